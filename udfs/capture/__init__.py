@@ -1,0 +1,1 @@
+"""From the bytes of a capture file to RPC calls: containers, headers, TCP streams, and the reader over them."""
