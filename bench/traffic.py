@@ -1,0 +1,299 @@
+"""A large capture made of realistic MSMQ traffic, written as a stream.
+
+Many clients read queues of a few queue managers over RemoteRead (port 2103) and qm2qm (port 2105): bind, open, receives
+with a message of 200 B to 64 KB, peeks that find nothing, acknowledgements, close, FIN. Fragments are 5840 bytes long
+(the default of Windows), packets fit an MTU of 1500, half of the connections carry TCP timestamps, some PDUs an
+authentication token (level packet integrity), some receives wait while others go on. Everything follows from the seed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import struct
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MAX_FRAGMENT = 5840  # bytes of a PDU, the default of Windows (C706 max_xmit_frag 0x16d0)
+EPOCH_US = 1_750_000_000_000_000  # the capture's first packet, microseconds since 1970
+NDR = bytes.fromhex("045d888aeb1cc9119fe808002b10486002000000")
+NDR64 = bytes.fromhex("33057171babe37498319b5dbef9ccc3601000000")
+REMOTE_READ = uuid.UUID("1a9134dd-7b39-45ba-ad88-44d01ca47f28").bytes_le + b"\x01\0\0\0"
+QM2QM = uuid.UUID("1088a980-eae5-11d0-8d9b-00a02453c337").bytes_le + b"\x01\0\0\0"
+
+FIN, SYN, PUSH, ACK = 0x01, 0x02, 0x08, 0x10
+Packet = tuple[int, int, bytes]  # microseconds since 1970, slot (breaks ties), frame
+
+
+def _body_pool(size: int = 1 << 20) -> bytes:
+    """Bodies to cut messages from: half XML-like text, which compresses, half noise, which does not."""
+    rng = random.Random(7)
+    text = b"".join(
+        b"<order id='%d'><customer>%08x</customer><amount>%d.%02d</amount></order>\n"
+        % (i, rng.getrandbits(32), rng.randrange(10_000), rng.randrange(100))
+        for i in range(size // 150)
+    )
+    return text[: size // 2] + rng.randbytes(size - size // 2)
+
+
+POOL = _body_pool()
+
+
+def pdu(ptype: int, call_id: int, body: bytes, *, flags: int = 3, token: bytes = b"") -> bytes:
+    """One little-endian PDU; with ``token`` an authentication trailer of NTLM, packet integrity, padded to 16."""
+    trailer = b""
+    if token:
+        pad = -(len(body) - 8) % 16  # MS-RPCE 2.2.2.11: from the start of the stub, which is 8 bytes into the body
+        trailer = bytes(pad) + struct.pack("<BBBBI", 10, 5, pad, 0, 1) + token
+    size = 16 + len(body) + len(trailer)
+    return struct.pack("<BBBB4sHHI", 5, 0, ptype, flags, b"\x10\0\0\0", size, len(token), call_id) + body + trailer
+
+
+def fragments(ptype: int, call_id: int, context: int, opnum: int, stub: bytes, token: bytes = b"") -> list[bytes]:
+    """A request (0) or response (2) cut into PDUs of at most MAX_FRAGMENT bytes."""
+    room = MAX_FRAGMENT - 24 - ((len(token) + 8) if token else 0)
+    room -= room % (16 if token else 8)
+    pieces = [stub[at : at + room] for at in range(0, len(stub), room)] or [b""]
+    out = []
+    left = len(stub)
+    for index, piece in enumerate(pieces):
+        flags = (1 if index == 0 else 0) | (2 if index == len(pieces) - 1 else 0)
+        head = struct.pack("<IHH", left, context, opnum if ptype == 0 else 0)
+        out.append(pdu(ptype, call_id, head + piece, flags=flags, token=token))
+        left -= len(piece)
+    return out
+
+
+def bind(ptype: int, call_id: int, interface: bytes, ndr64: bool, group: int) -> bytes:
+    """A bind (11) offering NDR and perhaps NDR64."""
+    syntaxes = [NDR, NDR64] if ndr64 else [NDR]
+    items = b"".join(struct.pack("<HBB", i, 1, 0) + interface + syntax for i, syntax in enumerate(syntaxes))
+    return pdu(ptype, call_id, struct.pack("<HHIBBH", 5840, 5840, group, len(syntaxes), 0, 0) + items)
+
+
+def bind_ack(call_id: int, port: int, ndr64: bool, group: int) -> bytes:
+    """Accepts the last syntax offered, refuses the first when there were two."""
+    address = b"%d\0" % port
+    refused = struct.pack("<HH", 2, 2) + bytes(20)
+    results = [refused, bytes(4) + NDR64] if ndr64 else [bytes(4) + NDR]
+    head = struct.pack("<HHIH", 5840, 5840, group, len(address)) + address
+    head += bytes(-len(head) % 4) + struct.pack("<BBH", len(results), 0, 0)
+    return pdu(12, call_id, head + b"".join(results))
+
+
+@dataclass
+class Flow:
+    """One TCP connection: addresses, sequence numbers, the clock; makes the frames of both directions."""
+
+    client: bytes
+    client_port: int
+    server: bytes
+    server_port: int
+    now: int  # microseconds
+    timestamps: bool
+    next_seq: list[int]
+    slot: int
+    _ip_id: int = 0
+    _prefix: list[tuple[bytes, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        macs = (b"\x02\0" + self.client, b"\x02\0" + self.server)
+        for source, target, side in ((self.client, self.server, 0), (self.server, self.client, 1)):
+            words = sum(struct.unpack(">4H", source + target)) + 0x4500 + 0x4000 + 0x8006  # no fragments, TTL 128, TCP
+            self._prefix.append((macs[1 - side] + macs[side] + b"\x08\0", words))
+        self.mss = 1448 if self.timestamps else 1460
+
+    def frame(self, side: int, flags: int, payload: bytes = b"") -> Packet:
+        """A packet of side 0 (client) or 1 (server) with the next sequence number. Its TCP checksum is 0 (offloaded)."""
+        seq = self.next_seq[side]
+        self.next_seq[side] = (seq + len(payload) + (1 if flags & (SYN | FIN) else 0)) & 0xFFFFFFFF
+        options = b""
+        if flags & SYN:
+            options = b"\x02\x04\x05\xb4\x01\x03\x03\x08\x01\x01\x04\x02"
+        elif self.timestamps:
+            options = b"\x01\x01\x08\x0a" + struct.pack(">II", (self.now // 1000) & 0xFFFFFFFF, 0)
+        total = 40 + len(options) + len(payload)
+        self._ip_id = (self._ip_id + 1) & 0xFFFF
+        ethernet, words = self._prefix[side]
+        words += total + self._ip_id
+        words = (words & 0xFFFF) + (words >> 16)
+        words = (words & 0xFFFF) + (words >> 16)
+        source, target = (self.client, self.server) if side == 0 else (self.server, self.client)
+        ports = (self.client_port, self.server_port) if side == 0 else (self.server_port, self.client_port)
+        head = struct.pack(
+            ">HHHHBBH4s4sHHIIBBHHH",
+            0x4500, total, self._ip_id, 0x4000, 128, 6, 0xFFFF - words, source, target,
+            *ports, seq, self.next_seq[1 - side] if flags & ACK else 0,
+            (20 + len(options)) << 2, flags, 0xFFFF, 0, 0,
+        )  # fmt: skip
+        return self.now, self.slot, ethernet + head + options + payload
+
+    def send(self, side: int, data: bytes) -> Iterator[Packet]:
+        """``data`` in full segments, each second one acknowledged by the other side."""
+        mss = self.mss
+        last = len(data) - mss
+        for count, at in enumerate(range(0, len(data), mss)):
+            yield self.frame(side, ACK | PUSH if at >= last else ACK, data[at : at + mss])
+            self.now += 12  # 1500 bytes at 1 Gbit/s
+            if count % 2:
+                yield self.frame(1 - side, ACK)
+                self.now += 3
+
+
+def _remote_read_message(body: bytes) -> bytes:
+    """R_StartReceive response with one section ([MS-MQRR] 3.1.4.7), NDR."""
+    size = len(body)
+    head = struct.pack("<IIQII", 0x4F5A6B7C, 0, 5, 1, 0x20000) + struct.pack("<IHHIIII", 1, 0, 0, size, size, 0x20004, size)
+    return head + body + bytes(-size % 4) + bytes(4)
+
+
+def _qm2qm_message(body: bytes, request: int) -> bytes:
+    """RemoteQMStartReceive response with a packet ([MS-MQQP] 3.1.4.1), NDR."""
+    size = len(body)
+    desc = struct.pack("<9IHHI", 28, 0, 0, 0xFFFFFFFF, size, 28, request, 1, 0x4F5A6B7C, 0, 0, 0x20000)
+    return bytes(4) + POOL[-16:] + desc + struct.pack("<III", size, 0, size) + body + bytes(-size % 4) + bytes(4)
+
+
+class Conversation:
+    """The calls of one connection: opens, receives and their ends, in the stubs of one of the two interfaces."""
+
+    def __init__(self, flow: Flow, rng: random.Random, *, think_us: float):
+        self.flow, self.rng, self.think_us = flow, rng, think_us
+        self.remote_read = flow.server_port == 2103
+        self.ndr64 = self.remote_read and rng.random() < 0.2
+        self.token = b"\x01\0\0\0" + rng.randbytes(12) if rng.random() < 0.1 else b""
+        self.call_id = 1
+        self.context = 1 if self.ndr64 else 0
+        self.handle = bytes(4) + rng.randbytes(16)
+
+    def run(self, calls: int | None) -> Iterator[Packet]:
+        """The whole connection; ``calls`` receives, or endlessly many when None."""
+        flow, rng = self.flow, self.rng
+        yield flow.frame(0, SYN)
+        flow.now += 300
+        yield flow.frame(1, SYN | ACK)
+        flow.now += 200
+        yield flow.frame(0, ACK)
+        group = rng.getrandbits(31) | 1
+        interface = REMOTE_READ if self.remote_read else QM2QM
+        yield from flow.send(0, bind(11, self.call_id, interface, self.ndr64, 0))
+        flow.now += 400
+        yield from flow.send(1, bind_ack(self.call_id, flow.server_port, self.ndr64, group))
+        yield from self._call(2, self._open_stub(), self.handle if self.remote_read else self.handle + bytes(4))
+        done = 0
+        while calls is None or done < calls:
+            done += 1
+            yield from self._receive()
+            flow.now += int(rng.expovariate(1 / self.think_us)) + 1
+        yield from self._call(3, self.handle, bytes(24))
+        for side in (0, 1):
+            yield flow.frame(side, FIN | ACK)
+            flow.now += 200
+        yield flow.frame(0, ACK)
+
+    def _open_stub(self) -> bytes:
+        if not self.remote_read:
+            return self.rng.randbytes(16) + struct.pack("<IIII", 2, 28, 28, 0)
+        return struct.pack("<BBHB3x", 2, 0, 0, 2) + self.rng.randbytes(16) + struct.pack("<II", 9, 1) + bytes(32)
+
+    def _request(self, opnum: int, stub: bytes) -> tuple[int, bytes]:
+        self.call_id += 1
+        return self.call_id, b"".join(fragments(0, self.call_id, self.context, opnum, stub, self.token))
+
+    def _response(self, call_id: int, stub: bytes) -> bytes:
+        return b"".join(fragments(2, call_id, self.context, 0, stub, self.token))
+
+    def _call(self, opnum: int, request: bytes, response: bytes) -> Iterator[Packet]:
+        call_id, data = self._request(opnum, request)
+        yield from self.flow.send(0, data)
+        self.flow.now += self.rng.randrange(200, 2000)
+        yield from self.flow.send(1, self._response(call_id, response))
+        self.flow.now += 100
+
+    def _receive(self) -> Iterator[Packet]:
+        """Start, then End; one in ten finds no message, one in twenty waits while another peek goes on."""
+        rng, flow = self.rng, self.flow
+        number = self.call_id
+        empty = rng.random() < 0.1
+        size = int(200 * 327.68 ** rng.random())  # 200 B to 64 KB, evenly over the logarithm
+        at = rng.randrange(len(POOL) - size)
+        body = POOL[at : at + size]
+        if self.remote_read:
+            opnum, end = 7, 9
+            start = self.handle + bytes(4) + struct.pack("<QIIIIII", 0, 0, 0, 30000, number, 1 << 22, 1 << 22)
+            nothing = bytes(24) + struct.pack("<I", 0xC00E001B)
+            answer = nothing if empty else _remote_read_message(body)
+            peek = start[:36] + struct.pack("<I", 0x80000000) + start[40:]
+            ending, ended = self.handle + struct.pack("<II", 1, number), bytes(4)
+        else:
+            opnum, end = 0, 1
+            start = struct.pack("<9IHHI", 28, 0, 0, 30000, 0, 28, number, 0, 0, 0, 0, 0)
+            nothing = bytes(20) + start + struct.pack("<I", 0xC00E001B)
+            answer = nothing if empty else _qm2qm_message(body, number)
+            peek = start[:8] + struct.pack("<I", 0x80000000) + start[12:]
+            ending, ended = self.handle + struct.pack("<I", 1), bytes(24)
+        call_id, data = self._request(opnum, start)
+        yield from flow.send(0, data)
+        flow.now += rng.randrange(200, 3000)
+        if rng.random() < 0.05:
+            yield from self._call(opnum, peek, nothing)
+        yield from flow.send(1, self._response(call_id, answer))
+        flow.now += 100
+        if not empty:
+            yield from self._call(end, ending, ended)
+
+
+def _slot(slot: int, seed: int, *, single: bool) -> Iterator[Packet]:
+    """Connections one after another in one place: the next begins soon after the last ended."""
+    rng = random.Random(f"{seed}/{slot}")
+    now = EPOCH_US + rng.randrange(200_000)
+    lives_long = single or slot % 10 == 0  # one in ten connections lasts as long as the capture
+    count = 0
+    while True:
+        flow = Flow(
+            client=bytes((10, 1, slot >> 8, slot & 0xFF)),
+            client_port=49152 + count % 16000,
+            server=bytes((10, 0, 1, 1 + slot % 5)),
+            server_port=2105 if rng.random() < 0.3 else 2103,
+            now=now,
+            timestamps=rng.random() < 0.5,
+            next_seq=[rng.getrandbits(32), rng.getrandbits(32)],
+            slot=slot,
+        )
+        talk = Conversation(flow, rng, think_us=2000 if single else 40_000)
+        yield from talk.run(None if lives_long else rng.randrange(5, 120))
+        now = flow.now + rng.randrange(1000, 100_000)
+        count += 1
+
+
+def packets(*, seed: int = 1, slots: int = 120, single: bool = False) -> Iterator[Packet]:
+    """Endless packets in order of time: ``slots`` connections at a time, or one that never ends."""
+    if single:
+        return _slot(0, seed, single=True)
+    return heapq.merge(*(_slot(slot, seed, single=False) for slot in range(slots)))
+
+
+def write(stream: Iterable[Packet], files: list[Path], total: int) -> list[Path]:
+    """Fill ``files`` one after another with ``total`` bytes of pcap (little endian, microseconds) in equal parts."""
+    source = iter(stream)
+    each = total // len(files)
+    for path in files:
+        written = 24
+        with path.open("wb", buffering=1 << 20) as out:
+            out.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262144, 1))
+            for now, _slot_number, frame in source:
+                size = len(frame)
+                out.write(struct.pack("<IIII", now // 1_000_000, now % 1_000_000, size, size) + frame)
+                written += 16 + size
+                if written >= each:
+                    break
+    return files
+
+
+def generate(folder: Path, total: int, *, ring: int = 0, single: bool = False, seed: int = 1) -> list[Path]:
+    """One capture of ``total`` bytes in ``folder``, or ``ring`` files of as many bytes together; returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [f"ring_{i:05d}.pcap" for i in range(ring)] or ["single_connection.pcap" if single else "one.pcap"]
+    return write(packets(seed=seed, single=single), [folder / name for name in names], total)
