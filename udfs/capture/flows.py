@@ -1,0 +1,330 @@
+"""TCP connections of a capture: who they are, how they began and ended, and the bytes of each direction in order.
+
+Per direction, stream offset 0 is the byte after the SYN, or the first byte seen where no SYN was; offsets are 64-bit and
+do not wrap. Segments that continue the stream are passed on in runs, without touching them one by one; only what is out
+of order, repeated or cut goes through ``_insert``. Of two different overlapping bytes the first captured wins. A hole is
+never filled: after the reorder window the stream goes on behind it, with a ``Gap`` between.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple
+
+from udfs.capture.container import NO_TIME
+
+_MASK: Final = 0xFFFFFFFF
+_START_BYTES: Final = 256 << 10  # of a direction seen from its middle: held until its order is sure, at most this much
+_HELD_BYTES: Final = 16 << 20  # out of order in one direction; a receiver's window is seldom larger
+_HELD_PIECES: Final = 1 << 16
+_CHECKS: Final = 4096  # repeated segments that wait to be compared
+HISTORY_BYTES: Final = 64 << 10  # of the stream kept behind the last block, to compare repeated bytes with
+
+
+def signed(difference: int) -> int:
+    """Return a difference of two 32-bit sequence numbers as the nearer of the two ways round (RFC 9293 3.4)."""
+    return ((difference + 0x80000000) & _MASK) - 0x80000000
+
+
+class Piece(NamedTuple):
+    """Bytes of one packet at a stream offset, kept beyond their block, with the facts of that packet."""
+
+    offset: int
+    data: bytes
+    time: int
+    number: int
+    file_offset: int
+    acknowledgement: int
+    lost: int  # bytes of the packet behind these that the capture cut off
+
+
+class Gap(NamedTuple):
+    """Bytes [start, end) of a direction that the capture does not have."""
+
+    start: int
+    end: int
+    cause: str  # "loss" or "truncated"
+
+
+class Run(NamedTuple):
+    """Consecutive data segments [first, last] of one direction, by index in the block; ``skip`` bytes of the first
+    and all beyond ``take`` bytes are not part of it (for runs of one segment)."""
+
+    first: int
+    last: int
+    skip: int
+    take: int
+
+
+class Packet(NamedTuple):
+    """One data segment as the slow path sees it."""
+
+    index: int
+    time: int
+    number: int
+    file_offset: int
+    sequence: int
+    acknowledgement: int
+    captured: int
+    length: int
+    payload: memoryview
+
+
+class Kind(Enum):
+    """What a connection was found to be."""
+
+    UNDECIDED = 1  # its first bytes have not come
+    COLD = 2  # begun before the capture, and nothing in it looks like RPC yet
+    RPC = 3
+    BINARY = 4  # TCP 1801
+    OTHER = 5
+
+
+@dataclass(slots=True)
+class Direction:
+    """One direction of a connection. ``next`` is the stream offset up to which its bytes were passed on."""
+
+    syn: int | None = None  # sequence number of its SYN
+    base: int | None = None  # sequence number of stream offset 0
+    started: bool = False
+    next: int = 0
+    acknowledged: int | None = None  # highest acknowledgement of it by the other side, as stream offset
+    fin_at: int | None = None
+    fin_offset: int | None = None
+    held: list[Piece] = field(default_factory=list)
+    held_bytes: int = 0
+    held_since: int = 0
+    out: list[Run | Piece | Gap] = field(default_factory=list)  # of this block, in order
+    tail: list[Piece] = field(default_factory=list)  # passed on, but not a whole PDU yet
+    checks: list[tuple[int, bytes]] = field(default_factory=list)  # repeated bytes, to be compared with the first
+    history: bytes = b""  # the bytes before stream offset ``history_end``
+    history_end: int = 0
+    gaps: list[Gap] = field(default_factory=list)
+    distinct_bytes: int = 0
+    retransmitted_bytes: int = 0
+    conflicting_bytes: int = 0
+    last_sequence: int | None = None
+    last_acknowledgement: int | None = None
+    cold_bytes: int = 0  # payload seen before the connection was recognised
+    cutter: object = None
+
+    def offset(self, sequence: int) -> int:
+        """Return the stream offset of a sequence number near the present position."""
+        base = self.base or 0
+        return self.next + signed(sequence - base - self.next)
+
+    def begin(self, syn: int) -> None:
+        """Note the SYN: the stream starts behind it."""
+        first = (syn + 1) & _MASK
+        if self.base is not None and not self.started:
+            shift = signed(first - self.base)
+            self.held = [piece._replace(offset=piece.offset - shift) for piece in self.held]
+        self.syn, self.base, self.started, self.next = syn, first, True, 0
+
+    def feed(self, packet: Packet, window: int) -> None:
+        """Take a data segment that may be early, late, repeated or cut."""
+        if self.base is None:
+            self.base = packet.sequence
+        if self.held and packet.time - self.held_since > window:
+            self.release(packet.time - window)
+        self._insert(packet)
+        if not self.held:
+            return
+        if not self.started:
+            if self.held_bytes > _START_BYTES:
+                self.release(None)
+        elif self.held_bytes > _HELD_BYTES or len(self.held) > _HELD_PIECES:
+            self.release(None, once=True)
+
+    def release(self, before: int | None, once: bool = False) -> None:
+        """Give up waiting for what is missing in front of held bytes that came before a time (None: of any)."""
+        while self.held and (before is None or self.held_since < before):
+            lowest = self.held[0].offset
+            if not self.started:
+                self.started, self.next = True, lowest
+            elif lowest > self.next:
+                self._gap(lowest, "loss")
+            self._drain()
+            if once:
+                return
+
+    def _gap(self, end: int, cause: str) -> None:
+        gap = Gap(self.next, end, cause)
+        self.out.append(gap)
+        self.gaps.append(gap)
+        self.next = end
+
+    def _insert(self, packet: Packet) -> None:
+        at, captured, length = self.offset(packet.sequence), packet.captured, packet.length
+        if self.started and length <= 1 and at == self.next - 1:
+            return  # a keep-alive repeats the last octet, or invents it (RFC 9293 3.8.4)
+        skip = 0
+        if self.started and at < self.next:
+            skip = min(self.next - at, length)
+            self._repeated(at, packet, 0, min(skip, captured))
+            if skip == length:
+                return
+        if self.started and at + skip == self.next and (not self.held or self.held[0].offset >= at + length):
+            if captured > skip:
+                self.out.append(Run(packet.index, packet.index, skip, captured - skip))
+                self.next += captured - skip
+                self.distinct_bytes += captured - skip
+            if captured < length:
+                self._gap(at + length, "truncated")
+            self._drain()
+            return
+        self._hold(packet, at, skip)
+        if self.started:
+            self._drain()
+
+    def _hold(self, packet: Packet, at: int, skip: int) -> None:
+        """Keep what no held piece has yet; of the rest, remember it for comparison."""
+        if not self.held:
+            self.held_since = packet.time
+        self.held_since = min(self.held_since, packet.time)
+        begin, end = at + skip, at + packet.captured
+        lost = packet.length - packet.captured
+        index = bisect_left(self.held, begin, key=lambda piece: piece.offset + len(piece.data) - 1)
+        while True:
+            other = self.held[index] if index < len(self.held) else None
+            stop = end if other is None else min(end, other.offset)
+            if stop > begin or (lost and begin == end and (other is None or other.offset > end)):
+                data = bytes(packet.payload[begin - at : stop - at])
+                piece = Piece(
+                    begin, data, packet.time, packet.number, packet.file_offset, packet.acknowledgement,
+                    lost if stop == end else 0,
+                )  # fmt: skip
+                self.held.insert(index, piece)
+                self.held_bytes += len(data)
+                self.distinct_bytes += len(data)
+                index += 1
+            if other is None or stop >= end:
+                return
+            again = min(end, other.offset + len(other.data))
+            self._repeated(at, packet, other.offset - at, again - at)
+            begin = again
+            index += 1
+            if begin >= end and not lost:
+                return
+
+    def _repeated(self, at: int, packet: Packet, begin: int, end: int) -> None:
+        if end <= begin:
+            return
+        self.retransmitted_bytes += end - begin
+        if len(self.checks) < _CHECKS:
+            self.checks.append((at + begin, bytes(packet.payload[begin:end])))
+
+    def _drain(self) -> None:
+        """Pass on the held pieces that the stream has reached."""
+        held, count = self.held, 0
+        while count < len(held) and held[count].offset <= self.next:
+            piece = held[count]
+            count += 1
+            self.held_bytes -= len(piece.data)
+            behind = self.next - piece.offset
+            if behind > 0:  # only pieces kept before the stream's beginning was known can lie behind it
+                self.distinct_bytes -= min(behind, len(piece.data))
+                piece = piece._replace(offset=self.next, data=piece.data[behind:])
+            if piece.data:
+                self.out.append(piece)
+                self.next = piece.offset + len(piece.data)
+            if piece.lost and behind <= 0:
+                limit = held[count].offset if count < len(held) else None
+                end = self.next + piece.lost
+                end = end if limit is None else min(end, limit)
+                if end > self.next:
+                    self._gap(end, "truncated")
+        if count:
+            del held[:count]
+            self.held_since = min((piece.time for piece in held), default=0)
+
+    def compare(self, joined: bytes | memoryview, start: int, end_offset: int) -> None:
+        """Compare repeated bytes with the stream: ``joined[start:]`` holds it up to ``end_offset``.
+
+        What lies before is compared with the history kept of earlier blocks, and what is older is not compared.
+        """
+        waiting = []
+        for at, data in self.checks:
+            stop = at + len(data)
+            if stop > end_offset:
+                waiting.append((at, data))
+                continue
+            here = len(joined) - start
+            first = end_offset - here
+            for low, view, base in ((first, joined, start), (self.history_end - len(self.history), self.history, 0)):
+                high = low + len(view) - base
+                begin, finish = max(at, low), min(stop, high)
+                if begin < finish:
+                    ours = bytes(view[base + begin - low : base + finish - low])
+                    theirs = data[begin - at : finish - at]
+                    if ours != theirs:
+                        self.conflicting_bytes += sum(a != b for a, b in zip(ours, theirs, strict=True))
+                    stop = begin
+                    if begin <= at:
+                        break
+        self.checks = waiting
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes between the first and the last seen that the capture does not have."""
+        return sum(gap.end - gap.start for gap in self.gaps)
+
+    @property
+    def lost_by_capture_bytes(self) -> int:
+        """Missing bytes that the receiver acknowledged: they were on the network, and the capture lost them."""
+        reached = self.acknowledged
+        if reached is None:
+            return 0
+        return sum(max(0, min(gap.end, reached) - gap.start) for gap in self.gaps)
+
+
+@dataclass(slots=True)
+class Connection:
+    """One TCP connection. Side 0 is the lower of the two endpoints; ``client`` is a side, or None until it is known."""
+
+    index: int  # in the order of first packets, as tshark's tcp.stream
+    endpoints: tuple[tuple[int, bytes, int], tuple[int, bytes, int]]  # version, address, port of sides 0 and 1
+    first_time: int
+    kind: Kind = Kind.UNDECIDED
+    client: int | None = None
+    client_sure: bool = False  # by its SYN
+    sides: tuple[Direction, Direction] = field(default_factory=lambda: (Direction(), Direction()))
+    last_time: int = NO_TIME
+    packets: int = 0
+    syn_at: int | None = None
+    round_trip: int | None = None  # ns
+    reset_at: int | None = None
+    rpc: object = None  # what the RPC layer knows of it
+
+    @property
+    def syn_seen(self) -> bool:
+        """Whether the SYN of the client was captured."""
+        return self.syn_at is not None
+
+    def port(self, side: int) -> int:
+        """Return the port of a side."""
+        return self.endpoints[side][2]
+
+    def likely_client(self) -> int:
+        """Return the client: by SYN or RPC where known, else by ports (tables.md, connections)."""
+        if self.client is not None:
+            return self.client
+        from udfs.rpc.interfaces import BINARY_PROTOCOL_PORT, EPM_PORT, STATIC_PORTS
+
+        served = [
+            port in (EPM_PORT, BINARY_PROTOCOL_PORT) or port in STATIC_PORTS for port in (self.port(0), self.port(1))
+        ]
+        if served[0] != served[1]:
+            return 1 if served[0] else 0
+        return 0 if self.port(0) > self.port(1) else 1
+
+    @property
+    def closed(self) -> tuple[int, str] | None:
+        """When and how it ended: by RST, or by the later of both directions' first FINs; None while open."""
+        fins = [side.fin_at for side in self.sides]
+        fin = max(fins) if None not in fins else None  # type: ignore[type-var]
+        if self.reset_at is not None and (fin is None or self.reset_at < fin):
+            return self.reset_at, "rst"
+        return None if fin is None else (fin, "fin")
