@@ -1,0 +1,1 @@
+"""DataFrame in, DataFrame out: one module per stage; stages meet in tables, not in imports."""

@@ -1,0 +1,1 @@
+"""What the tables are: names, columns, types, units. Nothing here reads, writes or computes."""

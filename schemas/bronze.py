@@ -1,0 +1,190 @@
+"""bronze: what was captured, raw bytes and where they came from.
+
+Times are UTC, taken from the packets' records; counts are of records or bytes of the decompressed capture.
+"""
+
+from __future__ import annotations
+
+from schemas.table import (
+    BIGINT,
+    BINARY,
+    BOOLEAN,
+    DOUBLE,
+    FOUR_TUPLE,
+    INT,
+    INTS,
+    STRING,
+    STRINGS,
+    TIMESTAMP,
+    Column,
+    Table,
+    closing_columns,
+)
+
+CAPTURE_FILES = Table(
+    "bronze",
+    "capture_files",
+    "The ledger: one row per capture, readable or not, with what became of its packets.",
+    key=("capture_id",),
+    dated_by=("first_packet_at",),
+    columns=(
+        Column(
+            "capture_id", STRING, "key of the decompressed bytes up to the end of the first packet, else of the path"
+        ),
+        Column("path", STRING, "absolute path, or URI with its scheme, that the capture was read from"),
+        Column("other_paths", STRINGS, "paths of copies and of beginnings of the same capture; null when none"),
+        Column("size_bytes", BIGINT, "size of the file as stored, bytes"),
+        Column("modified_at", TIMESTAMP, "when the file was last modified, UTC, as the file system says"),
+        Column("format", STRING, "pcap or pcapng; null when it is neither"),
+        Column("compression", STRING, "gzip or zstd; null when stored plain"),
+        Column("link_types", INTS, "distinct link types (LINKTYPE_ numbers) of its interfaces, ascending"),
+        Column("packets", BIGINT, "packet records: used + binary protocol + damaged + other"),
+        Column("packets_tcp", BIGINT, "packets that carry TCP"),
+        Column("packets_truncated", BIGINT, "packets captured shorter than they were on the wire"),
+        Column("packets_used", BIGINT, "packets of MSMQ RPC or endpoint-mapper connections"),
+        Column("packets_other", BIGINT, "packets that are not ours, in counted link types and tunnels too"),
+        Column("packets_damaged", BIGINT, "packets whose headers cannot be decoded"),
+        Column("packets_binary_protocol", BIGINT, "packets of connections on TCP 1801"),
+        Column("packets_dropped", BIGINT, "packets the capturing machine says it lost; null when it does not say"),
+        Column("bytes_read", BIGINT, "bytes of the file as stored that were read"),
+        Column("first_packet_at", TIMESTAMP, "earliest packet time, UTC"),
+        Column("last_packet_at", TIMESTAMP, "latest packet time, UTC"),
+        Column(
+            "status", STRING, "complete; partial: ends or is damaged inside a record; unreadable: no record readable"
+        ),
+        Column("error", STRING, "why the status is not complete; null when it is"),
+        *closing_columns("bronze", "first_packet_at"),
+    ),
+)
+
+CONNECTIONS = Table(
+    "bronze",
+    "connections",
+    "One row per TCP connection that carried MSMQ RPC, the endpoint mapper, or TCP 1801.",
+    key=("connection_id",),
+    dated_by=("first_packet_at",),
+    columns=(
+        Column("connection_id", STRING, "key of the four-tuple and first_packet_at"),
+        *FOUR_TUPLE,
+        Column("kind", STRING, "rpc, or binary_protocol (TCP 1801)"),
+        Column("syn_seen", BOOLEAN, "the client's SYN was captured"),
+        Column("first_packet_at", TIMESTAMP, "time of its first packet, UTC"),
+        Column("last_packet_at", TIMESTAMP, "time of its last packet, UTC"),
+        Column("closed_at", TIMESTAMP, "time of the RST, or of the later of both directions' earliest FINs, UTC"),
+        Column("closed_by", STRING, "fin or rst; null while open or half open"),
+        Column("client_bytes", BIGINT, "distinct payload bytes captured from the client"),
+        Column("server_bytes", BIGINT, "distinct payload bytes captured from the server"),
+        Column("retransmitted_bytes", BIGINT, "payload bytes seen again, both directions"),
+        Column("conflicting_bytes", BIGINT, "bytes seen again with other content; the first seen was kept"),
+        Column("missing_bytes", BIGINT, "payload bytes never captured between captured ones, both directions"),
+        Column("round_trip_ms", DOUBLE, "SYN to the handshake's last ACK, milliseconds; null when not seen"),
+        Column("association_group_id", BIGINT, "RPC association group, from the bind's answer, else as asked"),
+        Column("calls", BIGINT, "rows of bronze.rpc_calls of this connection"),
+        *closing_columns("bronze", "first_packet_at"),
+    ),
+)
+
+RPC_BINDS = Table(
+    "bronze",
+    "rpc_binds",
+    "One row per presentation context asked for, of MSMQ and endpoint-mapper connections.",
+    key=("bind_key",),
+    dated_by=("bound_at",),
+    columns=(
+        Column("bind_key", STRING, "key of the connection's four-tuple, the bind PDU's place in it, and the context"),
+        Column("connection_id", STRING, "bronze.connections"),
+        *FOUR_TUPLE,
+        Column("context_id", INT, "presentation context id (p_cont_id)"),
+        Column("interface_uuid", STRING, "abstract syntax, lower-case GUID"),
+        Column("interface_name", STRING, "qm2qm, RemoteRead, qmmgmt, qmcomm, qmcomm2, epm; null for others"),
+        Column("interface_version", STRING, "major.minor of the abstract syntax"),
+        Column(
+            "transfer_syntaxes_offered", STRINGS, "NDR, NDR64, feature_negotiation, or the UUID; as asked, in order"
+        ),
+        Column("transfer_syntax", STRING, "the accepted one, else the first asked"),
+        Column("result", STRING, "accepted, rejected, negotiated, or unknown: no answer seen"),
+        Column("reason", INT, "reason code of the answer as on the wire; of a bind_nak the reject reason"),
+        Column("auth_type", INT, "authentication type of the security trailer; null without security"),
+        Column("auth_level", INT, "authentication level of the security trailer; null without security"),
+        Column("max_xmit_frag", INT, "largest fragment sent, bytes, from the answer, else from the request"),
+        Column("max_recv_frag", INT, "largest fragment received, bytes, from the answer, else from the request"),
+        Column("association_group_id", BIGINT, "from the answer, else from the request; 0 as asked stays 0"),
+        Column("secondary_address", STRING, "the server's port or endpoint as text, without NUL; null when empty"),
+        Column("bound_at", TIMESTAMP, "time of the bind or alter_context, UTC"),
+        Column("capture_id", STRING, "bronze.capture_files, where the bind was read"),
+        Column("packet_number", BIGINT, "packet of the bind's first byte, from 1"),
+        *closing_columns("bronze", "bound_at"),
+    ),
+)
+
+RPC_CALLS = Table(
+    "bronze",
+    "rpc_calls",
+    "One row per RPC call of an MSMQ interface or the endpoint mapper, finished or not, with its raw stubs.",
+    key=("call_key",),
+    dated_by=("request_at", "request_done_at", "response_at", "response_done_at", "cancelled_at", "orphaned_at"),
+    columns=(
+        Column("call_key", STRING, "key of the four-tuple, call id, TCP sequence number of the first byte, request_at"),
+        Column("connection_id", STRING, "bronze.connections"),
+        *FOUR_TUPLE,
+        Column("call_id", BIGINT, "call id of the PDUs"),
+        Column("context_id", INT, "presentation context id of the request, else of the response"),
+        Column("interface_uuid", STRING, "lower-case GUID; null only where the connection is MSMQ by another context"),
+        Column("interface_name", STRING, "qm2qm, RemoteRead, qmmgmt, qmcomm, qmcomm2, epm"),
+        Column("transfer_syntax", STRING, "NDR, NDR64, or the UUID, of the bind; null when not known"),
+        Column("opnum", INT, "operation number of the request; null when no request was seen"),
+        Column("object_uuid", STRING, "object UUID of the request, lower-case GUID; null when it has none"),
+        Column("byte_order", STRING, "little or big, of the integers in the stubs"),
+        Column("auth_type", INT, "authentication type; null without security"),
+        Column("auth_level", INT, "authentication level; null without security; at CONNECT the bind's"),
+        Column("bind_seen", BOOLEAN, "the bind of its context was captured"),
+        Column("sealed", BOOLEAN, "the stubs were encrypted on the wire (authentication level 6)"),
+        Column("request_at", TIMESTAMP, "time of the packet with the request's first byte, UTC"),
+        Column("request_done_at", TIMESTAMP, "time of the packet with the request's last byte, UTC"),
+        Column("response_at", TIMESTAMP, "time of the packet with the response's first byte, UTC"),
+        Column("response_done_at", TIMESTAMP, "time of the packet with the response's last byte, UTC"),
+        Column("cancelled_at", TIMESTAMP, "time of a co_cancel PDU for this call, UTC"),
+        Column("orphaned_at", TIMESTAMP, "time of an orphaned PDU for this call, UTC"),
+        Column("request_fragments", INT, "request PDUs of which a byte was seen; 0 if none"),
+        Column("response_fragments", INT, "response PDUs of which a byte was seen, a fault counts; 0 if none"),
+        Column(
+            "request_stub", BINARY, "request parameters, verification trailer and padding taken off; null if not seen"
+        ),
+        Column("response_stub", BINARY, "response parameters likewise; null for a fault or if not seen"),
+        Column("fault_status", BIGINT, "status of the fault PDU, unsigned; null without a fault"),
+        Column("outcome", STRING, "no_request, damaged, no_response, fault, encrypted, unbound, ok: first that holds"),
+        Column("capture_id", STRING, "bronze.capture_files, of the request; of the response when no request was seen"),
+        Column("request_packet", BIGINT, "packet of the request's first byte, from 1"),
+        Column("response_capture_id", STRING, "bronze.capture_files, of the response"),
+        Column("response_packet", BIGINT, "packet of the response's first byte, from 1"),
+        Column("byte_offset", BIGINT, "of the first PDU's first byte in the decompressed capture_id, bytes"),
+        Column("observations", INT, "captures with any byte of its request or of its response, the larger number"),
+        Column("opened_by", STRING, "principal of the handshake whose key opened the stubs; null unless one did"),
+        Column("closed_reason", STRING, "why they stayed closed: no_handshake, no_key, sequence_lost, bad_signature"),
+        *closing_columns("bronze", "the first of the row's times that is known, request_at first"),
+    ),
+)
+
+QUARANTINE = Table(
+    "bronze",
+    "quarantine",
+    "One row per contiguous run of input bytes that belongs nowhere, with its position and the reason.",
+    key=("quarantine_key",),
+    dated_by=("seen_at",),
+    columns=(
+        Column("quarantine_key", STRING, "key of the capture, connection, position and reason"),
+        Column("capture_id", STRING, "bronze.capture_files; null for lines of snapshot files"),
+        Column("connection_id", STRING, "bronze.connections; null when the connection is not one of ours"),
+        Column("packet_number", BIGINT, "packet of the run's first byte, from 1"),
+        Column("byte_offset", BIGINT, "of the run's first byte in the decompressed capture, bytes"),
+        Column("size_bytes", BIGINT, "length of the run, bytes"),
+        Column("source_path", STRING, "snapshot file; null for captures"),
+        Column("source_line", BIGINT, "line of the snapshot file, from 1; null for captures"),
+        Column("reason", STRING, "why these bytes belong nowhere, a short code"),
+        Column("sample", BINARY, "the run's first bytes, at most 256"),
+        Column("seen_at", TIMESTAMP, "time of the packet of the run's first byte, UTC"),
+        *closing_columns("bronze", "seen_at"),
+    ),
+)
+
+TABLES = (CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS, QUARANTINE)

@@ -1,0 +1,68 @@
+"""gold: answers, each with its evidence and what is missing of it."""
+
+from __future__ import annotations
+
+from schemas.table import (
+    BIGINT,
+    BOOLEAN,
+    DOUBLE,
+    ERRORS,
+    FOUR_TUPLE,
+    STRING,
+    STRINGS,
+    TIMESTAMP,
+    UINT64,
+    Column,
+    Table,
+    closing_columns,
+)
+
+EVIDENCE = (
+    Column("evidence", STRINGS, "keys of the calls, or ids of the snapshots, that the answer rests on"),
+    Column("confidence", STRING, "complete, inferred, provisional or partial"),
+    Column("missing", STRINGS, "codes of the evidence that is missing, sorted; empty when complete"),
+    Column("errors", ERRORS, "what went wrong with this row: code, field, offset in bytes; empty when all is well"),
+)
+
+RECEIVE_ATTEMPTS = Table(
+    "gold",
+    "receive_attempts",
+    "One row per Start of a remote receive or peek, of either protocol, with how it ended.",
+    key=("attempt_key",),
+    dated_by=("started_at", "returned_at", "ended_at"),
+    columns=(
+        Column("attempt_key", STRING, "key of the Start's call_key"),
+        Column("protocol", STRING, "qm2qm ([MS-MQQP]) or RemoteRead ([MS-MQRR])"),
+        Column("queue", STRING, "canonical normal form of the queue read from; null when not known"),
+        Column("inferred_queue", STRING, "queue guessed from the message's destination; never stands in queue"),
+        Column("connection_id", STRING, "bronze.connections, of the Start"),
+        *FOUR_TUPLE,
+        Column("context_handle", STRING, "context handle the Start was given, hex of 20 bytes"),
+        Column("remote_read_handle", STRING, "qm2qm: handle that Start returned, hex of 20 bytes"),
+        Column("request_id", BIGINT, "the client's number of the Start, unique in its context"),
+        Column("action_name", STRING, "MQ_ACTION_... or MQ_LOOKUP_...; 0x and hex when unknown"),
+        Column("is_receive", BOOLEAN, "a receive, not a peek; null when sealed and not opened"),
+        Column("transactional", BOOLEAN, "within a transaction"),
+        Column("transaction_id", STRING, "transaction identifier as GUID text; null when zero or none"),
+        Column("started_at", TIMESTAMP, "time of the Start's request, UTC"),
+        Column("returned_at", TIMESTAMP, "time of the Start's response, UTC"),
+        Column("ended_at", TIMESTAMP, "request of the call, or packet, that ended the attempt, UTC; null if none"),
+        Column("wait_ms", DOUBLE, "returned_at - started_at, milliseconds"),
+        Column("hold_ms", DOUBLE, "ended_at - returned_at, milliseconds; null where either is"),
+        Column("lookup_id", UINT64, "lookup identifier of the message, 56 bits"),
+        Column("message_key", STRING, "silver.messages; null when no message or its header is not whole"),
+        Column("message_bytes", BIGINT, "declared size of the message's body, bytes"),
+        Column("start_hresult", BIGINT, "result of the Start, unsigned"),
+        Column("end_hresult", BIGINT, "result of the call that ended the attempt, unsigned"),
+        Column(
+            "outcome",
+            STRING,
+            "how it ended: rejected, acked, nacked, expired, rundown, peeked, cancelled, timed_out, empty, failed, "
+            "in_flight, unknown",
+        ),
+        *EVIDENCE,
+        *closing_columns("gold", "started_at, else of the next time that is known"),
+    ),
+)
+
+TABLES = (RECEIVE_ATTEMPTS,)

@@ -1,0 +1,161 @@
+"""A table is declared once: name, meaning, key and columns, each with type, unit and origin.
+
+The declaration makes the Spark schema, the comments in the Delta schema, the DDL, the documentation page
+and the frames of tests. It knows pyspark.sql.types and nothing of ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+Layer = Literal["bronze", "silver", "gold"]
+
+STRING = StringType()
+INT = IntegerType()  # 16 bits and less of the wire
+BIGINT = LongType()  # 32 bits unsigned of the wire, counts, sizes
+UINT64 = DecimalType(20, 0)  # 64 bits unsigned of the wire
+DOUBLE = DoubleType()
+BOOLEAN = BooleanType()
+BINARY = BinaryType()
+TIMESTAMP = TimestampType()  # UTC, microseconds, floored
+DATE = DateType()
+STRINGS = ArrayType(StringType())
+INTS = ArrayType(IntegerType())
+BIGINTS = ArrayType(LongType())
+ERRORS = ArrayType(
+    StructType(
+        [StructField("code", StringType()), StructField("field", StringType()), StructField("offset", LongType())]
+    )
+)
+
+EVENT_DATE = "event_date"
+RUN_ID = "run_id"
+INGESTED_AT = "ingested_at"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its name, its Spark type, and what it holds, with the unit and where it comes from.
+
+    All columns may be null for Spark: a capture can lack anything, and a null that should not be there is a
+    matter for the quality rules, not for a failed write.
+    """
+
+    name: str
+    type: DataType
+    comment: str
+
+    def field(self) -> StructField:
+        """This column as a field of a StructType, its comment in the metadata (Delta stores it there)."""
+        return StructField(self.name, self.type, nullable=True, metadata={"comment": self.comment})
+
+    def ddl(self) -> str:
+        """This column as it stands in CREATE TABLE."""
+        return f"{_identifier(self.name)} {self.type.simpleString()} COMMENT {_literal(self.comment)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One Delta table: ``<layer>/<name>``, what one row is, its key, its columns in order.
+
+    ``dated_by`` lists the time columns that give ``event_date``: the UTC date of the first that is not null.
+    It is empty for a table without that column.
+    """
+
+    layer: Layer
+    name: str
+    comment: str
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+    dated_by: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = self.names
+        if len(set(names)) != len(names):
+            raise ValueError(f"{self}: a column twice")
+        if unknown := {*self.key, *self.dated_by} - set(names):
+            raise ValueError(f"{self}: no such column: {', '.join(sorted(unknown))}")
+        if bool(self.dated_by) != (EVENT_DATE in names):
+            raise ValueError(f"{self}: {EVENT_DATE} and what it is taken from belong together")
+
+    def __str__(self) -> str:
+        return f"{self.layer}.{self.name}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names, in order."""
+        return tuple(column.name for column in self.columns)
+
+    def column(self, name: str) -> Column:
+        """The column of that name; KeyError when there is none."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(f"{self} has no column {name}")
+
+    def struct(self, *, without: tuple[str, ...] = ()) -> StructType:
+        """The Spark schema, comments in the fields' metadata; ``without`` leaves columns out."""
+        return StructType([column.field() for column in self.columns if column.name not in without])
+
+    def columns_ddl(self) -> str:
+        """The columns as they stand between the brackets of CREATE TABLE."""
+        return ",\n  ".join(column.ddl() for column in self.columns)
+
+    def comment_sql(self) -> str:
+        """The table's comment as a SQL literal."""
+        return _literal(self.comment)
+
+    def markdown(self) -> str:
+        """The table's part of the documentation page."""
+        rows = (f"| `{c.name}` | `{c.type.simpleString()}` | {_cell(c.comment)} |" for c in self.columns)
+        head = (f"### {self}", "", self.comment, "", f"Key: {', '.join(f'`{name}`' for name in self.key)}.", "")
+        return "\n".join((*head, "| Column | Type | Meaning |", "| --- | --- | --- |", *rows, ""))
+
+
+FOUR_TUPLE = (
+    Column("client_address", STRING, "IP address of the client, as text"),
+    Column("client_port", INT, "TCP port of the client"),
+    Column("server_address", STRING, "IP address of the server, as text"),
+    Column("server_port", INT, "TCP port of the server"),
+)
+
+
+def closing_columns(layer: Layer, dated_by: str) -> tuple[Column, ...]:
+    """The columns that end every fact table of a layer; ``dated_by`` says in words where event_date is from."""
+    columns: tuple[Column, ...] = (
+        Column(EVENT_DATE, DATE, f"UTC date of {dated_by}; the table is laid out by it"),
+        Column(RUN_ID, STRING, "run that wrote the row; may differ between two ways of reading the same files"),
+    )
+    if layer == "bronze":
+        columns += (Column(INGESTED_AT, TIMESTAMP, "clock time of that run, UTC; may differ like run_id"),)
+    return columns
+
+
+def _identifier(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
