@@ -31,8 +31,8 @@ ACTION: Final = {
     0x40000022: "MQ_LOOKUP_RECEIVE_PREV",
 }
 
-# dwAck, [MS-MQQP] 2.2.1.2, [MS-MQRR] 3.1.4.9
-ACK: Final = {RR_NACK: "RR_NACK", RR_ACK: "RR_ACK"}
+# dwAck, [MS-MQQP] 2.2.1.2 (REMOTEREADACK), [MS-MQRR] 3.1.4.9
+ACK: Final = {0: "RR_UNKNOWN", RR_NACK: "RR_NACK", RR_ACK: "RR_ACK"}
 
 # RPC fault statuses, [C706] appendix E and [MS-RPCE]; the methods also throw HRESULTs
 FAULT: Final = {

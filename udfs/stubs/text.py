@@ -1,0 +1,71 @@
+"""Columns of bytes and numbers as Arrow arrays: hex, GUID text, decimals. Whole columns at a time, by table look-up."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Bytes = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+
+# Where the bytes of the little-endian form stand in the big-endian one: GUID (u32, u16, u16, 8 octets), and a context
+# handle, which is a u32 before a GUID.
+GUID_BIG: Final = [3, 2, 1, 0, 5, 4, 7, 6, *range(8, 16)]
+HANDLE_BIG: Final = [3, 2, 1, 0, *(4 + place for place in GUID_BIG)]
+
+_HEX: Final = np.array([list(f"{byte:02x}".encode()) for byte in range(256)], np.uint8).view("<u2").reshape(256)
+_GROUPS: Final = ((0, 4), (4, 6), (6, 8), (8, 10), (10, 16))  # bytes of the big-endian form between the dashes
+
+
+def _strings(characters: Bytes, valid: Mask | None) -> pa.Array:
+    """Return fixed-width ASCII rows, shape (rows, width), as a string array."""
+    rows, width = characters.shape
+    offsets = np.arange(rows + 1, dtype=np.int64) * width
+    mask = None if valid is None or valid.all() else _bitmap(valid)
+    data = pa.py_buffer(np.ascontiguousarray(characters))
+    if offsets[-1] < 1 << 31:
+        return pa.Array.from_buffers(pa.string(), rows, [mask, pa.py_buffer(offsets.astype(np.int32)), data])
+    return pa.Array.from_buffers(pa.large_string(), rows, [mask, pa.py_buffer(offsets), data]).cast(pa.string())
+
+
+def _bitmap(valid: Mask) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def hex_text(raw: Bytes, valid: Mask | None = None) -> pa.Array:
+    """Return rows of bytes as lower-case hex; null where not ``valid``."""
+    return _strings(_HEX[raw].view(np.uint8).reshape(len(raw), -1), valid)
+
+
+def guid_text(raw: Bytes, valid: Mask | None = None) -> pa.Array:
+    """Return GUIDs in little-endian form, shape (rows, 16), as lower-case text with dashes; null where not ``valid``."""
+    digits = _HEX[raw[:, GUID_BIG]]
+    out = np.full((len(raw), 36), ord("-"), np.uint8)
+    at = 0
+    for first, last in _GROUPS:
+        width = 2 * (last - first)
+        out[:, at : at + width] = np.ascontiguousarray(digits[:, first:last]).view(np.uint8).reshape(-1, width)
+        at += width + 1
+    return _strings(out, valid)
+
+
+def numbers(values: npt.NDArray[Any], valid: Mask, to: pa.DataType) -> pa.Array:
+    """Return unsigned numbers as int32, int64, decimal128(20, 0) or bool; null where not ``valid``."""
+    rows = len(values)
+    mask = None if valid.all() else _bitmap(valid)
+    if pa.types.is_decimal(to):
+        wide = np.zeros((rows, 2), "<u8")
+        wide[:, 0] = values
+        return pa.Array.from_buffers(to, rows, [mask, pa.py_buffer(wide)])
+    if pa.types.is_boolean(to):
+        return pa.Array.from_buffers(to, rows, [mask, _bitmap(values != 0)])
+    narrow = np.ascontiguousarray(values.astype(to.to_pandas_dtype()))
+    return pa.Array.from_buffers(to, rows, [mask, pa.py_buffer(narrow)])
+
+
+def texts(values: npt.NDArray[Any], valid: Mask) -> pa.Array:
+    """Return Python strings as a string array; null where not ``valid``."""
+    return pa.array(np.where(valid, values, None), pa.string())
