@@ -66,14 +66,14 @@ def fragments(ptype: int, call_id: int, context: int, opnum: int, stub: bytes, t
     return out
 
 
-def bind(ptype: int, call_id: int, interface: bytes, ndr64: bool, group: int) -> bytes:
-    """A bind (11) offering NDR and perhaps NDR64."""
+def bind(call_id: int, interface: bytes, *, ndr64: bool, group: int = 0) -> bytes:
+    """A bind offering NDR and perhaps NDR64."""
     syntaxes = [NDR, NDR64] if ndr64 else [NDR]
     items = b"".join(struct.pack("<HBB", i, 1, 0) + interface + syntax for i, syntax in enumerate(syntaxes))
-    return pdu(ptype, call_id, struct.pack("<HHIBBH", 5840, 5840, group, len(syntaxes), 0, 0) + items)
+    return pdu(11, call_id, struct.pack("<HHIBBH", 5840, 5840, group, len(syntaxes), 0, 0) + items)
 
 
-def bind_ack(call_id: int, port: int, ndr64: bool, group: int) -> bytes:
+def bind_ack(call_id: int, port: int, *, ndr64: bool, group: int) -> bytes:
     """Accepts the last syntax offered, refuses the first when there were two."""
     address = b"%d\0" % port
     refused = struct.pack("<HH", 2, 2) + bytes(20)
@@ -106,7 +106,7 @@ class Flow:
         self.mss = 1448 if self.timestamps else 1460
 
     def frame(self, side: int, flags: int, payload: bytes = b"") -> Packet:
-        """A packet of side 0 (client) or 1 (server) with the next sequence number. Its TCP checksum is 0 (offloaded)."""
+        """The next packet of side 0 (client) or 1 (server). Its TCP checksum is 0, as with offloading."""
         seq = self.next_seq[side]
         self.next_seq[side] = (seq + len(payload) + (1 if flags & (SYN | FIN) else 0)) & 0xFFFFFFFF
         options = b""
@@ -145,8 +145,8 @@ class Flow:
 def _remote_read_message(body: bytes) -> bytes:
     """R_StartReceive response with one section ([MS-MQRR] 3.1.4.7), NDR."""
     size = len(body)
-    head = struct.pack("<IIQII", 0x4F5A6B7C, 0, 5, 1, 0x20000) + struct.pack("<IHHIIII", 1, 0, 0, size, size, 0x20004, size)
-    return head + body + bytes(-size % 4) + bytes(4)
+    section = struct.pack("<IHHIIII", 1, 1, 0, size, size, 0x20004, size)
+    return struct.pack("<IIQII", 0x4F5A6B7C, 0, 5, 1, 0x20000) + section + body + bytes(-size % 4) + bytes(4)
 
 
 def _qm2qm_message(body: bytes, request: int) -> bytes:
@@ -178,9 +178,9 @@ class Conversation:
         yield flow.frame(0, ACK)
         group = rng.getrandbits(31) | 1
         interface = REMOTE_READ if self.remote_read else QM2QM
-        yield from flow.send(0, bind(11, self.call_id, interface, self.ndr64, 0))
+        yield from flow.send(0, bind(self.call_id, interface, ndr64=self.ndr64))
         flow.now += 400
-        yield from flow.send(1, bind_ack(self.call_id, flow.server_port, self.ndr64, group))
+        yield from flow.send(1, bind_ack(self.call_id, flow.server_port, ndr64=self.ndr64, group=group))
         yield from self._call(2, self._open_stub(), self.handle if self.remote_read else self.handle + bytes(4))
         done = 0
         while calls is None or done < calls:
@@ -293,7 +293,7 @@ def write(stream: Iterable[Packet], files: list[Path], total: int) -> list[Path]
 
 
 def generate(folder: Path, total: int, *, ring: int = 0, single: bool = False, seed: int = 1) -> list[Path]:
-    """One capture of ``total`` bytes in ``folder``, or ``ring`` files of as many bytes together; returns their paths."""
+    """One capture of ``total`` bytes in ``folder``, or ``ring`` files that hold as many together; returns the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"ring_{i:05d}.pcap" for i in range(ring)] or ["single_connection.pcap" if single else "one.pcap"]
     return write(packets(seed=seed, single=single), [folder / name for name in names], total)
