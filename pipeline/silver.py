@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from schemas.silver import REMOTE_READ_CALLS
@@ -28,11 +28,11 @@ def remote_read_calls(calls: DataFrame, *, keep_packets: bool = False) -> DataFr
     back (the setting store.packets). The rows keep the ``run_id`` of their calls.
     """
     schema = REMOTE_READ_CALLS.struct()
-    ours = calls.where(F.col("interface_name").isin(*METHODS)).select(*(_column(calls, name) for name in _READ))
+    ours = calls.where(F.col("interface_name").isin(*METHODS)).select(*(_column(name) for name in _READ))
     return ours.mapInArrow(_decoder(tuple(schema.fieldNames()), keep_packets=keep_packets), schema)
 
 
-def _column(calls: DataFrame, name: str) -> object:
+def _column(name: str) -> Column:
     if name == "event_date":
         return F.to_date(F.coalesce("request_at", "response_at")).alias(name)
     return F.col(name)
@@ -40,8 +40,8 @@ def _column(calls: DataFrame, name: str) -> object:
 
 def _decoder(
     names: tuple[str, ...], *, keep_packets: bool
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             decoded = decode_calls(batch, packets=keep_packets)
             yield pa.RecordBatch.from_arrays(

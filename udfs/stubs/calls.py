@@ -79,7 +79,9 @@ _STRUCTURE_COLUMNS: Final = {
 }  # fmt: skip
 
 
-def _attempt(method: Method, direction: str, at: _Stubs, rows: Ints, out: Values, *, ndr64: bool, lenient: bool) -> Any:
+def _attempt(
+    method: Method, direction: str, at: _Stubs, rows: Ints, out: Values, *, ndr64: bool, lenient: bool
+) -> Cursors:
     begin, end = at.offsets[rows], at.offsets[rows + 1]
     cursors = Cursors(at.data, rows, begin, end, out, ndr64=ndr64, big=at.big[rows], lenient=lenient)
     types.read(cursors, method.params(direction))
@@ -350,16 +352,16 @@ def decode_calls(batch: pa.RecordBatch, *, packets: bool = False) -> dict[str, p
     # Arrival time and sections have a meaning only on success (doubt D25); unseen is not refused.
     came = response.valid.get("packet_bytes", nothing) & ~(answered & (hresult != codes.MQ_OK))
     for name, to in COLUMN_TYPES.items():
-        values_valid = _merged(calls, name)
-        if values_valid is None:
+        read = _merged(calls, name)
+        if read is None:
             out[name] = pa.nulls(calls.rows, to)
             continue
-        values, valid = values_valid
+        column, valid = read
         if name in ("arrive_time", "packet_bytes"):
             valid = valid & came
         if name == "arrive_time":
-            valid = valid & (values != 0)
-        out[name] = _column(name, values, valid)
+            valid = valid & (column != 0)
+        out[name] = _column(name, column, valid)
     out.update(_sections(response, came))
     out["packet"] = (
         _packets(response, calls.stubs["response"].data, came) if packets else pa.nulls(calls.rows, pa.binary())

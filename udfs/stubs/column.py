@@ -160,7 +160,7 @@ class Cursors:
         """Pass over ``size`` bytes and return where they begin; in rows without them an error, and offset 0."""
         left = self.end - self.position
         if isinstance(size, int):
-            short, step = left < size, np.int64(size)
+            short, step = left < size, np.full(1, size)
         else:  # a length from the wire: compared before it is believed, so that nothing can overflow
             short = (left < 0) | (size.astype(np.uint64) > np.maximum(left, 0).astype(np.uint64))
             step = np.where(short, 0, size.astype(np.int64))

@@ -23,7 +23,7 @@ class Kind(Enum):
     GUID = "guid"
     UOW = "uow"  # XACTUOW: 16 octets, never swapped; all zero stands for NULL
     CONTEXT = "context"  # a context handle: 20 octets; all zero is NULL
-    TOKEN = "token"  # a conformant array of octets at top level
+    TOKEN = "octets"  # a conformant array of octets at top level
     QUEUE_FORMAT = "queue_format"  # [MS-MQMQ] 2.2.7
     READ_DESC = "read_desc"  # REMOTEREADDESC, [MS-MQQP] 2.2.2.1
     READ_DESC2 = "read_desc2"  # REMOTEREADDESC2, [MS-MQQP] 2.2.2.2

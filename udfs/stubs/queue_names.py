@@ -32,7 +32,7 @@ def _multicast_address(number: int) -> str:
 
 @lru_cache(maxsize=8192)
 def format_name(value: QueueFormat) -> str | None:
-    """Return the format name, ``DIRECT=OS:host\\private$\\q`` or ``PRIVATE=guid\\00000009;JOURNAL``.
+    r"""Return the format name, ``DIRECT=OS:host\private$\q`` or ``PRIVATE=guid\00000009;JOURNAL``.
 
     None where there is nothing to name: m_qft 0, an unknown m_qft, or a NULL string.
     """
@@ -57,7 +57,7 @@ def format_name(value: QueueFormat) -> str | None:
 
 @lru_cache(maxsize=8192)
 def queue_of(name: str | None) -> str | None:
-    """Return the normal form of a format name: lower case, a direct name without its protocol, ``guid\\%08x``.
+    r"""Return the normal form of a format name: lower case, a direct name without its protocol, ``guid\%08x``.
 
     HTTP and HTTPS names and all other kinds keep their kind; suffixes stay, for they are queues of their own.
     """

@@ -83,7 +83,7 @@ def _string(cursor: Cursor, field: str) -> str:
     return text[:-1]
 
 
-def _primitive(cursor: Cursor, kind: Kind, field: str) -> Any:
+def _primitive(cursor: Cursor, kind: Kind, field: str) -> int | bool | str | None:
     if kind in (Kind.U8, Kind.U16, Kind.U32, Kind.U64):
         return cursor.uint({Kind.U8: 1, Kind.U16: 2, Kind.U32: 4, Kind.U64: 8}[kind], field)
     if kind is Kind.BOOL:
@@ -96,15 +96,14 @@ def _primitive(cursor: Cursor, kind: Kind, field: str) -> Any:
     if kind is Kind.UOW:
         raw = cursor.take(16, field)
         return _guid(raw, "<") if any(raw) else None
-    assert kind is Kind.CONTEXT
-    cursor.align(4)
+    cursor.align(4)  # a context handle
     raw = cursor.take(20, field)
     if cursor.order == ">":
         raw = raw[3::-1] + uuid.UUID(bytes=raw[4:]).bytes_le
     return raw.hex() if any(raw) else None
 
 
-def _token(cursor: Cursor, param: Param, out: Row) -> None:
+def _token(cursor: Cursor, param: Param, _: Row) -> None:
     size = cursor.seen[param.size_is or ""]
     cursor.struct_align()
     at = cursor.pos
@@ -155,7 +154,7 @@ def _read_desc(cursor: Cursor, param: Param, out: Row) -> None:
         if member.column:
             out[member.column] = value
         if member.name == "dwSize":
-            size = value
+            size = int(value or 0)
     referent = cursor.word(f"{name}.lpBuffer")
     if not referent:
         return

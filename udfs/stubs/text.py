@@ -41,7 +41,7 @@ def hex_text(raw: Bytes, valid: Mask | None = None) -> pa.Array:
 
 
 def guid_text(raw: Bytes, valid: Mask | None = None) -> pa.Array:
-    """Return GUIDs in little-endian form, shape (rows, 16), as lower-case text with dashes; null where not ``valid``."""
+    """Return GUIDs, bytes in little-endian form of shape (rows, 16), as text with dashes; null where not ``valid``."""
     digits = _HEX[raw[:, GUID_BIG]]
     out = np.full((len(raw), 36), ord("-"), np.uint8)
     at = 0
@@ -68,4 +68,4 @@ def numbers(values: npt.NDArray[Any], valid: Mask, to: pa.DataType) -> pa.Array:
 
 def texts(values: npt.NDArray[Any], valid: Mask) -> pa.Array:
     """Return Python strings as a string array; null where not ``valid``."""
-    return pa.array(np.where(valid, values, None), pa.string())
+    return pa.array(values, pa.string(), mask=~valid)

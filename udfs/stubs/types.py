@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -212,12 +212,15 @@ def _section_array(cursors: Cursors, name: str, counts: Ints) -> None:
     _section_buffers(cursors, name, counts, heads)
 
 
-class _Heads:
+class _Heads(NamedTuple):
     """The fixed parts of all sections of all rows, row after row: ``first`` is each row's first section."""
 
-    def __init__(self, owner: Ints, first: Ints, kind: Column, allocated: Column, size: Column, present: Bools) -> None:
-        self.owner, self.first = owner, first
-        self.kind, self.allocated, self.size, self.present = kind, allocated, size, present
+    owner: Ints
+    first: Ints
+    kind: Column
+    allocated: Column
+    size: Column
+    present: Bools
 
 
 def _section_heads(cursors: Cursors, name: str, counts: Ints, stride: int) -> _Heads:
@@ -256,7 +259,12 @@ def _section_buffers(cursors: Cursors, name: str, counts: Ints, heads: _Heads) -
         spans.append((index[part.live], start[part.live], size[part.live].astype(np.int64)))
         cursors.join(index, part)
     for row in np.flatnonzero(cursors.live & (counts > _VECTOR_SECTIONS)).tolist():
-        _many_sections(cursors, name, row, int(counts[row]), heads, total, spans)
+        first = int(heads.first[row])
+        present = np.flatnonzero(heads.present[first + _VECTOR_SECTIONS : first + int(counts[row])])
+        sizes = heads.size[first + _VECTOR_SECTIONS + present].tolist()
+        starts = _many_sections(cursors, f"{name}.pSectionBuffer", row, sizes)
+        total[row] += sum(sizes)
+        spans.append((np.full(len(starts), row), np.array(starts, np.int64), np.array(sizes[: len(starts)], np.int64)))
     cursors.put("sections", np.zeros(len(counts), np.uint8))
     cursors.put("packet_bytes", total.astype(np.uint64))
     keep = cursors.live[heads.owner]
@@ -271,37 +279,32 @@ def _section_buffers(cursors: Cursors, name: str, counts: Ints, heads: _Heads) -
 _VECTOR_SECTIONS: Final = 4  # a packet has one or two; more come from a peer of bad will, and are walked row by row
 
 
-def _many_sections(
-    cursors: Cursors, name: str, row: int, count: int, heads: _Heads, total: Ints, spans: list[tuple[Ints, Ints, Ints]]
-) -> None:
-    """Walk the sections of one row beyond those that all rows walk together: linear in the stub's length."""
+def _many_sections(cursors: Cursors, name: str, row: int, sizes: list[int]) -> list[int]:
+    """Walk the sections of one row beyond those that all rows walk together; linear in the stub's length."""
     word = 8 if cursors.ndr64 else 4
-    order = "big" if cursors.big is not None and cursors.big[row] else "little"
+    big = cursors.big is not None and bool(cursors.big[row])
     begin, end, position = int(cursors.start[row]), int(cursors.end[row]), int(cursors.position[row])
-    this = np.arange(len(cursors.rows)) == row
-    starts, sizes = [], []
-    first = int(heads.first[row])
-    present = np.flatnonzero(heads.present[first + _VECTOR_SECTIONS : first + count]) + first + _VECTOR_SECTIONS
-    for section in present.tolist():
-        size = int(heads.size[section])
+    starts: list[int] = []
+    error = 0
+    for size in sizes:
         position += (begin - position) % word
-        cursors.position[row] = position
-        if word > end - position:
-            return cursors.fail(this, _TRUNCATED, f"{name}.pSectionBuffer.max_count")
-        most = int.from_bytes(cursors.data[position : position + word].tobytes(), order)  # type: ignore[arg-type]
-        if most != size:
-            return cursors.fail(this, _MALFORMED, f"{name}.pSectionBuffer.max_count")
+        most = cursors.data[position : min(position + word, end)].tobytes()
+        error = _TRUNCATED if len(most) < word else 0
+        if not error and int.from_bytes(most, "big" if big else "little") != size:
+            error = _MALFORMED
+        if error:
+            name += ".max_count"
+            break
         position += word
-        cursors.position[row] = position
         if size > end - position:
-            return cursors.fail(this, _TRUNCATED, f"{name}.pSectionBuffer")
+            error = _TRUNCATED
+            break
         starts.append(position)
-        sizes.append(size)
         position += size
     cursors.position[row] = position
-    total[row] += sum(sizes)
-    spans.append((np.full(len(starts), row), np.array(starts, np.int64), np.array(sizes, np.int64)))
-    return None
+    if error:
+        cursors.fail(np.arange(len(cursors.rows)) == row, error, name)
+    return starts
 
 
 def end_of_stub(cursors: Cursors) -> None:

@@ -1,0 +1,545 @@
+"""One server's calls and connections -> its receive attempts. Plain rows in, plain rows out; no Spark.
+
+What is believed, with [MS-MQQP] 3.1.4, [MS-MQRR] 3.1.4 and the doubts (D..) of the fact sheet on RPC interfaces:
+
+* A RemoteRead attempt is known by (association, context handle, request id) and ended by R_EndReceive or
+  R_EndTransactionalReceive with the same three. A qm2qm attempt is ended by RemoteQMEndReceive with the handle that its
+  Start returned, and cancelled by (owner, hQueue, request id). Numbers and handles are used again: an End belongs to
+  the latest attempt before it that can hold a message.
+* A message that a Start returned is held until the first of: an End that was not refused, an End that was, a cancel or
+  close of the queue that was accepted, the clean-up timer counted from the response (RemoteRead only, D3), the end of
+  the last connection of the association (D30). CloseQueue of qm2qm leaves the message with its own handle (D12).
+* The order of rows in the input does not matter; "the capture ends" is a time handed in.
+
+Times are microseconds since the epoch, UTC.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from pipeline.associations import Association, Connection, associations
+from udfs.codes import (
+    ACTION,
+    MQ_ERROR_IO_TIMEOUT,
+    MQ_ERROR_MESSAGE_NOT_FOUND,
+    MQ_ERROR_OPERATION_CANCELLED,
+    MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT,
+    MQ_OK,
+    NACK_REJECTED,
+    RR_ACK,
+    RR_NACK,
+    is_lookup,
+    is_peek,
+    name_of,
+)
+
+Role = Literal["open", "close", "start", "end", "cancel", "reject"]
+Error = tuple[str, str | None, int | None]
+
+ROLES: Final[dict[tuple[str, int], Role]] = {
+    ("qm2qm", 0): "start",
+    ("qm2qm", 1): "end",
+    ("qm2qm", 2): "open",
+    ("qm2qm", 3): "close",
+    ("qm2qm", 5): "cancel",
+    ("qm2qm", 9): "start",
+    ("qm2qm", 10): "start",
+    ("RemoteRead", 2): "open",
+    ("RemoteRead", 3): "close",
+    ("RemoteRead", 7): "start",
+    ("RemoteRead", 8): "cancel",
+    ("RemoteRead", 9): "end",
+    ("RemoteRead", 13): "start",
+    ("RemoteRead", 14): "reject",
+    ("RemoteRead", 15): "end",
+}
+CLEANUP_US: Final = 300_000_000  # [MS-MQRR] 3.1.2.2: 5 minutes
+LOOKUP_ID: Final = (1 << 56) - 1  # the part of a LookupIdentifier that the wire carries
+
+_FAULT_CANCEL: Final = 0x1C00000D  # nca_s_fault_cancel
+_CANCELLED: Final = {MQ_ERROR_OPERATION_CANCELLED, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, _FAULT_CANCEL}  # D5
+_FOR_EVER: Final = 0xFFFFFFFF  # ulTimeout
+_ANSWER_SLACK_US: Final = 5_000_000  # a server's timers and the way back; after that the answer was not captured
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A row of silver.remote_read_calls with what bronze.rpc_calls knows of it, as far as attempts need it.
+
+    ``closed`` tells a sealed call that no key opened.
+    """
+
+    call_key: str
+    protocol: str
+    opnum: int
+    connection_id: str
+    requested_at: int | None = None
+    responded_at: int | None = None
+    queue: str | None = None
+    context_handle: str | None = None
+    remote_read_handle: str | None = None
+    queue_handle: int | None = None
+    action: int | None = None
+    timeout_ms: int | None = None
+    request_id: int | None = None
+    lookup_id: int | None = None
+    sequence_id: int | None = None
+    transaction_id: str | None = None
+    acknowledgement_class: int | None = None
+    ack: int | None = None
+    hresult: int | None = None
+    errors: tuple[Error, ...] = ()
+    outcome: str = "ok"
+    fault_status: int | None = None
+    closed: bool = False
+    bind_seen: bool = True
+    cancelled_at: int | None = None
+    orphaned_at: int | None = None
+
+    @property
+    def at(self) -> int:
+        """Time of the request, else of the response."""
+        return self.requested_at if self.requested_at is not None else self.responded_at or 0
+
+    @property
+    def refused(self) -> bool:
+        """The answer was seen and was an error or a fault."""
+        return self.fault_status is not None or (self.hresult is not None and self.hresult != MQ_OK)
+
+    @property
+    def accepted(self) -> bool:
+        """The answer was seen and was MQ_OK."""
+        return self.hresult == MQ_OK and self.fault_status is None
+
+    @property
+    def result(self) -> int | None:
+        """The HRESULT, or the status of the fault; null when neither was seen."""
+        return self.hresult if self.fault_status is None else self.fault_status
+
+
+@dataclass(slots=True)
+class Attempt:
+    """What is made of one Start: the gold row's facts, and the calls that they rest on."""
+
+    start: Call
+    outcome: str = "unknown"
+    queue: str | None = None
+    ended_at: int | None = None
+    end_hresult: int | None = None
+    missing: set[str] = field(default_factory=set)
+    used: list[Call] = field(default_factory=list)
+
+    @property
+    def is_receive(self) -> bool | None:
+        """A receive, not a peek; null when the action was not seen."""
+        return None if self.start.action is None else not is_peek(self.start.action)
+
+    @property
+    def transactional(self) -> bool | None:
+        """Within a transaction; null when the one method that can be was not readable."""
+        if self.start.transaction_id is not None:
+            return True
+        unread = self.start.opnum == 13 and self.start.action is None
+        return None if unread else False
+
+    @property
+    def lookup_id(self) -> int | None:
+        """The returned message's identifier, 56 bits; null without a message, and where the method returns none."""
+        if self.start.hresult != MQ_OK or not self.start.sequence_id:
+            return None
+        return self.start.sequence_id & LOOKUP_ID
+
+    @property
+    def action_name(self) -> str | None:
+        """MQ_ACTION_... or MQ_LOOKUP_...; null when the action was not seen."""
+        return None if self.start.action is None else name_of(ACTION, self.start.action)
+
+    @property
+    def evidence(self) -> list[str]:
+        """Keys of the calls that the answer rests on, in order of time."""
+        calls = {call.call_key: call for call in (self.start, *self.used)}
+        return [call.call_key for call in sorted(calls.values(), key=lambda call: (call.at, call.call_key))]
+
+    @property
+    def errors(self) -> list[Error]:
+        """Decode errors of these calls."""
+        calls = {call.call_key: call for call in (self.start, *self.used)}
+        return [error for key in self.evidence for error in calls[key].errors]
+
+    @property
+    def confidence(self) -> str:
+        """How sure the answer is, by what is missing."""
+        if not self.missing:
+            return "complete"
+        if "no_bind" in self.missing:
+            return "inferred"
+        return "provisional" if self.missing == {"transaction_open"} else "partial"
+
+    def end(self, outcome: str, call: Call | None = None, at: int | None = None) -> None:
+        """Settle the outcome, by the call that ended the attempt or at a time of its own."""
+        self.outcome = outcome
+        self.ended_at = call.requested_at if call is not None else at
+        if call is not None:
+            self.end_hresult = call.hresult
+            self.used.append(call)
+
+
+class _Index:
+    """Calls by key, in order of time; what belongs to an attempt is found by bisection."""
+
+    def __init__(self) -> None:
+        self._calls: defaultdict[Hashable, list[Call]] = defaultdict(list)
+        self._times: defaultdict[Hashable, list[int]] = defaultdict(list)
+
+    def add(self, key: Hashable, call: Call, at: int) -> None:
+        """Add a call at a time that is not before the last one added under the key."""
+        self._calls[key].append(call)
+        self._times[key].append(at)
+
+    def until(self, key: Hashable, at: int) -> list[Call]:
+        """Return the calls up to and at a time."""
+        if key not in self._calls:
+            return []
+        return self._calls[key][: bisect_right(self._times[key], at)]
+
+    def latest(self, key: Hashable, at: int) -> Call | None:
+        """Return the last call up to and at a time."""
+        if key not in self._calls:
+            return None
+        place = bisect_right(self._times[key], at)
+        return self._calls[key][place - 1] if place else None
+
+    def first_after(self, key: Hashable, at: int) -> Call | None:
+        """Return the first call after a time."""
+        if key not in self._calls:
+            return None
+        place = bisect_right(self._times[key], at)
+        return self._calls[key][place] if place < len(self._calls[key]) else None
+
+
+def receive_attempts(
+    calls: Iterable[Call],
+    connections: Iterable[Connection],
+    *,
+    capture_ends_at: int | None = None,
+    cleanup_us: int = CLEANUP_US,
+) -> list[Attempt]:
+    """Return one attempt per Start of one server, in order of (time, call key).
+
+    ``connections`` are all known connections of that server. ``capture_ends_at`` is the newest packet of captures
+    that hold packets of it; not before the newest packet of its connections, which stands in for it when None.
+    """
+    return _Server(calls, connections, capture_ends_at, cleanup_us).attempts()
+
+
+class _Server:
+    def __init__(
+        self, calls: Iterable[Call], connections: Iterable[Connection], capture_ends_at: int | None, cleanup_us: int
+    ) -> None:
+        self.connections = {connection.connection_id: connection for connection in connections}
+        self.association = associations(self.connections.values())
+        self.capture_ends_at = max([capture_ends_at or 0, *(c.last_packet_at for c in self.connections.values())])
+        self.cleanup_us = cleanup_us
+        self.calls = sorted(
+            (call for call in calls if (call.protocol, call.opnum) in ROLES), key=lambda c: (c.at, c.call_key)
+        )
+        self.by_role: dict[Role, list[Call]] = {role: [] for role in ROLES.values()}
+        for call in self.calls:
+            self.by_role[ROLES[call.protocol, call.opnum]].append(call)
+        self.opens, self.opened = self._opens()
+        self.closes, self.handle_closes = self._closes()
+        self.ends = self._belonging("end")
+        self.rejects = self._belonging("reject")
+        self.cancels = self._cancels()
+
+    def attempts(self) -> list[Attempt]:
+        """Return the server's attempts, settled."""
+        out = []
+        for start in self.by_role["start"]:
+            attempt = Attempt(start)
+            self._settle(attempt)
+            self._name_queue(attempt)
+            self._say_what_is_missing(attempt)
+            out.append(attempt)
+        return out
+
+    # Whose is what
+
+    def _of(self, call: Call) -> Association:
+        found = self.association.get(call.connection_id)
+        if found is None:  # its connection's row is not there: alone, and never seen to end
+            found = self.association[call.connection_id] = Association(call.connection_id)
+        return found
+
+    def _opens(self) -> tuple[_Index, _Index]:
+        """Index queues opened by the handle returned, and all opens (readable or not) by association."""
+        opens, opened = _Index(), _Index()
+        for call in self.by_role["open"]:
+            opened.add(self._of(call).name, call, call.at)
+        answered = [c for c in self.by_role["open"] if c.context_handle and not c.refused and c.responded_at]
+        for call in sorted(answered, key=lambda c: (c.responded_at or 0, c.call_key)):
+            opens.add((self._of(call).name, call.protocol, call.context_handle), call, call.responded_at or 0)
+        return opens, opened
+
+    def _closes(self) -> tuple[_Index, _Index]:
+        """Index accepted and unanswered closes by context handle, and those of qm2qm sessions by hQueue."""
+        closes, by_handle = _Index(), _Index()
+        for call in self.by_role["close"]:
+            if call.refused or not call.context_handle or call.requested_at is None:
+                continue
+            name = self._of(call).name
+            key = (name, call.protocol, call.context_handle)
+            closes.add(key, call, call.requested_at)
+            session = self.opens.latest(key, call.requested_at) if call.protocol == "qm2qm" else None
+            if session is not None:
+                by_handle.add((name, session.queue_handle), call, call.requested_at)
+        return closes, by_handle
+
+    def _attempt_key(self, call: Call) -> Hashable:
+        """Return what an attempt and the End of it share; None where it was not seen."""
+        name = self._of(call).name
+        if call.protocol == "qm2qm":
+            return None if call.remote_read_handle is None else (name, call.remote_read_handle)
+        if call.context_handle is None or call.request_id is None:
+            return None
+        return (name, call.context_handle, call.request_id)
+
+    def _reject_key(self, call: Call) -> Hashable:
+        """Return what an attempt and a rejection of its message share; None where it was not seen."""
+        identifier = call.sequence_id if ROLES[call.protocol, call.opnum] == "start" else call.lookup_id
+        if call.protocol != "RemoteRead" or call.context_handle is None or not identifier:
+            return None
+        return (self._of(call).name, call.context_handle, identifier & LOOKUP_ID)
+
+    def _belonging(self, role: Role) -> dict[str, list[Call]]:
+        """Give each End or rejection to the latest attempt before it that can hold a message, by the Start's key."""
+        key_of = self._attempt_key if role == "end" else self._reject_key
+        holders = _Index()
+        for start in sorted(self.by_role["start"], key=lambda c: (self._held_from(c), c.call_key)):
+            key = key_of(start)
+            if key is not None and _can_hold(start):
+                holders.add(key, start, self._held_from(start))
+        owned: dict[str, list[Call]] = defaultdict(list)
+        for call in self.by_role[role]:
+            key = key_of(call)
+            holder = holders.latest(key, call.requested_at) if key is not None and call.requested_at else None
+            if holder is not None:
+                owned[holder.call_key].append(call)
+        return owned
+
+    @staticmethod
+    def _held_from(start: Call) -> int:
+        """Return the time from which a call can end the attempt: a qm2qm handle is not known before its response."""
+        return start.responded_at or start.at if start.protocol == "qm2qm" else start.at
+
+    def _cancels(self) -> dict[str, list[Call]]:
+        """Give each accepted CancelReceive to the latest attempt with its key that began before it."""
+        starts = _Index()
+        for start in self.by_role["start"]:
+            key = self._cancel_key(start)
+            if key is not None:
+                starts.add(key, start, start.at)
+        owned: dict[str, list[Call]] = defaultdict(list)
+        for call in self.by_role["cancel"]:
+            key = self._cancel_key(call)
+            if key is None or not call.accepted or call.requested_at is None:
+                continue
+            candidates = starts.until(key, call.requested_at)
+            waiting = [c for c in candidates if c.responded_at is None or c.responded_at >= call.requested_at]
+            for start in (waiting or [c for c in candidates if _can_hold(c)])[-1:]:
+                owned[start.call_key].append(call)
+        return owned
+
+    def _cancel_key(self, call: Call) -> Hashable:
+        """Return what a waiting read and its cancel share: a qm2qm read belongs to the owner's hQueue."""
+        if call.request_id is None:
+            return None
+        if call.protocol == "qm2qm":
+            return None if call.queue_handle is None else (call.queue_handle, call.request_id)
+        return self._attempt_key(call)
+
+    # What became of it
+
+    def _settle(self, attempt: Attempt) -> None:
+        start = attempt.start
+        ends = self.ends.get(start.call_key, [])
+        held = start.accepted and attempt.is_receive
+        if held or ends:
+            self._settle_held(attempt, ends)
+        elif start.accepted and attempt.is_receive is False:
+            attempt.outcome = "peeked"
+        elif start.result is not None and start.result != MQ_OK:
+            self._settle_refused(attempt)
+        elif start.responded_at is None:
+            self._settle_unanswered(attempt)
+        # What is left was answered, but the answer cannot be read: unknown.
+
+    def _settle_held(self, attempt: Attempt, ends: list[Call]) -> None:
+        """Settle an attempt that got a message, or whose End shows that it did."""
+        attempt.used += ends
+        rejects = [
+            call
+            for call in self.rejects.get(attempt.start.call_key, [])
+            if call.accepted and call.acknowledgement_class == NACK_REJECTED
+        ]
+        effective = [call for call in ends if not call.refused]
+        if rejects:
+            attempt.end("rejected", effective[-1] if effective else rejects[-1])
+            attempt.used += rejects
+        elif effective:
+            end = effective[-1]
+            attempt.end({RR_ACK: "acked", RR_NACK: "nacked"}.get(end.ack or 0, "unknown"), end)
+        else:
+            self._settle_unended(attempt, ends)
+
+    def _settle_unended(self, attempt: Attempt, refused: list[Call]) -> None:
+        """Settle a held message without an End that took effect: the first thing that happened decides."""
+        start = attempt.start
+        since = start.responded_at if start.responded_at is not None else start.at
+        happened: list[tuple[int, int, str, Call | None]] = []  # time, rank, outcome, call
+        happened += [(call.at, 0, "failed", call) for call in refused]
+        cancels = self.cancels.get(start.call_key, [])
+        happened += [(call.at, 1, "cancelled", call) for call in cancels if call.at >= since]
+        close = self._close_after(start, since)
+        if close is not None and start.protocol == "RemoteRead":
+            happened.append((close.at, 2, "rundown", close))
+        gone_at = self._of(start).ended_at
+        if gone_at is not None and gone_at >= since:
+            happened.append((gone_at, 3, "rundown", None))
+        happened.sort(key=lambda entry: entry[:2])
+        deadline = since + self.cleanup_us
+        seen_until = happened[0][0] if happened else self.capture_ends_at
+        if start.protocol == "RemoteRead" and start.responded_at is not None and seen_until > deadline:
+            late = [call for call in refused if call.at > deadline]
+            attempt.end("expired", late[0] if late else None)
+        elif happened:
+            at, _, outcome, call = happened[0]
+            attempt.end(outcome, call, at)
+        else:
+            attempt.outcome = "in_flight"
+            attempt.missing.add("capture_ends")
+
+    def _close_after(self, start: Call, at: int) -> Call | None:
+        """Return the close of the attempt's queue after a time."""
+        name = self._of(start).name
+        if start.protocol == "qm2qm":
+            return self.handle_closes.first_after((name, start.queue_handle), at)
+        return self.closes.first_after((name, start.protocol, start.context_handle), at)
+
+    def _settle_cancelled(self, attempt: Attempt) -> bool:
+        """Settle a read that did not return a message, if something cancelled it while it waited."""
+        start = attempt.start
+        until = start.responded_at
+        cancels = self.cancels.get(start.call_key, [])
+        if cancels:
+            attempt.end("cancelled", cancels[0])
+            return True
+        given_up = [at for at in (start.cancelled_at, start.orphaned_at) if at and (until is None or at <= until)]
+        if given_up:
+            attempt.end("cancelled", at=min(given_up))
+            return True
+        close = self._close_after(start, start.at)
+        if close is not None and close.accepted and (until is None or close.at <= until):
+            attempt.end("cancelled", close)
+            return True
+        return False
+
+    def _settle_refused(self, attempt: Attempt) -> None:
+        """Settle a Start that was answered with an error or a fault."""
+        start = attempt.start
+        if self._settle_cancelled(attempt):
+            return
+        if start.result in _CANCELLED:
+            attempt.outcome = "cancelled"
+        elif start.hresult == MQ_ERROR_IO_TIMEOUT:
+            attempt.outcome = "empty" if start.timeout_ms == 0 else "timed_out"
+        elif start.hresult == MQ_ERROR_MESSAGE_NOT_FOUND and start.action is not None and is_lookup(start.action):
+            attempt.outcome = "empty"
+        else:
+            attempt.outcome = "failed"
+
+    def _settle_unanswered(self, attempt: Attempt) -> None:
+        """Settle a Start without an answer: it still waits, or the answer was not captured."""
+        if self._settle_cancelled(attempt):
+            return
+        start = attempt.start
+        connection = self.connections.get(start.connection_id)
+        if connection is not None and (connection.closed_at is not None or not connection.server_bytes):
+            return
+        if start.timeout_ms not in (None, _FOR_EVER):
+            due = start.at + (start.timeout_ms or 0) * 1000 + _ANSWER_SLACK_US
+            if due < self.capture_ends_at:
+                return
+        attempt.outcome = "in_flight"
+        attempt.missing.add("capture_ends")
+
+    # What is known of it
+
+    def _name_queue(self, attempt: Attempt) -> None:
+        """Find the open whose handle the Start used, and the queue it named; handles live from open to close."""
+        start = attempt.start
+        name = self._of(start).name
+        if start.protocol == "qm2qm":
+            # hQueue gets its name on the client's qmcomm connection, not here.
+            attempt.missing |= {"no_open", "queue_unknown"}
+            return
+        if start.context_handle is None:
+            attempt.missing.add("queue_unknown")
+            if not self.opened.until(name, start.at):
+                attempt.missing.add("no_open")
+            return
+        key = (name, start.protocol, start.context_handle)
+        found = self.opens.latest(key, start.at)
+        if found is not None:
+            closed = self.closes.first_after(key, found.responded_at or found.at)
+            if closed is not None and closed.accepted and closed.at < start.at:
+                found = None
+        if found is None:
+            attempt.missing |= {"no_open", "queue_unknown"}
+            return
+        attempt.used.append(found)
+        attempt.queue = found.queue
+        if found.queue is None:
+            attempt.missing.add("queue_unknown")
+
+    def _say_what_is_missing(self, attempt: Attempt) -> None:
+        start, missing = attempt.start, attempt.missing
+        if not start.bind_seen:
+            missing.add("no_bind")
+        if start.requested_at is None:
+            missing.add("no_request")
+        if attempt.transactional and attempt.outcome in ("acked", "rejected"):
+            missing.add("transaction_open")
+        for call in (start, *attempt.used):
+            if call.closed:
+                missing.add("sealed")
+            if call.outcome == "damaged":
+                missing.add("damaged")
+            if call.errors:
+                missing.add("decode_error")
+            if call.responded_at is None and call.outcome != "damaged":
+                self._say_unanswered(attempt, call)
+        if missing & {"no_open", "no_bind", "no_request"} and not self._of(start).beginning_seen:
+            missing.add("capture_begins")
+        if missing & {"no_response", "no_request", "damaged", "no_open", "no_bind"}:
+            through = {call.connection_id for call in (start, *attempt.used)} & self.connections.keys()
+            if any(self.connections[name].missing_bytes for name in through):
+                missing.add("capture_loss")
+
+    def _say_unanswered(self, attempt: Attempt, call: Call) -> None:
+        if call.orphaned_at is not None:  # its client gave it up: no answer was to come ([C706] 12.6.4.11)
+            return
+        attempt.missing.add("no_response")
+        connection = self.connections.get(call.connection_id)
+        if call is not attempt.start and connection is not None and connection.closed_at is None:
+            attempt.missing.add("capture_ends")
+
+
+def _can_hold(start: Call) -> bool:
+    """Tell whether a Start may have got a message to hold: a receive that was not refused."""
+    return not start.refused and (start.action is None or not is_peek(start.action))
