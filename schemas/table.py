@@ -68,7 +68,7 @@ class Column:
 
     def ddl(self) -> str:
         """This column as it stands in CREATE TABLE."""
-        return f"{_identifier(self.name)} {self.type.simpleString()} COMMENT {_literal(self.comment)}"
+        return f"{quoted(self.name)} {self.type.simpleString()} COMMENT {literal(self.comment)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Table:
 
     def comment_sql(self) -> str:
         """The table's comment as a SQL literal."""
-        return _literal(self.comment)
+        return literal(self.comment)
 
     def markdown(self) -> str:
         """The table's part of the documentation page."""
@@ -148,11 +148,13 @@ def closing_columns(layer: Layer, dated_by: str) -> tuple[Column, ...]:
     return columns
 
 
-def _identifier(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name as an identifier of Spark SQL."""
     return f"`{name.replace('`', '``')}`"
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """A text as a literal of Spark SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 

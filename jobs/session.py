@@ -1,0 +1,116 @@
+"""The Spark session of a job, and where the project's packages were loaded from.
+
+Whoever starts the process decides the settings. Under ``spark-submit``, Databricks or Spark Connect they are made
+before this code runs (``conf/spark.conf``, which set-up writes; the cluster), and nothing is added. Only a process
+started as plain Python (``python -m jobs.run_all``, the tests) gets the local settings below. Delta's jars are local
+files of the project's cache: resolving them by name would need the network at every start.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from jobs.config import ConfigError
+
+PACKAGES = ("jobs", "pipeline", "schemas", "udfs")
+
+PROJECT = Path(__file__).resolve().parents[1]
+JARS_VARIABLE = "MSMQ_JARS"  # a folder with Delta's jars, for where the project's cache is not (an installed wheel)
+
+# Each of these in the environment means that somebody else chose the session: spark-submit started this process,
+# a Spark Connect server is named, or it is a Databricks cluster.
+STARTED_BY_OTHERS = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "DATABRICKS_RUNTIME_VERSION")
+
+# What Delta needs wherever it runs, and what makes small lakes on few cores quick. Shared by the local session and by
+# the properties file of spark-submit.
+SETTINGS: Mapping[str, str] = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.shuffle.partitions": "16",  # adaptive execution joins small ones; 200 are slow on a laptop
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.databricks.delta.snapshotPartitions": "2",  # 50 by default: seconds for each commit to a small table
+    "spark.python.unix.domain.socket.enabled": "true",  # 10-30 % faster than TCP between Java and Python
+    "spark.driver.memory": "2g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+# Local only: no name of this machine has to resolve, so that it starts without any network.
+LOCAL_SETTINGS: Mapping[str, str] = {
+    "spark.master": "local[*]",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+
+def session(app_name: str, overrides: Mapping[str, str] | None = None) -> SparkSession:
+    """The session to work with: the one there is, or a local one when this process was started as plain Python.
+
+    ``overrides`` go over the local settings (tests use them), never over those of somebody else's session.
+    """
+    builder = SparkSession.builder.appName(app_name)
+    if started_as_plain_python():
+        # Workers would otherwise be whichever python3 is first on the path.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        for name, value in {**local_settings(), **(overrides or {})}.items():
+            builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def started_as_plain_python() -> bool:
+    """True when nobody has chosen the session's settings: no launcher, no server, and no session in this process."""
+    return not any(os.environ.get(name) for name in STARTED_BY_OTHERS) and SparkSession.getActiveSession() is None
+
+
+def local_settings() -> dict[str, str]:
+    """The settings of the local session; ConfigError when Delta's jars are not in the project's cache."""
+    found = {**SETTINGS, **LOCAL_SETTINGS, "spark.jars": ",".join(str(jar) for jar in delta_jars())}
+    logging = PROJECT / "conf" / "log4j2.properties"
+    if logging.exists():
+        found["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={logging.as_uri()}"
+    found["spark.sql.warehouse.dir"] = (PROJECT / ".cache" / "warehouse").as_uri()
+    return found
+
+
+def delta_jars() -> list[Path]:
+    """Delta's jars on this machine, sorted; ConfigError when there are none or they are of another version."""
+    folder = Path(os.environ.get(JARS_VARIABLE) or PROJECT / ".cache" / "jars")
+    jars = sorted(folder.glob("delta-*.jar"))
+    try:
+        wanted = version("delta-spark")
+    except PackageNotFoundError as error:
+        raise ConfigError("the package delta-spark is not installed: run 'make setup'") from error
+    if not any(jar.name.startswith("delta-spark_") for jar in jars):
+        raise ConfigError(
+            f"Delta's jars are not in {folder}: run 'make setup', or name their folder in {JARS_VARIABLE}"
+        )
+    if others := [jar.name for jar in jars if not jar.stem.endswith(f"-{wanted}")]:
+        raise ConfigError(f"{folder} holds {', '.join(others)}, but delta-spark is {wanted}: run 'make setup'")
+    return jars
+
+
+def one_origin() -> Path:
+    """The folder or archive that holds all four packages; ConfigError when they come from different ones.
+
+    The names are short, and other projects use them too: a stranger's ``schemas`` would be imported silently.
+    """
+    found: dict[str, Path] = {}
+    for name in PACKAGES:
+        file = import_module(name).__file__
+        if file is None:
+            raise ConfigError(f"the package {name} that is imported has no __init__.py: it is not this project's")
+        found[name] = Path(file).parents[1]
+    if len(set(found.values())) > 1:
+        places = ", ".join(f"{name} from {place}" for name, place in found.items())
+        raise ConfigError(f"packages of different origin: {places}")
+    return found["jobs"]

@@ -1,0 +1,148 @@
+"""The lake: creating, reading and writing the declared tables in Delta. The only module that writes.
+
+A lake is a folder (any URI Spark can write to) with ``<layer>/<table>``, or a catalog with ``<prefix><layer>.<table>``.
+DataFrame API and SQL only, so that it works alike in classic sessions and over Spark Connect; what a write needs is
+given as the write's option, since serverless compute lets few session settings through.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from schemas.table import EVENT_DATE, RUN_ID, Table, literal, quoted
+
+MICROSECONDS_OF_A_DAY = 86_400_000_000
+
+# What Delta and Spark say when there is no table yet; everything else is a failure and stays one.
+NO_TABLE = {"DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND"}
+
+
+class SchemaError(Exception):
+    """A frame that is not of its table's schema; the message names every column that differs."""
+
+
+class Lake:
+    """The declared tables of one place. Creates a table when it is first written."""
+
+    def __init__(self, spark: SparkSession, root: str, *, catalog: str | None = None, prefix: str = "") -> None:
+        """``root`` is a folder or URI; with ``catalog`` the tables live there, and ``root`` holds only work files."""
+        self.spark = spark
+        self.root = root.rstrip("/") if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", root) else os.path.abspath(root)  # noqa: PTH100
+        self.catalog = catalog
+        self.prefix = prefix
+        self._seen: set[str] = set()  # tables known to exist: they do not go away under a run
+
+    def path(self, table: Table) -> str:
+        """Where the table is: its folder, or its full name in the catalog."""
+        if self.catalog is None:
+            return f"{self.root}/{table.layer}/{table.name}"
+        return ".".join((self.catalog, f"{self.prefix}{table.layer}", table.name))
+
+    def sql_name(self, table: Table) -> str:
+        """The table as it stands in SQL, quoted."""
+        if self.catalog is None:
+            return f"delta.{quoted(self.path(table))}"
+        return ".".join(quoted(part) for part in (self.catalog, f"{self.prefix}{table.layer}", table.name))
+
+    def exists(self, table: Table) -> bool:
+        """Whether the table has been created."""
+        if str(table) in self._seen:
+            return True
+        if self.catalog is not None:
+            found = self.spark.catalog.tableExists(self.sql_name(table))
+        else:
+            try:
+                self._open(table).schema  # noqa: B018 - asking for the schema is what looks for the table
+                found = True
+            except AnalysisException as error:
+                if error.getCondition() not in NO_TABLE:
+                    raise
+                found = False
+        if found:
+            self._seen.add(str(table))
+        return found
+
+    def create(self, table: Table) -> None:
+        """Create the table, empty, with its comments, if it does not exist.
+
+        It is clustered by ``event_date`` and not partitioned: a hostile capture holds as many dates as packets, and
+        a folder for each would be a folder for each packet. Statistics are kept for what is looked up, not for stubs.
+        """
+        if self.exists(table):
+            return
+        if self.catalog is not None:
+            schema = ".".join(quoted(part) for part in (self.catalog, f"{self.prefix}{table.layer}"))
+            self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        dated = (EVENT_DATE,) if table.dated_by else ()
+        looked_up = [*dated, *table.key, *table.dated_by]
+        self.spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} (\n  {table.columns_ddl()}\n) USING DELTA\n"
+            + (f"CLUSTER BY ({EVENT_DATE})\n" if dated else "")
+            + f"COMMENT {table.comment_sql()}\n"
+            + f"TBLPROPERTIES ('delta.dataSkippingStatsColumns' = '{','.join(looked_up)}')"
+        )
+        self._seen.add(str(table))
+
+    def read(self, table: Table) -> DataFrame:
+        """The table's rows; none, with the table's schema, when it does not exist yet."""
+        if not self.exists(table):
+            return self.spark.createDataFrame([], table.struct())
+        return self._open(table)
+
+    def append(self, table: Table, df: DataFrame) -> None:
+        """Add the rows in one commit. ``df`` has the table's columns in any order; event_date may be left out."""
+        self._write(table, df, "append")
+
+    def replace(self, table: Table, df: DataFrame) -> None:
+        """Make the rows of ``df`` all there is, in one commit; ``df`` may have been read from the table."""
+        self._write(table, df, "overwrite")
+
+    def delete_run(self, table: Table, run_id: str) -> None:
+        """Take out the rows that a run wrote, so that repeating it does no harm."""
+        if self.exists(table):
+            # Delta's DELETE does not take named parameters.
+            self.spark.sql(f"DELETE FROM {self.sql_name(table)} WHERE {RUN_ID} = {literal(run_id)}")  # noqa: S608
+
+    def _open(self, table: Table) -> DataFrame:
+        if self.catalog is not None:
+            return self.spark.read.table(self.sql_name(table))
+        return self.spark.read.format("delta").load(self.path(table))
+
+    def _write(self, table: Table, df: DataFrame, mode: str) -> None:
+        rows = conform(table, df)
+        self.create(table)
+        writer = rows.write.format("delta").mode(mode).option("compression", "zstd")
+        if self.catalog is not None:
+            writer.saveAsTable(self.sql_name(table))
+        else:
+            writer.save(self.path(table))
+
+
+def conform(table: Table, df: DataFrame) -> DataFrame:
+    """The frame with exactly the table's columns, in order; event_date is made when it is not there.
+
+    SchemaError for columns that are missing, unknown, or of another type: a write must not cast or drop in silence.
+    """
+    if table.dated_by and EVENT_DATE not in df.columns:
+        df = df.withColumn(EVENT_DATE, event_date(*table.dated_by))
+    wanted = {column.name: column.type.simpleString() for column in table.columns}
+    given = {each.name: each.dataType.simpleString() for each in df.schema.fields}
+    differs = [
+        f"{name}: {given.get(name, 'missing')} instead of {wanted.get(name, 'nothing')}"
+        for name in (*wanted, *(name for name in given if name not in wanted))
+        if wanted.get(name) != given.get(name)
+    ]
+    if differs:
+        raise SchemaError(f"{table}: {'; '.join(differs)}")
+    return df.select(*table.names)
+
+
+def event_date(*times: str) -> Column:
+    """The UTC date of the first of the time columns that is not null, whatever the session's time zone."""
+    micros = F.unix_micros(F.coalesce(*times))
+    return F.date_from_unix_date(F.floor(micros / F.lit(MICROSECONDS_OF_A_DAY)).cast("int"))
