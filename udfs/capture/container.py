@@ -79,6 +79,7 @@ class Container:
     damage: Damage | None = None
     bytes_decompressed: int = 0
     first_record_end: int = 0  # bytes up to the end of the first packet's record or block
+    walked: int = 0  # bytes of the file that the blocks so far cover
     interfaces: list[_Interface] = field(default_factory=list)  # of all sections
     packet_drops: int | None = None  # added up from options of packet blocks
 
@@ -105,6 +106,7 @@ class Container:
             starts, captured, original, time, link = walk.columns(data)
             if number == 1 and len(starts):
                 self.first_record_end = base + walk.first_end
+            self.walked = base + used
             yield Records(data, base, number, starts, captured, original, time, link)
             number += len(starts)
             if at_end or self.damage:

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from udfs.capture.container import NO_TIME
+from udfs.rpc.interfaces import BINARY_PROTOCOL_PORT, EPM_PORT, STATIC_PORTS
 
 _MASK: Final = 0xFFFFFFFF
 _START_BYTES: Final = 256 << 10  # of a direction seen from its middle: held until its order is sure, at most this much
@@ -311,8 +312,6 @@ class Connection:
         """Return the client: by SYN or RPC where known, else by ports (tables.md, connections)."""
         if self.client is not None:
             return self.client
-        from udfs.rpc.interfaces import BINARY_PROTOCOL_PORT, EPM_PORT, STATIC_PORTS
-
         served = [
             port in (EPM_PORT, BINARY_PROTOCOL_PORT) or port in STATIC_PORTS for port in (self.port(0), self.port(1))
         ]

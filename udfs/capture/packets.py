@@ -45,8 +45,9 @@ class Segments:
 
     ``record`` (index in the block's records), ``number`` (packet number), ``time`` (ns), ``source`` and ``target``
     (addresses: 16 octets each, IPv4 as the first four of them with ``version`` 4), ``source_port``, ``target_port``,
-    ``sequence``, ``acknowledgement``, ``flags``, ``start`` (of the payload in ``data``), ``captured`` and ``length`` of
-    the payload (captured is less where the capture cut the packet), ``weight`` (records that make it up).
+    ``sequence``, ``acknowledgement``, ``flags``, ``start`` (of the payload in ``data``), ``file_offset`` (of the payload in
+    the decompressed file; of the completing fragment for a reassembled datagram), ``captured`` and ``length`` of the
+    payload (captured is less where the capture cut the packet), ``weight`` (records that make it up).
     ``data`` is the block's buffer, longer than the block when it has reassembled datagrams.
     ``classes`` says for each record of the block what became of it.
     """
@@ -64,6 +65,7 @@ class Segments:
     acknowledgement: Ints
     flags: Ints
     start: Ints
+    file_offset: Ints
     captured: Ints
     length: Ints
     weight: Ints
@@ -389,6 +391,7 @@ def _tcp(
         keep = keep[np.argsort(record[keep], kind="stable")]
     record, header, size = record[keep], header[keep], size[keep]
     classes[record] = SEGMENT
+    payload = start[keep] + size
     empty = np.zeros((0, 16), np.uint8)
     source = np.concatenate([part.source for part in parts])[keep] if parts else empty
     target = np.concatenate([part.target for part in parts])[keep] if parts else empty
@@ -405,7 +408,8 @@ def _tcp(
         _u32(header, 4),
         _u32(header, 8),
         header[:, 13].astype(np.int64),
-        start[keep] + size,
+        payload,
+        records.base + np.where(payload < len(records.data), payload, records.start[record]),
         np.maximum(captured[keep] - size, 0),
         length[keep] - size,
         column("weight")[keep],

@@ -13,7 +13,7 @@ from udfs import codes
 from udfs.rpc.interfaces import BY_NAME, NDR, NDR64, QM2QM, REMOTE_READ
 from udfs.stubs import qm2qm, remote_read, text, types
 from udfs.stubs.column import CODES, Bools, Column, Cursors, Ints, Values, buffer_of
-from udfs.stubs.method import Kind, Method, Param
+from udfs.stubs.method import PLAUSIBLE, Kind, Method, Param
 
 DECODER_VERSION: Final = "1"
 
@@ -113,6 +113,9 @@ def _read_rows(method: Method, direction: str, stubs: _Stubs, rows: Ints, out: V
     if lenient.missing_pad is None:
         return
     missing = np.where(lenient.live, lenient.missing_pad, -1)
+    for name, most in PLAUSIBLE.items():
+        if name in again.values:
+            missing[~np.isin(again.values[name][failed], most)] = -1
     fits = failed[missing >= 0]
     again.code[fits] = CODES.index("malformed")
     again.field[fits] = next(p.name for p in method.params(direction) if p.kind is Kind.QUEUE_FORMAT) + " (padding)"

@@ -23,7 +23,7 @@ class Kind(Enum):
     GUID = "guid"
     UOW = "uow"  # XACTUOW: 16 octets, never swapped; all zero stands for NULL
     CONTEXT = "context"  # a context handle: 20 octets; all zero is NULL
-    TOKEN = "octets"  # a conformant array of octets at top level
+    OCTETS = "octets"  # a conformant array of octets at top level
     QUEUE_FORMAT = "queue_format"  # [MS-MQMQ] 2.2.7
     READ_DESC = "read_desc"  # REMOTEREADDESC, [MS-MQQP] 2.2.2.1
     READ_DESC2 = "read_desc2"  # REMOTEREADDESC2, [MS-MQQP] 2.2.2.2
@@ -76,6 +76,10 @@ READ_DESC_MEMBERS: Final = (
     Param("dwArriveTime", Kind.U32, "arrive_time"),
     Param("eAckNack", Kind.ENUM),
 )
+
+# What an open may ask for, [MS-MQRR] 3.1.4.2 and 3.1.4.11 with the modes of [MS-MQMQ] 2.2.2: where padding is missing,
+# other values after it show that it is not (doubt D19).
+PLAUSIBLE: Final = {"access": (0x01, 0x02, 0x04, 0x20, 0x81, 0xA0), "share_mode": (0, 1)}
 
 # The arms of a QUEUE_FORMAT by m_qft, [MS-MQMQ] 2.2.7: fixed members, and whether a string pointer follows them.
 QUEUE_FORMAT_ARMS: Final[dict[int, tuple[tuple[Param, ...], str | None]]] = {

@@ -102,7 +102,7 @@ METHODS: Final = (
         request=(
             _TRANSACTION,
             Param("cbPropagationToken", Kind.U32, "propagation_token_bytes"),
-            Param("pbPropagationToken", Kind.TOKEN, size_is="cbPropagationToken"),
+            Param("pbPropagationToken", Kind.OCTETS, size_is="cbPropagationToken"),
             Param("pQueueFormat", Kind.QUEUE_FORMAT),
         ),
         response=(HRESULT,),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from udfs.errors import DecodeError, MalformedError, TruncatedError
-from udfs.stubs.method import QUEUE_FORMAT_ARMS, READ_DESC_MEMBERS, Kind, Method, Param
+from udfs.stubs.method import PLAUSIBLE, QUEUE_FORMAT_ARMS, READ_DESC_MEMBERS, Kind, Method, Param
 from udfs.stubs.queue_names import QueueFormat, format_name, queue_of
 
 Row = dict[str, Any]
@@ -208,7 +208,7 @@ def _sections(cursor: Cursor, param: Param, out: Row) -> None:
 
 
 _STRUCTURES: Final[dict[Kind, Callable[[Cursor, Param, Row], None]]] = {
-    Kind.TOKEN: _token,
+    Kind.OCTETS: _token,
     Kind.QUEUE_FORMAT: _queue_format,
     Kind.READ_DESC: _read_desc,
     Kind.READ_DESC2: _read_desc2,
@@ -256,6 +256,7 @@ def decode_stub(
         return out, []
     if ndr64:  # a peer may leave out the padding after a queue format (doubt D19)
         again, failed, pad = _attempt(Cursor(stub, ndr64=True, big_endian=big_endian, lenient=True), params)
-        if failed is None and pad is not None:
+        plausible = all(again[name] in most for name, most in PLAUSIBLE.items() if name in again)
+        if failed is None and pad is not None and plausible:
             return again, [("malformed", *pad)]
     return out, [(error.code, error.field, error.offset)]

@@ -315,7 +315,7 @@ def end_of_stub(cursors: Cursors) -> None:
 
 
 STRUCTURES: Final[dict[Kind, Callable[[Cursors, Param], None]]] = {
-    Kind.TOKEN: token,
+    Kind.OCTETS: token,
     Kind.QUEUE_FORMAT: queue_format,
     Kind.READ_DESC: read_desc,
     Kind.READ_DESC2: read_desc2,

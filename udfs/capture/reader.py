@@ -1,0 +1,248 @@
+"""One capture file -> rows of the bronze tables, in bounded memory and without Spark.
+
+The file is read once, in blocks: records, headers, streams, PDUs, calls. What a connection's end or the file's end has
+to settle (connections, binds, quarantine, the file's own row) is kept until then; calls leave as soon as they are settled.
+
+A second reading follows only where calls were seen whose bind was not: their interface is inferred from all calls of the
+context together ([interfaces.infer]), which is known at the end. It yields those calls alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import numpy as np
+import pyarrow as pa
+
+from udfs.capture.container import NO_TIME, Container, NotACapture, Records
+from udfs.capture.flows import Connection, Kind
+from udfs.capture.packets import DAMAGED, PacketDecoder, Segments
+from udfs.capture.sources import ExpansionLimit, Source
+from udfs.capture.tables import (
+    BINDS_SCHEMA,
+    CAPTURE_FILES_SCHEMA,
+    CONNECTIONS_SCHEMA,
+    PDUS_SCHEMA,
+    QUARANTINE_SCHEMA,
+    bind_rows,
+    capture_row,
+    connection_rows,
+    pdu_batch,
+    quarantine_rows,
+)
+from udfs.capture.tracker import Tracker
+from udfs.rpc.association import Association
+from udfs.rpc.calls import Assembler, association
+from udfs.rpc.cutter import Cutter
+from udfs.rpc.interfaces import infer
+from udfs.rpc.rows import CALLS_SCHEMA, Meaning, RowBuilder
+
+__all__ = ["Options", "capture_batches", "read_capture"]
+
+SCHEMAS: Final = {
+    "rpc_calls": CALLS_SCHEMA,
+    "connections": CONNECTIONS_SCHEMA,
+    "rpc_binds": BINDS_SCHEMA,
+    "quarantine": QUARANTINE_SCHEMA,
+    "capture_files": CAPTURE_FILES_SCHEMA,
+    "pdus": PDUS_SCHEMA,
+}
+_MAX_READINGS: Final = 3  # the last may follow a port that the one before learnt
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a capture is read: ``reorder_window_s`` (how long a missing segment may come late), ``block_bytes`` (read at
+    once), ``max_expansion`` (decompressed bytes per compressed byte), ``all_pdus`` (also list PDUs of all interfaces)."""
+
+    reorder_window_s: float = 2.0
+    block_bytes: int = 16 << 20
+    max_expansion: int = 1000
+    all_pdus: bool = False
+
+
+@dataclass(slots=True)
+class Reading:
+    """What one pass over a file found."""
+
+    connections: list[Connection] = field(default_factory=list)
+    container: Container | None = None
+    source: Source | None = None
+    capture_id: str = ""
+    counts: dict[str, int] = field(default_factory=lambda: {"packets": 0, "tcp": 0, "truncated": 0, "damaged": 0})
+    links: set[int] = field(default_factory=set)
+    first_time: int | None = None
+    last_time: int | None = None
+    error: tuple[str, str] | None = None
+    learnt: dict[tuple[bytes, int], set[str]] = field(default_factory=dict)
+
+
+def capture_batches(source: Source, options: Options | None = None) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield ``(kind, rows)`` for one capture, calls as they are settled and the other tables at the end.
+
+    Bad input never raises: it is a row of ``capture_files`` with status and error, and rows of ``quarantine``.
+    """
+    options = options or Options()
+    assumed: dict[tuple[int, int], Meaning] = {}
+    hot: set[tuple[bytes, int]] = set()
+    reading = Reading()
+    for turn in range(_MAX_READINGS):
+        reading = Reading()
+        yield from _read(source, options, reading, assumed, hot, again=turn > 0)
+        found = {**assumed, **_infer(reading)}
+        known_ports = {place for place in reading.learnt if _unfollowed(reading.connections, place)}
+        if found == assumed and known_ports <= hot:
+            break
+        assumed, hot = found, hot | known_ports
+    ours = {c.index for c in reading.connections if is_ours(c, assumed)}
+    yield "capture_files", capture_row(reading, source, ours)
+    yield "connections", connection_rows(reading.connections, ours)
+    yield "rpc_binds", bind_rows(reading.connections, ours, reading.capture_id)
+    yield "quarantine", quarantine_rows(reading.connections, ours, reading.capture_id)
+
+
+def read_capture(
+    source: bytes | str | Path | BinaryIO,
+    *,
+    path: str | None = None,
+    all_pdus: bool = False,
+    reorder_window_s: float = 2.0,
+    block_bytes: int = 16 << 20,
+    max_expansion: int = 1000,
+) -> dict[str, pa.Table]:
+    """Read a whole capture from bytes, a path or a binary file into one Arrow table per bronze table.
+
+    The tables have the columns of ``docs/tables.md`` without those of the run (``run_id``, ``ingested_at``), and
+    ``pdus`` when ``all_pdus`` asks for the PDUs of all interfaces.
+    """
+    if isinstance(source, (str, Path)):
+        opened = Source.of_path(str(source), path or str(source))
+    else:
+        data = source if isinstance(source, bytes) else source.read()
+        opened = Source.of_bytes(data, path or "memory")
+    options = Options(reorder_window_s, block_bytes, max_expansion, all_pdus)
+    parts: dict[str, list[pa.RecordBatch]] = {kind: [] for kind in SCHEMAS if kind != "pdus" or all_pdus}
+    for kind, batch in capture_batches(opened, options):
+        parts[kind].append(batch)
+    return {kind: pa.Table.from_batches(batches, SCHEMAS[kind]) for kind, batches in parts.items()}
+
+
+def _read(
+    source: Source, options: Options, reading: Reading, assumed: dict[tuple[int, int], Meaning],
+    hot: set[tuple[bytes, int]], again: bool,
+) -> Iterator[tuple[str, pa.RecordBatch]]:  # fmt: skip
+    """One pass; with ``again`` only calls of assumed contexts leave."""
+    window = round(options.reorder_window_s * 1e9)
+    decoder, tracker, cutter = PacketDecoder(), Tracker(window), Cutter()
+    tracker.hot_ports = hot
+    assembler = Assembler(options.all_pdus and not again)
+    rows = RowBuilder("", assumed, again, reading.learnt)
+    reading.connections, reading.source = tracker.connections, source
+    prefix = _Prefix()
+    try:
+        with source.open(options.max_expansion) as stream:
+            container = reading.container = Container(stream, options.block_bytes)
+            for records in container.blocks():
+                prefix.add(records.data, records.base, container)
+                rows.capture_id = reading.capture_id = prefix.capture_id or source.path_key
+                if not len(records.start):
+                    continue
+                _count_records(reading, records)
+                segments = decoder.decode(records)
+                _count_segments(reading, segments)
+                streams = tracker.track(segments)
+                cuts = cutter.cut(streams, final=False)
+                calls = assembler.take(streams, cuts, tracker.connections, final=False)
+                batch = rows.build(calls, tracker.connections) if calls is not None else None
+                if batch is not None:
+                    yield "rpc_calls", batch
+                while assembler.pdus:
+                    yield "pdus", pdu_batch(assembler.pdus.pop(0))
+    except NotACapture as error:
+        reading.error = ("not_a_capture", str(error))
+    except ExpansionLimit as error:
+        reading.error = ("expansion_limit", str(error))
+    except OSError as error:
+        reading.error = ("unreadable", str(error))
+    streams = tracker.finish()
+    cuts = cutter.cut(streams, final=True)
+    calls = assembler.take(streams, cuts, tracker.connections, final=True)
+    batch = rows.build(calls, tracker.connections) if calls is not None else None
+    if batch is not None:
+        yield "rpc_calls", batch
+    while assembler.pdus:
+        yield "pdus", pdu_batch(assembler.pdus.pop(0))
+
+
+def _count_records(reading: Reading, records: Records) -> None:
+    counts = reading.counts
+    counts["packets"] += len(records.start)
+    counts["truncated"] += int((records.captured < records.original).sum())
+    reading.links.update(np.unique(records.link).tolist())
+    known = records.time[records.time != NO_TIME]
+    if len(known):
+        first, last = int(known.min()), int(known.max())
+        reading.first_time = first if reading.first_time is None else min(first, reading.first_time)
+        reading.last_time = last if reading.last_time is None else max(last, reading.last_time)
+
+
+def _count_segments(reading: Reading, segments: Segments) -> None:
+    reading.counts["tcp"] += int(segments.weight.sum())
+    reading.counts["damaged"] += int((segments.classes == DAMAGED).sum())
+
+
+def _infer(reading: Reading) -> dict[tuple[int, int], Meaning]:
+    """Give contexts without a bind a meaning, where stub lengths and port agree, or the connection is ours anyway."""
+    found: dict[tuple[int, int], Meaning] = {}
+    for connection in reading.connections:
+        known = connection.rpc
+        if not isinstance(known, Association) or known.foreign or not known.evidence:
+            continue
+        _, address, port = connection.endpoints[connection.likely_client() ^ 1]
+        learnt = reading.learnt.get((address, port), set())
+        meanings: dict[int, Meaning] = {}
+        for context_id, calls in known.evidence.items():
+            inferred = infer(calls, port, learnt)
+            meanings[context_id] = (None, None) if inferred is None else (inferred[0].uuid, inferred[1])
+        if known.ours or any(uuid for uuid, _ in meanings.values()):
+            found.update({(connection.index, context_id): meaning for context_id, meaning in meanings.items()})
+    return found
+
+
+def _unfollowed(connections: list[Connection], place: tuple[bytes, int]) -> bool:
+    """Whether connections to a learnt port were passed over, for they began before the capture and did not show RPC."""
+    return any(
+        connection.kind is Kind.COLD and place in {(address, port) for _, address, port in connection.endpoints}
+        for connection in connections
+    )
+
+
+class _Prefix:
+    """Hashes a capture from its beginning to the end of its first packet: what makes its identity."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self.capture_id: str | None = None
+
+    def add(self, data: bytearray, base: int, container: Container) -> None:
+        if self.capture_id is not None:
+            return
+        end = container.first_record_end
+        have = len(self._data)
+        self._data += data[have - base : (end or container.walked) - base]
+        if end:
+            digest = hashlib.sha256(len(self._data).to_bytes(4, "little") + self._data)
+            self.capture_id = digest.hexdigest()[:32]
+            self._data.clear()
+
+
+def is_ours(connection: Connection, assumed: Iterable[tuple[int, int]] = ()) -> bool:
+    """Whether a connection carries MSMQ RPC or the endpoint mapper, by bind or by inference."""
+    if connection.kind is not Kind.RPC:
+        return False
+    known = association(connection)
+    return known.ours or any(index == connection.index for index, _ in assumed)

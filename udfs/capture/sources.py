@@ -1,0 +1,144 @@
+"""Where a capture's bytes come from: local files and object stores, compressed or not, always as a plain stream.
+
+Compression is recognised by the first bytes, not by the name. Decompression is bounded: a few kilobytes can promise
+terabytes.
+"""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from udfs.keys import key
+
+_MAGIC: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_SLACK: Final = 64 << 20  # decompressed bytes that no ratio forbids
+
+
+class ExpansionLimit(OSError):
+    """A compressed capture expands beyond the configured bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A capture that can be opened again and again: its ``path`` as the tables show it, its stored size and time."""
+
+    path: str
+    size: int
+    modified_ns: int | None
+    opener: Callable[[], BinaryIO]
+
+    @staticmethod
+    def of_bytes(data: bytes, path: str) -> Source:
+        """Return a source over bytes in memory."""
+        return Source(path, len(data), None, lambda: io.BytesIO(data))
+
+    @staticmethod
+    def of_path(location: str, path: str | None = None) -> Source:
+        """Return a source over a local path or a URI that ``pyarrow.fs`` knows; raises ``OSError`` if it is not there."""
+        if "://" in location:
+            filesystem, name = pafs.FileSystem.from_uri(location)
+        else:
+            filesystem, name = pafs.LocalFileSystem(), location
+        return Source.of_file(filesystem, name, path or location)
+
+    @staticmethod
+    def of_file(filesystem: Any, name: str, path: str) -> Source:
+        """Return a source over a file of a filesystem."""
+        info = filesystem.get_file_info(name)
+        if info.type != pafs.FileType.File:
+            raise FileNotFoundError(f"{path}: no such file")
+        return Source(path, info.size, info.mtime_ns, lambda: filesystem.open_input_file(name))
+
+    @property
+    def path_key(self) -> str:
+        """Return the identity of a capture that has no packet."""
+        return key(self.path)
+
+    @property
+    def compression(self) -> str | None:
+        """Return ``gzip``, ``zstd`` or None; None too when the file cannot be read."""
+        try:
+            with self.opener() as stream:
+                head = stream.read(4)
+        except OSError:
+            return None
+        return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+
+    def open(self, max_expansion: int) -> BinaryIO:
+        """Open the capture, decompressing it; reading raises ``ExpansionLimit`` beyond the bound, ``OSError`` else."""
+        raw = self.opener()
+        head = raw.read(4)
+        raw.seek(0)
+        kind = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+        if kind is None:
+            return raw
+        limit = _SLACK + self.size * max_expansion
+        return io.BufferedReader(_Decompressed(raw, kind, limit), 1 << 20)
+
+
+class _Decompressed(io.RawIOBase):
+    """The decompressed bytes of a stream, up to a limit. A stream that ends early ends the file: what was read counts."""
+
+    def __init__(self, raw: BinaryIO, kind: str, limit: int) -> None:
+        self._raw = raw
+        self._limit = limit
+        self._done = 0
+        self.error: str | None = None
+        if kind == "gzip":
+            self._inner: Any = _Gzip(raw)
+        else:
+            stream = raw if isinstance(raw, pa.NativeFile) else pa.PythonFile(raw, "r")
+            self._inner = pa.CompressedInputStream(stream, kind)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._inner.read(len(buffer))
+        except (OSError, EOFError, zlib.error) as error:
+            self.error = str(error)
+            return 0
+        self._done += len(data)
+        if self._done > self._limit:
+            raise ExpansionLimit(f"expands beyond {self._limit} bytes")
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Gzip:
+    """Members of a gzip file one after the other, giving all bytes before a damage or an early end."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self._inflate = zlib.decompressobj(31)
+        self._pending = b""
+
+    def read(self, size: int) -> bytes:
+        """Return up to ``size`` bytes; empty at the end. Raises ``zlib.error`` on damage."""
+        while True:
+            if self._inflate.eof:
+                rest = self._inflate.unused_data or self._pending
+                if not rest:
+                    rest = self._raw.read(1 << 16)
+                if not rest.startswith(b"\x1f\x8b"):
+                    return b""  # the end, or what tools append to pad a file
+                self._inflate, self._pending = zlib.decompressobj(31), rest
+            chunk = self._pending or self._raw.read(1 << 18)
+            data = self._inflate.decompress(chunk, size)
+            self._pending = self._inflate.unconsumed_tail
+            if data:
+                return data
+            if not chunk:
+                raise EOFError("the compressed stream ends early")

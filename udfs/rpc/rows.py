@@ -1,0 +1,477 @@
+"""Settled calls -> rows of ``rpc_calls`` (tables.md, bronze), as Arrow record batches."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import struct
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from udfs.capture.container import NO_TIME, Ints
+from udfs.capture.flows import Connection
+from udfs.keys import key, key_bytes
+from udfs.rpc.association import Association, Context
+from udfs.rpc.calls import AUTH_LEVEL_PRIVACY, NEVER, Calls, Flags, association, bind_level, spans
+from udfs.rpc.interfaces import BY_UUID, EPM, NDR, NDR64, PORT_ASKING, QM2QM, REMOTE_READ, Seen
+from udfs.rpc.pdu import FAULT, OBJECT_UUID, REQUEST
+from udfs.rpc.verification import without_trailers
+
+TIMESTAMP: Final = pa.timestamp("us", "UTC")
+CALLS_SCHEMA: Final = pa.schema(
+    [
+        ("call_key", pa.string()),
+        ("connection_id", pa.string()),
+        ("client_address", pa.string()),
+        ("client_port", pa.int32()),
+        ("server_address", pa.string()),
+        ("server_port", pa.int32()),
+        ("call_id", pa.int64()),
+        ("context_id", pa.int32()),
+        ("interface_uuid", pa.string()),
+        ("interface_name", pa.string()),
+        ("transfer_syntax", pa.string()),
+        ("opnum", pa.int32()),
+        ("object_uuid", pa.string()),
+        ("byte_order", pa.string()),
+        ("auth_type", pa.int32()),
+        ("auth_level", pa.int32()),
+        ("bind_seen", pa.bool_()),
+        ("sealed", pa.bool_()),
+        ("request_at", TIMESTAMP),
+        ("request_done_at", TIMESTAMP),
+        ("response_at", TIMESTAMP),
+        ("response_done_at", TIMESTAMP),
+        ("cancelled_at", TIMESTAMP),
+        ("orphaned_at", TIMESTAMP),
+        ("request_fragments", pa.int32()),
+        ("response_fragments", pa.int32()),
+        ("request_stub", pa.binary()),
+        ("response_stub", pa.binary()),
+        ("fault_status", pa.int64()),
+        ("outcome", pa.string()),
+        ("capture_id", pa.string()),
+        ("request_packet", pa.int64()),
+        ("response_capture_id", pa.string()),
+        ("response_packet", pa.int64()),
+        ("byte_offset", pa.int64()),
+        ("observations", pa.int32()),
+        ("opened_by", pa.string()),
+        ("closed_reason", pa.string()),
+        ("event_date", pa.date32()),
+    ]
+)
+OUTCOMES: Final = ("no_request", "damaged", "no_response", "fault", "encrypted", "unbound", "ok")
+_DAY_US: Final = 86_400_000_000
+_MAX_EVIDENCE: Final = 4096  # different shapes of calls of one context; more tell nothing new
+
+Meaning = tuple[str | None, str | None]  # interface UUID and transfer syntax of a context without its bind
+
+
+def four_tuple(connection: Connection) -> tuple[str, int, str, int]:
+    """Return client address, client port, server address, server port."""
+    client = connection.likely_client()
+    (_, one, port), (_, two, other) = connection.endpoints[client], connection.endpoints[client ^ 1]
+    return str(ipaddress.ip_address(one)), port, str(ipaddress.ip_address(two)), other
+
+
+def connection_id(connection: Connection) -> str:
+    """Return the key of a connection: its four-tuple and the time of its first packet."""
+    time = connection.first_time
+    return key(*four_tuple(connection), None if time == NO_TIME else time // 1000)
+
+
+def times(values: Ints, valid: Flags) -> pa.Array:
+    """Return nanoseconds as microseconds, floored; null where not valid or unknown."""
+    good = valid & (values != NO_TIME) & (values != NEVER)
+    return pa.array(np.where(good, values // 1000, 0), pa.int64(), mask=~good).cast(TIMESTAMP)
+
+
+@dataclass(slots=True)
+class RowBuilder:
+    """Builds rows for one capture. ``assumed`` gives contexts without a bind a meaning; with ``only_assumed`` no other
+    call leaves (a second reading). What a context without a bind and without meaning shows is kept as evidence."""
+
+    capture_id: str
+    assumed: dict[tuple[int, int], Meaning] = field(default_factory=dict)
+    only_assumed: bool = False
+    learnt: dict[tuple[bytes, int], set[str]] = field(default_factory=dict)
+
+    def build(self, calls: Calls, connections: list[Connection]) -> pa.RecordBatch | None:
+        """Return the rows of the calls that are ours, or None if there are none."""
+        pdus, halves = calls.pdus, calls.halves
+        if not len(calls.request):
+            return None
+        lead = np.where(calls.request >= 0, calls.request, calls.response)
+        head = halves.first[lead]
+        owner = pdus.connection[head]
+        contexts = self._contexts(owner, pdus.context[head], pdus.place[head], connections)
+        ours = contexts.ours
+        if (contexts.unknown & ~self.only_assumed).any():
+            self._note_evidence(calls, np.nonzero(contexts.unknown)[0], owner, connections)
+        rows = np.nonzero(ours & (contexts.inferred if self.only_assumed else True))[0]
+        if not len(rows):
+            return None
+        return self._rows(calls, rows, owner[rows], contexts, connections)
+
+    def _contexts(self, owner: Ints, context: Ints, place: Ints, connections: list[Connection]) -> _Contexts:
+        """Resolve context ids, once for each context of each connection where it has one meaning only."""
+        pairs, inverse = np.unique(owner << 17 | context, return_inverse=True)
+        found = _Contexts(len(owner))
+        for number, pair in enumerate(pairs.tolist()):
+            connection, context_id = connections[pair >> 17], pair & 0x1FFFF
+            known = association(connection)
+            rows = np.nonzero(inverse == number)[0] if len(pairs) > 1 else np.arange(len(owner))
+            bound = known.contexts.get(context_id, [])
+            if len(bound) == 1 and bool((place[rows] >= bound[0].offset).all()):
+                found.set(rows, bound[0], known)
+                continue
+            for row in rows.tolist():
+                one = known.context(context_id, int(place[row]))
+                if one is not None:
+                    found.set(np.array([row]), one, known)
+                elif (connection.index, context_id) in self.assumed:
+                    found.assume(row, self.assumed[connection.index, context_id])
+                else:
+                    found.unknown[row] = not known.foreign
+        return found
+
+    def _note_evidence(self, calls: Calls, rows: Ints, owner: Ints, connections: list[Connection]) -> None:
+        for row in rows.tolist():
+            request, response = int(calls.request[row]), int(calls.response[row])
+            known = association(connections[int(owner[row])])
+            lead = request if request >= 0 else response
+            context_id = int(calls.pdus.context[calls.halves.first[lead]])
+            evidence = known.evidence.setdefault(context_id, set())
+            if request < 0 or len(evidence) >= _MAX_EVIDENCE:
+                continue
+            first = int(calls.halves.first[request])
+            opnum = int(calls.pdus.opnum[first])
+            asked = stub(calls, request, True)
+            answered = stub(calls, response, False)
+            sealed = int(calls.pdus.auth_level[first]) == AUTH_LEVEL_PRIVACY
+            evidence.add(
+                Seen(
+                    opnum,
+                    None if asked is None else len(asked),
+                    None if answered is None else len(answered),
+                    None if sealed else _suggested_syntax(opnum, asked, answered),
+                )
+            )
+
+    def _rows(
+        self, calls: Calls, rows: Ints, owner: Ints, contexts: _Contexts, connections: list[Connection]
+    ) -> pa.RecordBatch:
+        pdus, halves = calls.pdus, calls.halves
+        request, response = calls.request[rows], calls.response[rows]
+        asked, answered = request >= 0, response >= 0
+        ask_first, ask_last = halves.first[request], halves.last[request]
+        reply_first, reply_last = halves.first[response], halves.last[response]
+        head = np.where(asked, ask_first, reply_first)
+        whole_request = asked & halves.whole[request]
+        whole_response = answered & halves.whole[response]
+        fault = answered & (pdus.ptype[reply_last] == FAULT)
+        privacy = pdus.auth_level == AUTH_LEVEL_PRIVACY
+        sealed = (asked & privacy[ask_first]) | (answered & privacy[reply_first])
+        bound = contexts.bound[rows]
+        outcome = np.select(
+            [
+                ~asked,
+                ~whole_request | (answered & ~whole_response),
+                ~answered,
+                fault,
+                sealed,
+                ~bound,
+            ],
+            np.arange(6),
+            6,
+        )
+        names, peers = _per_connection(owner, connections)
+        request_stub = without_trailers(stub_column(calls, request, whole_request))
+        response_stub = stub_column(calls, response, whole_response & ~fault)
+        request_at, response_at = pdus.time[ask_first], pdus.time[reply_first]
+        auth_type, auth_level = pdus.auth_type[head], pdus.auth_level[head]
+        auth_type = np.where(auth_level >= 0, auth_type, contexts.auth_type[rows])
+        auth_level = np.where(auth_level >= 0, auth_level, contexts.auth_level[rows])
+        sequence = (peers["base"][np.arange(len(rows)), np.where(asked, 0, 1)] + pdus.offset[head]) & 0xFFFFFFFF
+        at = np.where(asked, request_at, response_at)
+        keys = _call_keys(peers["prefix"], peers["number"], pdus.call_id[head], sequence, at)
+        capture = pa.array([self.capture_id], pa.string())
+        zero = np.zeros(len(rows), np.int64)
+        opnum = pdus.opnum[ask_first]
+        dates = np.where(asked, np.where(request_at == NO_TIME, response_at, request_at), response_at)
+        handshake = np.array([_has_handshake(connections[index]) for index in owner.tolist()], bool)
+        encrypted = outcome == 4
+        columns = {
+            "call_key": pa.array(keys, pa.string()),
+            **names,
+            "call_id": pdus.call_id[head],
+            "context_id": pdus.context[head],
+            "interface_uuid": contexts.interface.column(rows),
+            "interface_name": contexts.name.column(rows),
+            "transfer_syntax": contexts.syntax.column(rows),
+            "opnum": pa.array(opnum, mask=~asked),
+            "object_uuid": self._object_uuids(calls, np.where(asked, ask_first, -1)),
+            "byte_order": _choose(("little", "big"), pdus.big[head]),
+            "auth_type": pa.array(auth_type, mask=auth_type < 0),
+            "auth_level": pa.array(auth_level, mask=auth_level < 0),
+            "bind_seen": bound,
+            "sealed": sealed,
+            "request_at": times(request_at, asked),
+            "request_done_at": times(pdus.done[ask_last], asked),
+            "response_at": times(response_at, answered),
+            "response_done_at": times(pdus.done[reply_last], answered),
+            "cancelled_at": times(calls.cancelled[rows], calls.cancelled[rows] != NEVER),
+            "orphaned_at": times(calls.orphaned[rows], calls.orphaned[rows] != NEVER),
+            "request_fragments": np.where(asked, halves.count[request], 0),
+            "response_fragments": np.where(answered, halves.count[response], 0),
+            "request_stub": request_stub,
+            "response_stub": response_stub,
+            "fault_status": pa.array(pdus.status[reply_last], mask=~fault | ~whole_response),
+            "outcome": _choose(OUTCOMES, outcome),
+            "capture_id": capture.take(pa.array(zero)),
+            "request_packet": pa.array(pdus.number[ask_first], mask=~asked),
+            "response_capture_id": capture.take(pa.array(zero, mask=~answered)),
+            "response_packet": pa.array(pdus.number[reply_first], mask=~answered),
+            "byte_offset": pdus.file_offset[head],
+            "observations": zero + 1,
+            "opened_by": pa.nulls(len(rows), pa.string()),
+            "closed_reason": _choose(("no_handshake", "no_key"), np.where(encrypted, handshake, -1)),
+            "event_date": pa.array(
+                np.where(dates == NO_TIME, 0, dates // 1000 // _DAY_US), pa.int32(), mask=dates == NO_TIME
+            ),
+        }
+        batch = pa.RecordBatch.from_arrays(
+            [
+                value.cast(field_.type) if isinstance(value, pa.Array) else pa.array(value).cast(field_.type)
+                for field_, value in ((f, columns[f.name]) for f in CALLS_SCHEMA)
+            ],
+            schema=CALLS_SCHEMA,
+        )
+        for index, count in zip(*np.unique(owner, return_counts=True), strict=True):
+            association(connections[int(index)]).calls += int(count)
+        self._learn_ports(batch, owner, connections)
+        return batch
+
+    def _object_uuids(self, calls: Calls, first: Ints) -> pa.Array:
+        found: list[str | None] = [None] * len(first)
+        pdus = calls.pdus
+        marked = (first >= 0) & ((pdus.flags[first] & OBJECT_UUID) != 0) & (pdus.ptype[first] == REQUEST)
+        for row in np.nonzero(marked & (pdus.whole[first] > 0))[0].tolist():
+            data = bytes(calls.fragment(int(first[row]))[24:40])
+            name = uuid.UUID(bytes=data) if pdus.big[first[row]] else uuid.UUID(bytes_le=data)
+            found[row] = str(name)
+        return pa.array(found, pa.string())
+
+    def _learn_ports(self, batch: pa.RecordBatch, owner: Ints, connections: list[Connection]) -> None:
+        """Keep ports that the endpoint mapper or a port-asking call named: calls without a bind may go there."""
+        names = np.asarray(batch.column("interface_name").to_pylist(), object)
+        opnums = np.asarray(batch.column("opnum").to_pylist(), object)
+        asking = {name for name, _ in PORT_ASKING} | {EPM.name}
+        for row in np.nonzero(np.isin(names, sorted(asking)))[0].tolist():
+            data = batch.column("response_stub")[row].as_py()
+            if data is None:
+                continue
+            if names[row] == EPM.name and opnums[row] == 3:
+                for address, port, interface in towers(data):
+                    self.learnt.setdefault((address, port), set()).add(interface)
+            elif (names[row], opnums[row]) in PORT_ASKING and len(data) == 4:
+                connection = connections[int(owner[row])]
+                _, address, _ = connection.endpoints[connection.likely_client() ^ 1]
+                big = batch.column("byte_order")[row].as_py() == "big"
+                port = int.from_bytes(data, "big" if big else "little")
+                if 0 < port < 65536:
+                    target = QM2QM.name if names[row] == QM2QM.name or port % 11 == 2105 % 11 else REMOTE_READ.name
+                    self.learnt.setdefault((address, port), set()).add(target)
+
+
+class _Texts:
+    """A column of few different texts: indexes into a list, -1 for null."""
+
+    def __init__(self, size: int) -> None:
+        self._values: list[str] = []
+        self._index = np.full(size, -1)
+
+    def set(self, rows: Ints, value: str | None) -> None:
+        if value is None:
+            return
+        if value not in self._values:
+            self._values.append(value)
+        self._index[rows] = self._values.index(value)
+
+    def column(self, rows: Ints) -> pa.Array:
+        return _choose(self._values, self._index[rows])
+
+
+class _Contexts:
+    """What the presentation contexts of calls mean, row by row."""
+
+    def __init__(self, size: int) -> None:
+        self.interface, self.name, self.syntax = _Texts(size), _Texts(size), _Texts(size)
+        self.bound = np.zeros(size, bool)
+        self.ours = np.zeros(size, bool)
+        self.inferred = np.zeros(size, bool)
+        self.unknown = np.zeros(size, bool)
+        self.auth_type, self.auth_level = np.full(size, -1), np.full(size, -1)
+
+    def set(self, rows: Ints, context: Context, known: Association) -> None:
+        self.bound[rows] = True
+        interface = BY_UUID.get(context.interface)
+        if interface is None:
+            return
+        self.ours[rows] = True
+        self.interface.set(rows, interface.uuid)
+        self.name.set(rows, interface.name)
+        self.syntax.set(rows, context.syntax)
+        auth_type, auth_level = bind_level(known, context)
+        if auth_type is not None and auth_level is not None:
+            self.auth_type[rows], self.auth_level[rows] = auth_type, auth_level
+
+    def assume(self, row: int, meaning: Meaning) -> None:
+        rows = np.array([row])
+        self.ours[row] = self.inferred[row] = True
+        if meaning[0] is not None:
+            self.interface.set(rows, meaning[0])
+            self.name.set(rows, BY_UUID[meaning[0]].name)
+            self.syntax.set(rows, meaning[1])
+
+
+def _choose(values: Iterable[str], index: npt.NDArray[np.generic]) -> pa.Array:
+    index = np.asarray(index, np.int64)
+    return pa.array(list(values), pa.string()).take(pa.array(np.maximum(index, 0), mask=index < 0))
+
+
+def _has_handshake(connection: Connection) -> bool:
+    return any(asked.auth_type is not None for asked in association(connection).asked)
+
+
+def _per_connection(owner: Ints, connections: list[Connection]) -> tuple[dict[str, pa.Array], dict[str, Ints]]:
+    """Return the columns that a connection gives all its calls, and per call the bases of both directions."""
+    unique, number = np.unique(owner, return_inverse=True)
+    tuples = [four_tuple(connections[index]) for index in unique.tolist()]
+    ids = [connection_id(connections[index]) for index in unique.tolist()]
+    bases = np.zeros((len(unique), 2), np.int64)
+    for row, index in enumerate(unique.tolist()):
+        connection = connections[index]
+        client = connection.likely_client()
+        bases[row] = [connection.sides[side].base or 0 for side in (client, client ^ 1)]
+    take = pa.array(number)
+    prefix = np.array([key_bytes(*names) for names in tuples], object)
+    columns = {
+        "connection_id": pa.array(ids, pa.string()).take(take),
+        "client_address": pa.array([names[0] for names in tuples], pa.string()).take(take),
+        "client_port": pa.array([names[1] for names in tuples], pa.int32()).take(take),
+        "server_address": pa.array([names[2] for names in tuples], pa.string()).take(take),
+        "server_port": pa.array([names[3] for names in tuples], pa.int32()).take(take),
+    }
+    return columns, {"base": bases[number], "prefix": prefix, "number": number}
+
+
+def _call_keys(prefix: Ints, number: Ints, call_id: Ints, sequence: Ints, at: Ints) -> list[str]:
+    """Return the keys of calls: four-tuple, call id, sequence number of the first byte, and its time in us."""
+    sha, keys = hashlib.sha256, []
+    null = b"\xff\xff\xff\xff"
+    starts = list(prefix)
+    for which, one, two, three in zip(
+        number.tolist(), call_id.tolist(), sequence.tolist(), (at // 1000).tolist(), strict=True
+    ):
+        a, b, c = b"%d" % one, b"%d" % two, b"%d" % three
+        moment = b"%c\0\0\0%b" % (len(c), c) if three != NO_TIME // 1000 else null
+        keys.append(sha(b"%b%c\0\0\0%b%c\0\0\0%b%b" % (starts[which], len(a), a, len(b), b, moment)).hexdigest()[:32])
+    return keys
+
+
+def stub_column(calls: Calls, half: Ints, valid: Flags) -> pa.Array:
+    """Return the joined stubs of halves as a binary column; null where not valid."""
+    pdus, halves = calls.pdus, calls.halves
+    rows = np.nonzero(valid)[0]
+    chosen = half[rows]
+    fragments = spans(halves.first[chosen], halves.last[chosen])
+    sizes = pdus.stub_size[fragments]
+    low = pdus.start[fragments] + pdus.stub_from[fragments]
+    memory = memoryview(calls.joined)
+    parts: list[memoryview | bytes] = [
+        memory[a:b] for a, b in zip(low.tolist(), (low + sizes).tolist(), strict=True)
+    ]
+    own = pdus.body[fragments]
+    for position in np.nonzero(own >= 0)[0].tolist():
+        a = int(low[position])
+        parts[position] = calls.kept[int(own[position])][a : a + int(sizes[position])]
+    lengths = np.zeros(len(valid), np.int64)
+    if len(fragments):
+        ends = np.cumsum(halves.count[chosen])
+        lengths[rows] = np.add.reduceat(sizes, ends - halves.count[chosen])
+    offsets = np.zeros(len(valid) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    mask = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
+    return pa.Array.from_buffers(
+        pa.binary(), len(valid), [mask, pa.py_buffer(offsets.tobytes()), pa.py_buffer(b"".join(parts))]
+    )
+
+
+def stub(calls: Calls, half: int, request: bool) -> bytes | None:
+    """Return the stub of one half, or None if it was not seen whole or is a fault."""
+    if half < 0 or not calls.halves.whole[half]:
+        return None
+    if calls.pdus.ptype[calls.halves.last[half]] == FAULT:
+        return None
+    column = stub_column(calls, np.array([half]), np.array([True]))
+    value: bytes = (without_trailers(column) if request else column)[0].as_py()
+    return value
+
+
+def _suggested_syntax(opnum: int, request: bytes | None, response: bytes | None) -> str | None:
+    """Return the transfer syntax that the bytes of a RemoteRead call suggest (little endian alone)."""
+    if opnum in (2, 11) and request is not None and len(request) >= 44:
+        if request[4] == request[0] and request[0]:
+            return NDR
+        if request[8] == request[0] and not any(request[4:8]):
+            return NDR64
+    if opnum in (7, 13) and response is not None and len(response) >= 40:
+        return NDR if any(response[20:24]) else NDR64
+    return None
+
+
+def towers(data: bytes) -> list[tuple[bytes, int, str]]:
+    """Return address, port and interface name of the towers for our interfaces in an ept_map answer.
+
+    Looks for the interfaces' floors anywhere in the stub, which works for every transfer syntax ([C706] appendix L).
+    """
+    found = []
+    for interface in BY_UUID.values():
+        floor = b"\x13\x00\x0d" + uuid.UUID(interface.uuid).bytes_le
+        at = data.find(floor)
+        while at >= 0:
+            place = _tower(data, at - 2)
+            if place is not None:
+                found.append((*place, interface.name))
+            at = data.find(floor, at + 1)
+    return found
+
+
+def _tower(data: bytes, at: int) -> tuple[bytes, int] | None:
+    if at < 0:
+        return None
+    port, address = None, None
+    try:
+        (floors,) = struct.unpack_from("<H", data, at)
+        at += 2
+        for _ in range(min(floors, 8)):
+            (left,) = struct.unpack_from("<H", data, at)
+            protocol = data[at + 2] if left else 0
+            (right,) = struct.unpack_from("<H", data, at + 2 + left)
+            value = data[at + 4 + left : at + 4 + left + right]
+            if protocol == 0x07 and len(value) == 2:
+                port = int.from_bytes(value, "big")
+            elif protocol == 0x09 and len(value) == 4:
+                address = value
+            at += 4 + left + right
+    except (struct.error, IndexError):
+        return None
+    return None if port is None or address is None else (address, port)
