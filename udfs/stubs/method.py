@@ -77,8 +77,8 @@ READ_DESC_MEMBERS: Final = (
     Param("eAckNack", Kind.ENUM),
 )
 
-# What an open may ask for, [MS-MQRR] 3.1.4.2 and 3.1.4.11 with the modes of [MS-MQMQ] 2.2.2: where padding is missing,
-# other values after it show that it is not (doubt D19).
+# What an open may ask for, [MS-MQRR] 3.1.4.2 and 3.1.4.11, and what other clients combine: where padding seems to
+# be missing, other values after it show that it is not (doubt D19).
 PLAUSIBLE: Final = {"access": (0x01, 0x02, 0x04, 0x20, 0x81, 0xA0), "share_mode": (0, 1)}
 
 # The arms of a QUEUE_FORMAT by m_qft, [MS-MQMQ] 2.2.7: fixed members, and whether a string pointer follows them.
