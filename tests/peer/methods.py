@@ -46,7 +46,6 @@ NAMES = {
     EPM.uuid: "epm",
     RPC_MGMT.uuid: "mgmt",
 }
-OPNUMS = {QM2QM: 10, REMOTEREAD: 15, QMMGMT: 1, QMCOMM: 34, QMCOMM2: 3, EPM: 7, RPC_MGMT: 4}
 
 Fields = tuple[tuple[str, Codec], ...]
 

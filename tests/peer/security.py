@@ -1,0 +1,155 @@
+"""NTLM for the test peer: handshake of both sides and the protection of PDUs ([MS-NLMP], fact sheet 1.5).
+
+The cryptography is impacket's; what is here is the bookkeeping: keys and sequence numbers per direction.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import struct
+from dataclasses import dataclass
+
+from Cryptodome.Cipher import ARC4
+from impacket import ntlm
+
+from peer.pdu import Auth, Pdu, header
+
+NONE, CONNECT, CALL, PACKET, INTEGRITY, PRIVACY = range(1, 7)
+NTLM_TYPE = 10
+TOKEN = 16
+
+
+class AuthError(Exception):
+    """Wrong credentials, or a signature that does not fit."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """Who may log on."""
+
+    user: str
+    password: str
+    domain: str = ""
+
+
+class Direction:
+    """Keys and sequence number of one direction."""
+
+    def __init__(self, flags: int, key: bytes, mode: str) -> None:
+        self.flags = flags
+        self.sign = ntlm.SIGNKEY(flags, key, mode)
+        self.sealing = ntlm.SEALKEY(flags, key, mode)
+        self.rc4 = ARC4.new(self.sealing).encrypt
+        self.sequence = 0
+
+    def token(self, message: bytes) -> bytes:
+        """The signature of the next message."""
+        signature = ntlm.MAC(self.flags, self.rc4, self.sign, self.sequence, message)
+        self.sequence += 1
+        raw: bytes = signature.getData()
+        return raw
+
+
+class Session:
+    """A security context of one connection: protects what one side sends and checks what it receives."""
+
+    def __init__(self, flags: int, key: bytes, *, server: bool) -> None:
+        ours, theirs = ("Server", "Client") if server else ("Client", "Server")
+        self.send = Direction(flags, key, ours)
+        self.receive = Direction(flags, key, theirs)
+
+    def protect(self, pdu: Pdu, fixed: int, auth: Auth) -> bytes:
+        """The octets of a request or response fragment whose first `fixed` octets of body stay readable."""
+        pad = -(len(pdu.body) - fixed) % 16
+        body = pdu.body + b"\x00" * pad
+        sealed = Pdu(pdu.type, pdu.call_id, b"", pdu.flags, Auth(auth.type, auth.level, 0, bytes(TOKEN)), pdu.order)
+        trailer = struct.pack(pdu.order + "BBBBI", auth.type, auth.level, pad, 0, auth.context_id)
+        head = header(sealed, len(body) + len(trailer) + TOKEN)
+        plain = head + body + trailer
+        if auth.level == PRIVACY:
+            body = body[:fixed] + self.send.rc4(body[fixed:])
+        return head + body + trailer + self.send.token(plain)
+
+    def unprotect(self, raw: bytes, pdu: Pdu, fixed: int) -> bytes:
+        """The plain body of a fragment without its padding; AuthError when the signature is wrong."""
+        auth = pdu.auth
+        if auth is None:
+            raise AuthError("a fragment without a signature on a protected connection")
+        body = pdu.body
+        if auth.level == PRIVACY:
+            body = body[:fixed] + self.receive.rc4(body[fixed:])
+        end = len(raw) - len(auth.token)
+        plain = raw[:16] + body + raw[end - 8 : end]
+        if not hmac.compare_digest(self.receive.token(plain), auth.token):
+            raise AuthError("wrong signature")
+        return body[: len(body) - auth.pad]
+
+
+class NtlmServer:
+    """The accepting side: challenge, then judge the answer."""
+
+    def __init__(self, accounts: list[Account], name: str = "SRV1") -> None:
+        self.accounts = accounts
+        self.name = name
+        self.challenge = os.urandom(8)
+        self.flags = 0
+
+    def challenge_for(self, token: bytes) -> bytes:
+        """CHALLENGE_MESSAGE for this NEGOTIATE_MESSAGE."""
+        asked = ntlm.NTLMAuthNegotiate()
+        asked.fromString(token)
+        name = self.name.encode("utf-16le")
+        pairs = ntlm.AV_PAIRS()
+        pairs[ntlm.NTLMSSP_AV_HOSTNAME] = name
+        pairs[ntlm.NTLMSSP_AV_DNS_HOSTNAME] = self.name.lower().encode("utf-16le")
+        pairs[ntlm.NTLMSSP_AV_DOMAINNAME] = name
+        pairs[ntlm.NTLMSSP_AV_DNS_DOMAINNAME] = self.name.lower().encode("utf-16le")
+        self.flags = int(asked["flags"]) | ntlm.NTLMSSP_NEGOTIATE_TARGET_INFO | ntlm.NTLMSSP_TARGET_TYPE_SERVER
+        info = pairs.getData()
+        at = 48
+        message = b"NTLMSSP\x00" + struct.pack("<IHHII", 2, len(name), len(name), at, self.flags) + self.challenge
+        message += bytes(8) + struct.pack("<HHI", len(info), len(info), at + len(name))
+        return message + name + info
+
+    def accept(self, token: bytes) -> tuple[str, Session]:
+        """The principal and its session; AuthError when the answer to the challenge is wrong."""
+        answer = ntlm.NTLMAuthChallengeResponse()
+        answer.fromString(token)
+        length, _, at = struct.unpack_from("<HHI", token, 52)
+        encrypted = token[at : at + length]
+        user = answer["user_name"].decode("utf-16le")
+        domain = answer["domain_name"].decode("utf-16le")
+        response = answer["ntlm"]
+        for account in self.accounts:
+            if (account.user.lower(), account.domain.lower()) != (user.lower(), domain.lower()):
+                continue
+            key = ntlm.NTOWFv2(user, account.password, domain)
+            proof = ntlm.hmac_md5(key, self.challenge + response[16:])
+            if not hmac.compare_digest(proof, response[:16]):
+                break
+            session_key = ntlm.hmac_md5(key, proof)
+            flags = int(answer["flags"])
+            if flags & ntlm.NTLMSSP_NEGOTIATE_KEY_EXCH:
+                session_key = ARC4.new(session_key).encrypt(encrypted)
+            return f"{domain}\\{user}", Session(flags, session_key, server=True)
+        raise AuthError(f"logon of {domain}\\{user} refused")
+
+
+class NtlmClient:
+    """The asking side."""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self._negotiate = ntlm.getNTLMSSPType1("CLI1", account.domain, signingRequired=True)
+
+    def negotiate(self) -> bytes:
+        raw: bytes = self._negotiate.getData()
+        return raw
+
+    def authenticate(self, challenge: bytes) -> tuple[bytes, Session]:
+        """AUTHENTICATE_MESSAGE for this challenge and the session it makes."""
+        answer, key = ntlm.getNTLMSSPType3(
+            self._negotiate, challenge, self.account.user, self.account.password, self.account.domain
+        )
+        return answer.getData(), Session(int(answer["flags"]), key, server=False)
