@@ -96,11 +96,11 @@ class Lake:
 
     def append(self, table: Table, df: DataFrame) -> None:
         """Add the rows in one commit. ``df`` has the table's columns in any order; event_date may be left out."""
-        self._write(table, df, "append")
+        self._write(table, df, replace=False)
 
     def replace(self, table: Table, df: DataFrame) -> None:
         """Make the rows of ``df`` all there is, in one commit; ``df`` may have been read from the table."""
-        self._write(table, df, "overwrite")
+        self._write(table, df, replace=True)
 
     def delete_run(self, table: Table, run_id: str) -> None:
         """Take out the rows that a run wrote, so that repeating it does no harm."""
@@ -113,10 +113,12 @@ class Lake:
             return self.spark.read.table(self.sql_name(table))
         return self.spark.read.format("delta").load(self.path(table))
 
-    def _write(self, table: Table, df: DataFrame, mode: str) -> None:
+    def _write(self, table: Table, df: DataFrame, *, replace: bool) -> None:
         rows = conform(table, df)
         self.create(table)
-        writer = rows.write.format("delta").mode(mode).option("compression", "zstd")
+        writer = rows.write.format("delta").mode("append").option("compression", "zstd")
+        if replace:  # a plain overwrite takes the clustering away, replacing all rows does not
+            writer = writer.mode("overwrite").option("replaceWhere", "true")
         if self.catalog is not None:
             writer.saveAsTable(self.sql_name(table))
         else:
