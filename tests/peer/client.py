@@ -138,7 +138,7 @@ class Client:
 
     # Calls
 
-    async def send(self, name: str, obj: uuid.UUID | None = None, **args: Any) -> tuple[int, Pending]:
+    async def send(self, name: str, object_uuid: uuid.UUID | None = None, **args: Any) -> tuple[int, Pending]:
         """Send a request; the call id, and the pending call to await."""
         method = BY_NAME[name]
         context, transfer = self.contexts[method.interface]
@@ -146,7 +146,7 @@ class Client:
         if self.verification:
             stub += b"\x00" * (-len(stub) % 4) + wire.verification_trailer(method.interface, transfer)
         pending = Pending(method, transfer == NDR64, asyncio.get_running_loop().create_future())
-        return await self._send(context, method.opnum, stub, obj, pending), pending
+        return await self._send(context, method.opnum, stub, object_uuid, pending), pending
 
     async def send_raw(self, context: int, opnum: int, stub: bytes, method: str = "R_GetServerPort") -> Pending:
         """Send any stub to any opnum on any context."""
@@ -180,9 +180,9 @@ class Client:
                 if last:
                     return call_id
 
-    async def call(self, name: str, obj: uuid.UUID | None = None, **args: Any) -> dict[str, Any]:
+    async def call(self, name: str, object_uuid: uuid.UUID | None = None, **args: Any) -> dict[str, Any]:
         """One call to its end; RpcFault when the server faults."""
-        _, pending = await self.send(name, obj, **args)
+        _, pending = await self.send(name, object_uuid, **args)
         return await asyncio.wait_for(pending.future, 60)
 
     async def cancel(self, call_id: int) -> None:

@@ -1,0 +1,147 @@
+"""Record the sample traffic anew: `python -m peer.record --out data/sample` (needs root, ip, tcpdump, editcap)."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gzip
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from peer import scenarios, scenarios2
+from peer.netns import Tcpdump, Wire
+from peer.server import ServerThread, standard_manager
+from peer.world import World
+
+PORTS = {"epm": 135, "remoteread": 2103, "qm2qm": 2105}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One capture: its name, what plays, and the form of the file."""
+
+    name: str
+    play: Callable[[World], Awaitable[None]]
+    form: str = "pcap"  # pcap, pcapng, pcap.gz
+    nanoseconds: bool = False
+    late: bool = False  # the scenario itself says when the recorder starts
+
+    @property
+    def about(self) -> str:
+        return (self.play.__doc__ or "").splitlines()[0]
+
+    @property
+    def file(self) -> str:
+        return f"{self.name}.{self.form}"
+
+
+SAMPLES = (
+    Sample("01-remoteread-ndr", scenarios.remoteread_ndr),
+    Sample("02-remoteread-ndr64-multiplexed", scenarios.remoteread_ndr64, nanoseconds=True),
+    Sample("03-qm2qm-dependent-client", scenarios.dependent_client),
+    Sample("04-qmmgmt", scenarios.management, "pcapng", nanoseconds=True),
+    Sample("05-sealed-ntlm", scenarios.sealed),
+    Sample("06-mid-stream", scenarios2.mid_stream, late=True),
+    Sample("07-faults-cancels-groups", scenarios2.faults),
+    Sample("08-endpoint-mapper", scenarios2.endpoint_mapper),
+    Sample("09-transactions-and-moves", scenarios2.transactions, "pcapng"),
+    Sample("10-many-clients", scenarios2.many_clients, "pcap.gz", nanoseconds=True),
+)
+
+
+def record(sample: Sample, wire: Wire, work: Path, out: Path) -> str:
+    """Play one scenario on the wire and write its capture and its truth; a line that says what came out."""
+    raw = work / f"{sample.name}.pcap"
+    dump = Tcpdump(wire, raw, *(["--time-stamp-precision=nano"] if sample.nanoseconds else []))
+    server = ServerThread(standard_manager(dict(PORTS)), wire.server_address, wire.into(wire.server))
+    truth = out / f"{sample.name}.truth.json"
+    done = threading.Event()
+    failure: list[BaseException] = []
+
+    def start() -> None:
+        server.do(lambda manager: manager.ledger.mark())
+        dump.start()
+
+    def stop() -> None:
+        if not done.is_set():
+            done.set()
+            dump.stop()
+            if not failure:
+                server.do(lambda manager: manager.ledger.write(truth, sample.file, sample.about))
+
+    world = World(server, wire.server_address, wire.client_addresses, start, stop)
+
+    async def scenario() -> None:
+        await sample.play(world)
+        await asyncio.sleep(0.5)  # the server sees the last connections end
+
+    def play() -> None:
+        try:
+            wire.into(wire.client)()
+            asyncio.run(scenario())
+        except BaseException as error:  # noqa: BLE001 - handed to the main thread
+            failure.append(error)
+
+    with server:
+        if not sample.late:
+            start()
+        thread = threading.Thread(target=play, name="peer-client")
+        thread.start()
+        thread.join()
+        stop()
+    if failure:
+        raise RuntimeError(f"{sample.name}: {failure[0]}") from failure[0]
+    finish(raw, sample, out)
+    return f"{sample.file}: {(out / sample.file).stat().st_size} bytes"
+
+
+def finish(raw: Path, sample: Sample, out: Path) -> None:
+    """Bring the capture into its form."""
+    target = out / sample.file
+    if sample.form == "pcapng":
+        subprocess.run(["editcap", "-F", "pcapng", str(raw), str(target)], check=True)
+    elif sample.form == "pcap.gz":
+        with raw.open("rb") as source, gzip.GzipFile(target, "wb", mtime=0) as packed:
+            shutil.copyfileobj(source, packed)
+    else:
+        shutil.copyfile(raw, target)
+
+
+def missing_programs() -> list[str]:
+    """What recording needs and this machine lacks."""
+    return [name for name in ("ip", "tcpdump", "editcap") if shutil.which(name) is None]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Record all samples, or those named."""
+    parser = argparse.ArgumentParser(prog="python -m peer.record", description="Record the sample captures anew.")
+    parser.add_argument("--out", type=Path, default=Path("data/sample"), help="folder (default %(default)s)")
+    parser.add_argument("names", nargs="*", help="only samples whose name begins with one of these")
+    options = parser.parse_args(argv)
+    if lacking := missing_programs():
+        print(f"peer.record: needs {', '.join(lacking)} (packages iproute2, tcpdump, wireshark-common)", file=sys.stderr)
+        return 2
+    options.out.mkdir(parents=True, exist_ok=True)
+    try:
+        wire = Wire.build()
+    except subprocess.CalledProcessError as error:
+        print(f"peer.record: cannot make network namespaces: {error.stderr.strip()}", file=sys.stderr)
+        return 2
+    try:
+        with tempfile.TemporaryDirectory() as work:
+            for sample in SAMPLES:
+                if not options.names or sample.name.startswith(tuple(options.names)):
+                    print(record(sample, wire, Path(work), options.out), flush=True)
+    finally:
+        wire.remove()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
