@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
-from peer.methods import BY_NAME
 
+from peer.methods import BY_NAME
 from udfs.stubs.calls import METHODS, decode
 from udfs.stubs.single import decode_stub
 

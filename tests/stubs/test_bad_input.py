@@ -7,10 +7,10 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from peer.idl import QueueFormat
 from stubs.helpers import BY_METHOD, VECTORS, column, peer_stub, single
 from stubs.test_methods import GUID, TAIL
-
 from udfs.stubs.calls import METHODS
 
 ALL = [(m, d) for methods in METHODS.values() for m in methods.values() for d in ("request", "response")]
@@ -54,7 +54,7 @@ def test_a_stub_with_bytes_changed_gives_rows_and_both_readers_agree(data):
 
 
 def _response(sections, *, count=None, tail=b"\0\0\0\0"):
-    """Build an R_StartReceive response in NDR by hand, [MS-MQRR] 3.1.4.7: (type, allocated, size, max_count, octets)."""
+    """An R_StartReceive response in NDR by hand, [MS-MQRR] 3.1.4.7: (type, allocated, size, max_count, octets)."""
     stub = struct.pack("<IIQII", 1, 0, 2, len(sections), 0x20000)
     stub += struct.pack("<I", len(sections) if count is None else count)
     for kind, allocated, size, _, octets in sections:

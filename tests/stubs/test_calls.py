@@ -5,8 +5,8 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from stubs.helpers import VECTORS
 
+from stubs.helpers import VECTORS
 from udfs.stubs.calls import COLUMN_TYPES, decode_calls
 
 SCHEMA = pa.schema(

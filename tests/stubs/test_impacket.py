@@ -16,6 +16,7 @@ from impacket.dcerpc.v5.ndr import (
     NDRUniConformantArray,
     NDRUniConformantVaryingArray,
 )
+
 from stubs.helpers import BY_METHOD, column
 
 
@@ -23,7 +24,7 @@ class ContextHandle(NDRSTRUCT):
     align = 4
     structure = (("Data", "20s=b''"),)
 
-    def getAlignment(self):
+    def getAlignment(self):  # noqa: N802  (impacket's name)
         return 4
 
 

@@ -3,10 +3,10 @@
 from uuid import UUID
 
 import pytest
+
 from peer.idl import QueueFormat
 from peer.methods import BY_NAME
 from stubs.helpers import BY_METHOD, ENCODINGS, column, peer_stub, single
-
 from udfs.rpc.interfaces import QM2QM, REMOTE_READ
 from udfs.stubs.calls import METHODS
 

@@ -1,6 +1,7 @@
 """Every worked stub of the fact sheet, field by field, down every road: both readers, NDR and NDR64, both orders."""
 
 import pytest
+
 from stubs.helpers import BY_METHOD, ENCODINGS, VECTORS, column, peer_stub, peer_values, single
 
 BUFFER = bytes.fromhex("030a11181f262d343b424950575e656c737a81888f969da4abb2b9c0c7ced5dce3eaf1f8ff")
@@ -68,7 +69,8 @@ EXPECTED = {
         "queue": "multicast=232.224.2.1:8001",
     },
     ("R_OpenQueue", "request", "open qf10"): {
-        **TAIL, "queue_format_type": 8, "queue_format_name": "DIRECT=OS:srv1\\orders;sub1", "queue": "srv1\\orders;sub1",
+        **TAIL, "queue_format_type": 8, "queue_format_name": "DIRECT=OS:srv1\\orders;sub1",
+        "queue": "srv1\\orders;sub1",
     },
     ("R_OpenQueue", "response", "open qf3"): {"context_handle": QUEUE},
     ("R_StartReceive", "request", "two sections"): START,
