@@ -67,7 +67,7 @@ async def faults(world: World) -> None:
         # contexts: one accepted, one interface unknown, NDR64 refused where there is only NDR
         await rpc.bind(REMOTEREAD)
         with contextlib.suppress(BindRefused):
-            await rpc.bind(Syntax(uuid.UUID("12345678-1234-abcd-ef00-0123456789ab")))
+            await rpc.bind(Syntax(uuid.UUID("6d2f1a3e-58c4-4b0d-9e77-4f1c7a90d2b6")))
         with contextlib.suppress(BindRefused):
             await rpc.bind(QMMGMT, (NDR64,))
         await rpc.bind(QMMGMT)
