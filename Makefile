@@ -1,0 +1,54 @@
+# Everything a person does here. `make` alone lists it; demo and test set up what they need.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all check format bench wheel pyfiles tables-doc test-peer record-sample clean
+
+PY := .venv/bin/python
+LAKE ?= .lake/demo
+PYTEST_ARGS ?=
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:  ## Python packages, Delta's jars, Java and capture tools; a second time it does nothing
+	@tools/setup.sh
+
+demo: setup  ## run the whole pipeline on data/sample and print what it found (LAKE=... elsewhere)
+	@$(PY) -m jobs.run_all --conf conf/local.yml --captures data/sample --lake $(LAKE)
+
+test: setup  ## run the tests (PYTEST_ARGS=... adds arguments)
+	@$(PY) -m pytest $(PYTEST_ARGS)
+
+test-all: setup  ## the long tests too; a missing program or data set is a failure
+	@$(PY) -m pytest --long --require-tools $(PYTEST_ARGS)
+
+check: setup  ## lint, format and types, as CI does
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+format: setup  ## put the code in its format
+	@$(PY) -m ruff format .
+	@$(PY) -m ruff check --fix .
+
+bench: setup  ## measure the reader against tshark and against Delta's limit
+	@$(PY) -m bench
+
+wheel: setup  ## build the wheel into dist/ (needs no network)
+	@$(PY) -m hatchling build -t wheel
+
+pyfiles: setup  ## dist/pyfiles.zip, for spark-submit --py-files
+	@$(PY) tools/build_pyfiles.py dist/pyfiles.zip
+
+tables-doc: setup  ## write docs/tables.md from schemas/
+	@PYTHONPATH=. $(PY) tools/write_tables_doc.py docs/tables.md
+
+test-peer: setup  ## start the test queue manager (PEER_ARGS=... gives it ports)
+	@PYTHONPATH=tests $(PY) -m peer.server $(PEER_ARGS)
+
+record-sample: setup  ## record data/sample anew (as root: it makes network namespaces)
+	@PYTHONPATH=tests $(PY) -m peer.record data/sample
+
+clean:  ## take away what runs and tools have made; .venv and .cache stay
+	@rm -rf dist .lake .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log

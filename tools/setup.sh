@@ -1,0 +1,140 @@
+#!/usr/bin/env bash
+# Everything the project needs, put where it belongs: Python packages in .venv, Delta's jars in .cache/jars,
+# conf/spark.conf for spark-submit; Java and the capture tools through the machine's package manager where that is
+# allowed. A second run finds all of it in place, does nothing, and needs no network.
+#
+# PYTHON=... chooses the Python; MSMQ_NO_SYSTEM_PACKAGES=1 leaves the package manager alone.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+LOCK=conf/requirements.txt
+VENV=.venv
+mkdir -p .cache
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+stop() { say "$*"; exit 2; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# Two set-ups at once (make demo and make test side by side) would install into one folder.
+if have flock; then exec 9>.cache/setup.lock; flock 9; fi
+
+# --- the machine's package manager -------------------------------------------------------------------------------
+
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }
+
+may_install() {
+  [ -z "${MSMQ_NO_SYSTEM_PACKAGES:-}" ] && { have apt-get || have dnf; } &&
+    { [ "$(id -u)" = 0 ] || { have sudo && sudo -n true 2>/dev/null; }; }
+}
+
+# system_package DEBIAN-NAME FEDORA-NAME: install it if the package manager has it.
+system_package() {
+  may_install || return 1
+  if have apt-get; then
+    apt_install "$1" || { as_root apt-get update -q >>.cache/setup.log 2>&1 && apt_install "$1"; }
+  else
+    as_root dnf install -q -y "$2" >>.cache/setup.log 2>&1
+  fi
+}
+apt_install() { as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$1" >>.cache/setup.log 2>&1; }
+
+# --- Java 17 or later ---------------------------------------------------------------------------------------------
+
+java_version() {  # the major version of the Java that Spark would start, or 0
+  local java=java
+  [ -n "${JAVA_HOME:-}" ] && java="$JAVA_HOME/bin/java"
+  { "$java" -version 2>&1 || true; } | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1 | grep . || echo 0
+}
+
+need_java() {
+  [ "$(java_version)" -ge 17 ] && return
+  say "no Java 17 or later ($(java_version) found): installing one"
+  system_package openjdk-21-jre-headless java-21-openjdk-headless ||
+    system_package openjdk-17-jre-headless java-17-openjdk-headless || true
+  [ "$(java_version)" -ge 17 ] && return
+  if [ -n "${JAVA_HOME:-}" ]; then
+    stop "JAVA_HOME is $JAVA_HOME, which is not Java 17 or later: unset it, or set it to one that is"
+  fi
+  stop "Java 17 or later is needed. Type: $(java_line)"
+}
+
+java_line() {
+  if have apt-get; then echo "sudo apt-get install openjdk-17-jre-headless   (or openjdk-21-jre-headless)"
+  elif have dnf; then echo "sudo dnf install java-21-openjdk-headless"
+  elif have brew; then echo 'brew install openjdk@17 && export JAVA_HOME="$(brew --prefix openjdk@17)"'
+  else echo "the line for your system in README.md, section Prerequisites"
+  fi
+}
+
+# --- Python 3.11 or 3.12 and the pinned packages ------------------------------------------------------------------
+
+suits() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' >/dev/null 2>&1; }
+
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:+"$PYTHON"} python3.12 python3.11 python3 \
+    "$HOME"/.pyenv/versions/3.12*/bin/python "$HOME"/.pyenv/versions/3.11*/bin/python; do
+    if suits "$candidate"; then echo "$candidate"; return; fi
+  done
+  return 1
+}
+
+need_packages() {
+  local python wanted
+  wanted="$(cksum <"$LOCK") $PWD"
+  # The stamp holds the path too: a moved environment has the old one in its scripts.
+  if [ "$(cat "$VENV/.stamp" 2>/dev/null)" = "$wanted" ] && suits "$VENV/bin/python"; then return; fi
+  if ! python="$(find_python)"; then
+    system_package python3 python3.12 || true
+    python="$(find_python)" || stop "Python 3.11 or 3.12 is needed. Install one, or name it: PYTHON=/path/to/python3.12 make setup"
+  fi
+  say "Python packages, with $("$python" -V) (a few minutes, once)"
+  rm -rf "$VENV"
+  if ! "$python" -m venv "$VENV" >>.cache/setup.log 2>&1; then
+    system_package "$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')" python3 || true
+    rm -rf "$VENV"
+    "$python" -m venv "$VENV" || stop "$python cannot make a virtual environment. Type: sudo apt-get install python3-venv"
+  fi
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$LOCK" ||
+    stop "the packages of $LOCK could not be installed: see the lines above"
+  printf '%s\n' "$wanted" >"$VENV/.stamp"
+}
+
+# --- Delta's jars, and what spark-submit is told -------------------------------------------------------------------
+
+need_jars() {
+  if "$VENV/bin/python" tools/fetch_jars.py --check; then return; fi
+  say "Delta's jars (once)"
+  "$VENV/bin/python" tools/fetch_jars.py || stop "Delta's jars could not be fetched: see the lines above"
+}
+
+need_spark_conf() {
+  local wanted
+  wanted="$(cat jobs/session.py conf/jars.sha256 tools/write_spark_conf.py | cksum) $PWD"
+  if [ -f conf/spark.conf ] && [ "$(cat .cache/spark.conf.stamp 2>/dev/null)" = "$wanted" ]; then return; fi
+  PYTHONPATH=. "$VENV/bin/python" tools/write_spark_conf.py conf/spark.conf
+  printf '%s\n' "$wanted" >.cache/spark.conf.stamp
+}
+
+# --- programs that some tests and recordings use: wanted, never needed ---------------------------------------------
+
+want_tools() {
+  local missing=""
+  have tshark || missing="$missing tshark:wireshark-cli"
+  have tcpdump || missing="$missing tcpdump:tcpdump"
+  have ip || missing="$missing iproute2:iproute"
+  # Tried once, not at every start: without the network each try would take its time.
+  if [ -z "$missing" ] || [ "$(cat .cache/tools.tried 2>/dev/null)" = "$missing" ]; then return; fi
+  printf '%s\n' "$missing" >.cache/tools.tried
+  local each
+  for each in $missing; do
+    say "installing ${each%%:*}, which some tests use"
+    system_package "${each%%:*}" "${each##*:}" || say "${each%%:*} is not there: tests that use it will be listed as not run"
+  done
+}
+
+need_java
+need_packages
+need_jars
+need_spark_conf
+want_tools
