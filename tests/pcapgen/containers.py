@@ -55,7 +55,12 @@ def _join(parts: Sequence[tuple[bytes, int | None]], records: Sequence[Record], 
 
 
 def pcap(
-    records: Sequence[Record], *, link: int = ETHERNET, order: str = "<", magic: int = MICROSECONDS, snaplen: int = 262144
+    records: Sequence[Record],
+    *,
+    link: int = ETHERNET,
+    order: str = "<",
+    magic: int = MICROSECONDS,
+    snaplen: int = 262144,
 ) -> CaptureFile:
     """A pcap file; ``order`` is struct's ``<`` or ``>``."""
     unit = 1 if magic == NANOSECONDS else 1000
@@ -115,10 +120,14 @@ def enhanced(
     return block(order, 6, head + record.frame + bytes(-len(record.frame) % 4) + options), 28
 
 
-def obsolete(record: Record, order: str = "<", *, number: int = 0, tsresol: int = 6, drops: int = 0xFFFF) -> tuple[bytes, int]:
+def obsolete(
+    record: Record, order: str = "<", *, number: int = 0, tsresol: int = 6, drops: int = 0xFFFF
+) -> tuple[bytes, int]:
     """The obsolete Packet Block (type 2); 0xFFFF drops means unknown."""
     when = units(record.time_ns, tsresol)
-    head = struct.pack(order + "HHIIII", number, drops, when >> 32, when & 0xFFFFFFFF, len(record.frame), record.original)
+    head = struct.pack(
+        order + "HHIIII", number, drops, when >> 32, when & 0xFFFFFFFF, len(record.frame), record.original
+    )
     return block(order, 2, head + record.frame + bytes(-len(record.frame) % 4)), 28
 
 
@@ -138,12 +147,17 @@ def statistics(order: str = "<", *, number: int = 0, drops: int | None = None, o
 
 
 def assemble(parts: Sequence[bytes | tuple[bytes, int]], records: Sequence[Record]) -> CaptureFile:
-    """A pcapng file of blocks; those with a frame are (bytes, where it begins) as ``enhanced`` and others return them."""
+    """A pcapng file of blocks; those with a frame come with where it begins, as ``enhanced`` returns them."""
     return _join([part if isinstance(part, tuple) else (part, None) for part in parts], records, 0)
 
 
 def pcapng(
-    records: Sequence[Record], *, order: str = "<", link: int = ETHERNET, tsresol: int | None = None, tsoffset: int | None = None
+    records: Sequence[Record],
+    *,
+    order: str = "<",
+    link: int = ETHERNET,
+    tsresol: int | None = None,
+    tsoffset: int | None = None,
 ) -> CaptureFile:
     """One section, one interface, Enhanced Packet Blocks."""
     blocks: list[bytes | tuple[bytes, int]] = [

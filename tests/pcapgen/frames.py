@@ -1,4 +1,4 @@
-"""Frames: link headers, IPv4 and IPv6 with what may stand between, TCP segments (RFC 791, 8200, 9293; libpcap's link types)."""
+"""Frames: link headers, IPv4 and IPv6 with what may stand between, TCP (RFC 791, 8200, 9293; libpcap link types)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ def checksum(data: bytes) -> int:
 
 
 def tcp(
-    source: str, target: str, sport: int, dport: int, seq: int, ack: int, flags: int, payload: bytes = b"", options: bytes = b""
+    source: str,
+    target: str,
+    sport: int,
+    dport: int,
+    seq: int,
+    ack: int,
+    flags: int,
+    payload: bytes = b"",
+    options: bytes = b"",
 ) -> bytes:
     """A TCP segment with its checksum."""
     options += bytes(-len(options) % 4)
@@ -49,7 +57,9 @@ def ipv4(
     return head[:10] + struct.pack(">H", checksum(head)) + head[12:] + payload
 
 
-def ipv4_fragments(source: str, target: str, payload: bytes, size: int, *, ident: int = 7, protocol: int = 6) -> list[bytes]:
+def ipv4_fragments(
+    source: str, target: str, payload: bytes, size: int, *, ident: int = 7, protocol: int = 6
+) -> list[bytes]:
     """The payload in fragments of ``size`` (a multiple of 8) bytes."""
     assert size % 8 == 0
     out = []

@@ -1,4 +1,4 @@
-"""DCE/RPC connection-oriented PDUs as bytes (C706 12.6.3, [MS-RPCE] 2.2.2), both byte orders, with authentication trailers."""
+"""DCE/RPC connection-oriented PDUs as bytes (C706 12.6.3, [MS-RPCE] 2.2.2), in both byte orders, sealed or not."""
 
 from __future__ import annotations
 
@@ -105,15 +105,19 @@ def fragments(
         if obj is not None:
             mark |= OBJECT
             head += guid(obj, order)
-        out.append(
-            pdu(kind, call_id, head + part, flags=mark, order=order, auth=auth, stub_at=len(head), minor=minor)
-        )
+        out.append(pdu(kind, call_id, head + part, flags=mark, order=order, auth=auth, stub_at=len(head), minor=minor))
         left -= len(part)
     return out
 
 
 def fault(
-    call_id: int, status: int, *, context: int = 0, order: str = "<", flags: int = FIRST | LAST, auth: Auth | None = None
+    call_id: int,
+    status: int,
+    *,
+    context: int = 0,
+    order: str = "<",
+    flags: int = FIRST | LAST,
+    auth: Auth | None = None,
 ) -> bytes:
     body = struct.pack(order + "IHBBII", 32, context, 0, 0, status, 0)
     return pdu(FAULT, call_id, body, flags=flags, order=order, auth=auth, stub_at=len(body))

@@ -1,0 +1,224 @@
+"""Every container, byte order, time resolution and compression gives the same packets, times and calls."""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import replace
+
+import pytest
+import zstandard
+from pcapgen import containers as c
+from pcapgen import frames
+from pcapgen.conversation import records, segments
+from pcapgen.model import Truth
+from pcapgen.reading import binds, calls, ledger, ordered, read, rows_of
+from pcapgen.scenarios import captured, reads
+
+from udfs.capture.reader import read_capture
+
+DIALOGUE = reads()
+PARTS = segments(DIALOGUE.script)
+COUNT = len(PARTS)
+
+
+def check(file: c.CaptureFile, parts=PARTS, **facts) -> None:
+    """The whole tables of calls, binds and connections, and the ledger's counts."""
+    truth = Truth(DIALOGUE, parts, file)
+    tables = read(file)
+    assert calls(tables) == truth.calls()
+    assert tables["connections"] == [truth.connection()]
+    assert binds(tables) == truth.binds()
+    assert tables["quarantine"] == []
+    row = ledger(tables)
+    expected = {
+        "capture_id": truth.capture_id,
+        "path": "memory.pcap",
+        "other_paths": None,
+        "size_bytes": len(file.data),
+        "format": "pcap",
+        "compression": None,
+        "link_types": [1],
+        "packets": COUNT,
+        "packets_tcp": COUNT,
+        "packets_truncated": 0,
+        "packets_used": COUNT,
+        "packets_other": 0,
+        "packets_damaged": 0,
+        "packets_binary_protocol": 0,
+        "packets_dropped": None,
+        "bytes_read": len(file.data),
+        "first_packet_at": min(part.time_ns for part in parts) // 1000,
+        "last_packet_at": max(part.time_ns for part in parts) // 1000,
+        "status": "complete",
+        "error": None,
+        **facts,
+    }
+    assert {name: row[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("magic", [c.MICROSECONDS, c.NANOSECONDS, c.MODIFIED])
+def test_pcap_of_any_byte_order_and_magic(order, magic):
+    check(c.pcap(records(DIALOGUE.flow, PARTS), order=order, magic=magic))
+
+
+def test_times_below_a_microsecond_are_floored():
+    parts = [part.shifted(999) for part in PARTS]
+    check(c.pcap(records(DIALOGUE.flow, parts), magic=c.NANOSECONDS), parts)
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize(
+    ("tsresol", "tsoffset"), [(None, None), (6, None), (9, None), (3, None), (0, None), (0x94, None), (0x9E, 0),
+                              (6, 1_600_000_000), (9, -3600), (12, 1_699_999_000)]
+)  # fmt: skip
+def test_pcapng_of_any_resolution_and_offset(order, tsresol, tsoffset):
+    resolution = 6 if tsresol is None else tsresol
+    per_second = 2 ** (resolution & 0x7F) if resolution & 0x80 else 10**resolution
+    offset = tsoffset or 0
+    parts = [
+        replace(
+            part,
+            time_ns=c.units(part.time_ns, resolution, offset) * 1_000_000_000 // per_second + offset * 1_000_000_000,
+        )
+        for part in PARTS
+    ]
+    file = c.pcapng(records(DIALOGUE.flow, PARTS), order=order, tsresol=tsresol, tsoffset=tsoffset)
+    check(file, parts, format="pcapng")
+
+
+@pytest.mark.parametrize("order", "<>")
+def test_pcapng_of_every_kind_of_block(order):
+    taken = records(DIALOGUE.flow, PARTS)
+    middle = COUNT // 2
+    blocks = [
+        c.section(order, options=c.option(order, 4, b"builder") + bytes(4)),
+        c.interface(order),
+        c.block(order, 0x0BAD, b"\x01\x02\x03\x04"),  # custom block, skipped
+        c.block(order, 4, bytes(4)),  # name resolution, empty
+        *(c.enhanced(record, order, options=c.option(order, 2, b"\0\0\0\x01") + bytes(4)) for record in taken[:middle]),
+        c.block(order, 0x40001234, b"local use only!!"),
+        *(c.obsolete(record, order) for record in taken[middle:]),
+        c.statistics(order, drops=7),
+    ]
+    check(c.assemble(blocks, taken), format="pcapng", packets_dropped=7)
+
+
+def test_sections_of_both_byte_orders_and_interfaces_of_several_links_in_one_file():
+    linked = [frames.ethernet, frames.sll, lambda packet: packet]
+    taken = []
+    for index, record in enumerate(records(DIALOGUE.flow, PARTS, lambda packet: packet)):
+        taken.append(replace(record, frame=linked[index % 3](record.frame)))
+    middle = COUNT // 2
+
+    def interfaces(order):
+        return [
+            c.interface(order, link=c.ETHERNET, tsresol=9),
+            c.interface(order, link=c.SLL),
+            c.interface(order, link=c.RAW, tsresol=3, tsoffset=0),
+        ]
+
+    resolutions = (9, 6, 3)
+
+    def packet(index, order):
+        return c.enhanced(taken[index], order, number=index % 3, tsresol=resolutions[index % 3])
+
+    blocks = [c.section("<"), *interfaces("<"), *(packet(index, "<") for index in range(middle))]
+    blocks += [c.section(">"), *interfaces(">"), *(packet(index, ">") for index in range(middle, COUNT))]
+    blocks += [c.statistics(">", number=0, drops=2), c.statistics(">", number=1, drops=3)]
+    file = c.assemble(blocks, taken)
+    parts = [
+        replace(part, time_ns=part.time_ns // 1_000_000 * 1_000_000) if index % 3 == 2 else part
+        for index, part in enumerate(PARTS)
+    ]
+    tables = read(file)
+    row = ledger(tables)
+    assert (row["packets"], row["packets_used"], row["link_types"]) == (COUNT, COUNT, [1, 101, 113])
+    assert row["packets_dropped"] == 5
+    got = [(call["call_id"], call["request_stub"], call["response_stub"], call["outcome"]) for call in calls(tables)]
+    assert got == [
+        (call.call_id, call.request.stub, call.response.stub, "ok" if call.fault is None else "fault")
+        for call in DIALOGUE.calls
+    ]
+    firsts = {part.time_ns // 1000 for part in parts}
+    assert {call["request_at"] for call in calls(tables)} <= firsts
+
+
+def test_statistics_repeated_for_an_interface_count_once():
+    taken = records(DIALOGUE.flow, PARTS)
+    blocks = [c.section(), c.interface(), *(c.enhanced(record) for record in taken)]
+    blocks += [c.statistics(drops=3), c.statistics(drops=9)]
+    assert ledger(read(c.assemble(blocks, taken)))["packets_dropped"] == 9  # counters since the capture began
+
+
+def test_simple_packet_blocks_have_no_time_but_their_bytes():
+    taken = records(DIALOGUE.flow, PARTS)
+    blocks = [c.section(), c.interface(snaplen=65535), *(c.simple(record) for record in taken)]
+    tables = read(c.assemble(blocks, taken))
+    row = ledger(tables)
+    assert (row["packets"], row["packets_used"], row["first_packet_at"], row["last_packet_at"]) == (
+        COUNT,
+        COUNT,
+        None,
+        None,
+    )
+    assert [(call["call_id"], call["outcome"], call["request_at"]) for call in calls(tables)] == [
+        (call.call_id, "ok" if call.fault is None else "fault", None) for call in DIALOGUE.calls
+    ]
+
+
+def test_a_simple_packet_block_is_as_long_as_the_snaplen_allows():
+    frame = records(DIALOGUE.flow, PARTS)[3].frame
+    cut = c.Record(0, frame[:60], len(frame))
+    blocks = [c.section(), c.interface(snaplen=60), c.simple(cut)]
+    row = ledger(read(c.assemble(blocks, [cut])))
+    assert (row["packets"], row["packets_truncated"], row["status"]) == (1, 1, "complete")
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstandard.ZstdCompressor().compress], ids=["gzip", "zstd"])
+def test_compressed_files_are_the_same_capture(compress):
+    file, truth = captured(DIALOGUE)
+    packed = compress(file.data)
+    tables = read(packed)
+    row = ledger(tables)
+    assert calls(tables) == truth.calls()
+    assert (row["size_bytes"], row["bytes_read"], row["capture_id"]) == (len(packed), len(packed), truth.capture_id)
+    assert row["compression"] == ("gzip" if packed[:2] == b"\x1f\x8b" else "zstd")
+
+
+def test_gzip_of_several_members_is_one_capture():
+    file, truth = captured(DIALOGUE)
+    packed = gzip.compress(file.data[:1000]) + gzip.compress(file.data[1000:])
+    assert calls(read(packed)) == truth.calls()
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstandard.ZstdCompressor().compress], ids=["gzip", "zstd"])
+def test_a_compressed_file_that_ends_early_gives_what_it_has(compress):
+    file, truth = captured(DIALOGUE)
+    packed = compress(file.data)
+    tables = read(packed[: len(packed) * 3 // 4])
+    row = ledger(tables)
+    assert row["status"] in {"partial", "unreadable"}
+    assert row["error"]
+    if row["status"] == "partial":
+        assert row["capture_id"] == truth.capture_id
+
+
+def test_a_file_read_from_disk_says_its_path(tmp_path):
+    file, truth = captured(DIALOGUE)
+    path = tmp_path / "name without suffix"
+    path.write_bytes(file.data)
+    tables = rows_of(read_capture(str(path), path=str(path)))
+    assert calls(tables) == truth.calls()
+    assert ledger(tables)["path"] == str(path)
+
+
+@pytest.mark.parametrize("block_bytes", [1 << 10, 4 << 10, 64 << 10])
+def test_the_size_of_a_block_does_not_matter(block_bytes):
+    file, _ = captured(reads(size=20_000, cuts=(5816, 5816, 5816)))
+    one, many = (_sorted(read(file, all_pdus=True, **options)) for options in ({}, {"block_bytes": block_bytes}))
+    assert many == one
+
+
+def _sorted(tables):
+    return {**tables, "rpc_calls": calls(tables), "pdus": ordered(tables["pdus"], "packet_number", "call_id")}

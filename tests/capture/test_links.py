@@ -1,0 +1,254 @@
+"""Link types and IP: what stands around TCP changes nothing; what is not ours is counted."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from pcapgen import containers as c
+from pcapgen import frames
+from pcapgen.conversation import packet, records, segments
+from pcapgen.model import Truth, flow_with
+from pcapgen.reading import calls, ledger, ordered, read
+from pcapgen.scenarios import reads
+
+DIALOGUE = reads()
+PARTS = segments(DIALOGUE.script)
+SIX = reads(flow_with(client="fe80::9", server="2001:db8::1"))
+
+LINKS = {
+    "ethernet": (c.ETHERNET, frames.ethernet),
+    "vlan": (c.ETHERNET, lambda p: frames.ethernet(p, vlans=((0x8100, 12),))),
+    "qinq": (c.ETHERNET, lambda p: frames.ethernet(p, vlans=((0x88A8, 12), (0x8100, 13)))),
+    "old qinq": (c.ETHERNET, lambda p: frames.ethernet(p, vlans=((0x9100, 12), (0x8100, 13)))),
+    "sll": (c.SLL, frames.sll),
+    "sll2": (c.SLL2, frames.sll2),
+    "raw": (c.RAW, lambda p: p),
+    "raw 12": (c.RAW_OLD, lambda p: p),
+    "null little": (c.NULL, frames.loopback),
+    "null big": (c.NULL, lambda p: frames.loopback(p, ">")),
+    "loop": (c.LOOP, lambda p: frames.loopback(p, ">")),
+}
+
+
+@pytest.mark.parametrize("dialogue", [DIALOGUE, SIX], ids=["ipv4", "ipv6"])
+@pytest.mark.parametrize("name", LINKS)
+def test_every_link_gives_the_same_calls(name, dialogue):
+    number, link = LINKS[name]
+    file, truth = _captured(dialogue, number, link)
+    tables = read(file)
+    assert calls(tables) == truth.calls()
+    assert tables["connections"] == [truth.connection()]
+    row = ledger(tables)
+    assert (row["link_types"], row["packets_used"]) == ([number], len(PARTS))
+
+
+def _captured(dialogue, number, link):
+    parts = segments(dialogue.script)
+    file = c.pcap(records(dialogue.flow, parts, link), link=number)
+    return file, Truth(dialogue, parts, file, link=link)
+
+
+@pytest.mark.parametrize("number", [c.IPV4, c.IPV6])
+def test_raw_links_of_one_version(number):
+    dialogue = SIX if number == c.IPV6 else DIALOGUE
+    file, truth = _captured(dialogue, number, lambda p: p)
+    assert calls(read(file)) == truth.calls()
+
+
+@pytest.mark.parametrize("family", [10, 24, 28, 30])
+def test_loopback_families_of_ipv6(family):
+    file, truth = _captured(SIX, c.NULL, lambda p: frames.loopback(p, "<", family))
+    assert calls(read(file)) == truth.calls()
+
+
+@pytest.mark.parametrize("number", [105, 127, 147, 249, 65000])
+def test_other_links_are_counted_as_not_ours(number):
+    taken = records(DIALOGUE.flow, PARTS)
+    tables = read(c.pcap(taken, link=number))
+    row = ledger(tables)
+    assert (row["packets"], row["packets_other"], row["status"]) == (len(taken), len(taken), "complete")
+    assert tables["rpc_calls"] == []
+
+
+def _with(wrap, dialogue=DIALOGUE):
+    """The dialogue with each segment wrapped by another IP; checks the calls."""
+    parts = segments(dialogue.script)
+    taken = [c.Record(part.time_ns, frames.ethernet(packet(dialogue.flow, part, wrap))) for part in parts]
+    file = c.pcap(taken)
+    return read(file), file, parts
+
+
+def _stubs(rows):
+    return [(row["call_id"], row["request_stub"], row["response_stub"], row["outcome"]) for row in rows]
+
+
+def _expected(dialogue=DIALOGUE):
+    return [
+        (call.call_id, call.request.stub, call.response.stub, "ok" if call.fault is None else "fault")
+        for call in dialogue.calls
+    ]
+
+
+def test_ipv4_options():
+    tables, _, parts = _with(lambda s, t, p: frames.ipv4(s, t, p, options=b"\x94\x04\0\0\x01"))
+    assert _stubs(calls(tables)) == _expected()
+    assert ledger(tables)["packets_used"] == len(parts)
+
+
+def test_total_length_zero_is_segmentation_offload():
+    tables, _, parts = _with(lambda s, t, p: frames.ipv4(s, t, p, total=0))
+    assert _stubs(calls(tables)) == _expected()
+    assert ledger(tables)["packets_used"] == len(parts)
+
+
+def test_ethernet_padding_is_no_payload():
+    parts = segments(DIALOGUE.script)
+    taken = [
+        c.Record(part.time_ns, frames.ethernet(packet(DIALOGUE.flow, part), trailer=b"\xee" * 9)) for part in parts
+    ]
+    tables = read(c.pcap(taken))
+    assert _stubs(calls(tables)) == _expected()
+    assert tables["connections"][0]["retransmitted_bytes"] == 0
+
+
+def test_ipv6_extension_headers():
+    def wrap(source, target, payload):
+        chain = frames.extension(43, 1) + frames.extension(60) + frames.extension(6, 2)
+        return frames.ipv6(source, target, chain + payload, following=0)
+
+    tables, _, parts = _with(wrap, SIX)
+    assert _stubs(calls(tables)) == _expected(SIX)
+    assert ledger(tables)["packets_used"] == len(parts)
+
+
+def test_ipv6_payload_length_zero_is_segmentation_offload():
+    tables, _, _ = _with(lambda s, t, p: frames.ipv6(s, t, p, length=0), SIX)
+    assert _stubs(calls(tables)) == _expected(SIX)
+
+
+@pytest.mark.parametrize("order", ["forward", "backward"])
+@pytest.mark.parametrize("dialogue", [DIALOGUE, SIX], ids=["ipv4", "ipv6"])
+def test_fragments_are_put_together(dialogue, order):
+    flow = dialogue.flow
+    taken = []
+    for number, part in enumerate(segments(dialogue.script)):
+
+        def cut(source, target, payload, ident=number):
+            split = frames.ipv6_fragments if ":" in source else frames.ipv4_fragments
+            pieces = split(source, target, payload, 512, ident=ident)
+            return pieces if order == "forward" else pieces[::-1]
+
+        for piece in packet(flow, part, cut):
+            taken.append(c.Record(part.time_ns, frames.ethernet(piece)))
+    tables = read(c.pcap(taken))
+    assert _stubs(calls(tables)) == _expected(dialogue)
+    row = ledger(tables)
+    assert (row["packets"], row["packets_used"], row["packets_damaged"]) == (len(taken), len(taken), 0)
+
+
+def test_a_lost_fragment_leaves_a_gap_and_is_still_counted():
+    flow = DIALOGUE.flow
+    parts = segments(DIALOGUE.script)
+    taken = []
+    for number, part in enumerate(parts):
+        pieces = frames.ipv4_fragments(*_ends(flow, part), _tcp(flow, part), 512, ident=number)
+        if len(part.payload) == 1460 and parts[number - 1].side == part.side:  # the second of two full segments
+            del pieces[1]
+        taken += [c.Record(part.time_ns, frames.ethernet(piece)) for piece in pieces]
+    tables = read(c.pcap(taken))
+    row = ledger(tables)
+    assert row["packets"] == len(taken)
+    broken = [call for call in calls(tables) if call["outcome"] == "damaged"]
+    assert [call["call_id"] for call in broken] == [3]  # the receive, whose answer filled whole segments
+    assert tables["connections"][0]["missing_bytes"] > 0
+
+
+def _ends(flow, part):
+    return (flow.client, flow.server) if part.side == 0 else (flow.server, flow.client)
+
+
+def _tcp(flow, part):
+    return packet(flow, part)[20:]
+
+
+NOT_OURS = {
+    "arp": bytes.fromhex("ffffffffffff0200000000010806") + bytes(28),
+    "udp": frames.ethernet(frames.ipv4("10.0.0.9", "10.0.0.1", struct.pack(">HHHH", 5, 6, 8, 0), protocol=17)),
+    "icmp": frames.ethernet(frames.ipv4("10.0.0.9", "10.0.0.1", bytes(8), protocol=1)),
+    "gre": frames.ethernet(
+        frames.ipv4("1.1.1.1", "2.2.2.2", b"\0\0\x08\0" + packet(DIALOGUE.flow, PARTS[3]), protocol=47)
+    ),
+    "ip in ip": frames.ethernet(frames.ipv4("1.1.1.1", "2.2.2.2", packet(DIALOGUE.flow, PARTS[3]), protocol=4)),
+    "mpls": bytes.fromhex("0200000000020200000000018847") + bytes.fromhex("000011ff") + packet(DIALOGUE.flow, PARTS[3]),
+    "http": frames.ethernet(
+        frames.ip("10.0.0.9", "10.0.0.1", frames.tcp("10.0.0.9", "10.0.0.1", 5000, 80, 1, 1, 0x18, b"GET /"))
+    ),
+    "802.3": bytes.fromhex("010203040506020000000001") + b"\x00\x26" + bytes(38),
+}
+
+
+@pytest.mark.parametrize("name", NOT_OURS)
+def test_what_is_not_ours_is_counted_as_other(name):
+    taken = records(DIALOGUE.flow, PARTS)
+    stranger = c.Record(PARTS[0].time_ns - 1000, NOT_OURS[name])
+    tables = read(c.pcap([stranger, *taken]))
+    row = ledger(tables)
+    assert (row["packets"], row["packets_used"], row["packets_other"], row["packets_damaged"]) == (
+        len(taken) + 1, len(taken), 1, 0,
+    )  # fmt: skip
+    assert _stubs(calls(tables)) == _expected()
+    assert tables["quarantine"] == []
+
+
+HEAD = records(DIALOGUE.flow, PARTS)[3].frame
+DAMAGED = {
+    "ethernet cut": HEAD[:10],
+    "ipv4 header cut": HEAD[:20],
+    "tcp header cut": HEAD[:40],
+    "ipv4 header length below 5": HEAD[:14] + b"\x42" + HEAD[15:],
+    "ipv4 version 7": HEAD[:14] + b"\x75" + HEAD[15:],
+    "ipv4 total length below its header": HEAD[:16] + b"\0\x10" + HEAD[18:],
+    "tcp data offset below 5": HEAD[:46] + b"\x20" + HEAD[47:],
+    "tcp data offset beyond the packet": frames.ethernet(
+        frames.ip("10.0.0.9", "10.0.0.1", HEAD[34:46] + b"\xf0" + HEAD[47:60])
+    ),
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_headers_that_cannot_be_decoded_are_damaged_packets(name):
+    taken = records(DIALOGUE.flow, PARTS)
+    broken = c.Record(PARTS[0].time_ns - 1000, DAMAGED[name])
+    tables = read(c.pcap([broken, *taken]))
+    row = ledger(tables)
+    assert (row["packets"], row["packets_damaged"], row["packets_used"]) == (len(taken) + 1, 1, len(taken))
+    assert _stubs(calls(tables)) == _expected()
+
+
+def test_the_binary_protocol_on_1801_is_counted_and_its_connection_listed():
+    flow = flow_with(server_port=1801, client_port=50_000)
+    other = reads(flow)
+    taken = ordered_records(records(DIALOGUE.flow, PARTS), records(flow, segments(other.script)))
+    tables = read(c.pcap(taken))
+    row = ledger(tables)
+    assert (row["packets_used"], row["packets_binary_protocol"]) == (len(PARTS), len(PARTS))
+    assert _stubs(calls(tables)) == _expected()
+    kinds = {(row["kind"], row["server_port"], row["calls"]) for row in tables["connections"]}
+    assert kinds == {("rpc", 2103, 5), ("binary_protocol", 1801, 0)}
+
+
+def ordered_records(*groups):
+    return sorted((record for group in groups for record in group), key=lambda record: record.time_ns)
+
+
+def test_order_of_connections_does_not_matter():
+    flows = [flow_with(client_port=port) for port in (50_001, 50_002, 50_003)]
+    dialogues = [reads(flow) for flow in flows]
+    groups = [
+        records(d.flow, segments(d.script, start_ns=PARTS[0].time_ns + 777_000 * i)) for i, d in enumerate(dialogues)
+    ]
+    tables = read(c.pcap(ordered_records(*groups)))
+    assert _stubs(calls(tables)) == _expected() * 3
+    assert [row["client_port"] for row in ordered(tables["connections"], "client_port")] == [50_001, 50_002, 50_003]

@@ -1,0 +1,303 @@
+"""TCP trouble, one kind to a test, with every expected row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from pcapgen import containers as c
+from pcapgen import conversation as t
+from pcapgen import frames, rpc
+from pcapgen.model import Dialogue, Truth, flow_with, stub_of
+from pcapgen.reading import binds, calls, ledger, ordered, read
+from pcapgen.scenarios import captured, reads
+
+DIALOGUE = reads()
+PARTS = t.segments(DIALOGUE.script)
+FIRST_DATA = t.data_indexes(PARTS)[0]
+TIMES_AND_PLACES = (
+    "call_key", "request_at", "request_done_at", "response_at", "response_done_at", "request_packet",
+    "response_packet", "byte_offset", "capture_id", "response_capture_id", "connection_id",
+)  # fmt: skip
+
+
+def check(parts, dialogue=DIALOGUE, **connection):
+    """Calls, binds and the connection are as the model says; nothing is quarantined; all packets are used."""
+    file, truth = captured(dialogue, parts)
+    tables = read(file)
+    assert calls(tables) == truth.calls()
+    assert binds(tables) == truth.binds()
+    assert tables["connections"] == [truth.connection(**connection)]
+    assert tables["quarantine"] == []
+    row = ledger(tables)
+    assert (row["packets"], row["packets_used"], row["status"]) == (len(parts), len(parts), "complete")
+    return tables
+
+
+@pytest.mark.parametrize("isn", [(0xFFFFFFF0, 0xFFFFFF00), (0xFFFFFFFF, 0xFFFFFFFE), (0, 0x7FFFFFFF)])
+def test_sequence_numbers_wrap(isn):
+    dialogue = reads(flow_with(isn=isn))
+    check(t.segments(dialogue.script), dialogue)
+
+
+@pytest.mark.parametrize("mss", [1, 7, 16, 100, 536])
+def test_segments_of_any_size(mss):
+    dialogue = reads(size=300, cuts=(100,))
+    check(t.segments(dialogue.script, mss=mss), dialogue)
+
+
+def test_pure_acknowledgements_carry_nothing():
+    check(t.segments(DIALOGUE.script, mss=700, acks=True))
+
+
+@pytest.mark.parametrize("distance", [1, 2, 5])
+@pytest.mark.parametrize("index", t.data_indexes(PARTS))
+def test_a_retransmission_changes_only_counts(index, distance):
+    check(t.retransmitted(PARTS, index, at=min(index + distance, len(PARTS))))
+
+
+@pytest.mark.parametrize("index", t.data_indexes(PARTS))
+def test_of_conflicting_bytes_the_first_seen_stay(index):
+    other = bytes(value ^ 0x5A for value in PARTS[index].payload)
+    check(t.retransmitted(PARTS, index, at=index + 1, payload=other))
+
+
+def test_a_segment_that_overlaps_the_one_before_and_the_one_after():
+    parts = t.segments(DIALOGUE.script, mss=500)
+    full = [i for i in t.data_indexes(parts) if len(parts[i].payload) == 500]
+    first, second = parts[full[0]], parts[full[1]]
+    wide = replace(
+        second,
+        offset=first.offset + 250,
+        payload=first.payload[250:] + second.payload[:250],
+        time_ns=first.time_ns + 1000,
+    )
+    check([*parts[: full[1]], wide, *parts[full[1] :]])
+
+
+def test_a_conflicting_overlap_counts_the_bytes_that_differ():
+    parts = t.segments(DIALOGUE.script, mss=500)
+    index = next(i for i in t.data_indexes(parts) if len(parts[i].payload) == 500)
+    payload = parts[index].payload
+    changed = payload[:100] + bytes(value ^ 1 for value in payload[100:110]) + payload[110:]
+    tables = check(t.retransmitted(parts, index, at=index + 1, payload=changed))
+    assert tables["connections"][0]["conflicting_bytes"] == 10
+
+
+def _neighbours():
+    indexes = t.data_indexes(PARTS)
+    return [(a, b) for a, b in zip(indexes, indexes[1:], strict=False) if b == a + 1]
+
+
+@pytest.mark.parametrize(("early", "late"), _neighbours())
+def test_neighbours_in_the_wrong_order(early, late):
+    """Within one side the bytes wait; between the sides an answer may be seen before its question."""
+    check(t.moved(PARTS, early, late))
+
+
+def test_the_last_segment_of_an_answer_arrives_first():
+    parts = t.segments(DIALOGUE.script, mss=400)
+    full = [i for i in t.data_indexes(parts) if parts[i].side == t.SERVER and len(parts[i].payload) == 400]
+    check(t.moved(parts, full[-1], full[0]))
+
+
+def test_data_captured_before_the_syn():
+    parts = t.moved(PARTS, FIRST_DATA, 0)
+    file, truth = captured(DIALOGUE, parts)
+    assert [row["outcome"] for row in calls(read(file))] == [row["outcome"] for row in truth.calls()]
+
+
+def test_a_lost_segment_leaves_a_gap_that_is_never_filled():
+    """A segment of the receive's answer is missing: that call is damaged, the others stand."""
+    full = [i for i in t.data_indexes(PARTS) if len(PARTS[i].payload) == 1460]
+    parts = t.lost(PARTS, full[1])
+    file, truth = captured(DIALOGUE, parts)
+    tables = read(file)
+    got = calls(tables)
+    assert [row["outcome"] for row in got] == ["ok", "damaged", "ok", "fault", "ok"]
+    others = [index for index in range(5) if index != 1]
+    DIALOGUE.calls[1].response, kept = None, DIALOGUE.calls[1].response
+    try:
+        expected = truth.calls()
+    finally:
+        DIALOGUE.calls[1].response = kept
+    assert [got[i] for i in others] == [expected[i] for i in others]
+    assert tables["connections"][0]["missing_bytes"] == 1460
+    stub = got[1]["response_stub"]
+    assert stub is None or bytes(1460) not in stub
+
+
+def test_loss_in_the_last_answer_keeps_all_others():
+    last = t.data_indexes(PARTS)[-1]
+    file, _ = captured(DIALOGUE, t.lost(PARTS, last))
+    tables = read(file)
+    assert [row["outcome"] for row in calls(tables)] == ["ok", "ok", "ok", "fault", "no_response"]
+
+
+def test_a_snaplen_cuts_payloads_and_says_so():
+    """Only the long answer is cut; its call is damaged, the rest is as captured whole."""
+    whole = t.records(DIALOGUE.flow, PARTS)
+    snap = 300
+    taken = t.snapped(whole, snap)
+    tables = read(c.pcap(taken, snaplen=snap))
+    row = ledger(tables)
+    cut = [index for index, record in enumerate(whole) if len(record.frame) > snap]
+    assert (row["packets_truncated"], row["packets_damaged"], row["packets_used"]) == (len(cut), 0, len(PARTS))
+    assert [call["outcome"] for call in calls(tables)] == ["ok", "damaged", "ok", "fault", "ok"]
+    assert tables["connections"][0]["missing_bytes"] == sum(len(whole[index].frame) - snap for index in cut)
+
+
+def test_keep_alives_are_no_conflicts():
+    index = t.data_indexes(PARTS)[-1]
+    parts = t.keep_alive(PARTS, index)
+    file, truth = captured(DIALOGUE, parts)
+    tables = read(file)
+    assert calls(tables) == truth.calls()
+    row = tables["connections"][0]
+    assert (row["conflicting_bytes"], row["missing_bytes"]) == (0, 0)
+
+
+@pytest.mark.parametrize("side", [t.CLIENT, t.SERVER])
+def test_a_reset_ends_the_connection(side):
+    parts = t.reset(t.segments(DIALOGUE.script, closed=False), side)
+    check(parts)
+
+
+def test_a_half_open_connection_is_not_closed():
+    check([part for part in PARTS if not (part.flags & frames.FIN and part.side == t.SERVER)])
+
+
+@pytest.mark.parametrize("end", ["fin", "rst", "none"])
+def test_the_same_four_tuple_again_is_another_connection(end):
+    parts = t.segments(DIALOGUE.script, closed=end == "fin")
+    if end == "rst":
+        parts = t.reset(parts, t.CLIENT)
+    again = reads(flow_with(isn=(77_000_000, 3_000_000_000)))
+    later = t.segments(again.script, start_ns=parts[-1].time_ns + 5_000_000_000)
+    file = c.pcap(t.records(DIALOGUE.flow, parts) + t.records(again.flow, later))
+    first = Truth(DIALOGUE, parts, file, indexes=range(len(parts)))
+    second = Truth(again, later, file, indexes=range(len(parts), len(parts) + len(later)))
+    tables = read(file)
+    assert calls(tables) == ordered(
+        first.calls() + second.calls(), "client_address", "client_port", "connection_id", "call_id"
+    )
+    assert ordered(tables["connections"], "first_packet_at") == [first.connection(), second.connection()]
+
+
+def test_a_capture_that_begins_after_the_handshake():
+    parts = t.segments(DIALOGUE.script, opened=False)
+    check(parts)
+
+
+def test_a_capture_that_begins_after_the_bind_infers_the_interface_from_port_and_lengths():
+    parts = t.segments(DIALOGUE.script)[5:]
+    assert parts[0].payload[2] == rpc.REQUEST
+    file, truth = captured(DIALOGUE, parts)
+    DIALOGUE_BINDS = DIALOGUE.binds
+    expected = []
+    truth.dialogue = replace(DIALOGUE, binds=[])
+    for row in truth.calls():
+        outcome = "unbound" if row["outcome"] == "ok" else row["outcome"]
+        expected.append({**row, "interface_uuid": rpc.REMOTE_READ, "interface_name": "RemoteRead", "outcome": outcome})
+    assert DIALOGUE_BINDS
+    got = calls(read(file))
+    assert [{**row, "transfer_syntax": None} for row in got] == [{**row, "transfer_syntax": None} for row in expected]
+    assert all(row["bind_seen"] is False for row in got)
+
+
+def test_mid_stream_on_an_unknown_port_is_not_inferred():
+    dialogue = reads(flow_with(server_port=3000))
+    file, _ = captured(dialogue, t.segments(dialogue.script)[5:])
+    assert read(file)["rpc_calls"] == []
+
+
+def test_a_capture_that_begins_inside_a_pdu_finds_the_next():
+    """Without the first of an answer's segments: the bytes before the next PDU are quarantined, later calls stand."""
+    parts = [part for part in PARTS if part.payload][2:]
+    full = next(i for i, part in enumerate(parts) if len(part.payload) == 1460)
+    parts = parts[full + 1 :]
+    tables = read(captured(DIALOGUE, parts)[0])
+    assert [(row["call_id"], row["outcome"]) for row in calls(tables) if row["outcome"] not in ("damaged", "no_request")] == [
+        (4, "unbound"), (5, "fault"), (6, "unbound"),
+    ]  # fmt: skip
+    assert sum(row["size_bytes"] for row in tables["quarantine"]) > 0
+
+
+def test_the_client_alone():
+    parts = t.only(PARTS, t.CLIENT)
+    tables = read(captured(DIALOGUE, parts)[0])
+    assert [(row["call_id"], row["outcome"], row["request_stub"]) for row in calls(tables)] == [
+        (call.call_id, "no_response", call.request.stub) for call in DIALOGUE.calls
+    ]
+    assert [row["result"] for row in tables["rpc_binds"]] == ["unknown"]
+    assert ledger(tables)["packets_used"] == len(parts)
+
+
+def test_the_server_alone():
+    parts = t.only(PARTS, t.SERVER)
+    tables = read(captured(DIALOGUE, parts)[0])
+    assert [(row["call_id"], row["outcome"], row["response_stub"], row["opnum"]) for row in calls(tables)] == [
+        (call.call_id, "no_request", call.response.stub, None) for call in DIALOGUE.calls
+    ]
+
+
+def test_data_in_the_syn():
+    """TCP fast open: the client's first bytes ride on its SYN."""
+    parts = list(PARTS)
+    first = parts.pop(FIRST_DATA)
+    parts[0] = replace(parts[0], payload=first.payload)
+    flow = DIALOGUE.flow
+    taken = [
+        c.Record(
+            part.time_ns,
+            frames.ethernet(
+                frames.ip(flow.client, flow.server, frames.tcp(
+                    flow.client, flow.server, flow.client_port, flow.server_port, flow.isn[0], 0, frames.SYN, part.payload
+                ))
+            ) if index == 0 else frames.ethernet(t.packet(flow, part)),
+        )
+        for index, part in enumerate(parts)
+    ]  # fmt: skip
+    got = calls(read(c.pcap(taken)))
+    assert [(row["call_id"], row["outcome"], row["bind_seen"]) for row in got] == [
+        (call.call_id, "fault" if call.fault else "ok", True) for call in DIALOGUE.calls
+    ]
+
+
+def test_a_segment_later_than_the_window_is_lost():
+    """More than two seconds late: the gap has been passed on; with a longer window it is waited for."""
+    full = [i for i in t.data_indexes(PARTS) if len(PARTS[i].payload) == 1460]
+    late = replace(PARTS[full[1]], time_ns=PARTS[-1].time_ns + 3_000_000_000)
+    rest = [
+        part.shifted(2_500_000_000) if index > full[1] else part for index, part in enumerate(PARTS) if index != full[1]
+    ]
+    extra = [part.shifted(5_000_000_000) for part in rest[-1:]]
+    parts = sorted(
+        [*rest[:-1], replace(late, time_ns=rest[-2].time_ns + 3_000_000_000), *extra], key=lambda p: p.time_ns
+    )
+    file, _ = captured(DIALOGUE, parts)
+    assert calls(read(file, reorder_window_s=0.5))[1]["outcome"] == "damaged"
+    assert calls(read(file, reorder_window_s=30.0))[1]["outcome"] == "ok"
+
+
+def test_two_conversations_do_not_mix():
+    other = reads(flow_with(client="10.0.0.10"), size=900)
+    flows = [(DIALOGUE, PARTS), (other, t.segments(other.script, start_ns=t.START_NS + 111_000))]
+    tagged = sorted(
+        ((part.time_ns, number, index) for number, (_, parts) in enumerate(flows) for index, part in enumerate(parts))
+    )
+    file = c.pcap([t.records(flows[n][0].flow, [flows[n][1][i]])[0] for _, n, i in tagged])
+    expected = []
+    for number, (dialogue, parts) in enumerate(flows):
+        indexes = [at for at, (_, n, _) in enumerate(tagged) if n == number]
+        expected += Truth(dialogue, parts, file, indexes=indexes).calls()
+    assert calls(read(file)) == ordered(expected, "client_address", "client_port", "connection_id", "call_id")
+
+
+def test_a_long_lived_connection_is_one_connection():
+    dialogue = Dialogue()
+    dialogue.bind()
+    for _ in range(3):
+        dialogue.call(6, stub_of(6, 20), stub_of(6, 4))
+    parts = [part.shifted(index * 3_600_000_000_000) for index, part in enumerate(t.segments(dialogue.script))]
+    check(parts, dialogue)
