@@ -6,7 +6,6 @@ connection unless a story says otherwise, opened with its SYN, everything answer
 
 from __future__ import annotations
 
-
 from pipeline.associations import Connection
 from pipeline.attempts import Call, receive_attempts
 
@@ -125,5 +124,3 @@ def became(outcome, ended_at=None, end_hresult=None, *, evidence="open start end
         "outcome": outcome, "queue": queue, "ended_at": ended_at, "end_hresult": end_hresult,
         "evidence": evidence.split(), "confidence": confidence, "missing": missing,
     } | more  # fmt: skip
-
-

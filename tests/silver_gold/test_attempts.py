@@ -3,6 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.associations import associations
+from pipeline.attempts import ROLES, Call, receive_attempts
+from schemas.gold import RECEIVE_ATTEMPTS
 from silver_gold.stories import (
     CANCELLED,
     CANCELLED_BY_CLIENT,
@@ -22,6 +28,7 @@ from silver_gold.stories import (
     close,
     connection,
     end,
+    facts,
     opened,
     qm_cancel,
     qm_close,
@@ -33,9 +40,6 @@ from silver_gold.stories import (
     told,
     us,
 )
-
-from pipeline.associations import associations
-from pipeline.attempts import ROLES, Call, receive_attempts
 
 QM = {"queue": None, "missing": "no_open queue_unknown"}
 
@@ -55,7 +59,9 @@ def test_acked_in_a_transaction_is_provisional():
 
 
 def test_nacked_in_a_transaction_needs_no_outcome_of_it():
-    assert told(opened(), start(1, opnum=13, transaction_id=UOW), end(2, ack=1, opnum=15)) == [became("nacked", 2.0, OK)]
+    assert told(opened(), start(1, opnum=13, transaction_id=UOW), end(2, ack=1, opnum=15)) == [
+        became("nacked", 2.0, OK)
+    ]
 
 
 @pytest.mark.parametrize("at", [1.5, 3.0])
@@ -183,7 +189,9 @@ def test_cancelled_by_its_own_client(how):
 
 
 def test_a_cancel_pdu_that_came_too_late_changes_nothing():
-    assert told(opened(), start(1, TIMEOUT, answer=5, cancelled_at=us(6))) == [became("timed_out", evidence="open start")]
+    assert told(opened(), start(1, TIMEOUT, answer=5, cancelled_at=us(6))) == [
+        became("timed_out", evidence="open start")
+    ]
     assert told(opened(), start(1, answer=5, cancelled_at=us(4)), end(7))[0]["outcome"] == "acked"
 
 
@@ -383,3 +391,45 @@ def test_connections_without_a_group_are_associations_of_their_own():
     found = associations([connection(group=0), connection("c2", group=0), connection("c3", group=None)])
     assert {name: association.name for name, association in found.items()} == {"c1": "c1", "c2": "c2", "c3": "c3"}
     assert HANDLE != OTHER_HANDLE
+
+
+KINDS = [
+    opened, close, start, end, cancel, reject, qm_open, qm_close, qm_start, qm_end, qm_cancel,
+]  # fmt: skip
+RESULTS = st.sampled_from([OK, TIMEOUT, CANCELLED, NOT_FOUND, INVALID_HANDLE, SILENT])
+
+
+@st.composite
+def _happenings(draw):
+    calls = []
+    for number in range(draw(st.integers(0, 14))):
+        kind = draw(st.sampled_from(KINDS))
+        more = {"name": f"{kind.__name__} {number}", "connection_id": draw(st.sampled_from(["c1", "c2", "c3"]))}
+        if kind in (start, end, cancel, reject, close, qm_start, qm_end, qm_cancel):
+            more["hresult"] = draw(RESULTS)
+        if kind in (start, end, cancel, qm_start, qm_cancel):
+            more["request_id"] = draw(st.integers(7, 8))
+        if kind is start:
+            more["action"] = draw(st.sampled_from([0, PEEK, LOOKUP, None]))
+        calls.append(kind(draw(st.integers(0, 400)), **more))
+    closed = st.none() | st.integers(1, 400)
+    group = st.integers(0, 1)
+    connections = [connection(name, closed=draw(closed), group=draw(group)) for name in ("c1", "c2")]
+    return calls, connections, draw(st.permutations(range(len(calls))))
+
+
+@settings(max_examples=200, deadline=None)
+@given(_happenings())
+def test_whatever_happened_every_start_is_told_once_and_in_any_order_alike(happened):
+    calls, connections, order = happened
+    attempts = receive_attempts(calls, connections, capture_ends_at=us(400))
+    starts = {call.call_key for call in calls if ROLES[call.protocol, call.opnum] == "start"}
+    assert sorted(attempt.start.call_key for attempt in attempts) == sorted(starts)
+    shuffled = receive_attempts([calls[place] for place in order], connections[::-1], capture_ends_at=us(400))
+    assert [facts(attempt) for attempt in shuffled] == [facts(attempt) for attempt in attempts]
+    for attempt in attempts:
+        assert attempt.outcome in RECEIVE_ATTEMPTS.column("outcome").comment.split(", ")
+        assert (attempt.confidence == "complete") == (not attempt.missing)
+        assert attempt.start.call_key in attempt.evidence
+        assert attempt.outcome != "in_flight" or "capture_ends" in attempt.missing
+        assert attempt.ended_at is None or attempt.ended_at >= attempt.start.at

@@ -5,8 +5,6 @@ from decimal import Decimal
 
 import pytest
 from pyspark.testing import assertDataFrameEqual
-from stubs.helpers import peer_stub
-from stubs.test_methods import TAIL
 
 from peer.idl import QueueFormat
 from pipeline.gold import receive_attempts
@@ -14,11 +12,13 @@ from pipeline.silver import remote_read_calls
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.silver import REMOTE_READ_CALLS
+from stubs.helpers import peer_stub
+from stubs.test_methods import TAIL
 from udfs.keys import key
 
 pytestmark = pytest.mark.spark
 
-BEGIN = dt.datetime(2024, 5, 17, 23, 59, 58)
+BEGIN = dt.datetime(2024, 5, 17, 23, 59, 58, tzinfo=dt.UTC)
 HANDLE = bytes.fromhex("01000000a1b2c3d4e5f60718292a2b2c2d2e2f30")
 FOUR_TUPLE = {"client_address": "10.0.0.2", "client_port": 50000, "server_address": "10.0.0.1", "server_port": 2103}
 
@@ -34,11 +34,11 @@ def frame(spark, table, rows):
 
 
 def stubs(method, request, response, order="<"):
-    return {
-        "request_stub": None if request is None else peer_stub(method, "request", request, ndr64=False, order=order),
-        "response_stub": None if response is None else peer_stub(method, "response", response, ndr64=False, order=order),
-        "byte_order": "little" if order == "<" else "big",
-    }  # fmt: skip
+    sides = {
+        f"{side}_stub": None if values is None else peer_stub(method, side, values, ndr64=False, order=order)
+        for side, values in (("request", request), ("response", response))
+    }
+    return sides | {"byte_order": "little" if order == "<" else "big"}
 
 
 def call(call_key, opnum, request_at, response_at, interface="RemoteRead", **more):
@@ -62,7 +62,9 @@ START = call("start", 7, 1, 3, **stubs(
      "return": 0},
     order=">",
 ))  # fmt: skip
-END = call("end", 9, 4, 4.5, **stubs("R_EndReceive", {"phContext": HANDLE, "dwAck": 2, "dwRequestId": 7}, {"return": 0}))
+END = call(
+    "end", 9, 4, 4.5, **stubs("R_EndReceive", {"phContext": HANDLE, "dwAck": 2, "dwRequestId": 7}, {"return": 0})
+)
 OTHERS = [
     call("lost", 7, 5, None, **stubs("R_StartReceive", None, None), outcome="damaged"),
     call("sealed", 7, 6, 7, request_stub=b"\xaa" * 56, response_stub=b"\xbb" * 28, sealed=True, outcome="encrypted"),
@@ -93,7 +95,7 @@ EXPECTED = [
         "start", "R_StartReceive", 7, 1, 3, context_handle=HANDLE.hex(), lookup_id=Decimal(0), cursor_handle=0,
         action=0, action_name="MQ_ACTION_RECEIVE", timeout_ms=5000, request_id=7, max_body_bytes=8,
         max_compound_message_bytes=9, sequence_id=Decimal(2**55 + 1), hresult=0, hresult_name="MQ_OK",
-        arrived_at=dt.datetime(2024, 5, 17, 23, 53, 20), section_types=[0], section_bytes=[3],
+        arrived_at=dt.datetime(2024, 5, 17, 23, 53, 20, tzinfo=dt.UTC), section_types=[0], section_bytes=[3],
         section_allocated_bytes=[3], packet_bytes=3,
     ),
     silver(
@@ -137,7 +139,8 @@ CONNECTED = [
     _connection("binary", 0, kind="binary_protocol", server_port=1801, missing_bytes=None),
 ]
 ATTEMPT = {
-    "protocol": "RemoteRead", "connection_id": "c1", **FOUR_TUPLE, "transactional": False, "errors": [], "run_id": "run",
+    "protocol": "RemoteRead", "connection_id": "c1", **FOUR_TUPLE, "transactional": False, "errors": [],
+    "run_id": "run",
 }  # fmt: skip
 
 

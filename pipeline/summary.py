@@ -1,0 +1,187 @@
+"""What a lake holds, on one screen: files, packets, calls, attempts, and what became of every byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.lake import Lake
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
+from schemas.gold import RECEIVE_ATTEMPTS
+from udfs.rpc.interfaces import BY_NAME
+
+# In the order in which they are read; what the tables add later comes after, by name.
+CALL_OUTCOMES: Final = ("ok", "unbound", "encrypted", "fault", "no_response", "damaged", "no_request")
+ATTEMPT_OUTCOMES: Final = (
+    "acked", "nacked", "rejected", "peeked", "empty", "timed_out", "cancelled", "failed", "expired", "rundown",
+    "in_flight", "unknown",
+)  # fmt: skip
+_PACKETS: Final = {
+    "packets": "packets",
+    "packets_used": "of MSMQ RPC",
+    "packets_binary_protocol": "of TCP 1801",
+    "packets_other": "not ours",
+    "packets_damaged": "damaged",
+    "packets_dropped": "lost by the capturing machine",
+}
+_BYTES: Final = {
+    "payload": "payload bytes captured on MSMQ connections",
+    "quarantined": "of them in quarantine",
+    "missing": "bytes that no capture holds",
+    "retransmitted": "bytes seen again",
+}
+
+
+class Count(NamedTuple):
+    """One number of the summary.
+
+    ``part`` is "file", "packet", "byte", "call" or "attempt"; ``name`` and ``detail`` say what is counted there
+    (status; measure; interface and opnum; protocol), ``outcome`` how it went.
+    """
+
+    part: str
+    name: str
+    detail: str
+    outcome: str
+    number: int
+
+
+def format_summary(counts: Iterable[Count], run: Mapping[str, object] | None = None) -> str:
+    """Return the summary as text, one line per thing counted; ``run`` are facts of the run, shown as given.
+
+    The order of ``counts`` does not matter; what is not counted is not shown, but for the totals.
+    """
+    found = list(counts)
+    lines: list[str] = []
+    if run:
+        lines.append("run       " + ", ".join(f"{name} {value}" for name, value in run.items()))
+    lines += _file_lines(found)
+    lines += _call_lines(found)
+    lines += _attempt_lines(found)
+    lines += _byte_lines(found)
+    return "\n".join(lines)
+
+
+def _number(number: int) -> str:
+    return f"{number:,}".replace(",", " ")
+
+
+def _by_outcome(counts: Iterable[Count], order: tuple[str, ...]) -> str:
+    """Return "ok 5, fault 1", known outcomes first, in their order."""
+    totals: dict[str, int] = {}
+    for count in counts:
+        totals[count.outcome] = totals.get(count.outcome, 0) + count.number
+    ranked = sorted(totals, key=lambda name: (order.index(name) if name in order else len(order), name))
+    return ", ".join(f"{name} {_number(totals[name])}" for name in ranked)
+
+
+def _total(counts: Iterable[Count]) -> int:
+    return sum(count.number for count in counts)
+
+
+def _file_lines(found: list[Count]) -> list[str]:
+    files = [count for count in found if count.part == "file"]
+    packets = {count.name: count.number for count in found if count.part == "packet"}
+    statuses = ", ".join(f"{c.name} {_number(c.number)}" for c in sorted(files))
+    lines = [f"files     {_number(_total(files))}" + (f": {statuses}" if files else "")]
+    shown = [f"{_number(packets[name])} {text}" for name, text in _PACKETS.items() if packets.get(name)]
+    lines.append("packets   " + (f"{', '.join(shown[1:])}; {shown[0]} in all" if len(shown) > 1 else "0"))
+    return lines
+
+
+def _call_lines(found: list[Count]) -> list[str]:
+    calls = [count for count in found if count.part == "call"]
+    lines = [f"calls     {_number(_total(calls))}"]
+    for interface in sorted({count.name for count in calls}):
+        of_interface = [count for count in calls if count.name == interface]
+        lines.append(f"  {interface:<40} {_number(_total(of_interface)):>10}")
+        for opnum in sorted({count.detail for count in of_interface}, key=lambda text: (len(text), text)):
+            these = [count for count in of_interface if count.detail == opnum]
+            outcomes = _by_outcome(these, CALL_OUTCOMES)
+            lines.append(f"    {_method(interface, opnum):<38} {_number(_total(these)):>10}  {outcomes}")
+    return lines
+
+
+def _method(interface: str, opnum: str) -> str:
+    known = BY_NAME.get(interface)
+    if not opnum:
+        return "(opnum not seen)"
+    number = int(opnum)
+    return known.methods[number] if known is not None and number < len(known.methods) else f"opnum {number}"
+
+
+def _attempt_lines(found: list[Count]) -> list[str]:
+    attempts = [count for count in found if count.part == "attempt"]
+    lines = [f"attempts  {_number(_total(attempts))} to receive or peek"]
+    for protocol in sorted({count.name for count in attempts}):
+        these = [count for count in attempts if count.name == protocol]
+        lines.append(f"  {protocol:<40} {_number(_total(these)):>10}  {_by_outcome(these, ATTEMPT_OUTCOMES)}")
+    return lines
+
+
+def _byte_lines(found: list[Count]) -> list[str]:
+    counted = {count.name: count.number for count in found if count.part == "byte"}
+    captured = counted.get("payload", 0)
+    quarantined = counted.get("quarantined", 0)
+    share = f" ({(captured - quarantined) / captured:.2%} in PDUs)" if captured else ""
+    lines = []
+    for place, (name, text) in enumerate(_BYTES.items()):
+        head = "bytes     " if place == 0 else "          "
+        lines.append(f"{head}{_number(counted.get(name, 0)):>14} {text}{share if place == 0 else ''}")
+    return lines
+
+
+def console_summary(lake: Lake, run: Mapping[str, object] | None = None) -> str:
+    """Return the summary of everything in ``lake``, with one Spark job; ``run`` are facts of the run that is ending."""
+    return format_summary(counts_of(lake), run)
+
+
+def counts_of(lake: Lake) -> list[Count]:
+    """Count what the lake holds, in one collect over the tables' small columns (no stub is read)."""
+    files = lake.read(CAPTURE_FILES)
+    connections = lake.read(CONNECTIONS).where(F.col("kind") == "rpc")
+    parts = [
+        _counted(files, "file", F.col("status")),
+        *(_summed(files, "packet", name, F.col(name)) for name in _PACKETS),
+        _counted(lake.read(RPC_CALLS), "call", F.col("interface_name"), F.col("opnum"), F.col("outcome")),
+        _counted(lake.read(RECEIVE_ATTEMPTS), "attempt", F.col("protocol"), outcome=F.col("outcome")),
+        _summed(connections, "byte", "payload", F.col("client_bytes") + F.col("server_bytes")),
+        _summed(connections, "byte", "missing", F.col("missing_bytes")),
+        _summed(connections, "byte", "retransmitted", F.col("retransmitted_bytes")),
+        _summed(
+            lake.read(QUARANTINE).where(F.col("connection_id").isNotNull()), "byte", "quarantined", F.col("size_bytes")
+        ),
+    ]
+    together = parts[0]
+    for part in parts[1:]:
+        together = together.unionAll(part)
+    return [Count(*row) for row in together.collect()]
+
+
+_NOTHING: Final = ""
+
+
+def _text(column: Column | None) -> Column:
+    return F.lit(_NOTHING) if column is None else F.coalesce(column.cast("string"), F.lit(_NOTHING))
+
+
+def _counted(
+    df: DataFrame, part: str, name: Column, detail: Column | None = None, outcome: Column | None = None
+) -> DataFrame:
+    keys = {"name": _text(name), "detail": _text(detail), "outcome": _text(outcome)}
+    grouped = df.groupBy(*(column.alias(alias) for alias, column in keys.items())).agg(F.count("*").alias("number"))
+    return grouped.select(F.lit(part).alias("part"), *keys, "number")
+
+
+def _summed(df: DataFrame, part: str, name: str, column: Column) -> DataFrame:
+    number = F.coalesce(F.sum(column), F.lit(0)).cast("bigint").alias("number")
+    return df.agg(number).select(
+        F.lit(part).alias("part"),
+        F.lit(name).alias("name"),
+        F.lit(_NOTHING).alias("detail"),
+        F.lit(_NOTHING).alias("outcome"),
+        "number",
+    )
