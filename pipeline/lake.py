@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -94,13 +95,32 @@ class Lake:
             return self.spark.createDataFrame([], table.struct())
         return self._open(table)
 
-    def append(self, table: Table, df: DataFrame) -> None:
-        """Add the rows in one commit. ``df`` has the table's columns in any order; event_date may be left out."""
-        self._write(table, df, replace=False)
+    def append(self, table: Table, df: DataFrame) -> int:
+        """Add the rows in one commit; returns how many, as the commit counts them.
 
-    def replace(self, table: Table, df: DataFrame) -> None:
-        """Make the rows of ``df`` all there is, in one commit; ``df`` may have been read from the table."""
-        self._write(table, df, replace=True)
+        ``df`` has the table's columns in any order; event_date may be left out.
+        """
+        return self._write(table, df, replace=False)
+
+    def replace(self, table: Table, df: DataFrame, *, made_of: str | None = None) -> int:
+        """Make the rows of ``df`` all there is, in one commit; ``df`` may have been read from the table.
+
+        ``made_of`` is kept with the commit: what the rows were computed from (``versions``), for ``made_of`` to tell.
+        """
+        return self._write(table, df, replace=True, made_of=made_of)
+
+    def made_of(self, table: Table) -> str | None:
+        """What the table's last commit said it was computed from; None if it said nothing or there is no table."""
+        if not self.exists(table):
+            return None
+        made_of: str | None = self._last_commit(table, "userMetadata")
+        return made_of
+
+    def versions(self, *tables: Table) -> str:
+        """The Delta versions of tables, as a text that changes when one of them does."""
+        return " ".join(
+            f"{table}={self._last_commit(table, 'version') if self.exists(table) else None}" for table in tables
+        )
 
     def delete_run(self, table: Table, run_id: str) -> None:
         """Take out the rows that a run wrote, so that repeating it does no harm."""
@@ -113,16 +133,25 @@ class Lake:
             return self.spark.read.table(self.sql_name(table))
         return self.spark.read.format("delta").load(self.path(table))
 
-    def _write(self, table: Table, df: DataFrame, *, replace: bool) -> None:
+    def _write(self, table: Table, df: DataFrame, *, replace: bool, made_of: str | None = None) -> int:
         rows = conform(table, df)
         self.create(table)
         writer = rows.write.format("delta").mode("append").option("compression", "zstd")
         if replace:  # a plain overwrite takes the clustering away, replacing all rows does not
             writer = writer.mode("overwrite").option("replaceWhere", "true")
+        if made_of is not None:
+            writer = writer.option("userMetadata", made_of)
         if self.catalog is not None:
             writer.saveAsTable(self.sql_name(table))
         else:
             writer.save(self.path(table))
+        metrics = self._last_commit(table, "operationMetrics")
+        return int(metrics["numOutputRows"])
+
+    def _last_commit(self, table: Table, fact: str) -> Any:  # noqa: ANN401 - whatever Delta's history holds there
+        """One fact of the table's newest commit."""
+        row = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT 1").select(fact).first()
+        return None if row is None else row[0]
 
 
 def conform(table: Table, df: DataFrame) -> DataFrame:

@@ -53,6 +53,11 @@ CAPTURE_FILES = Table(
             "status", STRING, "complete; partial: ends or is damaged inside a record; unreadable: no record readable"
         ),
         Column("error", STRING, "why the status is not complete; null when it is"),
+        Column(
+            "damage",
+            STRING,
+            "kind of that: cut_short (the last record is not whole), damaged, expansion_limit, not_a_capture, unreadable",
+        ),
         *closing_columns("bronze", "first_packet_at"),
     ),
 )
@@ -80,6 +85,12 @@ CONNECTIONS = Table(
         Column("round_trip_ms", DOUBLE, "SYN to the handshake's last ACK, milliseconds; null when not seen"),
         Column("association_group_id", BIGINT, "RPC association group, from the bind's answer, else as asked"),
         Column("calls", BIGINT, "rows of bronze.rpc_calls of this connection"),
+        Column(
+            "lost_by_capture_bytes",
+            BIGINT,
+            "of missing_bytes, those that the receiver acknowledged: they were on the network, the capture lost them",
+        ),
+        Column("packets", BIGINT, "packets of the connection, those without payload too"),
         *closing_columns("bronze", "first_packet_at"),
     ),
 )

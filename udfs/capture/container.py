@@ -21,7 +21,7 @@ PAD: Final = 128  # zero bytes behind a block, so that headers can be gathered w
 MAX_RECORD: Final = 16 << 20  # no link has larger packets; a larger length is damage, not data
 MAX_BLOCK: Final = 64 << 20  # of pcapng blocks that hold no packet (names, secrets)
 NO_TIME: Final = np.iinfo(np.int64).min  # of records without a time (simple packet blocks)
-UNKNOWN_LINK: Final = -1
+UNKNOWN_LINK: Final = -1  # of packets whose record contradicts itself
 
 Ints = npt.NDArray[np.int64]
 Columns = tuple[Ints, Ints, Ints, Ints, Ints]  # start, captured, original, time, link
@@ -313,22 +313,18 @@ class _PcapngWalker:
         for chunk in self._chunks:
             if not chunk.positions:
                 continue
-            columns, bad = self._chunk_columns(data, chunk)
-            if not parts and len(columns[0]):
+            if not parts:
                 first = chunk.positions[0]
                 self.first_end = first + int(struct.unpack_from(chunk.order + "I", data, first + 4)[0])
-            parts.append(columns)
-            if bad is not None:
-                # The walk's base is already behind this buffer.
-                self._container.damage = Damage("damaged", bad)
-                break
+            parts.append(self._chunk_columns(data, chunk))
         if not parts:
             none = np.zeros(0, np.int64)
             return none, none, none, none, none
         start, captured, original, time, link = (np.concatenate(column) for column in zip(*parts, strict=True))
         return start, captured, original, time, link
 
-    def _chunk_columns(self, data: bytearray, chunk: _Chunk) -> tuple[Columns, str | None]:
+    def _chunk_columns(self, data: bytearray, chunk: _Chunk) -> Columns:
+        """The chunk's packets; one whose interface or length cannot be right has no known link: it counts as damaged."""
         at, kind, order = np.array(chunk.positions, np.int64), np.array(chunk.kinds), chunk.order
         length = gather(data, at + 4, order + "u4")
         simple = kind == _SIMPLE
@@ -353,13 +349,8 @@ class _PcapngWalker:
         time[simple] = NO_TIME
         good = known & (captured <= room)
         self._note_options(data, at[~simple & good], length[~simple & good], captured[~simple & good], order)
-        bad = None
-        if not good.all():
-            first = int(np.argmin(good))
-            why = "its interface was not described" if not known[first] else "its packet is longer than the block"
-            bad = f"a packet block after {first} good ones of its section: {why}"
-            start, captured, original, time, link = (c[:first] for c in (start, captured, original, time, link))
-        return (start, captured, np.maximum(original, captured), time, link), bad
+        captured, link = np.minimum(captured, room), np.where(good, link, UNKNOWN_LINK)
+        return start, captured, np.maximum(original, captured), time, link
 
     def _note_options(self, data: bytearray, at: Ints, length: Ints, captured: Ints, order: str) -> None:
         options = at + 28 + captured + (-captured % 4)

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from udfs.capture.container import PAD, Ints, Records
+from udfs.capture.container import PAD, UNKNOWN_LINK, Ints, Records
 
 Octets = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
@@ -257,6 +257,9 @@ def _network_layer(octets: Octets, records: Records) -> tuple[Ints, npt.NDArray[
     for link in np.unique(records.link).tolist():
         rows = np.nonzero(records.link == link)[0]
         start, captured = records.start[rows], records.captured[rows]
+        if link == UNKNOWN_LINK:
+            short[rows] = True
+            continue
         if link == LINK_ETHERNET:
             size, where = 14, 12
         elif link == LINK_SLL:

@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from udfs.capture.container import NO_TIME, Container, NotACapture, Records
 from udfs.capture.flows import Connection, Kind
 from udfs.capture.packets import DAMAGED, PacketDecoder, Segments
-from udfs.capture.sources import ExpansionLimit, Source
+from udfs.capture.sources import Decompressed, ExpansionLimit, Source
 from udfs.capture.tables import (
     BINDS_SCHEMA,
     CAPTURE_FILES_SCHEMA,
@@ -57,11 +59,12 @@ _MAX_READINGS: Final = 3  # the last may follow a port that the one before learn
 @dataclass(frozen=True, slots=True)
 class Options:
     """How a capture is read: ``reorder_window_s`` (how long a missing segment may come late), ``block_bytes`` (read at
-    once), ``max_expansion`` (decompressed bytes per compressed byte), ``all_pdus`` (also list PDUs of all interfaces)."""
+    once), ``max_expansion`` (decompressed bytes per compressed byte) and ``max_expanded_bytes`` of one capture, ``all_pdus`` (also list PDUs of all interfaces)."""
 
     reorder_window_s: float = 2.0
     block_bytes: int = 16 << 20
-    max_expansion: int = 1000
+    max_expansion: int = 1100
+    max_expanded_bytes: int = 256 << 30
     all_pdus: bool = False
 
 
@@ -73,7 +76,7 @@ class Reading:
     container: Container | None = None
     source: Source | None = None
     capture_id: str = ""
-    counts: dict[str, int] = field(default_factory=lambda: {"packets": 0, "tcp": 0, "truncated": 0, "damaged": 0})
+    counts: Counter[str] = field(default_factory=Counter)
     links: set[int] = field(default_factory=set)
     first_time: int | None = None
     last_time: int | None = None
@@ -90,14 +93,20 @@ def capture_batches(source: Source, options: Options | None = None) -> Iterator[
     assumed: dict[tuple[int, int], Meaning] = {}
     hot: set[tuple[bytes, int]] = set()
     reading = Reading()
+    calls: Counter[str] = Counter()
     for turn in range(_MAX_READINGS):
         reading = Reading()
-        yield from _read(source, options, reading, assumed, hot, again=turn > 0)
+        for kind, batch in _read(source, options, reading, assumed, hot, again=turn > 0):
+            if kind == "rpc_calls":
+                calls["calls"] += batch.num_rows
+                calls["calls_damaged"] += pc.sum(pc.equal(batch.column("outcome"), "damaged")).as_py()
+            yield kind, batch
         found = {**assumed, **_infer(reading)}
         known_ports = {place for place in reading.learnt if _unfollowed(reading.connections, place)}
         if found == assumed and known_ports <= hot:
             break
         assumed, hot = found, hot | known_ports
+    reading.counts.update(calls)
     ours = {c.index for c in reading.connections if is_ours(c, assumed)}
     yield "capture_files", capture_row(reading, source, ours)
     yield "connections", connection_rows(reading.connections, ours)
@@ -112,7 +121,7 @@ def read_capture(
     all_pdus: bool = False,
     reorder_window_s: float = 2.0,
     block_bytes: int = 16 << 20,
-    max_expansion: int = 1000,
+    max_expansion: int = 1100,
 ) -> dict[str, pa.Table]:
     """Read a whole capture from bytes, a path or a binary file into one Arrow table per bronze table.
 
@@ -124,7 +133,7 @@ def read_capture(
     else:
         data = source if isinstance(source, bytes) else source.read()
         opened = Source.of_bytes(data, path or "memory")
-    options = Options(reorder_window_s, block_bytes, max_expansion, all_pdus)
+    options = Options(reorder_window_s, block_bytes, max_expansion, all_pdus=all_pdus)
     parts: dict[str, list[pa.RecordBatch]] = {kind: [] for kind in SCHEMAS if kind != "pdus" or all_pdus}
     for kind, batch in capture_batches(opened, options):
         parts[kind].append(batch)
@@ -144,7 +153,7 @@ def _read(
     reading.connections, reading.source = tracker.connections, source
     prefix = _Prefix()
     try:
-        with source.open(options.max_expansion) as stream:
+        with source.open(options.max_expansion, options.max_expanded_bytes) as stream:
             container = reading.container = Container(stream, options.block_bytes)
             for records in container.blocks():
                 prefix.add(records.data, records.base, container)
@@ -162,6 +171,9 @@ def _read(
                     yield "rpc_calls", batch
                 while assembler.pdus:
                     yield "pdus", pdu_batch(assembler.pdus.pop(0))
+            if isinstance(stream, Decompressed) and stream.error is not None:
+                kind = "cut_short" if stream.ended_early else "damaged"
+                reading.error = (kind, f"the compressed stream: {stream.error}")
     except NotACapture as error:
         reading.error = ("not_a_capture", str(error))
     except ExpansionLimit as error:

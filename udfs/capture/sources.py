@@ -71,7 +71,7 @@ class Source:
             return None
         return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
 
-    def open(self, max_expansion: int) -> BinaryIO:
+    def open(self, max_expansion: int, max_bytes: int) -> BinaryIO | Decompressed:
         """Open the capture, decompressing it; reading raises ``ExpansionLimit`` beyond the bound, ``OSError`` else."""
         raw = self.opener()
         head = raw.read(4)
@@ -79,18 +79,19 @@ class Source:
         kind = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
         if kind is None:
             return raw
-        limit = _SLACK + self.size * max_expansion
-        return io.BufferedReader(_Decompressed(raw, kind, limit), 1 << 20)
+        return Decompressed(raw, kind, min(max_bytes, _SLACK + self.size * max_expansion))
 
 
-class _Decompressed(io.RawIOBase):
-    """The decompressed bytes of a stream, up to a limit. A stream that ends early ends the file: what was read counts."""
+class Decompressed(io.RawIOBase):
+    """The decompressed bytes of a stream, up to a limit. Where the stream is damaged or ends early the bytes end, and
+    ``error`` says why: what was read until there counts."""
 
     def __init__(self, raw: BinaryIO, kind: str, limit: int) -> None:
         self._raw = raw
         self._limit = limit
         self._done = 0
         self.error: str | None = None
+        self.ended_early = False
         if kind == "gzip":
             self._inner: Any = _Gzip(raw)
         else:
@@ -104,7 +105,7 @@ class _Decompressed(io.RawIOBase):
         try:
             data = self._inner.read(len(buffer))
         except (OSError, EOFError, zlib.error) as error:
-            self.error = str(error)
+            self.error, self.ended_early = str(error), isinstance(error, EOFError)
             return 0
         self._done += len(data)
         if self._done > self._limit:

@@ -50,6 +50,8 @@ CAPTURE_FILES_SCHEMA: Final = pa.schema(
         ("status", pa.string()),
         ("error", pa.string()),
         ("damage", pa.string()),
+        ("calls", pa.int64()),
+        ("calls_damaged", pa.int64()),
         ("event_date", pa.date32()),
     ]
 )
@@ -191,6 +193,8 @@ def capture_row(reading: Reading, source: Source, ours: set[int]) -> pa.RecordBa
         "status": status,
         "error": error,
         "damage": damage,
+        "calls": counts["calls"],
+        "calls_damaged": counts["calls_damaged"],
     }
     return _batch([row], CAPTURE_FILES_SCHEMA, "first_packet_at")
 
@@ -223,7 +227,9 @@ def connection_rows(connections: list[Connection], ours: set[int]) -> pa.RecordB
                 "conflicting_bytes": one.conflicting_bytes + two.conflicting_bytes,
                 "missing_bytes": one.missing_bytes + two.missing_bytes,
                 "round_trip_ms": None if trip is None else trip / 1e6,
-                "association_group_id": known.group,
+                "association_group_id": known.group
+                if known.group is not None
+                else next((asked.group for asked in known.asked), None),
                 "calls": known.calls,
                 "lost_by_capture_bytes": one.lost_by_capture_bytes + two.lost_by_capture_bytes,
                 "packets": connection.packets,

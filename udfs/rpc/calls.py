@@ -151,7 +151,7 @@ class Assembler:
         """Take the PDUs of a block; return the calls that are settled now."""
         header = _headers(streams, cuts, connections)
         if self._all_pdus:
-            self.pdus.append(_listing(header, streams, cuts))
+            self.pdus.append(_listing(header, streams))
         header = _right_way(header, streams, cuts, connections)
         _control(header, streams, connections)
         parts = [self._waiting] if self._waiting is not None else []
@@ -267,9 +267,16 @@ def _headers(streams: Streams, cuts: Cuts, connections: list[Connection]) -> _He
     )
 
 
-def _listing(header: _Headers, streams: Streams, cuts: Cuts) -> dict[str, Ints]:
+# NetBIOS sessions and SMB: what stands bare on these ports is no RPC for anybody's dissector.
+_NOT_BARE_RPC: Final = (139, 445)
+
+
+def _listing(header: _Headers, streams: Streams) -> dict[str, Ints]:
     """The ``pdus`` rows: whole PDUs of any interface."""
-    head = header.take(header.whole)
+    bare = np.array(
+        [not any(s.connection.port(side) in _NOT_BARE_RPC for side in (0, 1)) for s in streams.streams], bool
+    )
+    head = header.take(header.whole & bare[header.stream]) if len(header.stream) else header
     ptype = head.ptype
     with_context = (ptype == REQUEST) | (ptype == RESPONSE) | (ptype == FAULT)
     return {

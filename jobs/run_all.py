@@ -1,0 +1,46 @@
+"""Run the whole pipeline: captures to bronze, silver and gold, and a summary of what was found."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from jobs import cli
+from jobs.ingest_captures import captures, ingest, open_lake
+from pipeline import derive
+from pipeline.summary import console_summary
+from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.silver import REMOTE_READ_CALLS
+
+JOB = "run_all"
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the job's command line."""
+    return cli.parser(JOB, __doc__, captures=True)
+
+
+def run(this: cli.Run) -> cli.Outcome:
+    """Bring captures through all layers and print what the lake holds."""
+    files = captures(this, this.arguments.lake)
+    lake = open_lake(this)
+    outcome = cli.Outcome()
+    ingest(this, lake, files, outcome)
+    cli.say("decoding calls")
+    decoded = derive.silver(lake, keep_packets=this.config.store.packets)
+    outcome.tables[str(REMOTE_READ_CALLS)] = cli.TableCounts(rows_out=decoded)
+    cli.say("rebuilding attempts")
+    attempts = derive.gold(lake, cleanup=this.config.timers.cleanup)
+    outcome.tables[str(RECEIVE_ATTEMPTS)] = cli.TableCounts(rows_in=decoded, rows_out=attempts)
+    sys.stdout.write(console_summary(lake) + "\n")
+    return outcome
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the job; the exit code."""
+    return cli.main(JOB, parser(), run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

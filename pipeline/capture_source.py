@@ -1,0 +1,142 @@
+"""``spark.read.format("msmq_capture")``: captures as a Spark data source, one task per file or pack of small ones.
+
+Options: ``rows`` (what the rows are: ``rpc_calls``, the default, or another table of the reader, or ``pdus``),
+``manifest`` (a JSON file that lists the files instead of a path), ``side`` (a folder for the tables that are not rows:
+one Parquet file for each capture and table, named by the capture's path, so that a repeated task does no harm), and
+the reader's ``reorder_window_s``, ``block_bytes``, ``max_expansion``, ``max_expanded_bytes``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from pipeline.listing import Listed, list_files
+from udfs.capture.reader import SCHEMAS, Options, capture_batches
+from udfs.keys import key
+
+FORMAT: Final = "msmq_capture"
+PACK_BYTES: Final = 64 << 20  # of small files in one task
+LEAST_TASKS: Final = 8  # where there are files enough: a task for each core of a small machine, and some to balance
+
+
+@dataclass(frozen=True)
+class Pack(InputPartition):
+    """The files of one task."""
+
+    files: tuple[Listed, ...]
+
+
+def pack(files: list[Listed]) -> list[Pack]:
+    """Spread files over tasks, large ones first, so that tasks are alike in size and not as many as small files."""
+    total = sum(file.size for file in files)
+    tasks = max(min(len(files), LEAST_TASKS), -(-total // PACK_BYTES))
+    limit = max(total // max(tasks, 1), 1)
+    packs: list[list[Listed]] = []
+    room = 0
+    for file in sorted(files, key=lambda entry: (-entry.size, entry.path)):
+        if room <= 0 or not packs:
+            packs.append([])
+            room = limit
+        packs[-1].append(file)
+        room -= max(file.size, 1)
+    return [Pack(tuple(files)) for files in packs]
+
+
+class CaptureReader(DataSourceReader):
+    """Reads captures in the tasks; the driver only lists files."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._rows = options.get("rows", "rpc_calls")
+        self._side = options.get("side")
+        self._path = options.get("path")
+        self._manifest = options.get("manifest")
+        defaults = Options()
+        self._options = Options(
+            float(options.get("reorder_window_s", defaults.reorder_window_s)),
+            int(options.get("block_bytes", defaults.block_bytes)),
+            int(options.get("max_expansion", defaults.max_expansion)),
+            int(options.get("max_expanded_bytes", defaults.max_expanded_bytes)),
+            all_pdus=self._rows == "pdus",
+        )
+
+    def partitions(self) -> list[Pack]:
+        """Return the tasks: packs of the files that the path or the manifest names."""
+        if self._manifest is not None:
+            entries = json.loads(Path(self._manifest).read_text(encoding="utf-8"))
+            return pack([Listed(*entry) for entry in entries])
+        if self._path is None:
+            raise ValueError("msmq_capture: load(path) or the option 'manifest' is needed")
+        return pack(list_files([self._path]))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task's captures; what is not rows goes to the side folder."""
+        assert isinstance(partition, Pack)
+        for file in partition.files:
+            side: dict[str, list[pa.RecordBatch]] = {}
+            for kind, batch in capture_batches(file.source(), self._options):
+                if kind == self._rows:
+                    yield batch
+                elif self._side is not None and batch.num_rows:
+                    side.setdefault(kind, []).append(batch)
+            for kind, batches in side.items():
+                write_side(self._side or "", kind, file.path, pa.Table.from_batches(batches))
+
+
+def write_side(folder: str, kind: str, path: str, table: pa.Table) -> None:
+    """Write one capture's rows of a table to ``<folder>/<kind>/<key of its path>.parquet``, whole or not at all."""
+    name = f"{key(path)}.parquet"
+    if "://" in folder:
+        filesystem, root = pafs.FileSystem.from_uri(folder)
+        filesystem.create_dir(f"{root}/{kind}", recursive=True)
+        pq.write_table(table, f"{root}/{kind}/{name}", filesystem=filesystem)  # an object appears when it is whole
+        return
+    place = Path(folder) / kind
+    place.mkdir(parents=True, exist_ok=True)
+    temporary = place / f".{name}.{os.getpid()}"
+    pq.write_table(table, temporary)
+    temporary.replace(place / name)
+
+
+class CaptureSource(DataSource):
+    """The data source; its schema is that of the table that ``rows`` names."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for ``spark.read.format``."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Return the schema of the rows asked for."""
+        rows = self.options.get("rows", "rpc_calls")
+        if rows not in SCHEMAS:
+            raise ValueError(f"msmq_capture: rows={rows!r}; one of {', '.join(SCHEMAS)}")
+        return from_arrow_schema(SCHEMAS[rows])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of these options."""
+        return CaptureReader(self.options)
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``msmq_capture`` known to a session."""
+    spark.dataSource.register(CaptureSource)
+
+
+def read_captures(spark: SparkSession, **options: Any) -> Any:  # noqa: ANN401 - a DataFrame, classic or Connect
+    """Return the rows of captures as a frame; ``options`` as in this module's description."""
+    register(spark)
+    reader = spark.read.format(FORMAT).options(**{name: str(value) for name, value in options.items()})
+    return reader.load()
