@@ -18,6 +18,7 @@ _READ: Final = (
     "response_stub", "call_key", "connection_id", "call_id", "client_address", "client_port", "server_address",
     "server_port", "request_at", "response_at", "event_date", "run_id",
 )  # fmt: skip
+_READ_IF_THERE: Final = ("response_byte_order",)
 _RENAMED: Final = {"protocol": "interface_name", "requested_at": "request_at", "responded_at": "response_at"}
 
 
@@ -28,7 +29,8 @@ def remote_read_calls(calls: DataFrame, *, keep_packets: bool = False) -> DataFr
     back (the setting store.packets). The rows keep the ``run_id`` of their calls.
     """
     schema = REMOTE_READ_CALLS.struct()
-    ours = calls.where(F.col("interface_name").isin(*METHODS)).select(*(_column(name) for name in _READ))
+    read = (*_READ, *(name for name in _READ_IF_THERE if name in calls.columns))
+    ours = calls.where(F.col("interface_name").isin(*METHODS)).select(*(_column(name) for name in read))
     return ours.mapInArrow(_decoder(tuple(schema.fieldNames()), keep_packets=keep_packets), schema)
 
 

@@ -6,7 +6,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from stubs.helpers import VECTORS
+from stubs.helpers import VECTORS, peer_stub
 from udfs.stubs.calls import COLUMN_TYPES, decode_calls
 
 SCHEMA = pa.schema(
@@ -61,6 +61,21 @@ FAILED = {
 
 def test_a_call_merges_its_request_and_response():
     assert decoded(call("qm2qm", 0, *RECEIVE)) == [RECEIVED]
+
+
+def test_every_pdu_has_its_senders_byte_order():
+    """A big-endian client asks, a little-endian server answers."""
+    values = {"hRemoteQueue": 1, "hCursor": 0, "ulAction": 0, "ulTimeout": 9, "dwSize": 0, "dwQueue": 1,
+              "dwRequestID": 7, "Reserved": 0, "dwArriveTime": 0, "eAckNack": 0, "lpBuffer": None}  # fmt: skip
+    big = peer_stub("RemoteQMStartReceive", "request", {"lpRemoteReadDesc": values}, ndr64=False, order=">")
+    schema = SCHEMA.append(pa.field("response_byte_order", pa.string()))
+    rows = [call("qm2qm", 0, big, RECEIVE[1], byte_order="big", response_byte_order="little"),
+            call("qm2qm", 0, None, RECEIVE[1], byte_order="little", response_byte_order=None)]  # fmt: skip
+    out = decode_calls(pa.RecordBatch.from_pylist(rows, schema=schema))
+    assert out["remote_read_handle"].to_pylist() == [READ, READ]
+    assert out["timeout_ms"].to_pylist() == [9, 0xFFFFFFFF]
+    assert out["hresult_name"].to_pylist() == ["MQ_OK", "MQ_OK"]
+    assert out["errors"].to_pylist() == [[], []]
 
 
 def test_packets_are_kept_only_when_asked_for():

@@ -251,13 +251,22 @@ def _readable(batch: pa.RecordBatch) -> Bools:
     return np.asarray(opened.to_numpy(zero_copy_only=False), np.bool_)
 
 
+def _byte_order(batch: pa.RecordBatch, side: str) -> Bools:
+    """Tell the rows whose stub of ``side`` is big-endian: every PDU has its sender's order ([C706] 14.1, rule N22)."""
+    order = batch.column("byte_order")
+    if side == "response" and "response_byte_order" in batch.schema.names:
+        order = pc.coalesce(batch.column("response_byte_order"), order)
+    big = pc.fill_null(pc.equal(order, "big"), False)  # noqa: FBT003
+    return np.asarray(big.to_numpy(zero_copy_only=False), np.bool_)
+
+
 class _Calls:
     """The calls of one batch while they are decoded: what is read of requests, and of responses."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.rows = batch.num_rows
-        big = _text_column(batch, "byte_order") == "big"
-        self.stubs = {side: _Stubs(batch.column(f"{side}_stub"), big) for side in ("request", "response")}
+        order = {side: _byte_order(batch, side) for side in ("request", "response")}
+        self.stubs = {side: _Stubs(batch.column(f"{side}_stub"), big) for side, big in order.items()}
         self.values = {side: Values(self.rows) for side in self.stubs}
         self.readable = _readable(batch)
         self.interface = _text_column(batch, "interface_name")
@@ -340,7 +349,8 @@ def decode_calls(batch: pa.RecordBatch, *, packets: bool = False) -> dict[str, p
     """Decode both stubs of qm2qm and RemoteRead calls: one row out per row in, by column of the silver table.
 
     ``batch`` has bronze.rpc_calls' ``interface_name``, ``opnum``, ``transfer_syntax``, ``byte_order``, ``outcome``,
-    ``sealed``, ``opened_by``, ``request_stub`` and ``response_stub``. Sealed stubs and what was not seen give nulls
+    ``sealed``, ``opened_by``, ``request_stub`` and ``response_stub``; ``response_byte_order``, where there is one, tells
+    an answer in another order than its request. Sealed stubs and what was not seen give nulls
     and no error; nor does a stub that ends early because the call is ``damaged``: that is known already.
     """
     calls = _Calls(batch)
