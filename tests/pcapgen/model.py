@@ -277,7 +277,7 @@ class Truth:
             "call_id": call.call_id,
             "context_id": call.context,
             "interface_uuid": context.interface if context else None,
-            "interface_name": NAMES[context.interface] if context else None,
+            "interface_name": NAMES.get(context.interface) if context else None,
             "transfer_syntax": syntax_name(context.accepted) if context else None,
             "opnum": call.opnum if call.request else None,
             "object_uuid": call.obj,
