@@ -82,6 +82,8 @@ class Call:
     sealed_stub: bytearray = field(default_factory=bytearray)
     method: Method | None = None
     task: asyncio.Task[None] | None = None
+    running: bool = False
+    stopped: str = ""  # why, when that was before the task ran
     cancels: int = 0
 
     def handle(self, raw: bytes, interface: Syntax, kind: type | None = None) -> Handle:
@@ -143,6 +145,7 @@ class Connection:
         self.server = writer.get_extra_info("sockname")
         self.index, self.truth = service.ledger.connect(self.client, self.server)
         self.contexts: dict[int, tuple[Syntax, Syntax]] = {}
+        self.refused: dict[int, Syntax] = {}  # the interfaces of contexts asked for in vain
         self.association: Association | None = None
         self.max_xmit = service.max_fragment
         self.multiplexed = False
@@ -244,6 +247,8 @@ class Connection:
                     results.append(wire.Result(0, 0, best))
                 else:
                     results.append(wire.Result(2, 2))
+            if results[-1].result == 2:
+                self.refused[item.id] = item.abstract
         return results
 
     def note_bind(self, pdu: Pdu, asked: wire.Bind, results: list[wire.Result] | None) -> None:
@@ -305,13 +310,14 @@ class Connection:
             part = pdu.body[8:24]
             obj = uuid.UUID(bytes_le=part) if pdu.order == "<" else uuid.UUID(bytes=part)
         level = self.auth.level if self.auth else None
+        abstract = abstract or self.refused.get(context)
         method = METHODS.get((abstract, opnum)) if abstract else None
         truth = CallTruth(
             self.index,
             pdu.call_id,
             context,
             opnum,
-            NAMES.get(abstract.uuid) if abstract else None,
+            NAMES.get(abstract.uuid, "other") if abstract else None,
             str(abstract.uuid) if abstract else None,
             method.name if method else None,
             {NDR: "NDR", NDR64: "NDR64"}[transfer] if transfer else None,
@@ -332,7 +338,10 @@ class Connection:
         cut = len(call.stub) - len(half.plain)
         half.wire = bytes(call.sealed_stub) if call.truth.sealed else half.plain
         half.complete = True
+        call.running = True
         try:
+            if call.stopped:
+                raise asyncio.CancelledError(call.stopped)
             async with contextlib.AsyncExitStack() as stack:
                 if not self.multiplexed:
                     await stack.enter_async_context(self.turn)
@@ -377,10 +386,14 @@ class Connection:
         call.cancels += 1
         if pdu.type == PduType.CO_CANCEL:
             call.truth.cancelled = True
-            call.task.cancel("cancel")
+            reason = "cancel"
         else:
             call.truth.orphaned = True
-            call.task.cancel("orphan")
+            reason = "orphan"
+        if call.running:
+            call.task.cancel(reason)
+        else:
+            call.stopped = reason
 
     # Answers
 

@@ -128,13 +128,17 @@ async def remoteread_ndr64(world: World) -> None:
             await rpc.bind(REMOTEREAD, (NDR, NDR64), features=3)
             readers.append(rpc)
         first, second, third = readers
-        # large messages: three calls at once, their fragments interleave
+        # large messages: three calls wait, three messages come at once, the fragments of the answers interleave
         large = await Reader(first).open(LARGE)
-        sent = [await first.send("R_StartReceive", **large.start_arguments()) for _ in range(3)]
+        check((await large.start(PEEK_CURRENT))[1]["return"])
+        check(await large.purge())
+        sent = [await first.send("R_StartReceive", **large.start_arguments(timeout=5000)) for _ in range(3)]
+        await asyncio.sleep(0.2)
+        await world.put("private$\\large", *messages(3, sizes=(90_000, 50_000, 20_000), start=700))
         answers = [await pending.future for _, pending in sent]
         for answer in answers:
             check(answer["return"])
-        for request, ack in ((1, ACK), (2, NACK), (3, ACK)):
+        for request, ack in ((2, ACK), (3, NACK), (4, ACK)):
             check(await large.end(request, ack))
         check(await large.close())
         # several readers of one queue
@@ -271,6 +275,10 @@ async def sealed(world: World) -> None:
             check(rpc.call("R_StartReceive", **args)["return"])
             end = {"phContext": context, "dwAck": ack, "dwRequestId": args["dwRequestId"]}
             check(rpc.call("R_EndReceive", **end)["return"])
+        rpc.fragment(2000)  # requests of several fragments, each sealed for itself
+        unit = {"pTransactionId": bytes([level]) * 16, "pQueueFormat": QueueFormat.direct(LEDGER)}
+        token = {"cbPropagationToken": 9000, "pbPropagationToken": bytes(range(250)) * 36}
+        check(rpc.call("R_QMEnlistRemoteTransaction", **unit, **token)["return"])
         check(rpc.call("R_CloseQueue", phContext=context)["return"])
         rpc.close()
 

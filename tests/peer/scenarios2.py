@@ -78,7 +78,8 @@ async def faults(world: World) -> None:
         for context, opnum, stub, status in (
             (0, 16, b"", 0x1C010002),  # RemoteRead ends at 15
             (0, 2, bytes(30), 0x000006F7),  # a stub cut short
-            (1, 0, b"", 0x1C010003),  # a context that was refused
+            (1, 0, b"", 0x1C010003),  # contexts that were refused: a stranger's, and qmmgmt in NDR64
+            (2, 0, b"", 0x1C010003),
             (0, 3, bytes(20), 0x1C00001A),  # the NULL handle
         ):
             pending = await rpc.send_raw(context, opnum, stub)
@@ -157,7 +158,7 @@ async def transactions(world: World) -> None:
     async with world.client() as rpc:
         await rpc.bind(REMOTEREAD, (NDR, NDR64))
         reader = await Reader(rpc).open(LEDGER)
-        token = bytes(range(64))
+        token = bytes(range(250)) * 160  # a request of several fragments
         args = {"pTransactionId": UNIT, "cbPropagationToken": len(token), "pbPropagationToken": token,
                 "pQueueFormat": QueueFormat.direct(LEDGER)}  # fmt: skip
 

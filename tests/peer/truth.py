@@ -32,6 +32,7 @@ class WireHalf:
             out["hex"] = self.plain.hex()
         if self.wire != self.plain:
             out["sealed_sha256"] = hashlib.sha256(self.wire).hexdigest()
+            out["sealed_size"] = len(self.wire)  # a sealed verification trailer cannot be taken off
         return out
 
 

@@ -42,14 +42,15 @@ def _expected_half(call, name):
     if half is None or (name == "response" and call["fault_status"] is not None):
         return None
     # What was sealed is kept as captured.
-    return half["size"], half["sealed_sha256"] if call["sealed"] else half["sha256"]
+    sealed = call["sealed"] and half["size"]
+    return (half["sealed_size"], half["sealed_sha256"]) if sealed else (half["size"], half["sha256"])
 
 
 def _expected(truth):
     """Calls per connection, in order; calls of interfaces that are not MSMQ's have no rows."""
     calls = {}
     for call in truth["calls"]:
-        if call["interface"] == "mgmt":
+        if call["interface"] not in MSMQ:
             continue
         connection = truth["connections"][call["connection"]]
         row = {
@@ -70,7 +71,7 @@ def _expected(truth):
             "response": _expected_half(call, "response"),
             "stopped": (call.get("cancelled", False), call.get("orphaned", False)),
         }
-        if call["interface"] is None:  # a context that was refused
+        if call["syntax"] is None:  # a context that was refused
             row["bind_seen"] = row["transfer_syntax"] = "any"
         if call["outcome"] == "no_request":
             row["interface"] = row["opnum"] = row["byte_order"] = "any"
