@@ -181,12 +181,16 @@ class Attempt:
         return "provisional" if self.missing == {"transaction_open"} else "partial"
 
     def end(self, outcome: str, call: Call | None = None, at: int | None = None) -> None:
-        """Settle the outcome, by the call that ended the attempt or at a time of its own."""
+        """Settle the outcome, by the call that ended the attempt or at a time of its own.
+
+        ``end_hresult`` is an End's: that of a cancel or close says nothing of the message.
+        """
         self.outcome = outcome
         self.ended_at = call.requested_at if call is not None else at
         if call is not None:
-            self.end_hresult = call.hresult
             self.used.append(call)
+            if ROLES[call.protocol, call.opnum] == "end":
+                self.end_hresult = call.hresult
 
 
 class _Index:

@@ -349,9 +349,9 @@ def decode_calls(batch: pa.RecordBatch, *, packets: bool = False) -> dict[str, p
     """Decode both stubs of qm2qm and RemoteRead calls: one row out per row in, by column of the silver table.
 
     ``batch`` has bronze.rpc_calls' ``interface_name``, ``opnum``, ``transfer_syntax``, ``byte_order``, ``outcome``,
-    ``sealed``, ``opened_by``, ``request_stub`` and ``response_stub``; ``response_byte_order``, where there is one, tells
-    an answer in another order than its request. Sealed stubs and what was not seen give nulls
-    and no error; nor does a stub that ends early because the call is ``damaged``: that is known already.
+    ``sealed``, ``opened_by``, ``request_stub`` and ``response_stub``; ``response_byte_order``, where there is one,
+    tells an answer in another order than its request. Sealed stubs and what was not seen give nulls and no error; nor
+    does a stub that ends early because the call is ``damaged``: that is known already.
     """
     calls = _Calls(batch)
     calls.read()
