@@ -17,7 +17,7 @@ from udfs.capture.container import NO_TIME
 from udfs.rpc.interfaces import BINARY_PROTOCOL_PORT, EPM_PORT, STATIC_PORTS
 
 _MASK: Final = 0xFFFFFFFF
-_START_BYTES: Final = 256 << 10  # of a direction seen from its middle: held until its order is sure, at most this much
+START_BYTES: Final = 32 << 10  # of a direction seen from its middle: held until its order is sure, at most this much
 _HELD_BYTES: Final = 16 << 20  # out of order in one direction; a receiver's window is seldom larger
 _HELD_PIECES: Final = 1 << 16
 _CHECKS: Final = 4096  # repeated segments that wait to be compared
@@ -124,6 +124,12 @@ class Direction:
             self.held = [piece._replace(offset=piece.offset - shift) for piece in self.held]
         self.syn, self.base, self.started, self.next = syn, first, True, 0
 
+    def start(self, sequence: int) -> None:
+        """Let the stream begin at a sequence number: the lowest that was seen of a direction without its SYN."""
+        if self.base is None:
+            self.base = sequence & _MASK
+        self.started, self.next = True, self.offset(sequence)
+
     def feed(self, packet: Packet, window: int) -> None:
         """Take a data segment that may be early, late, repeated or cut."""
         if self.base is None:
@@ -134,7 +140,7 @@ class Direction:
         if not self.held:
             return
         if not self.started:
-            if self.held_bytes > _START_BYTES:
+            if self.held_bytes > START_BYTES:
                 self.release(None)
         elif self.held_bytes > _HELD_BYTES or len(self.held) > _HELD_PIECES:
             self.release(None, once=True)
@@ -187,19 +193,15 @@ class Direction:
         self.held_since = min(self.held_since, packet.time)
         begin, end = at + skip, at + packet.captured
         lost = packet.length - packet.captured
+        if not self.held or self.held[-1].offset + len(self.held[-1].data) <= begin:
+            self._keep(len(self.held), packet, begin - at, packet.captured, lost)
+            return
         index = bisect_left(self.held, begin, key=lambda piece: piece.offset + len(piece.data) - 1)
         while True:
             other = self.held[index] if index < len(self.held) else None
             stop = end if other is None else min(end, other.offset)
             if stop > begin or (lost and begin == end and (other is None or other.offset > end)):
-                data = bytes(packet.payload[begin - at : stop - at])
-                piece = Piece(
-                    begin, data, packet.time, packet.number, packet.file_offset, packet.acknowledgement,
-                    lost if stop == end else 0,
-                )  # fmt: skip
-                self.held.insert(index, piece)
-                self.held_bytes += len(data)
-                self.distinct_bytes += len(data)
+                self._keep(index, packet, begin - at, stop - at, lost if stop == end else 0)
                 index += 1
             if other is None or stop >= end:
                 return
@@ -209,6 +211,16 @@ class Direction:
             index += 1
             if begin >= end and not lost:
                 return
+
+    def _keep(self, index: int, packet: Packet, begin: int, end: int, lost: int) -> None:
+        data = bytes(packet.payload[begin:end])
+        piece = Piece(
+            self.offset(packet.sequence) + begin, data, packet.time, packet.number, packet.file_offset + begin,
+            packet.acknowledgement, lost,
+        )  # fmt: skip
+        self.held.insert(index, piece)
+        self.held_bytes += len(data)
+        self.distinct_bytes += len(data)
 
     def _repeated(self, at: int, packet: Packet, begin: int, end: int) -> None:
         if end <= begin:

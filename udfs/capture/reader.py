@@ -3,8 +3,8 @@
 The file is read once, in blocks: records, headers, streams, PDUs, calls. What a connection's end or the file's end has
 to settle (connections, binds, quarantine, the file's own row) is kept until then; calls leave as soon as they are settled.
 
-A second reading follows only where calls were seen whose bind was not: their interface is inferred from all calls of the
-context together ([interfaces.infer]), which is known at the end. It yields those calls alone.
+Calls whose bind was not seen wait for the end too: their interface is inferred from all calls of the context together.
+The file is read again only when it shows that a port is ours to which connections were passed over.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from udfs.rpc.association import Association
 from udfs.rpc.calls import Assembler, association
 from udfs.rpc.cutter import Cutter
 from udfs.rpc.interfaces import infer
-from udfs.rpc.rows import CALLS_SCHEMA, Meaning, RowBuilder
+from udfs.rpc.rows import CALLS_SCHEMA, Meaning, Meanings, RowBuilder
 
 __all__ = ["Options", "capture_batches", "read_capture"]
 
@@ -53,7 +53,6 @@ SCHEMAS: Final = {
     "capture_files": CAPTURE_FILES_SCHEMA,
     "pdus": PDUS_SCHEMA,
 }
-_MAX_READINGS: Final = 3  # the last may follow a port that the one before learnt
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +81,7 @@ class Reading:
     last_time: int | None = None
     error: tuple[str, str] | None = None
     learnt: dict[tuple[bytes, int], set[str]] = field(default_factory=dict)
+    meanings: Meanings = field(default_factory=dict)
 
 
 def capture_batches(source: Source, options: Options | None = None) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -90,26 +90,30 @@ def capture_batches(source: Source, options: Options | None = None) -> Iterator[
     Bad input never raises: it is a row of ``capture_files`` with status and error, and rows of ``quarantine``.
     """
     options = options or Options()
-    assumed: dict[tuple[int, int], Meaning] = {}
+    meanings: Meanings = {}
     hot: set[tuple[bytes, int]] = set()
-    reading = Reading()
+    only: set[int] | None = None
     calls: Counter[str] = Counter()
-    for turn in range(_MAX_READINGS):
+    by_connection: Counter[int] = Counter()
+    while True:
         reading = Reading()
-        for kind, batch in _read(source, options, reading, assumed, hot, again=turn > 0):
+        for kind, batch in _read(source, options, reading, hot, only):
             if kind == "rpc_calls":
                 calls["calls"] += batch.num_rows
                 calls["calls_damaged"] += pc.sum(pc.equal(batch.column("outcome"), "damaged")).as_py()
             yield kind, batch
-        found = {**assumed, **_infer(reading)}
-        known_ports = {place for place in reading.learnt if _unfollowed(reading.connections, place)}
-        if found == assumed and known_ports <= hot:
+        meanings |= reading.meanings
+        for connection in reading.connections:
+            by_connection[connection.index] += association(connection).calls if connection.rpc is not None else 0
+        places = reading.learnt.keys() - hot
+        only = {c.index for c in reading.connections if c.kind is Kind.COLD and not places.isdisjoint(_places(c))}
+        if not only:
             break
-        assumed, hot = found, hot | known_ports
+        hot |= places
     reading.counts.update(calls)
-    ours = {c.index for c in reading.connections if is_ours(c, assumed)}
+    ours = {c.index for c in reading.connections if is_ours(c, meanings)}
     yield "capture_files", capture_row(reading, source, ours)
-    yield "connections", connection_rows(reading.connections, ours)
+    yield "connections", connection_rows(reading.connections, ours, by_connection)
     yield "rpc_binds", bind_rows(reading.connections, ours, reading.capture_id)
     yield "quarantine", quarantine_rows(reading.connections, ours, reading.capture_id)
 
@@ -141,15 +145,15 @@ def read_capture(
 
 
 def _read(
-    source: Source, options: Options, reading: Reading, assumed: dict[tuple[int, int], Meaning],
-    hot: set[tuple[bytes, int]], again: bool,
-) -> Iterator[tuple[str, pa.RecordBatch]]:  # fmt: skip
-    """One pass; with ``again`` only calls of assumed contexts leave."""
+    source: Source, options: Options, reading: Reading, hot: set[tuple[bytes, int]], only: set[int] | None
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """One pass, which follows ports known to be ``hot``; only calls of the connections in ``only`` leave, if given."""
     window = round(options.reorder_window_s * 1e9)
     decoder, tracker, cutter = PacketDecoder(), Tracker(window), Cutter()
     tracker.hot_ports = hot
-    assembler = Assembler(options.all_pdus and not again)
-    rows = RowBuilder("", assumed, again, reading.learnt)
+    assembler = Assembler(options.all_pdus and only is None)
+    rows = RowBuilder(only)
+    reading.learnt = rows.learnt
     reading.connections, reading.source = tracker.connections, source
     prefix = _Prefix()
     try:
@@ -188,6 +192,9 @@ def _read(
         yield "rpc_calls", batch
     while assembler.pdus:
         yield "pdus", pdu_batch(assembler.pdus.pop(0))
+    reading.meanings = _infer(reading)
+    for batch in rows.provisional(reading.meanings, reading.connections):
+        yield "rpc_calls", batch
 
 
 def _count_records(reading: Reading, records: Records) -> None:
@@ -207,9 +214,9 @@ def _count_segments(reading: Reading, segments: Segments) -> None:
     reading.counts["damaged"] += int((segments.classes == DAMAGED).sum())
 
 
-def _infer(reading: Reading) -> dict[tuple[int, int], Meaning]:
+def _infer(reading: Reading) -> Meanings:
     """Give contexts without a bind a meaning, where stub lengths and port agree, or the connection is ours anyway."""
-    found: dict[tuple[int, int], Meaning] = {}
+    found: Meanings = {}
     for connection in reading.connections:
         known = connection.rpc
         if not isinstance(known, Association) or known.foreign or not known.evidence:
@@ -225,12 +232,8 @@ def _infer(reading: Reading) -> dict[tuple[int, int], Meaning]:
     return found
 
 
-def _unfollowed(connections: list[Connection], place: tuple[bytes, int]) -> bool:
-    """Whether connections to a learnt port were passed over, for they began before the capture and did not show RPC."""
-    return any(
-        connection.kind is Kind.COLD and place in {(address, port) for _, address, port in connection.endpoints}
-        for connection in connections
-    )
+def _places(connection: Connection) -> set[tuple[bytes, int]]:
+    return {(address, port) for _, address, port in connection.endpoints}
 
 
 class _Prefix:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -199,7 +200,7 @@ def capture_row(reading: Reading, source: Source, ours: set[int]) -> pa.RecordBa
     return _batch([row], CAPTURE_FILES_SCHEMA, "first_packet_at")
 
 
-def connection_rows(connections: list[Connection], ours: set[int]) -> pa.RecordBatch:
+def connection_rows(connections: list[Connection], ours: set[int], calls: Mapping[int, int]) -> pa.RecordBatch:
     """Return the connections of MSMQ RPC and of the binary protocol."""
     rows = []
     for connection in connections:
@@ -230,7 +231,7 @@ def connection_rows(connections: list[Connection], ours: set[int]) -> pa.RecordB
                 "association_group_id": known.group
                 if known.group is not None
                 else next((asked.group for asked in known.asked), None),
-                "calls": known.calls,
+                "calls": calls.get(connection.index, 0),
                 "lost_by_capture_bytes": one.lost_by_capture_bytes + two.lost_by_capture_bytes,
                 "packets": connection.packets,
             }

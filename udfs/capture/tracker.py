@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from udfs.capture.container import PAD, Ints
-from udfs.capture.flows import Connection, Direction, Gap, Kind, Packet, Piece, Run, signed
+from udfs.capture.flows import START_BYTES, Connection, Direction, Gap, Kind, Packet, Piece, Run, signed
 from udfs.capture.packets import ACK, FIN, RST, SYN, Segments
 from udfs.rpc.interfaces import BINARY_PROTOCOL_PORT, EPM_PORT, STATIC_PORTS
 from udfs.rpc.pdu import plausible_headers
@@ -323,10 +323,12 @@ class Tracker:
             direction = connection.sides[name & 1]
             self._dirty[name] = (connection, name & 1)
             whole = int(s.captured[rows[end]]) == int(length[end])
-            if direction.started and not direction.held and whole:
-                at = direction.offset(int(sequence[begin]))
-                if at == direction.next:
-                    total = int(ends[end] - ends[begin] + length[begin])
+            if whole and not direction.held:
+                total = int(ends[end] - ends[begin] + length[begin])
+                if not direction.started and total > START_BYTES:
+                    # So much in order from its first segment on: what holding it back would find too.
+                    direction.start(int(sequence[begin]))
+                if direction.started and direction.offset(int(sequence[begin])) == direction.next:
                     direction.out.append(Run(begin, end, 0, total))
                     direction.next += total
                     direction.distinct_bytes += total

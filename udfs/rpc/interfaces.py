@@ -244,7 +244,7 @@ PORT_ASKING: Final = {(QM2QM.name, 7), (REMOTE_READ.name, 0), (QMCOMM.name, 31)}
 class Seen:
     """What a call without its bind shows: opnum, stub lengths (None: not seen), and the syntax its bytes suggest."""
 
-    opnum: int
+    opnum: int | None
     request: int | None
     response: int | None
     syntax: str | None = None
@@ -258,6 +258,24 @@ def _fits(length: int | None, exact: dict[int, str | None], least: int | None) -
     return least is not None and length >= least, None
 
 
+def _best_fit(interface: Interface, call: Seen) -> tuple[int, str | None] | None:
+    """Return how many of a call's stub lengths an interface has exactly, and the syntax they prove; None: impossible.
+
+    A call of which only the response was seen has no opnum: any method may have given it.
+    """
+    best = None
+    for opnum, lengths in interface.lengths.items():
+        if call.opnum is not None and opnum != call.opnum:
+            continue
+        request, one = _fits(call.request, lengths.request, lengths.request_min)
+        response, two = _fits(call.response, lengths.response, lengths.response_min)
+        if request and response:
+            exact = (call.request in lengths.request) + (call.response in lengths.response)
+            if best is None or exact > best[0]:
+                best = exact, one or two
+    return best
+
+
 def infer(calls: Iterable[Seen], port: int, learnt: Iterable[str] = ()) -> tuple[Interface, str | None] | None:
     """Name the interface of calls whose bind was not seen, or None when port and stub lengths do not agree on one.
 
@@ -266,6 +284,7 @@ def infer(calls: Iterable[Seen], port: int, learnt: Iterable[str] = ()) -> tuple
     interfaces possible, the one at home on the port wins, then the one with the most calls of exact length; a tie is no
     answer. Returns the interface and its transfer syntax when the lengths show it.
     """
+    calls = list(calls)
     native = set(learnt)
     if port in _READ_PORTS:
         native.add(QM2QM.name)
@@ -275,21 +294,13 @@ def infer(calls: Iterable[Seen], port: int, learnt: Iterable[str] = ()) -> tuple
         return None
     ranked = []
     for interface in MSMQ:
-        exact, possible, syntaxes = 0, True, set()
-        for call in calls:
-            lengths = interface.lengths.get(call.opnum)
-            if lengths is None:
-                possible = False
-                break
-            fits_request, syntax_a = _fits(call.request, lengths.request, lengths.request_min)
-            fits_response, syntax_b = _fits(call.response, lengths.response, lengths.response_min)
-            if not (fits_request and fits_response):
-                possible = False
-                break
-            exact += (call.request in lengths.request) + (call.response in lengths.response)
-            syntaxes |= {syntax_a, syntax_b, call.syntax} - {None}
-        if possible and exact:
-            ranked.append(((interface.name in native, exact), interface, syntaxes))
+        fits = [_best_fit(interface, call) for call in calls]
+        if fits and None not in fits:
+            found = [fit for fit in fits if fit is not None]
+            exact = sum(count for count, _ in found)
+            syntaxes = {syntax for _, syntax in found} | {call.syntax for call in calls}
+            if exact:
+                ranked.append(((interface.name in native, exact), interface, syntaxes - {None}))
     ranked.sort(key=lambda entry: entry[0], reverse=True)
     if not ranked or (len(ranked) > 1 and ranked[0][0] == ranked[1][0]):
         return None

@@ -6,8 +6,7 @@ import hashlib
 import ipaddress
 import struct
 import uuid
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -16,12 +15,13 @@ import pyarrow as pa
 
 from udfs.capture.container import NO_TIME, Ints
 from udfs.capture.flows import Connection
+from udfs.capture.spool import Spool
 from udfs.keys import key, key_bytes
 from udfs.rpc.association import Association, Context
 from udfs.rpc.calls import AUTH_LEVEL_PRIVACY, NEVER, Calls, Flags, association, bind_level, spans
 from udfs.rpc.interfaces import BY_UUID, EPM, NDR, NDR64, PORT_ASKING, QM2QM, REMOTE_READ, Seen
 from udfs.rpc.pdu import FAULT, OBJECT_UUID, REQUEST
-from udfs.rpc.verification import without_trailers
+from udfs.rpc.verification import trailer_start, without_trailers
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
 CALLS_SCHEMA: Final = pa.schema(
@@ -69,9 +69,12 @@ CALLS_SCHEMA: Final = pa.schema(
 )
 OUTCOMES: Final = ("no_request", "damaged", "no_response", "fault", "encrypted", "unbound", "ok")
 _DAY_US: Final = 86_400_000_000
+_CONTEXT: Final = "context"  # column of rows that wait: connection and context id
+_NO_FIXED_LENGTH: Final = 512  # stubs longer than this are alike as evidence: no fixed layout is
 _MAX_EVIDENCE: Final = 4096  # different shapes of calls of one context; more tell nothing new
 
 Meaning = tuple[str | None, str | None]  # interface UUID and transfer syntax of a context without its bind
+Meanings = dict[tuple[int, int], Meaning]  # by connection and context id
 
 
 def four_tuple(connection: Connection) -> tuple[str, int, str, int]:
@@ -93,77 +96,70 @@ def times(values: Ints, valid: Flags) -> pa.Array:
     return pa.array(np.where(good, values // 1000, 0), pa.int64(), mask=~good).cast(TIMESTAMP)
 
 
-@dataclass(slots=True)
 class RowBuilder:
-    """Builds rows for one capture. ``assumed`` gives contexts without a bind a meaning; with ``only_assumed`` no other
-    call leaves (a second reading). What a context without a bind and without meaning shows is kept as evidence."""
+    """Builds the rows of one reading of a capture; ``only`` restricts it to some connections.
 
-    capture_id: str
-    assumed: dict[tuple[int, int], Meaning] = field(default_factory=dict)
-    only_assumed: bool = False
-    learnt: dict[tuple[bytes, int], set[str]] = field(default_factory=dict)
+    Calls of contexts without a bind wait, as rows, until all that was seen of the context is known (``evidence`` of its
+    association): ``provisional`` then gives them the meaning that was inferred, or drops them.
+    """
+
+    def __init__(self, only: set[int] | None = None) -> None:
+        self.capture_id = ""
+        self.learnt: dict[tuple[bytes, int], set[str]] = {}
+        self._only = only
+        self._waiting = Spool(CALLS_SCHEMA.append(pa.field(_CONTEXT, pa.int64())))
 
     def build(self, calls: Calls, connections: list[Connection]) -> pa.RecordBatch | None:
-        """Return the rows of the calls that are ours, or None if there are none."""
+        """Return the rows of calls whose interface is known to be ours, or None if there are none."""
         pdus, halves = calls.pdus, calls.halves
         if not len(calls.request):
             return None
         lead = np.where(calls.request >= 0, calls.request, calls.response)
         head = halves.first[lead]
-        owner = pdus.connection[head]
-        contexts = self._contexts(owner, pdus.context[head], pdus.place[head], connections)
-        ours = contexts.ours
-        if (contexts.unknown & ~self.only_assumed).any():
-            self._note_evidence(calls, np.nonzero(contexts.unknown)[0], owner, connections)
-        rows = np.nonzero(ours & (contexts.inferred if self.only_assumed else True))[0]
-        if not len(rows):
+        owner, context = pdus.connection[head], pdus.context[head]
+        contexts = _contexts(owner, context, pdus.place[head], connections)
+        if self._only is not None:
+            kept = np.isin(owner, sorted(self._only))
+            contexts.ours &= kept
+            contexts.unknown &= kept
+        unknown = np.nonzero(contexts.unknown)[0]
+        if len(unknown):
+            _note_evidence(calls, unknown, owner, context, connections)
+            rows = self._rows(calls, unknown, owner[unknown], contexts, connections)
+            column = pa.array(owner[unknown] << 17 | context[unknown])
+            self._waiting.add(pa.RecordBatch.from_arrays([*rows.columns, column], schema=self._waiting.schema))
+        ours = np.nonzero(contexts.ours)[0]
+        if not len(ours):
             return None
-        return self._rows(calls, rows, owner[rows], contexts, connections)
+        batch = self._rows(calls, ours, owner[ours], contexts, connections)
+        _count_calls(owner[ours], connections)
+        self._learn_ports(batch, owner[ours], connections)
+        return batch
 
-    def _contexts(self, owner: Ints, context: Ints, place: Ints, connections: list[Connection]) -> _Contexts:
-        """Resolve context ids, once for each context of each connection where it has one meaning only."""
-        pairs, inverse = np.unique(owner << 17 | context, return_inverse=True)
-        found = _Contexts(len(owner))
-        for number, pair in enumerate(pairs.tolist()):
-            connection, context_id = connections[pair >> 17], pair & 0x1FFFF
-            known = association(connection)
-            rows = np.nonzero(inverse == number)[0] if len(pairs) > 1 else np.arange(len(owner))
-            bound = known.contexts.get(context_id, [])
-            if len(bound) == 1 and bool((place[rows] >= bound[0].offset).all()):
-                found.set(rows, bound[0], known)
+    def provisional(self, meanings: Meanings, connections: list[Connection]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that waited for a meaning and got one."""
+        pairs = np.array(sorted(index << 17 | context for index, context in meanings), np.int64)
+        values = [meanings[pair >> 17, pair & 0x1FFFF] for pair in pairs.tolist()]
+        texts = {
+            "interface_uuid": pa.array([uuid_ for uuid_, _ in values], pa.string()),
+            "interface_name": pa.array([None if u is None else BY_UUID[u].name for u, _ in values], pa.string()),
+            "transfer_syntax": pa.array([syntax for _, syntax in values], pa.string()),
+        }
+        for batch in self._waiting.batches():
+            if not len(pairs):
+                return
+            context = batch.column(_CONTEXT).to_numpy()
+            place = np.minimum(np.searchsorted(pairs, context), len(pairs) - 1)
+            kept = pairs[place] == context
+            if not kept.any():
                 continue
-            for row in rows.tolist():
-                one = known.context(context_id, int(place[row]))
-                if one is not None:
-                    found.set(np.array([row]), one, known)
-                elif (connection.index, context_id) in self.assumed:
-                    found.assume(row, self.assumed[connection.index, context_id])
-                else:
-                    found.unknown[row] = not known.foreign
-        return found
-
-    def _note_evidence(self, calls: Calls, rows: Ints, owner: Ints, connections: list[Connection]) -> None:
-        for row in rows.tolist():
-            request, response = int(calls.request[row]), int(calls.response[row])
-            known = association(connections[int(owner[row])])
-            lead = request if request >= 0 else response
-            context_id = int(calls.pdus.context[calls.halves.first[lead]])
-            evidence = known.evidence.setdefault(context_id, set())
-            if request < 0 or len(evidence) >= _MAX_EVIDENCE:
-                continue
-            first = int(calls.halves.first[request])
-            opnum = int(calls.pdus.opnum[first])
-            asked = stub(calls, request, True)
-            answered = stub(calls, response, False)
-            sealed = int(calls.pdus.auth_level[first]) == AUTH_LEVEL_PRIVACY
-            evidence.add(
-                Seen(
-                    opnum,
-                    None if asked is None else len(asked),
-                    None if answered is None else len(answered),
-                    None if sealed else _suggested_syntax(opnum, asked, answered),
-                )
-            )
+            rows = batch.filter(pa.array(kept))
+            _count_calls(context[kept] >> 17, connections)
+            index = pa.array(place[kept])
+            columns = [
+                texts[name].take(index) if name in texts else rows.column(name) for name in CALLS_SCHEMA.names
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=CALLS_SCHEMA)
 
     def _rows(
         self, calls: Calls, rows: Ints, owner: Ints, contexts: _Contexts, connections: list[Connection]
@@ -254,9 +250,6 @@ class RowBuilder:
             ],
             schema=CALLS_SCHEMA,
         )
-        for index, count in zip(*np.unique(owner, return_counts=True), strict=True):
-            association(connections[int(index)]).calls += int(count)
-        self._learn_ports(batch, owner, connections)
         return batch
 
     def _object_uuids(self, calls: Calls, first: Ints) -> pa.Array:
@@ -291,6 +284,69 @@ class RowBuilder:
                     self.learnt.setdefault((address, port), set()).add(target)
 
 
+def _count_calls(owner: Ints, connections: list[Connection]) -> None:
+    for index, count in zip(*np.unique(owner, return_counts=True), strict=True):
+        association(connections[int(index)]).calls += int(count)
+
+
+def _contexts(owner: Ints, context: Ints, place: Ints, connections: list[Connection]) -> _Contexts:
+    """Resolve context ids, once for each context of each connection where it has one meaning only."""
+    pairs, inverse = np.unique(owner << 17 | context, return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    bounds = np.append(np.searchsorted(inverse[order], np.arange(len(pairs))), len(order))
+    found = _Contexts(len(owner))
+    for number, pair in enumerate(pairs.tolist()):
+        known = association(connections[pair >> 17])
+        rows = order[bounds[number] : bounds[number + 1]]
+        bound = known.contexts.get(pair & 0x1FFFF, [])
+        if not bound:
+            found.unknown[rows] = not known.foreign
+        elif len(bound) == 1 and bool((place[rows] >= bound[0].offset).all()):
+            found.set(rows, bound[0], known)
+        else:
+            for row in rows.tolist():
+                one = known.context(pair & 0x1FFFF, int(place[row]))
+                if one is None:
+                    found.unknown[row] = not known.foreign
+                else:
+                    found.set(np.array([row]), one, known)
+    return found
+
+
+def _note_evidence(calls: Calls, rows: Ints, owner: Ints, context: Ints, connections: list[Connection]) -> None:
+    """Keep what calls without a bind show, one of each shape: opnum and lengths, with the syntax its bytes suggest."""
+    pdus, halves = calls.pdus, calls.halves
+    request, response = calls.request[rows], calls.response[rows]
+    lead = np.where(request >= 0, request, response)
+
+    def size(half: Ints) -> Ints:
+        stubs = np.add.reduceat(pdus.stub_size, halves.first)
+        return np.where((half >= 0) & halves.whole[half], np.minimum(stubs[half], _NO_FIXED_LENGTH), -1)
+
+    shape = np.stack(
+        [owner[rows], context[rows], pdus.opnum[halves.first[lead]], pdus.ptype[halves.first[lead]], size(request),
+         size(response), pdus.ptype[halves.last[response]]]
+    )  # fmt: skip
+    _, examples = np.unique(shape, axis=1, return_index=True)
+    for example in examples.tolist():
+        known = association(connections[int(owner[rows[example]])])
+        evidence = known.evidence.setdefault(int(context[rows[example]]), set())
+        if len(evidence) >= _MAX_EVIDENCE:
+            continue
+        first = int(halves.first[lead[example]])
+        opnum = int(pdus.opnum[first]) if request[example] >= 0 else None
+        asked, answered = stub(calls, int(request[example]), True), stub(calls, int(response[example]), False)
+        sealed = int(pdus.auth_level[first]) == AUTH_LEVEL_PRIVACY
+        evidence.add(
+            Seen(
+                opnum,
+                None if asked is None else len(asked),
+                None if answered is None else len(answered),
+                None if sealed else _suggested_syntax(opnum, asked, answered),
+            )
+        )
+
+
 class _Texts:
     """A column of few different texts: indexes into a list, -1 for null."""
 
@@ -316,7 +372,6 @@ class _Contexts:
         self.interface, self.name, self.syntax = _Texts(size), _Texts(size), _Texts(size)
         self.bound = np.zeros(size, bool)
         self.ours = np.zeros(size, bool)
-        self.inferred = np.zeros(size, bool)
         self.unknown = np.zeros(size, bool)
         self.auth_type, self.auth_level = np.full(size, -1), np.full(size, -1)
 
@@ -332,14 +387,6 @@ class _Contexts:
         auth_type, auth_level = bind_level(known, context)
         if auth_type is not None and auth_level is not None:
             self.auth_type[rows], self.auth_level[rows] = auth_type, auth_level
-
-    def assume(self, row: int, meaning: Meaning) -> None:
-        rows = np.array([row])
-        self.ours[row] = self.inferred[row] = True
-        if meaning[0] is not None:
-            self.interface.set(rows, meaning[0])
-            self.name.set(rows, BY_UUID[meaning[0]].name)
-            self.syntax.set(rows, meaning[1])
 
 
 def _choose(values: Iterable[str], index: npt.NDArray[np.generic]) -> pa.Array:
@@ -421,12 +468,16 @@ def stub(calls: Calls, half: int, request: bool) -> bytes | None:
         return None
     if calls.pdus.ptype[calls.halves.last[half]] == FAULT:
         return None
-    column = stub_column(calls, np.array([half]), np.array([True]))
-    value: bytes = (without_trailers(column) if request else column)[0].as_py()
-    return value
+    pdus, parts = calls.pdus, []
+    for index in range(int(calls.halves.first[half]), int(calls.halves.last[half]) + 1):
+        low = int(pdus.stub_from[index])
+        parts.append(calls.fragment(index)[low : low + int(pdus.stub_size[index])])
+    value = b"".join(parts)
+    trailer = trailer_start(value) if request else None
+    return value if trailer is None else value[:trailer]
 
 
-def _suggested_syntax(opnum: int, request: bytes | None, response: bytes | None) -> str | None:
+def _suggested_syntax(opnum: int | None, request: bytes | None, response: bytes | None) -> str | None:
     """Return the transfer syntax that the bytes of a RemoteRead call suggest (little endian alone)."""
     if opnum in (2, 11) and request is not None and len(request) >= 44:
         if request[4] == request[0] and request[0]:
