@@ -16,13 +16,13 @@ Times are microseconds since the epoch, UTC.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from pipeline.associations import Association, Connection, associations
+from pipeline.timeline import Timeline
 from udfs.codes import (
     ACTION,
     MQ_ERROR_IO_TIMEOUT,
@@ -193,39 +193,6 @@ class Attempt:
                 self.end_hresult = call.hresult
 
 
-class _Index:
-    """Calls by key, in order of time; what belongs to an attempt is found by bisection."""
-
-    def __init__(self) -> None:
-        self._calls: defaultdict[Hashable, list[Call]] = defaultdict(list)
-        self._times: defaultdict[Hashable, list[int]] = defaultdict(list)
-
-    def add(self, key: Hashable, call: Call, at: int) -> None:
-        """Add a call at a time that is not before the last one added under the key."""
-        self._calls[key].append(call)
-        self._times[key].append(at)
-
-    def until(self, key: Hashable, at: int) -> list[Call]:
-        """Return the calls up to and at a time."""
-        if key not in self._calls:
-            return []
-        return self._calls[key][: bisect_right(self._times[key], at)]
-
-    def latest(self, key: Hashable, at: int) -> Call | None:
-        """Return the last call up to and at a time."""
-        if key not in self._calls:
-            return None
-        place = bisect_right(self._times[key], at)
-        return self._calls[key][place - 1] if place else None
-
-    def first_after(self, key: Hashable, at: int) -> Call | None:
-        """Return the first call after a time."""
-        if key not in self._calls:
-            return None
-        place = bisect_right(self._times[key], at)
-        return self._calls[key][place] if place < len(self._calls[key]) else None
-
-
 def receive_attempts(
     calls: Iterable[Call],
     connections: Iterable[Connection],
@@ -280,9 +247,9 @@ class _Server:
             found = self.association[call.connection_id] = Association(call.connection_id)
         return found
 
-    def _opens(self) -> tuple[_Index, _Index]:
+    def _opens(self) -> tuple[Timeline[Call], Timeline[Call]]:
         """Index queues opened by the handle returned, and all opens (readable or not) by association."""
-        opens, opened = _Index(), _Index()
+        opens, opened = Timeline[Call](), Timeline[Call]()
         for call in self.by_role["open"]:
             opened.add(self._of(call).name, call, call.at)
         answered = [c for c in self.by_role["open"] if c.context_handle and not c.refused and c.responded_at]
@@ -290,9 +257,9 @@ class _Server:
             opens.add((self._of(call).name, call.protocol, call.context_handle), call, call.responded_at or 0)
         return opens, opened
 
-    def _closes(self) -> tuple[_Index, _Index]:
+    def _closes(self) -> tuple[Timeline[Call], Timeline[Call]]:
         """Index accepted and unanswered closes by context handle, and those of qm2qm sessions by hQueue."""
-        closes, by_handle = _Index(), _Index()
+        closes, by_handle = Timeline[Call](), Timeline[Call]()
         for call in self.by_role["close"]:
             if call.refused or not call.context_handle or call.requested_at is None:
                 continue
@@ -323,7 +290,7 @@ class _Server:
     def _belonging(self, role: Role) -> dict[str, list[Call]]:
         """Give each End or rejection to the latest attempt before it that can hold a message, by the Start's key."""
         key_of = self._attempt_key if role == "end" else self._reject_key
-        holders = _Index()
+        holders = Timeline[Call]()
         for start in sorted(self.by_role["start"], key=lambda c: (self._held_from(c), c.call_key)):
             key = key_of(start)
             if key is not None and _can_hold(start):
@@ -343,7 +310,7 @@ class _Server:
 
     def _cancels(self) -> dict[str, list[Call]]:
         """Give each accepted CancelReceive to the latest attempt with its key that began before it."""
-        starts = _Index()
+        starts = Timeline[Call]()
         for start in self.by_role["start"]:
             key = self._cancel_key(start)
             if key is not None:

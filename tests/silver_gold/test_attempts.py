@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.associations import associations
 from pipeline.attempts import ROLES, Call, receive_attempts
-from schemas.gold import RECEIVE_ATTEMPTS
+from pipeline.summary import ATTEMPT_OUTCOMES
 from silver_gold.stories import (
     CANCELLED,
     CANCELLED_BY_CLIENT,
@@ -428,7 +428,7 @@ def test_whatever_happened_every_start_is_told_once_and_in_any_order_alike(happe
     shuffled = receive_attempts([calls[place] for place in order], connections[::-1], capture_ends_at=us(400))
     assert [facts(attempt) for attempt in shuffled] == [facts(attempt) for attempt in attempts]
     for attempt in attempts:
-        assert attempt.outcome in RECEIVE_ATTEMPTS.column("outcome").comment.split(", ")
+        assert attempt.outcome in ATTEMPT_OUTCOMES
         assert (attempt.confidence == "complete") == (not attempt.missing)
         assert attempt.start.call_key in attempt.evidence
         assert attempt.outcome != "in_flight" or "capture_ends" in attempt.missing

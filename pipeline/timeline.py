@@ -1,0 +1,43 @@
+"""Things that happened, by key and in order of time."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class Timeline(Generic[Item]):
+    """Things by key, in order of time; what was when is found by bisection."""
+
+    def __init__(self) -> None:
+        self._items: defaultdict[Hashable, list[Item]] = defaultdict(list)
+        self._times: defaultdict[Hashable, list[int]] = defaultdict(list)
+
+    def add(self, key: Hashable, item: Item, at: int) -> None:
+        """Add a thing at a time that is not before the last one added under the key."""
+        self._items[key].append(item)
+        self._times[key].append(at)
+
+    def until(self, key: Hashable, at: int) -> list[Item]:
+        """Return the things up to and at a time."""
+        if key not in self._items:
+            return []
+        return self._items[key][: bisect_right(self._times[key], at)]
+
+    def latest(self, key: Hashable, at: int) -> Item | None:
+        """Return the last thing up to and at a time."""
+        if key not in self._items:
+            return None
+        place = bisect_right(self._times[key], at)
+        return self._items[key][place - 1] if place else None
+
+    def first_after(self, key: Hashable, at: int) -> Item | None:
+        """Return the first thing after a time."""
+        if key not in self._items:
+            return None
+        place = bisect_right(self._times[key], at)
+        return self._items[key][place] if place < len(self._items[key]) else None
