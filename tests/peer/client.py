@@ -15,7 +15,7 @@ from peer.pdu import NDR, NDR64, Auth, Flag, Pdu, PduType, Syntax
 from peer.security import NTLM_TYPE, PACKET, Account, NtlmClient, Session
 
 
-class RpcFault(Exception):
+class RpcFault(Exception):  # noqa: N818 - an answer, not a mistake
     """The server answered with a fault."""
 
     def __init__(self, status: int) -> None:
@@ -23,7 +23,7 @@ class RpcFault(Exception):
         self.status = status
 
 
-class BindRefused(Exception):
+class BindRefused(Exception):  # noqa: N818 - an answer, not a mistake
     """bind_nak, or no accepted context."""
 
 
@@ -138,7 +138,7 @@ class Client:
 
     # Calls
 
-    async def send(self, name: str, object_uuid: uuid.UUID | None = None, **args: Any) -> tuple[int, Pending]:
+    async def send(self, name: str, object_uuid: Any = None, **args: Any) -> tuple[int, Pending]:
         """Send a request; the call id, and the pending call to await."""
         method = BY_NAME[name]
         context, transfer = self.contexts[method.interface]
@@ -180,7 +180,7 @@ class Client:
                 if last:
                     return call_id
 
-    async def call(self, name: str, object_uuid: uuid.UUID | None = None, **args: Any) -> dict[str, Any]:
+    async def call(self, name: str, object_uuid: Any = None, **args: Any) -> dict[str, Any]:
         """One call to its end; RpcFault when the server faults."""
         _, pending = await self.send(name, object_uuid, **args)
         return await asyncio.wait_for(pending.future, 60)

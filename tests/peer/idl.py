@@ -1,5 +1,7 @@
 """The shared types of the MSMQ interfaces: QUEUE_FORMAT, PROPVARIANT, descriptors (fact sheet section 3.1)."""
 
+# ruff: noqa: ARG002 - every codec has the same methods
+
 from __future__ import annotations
 
 from dataclasses import dataclass

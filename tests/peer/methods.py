@@ -23,9 +23,9 @@ from peer.ndr import (
     Pointer,
     Ranged,
     Reader,
-    Struct,
     StubError,
     Writer,
+    setter,
 )
 from peer.pdu import Syntax
 
@@ -91,7 +91,7 @@ class Method:
         r = Reader(stub, ndr64=ndr64, order=order)
         values: dict[str, Any] = {}
         for name, codec in fields:
-            r.construct(codec, lambda got, name=name: values.__setitem__(name, got))
+            r.construct(codec, setter(values, name))
         if len(stub) - r.at > 3:  # up to 3 octets of padding in front of a verification trailer
             raise StubError(f"{len(stub) - r.at} octets left over")
         return values
@@ -168,7 +168,7 @@ class TowerArray(Codec):
         towers: list[Any] = [None] * min(actual, len(r.data))
         put((limit, towers))
         for index in range(len(towers)):
-            Pointer(TowerPointee()).read(r, lambda got, index=index: towers.__setitem__(index, got))
+            Pointer(TowerPointee()).read(r, setter(towers, index))
 
 
 def _m(interface: Syntax, *rows: tuple[int, str, Fields, Fields, bool]) -> list[Method]:

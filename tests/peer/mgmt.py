@@ -1,5 +1,7 @@
 """qmmgmt, the endpoint mapper and the runtime's own management interface ([MS-MQMR] 3.1.4, [C706]; 1.9, 4.8)."""
 
+# ruff: noqa: ARG002 - every handler has the same parameters
+
 from __future__ import annotations
 
 import socket

@@ -4,6 +4,8 @@ A codec writes a Python value and reads it back: structures are dictionaries, co
 context handles the 20 octets as they travel in little endian. Rules N1..N22 are named where they bite.
 """
 
+# ruff: noqa: ARG002 - every codec has the same methods
+
 from __future__ import annotations
 
 import struct

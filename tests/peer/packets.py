@@ -83,7 +83,9 @@ class Message:
         label = len(self.label) + 1 if self.label else 0
         out = struct.pack("<BBH", self.acknowledge, label, self.message_class) + self.correlation
         size = len(self.body)
-        return out + struct.pack("<IIIIIIII", self.body_type, self.application, size, size, 0, 0, 0, len(self.extension))
+        return out + struct.pack(
+            "<IIIIIIII", self.body_type, self.application, size, size, 0, 0, 0, len(self.extension)
+        )
 
     def head(self, *, origin: bytes | None, size: int, absolute: bool) -> bytes:
         """Everything in front of the body."""
@@ -126,6 +128,9 @@ class Message:
 
 def sid(*authorities: int) -> bytes:
     """A SID S-1-5-... (message-packets.md section 0)."""
-    return struct.pack("<BB", 1, len(authorities)) + bytes(5) + b"\x05" + struct.pack(
-        f"<{len(authorities)}I", *authorities
+    return (
+        struct.pack("<BB", 1, len(authorities))
+        + bytes(5)
+        + b"\x05"
+        + struct.pack(f"<{len(authorities)}I", *authorities)
     )

@@ -125,8 +125,10 @@ def header(pdu: Pdu, rest: int) -> bytes:
     """The 16 octets in front of `rest` octets of body and trailer."""
     drep = DREP_LITTLE if pdu.order == "<" else DREP_BIG
     auth_length = len(pdu.auth.token) if pdu.auth else 0
-    return struct.pack("BBBB", 5, 0, pdu.type, pdu.flags) + drep + struct.pack(
-        pdu.order + "HHI", HEADER + rest, auth_length, pdu.call_id
+    return (
+        struct.pack("BBBB", 5, 0, pdu.type, pdu.flags)
+        + drep
+        + struct.pack(pdu.order + "HHI", HEADER + rest, auth_length, pdu.call_id)
     )
 
 

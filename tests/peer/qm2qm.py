@@ -1,5 +1,7 @@
 """qm2qm and the qmcomm calls that open its handles ([MS-MQQP] 3.1.4, [MS-MQMP]; fact sheet 3.2, 3.5, 4.2)."""
 
+# ruff: noqa: ARG002 - every handler has the same parameters
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -210,9 +212,12 @@ class Qm2Qm:
         cursor = opened.cursors.get(desc["hCursor"]) if opened else None
         error = 0
         valid = LOOKUPS if lookup is not None else (RECEIVE, PEEK_CURRENT, PEEK_NEXT)
-        if opened is None or action not in valid or (lookup is None and desc["dwQueue"] != number):
-            error = INVALID_PARAMETER
-        elif lookup is not None and (desc["ulTimeout"] or desc["hCursor"]):
+        if (
+            opened is None
+            or action not in valid
+            or (lookup is None and desc["dwQueue"] != number)
+            or (lookup is not None and (desc["ulTimeout"] or desc["hCursor"]))
+        ):
             error = INVALID_PARAMETER
         elif (action == PEEK_NEXT and not desc["hCursor"]) or (desc["hCursor"] and cursor is None):
             error = STATUS_INVALID_PARAMETER

@@ -32,7 +32,7 @@ def is_receive(action: int) -> bool:
     return action == RECEIVE or action in LOOKUP_RECEIVE
 
 
-class Failed(Exception):
+class Failed(Exception):  # noqa: N818 - an answer, not a mistake
     """The read ends with this HRESULT."""
 
     def __init__(self, hresult: int) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from peer import scenarios, scenarios2
+from peer import scenarios_edges, scenarios_reading
 from peer.netns import Tcpdump, Wire
 from peer.server import ServerThread, standard_manager
 from peer.world import World
@@ -42,16 +42,16 @@ class Sample:
 
 
 SAMPLES = (
-    Sample("01-remoteread-ndr", scenarios.remoteread_ndr),
-    Sample("02-remoteread-ndr64-multiplexed", scenarios.remoteread_ndr64, nanoseconds=True),
-    Sample("03-qm2qm-dependent-client", scenarios.dependent_client),
-    Sample("04-qmmgmt", scenarios.management, "pcapng", nanoseconds=True),
-    Sample("05-sealed-ntlm", scenarios.sealed),
-    Sample("06-mid-stream", scenarios2.mid_stream, late=True),
-    Sample("07-faults-cancels-groups", scenarios2.faults),
-    Sample("08-endpoint-mapper", scenarios2.endpoint_mapper),
-    Sample("09-transactions-and-moves", scenarios2.transactions, "pcapng"),
-    Sample("10-many-clients", scenarios2.many_clients, "pcap.gz", nanoseconds=True),
+    Sample("01-remoteread-ndr", scenarios_reading.remoteread_ndr),
+    Sample("02-remoteread-ndr64-multiplexed", scenarios_reading.remoteread_ndr64, nanoseconds=True),
+    Sample("03-qm2qm-dependent-client", scenarios_reading.dependent_client),
+    Sample("04-qmmgmt", scenarios_reading.management, "pcapng", nanoseconds=True),
+    Sample("05-sealed-ntlm", scenarios_reading.sealed),
+    Sample("06-mid-stream", scenarios_edges.mid_stream, late=True),
+    Sample("07-faults-cancels-groups", scenarios_edges.faults),
+    Sample("08-endpoint-mapper", scenarios_edges.endpoint_mapper),
+    Sample("09-transactions-and-moves", scenarios_edges.transactions, "pcapng"),
+    Sample("10-many-clients", scenarios_edges.many_clients, "pcap.gz", nanoseconds=True),
 )
 
 
@@ -125,7 +125,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help="only samples whose name begins with one of these")
     options = parser.parse_args(argv)
     if lacking := missing_programs():
-        print(f"peer.record: needs {', '.join(lacking)} (packages iproute2, tcpdump, wireshark-common)", file=sys.stderr)
+        print(
+            f"peer.record: needs {', '.join(lacking)} (packages iproute2, tcpdump, wireshark-common)", file=sys.stderr
+        )
         return 2
     options.out.mkdir(parents=True, exist_ok=True)
     try:

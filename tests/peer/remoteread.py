@@ -1,5 +1,7 @@
 """RemoteRead, the server's side ([MS-MQRR] 3.1.4; fact sheet 3.3, 4.3)."""
 
+# ruff: noqa: ARG002 - every handler has the same parameters
+
 from __future__ import annotations
 
 from typing import Any
@@ -111,7 +113,7 @@ class RemoteRead:
         if action not in ACTIONS or (action in LOOKUPS) != bool(lookup):
             return False
         if action in LOOKUPS:
-            return args["ulTimeout"] == 0 and args["hCursor"] == 0
+            return not args["ulTimeout"] and not args["hCursor"]
         return bool(args["hCursor"]) or action != PEEK_NEXT
 
     async def start_receive(self, call: Call, args: dict[str, Any]) -> dict[str, Any]:
@@ -237,5 +239,3 @@ class RemoteRead:
         stored.message.moves += 1
         target.queue.put(stored.message, lookup_id=stored.lookup_id)
         return {"return": 0}
-
-

@@ -24,7 +24,7 @@ OPNUM_RANGE, UNKNOWN_INTERFACE, UNSPECIFIED, ACCESS_DENIED = 0x1C010002, 0x1C010
 MAX_REQUEST = 4 << 20  # [C706] leaves it open, Windows refuses larger stubs (1.6)
 
 
-class Fault(Exception):
+class Fault(Exception):  # noqa: N818 - an answer, not a mistake
     """Answer the call with this fault status."""
 
     def __init__(self, status: int, *, executed: bool = True) -> None:
@@ -82,8 +82,6 @@ class Call:
     sealed_stub: bytearray = field(default_factory=bytearray)
     method: Method | None = None
     task: asyncio.Task[None] | None = None
-    running: bool = False
-    stopped: str = ""  # why, when that was before the task ran
     cancels: int = 0
 
     def handle(self, raw: bytes, interface: Syntax, kind: type | None = None) -> Handle:
@@ -170,6 +168,7 @@ class Connection:
 
     async def end(self) -> None:
         """The connection is gone: waiting calls stop, the last one of a group runs its handles down."""
+        await asyncio.sleep(0)  # a call whose task has not begun yet begins, and knows what it was asked
         pending = [call.task for call in self.calls.values() if call.task and not call.task.done()]
         for task in pending:
             task.cancel("connection")
@@ -193,7 +192,7 @@ class Connection:
             case other:
                 raise wire.ProtocolError(f"PDU type {other} from a client")
 
-    # Binding (1.7)
+    # -- binding, section 1.7
 
     async def bind(self, pdu: Pdu) -> None:
         asked = wire.Bind.unpack(pdu.body, pdu.order)
@@ -279,7 +278,7 @@ class Connection:
         except AuthError:
             self.principal = None
 
-    # Requests (1.6)
+    # -- requests, section 1.6
 
     async def request(self, raw: bytes, pdu: Pdu) -> None:
         fixed = 24 if pdu.flags & Flag.OBJECT else 8
@@ -338,10 +337,7 @@ class Connection:
         cut = len(call.stub) - len(half.plain)
         half.wire = bytes(call.sealed_stub) if call.truth.sealed else half.plain
         half.complete = True
-        call.running = True
         try:
-            if call.stopped:
-                raise asyncio.CancelledError(call.stopped)
             async with contextlib.AsyncExitStack() as stack:
                 if not self.multiplexed:
                     await stack.enter_async_context(self.turn)
@@ -390,10 +386,8 @@ class Connection:
         else:
             call.truth.orphaned = True
             reason = "orphan"
-        if call.running:
-            call.task.cancel(reason)
-        else:
-            call.stopped = reason
+        # Soon, not now: a task that has not begun yet would end without an answer.
+        asyncio.get_running_loop().call_soon(call.task.cancel, reason)
 
     # Answers
 
@@ -403,6 +397,8 @@ class Connection:
 
     async def respond(self, call: Call, stub: bytes) -> None:
         """Send the stub in fragments of at most what the client takes; other answers may come in between."""
+        if call.truth.orphaned:
+            return
         room = self.max_xmit - 24 - (24 if self.protected else 0)
         room -= room % 16
         half = call.truth.response
@@ -432,6 +428,8 @@ class Connection:
             await asyncio.sleep(0)  # a chance for another call's fragments
 
     async def fault(self, call: Call, status: int, *, executed: bool = True) -> None:
+        if call.truth.orphaned:
+            return
         flags = wire.WHOLE | (0 if executed else Flag.DID_NOT_EXECUTE)
         call.truth.fault = status
         call.truth.response.fragments = 1

@@ -110,7 +110,7 @@ class NtlmServer:
         at = 48
         message = b"NTLMSSP\x00" + struct.pack("<IHHII", 2, len(name), len(name), at, self.flags) + self.challenge
         message += bytes(8) + struct.pack("<HHI", len(info), len(info), at + len(name))
-        return message + name + info
+        return bytes(message + name + info)
 
     def accept(self, token: bytes) -> tuple[str, Session]:
         """The principal and its session; AuthError when the answer to the challenge is wrong."""
@@ -152,4 +152,4 @@ class NtlmClient:
         answer, key = ntlm.getNTLMSSPType3(
             self._negotiate, challenge, self.account.user, self.account.password, self.account.domain
         )
-        return answer.getData(), Session(int(answer["flags"]), key, server=False)
+        return bytes(answer.getData()), Session(int(answer["flags"]), key, server=False)

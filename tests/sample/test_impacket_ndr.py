@@ -13,6 +13,7 @@ from impacket.dcerpc.v5.ndr import (
     NDRUniConformantArray,
     NDRUniConformantVaryingArray,
 )
+
 from peer.methods import BY_NAME
 
 CONTEXT = bytes(4) + uuid.uuid4().bytes

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import itertools
 
 import pytest
+
 from peer.client import NDR, NDR64, BindRefused, Client, RpcFault
 from peer.methods import QM2QM, QMCOMM, QMMGMT, REMOTEREAD
 from peer.queues import PEEK_CURRENT
@@ -123,7 +125,9 @@ def test_answers_come_out_of_order_and_only_with_multiplexing(server):
             await rpc.bind(REMOTEREAD)
             reader = await Reader(rpc).open(EMPTY, access=0x20)
             done = []
-            sent = [await rpc.send("R_StartReceive", **reader.start_arguments(PEEK_CURRENT, timeout=t)) for t in (300, 50)]
+            sent = [
+                await rpc.send("R_StartReceive", **reader.start_arguments(PEEK_CURRENT, timeout=t)) for t in (300, 50)
+            ]
             for name, (_, pending) in zip("ab", sent, strict=True):
                 pending.future.add_done_callback(lambda _, name=name: done.append(name))
             await asyncio.gather(*(pending.future for _, pending in sent))
@@ -148,11 +152,13 @@ def test_fragments_of_several_answers_interleave(server):
             reader = await Reader(rpc).open(EMPTY)
             sent = [await rpc.send("R_StartReceive", **reader.start_arguments(timeout=5000)) for _ in range(2)]
             await asyncio.sleep(0.1)
-            server.do(lambda manager: [manager.queues["srv1\\private$\\empty"].put(m) for m in messages(2, sizes=(99_000,))])
+            server.do(
+                lambda manager: [manager.queues["srv1\\private$\\empty"].put(m) for m in messages(2, sizes=(99_000,))]
+            )
             await asyncio.gather(*(pending.future for _, pending in sent))
 
     asyncio.run(play())
-    changes = sum(a != b for a, b in zip(seen, seen[1:], strict=False))
+    changes = sum(a != b for a, b in itertools.pairwise(seen))
     assert changes > 10
 
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from peer.methods import BY_NAME
 
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from udfs.capture.reader import read_capture
 
 SAMPLES = Path(__file__).parents[2] / "data" / "sample"
@@ -122,7 +123,7 @@ def _by_sight(calls):
 def test_calls_are_those_that_were_made(sample):
     truth, tables = sample
     expected = _by_sight(_expected(truth))
-    rows = [row for row in tables["rpc_calls"].to_pylist()]
+    rows = tables["rpc_calls"].to_pylist()
     seen = [row for row in rows if row["outcome"] != "no_request"]
     late = [row for row in rows if row["outcome"] == "no_request"]
     actual = {}

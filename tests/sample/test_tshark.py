@@ -15,7 +15,9 @@ pytestmark = pytest.mark.tool("tshark")
 
 
 def tshark(path, *arguments):
-    done = subprocess.run(["tshark", "-n", "-r", str(path), *AS_RPC, *arguments], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["tshark", "-n", "-r", str(path), *AS_RPC, *arguments], capture_output=True, text=True, check=True
+    )
     return done.stdout.splitlines()
 
 

@@ -1,15 +1,17 @@
-"""What the recorded clients do: the first five scenarios, each in the order of its comments and of data/sample/README."""
+"""What the recorded clients do: the first five scenarios, in the order data/sample/README.md tells."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable
+from typing import Any
 
-from peer.client import NDR, NDR64, RpcFault
+from peer.client import NDR, NDR64, Client, RpcFault
 from peer.idl import MULTICAST, VT_NULL, QueueFormat, Variant
 from peer.methods import QM2QM, QMCOMM, QMMGMT, REMOTEREAD
 from peer.mgmt import machine_object, queue_object, session_object
-from peer.queues import LOOKUP_PEEK, LOOKUP_RECEIVE, PEEK_CURRENT, PEEK_NEXT, RECEIVE
+from peer.queues import LOOKUP_PEEK, LOOKUP_RECEIVE, PEEK_CURRENT, PEEK_NEXT, RECEIVE, Queue
 from peer.reading import ACK, NACK, Dependent, Reader, open_arguments
 from peer.security import CONNECT, INTEGRITY, PACKET, PRIVACY, Account
 from peer.server import ACCOUNT, messages
@@ -21,7 +23,7 @@ EMPTY = "OS:srv1\\private$\\empty"
 LEDGER = "TCP:10.77.0.1\\private$\\ledger"
 
 
-async def expect_fault(status: int, awaitable) -> None:  # type: ignore[no-untyped-def]
+async def expect_fault(status: int, awaitable: Awaitable[Any]) -> None:
     """The call must end in this fault."""
     try:
         await awaitable
@@ -113,7 +115,7 @@ async def remoteread_ndr(world: World) -> None:
         check(await reader.close())
 
 
-def _remove_locked(queue) -> None:  # type: ignore[no-untyped-def]
+def _remove_locked(queue: Queue) -> None:
     for stored in list(queue.messages):
         if stored.state == "locked":
             queue.remove(stored)
@@ -149,7 +151,9 @@ async def remoteread_ndr64(world: World) -> None:
                 check(answer["return"])
         # four receives wait on one connection; messages arrive one after the other
         empty = await Reader(second).open(EMPTY)
-        waiting = [await second.send("R_StartReceive", **empty.start_arguments(timeout=4000 - 900 * n)) for n in range(4)]
+        waiting = [
+            await second.send("R_StartReceive", **empty.start_arguments(timeout=4000 - 900 * n)) for n in range(4)
+        ]
         peek = await second.send("R_StartReceive", **empty.start_arguments(PEEK_CURRENT, timeout=4000))
         await asyncio.sleep(0.2)
         await world.put("private$\\empty", *messages(2, sizes=(1000, 20_000), start=950))
@@ -192,7 +196,9 @@ async def dependent_client(world: World) -> None:
             seen = await queue.start2(PEEK_NEXT, cursor=cursor)
             check((await queue.start2(PEEK_NEXT))["return"], 0xC000000D)
             check((await support.call("RemoteQMCloseCursor", hQueue=queue.handle, hCursor=cursor))["return"])
-            check((await support.call("RemoteQMCloseCursor", hQueue=queue.handle, hCursor=cursor))["return"], 0xC00E0007)
+            check(
+                (await support.call("RemoteQMCloseCursor", hQueue=queue.handle, hCursor=cursor))["return"], 0xC00E0007
+            )
             lookup = seen["lpRemoteReadDesc2"]["SequentialId"]
             check((await queue.lookup(LOOKUP_PEEK[0], lookup))["return"])
             check((await queue.lookup(LOOKUP_PEEK[1], 0))["return"])
@@ -232,7 +238,7 @@ async def dependent_client(world: World) -> None:
 async def management(world: World) -> None:
     """An administrator asks the machine and its queues, and pauses an outgoing one."""
 
-    async def info(rpc, target, *ids):  # type: ignore[no-untyped-def]
+    async def info(rpc: Client, target: dict[str, Any], *ids: int) -> dict[str, Any]:
         empty = [Variant(VT_NULL) for _ in ids]
         return await rpc.call("R_QMMgmtGetInfo", pObjectFormat=target, cp=len(ids), aProp=list(ids), apVar=empty)
 
@@ -250,8 +256,8 @@ async def management(world: World) -> None:
         await expect_fault(0x000006F7, info(rpc, machine_object(), *([1] * 129)))
         await other.bind(QMMGMT)
 
-        async def act(target, word):  # type: ignore[no-untyped-def]
-            return (await other.call("R_QMMgmtAction", pObjectFormat=target, lpwszAction=word))["return"]
+        async def act(target: dict[str, Any], word: str) -> int:
+            return int((await other.call("R_QMMgmtAction", pObjectFormat=target, lpwszAction=word))["return"])
 
         for word in ("PAUSE", "RESUME"):
             check(await act(queue_object(far), word))
@@ -290,7 +296,9 @@ async def sealed(world: World) -> None:
             reader = await Reader(rpc).open(LARGE)
             check((await reader.receive(NACK))["return"])
             empty = await Reader(rpc).open(EMPTY, access=0x20)
-            waits = [await rpc.send("R_StartReceive", **empty.start_arguments(PEEK_CURRENT, timeout=t)) for t in (300, 100)]
+            waits = [
+                await rpc.send("R_StartReceive", **empty.start_arguments(PEEK_CURRENT, timeout=t)) for t in (300, 100)
+            ]
             for _, pending in waits:
                 check((await pending.future)["return"], 0xC00E001B)
             await expect_fault(0xC00E0003, rpc.call("R_OpenQueue", **open_arguments("OS:srv1\\private$\\nowhere")))

@@ -6,16 +6,17 @@ import asyncio
 import contextlib
 import random
 import uuid
+from typing import Any
 
 from peer.client import NDR, NDR64, BindRefused
+from peer.idl import VT_NULL, QueueFormat, Variant
 from peer.methods import EPM, QM2QM, QMCOMM, QMMGMT, REMOTEREAD, RPC_MGMT
 from peer.mgmt import machine_object, tower, tower_port
-from peer.idl import VT_NULL, QueueFormat, Variant
 from peer.ndr import NULL_HANDLE
 from peer.pdu import Syntax
 from peer.queues import PEEK_CURRENT, RECEIVE
 from peer.reading import ACK, NACK, Dependent, Reader, open_arguments
-from peer.scenarios import EMPTY, LARGE, LEDGER, ORDERS, check, expect_fault
+from peer.scenarios_reading import EMPTY, LARGE, LEDGER, ORDERS, check, expect_fault
 from peer.server import messages
 from peer.world import World
 
@@ -110,7 +111,7 @@ async def faults(world: World) -> None:
         async with world.client(source=1, group=one.group) as two:
             await two.bind(REMOTEREAD)
             reader = await Reader(one).open(ORDERS)
-            request, answer = await reader.start()
+            request, _ = await reader.start()
             shared = Reader(two, reader.context, 100)
             check((await shared.start(PEEK_CURRENT))[1]["return"])
             one.abort()
@@ -162,10 +163,10 @@ async def transactions(world: World) -> None:
         args = {"pTransactionId": UNIT, "cbPropagationToken": len(token), "pbPropagationToken": token,
                 "pQueueFormat": QueueFormat.direct(LEDGER)}  # fmt: skip
 
-        async def start(unit: bytes, action: int = RECEIVE):  # type: ignore[no-untyped-def]
+        async def start(unit: bytes, action: int = RECEIVE) -> tuple[int, dict[str, Any]]:
             call = reader.start_arguments(action)
             answer = await rpc.call("R_StartTransactionalReceive", **call, pTransactionId=unit)
-            return call["dwRequestId"], answer
+            return int(call["dwRequestId"]), answer
 
         async def end(request: int, ack: int) -> int:
             call = {"phContext": reader.context, "dwAck": ack, "dwRequestId": request}
@@ -212,7 +213,10 @@ async def many_clients(world: World) -> None:
     await world.put("private$\\orders", *messages(60, sizes=(150, 2500, 12_000, 40_000), start=1000))
 
     async def remote(index: int) -> None:
-        options = {"fragment": rng.choice((1432, 2048, 4280, 5840)), "order": ">" if index % 5 == 4 else "<"}
+        options: dict[str, Any] = {
+            "fragment": rng.choice((1432, 2048, 4280, 5840)),
+            "order": ">" if index % 5 == 4 else "<",
+        }
         async with world.client(source=index % 3, **options) as rpc:
             await rpc.bind(REMOTEREAD, (NDR, NDR64) if index % 2 and index % 5 != 4 else (NDR,))
             reader = await Reader(rpc).open(ORDERS)

@@ -1,0 +1,36 @@
+"""Recording anew makes the same calls again (needs the right to make network namespaces)."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from peer.record import main
+
+ROOT = Path(__file__).parents[2]
+
+
+def _calls(path):
+    keys = ("call_id", "interface", "opnum", "syntax", "outcome", "fault_status", "request_fragments")
+    return [tuple(call[key] for key in keys) for call in json.loads(path.read_text())["calls"]]
+
+
+@pytest.mark.network_namespace
+@pytest.mark.tool("ip", "tcpdump", "editcap")
+@pytest.mark.parametrize("name", ["04-qmmgmt", "07-faults-cancels-groups", "08-endpoint-mapper"])
+def test_a_sample_recorded_anew_makes_the_same_calls(tmp_path, name):
+    assert main(["--out", str(tmp_path), name]) == 0
+    truth = f"{name}.truth.json"
+    assert _calls(tmp_path / truth) == _calls(ROOT / "data" / "sample" / truth)
+    capture = tmp_path / json.loads((tmp_path / truth).read_text())["capture"]
+    assert capture.stat().st_size > 1000
+
+
+def test_the_server_says_what_it_offers():
+    environment = {"PYTHONPATH": str(ROOT / "tests")}
+    command = [sys.executable, "-m", "peer.server", "--help"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    for option in ("--host", "--port", "--qm2qm-port", "--epm-port"):
+        assert option in done.stdout
