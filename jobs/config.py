@@ -291,6 +291,7 @@ def _choices(allowed: Sequence[str], raw: object, place: str) -> tuple[str, ...]
 
 
 DURATION_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+LONGEST_S = 100 * 366 * 86400  # a century: times of packets plus a duration stay dates
 SIZE_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
@@ -298,10 +299,10 @@ def _duration(raw: object, place: str) -> timedelta:
     found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d)", raw) if isinstance(raw, str) else None
     if not found:
         raise ConfigError(f"{place}: expected a duration like 500ms, 60s, 15m, 12h or 7d, not {raw!r}")
-    try:
-        return timedelta(seconds=float(found[1]) * DURATION_UNITS[found[2]])
-    except OverflowError as error:
-        raise ConfigError(f"{place}: {raw} is too long a time") from error
+    seconds = float(found[1]) * DURATION_UNITS[found[2]]
+    if seconds > LONGEST_S:
+        raise ConfigError(f"{place}: {raw} is too long a time")
+    return timedelta(seconds=seconds)
 
 
 def _size(raw: object, place: str) -> Size:

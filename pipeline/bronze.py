@@ -21,10 +21,10 @@ from pyspark.sql import functions as F
 from pipeline.capture_source import read_captures
 from pipeline.lake import Lake
 from pipeline.listing import Listed
-from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_BINDS, RPC_CALLS
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.table import RUN_ID, Table, literal
 
-SIDE_TABLES: Final = (CONNECTIONS, RPC_BINDS, QUARANTINE, CAPTURE_FILES)  # the ledger is last
+SIDE_TABLES: Final = (CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # the ledger is last
 BRONZE: Final = (RPC_CALLS, *SIDE_TABLES)
 Say = Callable[[str], None]
 
@@ -145,7 +145,7 @@ def _replaced(lake: Lake, fresh: list[Listed]) -> None:
     ids = ", ".join(literal(row[0]) for row in rows)
     gone = f"capture_id IN ({ids})"
     keys = lake.read(RPC_CALLS).where(gone).select("connection_id").distinct().collect()
-    for table in (RPC_CALLS, RPC_BINDS, QUARANTINE, CAPTURE_FILES):
+    for table in (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES):
         if lake.exists(table):
             lake.spark.sql(f"DELETE FROM {lake.sql_name(table)} WHERE {gone}")  # noqa: S608
     if keys and lake.exists(CONNECTIONS):

@@ -172,6 +172,11 @@ RPC_CALLS = Table(
         Column("observations", INT, "captures with any byte of its request or of its response, the larger number"),
         Column("opened_by", STRING, "principal of the handshake whose key opened the stubs; null unless one did"),
         Column("closed_reason", STRING, "why they stayed closed: no_handshake, no_key, sequence_lost, bad_signature"),
+        Column(
+            "response_byte_order",
+            STRING,
+            "little or big: integers of the response, which is in its sender's own order; null when not seen",
+        ),
         *closing_columns("bronze", "the first of the row's times that is known, request_at first"),
     ),
 )
@@ -198,4 +203,34 @@ QUARANTINE = Table(
     ),
 )
 
-TABLES = (CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS, QUARANTINE)
+PENDING = Table(
+    "bronze",
+    "pending",
+    "One row per thing that a capture could not finish alone: what other captures need to finish it.",
+    key=("pending_key",),
+    dated_by=("since",),
+    columns=(
+        Column("pending_key", STRING, "key of the kind, the connection or call, the capture and the position"),
+        Column(
+            "kind",
+            STRING,
+            "head, tail: bytes of a PDU that the capture's beginning or end cut; half: a call whose other half, or a "
+            "part of it, was not seen; context: a presentation context whose bind was not seen",
+        ),
+        Column("capture_id", STRING, "bronze.capture_files"),
+        Column("connection_id", STRING, "bronze.connections"),
+        *FOUR_TUPLE,
+        Column("from_client", BOOLEAN, "whether the bytes, or the half that was seen, are the client's"),
+        Column("sequence", BIGINT, "TCP sequence number of the first byte of data; null for half and context"),
+        Column("data", BINARY, "the bytes at the edge, at most 65535; null for half and context"),
+        Column("call_key", STRING, "bronze.rpc_calls, the row that the other half will replace; null but for half"),
+        Column("call_id", BIGINT, "call id of the PDUs; null but for half"),
+        Column("context_id", INT, "presentation context id; null for head and tail"),
+        Column("packet_number", BIGINT, "packet of the first byte, from 1; null for context"),
+        Column("byte_offset", BIGINT, "of the first byte in the decompressed capture, bytes; null for context"),
+        Column("since", TIMESTAMP, "time of that packet, UTC; of context the connection's first packet"),
+        *closing_columns("bronze", "since"),
+    ),
+)
+
+TABLES = (CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS, QUARANTINE, PENDING)

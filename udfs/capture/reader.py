@@ -29,12 +29,15 @@ from udfs.capture.tables import (
     CAPTURE_FILES_SCHEMA,
     CONNECTIONS_SCHEMA,
     PDUS_SCHEMA,
+    PENDING_SCHEMA,
     QUARANTINE_SCHEMA,
     bind_rows,
     capture_row,
     connection_rows,
     pdu_batch,
+    pending_rows,
     quarantine_rows,
+    unfinished_calls,
 )
 from udfs.capture.tracker import Tracker
 from udfs.rpc.association import Association
@@ -50,6 +53,7 @@ SCHEMAS: Final = {
     "connections": CONNECTIONS_SCHEMA,
     "rpc_binds": BINDS_SCHEMA,
     "quarantine": QUARANTINE_SCHEMA,
+    "pending": PENDING_SCHEMA,
     "capture_files": CAPTURE_FILES_SCHEMA,
     "pdus": PDUS_SCHEMA,
 }
@@ -82,6 +86,7 @@ class Reading:
     error: tuple[str, str] | None = None
     learnt: dict[tuple[bytes, int], set[str]] = field(default_factory=dict)
     meanings: Meanings = field(default_factory=dict)
+    last: list[pa.RecordBatch] = field(default_factory=list)  # calls that wait for another capture
 
 
 def capture_batches(source: Source, options: Options | None = None) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -95,6 +100,7 @@ def capture_batches(source: Source, options: Options | None = None) -> Iterator[
     only: set[int] | None = None
     calls: Counter[str] = Counter()
     by_connection: Counter[int] = Counter()
+    last: list[pa.RecordBatch] = []
     while True:
         reading = Reading()
         for kind, batch in _read(source, options, reading, hot, only):
@@ -103,6 +109,7 @@ def capture_batches(source: Source, options: Options | None = None) -> Iterator[
                 calls["calls_damaged"] += pc.sum(pc.equal(batch.column("outcome"), "damaged")).as_py()
             yield kind, batch
         meanings |= reading.meanings
+        last += reading.last
         for connection in reading.connections:
             by_connection[connection.index] += association(connection).calls if connection.rpc is not None else 0
         places = reading.learnt.keys() - hot
@@ -116,6 +123,7 @@ def capture_batches(source: Source, options: Options | None = None) -> Iterator[
     yield "connections", connection_rows(reading.connections, ours, by_connection)
     yield "rpc_binds", bind_rows(reading.connections, ours, reading.capture_id)
     yield "quarantine", quarantine_rows(reading.connections, ours, reading.capture_id)
+    yield "pending", pending_rows(reading.connections, ours, reading.capture_id, last, meanings)
 
 
 def read_capture(
@@ -189,11 +197,13 @@ def _read(
     calls = assembler.take(streams, cuts, tracker.connections, final=True)
     batch = rows.build(calls, tracker.connections) if calls is not None else None
     if batch is not None:
+        reading.last.append(unfinished_calls(batch))
         yield "rpc_calls", batch
     while assembler.pdus:
         yield "pdus", pdu_batch(assembler.pdus.pop(0))
     reading.meanings = _infer(reading)
     for batch in rows.provisional(reading.meanings, reading.connections):
+        reading.last.append(unfinished_calls(batch))
         yield "rpc_calls", batch
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from udfs.capture.container import NO_TIME, Ints
 from udfs.capture.flows import Connection, Kind
 from udfs.keys import key
 from udfs.rpc.association import Association
 from udfs.rpc.calls import association
-from udfs.rpc.cutter import CutState, Stray
+from udfs.rpc.cutter import CAPTURE_BEGINS, SAMPLE_BYTES, CutState, Stray
 from udfs.rpc.interfaces import BY_UUID
 from udfs.rpc.rows import TIMESTAMP, connection_id, four_tuple
 
@@ -117,6 +118,25 @@ QUARANTINE_SCHEMA: Final = pa.schema(
         ("reason", pa.string()),
         ("sample", pa.binary()),
         ("seen_at", TIMESTAMP),
+        ("event_date", pa.date32()),
+    ]
+)
+PENDING_SCHEMA: Final = pa.schema(
+    [
+        ("pending_key", pa.string()),
+        ("kind", pa.string()),
+        ("capture_id", pa.string()),
+        ("connection_id", pa.string()),
+        *_TUPLE,
+        ("from_client", pa.bool_()),
+        ("sequence", pa.int64()),
+        ("data", pa.binary()),
+        ("call_key", pa.string()),
+        ("call_id", pa.int64()),
+        ("context_id", pa.int32()),
+        ("packet_number", pa.int64()),
+        ("byte_offset", pa.int64()),
+        ("since", TIMESTAMP),
         ("event_date", pa.date32()),
     ]
 )
@@ -297,10 +317,88 @@ def quarantine_rows(connections: list[Connection], ours: set[int], capture_id: s
                 continue
             recognised = any(isinstance(s.cutter, CutState) and s.cutter.recognised for s in connection.sides)
             for stray in state.strays if mine else state.runs if recognised else ():
-                rows.append(_quarantined(connection, stray, capture_id))
+                rows.append(_quarantined(connection if mine else None, stray, capture_id))
         if mine:
             rows += [_quarantined(connection, stray, capture_id) for stray in _malformed(known)]
     return _batch(rows, QUARANTINE_SCHEMA, "seen_at")
+
+
+def pending_rows(
+    connections: list[Connection], ours: set[int], capture_id: str, unfinished: list[pa.RecordBatch],
+    unbound: Iterable[tuple[int, int]],
+) -> pa.RecordBatch:  # fmt: skip
+    """Return what this capture cannot finish alone, for the captures before and after it.
+
+    ``head`` and ``tail`` are bytes of PDUs that the capture's edges cut, by sequence number; ``half`` is a call whose
+    other half, or a part of it, was not seen; ``context`` a presentation context whose bind was not.
+    """
+    rows: list[dict[str, Any]] = []
+    for connection in connections:
+        if connection.index not in ours:
+            continue
+        client = connection.likely_client()
+        for number, side in enumerate(connection.sides):
+            state = side.cutter
+            if not isinstance(state, CutState):
+                continue
+            edges = [("head", stray) for stray in state.strays[:1] if stray.reason == CAPTURE_BEGINS]
+            if state.edge is not None:
+                edges.append(("tail", state.edge))
+            for kind, stray in edges:
+                row = _pending(kind, connection, capture_id, stray.number, stray.file_offset, _us(stray.time))
+                sequence = ((side.base or 0) + stray.offset) & 0xFFFFFFFF
+                rows.append({**row, "from_client": number == client, "sequence": sequence, "data": stray.sample})
+    for index, context_id in sorted(unbound):
+        if index in ours:
+            connection = connections[index]
+            row = _pending("context", connection, capture_id, None, None, _us(connection.first_time))
+            rows.append({**row, "context_id": context_id})
+    for row in rows:
+        row["pending_key"] = key(
+            row["kind"], row["connection_id"], row["capture_id"], row["sequence"], row["context_id"]
+        )
+    for batch in unfinished:
+        for call in batch.to_pylist():
+            asked = call["request_packet"] is not None
+            since = call["request_at"] if asked else call["response_at"]
+            half = dict.fromkeys(PENDING_SCHEMA.names) | {
+                name: call[name] for name in PENDING_SCHEMA.names if name in call
+            }
+            half |= {
+                "pending_key": key("half", call["call_key"]),
+                "kind": "half",
+                "from_client": asked,
+                "packet_number": call["request_packet"] if asked else call["response_packet"],
+                "since": None if since is None else round(since.timestamp() * 1e6),
+            }
+            rows.append(half)
+    return _batch(rows, PENDING_SCHEMA, "since")
+
+
+def unfinished_calls(calls: pa.RecordBatch) -> pa.RecordBatch:
+    """Return of calls those that another capture may complete, with the columns that ``pending_rows`` needs."""
+    return calls.filter(pc.is_in(calls.column("outcome"), value_set=_UNFINISHED)).select(_HALF)
+
+
+_UNFINISHED: Final = pa.array(["no_request", "no_response", "damaged"])
+_HALF: Final = [
+    "call_key", "connection_id", *(name for name, _ in _TUPLE), "call_id", "context_id", "capture_id", "request_packet",
+    "response_packet", "byte_offset", "request_at", "response_at", "outcome",
+]  # fmt: skip
+
+
+def _pending(
+    kind: str, connection: Connection, capture_id: str, number: int | None, offset: int | None, since: int | None
+) -> dict[str, Any]:
+    return dict.fromkeys(PENDING_SCHEMA.names) | {
+        "kind": kind,
+        "capture_id": capture_id,
+        "connection_id": connection_id(connection),
+        **_names(connection),
+        "packet_number": number,
+        "byte_offset": offset,
+        "since": since,
+    }
 
 
 def _malformed(known: Association) -> list[Stray]:
@@ -310,10 +408,10 @@ def _malformed(known: Association) -> list[Stray]:
     ]
 
 
-def _quarantined(connection: Connection, stray: Stray, capture_id: str) -> dict[str, Any]:
-    identity = connection_id(connection)
+def _quarantined(connection: Connection | None, stray: Stray, capture_id: str) -> dict[str, Any]:
+    identity = None if connection is None else connection_id(connection)
     return {
-        "quarantine_key": key(capture_id, identity, stray.number, stray.file_offset),
+        "quarantine_key": key(capture_id, identity, stray.number, stray.file_offset, stray.reason),
         "capture_id": capture_id,
         "connection_id": identity,
         "packet_number": stray.number,
@@ -322,7 +420,7 @@ def _quarantined(connection: Connection, stray: Stray, capture_id: str) -> dict[
         "source_path": None,
         "source_line": None,
         "reason": stray.reason,
-        "sample": stray.sample,
+        "sample": stray.sample[:SAMPLE_BYTES],
         "seen_at": _us(stray.time),
     }
 

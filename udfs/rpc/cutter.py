@@ -17,6 +17,8 @@ from udfs.capture.tracker import Extent, Stream, Streams
 from udfs.rpc.pdu import FROM_CLIENT, HEADER, frag_length, hunt, walk
 
 SAMPLE_BYTES: Final = 256
+EDGE_BYTES: Final = 0xFFFF  # what a capture's edge may have cut off a PDU: all of it is needed to join it
+CAPTURE_BEGINS: Final = "capture_begins"
 
 
 @dataclass(slots=True)
@@ -51,12 +53,13 @@ class CutState:
     """What the cutter knows of a direction between blocks."""
 
     in_step: bool = False
-    reason: str = "capture_begins"  # why it is out of step
+    reason: str = CAPTURE_BEGINS  # why it is out of step
     skip_to: int | None = None  # the stream offset where a damaged PDU ends
     broken: Broken | None = None
     stray: Stray | None = None  # still growing
     strays: list[Stray] = field(default_factory=list)
     recognised: bool = False  # at least one PDU was cut
+    edge: Stray | None = None  # the beginning of a PDU that the capture's end cut
     runs: list[Stray] = field(default_factory=list)  # all its bytes, for connections that stay unrecognised
 
 
@@ -227,6 +230,8 @@ class _Cut:
         if not final:
             self._keep(at, end, shift)
             return
+        if gap is None:
+            state.edge = self._stray(at, end, at + shift, "capture_ends", EDGE_BYTES)
         if end - at < HEADER:
             state.in_step, state.reason = False, "damaged_header"
             self._add_stray(at, end, shift)
@@ -274,21 +279,22 @@ class _Cut:
     def _add_stray(self, at: int, end: int, shift: int) -> None:
         state = self._state
         stray = state.stray
+        limit = EDGE_BYTES if state.reason == CAPTURE_BEGINS else SAMPLE_BYTES
         if stray is not None and stray.offset + stray.size == at + shift:
-            room = SAMPLE_BYTES - len(stray.sample)
+            room = limit - len(stray.sample)
             if room > 0:
                 stray.sample += self._streams.joined[at : min(end, at + room)]
             stray.size += end - at
             return
         self._end_stray()
-        state.stray = self._stray(at, end, at + shift, state.reason)
+        state.stray = self._stray(at, end, at + shift, state.reason, limit)
 
-    def _stray(self, at: int, end: int, offset: int, reason: str) -> Stray:
+    def _stray(self, at: int, end: int, offset: int, reason: str, limit: int = SAMPLE_BYTES) -> Stray:
         first = int(np.searchsorted(self._streams.piece_start, at, "right")) - 1
         return Stray(
             offset,
             end - at,
-            self._streams.joined[at : min(end, at + SAMPLE_BYTES)],
+            self._streams.joined[at : min(end, at + limit)],
             reason,
             int(self._streams.time[first]),
             int(self._streams.number[first]),

@@ -64,6 +64,7 @@ CALLS_SCHEMA: Final = pa.schema(
         ("observations", pa.int32()),
         ("opened_by", pa.string()),
         ("closed_reason", pa.string()),
+        ("response_byte_order", pa.string()),
         ("event_date", pa.date32()),
     ]
 )
@@ -239,6 +240,7 @@ class RowBuilder:
             "observations": zero + 1,
             "opened_by": pa.nulls(len(rows), pa.string()),
             "closed_reason": _choose(("no_handshake", "no_key"), np.where(encrypted, handshake, -1)),
+            "response_byte_order": _choose(("little", "big"), np.where(answered, pdus.big[reply_first], -1)),
             "event_date": pa.array(
                 np.where(dates == NO_TIME, 0, dates // 1000 // _DAY_US), pa.int32(), mask=dates == NO_TIME
             ),
