@@ -15,7 +15,7 @@ setup:  ## Python packages, Delta's jars, Java and capture tools; a second time 
 	@tools/setup.sh
 
 demo: setup  ## run the whole pipeline on data/sample and print what it found (LAKE=... elsewhere)
-	@$(PY) -m jobs.run_all --conf conf/local.yml --captures data/sample --lake $(LAKE)
+	@$(PY) -m jobs.run_all --conf conf/local.yml --captures data/sample/*.pcap* --lake $(LAKE)
 
 test: setup  ## run the tests (PYTEST_ARGS=... adds arguments)
 	@$(PY) -m pytest $(PYTEST_ARGS)
@@ -48,7 +48,7 @@ test-peer: setup  ## start the test queue manager (PEER_ARGS=... gives it ports)
 	@PYTHONPATH=tests $(PY) -m peer.server $(PEER_ARGS)
 
 record-sample: setup  ## record data/sample anew (as root: it makes network namespaces)
-	@PYTHONPATH=tests $(PY) -m peer.record data/sample
+	@PYTHONPATH=tests $(PY) -m peer.record $(ARGS)
 
 clean:  ## take away what runs and tools have made; .venv and .cache stay
 	@rm -rf dist .lake .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log

@@ -8,6 +8,7 @@ files of the project's cache: resolving them by name would need the network at e
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections.abc import Mapping
@@ -74,12 +75,19 @@ def started_as_plain_python() -> bool:
 
 def local_settings() -> dict[str, str]:
     """The settings of the local session; ConfigError when Delta's jars are not in the project's cache."""
-    found = {**SETTINGS, **LOCAL_SETTINGS, "spark.jars": ",".join(str(jar) for jar in delta_jars())}
-    logging = PROJECT / "conf" / "log4j2.properties"
-    if logging.exists():
-        found["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={logging.as_uri()}"
-    found["spark.sql.warehouse.dir"] = (PROJECT / ".cache" / "warehouse").as_uri()
-    return found
+    return {
+        **SETTINGS,
+        **LOCAL_SETTINGS,
+        **logging_settings(),
+        "spark.jars": ",".join(str(jar) for jar in delta_jars()),
+        "spark.sql.warehouse.dir": (PROJECT / ".cache" / "warehouse").as_uri(),
+    }
+
+
+def logging_settings() -> dict[str, str]:
+    """Spark's own log kept to errors, where the project's log settings are (not with an installed wheel)."""
+    path = PROJECT / "conf" / "log4j2.properties"
+    return {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={path.as_uri()}"} if path.exists() else {}
 
 
 def delta_jars() -> list[Path]:
@@ -110,7 +118,14 @@ def one_origin() -> Path:
         if file is None:
             raise ConfigError(f"the package {name} that is imported has no __init__.py: it is not this project's")
         found[name] = Path(file).parents[1]
-    if len(set(found.values())) > 1:
+    # Spark puts a copy of an archive given by --py-files before the original on the path when the session starts, so
+    # that what is imported later comes from the copy: the same archive is the same origin.
+    if len(set(found.values())) > 1 and len({_content(place) for place in found.values()}) > 1:
         places = ", ".join(f"{name} from {place}" for name, place in found.items())
         raise ConfigError(f"packages of different origin: {places}")
     return found["jobs"]
+
+
+def _content(place: Path) -> str:
+    """What tells origins apart: an archive's bytes, a folder's path."""
+    return hashlib.sha256(place.read_bytes()).hexdigest() if place.is_file() else str(place)

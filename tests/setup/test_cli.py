@@ -37,7 +37,19 @@ def test_the_summary_is_the_last_line_of_standard_output(capsys):
         assert this.arguments.as_of == datetime(2024, 5, 1, 10, tzinfo=UTC)
         return Outcome({"bronze.rpc_calls": TableCounts(5, 4, 1)}, bytes_read=77, more={"files": 3})
 
-    argv = "--lake x --set reads.poison_after=4 --captures a b --captures c --as-of 2024-05-01T12:00:00+02:00".split()
+    argv = [
+        "--lake",
+        "x",
+        "--set",
+        "reads.poison_after=4",
+        "--captures",
+        "a",
+        "b",
+        "--captures",
+        "c",
+        "--as-of",
+        "2024-05-01T12:00:00+02:00",
+    ]
     assert doorway(argv, run) == Exit.OK
     streams = capsys.readouterr()
     assert streams.err == "reading\n"

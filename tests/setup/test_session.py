@@ -1,0 +1,138 @@
+"""Whoever starts the process decides the session's settings; the packages are all of one origin."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from jobs import session
+from jobs.config import ConfigError
+
+# Run by spark-submit in a folder where the packages are only in the archive that it is given: on the driver, and in
+# a worker, where a decoder is first imported.
+SUBMITTED = """
+import json, sys
+from jobs.session import one_origin, session
+
+def where(batches):
+    import pyarrow as pa
+    import udfs.keys
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"place": [udfs.keys.__file__] * batch.num_rows})
+
+spark = session("submitted")
+names = ["spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions", "spark.master"]
+print(json.dumps({
+    "settings": {name: spark.conf.get(name, None) for name in names},
+    "origin": str(one_origin()),
+    "worker": spark.range(1).mapInArrow(where, "place string").first()[0],
+    "rows": spark.createDataFrame([(1,)], "a int").write.format("delta").save(sys.argv[1]),
+    "delta": spark.read.format("delta").load(sys.argv[1]).count(),
+}))
+sys.exit(3)
+"""
+
+PLAIN = """
+import json, os, sys
+from jobs.session import session
+spark = session("plain")
+names = ["spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions", "spark.sql.session.timeZone"]
+print(json.dumps({name: spark.conf.get(name, None) for name in names}))
+print(os.environ["PYSPARK_PYTHON"] == sys.executable)
+"""
+
+
+def without_launcher():
+    """The environment of a plain start, whatever started the tests."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
+
+
+@pytest.mark.spark
+def test_spark_submit_with_the_archive_gets_nothing_added_and_finds_everything(project, tmp_path):
+    archive = tmp_path / "pyfiles.zip"
+    subprocess.run(
+        [sys.executable, "tools/build_pyfiles.py", str(archive)], cwd=project, check=True, capture_output=True
+    )
+    properties = tmp_path / "spark.conf"
+    env = {**without_launcher(), "PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"}
+    writer = [sys.executable, "tools/write_spark_conf.py", str(properties)]
+    subprocess.run(writer, cwd=project, env=env, check=True, capture_output=True)
+    text = properties.read_text().replace("spark.sql.shuffle.partitions 16", "spark.sql.shuffle.partitions 7")
+    properties.write_text(text.replace("spark.databricks.delta.snapshotPartitions 2\n", ""))
+    (tmp_path / "job.py").write_text(SUBMITTED)
+    del env["PYTHONPATH"]
+    submit = os.path.join(os.path.dirname(sys.executable), "spark-submit")  # noqa: PTH118, PTH120 - as a user types it
+    command = [submit, "--properties-file", properties, "--py-files", archive, "job.py", str(tmp_path / "table")]
+    path = f"{os.path.dirname(sys.executable)}:{env['PATH']}"  # noqa: PTH120
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**env, "PATH": path}, capture_output=True, text=True, check=False, timeout=180
+    )
+    assert done.returncode == 3, done.stdout + done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["settings"] == {
+        "spark.sql.shuffle.partitions": "7",
+        "spark.databricks.delta.snapshotPartitions": None,
+        "spark.master": "local[*]",
+    }
+    assert said["delta"] == 1
+    assert said["origin"].endswith("pyfiles.zip")
+    assert "pyfiles.zip" in said["worker"]
+
+
+@pytest.mark.spark
+def test_a_plain_start_makes_the_local_session(project):
+    env = {**without_launcher(), "PYTHONPATH": str(project)}
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN], env=env, capture_output=True, text=True, check=False, timeout=180
+    )
+    assert done.returncode == 0, done.stderr
+    settings, python = done.stdout.splitlines()
+    assert json.loads(settings) == {
+        "spark.sql.shuffle.partitions": "16",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    assert python == "True"
+
+
+@pytest.mark.parametrize("name", session.STARTED_BY_OTHERS)
+def test_any_other_launcher_keeps_its_settings(monkeypatch, name):
+    monkeypatch.setattr(session.SparkSession, "getActiveSession", lambda: None)
+    for other in session.STARTED_BY_OTHERS:
+        monkeypatch.delenv(other, raising=False)
+    assert session.started_as_plain_python()
+    monkeypatch.setenv(name, "1")
+    assert not session.started_as_plain_python()
+
+
+@pytest.mark.spark
+def test_a_session_that_runs_is_the_one_to_use(spark):
+    assert not session.started_as_plain_python()
+    assert session.session("another").conf.get("spark.sql.shuffle.partitions") == "2"
+
+
+def test_jars_that_are_missing_or_of_another_version_are_one_clear_line(monkeypatch, tmp_path):
+    monkeypatch.setenv(session.JARS_VARIABLE, str(tmp_path))
+    with pytest.raises(ConfigError, match=r"^Delta's jars are not in .*: run 'make setup'"):
+        session.delta_jars()
+    (tmp_path / "delta-spark_4.1_2.13-4.4.1.jar").touch()
+    with pytest.raises(ConfigError, match=r"holds delta-spark_4\.1_2\.13-4\.4\.1\.jar, but delta-spark is 4\.4\.0"):
+        session.delta_jars()
+
+
+def test_packages_of_one_origin(project):
+    assert session.one_origin() == project
+
+
+def test_a_strangers_package_is_refused(project, tmp_path):
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / "__init__.py").touch()
+    code = "import schemas, jobs.session as s\ntry: s.one_origin()\nexcept s.ConfigError as error: print(error)"
+    env = {**without_launcher(), "PYTHONPATH": f"{tmp_path}:{project}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("packages of different origin: ")
+    assert f"schemas from {tmp_path}" in done.stdout
