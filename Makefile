@@ -7,6 +7,9 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 LAKE ?= .lake/demo
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
+PEER_ARGS ?=
+RECORD_ARGS ?=
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,8 +35,8 @@ format: setup  ## put the code in its format
 	@$(PY) -m ruff format .
 	@$(PY) -m ruff check --fix .
 
-bench: setup  ## measure the reader against tshark and against Delta's limit
-	@$(PY) -m bench
+bench: setup  ## measure the reader against tshark and Delta's limit (BENCH_ARGS=--quick: in minutes)
+	@$(PY) -m bench $(BENCH_ARGS)
 
 wheel: setup  ## build the wheel into dist/ (needs no network)
 	@$(PY) -m hatchling build -t wheel
