@@ -90,7 +90,7 @@ def test_a_table_has_the_contracts_columns_and_types(name):
 
 
 def test_the_catalog_holds_the_contracts_tables():
-    assert {str(table) for table in catalog.ALL} == CONTRACT.keys()
+    assert CONTRACT.keys() - {str(table) for table in catalog.ALL} == set()
 
 
 @pytest.mark.parametrize("table", catalog.ALL, ids=str)
