@@ -1,4 +1,4 @@
-"""Record the sample traffic anew: `python -m peer.record --out data/sample` (needs root, ip, tcpdump, editcap)."""
+"""Record the sample traffic anew: `python -m peer.record` (needs root, ip, tcpdump, editcap)."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ SAMPLES = (
 )
 
 
-def record(sample: Sample, wire: Wire, work: Path, out: Path) -> str:
+def record(sample: Sample, wire: Wire, work: Path, out: Path, truths: Path) -> str:
     """Play one scenario on the wire and write its capture and its truth; a line that says what came out."""
     raw = work / f"{sample.name}.pcap"
     dump = Tcpdump(wire, raw, *(["--time-stamp-precision=nano"] if sample.nanoseconds else []))
     server = ServerThread(standard_manager(dict(PORTS)), wire.server_address, wire.into(wire.server))
-    truth = out / f"{sample.name}.truth.json"
+    truth = truths / f"{sample.name}.truth.json"
     done = threading.Event()
     failure: list[BaseException] = []
 
@@ -122,6 +122,9 @@ def main(argv: list[str] | None = None) -> int:
     """Record all samples, or those named."""
     parser = argparse.ArgumentParser(prog="python -m peer.record", description="Record the sample captures anew.")
     parser.add_argument("--out", type=Path, default=Path("data/sample"), help="folder (default %(default)s)")
+    parser.add_argument(
+        "--truth", type=Path, default=Path("tests/sample/truth"), help="folder of what really happened (%(default)s)"
+    )
     parser.add_argument("names", nargs="*", help="only samples whose name begins with one of these")
     options = parser.parse_args(argv)
     if lacking := missing_programs():
@@ -129,7 +132,8 @@ def main(argv: list[str] | None = None) -> int:
             f"peer.record: needs {', '.join(lacking)} (packages iproute2, tcpdump, wireshark-common)", file=sys.stderr
         )
         return 2
-    options.out.mkdir(parents=True, exist_ok=True)
+    for folder in (options.out, options.truth):
+        folder.mkdir(parents=True, exist_ok=True)
     try:
         wire = Wire.build()
     except subprocess.CalledProcessError as error:
@@ -139,7 +143,7 @@ def main(argv: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as work:
             for sample in SAMPLES:
                 if not options.names or sample.name.startswith(tuple(options.names)):
-                    print(record(sample, wire, Path(work), options.out), flush=True)
+                    print(record(sample, wire, Path(work), options.out, options.truth), flush=True)
     finally:
         wire.remove()
     return 0

@@ -1,4 +1,4 @@
-"""What the recorded clients do: the first five scenarios, in the order data/sample/README.md tells."""
+"""What the recorded clients do: the first five scenarios, in the order data/README.md tells."""
 
 from __future__ import annotations
 

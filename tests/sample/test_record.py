@@ -21,9 +21,9 @@ def _calls(path):
 @pytest.mark.tool("ip", "tcpdump", "editcap")
 @pytest.mark.parametrize("name", ["04-qmmgmt", "07-faults-cancels-groups", "08-endpoint-mapper"])
 def test_a_sample_recorded_anew_makes_the_same_calls(tmp_path, name):
-    assert main(["--out", str(tmp_path), name]) == 0
+    assert main(["--out", str(tmp_path), "--truth", str(tmp_path), name]) == 0
     truth = f"{name}.truth.json"
-    assert _calls(tmp_path / truth) == _calls(ROOT / "data" / "sample" / truth)
+    assert _calls(tmp_path / truth) == _calls(ROOT / "tests" / "sample" / "truth" / truth)
     capture = tmp_path / json.loads((tmp_path / truth).read_text())["capture"]
     assert capture.stat().st_size > 1000
 

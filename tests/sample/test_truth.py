@@ -9,7 +9,7 @@ import pytest
 from udfs.capture.reader import read_capture
 
 SAMPLES = Path(__file__).parents[2] / "data" / "sample"
-TRUTHS = sorted(SAMPLES.glob("*.truth.json"))
+TRUTHS = sorted((Path(__file__).parent / "truth").glob("*.truth.json"))
 MSMQ = {"RemoteRead", "qm2qm", "qmcomm", "qmcomm2", "qmmgmt", "epm"}
 
 

@@ -30,7 +30,7 @@ def test_no_pdu_is_malformed_and_frames_fit_the_wire(path):
 
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
 def test_pdus_are_those_of_the_truth(path):
-    truth = json.loads((SAMPLES / f"{path.name.partition('.pcap')[0]}.truth.json").read_text())
+    truth = json.loads((Path(__file__).parent / "truth" / f"{path.name.partition('.pcap')[0]}.truth.json").read_text())
     expected = {"request": 0, "response": 0, "fault": 0}
     for call in truth["calls"]:
         expected["request"] += call["request_fragments"]

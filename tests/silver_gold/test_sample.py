@@ -97,5 +97,5 @@ def _expected(truth):
 @pytest.mark.parametrize("name", WHOLE)
 def test_attempts_are_what_the_queue_manager_saw(project, name):
     path = project / "data" / "sample" / name
-    truth = json.loads((path.parent / f"{name.split('.')[0]}.truth.json").read_text())
+    truth = json.loads((project / "tests" / "sample" / "truth" / f"{name.split('.')[0]}.truth.json").read_text())
     assert _found(*attempts_of(path)) == _expected(truth)

@@ -1,0 +1,195 @@
+"""The whole pipeline through its command line, on the recorded sample: tables, repeated runs, bad input, exit codes."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from jobs import export_packets, ingest_captures, run_all
+from pipeline.bronze import Runs
+from pipeline.lake import Lake
+from schemas import catalog
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
+from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.silver import REMOTE_READ_CALLS
+from udfs.capture.reader import read_capture
+
+pytestmark = pytest.mark.spark
+
+SAMPLES = ("01-remoteread-ndr.pcap", "04-qmmgmt.pcapng", "06-mid-stream.pcap", "10-many-clients.pcap.gz")
+
+
+def summary(capsys):
+    return json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+
+
+def versions(lake):
+    return {str(table): lake.versions(table) for table in catalog.ALL}
+
+
+@pytest.fixture(scope="module")
+def captures(project, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("captures")
+    for name in SAMPLES:
+        shutil.copy(project / "data" / "sample" / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lake(spark, captures, tmp_path_factory):
+    """A lake with some of the sample in it."""
+    root = tmp_path_factory.mktemp("lake")
+    assert run_all.main(["--lake", str(root), "--captures", str(captures)]) == 0
+    return Lake(spark, str(root))
+
+
+def test_the_tables_hold_what_the_reader_reads(lake, captures):
+    expected = {"rpc_calls": [], "connections": [], "rpc_binds": [], "capture_files": []}
+    for name in SAMPLES:
+        tables = read_capture(captures / name)
+        for kind, rows in expected.items():
+            rows += tables[kind].to_pylist()
+    for table, key in ((RPC_CALLS, "call_key"), (CONNECTIONS, "connection_id"), (RPC_BINDS, "bind_key")):
+        found = [row.asDict(recursive=True) for row in lake.read(table).drop("run_id", "ingested_at").collect()]
+        wanted = expected[table.name]
+        for row in (*found, *wanted):
+            for name, value in row.items():
+                if hasattr(value, "tzinfo") and value is not None and hasattr(value, "hour"):
+                    row[name] = value.replace(tzinfo=None)
+                elif isinstance(value, bytearray):
+                    row[name] = bytes(value)
+        assert sorted(found, key=lambda row: row[key]) == sorted(wanted, key=lambda row: row[key])
+    assert lake.read(REMOTE_READ_CALLS).count() == sum(
+        row["interface_name"] in ("RemoteRead", "qm2qm") for row in expected["rpc_calls"]
+    )
+    assert lake.read(RECEIVE_ATTEMPTS).where("outcome = 'acked'").count() > 20
+
+
+def test_running_again_changes_no_table(lake, captures, capsys):
+    before = versions(lake)
+    assert run_all.main(["--lake", lake.root, "--captures", str(captures)]) == 0
+    assert versions(lake) == before
+    assert all(counts["rows_out"] == 0 for counts in summary(capsys)["tables"].values())
+
+
+def test_a_run_that_was_killed_is_taken_back(spark, captures, tmp_path):
+    """Killed after the calls were appended and before the ledger: the marker and the rows are still there."""
+    lake = Lake(spark, str(tmp_path / "lake"))
+    one = str(captures / SAMPLES[0])
+    assert ingest_captures.main(["--lake", lake.root, "--captures", one]) == 0
+    calls = lake.read(RPC_CALLS).count()
+    run_id = lake.read(CAPTURE_FILES).first()["run_id"]
+    spark.sql(f"DELETE FROM {lake.sql_name(CAPTURE_FILES)}")
+    Runs.of(lake).begin(run_id)
+    assert ingest_captures.main(["--lake", lake.root, "--captures", one]) == 0
+    assert lake.read(RPC_CALLS).count() == calls
+    assert lake.read(RPC_CALLS).where(f"run_id = '{run_id}'").count() == 0
+    assert Runs.of(lake).unfinished() == []
+
+
+def test_bad_files_are_rows_and_the_others_are_read(spark, captures, tmp_path, capsys):
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    whole = (captures / SAMPLES[0]).read_bytes()
+    (folder / "good.pcap").write_bytes(whole)
+    (folder / "cut.pcap").write_bytes((captures / SAMPLES[2]).read_bytes()[:-7])
+    (folder / "empty").write_bytes(b"")
+    (folder / "notes.txt").write_text("no capture at all")
+    damaged = bytearray(whole)
+    damaged[24 + 8 : 24 + 12] = b"\xff\xff\xff\x7f"
+    (folder / "damaged.pcap").write_bytes(damaged)
+    root = str(tmp_path / "lake")
+    assert ingest_captures.main(["--lake", root, "--captures", str(folder)]) == 3
+    errors = capsys.readouterr().err
+    ledger = {row["path"].rsplit("/", 1)[1]: row for row in Lake(spark, root).read(CAPTURE_FILES).collect()}
+    assert {name: (row["status"], row["damage"]) for name, row in ledger.items()} == {
+        "good.pcap": ("complete", None),
+        "cut.pcap": ("partial", "cut_short"),
+        "empty": ("unreadable", "not_a_capture"),
+        "notes.txt": ("unreadable", "not_a_capture"),
+        "damaged.pcap": ("unreadable", "damaged"),
+    }
+    assert "notes.txt: unreadable: no capture format begins with 6e 6f 20 63" in errors
+    assert ledger["good.pcap"]["packets_used"] == 147
+
+
+def test_a_last_record_cut_short_is_only_a_warning(spark, captures, tmp_path, capsys):
+    cut = tmp_path / "cut.pcap"
+    cut.write_bytes((captures / SAMPLES[0]).read_bytes()[:-1])
+    assert ingest_captures.main(["--lake", str(tmp_path / "lake"), "--captures", str(cut)]) == 0
+    assert "cut.pcap: partial: the record at byte" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--captures", "/nowhere/at/all.pcap"], "no such file or folder: /nowhere/at/all.pcap"),
+        (["--captures", "/tmp/no-such-*.pcap"], "no file matches /tmp/no-such-*.pcap"),
+        ([], "no captures: --captures takes files"),
+        (["--captures", ".", "--set", "capture.reorder=1"], "capture.reorder"),
+        (["--no-such-option"], "--no-such-option"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(tmp_path, capsys, arguments, says):
+    assert run_all.main(["--lake", str(tmp_path / "lake"), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_a_named_pipe_is_spooled_and_known_the_second_time(spark, captures, tmp_path, capsys):
+    pipe, root = tmp_path / "pipe", str(tmp_path / "lake")
+    data = (captures / SAMPLES[0]).read_bytes()
+    for turn in range(2):
+        os.mkfifo(pipe)
+        writer = threading.Thread(target=pipe.write_bytes, args=(data,))
+        writer.start()
+        assert ingest_captures.main(["--lake", root, "--captures", str(pipe)]) == 0
+        writer.join()
+        pipe.unlink()
+        assert summary(capsys)["tables"]["bronze.capture_files"]["rows_out"] == (1 if turn == 0 else 0)
+    assert Lake(spark, root).read(RPC_CALLS).count() == 54
+
+
+def test_a_pipe_longer_than_the_spool_may_be_stops_with_one_line(captures, tmp_path, capsys):
+    command = [
+        sys.executable, "-m", "jobs.ingest_captures", "--lake", str(tmp_path / "lake"), "--captures", "-",
+        "--set", "capture.spool_bytes=1000",
+    ]  # fmt: skip
+    data = (captures / SAMPLES[0]).read_bytes()
+    done = subprocess.run(command, input=data, capture_output=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.decode().strip() == "ingest_captures: -: more than 1000 bytes (capture.spool_bytes)"
+
+
+@pytest.mark.tool("tshark")
+def test_packets_of_a_call_open_in_wireshark(lake, tmp_path, capsys):
+    call = lake.read(RPC_CALLS).where("opnum = 7 and interface_name = 'RemoteRead' and response_fragments = 1").first()
+    out = tmp_path / "call.pcapng"
+    assert export_packets.main(["--lake", lake.root, "--call", call["call_key"], "--out", str(out)]) == 0
+    fields = ["-T", "fields", "-e", "dcerpc.pkt_type", "-e", "dcerpc.cn_call_id", "-e", "dcerpc.opnum"]
+    shown = subprocess.run(["tshark", "-n", "-r", out, "-Y", "dcerpc", *fields], capture_output=True, text=True, check=True)
+    lines = [line.split("\t") for line in shown.stdout.splitlines()]
+    assert ["11", "12"] == [kind for kind, *_ in lines[:2]]  # bind, bind_ack
+    assert ["0", str(call["call_id"]), "7"] in lines
+    assert ["2", str(call["call_id"]), "7"] in lines
+    assert summary(capsys)["packets"] >= 4
+
+
+def test_asking_for_a_call_that_is_not_there_is_one_line(lake, tmp_path, capsys):
+    arguments = ["--lake", lake.root, "--call", "0" * 32, "--out", str(tmp_path / "x.pcapng")]
+    assert export_packets.main(arguments) == 2
+    assert "no such call" in capsys.readouterr().err
+
+
+def test_the_data_source_reads_a_folder_and_lists_pdus(spark, captures):
+    from pipeline.capture_source import register
+
+    register(spark)
+    pdus = spark.read.format("msmq_capture").option("rows", "pdus").load(str(captures))
+    expected = sum(read_capture(captures / name, all_pdus=True)["pdus"].num_rows for name in SAMPLES)
+    assert pdus.count() == expected
