@@ -7,6 +7,7 @@ import struct
 
 import pytest
 import zstandard
+
 from pcapgen import containers as c
 from pcapgen.conversation import records, segments
 from pcapgen.reading import calls, ledger, read

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 import zstandard
+
 from pcapgen import containers as c
 from pcapgen import frames
 from pcapgen.conversation import records, segments
 from pcapgen.model import Truth
 from pcapgen.reading import binds, calls, ledger, ordered, read, rows_of
 from pcapgen.scenarios import captured, reads
-
 from udfs.capture.reader import read_capture
 
 DIALOGUE = reads()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
+
 from pcapgen import containers as c
 from pcapgen import frames
 from pcapgen.conversation import packet, records, segments
@@ -139,8 +140,7 @@ def test_fragments_are_put_together(dialogue, order):
             pieces = split(source, target, payload, 512, ident=ident)
             return pieces if order == "forward" else pieces[::-1]
 
-        for piece in packet(flow, part, cut):
-            taken.append(c.Record(part.time_ns, frames.ethernet(piece)))
+        taken += [c.Record(part.time_ns, frames.ethernet(piece)) for piece in packet(flow, part, cut)]
     tables = read(c.pcap(taken))
     assert _stubs(calls(tables)) == _expected(dialogue)
     row = ledger(tables)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen.reading import calls, ledger, read, without
@@ -17,8 +18,8 @@ DIALOGUE = reads(size=1200, cuts=(400, 400))
 FILE, TRUTH = captured(DIALOGUE)
 NG = c.pcapng(FILE.records)
 CHANGING = (
-    "call_key", "connection_id", "capture_id", "response_capture_id", "byte_offset", "request_packet", "response_packet",
-    "request_at", "request_done_at", "response_at", "response_done_at",
+    "call_key", "connection_id", "capture_id", "response_capture_id", "byte_offset", "request_packet",
+    "response_packet", "request_at", "request_done_at", "response_at", "response_done_at",
 )  # fmt: skip
 EXPECTED = without(TRUTH.calls(), *CHANGING)
 RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

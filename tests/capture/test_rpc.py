@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
+
 from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen import rpc
@@ -30,7 +31,10 @@ def check(dialogue: Dialogue, **connection):
 @pytest.mark.parametrize("order", "<>")
 @pytest.mark.parametrize(
     ("interface", "port"),
-    [(rpc.REMOTE_READ, 2103), (rpc.QM2QM, 2105), (rpc.QMMGMT, 2103), (rpc.QMCOMM, 2103), (rpc.QMCOMM2, 49_999), (rpc.EPM, 135)],
+    [
+        (rpc.REMOTE_READ, 2103), (rpc.QM2QM, 2105), (rpc.QMMGMT, 2103), (rpc.QMCOMM, 2103), (rpc.QMCOMM2, 49_999),
+        (rpc.EPM, 135),
+    ],
 )  # fmt: skip
 def test_every_interface_in_both_byte_orders_on_any_port(interface, port, order):
     dialogue = Dialogue(flow=flow_with(server_port=port), order=order)

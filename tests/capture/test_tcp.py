@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
+
 from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen import frames, rpc
@@ -86,7 +88,7 @@ def test_a_conflicting_overlap_counts_the_bytes_that_differ():
 
 def _neighbours():
     indexes = t.data_indexes(PARTS)
-    return [(a, b) for a, b in zip(indexes, indexes[1:], strict=False) if b == a + 1]
+    return [(a, b) for a, b in itertools.pairwise(indexes) if b == a + 1]
 
 
 @pytest.mark.parametrize(("early", "late"), _neighbours())
@@ -193,13 +195,11 @@ def test_a_capture_that_begins_after_the_bind_infers_the_interface_from_port_and
     parts = t.segments(DIALOGUE.script)[5:]
     assert parts[0].payload[2] == rpc.REQUEST
     file, truth = captured(DIALOGUE, parts)
-    DIALOGUE_BINDS = DIALOGUE.binds
     expected = []
     truth.dialogue = replace(DIALOGUE, binds=[])
     for row in truth.calls():
         outcome = "unbound" if row["outcome"] == "ok" else row["outcome"]
         expected.append({**row, "interface_uuid": rpc.REMOTE_READ, "interface_name": "RemoteRead", "outcome": outcome})
-    assert DIALOGUE_BINDS
     got = calls(read(file))
     assert [{**row, "transfer_syntax": None} for row in got] == [{**row, "transfer_syntax": None} for row in expected]
     assert all(row["bind_seen"] is False for row in got)
@@ -217,7 +217,8 @@ def test_a_capture_that_begins_inside_a_pdu_finds_the_next():
     full = next(i for i, part in enumerate(parts) if len(part.payload) == 1460)
     parts = parts[full + 1 :]
     tables = read(captured(DIALOGUE, parts)[0])
-    assert [(row["call_id"], row["outcome"]) for row in calls(tables) if row["outcome"] not in ("damaged", "no_request")] == [
+    found = [(row["call_id"], row["outcome"]) for row in calls(tables)]
+    assert [entry for entry in found if entry[1] not in ("damaged", "no_request")] == [
         (4, "unbound"), (5, "fault"), (6, "unbound"),
     ]  # fmt: skip
     assert sum(row["size_bytes"] for row in tables["quarantine"]) > 0
@@ -246,19 +247,11 @@ def test_data_in_the_syn():
     """TCP fast open: the client's first bytes ride on its SYN."""
     parts = list(PARTS)
     first = parts.pop(FIRST_DATA)
-    parts[0] = replace(parts[0], payload=first.payload)
     flow = DIALOGUE.flow
-    taken = [
-        c.Record(
-            part.time_ns,
-            frames.ethernet(
-                frames.ip(flow.client, flow.server, frames.tcp(
-                    flow.client, flow.server, flow.client_port, flow.server_port, flow.isn[0], 0, frames.SYN, part.payload
-                ))
-            ) if index == 0 else frames.ethernet(t.packet(flow, part)),
-        )
-        for index, part in enumerate(parts)
-    ]  # fmt: skip
+    ends = (flow.client, flow.server, flow.client_port, flow.server_port)
+    opening = frames.ip(flow.client, flow.server, frames.tcp(*ends, flow.isn[0], 0, frames.SYN, first.payload))
+    taken = t.records(flow, parts)
+    taken[0] = c.Record(parts[0].time_ns, frames.ethernet(opening))
     got = calls(read(c.pcap(taken)))
     assert [(row["call_id"], row["outcome"], row["bind_seen"]) for row in got] == [
         (call.call_id, "fault" if call.fault else "ok", True) for call in DIALOGUE.calls

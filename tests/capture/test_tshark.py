@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from pcapgen.dissector import difference, recorded, tshark
 from pcapgen.reading import ledger, read
 from pcapgen.record import KEPT, digest, sample_captures

@@ -6,7 +6,7 @@ import json
 import subprocess
 from collections import Counter
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 Listed = tuple[int, int, int, int, int | None, int]
 FIELDS = ("frame.number", "tcp.stream", "dcerpc.pkt_type", "dcerpc.cn_call_id", "dcerpc.opnum", "dcerpc.cn_frag_len")
@@ -27,7 +27,7 @@ def tshark(path: Path) -> list[Listed]:
 def parse(pdml: bytes) -> list[Listed]:
     """PDUs of tshark's PDML: one ``proto`` named dcerpc for each."""
     listed = []
-    for packet in ElementTree.fromstring(pdml):
+    for packet in ET.fromstring(pdml):
         frame = stream = None
         for proto in packet.iter("proto"):
             name = proto.get("name")

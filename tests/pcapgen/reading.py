@@ -32,7 +32,11 @@ DATED_BY = {
     "rpc_calls": ("request_at", "request_done_at", "response_at", "response_done_at", "cancelled_at", "orphaned_at"),
     "quarantine": ("seen_at",),
 }
-FURTHER = {"connections": ("lost_by_capture_bytes", "packets"), "capture_files": ("damage",)}  # beyond tables.md
+FURTHER = {
+    "rpc_calls": ("response_byte_order",),
+    "connections": ("lost_by_capture_bytes", "packets"),
+    "capture_files": ("damage",),
+}  # beyond tables.md
 
 
 def _dated(name: str, row: Row) -> Row:

@@ -1,0 +1,194 @@
+"""``python -m bench``: the measures of this project's reader in one run; see ``--help``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.traffic import generate
+
+LEAST_BOUNDED = 200_000_000  # bytes; below, Delta's fixed cost for a commit is all there is to see
+FIELDS = ("frame.number", "tcp.stream", "dcerpc.pkt_type", "dcerpc.cn_call_id", "dcerpc.opnum", "dcerpc.cn_frag_len")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One line of the report; ``floor`` and ``goal`` are what the project asks, ``least`` whether more is better."""
+
+    name: str
+    value: float
+    unit: str
+    floor: float | None = None
+    goal: float | None = None
+    least: bool = True
+
+    @property
+    def verdict(self) -> str:
+        if self.floor is None:
+            return ""
+        for bound, word in ((self.goal, "goal"), (self.floor, "floor")):
+            if bound is not None and (self.value >= bound if self.least else self.value <= bound):
+                return word
+        return "missed"
+
+
+def size(text: str) -> int:
+    """``200M`` -> bytes (decimal)."""
+    units = {"K": 10**3, "M": 10**6, "G": 10**9}
+    return int(float(text[:-1]) * units[text[-1].upper()]) if text[-1].upper() in units else int(text)
+
+
+def tshark(files: Sequence[Path]) -> tuple[float, int]:
+    """Seconds tshark takes to list the RPC PDUs, file after file, and the lines it gives."""
+    begin = time.perf_counter()
+    lines = 0
+    for path in files:
+        command = ["tshark", "-n", "-r", str(path), "-Y", "dcerpc", "-T", "fields"]
+        for field in FIELDS:
+            command += ["-e", field]
+        lines += subprocess.run(command, capture_output=True, check=True).stdout.count(b"\n")
+    return time.perf_counter() - begin, lines
+
+
+def reader(files: Sequence[Path]) -> None:
+    """The reader alone on one core, without Spark: MB/s for each file."""
+    from udfs.capture.reader import capture_batches  # noqa: PLC0415 (generate needs no reader)
+    from udfs.capture.sources import Source  # noqa: PLC0415
+
+    for path in files:
+        begin = time.perf_counter()
+        rows = sum(batch.num_rows for kind, batch in capture_batches(Source.of_path(str(path))) if kind == "rpc_calls")
+        seconds = time.perf_counter() - begin
+        megabytes = path.stat().st_size / 1e6
+        print(f"{path}: {rows} calls, {seconds:.2f} s, {megabytes / seconds:.0f} MB/s")
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def measure(folder: Path, sizes: Sequence[int], ring: int, memory: int) -> list[Measure]:
+    """All measures; captures and lakes are made and removed below ``folder``."""
+    from bench.lake_speed import Bench  # noqa: PLC0415 (Spark, which the other commands do not need)
+
+    have_tshark = shutil.which("tshark") is not None
+    out: list[Measure] = []
+    say("warming up: a session, and a small capture through it")
+    bench = Bench(folder)
+    bench.job(generate(folder / "warm", 4_000_000, ring=2))
+    took: dict[int, float] = {}
+    for total in sizes:
+        label = f"{total / 1e6:.0f} MB"
+        for kind, count in (("ring", ring), ("single file", 0)):
+            where = folder / "captures"
+            files = generate(where, total, ring=count)
+            name = f"{label} {kind}"
+            say(f"{name}: reader")
+            written = bench.calls(files)
+            say(f"{name}: the whole of bronze")
+            whole = bench.job(files)
+            say(f"{name}: limit")
+            bound = bench.limit(written)
+            out += [
+                Measure(f"{name}: rows", written.rows, ""),
+                Measure(f"{name}: to bronze.rpc_calls", written.seconds, "s"),
+                Measure(f"{name}: speed", total / 1e6 / written.seconds, "MB/s"),
+                Measure(f"{name}: whole of bronze", whole, "s"),
+                Measure(f"{name}: limit", bound, "s"),
+            ]
+            bounded = kind == "ring" and total >= LEAST_BOUNDED
+            goals = {"floor": 2.0, "goal": 1.3} if bounded else {}
+            out.append(Measure(f"{name}: time against the limit", written.seconds / bound, "x", **goals, least=False))
+            if have_tshark:
+                say(f"{name}: tshark")
+                seconds, _ = tshark(files)
+                goals = {"floor": 3.0, "goal": 6.0} if bounded else {}
+                out.append(Measure(f"{name}: tshark", seconds, "s"))
+                out.append(Measure(f"{name}: speed against tshark", seconds / written.seconds, "x", **goals))
+            if kind == "ring":
+                took[total] = written.seconds
+            shutil.rmtree(where)
+    if len(took) > 1:
+        small, large = min(took), max(took)
+        ratio = large / small
+        bounds = (1.1 * ratio, ratio) if small >= LEAST_BOUNDED else (None, None)
+        out.append(Measure(f"time at {ratio:.0f}x data", took[large] / took[small], "x", *bounds, least=False))
+    if memory:
+        # A session of its own: the peak is to be of this capture, not of those before.
+        bench.stop()
+        bench = Bench(folder)
+        say(f"memory: one connection of {memory / 1e6:.0f} MB")
+        written = bench.calls(generate(folder / "captures", memory, single=True))
+        out += [
+            Measure("one connection: time", written.seconds, "s"),
+            Measure("one connection: Python worker, peak", written.worker_peak / 2**20, "MiB", 1024, 512, least=False),
+            Measure("one connection: driver's JVM, peak", written.jvm_peak / 2**20, "MiB"),
+        ]
+    bench.stop()
+    return out
+
+
+def report(measures: Sequence[Measure]) -> str:
+    lines = [f"{'measure':<46}{'value':>12} {'unit':<6}{'floor':>8}{'goal':>8}  met"]
+    for each in measures:
+        bounds = [f"{bound:.1f}" if bound is not None else "" for bound in (each.floor, each.goal)]
+        lines.append(f"{each.name:<46}{each.value:>12.2f} {each.unit:<6}{bounds[0]:>8}{bounds[1]:>8}  {each.verdict}")
+    return "\n".join(lines)
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    top.add_argument("--size", type=size, nargs="+", default=[size("200M"), size("1G")], help="captures (200M 1G)")
+    top.add_argument("--ring", type=int, default=20, help="files of the ring (20)")
+    top.add_argument("--memory", type=size, default=size("2G"), help="capture of one connection (2G; 0: none)")
+    top.add_argument("--quick", action="store_true", help="20 MB and 100 MB, memory with 100 MB: does it work at all")
+    top.add_argument("--json", type=Path, help="write the measures to this file too")
+    top.add_argument(
+        "--folder", type=Path, help="where captures and lakes are made (a temporary folder); needs 4x the size"
+    )
+    commands = top.add_subparsers(dest="command")
+    alone = commands.add_parser("reader", help="the reader alone on one core")
+    alone.add_argument("files", type=Path, nargs="+")
+    made = commands.add_parser("generate", help="write a capture and keep it")
+    made.add_argument("into", type=Path)
+    made.add_argument("bytes", type=size)
+    made.add_argument("--files", type=int, default=0, help="a ring of so many files")
+    made.add_argument("--single", action="store_true", help="one connection")
+    return top
+
+
+def main() -> None:
+    arguments = parser().parse_args()
+    if arguments.command == "reader":
+        reader(arguments.files)
+        return
+    if arguments.command == "generate":
+        for path in generate(arguments.into, arguments.bytes, ring=arguments.files, single=arguments.single):
+            print(path)
+        return
+    sizes, memory = arguments.size, arguments.memory
+    if arguments.quick:
+        sizes, memory = [size("20M"), size("100M")], size("100M")
+    with tempfile.TemporaryDirectory(prefix="msmq-bench-", dir=arguments.folder) as folder:
+        measures = measure(Path(folder), sizes, arguments.ring, memory)
+    print(report(measures))
+    facts: list[dict[str, Any]] = [
+        {"name": m.name, "value": round(m.value, 3), "unit": m.unit, "floor": m.floor, "goal": m.goal, "met": m.verdict}
+        for m in measures
+    ]
+    if arguments.json:
+        arguments.json.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""The reader through Spark into Delta, and the limit beside it, timed in one session."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from bench import limit
+from bench.memory import PeakMemory
+from jobs.session import session
+from pipeline.bronze import ingest
+from pipeline.capture_source import pack, read_captures
+from pipeline.lake import Lake
+from pipeline.listing import list_files
+from schemas.bronze import RPC_CALLS
+from schemas.table import INGESTED_AT, RUN_ID
+
+
+@dataclass(frozen=True)
+class Written:
+    """One way of filling bronze.rpc_calls: seconds, what was written, and the peaks of memory in bytes."""
+
+    seconds: float
+    rows: int
+    request_bytes: int
+    response_bytes: int
+    tasks: int
+    worker_peak: int
+    jvm_peak: int
+
+
+class Bench:
+    """One local session of two cores, as the measure asks; its lakes lie below ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.spark: SparkSession = session("bench", {"spark.master": "local[2]"})
+        limit.register(self.spark)
+        self._lakes = 0
+
+    def stop(self) -> None:
+        self.spark.stop()
+
+    def _lake(self) -> Lake:
+        self._lakes += 1
+        return Lake(self.spark, str(self.folder / f"lake{self._lakes}"))
+
+    def calls(self, files: Sequence[Path]) -> Written:
+        """Captures -> bronze.rpc_calls; small tables go to side files, as in the job."""
+        lake = self._lake()
+        listed = list_files([str(path) for path in files])
+        with PeakMemory() as peak:
+            begin = time.perf_counter()
+            side = Path(lake.root) / "side"
+            side.mkdir(parents=True)
+            manifest = side / "manifest.json"
+            manifest.write_text(json.dumps([[f.path, f.size, f.modified_us] for f in listed]), encoding="utf-8")
+            frame = read_captures(self.spark, rows="rpc_calls", manifest=manifest, side=side / "tables")
+            rows = lake.append(
+                RPC_CALLS, frame.withColumns({RUN_ID: F.lit("bench"), INGESTED_AT: F.current_timestamp()})
+            )
+            seconds = time.perf_counter() - begin
+        request, response = self._sizes(lake)
+        shutil.rmtree(lake.root)
+        return Written(seconds, rows, request, response, len(pack(listed)), peak.worker, peak.jvm)
+
+    def job(self, files: Sequence[Path]) -> float:
+        """Seconds of the whole of bronze: all five tables with their commits."""
+        lake = self._lake()
+        begin = time.perf_counter()
+        ingest(
+            lake, list_files([str(path) for path in files]), run_id="bench", reader_options={}, say=lambda _text: None
+        )
+        seconds = time.perf_counter() - begin
+        shutil.rmtree(lake.root)
+        return seconds
+
+    def limit(self, like: Written) -> float:
+        """Seconds to write as many rows with as many bytes, made up, in as many tasks."""
+        lake = self._lake()
+        begin = time.perf_counter()
+        options = {
+            "tasks": like.tasks,
+            "rows": like.rows,
+            "request_bytes": like.request_bytes // max(like.rows, 1),
+            "response_bytes": like.response_bytes // max(like.rows, 1),
+        }
+        plain = [field for field in RPC_CALLS.struct().fields if field.name not in (RUN_ID, INGESTED_AT)]
+        schema = type(RPC_CALLS.struct())(plain)
+        frame = self.spark.read.format(limit.FORMAT).schema(schema).options(**options).load()
+        lake.append(RPC_CALLS, frame.withColumns({RUN_ID: F.lit("bench"), INGESTED_AT: F.current_timestamp()}))
+        seconds = time.perf_counter() - begin
+        shutil.rmtree(lake.root)
+        return seconds
+
+    def _sizes(self, lake: Lake) -> tuple[int, int]:
+        row = (
+            lake.read(RPC_CALLS)
+            .agg(F.sum(F.length("request_stub")).alias("request"), F.sum(F.length("response_stub")).alias("response"))
+            .first()
+        )
+        return (int(row["request"] or 0), int(row["response"] or 0)) if row is not None else (0, 0)
