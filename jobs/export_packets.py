@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from pipeline.excerpt import wanted, write_excerpt
 JOB = "export_packets"
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """Return the job's command line."""
     made = cli.parser(JOB, __doc__)
     made.add_argument("--call", metavar="KEY", nargs="+", action="extend", required=True, help="call_key of rpc_calls")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from schemas.bronze import CAPTURE_FILES, QUARANTINE, RPC_CALLS
 JOB = "ingest_captures"
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """Return the job's command line."""
     return cli.parser(JOB, __doc__, captures=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
@@ -16,7 +15,7 @@ from schemas.silver import REMOTE_READ_CALLS
 JOB = "run_all"
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> cli.Parser:
     """Return the job's command line."""
     return cli.parser(JOB, __doc__, captures=True)
 

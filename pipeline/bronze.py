@@ -1,8 +1,8 @@
 """Captures -> bronze: reads what the ledger does not know yet, and writes it so that a repeated run does no harm.
 
 Complete calls are appended straight from the reading tasks. The small tables come by side files under the run's own
-folder. Delta has no transaction over several tables: the ledger (``capture_files``) is written last, and a run that never
-came so far left a marker, by which the next run takes its rows out again before it begins.
+folder. Delta has no transaction over several tables: the ledger (``capture_files``) is written last, and a run that
+never came so far left a marker, by which the next run takes its rows out again before it begins.
 """
 
 from __future__ import annotations
@@ -87,14 +87,12 @@ def unknown_files(lake: Lake, files: Iterable[Listed]) -> tuple[list[Listed], in
     ledger = lake.read(CAPTURE_FILES).select("path", "other_paths", "size_bytes", F.unix_micros("modified_at"))
     known = {}
     for path, others, size, modified in ledger.collect():
-        known.update({name: (size, modified) for name in (path, *(others or ()))})
+        known.update(dict.fromkeys((path, *(others or ())), (size, modified)))
     fresh = [file for file in files if known.get(file.path) != (file.size, file.modified_us)]
     return fresh, len(list(files)) - len(fresh)
 
 
-def ingest(
-    lake: Lake, files: list[Listed], *, run_id: str, reader_options: dict[str, Any], say: Say
-) -> Ingested:
+def ingest(lake: Lake, files: list[Listed], *, run_id: str, reader_options: dict[str, Any], say: Say) -> Ingested:
     """Bring new captures into bronze; returns what was read. Files that the ledger knows are not read again."""
     runs = Runs.of(lake)
     roll_back(lake, runs, say)

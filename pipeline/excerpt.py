@@ -46,7 +46,7 @@ class Wanted:
 
 
 def wanted(lake: Lake, keys: Iterable[str]) -> Wanted:
-    """Find the captures and times of calls: each call's packets, and those up to its connection's last bind before it."""
+    """Find where calls are, and when: each call itself, and its connection from its beginning to its last bind."""
     asked = sorted(set(keys))
     begin, end = F.least("request_at", "response_at"), F.greatest("request_done_at", "response_done_at")
     calls = lake.read(RPC_CALLS).where(F.col("call_key").isin(asked))
@@ -102,8 +102,12 @@ def _of(segments: Segments, span: Span) -> npt.NDArray[np.bool_]:
     """Which segments belong to a span."""
     micros = segments.time // 1000
     found = (micros >= span.begin) & (micros <= span.end)
-    forth = _is(segments.source, segments.source_port, span.client) & _is(segments.target, segments.target_port, span.server)
-    back = _is(segments.source, segments.source_port, span.server) & _is(segments.target, segments.target_port, span.client)
+    forth = _is(segments.source, segments.source_port, span.client) & _is(
+        segments.target, segments.target_port, span.server
+    )
+    back = _is(segments.source, segments.source_port, span.server) & _is(
+        segments.target, segments.target_port, span.client
+    )
     result: npt.NDArray[np.bool_] = found & (forth | back)
     return result
 

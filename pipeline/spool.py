@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from contextlib import nullcontext
 from pathlib import Path
-from typing import BinaryIO
 
 from pipeline.listing import InputError
 
@@ -19,22 +19,22 @@ def spool(uri: str, folder: Path, limit: int) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".spooling-{'stdin' if uri == '-' else Path(uri).name}"
-    stream: BinaryIO = sys.stdin.buffer if uri == "-" else Path(uri).open("rb")
     digest, size = hashlib.sha256(), 0
+    opened = nullcontext(sys.stdin.buffer) if uri == "-" else Path(uri).open("rb")  # noqa: SIM115
     try:
-        with temporary.open("wb") as out:
+        with opened as stream, temporary.open("wb") as out:
             while chunk := stream.read(_CHUNK):
                 size += len(chunk)
                 if size > limit:
-                    raise InputError(f"{uri}: more than {limit} bytes (capture.spool_bytes)")
+                    break
                 digest.update(chunk)
                 out.write(chunk)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    finally:
-        if stream is not sys.stdin.buffer:
-            stream.close()
+    if size > limit:
+        temporary.unlink()
+        raise InputError(f"{uri}: more than {limit} bytes (capture.spool_bytes)")
     target = folder / f"{digest.hexdigest()[:32]}.capture"
     if target.exists():
         temporary.unlink()  # the ledger knows this file with its time

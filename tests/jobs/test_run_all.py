@@ -11,6 +11,7 @@ import pytest
 
 from jobs import export_packets, ingest_captures, run_all
 from pipeline.bronze import Runs
+from pipeline.capture_source import register
 from pipeline.lake import Lake
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
@@ -52,7 +53,7 @@ def test_the_tables_hold_what_the_reader_reads(lake, captures):
     for name in SAMPLES:
         tables = read_capture(captures / name)
         for kind, rows in expected.items():
-            rows += tables[kind].to_pylist()
+            rows.extend(tables[kind].to_pylist())
     for table, key in ((RPC_CALLS, "call_key"), (CONNECTIONS, "connection_id"), (RPC_BINDS, "bind_key")):
         found = [row.asDict(recursive=True) for row in lake.read(table).drop("run_id", "ingested_at").collect()]
         wanted = expected[table.name]
@@ -172,9 +173,11 @@ def test_packets_of_a_call_open_in_wireshark(lake, tmp_path, capsys):
     out = tmp_path / "call.pcapng"
     assert export_packets.main(["--lake", lake.root, "--call", call["call_key"], "--out", str(out)]) == 0
     fields = ["-T", "fields", "-e", "dcerpc.pkt_type", "-e", "dcerpc.cn_call_id", "-e", "dcerpc.opnum"]
-    shown = subprocess.run(["tshark", "-n", "-r", out, "-Y", "dcerpc", *fields], capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        ["tshark", "-n", "-r", out, "-Y", "dcerpc", *fields], capture_output=True, text=True, check=True
+    )
     lines = [line.split("\t") for line in shown.stdout.splitlines()]
-    assert ["11", "12"] == [kind for kind, *_ in lines[:2]]  # bind, bind_ack
+    assert [kind for kind, *_ in lines[:2]] == ["11", "12"]  # bind, bind_ack
     assert ["0", str(call["call_id"]), "7"] in lines
     assert ["2", str(call["call_id"]), "7"] in lines
     assert summary(capsys)["packets"] >= 4
@@ -187,8 +190,6 @@ def test_asking_for_a_call_that_is_not_there_is_one_line(lake, tmp_path, capsys)
 
 
 def test_the_data_source_reads_a_folder_and_lists_pdus(spark, captures):
-    from pipeline.capture_source import register
-
     register(spark)
     pdus = spark.read.format("msmq_capture").option("rows", "pdus").load(str(captures))
     expected = sum(read_capture(captures / name, all_pdus=True)["pdus"].num_rows for name in SAMPLES)

@@ -12,7 +12,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO, Final, Protocol
+from types import TracebackType
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,19 @@ UNKNOWN_LINK: Final = -1  # of packets whose record contradicts itself
 
 Ints = npt.NDArray[np.int64]
 Columns = tuple[Ints, Ints, Ints, Ints, Ints]  # start, captured, original, time, link
+
+
+class Readable(Protocol):
+    """What a capture is read from."""
+
+    def readinto(self, buffer: memoryview, /) -> int | None:
+        """Fill the buffer as far as bytes are at hand; 0 at the end."""
+
+    def __enter__(self) -> Readable: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
 
 
 @dataclass(slots=True)
@@ -55,7 +69,7 @@ class Damage:
     message: str
 
 
-class NotACapture(Exception):
+class NotACaptureError(Exception):
     """The first bytes are of no capture format that is known."""
 
 
@@ -73,7 +87,7 @@ class _Interface:
 class Container:
     """A capture being read: iterate ``blocks()``; the facts are complete when it ends."""
 
-    stream: BinaryIO
+    stream: Readable
     block_bytes: int
     format: str | None = None
     damage: Damage | None = None
@@ -84,7 +98,7 @@ class Container:
     packet_drops: int | None = None  # added up from options of packet blocks
 
     def blocks(self) -> Iterator[Records]:
-        """Yield the records block by block; raise ``NotACapture`` when the file is of no known format."""
+        """Yield the records block by block; raise ``NotACaptureError`` when the file is of no known format."""
         data, size = self._fill(b"", 24)
         head = bytes(data[:4])
         dialect = _PCAP_MAGIC.get(head)
@@ -95,14 +109,14 @@ class Container:
             self.format = "pcapng"
             walk = _PcapngWalker(self)
         else:
-            raise NotACapture(f"no capture format begins with {head.hex(' ')}" if size else "the file is empty")
+            raise NotACaptureError(f"no capture format begins with {head.hex(' ')}" if size else "the file is empty")
         base, number = 0, 1
         kept, want = bytes(data[:size]), self.block_bytes
         while True:
             want = max(want, len(kept) + 1)
             data, size = self._fill(kept, want)
             at_end = size < want
-            used = walk.take(data, size, at_end)
+            used = walk.take(data, size, at_end=at_end)
             starts, captured, original, time, link = walk.columns(data)
             if number == 1 and len(starts):
                 self.first_record_end = base + walk.first_end
@@ -122,7 +136,7 @@ class Container:
         data[:size] = kept
         view = memoryview(data)
         while size < want:
-            got = self.stream.readinto(view[size:want])  # type: ignore[attr-defined]
+            got = self.stream.readinto(view[size:want])
             if not got:
                 break
             size += got
@@ -143,7 +157,7 @@ class _Walker(Protocol):
     need: int  # bytes that the next record needs, when it did not fit
     first_end: int  # end of the first record in the buffer walked last
 
-    def take(self, data: bytearray, size: int, at_end: bool) -> int: ...
+    def take(self, data: bytearray, size: int, *, at_end: bool) -> int: ...
 
     def columns(self, data: bytearray) -> Columns: ...
 
@@ -183,10 +197,11 @@ class _PcapWalker:
         self._link = UNKNOWN_LINK
         self._offsets: list[int] = []
 
-    def take(self, data: bytearray, size: int, at_end: bool) -> int:
+    def take(self, data: bytearray, size: int, *, at_end: bool) -> int:
         dialect, container = self._dialect, self._container
         position = 0
-        self._offsets = offsets = []
+        offsets: list[int] = []
+        self._offsets = offsets
         if not self._base:
             if size < 24:
                 if at_end:
@@ -256,7 +271,7 @@ class _PcapngWalker:
         self._base = 0
         self._chunks = [_Chunk("<", ())]
 
-    def take(self, data: bytearray, size: int, at_end: bool) -> int:
+    def take(self, data: bytearray, size: int, *, at_end: bool) -> int:
         container = self._container
         position = 0
         self._chunks = [_Chunk(self._chunks[-1].order, self._chunks[-1].interfaces)]
@@ -324,7 +339,7 @@ class _PcapngWalker:
         return start, captured, original, time, link
 
     def _chunk_columns(self, data: bytearray, chunk: _Chunk) -> Columns:
-        """The chunk's packets; one whose interface or length cannot be right has no known link: it counts as damaged."""
+        """The chunk's packets; one whose interface or length cannot be right has no known link, and is damaged."""
         at, kind, order = np.array(chunk.positions, np.int64), np.array(chunk.kinds), chunk.order
         length = gather(data, at + 4, order + "u4")
         simple = kind == _SIMPLE

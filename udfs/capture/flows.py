@@ -1,9 +1,9 @@
 """TCP connections of a capture: who they are, how they began and ended, and the bytes of each direction in order.
 
-Per direction, stream offset 0 is the byte after the SYN, or the first byte seen where no SYN was; offsets are 64-bit and
-do not wrap. Segments that continue the stream are passed on in runs, without touching them one by one; only what is out
-of order, repeated or cut goes through ``_insert``. Of two different overlapping bytes the first captured wins. A hole is
-never filled: after the reorder window the stream goes on behind it, with a ``Gap`` between.
+Per direction, stream offset 0 is the byte after the SYN, or the first byte seen where no SYN was; offsets are 64-bit
+and do not wrap. Segments that continue the stream are passed on in runs, without touching them one by one; only what is
+out of order, repeated or cut goes through ``_insert``. Of two different overlapping bytes the first captured wins. A
+hole is never filled: after the reorder window the stream goes on behind it, with a ``Gap`` between.
 """
 
 from __future__ import annotations
@@ -50,8 +50,10 @@ class Gap(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Consecutive data segments [first, last] of one direction, by index in the block; ``skip`` bytes of the first
-    and all beyond ``take`` bytes are not part of it (for runs of one segment)."""
+    """Consecutive data segments [first, last] of one direction, by index in the block, of ``take`` bytes together.
+
+    Of a single segment ``skip`` bytes at its beginning may be left out.
+    """
 
     first: int
     last: int
@@ -60,9 +62,9 @@ class Run(NamedTuple):
 
 
 class Packet(NamedTuple):
-    """One data segment as the slow path sees it."""
+    """One data segment as the slow path sees it; ``place`` is its index in the block."""
 
-    index: int
+    place: int
     time: int
     number: int
     file_offset: int
@@ -145,7 +147,7 @@ class Direction:
         elif self.held_bytes > _HELD_BYTES or len(self.held) > _HELD_PIECES:
             self.release(None, once=True)
 
-    def release(self, before: int | None, once: bool = False) -> None:
+    def release(self, before: int | None, *, once: bool = False) -> None:
         """Give up waiting for what is missing in front of held bytes that came before a time (None: of any)."""
         while self.held and (before is None or self.held_since < before):
             lowest = self.held[0].offset
@@ -175,7 +177,7 @@ class Direction:
                 return
         if self.started and at + skip == self.next and (not self.held or self.held[0].offset >= at + length):
             if captured > skip:
-                self.out.append(Run(packet.index, packet.index, skip, captured - skip))
+                self.out.append(Run(packet.place, packet.place, skip, captured - skip))
                 self.next += captured - skip
                 self.distinct_bytes += captured - skip
             if captured < length:

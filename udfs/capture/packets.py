@@ -45,8 +45,8 @@ class Segments:
 
     ``record`` (index in the block's records), ``number`` (packet number), ``time`` (ns), ``source`` and ``target``
     (addresses: 16 octets each, IPv4 as the first four of them with ``version`` 4), ``source_port``, ``target_port``,
-    ``sequence``, ``acknowledgement``, ``flags``, ``start`` (of the payload in ``data``), ``file_offset`` (of the payload in
-    the decompressed file; of the completing fragment for a reassembled datagram), ``captured`` and ``length`` of the
+    ``sequence``, ``acknowledgement``, ``flags``, ``start`` (of the payload in ``data``), ``file_offset`` (of the
+    payload in the decompressed file; of the completing fragment for a reassembled datagram), ``captured`` and ``length`` of the
     payload (captured is less where the capture cut the packet), ``weight`` (records that make it up).
     ``data`` is the block's buffer, longer than the block when it has reassembled datagrams.
     ``classes`` says for each record of the block what became of it.
@@ -151,9 +151,20 @@ class PacketDecoder:
         for row in np.nonzero(tcp & (fragment != 0))[0].tolist():
             start, offset = int(at[row] + size[row]), int(fragment[row] & 0x1FFF) * 8
             piece = bytes(octets[start : min(start + int(length[row]), int(end[row]))])
-            names = (header[row, 12:16].tobytes(), header[row, 16:20].tobytes(), 4, int(_u16(header[row : row + 1], 4)[0]))
+            names = (
+                header[row, 12:16].tobytes(),
+                header[row, 16:20].tobytes(),
+                4,
+                int(_u16(header[row : row + 1], 4)[0]),
+            )
             more = bool(fragment[row] & 0x2000)
-            done.append((int(rows[row]), names, self._join(names, piece, offset, more, int(length[row]), int(records.time[rows[row]]))))
+            done.append(
+                (
+                    int(rows[row]),
+                    names,
+                    self._join(names, piece, offset, more, int(length[row]), int(records.time[rows[row]])),
+                )
+            )
         return _with_reassembled(found, done, extra, base)
 
     def _ipv6(
@@ -184,7 +195,9 @@ class PacketDecoder:
                     continue
                 piece = bytes(octets[int(start[row]) : min(int(stop[row]), int(end[row]))])
                 size = int(stop[row] - start[row])
-                done.append((int(rows[row]), names, self._join(names, piece, offset, more, size, int(records.time[rows[row]]))))
+                done.append(
+                    (int(rows[row]), names, self._join(names, piece, offset, more, size, int(records.time[rows[row]])))
+                )
         whole = np.nonzero(good & (follows == _TCP))[0]
         length = (stop - start)[whole]
         found_rows = _Datagrams(
@@ -200,7 +213,7 @@ class PacketDecoder:
         return _with_reassembled(found_rows, done, extra, base)
 
     def _join(
-        self, names: tuple[bytes, bytes, int, int], piece: bytes, offset: int, more: bool, length: int, time: int
+        self, names: tuple[bytes, bytes, int, int], piece: bytes, offset: int, more: int, length: int, time: int
     ) -> tuple[bytes, int] | None:
         """Add a fragment; return the payload and the number of its records when the datagram is whole."""
         if len(piece) < length or offset + length > 0xFFFF + 40:
@@ -358,10 +371,9 @@ def _with_reassembled(
     for _, _, (payload, _) in rows:
         starts.append(base + len(extra))
         extra += payload
+    both = [(names[0], names[1]) for _, names, _ in rows]
     sizes = np.array([len(payload) for _, _, (payload, _) in rows], np.int64)
-    source, target = (
-        np.array([list(names[side].ljust(16, b"\0")) for _, names, _ in rows], np.uint8) for side in (0, 1)
-    )
+    source, target = (np.array([list(names[side].ljust(16, b"\0")) for names in both], np.uint8) for side in (0, 1))
     return _Datagrams(
         np.append(found.record, np.array([record for record, _, _ in rows], np.int64)),
         np.append(found.version, np.array([names[2] for _, names, _ in rows], np.int64)),

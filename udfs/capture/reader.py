@@ -1,7 +1,7 @@
 """One capture file -> rows of the bronze tables, in bounded memory and without Spark.
 
 The file is read once, in blocks: records, headers, streams, PDUs, calls. What a connection's end or the file's end has
-to settle (connections, binds, quarantine, the file's own row) is kept until then; calls leave as soon as they are settled.
+to settle (connections, binds, quarantine, the file's own row) is kept until then; calls leave as they are settled.
 
 Calls whose bind was not seen wait for the end too: their interface is inferred from all calls of the context together.
 The file is read again only when it shows that a port is ours to which connections were passed over.
@@ -10,8 +10,8 @@ The file is read again only when it shows that a port is ours to which connectio
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udfs.capture.container import NO_TIME, Container, NotACapture, Records
+from udfs.capture.container import NO_TIME, Container, NotACaptureError, Records
 from udfs.capture.flows import Connection, Kind
 from udfs.capture.packets import DAMAGED, PacketDecoder, Segments
-from udfs.capture.sources import Decompressed, ExpansionLimit, Source
+from udfs.capture.sources import Decompressed, ExpansionLimitError, Source
 from udfs.capture.tables import (
     BINDS_SCHEMA,
     CAPTURE_FILES_SCHEMA,
@@ -61,8 +61,12 @@ SCHEMAS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a capture is read: ``reorder_window_s`` (how long a missing segment may come late), ``block_bytes`` (read at
-    once), ``max_expansion`` (decompressed bytes per compressed byte) and ``max_expanded_bytes`` of one capture, ``all_pdus`` (also list PDUs of all interfaces)."""
+    """How a capture is read.
+
+    ``reorder_window_s``: how long a missing segment may come late; ``block_bytes``: read at once; ``max_expansion``:
+    decompressed bytes for each compressed one; ``max_expanded_bytes``: of one capture; ``all_pdus``: list the PDUs of
+    all interfaces too.
+    """
 
     reorder_window_s: float = 2.0
     block_bytes: int = 16 << 20
@@ -159,7 +163,7 @@ def _read(
     window = round(options.reorder_window_s * 1e9)
     decoder, tracker, cutter = PacketDecoder(), Tracker(window), Cutter()
     tracker.hot_ports = hot
-    assembler = Assembler(options.all_pdus and only is None)
+    assembler = Assembler(all_pdus=options.all_pdus and only is None)
     rows = RowBuilder(only)
     reading.learnt = rows.learnt
     reading.connections, reading.source = tracker.connections, source
@@ -186,9 +190,9 @@ def _read(
             if isinstance(stream, Decompressed) and stream.error is not None:
                 kind = "cut_short" if stream.ended_early else "damaged"
                 reading.error = (kind, f"the compressed stream: {stream.error}")
-    except NotACapture as error:
+    except NotACaptureError as error:
         reading.error = ("not_a_capture", str(error))
-    except ExpansionLimit as error:
+    except ExpansionLimitError as error:
         reading.error = ("expansion_limit", str(error))
     except OSError as error:
         reading.error = ("unreadable", str(error))

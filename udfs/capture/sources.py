@@ -15,13 +15,14 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from udfs.capture.container import Readable
 from udfs.keys import key
 
 _MAGIC: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _SLACK: Final = 64 << 20  # decompressed bytes that no ratio forbids
 
 
-class ExpansionLimit(OSError):
+class ExpansionLimitError(OSError):
     """A compressed capture expands beyond the configured bound."""
 
 
@@ -41,7 +42,7 @@ class Source:
 
     @staticmethod
     def of_path(location: str, path: str | None = None) -> Source:
-        """Return a source over a local path or a URI that ``pyarrow.fs`` knows; raises ``OSError`` if it is not there."""
+        """Return a source over a path or a URI that ``pyarrow.fs`` knows; raises ``OSError`` if it is not there."""
         if "://" in location:
             filesystem, name = pafs.FileSystem.from_uri(location)
         else:
@@ -49,7 +50,7 @@ class Source:
         return Source.of_file(filesystem, name, path or location)
 
     @staticmethod
-    def of_file(filesystem: Any, name: str, path: str) -> Source:
+    def of_file(filesystem: pafs.FileSystem, name: str, path: str) -> Source:
         """Return a source over a file of a filesystem."""
         info = filesystem.get_file_info(name)
         if info.type != pafs.FileType.File:
@@ -71,20 +72,23 @@ class Source:
             return None
         return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
 
-    def open(self, max_expansion: int, max_bytes: int) -> BinaryIO | Decompressed:
-        """Open the capture, decompressing it; reading raises ``ExpansionLimit`` beyond the bound, ``OSError`` else."""
-        raw = self.opener()
+    def open(self, max_expansion: int, max_bytes: int) -> Readable:
+        """Open the capture, decompressing it; reading raises ``ExpansionLimitError`` beyond the bounds."""
+        raw: Any = self.opener()
         head = raw.read(4)
         raw.seek(0)
         kind = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
         if kind is None:
-            return raw
+            opened: Readable = raw
+            return opened
         return Decompressed(raw, kind, min(max_bytes, _SLACK + self.size * max_expansion))
 
 
 class Decompressed(io.RawIOBase):
-    """The decompressed bytes of a stream, up to a limit. Where the stream is damaged or ends early the bytes end, and
-    ``error`` says why: what was read until there counts."""
+    """The decompressed bytes of a stream, up to a limit.
+
+    Where the stream is damaged or ends early the bytes end, and ``error`` says why: what was read until there counts.
+    """
 
     def __init__(self, raw: BinaryIO, kind: str, limit: int) -> None:
         self._raw = raw
@@ -99,9 +103,11 @@ class Decompressed(io.RawIOBase):
             self._inner = pa.CompressedInputStream(stream, kind)
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - whatever has a buffer
+        """Fill the buffer; raises ``ExpansionLimitError`` beyond the limit."""
         try:
             data = self._inner.read(len(buffer))
         except (OSError, EOFError, zlib.error) as error:
@@ -109,11 +115,12 @@ class Decompressed(io.RawIOBase):
             return 0
         self._done += len(data)
         if self._done > self._limit:
-            raise ExpansionLimit(f"expands beyond {self._limit} bytes")
+            raise ExpansionLimitError(f"expands beyond {self._limit} bytes")
         buffer[: len(data)] = data
         return len(data)
 
     def close(self) -> None:
+        """Close the stored stream too."""
         self._raw.close()
         super().close()
 

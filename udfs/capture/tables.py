@@ -316,8 +316,8 @@ def quarantine_rows(connections: list[Connection], ours: set[int], capture_id: s
             if not isinstance(state, CutState):
                 continue
             recognised = any(isinstance(s.cutter, CutState) and s.cutter.recognised for s in connection.sides)
-            for stray in state.strays if mine else state.runs if recognised else ():
-                rows.append(_quarantined(connection if mine else None, stray, capture_id))
+            strays = state.strays if mine else state.runs if recognised else []
+            rows += [_quarantined(connection if mine else None, stray, capture_id) for stray in strays]
         if mine:
             rows += [_quarantined(connection, stray, capture_id) for stray in _malformed(known)]
     return _batch(rows, QUARANTINE_SCHEMA, "seen_at")

@@ -49,10 +49,10 @@ class Stream:
 
 @dataclass(slots=True)
 class Streams:
-    """The streams of a block over one ``joined`` buffer (``PAD`` zeros behind it), and the packet behind every stretch of it.
+    """The streams of a block over one ``joined`` buffer (``PAD`` zeros behind it), and the packets they came in.
 
-    ``piece_start`` (ascending) says where in ``joined`` a packet's bytes begin; ``time``, ``number``, ``file_offset`` (of
-    the first of these bytes in the decompressed file) and ``acknowledgement`` are that packet's.
+    ``piece_start`` (ascending) says where in ``joined`` a packet's bytes begin; ``time``, ``number``, ``file_offset``
+    (of the first of these bytes in the decompressed file) and ``acknowledgement`` are that packet's.
     """
 
     joined: bytes
@@ -204,7 +204,7 @@ class Tracker:
             direction = connection.sides[number]
             time, sequence = int(s.time[row]), int(s.sequence[row])
             if marked[row] and flags & SYN:
-                new = self._new_life(connection, number, sequence, flags, time)
+                new = self._new_life(connection, number, sequence, time)
             else:
                 new = not flags & RST and _breaks(direction, s, row)
             if new:
@@ -234,7 +234,7 @@ class Tracker:
         lives.append((connection, rows[begin:]))
         return lives
 
-    def _new_life(self, connection: Connection, number: int, sequence: int, flags: int, time: int) -> bool:
+    def _new_life(self, connection: Connection, number: int, sequence: int, time: int) -> bool:
         direction, other = connection.sides[number], connection.sides[number ^ 1]
         if direction.syn is not None:
             return direction.syn != sequence
@@ -251,8 +251,7 @@ class Tracker:
         times = s.time[rows]
         connection.last_time = max(connection.last_time, int(times.max()))
         first = int(times.min())
-        if first < connection.first_time:
-            connection.first_time = first
+        connection.first_time = min(connection.first_time, first)
         mine = side[rows]
         for number, direction in enumerate(connection.sides):
             own = rows[mine == number]
@@ -354,7 +353,6 @@ class Tracker:
     def _join(self, s: Segments | None, rows: Ints) -> Streams:
         """Lay what the directions passed on into one buffer, direction after direction."""
         indexes: list[Ints] = []
-        skips: list[int] = []
         kept: list[Piece] = []
         places: list[tuple[int, int, int]] = []  # position in indexes' arrays: skip and take of single segments
         streams = []
@@ -384,7 +382,7 @@ class Tracker:
                     size += len(item.data)
                 else:
                     if offset is None:
-                        offset = self._offset_of(direction, item)
+                        offset = _first_offset(direction)
                     if item.first == item.last:
                         places.append((pieces, item.skip, item.take))
                     indexes.append(np.arange(item.first, item.last + 1))
@@ -398,16 +396,14 @@ class Tracker:
         self._dirty = {}
         return _streams(s, self._rows if s is not None and len(rows) else rows, indexes, kept, places, streams)
 
-    def _offset_of(self, direction: Direction, run: Run) -> int:
-        """Return the stream offset of a direction's first run of a block: all that was passed on ends at ``next``."""
-        total = 0
-        for item in direction.out:
-            total += (
-                item.end - item.start
-                if isinstance(item, Gap)
-                else len(item.data) if isinstance(item, Piece) else item.take
-            )
-        return direction.next - total
+
+def _first_offset(direction: Direction) -> int:
+    """Return the stream offset of what a direction passed on first in this block: all of it ends at ``next``."""
+    sizes = (
+        item.end - item.start if isinstance(item, Gap) else len(item.data) if isinstance(item, Piece) else item.take
+        for item in direction.out
+    )
+    return direction.next - sum(sizes)
 
 
 def _streams(
@@ -464,12 +460,13 @@ def _group(s: Segments) -> tuple[Ints, Ints, Ints]:
     source_port = (s.source_port << 4 | s.version).astype(np.uint64)
     target_port = (s.target_port << 4 | s.version).astype(np.uint64)
     while True:
-        a, b, c = (np.uint64(secrets.randbits(64) | 1) for _ in range(3))
+        a, b, c = np.array([secrets.randbits(64) | 1 for _ in range(3)], np.uint64)
         one = _mix(source[:, 0] * a + _mix(source[:, 1] * b + source_port * c))
         two = _mix(target[:, 0] * a + _mix(target[:, 1] * b + target_port * c))
         side = (one > two).astype(np.int64)
         low, high = np.minimum(one, two), np.maximum(one, two)
-        _, first, pair = np.unique(_mix(low * a + high * b), return_index=True, return_inverse=True)
+        names: npt.NDArray[np.uint64] = _mix(low * a + high * b)
+        _, first, pair = np.unique(names, return_index=True, return_inverse=True)
         lead = first[pair]
         straight = side == side[lead]
         equal = np.ones(len(pair), bool)
@@ -494,11 +491,13 @@ def _jumps(s: Segments, pair: Ints, side: Ints) -> Ints:
     sequence = _distance(s.sequence[now] - s.sequence[before] - s.length[before])
     acknowledgement = _distance(s.acknowledgement[now] - s.acknowledgement[before])
     plain = ((s.flags[now] | s.flags[before]) & (SYN | RST)) == 0
-    return now[same & plain & (sequence > _JUMP) & (acknowledgement > _JUMP)]
+    jumped: Ints = now[same & plain & (sequence > _JUMP) & (acknowledgement > _JUMP)]
+    return jumped
 
 
 def _distance(difference: Ints) -> Ints:
-    return np.abs(((difference + 0x80000000) & 0xFFFFFFFF) - 0x80000000)
+    distance: Ints = np.abs(((difference + 0x80000000) & 0xFFFFFFFF) - 0x80000000)
+    return distance
 
 
 def _breaks(direction: Direction, s: Segments, row: int) -> bool:

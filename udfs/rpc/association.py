@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from udfs.rpc.bind import Answer, Element, MalformedBind, parse_bind, parse_bind_ack
+from udfs.rpc.bind import Answer, Element, MalformedBindError, parse_bind, parse_bind_ack
 from udfs.rpc.interfaces import BY_UUID, Seen
 from udfs.rpc.pdu import ALTER_CONTEXT, ALTER_CONTEXT_RESP, BIND, BIND_ACK, BIND_NAK
 
@@ -43,8 +43,8 @@ class Context:
     offset: int
     interface: str
     syntax: str
-    accepted: bool
     auth: tuple[int | None, int | None]
+    accepted: bool = False
 
 
 @dataclass(slots=True)
@@ -69,10 +69,10 @@ class Association:
         self, body: bytes, order: str, end: int, offset: int, sequence: int, call_id: int, time: int, number: int,
         auth: tuple[int | None, int | None],
     ) -> None:  # fmt: skip
-        """Take a bind or alter_context; raises ``MalformedBind``."""
+        """Take a bind or alter_context; raises ``MalformedBindError``."""
         xmit, receive, group, elements = parse_bind(body, order, end)
         if len(self.asked) >= MAX_BINDS:
-            raise MalformedBind
+            raise MalformedBindError
         asked = Asked(offset, sequence, call_id, elements, time, number, xmit, receive, group, *auth)
         self.asked.append(asked)
         for element in elements:
@@ -84,10 +84,10 @@ class Association:
             if not any(context.accepted for context in known):
                 known.clear()
             if not known:
-                known.append(Context(offset, element.interface, element.syntaxes[0], False, auth))
+                known.append(Context(offset, element.interface, element.syntaxes[0], auth))
 
     def answer(self, ptype: int, body: bytes, order: str, end: int, call_id: int) -> None:
-        """Take a bind_ack, alter_context_resp or bind_nak; raises ``MalformedBind``."""
+        """Take a bind_ack, alter_context_resp or bind_nak; raises ``MalformedBindError``."""
         waiting = [asked for asked in self.asked if not asked.answers and asked.nak is None]
         asked = next((one for one in waiting if one.call_id == call_id), waiting[0] if waiting else None)
         if ptype == BIND_NAK:
@@ -107,7 +107,7 @@ class Association:
                 continue
             known = self.contexts.setdefault(element.context_id, [])
             auth = (asked.auth_type, asked.auth_level)
-            context = Context(asked.offset, element.interface, given.syntax, True, auth)
+            context = Context(asked.offset, element.interface, given.syntax, auth, accepted=True)
             if known and not known[-1].accepted:
                 known[-1] = context
             else:

@@ -14,7 +14,7 @@ _RESULT_SIZE: Final = 24
 RESULTS: Final = ("accepted", "rejected", "rejected", "negotiated")  # user rejection, provider rejection
 
 
-class MalformedBind(Exception):
+class MalformedBindError(Exception):
     """A bind or its answer whose counts do not fit its length."""
 
 
@@ -47,7 +47,7 @@ def syntax_name(text: str) -> str:
 def parse_bind(body: bytes, order: str, end: int) -> tuple[int, int, int, list[Element]]:
     """Read a bind or alter_context PDU up to its auth trailer at ``end``.
 
-    Returns max_xmit_frag, max_recv_frag, assoc_group_id and the elements; raises ``MalformedBind``.
+    Returns max_xmit_frag, max_recv_frag, assoc_group_id and the elements; raises ``MalformedBindError``.
     """
     try:
         xmit, receive, group, count = struct.unpack_from(order + "HHIB", body, 16)
@@ -57,15 +57,16 @@ def parse_bind(body: bytes, order: str, end: int) -> tuple[int, int, int, list[E
             context_id, syntaxes = struct.unpack_from(order + "HB", body, at)
             stop = at + 4 + _SYNTAX_SIZE * (1 + syntaxes)
             if stop > end:
-                raise MalformedBind
+                raise MalformedBindError
             interface, version = _syntax(body, at + 4, order)
             offered = tuple(
-                syntax_name(_syntax(body, where, order)[0]) for where in range(at + 4 + _SYNTAX_SIZE, stop, _SYNTAX_SIZE)
+                syntax_name(_syntax(body, where, order)[0])
+                for where in range(at + 4 + _SYNTAX_SIZE, stop, _SYNTAX_SIZE)
             )
             elements.append(Element(context_id, interface, version, offered))
             at = stop
     except struct.error as error:
-        raise MalformedBind from error
+        raise MalformedBindError from error
     return xmit, receive, group, elements
 
 
@@ -75,7 +76,7 @@ def parse_bind_ack(body: bytes, order: str, end: int) -> tuple[int, int, int, st
         xmit, receive, group, size = struct.unpack_from(order + "HHIH", body, 16)
         at = 26 + size
         if at > end:
-            raise MalformedBind
+            raise MalformedBindError
         address = body[26:at].split(b"\0")[0].decode("ascii", "replace") or None
         at += -at % 4
         (count,) = struct.unpack_from("B", body, at)
@@ -83,21 +84,21 @@ def parse_bind_ack(body: bytes, order: str, end: int) -> tuple[int, int, int, st
         answers = []
         for _ in range(count):
             if at + _RESULT_SIZE > end:
-                raise MalformedBind
+                raise MalformedBindError
             result, reason = struct.unpack_from(order + "HH", body, at)
             syntax = _syntax(body, at + 4, order)[0]
             name = RESULTS[result] if result < len(RESULTS) else "rejected"
             answers.append(Answer(name, reason, syntax_name(syntax) if name == "accepted" else None))
             at += _RESULT_SIZE
     except struct.error as error:
-        raise MalformedBind from error
+        raise MalformedBindError from error
     return xmit, receive, group, address, answers
 
 
 def _syntax(body: bytes, at: int, order: str) -> tuple[str, str]:
     data = body[at : at + 16]
     if len(data) < 16:
-        raise MalformedBind
+        raise MalformedBindError
     name = uuid.UUID(bytes_le=data) if order == "<" else uuid.UUID(bytes=data)
     (version,) = struct.unpack_from(order + "I", body, at + 16)
     return str(name), f"{version & 0xFFFF}.{version >> 16}"

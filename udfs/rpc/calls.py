@@ -2,8 +2,9 @@
 
 A *half* is the PDUs of one request or one response, FIRST to LAST. What pairs them is causality, not the order in which
 the capture happens to hold them: a response acknowledges, in TCP, the client's bytes up to its request; a client that
-uses a call id again has acknowledged the response before. So every half has a place in the client's stream (a request its
-own, a response the acknowledgement on its first packet), and in that order each response belongs to the request before.
+uses a call id again has acknowledged the response before. So every half has a place in the client's stream (a request
+its own, a response the acknowledgement on its first packet), and in that order each response belongs to the request
+before it.
 
 A half waits as long as bytes may come that belong to it or to its partner; what is settled leaves as one row per call.
 Sources: [C706] 12.6.4.9 and 12.6.3.6, [MS-RPCE] 2.2.2.11 (sec_trailer).
@@ -11,24 +12,23 @@ Sources: [C706] 12.6.4.9 and 12.6.3.6, [MS-RPCE] 2.2.2.11 (sec_trailer).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from udfs.capture.container import PAD, Ints
+from udfs.capture.container import Ints
 from udfs.capture.flows import Connection, Kind
 from udfs.capture.tracker import Streams
-from udfs.rpc.association import ANSWERS, AUTH_LEVEL_CONNECT, REQUESTS, Association
-from udfs.rpc.bind import MalformedBind
+from udfs.rpc.association import ANSWERS, AUTH_LEVEL_CONNECT, REQUESTS, Association, Context
+from udfs.rpc.bind import MalformedBindError
 from udfs.rpc.cutter import Cuts, CutState, Stray
 from udfs.rpc.pdu import (
     CO_CANCEL,
     FAULT,
     FIRST_FRAG,
     FROM_CLIENT,
-    HEADER,
     LAST_FRAG,
     OBJECT_UUID,
     ORPHANED,
@@ -51,8 +51,11 @@ NEVER: Final = np.iinfo(np.int64).max
 
 @dataclass(slots=True)
 class Pdus:
-    """Data PDUs as columns: times in ns, ``offset`` in its own direction, ``place`` in the client's stream, ``holes`` of
-    its direction before it, ``body`` (index of kept bytes, or -1: in the block's joined bytes at ``start``)."""
+    """Data PDUs as columns.
+
+    Times in ns; ``offset`` in its own direction, ``place`` in the client's stream, ``holes`` of its direction before
+    it; ``body`` is an index of kept bytes, or -1: then its bytes are in the block's joined ones at ``start``.
+    """
 
     connection: Ints
     call_id: Ints
@@ -124,13 +127,6 @@ class Calls:
         return memoryview(self.joined)[start : start + size] if body < 0 else memoryview(self.kept[body])
 
 
-@dataclass(slots=True)
-class PduRow:
-    """One PDU of any interface, as the ``pdus`` rows show it; columns of one length."""
-
-    columns: dict[str, Ints] = field(default_factory=dict)
-
-
 def association(connection: Connection) -> Association:
     """Return what is known of a connection's binds."""
     if not isinstance(connection.rpc, Association):
@@ -141,28 +137,28 @@ def association(connection: Connection) -> Association:
 class Assembler:
     """Builds the calls of one capture, block after block."""
 
-    def __init__(self, all_pdus: bool = False) -> None:
+    def __init__(self, *, all_pdus: bool = False) -> None:
         self._all_pdus = all_pdus
         self._waiting: Pdus | None = None
         self._bodies: list[bytes] = []
         self.pdus: list[dict[str, Ints]] = []
 
-    def take(self, streams: Streams, cuts: Cuts, connections: list[Connection], final: bool) -> Calls | None:
+    def take(self, streams: Streams, cuts: Cuts, connections: list[Connection], *, final: bool) -> Calls | None:
         """Take the PDUs of a block; return the calls that are settled now."""
-        header = _headers(streams, cuts, connections)
+        header = _headers(streams, cuts)
         if self._all_pdus:
             self.pdus.append(_listing(header, streams))
-        header = _right_way(header, streams, cuts, connections)
+        header = _right_way(header, streams)
         _control(header, streams, connections)
         parts = [self._waiting] if self._waiting is not None else []
-        fresh = _data(header, streams, cuts, connections)
+        fresh = _data(header, streams)
         if fresh is not None:
             parts.append(fresh)
         if not parts:
             return None
         pdus, kept = Pdus.concat(parts), self._bodies
         pdus, halves = _halves(pdus)
-        calls, waiting = _pair(pdus, halves, connections, final, streams.joined, kept)
+        calls, waiting = _pair(pdus, halves, connections, streams.joined, kept, final=final)
         self._wait(calls, waiting)
         return calls
 
@@ -221,11 +217,10 @@ class _Headers:
         return big
 
 
-_HEADER_OCTETS: Final = 40
-assert PAD >= _HEADER_OCTETS
+_HEADER_OCTETS: Final = 40  # less than the PAD behind joined bytes
 
 
-def _headers(streams: Streams, cuts: Cuts, connections: list[Connection]) -> _Headers:
+def _headers(streams: Streams, cuts: Cuts) -> _Headers:
     start = cuts.start
     octets = np.frombuffer(streams.joined, np.uint8)
     if len(start):
@@ -237,7 +232,8 @@ def _headers(streams: Streams, cuts: Cuts, connections: list[Connection]) -> _He
     first = np.searchsorted(streams.piece_start, start, "right") - 1
     empty = np.zeros(len(start), np.int64)
     head = _Headers(
-        rows, cuts.stream, owner[cuts.stream] if len(start) else empty, client[cuts.stream] if len(start) else empty > 0,
+        rows, cuts.stream, owner[cuts.stream] if len(start) else empty,
+        client[cuts.stream] if len(start) else empty > 0,
         start, cuts.offset, cuts.holes, empty, streams.time[first], empty, streams.number[first], empty,
         streams.file_offset[first] + start - streams.piece_start[first], streams.acknowledgement[first],
         np.ones(len(start), bool),
@@ -293,20 +289,25 @@ def _listing(header: _Headers, streams: Streams) -> dict[str, Ints]:
     }
 
 
-def _right_way(header: _Headers, streams: Streams, cuts: Cuts, connections: list[Connection]) -> _Headers:
+def _right_way(header: _Headers, streams: Streams) -> _Headers:
     """Put aside PDUs that the wrong side sent: a request from the server, a response from the client."""
     wrong = _CLIENT_TYPES[header.ptype] != header.from_client
     for index in np.nonzero(wrong & header.whole)[0].tolist():
         stream = streams.streams[int(header.stream[index])]
         state = stream.connection.sides[stream.side].cutter
-        assert isinstance(state, CutState)
         at, size = int(header.start[index]), int(header.size[index])
-        state.strays.append(
-            Stray(
-                int(header.offset[index]), size, streams.joined[at : at + min(size, 256)], "wrong_direction",
-                int(header.time[index]), int(header.number[index]), int(header.file_offset[index]),
-            )  # fmt: skip
-        )
+        if isinstance(state, CutState):
+            state.strays.append(
+                Stray(
+                    int(header.offset[index]),
+                    size,
+                    streams.joined[at : at + min(size, 256)],
+                    "wrong_direction",
+                    int(header.time[index]),
+                    int(header.number[index]),
+                    int(header.file_offset[index]),
+                )
+            )
     return header.take(~wrong) if wrong.any() else header
 
 
@@ -335,14 +336,14 @@ def _control(header: _Headers, streams: Streams, connections: list[Connection]) 
                     )  # fmt: skip
                 else:
                     known.answer(int(ptype[index]), body, order, trailer, call_id)
-            except MalformedBind:
+            except MalformedBindError:
                 known.malformed.append(
                     ("malformed_bind", int(header.time[index]), int(header.number[index]),
                      int(header.file_offset[index]), size, body[:256])
                 )  # fmt: skip
 
 
-def _data(header: _Headers, streams: Streams, cuts: Cuts, connections: list[Connection]) -> Pdus | None:
+def _data(header: _Headers, streams: Streams) -> Pdus | None:
     """Return the request, response, fault, cancel and orphaned PDUs of connections that may be ours."""
     kind = _KIND[header.ptype]
     foreign = np.array([_is_foreign(s.connection) for s in streams.streams], bool)
@@ -424,7 +425,7 @@ def _halves(pdus: Pdus) -> tuple[Pdus, Halves]:
 
 
 def _pair(
-    pdus: Pdus, halves: Halves, connections: list[Connection], final: bool, joined: bytes, kept: list[bytes]
+    pdus: Pdus, halves: Halves, connections: list[Connection], joined: bytes, kept: list[bytes], *, final: bool
 ) -> tuple[Calls, Ints]:
     """Pair requests with responses; return the settled calls and the PDUs of those that are not."""
     head = halves.first
@@ -474,7 +475,8 @@ def spans(first: Ints, last: Ints) -> Ints:
     if not len(sizes):
         return np.zeros(0, np.int64)
     offsets = np.cumsum(sizes) - sizes
-    return np.arange(sizes.sum()) - np.repeat(offsets - first, sizes)
+    numbers: Ints = np.arange(sizes.sum()) - np.repeat(offsets - first, sizes)
+    return numbers
 
 
 def _settled(
@@ -513,7 +515,6 @@ def _frontiers(owner: Ints, connections: list[Connection]) -> tuple[Ints, Ints]:
     return reached[inverse, 0], reached[inverse, 1]
 
 
-def bind_level(known: Association, context: object) -> tuple[int | None, int | None]:
+def bind_level(context: Context) -> tuple[int | None, int | None]:
     """At level CONNECT data PDUs carry no trailer: the bind's security holds ([MS-RPCE] 3.3.1.5.2.2)."""
-    auth: tuple[int | None, int | None] = getattr(context, "auth", (None, None))
-    return auth if auth[1] == AUTH_LEVEL_CONNECT else (None, None)
+    return context.auth if context.auth[1] == AUTH_LEVEL_CONNECT else (None, None)

@@ -1,7 +1,7 @@
 """Streams -> PDUs: cuts the joined bytes of a block, direction by direction, across holes and back into step.
 
-Every byte of a direction is attributed: to a whole PDU, to a PDU that a hole damaged, or to a stray run (what was skipped
-until a PDU could be proven), which becomes a row of quarantine if the connection turns out to be ours.
+Every byte of a direction is attributed: to a whole PDU, to a PDU that a hole damaged, or to a stray run (what was
+skipped until a PDU could be proven), which becomes a row of quarantine if the connection turns out to be ours.
 """
 
 from __future__ import annotations
@@ -65,8 +65,11 @@ class CutState:
 
 @dataclass(slots=True)
 class Cuts:
-    """The PDUs of a block: ``start`` in the joined buffer, ``stream`` (index in ``Streams.streams``), ``offset`` in the
-    direction, and ``holes``, the number of holes in that direction before it. ``broken`` lists damaged ones with their stream."""
+    """The PDUs of a block.
+
+    ``start`` in the joined buffer, ``stream`` (index in ``Streams.streams``), ``offset`` in the direction, and
+    ``holes``, the number of holes in that direction before it. ``broken`` lists damaged ones with their stream.
+    """
 
     start: Ints
     stream: Ints
@@ -78,7 +81,7 @@ class Cuts:
 class Cutter:
     """Cuts the streams of one capture, block after block."""
 
-    def cut(self, streams: Streams, final: bool) -> Cuts:
+    def cut(self, streams: Streams, *, final: bool) -> Cuts:
         """Return the PDUs of a block's streams; ``final``: no bytes will follow.
 
         What is not whole yet is put back into its direction's ``tail``.
@@ -92,7 +95,7 @@ class Cutter:
                 direction.checks, direction.history = [], b""
                 continue
             if stream.connection.kind is not Kind.BINARY:
-                _Cut(streams, stream, index, starts, spans, broken, final).run()
+                _Cut(streams, stream, index, starts, spans, broken, final=final).run()
             _remember(direction, streams, stream)
         counts = np.array([count for count, *_ in spans], np.int64)
         at = np.array(starts, np.int64)
@@ -130,7 +133,7 @@ class _Cut:
 
     def __init__(
         self, streams: Streams, stream: Stream, index: int, starts: list[int],
-        spans: list[tuple[int, int, int, int]], broken: list[tuple[int, Broken]], final: bool,
+        spans: list[tuple[int, int, int, int]], broken: list[tuple[int, Broken]], *, final: bool,
     ) -> None:  # fmt: skip
         self._streams = streams
         self._stream = stream
@@ -210,9 +213,9 @@ class _Cut:
                     state.in_step, state.reason = False, "not_a_pdu"
                     continue
                 if at < end:
-                    self._rest(at, end, shift, final, gap)
+                    self._rest(at, end, shift, gap, final=final)
                 return
-            found, keep = hunt(data, at, end, not final)
+            found, keep = hunt(data, at, end, more=not final)
             if found is None:
                 if keep > at:
                     self._add_stray(at, keep, shift)
@@ -224,7 +227,7 @@ class _Cut:
             self._end_stray()
             state.in_step, at = True, found
 
-    def _rest(self, at: int, end: int, shift: int, final: bool, gap: Gap | None) -> None:
+    def _rest(self, at: int, end: int, shift: int, gap: Gap | None, *, final: bool) -> None:
         """Deal with the beginning of a PDU that is not whole: wait for the rest, or see it damaged."""
         state, data = self._state, self._streams.joined
         if not final:

@@ -7,7 +7,7 @@ where its bind was not captured.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,8 +30,8 @@ class Lengths:
     A ``*_min`` is the shortest stub of a variable layout; None means that only the listed lengths exist.
     """
 
-    request: dict[int, str | None]
-    response: dict[int, str | None]
+    request: Mapping[int, str | None]
+    response: Mapping[int, str | None]
     request_min: int | None = None
     response_min: int | None = None
 
@@ -250,7 +250,7 @@ class Seen:
     syntax: str | None = None
 
 
-def _fits(length: int | None, exact: dict[int, str | None], least: int | None) -> tuple[bool, str | None]:
+def _fits(length: int | None, exact: Mapping[int, str | None], least: int | None) -> tuple[bool, str | None]:
     if length is None:
         return True, None
     if length in exact:

@@ -1,8 +1,8 @@
 """Connection-oriented DCE/RPC PDUs: the header, and finding PDUs in a stretch of bytes ([C706] 12.6, [MS-RPCE] 2.2.2).
 
 In step, PDUs stand back to back: each ``frag_length`` leads to the next. Out of step (the capture begins or goes on in
-the middle) a header must prove itself: by a second valid header where it says that the next PDU begins, or, where nothing
-follows, by ending exactly where the bytes end.
+the middle) a header must prove itself: by a second valid header where it says that the next PDU begins, or, where
+nothing follows, by ending exactly where the bytes end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ for _ptype, _size in {
     _LEAST[_ptype] = _size
 _LEAST_ROW: Final = np.frombuffer(bytes(_LEAST), np.uint8).astype(np.int64)
 
-_CANDIDATE: Final = re.compile(rb"\x05[\x00\x01][\x00\x02\x03\x0b-\x13].[\x00\x01\x10\x11][\x00-\x03]\x00\x00", re.DOTALL)
+_CANDIDATE: Final = re.compile(
+    rb"\x05[\x00\x01][\x00\x02\x03\x0b-\x13].[\x00\x01\x10\x11][\x00-\x03]\x00\x00", re.DOTALL
+)
 _LITTLE: Final = struct.Struct("<IIHH").unpack_from
 _BIG: Final = struct.Struct(">HH").unpack_from
 
@@ -102,7 +104,7 @@ def _may_begin(data: bytes, at: int, end: int) -> bool:
     return data[at] == 5 and (at + 1 >= end or data[at + 1] <= 1) and (at + 2 >= end or _LEAST[data[at + 2]] > 0)
 
 
-def hunt(data: bytes, at: int, end: int, more: bool) -> tuple[int | None, int]:
+def hunt(data: bytes, at: int, end: int, *, more: bool) -> tuple[int | None, int]:
     """Look for the next PDU that can be proven in ``data[at:end]``.
 
     ``more`` says that bytes may follow later. Returns where the PDU begins, or None, and then from where on the bytes

@@ -7,7 +7,7 @@ import ipaddress
 import struct
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from udfs.capture.container import NO_TIME, Ints
 from udfs.capture.flows import Connection
 from udfs.capture.spool import Spool
 from udfs.keys import key, key_bytes
-from udfs.rpc.association import Association, Context
+from udfs.rpc.association import Context
 from udfs.rpc.calls import AUTH_LEVEL_PRIVACY, NEVER, Calls, Flags, association, bind_level, spans
 from udfs.rpc.interfaces import BY_UUID, EPM, NDR, NDR64, PORT_ASKING, QM2QM, REMOTE_READ, Seen
 from udfs.rpc.pdu import FAULT, OBJECT_UUID, REQUEST
@@ -157,9 +157,7 @@ class RowBuilder:
             rows = batch.filter(pa.array(kept))
             _count_calls(context[kept] >> 17, connections)
             index = pa.array(place[kept])
-            columns = [
-                texts[name].take(index) if name in texts else rows.column(name) for name in CALLS_SCHEMA.names
-            ]
+            columns = [texts[name].take(index) if name in texts else rows.column(name) for name in CALLS_SCHEMA.names]
             yield pa.RecordBatch.from_arrays(columns, schema=CALLS_SCHEMA)
 
     def _rows(
@@ -245,14 +243,13 @@ class RowBuilder:
                 np.where(dates == NO_TIME, 0, dates // 1000 // _DAY_US), pa.int32(), mask=dates == NO_TIME
             ),
         }
-        batch = pa.RecordBatch.from_arrays(
+        return pa.RecordBatch.from_arrays(
             [
                 value.cast(field_.type) if isinstance(value, pa.Array) else pa.array(value).cast(field_.type)
                 for field_, value in ((f, columns[f.name]) for f in CALLS_SCHEMA)
             ],
             schema=CALLS_SCHEMA,
         )
-        return batch
 
     def _object_uuids(self, calls: Calls, first: Ints) -> pa.Array:
         found: list[str | None] = [None] * len(first)
@@ -304,14 +301,14 @@ def _contexts(owner: Ints, context: Ints, place: Ints, connections: list[Connect
         if not bound:
             found.unknown[rows] = not known.foreign
         elif len(bound) == 1 and bool((place[rows] >= bound[0].offset).all()):
-            found.set(rows, bound[0], known)
+            found.set(rows, bound[0])
         else:
             for row in rows.tolist():
                 one = known.context(pair & 0x1FFFF, int(place[row]))
                 if one is None:
                     found.unknown[row] = not known.foreign
                 else:
-                    found.set(np.array([row]), one, known)
+                    found.set(np.array([row]), one)
     return found
 
 
@@ -337,7 +334,8 @@ def _note_evidence(calls: Calls, rows: Ints, owner: Ints, context: Ints, connect
             continue
         first = int(halves.first[lead[example]])
         opnum = int(pdus.opnum[first]) if request[example] >= 0 else None
-        asked, answered = stub(calls, int(request[example]), True), stub(calls, int(response[example]), False)
+        asked = stub(calls, int(request[example]), request=True)
+        answered = stub(calls, int(response[example]), request=False)
         sealed = int(pdus.auth_level[first]) == AUTH_LEVEL_PRIVACY
         evidence.add(
             Seen(
@@ -377,7 +375,7 @@ class _Contexts:
         self.unknown = np.zeros(size, bool)
         self.auth_type, self.auth_level = np.full(size, -1), np.full(size, -1)
 
-    def set(self, rows: Ints, context: Context, known: Association) -> None:
+    def set(self, rows: Ints, context: Context) -> None:
         self.bound[rows] = True
         interface = BY_UUID.get(context.interface)
         if interface is None:
@@ -386,12 +384,12 @@ class _Contexts:
         self.interface.set(rows, interface.uuid)
         self.name.set(rows, interface.name)
         self.syntax.set(rows, context.syntax)
-        auth_type, auth_level = bind_level(known, context)
+        auth_type, auth_level = bind_level(context)
         if auth_type is not None and auth_level is not None:
             self.auth_type[rows], self.auth_level[rows] = auth_type, auth_level
 
 
-def _choose(values: Iterable[str], index: npt.NDArray[np.generic]) -> pa.Array:
+def _choose(values: Iterable[str], index: npt.NDArray[Any]) -> pa.Array:
     index = np.asarray(index, np.int64)
     return pa.array(list(values), pa.string()).take(pa.array(np.maximum(index, 0), mask=index < 0))
 
@@ -445,9 +443,7 @@ def stub_column(calls: Calls, half: Ints, valid: Flags) -> pa.Array:
     sizes = pdus.stub_size[fragments]
     low = pdus.start[fragments] + pdus.stub_from[fragments]
     memory = memoryview(calls.joined)
-    parts: list[memoryview | bytes] = [
-        memory[a:b] for a, b in zip(low.tolist(), (low + sizes).tolist(), strict=True)
-    ]
+    parts: list[memoryview | bytes] = [memory[a:b] for a, b in zip(low.tolist(), (low + sizes).tolist(), strict=True)]
     own = pdus.body[fragments]
     for position in np.nonzero(own >= 0)[0].tolist():
         a = int(low[position])
@@ -464,7 +460,7 @@ def stub_column(calls: Calls, half: Ints, valid: Flags) -> pa.Array:
     )
 
 
-def stub(calls: Calls, half: int, request: bool) -> bytes | None:
+def stub(calls: Calls, half: int, *, request: bool) -> bytes | None:
     """Return the stub of one half, or None if it was not seen whole or is a fault."""
     if half < 0 or not calls.halves.whole[half]:
         return None

@@ -37,7 +37,7 @@ def without_trailers(stubs: pa.Array) -> pa.Array:
     """Return a binary column of request stubs without their verification trailers."""
     offsets = np.frombuffer(stubs.buffers()[1], np.int32)[stubs.offset : stubs.offset + len(stubs) + 1]
     data = memoryview(stubs.buffers()[2] or b"")
-    at = bytes(data).find(_SIGNATURE) if len(data) else -1
+    at = bytes(data).find(_SIGNATURE) if data else -1
     if at < 0:
         return stubs
     values = stubs.to_pylist()
