@@ -106,22 +106,24 @@ def measure(folder: Path, sizes: Sequence[int], ring: int, memory: int) -> list[
                 Measure(f"{name}: limit", bound, "s"),
             ]
             bounded = kind == "ring" and total >= LEAST_BOUNDED
-            goals = {"floor": 2.0, "goal": 1.3} if bounded else {}
-            out.append(Measure(f"{name}: time against the limit", written.seconds / bound, "x", **goals, least=False))
+            floor, goal = (2.0, 1.3) if bounded else (None, None)
+            out.append(
+                Measure(f"{name}: time against the limit", written.seconds / bound, "x", floor, goal, least=False)
+            )
             if have_tshark:
                 say(f"{name}: tshark")
                 seconds, _ = tshark(files)
-                goals = {"floor": 3.0, "goal": 6.0} if bounded else {}
+                floor, goal = (3.0, 6.0) if bounded else (None, None)
                 out.append(Measure(f"{name}: tshark", seconds, "s"))
-                out.append(Measure(f"{name}: speed against tshark", seconds / written.seconds, "x", **goals))
+                out.append(Measure(f"{name}: speed against tshark", seconds / written.seconds, "x", floor, goal))
             if kind == "ring":
                 took[total] = written.seconds
             shutil.rmtree(where)
     if len(took) > 1:
         small, large = min(took), max(took)
         ratio = large / small
-        bounds = (1.1 * ratio, ratio) if small >= LEAST_BOUNDED else (None, None)
-        out.append(Measure(f"time at {ratio:.0f}x data", took[large] / took[small], "x", *bounds, least=False))
+        floor, goal = (1.1 * ratio, ratio) if small >= LEAST_BOUNDED else (None, None)
+        out.append(Measure(f"time at {ratio:.0f}x data", took[large] / took[small], "x", floor, goal, least=False))
     if memory:
         # A session of its own: the peak is to be of this capture, not of those before.
         bench.stop()
