@@ -23,8 +23,8 @@ TROUBLE = {
     "retransmission far behind": t.retransmitted(PARTS, LONG[1], at=LONG[-1] + 1),
     "conflict": t.retransmitted(PARTS, LONG[2], at=LONG[2] + 1, payload=NOISE),
     "conflict far behind": t.retransmitted(PARTS, LONG[2], at=LONG[-1] + 1, payload=NOISE),
-    "conflict with a whole PDU": t.retransmitted(
-        PARTS, DATA[2], at=DATA[2] + 2, payload=bytes(len(PARTS[DATA[2]].payload))
+    "conflict with a PDU of long ago": t.retransmitted(
+        PARTS, DATA[-4], at=DATA[-1] + 1, payload=bytes(len(PARTS[DATA[-4]].payload))
     ),
     "late segment": t.moved(PARTS, LONG[1], LONG[-1]),
     "lost segment": t.lost(PARTS, LONG[3]),
