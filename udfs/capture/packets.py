@@ -46,8 +46,8 @@ class Segments:
     ``record`` (index in the block's records), ``number`` (packet number), ``time`` (ns), ``source`` and ``target``
     (addresses: 16 octets each, IPv4 as the first four of them with ``version`` 4), ``source_port``, ``target_port``,
     ``sequence``, ``acknowledgement``, ``flags``, ``start`` (of the payload in ``data``), ``file_offset`` (of the
-    payload in the decompressed file; of the completing fragment for a reassembled datagram), ``captured`` and ``length`` of the
-    payload (captured is less where the capture cut the packet), ``weight`` (records that make it up).
+    payload in the decompressed file; of the completing fragment for a reassembled datagram), ``captured`` and
+    ``length`` of the payload (captured is less where the capture cut the packet), ``weight`` (records that make it up).
     ``data`` is the block's buffer, longer than the block when it has reassembled datagrams.
     ``classes`` says for each record of the block what became of it.
     """

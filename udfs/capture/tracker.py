@@ -130,7 +130,9 @@ class Tracker:
         marked = (s.flags & (SYN | FIN | RST)) != 0
         special = np.zeros(count, bool)
         special[pair[marked]] = True
-        special[pair[_jumps(s, pair, side)]] = True
+        jumped = np.zeros(len(pair), bool)
+        jumped[_jumps(s, pair, side)] = True
+        special[pair[jumped]] = True
         weight = np.bincount(pair, s.weight, count)
         self._plausible: npt.NDArray[np.bool_] | None = None
         owner = np.zeros(len(pair), np.int64)
@@ -150,7 +152,7 @@ class Tracker:
                 connection = self._new(name, int(s.time[rows].min()), int(row), fresh)
             lives = [(connection, rows)]
             if special[group] or self._discontinuous(connection, s, rows, side):
-                lives = self._lives(connection, name, s, rows, side, marked, fresh)
+                lives = self._lives(connection, name, s, rows, side, marked, jumped, fresh)
             for connection, part in lives:
                 owner[part] = connection.index
                 connection.packets += int(weight[group]) if part is rows else int(s.weight[part].sum())
@@ -194,12 +196,19 @@ class Tracker:
 
     def _lives(
         self, connection: Connection, name: tuple[Endpoint, Endpoint], s: Segments, rows: Ints, side: Ints,
-        marked: npt.NDArray[np.bool_], fresh: list[tuple[int, Connection]],
+        marked: npt.NDArray[np.bool_], jumped: npt.NDArray[np.bool_], fresh: list[tuple[int, Connection]],
     ) -> list[tuple[Connection, Ints]]:  # fmt: skip
         """Cut a four-tuple's segments where a new connection begins, and note SYN, FIN and RST on the way."""
         lives = []
-        begin = 0
-        for position, row in enumerate(rows.tolist()):
+        begin = seen = 0
+        # Only what is marked, or does not continue the segment before it, can begin or end anything.
+        special = marked[rows] | jumped[rows]
+        for number in (0, 1):
+            special[np.nonzero(side[rows] == number)[0][:1]] = True
+        for position in np.nonzero(special)[0].tolist():
+            _remember(connection, s, rows[seen:position], side)
+            seen = position + 1
+            row = int(rows[position])
             flags, number = int(s.flags[row]), int(side[row])
             direction = connection.sides[number]
             time, sequence = int(s.time[row]), int(s.sequence[row])
@@ -252,21 +261,12 @@ class Tracker:
         connection.last_time = max(connection.last_time, int(times.max()))
         first = int(times.min())
         connection.first_time = min(connection.first_time, first)
-        mine = side[rows]
+        _remember(connection, s, rows, side)
         for number, direction in enumerate(connection.sides):
-            own = rows[mine == number]
-            if not len(own):
-                continue
-            last = int(own[-1])
-            direction.last_sequence = (int(s.sequence[last]) + int(s.length[last])) & 0xFFFFFFFF
-            acked = own[(s.flags[own] & (ACK | RST)) == ACK]
-            if len(acked):
-                value = int(s.acknowledgement[acked[-1]])
-                direction.last_acknowledgement = value
-                peer = connection.sides[number ^ 1]
-                if peer.base is not None:
-                    reached = peer.offset(value)
-                    peer.acknowledged = reached if peer.acknowledged is None else max(peer.acknowledged, reached)
+            peer = connection.sides[number ^ 1]
+            if direction.last_acknowledgement is not None and peer.base is not None:
+                reached = peer.offset(direction.last_acknowledgement)
+                peer.acknowledged = reached if peer.acknowledged is None else max(peer.acknowledged, reached)
 
     def _decide(self, connection: Connection, s: Segments, rows: Ints, side: Ints) -> Ints | None:
         """Return the segments to follow, if any: RPC shows itself by port or by how a segment begins."""
@@ -395,6 +395,19 @@ class Tracker:
             streams.append(Stream(connection, number, extents, before))
         self._dirty = {}
         return _streams(s, self._rows if s is not None and len(rows) else rows, indexes, kept, places, streams)
+
+
+def _remember(connection: Connection, s: Segments, rows: Ints, side: Ints) -> None:
+    """Keep where the last of some segments left both directions."""
+    mine = side[rows]
+    for number, direction in enumerate(connection.sides):
+        own = rows[mine == number]
+        if not len(own):
+            continue
+        last = int(own[-1])
+        direction.last_sequence = (int(s.sequence[last]) + int(s.length[last])) & 0xFFFFFFFF
+        if (int(s.flags[last]) & (ACK | RST)) == ACK:
+            direction.last_acknowledgement = int(s.acknowledgement[last])
 
 
 def _first_offset(direction: Direction) -> int:

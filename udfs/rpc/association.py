@@ -13,6 +13,7 @@ from udfs.rpc.interfaces import BY_UUID, Seen
 from udfs.rpc.pdu import ALTER_CONTEXT, ALTER_CONTEXT_RESP, BIND, BIND_ACK, BIND_NAK
 
 AUTH_LEVEL_CONNECT = 2
+MAX_EARLY = 16
 MAX_BINDS = 1 << 16  # of one connection; a client that asks for more is no RPC client
 
 
@@ -58,6 +59,7 @@ class Association:
     calls: int = 0
     ours: bool = False  # a bind asked for one of our interfaces
     unbound: bool = False  # calls were seen of contexts without a bind
+    early: list[tuple[int, bytes, str, int, int]] = field(default_factory=list)  # answers captured before their binds
     malformed: list[tuple[str, int, int, int, int, bytes]] = field(default_factory=list)
 
     @property
@@ -85,11 +87,16 @@ class Association:
                 known.clear()
             if not known:
                 known.append(Context(offset, element.interface, element.syntaxes[0], auth))
+        early, self.early = self.early, []
+        for answer in early:
+            self.answer(*answer)
 
     def answer(self, ptype: int, body: bytes, order: str, end: int, call_id: int) -> None:
         """Take a bind_ack, alter_context_resp or bind_nak; raises ``MalformedBindError``."""
         waiting = [asked for asked in self.asked if not asked.answers and asked.nak is None]
         asked = next((one for one in waiting if one.call_id == call_id), waiting[0] if waiting else None)
+        if asked is None and len(self.early) < MAX_EARLY:
+            self.early.append((ptype, body, order, end, call_id))
         if ptype == BIND_NAK:
             if asked is not None:
                 asked.nak = int.from_bytes(body[16:18], "little" if order == "<" else "big")

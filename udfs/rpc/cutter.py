@@ -112,6 +112,7 @@ class Cutter:
 def _remember(direction: Direction, streams: Streams, stream: Stream) -> None:
     """Compare repeated bytes with the stream, and keep its last bytes for those that repeat them later."""
     if not stream.extents:
+        direction.compare(b"", 0, direction.history_end)
         return
     last = stream.extents[-1]
     size = last.end - last.start
@@ -171,7 +172,11 @@ class _Cut:
         runs = self._state.runs
         size = extent.end - extent.start
         if runs and runs[-1].offset + runs[-1].size >= extent.offset:  # bytes kept from before are there again
-            runs[-1].size = extent.offset + size - runs[-1].offset
+            run = runs[-1]
+            run.size = extent.offset + size - run.offset
+            if len(run.sample) < SAMPLE_BYTES:
+                at = extent.start + run.offset + len(run.sample) - extent.offset
+                run.sample += self._streams.joined[at : min(extent.end, at + SAMPLE_BYTES - len(run.sample))]
         else:
             runs.append(self._stray(extent.start, extent.end, extent.offset, "unrecognised"))
 
@@ -207,8 +212,8 @@ class _Cut:
                     self._spans.append((count, self._index, shift, self._holes))
                     self._recognise(self._starts[begin])
                 if not in_step:
-                    if connection.kind is Kind.UNDECIDED:
-                        connection.kind = Kind.OTHER  # its first bytes are no RPC
+                    if connection.kind is Kind.UNDECIDED and connection.client == self._stream.side:
+                        connection.kind = Kind.OTHER  # a client of RPC begins with a bind
                         return
                     state.in_step, state.reason = False, "not_a_pdu"
                     continue

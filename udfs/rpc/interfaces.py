@@ -228,6 +228,7 @@ BY_UUID: Final = {interface.uuid: interface for interface in (*MSMQ, EPM)}
 BY_NAME: Final = {interface.name: interface for interface in (*MSMQ, EPM)}
 
 EPM_PORT: Final = 135
+EPT_MAP: Final = 3
 BINARY_PROTOCOL_PORT: Final = 1801  # [MS-MQQB] 2.1
 
 # [MS-MQQP] 3.1.4.8, [MS-MQRR] 3.1.4.1: the first of port, port + 11, port + 22 ... that is free. Nobody occupies a

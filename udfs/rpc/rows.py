@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from udfs.capture.container import NO_TIME, Ints
 from udfs.capture.flows import Connection
@@ -19,7 +20,7 @@ from udfs.capture.spool import Spool
 from udfs.keys import key, key_bytes
 from udfs.rpc.association import Context
 from udfs.rpc.calls import AUTH_LEVEL_PRIVACY, NEVER, Calls, Flags, association, bind_level, spans
-from udfs.rpc.interfaces import BY_UUID, EPM, NDR, NDR64, PORT_ASKING, QM2QM, REMOTE_READ, Seen
+from udfs.rpc.interfaces import BY_UUID, EPM, EPT_MAP, NDR, NDR64, PORT_ASKING, QM2QM, REMOTE_READ, Seen
 from udfs.rpc.pdu import FAULT, OBJECT_UUID, REQUEST
 from udfs.rpc.verification import trailer_start, without_trailers
 
@@ -69,6 +70,8 @@ CALLS_SCHEMA: Final = pa.schema(
     ]
 )
 OUTCOMES: Final = ("no_request", "damaged", "no_response", "fault", "encrypted", "unbound", "ok")
+_EPT_MAP: Final = (EPM.name, EPT_MAP)
+_TRUE: Final = pa.array([True])
 _DAY_US: Final = 86_400_000_000
 _CONTEXT: Final = "context"  # column of rows that wait: connection and context id
 _NO_FIXED_LENGTH: Final = 512  # stubs longer than this are alike as evidence: no fixed layout is
@@ -201,8 +204,9 @@ class RowBuilder:
         zero = np.zeros(len(rows), np.int64)
         opnum = pdus.opnum[ask_first]
         dates = np.where(asked, np.where(request_at == NO_TIME, response_at, request_at), response_at)
-        handshake = np.array([_has_handshake(connections[index]) for index in owner.tolist()], bool)
-        encrypted = outcome == 4
+        closed = np.full(len(rows), -1)
+        for row in np.nonzero(outcome == OUTCOMES.index("encrypted"))[0].tolist():
+            closed[row] = _has_handshake(connections[int(owner[row])])
         columns = {
             "call_key": pa.array(keys, pa.string()),
             **names,
@@ -237,7 +241,7 @@ class RowBuilder:
             "byte_offset": pdus.file_offset[head],
             "observations": zero + 1,
             "opened_by": pa.nulls(len(rows), pa.string()),
-            "closed_reason": _choose(("no_handshake", "no_key"), np.where(encrypted, handshake, -1)),
+            "closed_reason": _choose(("no_handshake", "no_key"), closed),
             "response_byte_order": _choose(("little", "big"), np.where(answered, pdus.big[reply_first], -1)),
             "event_date": pa.array(
                 np.where(dates == NO_TIME, 0, dates // 1000 // _DAY_US), pa.int32(), mask=dates == NO_TIME
@@ -263,23 +267,24 @@ class RowBuilder:
 
     def _learn_ports(self, batch: pa.RecordBatch, owner: Ints, connections: list[Connection]) -> None:
         """Keep ports that the endpoint mapper or a port-asking call named: calls without a bind may go there."""
-        names = np.asarray(batch.column("interface_name").to_pylist(), object)
-        opnums = np.asarray(batch.column("opnum").to_pylist(), object)
-        asking = {name for name, _ in PORT_ASKING} | {EPM.name}
-        for row in np.nonzero(np.isin(names, sorted(asking)))[0].tolist():
+        names, opnums = batch.column("interface_name"), batch.column("opnum")
+        asking = [pc.and_(pc.equal(names, name), pc.equal(opnums, opnum)) for name, opnum in (*PORT_ASKING, _EPT_MAP)]
+        rows = np.nonzero(np.any([pc.is_in(mask, value_set=_TRUE) for mask in asking], axis=0))[0]
+        for row in rows.tolist():
+            name, opnum = names[row].as_py(), opnums[row].as_py()
             data = batch.column("response_stub")[row].as_py()
             if data is None:
                 continue
-            if names[row] == EPM.name and opnums[row] == 3:
+            if (name, opnum) == _EPT_MAP:
                 for address, port, interface in towers(data):
                     self.learnt.setdefault((address, port), set()).add(interface)
-            elif (names[row], opnums[row]) in PORT_ASKING and len(data) == 4:
+            elif (name, opnum) in PORT_ASKING and len(data) == 4:
                 connection = connections[int(owner[row])]
                 _, address, _ = connection.endpoints[connection.likely_client() ^ 1]
-                big = batch.column("byte_order")[row].as_py() == "big"
+                big = batch.column("response_byte_order")[row].as_py() == "big"
                 port = int.from_bytes(data, "big" if big else "little")
                 if 0 < port < 65536:
-                    target = QM2QM.name if names[row] == QM2QM.name or port % 11 == 2105 % 11 else REMOTE_READ.name
+                    target = QM2QM.name if name == QM2QM.name or port % 11 == 2105 % 11 else REMOTE_READ.name
                     self.learnt.setdefault((address, port), set()).add(target)
 
 
