@@ -18,7 +18,7 @@ setup:  ## Python packages, Delta's jars, Java and capture tools; a second time 
 	@tools/setup.sh
 
 demo: setup  ## run the whole pipeline on data/sample and print what it found (LAKE=... elsewhere)
-	@$(PY) -m jobs.run_all --conf conf/local.yml --captures data/sample/*.pcap* --lake $(LAKE)
+	@$(PY) -m jobs.run_all --conf conf/local.yml --captures data/sample --lake $(LAKE)
 
 test: setup  ## run the tests (PYTEST_ARGS=... adds arguments)
 	@$(PY) -m pytest $(PYTEST_ARGS)
