@@ -27,7 +27,7 @@ def run(this: cli.Run) -> cli.Outcome:
     outcome = cli.Outcome()
     ingest(this, lake, files, outcome)
     cli.say("decoding calls")
-    decoded = derive.silver(lake, keep_packets=this.config.store.packets)
+    decoded = derive.silver(lake, keep_packets=this.config.store.packets, keep_stubs=this.config.store.stubs)
     outcome.tables[str(REMOTE_READ_CALLS)] = cli.TableCounts(rows_out=decoded)
     cli.say("rebuilding attempts")
     attempts = derive.gold(lake, cleanup=this.config.timers.cleanup)

@@ -19,8 +19,11 @@ from schemas.silver import REMOTE_READ_CALLS
 from schemas.table import RUN_ID
 
 
-def silver(lake: Lake, *, keep_packets: bool) -> int:
-    """Decode the calls of runs that silver does not hold; returns how many rows were added."""
+def silver(lake: Lake, *, keep_packets: bool, keep_stubs: bool) -> int:
+    """Decode the calls of runs that silver does not hold; returns how many rows were added.
+
+    Without ``keep_stubs`` bronze loses the stubs of these runs then (the setting store.stubs): they hold bodies.
+    """
     runs = lake.read(CAPTURE_FILES).select(RUN_ID).distinct()
     if lake.exists(REMOTE_READ_CALLS):
         runs = runs.join(lake.read(REMOTE_READ_CALLS).select(RUN_ID).distinct(), RUN_ID, "left_anti")
@@ -28,7 +31,10 @@ def silver(lake: Lake, *, keep_packets: bool) -> int:
     if not fresh:
         return 0
     calls = lake.read(RPC_CALLS).where(F.col(RUN_ID).isin(fresh))
-    return lake.append(REMOTE_READ_CALLS, remote_read_calls(calls, keep_packets=keep_packets))
+    rows = lake.append(REMOTE_READ_CALLS, remote_read_calls(calls, keep_packets=keep_packets))
+    if not keep_stubs:
+        lake.empty(RPC_CALLS, ("request_stub", "response_stub"), fresh)
+    return rows
 
 
 def gold(lake: Lake, *, cleanup: timedelta) -> int:

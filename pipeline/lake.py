@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -127,6 +128,12 @@ class Lake:
         if self.exists(table):
             # Delta's DELETE does not take named parameters.
             self.spark.sql(f"DELETE FROM {self.sql_name(table)} WHERE {RUN_ID} = {literal(run_id)}")  # noqa: S608
+
+    def empty(self, table: Table, columns: Sequence[str], run_ids: Sequence[str]) -> None:
+        """Make columns null in the rows that some runs wrote. What they held stays in older versions until VACUUM."""
+        nulls = ", ".join(f"{quoted(column)} = NULL" for column in columns)
+        runs = ", ".join(literal(run_id) for run_id in run_ids)
+        self.spark.sql(f"UPDATE {self.sql_name(table)} SET {nulls} WHERE {RUN_ID} IN ({runs})")  # noqa: S608
 
     def _open(self, table: Table) -> DataFrame:
         if self.catalog is not None:

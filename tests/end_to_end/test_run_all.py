@@ -92,6 +92,16 @@ def test_a_run_that_was_killed_is_taken_back(spark, captures, tmp_path):
     assert Runs.of(lake).unfinished() == []
 
 
+def test_stubs_can_be_emptied_once_they_are_decoded(spark, captures, tmp_path):
+    lake = Lake(spark, str(tmp_path / "lake"))
+    arguments = ["--lake", lake.root, "--captures", str(captures / SAMPLES[0]), "--set", "store.stubs=false"]
+    assert run_all.main(arguments) == 0
+    calls = lake.read(RPC_CALLS)
+    assert calls.count() == 54
+    assert calls.where("request_stub is not null or response_stub is not null").count() == 0
+    assert lake.read(REMOTE_READ_CALLS).where("context_handle is not null").count() > 20
+
+
 def test_bad_files_are_rows_and_the_others_are_read(spark, captures, tmp_path, capsys):
     folder = tmp_path / "mixed"
     folder.mkdir()
