@@ -56,7 +56,7 @@ CAPTURE_FILES = Table(
         Column(
             "damage",
             STRING,
-            "kind of error: cut_short (the last record is not whole), damaged, expansion_limit, not_a_capture, unreadable",
+            "kind of error: cut_short (last record not whole), damaged, expansion_limit, not_a_capture or unreadable",
         ),
         *closing_columns("bronze", "first_packet_at"),
     ),
