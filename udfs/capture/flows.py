@@ -9,6 +9,7 @@ hole is never filled: after the reorder window the stream goes on behind it, wit
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -20,6 +21,8 @@ _MASK: Final = 0xFFFFFFFF
 START_BYTES: Final = 32 << 10  # of a direction seen from its middle: held until its order is sure, at most this much
 _HELD_BYTES: Final = 16 << 20  # out of order in one direction; a receiver's window is seldom larger
 _HELD_PIECES: Final = 1 << 16
+_OPEN_HOLES: Final = 1 << 12  # whose acknowledgement is waited for
+_NEAREST: Final = 64  # held pieces whose times tell since when the hole before them is waited for
 _CHECKS: Final = 4096  # repeated segments that wait to be compared
 HISTORY_BYTES: Final = 64 << 10  # of the stream kept behind the last block, to compare repeated bytes with
 
@@ -93,7 +96,6 @@ class Direction:
     base: int | None = None  # sequence number of stream offset 0
     started: bool = False
     next: int = 0
-    acknowledged: int | None = None  # highest acknowledgement of it by the other side, as stream offset
     fin_at: int | None = None
     fin_offset: int | None = None
     held: list[Piece] = field(default_factory=list)
@@ -104,7 +106,10 @@ class Direction:
     checks: list[tuple[int, bytes]] = field(default_factory=list)  # repeated bytes, to be compared with the first
     history: bytes = b""  # the bytes before stream offset ``history_end``
     history_end: int = 0
-    gaps: list[Gap] = field(default_factory=list)
+    holes: int = 0
+    missing_bytes: int = 0  # of all holes
+    lost_by_capture_bytes: int = 0  # of these, acknowledged by the receiver: they were on the network
+    unacknowledged: deque[Gap] = field(default_factory=lambda: deque(maxlen=_OPEN_HOLES))
     distinct_bytes: int = 0
     retransmitted_bytes: int = 0
     conflicting_bytes: int = 0
@@ -162,7 +167,9 @@ class Direction:
     def _gap(self, end: int, cause: str) -> None:
         gap = Gap(self.next, end, cause)
         self.out.append(gap)
-        self.gaps.append(gap)
+        self.unacknowledged.append(gap)
+        self.holes += 1
+        self.missing_bytes += end - self.next
         self.next = end
 
     def _insert(self, packet: Packet) -> None:
@@ -253,7 +260,7 @@ class Direction:
                     self._gap(end, "truncated")
         if count:
             del held[:count]
-            self.held_since = min((piece.time for piece in held), default=0)
+            self.held_since = min((piece.time for piece in held[:_NEAREST]), default=0)
 
     def compare(self, joined: bytes | memoryview, start: int, end_offset: int) -> None:
         """Compare repeated bytes with the stream: ``joined[start:]`` holds it up to ``end_offset``.
@@ -281,18 +288,14 @@ class Direction:
                         break
         self.checks = waiting
 
-    @property
-    def missing_bytes(self) -> int:
-        """Bytes between the first and the last seen that the capture does not have."""
-        return sum(gap.end - gap.start for gap in self.gaps)
-
-    @property
-    def lost_by_capture_bytes(self) -> int:
-        """Missing bytes that the receiver acknowledged: they were on the network, and the capture lost them."""
-        reached = self.acknowledged
-        if reached is None:
-            return 0
-        return sum(max(0, min(gap.end, reached) - gap.start) for gap in self.gaps)
+    def acknowledge(self, number: int) -> None:
+        """Note that the receiver has all bytes before a sequence number: what of them is missing, the capture lost."""
+        if self.base is None:
+            return
+        reached = self.offset(number)
+        while self.unacknowledged and self.unacknowledged[0].end <= reached:
+            gap = self.unacknowledged.popleft()
+            self.lost_by_capture_bytes += gap.end - gap.start
 
 
 @dataclass(slots=True)

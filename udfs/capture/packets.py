@@ -34,6 +34,7 @@ _TCP, _FRAGMENT = 6, 44
 _MAX_EXTENSIONS: Final = 16
 _WINDOW: Final = 60  # bytes of an IP header gathered at once: the longest IPv4 header
 _MAX_DATAGRAMS: Final = 4096  # fragments' datagrams kept at once
+_MAX_PIECES: Final = 2048  # fragments of one datagram: at the smallest MTU (RFC 791: 68) 64 KiB need 1366
 _FRAGMENT_LIFETIME_NS: Final = 30_000_000_000  # RFC 791 3.2: at least 15 s; systems keep 30 s
 
 OTHER, DAMAGED, SEGMENT = 0, 1, 2
@@ -93,7 +94,7 @@ class _Partial:
     pieces: list[tuple[int, bytes]] = field(default_factory=list)
     total: int | None = None
     since: int = 0
-    records: int = 0
+    size: int = 0
 
 
 class PacketDecoder:
@@ -224,10 +225,13 @@ class PacketDecoder:
                 del self._partial[next(iter(self._partial))]
             known = self._partial[names] = _Partial(since=time)
         known.pieces.append((offset, piece))
-        known.records += 1
+        known.size += len(piece)
+        if len(known.pieces) > _MAX_PIECES:
+            del self._partial[names]
+            return None
         if not more:
             known.total = offset + length
-        if known.total is None or sum(len(part) for _, part in known.pieces) < known.total:
+        if known.total is None or known.size < known.total:
             return None
         joined = bytearray(known.total)
         filled = 0
@@ -238,7 +242,7 @@ class PacketDecoder:
                 joined[filled : begin + len(part)] = part[filled - begin :]
                 filled = begin + len(part)
         del self._partial[names]
-        return bytes(joined[: known.total]), known.records
+        return bytes(joined[: known.total]), len(known.pieces)
 
 
 def _rows(octets: Octets, at: Ints, width: int) -> Octets:

@@ -34,6 +34,7 @@ from udfs.capture.tables import (
     bind_rows,
     capture_row,
     connection_rows,
+    early_quarantine_rows,
     pdu_batch,
     pending_rows,
     quarantine_rows,
@@ -185,6 +186,11 @@ def _read(
                 batch = rows.build(calls, tracker.connections) if calls is not None else None
                 if batch is not None:
                     yield "rpc_calls", batch
+                early = early_quarantine_rows(
+                    {s.connection.index: s.connection for s in streams.streams}.values(), reading.capture_id
+                )
+                if early is not None:
+                    yield "quarantine", early
                 while assembler.pdus:
                     yield "pdus", pdu_batch(assembler.pdus.pop(0))
             if isinstance(stream, Decompressed) and stream.error is not None:

@@ -14,7 +14,7 @@ from udfs.capture.flows import Connection, Kind
 from udfs.keys import key
 from udfs.rpc.association import Association
 from udfs.rpc.calls import association
-from udfs.rpc.cutter import CAPTURE_BEGINS, SAMPLE_BYTES, CutState, Stray
+from udfs.rpc.cutter import SAMPLE_BYTES, CutState, Stray
 from udfs.rpc.interfaces import BY_UUID
 from udfs.rpc.rows import TIMESTAMP, connection_id, four_tuple
 
@@ -341,10 +341,9 @@ def pending_rows(
             state = side.cutter
             if not isinstance(state, CutState):
                 continue
-            edges = [("head", stray) for stray in state.strays[:1] if stray.reason == CAPTURE_BEGINS]
-            if state.edge is not None:
-                edges.append(("tail", state.edge))
-            for kind, stray in edges:
+            for kind, stray in (("head", state.head), ("tail", state.edge)):
+                if stray is None:
+                    continue
                 row = _pending(kind, connection, capture_id, stray.number, stray.file_offset, _us(stray.time))
                 sequence = ((side.base or 0) + stray.offset) & 0xFFFFFFFF
                 rows.append({**row, "from_client": number == client, "sequence": sequence, "data": stray.sample})
@@ -399,6 +398,23 @@ def _pending(
         "byte_offset": offset,
         "since": since,
     }
+
+
+def early_quarantine_rows(connections: Iterable[Connection], capture_id: str) -> pa.RecordBatch | None:
+    """Return the strays of connections that are ours and have many, and forget them; None if there are none."""
+    rows = []
+    for connection in connections:
+        if not association(connection).ours:
+            continue
+        for side in connection.sides:
+            state = side.cutter
+            if isinstance(state, CutState) and len(state.strays) > _MANY_STRAYS:
+                rows += [_quarantined(connection, stray, capture_id) for stray in state.strays]
+                state.strays.clear()
+    return _batch(rows, QUARANTINE_SCHEMA, "seen_at") if rows else None
+
+
+_MANY_STRAYS: Final = 1000
 
 
 def _malformed(known: Association) -> list[Stray]:

@@ -263,10 +263,8 @@ class Tracker:
         connection.first_time = min(connection.first_time, first)
         _remember(connection, s, rows, side)
         for number, direction in enumerate(connection.sides):
-            peer = connection.sides[number ^ 1]
-            if direction.last_acknowledgement is not None and peer.base is not None:
-                reached = peer.offset(direction.last_acknowledgement)
-                peer.acknowledged = reached if peer.acknowledged is None else max(peer.acknowledged, reached)
+            if direction.last_acknowledgement is not None:
+                connection.sides[number ^ 1].acknowledge(direction.last_acknowledgement)
 
     def _decide(self, connection: Connection, s: Segments, rows: Ints, side: Ints) -> Ints | None:
         """Return the segments to follow, if any: RPC shows itself by port or by how a segment begins."""

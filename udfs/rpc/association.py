@@ -6,6 +6,8 @@ which transfer syntax holds.
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
+from collections import deque
 from dataclasses import dataclass, field
 
 from udfs.rpc.bind import Answer, Element, MalformedBindError, parse_bind, parse_bind_ack
@@ -13,8 +15,9 @@ from udfs.rpc.interfaces import BY_UUID, Seen
 from udfs.rpc.pdu import ALTER_CONTEXT, ALTER_CONTEXT_RESP, BIND, BIND_ACK, BIND_NAK
 
 AUTH_LEVEL_CONNECT = 2
+MAX_WAITING = 64
 MAX_EARLY = 16
-MAX_BINDS = 1 << 16  # of one connection; a client that asks for more is no RPC client
+MAX_BINDS = 1 << 12  # of one connection; a client that asks for more is no RPC client
 
 
 @dataclass(slots=True)
@@ -53,6 +56,7 @@ class Association:
     """The RPC side of one TCP connection."""
 
     asked: list[Asked] = field(default_factory=list)
+    waiting: deque[Asked] = field(default_factory=lambda: deque(maxlen=MAX_WAITING))  # of these, not answered yet
     contexts: dict[int, list[Context]] = field(default_factory=dict)
     evidence: dict[int, set[Seen]] = field(default_factory=dict)  # of contexts without a bind
     group: int | None = None
@@ -77,6 +81,7 @@ class Association:
             raise MalformedBindError
         asked = Asked(offset, sequence, call_id, elements, time, number, xmit, receive, group, *auth)
         self.asked.append(asked)
+        self.waiting.append(asked)
         for element in elements:
             if element.interface in BY_UUID:
                 self.ours = True
@@ -93,8 +98,7 @@ class Association:
 
     def answer(self, ptype: int, body: bytes, order: str, end: int, call_id: int) -> None:
         """Take a bind_ack, alter_context_resp or bind_nak; raises ``MalformedBindError``."""
-        waiting = [asked for asked in self.asked if not asked.answers and asked.nak is None]
-        asked = next((one for one in waiting if one.call_id == call_id), waiting[0] if waiting else None)
+        asked = self._asked_by(call_id)
         if asked is None and len(self.early) < MAX_EARLY:
             self.early.append((ptype, body, order, end, call_id))
         if ptype == BIND_NAK:
@@ -117,16 +121,27 @@ class Association:
             context = Context(asked.offset, element.interface, given.syntax, auth, accepted=True)
             if known and not known[-1].accepted:
                 known[-1] = context
-            else:
-                known.append(context)
+            elif not known or (known[-1].interface, known[-1].syntax) != (context.interface, context.syntax):
+                insort(known, context, key=lambda other: other.offset)
+
+    def _asked_by(self, call_id: int) -> Asked | None:
+        """Take the bind that an answer belongs to out of those that wait: by call id, else the oldest."""
+        if not self.waiting:
+            return None
+        asked = next((one for one in self.waiting if one.call_id == call_id), self.waiting[0])
+        self.waiting.remove(asked)
+        return asked
+
+    def note_malformed(self, time: int, number: int, file_offset: int, size: int, sample: bytes) -> None:
+        """Keep a bind that cannot be read, for quarantine."""
+        if len(self.malformed) < MAX_BINDS:
+            self.malformed.append(("malformed_bind", time, number, file_offset, size, sample))
 
     def context(self, context_id: int, offset: int) -> Context | None:
         """Return what a context id means at an offset of the client's stream; None when its bind was not seen."""
-        found = None
-        for context in self.contexts.get(context_id, ()):
-            if context.offset <= offset:
-                found = context
-        return found
+        known = self.contexts.get(context_id, [])
+        place = bisect_right(known, offset, key=lambda context: context.offset)
+        return known[place - 1] if place else None
 
 
 REQUESTS = (BIND, ALTER_CONTEXT)

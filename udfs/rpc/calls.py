@@ -313,14 +313,14 @@ def _right_way(header: _Headers, streams: Streams) -> _Headers:
 
 def _control(header: _Headers, streams: Streams, connections: list[Connection]) -> None:
     """Let binds and their answers say what contexts mean, requests of a connection before answers."""
-    ptype = header.ptype
+    ptype, big = header.ptype, header.big
     for types in (REQUESTS, ANSWERS):
         for index in np.nonzero(np.isin(ptype, types) & header.whole)[0].tolist():
             connection = connections[int(header.connection[index])]
             known = association(connection)
             at, size = int(header.start[index]), int(header.size[index])
             body = streams.joined[at : at + size]
-            order = ">" if header.big[index] else "<"
+            order = ">" if big[index] else "<"
             call_id = int.from_bytes(body[12:16], "big" if order == ">" else "little")
             token = int.from_bytes(body[10:12], "big" if order == ">" else "little")
             trailer = size - token - 8 if token else size
@@ -337,10 +337,8 @@ def _control(header: _Headers, streams: Streams, connections: list[Connection]) 
                 else:
                     known.answer(int(ptype[index]), body, order, trailer, call_id)
             except MalformedBindError:
-                known.malformed.append(
-                    ("malformed_bind", int(header.time[index]), int(header.number[index]),
-                     int(header.file_offset[index]), size, body[:256])
-                )  # fmt: skip
+                time, number, where = header.time[index], header.number[index], header.file_offset[index]
+                known.note_malformed(int(time), int(number), int(where), size, body[:256])
 
 
 def _data(header: _Headers, streams: Streams) -> Pdus | None:

@@ -18,6 +18,9 @@ from udfs.rpc.pdu import FROM_CLIENT, HEADER, frag_length, hunt, walk
 
 SAMPLE_BYTES: Final = 256
 EDGE_BYTES: Final = 0xFFFF  # what a capture's edge may have cut off a PDU: all of it is needed to join it
+MAX_RUNS: Final = 1 << 12  # of a direction that stays unrecognised; more are added to the last
+MAX_STRAYS: Final = 1 << 14  # of a direction not known to be ours yet; more are added to the last
+HISTORY_BUDGET: Final = 64 << 20  # bytes of all directions' histories; the longest untouched go first
 CAPTURE_BEGINS: Final = "capture_begins"
 
 
@@ -59,6 +62,7 @@ class CutState:
     stray: Stray | None = None  # still growing
     strays: list[Stray] = field(default_factory=list)
     recognised: bool = False  # at least one PDU was cut
+    head: Stray | None = None  # what the capture's beginning cut, before the first PDU
     edge: Stray | None = None  # the beginning of a PDU that the capture's end cut
     runs: list[Stray] = field(default_factory=list)  # all its bytes, for connections that stay unrecognised
 
@@ -81,6 +85,20 @@ class Cuts:
 class Cutter:
     """Cuts the streams of one capture, block after block."""
 
+    def __init__(self) -> None:
+        self._histories: dict[tuple[int, int], tuple[Direction, int]] = {}  # in the order of their last use
+        self._history_bytes = 0
+
+    def _bound_histories(self, stream: Stream) -> None:
+        name = (id(stream.connection), stream.side)  # connections live as long as the capture is read
+        direction = stream.connection.sides[stream.side]
+        self._history_bytes += len(direction.history) - self._histories.pop(name, (direction, 0))[1]
+        self._histories[name] = direction, len(direction.history)
+        while self._history_bytes > HISTORY_BUDGET:
+            oldest, size = self._histories.pop(next(iter(self._histories)))
+            oldest.history = b""
+            self._history_bytes -= size
+
     def cut(self, streams: Streams, *, final: bool) -> Cuts:
         """Return the PDUs of a block's streams; ``final``: no bytes will follow.
 
@@ -97,6 +115,7 @@ class Cutter:
             if stream.connection.kind is not Kind.BINARY:
                 _Cut(streams, stream, index, starts, spans, broken, final=final).run()
             _remember(direction, streams, stream)
+            self._bound_histories(stream)
         counts = np.array([count for count, *_ in spans], np.int64)
         at = np.array(starts, np.int64)
         columns = np.array(spans, np.int64).reshape(-1, 4)
@@ -149,7 +168,7 @@ class _Cut:
             state = CutState(in_step=self._direction.syn is not None)
             self._direction.cutter = state
         self._state: CutState = state
-        self._holes = len(self._direction.gaps) - sum(extent.before is not None for extent in stream.extents)
+        self._holes = self._direction.holes - sum(extent.before is not None for extent in stream.extents)
         self._holes -= stream.after is not None
 
     def run(self) -> None:
@@ -177,6 +196,8 @@ class _Cut:
             if len(run.sample) < SAMPLE_BYTES:
                 at = extent.start + run.offset + len(run.sample) - extent.offset
                 run.sample += self._streams.joined[at : min(extent.end, at + SAMPLE_BYTES - len(run.sample))]
+        elif len(runs) >= MAX_RUNS:
+            runs[-1].size += size
         else:
             runs.append(self._stray(extent.start, extent.end, extent.offset, "unrecognised"))
 
@@ -311,5 +332,10 @@ class _Cut:
 
     def _end_stray(self) -> None:
         if self._state.stray is not None:
-            self._state.strays.append(self._state.stray)
+            if self._state.head is None and self._state.stray.reason == CAPTURE_BEGINS:
+                self._state.head = self._state.stray
+            if len(self._state.strays) < MAX_STRAYS:
+                self._state.strays.append(self._state.stray)
+            else:
+                self._state.strays[-1].size += self._state.stray.size
             self._state.stray = None
