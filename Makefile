@@ -2,6 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
 .PHONY: help setup demo test test-all check format bench wheel pyfiles tables-doc test-peer record-sample clean
 
 PY := .venv/bin/python

@@ -325,6 +325,11 @@ class Connection:
         """Return the port of a side."""
         return self.endpoints[side][2]
 
+    @property
+    def on_known_port(self) -> bool:
+        """Whether a side has a static port of MSMQ or the endpoint mapper's."""
+        return any(end[2] == EPM_PORT or end[2] in STATIC_PORTS for end in self.endpoints)
+
     def likely_client(self) -> int:
         """Return the client: by SYN or RPC where known, else by ports (tables.md, connections)."""
         if self.client is not None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from udfs.capture.container import PAD, Ints
 from udfs.capture.flows import START_BYTES, Connection, Direction, Gap, Kind, Packet, Piece, Run, signed
 from udfs.capture.packets import ACK, FIN, RST, SYN, Segments
-from udfs.rpc.interfaces import BINARY_PROTOCOL_PORT, EPM_PORT, STATIC_PORTS
+from udfs.rpc.interfaces import BINARY_PROTOCOL_PORT
 from udfs.rpc.pdu import plausible_headers
 
 _JUMP: Final = 16 << 20  # sequence numbers farther apart than this do not continue each other
@@ -276,7 +276,7 @@ class Tracker:
             return rows
         if connection.sides[0].syn is not None or connection.sides[1].syn is not None:
             return rows  # its first bytes will decide
-        if any(port == EPM_PORT or port in STATIC_PORTS for port in ports) or any(
+        if connection.on_known_port or any(
             (address, port) in self.hot_ports for _, address, port in connection.endpoints
         ):
             connection.kind = Kind.RPC

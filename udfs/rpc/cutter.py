@@ -234,8 +234,10 @@ class _Cut:
                     self._recognise(self._starts[begin])
                 if not in_step:
                     if connection.kind is Kind.UNDECIDED and connection.client == self._stream.side:
-                        connection.kind = Kind.OTHER  # a client of RPC begins with a bind
-                        return
+                        # A client of RPC begins with a bind; on a port of ours it may have been damaged.
+                        connection.kind = Kind.RPC if connection.on_known_port else Kind.OTHER
+                        if connection.kind is Kind.OTHER:
+                            return
                     state.in_step, state.reason = False, "not_a_pdu"
                     continue
                 if at < end:
