@@ -18,7 +18,7 @@ from udfs.capture.container import NO_TIME
 from udfs.rpc.interfaces import BINARY_PROTOCOL_PORT, EPM_PORT, STATIC_PORTS
 
 _MASK: Final = 0xFFFFFFFF
-START_BYTES: Final = 32 << 10  # of a direction seen from its middle: held until its order is sure, at most this much
+START_BYTES: Final = 16 << 10  # of a direction seen from its middle: held until its order is sure, at most this much
 _HELD_BYTES: Final = 16 << 20  # out of order in one direction; a receiver's window is seldom larger
 _HELD_PIECES: Final = 1 << 16
 _OPEN_HOLES: Final = 1 << 12  # whose acknowledgement is waited for
@@ -315,6 +315,7 @@ class Connection:
     round_trip: int | None = None  # ns
     reset_at: int | None = None
     rpc: object = None  # what the RPC layer knows of it
+    identity: tuple[object, ...] | None = None  # its names and keys, once made (rows.identity)
 
     @property
     def syn_seen(self) -> bool:

@@ -7,7 +7,7 @@ import ipaddress
 import struct
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from udfs.capture.container import NO_TIME, Ints
 from udfs.capture.flows import Connection
 from udfs.capture.spool import Spool
-from udfs.keys import key, key_bytes
+from udfs.keys import hash_key, key_bytes
 from udfs.rpc.association import Context
 from udfs.rpc.calls import AUTH_LEVEL_PRIVACY, NEVER, Calls, Flags, association, bind_level, spans
 from udfs.rpc.interfaces import BY_UUID, EPM, EPT_MAP, NDR, NDR64, PORT_ASKING, QM2QM, REMOTE_READ, Seen
@@ -81,17 +81,37 @@ Meaning = tuple[str | None, str | None]  # interface UUID and transfer syntax of
 Meanings = dict[tuple[int, int], Meaning]  # by connection and context id
 
 
+class Identity(NamedTuple):
+    """What names a connection in the tables: ``made_of`` says from which facts, for these may still change."""
+
+    made_of: tuple[int, int]
+    four_tuple: tuple[str, int, str, int]
+    connection_id: str
+    prefix: bytes  # the four-tuple as keys are made of it
+
+
+def identity(connection: Connection) -> Identity:
+    """Return a connection's names and its key, that of its four-tuple and the time of its first packet."""
+    made_of = (connection.likely_client(), connection.first_time)
+    known = connection.identity
+    if isinstance(known, Identity) and known.made_of == made_of:
+        return known
+    (_, one, port), (_, two, other) = connection.endpoints[made_of[0]], connection.endpoints[made_of[0] ^ 1]
+    names = (str(ipaddress.ip_address(one)), port, str(ipaddress.ip_address(two)), other)
+    prefix = key_bytes(*names)
+    time = None if made_of[1] == NO_TIME else made_of[1] // 1000
+    connection.identity = found = Identity(made_of, names, hash_key(prefix + key_bytes(time)), prefix)
+    return found
+
+
 def four_tuple(connection: Connection) -> tuple[str, int, str, int]:
     """Return client address, client port, server address, server port."""
-    client = connection.likely_client()
-    (_, one, port), (_, two, other) = connection.endpoints[client], connection.endpoints[client ^ 1]
-    return str(ipaddress.ip_address(one)), port, str(ipaddress.ip_address(two)), other
+    return identity(connection).four_tuple
 
 
 def connection_id(connection: Connection) -> str:
-    """Return the key of a connection: its four-tuple and the time of its first packet."""
-    time = connection.first_time
-    return key(*four_tuple(connection), None if time == NO_TIME else time // 1000)
+    """Return the key of a connection."""
+    return identity(connection).connection_id
 
 
 def times(values: Ints, valid: Flags) -> pa.Array:
@@ -339,14 +359,14 @@ def _note_evidence(calls: Calls, rows: Ints, owner: Ints, context: Ints, connect
             continue
         first = int(halves.first[lead[example]])
         opnum = int(pdus.opnum[first]) if request[example] >= 0 else None
-        asked = stub(calls, int(request[example]), request=True)
-        answered = stub(calls, int(response[example]), request=False)
+        asked = _beginning(calls, int(request[example]), int(shape[4, example]), request=True)
+        answered = _beginning(calls, int(response[example]), int(shape[5, example]), request=False)
         sealed = int(pdus.auth_level[first]) == AUTH_LEVEL_PRIVACY
         evidence.add(
             Seen(
                 opnum,
-                None if asked is None else len(asked),
-                None if answered is None else len(answered),
+                None if asked is None else min(len(asked), _NO_FIXED_LENGTH),
+                None if answered is None else min(len(answered), _NO_FIXED_LENGTH),
                 None if sealed else _suggested_syntax(opnum, asked, answered),
             )
         )
@@ -406,17 +426,17 @@ def _has_handshake(connection: Connection) -> bool:
 def _per_connection(owner: Ints, connections: list[Connection]) -> tuple[dict[str, pa.Array], dict[str, Ints]]:
     """Return the columns that a connection gives all its calls, and per call the bases of both directions."""
     unique, number = np.unique(owner, return_inverse=True)
-    tuples = [four_tuple(connections[index]) for index in unique.tolist()]
-    ids = [connection_id(connections[index]) for index in unique.tolist()]
+    identities = [identity(connections[index]) for index in unique.tolist()]
+    tuples = [one.four_tuple for one in identities]
     bases = np.zeros((len(unique), 2), np.int64)
     for row, index in enumerate(unique.tolist()):
         connection = connections[index]
         client = connection.likely_client()
         bases[row] = [connection.sides[side].base or 0 for side in (client, client ^ 1)]
     take = pa.array(number)
-    prefix = np.array([key_bytes(*names) for names in tuples], object)
+    prefix = np.array([one.prefix for one in identities], object)
     columns = {
-        "connection_id": pa.array(ids, pa.string()).take(take),
+        "connection_id": pa.array([one.connection_id for one in identities], pa.string()).take(take),
         "client_address": pa.array([names[0] for names in tuples], pa.string()).take(take),
         "client_port": pa.array([names[1] for names in tuples], pa.int32()).take(take),
         "server_address": pa.array([names[2] for names in tuples], pa.string()).take(take),
@@ -465,17 +485,19 @@ def stub_column(calls: Calls, half: Ints, valid: Flags) -> pa.Array:
     )
 
 
-def stub(calls: Calls, half: int, *, request: bool) -> bytes | None:
-    """Return the stub of one half, or None if it was not seen whole or is a fault."""
-    if half < 0 or not calls.halves.whole[half]:
+def _beginning(calls: Calls, half: int, size: int, *, request: bool) -> bytes | None:
+    """Return the stub of one half as far as evidence needs it: all of a short one, else a long enough piece of it.
+
+    None if it was not seen whole or is a fault.
+    """
+    if size < 0 or calls.pdus.ptype[calls.halves.last[half]] == FAULT:
         return None
-    if calls.pdus.ptype[calls.halves.last[half]] == FAULT:
-        return None
-    pdus, parts = calls.pdus, []
+    pdus, value = calls.pdus, b""
     for index in range(int(calls.halves.first[half]), int(calls.halves.last[half]) + 1):
         low = int(pdus.stub_from[index])
-        parts.append(calls.fragment(index)[low : low + int(pdus.stub_size[index])])
-    value = b"".join(parts)
+        value += calls.fragment(index)[low : low + int(pdus.stub_size[index])]
+        if len(value) > _NO_FIXED_LENGTH:
+            return value
     trailer = trailer_start(value) if request else None
     return value if trailer is None else value[:trailer]
 
