@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -26,6 +28,7 @@ from schemas.table import RUN_ID, Table, literal
 
 SIDE_TABLES: Final = (CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # the ledger is last
 BRONZE: Final = (RPC_CALLS, *SIDE_TABLES)
+_PROGRESS_S: Final = 3.0
 Say = Callable[[str], None]
 
 
@@ -108,7 +111,8 @@ def ingest(lake: Lake, files: list[Listed], *, run_id: str, reader_options: dict
     calls = read_captures(lake.spark, rows="rpc_calls", manifest=manifest, side=side / "tables", **reader_options)
     stamp = {RUN_ID: F.lit(run_id), "ingested_at": F.lit(datetime.now(UTC))}
     _replaced(lake, fresh)
-    done.written[str(RPC_CALLS)] = lake.append(RPC_CALLS, calls.withColumns(stamp))
+    with _progress(side / "tables" / CAPTURE_FILES.name, len(fresh), say):
+        done.written[str(RPC_CALLS)] = lake.append(RPC_CALLS, calls.withColumns(stamp))
     for table in SIDE_TABLES:
         rows = _side(lake, side, table)
         if rows is None:
@@ -118,6 +122,31 @@ def ingest(lake: Lake, files: list[Listed], *, run_id: str, reader_options: dict
         done.written[str(table)] = lake.append(table, _known(table, rows).withColumns(stamp))
     runs.end(run_id)
     return done
+
+
+@contextmanager
+def _progress(folder: Path, total: int, say: Say) -> Iterator[None]:
+    """Tell how many captures were read, every few seconds while there is something new to tell.
+
+    The tasks write a capture's row of the ledger when they are through with it: these are counted.
+    """
+    done = Event()
+
+    def watch() -> None:
+        told = 0
+        while not done.wait(_PROGRESS_S):
+            read = sum(not path.name.startswith(".") for path in folder.glob("*")) if folder.is_dir() else 0
+            if read != told:
+                say(f"{read} of {total} capture files read")
+                told = read
+
+    watcher = Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
 
 
 def _side(lake: Lake, side: Path, table: Table) -> DataFrame | None:

@@ -18,6 +18,7 @@ from udfs.capture.container import NO_TIME
 from udfs.rpc.interfaces import BINARY_PROTOCOL_PORT, EPM_PORT, STATIC_PORTS
 
 _MASK: Final = 0xFFFFFFFF
+JUMP: Final = 16 << 20  # sequence numbers farther apart than this do not continue each other
 START_BYTES: Final = 16 << 10  # of a direction seen from its middle: held until its order is sure, at most this much
 _HELD_BYTES: Final = 16 << 20  # out of order in one direction; a receiver's window is seldom larger
 _HELD_PIECES: Final = 1 << 16
@@ -97,7 +98,7 @@ class Direction:
     started: bool = False
     next: int = 0
     fin_at: int | None = None
-    fin_offset: int | None = None
+    fin_sequence: int | None = None  # where the stream ends, by its FIN
     held: list[Piece] = field(default_factory=list)
     held_bytes: int = 0
     held_since: int = 0
@@ -163,6 +164,18 @@ class Direction:
             self._drain()
             if once:
                 return
+
+    def miss_end(self, acknowledged: int | None) -> None:
+        """At the end of a capture: note what FIN or the receiver's acknowledgement show to lie behind the last byte."""
+        last = self.fin_sequence if self.fin_sequence is not None else acknowledged
+        if not self.started or last is None:
+            return
+        missing = self.offset(last) - self.next
+        # A single octet may be a FIN that was not captured: it is acknowledged like one.
+        if (1 if self.fin_sequence is None else 0) < missing <= JUMP:
+            self._gap(self.offset(last), "loss")
+            if acknowledged is not None:
+                self.acknowledge(acknowledged)
 
     def _gap(self, end: int, cause: str) -> None:
         gap = Gap(self.next, end, cause)

@@ -320,6 +320,10 @@ def quarantine_rows(connections: list[Connection], ours: set[int], capture_id: s
             rows += [_quarantined(connection if mine else None, stray, capture_id) for stray in strays]
         if mine:
             rows += [_quarantined(connection, stray, capture_id) for stray in _malformed(known)]
+            for number, side in enumerate(connection.sides):
+                if side.cold_bytes:  # passed over when nothing told yet what they were: position and bytes are not kept
+                    early = Stray(0, side.cold_bytes, b"", "before_recognition", connection.first_time, 0, -1 - number)
+                    rows.append(_quarantined(connection, early, capture_id))
     return _batch(rows, QUARANTINE_SCHEMA, "seen_at")
 
 
@@ -430,13 +434,13 @@ def _quarantined(connection: Connection | None, stray: Stray, capture_id: str) -
         "quarantine_key": key(capture_id, identity, stray.number, stray.file_offset, stray.reason),
         "capture_id": capture_id,
         "connection_id": identity,
-        "packet_number": stray.number,
-        "byte_offset": stray.file_offset,
+        "packet_number": stray.number or None,
+        "byte_offset": stray.file_offset if stray.number else None,
         "size_bytes": stray.size,
         "source_path": None,
         "source_line": None,
         "reason": stray.reason,
-        "sample": stray.sample[:SAMPLE_BYTES],
+        "sample": stray.sample[:SAMPLE_BYTES] if stray.number else None,
         "seen_at": _us(stray.time),
     }
 

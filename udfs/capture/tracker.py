@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from udfs.capture.container import PAD, Ints
-from udfs.capture.flows import START_BYTES, Connection, Direction, Gap, Kind, Packet, Piece, Run, signed
+from udfs.capture.flows import JUMP, START_BYTES, Connection, Direction, Gap, Kind, Packet, Piece, Run, signed
 from udfs.capture.packets import ACK, FIN, RST, SYN, Segments
 from udfs.rpc.interfaces import BINARY_PROTOCOL_PORT
 from udfs.rpc.pdu import plausible_headers
 
-_JUMP: Final = 16 << 20  # sequence numbers farther apart than this do not continue each other
 Endpoint = tuple[int, bytes, int]
 
 
@@ -115,6 +113,7 @@ class Tracker:
             for number, direction in enumerate(connection.sides):
                 if direction.held:
                     direction.release(None)
+                direction.miss_end(connection.sides[number ^ 1].last_acknowledgement)
                 if direction.out or direction.cutter is not None:
                     self._dirty[connection.index * 2 + number] = (connection, number)
         return self._join(None, np.zeros(0, np.int64))
@@ -238,6 +237,7 @@ class Tracker:
                     connection.syn_at = time
             if flags & FIN and (direction.fin_at is None or time < direction.fin_at):
                 direction.fin_at = time
+                direction.fin_sequence = (sequence + int(s.length[row])) & 0xFFFFFFFF
             if flags & RST and (connection.reset_at is None or time < connection.reset_at):
                 connection.reset_at = time
         lives.append((connection, rows[begin:]))
@@ -250,7 +250,7 @@ class Tracker:
         if direction.last_sequence is not None:
             # Data came first: reordered, if it follows this SYN closely; else the SYN opens a new connection.
             ahead = signed(direction.last_sequence - sequence - 1)
-            return direction.started or not 0 <= ahead <= _JUMP or abs(time - connection.first_time) > self._window
+            return direction.started or not 0 <= ahead <= JUMP or abs(time - connection.first_time) > self._window
         if other.last_sequence is None or other.syn is not None:
             return False
         return abs(time - connection.first_time) > self._window
@@ -502,7 +502,7 @@ def _jumps(s: Segments, pair: Ints, side: Ints) -> Ints:
     sequence = _distance(s.sequence[now] - s.sequence[before] - s.length[before])
     acknowledgement = _distance(s.acknowledgement[now] - s.acknowledgement[before])
     plain = ((s.flags[now] | s.flags[before]) & (SYN | RST)) == 0
-    jumped: Ints = now[same & plain & (sequence > _JUMP) & (acknowledgement > _JUMP)]
+    jumped: Ints = now[same & plain & (sequence > JUMP) & (acknowledgement > JUMP)]
     return jumped
 
 
@@ -518,8 +518,8 @@ def _breaks(direction: Direction, s: Segments, row: int) -> bool:
     if int(s.flags[row]) & (SYN | RST) or not int(s.flags[row]) & ACK:
         return False
     return (
-        abs(signed(int(s.sequence[row]) - direction.last_sequence)) > _JUMP
-        and abs(signed(int(s.acknowledgement[row]) - direction.last_acknowledgement)) > _JUMP
+        abs(signed(int(s.sequence[row]) - direction.last_sequence)) > JUMP
+        and abs(signed(int(s.acknowledgement[row]) - direction.last_acknowledgement)) > JUMP
     )
 
 

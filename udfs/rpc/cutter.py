@@ -261,7 +261,7 @@ class _Cut:
         if not final:
             self._keep(at, end, shift)
             return
-        if gap is None:
+        if self._final and gap is self._stream.after:
             state.edge = self._stray(at, end, at + shift, "capture_ends", EDGE_BYTES)
         if end - at < HEADER:
             state.in_step, state.reason = False, "damaged_header"
