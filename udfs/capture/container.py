@@ -88,7 +88,7 @@ class Container:
     """A capture being read: iterate ``blocks()``; the facts are complete when it ends."""
 
     stream: Readable
-    block_bytes: int
+    block_bytes: int  # read at once; no more than the file has is worth a buffer
     format: str | None = None
     damage: Damage | None = None
     bytes_decompressed: int = 0

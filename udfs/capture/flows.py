@@ -19,7 +19,9 @@ from udfs.rpc.interfaces import BINARY_PROTOCOL_PORT, EPM_PORT, STATIC_PORTS
 
 _MASK: Final = 0xFFFFFFFF
 JUMP: Final = 16 << 20  # sequence numbers farther apart than this do not continue each other
-START_BYTES: Final = 16 << 10  # of a direction seen from its middle: held until its order is sure, at most this much
+# A direction seen from its middle is held until its order is sure: for the window, or for as much as this.
+START_BYTES: Final = 16 << 10
+START_SEGMENTS: Final = 8
 _HELD_BYTES: Final = 16 << 20  # out of order in one direction; a receiver's window is seldom larger
 _HELD_PIECES: Final = 1 << 16
 _OPEN_HOLES: Final = 1 << 12  # whose acknowledgement is waited for
@@ -148,7 +150,7 @@ class Direction:
         if not self.held:
             return
         if not self.started:
-            if self.held_bytes > START_BYTES:
+            if self.held_bytes > START_BYTES or len(self.held) >= START_SEGMENTS:
                 self.release(None)
         elif self.held_bytes > _HELD_BYTES or len(self.held) > _HELD_PIECES:
             self.release(None, once=True)

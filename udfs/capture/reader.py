@@ -171,7 +171,7 @@ def _read(
     prefix = _Prefix()
     try:
         with source.open(options.max_expansion, options.max_expanded_bytes) as stream:
-            container = reading.container = Container(stream, options.block_bytes)
+            container = reading.container = Container(stream, _block_bytes(source, options))
             for records in container.blocks():
                 prefix.add(records.data, records.base, container)
                 rows.capture_id = reading.capture_id = prefix.capture_id or source.path_key
@@ -215,6 +215,11 @@ def _read(
     for batch in rows.provisional(reading.meanings, reading.connections):
         reading.last.append(unfinished_calls(batch))
         yield "rpc_calls", batch
+
+
+def _block_bytes(source: Source, options: Options) -> int:
+    """Return how much to read at once: no more than a plain file has."""
+    return options.block_bytes if source.compression else min(options.block_bytes, source.size + 1)
 
 
 def _count_records(reading: Reading, records: Records) -> None:

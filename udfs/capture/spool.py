@@ -12,28 +12,37 @@ MEMORY_BYTES: Final = 64 << 20
 
 
 class Spool:
-    """Record batches of one schema, written in order and read back once."""
+    """Record batches of one schema, kept in order and given back once."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
+        self._memory: list[pa.RecordBatch] = []
+        self._bytes = 0
         self._file: Any = None
         self._writer: Any = None
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Keep a batch."""
+        self._memory.append(batch)
+        self._bytes += batch.nbytes
+        if self._bytes <= MEMORY_BYTES:
+            return
         if self._writer is None:
-            self._file = tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES)  # noqa: SIM115 - closed in batches()
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed in batches()
             self._writer = pa.ipc.new_stream(self._file, self.schema)
-        self._writer.write_batch(batch)
+        for kept in self._memory:
+            self._writer.write_batch(kept)
+        self._memory, self._bytes = [], 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield what was kept, then forget it."""
-        if self._writer is None:
-            return
-        self._writer.close()
-        self._file.seek(0)
-        try:
-            yield from pa.ipc.open_stream(self._file)
-        finally:
-            self._file.close()
-            self._file = self._writer = None
+        if self._writer is not None:
+            self._writer.close()
+            self._file.seek(0)
+            try:
+                yield from pa.ipc.open_stream(self._file)
+            finally:
+                self._file.close()
+                self._file = self._writer = None
+        yield from self._memory
+        self._memory, self._bytes = [], 0

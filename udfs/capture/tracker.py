@@ -14,7 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from udfs.capture.container import PAD, Ints
-from udfs.capture.flows import JUMP, START_BYTES, Connection, Direction, Gap, Kind, Packet, Piece, Run, signed
+from udfs.capture.flows import (
+    JUMP,
+    START_BYTES,
+    START_SEGMENTS,
+    Connection,
+    Direction,
+    Gap,
+    Kind,
+    Packet,
+    Piece,
+    Run,
+    signed,
+)
 from udfs.capture.packets import ACK, FIN, RST, SYN, Segments
 from udfs.rpc.interfaces import BINARY_PROTOCOL_PORT
 from udfs.rpc.pdu import plausible_headers
@@ -322,7 +334,7 @@ class Tracker:
             whole = int(s.captured[rows[end]]) == int(length[end])
             if whole and not direction.held:
                 total = int(ends[end] - ends[begin] + length[begin])
-                if not direction.started and total > START_BYTES:
+                if not direction.started and (total > START_BYTES or end - begin >= START_SEGMENTS):
                     # So much in order from its first segment on: what holding it back would find too.
                     direction.start(int(sequence[begin]))
                 if direction.started and direction.offset(int(sequence[begin])) == direction.next:
