@@ -380,10 +380,10 @@ def pending_rows(
 
 def unfinished_calls(calls: pa.RecordBatch) -> pa.RecordBatch:
     """Return of calls those that another capture may complete, with the columns that ``pending_rows`` needs."""
-    return calls.filter(pc.is_in(calls.column("outcome"), value_set=_UNFINISHED)).select(_HALF)
+    return calls.filter(pc.is_in(calls.column("outcome"), value_set=pa.array(_UNFINISHED))).select(_HALF)
 
 
-_UNFINISHED: Final = pa.array(["no_request", "no_response", "damaged"])
+_UNFINISHED: Final = ["no_request", "no_response", "damaged"]
 _HALF: Final = [
     "call_key", "connection_id", *(name for name, _ in _TUPLE), "call_id", "context_id", "capture_id", "request_packet",
     "response_packet", "byte_offset", "request_at", "response_at", "outcome",

@@ -71,7 +71,6 @@ CALLS_SCHEMA: Final = pa.schema(
 )
 OUTCOMES: Final = ("no_request", "damaged", "no_response", "fault", "encrypted", "unbound", "ok")
 _EPT_MAP: Final = (EPM.name, EPT_MAP)
-_TRUE: Final = pa.array([True])
 _DAY_US: Final = 86_400_000_000
 _CONTEXT: Final = "context"  # column of rows that wait: connection and context id
 _NO_FIXED_LENGTH: Final = 512  # stubs longer than this are alike as evidence: no fixed layout is
@@ -289,7 +288,7 @@ class RowBuilder:
         """Keep ports that the endpoint mapper or a port-asking call named: calls without a bind may go there."""
         names, opnums = batch.column("interface_name"), batch.column("opnum")
         asking = [pc.and_(pc.equal(names, name), pc.equal(opnums, opnum)) for name, opnum in (*PORT_ASKING, _EPT_MAP)]
-        rows = np.nonzero(np.any([pc.is_in(mask, value_set=_TRUE) for mask in asking], axis=0))[0]
+        rows = np.nonzero(np.any([pc.is_in(mask, value_set=pa.array([True])) for mask in asking], axis=0))[0]
         for row in rows.tolist():
             name, opnum = names[row].as_py(), opnums[row].as_py()
             data = batch.column("response_stub")[row].as_py()
