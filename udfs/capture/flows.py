@@ -9,7 +9,6 @@ hole is never filled: after the reorder window the stream goes on behind it, wit
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -24,7 +23,7 @@ START_BYTES: Final = 16 << 10
 START_SEGMENTS: Final = 8
 _HELD_BYTES: Final = 16 << 20  # out of order in one direction; a receiver's window is seldom larger
 _HELD_PIECES: Final = 1 << 16
-_OPEN_HOLES: Final = 1 << 12  # whose acknowledgement is waited for
+_OPEN_HOLES: Final = 1 << 12  # of one direction; of more it is not known who lost them
 _NEAREST: Final = 64  # held pieces whose times tell since when the hole before them is waited for
 _CHECKS: Final = 4096  # repeated segments that wait to be compared
 HISTORY_BYTES: Final = 64 << 10  # of the stream kept behind the last block, to compare repeated bytes with
@@ -112,7 +111,7 @@ class Direction:
     holes: int = 0
     missing_bytes: int = 0  # of all holes
     lost_by_capture_bytes: int = 0  # of these, acknowledged by the receiver: they were on the network
-    unacknowledged: deque[Gap] = field(default_factory=lambda: deque(maxlen=_OPEN_HOLES))
+    unacknowledged: list[Gap] = field(default_factory=list)  # holes whose acknowledgement is waited for
     distinct_bytes: int = 0
     retransmitted_bytes: int = 0
     conflicting_bytes: int = 0
@@ -182,7 +181,8 @@ class Direction:
     def _gap(self, end: int, cause: str) -> None:
         gap = Gap(self.next, end, cause)
         self.out.append(gap)
-        self.unacknowledged.append(gap)
+        if len(self.unacknowledged) < _OPEN_HOLES:
+            self.unacknowledged.append(gap)
         self.holes += 1
         self.missing_bytes += end - self.next
         self.next = end
@@ -308,9 +308,13 @@ class Direction:
         if self.base is None:
             return
         reached = self.offset(number)
-        while self.unacknowledged and self.unacknowledged[0].end <= reached:
-            gap = self.unacknowledged.popleft()
+        count = 0
+        for gap in self.unacknowledged:
+            if gap.end > reached:
+                break
             self.lost_by_capture_bytes += gap.end - gap.start
+            count += 1
+        del self.unacknowledged[:count]
 
 
 @dataclass(slots=True)
