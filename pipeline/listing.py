@@ -7,12 +7,13 @@ import re
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow.fs as pafs
 
-from udfs.capture.sources import Source
+from udfs.capture.sources import Source, open_stored
 
 _MAGIC = re.compile(r"[*?\[]")
 
@@ -30,8 +31,9 @@ class Listed:
     modified_us: int | None
 
     def source(self) -> Source:
-        """Return the file as a capture's source."""
-        return Source.of_path(self.path, self.path)
+        """Return the file as a capture's source; that it has vanished since is found when it is read."""
+        modified_ns = None if self.modified_us is None else self.modified_us * 1000
+        return Source(self.path, self.size, modified_ns, partial(open_stored, self.path))
 
 
 def list_files(uris: Iterable[str]) -> list[Listed]:

@@ -13,11 +13,12 @@ from jobs import export_packets, ingest_captures, run_all
 from pipeline.bronze import Runs
 from pipeline.capture_source import register
 from pipeline.lake import Lake
+from pipeline.listing import Listed
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.silver import REMOTE_READ_CALLS
-from udfs.capture.reader import read_capture
+from udfs.capture.reader import capture_batches, read_capture
 
 pytestmark = pytest.mark.spark
 
@@ -126,6 +127,15 @@ def test_bad_files_are_rows_and_the_others_are_read(spark, captures, tmp_path, c
     }
     assert "notes.txt: unreadable: no capture format begins with 6e 6f 20 63" in errors
     assert ledger["good.pcap"]["packets_used"] == 147
+
+
+def test_a_capture_that_vanishes_before_it_is_read_is_a_row(tmp_path):
+    """Listed, and gone when its task begins."""
+    gone = tmp_path / "gone.pcap"
+    tables = dict(capture_batches(Listed(str(gone), 1000, 1).source()))
+    (row,) = tables["capture_files"].to_pylist()
+    assert (row["path"], row["status"], row["damage"]) == (str(gone), "unreadable", "unreadable")
+    assert "gone.pcap" in row["error"]
 
 
 def test_a_last_record_cut_short_is_only_a_warning(spark, captures, tmp_path, capsys):

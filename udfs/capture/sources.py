@@ -10,6 +10,7 @@ import io
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
@@ -24,6 +25,20 @@ _SLACK: Final = 64 << 20  # decompressed bytes that no ratio forbids
 
 class ExpansionLimitError(OSError):
     """A compressed capture expands beyond the configured bound."""
+
+
+def _place(location: str) -> tuple[Any, str]:
+    """Return the filesystem of a path or URI, and the name there."""
+    if "://" in location:
+        filesystem, name = pafs.FileSystem.from_uri(location)
+        return filesystem, name
+    return pafs.LocalFileSystem(), location
+
+
+def open_stored(location: str) -> Any:  # noqa: ANN401 - a file of pyarrow
+    """Open the stored bytes of a path or URI; raises ``OSError``."""
+    filesystem, name = _place(location)
+    return filesystem.open_input_file(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +58,11 @@ class Source:
     @staticmethod
     def of_path(location: str, path: str | None = None) -> Source:
         """Return a source over a path or a URI that ``pyarrow.fs`` knows; raises ``OSError`` if it is not there."""
-        if "://" in location:
-            filesystem, name = pafs.FileSystem.from_uri(location)
-        else:
-            filesystem, name = pafs.LocalFileSystem(), location
-        return Source.of_file(filesystem, name, path or location)
-
-    @staticmethod
-    def of_file(filesystem: pafs.FileSystem, name: str, path: str) -> Source:
-        """Return a source over a file of a filesystem."""
+        filesystem, name = _place(location)
         info = filesystem.get_file_info(name)
         if info.type != pafs.FileType.File:
-            raise FileNotFoundError(f"{path}: no such file")
-        return Source(path, info.size, info.mtime_ns, lambda: filesystem.open_input_file(name))
+            raise FileNotFoundError(f"{path or location}: no such file")
+        return Source(path or location, info.size, info.mtime_ns, partial(open_stored, location))
 
     @property
     def path_key(self) -> str:
