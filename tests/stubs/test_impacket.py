@@ -1,4 +1,4 @@
-"""The column reader against impacket's NDR engine, on structures declared here a second time, in impacket's terms.
+"""The column reader against impacket's NDR engine, on structures declared a second time in its terms.
 
 Left out is what that engine gets wrong (defects I1 to I7 of the fact sheet): unions, so queue formats, and big endian.
 """
@@ -13,10 +13,10 @@ from impacket.dcerpc.v5.ndr import (
     NDRPOINTER,
     NDRPOINTERNULL,
     NDRSTRUCT,
-    NDRUniConformantArray,
     NDRUniConformantVaryingArray,
 )
 
+from bench.stubs import SectionBuffer, StartResponse
 from stubs.helpers import BY_METHOD, column
 
 
@@ -28,14 +28,6 @@ class ContextHandle(NDRSTRUCT):
         return 4
 
 
-class Octets(NDRUniConformantArray):
-    item = "c"
-
-
-class OctetsPointer(NDRPOINTER):
-    referent = (("Data", Octets),)
-
-
 class VaryingOctets(NDRUniConformantVaryingArray):
     item = "c"
 
@@ -44,41 +36,9 @@ class VaryingPointer(NDRPOINTER):
     referent = (("Data", VaryingOctets),)
 
 
-class SectionType(NDRENUM):
-    class enumItems:  # noqa: N801
-        pass
-
-
 class AckNack(NDRENUM):
     class enumItems:  # noqa: N801
         pass
-
-
-class SectionBuffer(NDRSTRUCT):
-    structure = (
-        ("SectionBufferType", SectionType),
-        ("SectionSizeAlloc", DWORD),
-        ("SectionSize", DWORD),
-        ("pSectionBuffer", OctetsPointer),
-    )
-
-
-class Sections(NDRUniConformantArray):
-    item = SectionBuffer
-
-
-class SectionsPointer(NDRPOINTER):
-    referent = (("Data", Sections),)
-
-
-class StartResponse(NDRCALL):
-    structure = (
-        ("pdwArriveTime", DWORD),
-        ("pSequenceId", ULONGLONG),
-        ("pdwNumberOfSections", DWORD),
-        ("ppPacketSections", SectionsPointer),
-        ("ErrorCode", ULONG),
-    )
 
 
 class ReadDesc(NDRSTRUCT):

@@ -91,7 +91,6 @@ class Container:
     block_bytes: int  # read at once; no more than the file has is worth a buffer
     format: str | None = None
     damage: Damage | None = None
-    bytes_decompressed: int = 0
     first_record_end: int = 0  # bytes up to the end of the first packet's record or block
     walked: int = 0  # bytes of the file that the blocks so far cover
     interfaces: list[_Interface] = field(default_factory=list)  # of all sections
@@ -124,7 +123,6 @@ class Container:
             yield Records(data, base, number, starts, captured, original, time, link)
             number += len(starts)
             if at_end or self.damage:
-                self.bytes_decompressed = base + size
                 return
             base += used
             kept, want = bytes(memoryview(data)[used:size]), max(self.block_bytes, walk.need)

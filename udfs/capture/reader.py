@@ -40,7 +40,7 @@ from udfs.capture.tables import (
     quarantine_rows,
     unfinished_calls,
 )
-from udfs.capture.tracker import Tracker
+from udfs.capture.tracker import Streams, Tracker
 from udfs.rpc.association import Association
 from udfs.rpc.calls import Assembler, association
 from udfs.rpc.cutter import Cutter
@@ -169,6 +169,16 @@ def _read(
     reading.learnt = rows.learnt
     reading.connections, reading.source = tracker.connections, source
     prefix = _Prefix()
+
+    def settle(streams: Streams, *, final: bool) -> Iterator[tuple[str, pa.RecordBatch]]:
+        cuts = cutter.cut(streams, final=final)
+        calls = assembler.take(streams, cuts, tracker.connections, final=final)
+        batch = rows.build(calls, tracker.connections) if calls is not None else None
+        if batch is not None:
+            yield "rpc_calls", batch
+        while assembler.pdus:
+            yield "pdus", pdu_batch(assembler.pdus.pop(0))
+
     try:
         with source.open(options.max_expansion, options.max_expanded_bytes) as stream:
             container = reading.container = Container(stream, _block_bytes(source, options))
@@ -181,18 +191,12 @@ def _read(
                 segments = decoder.decode(records)
                 _count_segments(reading, segments)
                 streams = tracker.track(segments)
-                cuts = cutter.cut(streams, final=False)
-                calls = assembler.take(streams, cuts, tracker.connections, final=False)
-                batch = rows.build(calls, tracker.connections) if calls is not None else None
-                if batch is not None:
-                    yield "rpc_calls", batch
+                yield from settle(streams, final=False)
                 early = early_quarantine_rows(
                     {s.connection.index: s.connection for s in streams.streams}.values(), reading.capture_id
                 )
                 if early is not None:
                     yield "quarantine", early
-                while assembler.pdus:
-                    yield "pdus", pdu_batch(assembler.pdus.pop(0))
             if isinstance(stream, Decompressed) and stream.error is not None:
                 kind = "cut_short" if stream.ended_early else "damaged"
                 reading.error = (kind, f"the compressed stream: {stream.error}")
@@ -202,15 +206,10 @@ def _read(
         reading.error = ("expansion_limit", str(error))
     except OSError as error:
         reading.error = ("unreadable", str(error))
-    streams = tracker.finish()
-    cuts = cutter.cut(streams, final=True)
-    calls = assembler.take(streams, cuts, tracker.connections, final=True)
-    batch = rows.build(calls, tracker.connections) if calls is not None else None
-    if batch is not None:
-        reading.last.append(unfinished_calls(batch))
-        yield "rpc_calls", batch
-    while assembler.pdus:
-        yield "pdus", pdu_batch(assembler.pdus.pop(0))
+    for kind, batch in settle(tracker.finish(), final=True):
+        if kind == "rpc_calls":
+            reading.last.append(unfinished_calls(batch))
+        yield kind, batch
     reading.meanings = _infer(reading)
     for batch in rows.provisional(reading.meanings, reading.connections):
         reading.last.append(unfinished_calls(batch))

@@ -62,7 +62,6 @@ class Association:
     group: int | None = None
     calls: int = 0
     ours: bool = False  # a bind asked for one of our interfaces
-    unbound: bool = False  # calls were seen of contexts without a bind
     early: list[tuple[int, bytes, str, int, int]] = field(default_factory=list)  # answers captured before their binds
     malformed: list[tuple[str, int, int, int, int, bytes]] = field(default_factory=list)
 
