@@ -127,12 +127,15 @@ def measure(folder: Path, sizes: Sequence[int], ring: int, memory: int, repeat: 
     if memory:
         # A session of its own: the peak is to be of this capture, not of those before.
         bench.stop()
-        bench = Bench(folder)
+        bench = Bench(folder, apart=True)
+        say("memory: the driver, with next to nothing to read")
+        least = bench.calls(generate(folder / "captures", memory // 1000, single=True))
         say(f"memory: one connection of {memory / 1e6:.0f} MB")
         written = bench.calls(generate(folder / "captures", memory, single=True))
         out += [
             Measure("one connection: time", written.seconds, "s"),
             Measure("one connection: Python worker, peak", written.worker_peak / 2**20, "MiB", 1024, 512, least=False),
+            Measure("a thousandth of it: driver's JVM, peak", least.jvm_peak / 2**20, "MiB"),
             Measure("one connection: driver's JVM, peak", written.jvm_peak / 2**20, "MiB"),
         ]
     bench.stop()

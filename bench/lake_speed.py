@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from bench import limit
 from bench.memory import PeakMemory
-from jobs.session import session
+from jobs.session import PROJECT, session
 from pipeline.bronze import ingest
 from pipeline.capture_source import pack, read_captures
 from pipeline.lake import Lake
@@ -36,12 +36,21 @@ class Written:
     jvm_peak: int
 
 
+# The executor in a process of its own, so that the driver's memory can be told from it.
+APART = {
+    "spark.master": "local-cluster[1,2,2048]",
+    "spark.executor.memory": "2g",
+    "spark.executorEnv.PYTHONPATH": str(PROJECT),
+}
+
+
 class Bench:
     """One local session of two cores, as the measure asks; its lakes lie below ``folder``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, apart: bool = False) -> None:
+        """``apart``: the executor in a process of its own."""
         self.folder = folder
-        self.spark: SparkSession = session("bench", {"spark.master": "local[2]"})
+        self.spark: SparkSession = session("bench", APART if apart else {"spark.master": "local[2]"})
         limit.register(self.spark)
         self._lakes = 0
 
@@ -63,10 +72,9 @@ class Bench:
             manifest = side / "manifest.json"
             manifest.write_text(json.dumps([[f.path, f.size, f.modified_us] for f in listed]), encoding="utf-8")
             frame = read_captures(self.spark, rows="rpc_calls", manifest=manifest, side=side / "tables")
-            rows = lake.append(
-                RPC_CALLS, frame.withColumns({RUN_ID: F.lit("bench"), INGESTED_AT: F.current_timestamp()})
-            )
+            lake.append(RPC_CALLS, frame.withColumns({RUN_ID: F.lit("bench"), INGESTED_AT: F.current_timestamp()}))
             seconds = time.perf_counter() - begin
+        rows = lake.rows_written(RPC_CALLS)
         request, response = self._sizes(lake)
         shutil.rmtree(lake.root)
         return Written(seconds, rows, request, response, len(pack(listed)), peak.worker, peak.jvm)

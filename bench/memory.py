@@ -62,7 +62,8 @@ class PeakMemory:
             assert status is not None
             _, name, peak = status
             if name.startswith("java"):
-                self.jvm = max(self.jvm, peak)
+                if not below_java:  # executors of their own are the driver's children
+                    self.jvm = max(self.jvm, peak)
                 below_java = True
             elif below_java and name.startswith("python"):
                 self.worker = max(self.worker, peak)

@@ -45,11 +45,13 @@ SETTINGS: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
 }
 
-# Local only: no name of this machine has to resolve, so that it starts without any network.
+# Local only: no name of this machine has to resolve, so that it starts without any network; and this project's
+# packages are on the workers' path, as they are on the driver's.
 LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.master": "local[*]",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.python.daemon.module": "jobs.python_daemon",
 }
 
 
@@ -78,16 +80,21 @@ def local_settings() -> dict[str, str]:
     return {
         **SETTINGS,
         **LOCAL_SETTINGS,
-        **logging_settings(),
+        **java_settings(),
         "spark.jars": ",".join(str(jar) for jar in delta_jars()),
         "spark.sql.warehouse.dir": (PROJECT / ".cache" / "warehouse").as_uri(),
     }
 
 
-def logging_settings() -> dict[str, str]:
-    """Spark's own log kept to errors, where the project's log settings are (not with an installed wheel)."""
+def java_settings() -> dict[str, str]:
+    """The driver's Java options: Spark's own log kept to errors, where the project's log settings are; one compiler.
+
+    A run of seconds is over before the optimising compiler has paid for itself; on two cores it competes with the
+    work. Without it 200 MB of captures take three quarters of the time, and 1 GB no more than with it.
+    """
     path = PROJECT / "conf" / "log4j2.properties"
-    return {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={path.as_uri()}"} if path.exists() else {}
+    logging = [f"-Dlog4j2.configurationFile={path.as_uri()}"] if path.exists() else []  # not with an installed wheel
+    return {"spark.driver.extraJavaOptions": " ".join([*logging, "-XX:TieredStopAtLevel=1"])}
 
 
 def delta_jars() -> list[Path]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final
 
+from pyarrow.dataset import dataset
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -112,14 +113,17 @@ def ingest(lake: Lake, files: list[Listed], *, run_id: str, reader_options: dict
     stamp = {RUN_ID: F.lit(run_id), "ingested_at": F.lit(datetime.now(UTC))}
     _replaced(lake, fresh)
     with _progress(side / "tables" / CAPTURE_FILES.name, len(fresh), say):
-        done.written[str(RPC_CALLS)] = lake.append(RPC_CALLS, calls.withColumns(stamp))
+        lake.append(RPC_CALLS, calls.withColumns(stamp))
     for table in SIDE_TABLES:
-        rows = _side(lake, side, table)
-        if rows is None:
+        folder = side / "tables" / table.name
+        if not folder.is_dir():
             continue
+        rows = lake.spark.read.parquet(str(folder))
         if table is CAPTURE_FILES:
             done.files = [row.asDict() for row in rows.collect()]
-        done.written[str(table)] = lake.append(table, _known(table, rows).withColumns(stamp))
+        lake.append(table, _known(table, rows).withColumns(stamp))
+        done.written[str(table)] = dataset(folder).count_rows()
+    done.written[str(RPC_CALLS)] = sum(row["calls"] for row in done.files)
     runs.end(run_id)
     return done
 
@@ -147,13 +151,6 @@ def _progress(folder: Path, total: int, say: Say) -> Iterator[None]:
     finally:
         done.set()
         watcher.join()
-
-
-def _side(lake: Lake, side: Path, table: Table) -> DataFrame | None:
-    folder = side / "tables" / table.name
-    if not folder.is_dir():
-        return None
-    return lake.spark.read.parquet(str(folder))
 
 
 def _known(table: Table, rows: DataFrame) -> DataFrame:

@@ -8,6 +8,7 @@ the reader's ``reorder_window_s``, ``block_bytes``, ``max_expansion``, ``max_exp
 
 from __future__ import annotations
 
+import heapq
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -40,18 +41,18 @@ class Pack(InputPartition):
 
 
 def pack(files: list[Listed]) -> list[Pack]:
-    """Spread files over tasks, large ones first, so that tasks are alike in size and not as many as small files."""
+    """Spread files over tasks, the largest first to where there is least, so that tasks are alike in size.
+
+    There are as many tasks as the bytes ask for, not as many as small files.
+    """
     total = sum(file.size for file in files)
-    tasks = max(min(len(files), LEAST_TASKS), -(-total // PACK_BYTES))
-    limit = max(total // max(tasks, 1), 1)
-    packs: list[list[Listed]] = []
-    room = 0
+    count = min(len(files), max(LEAST_TASKS, -(-total // PACK_BYTES)))
+    packs: list[list[Listed]] = [[] for _ in range(count)]
+    least = [(0, 0, number) for number in range(count)]  # bytes, files, number of a pack; a heap
     for file in sorted(files, key=lambda entry: (-entry.size, entry.path)):
-        if room <= 0 or not packs:
-            packs.append([])
-            room = limit
-        packs[-1].append(file)
-        room -= max(file.size, 1)
+        size, held, number = least[0]
+        packs[number].append(file)
+        heapq.heapreplace(least, (size + file.size, held + 1, number))
     return [Pack(tuple(files)) for files in packs]
 
 

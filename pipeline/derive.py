@@ -31,7 +31,8 @@ def silver(lake: Lake, *, keep_packets: bool, keep_stubs: bool) -> int:
     if not fresh:
         return 0
     calls = lake.read(RPC_CALLS).where(F.col(RUN_ID).isin(fresh))
-    rows = lake.append(REMOTE_READ_CALLS, remote_read_calls(calls, keep_packets=keep_packets))
+    lake.append(REMOTE_READ_CALLS, remote_read_calls(calls, keep_packets=keep_packets))
+    rows = lake.rows_written(REMOTE_READ_CALLS)
     if not keep_stubs:
         lake.empty(RPC_CALLS, ("request_stub", "response_stub"), fresh)
     return rows
@@ -49,4 +50,5 @@ def gold(lake: Lake, *, cleanup: timedelta) -> int:
         lake.read(CAPTURE_FILES),
         cleanup_s=cleanup.total_seconds(),
     )
-    return lake.replace(RECEIVE_ATTEMPTS, attempts, made_of=made_of)
+    lake.replace(RECEIVE_ATTEMPTS, attempts, made_of=made_of)
+    return lake.rows_written(RECEIVE_ATTEMPTS)

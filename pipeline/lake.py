@@ -96,19 +96,20 @@ class Lake:
             return self.spark.createDataFrame([], table.struct())
         return self._open(table)
 
-    def append(self, table: Table, df: DataFrame) -> int:
-        """Add the rows in one commit; returns how many, as the commit counts them.
+    def append(self, table: Table, df: DataFrame) -> None:
+        """Add the rows in one commit. ``df`` has the table's columns in any order; event_date may be left out."""
+        self._write(table, df, replace=False)
 
-        ``df`` has the table's columns in any order; event_date may be left out.
-        """
-        return self._write(table, df, replace=False)
-
-    def replace(self, table: Table, df: DataFrame, *, made_of: str | None = None) -> int:
+    def replace(self, table: Table, df: DataFrame, *, made_of: str | None = None) -> None:
         """Make the rows of ``df`` all there is, in one commit; ``df`` may have been read from the table.
 
         ``made_of`` is kept with the commit: what the rows were computed from (``versions``), for ``made_of`` to tell.
         """
-        return self._write(table, df, replace=True, made_of=made_of)
+        self._write(table, df, replace=True, made_of=made_of)
+
+    def rows_written(self, table: Table) -> int:
+        """How many rows the table's last commit wrote, as it counted them (a Spark job: ask only who needs it)."""
+        return int(self._last_commit(table, "operationMetrics")["numOutputRows"])
 
     def made_of(self, table: Table) -> str | None:
         """What the table's last commit said it was computed from; None if it said nothing or there is no table."""
@@ -140,7 +141,7 @@ class Lake:
             return self.spark.read.table(self.sql_name(table))
         return self.spark.read.format("delta").load(self.path(table))
 
-    def _write(self, table: Table, df: DataFrame, *, replace: bool, made_of: str | None = None) -> int:
+    def _write(self, table: Table, df: DataFrame, *, replace: bool, made_of: str | None = None) -> None:
         rows = conform(table, df)
         self.create(table)
         writer = rows.write.format("delta").mode("append").option("compression", "zstd")
@@ -152,8 +153,6 @@ class Lake:
             writer.saveAsTable(self.sql_name(table))
         else:
             writer.save(self.path(table))
-        metrics = self._last_commit(table, "operationMetrics")
-        return int(metrics["numOutputRows"])
 
     def _last_commit(self, table: Table, fact: str) -> Any:  # noqa: ANN401 - whatever Delta's history holds there
         """One fact of the table's newest commit."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from jobs.session import PROJECT, SETTINGS, delta_jars, logging_settings
+from jobs.session import PROJECT, SETTINGS, delta_jars, java_settings
 
 HEAD = """\
 # Made by `make setup` for this machine, from jobs/session.py; not kept in the repository.
@@ -21,7 +21,7 @@ def properties() -> dict[str, str]:
     """Every property, by name."""
     return {
         **SETTINGS,
-        **logging_settings(),
+        **java_settings(),
         "spark.jars": ",".join(jar.as_uri() for jar in delta_jars()),
         "spark.pyspark.python": str(PROJECT / ".venv" / "bin" / "python"),
     }

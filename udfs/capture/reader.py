@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -123,7 +123,8 @@ def capture_batches(source: Source, options: Options | None = None) -> Iterator[
             break
         hot |= places
     reading.counts.update(calls)
-    ours = {c.index for c in reading.connections if is_ours(c, meanings)}
+    assumed = {index for index, _ in meanings}
+    ours = {c.index for c in reading.connections if c.index in assumed or is_ours(c)}
     yield "capture_files", capture_row(reading, source, ours)
     yield "connections", connection_rows(reading.connections, ours, by_connection)
     yield "rpc_binds", bind_rows(reading.connections, ours, reading.capture_id)
@@ -279,9 +280,6 @@ class _Prefix:
             self._data.clear()
 
 
-def is_ours(connection: Connection, assumed: Iterable[tuple[int, int]] = ()) -> bool:
-    """Whether a connection carries MSMQ RPC or the endpoint mapper, by bind or by inference."""
-    if connection.kind is not Kind.RPC:
-        return False
-    known = association(connection)
-    return known.ours or any(index == connection.index for index, _ in assumed)
+def is_ours(connection: Connection) -> bool:
+    """Whether a connection carries MSMQ RPC or the endpoint mapper, by a bind."""
+    return connection.kind is Kind.RPC and association(connection).ours

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 NDR: Final = "NDR"
@@ -259,6 +260,12 @@ def _fits(length: int | None, exact: Mapping[int, str | None], least: int | None
     return least is not None and length >= least, None
 
 
+@lru_cache(1 << 14)
+def _best_fits(call: Seen) -> tuple[tuple[int, str | None] | None, ...]:
+    """Return ``_best_fit`` for each interface of ``MSMQ``: captures of one network show the same shapes again."""
+    return tuple(_best_fit(interface, call) for interface in MSMQ)
+
+
 def _best_fit(interface: Interface, call: Seen) -> tuple[int, str | None] | None:
     """Return how many of a call's stub lengths an interface has exactly, and the syntax they prove; None: impossible.
 
@@ -294,8 +301,8 @@ def infer(calls: Iterable[Seen], port: int, learnt: Iterable[str] = ()) -> tuple
     if not native:
         return None
     ranked = []
-    for interface in MSMQ:
-        fits = [_best_fit(interface, call) for call in calls]
+    for number, interface in enumerate(MSMQ):
+        fits = [_best_fits(call)[number] for call in calls]
         if fits and None not in fits:
             found = [fit for fit in fits if fit is not None]
             exact = sum(count for count, _ in found)

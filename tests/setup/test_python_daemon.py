@@ -1,0 +1,54 @@
+"""The workers' daemon: no archive of Spark on the path where PySpark is installed, modules there from the start."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.sql import functions as F
+
+from jobs.python_daemon import without_archives
+
+SITE = str(Path(pyspark.__file__).parents[1])
+
+
+@pytest.fixture
+def home(tmp_path):
+    lib = tmp_path / "python" / "lib"
+    lib.mkdir(parents=True)
+    for name in ("pyspark.zip", "py4j-0.10-src.zip"):
+        with zipfile.ZipFile(lib / name, "w") as archive:
+            archive.writestr("nothing.py", "")
+    return tmp_path
+
+
+def test_spark_s_archives_go_where_pyspark_is_installed_too(home, tmp_path):
+    ours = str(tmp_path / "python")  # a folder below the home stays, and so does anybody else's archive
+    path = [
+        "",
+        str(home / "python/lib/pyspark.zip"),
+        str(home / "python/lib/py4j-0.10-src.zip"),
+        ours,
+        "/x/y.zip",
+        SITE,
+    ]
+    assert without_archives(path, str(home)) == ["", ours, "/x/y.zip", SITE]
+
+
+def test_the_path_stays_where_pyspark_comes_from_its_archive_alone(home):
+    path = [str(home / "python/lib/pyspark.zip"), "/nowhere"]
+    assert without_archives(path, str(home)) == path
+
+
+@pytest.mark.spark
+def test_workers_start_with_the_reader_loaded_and_without_archives(spark):
+    @F.udf("string")
+    def seen(_row):
+        import sys  # noqa: PLC0415 - of the worker
+
+        archives = [entry for entry in sys.path if entry.endswith("pyspark.zip")]
+        return f"{'udfs.capture.reader' in sys.modules} {archives}"
+
+    assert spark.range(1).select(seen("id")).first()[0] == "True []"
