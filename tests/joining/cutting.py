@@ -1,0 +1,129 @@
+"""One capture cut into captures of their own, as a ring of files does it, and put together again.
+
+Written from the formats' specifications and not with the reader, which is what the pieces are for. Places are indexes
+of records: at each, another file begins. A piece of pcapng begins with the section header and the interfaces that
+are in force where it was cut; blocks without a packet stay in front of the packet that follows them, the last ones at
+the end of the last piece.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+_SHB = b"\x0a\x0d\x0d\x0a"
+_PCAP_ORDERS = {
+    b"\xd4\xc3\xb2\xa1": ("<", 16),
+    b"\xa1\xb2\xc3\xd4": (">", 16),
+    b"\x4d\x3c\xb2\xa1": ("<", 16),
+    b"\xa1\xb2\x3c\x4d": (">", 16),
+    b"\x34\xcd\xb2\xa1": ("<", 24),
+    b"\xa1\xb2\xcd\x34": (">", 24),
+}
+_PACKET_BLOCKS = {2, 3, 6}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A record with what stands between it and the one before; ``opening`` is what a file that begins here needs."""
+
+    opening: bytes
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A capture as units; ``rest`` follows the last record, ``opening`` is what another file would begin with there."""
+
+    units: tuple[Unit, ...]
+    rest: bytes
+    opening: bytes
+
+
+def layout(capture: bytes) -> Layout:
+    """Where the records of a pcap or pcapng capture begin and end."""
+    return _pcapng(capture) if capture[:4] == _SHB else _pcap(capture)
+
+
+def _pcap(capture: bytes) -> Layout:
+    order, size = _PCAP_ORDERS[capture[:4]]
+    opening, at = capture[:24], 24
+    units = []
+    while at + size <= len(capture):
+        end = at + size + struct.unpack_from(order + "I", capture, at + 8)[0]
+        if end > len(capture):
+            break
+        units.append(Unit(opening, capture[at:end]))
+        at = end
+    return Layout(tuple(units), capture[at:], opening)
+
+
+def _pcapng(capture: bytes) -> Layout:
+    at = begin = 0
+    order, header = "<", b""
+    interfaces: list[bytes] = []
+    opening = b""  # of a file that would begin at `begin`
+    units = []
+    while at + 12 <= len(capture):
+        if capture[at : at + 4] == _SHB:
+            order = "<" if capture[at + 8 : at + 12] == b"\x4d\x3c\x2b\x1a" else ">"
+        kind, length = struct.unpack_from(order + "II", capture, at)
+        end = at + length
+        if length < 12 or end > len(capture):
+            break
+        if capture[at : at + 4] == _SHB:
+            # Of unspecified length: the piece's section is another one than the whole file's.
+            header = capture[at : at + 16] + b"\xff" * 8 + capture[at + 24 : end]
+            interfaces = []
+            if at == begin:
+                opening = b""  # the section header stands there itself
+        elif kind == 1:
+            interfaces.append(capture[at:end])
+        elif kind in _PACKET_BLOCKS:
+            units.append(Unit(opening, capture[begin:end]))
+            begin, opening = end, header + b"".join(interfaces)
+        at = end
+    return Layout(tuple(units), capture[begin:], opening)
+
+
+def cut(capture: bytes, places: Collection[int]) -> list[bytes]:
+    """The capture as files of their own: another one begins at each of ``places`` (indexes of records, from 1)."""
+    parts = layout(capture)
+    edges = [0, *sorted(set(places)), len(parts.units)]
+    assert all(0 < place < len(parts.units) for place in edges[1:-1]), "a file without a packet"
+    pieces = []
+    for begin, end in pairwise(edges):
+        units = parts.units[begin:end]
+        opening = units[0].opening if units else parts.opening
+        pieces.append(opening + b"".join(unit.data for unit in units))
+    pieces[-1] += parts.rest
+    return pieces
+
+
+def glue(pieces: Sequence[bytes]) -> bytes:
+    """The inverse of ``cut``: one file, without what the later pieces were opened with."""
+    whole = pieces[0]
+    for piece in pieces[1:]:
+        whole += piece.removeprefix(layout(whole).opening)
+    return whole
+
+
+def records(capture: bytes) -> int:
+    """How many records a capture has."""
+    return len(layout(capture).units)
+
+
+def evenly(capture: bytes, files: int = 5) -> list[int]:
+    """Places that cut a capture into files of as many records each."""
+    count = records(capture)
+    return [count * index // files for index in range(1, files)]
+
+
+def plain(path: Path) -> bytes:
+    """A capture's bytes, decompressed."""
+    data = path.read_bytes()
+    return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data

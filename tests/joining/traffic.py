@@ -1,0 +1,229 @@
+"""Captures whose conversations go wrong in every way that a cut between two files can meet: named ones, and any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from hypothesis import strategies as st
+
+from pcapgen import containers as c
+from pcapgen import conversation as t
+from pcapgen import rpc
+from pcapgen.model import Dialogue, stub_of
+from pcapgen.scenarios import NTLM_TOKEN, interleaved, reads, secured
+
+
+@dataclass(frozen=True)
+class Story:
+    """A capture, and the four places where it is cut into five files."""
+
+    capture: bytes
+    places: tuple[int, ...]
+
+
+def sealed() -> Dialogue:
+    """Reads at authentication level 6, a receive in fragments among them."""
+    dialogue = Dialogue()
+    dialogue.bind(rpc.Context(0, rpc.REMOTE_READ), auth=rpc.Auth(10, 6, b"NTLMSSP\0" + bytes(24)))
+    dialogue.auth = rpc.Auth(10, 6, NTLM_TOKEN)
+    dialogue.call(2, stub_of(2, 64), stub_of(3, 32))
+    dialogue.call(7, stub_of(7, 64), stub_of(8, 4000), answer_cuts=(1440, 1440))
+    dialogue.call(3, stub_of(3, 32), stub_of(4, 32))
+    return dialogue
+
+
+def alone() -> Dialogue:
+    """A request of several fragments, then calls that nobody answers, and a second bind in between."""
+    dialogue = Dialogue()
+    dialogue.bind(rpc.Context(0, rpc.REMOTE_READ))
+    dialogue.call(7, stub_of(1, 9000), stub_of(2, 20), cuts=(4000, 4000))
+    dialogue.start(7, stub_of(3, 56))
+    dialogue.bind(rpc.Context(1, rpc.QM2QM), alter=True, address=b"")
+    dialogue.start(7, stub_of(4, 56))
+    dialogue.call(7, stub_of(7, 4), stub_of(8, 4), context=1)
+    return dialogue
+
+
+def foreign() -> Dialogue:
+    """Another protocol on a port of MSMQ, whose stubs are as long as those of ours: only its bind tells."""
+    dialogue = Dialogue()
+    dialogue.bind(rpc.Context(0, rpc.WINREG))
+    for number in range(5):
+        dialogue.call(7, stub_of(number, 56), stub_of(number + 9, 2000), answer_cuts=(960,))
+        dialogue.call(9, stub_of(number, 28), stub_of(number + 9, 4))
+    return dialogue
+
+
+def _captured(dialogue: Dialogue, parts: Sequence[t.Segment]) -> bytes:
+    return c.pcap(t.records(dialogue.flow, parts)).data
+
+
+def _around(count: int, *edges: int) -> tuple[int, ...]:
+    """The edges as places in a capture of ``count`` records, filled up to four by places between."""
+    places = {edge for edge in edges if 0 < edge < count}
+    spare = [count * index // 7 for index in (3, 5, 1, 2, 4, 6)] + list(range(1, count))
+    for place in spare:
+        if len(places) == 4:
+            break
+        if 0 < place < count:
+            places.add(place)
+    assert len(places) == 4
+    return tuple(sorted(places))
+
+
+def _together(*captured: Sequence[c.Record]) -> list[c.Record]:
+    return sorted((record for records in captured for record in records), key=lambda record: record.time_ns)
+
+
+def stories() -> dict[str, Callable[[], Story]]:
+    """Named captures with cuts where it hurts."""
+    big = reads(size=12_000, cuts=(5816, 5816))
+    parts = t.segments(big.script)
+    data = t.data_indexes(parts)
+    long = [index for index in data if len(parts[index].payload) == 1460]
+    bind, answer = data[0], data[1]
+
+    def story(trouble: Sequence[t.Segment], *edges: int, dialogue: Dialogue = big) -> Story:
+        return Story(_captured(dialogue, trouble), _around(len(trouble), *edges))
+
+    def of(dialogue: Dialogue, *, mss: int = 536) -> Story:
+        trouble = t.segments(dialogue.script, mss=mss)
+        return Story(_captured(dialogue, trouble), _around(len(trouble)))
+
+    def several() -> Story:
+        flows = [t.Flow(), t.Flow(client_port=49201, isn=(7, 77)), t.Flow(client="10.0.0.8", isn=(0xFFFFFE00, 5))]
+        taken = []
+        for number, flow in enumerate(flows):
+            dialogue = reads(flow, size=2500 + number)
+            begun = t.START_NS + number * 700_000
+            taken.append(t.records(flow, t.segments(dialogue.script, mss=900, start_ns=begun)))
+        records = _together(*taken)
+        return Story(c.pcapng(records, order=">", tsresol=9).data, _around(len(records)))
+
+    def again() -> Story:
+        """The same four-tuple twice, closed and opened anew, then without a FIN and opened anew."""
+        taken = []
+        for number, (isn, closed) in enumerate(
+            (((1000, 2000), True), ((9_000_000, 5), False), ((5, 70_000_000), True))
+        ):
+            flow = t.Flow(isn=isn)
+            segments = t.segments(reads(flow).script, closed=closed, start_ns=t.START_NS + number * 3_000_000_000)
+            taken.append(t.records(flow, segments))
+        records = _together(*taken)
+        first, second = len(taken[0]), len(taken[0]) + len(taken[1])
+        return Story(c.pcap(records).data, tuple(sorted({first - 4, first + 2, second - 3, second + 3})))
+
+    def binary() -> Story:
+        dialogue, other = reads(size=4000), t.Flow(client_port=50000, server_port=1801)
+        script = t.Script()
+        for number in range(6):
+            script.send(number % 2, stub_of(number, 700))
+        records = _together(
+            t.records(dialogue.flow, t.segments(dialogue.script)),
+            t.records(other, t.segments(script, start_ns=t.START_NS + 100_000)),
+        )
+        return Story(c.pcap(records, order=">", magic=c.NANOSECONDS).data, _around(len(records)))
+
+    return {
+        "fragments": lambda: story(parts, long[1], long[3], long[5]),
+        "bind in pieces": lambda: story(parts, bind, answer, answer + 1),
+        "handshake": lambda: story(parts, 1, 2, bind),
+        "FIN": lambda: story(parts, len(parts) - 1, len(parts) - 2, len(parts) - 3),
+        "lost at the cut": lambda: story(t.lost(parts, long[3]), long[3], long[6]),
+        "lost before the cut": lambda: story(t.lost(parts, long[3]), long[3] + 1, long[6]),
+        "bind lost": lambda: story(t.lost(parts, bind, answer), data[4], long[2]),
+        "retransmission in the next file": lambda: story(
+            t.retransmitted(parts, long[2], at=long[2] + 1), long[2] + 1, long[5]
+        ),
+        "retransmission far behind": lambda: story(
+            t.retransmitted(parts, long[1], at=long[-1] + 1), long[4], long[-1] + 1
+        ),
+        "conflict in the next file": lambda: story(
+            t.retransmitted(parts, long[2], at=long[2] + 1, payload=bytes(1460)), long[2] + 1, long[5]
+        ),
+        "late over the cut": lambda: story(t.moved(parts, long[1], long[3]), long[2], long[3]),
+        "late over all cuts": lambda: story(t.moved(parts, long[1], long[-1]), long[2], long[4], long[5]),
+        "answer before its question": lambda: story(t.moved(parts, data[2], data[3]), data[3], long[2]),
+        "bind_ack before its bind": lambda: story(t.moved(parts, bind, answer + 1), answer, answer + 1),
+        "keep-alive": lambda: story(t.keep_alive(parts, long[4]), long[4] + 1, long[4] + 2),
+        "client alone": lambda: story(t.only(parts, t.CLIENT)),
+        "server alone": lambda: story(t.only(parts, t.SERVER)),
+        "mid-stream": lambda: story(parts[long[2] :]),
+        "mid-stream between PDUs": lambda: story(parts[data[4] :]),
+        "reset": lambda: story(t.reset(parts[:-3], t.CLIENT)),
+        "small segments": lambda: of(reads(size=3000), mss=90),
+        "NDR64, interleaved": lambda: of(interleaved()),
+        "integrity, big-endian": lambda: of(secured()),
+        "sealed": lambda: of(sealed()),
+        "nobody answers": lambda: of(alone()),
+        "another protocol": lambda: of(foreign()),
+        "several connections": several,
+        "four-tuple again": again,
+        "binary protocol": binary,
+    }
+
+
+# -- any ---------------------------------------------------------------------------------------------------------------
+
+_DIALOGUES = (reads, interleaved, secured, sealed, alone, foreign)
+
+
+@st.composite
+def captures(draw: st.DrawFn) -> bytes:
+    """One to three conversations side by side, cut into any segments, with any trouble."""
+    taken = []
+    for number in range(draw(st.integers(1, 3))):
+        make = draw(st.sampled_from(_DIALOGUES))
+        dialogue = make(size=draw(st.integers(0, 9000)), cuts=(1000, 1000)) if make is reads else make()
+        isn = draw(st.sampled_from([(1000, 900_000), (0xFFFFFF00, 0xFFFFFFF0), (1 << 31, 3)]))
+        dialogue.flow = t.Flow(client_port=49200 + number, isn=isn)
+        parts = t.segments(
+            dialogue.script,
+            mss=draw(st.sampled_from([1460, 536, 150])),
+            opened=draw(st.booleans()),
+            closed=draw(st.booleans()),
+            acks=draw(st.booleans()),
+            start_ns=t.START_NS + draw(st.integers(0, 30_000)) * 1000 + number * 7,
+        )
+        for kind in draw(st.lists(st.sampled_from(["lost", "again", "late", "begins", "ends"]), max_size=4)):
+            parts = _trouble(draw, kind, parts)
+        taken.append(t.records(dialogue.flow, parts))
+    records = _together(*taken)
+    if draw(st.booleans()):
+        return c.pcapng(records, order=draw(st.sampled_from("<>")), tsresol=9).data
+    return c.pcap(records, order=draw(st.sampled_from("<>"))).data
+
+
+def _trouble(draw: st.DrawFn, kind: str, parts: list[t.Segment]) -> list[t.Segment]:
+    data = t.data_indexes(parts)
+    if len(data) < 4:
+        return parts
+    index = draw(st.sampled_from(data))
+    if kind == "lost":
+        return t.lost(parts, index)
+    if kind == "again":
+        return t.retransmitted(parts, index, at=draw(st.integers(index + 1, min(index + 20, len(parts)))))
+    if kind == "late":
+        return t.moved(parts, index, draw(st.integers(index, min(index + 6, len(parts) - 1))))
+    middle = len(parts) // 2
+    return parts[draw(st.integers(0, middle)) :] if kind == "begins" else parts[: draw(st.integers(middle, len(parts)))]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where a capture is cut, and which files each run is given, in which order."""
+
+    places: tuple[int, ...]
+    runs: tuple[tuple[int, ...], ...]
+
+
+@st.composite
+def plans(draw: st.DrawFn, count: int) -> Plan:
+    """One to eight files of a capture of ``count`` records, in any order, in any number of runs."""
+    places = sorted(draw(st.sets(st.integers(1, count - 1), max_size=7))) if count > 1 else []
+    order = draw(st.permutations(range(len(places) + 1)))
+    ends = sorted(draw(st.sets(st.integers(1, len(order)), max_size=3)) | {len(order)})
+    runs = [tuple(order[begin:end]) for begin, end in pairwise([0, *ends])]
+    return Plan(tuple(places), tuple(run for run in runs if run))
