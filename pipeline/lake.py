@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date
+from typing import Any, Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -19,13 +21,23 @@ from pyspark.sql import functions as F
 from schemas.table import EVENT_DATE, RUN_ID, Table, literal, quoted
 
 MICROSECONDS_OF_A_DAY = 86_400_000_000
+CHANGE: Final = ("_change_type", "_commit_version")  # what the change feed adds to a table's columns
+MOST_DATES: Final = 500  # a condition names so many dates one by one, more of them as a range
 
 # What Delta and Spark say when there is no table yet; everything else is a failure and stays one.
 NO_TABLE = {"DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND"}
 
+_GONE: Final = "_gone"
+_NEW: Final = "_new_"
+_COMMIT_SAYS: Final = "spark.databricks.delta.commitInfo.userMetadata"  # MERGE and UPDATE take no options
+
 
 class SchemaError(Exception):
     """A frame that is not of its table's schema; the message names every column that differs."""
+
+
+class FeedError(Exception):
+    """The changes since a version cannot be told: the table has no such version."""
 
 
 class Lake:
@@ -74,6 +86,8 @@ class Lake:
 
         It is clustered by ``event_date`` and not partitioned: a hostile capture holds as many dates as packets, and
         a folder for each would be a folder for each packet. Statistics are kept for what is looked up, not for stubs.
+        Every table tells its changes, which the layers above follow, and marks rows as gone (deletion vectors)
+        rather than write their whole files anew for a few rows that changed.
         """
         if self.exists(table):
             return
@@ -86,7 +100,8 @@ class Lake:
             f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} (\n  {table.columns_ddl()}\n) USING DELTA\n"
             + (f"CLUSTER BY ({EVENT_DATE})\n" if dated else "")
             + f"COMMENT {table.comment_sql()}\n"
-            + f"TBLPROPERTIES ('delta.dataSkippingStatsColumns' = '{','.join(looked_up)}')"
+            + "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true', "
+            + f"'delta.dataSkippingStatsColumns' = '{','.join(looked_up)}')"
         )
         self._seen.add(str(table))
 
@@ -96,16 +111,118 @@ class Lake:
             return self.spark.createDataFrame([], table.struct())
         return self._open(table)
 
-    def append(self, table: Table, df: DataFrame) -> None:
+    def append(self, table: Table, df: DataFrame, *, made_of: str | None = None) -> None:
         """Add the rows in one commit. ``df`` has the table's columns in any order; event_date may be left out."""
-        self._write(table, df, replace=False)
+        self._write(table, df, replace=False, made_of=made_of)
 
     def replace(self, table: Table, df: DataFrame, *, made_of: str | None = None) -> None:
         """Make the rows of ``df`` all there is, in one commit; ``df`` may have been read from the table.
 
-        ``made_of`` is kept with the commit: what the rows were computed from (``versions``), for ``made_of`` to tell.
+        ``made_of`` is kept with the commit: what the rows were computed from, for ``made_of`` to tell.
         """
         self._write(table, df, replace=True, made_of=made_of)
+
+    def merge(
+        self,
+        table: Table,
+        rows: DataFrame,
+        *,
+        dates: Collection[date | None],
+        keys: Sequence[str] = (),
+        delete_when: str | None = None,
+        made_of: str | None = None,
+    ) -> None:
+        """Put rows in the place of those with their keys, and add those whose keys are not there, in one commit.
+
+        ``dates`` are the event dates (None among them for rows without one) at which the table may hold rows with
+        these keys: a row elsewhere is not found, and its file is not read. ``keys`` are the table's own unless given;
+        no two rows may share them. ``rows`` has the table's columns, event_date may be left out, and where
+        ``delete_when`` names one more, boolean and never null: where it is true the table's row goes, and none is
+        added. Without any date it is an append; nothing is committed where nothing changes.
+        """
+        if table.dated_by and not dates:
+            added = rows if delete_when is None else rows.where(~F.col(delete_when)).drop(delete_when)
+            self.append(table, added, made_of=made_of)
+            return
+        self.create(table)
+        gone = F.lit(False) if delete_when is None else F.col(delete_when)  # noqa: FBT003
+        marked = rows.withColumn(_GONE, gone)
+        new = conform(table, marked.drop(delete_when) if delete_when else marked, more=(_GONE,))
+        # mergeInto gives the table no alias: the names alone must tell which side is meant.
+        values = {name: F.col(_NEW + name) for name in table.names}
+        found = [f"{quoted(name)} = {quoted(_NEW + name)}" for name in keys or table.key]
+        if table.dated_by:
+            found.append(on_dates(dates))
+        with self._saying(made_of):
+            (
+                new.withColumnsRenamed({name: _NEW + name for name in table.names})
+                .mergeInto(self.sql_name(table), F.expr(" AND ".join(found)))
+                .whenMatched(F.col(_GONE)).delete()
+                .whenMatched().update(values)
+                .whenNotMatched(~F.col(_GONE)).insert(values)
+                .merge()
+            )  # fmt: skip
+
+    def update(
+        self, table: Table, assignments: Mapping[str, str], condition: str, *, made_of: str | None = None
+    ) -> None:
+        """Set columns to SQL expressions in the rows that meet a condition, in one commit; without a row, none."""
+        if not self.exists(table):
+            return
+        to = ", ".join(f"{quoted(column)} = {expression}" for column, expression in assignments.items())
+        with self._saying(made_of):
+            self.spark.sql(f"UPDATE {self.sql_name(table)} SET {to} WHERE {condition}")  # noqa: S608
+
+    def delete(self, table: Table, condition: str) -> None:
+        """Take out the rows that meet a SQL condition; nothing happens where there is no table or no such row."""
+        if self.exists(table):
+            # Delta's DELETE does not take named parameters.
+            self.spark.sql(f"DELETE FROM {self.sql_name(table)} WHERE {condition}")  # noqa: S608
+
+    def version(self, table: Table) -> int | None:
+        """The Delta version of the table as it is now, from 0; None when it does not exist."""
+        if not self.exists(table):
+            return None
+        version: int = self._last_commit(table, "version")
+        return version
+
+    def restore(self, table: Table, version: int | None) -> None:
+        """Take back what was written after a version, by a commit of its own; None: after the table was made.
+
+        The change feed then tells the way there and back.
+        """
+        wanted, there = version or 0, self.version(table)
+        if there is not None and there != wanted:
+            self.spark.sql(f"RESTORE TABLE {self.sql_name(table)} TO VERSION AS OF {wanted}")
+
+    def changes(self, table: Table, since: int, until: int | None = None) -> DataFrame:
+        """The rows inserted, deleted and updated after a version, up to the newest or ``until``.
+
+        With the table's columns come ``_change_type`` (insert, delete, update_preimage, update_postimage) and
+        ``_commit_version``. A key can be there several times, once or twice (before, after) for each version that
+        changed it. FeedError when there is no such version. That the feed was off, or what it needs is gone, shows
+        when the frame is first used (a PySparkException).
+        """
+        newest = self.version(table)
+        if newest is None or since > newest:
+            raise FeedError(f"{table} has no version {since}: it is at {newest}")
+        until = newest if until is None else until
+        if since >= until:
+            none = self._open(table).limit(0)
+            return none.withColumns({"_change_type": F.lit(""), "_commit_version": F.lit(0).cast("bigint")})
+        feed = self.spark.read.format("delta").option("readChangeFeed", "true")
+        feed = feed.option("startingVersion", since + 1).option("endingVersion", until)
+        rows = feed.table(self.sql_name(table)) if self.catalog is not None else feed.load(self.path(table))
+        return rows.select(*table.names, *CHANGE)
+
+    def tell_changes(self, table: Table) -> None:
+        """Turn on the change feed of a table that was made without one; it reaches back to this commit."""
+        if not self.exists(table):
+            return
+        name = self.sql_name(table)
+        properties = self.spark.sql(f"DESCRIBE DETAIL {name}").select("properties").first()
+        if properties is None or properties[0].get("delta.enableChangeDataFeed") != "true":
+            self.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
 
     def rows_written(self, table: Table) -> int:
         """How many rows the table's last commit wrote, as it counted them (a Spark job: ask only who needs it)."""
@@ -120,15 +237,11 @@ class Lake:
 
     def versions(self, *tables: Table) -> str:
         """The Delta versions of tables, as a text that changes when one of them does."""
-        return " ".join(
-            f"{table}={self._last_commit(table, 'version') if self.exists(table) else None}" for table in tables
-        )
+        return " ".join(f"{table}={self.version(table)}" for table in tables)
 
     def delete_run(self, table: Table, run_id: str) -> None:
         """Take out the rows that a run wrote, so that repeating it does no harm."""
-        if self.exists(table):
-            # Delta's DELETE does not take named parameters.
-            self.spark.sql(f"DELETE FROM {self.sql_name(table)} WHERE {RUN_ID} = {literal(run_id)}")  # noqa: S608
+        self.delete(table, f"{RUN_ID} = {literal(run_id)}")
 
     def empty(self, table: Table, columns: Sequence[str], run_ids: Sequence[str]) -> None:
         """Make columns null in the rows that some runs wrote. What they held stays in older versions until VACUUM."""
@@ -154,21 +267,34 @@ class Lake:
         else:
             writer.save(self.path(table))
 
+    @contextmanager
+    def _saying(self, made_of: str | None) -> Iterator[None]:
+        """Have the commits within say what they were made of."""
+        if made_of is None:
+            yield
+            return
+        self.spark.conf.set(_COMMIT_SAYS, made_of)
+        try:
+            yield
+        finally:
+            self.spark.conf.unset(_COMMIT_SAYS)
+
     def _last_commit(self, table: Table, fact: str) -> Any:  # noqa: ANN401 - whatever Delta's history holds there
         """One fact of the table's newest commit."""
         row = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT 1").select(fact).first()
         return None if row is None else row[0]
 
 
-def conform(table: Table, df: DataFrame) -> DataFrame:
+def conform(table: Table, df: DataFrame, *, more: tuple[str, ...] = ()) -> DataFrame:
     """The frame with exactly the table's columns, in order; event_date is made when it is not there.
 
-    SchemaError for columns that are missing, unknown, or of another type: a write must not cast or drop in silence.
+    Columns named in ``more`` are kept as they are, after the table's. SchemaError for columns that are missing,
+    unknown, or of another type: a write must not cast or drop in silence.
     """
     if table.dated_by and EVENT_DATE not in df.columns:
         df = df.withColumn(EVENT_DATE, event_date(*table.dated_by))
     wanted = {column.name: column.type.simpleString() for column in table.columns}
-    given = {each.name: each.dataType.simpleString() for each in df.schema.fields}
+    given = {each.name: each.dataType.simpleString() for each in df.schema.fields if each.name not in more}
     differs = [
         f"{name}: {given.get(name, 'missing')} instead of {wanted.get(name, 'nothing')}"
         for name in (*wanted, *(name for name in given if name not in wanted))
@@ -176,10 +302,22 @@ def conform(table: Table, df: DataFrame) -> DataFrame:
     ]
     if differs:
         raise SchemaError(f"{table}: {'; '.join(differs)}")
-    return df.select(*table.names)
+    return df.select(*table.names, *more)
 
 
 def event_date(*times: str) -> Column:
     """The UTC date of the first of the time columns that is not null, whatever the session's time zone."""
     micros = F.unix_micros(F.coalesce(*times))
     return F.date_from_unix_date(F.floor(micros / F.lit(MICROSECONDS_OF_A_DAY)).cast("int"))
+
+
+def on_dates(dates: Collection[date | None], column: str = EVENT_DATE) -> str:
+    """The SQL condition that a date is one of these, for files of other dates not to be read."""
+    days = sorted(day for day in dates if day is not None)
+    conditions = [f"{column} IS NULL"] if None in dates else []
+    if len(days) > MOST_DATES:
+        conditions.append(f"{column} BETWEEN DATE'{days[0]}' AND DATE'{days[-1]}'")
+    elif days:
+        named = ", ".join(f"DATE'{day}'" for day in days)
+        conditions.append(f"{column} IN ({named})")
+    return f"({' OR '.join(conditions)})" if conditions else "FALSE"

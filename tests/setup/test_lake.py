@@ -3,10 +3,11 @@
 from datetime import UTC, date, datetime
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
-from pipeline.lake import Lake, SchemaError, conform
+from pipeline.lake import FeedError, Lake, SchemaError, conform, on_dates
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.gold import RECEIVE_ATTEMPTS
 
@@ -64,6 +65,119 @@ def test_append_adds_and_replace_makes_the_rows_all_there_is(lake, spark):
     assert lake.read(QUARANTINE).schema == QUARANTINE.struct()
     detail = spark.sql(f"DESCRIBE DETAIL {lake.sql_name(QUARANTINE)}").first()
     assert detail["clusteringColumns"] == ["event_date"]
+
+
+EVE = datetime(2024, 2, 28, 12, tzinfo=UTC)
+
+
+def changed(lake, since):
+    rows = lake.changes(QUARANTINE, since).select("quarantine_key", "run_id", "_change_type", "_commit_version")
+    return sorted(tuple(row) for row in rows.collect())
+
+
+@pytest.fixture(params=["path", "catalog"])
+def filled(request, spark, tmp_path):
+    """A lake with three rows, two of which have a date, as version 1."""
+    catalog = {"catalog": "spark_catalog", "prefix": "filled_"} if request.param == "catalog" else {}
+    lake = Lake(spark, str(tmp_path / "the `lake`"), **catalog)
+    lake.append(QUARANTINE, quarantine(spark, ("a", "1", EVE), ("b", "1", NOON), ("c", "1", None)))
+    yield lake
+    spark.sql("DROP SCHEMA IF EXISTS spark_catalog.filled_bronze CASCADE")
+
+
+def test_a_merge_replaces_adds_and_deletes_in_one_commit_and_rewrites_no_other_row(filled, spark):
+    rows = quarantine(spark, ("a", "2", NOON), ("b", "2", NOON), ("c", "2", NOON), ("d", "2", None), ("e", "2", NOON))
+    rows = rows.withColumn("gone", F.col("quarantine_key").isin("b", "e"))
+    day = date(2024, 2, 29)
+    filled.merge(QUARANTINE, rows, dates={EVE.date(), day, None}, delete_when="gone", made_of="these")
+    assert stored(filled) == [("a", "2", day), ("c", "2", day), ("d", "2", None)]
+    assert (filled.version(QUARANTINE), filled.made_of(QUARANTINE)) == (2, "these")
+    metrics = spark.sql(f"DESCRIBE HISTORY {filled.sql_name(QUARANTINE)} LIMIT 1").first()["operationMetrics"]
+    assert metrics["numTargetRowsCopied"] == "0"
+    assert filled.made_of(QUARANTINE) == "these"
+    filled.append(QUARANTINE, quarantine(spark, ("f", "3", NOON)))
+    assert filled.made_of(QUARANTINE) is None  # what one commit was made of is not said of the next
+
+
+def test_a_merge_looks_at_the_dates_it_names_and_without_any_it_appends(filled, spark):
+    filled.merge(QUARANTINE, quarantine(spark, ("a", "2", NOON)), dates={NOON.date()})
+    filled.merge(
+        QUARANTINE, quarantine(spark, ("b", "2", NOON)).withColumn("x", F.lit(False)), dates=(), delete_when="x"
+    )
+    assert [row[:2] for row in stored(filled)] == [("a", "1"), ("a", "2"), ("b", "1"), ("b", "2"), ("c", "1")]
+
+
+def test_what_changes_nothing_commits_nothing(filled, spark):
+    gone = quarantine(spark, ("x", "2", NOON)).withColumn("gone", F.lit(True))
+    filled.merge(QUARANTINE, gone, dates={NOON.date()}, delete_when="gone")
+    filled.delete(QUARANTINE, "quarantine_key = 'x'")
+    filled.update(QUARANTINE, {"reason": "'r'"}, "quarantine_key = 'x'")
+    filled.restore(QUARANTINE, 1)
+    filled.append(QUARANTINE, quarantine(spark))
+    assert filled.version(QUARANTINE) == 1
+
+
+def test_a_table_tells_what_changed_since_a_version(filled, spark):
+    filled.update(QUARANTINE, {"run_id": "'it''s'", "reason": "NULL"}, "quarantine_key = 'a'", made_of="an update")
+    assert filled.made_of(QUARANTINE) == "an update"
+    filled.delete(QUARANTINE, "quarantine_key = 'b'")
+    updated = [("a", "1", "update_preimage", 2), ("a", "it's", "update_postimage", 2)]
+    assert changed(filled, 1) == [*updated, ("b", "1", "delete", 3)]
+    assert changed(filled, 0) == sorted(
+        [*updated, ("b", "1", "delete", 3), *((key, "1", "insert", 1) for key in "abc")]
+    )
+    assert changed(filled, 3) == []
+    assert filled.changes(QUARANTINE, 1, 2).count() == 2
+    with pytest.raises(FeedError, match="has no version 4: it is at 3"):
+        filled.changes(QUARANTINE, 4)
+
+
+def test_a_restored_table_is_as_it_was_and_tells_the_way_back(filled, spark):
+    before = stored(filled)
+    filled.merge(QUARANTINE, quarantine(spark, ("a", "2", EVE), ("d", "2", NOON)), dates={EVE.date()})
+    filled.delete(QUARANTINE, "quarantine_key = 'c'")
+    filled.restore(QUARANTINE, 1)
+    assert stored(filled) == before
+    assert filled.version(QUARANTINE) == 4
+    assert changed(filled, 3) == [
+        ("a", "1", "insert", 4), ("a", "2", "delete", 4), ("c", "1", "insert", 4), ("d", "2", "delete", 4)
+    ]  # fmt: skip
+    filled.restore(QUARANTINE, None)
+    assert stored(filled) == []
+
+
+def test_a_table_that_is_not_there_has_no_version_and_nothing_to_delete_or_restore(lake):
+    assert lake.version(QUARANTINE) is None
+    lake.delete(QUARANTINE, "TRUE")
+    lake.update(QUARANTINE, {"reason": "NULL"}, "TRUE")
+    lake.restore(QUARANTINE, None)
+    lake.tell_changes(QUARANTINE)
+    with pytest.raises(FeedError):
+        lake.changes(QUARANTINE, 0)
+    assert not lake.exists(QUARANTINE)
+
+
+def test_the_feed_of_an_older_table_can_be_turned_on(filled, spark):
+    name = filled.sql_name(QUARANTINE)
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'false')")
+    filled.append(QUARANTINE, quarantine(spark, ("d", "2", NOON)))
+    with pytest.raises(PySparkException):
+        changed(filled, 2)
+    filled.tell_changes(QUARANTINE)
+    filled.tell_changes(QUARANTINE)
+    assert filled.version(QUARANTINE) == 4
+    filled.append(QUARANTINE, quarantine(spark, ("e", "3", NOON)))
+    assert changed(filled, 4) == [("e", "3", "insert", 5)]
+
+
+def test_dates_are_named_one_by_one_and_very_many_as_a_range():
+    assert on_dates([date(2024, 3, 1), None, date(2024, 2, 29)], "d") == (
+        "(d IS NULL OR d IN (DATE'2024-02-29', DATE'2024-03-01'))"
+    )
+    assert on_dates([date.fromordinal(day) for day in range(1, 502)]) == (
+        "(event_date BETWEEN DATE'0001-01-01' AND DATE'0002-05-16')"
+    )
+    assert on_dates([]) == "FALSE"
 
 
 def test_a_runs_rows_can_be_taken_back(lake, spark):
