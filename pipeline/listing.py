@@ -49,6 +49,16 @@ def list_files(uris: Iterable[str]) -> list[Listed]:
     return sorted(found.values())
 
 
+def find_file(path: str) -> Listed | None:
+    """Return a file as it is now, by a path as ``Listed`` gives it; None when there is none or nobody can tell."""
+    try:
+        if "://" not in path:
+            return _facts(Path(path)) if Path(path).is_file() else None
+        return next(iter(_remote(path)), None)
+    except InputError:
+        return None
+
+
 def _local(uri: str) -> Iterator[Listed]:
     path = Path(re.sub(r"^file:(//)?", "", uri)).absolute()
     if path.exists():

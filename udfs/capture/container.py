@@ -10,19 +10,24 @@ Sources: the pcap and pcapng Internet-Drafts of the IETF opsawg ("PCAP Capture F
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass, field
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from udfs.keys import key
 
 PAD: Final = 128  # zero bytes behind a block, so that headers can be gathered without running off its end
 MAX_RECORD: Final = 16 << 20  # no link has larger packets; a larger length is damage, not data
 MAX_BLOCK: Final = 64 << 20  # of pcapng blocks that hold no packet (names, secrets)
 NO_TIME: Final = np.iinfo(np.int64).min  # of records without a time (simple packet blocks)
 UNKNOWN_LINK: Final = -1  # of packets whose record contradicts itself
+TAIL_BYTES: Final = 64 << 10  # before a capture's end: what tells whether another one goes on from there
+STATE_VERSION: Final = 1  # of what ``Container.state`` returns
+MAX_STATE_INTERFACES: Final = 256  # of a section; with more, a state would not be small, and the file is read anew
 
 Ints = npt.NDArray[np.int64]
 Columns = tuple[Ints, Ints, Ints, Ints, Ints]  # start, captured, original, time, link
@@ -73,6 +78,18 @@ class NotACaptureError(Exception):
     """The first bytes are of no capture format that is known."""
 
 
+State = dict[str, Any]  # where a reading ended, as JSON can hold it; made and understood by Container alone
+
+
+def lead_in(state: Mapping[str, Any]) -> int:
+    """Return where a stream has to stand for a reading that goes on from a state: an offset in decompressed bytes.
+
+    It is up to ``TAIL_BYTES`` before the first byte not yet read, so that the capture's last bytes can be told even
+    when few were added.
+    """
+    return max(0, int(state["offset"]) - TAIL_BYTES)
+
+
 @dataclass(slots=True)
 class _Interface:
     link: int
@@ -85,7 +102,11 @@ class _Interface:
 
 @dataclass(slots=True)
 class Container:
-    """A capture being read: iterate ``blocks()``; the facts are complete when it ends."""
+    """A capture being read: iterate ``blocks()``; the facts are complete when it ends.
+
+    With ``resume``, the ``state()`` of an earlier reading of the same bytes, it reads on from there: the stream stands
+    at ``lead_in(resume)``, and numbers, offsets and times go on as if the file were read in one piece.
+    """
 
     stream: Readable
     block_bytes: int  # read at once; no more than the file has is worth a buffer
@@ -95,22 +116,23 @@ class Container:
     walked: int = 0  # bytes of the file that the blocks so far cover
     interfaces: list[_Interface] = field(default_factory=list)  # of all sections
     packet_drops: int | None = None  # added up from options of packet blocks
+    resume: Mapping[str, Any] | None = None
+    packets: int = 0  # records so far, those before ``resume`` included
+    _earlier_drops: int | None = None  # of interfaces of sections before the one that is read on
+    _walk: _Walker | None = None
+    _seen: int = 0  # decompressed bytes that came, up to now
+    _tail: bytearray = field(default_factory=bytearray)  # the last of them, TAIL_BYTES at least
+    _ended: bool = False
 
     def blocks(self) -> Iterator[Records]:
-        """Yield the records block by block; raise ``NotACaptureError`` when the file is of no known format."""
-        data, size = self._fill(b"", 24)
-        head = bytes(data[:4])
-        dialect = _PCAP_MAGIC.get(head)
-        if dialect is not None:
-            self.format = "pcap"
-            walk: _Walker = _PcapWalker(dialect, self)
-        elif head == _SHB:
-            self.format = "pcapng"
-            walk = _PcapngWalker(self)
-        else:
-            raise NotACaptureError(f"no capture format begins with {head.hex(' ')}" if size else "the file is empty")
-        base, number = 0, 1
-        kept, want = bytes(data[:size]), self.block_bytes
+        """Yield the records block by block.
+
+        Raises ``NotACaptureError`` when the file is of no known format, and ``ValueError`` for a ``resume`` that is
+        not a state, or of a longer file.
+        """
+        walk, base, kept = self._begin() if self.resume is None else self._go_on(self.resume)
+        self._walk = walk
+        number, want = self.packets + 1, self.block_bytes
         while True:
             want = max(want, len(kept) + 1)
             data, size = self._fill(kept, want)
@@ -120,12 +142,81 @@ class Container:
             if number == 1 and len(starts):
                 self.first_record_end = base + walk.first_end
             self.walked = base + used
+            self.packets += len(starts)
+            self._ended = at_end and (self.damage is None or self.damage.kind == "cut_short")
             yield Records(data, base, number, starts, captured, original, time, link)
             number += len(starts)
             if at_end or self.damage:
                 return
             base += used
             kept, want = bytes(memoryview(data)[used:size]), max(self.block_bytes, walk.need)
+
+    def _begin(self) -> tuple[_Walker, int, bytes]:
+        """Return the walker of the file's format, the offset 0 and the first bytes."""
+        data, size = self._fill(b"", 24)
+        head = bytes(data[:4])
+        dialect = _PCAP_MAGIC.get(head)
+        if dialect is not None:
+            self.format = "pcap"
+            return _PcapWalker(dialect, self), 0, bytes(data[:size])
+        if head == _SHB:
+            self.format = "pcapng"
+            return _PcapngWalker(self), 0, bytes(data[:size])
+        raise NotACaptureError(f"no capture format begins with {head.hex(' ')}" if size else "the file is empty")
+
+    def _go_on(self, state: Mapping[str, Any]) -> tuple[_Walker, int, bytes]:
+        """Return a walker as it was when ``state`` was taken, the offset that it goes on from, and no bytes."""
+        try:
+            if state["version"] != STATE_VERSION:
+                raise ValueError(f"a state of version {state['version']}")
+            self.format = state["format"]
+            base, self.packets = int(state["offset"]), int(state["packets"])
+            self.first_record_end = int(state["first_record_end"])
+            walk: _Walker
+            if self.format == "pcap":
+                walk = _PcapWalker(_PCAP_MAGIC[bytes.fromhex(state["magic"])], self, base, int(state["link"]))
+            else:
+                self.interfaces = [_Interface(*fields) for fields in state["interfaces"]]
+                self.packet_drops, self._earlier_drops = state["packet_drops"], state["earlier_drops"]
+                walk = _PcapngWalker(self, base, _Chunk(state["order"], tuple(self.interfaces)))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not the state of a capture: {error!r}") from error
+        self._seen = lead_in(state)
+        before = base - self._seen
+        if self._fill(b"", before)[1] < before:
+            raise ValueError(f"the capture ends at byte {self._seen}, before the {base} that were read of it")
+        self.walked = base
+        return walk, base, b""
+
+    def state(self) -> State | None:
+        """Return where a reading of a longer file can go on: after the last whole record or block so far.
+
+        A small dict for JSON. None when nothing can follow: no packet yet (the file's identity is still open),
+        damage inside, or so many interfaces that the state would be large.
+        """
+        if self._walk is None or not self.packets or (self.damage is not None and self.damage.kind != "cut_short"):
+            return None
+        particular = self._walk.state()
+        if particular is None:
+            return None
+        return {
+            "version": STATE_VERSION,
+            "format": self.format,
+            "offset": self.walked,
+            "packets": self.packets,
+            "first_record_end": self.first_record_end,
+            **particular,
+        }
+
+    @property
+    def content_bytes(self) -> int | None:
+        """Decompressed bytes of the capture, a last record cut short included; None unless all were read."""
+        return self._seen if self._ended else None
+
+    @property
+    def tail_key(self) -> str | None:
+        """The key of the last ``TAIL_BYTES`` of them, or of all when they are fewer; None unless all were read."""
+        return key(bytes(self._tail[-TAIL_BYTES:])) if self._ended else None
 
     def _fill(self, kept: bytes, want: int) -> tuple[bytearray, int]:
         """Return a buffer that begins with ``kept`` and is filled up to ``want`` bytes, and how many it has."""
@@ -140,13 +231,24 @@ class Container:
             size += got
         if size < want:
             data[size:want] = bytes(want - size)
+        self._seen += size - len(kept)
+        self._tail += view[max(len(kept), size - TAIL_BYTES) : size]
+        if len(self._tail) > 4 * TAIL_BYTES:
+            del self._tail[:-TAIL_BYTES]
         return data, size
 
     @property
     def dropped(self) -> int | None:
         """Packets that the capturing machine says it lost; None when it does not say."""
-        said = [interface.dropped for interface in self.interfaces if interface.dropped is not None]
+        counts = (self._earlier_drops, *(interface.dropped for interface in self.interfaces))
+        said = [count for count in counts if count is not None]
         return sum(said) if said else self.packet_drops
+
+    def drops_before(self, section: int) -> int | None:
+        """Return what interfaces lost that are not among the last ``section`` ones; None when none of them says."""
+        before = self.interfaces[: len(self.interfaces) - section]
+        said = [c for c in (self._earlier_drops, *(interface.dropped for interface in before)) if c is not None]
+        return sum(said) if said else None
 
 
 class _Walker(Protocol):
@@ -158,6 +260,8 @@ class _Walker(Protocol):
     def take(self, data: bytearray, size: int, *, at_end: bool) -> int: ...
 
     def columns(self, data: bytearray) -> Columns: ...
+
+    def state(self) -> State | None: ...  # what ``Container.state`` adds for the format
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,14 +290,19 @@ def gather(data: bytearray, at: Ints, dtype: str) -> Ints:
 
 
 class _PcapWalker:
-    def __init__(self, dialect: _Dialect, container: Container) -> None:
+    def __init__(self, dialect: _Dialect, container: Container, base: int = 0, link: int = UNKNOWN_LINK) -> None:
         self.need = 0
         self.first_end = 0
         self._dialect = dialect
         self._container = container
-        self._base = 0  # of the buffer walked next, in the file
-        self._link = UNKNOWN_LINK
+        self._base = base  # of the buffer walked next, in the file
+        self._link = link
         self._offsets: list[int] = []
+
+    def state(self) -> State | None:
+        """Return the dialect, as its magic number, and the link type."""
+        magic = next(magic for magic, dialect in _PCAP_MAGIC.items() if dialect == self._dialect)
+        return {"magic": magic.hex(), "link": self._link}
 
     def take(self, data: bytearray, size: int, *, at_end: bool) -> int:
         dialect, container = self._dialect, self._container
@@ -262,12 +371,24 @@ class _Chunk:
 class _PcapngWalker:
     """Blocks of pcapng. Sections may change the byte order; interfaces are numbered within their section."""
 
-    def __init__(self, container: Container) -> None:
+    def __init__(self, container: Container, base: int = 0, chunk: _Chunk | None = None) -> None:
         self.need = 0
         self.first_end = 0
         self._container = container
-        self._base = 0
-        self._chunks = [_Chunk("<", ())]
+        self._base = base
+        self._chunks = [chunk or _Chunk("<", ())]
+
+    def state(self) -> State | None:
+        """Return byte order and interfaces of the section, and the drops that were counted before it."""
+        chunk = self._chunks[-1]
+        if len(chunk.interfaces) > MAX_STATE_INTERFACES:
+            return None
+        return {
+            "order": chunk.order,
+            "interfaces": [list(astuple(interface)) for interface in chunk.interfaces],
+            "packet_drops": self._container.packet_drops,
+            "earlier_drops": self._container.drops_before(len(chunk.interfaces)),
+        }
 
     def take(self, data: bytearray, size: int, *, at_end: bool) -> int:
         container = self._container

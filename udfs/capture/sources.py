@@ -21,6 +21,7 @@ from udfs.keys import key
 
 _MAGIC: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _SLACK: Final = 64 << 20  # decompressed bytes that no ratio forbids
+_STEP: Final = 1 << 20  # bytes passed over at a time
 
 
 class ExpansionLimitError(OSError):
@@ -79,16 +80,27 @@ class Source:
             return None
         return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
 
-    def open(self, max_expansion: int, max_bytes: int) -> Readable:
-        """Open the capture, decompressing it; reading raises ``ExpansionLimitError`` beyond the bounds."""
+    def open(self, max_expansion: int, max_bytes: int, start: int = 0) -> Readable:
+        """Open the capture, decompressing it, at the offset ``start`` of its decompressed bytes.
+
+        Reading raises ``ExpansionLimitError`` beyond the bounds, as do compressed bytes before ``start``, which are
+        read and passed over. Raises ``OSError``.
+        """
         raw: Any = self.opener()
         head = raw.read(4)
-        raw.seek(0)
         kind = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
         if kind is None:
+            raw.seek(start)
             opened: Readable = raw
             return opened
-        return Decompressed(raw, kind, min(max_bytes, _SLACK + self.size * max_expansion))
+        raw.seek(0)
+        stream = Decompressed(raw, kind, min(max_bytes, _SLACK + self.size * max_expansion))
+        try:
+            stream.pass_over(start)
+        except ExpansionLimitError:
+            stream.close()
+            raise
+        return stream
 
 
 class Decompressed(io.RawIOBase):
@@ -98,6 +110,7 @@ class Decompressed(io.RawIOBase):
     """
 
     def __init__(self, raw: BinaryIO, kind: str, limit: int) -> None:
+        self.kind = kind
         self._raw = raw
         self._limit = limit
         self._done = 0
@@ -125,6 +138,12 @@ class Decompressed(io.RawIOBase):
             raise ExpansionLimitError(f"expands beyond {self._limit} bytes")
         buffer[: len(data)] = data
         return len(data)
+
+    def pass_over(self, count: int) -> None:
+        """Read so many bytes for nobody, or to the end; raises ``ExpansionLimitError`` beyond the limit."""
+        buffer = memoryview(bytearray(min(count, _STEP)))
+        while count > 0 and (got := self.readinto(buffer[: min(count, _STEP)])):
+            count -= got
 
     def close(self) -> None:
         """Close the stored stream too."""
