@@ -283,10 +283,10 @@ _PCAP_MAGIC: Final = {
 
 def gather(data: bytearray, at: Ints, dtype: str) -> Ints:
     """Return the integers of type ``dtype`` that stand at the byte offsets ``at``."""
-    width = np.dtype(dtype).itemsize
-    octets = np.frombuffer(data, np.uint8)
-    rows = np.lib.stride_tricks.sliding_window_view(octets, width)[at]
-    return np.ascontiguousarray(rows).view(dtype)[:, 0].astype(np.int64)
+    kind = np.dtype(dtype)
+    # One integer for each byte of the buffer, overlapping: no copy is made of what is not asked for.
+    everywhere: npt.NDArray[Any] = np.ndarray((len(data) - kind.itemsize + 1,), kind, data, strides=(1,))
+    return everywhere[at].astype(np.int64)
 
 
 class _PcapWalker:
