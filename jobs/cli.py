@@ -9,16 +9,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, NoReturn
 
 from jobs.config import Config, ConfigError
+from pipeline.ledger import Days, Reprocess
+
+_CAPTURE_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class Exit(IntEnum):
@@ -104,6 +109,20 @@ def parser(job: str, description: str | None, *, captures: bool = False, snapsho
             default=[],
             help="capture files, folders (all files below) and patterns; - is standard input",
         )
+        made.add_argument(
+            "--between",
+            metavar="FROM..TO",
+            type=days,
+            help="of new captures only those with packets, or last modified, on these days (YYYY-MM-DD, UTC)",
+        )
+        made.add_argument(
+            "--reprocess",
+            metavar="WHAT",
+            type=reprocess,
+            help="read captures of the lake again and replace what they gave: all, capture=ID or capture=PATH, "
+            "date=YYYY-MM-DD or date=FROM..TO (of their packets), decoder=VERSION (what any other version read)",
+        )
+        made.add_argument("--dry-run", action="store_true", help="say what would be read, write nothing")
     if snapshots:
         made.add_argument(
             "--snapshots",
@@ -129,6 +148,37 @@ def utc_time(text: str) -> datetime:
         return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
     except OverflowError as error:
         raise argparse.ArgumentTypeError(f"out of range: {text!r}") from error
+
+
+def days(text: str) -> Days:
+    """``YYYY-MM-DD`` or ``YYYY-MM-DD..YYYY-MM-DD`` as the days from the first to the last, both included."""
+    first, dots, last = text.partition("..")
+    found = Days(_date(first, text), _date(last if dots else first, text))
+    if found.first > found.last:
+        raise argparse.ArgumentTypeError(f"ends before it begins: {text!r}")
+    return found
+
+
+def _date(part: str, text: str) -> date:
+    try:
+        return datetime.strptime(part, "%Y-%m-%d").replace(tzinfo=UTC).date()
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not dates like 2024-05-01..2024-05-31: {text!r}") from error
+
+
+def reprocess(text: str) -> Reprocess:
+    """``all``, ``capture=ID-or-path``, ``date=DAYS`` or ``decoder=VERSION`` as what to read again."""
+    kind, _, value = text.partition("=")
+    if text == "all":
+        return Reprocess()
+    if kind == "capture" and value:
+        is_path = "://" not in value and not _CAPTURE_ID.fullmatch(value)
+        return Reprocess(capture=str(Path(value).absolute()) if is_path else value)  # the ledger's paths are absolute
+    if kind == "date" and value:
+        return Reprocess(days=days(value))
+    if kind == "decoder" and value:
+        return Reprocess(decoder=value)
+    raise argparse.ArgumentTypeError(f"not all, capture=ID-or-path, date=DAYS or decoder=VERSION: {text!r}")
 
 
 def main(job: str, made: Parser, run: Callable[[Run], Outcome], argv: Sequence[str] | None = None) -> int:

@@ -17,15 +17,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
 from typing import Any, Final
 
 from pipeline.listing import Listed, find_file
 from udfs.capture import identity
+from udfs.capture.container import NO_TIME, Container, NotACaptureError
 from udfs.capture.identity import Beginning
 from udfs.capture.sources import Source
 from udfs.keys import key
 
 THREADS: Final = 16  # that open files: they wait for storage more than they compute
+_SEARCHED: Final = 1 << 20  # bytes at a time, where packets of some days are looked for
+_DAY_NS: Final = 86_400 * 1_000_000_000
 OpenSource = Callable[[Listed], Source]
 Find = Callable[[str], Listed | None]
 
@@ -108,6 +112,45 @@ COLUMNS: Final = (
     "compression", "first_key", "other_paths", "other_files", "status", "damage", "resume", "decoder_version",
     "unix_micros(first_packet_at) AS first_us", "unix_micros(last_packet_at) AS last_us",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Days:
+    """UTC dates from ``first`` to ``last``, both included."""
+
+    first: date
+    last: date
+
+    def hold(self, time_us: int | None) -> bool:
+        """Whether a time (microseconds since 1970) lies in them; no time does not."""
+        day = _day(time_us)
+        return day is not None and self.first <= day <= self.last
+
+    def meet(self, first_us: int | None, last_us: int | None) -> bool:
+        """Whether anything between two times may lie in them; without a time nothing does."""
+        first, last = _day(first_us), _day(last_us)
+        return first is not None and last is not None and first <= self.last and last >= self.first
+
+
+@dataclass(frozen=True, slots=True)
+class Reprocess:
+    """Which captures of the ledger to read again: all, or those that meet what is given.
+
+    ``capture`` is a capture_id or a path (of the capture or of a copy); ``days`` those of its packets;
+    ``decoder`` a version: what was read by any other.
+    """
+
+    capture: str | None = None
+    days: Days | None = None
+    decoder: str | None = None
+
+    def chooses(self, known: Known) -> bool:
+        """Whether it means this capture."""
+        if self.capture is not None:
+            return self.capture in {known.capture_id, *(seen.path for seen in known.sightings), *known.other_paths}
+        if self.days is not None:
+            return self.days.meet(known.first_us, known.last_us)
+        return self.decoder is None or known.decoder_version != self.decoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +246,105 @@ def plan(
     """
     with ThreadPoolExecutor(THREADS) as pool:
         return _Planner(list(ledger), source, find, (max_expansion, max_expanded_bytes), pool).plan(files)
+
+
+def reprocess(planned: Plan, ledger: Iterable[Known], choice: Reprocess, *, find: Find = find_file) -> int:
+    """Add to a plan that chosen captures are read again from their beginning, all their rows replaced.
+
+    A capture is read from its file, or from a copy of the same content, if one stands as the ledger knows it, whether
+    or not it is among the run's files; else it keeps its rows and is noted in ``missing``. Returns how many captures
+    of the ledger were chosen.
+    """
+    reads = {read.capture_id: number for number, read in enumerate(planned.read)}
+    chosen = [known for known in ledger if choice.chooses(known)]
+    for known in chosen:
+        old = known.capture_id
+        new = planned.renamed.get(old, old)
+        if old in planned.replaced:
+            continue  # read again already, or now part of another
+        names = planned.paths.get(new, Names(known.file, known.other_files))
+        if new in reads:  # it has grown
+            planned.read[reads[new]] = replace(planned.read[reads[new]], start=0, resume=None)
+        elif (file := _standing(names, find)) is not None:
+            planned.read.append(Read(new, file, names, known.first_key))
+            planned.paths.pop(new, None)
+        else:
+            planned.missing.append(known)
+            continue
+        planned.replaced.add(old)
+        planned.renamed.pop(old, None)
+    planned.read.sort(key=lambda read: (read.file.path, read.capture_id))
+    return len(chosen)
+
+
+def _standing(names: Names, find: Find) -> Listed | None:
+    """Return a file with the whole content of a capture, unchanged since it was looked at; None when all are gone."""
+    whole = [names.file]
+    if names.file.tail_key is not None:
+        content = (names.file.content_bytes, names.file.tail_key)
+        whole += [seen for seen in names.other_files if (seen.content_bytes, seen.tail_key) == content]
+    return next((seen.listed for seen in whole if find(seen.path) == seen.listed), None)
+
+
+def within(
+    files: Sequence[Listed],
+    ledger: Iterable[Known],
+    days: Days,
+    *,
+    source: OpenSource = Listed.source,
+    max_expansion: int = identity.MAX_EXPANSION,
+    max_expanded_bytes: int = identity.MAX_EXPANDED,
+) -> list[Listed]:
+    """Return the files that a run limited to some days looks at, to be given to ``plan``.
+
+    These are the ones that the ledger knows as they are (they are not read anyway), and of the others those with a
+    packet, or last modified, on these days. Only a file that begins before the days and was modified after them is
+    searched for such a packet; of the others the beginning is enough.
+    """
+    known = {seen.listed for capture in ledger for seen in capture.sightings}
+
+    def wanted(file: Listed) -> bool:
+        if file in known or days.hold(file.modified_us):
+            return True
+        opened = source(file)
+        begun = identity.beginning(opened, max_expansion, max_expanded_bytes)
+        first_us = None if begun.first_ns is None else begun.first_ns // 1000
+        if days.hold(first_us) or first_us is None:
+            return first_us is not None
+        spans = file.modified_us is None or days.meet(first_us, file.modified_us)
+        return spans and _has_packet(opened, days, (max_expansion, max_expanded_bytes))
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return [file for file, yes in zip(files, pool.map(wanted, files), strict=True) if yes]
+
+
+def _has_packet(opened: Source, days: Days, bounds: tuple[int, int]) -> bool:
+    """Whether a capture has a packet on these days."""
+    try:
+        with opened.open(*bounds) as stream:
+            for records in Container(stream, _SEARCHED).blocks():
+                known = records.time[records.time != NO_TIME]
+                since, until = _midnight(days.first), _midnight(days.last) + _DAY_NS
+                if ((known >= since) & (known < until)).any():
+                    return True
+    except (OSError, NotACaptureError):
+        return False  # whoever asks for its days learns why it cannot be read
+    return False
+
+
+def _midnight(day: date) -> int:
+    """Return the first nanosecond of a UTC date, since 1970."""
+    return (day - date(1970, 1, 1)).days * _DAY_NS
+
+
+def _day(time_us: int | None) -> date | None:
+    """Return the UTC date of a time in microseconds; of one beyond the calendar its last day."""
+    if time_us is None:
+        return None
+    try:
+        return datetime.fromtimestamp(time_us // 1_000_000, UTC).date()
+    except (OverflowError, ValueError, OSError):
+        return date.max if time_us > 0 else date.min
 
 
 @dataclass(slots=True, eq=False)
