@@ -319,38 +319,36 @@ def test_a_waiter_held_for_dead_stands_at_the_end_again(tmp_path):
 
 
 class Turns:
-    """Threads that take turns at the store in an order drawn at random: one step at a time, whoever is next."""
+    """Threads that take turns at the store in an order drawn at random: one step at a time, whoever is next.
 
-    def __init__(self, rng: random.Random) -> None:
-        self.rng, self.waiting, self.running = rng, set(), 0
-        self.changed = threading.Condition()
-        self.turn = None
+    The same goes on with a probability that is drawn too: trouble needs one to stand still while others go far.
+    """
 
-    def __enter__(self):
-        with self.changed:
-            self.running += 1
-        return self
-
-    def __exit__(self, *_):
-        with self.changed:
-            self.running -= 1
-            self._next()
+    def __init__(self, rng: random.Random, names: str) -> None:
+        self.rng, self.waiting, self.left = rng, set(), set(names)
+        self.steady, self.last = rng.choice([0.0, 0.6, 0.9, 0.95]), None
+        self.lock = threading.Lock()
+        self.gates = {name: threading.Semaphore(0) for name in names}
 
     def step(self) -> None:
-        me = threading.get_ident()
-        with self.changed:
+        me = threading.current_thread().name
+        with self.lock:
             self.waiting.add(me)
             self._next()
-            while self.turn != me:
-                self.changed.wait()
-            self.turn = None
-            self.waiting.discard(me)
+        self.gates[me].acquire()
+
+    def leave(self) -> None:
+        with self.lock:
+            self.left.discard(threading.current_thread().name)
+            self._next()
 
     def _next(self) -> None:
-        """The last one that is busy gives the turn to one of those that wait."""
-        if self.turn is None and self.waiting and len(self.waiting) == self.running:
-            self.turn = self.rng.choice(sorted(self.waiting))
-            self.changed.notify_all()
+        """When all stand still, one of them goes on."""
+        if self.left and self.waiting == self.left:
+            if self.last not in self.waiting or self.rng.random() >= self.steady:
+                self.last = self.rng.choice(sorted(self.waiting))
+            self.waiting.discard(self.last)
+            self.gates[self.last].release()
 
 
 class Memory:
@@ -381,36 +379,51 @@ class Memory:
         self.files.pop(name, None)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_in_any_interleaving_never_two_at_once(tmp_path, monkeypatch, seed):
-    turns, files, inside, entered = Turns(random.Random(seed)), {}, [], []
+@pytest.mark.parametrize("first", range(0, 400, 50))
+def test_in_any_interleaving_never_two_at_once(monkeypatch, first):
+    for seed in range(first, first + 50):
+        interleaved(monkeypatch, seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(400, 10_000, 400))
+def test_in_many_more_interleavings_never_two_at_once(monkeypatch, first):
+    for seed in range(first, first + 400):
+        interleaved(monkeypatch, seed)
+
+
+def interleaved(monkeypatch, seed):
+    """Three contenders, twice each, in one order of all their steps."""
+    turns, files, inside, entered, wrong = Turns(random.Random(seed), "abc"), {}, [], [], []
     monkeypatch.setattr("pipeline.lease._Folder", lambda _: Memory(files, turns))
     monkeypatch.setattr("pipeline.lease.Thread", Idle)
     monkeypatch.setattr("pipeline.lease.family", lambda: [(os.getpid(), started(os.getpid()))])
-    wrong = []
 
     def run(name: str) -> None:
-        with turns:
-            for _ in range(2):
-                mine = Lease("lake", name, say=quiet, stale_s=1e9, poll_s=0)
-                mine.acquire(1e9)
-                if inside:
-                    wrong.append((name, list(inside)))
-                inside.append(name)
-                entered.append(name)
-                turns.step()
-                turns.step()
-                inside.remove(name)
-                mine.release()
+        try:
+            for number in range(2):
+                once(name, f"{name}{number}")
+        finally:
+            turns.leave()
 
-    threads = [threading.Thread(target=run, args=(name,)) for name in "abc"]
-    with turns:  # nobody begins before all are there
-        for thread in threads:
-            thread.start()
-        until(lambda: turns.running == 4 and len(turns.waiting) == 3, "all to stand at their first step")
+    def once(name: str, token: str) -> None:
+        mine = Lease("lake", name, say=quiet, stale_s=1e9, poll_s=0)
+        mine.token = token
+        mine.acquire(1e9)
+        wrong.extend((name, other) for other in inside)
+        inside.append(name)
+        entered.append(name)
+        turns.step()
+        turns.step()
+        inside.remove(name)
+        mine.release()
+
+    threads = [threading.Thread(target=run, args=(name,), name=name) for name in "abc"]
+    for thread in threads:
+        thread.start()
     for thread in threads:
         thread.join()
-    assert wrong == []
+    assert wrong == [], f"seed {seed}"
     assert sorted(entered) == ["a", "a", "b", "b", "c", "c"]
     assert files == {}
 
