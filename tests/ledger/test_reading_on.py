@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pcapgen import containers as c
 from pcapgen.model import key
-from udfs.capture.container import TAIL_BYTES, Container, NotACaptureError, lead_in
+from udfs.capture.container import NO_TIME, TAIL_BYTES, Container, NotACaptureError, lead_in
 from udfs.capture.identity import Prefix, beginning, identify, measure, tail_key
 from udfs.capture.sources import ExpansionLimitError, Source
 
@@ -204,6 +204,34 @@ def test_a_file_that_became_shorter_is_refused():
     container, _ = read(data, None, 100)
     with pytest.raises(ValueError, match="ends"):
         read(data[:-50], container.state(), 100)
+
+
+@pytest.mark.parametrize("between", [0, 1])
+def test_interfaces_without_end_take_no_more_than_their_share(between):
+    """Interfaces, with packets between them, described after each other: no work or memory by their square."""
+    count = 30_000
+    packet, _ = c.enhanced(c.Record(0, b""), number=count - 1)
+    data = c.section() + (c.interface(tsresol=9) + packet * between) * count + packet * 3
+    container = Container(io.BytesIO(data), len(data) + 1)
+    (records,) = container.blocks()
+    assert len(records.start) == between * count + 3
+    assert records.link[-4:].tolist() == ([1] * 4 if between else [1] * 3)
+    assert set(records.link[:-4].tolist()) <= {-1}
+
+
+@pytest.mark.parametrize("block_bytes", [1, 150, 1 << 20])
+def test_a_packet_uses_what_was_described_before_it_alone(block_bytes):
+    early, late = RECORDS[1], RECORDS[2]
+    blocks = [
+        c.section(), c.enhanced(early, tsresol=9), c.simple(early), c.interface(tsresol=9, snaplen=5, link=c.RAW),
+        c.enhanced(late, number=1), c.enhanced(late, tsresol=9), c.interface(), c.enhanced(late, number=1),
+    ]  # fmt: skip
+    _, got = read(c.assemble(blocks, [early, early, late, late, late]).data, None, block_bytes)
+    micro = late.time_ns // 1000 * 1000
+    unknown = got[2][4]  # read by another interface's ticks: the packet has no link, and nobody believes its time
+    assert [(row[4], row[5]) for row in got] == [
+        (NO_TIME, -1), (NO_TIME, -1), (unknown, -1), (late.time_ns, c.RAW), (micro, c.ETHERNET),
+    ]  # fmt: skip
 
 
 # -- identity of every container --------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ Sources: the pcap and pcapng Internet-Drafts of the IETF opsawg ("PCAP Capture F
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from types import TracebackType
 from typing import Any, Final, Protocol
@@ -178,7 +178,7 @@ class Container:
             else:
                 self.interfaces = [_Interface(*fields) for fields in state["interfaces"]]
                 self.packet_drops, self._earlier_drops = state["packet_drops"], state["earlier_drops"]
-                walk = _PcapngWalker(self, base, _Chunk(state["order"], tuple(self.interfaces)))
+                walk = _PcapngWalker(self, base, _Chunk(state["order"], [*self.interfaces]))
         except (KeyError, TypeError) as error:
             raise ValueError(f"not the state of a capture: {error!r}") from error
         self._seen = lead_in(state)
@@ -360,10 +360,16 @@ _IF_TSRESOL, _IF_TSOFFSET, _ISB_IFDROP, _ISB_OSDROP, _EPB_DROPCOUNT = 9, 14, 5, 
 
 @dataclass(slots=True)
 class _Chunk:
-    """Packet blocks between two changes of section or interfaces: what decodes one of them decodes all."""
+    """Packet blocks of one section in a buffer.
+
+    ``interfaces`` are the section's, shared between its chunks; ``described`` where the buffer holds each (-1: before
+    it), since a packet may only use what was described before. One chunk for each change of interfaces would let a
+    hostile file ask for memory by the square of its size.
+    """
 
     order: str
-    interfaces: tuple[_Interface, ...]
+    interfaces: list[_Interface] = field(default_factory=list)
+    described: list[int] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
 
@@ -376,7 +382,7 @@ class _PcapngWalker:
         self.first_end = 0
         self._container = container
         self._base = base
-        self._chunks = [chunk or _Chunk("<", ())]
+        self._chunks = [chunk or _Chunk("<")]
 
     def state(self) -> State | None:
         """Return byte order and interfaces of the section, and the drops that were counted before it."""
@@ -393,8 +399,9 @@ class _PcapngWalker:
     def take(self, data: bytearray, size: int, *, at_end: bool) -> int:
         container = self._container
         position = 0
-        self._chunks = [_Chunk(self._chunks[-1].order, self._chunks[-1].interfaces)]
-        chunk = self._chunks[0]
+        last = self._chunks[-1]
+        chunk = _Chunk(last.order, last.interfaces, [-1] * len(last.interfaces))
+        self._chunks = [chunk]
         self.need = 0
         while position + 12 <= size:
             if data[position : position + 4] == _SHB:
@@ -402,7 +409,11 @@ class _PcapngWalker:
                 if order is None:
                     self._damaged(position, "section header without byte-order magic")
                     break
-                chunk = self._begin(order, ())
+                if chunk.positions:
+                    self._chunks.append(_Chunk(order))
+                else:
+                    self._chunks[-1] = _Chunk(order)
+                chunk = self._chunks[-1]
             kind, length = struct.unpack_from(chunk.order + "II", data, position)
             if length < 12 or length % 4 or length > MAX_BLOCK:
                 self._damaged(position, f"block claims {length} bytes")
@@ -423,7 +434,8 @@ class _PcapngWalker:
             elif kind == _INTERFACE and length >= 20:
                 interface = _interface(data, position, end, chunk.order)
                 container.interfaces.append(interface)
-                chunk = self._begin(chunk.order, (*chunk.interfaces, interface))
+                chunk.interfaces.append(interface)
+                chunk.described.append(position)
             elif kind == _STATISTICS and length >= 24:
                 _note_drops(data, position, end, chunk)
             position = end
@@ -431,13 +443,6 @@ class _PcapngWalker:
             container.damage = Damage("cut_short", f"the block at byte {self._base + position} is not whole")
         self._base += position
         return position
-
-    def _begin(self, order: str, interfaces: tuple[_Interface, ...]) -> _Chunk:
-        if self._chunks[-1].positions:
-            self._chunks.append(_Chunk(order, interfaces))
-        else:
-            self._chunks[-1] = _Chunk(order, interfaces)
-        return self._chunks[-1]
 
     def _damaged(self, position: int, why: str) -> None:
         self._container.damage = Damage("damaged", f"block at byte {self._base + position}: {why}")
@@ -471,12 +476,16 @@ class _PcapngWalker:
         count = len(chunk.interfaces)
         known = number < count
         which = np.where(known, number, 0)
+        snaplen, link = length.copy(), np.full(len(at), UNKNOWN_LINK, np.int64)
+        time = np.full(len(at), NO_TIME, np.int64)
         if count:
-            snaplen = np.array([i.snaplen or MAX_BLOCK for i in chunk.interfaces], np.int64)[which]
-            link = np.array([i.link for i in chunk.interfaces], np.int64)[which]
-            time = _times(high, low, which, chunk.interfaces)
-        else:
-            snaplen, link, time = length, np.full(len(at), UNKNOWN_LINK, np.int64), np.full(len(at), NO_TIME, np.int64)
+            described = np.array(chunk.described, np.int64)
+            known &= described[which] < at
+            which[~known] = 0  # whose time and snaplen are as good as any
+            rows = np.nonzero(described[which] < at)[0]
+            snaplen[rows] = np.array([i.snaplen or MAX_BLOCK for i in chunk.interfaces], np.int64)[which[rows]]
+            link[rows] = np.array([i.link for i in chunk.interfaces], np.int64)[which[rows]]
+            time[rows] = _times(high[rows], low[rows], which[rows], chunk.interfaces)
         room = at + length - 4 - start
         original[simple] = gather(data, at[simple] + 8, order + "u4")
         captured[simple] = np.minimum(np.minimum(original, room), snaplen)[simple]
@@ -517,13 +526,13 @@ def _note_drops(data: bytearray, at: int, end: int, chunk: _Chunk) -> None:
         chunk.interfaces[number].dropped = total
 
 
-def _times(high: Ints, low: Ints, which: Ints, interfaces: tuple[_Interface, ...]) -> Ints:
+def _times(high: Ints, low: Ints, which: Ints, interfaces: Sequence[_Interface]) -> Ints:
     """Return nanoseconds since 1970 of 64-bit tick counts, floored; ``NO_TIME`` where 64 bits cannot hold them."""
     time = np.full(len(high), NO_TIME, np.int64)
-    for number, interface in enumerate(interfaces):
-        rows = np.nonzero(which == number)[0]
-        if not len(rows):
-            continue
+    by_interface = np.argsort(which, kind="stable") if which.any() else np.arange(len(which))
+    numbers, begins = np.unique(which[by_interface], return_index=True)
+    for number, rows in zip(numbers.tolist(), np.split(by_interface, begins[1:]), strict=False):
+        interface = interfaces[number]
         offset = interface.offset_s * 1_000_000_000
         # Exact 64-bit arithmetic where it fits, which is always but for invented resolutions.
         plain = interface.base == 10 and interface.exponent <= 9 and abs(interface.offset_s) < 1 << 32
