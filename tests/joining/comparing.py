@@ -84,6 +84,8 @@ def _table(name: str, one: pa.Table, two: pa.Table, left_out: Collection[str]) -
 
 
 def _frozen(value: Any) -> Hashable:
+    if isinstance(value, dict):
+        return tuple((name, _frozen(value[name])) for name in sorted(value))
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
@@ -135,6 +137,10 @@ def _shown(row: Row) -> str:
 
 
 def _value(name: str, value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + _shown(value) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(_value(name, each) for each in value)}]"
     if isinstance(value, bytes):
         return f"<{len(value)} bytes {value[:8].hex()}>"
     if isinstance(value, int) and name.endswith(("_at", "since")):

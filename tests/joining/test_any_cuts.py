@@ -11,7 +11,7 @@ from joining.cutting import cut, records
 from joining.traffic import captures, plans
 from udfs.capture.reader import read_capture
 
-read_together = pytest.importorskip("udfs.capture.joining").read_together
+read_together = pytest.importorskip("udfs.capture.together").read_together
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
@@ -19,7 +19,7 @@ MANY = settings(max_examples=3000, deadline=None, suppress_health_check=SLOW)
 
 
 def cut_anywhere(data: st.DataObject) -> None:
-    capture = data.draw(captures())
+    capture = data.draw(captures()).capture
     assume(records(capture) > 0)
     plan = data.draw(plans(records(capture)))
     pieces = cut(capture, plan.places)

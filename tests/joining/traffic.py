@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -170,45 +171,65 @@ def stories() -> dict[str, Callable[[], Story]]:
 _DIALOGUES = (reads, interleaved, secured, sealed, alone, foreign)
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """A capture, and how it came about, which is all that a failure shows of it."""
+
+    capture: bytes = field(repr=False)
+    told: tuple[str, ...]
+
+
 @st.composite
-def captures(draw: st.DrawFn) -> bytes:
+def captures(draw: st.DrawFn) -> Drawn:
     """One to three conversations side by side, cut into any segments, with any trouble."""
     taken = []
+    told = []
     for number in range(draw(st.integers(1, 3))):
         make = draw(st.sampled_from(_DIALOGUES))
-        dialogue = make(size=draw(st.integers(0, 9000)), cuts=(1000, 1000)) if make is reads else make()
+        size = draw(st.integers(0, 9000)) if make is reads else None
+        dialogue = make() if size is None else reads(size=size, cuts=(1000, 1000))
         isn = draw(st.sampled_from([(1000, 900_000), (0xFFFFFF00, 0xFFFFFFF0), (1 << 31, 3)]))
         dialogue.flow = t.Flow(client_port=49200 + number, isn=isn)
-        parts = t.segments(
-            dialogue.script,
-            mss=draw(st.sampled_from([1460, 536, 150])),
-            opened=draw(st.booleans()),
-            closed=draw(st.booleans()),
-            acks=draw(st.booleans()),
-            start_ns=t.START_NS + draw(st.integers(0, 30_000)) * 1000 + number * 7,
-        )
+        how: dict[str, Any] = {
+            "mss": draw(st.sampled_from([1460, 536, 150])),
+            "opened": draw(st.booleans()),
+            "closed": draw(st.booleans()),
+            "acks": draw(st.booleans()),
+            "start_ns": t.START_NS + draw(st.integers(0, 30_000)) * 1000 + number * 7,
+        }
+        told.append(f"{make.__name__}(size={size}), isn {isn}, {how}")
+        parts = t.segments(dialogue.script, **how)
         for kind in draw(st.lists(st.sampled_from(["lost", "again", "late", "begins", "ends"]), max_size=4)):
-            parts = _trouble(draw, kind, parts)
+            parts, what = _trouble(draw, kind, parts)
+            told.append(what)
         taken.append(t.records(dialogue.flow, parts))
     records = _together(*taken)
+    order = draw(st.sampled_from("<>"))
     if draw(st.booleans()):
-        return c.pcapng(records, order=draw(st.sampled_from("<>")), tsresol=9).data
-    return c.pcap(records, order=draw(st.sampled_from("<>"))).data
+        return Drawn(c.pcapng(records, order=order, tsresol=9).data, (*told, f"pcapng {order}"))
+    return Drawn(c.pcap(records, order=order).data, (*told, f"pcap {order}"))
 
 
-def _trouble(draw: st.DrawFn, kind: str, parts: list[t.Segment]) -> list[t.Segment]:
+def _trouble(draw: st.DrawFn, kind: str, parts: list[t.Segment]) -> tuple[list[t.Segment], str]:
+    """The segments with one more trouble, and its name."""
     data = t.data_indexes(parts)
     if len(data) < 4:
-        return parts
+        return parts, "none"
     index = draw(st.sampled_from(data))
     if kind == "lost":
-        return t.lost(parts, index)
+        return t.lost(parts, index), f"lost {index}"
     if kind == "again":
-        return t.retransmitted(parts, index, at=draw(st.integers(index + 1, min(index + 20, len(parts)))))
+        at = draw(st.integers(index + 1, min(index + 20, len(parts))))
+        return t.retransmitted(parts, index, at=at), f"{index} again at {at}"
     if kind == "late":
-        return t.moved(parts, index, draw(st.integers(index, min(index + 6, len(parts) - 1))))
+        at = draw(st.integers(index, min(index + 6, len(parts) - 1)))
+        return t.moved(parts, index, at), f"{index} late at {at}"
     middle = len(parts) // 2
-    return parts[draw(st.integers(0, middle)) :] if kind == "begins" else parts[: draw(st.integers(middle, len(parts)))]
+    if kind == "begins":
+        begin = draw(st.integers(0, middle))
+        return parts[begin:], f"begins at {begin}"
+    end = draw(st.integers(middle, len(parts)))
+    return parts[:end], f"ends at {end}"
 
 
 @dataclass(frozen=True)
