@@ -91,7 +91,7 @@ class Known:
             file,
             row["first_key"],
             tuple(row["other_paths"] or ()),
-            tuple(Sighting(**each) for each in json.loads(row["other_files"] or "[]")),
+            tuple(Sighting(**each) for each in json.loads(row["other_files"])) if row["other_files"] else (),
             row["status"],
             row["damage"],
             row["resume"],

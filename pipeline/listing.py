@@ -54,9 +54,13 @@ def find_file(path: str) -> Listed | None:
     try:
         if "://" not in path:
             return _facts(Path(path)) if Path(path).is_file() else None
-        return next(iter(_remote(path)), None)
-    except InputError:
+        filesystem, name = pafs.FileSystem.from_uri(path)
+        info = filesystem.get_file_info(name)
+    except (InputError, OSError, ValueError):
         return None
+    if info.type != pafs.FileType.File:
+        return None
+    return Listed(path, info.size, info.mtime_ns // 1000 if info.mtime_ns else None)
 
 
 def _local(uri: str) -> Iterator[Listed]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledger.world import HEADER, World, capture, expected, first_end, record
+from ledger.world import HEADER, World, capture, expected, first_end, record, unpacked
 from pcapgen.model import key
 from pipeline.ledger import Known, Names, Sighting, plan
 from pipeline.listing import Listed, find_file, list_files
@@ -332,6 +332,45 @@ def test_names_used_again_and_again(steps):
         seen.append((path, content))
         world.run()
     assert world.captures() == expected(seen)
+
+
+paths = st.sampled_from(["/c/1", "/c/2", "/c/3"])
+happenings = st.one_of(
+    st.tuples(st.just("put"), paths, contents, st.booleans()),
+    st.tuples(st.just("grow"), paths, st.text("xy", max_size=2)),
+    st.tuples(st.just("remove"), paths),
+    st.tuples(st.just("run")),
+    st.tuples(st.just("run"), paths),
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.lists(happenings, max_size=14))
+def test_whatever_happens_to_files_nothing_that_a_run_saw_is_lost_or_invented(steps):
+    """Files replaced, grown, removed, brought back: what runs saw stands in some capture, as it was."""
+    world, seen = World(), set()
+    for what, *facts in [*steps, ("run",)]:
+        if what == "put":
+            path, content, packed = facts
+            world.put(path, gzip.compress(content) if packed else content)
+        elif what == "grow" and facts[0] in world.files:
+            path, rest = facts
+            world.put(path, unpacked(world.files[path][0]) + capture("a", rest)[40 + 1 :])
+        elif what == "remove":
+            world.files.pop(facts[0], None)
+        elif what == "run":
+            here = facts or [*world.files]
+            contents_here = {unpacked(world.files[path][0]) for path in here if path in world.files}
+            seen |= contents_here
+            world.run(*here)
+            rows = [*world.rows.values()]
+            assert all(any(each.startswith(content) for each in rows) for content in contents_here)
+            world.opened.clear()
+            assert not world.run(*here)
+            assert world.opened == []
+    assert set(world.rows.values()) <= seen
+    readable = {content for content in seen if first_end(content) is not None}
+    assert all(any(each.startswith(content) for each in world.rows.values()) for content in readable)
 
 
 # -- identity --------------------------------------------------------------------------------------------------------

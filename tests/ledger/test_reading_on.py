@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import struct
@@ -161,6 +162,36 @@ def test_a_source_opened_inside(compress):
     assert (content.size, content.tail_key) == (len(data), key(data))
     assert tail_key(source, 30) == key(data[:30])
     assert tail_key(source, len(data) + 1) is None
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed"])
+@pytest.mark.parametrize("compress", [gzip.compress, zstandard.ZstdCompressor().compress])
+def test_a_damaged_compressed_stream_ends_where_it_ends_for_everyone(compress, damage):
+    """However it is asked for; behind the damage nothing is read, and before it little is lost."""
+    data = c.pcap([c.Record(n, hashlib.sha256(b"%d" % n).digest() * 30) for n in range(900)]).data
+    packed = bytearray(compress(data))
+    if damage == "cut":
+        del packed[-100:]
+    else:
+        packed[-2000:-1000] = bytes(1000)
+    source = Source.of_bytes(bytes(packed), "x")
+    read = set()
+    for step in (1 << 10, 100_001, 1 << 24):
+        got, buffer = b"", bytearray(step)
+        with source.open(1100, 1 << 30) as stream:
+            while count := stream.readinto(memoryview(buffer)):
+                got += buffer[:count]
+            assert not stream.readinto(memoryview(buffer))
+        read.add(got)
+    assert len(read) == 1
+    if damage == "cut":
+        assert data.startswith(got)
+        assert len(data) - 400_000 < len(got) < len(data)
+    content = measure(source)
+    assert content is not None
+    assert (content.size, content.tail_key) == (len(got), key(got[-TAIL_BYTES:]))
+    assert tail_key(source, content.size) == content.tail_key
+    assert tail_key(source, content.size + 1) is None
 
 
 def test_what_is_passed_over_counts_against_the_bound():

@@ -22,6 +22,7 @@ from udfs.keys import key
 _MAGIC: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _SLACK: Final = 64 << 20  # decompressed bytes that no ratio forbids
 _STEP: Final = 1 << 20  # bytes passed over at a time
+_PIECE: Final = 64 << 10  # bytes decompressed at a time
 
 
 class ExpansionLimitError(OSError):
@@ -107,6 +108,8 @@ class Decompressed(io.RawIOBase):
     """The decompressed bytes of a stream, up to a limit.
 
     Where the stream is damaged or ends early the bytes end, and ``error`` says why: what was read until there counts.
+    How much that is does not depend on how the reader asks: decompressors give nothing of the piece that fails, so
+    pieces are small and always the same.
     """
 
     def __init__(self, raw: BinaryIO, kind: str, limit: int) -> None:
@@ -114,6 +117,7 @@ class Decompressed(io.RawIOBase):
         self._raw = raw
         self._limit = limit
         self._done = 0
+        self._piece = memoryview(b"")  # decompressed and not yet asked for
         self.error: str | None = None
         self.ended_early = False
         if kind == "gzip":
@@ -128,16 +132,25 @@ class Decompressed(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - whatever has a buffer
         """Fill the buffer; raises ``ExpansionLimitError`` beyond the limit."""
+        if not self._piece:
+            self._piece = memoryview(self._next())
+        count = min(len(buffer), len(self._piece))
+        buffer[:count] = self._piece[:count]
+        self._piece = self._piece[count:]
+        return count
+
+    def _next(self) -> bytes:
+        if self.error is not None:
+            return b""  # some decompressors go on behind the damage
         try:
-            data = self._inner.read(len(buffer))
+            data: bytes = self._inner.read(_PIECE)
         except (OSError, EOFError, zlib.error) as error:
             self.error, self.ended_early = str(error), isinstance(error, EOFError)
-            return 0
+            return b""
         self._done += len(data)
         if self._done > self._limit:
             raise ExpansionLimitError(f"expands beyond {self._limit} bytes")
-        buffer[: len(data)] = data
-        return len(data)
+        return data
 
     def pass_over(self, count: int) -> None:
         """Read so many bytes for nobody, or to the end; raises ``ExpansionLimitError`` beyond the limit."""
