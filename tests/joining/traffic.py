@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -171,12 +171,14 @@ def stories() -> dict[str, Callable[[], Story]]:
 _DIALOGUES = (reads, interleaved, secured, sealed, alone, foreign)
 
 
-@dataclass(frozen=True)
 class Drawn:
     """A capture, and how it came about, which is all that a failure shows of it."""
 
-    capture: bytes = field(repr=False)
-    told: tuple[str, ...]
+    def __init__(self, capture: bytes, told: tuple[str, ...]) -> None:
+        self.capture, self.told = capture, told
+
+    def __repr__(self) -> str:
+        return "\n".join(["", *self.told])
 
 
 @st.composite
