@@ -58,6 +58,16 @@ CAPTURE_FILES = Table(
             STRING,
             "kind of error: cut_short (last record not whole), damaged, expansion_limit, not_a_capture or unreadable",
         ),
+        Column("first_key", STRING, "key of the bytes up to the end of the first packet; null when there is no packet"),
+        Column("content_bytes", BIGINT, "decompressed bytes; null when not all were read (damaged inside)"),
+        Column("tail_key", STRING, "key of the last 65536 of them, or of all when fewer; null likewise"),
+        Column(
+            "other_files",
+            STRING,
+            "files of other_paths as compared, JSON: path, size, modified_us, content_bytes, tail_key, compression",
+        ),
+        Column("resume", STRING, "where reading a longer copy goes on, JSON; null when it has to be read anew"),
+        Column("decoder_version", STRING, "version of the capture and RPC readers that made the capture's rows"),
         *closing_columns("bronze", "first_packet_at"),
     ),
 )
