@@ -16,7 +16,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime
 from typing import Any, Final
 
@@ -173,8 +173,19 @@ class Names:
     @property
     def other_files_json(self) -> str | None:
         """The others as the ledger's column ``other_files`` keeps them; None without any."""
-        facts = [{name: getattr(file, name) for name in Sighting.__slots__} for file in self.other_files]
-        return json.dumps(facts) if facts else None
+        return json.dumps([asdict(file) for file in self.other_files]) if self.other_files else None
+
+    def columns(self) -> dict[str, Any]:
+        """Return what they are in the ledger: columns and values, ``modified_us`` for ``modified_at``."""
+        return {
+            "path": self.path,
+            "other_paths": list(self.other_paths) or None,
+            "other_files": self.other_files_json,
+            "size_bytes": self.file.size,
+            "bytes_read": self.file.size,
+            "modified_us": self.file.modified_us,
+            "compression": self.file.compression,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +201,19 @@ class Read:
     first_key: str | None = None
     start: int = 0
     resume: str | None = None
+
+    def values(self) -> dict[str, Any]:
+        """Return it as JSON can hold it, for the manifest of a run."""
+        return asdict(self)
+
+    @staticmethod
+    def of(values: Mapping[str, Any]) -> Read:
+        """Return what ``values`` gave."""
+        names = values["names"]
+        others = tuple(Sighting(**each) for each in names["other_files"])
+        return Read(
+            **{**values, "file": Listed(**values["file"]), "names": Names(Sighting(**names["file"]), others)},
+        )
 
 
 @dataclass(slots=True)
@@ -487,9 +511,11 @@ class _Planner:
         now = item.seen.listed if item.capture is None else self._find(item.seen.path)
         if now is None:
             return None
-        source = self._source(now)
-        if now != item.seen.listed and identity.tail_key(source, item.length, *self._bounds) != item.seen.tail_key:
-            return None  # it has changed, and not by growing
+        source, known = self._source(now), item.seen.tail_key
+        if now != item.seen.listed and (
+            known is None or identity.tail_key(source, item.length, *self._bounds) != known
+        ):
+            return None  # it has changed, and for all that is known not by growing
         return identity.tail_key(source, end, *self._bounds)
 
     def _goes_on(self, item: _Item, now: _Item | None) -> bool:

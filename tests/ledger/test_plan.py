@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from itertools import permutations
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from ledger.world import HEADER, World, capture, expected, first_end, record, unpacked
 from pcapgen.model import key
-from pipeline.ledger import Known, Names, Sighting, plan
+from pipeline.ledger import Known, Names, Read, Sighting, plan
 from pipeline.listing import Listed, find_file, list_files
 from udfs.capture.identity import identify
 from udfs.capture.sources import Source
@@ -214,6 +215,16 @@ def test_a_copy_of_a_capture_damaged_inside_is_the_same():
     assert not world.run()
 
 
+def test_a_shorter_capture_in_the_place_of_a_damaged_one_is_another():
+    damaged = AB + b"\xff" * 16 + bytes(100)
+    world = World()
+    world.put("/c/1", damaged)
+    world.run()
+    world.put("/c/1", ABD)
+    assert [read.file.size for read in world.run().read] == [len(ABD)]
+    assert sorted(rows for _, _, rows in world.captures().values()) == sorted([ABD, damaged])
+
+
 def test_one_path_that_held_captures_that_begin_alike():
     world = World()
     contents = [capture("a", "1"), capture("a", "22"), capture("a", "333"), capture("a", "4")]
@@ -394,3 +405,18 @@ def test_the_other_files_survive_the_ledger():
     known = Known.of(row)
     assert Names(known.file, known.other_files) == names
     assert known.other_paths == names.other_paths == ("/c/2",)
+    assert names.columns() == {
+        "path": "/c/1", "other_paths": ["/c/2"], "other_files": row["other_files"], "size_bytes": 1, "bytes_read": 1,
+        "modified_us": 2, "compression": None,
+    }  # fmt: skip
+
+
+def test_what_is_read_survives_a_manifest():
+    world = World()
+    world.put("/c/1", AB)
+    world.run()
+    world.put("/c/1", ABC)
+    world.put("/c/2", ABC[:-3])
+    (read,) = world.run().read
+    assert (read.start, len(read.names.other_files)) == (len(AB), 1)
+    assert Read.of(json.loads(json.dumps(read.values()))) == read
