@@ -27,7 +27,8 @@ from udfs.capture.identity import Beginning
 from udfs.capture.sources import Source
 from udfs.keys import key
 
-THREADS: Final = 16  # that open files: they wait for storage more than they compute
+REMOTE_THREADS: Final = 16  # that open files on an object store: they wait more than they compute
+LOCAL_THREADS: Final = 4
 _SEARCHED: Final = 1 << 20  # bytes at a time, where packets of some days are looked for
 _DAY_NS: Final = 86_400 * 1_000_000_000
 OpenSource = Callable[[Listed], Source]
@@ -268,7 +269,7 @@ def plan(
     ``source`` opens a file; ``find`` tells how the file at a path is now, None when there is none: it is asked for
     files of the ledger that a new one has to be compared with.
     """
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(_threads(files)) as pool:
         return _Planner(list(ledger), source, find, (max_expansion, max_expanded_bytes), pool).plan(files)
 
 
@@ -338,7 +339,7 @@ def within(
         spans = file.modified_us is None or days.meet(first_us, file.modified_us)
         return spans and _has_packet(opened, days, (max_expansion, max_expanded_bytes))
 
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(_threads(files)) as pool:
         return [file for file, yes in zip(files, pool.map(wanted, files), strict=True) if yes]
 
 
@@ -546,6 +547,10 @@ class _Planner:
             return
         if capture.capture_id != capture_id:
             done.renamed[capture.capture_id] = capture_id
+
+
+def _threads(files: Sequence[Listed]) -> int:
+    return REMOTE_THREADS if any("://" in file.path for file in files) else LOCAL_THREADS
 
 
 def _unreached(known: Known) -> bool:
