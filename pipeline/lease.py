@@ -33,6 +33,7 @@ from typing import Any, Final
 import pyarrow.fs as pafs
 
 FOLDER: Final = "_lease"
+_LOOKS: Final = 5  # at a file that is written anew in its place, before it counts as empty
 Say = Callable[[str], None]
 Process = tuple[int, str]  # its id, and when it started: ids are used again
 
@@ -235,7 +236,12 @@ class Lease:
             self._folder.drop(f"{token}.{kind}")
 
     def _who(self, token: str) -> str:
-        about = _parsed(self._folder.read(f"{token}.beat"))
+        about: dict[str, Any] = {}
+        for _ in range(_LOOKS):
+            about = _parsed(self._folder.read(f"{token}.beat"))
+            if about:
+                break
+            time.sleep(self._poll_s / _LOOKS)  # it may just be written
         if not about:
             return "another run"
         run_id, host, process, since = (about.get(name) for name in ("run_id", "host", "process", "since"))

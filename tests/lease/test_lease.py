@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.lease import FOLDER, Lease, LeaseError, family, lease, started
+from pipeline.lease import FOLDER, Lease, LeaseError, _Folder, family, lease, started
 
 WORKER = Path(__file__).with_name("worker.py")
 SHORT = {"beat_s": 0.05, "stale_s": 60.0, "poll_s": 0.005}
@@ -139,6 +139,21 @@ def test_the_second_gives_up_and_says_who_holds_it_since_when(tmp_path):
         assert len(leftovers(tmp_path)) == 2
     with lease(tmp_path, "third", wait_s=0, say=quiet):
         pass
+
+
+def test_a_holder_that_is_just_writing_its_beat_is_named(tmp_path, monkeypatch):
+    """A file that is written in its place is empty for a moment; it must not make the holder nameless."""
+    with lease(tmp_path, "first", say=quiet, beat_s=1000):
+        read, looks = _Folder.read, []
+
+        def now_and_then(folder: _Folder, name: str) -> bytes | None:
+            looks.append(name)
+            return read(folder, name) if len(looks) % 3 == 0 else b""
+
+        monkeypatch.setattr(_Folder, "read", now_and_then)
+        with pytest.raises(LeaseError, match="run first"):
+            lease(tmp_path, "second", wait_s=0, say=quiet, **SHORT).__enter__()
+        assert len(looks) > 2
 
 
 def test_an_error_in_a_run_frees_the_lake(tmp_path):
