@@ -5,6 +5,8 @@ Times are UTC, taken from the packets' records; counts are of records or bytes o
 
 from __future__ import annotations
 
+from pyspark.sql.types import ArrayType, StructField, StructType
+
 from schemas.table import (
     BIGINT,
     BINARY,
@@ -198,7 +200,11 @@ QUARANTINE = Table(
     key=("quarantine_key",),
     dated_by=("seen_at",),
     columns=(
-        Column("quarantine_key", STRING, "key of the capture, connection, position and reason"),
+        Column(
+            "quarantine_key",
+            STRING,
+            "key of the four-tuple, the TCP sequence number of the run's first byte, seen_at and reason",
+        ),
         Column("capture_id", STRING, "bronze.capture_files; null for lines of snapshot files"),
         Column("connection_id", STRING, "bronze.connections; null when the connection is not one of ours"),
         Column("packet_number", BIGINT, "packet of the run's first byte, from 1"),
@@ -213,32 +219,87 @@ QUARANTINE = Table(
     ),
 )
 
+_SEGMENT = StructType(
+    [
+        StructField("side", INT),
+        StructField("time_ns", BIGINT),
+        StructField("number", BIGINT),
+        StructField("file_offset", BIGINT),
+        StructField("sequence", BIGINT),
+        StructField("acknowledgement", BIGINT),
+        StructField("flags", INT),
+        StructField("size", BIGINT),
+        StructField("data", BINARY),
+    ]
+)
+_SIDE = StructType(
+    [
+        StructField(name, BIGINT)
+        for name in (
+            "distinct_bytes",
+            "missing_bytes",
+            "lost_by_capture_bytes",
+            "retransmitted_bytes",
+            "conflicting_bytes",
+            "passed_over_bytes",
+        )
+    ]
+)
+_SETTLED = StructType([StructField("context_id", INT), StructField("calls", BIGINT)])
+_EVIDENCE = StructType(
+    [
+        StructField("context_id", INT),
+        StructField("opnum", INT),
+        StructField("request", BIGINT),
+        StructField("response", BIGINT),
+        StructField("syntax", STRING),
+    ]
+)
+_RUN = StructType(
+    [
+        StructField("side", INT),
+        StructField("sequence", BIGINT),
+        StructField("size", BIGINT),
+        StructField("sample", BINARY),
+        StructField("time_ns", BIGINT),
+        StructField("number", BIGINT),
+        StructField("file_offset", BIGINT),
+    ]
+)
+
 PENDING = Table(
     "bronze",
     "pending",
-    "One row per thing that a capture could not finish alone: what other captures need to finish it.",
+    "One row per connection that a capture could not finish alone: what is needed to go on in other captures.",
     key=("pending_key",),
     dated_by=("since",),
     columns=(
-        Column("pending_key", STRING, "key of the kind, the connection or call, the capture and the position"),
-        Column(
-            "kind",
-            STRING,
-            "head, tail: bytes of a PDU that the capture's beginning or end cut; half: a call whose other half, or a "
-            "part of it, was not seen; context: a presentation context whose bind was not seen",
-        ),
+        Column("pending_key", STRING, "key of the capture and of the connection as it alone saw it"),
         Column("capture_id", STRING, "bronze.capture_files"),
-        Column("connection_id", STRING, "bronze.connections"),
+        Column("connection_id", STRING, "bronze.connections, as far as all captures tell"),
         *FOUR_TUPLE,
-        Column("from_client", BOOLEAN, "whether the bytes, or the half that was seen, are the client's"),
-        Column("sequence", BIGINT, "TCP sequence number of the first byte of data; null for half and context"),
-        Column("data", BINARY, "the bytes at the edge, at most 65535; null for half and context"),
-        Column("call_key", STRING, "bronze.rpc_calls, the row that the other half will replace; null but for half"),
-        Column("call_id", BIGINT, "call id of the PDUs; null but for half"),
-        Column("context_id", INT, "presentation context id; null for head and tail"),
-        Column("packet_number", BIGINT, "packet of the first byte, from 1; null for context"),
-        Column("byte_offset", BIGINT, "of the first byte in the decompressed capture, bytes; null for context"),
-        Column("since", TIMESTAMP, "time of that packet, UTC; of context the connection's first packet"),
+        Column("kind", STRING, "rpc, binary_protocol, undecided (no byte seen yet), cold (its beginning was not seen)"),
+        Column(
+            "waits_for",
+            STRINGS,
+            "beginning, end: of the connection; call: other halves; bind: what contexts mean; capture: more than is "
+            "kept here, to be read again",
+        ),
+        Column("bytes", BIGINT, "bytes of the stream that are kept here"),
+        Column("first_packet_at", TIMESTAMP, "time of its first packet in the capture, UTC"),
+        Column("since", TIMESTAMP, "time of its last packet in the capture, UTC"),
+        Column("first_time_ns", BIGINT, "first_packet_at in ns since the epoch"),
+        Column("last_time_ns", BIGINT, "since in ns since the epoch"),
+        Column("client_known", BOOLEAN, "which side is the client was seen, not guessed"),
+        Column("packets", BIGINT, "its packets in the capture"),
+        Column("settled", ArrayType(_SETTLED), "finished calls by context id; -1: of contexts bound in the capture"),
+        Column("learnt", STRINGS, "interfaces that the capture shows to be at the server's port"),
+        Column("sides", ArrayType(_SIDE), "bytes of the lower and the higher endpoint that the segments do not show"),
+        Column("segments", ArrayType(_SEGMENT), "TCP segments that matter still, of sides 0 and 1, each in order"),
+        Column("evidence", ArrayType(_EVIDENCE), "shapes of calls whose bind was not seen; lengths in bytes"),
+        Column("call_keys", STRINGS, "bronze.rpc_calls made from this and its like: joining replaces them"),
+        Column("quarantine_keys", STRINGS, "bronze.quarantine likewise"),
+        Column("runs", ArrayType(_RUN), "stretches of bytes, should the connection stay unrecognised"),
         *closing_columns("bronze", "since"),
     ),
 )

@@ -38,34 +38,43 @@ def test_nothing_is_missing_where_the_capture_ends_with_the_data():
     assert connection["missing_bytes"] == 0
 
 
-def test_a_pdu_cut_by_the_end_is_a_tail_and_its_call_a_half():
+def _data(row, side):
+    """The bytes of a remainder's direction: (sequence number, bytes) of each segment that has any."""
+    return [(one["sequence"], one["data"]) for one in row["segments"] if one["side"] == side and one["data"]]
+
+
+def test_a_pdu_cut_by_the_end_waits_with_its_call():
     long = [index for index in DATA if len(PARTS[index].payload) == 1460]
     found = tables(PARTS[: long[1] + 1])
-    calls = {call["call_key"]: call for call in found["rpc_calls"]}
-    (tail,) = [row for row in found["pending"] if row["kind"] == "tail"]
-    (half,) = [row for row in found["pending"] if row["kind"] == "half"]
-    assert tail["data"] == PARTS[long[0]].payload + PARTS[long[1]].payload
-    assert tail["data"][:3] == b"\x05\x00\x02"
-    assert tail["from_client"] is False
-    assert calls[half["call_key"]]["outcome"] == "damaged"
-    assert half["from_client"] is True
-    assert {row["capture_id"] for row in found["pending"]} == {found["capture_files"][0]["capture_id"]}
+    (row,) = found["pending"]
+    tail = PARTS[long[0]].payload + PARTS[long[1]].payload
+    assert row["waits_for"] == ["call", "end"]
+    assert any(b"".join(data for _, data in _data(row, side)).endswith(tail) for side in (0, 1))
+    calls = {call["call_key"]: call["outcome"] for call in found["rpc_calls"]}
+    assert [calls[key] for key in row["call_keys"]] == ["damaged"]
+    assert row["capture_id"] == found["capture_files"][0]["capture_id"]
+    assert row["bytes"] < sum(len(PARTS[index].payload) for index in range(long[1] + 1))
 
 
-def test_head_and_tail_of_a_cut_capture_are_the_pdu():
+def test_end_and_beginning_of_a_cut_capture_are_the_pdu():
     """Cut in the middle of a response: what ends the first capture and begins the second make a whole PDU."""
     long = [index for index in DATA if len(PARTS[index].payload) == 1460]
     first, second = PARTS[: long[1] + 1], PARTS[long[1] + 1 :]
-    (tail,) = [row for row in tables(first)["pending"] if row["kind"] == "tail"]
-    (head,) = [row for row in tables(second)["pending"] if row["kind"] == "head"]
-    assert (tail["sequence"] + len(tail["data"])) & 0xFFFFFFFF == head["sequence"]
-    joined = tail["data"] + head["data"]
-    assert len(joined) == int.from_bytes(joined[8:10], "little")
+    side = next(
+        side for side in (0, 1) if PARTS[long[0]].payload in dict(_data(tables(first)["pending"][0], side)).values()
+    )
+    tail = _data(tables(first)["pending"][0], side)[-2:]
+    head = _data(tables(second)["pending"][0], side)
+    assert tail[-1][0] + len(tail[-1][1]) == head[0][0]
+    joined = b"".join(data for _, data in tail + head)
+    length = int.from_bytes(joined[8:10], "little")
+    assert joined[length : length + 3] in (b"", b"\x05\x00\x02")
 
 
-def test_contexts_without_their_bind_are_handed_on():
+def test_contexts_without_their_bind_are_waited_for():
     found = tables(PARTS[DATA[2] :])
-    assert [(row["context_id"], row["call_key"]) for row in found["pending"] if row["kind"] == "context"] == [(0, None)]
+    assert "bind" in found["pending"][0]["waits_for"]
+    assert {one["context_id"] for one in found["pending"][0]["evidence"]} == {0}
     assert {call["bind_seen"] for call in found["rpc_calls"]} == {False}
 
 

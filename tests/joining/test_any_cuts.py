@@ -11,7 +11,6 @@ from joining.cutting import cut, records
 from joining.traffic import captures, plans
 from udfs.capture.reader import read_capture
 
-read_together = pytest.importorskip("udfs.capture.together").read_together
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=SLOW)

@@ -20,7 +20,6 @@ from joining.traffic import stories
 from pcapgen.record import sample_captures
 from udfs.capture.reader import read_capture
 
-read_together = pytest.importorskip("udfs.capture.together").read_together
 
 STORIES = stories()
 SAMPLE = {path.name: path for path in sample_captures()}

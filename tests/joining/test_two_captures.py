@@ -12,7 +12,6 @@ from pcapgen import conversation as t
 from pcapgen.scenarios import interleaved, reads, secured
 from udfs.capture.reader import read_capture
 
-read_together = pytest.importorskip("udfs.capture.together").read_together
 
 MILLISECOND = 1_000_000
 DIALOGUES = {"reads": reads(size=9000, cuts=(4000, 4000)), "interleaved": interleaved(), "secured": secured()}

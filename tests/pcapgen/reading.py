@@ -35,7 +35,15 @@ DATED_BY = {
 FURTHER = {
     "rpc_calls": ("response_byte_order",),
     "connections": ("lost_by_capture_bytes", "packets"),
-    "capture_files": ("damage",),
+    "capture_files": (
+        "damage",
+        "first_key",
+        "content_bytes",
+        "tail_key",
+        "other_files",
+        "resume",
+        "decoder_version",
+    ),
 }  # beyond tables.md
 
 

@@ -9,6 +9,7 @@ hole is never filled: after the reorder window the stream goes on behind it, wit
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -25,13 +26,18 @@ _HELD_BYTES: Final = 16 << 20  # out of order in one direction; a receiver's win
 _HELD_PIECES: Final = 1 << 16
 _OPEN_HOLES: Final = 1 << 12  # of one direction; of more it is not known who lost them
 _NEAREST: Final = 64  # held pieces whose times tell since when the hole before them is waited for
+REMEMBERED_HOLES: Final = 64  # of a direction, the last: between the PDUs of one unfinished call there are no more
 _CHECKS: Final = 4096  # repeated segments that wait to be compared
+PASSED_BYTES: Final = 16 << 10  # of a connection, of what was passed over: more than most PDUs' fragments
 HISTORY_BYTES: Final = 64 << 10  # of the stream kept behind the last block, to compare repeated bytes with
 
 
 def signed(difference: int) -> int:
     """Return a difference of two 32-bit sequence numbers as the nearer of the two ways round (RFC 9293 3.4)."""
     return ((difference + 0x80000000) & _MASK) - 0x80000000
+
+
+SETTLED: Final = "settled"  # cause of a Gap whose bytes were cut already, up to a PDU's end
 
 
 class Piece(NamedTuple):
@@ -44,14 +50,20 @@ class Piece(NamedTuple):
     file_offset: int
     acknowledgement: int
     lost: int  # bytes of the packet behind these that the capture cut off
+    cause: str = "truncated"  # or what else these are
 
 
 class Gap(NamedTuple):
-    """Bytes [start, end) of a direction that the capture does not have."""
+    """Bytes [start, end) of a direction that are not there to be cut."""
 
     start: int
     end: int
-    cause: str  # "loss" or "truncated"
+    cause: str  # "loss", "truncated", or why the bytes are left out of a remainder: SETTLED, "skipped"
+
+    @property
+    def hole(self) -> bool:
+        """Whether the capture does not have these bytes: else they were cut when it was read (``remainder``)."""
+        return self.cause in ("loss", "truncated")
 
 
 class Run(NamedTuple):
@@ -66,6 +78,19 @@ class Run(NamedTuple):
     take: int
 
 
+class Passed(NamedTuple):
+    """A segment that was passed over, because nothing told yet that its connection might be one of ours."""
+
+    side: int
+    time: int
+    number: int
+    file_offset: int
+    sequence: int
+    acknowledgement: int
+    length: int
+    data: bytes
+
+
 class Packet(NamedTuple):
     """One data segment as the slow path sees it; ``place`` is its index in the block."""
 
@@ -78,6 +103,7 @@ class Packet(NamedTuple):
     captured: int
     length: int
     payload: memoryview
+    cause: str = "truncated"  # why less was captured than the length
 
 
 class Kind(Enum):
@@ -97,6 +123,7 @@ class Direction:
     syn: int | None = None  # sequence number of its SYN
     base: int | None = None  # sequence number of stream offset 0
     started: bool = False
+    first: int = 0  # the stream offset at which it started
     next: int = 0
     fin_at: int | None = None
     fin_sequence: int | None = None  # where the stream ends, by its FIN
@@ -109,12 +136,14 @@ class Direction:
     history: bytes = b""  # the bytes before stream offset ``history_end``
     history_end: int = 0
     holes: int = 0
+    last_holes: deque[Gap] = field(default_factory=lambda: deque(maxlen=REMEMBERED_HOLES))
     missing_bytes: int = 0  # of all holes
     lost_by_capture_bytes: int = 0  # of these, acknowledged by the receiver: they were on the network
     unacknowledged: list[Gap] = field(default_factory=list)  # holes whose acknowledgement is waited for
     distinct_bytes: int = 0
     retransmitted_bytes: int = 0
     conflicting_bytes: int = 0
+    opening: tuple[int, int, int] | None = None  # time, sequence number and acknowledgement of its first ACK
     last_sequence: int | None = None
     last_acknowledgement: int | None = None
     cold_bytes: int = 0  # payload seen before the connection was recognised
@@ -131,13 +160,14 @@ class Direction:
         if self.base is not None and not self.started:
             shift = signed(first - self.base)
             self.held = [piece._replace(offset=piece.offset - shift) for piece in self.held]
-        self.syn, self.base, self.started, self.next = syn, first, True, 0
+        self.syn, self.base, self.started, self.first, self.next = syn, first, True, 0, 0
 
     def start(self, sequence: int) -> None:
         """Let the stream begin at a sequence number: the lowest that was seen of a direction without its SYN."""
         if self.base is None:
             self.base = sequence & _MASK
         self.started, self.next = True, self.offset(sequence)
+        self.first = self.next
 
     def feed(self, packet: Packet, window: int) -> None:
         """Take a data segment that may be early, late, repeated or cut."""
@@ -159,7 +189,7 @@ class Direction:
         while self.held and (before is None or self.held_since < before):
             lowest = self.held[0].offset
             if not self.started:
-                self.started, self.next = True, lowest
+                self.started, self.first, self.next = True, lowest, lowest
             elif lowest > self.next:
                 self._gap(lowest, "loss")
             self._drain()
@@ -175,17 +205,19 @@ class Direction:
         # A single octet may be a FIN that was not captured: it is acknowledged like one.
         if (1 if self.fin_sequence is None else 0) < missing <= JUMP:
             self._gap(self.offset(last), "loss")
-            if acknowledged is not None:
-                self.acknowledge(acknowledged)
 
     def _gap(self, end: int, cause: str) -> None:
         gap = Gap(self.next, end, cause)
         self.out.append(gap)
+        self.next = end
+        if not gap.hole:
+            self.distinct_bytes += gap.end - gap.start
+            return
+        self.last_holes.append(gap)
         if len(self.unacknowledged) < _OPEN_HOLES:
             self.unacknowledged.append(gap)
         self.holes += 1
-        self.missing_bytes += end - self.next
-        self.next = end
+        self.missing_bytes += gap.end - gap.start
 
     def _insert(self, packet: Packet) -> None:
         at, captured, length = self.offset(packet.sequence), packet.captured, packet.length
@@ -203,7 +235,7 @@ class Direction:
                 self.next += captured - skip
                 self.distinct_bytes += captured - skip
             if captured < length:
-                self._gap(at + length, "truncated")
+                self._gap(at + length, packet.cause)
             self._drain()
             return
         self._hold(packet, at, skip)
@@ -240,7 +272,7 @@ class Direction:
         data = bytes(packet.payload[begin:end])
         piece = Piece(
             self.offset(packet.sequence) + begin, data, packet.time, packet.number, packet.file_offset + begin,
-            packet.acknowledgement, lost,
+            packet.acknowledgement, lost, packet.cause,
         )  # fmt: skip
         self.held.insert(index, piece)
         self.held_bytes += len(data)
@@ -272,7 +304,7 @@ class Direction:
                 end = self.next + piece.lost
                 end = end if limit is None else min(end, limit)
                 if end > self.next:
-                    self._gap(end, "truncated")
+                    self._gap(end, piece.cause)
         if count:
             del held[:count]
             self.held_since = min((piece.time for piece in held[:_NEAREST]), default=0)
@@ -333,6 +365,8 @@ class Connection:
     syn_at: int | None = None
     round_trip: int | None = None  # ns
     reset_at: int | None = None
+    passed: list[Passed] = field(default_factory=list)  # the first segments that were passed over
+    passed_bytes: int = 0  # of these
     rpc: object = None  # what the RPC layer knows of it
     identity: tuple[object, ...] | None = None  # its names and keys, once made (rows.identity)
 

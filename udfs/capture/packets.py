@@ -29,6 +29,9 @@ _MAX_VLAN_TAGS: Final = 8
 _AF_INET, _AF_INET6 = 2, (10, 24, 28, 30)
 
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
+# Of segments made from a remainder (``remainder.py``) alone, above TCP's own flags: bytes that were cut before, up to a
+# PDU's end; bytes passed over before, with no PDU's end behind them; where a direction without its SYN begins.
+CUT_BEFORE, PASSED_OVER, BEGINS = 0x1000, 0x2000, 0x4000
 
 _TCP, _FRAGMENT = 6, 44
 _MAX_EXTENSIONS: Final = 16

@@ -9,7 +9,7 @@ The file is read again only when it shows that a port is ours to which connectio
 
 from __future__ import annotations
 
-import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,32 +20,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udfs.capture.container import NO_TIME, Container, NotACaptureError, Records
+from udfs.capture.container import NO_TIME, Container, NotACaptureError, Records, lead_in
 from udfs.capture.flows import Connection, Kind
+from udfs.capture.identity import Prefix
 from udfs.capture.packets import DAMAGED, PacketDecoder, Segments
+from udfs.capture.remainder import PENDING_SCHEMA, Edge, edges, pending_rows
 from udfs.capture.sources import Decompressed, ExpansionLimitError, Source
 from udfs.capture.tables import (
     BINDS_SCHEMA,
     CAPTURE_FILES_SCHEMA,
     CONNECTIONS_SCHEMA,
     PDUS_SCHEMA,
-    PENDING_SCHEMA,
     QUARANTINE_SCHEMA,
     bind_rows,
     capture_row,
     connection_rows,
     early_quarantine_rows,
     pdu_batch,
-    pending_rows,
+    quarantine_batch,
     quarantine_rows,
-    unfinished_calls,
 )
 from udfs.capture.tracker import Streams, Tracker
 from udfs.rpc.association import Association
 from udfs.rpc.calls import Assembler, association
 from udfs.rpc.cutter import Cutter
 from udfs.rpc.interfaces import infer
-from udfs.rpc.rows import CALLS_SCHEMA, Meaning, Meanings, RowBuilder
+from udfs.rpc.rows import CALLS_SCHEMA, Made, Meaning, Meanings, RowBuilder
 
 __all__ = ["Options", "capture_batches", "read_capture"]
 
@@ -91,30 +91,48 @@ class Reading:
     error: tuple[str, str] | None = None
     learnt: dict[tuple[bytes, int], set[str]] = field(default_factory=dict)
     meanings: Meanings = field(default_factory=dict)
-    last: list[pa.RecordBatch] = field(default_factory=list)  # calls that wait for another capture
+    made: Made = field(default_factory=Made)
+    prefix: Prefix = field(default_factory=Prefix)
+    edges: list[Edge] = field(default_factory=list)  # connections that may go on in another capture
 
 
-def capture_batches(source: Source, options: Options | None = None) -> Iterator[tuple[str, pa.RecordBatch]]:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What of a capture is read, and under which key, where its own beginning does not decide that.
+
+    ``resume``: the container's state where an earlier reading ended, JSON.
+    """
+
+    capture_id: str | None = None
+    resume: str | None = None
+
+
+def capture_batches(
+    source: Source, options: Options | None = None, part: Part | None = None
+) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield ``(kind, rows)`` for one capture, calls as they are settled and the other tables at the end.
 
     Bad input never raises: it is a row of ``capture_files`` with status and error, and rows of ``quarantine``.
     """
-    options = options or Options()
+    options, part = options or Options(), part or Part()
     meanings: Meanings = {}
     hot: set[tuple[bytes, int]] = set()
     only: set[int] | None = None
     calls: Counter[str] = Counter()
     by_connection: Counter[int] = Counter()
-    last: list[pa.RecordBatch] = []
+    made = Made()
+    learnt: dict[tuple[bytes, int], set[str]] = {}
     while True:
         reading = Reading()
-        for kind, batch in _read(source, options, reading, hot, only):
+        for kind, batch in _read(source, options, part, reading, hot, only):
             if kind == "rpc_calls":
                 calls["calls"] += batch.num_rows
                 calls["calls_damaged"] += pc.sum(pc.equal(batch.column("outcome"), "damaged")).as_py()
             yield kind, batch
         meanings |= reading.meanings
-        last += reading.last
+        made.add(reading.made)
+        for place, names in reading.learnt.items():
+            learnt.setdefault(place, set()).update(names)
         for connection in reading.connections:
             by_connection[connection.index] += association(connection).calls if connection.rpc is not None else 0
         places = reading.learnt.keys() - hot
@@ -128,8 +146,9 @@ def capture_batches(source: Source, options: Options | None = None) -> Iterator[
     yield "capture_files", capture_row(reading, source, ours)
     yield "connections", connection_rows(reading.connections, ours, by_connection)
     yield "rpc_binds", bind_rows(reading.connections, ours, reading.capture_id)
-    yield "quarantine", quarantine_rows(reading.connections, ours, reading.capture_id)
-    yield "pending", pending_rows(reading.connections, ours, reading.capture_id, last, meanings)
+    stray = quarantine_rows(reading.connections, ours, reading.capture_id)
+    yield "quarantine", quarantine_batch(stray)
+    yield "pending", pending_rows(reading.edges, reading.capture_id, made, stray, meanings, learnt)
 
 
 def read_capture(
@@ -159,7 +178,7 @@ def read_capture(
 
 
 def _read(
-    source: Source, options: Options, reading: Reading, hot: set[tuple[bytes, int]], only: set[int] | None
+    source: Source, options: Options, part: Part, reading: Reading, hot: set[tuple[bytes, int]], only: set[int] | None
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """One pass, which follows ports known to be ``hot``; only calls of the connections in ``only`` leave, if given."""
     window = round(options.reorder_window_s * 1e9)
@@ -167,9 +186,9 @@ def _read(
     tracker.hot_ports = hot
     assembler = Assembler(all_pdus=options.all_pdus and only is None)
     rows = RowBuilder(only)
-    reading.learnt = rows.learnt
+    reading.learnt, reading.made = rows.learnt, rows.made
     reading.connections, reading.source = tracker.connections, source
-    prefix = _Prefix()
+    prefix = reading.prefix
 
     def settle(streams: Streams, *, final: bool) -> Iterator[tuple[str, pa.RecordBatch]]:
         cuts = cutter.cut(streams, final=final)
@@ -181,11 +200,13 @@ def _read(
             yield "pdus", pdu_batch(assembler.pdus.pop(0))
 
     try:
-        with source.open(options.max_expansion, options.max_expanded_bytes) as stream:
-            container = reading.container = Container(stream, _block_bytes(source, options))
+        state = json.loads(part.resume) if part.resume is not None else None
+        begin = 0 if state is None else lead_in(state)
+        with source.open(options.max_expansion, options.max_expanded_bytes, begin) as stream:
+            container = reading.container = Container(stream, _block_bytes(source, options), resume=state)
             for records in container.blocks():
                 prefix.add(records.data, records.base, container)
-                rows.capture_id = reading.capture_id = prefix.capture_id or source.path_key
+                rows.capture_id = reading.capture_id = part.capture_id or prefix.key or source.path_key
                 if not len(records.start):
                     continue
                 _count_records(reading, records)
@@ -207,13 +228,12 @@ def _read(
         reading.error = ("expansion_limit", str(error))
     except OSError as error:
         reading.error = ("unreadable", str(error))
-    for kind, batch in settle(tracker.finish(), final=True):
-        if kind == "rpc_calls":
-            reading.last.append(unfinished_calls(batch))
-        yield kind, batch
-    reading.meanings = _infer(reading)
+    assembler.keep_waiting(tracker.connections)
+    reading.edges = edges(tracker.connections, reading.last_time)
+    rows.finishing = True
+    yield from settle(tracker.finish(), final=True)
+    reading.meanings = infer_meanings(reading)
     for batch in rows.provisional(reading.meanings, reading.connections):
-        reading.last.append(unfinished_calls(batch))
         yield "rpc_calls", batch
 
 
@@ -239,7 +259,7 @@ def _count_segments(reading: Reading, segments: Segments) -> None:
     reading.counts["damaged"] += int((segments.classes == DAMAGED).sum())
 
 
-def _infer(reading: Reading) -> Meanings:
+def infer_meanings(reading: Reading) -> Meanings:
     """Give contexts without a bind a meaning, where stub lengths and port agree, or the connection is ours anyway."""
     found: Meanings = {}
     for connection in reading.connections:
@@ -259,25 +279,6 @@ def _infer(reading: Reading) -> Meanings:
 
 def _places(connection: Connection) -> set[tuple[bytes, int]]:
     return {(address, port) for _, address, port in connection.endpoints}
-
-
-class _Prefix:
-    """Hashes a capture from its beginning to the end of its first packet: what makes its identity."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-        self.capture_id: str | None = None
-
-    def add(self, data: bytearray, base: int, container: Container) -> None:
-        if self.capture_id is not None:
-            return
-        end = container.first_record_end
-        have = len(self._data)
-        self._data += data[have - base : (end or container.walked) - base]
-        if end:
-            digest = hashlib.sha256(len(self._data).to_bytes(4, "little") + self._data)
-            self.capture_id = digest.hexdigest()[:32]
-            self._data.clear()
 
 
 def is_ours(connection: Connection) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from udfs.capture.container import NO_TIME, Ints
 from udfs.capture.flows import Connection, Kind
+from udfs.capture.identity import DECODER_VERSION
 from udfs.keys import key
 from udfs.rpc.association import Association
 from udfs.rpc.calls import association
@@ -52,6 +53,12 @@ CAPTURE_FILES_SCHEMA: Final = pa.schema(
         ("status", pa.string()),
         ("error", pa.string()),
         ("damage", pa.string()),
+        ("first_key", pa.string()),
+        ("content_bytes", pa.int64()),
+        ("tail_key", pa.string()),
+        ("other_files", pa.string()),
+        ("resume", pa.string()),
+        ("decoder_version", pa.string()),
         ("calls", pa.int64()),
         ("calls_damaged", pa.int64()),
         ("event_date", pa.date32()),
@@ -121,25 +128,6 @@ QUARANTINE_SCHEMA: Final = pa.schema(
         ("event_date", pa.date32()),
     ]
 )
-PENDING_SCHEMA: Final = pa.schema(
-    [
-        ("pending_key", pa.string()),
-        ("kind", pa.string()),
-        ("capture_id", pa.string()),
-        ("connection_id", pa.string()),
-        *_TUPLE,
-        ("from_client", pa.bool_()),
-        ("sequence", pa.int64()),
-        ("data", pa.binary()),
-        ("call_key", pa.string()),
-        ("call_id", pa.int64()),
-        ("context_id", pa.int32()),
-        ("packet_number", pa.int64()),
-        ("byte_offset", pa.int64()),
-        ("since", TIMESTAMP),
-        ("event_date", pa.date32()),
-    ]
-)
 PDUS_SCHEMA: Final = pa.schema(
     [
         ("packet_number", pa.int64()),
@@ -191,6 +179,7 @@ def capture_row(reading: Reading, source: Source, ours: set[int]) -> pa.RecordBa
     if damage is None and container is not None and container.damage is not None:
         damage, error = container.damage.kind, container.damage.message
     status = "complete" if damage is None else "partial" if counts["packets"] else "unreadable"
+    state = container.state() if container is not None else None
     row = {
         "capture_id": reading.capture_id or source.path_key,
         "path": source.path,
@@ -214,6 +203,12 @@ def capture_row(reading: Reading, source: Source, ours: set[int]) -> pa.RecordBa
         "status": status,
         "error": error,
         "damage": damage,
+        "first_key": reading.prefix.key,
+        "content_bytes": container.content_bytes if container is not None else None,
+        "tail_key": container.tail_key if container is not None else None,
+        "other_files": None,
+        "resume": None if state is None else json.dumps(state),
+        "decoder_version": DECODER_VERSION,
         "calls": counts["calls"],
         "calls_damaged": counts["calls_damaged"],
     }
@@ -301,9 +296,13 @@ def bind_rows(connections: list[Connection], ours: set[int], capture_id: str) ->
     return _batch(rows, BINDS_SCHEMA, "bound_at")
 
 
-def quarantine_rows(connections: list[Connection], ours: set[int], capture_id: str) -> pa.RecordBatch:
-    """Return the bytes that belong nowhere: strays of our connections, and RPC that could not be recognised."""
-    rows = []
+def quarantine_rows(connections: list[Connection], ours: set[int], capture_id: str) -> list[dict[str, Any]]:
+    """Return the bytes that belong nowhere: strays of our connections, and RPC that could not be recognised.
+
+    Rows of ``quarantine_batch``, with the number of their connection (``index``) and whether other captures may show
+    what they are (``open``).
+    """
+    rows: list[dict[str, Any]] = []
     for connection in connections:
         if connection.kind is not Kind.RPC:
             continue
@@ -317,91 +316,18 @@ def quarantine_rows(connections: list[Connection], ours: set[int], capture_id: s
                 continue
             recognised = any(isinstance(s.cutter, CutState) and s.cutter.recognised for s in connection.sides)
             strays = state.strays if mine else state.runs if recognised else []
-            rows += [_quarantined(connection if mine else None, stray, capture_id) for stray in strays]
+            rows += [quarantined(connection, side.base, stray, capture_id, mine=mine) for stray in strays]
         if mine:
-            rows += [_quarantined(connection, stray, capture_id) for stray in _malformed(known)]
+            base = connection.sides[connection.likely_client()].base
+            rows += [quarantined(connection, base, stray, capture_id) for stray in _malformed(known)]
             for number, side in enumerate(connection.sides):
                 if side.cold_bytes:  # passed over when nothing told yet what they were: position and bytes are not kept
-                    early = Stray(0, side.cold_bytes, b"", "before_recognition", connection.first_time, 0, -1 - number)
-                    rows.append(_quarantined(connection, early, capture_id))
-    return _batch(rows, QUARANTINE_SCHEMA, "seen_at")
-
-
-def pending_rows(
-    connections: list[Connection], ours: set[int], capture_id: str, unfinished: list[pa.RecordBatch],
-    unbound: Iterable[tuple[int, int]],
-) -> pa.RecordBatch:  # fmt: skip
-    """Return what this capture cannot finish alone, for the captures before and after it.
-
-    ``head`` and ``tail`` are bytes of PDUs that the capture's edges cut, by sequence number; ``half`` is a call whose
-    other half, or a part of it, was not seen; ``context`` a presentation context whose bind was not.
-    """
-    rows: list[dict[str, Any]] = []
-    for connection in connections:
-        if connection.index not in ours:
-            continue
-        client = connection.likely_client()
-        for number, side in enumerate(connection.sides):
-            state = side.cutter
-            if not isinstance(state, CutState):
-                continue
-            for kind, stray in (("head", state.head), ("tail", state.edge)):
-                if stray is None:
-                    continue
-                row = _pending(kind, connection, capture_id, stray.number, stray.file_offset, _us(stray.time))
-                sequence = ((side.base or 0) + stray.offset) & 0xFFFFFFFF
-                rows.append({**row, "from_client": number == client, "sequence": sequence, "data": stray.sample})
-    for index, context_id in sorted(unbound):
-        if index in ours:
-            connection = connections[index]
-            row = _pending("context", connection, capture_id, None, None, _us(connection.first_time))
-            rows.append({**row, "context_id": context_id})
-    for row in rows:
-        row["pending_key"] = key(
-            row["kind"], row["connection_id"], row["capture_id"], row["sequence"], row["context_id"]
-        )
-    for batch in unfinished:
-        for call in batch.to_pylist():
-            asked = call["request_packet"] is not None
-            since = call["request_at"] if asked else call["response_at"]
-            half = dict.fromkeys(PENDING_SCHEMA.names) | {
-                name: call[name] for name in PENDING_SCHEMA.names if name in call
-            }
-            half |= {
-                "pending_key": key("half", call["call_key"]),
-                "kind": "half",
-                "from_client": asked,
-                "packet_number": call["request_packet"] if asked else call["response_packet"],
-                "since": None if since is None else round(since.timestamp() * 1e6),
-            }
-            rows.append(half)
-    return _batch(rows, PENDING_SCHEMA, "since")
-
-
-def unfinished_calls(calls: pa.RecordBatch) -> pa.RecordBatch:
-    """Return of calls those that another capture may complete, with the columns that ``pending_rows`` needs."""
-    return calls.filter(pc.is_in(calls.column("outcome"), value_set=pa.array(_UNFINISHED))).select(_HALF)
-
-
-_UNFINISHED: Final = ["no_request", "no_response", "damaged"]
-_HALF: Final = [
-    "call_key", "connection_id", *(name for name, _ in _TUPLE), "call_id", "context_id", "capture_id", "request_packet",
-    "response_packet", "byte_offset", "request_at", "response_at", "outcome",
-]  # fmt: skip
-
-
-def _pending(
-    kind: str, connection: Connection, capture_id: str, number: int | None, offset: int | None, since: int | None
-) -> dict[str, Any]:
-    return dict.fromkeys(PENDING_SCHEMA.names) | {
-        "kind": kind,
-        "capture_id": capture_id,
-        "connection_id": connection_id(connection),
-        **_names(connection),
-        "packet_number": number,
-        "byte_offset": offset,
-        "since": since,
-    }
+                    early = Stray(
+                        0, side.cold_bytes, b"", "before_recognition", connection.first_time, 0, -1 - number,
+                        provisional=True,
+                    )  # fmt: skip
+                    rows.append(quarantined(connection, -1 - number, early, capture_id))
+    return rows
 
 
 def early_quarantine_rows(connections: Iterable[Connection], capture_id: str) -> pa.RecordBatch | None:
@@ -413,8 +339,9 @@ def early_quarantine_rows(connections: Iterable[Connection], capture_id: str) ->
         for side in connection.sides:
             state = side.cutter
             if isinstance(state, CutState) and len(state.strays) > _MANY_STRAYS:
-                rows += [_quarantined(connection, stray, capture_id) for stray in state.strays]
-                state.strays.clear()
+                done = [stray for stray in state.strays if not stray.provisional]
+                rows += [quarantined(connection, side.base, stray, capture_id) for stray in done]
+                state.strays = [stray for stray in state.strays if stray.provisional]
     return _batch(rows, QUARANTINE_SCHEMA, "seen_at") if rows else None
 
 
@@ -423,17 +350,23 @@ _MANY_STRAYS: Final = 1000
 
 def _malformed(known: Association) -> list[Stray]:
     return [
-        Stray(0, size, sample, reason, time, number, file_offset)
-        for reason, time, number, file_offset, size, sample in known.malformed
+        Stray(offset, size, sample, reason, time, number, file_offset, provisional=True)
+        for reason, offset, time, number, file_offset, size, sample in known.malformed
     ]
 
 
-def _quarantined(connection: Connection | None, stray: Stray, capture_id: str) -> dict[str, Any]:
-    identity = None if connection is None else connection_id(connection)
+def quarantined(
+    connection: Connection, base: int | None, stray: Stray, capture_id: str, *, mine: bool = True
+) -> dict[str, Any]:
+    """Return the row of a stray of the stream whose offset 0 has the sequence number ``base``.
+
+    With ``mine`` false the connection could not be recognised, and is not named.
+    """
+    sequence = ((base or 0) + stray.offset) & 0xFFFFFFFF
     return {
-        "quarantine_key": key(capture_id, identity, stray.number, stray.file_offset, stray.reason),
+        "quarantine_key": key(*four_tuple(connection), sequence, _us(stray.time), stray.reason),
         "capture_id": capture_id,
-        "connection_id": identity,
+        "connection_id": connection_id(connection) if mine else None,
         "packet_number": stray.number or None,
         "byte_offset": stray.file_offset if stray.number else None,
         "size_bytes": stray.size,
@@ -442,7 +375,14 @@ def _quarantined(connection: Connection | None, stray: Stray, capture_id: str) -
         "reason": stray.reason,
         "sample": stray.sample[:SAMPLE_BYTES] if stray.number else None,
         "seen_at": _us(stray.time),
+        "index": connection.index,
+        "open": stray.provisional or not mine,
     }
+
+
+def quarantine_batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Return rows of ``quarantined`` as a batch."""
+    return _batch(rows, QUARANTINE_SCHEMA, "seen_at")
 
 
 def pdu_batch(columns: dict[str, Ints]) -> pa.RecordBatch:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ import numpy.typing as npt
 from udfs.capture.container import PAD, Ints
 from udfs.capture.flows import (
     JUMP,
+    PASSED_BYTES,
+    SETTLED,
     START_BYTES,
     START_SEGMENTS,
     Connection,
@@ -23,15 +26,19 @@ from udfs.capture.flows import (
     Gap,
     Kind,
     Packet,
+    Passed,
     Piece,
     Run,
     signed,
 )
-from udfs.capture.packets import ACK, FIN, RST, SYN, Segments
+from udfs.capture.packets import ACK, BEGINS, CUT_BEFORE, FIN, PASSED_OVER, RST, SYN, Segments
 from udfs.rpc.interfaces import BINARY_PROTOCOL_PORT
 from udfs.rpc.pdu import plausible_headers
 
 Endpoint = tuple[int, bytes, int]
+_FIRST_DYNAMIC_PORT: Final = 1024
+_PASSED_BUDGET: Final = 4 << 20  # bytes of all connections kept of what was passed over
+_CAUSES: Final = {CUT_BEFORE: SETTLED, PASSED_OVER: "skipped"}
 
 
 @dataclass(slots=True)
@@ -106,7 +113,9 @@ class Tracker:
         """``window``: nanoseconds for which a missing segment is waited for."""
         self.connections: list[Connection] = []
         self.hot_ports: set[tuple[bytes, int]] = set()
+        self.owner = np.zeros(0, np.int64)  # of the last block: the index of each segment's connection
         self._window = window
+        self._passed_bytes = 0
         self._current: dict[tuple[Endpoint, Endpoint], Connection] = {}
         self._dirty: dict[int, tuple[Connection, int]] = {}  # directions with output or tail in this block
 
@@ -115,6 +124,7 @@ class Tracker:
         if not len(segments.record):
             return Streams(b"")
         active, owner, side = self._attribute(segments)
+        self.owner = owner
         rows = np.nonzero(active & (segments.length > 0))[0]
         self._feed(segments, rows, owner, side)
         return self._join(segments, rows)
@@ -125,7 +135,10 @@ class Tracker:
             for number, direction in enumerate(connection.sides):
                 if direction.held:
                     direction.release(None)
-                direction.miss_end(connection.sides[number ^ 1].last_acknowledgement)
+                acknowledged = connection.sides[number ^ 1].last_acknowledgement
+                direction.miss_end(acknowledged)
+                if acknowledged is not None:
+                    direction.acknowledge(acknowledged)
                 if direction.out or direction.cutter is not None:
                     self._dirty[connection.index * 2 + number] = (connection, number)
         return self._join(None, np.zeros(0, np.int64))
@@ -271,12 +284,16 @@ class Tracker:
         """Keep what the next block needs of these segments: times, sequence numbers, acknowledgements."""
         times = s.time[rows]
         connection.last_time = max(connection.last_time, int(times.max()))
-        first = int(times.min())
-        connection.first_time = min(connection.first_time, first)
+        connection.first_time = min(connection.first_time, int(times.min()))
         _remember(connection, s, rows, side)
         for number, direction in enumerate(connection.sides):
             if direction.last_acknowledgement is not None:
                 connection.sides[number ^ 1].acknowledge(direction.last_acknowledgement)
+                if direction.opening is None:
+                    own = rows[(side[rows] == number) & ((s.flags[rows] & (SYN | ACK | RST)) == ACK)]
+                    if len(own):
+                        first = own[np.argmin(s.time[own])]
+                        direction.opening = int(s.time[first]), int(s.sequence[first]), int(s.acknowledgement[first])
 
     def _decide(self, connection: Connection, s: Segments, rows: Ints, side: Ints) -> Ints | None:
         """Return the segments to follow, if any: RPC shows itself by port or by how a segment begins."""
@@ -300,10 +317,31 @@ class Tracker:
         cold = rows[: begins[0]] if len(begins) else rows
         for number, direction in enumerate(connection.sides):
             direction.cold_bytes += int(s.length[cold[side[cold] == number]].sum())
+        self._keep_passed(connection, s, cold, side)
         if not len(begins):
             return None
         connection.kind = Kind.RPC
         return rows[begins[0] :]
+
+    def _keep_passed(self, connection: Connection, s: Segments, rows: Ints, side: Ints) -> None:
+        """Keep the first segments of what is passed over: with another capture they may be the rest of a PDU.
+
+        RPC's own ports lie above 1023, but for the endpoint mapper's.
+        """
+        if min(connection.port(0), connection.port(1)) < _FIRST_DYNAMIC_PORT:
+            return
+        for row in rows[s.length[rows] > 0].tolist():
+            start, captured = int(s.start[row]), int(s.captured[row])
+            if connection.passed_bytes + captured > PASSED_BYTES or self._passed_bytes + captured > _PASSED_BUDGET:
+                return
+            connection.passed_bytes += captured
+            self._passed_bytes += captured
+            connection.passed.append(
+                Passed(
+                    int(side[row]), int(s.time[row]), int(s.number[row]), int(s.file_offset[row]), int(s.sequence[row]),
+                    int(s.acknowledgement[row]), int(s.length[row]), bytes(s.data[start : start + captured]),
+                )
+            )  # fmt: skip
 
     # -- their bytes in order ------------------------------------------------------------------------------------
 
@@ -331,6 +369,11 @@ class Tracker:
             connection = self.connections[name >> 1]
             direction = connection.sides[name & 1]
             self._dirty[name] = (connection, name & 1)
+            if not direction.started and int(s.flags[rows[begin]]) & BEGINS:
+                if direction.held:
+                    direction.release(None)
+                else:
+                    direction.start(int(sequence[begin]))
             whole = int(s.captured[rows[end]]) == int(length[end])
             if whole and not direction.held:
                 total = int(ends[end] - ends[begin] + length[begin])
@@ -356,6 +399,7 @@ class Tracker:
                         captured,
                         int(length[position]),
                         memory[start : start + captured],
+                        _CAUSES.get(int(s.flags[row]) & (CUT_BEFORE | PASSED_OVER), "truncated"),
                     ),
                     self._window,
                 )
@@ -375,11 +419,11 @@ class Tracker:
             begin, before = size, None
             for item in (*direction.tail, *direction.out):
                 if isinstance(item, Gap):
-                    if size > begin:
+                    if size == begin and before is not None and before.hole and item.hole:
+                        before = Gap(before.start, item.end, before.cause)
+                    elif size > begin or before is not None:
                         extents.append(Extent(begin, size, offset or 0, before))
                         before = item
-                    elif before is not None:
-                        before = Gap(before.start, item.end, before.cause)
                     else:
                         before = item
                     begin, offset = size, item.end

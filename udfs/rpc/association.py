@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from udfs.rpc.bind import Answer, Element, MalformedBindError, parse_bind, parse_bind_ack
 from udfs.rpc.interfaces import BY_UUID, Seen
@@ -18,6 +19,25 @@ AUTH_LEVEL_CONNECT = 2
 MAX_WAITING = 64
 MAX_EARLY = 16
 MAX_BINDS = 1 << 12  # of one connection; a client that asks for more is no RPC client
+
+
+class Kept(NamedTuple):
+    """A PDU that another capture may need again: of a bind, or of a call that is not finished.
+
+    ``data`` are its bytes, or its header alone where a hole took a part of it; ``done`` is the time of its last byte,
+    ``acknowledgement`` the number on its first packet.
+    """
+
+    side: int
+    offset: int
+    size: int
+    data: bytes
+    time: int
+    done: int
+    number: int
+    file_offset: int
+    acknowledgement: int
+    context_id: int  # -1 of a bind
 
 
 @dataclass(slots=True)
@@ -63,7 +83,11 @@ class Association:
     calls: int = 0
     ours: bool = False  # a bind asked for one of our interfaces
     early: list[tuple[int, bytes, str, int, int]] = field(default_factory=list)  # answers captured before their binds
-    malformed: list[tuple[str, int, int, int, int, bytes]] = field(default_factory=list)
+    malformed: list[tuple[str, int, int, int, int, int, bytes]] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)  # binds, and what belongs to calls that are not finished
+    unknown: list[Kept] = field(default_factory=list)  # whole calls, of contexts without a bind
+    kept_bytes: int = 0
+    kept_all: bool = True  # none of the unknown ones was too much
 
     @property
     def foreign(self) -> bool:
@@ -131,10 +155,10 @@ class Association:
         self.waiting.remove(asked)
         return asked
 
-    def note_malformed(self, time: int, number: int, file_offset: int, size: int, sample: bytes) -> None:
+    def note_malformed(self, offset: int, time: int, number: int, file_offset: int, size: int, sample: bytes) -> None:
         """Keep a bind that cannot be read, for quarantine."""
         if len(self.malformed) < MAX_BINDS:
-            self.malformed.append(("malformed_bind", time, number, file_offset, size, sample))
+            self.malformed.append(("malformed_bind", offset, time, number, file_offset, size, sample))
 
     def context(self, context_id: int, offset: int) -> Context | None:
         """Return what a context id means at an offset of the client's stream; None when its bind was not seen."""

@@ -12,6 +12,8 @@ Sources: [C706] 12.6.4.9 and 12.6.3.6, [MS-RPCE] 2.2.2.11 (sec_trailer).
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -21,7 +23,7 @@ import numpy.typing as npt
 from udfs.capture.container import Ints
 from udfs.capture.flows import Connection, Kind
 from udfs.capture.tracker import Streams
-from udfs.rpc.association import ANSWERS, AUTH_LEVEL_CONNECT, REQUESTS, Association, Context
+from udfs.rpc.association import ANSWERS, AUTH_LEVEL_CONNECT, REQUESTS, Association, Context, Kept
 from udfs.rpc.bind import MalformedBindError
 from udfs.rpc.cutter import Cuts, CutState, Stray
 from udfs.rpc.pdu import (
@@ -46,6 +48,8 @@ _CLIENT_TYPES: Final = np.isin(np.arange(256), sorted(FROM_CLIENT))
 AUTH_LEVEL_PRIVACY: Final = 6
 MAX_WAITING: Final = 200_000  # PDUs of unfinished calls kept in memory; beyond it the calls leave as they are
 MAX_WAITING_BYTES: Final = 64 << 20
+MAX_KEPT: Final = 1 << 13  # PDUs of one connection kept for other captures, and their bytes
+MAX_KEPT_BYTES: Final = 1 << 20
 NEVER: Final = np.iinfo(np.int64).max
 
 
@@ -109,7 +113,10 @@ class Halves:
 
 @dataclass(slots=True)
 class Calls:
-    """Settled calls: index of the request and of the response in ``halves`` (-1: not seen), and what was told of it."""
+    """Settled calls: index of the request and of the response in ``halves`` (-1: not seen), and what was told of it.
+
+    ``group`` says for each half the call it belongs to; those of ``lone`` (cancels and the like) belong to none.
+    """
 
     pdus: Pdus
     halves: Halves
@@ -117,6 +124,8 @@ class Calls:
     response: Ints
     cancelled: Ints  # ns, or NEVER
     orphaned: Ints
+    group: Ints
+    lone: Ints
     joined: bytes
     kept: list[bytes]
 
@@ -162,6 +171,11 @@ class Assembler:
         self._wait(calls, waiting)
         return calls
 
+    def keep_waiting(self, connections: list[Connection]) -> None:
+        """Keep, for other captures, the PDUs of calls that are not settled where this one ends."""
+        if self._waiting is not None:
+            keep(self._waiting, range(len(self._bodies)), self._bodies.__getitem__, connections)
+
     def _wait(self, calls: Calls, waiting: Ints) -> None:
         """Keep the PDUs of unsettled calls with their bytes."""
         if not len(waiting):
@@ -174,6 +188,47 @@ class Assembler:
         ]
         left.body, left.start = np.arange(len(bodies)), np.zeros(len(bodies), np.int64)
         self._waiting, self._bodies = left, bodies
+
+
+def keep(
+    pdus: Pdus, which: Iterable[int], data: Callable[[int], bytes | memoryview], connections: list[Connection],
+    *, unknown: bool = False,
+) -> None:  # fmt: skip
+    """Keep PDUs in their connections for other captures; of one that a hole damaged only the header, made anew.
+
+    ``unknown``: whole calls, of a context without a bind.
+    """
+    for index in which:
+        connection = connections[int(pdus.connection[index])]
+        known = association(connection)
+        kept = known.unknown if unknown else known.kept
+        if len(kept) >= MAX_KEPT or known.kept_bytes > MAX_KEPT_BYTES:
+            known.kept_all &= not unknown
+            continue
+        side = connection.likely_client() ^ int(pdus.kind[index] == REPLY)
+        acknowledgement = (connection.sides[side ^ 1].base or 0) + int(pdus.answered[index])
+        body = bytes(data(index)) if pdus.whole[index] else _header(pdus, index)
+        known.kept_bytes += len(body)
+        kept.append(
+            Kept(
+                side, int(pdus.offset[index]), int(pdus.size[index]), body, int(pdus.time[index]),
+                int(pdus.done[index]), int(pdus.number[index]), int(pdus.file_offset[index]),
+                acknowledgement & 0xFFFFFFFF, int(pdus.context[index]),
+            )
+        )  # fmt: skip
+
+
+def _header(pdus: Pdus, index: int) -> bytes:
+    """The header of a PDU, from what was read of it, shorter than the PDU ([C706] 12.6.4)."""
+    big, ptype = bool(pdus.big[index]), int(pdus.ptype[index])
+    size = int(pdus.size[index])
+    opnum, status = max(int(pdus.opnum[index]), 0), max(int(pdus.status[index]), 0)
+    header = struct.pack(
+        (">" if big else "<") + "BBBB4sHHIIHHI", 5, 0, ptype, int(pdus.flags[index]),
+        b"\0\0\0\0" if big else b"\x10\0\0\0", size, 0, int(pdus.call_id[index]), int(pdus.hint[index]),
+        max(int(pdus.context[index]), 0), opnum, status,
+    )  # fmt: skip
+    return header[: min(28 if ptype == FAULT else 24, size - 1)]
 
 
 @dataclass(slots=True)
@@ -320,6 +375,15 @@ def _control(header: _Headers, streams: Streams, connections: list[Connection]) 
             known = association(connection)
             at, size = int(header.start[index]), int(header.size[index])
             body = streams.joined[at : at + size]
+            if len(known.kept) < MAX_KEPT:
+                side = streams.streams[int(header.stream[index])].side
+                known.kept.append(
+                    Kept(
+                        side, int(header.offset[index]), size, body, int(header.time[index]), int(header.done[index]),
+                        int(header.number[index]), int(header.file_offset[index]), int(header.acknowledgement[index]),
+                        -1,
+                    )
+                )  # fmt: skip
             order = ">" if big[index] else "<"
             call_id = int.from_bytes(body[12:16], "big" if order == ">" else "little")
             token = int.from_bytes(body[10:12], "big" if order == ">" else "little")
@@ -338,7 +402,7 @@ def _control(header: _Headers, streams: Streams, connections: list[Connection]) 
                     known.answer(int(ptype[index]), body, order, trailer, call_id)
             except MalformedBindError:
                 time, number, where = header.time[index], header.number[index], header.file_offset[index]
-                known.note_malformed(int(time), int(number), int(where), size, body[:256])
+                known.note_malformed(int(header.offset[index]), int(time), int(number), int(where), size, body[:256])
 
 
 def _data(header: _Headers, streams: Streams) -> Pdus | None:
@@ -435,13 +499,13 @@ def _pair(
     new_key = np.ones(count, bool)
     new_key[1:] = (connection[1:] != connection[:-1]) | (call_id[1:] != call_id[:-1])
     # A response joins the request before it, if no other response did; cancels join either way.
-    main = np.nonzero((kind == ASK) | (kind == REPLY))[0]
+    data = np.nonzero((kind == ASK) | (kind == REPLY))[0]
     opens = np.zeros(count, bool)
-    after_request = np.zeros(len(main), bool)
-    if len(main):
+    after_request = np.zeros(len(data), bool)
+    if len(data):
         key_number = np.cumsum(new_key)
-        after_request[1:] = (kind[main[:-1]] == ASK) & (key_number[main[1:]] == key_number[main[:-1]])
-        opens[main] = (kind[main] == ASK) | ~after_request
+        after_request[1:] = (kind[data[:-1]] == ASK) & (key_number[data[1:]] == key_number[data[:-1]])
+        opens[data] = (kind[data] == ASK) | ~after_request
     group_start = np.nonzero(opens | new_key)[0]
     group = np.cumsum(opens | new_key) - 1
     groups = len(group_start)
@@ -462,8 +526,14 @@ def _pair(
     waiting = spans(halves.first[order[members]], halves.last[order[members]])
     if len(waiting) > MAX_WAITING or int(pdus.size[waiting].sum()) > MAX_WAITING_BYTES:
         settled, waiting = np.ones(groups, bool), waiting[:0]
-    out = np.nonzero(settled & ((request >= 0) | (response >= 0)))[0]
-    calls = Calls(pdus, halves, request[out], response[out], cancelled[out], orphaned[out], joined, kept)
+    main = (request >= 0) | (response >= 0)
+    out = np.nonzero(settled & main)[0]
+    call = np.full(groups, -1)
+    call[out] = np.arange(len(out))
+    of_half = np.full(count, -1)
+    of_half[order] = call[group]
+    lone = order[~main[group]]
+    calls = Calls(pdus, halves, request[out], response[out], cancelled[out], orphaned[out], of_half, lone, joined, kept)
     return calls, waiting
 
 

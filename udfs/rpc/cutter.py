@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from udfs.capture.container import Ints
-from udfs.capture.flows import HISTORY_BYTES, Direction, Gap, Kind
+from udfs.capture.flows import HISTORY_BYTES, SETTLED, Direction, Gap, Kind, Piece
 from udfs.capture.tracker import Extent, Stream, Streams
 from udfs.rpc.pdu import FROM_CLIENT, HEADER, frag_length, hunt, walk
 
@@ -35,6 +35,7 @@ class Stray:
     time: int
     number: int
     file_offset: int
+    provisional: bool = False  # its bytes stand in the remainder: other captures may show what they are
 
 
 class Broken(NamedTuple):
@@ -62,8 +63,8 @@ class CutState:
     stray: Stray | None = None  # still growing
     strays: list[Stray] = field(default_factory=list)
     recognised: bool = False  # at least one PDU was cut
-    head: Stray | None = None  # what the capture's beginning cut, before the first PDU
-    edge: Stray | None = None  # the beginning of a PDU that the capture's end cut
+    head: list[Piece] = field(default_factory=list)  # what the capture's beginning cut, before the first PDU
+    head_bytes: int = 0
     runs: list[Stray] = field(default_factory=list)  # all its bytes, for connections that stay unrecognised
 
 
@@ -168,14 +169,16 @@ class _Cut:
             state = CutState(in_step=self._direction.syn is not None)
             self._direction.cutter = state
         self._state: CutState = state
-        self._holes = self._direction.holes - sum(extent.before is not None for extent in stream.extents)
-        self._holes -= stream.after is not None
+        gaps = (*(extent.before for extent in stream.extents), stream.after)
+        self._holes = self._direction.holes - sum(gap is not None and gap.hole for gap in gaps)
 
     def run(self) -> None:
         extents = self._stream.extents
         for position, extent in enumerate(extents):
             if extent.before is not None:
                 self._hole(extent.before)
+            if extent.start == extent.end:  # between a hole and bytes that were cut before
+                continue
             follows = extents[position + 1].before if position + 1 < len(extents) else self._stream.after
             self._note_run(extent)
             self._extent(extent.start, extent.end, extent.offset - extent.start, follows)
@@ -203,6 +206,11 @@ class _Cut:
 
     def _hole(self, gap: Gap) -> None:
         state = self._state
+        if not gap.hole:
+            self._end_stray()
+            self._end_broken()
+            state.in_step, state.reason = gap.cause == SETTLED, "not_a_pdu"
+            return
         self._holes += 1
         self._end_stray()
         if state.skip_to is not None and gap.end <= state.skip_to:
@@ -261,8 +269,6 @@ class _Cut:
         if not final:
             self._keep(at, end, shift)
             return
-        if self._final and gap is self._stream.after:
-            state.edge = self._stray(at, end, at + shift, "capture_ends", EDGE_BYTES)
         if end - at < HEADER:
             state.in_step, state.reason = False, "damaged_header"
             self._add_stray(at, end, shift)
@@ -310,32 +316,34 @@ class _Cut:
     def _add_stray(self, at: int, end: int, shift: int) -> None:
         state = self._state
         stray = state.stray
-        limit = EDGE_BYTES if state.reason == CAPTURE_BEGINS else SAMPLE_BYTES
+        if self._direction.syn is None and not state.recognised and state.head_bytes < EDGE_BYTES:
+            stop = min(end, at + EDGE_BYTES - state.head_bytes)
+            state.head += self._streams.pieces(at, stop, at + shift)
+            state.head_bytes += stop - at
         if stray is not None and stray.offset + stray.size == at + shift:
-            room = limit - len(stray.sample)
+            room = SAMPLE_BYTES - len(stray.sample)
             if room > 0:
                 stray.sample += self._streams.joined[at : min(end, at + room)]
             stray.size += end - at
             return
         self._end_stray()
-        state.stray = self._stray(at, end, at + shift, state.reason, limit)
+        state.stray = self._stray(at, end, at + shift, state.reason)
 
-    def _stray(self, at: int, end: int, offset: int, reason: str, limit: int = SAMPLE_BYTES) -> Stray:
+    def _stray(self, at: int, end: int, offset: int, reason: str) -> Stray:
         first = int(np.searchsorted(self._streams.piece_start, at, "right")) - 1
         return Stray(
             offset,
             end - at,
-            self._streams.joined[at : min(end, at + limit)],
+            self._streams.joined[at : min(end, at + SAMPLE_BYTES)],
             reason,
             int(self._streams.time[first]),
             int(self._streams.number[first]),
             int(self._streams.file_offset[first]) + at - int(self._streams.piece_start[first]),
+            self._final or (self._direction.syn is None and not self._state.recognised),
         )
 
     def _end_stray(self) -> None:
         if self._state.stray is not None:
-            if self._state.head is None and self._state.stray.reason == CAPTURE_BEGINS:
-                self._state.head = self._state.stray
             if len(self._state.strays) < MAX_STRAYS:
                 self._state.strays.append(self._state.stray)
             else:

@@ -6,7 +6,9 @@ import hashlib
 import ipaddress
 import struct
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -19,7 +21,7 @@ from udfs.capture.flows import Connection
 from udfs.capture.spool import Spool
 from udfs.keys import hash_key, key_bytes
 from udfs.rpc.association import Context
-from udfs.rpc.calls import AUTH_LEVEL_PRIVACY, NEVER, Calls, Flags, association, bind_level, spans
+from udfs.rpc.calls import AUTH_LEVEL_PRIVACY, NEVER, Calls, Flags, association, bind_level, keep, spans
 from udfs.rpc.interfaces import BY_UUID, EPM, EPT_MAP, NDR, NDR64, PORT_ASKING, QM2QM, REMOTE_READ, Seen
 from udfs.rpc.pdu import FAULT, OBJECT_UUID, REQUEST
 from udfs.rpc.verification import trailer_start, without_trailers
@@ -70,6 +72,7 @@ CALLS_SCHEMA: Final = pa.schema(
     ]
 )
 OUTCOMES: Final = ("no_request", "damaged", "no_response", "fault", "encrypted", "unbound", "ok")
+_UNFINISHED: Final = pa.array(["no_request", "damaged", "no_response"])  # outcomes that other captures may change
 _EPT_MAP: Final = (EPM.name, EPT_MAP)
 _DAY_US: Final = 86_400_000_000
 _CONTEXT: Final = "context"  # column of rows that wait: connection and context id
@@ -119,6 +122,23 @@ def times(values: Ints, valid: Flags) -> pa.Array:
     return pa.array(np.where(good, values // 1000, 0), pa.int64(), mask=~good).cast(TIMESTAMP)
 
 
+@dataclass(slots=True)
+class Made:
+    """The calls that became rows, by connection and context id (-1: its bind was captured).
+
+    ``settled``: how many nothing else can change; ``unfinished``: the keys of those that other captures may change.
+    """
+
+    settled: Counter[tuple[int, int]] = field(default_factory=Counter)
+    unfinished: dict[tuple[int, int], list[str]] = field(default_factory=dict)
+
+    def add(self, other: Made) -> None:
+        """Add those of another reading of the same capture."""
+        self.settled += other.settled
+        for name, keys in other.unfinished.items():
+            self.unfinished.setdefault(name, []).extend(keys)
+
+
 class RowBuilder:
     """Builds the rows of one reading of a capture; ``only`` restricts it to some connections.
 
@@ -129,6 +149,8 @@ class RowBuilder:
     def __init__(self, only: set[int] | None = None) -> None:
         self.capture_id = ""
         self.learnt: dict[tuple[bytes, int], set[str]] = {}
+        self.made = Made()
+        self.finishing = False  # at the end of a capture: what is not finished is kept already
         self._only = only
         self._waiting = Spool(CALLS_SCHEMA.append(pa.field(_CONTEXT, pa.int64())))
 
@@ -136,11 +158,13 @@ class RowBuilder:
         """Return the rows of calls whose interface is known to be ours, or None if there are none."""
         pdus, halves = calls.pdus, calls.halves
         if not len(calls.request):
+            self._keep_pdus(calls, calls.lone, connections)
             return None
         lead = np.where(calls.request >= 0, calls.request, calls.response)
         head = halves.first[lead]
         owner, context = pdus.connection[head], pdus.context[head]
         contexts = _contexts(owner, context, pdus.place[head], connections)
+        self._keep(calls, contexts, connections)
         if self._only is not None:
             kept = np.isin(owner, sorted(self._only))
             contexts.ours &= kept
@@ -149,6 +173,7 @@ class RowBuilder:
         if len(unknown):
             _note_evidence(calls, unknown, owner, context, connections)
             rows = self._rows(calls, unknown, owner[unknown], contexts, connections)
+            self._note_made(rows, owner[unknown], context[unknown])
             column = pa.array(owner[unknown] << 17 | context[unknown])
             self._waiting.add(pa.RecordBatch.from_arrays([*rows.columns, column], schema=self._waiting.schema))
         ours = np.nonzero(contexts.ours)[0]
@@ -156,8 +181,40 @@ class RowBuilder:
             return None
         batch = self._rows(calls, ours, owner[ours], contexts, connections)
         _count_calls(owner[ours], connections)
+        self._note_made(batch, owner[ours], np.full(len(ours), -1))
         self._learn_ports(batch, owner[ours], connections)
         return batch
+
+    def _note_made(self, rows: pa.RecordBatch, owner: Ints, context: Ints) -> None:
+        unfinished = pc.is_in(rows.column("outcome"), _UNFINISHED).to_numpy(zero_copy_only=False)
+        if self.finishing:  # what is settled only because the capture ends
+            unfinished = np.ones(len(owner), bool)
+        keys = rows.column("call_key").take(pa.array(np.nonzero(unfinished)[0])).to_pylist()
+        for index, context_id, name in zip(owner[unfinished].tolist(), context[unfinished].tolist(), keys, strict=True):
+            self.made.unfinished.setdefault((index, context_id), []).append(name)
+        final = ~unfinished
+        pairs, counts = np.unique(np.stack([owner[final], context[final]]), axis=1, return_counts=True)
+        for index, context_id, count in zip(*pairs.tolist(), counts.tolist(), strict=True):
+            self.made.settled[index, context_id] += count
+
+    def _keep(self, calls: Calls, contexts: _Contexts, connections: list[Connection]) -> None:
+        """Keep the PDUs of calls that another capture may finish or explain, and those of no call in this one."""
+        whole, request, response = calls.halves.whole, calls.request, calls.response
+        unfinished = (request < 0) | (response < 0) | ~whole[request] | ~whole[response]
+        call = calls.group
+        for chosen, unknown in (
+            (unfinished & (contexts.ours | contexts.unknown), False),
+            (~unfinished & contexts.unknown, True),
+        ):
+            halves = (call >= 0) & chosen[call]
+            if not unknown:
+                halves[calls.lone] = True
+            self._keep_pdus(calls, np.nonzero(halves)[0], connections, unknown=unknown)
+
+    def _keep_pdus(self, calls: Calls, halves: Ints, connections: list[Connection], *, unknown: bool = False) -> None:
+        if len(halves) and not self.finishing:
+            index = spans(calls.halves.first[halves], calls.halves.last[halves])
+            keep(calls.pdus, index.tolist(), calls.fragment, connections, unknown=unknown)
 
     def provisional(self, meanings: Meanings, connections: list[Connection]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that waited for a meaning and got one."""
@@ -225,7 +282,7 @@ class RowBuilder:
         dates = np.where(asked, np.where(request_at == NO_TIME, response_at, request_at), response_at)
         closed = np.full(len(rows), -1)
         for row in np.nonzero(outcome == OUTCOMES.index("encrypted"))[0].tolist():
-            closed[row] = _has_handshake(connections[int(owner[row])])
+            closed[row] = has_handshake(connections[int(owner[row])])
         columns = {
             "call_key": pa.array(keys, pa.string()),
             **names,
@@ -418,7 +475,8 @@ def _choose(values: Iterable[str], index: npt.NDArray[Any]) -> pa.Array:
     return pa.array(list(values), pa.string()).take(pa.array(np.maximum(index, 0), mask=index < 0))
 
 
-def _has_handshake(connection: Connection) -> bool:
+def has_handshake(connection: Connection) -> bool:
+    """Whether a bind of the connection that was seen asked for security."""
     return any(asked.auth_type is not None for asked in association(connection).asked)
 
 

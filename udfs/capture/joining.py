@@ -1,0 +1,460 @@
+"""What captures could not finish alone, put together: their remainders, read one after the other as one capture.
+
+Joining is a function of the set of remainders: they are sorted by time first. It gives the rows of all connections that
+occur in them, and for each connection as a capture alone saw it the connection that it is part of (``Labels``): rows
+that were finished in that capture stay, and only take that name and, where their bind was not seen there, its meaning.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from udfs.capture.container import NO_TIME, Ints
+from udfs.capture.flows import Connection, Kind, signed
+from udfs.capture.packets import SEGMENT as A_SEGMENT
+from udfs.capture.packets import Segments
+from udfs.capture.reader import Reading, infer_meanings, is_ours
+from udfs.capture.remainder import PENDING_SCHEMA
+from udfs.capture.tables import bind_rows, connection_rows, quarantine_batch, quarantine_rows, quarantined
+from udfs.capture.tracker import Tracker
+from udfs.rpc.calls import Assembler, association, bind_level
+from udfs.rpc.cutter import SAMPLE_BYTES, Cutter, Stray
+from udfs.rpc.interfaces import BY_UUID, Seen
+from udfs.rpc.rows import CALLS_SCHEMA, Meanings, RowBuilder, connection_id, four_tuple, has_handshake
+
+Row = dict[str, Any]
+
+LABELS_SCHEMA: Final = pa.schema(
+    [
+        ("capture_id", pa.string()),
+        ("was_connection_id", pa.string()),
+        ("connection_id", pa.string()),
+        ("client_address", pa.string()),
+        ("client_port", pa.int32()),
+        ("server_address", pa.string()),
+        ("server_port", pa.int32()),
+        ("ours", pa.bool_()),
+        ("handshake", pa.bool_()),
+    ]
+)
+MEANINGS_SCHEMA: Final = pa.schema(
+    [
+        ("capture_id", pa.string()),
+        ("was_connection_id", pa.string()),
+        ("context_id", pa.int32()),
+        ("known", pa.bool_()),
+        ("bind_seen", pa.bool_()),
+        ("interface_uuid", pa.string()),
+        ("interface_name", pa.string()),
+        ("transfer_syntax", pa.string()),
+        ("auth_type", pa.int32()),
+        ("auth_level", pa.int32()),
+    ]
+)
+
+
+CHANGES_SCHEMA: Final = pa.schema(
+    [PENDING_SCHEMA.field(name) for name in (
+        "pending_key", "event_date", "connection_id", "call_keys", "quarantine_keys",
+    )]
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Joined:
+    """What joining found.
+
+    ``tables``: ``connections``, ``rpc_binds``, ``quarantine`` and ``rpc_calls`` of the joined connections, without the
+    calls that were finished in a capture alone. ``labels``: for each remainder the connection it is part of.
+    ``meanings``: for contexts whose bind a capture did not have, what they mean now; their calls go where ``known`` is
+    false. ``pending``: the columns of the remainders that changed.
+    """
+
+    tables: dict[str, pa.RecordBatch]
+    labels: pa.RecordBatch
+    meanings: pa.RecordBatch
+    pending: pa.RecordBatch
+
+
+_UNKNOWN: Final = Connection(-1, ((4, b"", 0), (4, b"", 0)), NO_TIME)
+
+
+@dataclass(slots=True)
+class _Sighting:
+    """A remainder and the connection of the joined reading that it belongs to: known once its segments were read."""
+
+    row: Row
+    connection: Connection = field(default_factory=lambda: _UNKNOWN)
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """Packet numbers of the joined reading: indexes of (capture, packet number), from 1."""
+
+    captures: list[str] = field(default_factory=lambda: [""])
+    numbers: list[int] = field(default_factory=lambda: [0])
+
+    def add(self, capture_id: str, number: int) -> int:
+        self.captures.append(capture_id)
+        self.numbers.append(number)
+        return len(self.captures) - 1
+
+
+def join(pending: Sequence[Row], *, window_s: float) -> Joined:
+    """Join remainders (rows of ``bronze.pending``); ``window_s`` is the reorder window in seconds."""
+    sightings = [_Sighting(row) for row in sorted(pending, key=_order)]
+    names = _Numbers()
+    tracker, cutter, assembler, builder = Tracker(round(window_s * 1e9)), Cutter(), Assembler(), RowBuilder()
+    tracker.hot_ports = _known_ports(pending)
+    builder.finishing = True  # nothing is to be kept anew
+    calls: list[pa.RecordBatch] = []
+
+    def settle(streams: Any, *, final: bool) -> None:  # noqa: ANN401 - Streams
+        cuts = cutter.cut(streams, final=final)
+        found = assembler.take(streams, cuts, tracker.connections, final=final)
+        batch = builder.build(found, tracker.connections) if found is not None else None
+        if batch is not None:
+            calls.append(batch)
+
+    for block in _blocks(sightings):
+        segments, owners = _segments(block, names)
+        if not len(segments.record):
+            continue
+        streams = tracker.track(segments)
+        _attribute(block, tracker, owners)
+        settle(streams, final=False)
+    settle(tracker.finish(), final=True)
+    parts: dict[int, list[_Sighting]] = defaultdict(list)
+    for sighting in sightings:
+        if sighting.connection is not _UNKNOWN:
+            parts[sighting.connection.index].append(sighting)
+    reading = Reading(connections=tracker.connections, learnt=builder.learnt)
+    meanings = _infer(reading, parts)
+    calls += builder.provisional(meanings, tracker.connections)
+    ours = {c.index for c in tracker.connections if is_ours(c)} | {index for index, _ in meanings}
+    _add_numbers(parts)
+    strays = _quarantine(tracker.connections, parts, ours, names)
+    counts = _count(calls, parts, meanings, ours, tracker.connections)
+    tables = {
+        "connections": connection_rows(tracker.connections, ours, counts),
+        "rpc_binds": _named(bind_rows(tracker.connections, ours, ""), names, {"capture_id": "packet_number"}),
+        "quarantine": quarantine_batch(strays),
+        "rpc_calls": _calls(calls, names),
+    }
+    return Joined(
+        tables, _labels(parts, ours), _meanings(parts, meanings), _pending(parts, tables["rpc_calls"], strays)
+    )
+
+
+def _order(row: Row) -> tuple[int, int, str]:
+    return row["first_time_ns"], row["last_time_ns"], row["capture_id"]
+
+
+def _blocks(sightings: Iterable[_Sighting]) -> list[list[_Sighting]]:
+    """The n-th remainders of all four-tuples together: a block holds each connection once."""
+    blocks: list[list[_Sighting]] = []
+    seen: Counter[tuple[Any, ...]] = Counter()
+    for sighting in sightings:
+        name = _ends(sighting.row)
+        if seen[name] == len(blocks):
+            blocks.append([])
+        blocks[seen[name]].append(sighting)
+        seen[name] += 1
+    return blocks
+
+
+def _ends(row: Row) -> tuple[Any, ...]:
+    """The endpoints in the reader's order: the lower one is side 0."""
+    ends = []
+    for who in ("client", "server"):
+        address = ipaddress.ip_address(row[f"{who}_address"])
+        ends.append((address.version, address.packed, row[f"{who}_port"]))
+    return tuple(sorted(ends))
+
+
+def _known_ports(pending: Iterable[Row]) -> set[tuple[bytes, int]]:
+    return {(octets, port) for row in pending if row["kind"] == "rpc" for _, octets, port in _ends(row)}
+
+
+def _segments(block: list[_Sighting], names: _Numbers) -> tuple[Segments, Ints]:
+    """Return the segments of a block's remainders, and for each the remainder it is of."""
+    data = bytearray()
+    columns: dict[str, list[int]] = defaultdict(list)
+    ends: list[tuple[Any, Any]] = []
+    for index, sighting in enumerate(block):
+        low, high = _ends(sighting.row)
+        for segment in sighting.row["segments"]:
+            ends.append((low, high) if segment["side"] == 0 else (high, low))
+            columns["owner"].append(index)
+            number = segment["number"]
+            columns["number"].append(names.add(sighting.row["capture_id"], number) if number else 0)
+            columns["start"].append(len(data))
+            columns["captured"].append(len(segment["data"] or b""))
+            columns["length"].append(segment["size"])
+            for name in ("time_ns", "sequence", "acknowledgement", "flags", "file_offset"):
+                columns[name].append(segment[name])
+            data += segment["data"] or b""
+    count = len(ends)
+    source, target = np.zeros((count, 16), np.uint8), np.zeros((count, 16), np.uint8)
+    for row, ((_, one, _), (_, two, _)) in enumerate(ends):
+        source[row, : len(one)], target[row, : len(two)] = list(one), list(two)
+    array = {name: np.array(values, np.int64) for name, values in columns.items()}
+    if not count:
+        array = defaultdict(lambda: np.zeros(0, np.int64))
+    data += bytes(64)
+    segments = Segments(
+        data=data, record=np.arange(count), number=array["number"], time=array["time_ns"],
+        version=np.array([one[0] for one, _ in ends], np.int64), source=source, target=target,
+        source_port=np.array([one[2] for one, _ in ends], np.int64),
+        target_port=np.array([two[2] for _, two in ends], np.int64), sequence=array["sequence"],
+        acknowledgement=array["acknowledgement"], flags=array["flags"], start=array["start"],
+        file_offset=array["file_offset"], captured=array["captured"], length=array["length"],
+        weight=np.ones(count, np.int64), classes=np.full(count, A_SEGMENT, np.int8),
+    )  # fmt: skip
+    return segments, array["owner"]
+
+
+def _attribute(block: list[_Sighting], tracker: Tracker, owners: Ints) -> None:
+    """Note which connection each remainder turned out to be part of, with what its segments do not show."""
+    for index, sighting in enumerate(block):
+        rows = np.nonzero(owners == index)[0]
+        if not len(rows):
+            continue
+        connection = sighting.connection = tracker.connections[int(tracker.owner[rows[-1]])]
+        row = sighting.row
+        connection.first_time = min(connection.first_time, row["first_time_ns"])
+        connection.last_time = max(connection.last_time, row["last_time_ns"])
+        if connection.client is None and row["client_known"]:
+            low, _ = _ends(row)
+            client = (ipaddress.ip_address(row["client_address"]).packed, row["client_port"])
+            connection.client = 0 if client == low[1:] else 1
+
+
+def _infer(reading: Reading, parts: dict[int, list[_Sighting]]) -> Meanings:
+    """Give contexts without a bind in any capture a meaning, from what all captures show of them."""
+    for index, sightings in parts.items():
+        connection = reading.connections[index]
+        known = association(connection)
+        _, address, port = connection.endpoints[connection.likely_client() ^ 1]
+        for sighting in sightings:
+            for name in sighting.row["learnt"] or ():
+                reading.learnt.setdefault((address, port), set()).add(name)
+            for one in sighting.row["evidence"] or ():
+                if not known.contexts.get(one["context_id"]):
+                    seen = Seen(one["opnum"], one["request"], one["response"], one["syntax"])
+                    known.evidence.setdefault(one["context_id"], set()).add(seen)
+    return infer_meanings(reading)
+
+
+def _add_numbers(parts: dict[int, list[_Sighting]]) -> None:
+    """Add what the segments of remainders do not show to what was counted from them.
+
+    Bytes that two captures saw at the same time count once: of captures that overlap in time the largest number counts.
+    """
+    for sightings in parts.values():
+        connection = sightings[0].connection
+        connection.packets = sum(sighting.row["packets"] for sighting in sightings)
+        together: list[list[Row]] = []
+        end = None
+        for sighting in sightings:
+            row = sighting.row
+            if end is None or row["first_time_ns"] >= end:
+                together.append([])
+            together[-1].append(row)
+            end = max(row["last_time_ns"], end if end is not None else row["last_time_ns"])
+        for number, side in enumerate(connection.sides):
+            if len(together) < len(sightings):
+                side.retransmitted_bytes = 0
+            for rows in together:
+                of = [row["sides"][number] for row in rows]
+                side.distinct_bytes += sum(one["distinct_bytes"] for one in of)
+                side.missing_bytes += sum(one["missing_bytes"] for one in of)
+                side.lost_by_capture_bytes += sum(one["lost_by_capture_bytes"] for one in of)
+                side.retransmitted_bytes += max(one["retransmitted_bytes"] for one in of)
+                side.conflicting_bytes += max(one["conflicting_bytes"] for one in of)
+                side.cold_bytes += max(one["passed_over_bytes"] for one in of)
+
+
+def _count(
+    calls: list[pa.RecordBatch], parts: dict[int, list[_Sighting]], meanings: Meanings, ours: set[int],
+    connections: list[Connection],
+) -> dict[int, int]:  # fmt: skip
+    """Count the rows of ``rpc_calls`` of each connection: those of joining, and those that were finished before."""
+    by_name: Counter[str] = Counter()
+    for batch in calls:
+        by_name.update(batch.column("connection_id").to_pylist())
+    counts = {}
+    for index in ours:
+        total = by_name[connection_id(connections[index])]
+        for sighting in parts.get(index, ()):
+            for one in sighting.row["settled"]:
+                if _known(connections[index], one["context_id"], meanings):
+                    total += one["calls"]
+        counts[index] = total
+    return counts
+
+
+def _known(connection: Connection, context_id: int, meanings: Meanings) -> bool:
+    """Whether calls of a context are rows: bound to one of our interfaces, or with an inferred meaning."""
+    if context_id < 0:
+        return True
+    bound = association(connection).contexts.get(context_id)
+    if bound:
+        return bound[0].interface in BY_UUID
+    return (connection.index, context_id) in meanings
+
+
+def _named(batch: pa.RecordBatch, names: _Numbers, columns: dict[str, str]) -> pa.RecordBatch:
+    """Put captures and packet numbers in the place of the joined reading's numbers: {capture column: packet column}."""
+    for capture, packet in columns.items():
+        found = batch.column(packet).to_pylist()
+        for name, values in (
+            (capture, [None if at is None else names.captures[at] for at in found]),
+            (packet, [None if at is None else names.numbers[at] for at in found]),
+        ):
+            place = batch.schema.get_field_index(name)
+            batch = batch.set_column(place, batch.schema.field(name), pa.array(values, batch.schema.field(name).type))
+    return batch
+
+
+def _calls(calls: list[pa.RecordBatch], names: _Numbers) -> pa.RecordBatch:
+    empty = pa.RecordBatch.from_pylist([], CALLS_SCHEMA)
+    batch = next(iter(pa.Table.from_batches(calls, CALLS_SCHEMA).combine_chunks().to_batches()), empty)
+    asked = batch.column("request_packet").to_pylist()
+    batch = _named(batch, names, {"response_capture_id": "response_packet"})
+    captures = [
+        response if at is None else names.captures[at]
+        for at, response in zip(asked, batch.column("response_capture_id").to_pylist(), strict=True)
+    ]
+    batch = _named(batch, names, {"capture_id": "request_packet"})
+    place = CALLS_SCHEMA.get_field_index("capture_id")
+    batch = batch.set_column(place, CALLS_SCHEMA.field("capture_id"), pa.array(captures, pa.string()))
+    place = CALLS_SCHEMA.get_field_index("observations")
+    return batch.set_column(place, CALLS_SCHEMA.field("observations"), pa.array([1] * len(asked), pa.int32()))
+
+
+def _quarantine(
+    connections: list[Connection], parts: dict[int, list[_Sighting]], ours: set[int], names: _Numbers
+) -> list[Row]:
+    """The stray bytes of joined connections; of unrecognised ones, the stretches that captures saw, put together."""
+    rows = quarantine_rows([c for c in connections if c.index in ours], ours, "")
+    for row in rows:
+        number = row["packet_number"] or 0
+        row["capture_id"], row["packet_number"] = names.captures[number], names.numbers[number] or None
+    for index, sightings in parts.items():
+        connection = connections[index]
+        if index in ours or connection.kind is not Kind.RPC or association(connection).foreign:
+            continue
+        for number in (0, 1):
+            for run, capture_id in _runs(sightings, number):
+                stray = Stray(
+                    0, run["size"], run["sample"], "unrecognised", run["time_ns"], run["number"], run["file_offset"]
+                )
+                rows.append(quarantined(connection, run["sequence"], stray, capture_id, mine=False))
+    return rows
+
+
+def _runs(sightings: list[_Sighting], side: int) -> list[tuple[Row, str]]:
+    """Stretches of one direction, those of several captures put together where they meet."""
+    found: list[tuple[Row, str]] = []
+    for sighting in sightings:
+        for run in sighting.row["runs"]:
+            if run["side"] != side:
+                continue
+            last = found[-1][0] if found else None
+            ahead = 1 if last is None else signed(run["sequence"] - last["sequence"] - last["size"])
+            if last is None or not -run["size"] <= ahead <= 0:
+                found.append((dict(run), sighting.row["capture_id"]))
+                continue
+            if len(last["sample"]) == last["size"]:
+                last["sample"] = (last["sample"] + run["sample"][-ahead:])[:SAMPLE_BYTES]
+            last["size"] += run["size"] + ahead
+    return found
+
+
+def _labels(parts: dict[int, list[_Sighting]], ours: set[int]) -> pa.RecordBatch:
+    rows = []
+    for index, sightings in parts.items():
+        for sighting in sightings:
+            connection, row = sighting.connection, sighting.row
+            names = dict(zip(LABELS_SCHEMA.names[3:7], four_tuple(connection), strict=True))
+            rows.append(
+                {
+                    "capture_id": row["capture_id"],
+                    "was_connection_id": row["connection_id"],
+                    "connection_id": connection_id(connection),
+                    **names,
+                    "ours": index in ours or connection.kind is Kind.BINARY,
+                    "handshake": has_handshake(connection),
+                }
+            )
+    return pa.RecordBatch.from_pylist(rows, LABELS_SCHEMA)
+
+
+def _pending(parts: dict[int, list[_Sighting]], calls: pa.RecordBatch, strays: list[Row]) -> pa.RecordBatch:
+    """What remainders stand for now: the first one of a connection names all rows that were made of them."""
+    keys: dict[str, list[str]] = defaultdict(list)
+    for identity, name in zip(
+        calls.column("connection_id").to_pylist(), calls.column("call_key").to_pylist(), strict=True
+    ):
+        keys[identity].append(name)
+    of: dict[int, list[str]] = defaultdict(list)
+    for stray in strays:
+        of[stray["index"]].append(stray["quarantine_key"])
+    rows = []
+    for index, sightings in parts.items():
+        identity = connection_id(sightings[0].connection)
+        for position, sighting in enumerate(sightings):
+            rows.append(
+                {
+                    "pending_key": sighting.row["pending_key"],
+                    "event_date": sighting.row["event_date"],
+                    "connection_id": identity,
+                    "call_keys": [] if position else sorted(keys.get(identity, [])),
+                    "quarantine_keys": [] if position else sorted(of.get(index, [])),
+                }
+            )
+    return pa.RecordBatch.from_pylist(rows, CHANGES_SCHEMA)
+
+
+def _meanings(parts: dict[int, list[_Sighting]], meanings: Meanings) -> pa.RecordBatch:
+    """What the contexts mean whose bind was not seen by a capture that has finished calls of them."""
+    rows = []
+    for index, sightings in parts.items():
+        for sighting in sightings:
+            connection = sighting.connection
+            for one in sighting.row["settled"]:
+                context_id = one["context_id"]
+                if context_id < 0:
+                    continue
+                bound = association(connection).contexts.get(context_id)
+                uuid, syntax = meanings.get((index, context_id), (None, None))
+                level: tuple[int | None, int | None] = (None, None)
+                if bound:
+                    uuid, syntax, level = bound[0].interface, bound[0].syntax, bind_level(bound[0])
+                interface = BY_UUID.get(uuid or "")
+                rows.append(
+                    {
+                        "capture_id": sighting.row["capture_id"],
+                        "was_connection_id": sighting.row["connection_id"],
+                        "context_id": context_id,
+                        "known": _known(connection, context_id, meanings),
+                        "bind_seen": bool(bound),
+                        "interface_uuid": uuid,
+                        "interface_name": None if interface is None else interface.name,
+                        "transfer_syntax": syntax,
+                        "auth_type": level[0],
+                        "auth_level": level[1],
+                    }
+                )
+    return pa.RecordBatch.from_pylist(rows, MEANINGS_SCHEMA)
+
+
+__all__ = ["LABELS_SCHEMA", "MEANINGS_SCHEMA", "NO_TIME", "Joined", "join"]

@@ -1,0 +1,98 @@
+"""Several captures read into one set of tables, without Spark: what a lake holds after runs over them.
+
+``pipeline.bronze`` does the same to Delta tables. Here the tables are rows in memory, so that any order of files and
+runs can be tried in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from udfs.capture.joining import Joined, join
+from udfs.capture.reader import SCHEMAS, read_capture
+
+Row = dict[str, Any]
+TABLES: Final = ("capture_files", "connections", "rpc_binds", "rpc_calls", "quarantine", "pending")
+
+
+def read_together(runs: Iterable[Sequence[bytes]], *, reorder_window_s: float = 2.0) -> dict[str, pa.Table]:
+    """Return the bronze tables after runs, each over some captures (their bytes), in the order given.
+
+    A capture whose first packet is known already is passed over (``pipeline.ledger`` looks more closely).
+    """
+    tables: dict[str, list[Row]] = {name: [] for name in TABLES}
+    known: set[str] = set()
+    for captures in runs:
+        fresh: list[Row] = []
+        for capture in captures:
+            found = read_capture(capture, reorder_window_s=reorder_window_s)
+            if found["capture_files"]["capture_id"][0].as_py() in known:
+                continue
+            known.add(found["capture_files"]["capture_id"][0].as_py())
+            for name in TABLES:
+                tables[name] += found[name].to_pylist()
+            fresh += found["pending"].to_pylist()
+        touched = {_ends(row) for row in fresh}
+        waiting = [row for row in tables["pending"] if _ends(row) in touched]
+        apply(tables, waiting, join(waiting, window_s=reorder_window_s))
+    return {name: pa.Table.from_pylist(rows, SCHEMAS[name]) for name, rows in tables.items()}
+
+
+def _ends(row: Row) -> frozenset[tuple[str, int]]:
+    return frozenset(((row["client_address"], row["client_port"]), (row["server_address"], row["server_port"])))
+
+
+def apply(tables: dict[str, list[Row]], waiting: Sequence[Row], joined: Joined) -> None:
+    """Put what joining found in the place of what it was made from."""
+    labels = {(row["capture_id"], row["was_connection_id"]): row for row in joined.labels.to_pylist()}
+    meanings = {
+        (row["capture_id"], row["was_connection_id"], row["context_id"]): row for row in joined.meanings.to_pylist()
+    }
+    was = {row["connection_id"] for row in waiting}
+    remade = {key for row in waiting for key in row["call_keys"]}
+    remade_strays = {key for row in waiting for key in row["quarantine_keys"]}
+    fresh = {name: batch.to_pylist() for name, batch in joined.tables.items()}
+    remade |= {row["call_key"] for row in fresh["rpc_calls"]}
+    for name in ("connections", "rpc_binds"):
+        tables[name] = [row for row in tables[name] if row["connection_id"] not in was]
+    kept = []
+    for row in tables["rpc_calls"]:
+        if row["call_key"] in remade:
+            continue
+        if row["connection_id"] not in was or relabelled(row, labels, meanings):
+            kept.append(row)
+    tables["rpc_calls"] = kept
+    kept = []
+    for row in tables["quarantine"]:
+        if row["quarantine_key"] in remade_strays:
+            continue
+        if row["connection_id"] in was:
+            row["connection_id"] = labels[row["capture_id"], row["connection_id"]]["connection_id"]
+        kept.append(row)
+    tables["quarantine"] = kept
+    for name, rows in fresh.items():
+        tables[name] += rows
+    changes = {row["pending_key"]: row for row in joined.pending.to_pylist()}
+    for row in waiting:
+        row.update(changes[row["pending_key"]])
+
+
+def relabelled(row: Row, labels: dict[Any, Row], meanings: dict[Any, Row]) -> bool:
+    """Give a finished call the connection that it is part of, and what its context means; False if it goes."""
+    label = labels[row["capture_id"], row["connection_id"]]
+    meaning = meanings.get((row["capture_id"], row["connection_id"], row["context_id"]))
+    row["connection_id"] = label["connection_id"]
+    if row["outcome"] == "encrypted":
+        row["closed_reason"] = "no_key" if label["handshake"] else "no_handshake"
+    if meaning is None:
+        return True
+    for name in ("interface_uuid", "interface_name", "transfer_syntax", "bind_seen"):
+        row[name] = meaning[name]
+    if row["auth_level"] is None:
+        row["auth_type"], row["auth_level"] = meaning["auth_type"], meaning["auth_level"]
+    if row["outcome"] in ("unbound", "ok"):
+        row["outcome"] = "ok" if meaning["bind_seen"] else "unbound"
+    return bool(meaning["known"]) and (label["ours"] or row["interface_uuid"] is not None)
