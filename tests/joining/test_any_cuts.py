@@ -10,7 +10,7 @@ from joining.comparing import equal, same
 from joining.cutting import cut, records
 from joining.traffic import captures, plans
 from udfs.capture.reader import read_capture
-
+from udfs.capture.together import read_together
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=SLOW)

@@ -19,7 +19,7 @@ from joining.cutting import cut, evenly, plain
 from joining.traffic import stories
 from pcapgen.record import sample_captures
 from udfs.capture.reader import read_capture
-
+from udfs.capture.together import read_together
 
 STORIES = stories()
 SAMPLE = {path.name: path for path in sample_captures()}

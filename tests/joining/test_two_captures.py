@@ -11,7 +11,7 @@ from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen.scenarios import interleaved, reads, secured
 from udfs.capture.reader import read_capture
-
+from udfs.capture.together import read_together
 
 MILLISECOND = 1_000_000
 DIALOGUES = {"reads": reads(size=9000, cuts=(4000, 4000)), "interleaved": interleaved(), "secured": secured()}
