@@ -43,20 +43,50 @@ def receive_attempts(
     calls: DataFrame,
     captures: DataFrame | None = None,
     *,
+    ends: DataFrame | None = None,
     cleanup_s: float = attempts.CLEANUP_US / 1e6,
 ) -> DataFrame:
     """Return ``gold.receive_attempts`` of silver.remote_read_calls, bronze.connections and bronze.rpc_calls.
 
-    ``captures`` (bronze.capture_files) tells when the capture of a server ends; without it that is the newest packet
-    of the server's connections. ``cleanup_s`` is the clean-up timer of pending receives (the setting timers.cleanup).
+    ``captures`` (bronze.capture_files) tells when the capture of a server ends, unless ``ends`` (``server_ends``) does
+    already; without both that is the newest packet of the server's connections. ``cleanup_s`` is the clean-up timer of
+    pending receives (the setting timers.cleanup). The calls may be some of a server's only: whole associations, and
+    the qm2qm Starts and cancels that share queue handle and number with theirs (``pipeline.touched``).
     ``message_key``, ``message_bytes`` and ``inferred_queue`` come from silver.messages and are null until it exists;
     so is the queue of qm2qm attempts, which is named on the client's qmcomm connection. Rows keep their Start's run_id.
     """
     schema = RECEIVE_ATTEMPTS.struct()
-    facts = _with_call_facts(reads, calls)
-    servers = _with_capture_end(connections, calls, captures)
+    ends = server_ends(connections, calls, captures) if ends is None else ends
+    facts = _with_call_facts(reads, calls).join(F.broadcast(ends), "server_address", "left")
+    servers = connections.where(F.col("kind") == "rpc").select(*_CONNECTION, "server_address")
     settle = _settler(schema, cleanup_us=round(cleanup_s * 1e6))
     return facts.groupBy("server_address").cogroup(servers.groupBy("server_address")).applyInArrow(settle, schema)
+
+
+def server_ends(connections: DataFrame, calls: DataFrame, captures: DataFrame | None = None) -> DataFrame:
+    """Return when the capture of each server ends: server_address, capture_ends_at.
+
+    That is the newest packet of captures (bronze.capture_files) that hold packets of it, and of its own connections.
+    """
+    ends = connections.where("kind = 'rpc'").select("server_address", F.col("last_packet_at").alias("at"))
+    if captures is not None:
+        held = calls.select("server_address", "capture_id").union(calls.select("server_address", "response_capture_id"))
+        read = captures.select("capture_id", F.col("last_packet_at").alias("at"))
+        ends = ends.union(held.distinct().join(F.broadcast(read), "capture_id").select("server_address", "at"))
+    return (
+        ends.where("server_address IS NOT NULL AND at IS NOT NULL")
+        .groupBy("server_address")
+        .agg(F.max("at").alias("capture_ends_at"))
+    )
+
+
+def with_gone(now: DataFrame, before: DataFrame) -> DataFrame:
+    """Return rows of gold.receive_attempts, and ``gone``: true of rows with only a key, of what was and is no more."""
+    old = before.select(F.col("attempt_key").alias("_old"))
+    both = now.join(old, F.col("attempt_key") == F.col("_old"), "full").withColumn(
+        "gone", F.col("attempt_key").isNull()
+    )
+    return both.withColumn("attempt_key", F.coalesce("attempt_key", "_old")).drop("_old")
 
 
 def _with_call_facts(reads: DataFrame, calls: DataFrame) -> DataFrame:
@@ -76,28 +106,12 @@ def _with_call_facts(reads: DataFrame, calls: DataFrame) -> DataFrame:
     return reads.where(ours).join(known, "call_key", "left").select(*_FACTS, *_THROUGH)
 
 
-def _with_capture_end(connections: DataFrame, calls: DataFrame, captures: DataFrame | None) -> DataFrame:
-    """Add ``capture_ends_at``: the newest packet of captures that hold packets of the connection's server."""
-    columns = (*_CONNECTION, "server_address")
-    rpc = connections.where(F.col("kind") == "rpc")
-    if captures is None:
-        return rpc.select(*columns, F.col("last_packet_at").alias("capture_ends_at"))
-    held = calls.select("server_address", "capture_id").union(calls.select("server_address", "response_capture_id"))
-    ends = (
-        held.distinct()
-        .join(captures.select("capture_id", F.col("last_packet_at").alias("capture_ends_at")), "capture_id")
-        .groupBy("server_address")
-        .agg(F.max("capture_ends_at").alias("capture_ends_at"))
-    )
-    return rpc.select(*columns).join(ends, "server_address", "left")
-
-
 def _settler(schema: StructType, *, cleanup_us: int) -> Callable[[pa.Table, pa.Table], pa.Table]:
     types = to_arrow_schema(schema)
 
     def settle(calls: pa.Table, connections: pa.Table) -> pa.Table:
         through = {row["call_key"]: row for row in calls.select(["call_key", *_THROUGH]).to_pylist()}
-        ends_at = pc.max(_plain(connections.column("capture_ends_at"))).as_py()
+        ends_at = pc.max(_plain(calls.column("capture_ends_at"))).as_py()
         settled = attempts.receive_attempts(
             [_call(row) for row in _rows(calls, _FACTS)],
             [Connection(**row) for row in _rows(connections, _CONNECTION)],
@@ -150,6 +164,7 @@ def _row(attempt: attempts.Attempt, through: Mapping[str, Any]) -> dict[str, Any
         "remote_read_handle": start.remote_read_handle,
         "request_id": start.request_id,
         "action_name": attempt.action_name,
+        "timeout_ms": start.timeout_ms,
         "is_receive": attempt.is_receive,
         "transactional": attempt.transactional,
         "transaction_id": start.transaction_id,

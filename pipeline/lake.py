@@ -18,7 +18,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from schemas.table import EVENT_DATE, RUN_ID, Table, literal, quoted
+from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal, quoted
 
 MICROSECONDS_OF_A_DAY = 86_400_000_000
 CHANGE: Final = ("_change_type", "_commit_version")  # what the change feed adds to a table's columns
@@ -130,6 +130,7 @@ class Lake:
         dates: Collection[date | None],
         keys: Sequence[str] = (),
         delete_when: str | None = None,
+        unless_same: bool = False,
         made_of: str | None = None,
     ) -> None:
         """Put rows in the place of those with their keys, and add those whose keys are not there, in one commit.
@@ -138,7 +139,8 @@ class Lake:
         these keys: a row elsewhere is not found, and its file is not read. ``keys`` are the table's own unless given;
         no two rows may share them. ``rows`` has the table's columns, event_date may be left out, and where
         ``delete_when`` names one more, boolean and never null: where it is true the table's row goes, and none is
-        added. Without any date it is an append; nothing is committed where nothing changes.
+        added. With ``unless_same`` a row that is there already is not written, be it by another run. Without any date
+        it is an append; nothing is committed where no key is found or added.
         """
         if table.dated_by and not dates:
             added = rows if delete_when is None else rows.where(~F.col(delete_when)).drop(delete_when)
@@ -153,15 +155,42 @@ class Lake:
         found = [f"{quoted(name)} = {quoted(_NEW + name)}" for name in keys or table.key]
         if table.dated_by:
             found.append(on_dates(dates))
+        differs = F.lit(not unless_same)
+        for name in table.names if unless_same else ():
+            if name not in (RUN_ID, INGESTED_AT):
+                differs |= ~F.col(name).eqNullSafe(values[name])
         with self._saying(made_of):
             (
                 new.withColumnsRenamed({name: _NEW + name for name in table.names})
                 .mergeInto(self.sql_name(table), F.expr(" AND ".join(found)))
                 .whenMatched(F.col(_GONE)).delete()
-                .whenMatched().update(values)
+                .whenMatched(differs).update(values)
                 .whenNotMatched(~F.col(_GONE)).insert(values)
                 .merge()
             )  # fmt: skip
+
+    def merge_into(
+        self,
+        table: Table,
+        source: DataFrame,
+        on: str,
+        *,
+        update: Mapping[str, str],
+        update_when: str = "TRUE",
+        delete: str | None = None,
+    ) -> None:
+        """Change the rows that a frame's rows meet, in one commit: delete some, set columns of others.
+
+        ``on``, ``delete``, ``update_when`` and the values of ``update`` are SQL over the columns of both sides, whose
+        names must differ. No row of the table may be met twice; nothing happens where there is no table.
+        """
+        if not self.exists(table):
+            return
+        merge = source.mergeInto(self.sql_name(table), F.expr(on))
+        if delete is not None:
+            merge = merge.whenMatched(F.expr(delete)).delete()
+        values = {column: F.expr(expression) for column, expression in update.items()}
+        merge.whenMatched(F.expr(update_when)).update(values).merge()
 
     def update(
         self, table: Table, assignments: Mapping[str, str], condition: str, *, made_of: str | None = None
@@ -226,7 +255,7 @@ class Lake:
 
     def rows_written(self, table: Table) -> int:
         """How many rows the table's last commit wrote, as it counted them (a Spark job: ask only who needs it)."""
-        return int(self._last_commit(table, "operationMetrics")["numOutputRows"])
+        return int(self._last_commit(table, "operationMetrics").get("numOutputRows", 0))
 
     def made_of(self, table: Table) -> str | None:
         """What the table's last commit said it was computed from; None if it said nothing or there is no table."""
@@ -243,11 +272,39 @@ class Lake:
         """Take out the rows that a run wrote, so that repeating it does no harm."""
         self.delete(table, f"{RUN_ID} = {literal(run_id)}")
 
-    def empty(self, table: Table, columns: Sequence[str], run_ids: Sequence[str]) -> None:
-        """Make columns null in the rows that some runs wrote. What they held stays in older versions until VACUUM."""
-        nulls = ", ".join(f"{quoted(column)} = NULL" for column in columns)
-        runs = ", ".join(literal(run_id) for run_id in run_ids)
-        self.spark.sql(f"UPDATE {self.sql_name(table)} SET {nulls} WHERE {RUN_ID} IN ({runs})")  # noqa: S608
+    def fill(
+        self,
+        table: Table,
+        keys: DataFrame,
+        values: Mapping[str, Column],
+        *,
+        dates: Collection[date | None],
+        made_of: str | None = None,
+    ) -> None:
+        """Set columns in the rows whose keys a frame holds, in one commit; ``dates`` as for ``merge``.
+
+        ``keys`` has the table's key columns, no key twice. What rows held before stays in older versions until VACUUM.
+        """
+        found = " AND ".join(f"{quoted(name)} = {quoted(_NEW + name)}" for name in table.key)
+        renamed = keys.select(*(F.col(name).alias(_NEW + name) for name in table.key))
+        with self._saying(made_of):
+            renamed.mergeInto(self.sql_name(table), F.expr(f"{found} AND {on_dates(dates)}")).whenMatched().update(
+                dict(values)
+            ).merge()
+
+    def stamp(self, table: Table, made_of: str) -> None:
+        """Say what the table's rows are made of, by a commit that changes none."""
+        self.create(table)
+        with self._saying(made_of):
+            self.spark.sql(f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES ('made_of' = {literal(made_of)})")
+
+    def said(self, table: Table, since: int) -> dict[int, str | None]:
+        """What each commit after a version said that it was made of."""
+        newest = self.version(table)
+        if newest is None or newest <= since:
+            return {}
+        history = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT {newest - since}")
+        return {row[0]: row[1] for row in history.select("version", "userMetadata").collect() if row[0] > since}
 
     def _open(self, table: Table) -> DataFrame:
         if self.catalog is not None:

@@ -41,6 +41,7 @@ RECEIVE_ATTEMPTS = Table(
         Column("remote_read_handle", STRING, "qm2qm: handle that Start returned, hex of 20 bytes"),
         Column("request_id", BIGINT, "the client's number of the Start, unique in its context"),
         Column("action_name", STRING, "MQ_ACTION_... or MQ_LOOKUP_...; 0x and hex when unknown"),
+        Column("timeout_ms", BIGINT, "how long the Start was ready to wait, milliseconds; 4294967295 is for ever"),
         Column("is_receive", BOOLEAN, "a receive, not a peek; null when sealed and not opened"),
         Column("transactional", BOOLEAN, "within a transaction"),
         Column("transaction_id", STRING, "transaction identifier as GUID text; null when zero or none"),

@@ -6,6 +6,7 @@ Without Spark: the reader's tables, the decoder and the settling function are th
 import json
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from pipeline.gold import _CONNECTION, _FACTS, _THROUGH, _settler
@@ -50,9 +51,10 @@ def attempts_of(path):
     protocols, opnums = columns["protocol"].to_pylist(), columns["opnum"].to_pylist()
     ours = pa.array([name in METHODS and opnum is not None for name, opnum in zip(protocols, opnums, strict=True)])
     connections = tables["connections"]
-    connections = _with(connections, capture_ends_at=connections.column("last_packet_at"))
+    newest = pa.repeat(pc.max(connections.column("last_packet_at")), len(facts))
+    facts = facts.append_column("capture_ends_at", newest)
     settled = _settler(RECEIVE_ATTEMPTS.struct(), cleanup_us=300_000_000)(
-        facts.filter(ours), connections.select([*_CONNECTION, "capture_ends_at"])
+        facts.filter(ours), connections.select([*_CONNECTION])
     )
     by_key = {row["call_key"]: row for row in calls.drop_columns(["request_stub", "response_stub"]).to_pylist()}
     return settled.to_pylist(), by_key

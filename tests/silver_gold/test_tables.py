@@ -157,7 +157,8 @@ def attempt(call_key, started_at, returned_at, ended_at=None, **more):
 ATTEMPTS = [
     attempt(
         "start", 1, 3, 4, queue="srv1\\private$\\orders", context_handle=HANDLE.hex(), request_id=7,
-        action_name="MQ_ACTION_RECEIVE", is_receive=True, lookup_id=Decimal(2**55 + 1), start_hresult=0, end_hresult=0,
+        action_name="MQ_ACTION_RECEIVE", timeout_ms=5000, is_receive=True, lookup_id=Decimal(2**55 + 1),
+        start_hresult=0, end_hresult=0,
         outcome="acked", evidence=["open", "start", "end"], confidence="complete", missing=[],
     ),
     attempt(

@@ -1,0 +1,73 @@
+"""What the change feed of a table comes to in the end, key by key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+_TYPE, _VERSION = "_change_type", "_commit_version"
+_OLD = ("delete", "update_preimage")
+_NEW = ("insert", "update_postimage")
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """What became of the keys of a feed, whatever happened to them on the way.
+
+    ``rows`` are the table's rows as they are now, of keys that were added or changed. ``settled`` has a row for each
+    key that was not simply added: the key, ``was`` (it was there before), ``present`` (it is there now), and the facts
+    asked for, of the row as it was before. ``dates`` are the event dates of the rows as they were before, None for
+    those without. ``replaces`` tells whether any key was there before.
+    """
+
+    rows: DataFrame
+    settled: DataFrame
+    replaces: bool
+    dates: frozenset[date | None]
+
+
+def net_changes(feed: DataFrame, key: str, dated: Column, facts: Mapping[str, Column]) -> Net:
+    """Return the net change of a feed (``Lake.changes``); ``dated`` and ``facts`` are computed from rows as they were.
+
+    Runs one Spark job. What was only added is read here for its keys alone, and only where other keys were changed. A
+    commit can hold one key twice: before and after an update, or deleted and added again, as RESTORE does it.
+    """
+    others = feed.where(F.col(_TYPE) != "insert")
+    known = {"_date": dated, **facts}
+    before = F.col(_TYPE).isin(*_OLD)
+    told = others.select(key, _VERSION, _TYPE, *(F.when(before, fact).alias(name) for name, fact in known.items()))
+    added = feed.where(F.col(_TYPE) == "insert").select(key, _VERSION, _TYPE)
+    records = told.unionByName(added.join(others.select(key).distinct(), key, "left_semi"), allowMissingColumns=True)
+    is_new = F.col(_TYPE).isin(*_NEW)
+    ends = records.groupBy(key).agg(
+        F.min(F.struct(_VERSION, is_new.alias("new"), *known)).alias("first"),
+        F.max(F.struct(_VERSION, is_new.alias("new"))).alias("last"),
+    )
+    settled = ends.select(
+        key,
+        (~F.col("first.new")).alias("was"),
+        F.col("last.new").alias("present"),
+        F.col(f"last.{_VERSION}").alias("_last"),
+        *(F.col(f"first.{name}").alias(name) for name in known),
+    )
+    keys, were, undated, dates = settled.agg(
+        F.count("*"),
+        F.count_if("was"),
+        F.count_if(F.col("was") & F.col("_date").isNull()),
+        F.collect_set(F.when(F.col("was"), F.col("_date"))),
+    ).collect()[0]
+    rows = feed.where(F.col(_TYPE).isin(*_NEW))
+    if keys:
+        rows = rows.join(settled.select(key, "present", "_last"), key, "left")
+        rows = rows.where(F.col("_last").isNull() | (F.col("present") & (F.col("_last") == F.col(_VERSION))))
+        rows = rows.drop("present", "_last")
+    return Net(
+        rows.drop(_TYPE, _VERSION),
+        settled.drop("_last", "_date"),
+        replaces=bool(were),
+        dates=frozenset([*dates, *([None] if undated else [])]),
+    )

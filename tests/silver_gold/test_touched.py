@@ -1,0 +1,174 @@
+"""Gold computed of what a change touches is gold computed of all; and what it does not touch is not written."""
+
+import datetime as dt
+
+import pytest
+
+from pipeline import derive, touched
+from pipeline.gold import receive_attempts
+from pipeline.lake import Lake
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
+from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.silver import REMOTE_READ_CALLS
+from silver_gold.test_derive import CLEANUP, add, change, plain
+from silver_gold.test_tables import FOUR_TUPLE, HANDLE, _connection, at
+from udfs.keys import key
+
+pytestmark = pytest.mark.spark
+
+OTHER_SERVER = {"server_address": "10.0.0.9"}
+CANCELLED = 0xC00E0008
+
+
+def read(name, method, at_s, answer_s, **more):
+    """A row of silver and the row of bronze that it came from."""
+    protocol, opnum = method
+    places = FOUR_TUPLE | {"connection_id": "c1", "run_id": "run", "call_key": name} | {
+        k: more.pop(k) for k in ("connection_id", "server_address") if k in more
+    }  # fmt: skip
+    answered = None if answer_s is None else at(answer_s)
+    silver = {"protocol": protocol, "opnum": opnum, "requested_at": at(at_s), "responded_at": answered, "errors": []}
+    bronze = {"interface_name": protocol, "opnum": opnum, "request_at": at(at_s), "response_at": answered,
+              "bind_seen": True, "sealed": False, "outcome": "ok" if answered else "no_response",
+              "capture_id": more.pop("capture_id", "one")}  # fmt: skip
+    return places | silver | more, places | bronze
+
+
+START, END, OPEN = ("RemoteRead", 7), ("RemoteRead", 9), ("RemoteRead", 2)
+QM_START, QM_CANCEL = ("qm2qm", 9), ("qm2qm", 5)
+IN_CONTEXT = {"context_handle": HANDLE.hex(), "request_id": 7}
+WAITING = IN_CONTEXT | {"action": 0, "timeout_ms": 5000, "hresult": 0}
+ON_QUEUE = {"queue_handle": 28, "request_id": 7}
+
+
+class Story:
+    """A lake whose gold follows; says after each step which attempts were written, by the Starts' names."""
+
+    def __init__(self, spark, root):
+        self.lake = Lake(spark, str(root))
+        self.names = {}
+
+    def add(self, *calls):
+        self.names |= {key(silver["call_key"]): silver["call_key"] for silver, _ in calls}
+        add(self.lake, REMOTE_READ_CALLS, *(silver for silver, _ in calls))
+        add(self.lake, RPC_CALLS, *(bronze for _, bronze in calls))
+
+    def change(self, *calls, gone=()):
+        change(self.lake, REMOTE_READ_CALLS, *(silver for silver, _ in calls), gone=gone)
+        change(self.lake, RPC_CALLS, *(bronze for _, bronze in calls), gone=gone)
+
+    def written(self, cleanup=CLEANUP):
+        before = self.lake.version(RECEIVE_ATTEMPTS)
+        derive.gold(self.lake, cleanup=cleanup)
+        tables = (REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CAPTURE_FILES)
+        anew = receive_attempts(*map(self.lake.read, tables), cleanup_s=cleanup.total_seconds())
+        assert plain(self.lake.read(RECEIVE_ATTEMPTS)) == plain(anew)
+        rows = self.lake.changes(RECEIVE_ATTEMPTS, -1 if before is None else before)
+        return sorted({self.names[row[0]] for row in rows.select("attempt_key").collect()})
+
+    def outcomes(self):
+        rows = self.lake.read(RECEIVE_ATTEMPTS).select("attempt_key", "outcome").collect()
+        return {self.names[row[0]]: row[1] for row in rows}
+
+
+@pytest.fixture
+def story(spark, tmp_path):
+    story = Story(spark, tmp_path / "lake")
+    story.add(
+        read("open", OPEN, 0, 0.5, queue="srv1\\orders", context_handle=HANDLE.hex()),
+        read("start", START, 1, 3, **WAITING),
+        read("waits", QM_START, 2, None, connection_id="c2", **ON_QUEUE, action=0, timeout_ms=0xFFFFFFFF),
+        read("far", START, 1, 3, connection_id="c9", **OTHER_SERVER, **WAITING),
+        read("alone", START, 1, None, connection_id="c4", **WAITING),
+    )
+    add(
+        story.lake, CONNECTIONS, _connection("c1", 0), _connection("c2", 0, association_group_id=2),
+        _connection("c9", 0, **OTHER_SERVER, last_packet_at=at(4)), _connection("c4", 0, association_group_id=None),
+    )  # fmt: skip
+    add(story.lake, CAPTURE_FILES, {"capture_id": "one", "first_packet_at": at(0), "last_packet_at": at(10)})
+    assert story.written() == ["alone", "far", "start", "waits"]
+    assert story.outcomes() == dict.fromkeys(("alone", "far", "start", "waits"), "in_flight")
+    return story
+
+
+def test_an_end_settles_its_attempt_and_nothing_else_is_written(story):
+    story.add(read("end", END, 4, 4.5, **IN_CONTEXT, ack=2, hresult=0, capture_id="two"))
+    add(story.lake, CAPTURE_FILES, {"capture_id": "two", "first_packet_at": at(4), "last_packet_at": at(9)})
+    assert story.written() == ["start"]
+    assert story.outcomes()["start"] == "acked"
+    story.change(gone=["end"])
+    assert story.written() == ["start"]
+    assert story.written() == []
+
+
+def test_open_attempts_are_settled_when_their_captures_have_gone_on_for_long_enough(story):
+    change(story.lake, CAPTURE_FILES, {"capture_id": "one", "first_packet_at": at(0), "last_packet_at": at(12)})
+    assert story.written() == ["alone"]  # its answer is overdue
+    add(story.lake, CAPTURE_FILES, {"capture_id": "two", "first_packet_at": at(500), "last_packet_at": at(900)})
+    assert story.written() == []
+    bind = read("later", ("RemoteRead", 3), 500, 500.5, connection_id="c9", **OTHER_SERVER, capture_id="two")
+    story.add(bind)
+    assert story.written() == ["far"]
+    assert story.outcomes()["far"] == "expired"
+    # The capture that showed it goes: what it settled is open again.
+    story.change(gone=["later"])
+    assert story.written() == ["far"]
+    assert story.outcomes()["far"] == "in_flight"
+
+
+def test_a_cancel_reaches_a_qm2qm_start_of_another_association(story):
+    add(
+        story.lake, CONNECTIONS, _connection("c3", 700, association_group_id=3, missing_bytes=0, last_packet_at=at(800))
+    )
+    add(story.lake, CAPTURE_FILES, {"capture_id": "two", "first_packet_at": at(700), "last_packet_at": at(800)})
+    story.add(read("cancel", QM_CANCEL, 700, 701, connection_id="c3", **ON_QUEUE, hresult=0, capture_id="two"))
+    assert "waits" in story.written()
+    assert story.outcomes()["waits"] == "cancelled"
+    # A later Start of the same number takes the cancel; it is on a third connection.
+    add(story.lake, CONNECTIONS, _connection("c5", 600, association_group_id=5, last_packet_at=at(900)))
+    story.add(read("second", QM_START, 650, None, connection_id="c5", **ON_QUEUE, action=0, timeout_ms=0xFFFFFFFF))
+    assert story.written() == ["second", "waits"]
+    assert story.outcomes()["second"] == "cancelled"
+    # The cancel's connection alone changes: what it lost is missing in the answer that rests on it.
+    change(
+        story.lake, CONNECTIONS, _connection("c3", 700, association_group_id=3, missing_bytes=9, last_packet_at=at(800))
+    )
+    assert story.written() == ["second"]
+
+
+def test_connections_that_join_part_and_close_move_their_attempts(story):
+    joined = _connection("joined", -5, association_group_id=1, closed_at=at(8), closed_by="fin")
+    change(story.lake, CONNECTIONS, joined, gone=["c1"])
+    story.change(
+        read("open", OPEN, 0, 0.5, queue="srv1\\orders", context_handle=HANDLE.hex(), connection_id="joined"),
+        read("start", START, 1, 3, connection_id="joined", **WAITING),
+    )
+    assert story.written() == ["start"]
+    assert story.outcomes()["start"] == "rundown"
+    # Another connection of the group, open while the first one closed: its end is the association's.
+    add(story.lake, CONNECTIONS, _connection("sibling", 5))
+    assert story.written() == ["start"]
+    assert story.outcomes()["start"] == "in_flight"
+    change(story.lake, CONNECTIONS, _connection("sibling", 9))  # it began after the first had ended
+    assert story.written() == ["start"]
+    assert story.outcomes()["start"] == "rundown"
+    change(story.lake, CONNECTIONS, _connection("c4", 0))
+    assert set(story.written()) >= {"start"}
+
+
+def test_an_attempt_whose_start_moves_to_another_day_or_goes_leaves_nothing_behind(story):
+    story.change(read("alone", START, 601, None, connection_id="c4", **WAITING), gone=["far"])
+    assert story.written() == ["alone", "far"]
+    assert "far" not in story.outcomes()
+
+
+def test_another_clean_up_timer_computes_all_anew(story):
+    story.written(dt.timedelta(seconds=5))
+    assert story.outcomes()["start"] == "expired"
+
+
+def test_too_many_changes_to_be_named_compute_all_anew(story, monkeypatch):
+    monkeypatch.setattr(touched, "MOST", 1)
+    story.change(read("start", START, 1, 3, **WAITING | {"action": 0x80000000}), gone=["alone"])
+    story.written()
+    assert story.outcomes()["start"] == "peeked"
