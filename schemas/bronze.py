@@ -291,6 +291,7 @@ PENDING = Table(
         Column("first_time_ns", BIGINT, "first_packet_at in ns since the epoch"),
         Column("last_time_ns", BIGINT, "since in ns since the epoch"),
         Column("client_known", BOOLEAN, "which side is the client was seen, not guessed"),
+        Column("recognised", BOOLEAN, "an RPC PDU was seen in it"),
         Column("packets", BIGINT, "its packets in the capture"),
         Column("settled", ArrayType(_SETTLED), "finished calls by context id; -1: of contexts bound in the capture"),
         Column("learnt", STRINGS, "interfaces that the capture shows to be at the server's port"),

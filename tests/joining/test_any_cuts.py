@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
 from joining.comparing import equal, same
-from joining.cutting import cut, records
+from joining.cutting import cut, layout, records
 from joining.traffic import captures, plans
 from udfs.capture.reader import read_capture
 from udfs.capture.together import read_together
@@ -22,6 +22,8 @@ def cut_anywhere(data: st.DataObject) -> None:
     assume(records(capture) > 0)
     plan = data.draw(plans(records(capture)))
     pieces = cut(capture, plan.places)
+    # Files that begin with the same packet are told apart by the ledger, which is not here.
+    assume(len({layout(piece).units[0].data for piece in pieces}) == len(pieces))
     note(f"{records(capture)} records, {plan}")
     found = read_together([[pieces[index] for index in run] for run in plan.runs])
     same(found, read_capture(capture))

@@ -26,7 +26,8 @@ _HELD_BYTES: Final = 16 << 20  # out of order in one direction; a receiver's win
 _HELD_PIECES: Final = 1 << 16
 _OPEN_HOLES: Final = 1 << 12  # of one direction; of more it is not known who lost them
 _NEAREST: Final = 64  # held pieces whose times tell since when the hole before them is waited for
-REMEMBERED_HOLES: Final = 64  # of a direction, the last: between the PDUs of one unfinished call there are no more
+REMEMBERED_HOLES: Final = 1 << 10  # of a direction, the last: between the bytes kept of it there are no more
+_EARLY_BYTES: Final = 64 << 10  # of a direction, kept of what stands before its beginning
 _CHECKS: Final = 4096  # repeated segments that wait to be compared
 PASSED_BYTES: Final = 16 << 10  # of a connection, of what was passed over: more than most PDUs' fragments
 HISTORY_BYTES: Final = 64 << 10  # of the stream kept behind the last block, to compare repeated bytes with
@@ -132,6 +133,8 @@ class Direction:
     held_since: int = 0
     out: list[Run | Piece | Gap] = field(default_factory=list)  # of this block, in order
     tail: list[Piece] = field(default_factory=list)  # passed on, but not a whole PDU yet
+    early: list[Piece] = field(default_factory=list)  # came when it had begun, and stands before: another file's late
+    early_bytes: int = 0
     checks: list[tuple[int, bytes]] = field(default_factory=list)  # repeated bytes, to be compared with the first
     history: bytes = b""  # the bytes before stream offset ``history_end``
     history_end: int = 0
@@ -169,6 +172,13 @@ class Direction:
         self.started, self.next = True, self.offset(sequence)
         self.first = self.next
 
+    def start_by(self, sequence: int) -> None:
+        """Let the stream begin at its lowest byte held, or at a sequence number if that is lower."""
+        if self.held and self.held[0].offset <= self.offset(sequence):
+            self.release(None, once=True)
+        else:
+            self.start(sequence)
+
     def feed(self, packet: Packet, window: int) -> None:
         """Take a data segment that may be early, late, repeated or cut."""
         if self.base is None:
@@ -180,7 +190,7 @@ class Direction:
             return
         if not self.started:
             if self.held_bytes > START_BYTES or len(self.held) >= START_SEGMENTS:
-                self.release(None)
+                self.release(None, once=True)  # holes behind its beginning are waited for like any other
         elif self.held_bytes > _HELD_BYTES or len(self.held) > _HELD_PIECES:
             self.release(None, once=True)
 
@@ -227,6 +237,8 @@ class Direction:
         if self.started and at < self.next:
             skip = min(self.next - at, length)
             self._repeated(at, packet, 0, min(skip, captured))
+            if at < self.first and self.syn is None:
+                self._keep_early(at, packet)
             if skip == length:
                 return
         if self.started and at + skip == self.next and (not self.held or self.held[0].offset >= at + length):
@@ -277,6 +289,15 @@ class Direction:
         self.held.insert(index, piece)
         self.held_bytes += len(data)
         self.distinct_bytes += len(data)
+
+    def _keep_early(self, at: int, packet: Packet) -> None:
+        """Keep what stands before the beginning that was found: where the file before shows it missing, it is late."""
+        data = bytes(packet.payload[: min(self.first - at, packet.captured)])
+        if data and self.early_bytes + len(data) <= _EARLY_BYTES:
+            self.early_bytes += len(data)
+            self.early.append(
+                Piece(at, data, packet.time, packet.number, packet.file_offset, packet.acknowledgement, 0)
+            )
 
     def _repeated(self, at: int, packet: Packet, begin: int, end: int) -> None:
         if end <= begin:

@@ -25,7 +25,7 @@ from udfs.capture.remainder import PENDING_SCHEMA
 from udfs.capture.tables import bind_rows, connection_rows, quarantine_batch, quarantine_rows, quarantined
 from udfs.capture.tracker import Tracker
 from udfs.rpc.calls import Assembler, association, bind_level
-from udfs.rpc.cutter import SAMPLE_BYTES, Cutter, Stray
+from udfs.rpc.cutter import SAMPLE_BYTES, CutState, Cutter, Stray
 from udfs.rpc.interfaces import BY_UUID, Seen
 from udfs.rpc.rows import CALLS_SCHEMA, Meanings, RowBuilder, connection_id, four_tuple, has_handshake
 
@@ -351,6 +351,11 @@ def _quarantine(
     for index, sightings in parts.items():
         connection = connections[index]
         if index in ours or connection.kind is not Kind.RPC or association(connection).foreign:
+            continue
+        states = [side.cutter for side in connection.sides]
+        if not any(isinstance(state, CutState) and state.recognised for state in states) and not any(
+            sighting.row["recognised"] for sighting in sightings
+        ):
             continue
         for number in (0, 1):
             for run, capture_id in _runs(sightings, number):

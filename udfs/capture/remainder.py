@@ -88,6 +88,7 @@ PENDING_SCHEMA: Final = pa.schema(
         ("first_time_ns", pa.int64()),
         ("last_time_ns", pa.int64()),
         ("client_known", pa.bool_()),
+        ("recognised", pa.bool_()),
         ("packets", pa.int64()),
         ("settled", pa.list_(pa.struct([("context_id", pa.int32()), ("calls", pa.int64())]))),
         ("learnt", pa.list_(pa.string())),
@@ -134,7 +135,7 @@ def edges(connections: Iterable[Connection], last_time: int | None) -> list[Edge
             sides.append(
                 replace(
                     side, held=list(side.held), tail=list(side.tail), last_holes=deque(side.last_holes),
-                    unacknowledged=list(side.unacknowledged), cutter=cutter,
+                    unacknowledged=list(side.unacknowledged), early=list(side.early), cutter=cutter,
                 )
             )  # fmt: skip
         found.append(Edge(connection, sides, list(known.kept)))
@@ -217,6 +218,8 @@ def _remainder(edge: Edge, capture_id: str, meanings: Meanings, learnt: Learnt) 
         body = list(_body(number, side, kept, connection.last_time))
         if body and side.started and side.syn is None:
             body[0]["flags"] |= BEGINS
+            # Behind the first segment: what the direction's beginning is, these do not decide.
+            body[1:1] = [row for piece in side.early for row in _piece(number, side.base or 0, piece)[2]]
         passed = [one for one in connection.passed if one.side == number]
         segments += (
             _opening(connection, number, side)
@@ -258,6 +261,7 @@ def _remainder(edge: Edge, capture_id: str, meanings: Meanings, learnt: Learnt) 
         "first_time_ns": first,
         "last_time_ns": last_time,
         "client_known": connection.client is not None,
+        "recognised": any(isinstance(side.cutter, CutState) and side.cutter.recognised for side in edge.sides),
         "packets": connection.packets,
         "learnt": sorted(learnt.get((server_octets, server_port), ())),
         "sides": sides,
@@ -371,9 +375,13 @@ def _cut_before(
 
 
 def _pdu(base: int, kept: Kept) -> list[dict[str, Any]]:
-    """A PDU as two segments, so that both its first and its last byte have their time."""
+    """A PDU as two segments, so that both its first and its last byte have their time.
+
+    The last one has two bytes: a single one that comes again would be a keep-alive.
+    """
     data = kept.data
-    parts = [(0, data[:-1], kept.time), (len(data) - 1, data[-1:], kept.done)] if len(data) > 1 else []
+    cut = len(data) - 2
+    parts = [(0, data[:cut], kept.time), (cut, data[cut:], kept.done)] if cut > 0 else []
     return [
         _segment(
             kept.side, time, ACK, base + kept.offset + at, kept.acknowledgement, len(part), data=part,
@@ -413,7 +421,8 @@ def _held_run(number: int, side: Direction, piece: Piece) -> dict[str, Any]:
 
 def _numbers(side: Direction, body: list[dict[str, Any]], passed: list[Passed]) -> dict[str, Any]:
     """What a capture counted and the segments of its remainder do not show."""
-    covered = sum(s["size"] if s["data"] is None else len(s["data"]) for s in body)
+    early = side.early_bytes if side.syn is None else 0
+    covered = sum(s["size"] if s["data"] is None else len(s["data"]) for s in body) - early
     held = sum(len(piece.data) for piece in side.held)
     uncovered = side.next - side.first - (covered - held) if side.started else 0
     open_holes = sum(gap.end - gap.start for gap in side.unacknowledged)
@@ -421,7 +430,7 @@ def _numbers(side: Direction, body: list[dict[str, Any]], passed: list[Passed]) 
         "distinct_bytes": side.distinct_bytes - covered,
         "missing_bytes": side.missing_bytes - uncovered,
         "lost_by_capture_bytes": side.lost_by_capture_bytes - max(uncovered - open_holes, 0),
-        "retransmitted_bytes": side.retransmitted_bytes,
+        "retransmitted_bytes": side.retransmitted_bytes - early,
         "conflicting_bytes": side.conflicting_bytes,
         "passed_over_bytes": side.cold_bytes - sum(one.length for one in passed),
     }

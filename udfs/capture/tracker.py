@@ -370,10 +370,7 @@ class Tracker:
             direction = connection.sides[name & 1]
             self._dirty[name] = (connection, name & 1)
             if not direction.started and int(s.flags[rows[begin]]) & BEGINS:
-                if direction.held:
-                    direction.release(None)
-                else:
-                    direction.start(int(sequence[begin]))
+                direction.start_by(int(sequence[begin]))
             whole = int(s.captured[rows[end]]) == int(length[end])
             if whole and not direction.held:
                 total = int(ends[end] - ends[begin] + length[begin])
