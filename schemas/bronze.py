@@ -293,6 +293,7 @@ PENDING = Table(
         Column("client_known", BOOLEAN, "which side is the client was seen, not guessed"),
         Column("recognised", BOOLEAN, "an RPC PDU was seen in it"),
         Column("packets", BIGINT, "its packets in the capture"),
+        Column("counted", STRING, "the column of bronze.capture_files that counts these packets"),
         Column("settled", ArrayType(_SETTLED), "finished calls by context id; -1: of contexts bound in the capture"),
         Column("learnt", STRINGS, "interfaces that the capture shows to be at the server's port"),
         Column("sides", ArrayType(_SIDE), "bytes of the lower and the higher endpoint that the segments do not show"),

@@ -107,7 +107,6 @@ def test_some_orders_of_the_sample(name):
     all_alike(readings(name, SOME[1:2], (ONE_RUN, FIVE_RUNS)))
 
 
-@pytest.mark.xfail(reason="what another file tells of a connection does not count its packets as used yet")
 @pytest.mark.parametrize("name", [*STORIES, *SAMPLE])
 def test_the_files_count_their_packets_as_the_uncut_one(name):
     """What a bind in one file tells makes packets of another one used."""

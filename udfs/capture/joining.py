@@ -21,7 +21,7 @@ from udfs.capture.flows import Connection, Kind, signed
 from udfs.capture.packets import SEGMENT as A_SEGMENT
 from udfs.capture.packets import Segments
 from udfs.capture.reader import Reading, infer_meanings, is_ours
-from udfs.capture.remainder import PENDING_SCHEMA
+from udfs.capture.remainder import PENDING_SCHEMA, counted
 from udfs.capture.tables import bind_rows, connection_rows, quarantine_batch, quarantine_rows, quarantined
 from udfs.capture.tracker import Tracker
 from udfs.rpc.calls import Assembler, association, bind_level
@@ -62,9 +62,11 @@ MEANINGS_SCHEMA: Final = pa.schema(
 
 CHANGES_SCHEMA: Final = pa.schema(
     [PENDING_SCHEMA.field(name) for name in (
-        "pending_key", "event_date", "connection_id", "call_keys", "quarantine_keys",
+        "pending_key", "event_date", "connection_id", "call_keys", "quarantine_keys", "counted",
     )]
 )  # fmt: skip
+COUNTS: Final = ("packets_used", "packets_other", "packets_binary_protocol")
+COUNTS_SCHEMA: Final = pa.schema([("capture_id", pa.string()), *((name, pa.int64()) for name in COUNTS)])
 
 
 @dataclass(slots=True)
@@ -74,13 +76,15 @@ class Joined:
     ``tables``: ``connections``, ``rpc_binds``, ``quarantine`` and ``rpc_calls`` of the joined connections, without the
     calls that were finished in a capture alone. ``labels``: for each remainder the connection it is part of.
     ``meanings``: for contexts whose bind a capture did not have, what they mean now; their calls go where ``known`` is
-    false. ``pending``: the columns of the remainders that changed.
+    false. ``pending``: the columns of the remainders that changed. ``packets``: for each capture of which packets count
+    otherwise now, what is to be added to its columns of ``capture_files``.
     """
 
     tables: dict[str, pa.RecordBatch]
     labels: pa.RecordBatch
     meanings: pa.RecordBatch
     pending: pa.RecordBatch
+    packets: pa.RecordBatch
 
 
 _UNKNOWN: Final = Connection(-1, ((4, b"", 0), (4, b"", 0)), NO_TIME)
@@ -149,8 +153,9 @@ def join(pending: Sequence[Row], *, window_s: float) -> Joined:
         "rpc_calls": _calls(calls, names),
     }
     return Joined(
-        tables, _labels(parts, ours), _meanings(parts, meanings), _pending(parts, tables["rpc_calls"], strays)
-    )
+        tables, _labels(parts, ours), _meanings(parts, meanings), _pending(parts, tables["rpc_calls"], strays, ours),
+        _packets(parts, ours),
+    )  # fmt: skip
 
 
 def _order(row: Row) -> tuple[int, int, str]:
@@ -368,19 +373,19 @@ def _quarantine(
 
 def _runs(sightings: list[_Sighting], side: int) -> list[tuple[Row, str]]:
     """Stretches of one direction, those of several captures put together where they meet."""
+    seen = [(run, one.row["capture_id"]) for one in sightings for run in one.row["runs"] if run["side"] == side]
+    lead = seen[0][0]["sequence"] if seen else 0
+    seen.sort(key=lambda each: (signed(each[0]["sequence"] - lead), each[0]["time_ns"], each[1]))
     found: list[tuple[Row, str]] = []
-    for sighting in sightings:
-        for run in sighting.row["runs"]:
-            if run["side"] != side:
-                continue
-            last = found[-1][0] if found else None
-            ahead = 1 if last is None else signed(run["sequence"] - last["sequence"] - last["size"])
-            if last is None or not -run["size"] <= ahead <= 0:
-                found.append((dict(run), sighting.row["capture_id"]))
-                continue
+    for run, capture_id in seen:
+        last = found[-1][0] if found else None
+        again = -1 if last is None else signed(last["sequence"] + last["size"] - run["sequence"])
+        if last is None or again < 0:
+            found.append((dict(run), capture_id))
+        elif again < run["size"]:
             if len(last["sample"]) == last["size"]:
-                last["sample"] = (last["sample"] + run["sample"][-ahead:])[:SAMPLE_BYTES]
-            last["size"] += run["size"] + ahead
+                last["sample"] = (last["sample"] + run["sample"][again:])[:SAMPLE_BYTES]
+            last["size"] += run["size"] - again
     return found
 
 
@@ -403,7 +408,21 @@ def _labels(parts: dict[int, list[_Sighting]], ours: set[int]) -> pa.RecordBatch
     return pa.RecordBatch.from_pylist(rows, LABELS_SCHEMA)
 
 
-def _pending(parts: dict[int, list[_Sighting]], calls: pa.RecordBatch, strays: list[Row]) -> pa.RecordBatch:
+def _packets(parts: dict[int, list[_Sighting]], ours: set[int]) -> pa.RecordBatch:
+    changed: dict[str, Counter[str]] = defaultdict(Counter)
+    for index, sightings in parts.items():
+        for sighting in sightings:
+            row, now = sighting.row, counted(sighting.connection, used=index in ours)
+            if now != row["counted"]:
+                changed[row["capture_id"]][now] += row["packets"]
+                changed[row["capture_id"]][row["counted"]] -= row["packets"]
+    rows = [{"capture_id": name, **{count: changed[name][count] for count in COUNTS}} for name in sorted(changed)]
+    return pa.RecordBatch.from_pylist(rows, COUNTS_SCHEMA)
+
+
+def _pending(
+    parts: dict[int, list[_Sighting]], calls: pa.RecordBatch, strays: list[Row], ours: set[int]
+) -> pa.RecordBatch:
     """What remainders stand for now: the first one of a connection names all rows that were made of them."""
     keys: dict[str, list[str]] = defaultdict(list)
     for identity, name in zip(
@@ -424,6 +443,7 @@ def _pending(parts: dict[int, list[_Sighting]], calls: pa.RecordBatch, strays: l
                     "connection_id": identity,
                     "call_keys": [] if position else sorted(keys.get(identity, [])),
                     "quarantine_keys": [] if position else sorted(of.get(index, [])),
+                    "counted": counted(sighting.connection, used=index in ours),
                 }
             )
     return pa.RecordBatch.from_pylist(rows, CHANGES_SCHEMA)

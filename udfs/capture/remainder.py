@@ -90,6 +90,7 @@ PENDING_SCHEMA: Final = pa.schema(
         ("client_known", pa.bool_()),
         ("recognised", pa.bool_()),
         ("packets", pa.int64()),
+        ("counted", pa.string()),
         ("settled", pa.list_(pa.struct([("context_id", pa.int32()), ("calls", pa.int64())]))),
         ("learnt", pa.list_(pa.string())),
         ("sides", pa.list_(SIDE)),
@@ -179,17 +180,24 @@ def pending_rows(
         if stray["open"]:
             quarantine.setdefault(stray["index"], []).append(stray["quarantine_key"])
     rows = []
+    assumed = {index for index, _ in meanings}
     for edge in found:
         index = edge.connection.index
         rows.append(
             {
                 **_remainder(edge, capture_id, meanings, learnt),
+                "counted": counted(edge.connection, used=association(edge.connection).ours or index in assumed),
                 "settled": settled.get(index, []),
                 "call_keys": sorted(calls.get(index, [])),
                 "quarantine_keys": sorted(quarantine.get(index, [])),
             }
         )
     return pending_batch(rows)
+
+
+def counted(connection: Connection, *, used: bool) -> str:
+    """Return which count of ``capture_files`` a connection's packets are in; ``used``: it is one of ours."""
+    return "packets_used" if used else "packets_binary_protocol" if connection.kind is Kind.BINARY else "packets_other"
 
 
 def pending_batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
