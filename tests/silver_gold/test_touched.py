@@ -37,7 +37,8 @@ def read(name, method, at_s, answer_s, **more):
 START, END, OPEN = ("RemoteRead", 7), ("RemoteRead", 9), ("RemoteRead", 2)
 QM_START, QM_CANCEL = ("qm2qm", 9), ("qm2qm", 5)
 IN_CONTEXT = {"context_handle": HANDLE.hex(), "request_id": 7}
-WAITING = IN_CONTEXT | {"action": 0, "timeout_ms": 5000, "hresult": 0}
+ASKED = IN_CONTEXT | {"action": 0, "timeout_ms": 5000}
+WAITING = ASKED | {"hresult": 0}
 ON_QUEUE = {"queue_handle": 28, "request_id": 7}
 
 
@@ -79,7 +80,7 @@ def story(spark, tmp_path):
         read("start", START, 1, 3, **WAITING),
         read("waits", QM_START, 2, None, connection_id="c2", **ON_QUEUE, action=0, timeout_ms=0xFFFFFFFF),
         read("far", START, 1, 3, connection_id="c9", **OTHER_SERVER, **WAITING),
-        read("alone", START, 1, None, connection_id="c4", **WAITING),
+        read("alone", START, 1, None, connection_id="c4", **ASKED),
     )
     add(
         story.lake, CONNECTIONS, _connection("c1", 0), _connection("c2", 0, association_group_id=2),
@@ -157,7 +158,7 @@ def test_connections_that_join_part_and_close_move_their_attempts(story):
 
 
 def test_an_attempt_whose_start_moves_to_another_day_or_goes_leaves_nothing_behind(story):
-    story.change(read("alone", START, 601, None, connection_id="c4", **WAITING), gone=["far"])
+    story.change(read("alone", START, 601, None, connection_id="c4", **ASKED), gone=["far"])
     assert story.written() == ["alone", "far"]
     assert "far" not in story.outcomes()
 
