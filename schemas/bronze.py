@@ -140,6 +140,23 @@ RPC_BINDS = Table(
     ),
 )
 
+_SIGHTING = StructType(
+    [
+        StructField("capture_id", STRING),
+        StructField("request_packet", BIGINT),
+        StructField("response_capture_id", STRING),
+        StructField("response_packet", BIGINT),
+        StructField("byte_offset", BIGINT),
+        StructField("request_at", BIGINT),
+        StructField("request_done_at", BIGINT),
+        StructField("response_at", BIGINT),
+        StructField("response_done_at", BIGINT),
+        StructField("request", INT),
+        StructField("response", INT),
+        StructField("settled", BOOLEAN),
+    ]
+)
+
 RPC_CALLS = Table(
     "bronze",
     "rpc_calls",
@@ -188,6 +205,14 @@ RPC_CALLS = Table(
             "response_byte_order",
             STRING,
             "little or big: integers of the response, which is in its sender's own order; null when not seen",
+        ),
+        Column("request_sequence", BIGINT, "TCP sequence number of the request's first byte; null when not seen"),
+        Column("response_sequence", BIGINT, "TCP sequence number of the response's first byte; null when not seen"),
+        Column(
+            "sightings",
+            ArrayType(_SIGHTING),
+            "what the row was made of where several captures saw the call, times in us since the epoch; request, "
+            "response: how much of each (0 none, 1 some, 2 all); settled: the capture alone has all; else null",
         ),
         *closing_columns("bronze", "the first of the row's times that is known, request_at first"),
     ),

@@ -17,7 +17,7 @@ from pcapgen.reading import Row, plain
 
 PLACES = frozenset(
     {"capture_id", "response_capture_id", "request_packet", "response_packet", "packet_number", "byte_offset",
-     "quarantine_key"}
+     "quarantine_key", "sightings"}
 )  # fmt: skip
 OF_THE_RUN = frozenset({"run_id", "ingested_at"})
 OF_THE_FILE = frozenset({"path", "other_paths", "modified_at"})  # files in memory are named by their turn

@@ -33,7 +33,7 @@ DATED_BY = {
     "quarantine": ("seen_at",),
 }
 FURTHER = {
-    "rpc_calls": ("response_byte_order",),
+    "rpc_calls": ("response_byte_order", "request_sequence", "response_sequence", "sightings"),
     "connections": ("lost_by_capture_bytes", "packets"),
     "capture_files": (
         "damage",

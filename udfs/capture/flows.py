@@ -39,6 +39,7 @@ def signed(difference: int) -> int:
 
 
 SETTLED: Final = "settled"  # cause of a Gap whose bytes were cut already, up to a PDU's end
+ELSEWHERE: Final = "elsewhere"  # likewise, but not by all captures that saw what is around it
 
 
 class Piece(NamedTuple):
@@ -65,6 +66,11 @@ class Gap(NamedTuple):
     def hole(self) -> bool:
         """Whether the capture does not have these bytes: else they were cut when it was read (``remainder``)."""
         return self.cause in ("loss", "truncated")
+
+    @property
+    def breaks(self) -> bool:
+        """Whether fragments on both sides of it may belong together only with what is missing here."""
+        return self.hole or self.cause == ELSEWHERE
 
 
 class Run(NamedTuple):
@@ -220,13 +226,13 @@ class Direction:
         gap = Gap(self.next, end, cause)
         self.out.append(gap)
         self.next = end
+        self.holes += gap.breaks
         if not gap.hole:
             self.distinct_bytes += gap.end - gap.start
             return
         self.last_holes.append(gap)
         if len(self.unacknowledged) < _OPEN_HOLES:
             self.unacknowledged.append(gap)
-        self.holes += 1
         self.missing_bytes += gap.end - gap.start
 
     def _insert(self, packet: Packet) -> None:

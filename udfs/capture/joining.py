@@ -18,16 +18,18 @@ import pyarrow as pa
 
 from udfs.capture.container import NO_TIME, Ints
 from udfs.capture.flows import Connection, Kind, signed
+from udfs.capture.overlap import Observer, Part, groups, laid_over
 from udfs.capture.packets import SEGMENT as A_SEGMENT
 from udfs.capture.packets import Segments
 from udfs.capture.reader import Reading, infer_meanings, is_ours
 from udfs.capture.remainder import PENDING_SCHEMA, counted
+from udfs.capture.sightings import as_sighting
 from udfs.capture.tables import bind_rows, connection_rows, quarantine_batch, quarantine_rows, quarantined
 from udfs.capture.tracker import Tracker
 from udfs.rpc.calls import Assembler, association, bind_level
 from udfs.rpc.cutter import SAMPLE_BYTES, CutState, Cutter, Stray
 from udfs.rpc.interfaces import BY_UUID, Seen
-from udfs.rpc.rows import CALLS_SCHEMA, Meanings, RowBuilder, connection_id, four_tuple, has_handshake
+from udfs.rpc.rows import CALLS_SCHEMA, SIGHTING, Meanings, RowBuilder, connection_id, four_tuple, has_handshake
 
 Row = dict[str, Any]
 
@@ -42,6 +44,7 @@ LABELS_SCHEMA: Final = pa.schema(
         ("server_port", pa.int32()),
         ("ours", pa.bool_()),
         ("handshake", pa.bool_()),
+        ("together", pa.bool_()),
     ]
 )
 MEANINGS_SCHEMA: Final = pa.schema(
@@ -96,6 +99,16 @@ class _Sighting:
 
     row: Row
     connection: Connection = field(default_factory=lambda: _UNKNOWN)
+    group: int = 0  # of remainders that saw one connection at the same time
+
+
+@dataclass(slots=True)
+class _Group:
+    """Remainders that are read as one: a single one, or those of captures that saw a connection at the same time."""
+
+    sightings: list[_Sighting]
+    parts: list[Part]
+    observers: list[Observer]
 
 
 @dataclass(slots=True)
@@ -119,6 +132,7 @@ def join(pending: Sequence[Row], *, window_s: float) -> Joined:
     tracker.hot_ports = _known_ports(pending)
     builder.finishing = True  # nothing is to be kept anew
     calls: list[pa.RecordBatch] = []
+    observers: dict[int, list[Observer]] = defaultdict(list)
 
     def settle(streams: Any, *, final: bool) -> None:  # noqa: ANN401 - Streams
         cuts = cutter.cut(streams, final=final)
@@ -133,6 +147,9 @@ def join(pending: Sequence[Row], *, window_s: float) -> Joined:
             continue
         streams = tracker.track(segments)
         _attribute(block, tracker, owners)
+        for group in block:
+            for observer in group.observers:
+                observers[group.sightings[0].connection.index].append(observer)
         settle(streams, final=False)
     settle(tracker.finish(), final=True)
     parts: dict[int, list[_Sighting]] = defaultdict(list)
@@ -150,7 +167,7 @@ def join(pending: Sequence[Row], *, window_s: float) -> Joined:
         "connections": connection_rows(tracker.connections, ours, counts),
         "rpc_binds": _named(bind_rows(tracker.connections, ours, ""), names, {"capture_id": "packet_number"}),
         "quarantine": quarantine_batch(strays),
-        "rpc_calls": _calls(calls, names),
+        "rpc_calls": _observed(_calls(calls, names), parts, observers),
     }
     return Joined(
         tables, _labels(parts, ours), _meanings(parts, meanings), _pending(parts, tables["rpc_calls"], strays, ours),
@@ -162,16 +179,28 @@ def _order(row: Row) -> tuple[int, int, str]:
     return row["first_time_ns"], row["last_time_ns"], row["capture_id"]
 
 
-def _blocks(sightings: Iterable[_Sighting]) -> list[list[_Sighting]]:
+def _blocks(sightings: Iterable[_Sighting]) -> list[list[_Group]]:
     """The n-th remainders of all four-tuples together: a block holds each connection once."""
-    blocks: list[list[_Sighting]] = []
-    seen: Counter[tuple[Any, ...]] = Counter()
+    blocks: list[list[_Group]] = []
+    flows: dict[tuple[Any, ...], list[_Sighting]] = defaultdict(list)
     for sighting in sightings:
-        name = _ends(sighting.row)
-        if seen[name] == len(blocks):
-            blocks.append([])
-        blocks[seen[name]].append(sighting)
-        seen[name] += 1
+        flows[_ends(sighting.row)].append(sighting)
+    count = 0
+    for flow in flows.values():
+        of = {id(sighting.row): sighting for sighting in flow}
+        for position, rows in enumerate(groups([sighting.row for sighting in flow])):
+            members = [of[id(row)] for row in rows]
+            count += 1
+            for sighting in members:
+                sighting.group = count
+            if len(rows) == 1:
+                parts = [Part(segment, rows[0]["capture_id"]) for segment in rows[0]["segments"]]
+                group = _Group(members, parts, [])
+            else:
+                group = _Group(members, *laid_over(rows))
+            if position == len(blocks):
+                blocks.append([])
+            blocks[position].append(group)
     return blocks
 
 
@@ -188,18 +217,18 @@ def _known_ports(pending: Iterable[Row]) -> set[tuple[bytes, int]]:
     return {(octets, port) for row in pending if row["kind"] == "rpc" for _, octets, port in _ends(row)}
 
 
-def _segments(block: list[_Sighting], names: _Numbers) -> tuple[Segments, Ints]:
+def _segments(block: list[_Group], names: _Numbers) -> tuple[Segments, Ints]:
     """Return the segments of a block's remainders, and for each the remainder it is of."""
     data = bytearray()
     columns: dict[str, list[int]] = defaultdict(list)
     ends: list[tuple[Any, Any]] = []
-    for index, sighting in enumerate(block):
-        low, high = _ends(sighting.row)
-        for segment in sighting.row["segments"]:
+    for index, group in enumerate(block):
+        low, high = _ends(group.sightings[0].row)
+        for segment, capture_id in group.parts:
             ends.append((low, high) if segment["side"] == 0 else (high, low))
             columns["owner"].append(index)
             number = segment["number"]
-            columns["number"].append(names.add(sighting.row["capture_id"], number) if number else 0)
+            columns["number"].append(names.add(capture_id, number) if number else 0)
             columns["start"].append(len(data))
             columns["captured"].append(len(segment["data"] or b""))
             columns["length"].append(segment["size"])
@@ -226,20 +255,22 @@ def _segments(block: list[_Sighting], names: _Numbers) -> tuple[Segments, Ints]:
     return segments, array["owner"]
 
 
-def _attribute(block: list[_Sighting], tracker: Tracker, owners: Ints) -> None:
+def _attribute(block: list[_Group], tracker: Tracker, owners: Ints) -> None:
     """Note which connection each remainder turned out to be part of, with what its segments do not show."""
-    for index, sighting in enumerate(block):
+    for index, group in enumerate(block):
         rows = np.nonzero(owners == index)[0]
         if not len(rows):
             continue
-        connection = sighting.connection = tracker.connections[int(tracker.owner[rows[-1]])]
-        row = sighting.row
-        connection.first_time = min(connection.first_time, row["first_time_ns"])
-        connection.last_time = max(connection.last_time, row["last_time_ns"])
-        if connection.client is None and row["client_known"]:
-            low, _ = _ends(row)
-            client = (ipaddress.ip_address(row["client_address"]).packed, row["client_port"])
-            connection.client = 0 if client == low[1:] else 1
+        connection = tracker.connections[int(tracker.owner[rows[-1]])]
+        for sighting in group.sightings:
+            row = sighting.row
+            sighting.connection = connection
+            connection.first_time = min(connection.first_time, row["first_time_ns"])
+            connection.last_time = max(connection.last_time, row["last_time_ns"])
+            if connection.client is None and row["client_known"]:
+                low, _ = _ends(row)
+                client = (ipaddress.ip_address(row["client_address"]).packed, row["client_port"])
+                connection.client = 0 if client == low[1:] else 1
 
 
 def _infer(reading: Reading, parts: dict[int, list[_Sighting]]) -> Meanings:
@@ -261,27 +292,20 @@ def _infer(reading: Reading, parts: dict[int, list[_Sighting]]) -> Meanings:
 def _add_numbers(parts: dict[int, list[_Sighting]]) -> None:
     """Add what the segments of remainders do not show to what was counted from them.
 
-    Bytes that two captures saw at the same time count once: of captures that overlap in time the largest number counts.
+    What captures saw at the same time counts once: of these the largest number counts.
     """
     for sightings in parts.values():
         connection = sightings[0].connection
         connection.packets = sum(sighting.row["packets"] for sighting in sightings)
-        together: list[list[Row]] = []
-        end = None
+        together: dict[int, list[Row]] = defaultdict(list)
         for sighting in sightings:
-            row = sighting.row
-            if end is None or row["first_time_ns"] >= end:
-                together.append([])
-            together[-1].append(row)
-            end = max(row["last_time_ns"], end if end is not None else row["last_time_ns"])
+            together[sighting.group].append(sighting.row)
         for number, side in enumerate(connection.sides):
-            if len(together) < len(sightings):
-                side.retransmitted_bytes = 0
-            for rows in together:
+            for rows in together.values():
                 of = [row["sides"][number] for row in rows]
-                side.distinct_bytes += sum(one["distinct_bytes"] for one in of)
-                side.missing_bytes += sum(one["missing_bytes"] for one in of)
-                side.lost_by_capture_bytes += sum(one["lost_by_capture_bytes"] for one in of)
+                side.distinct_bytes += max(one["distinct_bytes"] for one in of)
+                side.missing_bytes += max(one["missing_bytes"] for one in of)
+                side.lost_by_capture_bytes += max(one["lost_by_capture_bytes"] for one in of)
                 side.retransmitted_bytes += max(one["retransmitted_bytes"] for one in of)
                 side.conflicting_bytes += max(one["conflicting_bytes"] for one in of)
                 side.cold_bytes += max(one["passed_over_bytes"] for one in of)
@@ -345,6 +369,52 @@ def _calls(calls: list[pa.RecordBatch], names: _Numbers) -> pa.RecordBatch:
     return batch.set_column(place, CALLS_SCHEMA.field("observations"), pa.array([1] * len(asked), pa.int32()))
 
 
+def _observed(
+    calls: pa.RecordBatch, parts: dict[int, list[_Sighting]], observers: dict[int, list[Observer]]
+) -> pa.RecordBatch:
+    """Note on calls of connections that several captures saw at the same time which of these saw them."""
+    by_name = {}
+    for index, sightings in parts.items():
+        if _is_shared(sightings):
+            connection = sightings[0].connection
+            by_name[connection_id(connection)] = connection, observers.get(index, [])
+    if not by_name:
+        return calls
+    rows = calls.to_pylist()
+    for row in rows:
+        if row["connection_id"] in by_name:
+            connection, others = by_name[row["connection_id"]]
+            client = connection.likely_client()
+            row["sightings"] = [as_sighting(row, settled=False)]
+            for half, side in (("request", client), ("response", client ^ 1)):
+                first = row[f"{half}_sequence"]
+                row["sightings"] += [
+                    _glimpse(half, other)
+                    for other in others
+                    if first is not None and other.side == side and 0 <= signed(first - other.sequence) < other.size
+                ]
+    return pa.RecordBatch.from_pylist(rows, CALLS_SCHEMA)
+
+
+def _is_shared(sightings: list[_Sighting]) -> bool:
+    """Whether several captures saw a connection at the same time."""
+    return len({one.group for one in sightings}) < len(sightings)
+
+
+def _glimpse(half: str, other: Observer) -> Row:
+    """A sighting of some bytes of a half."""
+    return {
+        **dict.fromkeys(field.name for field in SIGHTING),
+        "capture_id": other.capture_id,
+        "response_capture_id": other.capture_id if half == "response" else None,
+        f"{half}_packet": other.number,
+        f"{half}_at": other.time_ns // 1000,
+        "request": int(half == "request"),
+        "response": int(half == "response"),
+        "settled": False,
+    }
+
+
 def _quarantine(
     connections: list[Connection], parts: dict[int, list[_Sighting]], ours: set[int], names: _Numbers
 ) -> list[Row]:
@@ -403,6 +473,7 @@ def _labels(parts: dict[int, list[_Sighting]], ours: set[int]) -> pa.RecordBatch
                     **names,
                     "ours": index in ours or connection.kind is Kind.BINARY,
                     "handshake": has_handshake(connection),
+                    "together": _is_shared(sightings),
                 }
             )
     return pa.RecordBatch.from_pylist(rows, LABELS_SCHEMA)
@@ -423,26 +494,27 @@ def _packets(parts: dict[int, list[_Sighting]], ours: set[int]) -> pa.RecordBatc
 def _pending(
     parts: dict[int, list[_Sighting]], calls: pa.RecordBatch, strays: list[Row], ours: set[int]
 ) -> pa.RecordBatch:
-    """What remainders stand for now: the first one of a connection names all rows that were made of them."""
-    keys: dict[str, list[str]] = defaultdict(list)
-    for identity, name in zip(
-        calls.column("connection_id").to_pylist(), calls.column("call_key").to_pylist(), strict=True
+    """What remainders stand for now: each names the rows that were made of them and are of its capture."""
+    keys: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for identity, capture_id, name in zip(
+        *(calls.column(column).to_pylist() for column in ("connection_id", "capture_id", "call_key")), strict=True
     ):
-        keys[identity].append(name)
-    of: dict[int, list[str]] = defaultdict(list)
+        keys[identity, capture_id].append(name)
+    of: dict[tuple[int, str], list[str]] = defaultdict(list)
     for stray in strays:
-        of[stray["index"]].append(stray["quarantine_key"])
+        of[stray["index"], stray["capture_id"]].append(stray["quarantine_key"])
     rows = []
     for index, sightings in parts.items():
         identity = connection_id(sightings[0].connection)
-        for position, sighting in enumerate(sightings):
+        for sighting in sightings:
+            capture_id = sighting.row["capture_id"]
             rows.append(
                 {
                     "pending_key": sighting.row["pending_key"],
                     "event_date": sighting.row["event_date"],
                     "connection_id": identity,
-                    "call_keys": [] if position else sorted(keys.get(identity, [])),
-                    "quarantine_keys": [] if position else sorted(of.get(index, [])),
+                    "call_keys": sorted(keys.pop((identity, capture_id), [])),
+                    "quarantine_keys": sorted(of.pop((index, capture_id), [])),
                     "counted": counted(sighting.connection, used=index in ours),
                 }
             )

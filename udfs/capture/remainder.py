@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from udfs.capture.container import NO_TIME
 from udfs.capture.flows import Connection, Direction, Gap, Kind, Passed, Piece
+from udfs.capture.overlap import WHOLE
 from udfs.capture.packets import ACK, BEGINS, CUT_BEFORE, FIN, PASSED_OVER, RST, SYN
 from udfs.keys import key
 from udfs.rpc.association import Association, Kept
@@ -389,10 +390,11 @@ def _pdu(base: int, kept: Kept) -> list[dict[str, Any]]:
     """
     data = kept.data
     cut = len(data) - 2
+    flags = ACK | WHOLE if len(data) == kept.size else ACK
     parts = [(0, data[:cut], kept.time), (cut, data[cut:], kept.done)] if cut > 0 else []
     return [
         _segment(
-            kept.side, time, ACK, base + kept.offset + at, kept.acknowledgement, len(part), data=part,
+            kept.side, time, flags, base + kept.offset + at, kept.acknowledgement, len(part), data=part,
             number=kept.number, file_offset=kept.file_offset + at,
         )
         for at, part, time in parts

@@ -6,6 +6,7 @@ runs can be tried in milliseconds.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 
 from udfs.capture.joining import COUNTS, Joined, join
 from udfs.capture.reader import SCHEMAS, read_capture
+from udfs.capture.sightings import merged, restored
 
 Row = dict[str, Any]
 TABLES: Final = ("capture_files", "connections", "rpc_binds", "rpc_calls", "quarantine", "pending")
@@ -48,31 +50,25 @@ def _ends(row: Row) -> frozenset[tuple[str, int]]:
 def apply(tables: dict[str, list[Row]], waiting: Sequence[Row], joined: Joined) -> None:
     """Put what joining found in the place of what it was made from."""
     labels = {(row["capture_id"], row["was_connection_id"]): row for row in joined.labels.to_pylist()}
-    meanings = {
-        (row["capture_id"], row["was_connection_id"], row["context_id"]): row for row in joined.meanings.to_pylist()
-    }
     was = {row["connection_id"] for row in waiting}
-    remade = {key for row in waiting for key in row["call_keys"]}
-    remade_strays = {key for row in waiting for key in row["quarantine_keys"]}
     fresh = {name: batch.to_pylist() for name, batch in joined.tables.items()}
-    remade |= {row["call_key"] for row in fresh["rpc_calls"]}
+    touched = [row for row in tables["rpc_calls"] if row["connection_id"] in was]
+    calls = [row for row in tables["rpc_calls"] if row["connection_id"] not in was]
+    fresh["rpc_calls"] = rejoined(touched, waiting, joined)
     for name in ("connections", "rpc_binds"):
         tables[name] = [row for row in tables[name] if row["connection_id"] not in was]
-    kept = []
-    for row in tables["rpc_calls"]:
-        if row["call_key"] in remade:
-            continue
-        if row["connection_id"] not in was or relabelled(row, labels, meanings):
-            kept.append(row)
-    tables["rpc_calls"] = kept
+    counts = Counter(row["connection_id"] for row in fresh["rpc_calls"])
+    for row in fresh["connections"]:
+        row["calls"] = counts[row["connection_id"]]
+    remade = {(row["capture_id"], key) for row in waiting for key in row["quarantine_keys"]}
     kept = []
     for row in tables["quarantine"]:
-        if row["quarantine_key"] in remade_strays:
+        if (row["capture_id"], row["quarantine_key"]) in remade:
             continue
         if row["connection_id"] in was:
             row["connection_id"] = labels[row["capture_id"], row["connection_id"]]["connection_id"]
         kept.append(row)
-    tables["quarantine"] = kept
+    tables["rpc_calls"], tables["quarantine"] = calls, kept
     for name, rows in fresh.items():
         tables[name] += rows
     packets = {row["capture_id"]: row for row in joined.packets.to_pylist()}
@@ -82,6 +78,31 @@ def apply(tables: dict[str, list[Row]], waiting: Sequence[Row], joined: Joined) 
     changes = {row["pending_key"]: row for row in joined.pending.to_pylist()}
     for row in waiting:
         row.update(changes[row["pending_key"]])
+
+
+def rejoined(calls: Iterable[Row], waiting: Sequence[Row], joined: Joined) -> list[Row]:
+    """Return all rows of ``rpc_calls`` of joined connections: those of joining, and ``calls`` as they are now.
+
+    ``calls`` are the rows of the connections that ``waiting``, the joined remainders, named before. What joining
+    replaces is told by its key and its capture: captures with one clock give one key.
+    """
+    labels = {(row["capture_id"], row["was_connection_id"]): row for row in joined.labels.to_pylist()}
+    meanings = {
+        (row["capture_id"], row["was_connection_id"], row["context_id"]): row for row in joined.meanings.to_pylist()
+    }
+    fresh = joined.tables["rpc_calls"].to_pylist()
+    remade = {(row["capture_id"], key) for row in waiting for key in row["call_keys"]}
+    remade |= {(row["capture_id"], row["call_key"]) for row in fresh}
+    kept = []
+    for each in calls:
+        row = restored(each)
+        if row is None or (not each["sightings"] and (row["capture_id"], row["call_key"]) in remade):
+            continue
+        if relabelled(row, labels, meanings):
+            kept.append(row)
+    together = {row["connection_id"] for row in labels.values() if row["together"]}
+    one_each = merged(*([row for row in rows if row["connection_id"] in together] for rows in (kept, fresh)))
+    return [row for row in (*kept, *fresh) if row["connection_id"] not in together] + one_each
 
 
 def relabelled(row: Row, labels: dict[Any, Row], meanings: dict[Any, Row]) -> bool:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from udfs.capture.container import PAD, Ints
 from udfs.capture.flows import (
+    ELSEWHERE,
     JUMP,
     PASSED_BYTES,
     SETTLED,
@@ -38,7 +39,7 @@ from udfs.rpc.pdu import plausible_headers
 Endpoint = tuple[int, bytes, int]
 _FIRST_DYNAMIC_PORT: Final = 1024
 _PASSED_BUDGET: Final = 4 << 20  # bytes of all connections kept of what was passed over
-_CAUSES: Final = {CUT_BEFORE: SETTLED, PASSED_OVER: "skipped"}
+_CAUSES: Final = {CUT_BEFORE: SETTLED, PASSED_OVER: "skipped", CUT_BEFORE | PASSED_OVER: ELSEWHERE}
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from udfs.capture.container import Ints
-from udfs.capture.flows import HISTORY_BYTES, SETTLED, Direction, Gap, Kind, Piece
+from udfs.capture.flows import ELSEWHERE, HISTORY_BYTES, SETTLED, Direction, Gap, Kind, Piece
 from udfs.capture.tracker import Extent, Stream, Streams
 from udfs.rpc.pdu import FROM_CLIENT, HEADER, frag_length, hunt, walk
 
@@ -170,7 +170,7 @@ class _Cut:
             self._direction.cutter = state
         self._state: CutState = state
         gaps = (*(extent.before for extent in stream.extents), stream.after)
-        self._holes = self._direction.holes - sum(gap is not None and gap.hole for gap in gaps)
+        self._holes = self._direction.holes - sum(gap is not None and gap.breaks for gap in gaps)
 
     def run(self) -> None:
         extents = self._stream.extents
@@ -206,12 +206,12 @@ class _Cut:
 
     def _hole(self, gap: Gap) -> None:
         state = self._state
+        self._holes += gap.breaks
         if not gap.hole:
             self._end_stray()
             self._end_broken()
-            state.in_step, state.reason = gap.cause == SETTLED, "not_a_pdu"
+            state.in_step, state.reason = gap.cause in (SETTLED, ELSEWHERE), "not_a_pdu"
             return
-        self._holes += 1
         self._end_stray()
         if state.skip_to is not None and gap.end <= state.skip_to:
             if gap.end == state.skip_to:

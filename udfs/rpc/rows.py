@@ -22,11 +22,27 @@ from udfs.capture.spool import Spool
 from udfs.keys import hash_key, key_bytes
 from udfs.rpc.association import Context
 from udfs.rpc.calls import AUTH_LEVEL_PRIVACY, NEVER, Calls, Flags, association, bind_level, keep, spans
-from udfs.rpc.interfaces import BY_UUID, EPM, EPT_MAP, NDR, NDR64, PORT_ASKING, QM2QM, REMOTE_READ, Seen
+from udfs.rpc.interfaces import BY_UUID, EPM, EPT_MAP, NDR, NDR64, PORT_ASKING, QM2QM, REMOTE_READ, Seen, infer
 from udfs.rpc.pdu import FAULT, OBJECT_UUID, REQUEST
 from udfs.rpc.verification import trailer_start, without_trailers
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
+SIGHTING: Final = pa.struct(
+    [
+        ("capture_id", pa.string()),
+        ("request_packet", pa.int64()),
+        ("response_capture_id", pa.string()),
+        ("response_packet", pa.int64()),
+        ("byte_offset", pa.int64()),
+        ("request_at", pa.int64()),
+        ("request_done_at", pa.int64()),
+        ("response_at", pa.int64()),
+        ("response_done_at", pa.int64()),
+        ("request", pa.int32()),
+        ("response", pa.int32()),
+        ("settled", pa.bool_()),
+    ]
+)
 CALLS_SCHEMA: Final = pa.schema(
     [
         ("call_key", pa.string()),
@@ -68,6 +84,9 @@ CALLS_SCHEMA: Final = pa.schema(
         ("opened_by", pa.string()),
         ("closed_reason", pa.string()),
         ("response_byte_order", pa.string()),
+        ("request_sequence", pa.int64()),
+        ("response_sequence", pa.int64()),
+        ("sightings", pa.list_(SIGHTING)),
         ("event_date", pa.date32()),
     ]
 )
@@ -164,7 +183,7 @@ class RowBuilder:
         head = halves.first[lead]
         owner, context = pdus.connection[head], pdus.context[head]
         contexts = _contexts(owner, context, pdus.place[head], connections)
-        self._keep(calls, contexts, connections)
+        candidates = contexts.ours | contexts.unknown
         if self._only is not None:
             kept = np.isin(owner, sorted(self._only))
             contexts.ours &= kept
@@ -176,6 +195,9 @@ class RowBuilder:
             self._note_made(rows, owner[unknown], context[unknown])
             column = pa.array(owner[unknown] << 17 | context[unknown])
             self._waiting.add(pa.RecordBatch.from_arrays([*rows.columns, column], schema=self._waiting.schema))
+        if not self.finishing:
+            unexplained = contexts.unknown & ~self._explained(owner, context, unknown, connections)
+            self._keep(calls, candidates, unexplained, connections)
         ours = np.nonzero(contexts.ours)[0]
         if not len(ours):
             return None
@@ -197,14 +219,26 @@ class RowBuilder:
         for index, context_id, count in zip(*pairs.tolist(), counts.tolist(), strict=True):
             self.made.settled[index, context_id] += count
 
-    def _keep(self, calls: Calls, contexts: _Contexts, connections: list[Connection]) -> None:
+    def _explained(self, owner: Ints, context: Ints, unknown: Ints, connections: list[Connection]) -> Flags:
+        """Tell of which calls without a bind the interface is inferred already: they will be rows without more."""
+        explained = np.zeros(len(owner), bool)
+        pair = owner << 17 | context
+        for one in np.unique(pair[unknown]).tolist():
+            connection = connections[one >> 17]
+            _, address, port = connection.endpoints[connection.likely_client() ^ 1]
+            seen = association(connection).evidence.get(one & 0x1FFFF, set())
+            if infer(seen, port, self.learnt.get((address, port), ())) is not None:
+                explained |= pair == one
+        return explained
+
+    def _keep(self, calls: Calls, candidates: Flags, unexplained: Flags, connections: list[Connection]) -> None:
         """Keep the PDUs of calls that another capture may finish or explain, and those of no call in this one."""
         whole, request, response = calls.halves.whole, calls.request, calls.response
         unfinished = (request < 0) | (response < 0) | ~whole[request] | ~whole[response]
         call = calls.group
         for chosen, unknown in (
-            (unfinished & (contexts.ours | contexts.unknown), False),
-            (~unfinished & contexts.unknown, True),
+            (unfinished & candidates, False),
+            (~unfinished & unexplained, True),
         ):
             halves = (call >= 0) & chosen[call]
             if not unknown:
@@ -273,7 +307,9 @@ class RowBuilder:
         auth_type, auth_level = pdus.auth_type[head], pdus.auth_level[head]
         auth_type = np.where(auth_level >= 0, auth_type, contexts.auth_type[rows])
         auth_level = np.where(auth_level >= 0, auth_level, contexts.auth_level[rows])
-        sequence = (peers["base"][np.arange(len(rows)), np.where(asked, 0, 1)] + pdus.offset[head]) & 0xFFFFFFFF
+        asked_from = (peers["base"][:, 0] + pdus.offset[ask_first]) & 0xFFFFFFFF
+        answered_from = (peers["base"][:, 1] + pdus.offset[reply_first]) & 0xFFFFFFFF
+        sequence = np.where(asked, asked_from, answered_from)
         at = np.where(asked, request_at, response_at)
         keys = _call_keys(peers["prefix"], peers["number"], pdus.call_id[head], sequence, at)
         capture = pa.array([self.capture_id], pa.string())
@@ -319,6 +355,9 @@ class RowBuilder:
             "opened_by": pa.nulls(len(rows), pa.string()),
             "closed_reason": _choose(("no_handshake", "no_key"), closed),
             "response_byte_order": _choose(("little", "big"), np.where(answered, pdus.big[reply_first], -1)),
+            "request_sequence": pa.array(asked_from, mask=~asked),
+            "response_sequence": pa.array(answered_from, mask=~answered),
+            "sightings": pa.nulls(len(rows), pa.list_(SIGHTING)),
             "event_date": pa.array(
                 np.where(dates == NO_TIME, 0, dates // 1000 // _DAY_US), pa.int32(), mask=dates == NO_TIME
             ),
