@@ -16,8 +16,9 @@ from bench import limit
 from bench.memory import PeakMemory
 from jobs.session import PROJECT, session
 from pipeline.bronze import ingest
-from pipeline.capture_source import pack, read_captures
+from pipeline.capture_source import pack, read_captures, whole
 from pipeline.lake import Lake
+from pipeline.ledger import plan
 from pipeline.listing import list_files
 from schemas.bronze import RPC_CALLS
 from schemas.table import INGESTED_AT, RUN_ID
@@ -70,14 +71,15 @@ class Bench:
             side = Path(lake.root) / "side"
             side.mkdir(parents=True)
             manifest = side / "manifest.json"
-            manifest.write_text(json.dumps([[f.path, f.size, f.modified_us] for f in listed]), encoding="utf-8")
+            reads = plan(listed, []).read
+            manifest.write_text(json.dumps([read.values() for read in reads]), encoding="utf-8")
             frame = read_captures(self.spark, rows="rpc_calls", manifest=manifest, side=side / "tables")
             lake.append(RPC_CALLS, frame.withColumns({RUN_ID: F.lit("bench"), INGESTED_AT: F.current_timestamp()}))
             seconds = time.perf_counter() - begin
         rows = lake.rows_written(RPC_CALLS)
         request, response = self._sizes(lake)
         shutil.rmtree(lake.root)
-        return Written(seconds, rows, request, response, len(pack(listed)), peak.worker, peak.jvm)
+        return Written(seconds, rows, request, response, len(pack(whole(listed))), peak.worker, peak.jvm)
 
     def job(self, files: Sequence[Path]) -> float:
         """Seconds of the whole of bronze: all five tables with their commits."""

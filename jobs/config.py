@@ -41,6 +41,9 @@ class LakeConfig:
 
     catalog: str | None = setting(None, "catalog of the tables; null: Delta tables in the folder given by --lake")
     prefix: str = setting("", "put before the layer's name in the catalog: <catalog>.<prefix>bronze.rpc_calls")
+    lease_wait: timedelta = setting(
+        timedelta(minutes=10), "how long a run waits for another one on the same lake before it gives up", least=0
+    )
 
 
 @dataclass(frozen=True, slots=True)

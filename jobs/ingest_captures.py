@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from jobs import cli
@@ -11,6 +12,7 @@ from jobs.config import Config, ConfigError
 from jobs.session import one_origin, session
 from pipeline import bronze
 from pipeline.lake import Lake
+from pipeline.lease import LeaseError, lease
 from pipeline.listing import InputError, Listed, is_pipe, list_files
 from pipeline.spool import spool
 from schemas.bronze import CAPTURE_FILES, QUARANTINE, RPC_CALLS
@@ -26,7 +28,7 @@ def parser() -> cli.Parser:
 def captures(run: cli.Run, lake_root: str) -> list[Listed]:
     """Return the capture files of the command line; standard input and named pipes are spooled first."""
     uris = run.arguments.captures
-    if not uris:
+    if not uris and run.arguments.reprocess is None:
         raise ConfigError("no captures: --captures takes files, folders, patterns or - for standard input")
     limit = run.config.capture.spool_bytes
     try:
@@ -42,6 +44,19 @@ def open_lake(run: cli.Run) -> Lake:
     return Lake(session(JOB), run.arguments.lake, catalog=config.catalog, prefix=config.prefix)
 
 
+@contextmanager
+def alone(run: cli.Run, lake: Lake) -> Iterator[None]:
+    """Hold the lake while it is written: a run that comes meanwhile waits, or gives up with one line and exit 2."""
+    if run.arguments.dry_run:
+        yield
+        return
+    try:
+        with lease(lake.root, run.run_id, wait_s=run.config.lake.lease_wait.total_seconds(), say=cli.say):
+            yield
+    except LeaseError as error:
+        raise ConfigError(str(error)) from error
+
+
 def reader_options(config: Config) -> dict[str, object]:
     """Return the settings that the data source takes."""
     capture = config.capture
@@ -55,7 +70,16 @@ def reader_options(config: Config) -> dict[str, object]:
 
 def ingest(run: cli.Run, lake: Lake, files: list[Listed], outcome: cli.Outcome) -> bronze.Ingested:
     """Read what is new into bronze and count it."""
-    done = bronze.ingest(lake, files, run_id=run.run_id, reader_options=reader_options(run.config), say=cli.say)
+    chosen = run.arguments
+    done = bronze.ingest(
+        lake,
+        files,
+        run_id=run.run_id,
+        reader_options=reader_options(run.config),
+        say=cli.say,
+        expire=run.config.pending.expire,
+        choice=bronze.Choice(chosen.between, chosen.reprocess, chosen.dry_run),
+    )
     outcome.bytes_read += sum(row["size_bytes"] for row in done.files)
     outcome.input_failed |= done.unreadable
     for row in done.files:
@@ -75,7 +99,9 @@ def run(this: cli.Run) -> cli.Outcome:
     """Read the captures of the command line into the lake's bronze tables."""
     files = captures(this, this.arguments.lake)
     outcome = cli.Outcome()
-    ingest(this, open_lake(this), files, outcome)
+    lake = open_lake(this)
+    with alone(this, lake):
+        ingest(this, lake, files, outcome)
     return outcome
 
 

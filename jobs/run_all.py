@@ -6,8 +6,10 @@ import sys
 from collections.abc import Sequence
 
 from jobs import cli
-from jobs.ingest_captures import captures, ingest, open_lake
+from jobs.ingest_captures import alone, captures, ingest, open_lake
 from pipeline import derive
+from pipeline.lake import Lake
+from pipeline.listing import Listed
 from pipeline.summary import console_summary
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.silver import REMOTE_READ_CALLS
@@ -25,15 +27,24 @@ def run(this: cli.Run) -> cli.Outcome:
     files = captures(this, this.arguments.lake)
     lake = open_lake(this)
     outcome = cli.Outcome()
+    with alone(this, lake):
+        _layers(this, lake, files, outcome)
+    if not this.arguments.dry_run:
+        sys.stdout.write(console_summary(lake) + "\n")
+    return outcome
+
+
+def _layers(this: cli.Run, lake: Lake, files: list[Listed], outcome: cli.Outcome) -> None:
+    """Bring bronze up to date, then what is made of it."""
     ingest(this, lake, files, outcome)
+    if this.arguments.dry_run:
+        return
     cli.say("decoding calls")
     decoded = derive.silver(lake, keep_packets=this.config.store.packets, keep_stubs=this.config.store.stubs)
     outcome.tables[str(REMOTE_READ_CALLS)] = cli.TableCounts(rows_out=decoded)
     cli.say("rebuilding attempts")
     attempts = derive.gold(lake, cleanup=this.config.timers.cleanup)
     outcome.tables[str(RECEIVE_ATTEMPTS)] = cli.TableCounts(rows_in=decoded, rows_out=attempts)
-    sys.stdout.write(console_summary(lake) + "\n")
-    return outcome
 
 
 def main(argv: Sequence[str] | None = None) -> int:

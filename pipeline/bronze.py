@@ -1,43 +1,63 @@
-"""Captures -> bronze: reads what the ledger does not know yet, and writes it so that a repeated run does no harm.
+"""Captures -> bronze: reads what the ledger does not know yet, joins it with what was read before, and writes it.
 
-Complete calls are appended straight from the reading tasks. The small tables come by side files under the run's own
-folder. Delta has no transaction over several tables: the ledger (``capture_files``) is written last, and a run that
-never came so far left a marker, by which the next run takes its rows out again before it begins.
+Finished calls are appended straight from the reading tasks; the small tables come by side files under the run's own
+folder. Then what captures could not finish alone is joined (``rejoin``). The ledger (``capture_files``) is written
+last; a run that never came so far is undone by the next one (``runs``). The caller holds the lake's lease.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final
 
-from pyarrow.dataset import dataset
-from pyspark.sql import DataFrame
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from pipeline import rejoin
 from pipeline.capture_source import read_captures
 from pipeline.lake import Lake
+from pipeline.ledger import COLUMNS, Days, Known, Plan, Read, Reprocess, plan, reprocess, within
 from pipeline.listing import Listed
+from pipeline.runs import Runs, recover
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
-from schemas.table import RUN_ID, Table, literal
+from schemas.table import INGESTED_AT, RUN_ID, Table, literal
+from udfs.capture.reader import SCHEMAS
 
-SIDE_TABLES: Final = (CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # the ledger is last
-BRONZE: Final = (RPC_CALLS, *SIDE_TABLES)
+BRONZE: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # the ledger is last
+_OF_CAPTURES: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # whose rows name their capture
 _PROGRESS_S: Final = 3.0
 Say = Callable[[str], None]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a run reads of the files given: all that is new, and what these options say.
+
+    ``days``: of new captures only those with packets on these; ``again``: captures of the ledger to read again;
+    ``only_say``: nothing is written.
+    """
+
+    days: Days | None = None
+    again: Reprocess | None = None
+    only_say: bool = False
 
 
 @dataclass(slots=True)
 class Ingested:
     """What a run read: the files' rows of the ledger, and how many it passed over because it knew them."""
 
-    files: list[dict[str, Any]] = field(default_factory=list)
+    files: list[Row] = field(default_factory=list)
     known: int = 0
     written: dict[str, int] = field(default_factory=dict)  # rows by table
 
@@ -47,85 +67,267 @@ class Ingested:
         return any(row["damage"] not in (None, "cut_short") or row["status"] == "unreadable" for row in self.files)
 
 
-@dataclass(frozen=True, slots=True)
-class Runs:
-    """The folder of the lake where runs keep their work: a marker for each that is not finished, and side files."""
+def ingest(
+    lake: Lake, files: list[Listed], *, run_id: str, reader_options: dict[str, Any], say: Say,
+    expire: dt.timedelta = dt.timedelta(days=7), choice: Choice | None = None,
+) -> Ingested:  # fmt: skip
+    """Bring new captures into bronze; returns what was read. Files that the ledger knows are not read again.
 
-    root: Path
-
-    @staticmethod
-    def of(lake: Lake) -> Runs:
-        """Return the folder of a lake."""
-        return Runs(Path(lake.root) / "_runs")
-
-    def begin(self, run_id: str) -> Path:
-        """Mark a run as begun; return the folder for its side files."""
-        side = self.root / run_id
-        side.mkdir(parents=True, exist_ok=True)
-        (self.root / f"{run_id}.json").write_text(json.dumps({"run_id": run_id}), encoding="utf-8")
-        return side
-
-    def end(self, run_id: str) -> None:
-        """Take away a run's side files, then its marker."""
-        shutil.rmtree(self.root / run_id, ignore_errors=True)
-        (self.root / f"{run_id}.json").unlink(missing_ok=True)
-
-    def unfinished(self) -> list[str]:
-        """Return the runs that began and did not end."""
-        return sorted(path.stem for path in self.root.glob("*.json")) if self.root.is_dir() else []
-
-
-def roll_back(lake: Lake, runs: Runs, say: Say) -> None:
-    """Take out what unfinished runs wrote, unless their ledger rows show that only their end was missing."""
-    for run_id in runs.unfinished():
-        done = lake.read(CAPTURE_FILES).where(F.col(RUN_ID) == run_id).limit(1).count()
-        if not done:
-            say(f"an earlier run did not end: its rows are taken out ({run_id})")
-            for table in BRONZE:
-                lake.delete_run(table, run_id)
-        runs.end(run_id)
-
-
-def unknown_files(lake: Lake, files: Iterable[Listed]) -> tuple[list[Listed], int]:
-    """Return the files that the ledger does not hold as they are now, and how many it does."""
-    ledger = lake.read(CAPTURE_FILES).select("path", "other_paths", "size_bytes", F.unix_micros("modified_at"))
-    known = {}
-    for path, others, size, modified in ledger.collect():
-        known.update(dict.fromkeys((path, *(others or ())), (size, modified)))
-    fresh = [file for file in files if known.get(file.path) != (file.size, file.modified_us)]
-    return fresh, len(list(files)) - len(fresh)
-
-
-def ingest(lake: Lake, files: list[Listed], *, run_id: str, reader_options: dict[str, Any], say: Say) -> Ingested:
-    """Bring new captures into bronze; returns what was read. Files that the ledger knows are not read again."""
+    ``expire``: how long, in the packets' time, unfinished halves are waited for.
+    """
+    choice = choice or Choice()
+    if not choice.only_say:
+        recover(lake, BRONZE, CAPTURE_FILES, say)
+    ledger = [Known.of(row.asDict()) for row in lake.read(CAPTURE_FILES).selectExpr(*COLUMNS).collect()]
+    planned = _plan(files, ledger, choice, say)
+    if choice.only_say:
+        for line in planned.lines():
+            say(line)
+        return Ingested(known=planned.known)
+    if not planned:
+        say(f"nothing new in {planned.known} capture files")
+        return Ingested(known=planned.known)
+    size = sum(read.file.size - read.start for read in planned.read)
+    say(f"reading {len(planned.read)} capture files, {size / 1e6:.1f} MB; {planned.known} known already")
     runs = Runs.of(lake)
-    roll_back(lake, runs, say)
-    fresh, known = unknown_files(lake, files)
-    done = Ingested(known=known)
-    if not fresh:
-        say(f"nothing new in {known} capture files")
-        return done
-    say(f"reading {len(fresh)} capture files, {sum(file.size for file in fresh) / 1e6:.1f} MB; {known} known already")
-    side = runs.begin(run_id)
-    manifest = side / "manifest.json"
-    manifest.write_text(json.dumps([[f.path, f.size, f.modified_us] for f in fresh]), encoding="utf-8")
-    calls = read_captures(lake.spark, rows="rpc_calls", manifest=manifest, side=side / "tables", **reader_options)
-    stamp = {RUN_ID: F.lit(run_id), "ingested_at": F.lit(datetime.now(UTC))}
-    _replaced(lake, fresh)
-    with _progress(side / "tables" / CAPTURE_FILES.name, len(fresh), say):
-        lake.append(RPC_CALLS, calls.withColumns(stamp))
-    for table in SIDE_TABLES:
-        folder = side / "tables" / table.name
-        if not folder.is_dir():
-            continue
-        rows = lake.spark.read.parquet(str(folder))
-        if table is CAPTURE_FILES:
-            done.files = [row.asDict() for row in rows.collect()]
-        lake.append(table, _known(table, rows).withColumns(stamp))
-        done.written[str(table)] = dataset(folder).count_rows()
-    done.written[str(RPC_CALLS)] = sum(row["calls"] for row in done.files)
+    side = runs.begin(run_id, {str(table): lake.version(table) for table in BRONZE})
+    run = _Run(lake, run_id, side, planned, reader_options, expire)
+    done = run.carry_out(say)
     runs.end(run_id)
     return done
+
+
+def _plan(files: list[Listed], ledger: list[Known], choice: Choice, say: Say) -> Plan:
+    """Decide what is read."""
+    if choice.days is not None:
+        files = within(files, ledger, choice.days)
+    planned = plan(files, ledger)
+    if choice.again is not None:
+        chosen = reprocess(planned, ledger, choice.again)
+        say(f"{chosen} captures of the lake are chosen to be read again")
+        for known in planned.missing:
+            say(f"{known.file.path}: gone or changed since, it cannot be read again")
+    return planned
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run's work on a lake."""
+
+    lake: Lake
+    run_id: str
+    side: Path
+    planned: Plan
+    reader_options: dict[str, Any]
+    expire: dt.timedelta
+    now: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.UTC))
+
+    def carry_out(self, say: Say) -> Ingested:
+        """Take out, rename, read, join, write."""
+        lake, done = self.lake, Ingested(known=self.planned.known)
+        out = self._take_out()
+        self._rename()
+        self._read(say)
+        fresh = self._side("pending")
+        joined = rejoin.joined(
+            fresh,
+            rejoin.earlier(lake, pa.concat_tables([fresh, out]), ()),
+            left={rejoin.ends(row) for row in out.to_pylist()},
+            window_s=float(self.reader_options.get("reorder_window_s", 2.0)),
+        )
+        self._forget(joined, out)
+        if joined:
+            say(f"joining {len(joined.was)} connections that other captures have a part of")
+            if joined.labels:
+                rejoin.relabel(lake, joined)
+        self._write(CONNECTIONS, "connections", self._calls(joined), joined, joined.was)
+        self._write(RPC_BINDS, "rpc_binds", joined.rows("rpc_binds"), joined, ())
+        self._write(QUARANTINE, "quarantine", joined.rows("quarantine"), joined, joined.quarantine_keys)
+        self._write(PENDING, "pending", rejoin.pending_table(joined.pending), joined, ())
+        for table in (CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING):
+            done.written[str(table)] = self._side(table.name).num_rows
+        done.files = self._write_ledger(joined.packets)
+        done.written[str(CAPTURE_FILES)] = len(done.files)
+        done.written[str(RPC_CALLS)] = sum(row["calls"] for row in done.files)
+        self._expire(done.files)
+        return done
+
+    # -- before reading ------------------------------------------------------------------------------------------
+
+    def _take_out(self) -> pa.Table:
+        """Take out the rows of captures that are read anew; return what they could not finish alone."""
+        lake, replaced = self.lake, sorted(self.planned.replaced)
+        if not replaced:
+            return rejoin.pending_table([])
+        named = ", ".join(literal(name) for name in replaced)
+        out = lake.read(PENDING).where(F.col("capture_id").isin(replaced)).select(*SCHEMAS["pending"].names)
+        rows = out.toArrow().cast(SCHEMAS["pending"])
+        for table in _OF_CAPTURES:
+            lake.delete(table, f"capture_id IN ({named})")
+        return rows
+
+    def _forget(self, joined: rejoin.Changes, out: pa.Table) -> None:
+        """What was made of remainders that were taken out goes too."""
+        for row in out.to_pylist():
+            joined.was.add(row["connection_id"])
+            joined.call_keys.update(row["call_keys"])
+            joined.quarantine_keys.update(row["quarantine_keys"])
+            joined.dates.update(rejoin.days(row))
+
+    def _rename(self) -> None:
+        """Give captures the keys that they have now, all at once: two may have swapped theirs."""
+        if not self.planned.renamed:
+            return
+
+        def renamed(column: str) -> str:
+            cases = " ".join(
+                f"WHEN {literal(old)} THEN {literal(new)}" for old, new in sorted(self.planned.renamed.items())
+            )
+            return f"CASE {column} {cases} ELSE {column} END"
+
+        old = ", ".join(literal(name) for name in sorted(self.planned.renamed))
+        for table in _OF_CAPTURES:
+            columns = [name for name in ("capture_id", "response_capture_id") if name in table.names]
+            where = " OR ".join(f"{column} IN ({old})" for column in columns)
+            self.lake.update(table, {column: renamed(column) for column in columns}, where)
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def _read(self, say: Say) -> None:
+        """Read the captures: finished calls into their table, the rest into side files."""
+        reads = self.planned.read
+        if not reads:
+            return
+        manifest = self.side / "manifest.json"
+        manifest.write_text(json.dumps([read.values() for read in reads]), encoding="utf-8")
+        calls = read_captures(
+            self.lake.spark, rows="rpc_calls", manifest=manifest, side=self.side / "tables", **self.reader_options
+        )
+        with _progress(self.side / "tables" / CAPTURE_FILES.name, len(reads), say):
+            self.lake.append(RPC_CALLS, calls.withColumns(self._stamp()))
+
+    def _stamp(self) -> dict[str, Column]:
+        return {RUN_ID: F.lit(self.run_id), INGESTED_AT: F.lit(self.now)}
+
+    def _side(self, name: str) -> pa.Table:
+        """Return the rows of a side table."""
+        folder = self.side / "tables" / name
+        return pads.dataset(folder, SCHEMAS[name]).to_table() if folder.is_dir() else SCHEMAS[name].empty_table()
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def _write(
+        self, table: Table, side: str | None, rows: pa.Table, joined: rejoin.Changes, gone: Iterable[str]
+    ) -> None:
+        """Write a table's new rows: those of the captures that were not joined, and those of joining."""
+        lake, spark = self.lake, self.lake.spark
+        if side is not None and (self.side / "tables" / side).is_dir():
+            own = spark.read.parquet(str(self.side / "tables" / side)).select(*SCHEMAS[side].names)
+            if joined:
+                column = "quarantine_key" if table is QUARANTINE else "connection_id"
+                made = rejoin.gone(spark, joined.quarantine_keys if table is QUARANTINE else joined.was, column)
+                own = own.join(F.broadcast(made), column, "left_anti")
+            if table is CONNECTIONS and self.planned.replaced:  # what is read again is there already
+                found = own.toArrow().cast(SCHEMAS[side])
+                lake.put(table, self._stamped(table, found), dates=set(found.column("event_date").to_pylist()))
+            else:
+                lake.append(table, own.withColumns(self._stamp()))
+        if joined:
+            lake.put(table, self._stamped(table, rows), gone=set(gone), dates=joined.dates)
+
+    def _calls(self, joined: rejoin.Changes) -> pa.Table:
+        """Write the calls of joined connections; return the connections, with the number of their calls."""
+        calls, connections = joined.rows("rpc_calls"), joined.rows("connections")
+        if not joined.together:
+            self._write(RPC_CALLS, None, calls, joined, joined.call_keys)
+            return connections
+        shared = pc.is_in(calls.column("connection_id"), pa.array(sorted(joined.together), pa.string()))
+        self._write(RPC_CALLS, None, calls.filter(pc.invert(shared)), joined, joined.call_keys)
+        merged = rejoin.merge_together(self.lake, joined, calls.filter(shared))
+        self.lake.append(RPC_CALLS, self.lake.spark.createDataFrame(self._stamped(RPC_CALLS, merged)))
+        counts = Counter(merged.column("connection_id").to_pylist())
+        rows = connections.to_pylist()
+        for row in rows:
+            if row["connection_id"] in joined.together:
+                row["calls"] = counts[row["connection_id"]]
+        return pa.Table.from_pylist(rows, connections.schema)
+
+    def _stamped(self, table: Table, rows: pa.Table) -> pa.Table:
+        """Rows with the table's columns, those of the run too."""
+        count = rows.num_rows
+        columns = {
+            **{name: rows.column(name) for name in rows.column_names},
+            RUN_ID: pa.array([self.run_id] * count, pa.string()),
+            INGESTED_AT: pa.array([self.now] * count, pa.timestamp("us", "UTC")),
+        }
+        return pa.table({name: columns[name] for name in table.names})
+
+    def _write_ledger(self, packets: dict[str, Row]) -> list[Row]:
+        """Write the ledger: what was read, counts added to those of a capture that was read on, and moved files.
+
+        ``packets``: by capture, what is to be added to its counts, for other captures tell more of its connections.
+        """
+        rows = {row["path"]: row for row in self._side("capture_files").to_pylist()}
+        schema = pa.schema([f for f in SCHEMAS["capture_files"] if f.name in CAPTURE_FILES.names])
+        before = self.lake.read(CAPTURE_FILES).where(self._concerned(packets)).select(*schema.names)
+        ledger = {row["capture_id"]: row for row in before.toArrow().cast(schema).to_pylist()}
+        written, reports = [], []
+        for read in self.planned.read:
+            row = rows[read.file.path]
+            reports.append(row)
+            written.append(self._ledger_row(read, row, ledger.get(read.capture_id) if read.start else None))
+        for capture_id, names in self.planned.paths.items():
+            written.append({**ledger[capture_id], **_ledger_names(names.columns())})
+        done = {row["capture_id"] for row in written}
+        written += [row for capture_id, row in ledger.items() if capture_id not in done]
+        for row in written:
+            for name, more in packets.get(row["capture_id"], {}).items():
+                row[name] += more
+        if written:
+            found = pa.Table.from_pylist([{name: row[name] for name in schema.names} for row in written], schema)
+            dates = {row["event_date"] for row in ledger.values()}
+            self.lake.put(CAPTURE_FILES, self._stamped(CAPTURE_FILES, found), dates=dates)
+        return reports
+
+    def _concerned(self, packets: Iterable[str]) -> Column:
+        """The ledger's rows that this run changes."""
+        names = [read.capture_id for read in self.planned.read if read.start]
+        return F.col("capture_id").isin([*names, *self.planned.paths, *packets])
+
+    def _ledger_row(self, read: Read, row: Row, before: Row | None) -> Row:
+        row = {**row, **_ledger_names(read.names.columns()), "capture_id": read.capture_id}
+        if before is None:
+            return row
+        for name in _ADDED:
+            row[name] = row[name] + before[name]
+        for name, better in (("first_packet_at", min), ("last_packet_at", max)):
+            row[name] = better([time for time in (row[name], before[name]) if time is not None], default=None)
+        row["link_types"] = sorted({*(row["link_types"] or ()), *(before["link_types"] or ())}) or None
+        first = row["first_packet_at"]
+        return {**row, "first_key": read.first_key, "event_date": None if first is None else first.date()}
+
+    def _expire(self, files: Sequence[Row]) -> None:
+        """What waited too long, in the packets' time, is no longer waited for; its rows stay."""
+        newest = max((row["last_packet_at"] for row in files if row["last_packet_at"] is not None), default=None)
+        if newest is None:
+            return
+        before = (newest - self.expire).strftime("%Y-%m-%d %H:%M:%S.%f")
+        day = (newest - self.expire).date()
+        self.lake.delete(PENDING, f"event_date <= DATE'{day}' AND since < TIMESTAMP'{before} UTC'")
+
+
+# Of a capture that was read on: what its parts counted adds up.
+_ADDED: Final = (
+    "packets", "packets_tcp", "packets_truncated", "packets_used", "packets_other", "packets_damaged",
+    "packets_binary_protocol",
+)  # fmt: skip
+
+
+def _ledger_names(columns: Row) -> Row:
+    """The columns of a capture's files, with the time as the table has it."""
+    modified = columns.pop("modified_us")
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    return {**columns, "modified_at": None if modified is None else epoch + dt.timedelta(microseconds=modified)}
 
 
 @contextmanager
@@ -151,27 +353,3 @@ def _progress(folder: Path, total: int, say: Say) -> Iterator[None]:
     finally:
         done.set()
         watcher.join()
-
-
-def _known(table: Table, rows: DataFrame) -> DataFrame:
-    """The rows without columns that only the run's summary needs."""
-    return rows.select(*(name for name in rows.columns if name in table.names))
-
-
-def _replaced(lake: Lake, fresh: list[Listed]) -> None:
-    """A file that changed since it was read is read anew: what it gave before goes."""
-    if not lake.exists(CAPTURE_FILES):
-        return
-    paths = [file.path for file in fresh]
-    rows = lake.read(CAPTURE_FILES).where(F.col("path").isin(paths)).select("capture_id").collect()
-    if not rows:
-        return
-    ids = ", ".join(literal(row[0]) for row in rows)
-    gone = f"capture_id IN ({ids})"
-    keys = lake.read(RPC_CALLS).where(gone).select("connection_id").distinct().collect()
-    for table in (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES):
-        if lake.exists(table):
-            lake.spark.sql(f"DELETE FROM {lake.sql_name(table)} WHERE {gone}")  # noqa: S608
-    if keys and lake.exists(CONNECTIONS):
-        connections = ", ".join(literal(row[0]) for row in keys)
-        lake.spark.sql(f"DELETE FROM {lake.sql_name(CONNECTIONS)} WHERE connection_id IN ({connections})")  # noqa: S608

@@ -24,8 +24,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from pipeline.ledger import Read
 from pipeline.listing import Listed, list_files
-from udfs.capture.reader import SCHEMAS, Options, capture_batches
+from udfs.capture.reader import SCHEMAS, Options, Part, capture_batches
 from udfs.keys import key
 
 FORMAT: Final = "msmq_capture"
@@ -34,26 +35,46 @@ LEAST_TASKS: Final = 8  # where there are files enough: a task for each core of 
 
 
 @dataclass(frozen=True)
+class Reading:
+    """One capture to be read: its file, and the part of it where not all is read."""
+
+    file: Listed
+    part: Part
+    size: int  # bytes that are read
+
+
+@dataclass(frozen=True)
 class Pack(InputPartition):
-    """The files of one task."""
+    """The captures of one task."""
 
-    files: tuple[Listed, ...]
+    readings: tuple[Reading, ...]
 
 
-def pack(files: list[Listed]) -> list[Pack]:
+def pack(readings: list[Reading]) -> list[Pack]:
     """Spread files over tasks, the largest first to where there is least, so that tasks are alike in size.
 
     There are as many tasks as the bytes ask for, not as many as small files.
     """
-    total = sum(file.size for file in files)
-    count = min(len(files), max(LEAST_TASKS, -(-total // PACK_BYTES)))
-    packs: list[list[Listed]] = [[] for _ in range(count)]
+    total = sum(reading.size for reading in readings)
+    count = min(len(readings), max(LEAST_TASKS, -(-total // PACK_BYTES)))
+    packs: list[list[Reading]] = [[] for _ in range(count)]
     least = [(0, 0, number) for number in range(count)]  # bytes, files, number of a pack; a heap
-    for file in sorted(files, key=lambda entry: (-entry.size, entry.path)):
+    for reading in sorted(readings, key=lambda entry: (-entry.size, entry.file.path)):
         size, held, number = least[0]
-        packs[number].append(file)
-        heapq.heapreplace(least, (size + file.size, held + 1, number))
-    return [Pack(tuple(files)) for files in packs]
+        packs[number].append(reading)
+        heapq.heapreplace(least, (size + reading.size, held + 1, number))
+    return [Pack(tuple(readings)) for readings in packs]
+
+
+def whole(files: list[Listed]) -> list[Reading]:
+    """Return readings of whole files."""
+    return [Reading(file, Part(), file.size) for file in files]
+
+
+def _reading(read: Read) -> Reading:
+    # A file that cannot be read has no packet: its key is that of its path, whatever it may become.
+    capture_id = read.capture_id if read.first_key is not None else None
+    return Reading(read.file, Part(capture_id, read.resume), max(read.file.size - read.start, 0))
 
 
 class CaptureReader(DataSourceReader):
@@ -76,17 +97,17 @@ class CaptureReader(DataSourceReader):
     def partitions(self) -> list[Pack]:
         """Return the tasks: packs of the files that the path or the manifest names."""
         if self._manifest is not None:
-            entries = json.loads(Path(self._manifest).read_text(encoding="utf-8"))
-            return pack([Listed(*entry) for entry in entries])
+            reads = [Read.of(values) for values in json.loads(Path(self._manifest).read_text(encoding="utf-8"))]
+            return pack([_reading(read) for read in reads])
         if self._path is None:
             raise ValueError("msmq_capture: load(path) or the option 'manifest' is needed")
-        return pack(list_files([self._path]))
+        return pack(whole(list_files([self._path])))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task's captures; what is not rows goes to the side folder."""
-        for file in partition.files if isinstance(partition, Pack) else ():
-            side: dict[str, list[pa.RecordBatch]] = {}
-            for kind, batch in capture_batches(file.source(), self._options):
+        for reading in partition.readings if isinstance(partition, Pack) else ():
+            file, side = reading.file, dict[str, list[pa.RecordBatch]]()
+            for kind, batch in capture_batches(file.source(), self._options, reading.part):
                 if kind == self._rows:
                     yield batch
                 elif self._side is not None and batch.num_rows:

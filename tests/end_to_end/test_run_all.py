@@ -8,12 +8,14 @@ import sys
 import threading
 
 import pytest
+from pyspark.sql import functions as F
 
 from jobs import export_packets, ingest_captures, run_all
-from pipeline.bronze import Runs
+from pipeline.bronze import BRONZE
 from pipeline.capture_source import register
 from pipeline.lake import Lake
 from pipeline.listing import Listed
+from pipeline.runs import Runs
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
@@ -78,19 +80,20 @@ def test_running_again_changes_no_table(lake, captures, capsys):
     assert all(counts["rows_out"] == 0 for counts in summary(capsys)["tables"].values())
 
 
-def test_a_run_that_was_killed_is_taken_back(spark, captures, tmp_path):
+def test_a_run_that_was_killed_is_undone(spark, captures, tmp_path):
     """Killed after the calls were appended and before the ledger: the marker and the rows are still there."""
     lake = Lake(spark, str(tmp_path / "lake"))
-    one = str(captures / SAMPLES[0])
+    one, two = str(captures / SAMPLES[0]), str(captures / SAMPLES[3])
     assert ingest_captures.main(["--lake", lake.root, "--captures", one]) == 0
     calls = lake.read(RPC_CALLS).count()
-    run_id = lake.read(CAPTURE_FILES).first()["run_id"]
-    spark.sql(f"DELETE FROM {lake.sql_name(CAPTURE_FILES)}")
-    Runs.of(lake).begin(run_id)
-    assert ingest_captures.main(["--lake", lake.root, "--captures", one]) == 0
-    assert lake.read(RPC_CALLS).count() == calls
-    assert lake.read(RPC_CALLS).where(f"run_id = '{run_id}'").count() == 0
-    assert Runs.of(lake).unfinished() == []
+    Runs.of(lake).begin("killed", {str(table): lake.version(table) for table in BRONZE})
+    lake.append(RPC_CALLS, lake.read(RPC_CALLS).withColumn("run_id", F.lit("killed")))
+    assert lake.read(RPC_CALLS).count() == 2 * calls
+    assert ingest_captures.main(["--lake", lake.root, "--captures", one, two]) == 0
+    assert lake.read(RPC_CALLS).where("run_id = 'killed'").count() == 0
+    capture_id = lake.read(CAPTURE_FILES).where(F.col("path") == one).first().capture_id
+    assert lake.read(RPC_CALLS).where(F.col("capture_id") == capture_id).count() == calls
+    assert Runs.of(lake).unfinished() == {}
 
 
 def test_stubs_can_be_emptied_once_they_are_decoded(spark, captures, tmp_path):
