@@ -23,6 +23,7 @@ from jobs.config import ConfigError
 PACKAGES = ("jobs", "pipeline", "schemas", "udfs")
 
 PROJECT = Path(__file__).resolve().parents[1]
+ONE_COMPILER = "-XX:TieredStopAtLevel=1"
 JARS_VARIABLE = "MSMQ_JARS"  # a folder with Delta's jars, for where the project's cache is not (an installed wheel)
 
 # Each of these in the environment means that somebody else chose the session: spark-submit started this process,
@@ -94,7 +95,7 @@ def java_settings() -> dict[str, str]:
     """
     path = PROJECT / "conf" / "log4j2.properties"
     logging = [f"-Dlog4j2.configurationFile={path.as_uri()}"] if path.exists() else []  # not with an installed wheel
-    return {"spark.driver.extraJavaOptions": " ".join([*logging, "-XX:TieredStopAtLevel=1"])}
+    return {"spark.driver.extraJavaOptions": " ".join([*logging, ONE_COMPILER])}
 
 
 def delta_jars() -> list[Path]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.session import session
+from jobs.session import ONE_COMPILER, java_settings, session
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -104,6 +104,8 @@ def spark(tmp_path_factory):
             "spark.master": "local[2]",
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
+            # A job is short, this session is not: here the optimising compiler pays for itself.
+            "spark.driver.extraJavaOptions": java_settings()["spark.driver.extraJavaOptions"].replace(ONE_COMPILER, ""),
             "spark.sql.warehouse.dir": tmp_path_factory.mktemp("warehouse").as_uri(),
         },
     )

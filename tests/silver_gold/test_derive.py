@@ -90,6 +90,7 @@ def test_silver_takes_what_was_inserted_updated_and_deleted_and_decodes_nothing_
     assert keys(lake.read(REMOTE_READ_CALLS)) == ["end", "fault", "lost", "open", "start"]
 
 
+@pytest.mark.long
 def test_a_call_is_silvers_when_its_interface_is_known_and_no_longer_when_it_is_another(lake):
     unbound = START | {"interface_name": None, "outcome": "unbound"}
     add(lake, RPC_CALLS, OPEN, unbound)
@@ -101,6 +102,7 @@ def test_a_call_is_silvers_when_its_interface_is_known_and_no_longer_when_it_is_
     assert silver_follows(lake)
 
 
+@pytest.mark.long
 def test_only_the_end_of_many_changes_counts(lake, decoded):
     add(lake, RPC_CALLS, OPEN, START)
     silver(lake)
@@ -134,6 +136,7 @@ def test_what_did_not_change_makes_no_version(lake):
     assert lake.versions(RPC_CALLS, REMOTE_READ_CALLS, RECEIVE_ATTEMPTS) == versions
 
 
+@pytest.mark.long
 def test_changes_that_are_none_of_silvers_are_looked_at_once(lake, decoded):
     add(lake, RPC_CALLS, OPEN)
     silver(lake)
@@ -145,6 +148,7 @@ def test_changes_that_are_none_of_silvers_are_looked_at_once(lake, decoded):
     assert keys(lake.read(REMOTE_READ_CALLS)) == ["open"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("why", ["nothing said", "other decoders", "no feed", "no such version"])
 def test_silver_is_made_anew_where_the_changes_are_not_known(lake, spark, monkeypatch, why):
     add(lake, RPC_CALLS, OPEN, START)
@@ -165,6 +169,7 @@ def test_silver_is_made_anew_where_the_changes_are_not_known(lake, spark, monkey
     assert silver_follows(lake)
 
 
+@pytest.mark.long
 def test_emptied_stubs_are_not_decoded_again_and_what_they_said_is_kept(lake, decoded):
     add(lake, RPC_CALLS, OPEN, START, *OTHERS)
     add(lake, PENDING, {"pending_key": "p", "call_keys": ["open"], "connection_id": "c9"})
@@ -203,6 +208,7 @@ def test_emptied_stubs_are_not_decoded_again_and_what_they_said_is_kept(lake, de
     assert plain(lake.read(REMOTE_READ_CALLS)) == sorted(now.values(), key=str)
 
 
+@pytest.mark.long
 def test_a_call_that_turns_out_to_have_no_stub_loses_what_was_decoded_of_it(lake):
     add(lake, RPC_CALLS, START)
     silver(lake)
@@ -224,6 +230,7 @@ def killed(monkeypatch, where, name, step):
             step()
 
 
+@pytest.mark.long
 def test_killed_anywhere_and_repeated_the_layers_are_those_of_an_undisturbed_run(lake, monkeypatch):
     def gold():
         return derive.gold(lake, cleanup=CLEANUP)

@@ -102,6 +102,7 @@ def test_an_end_settles_its_attempt_and_nothing_else_is_written(story):
     assert story.written() == []
 
 
+@pytest.mark.long
 def test_open_attempts_are_settled_when_their_captures_have_gone_on_for_long_enough(story):
     change(story.lake, CAPTURE_FILES, {"capture_id": "one", "first_packet_at": at(0), "last_packet_at": at(12)})
     assert story.written() == ["alone"]  # its answer is overdue
@@ -117,6 +118,7 @@ def test_open_attempts_are_settled_when_their_captures_have_gone_on_for_long_eno
     assert story.outcomes()["far"] == "in_flight"
 
 
+@pytest.mark.long
 def test_a_cancel_reaches_a_qm2qm_start_of_another_association(story):
     add(
         story.lake, CONNECTIONS, _connection("c3", 700, association_group_id=3, missing_bytes=0, last_packet_at=at(800))
@@ -137,6 +139,7 @@ def test_a_cancel_reaches_a_qm2qm_start_of_another_association(story):
     assert story.written() == ["second"]
 
 
+@pytest.mark.long
 def test_connections_that_join_part_and_close_move_their_attempts(story):
     joined = _connection("joined", -5, association_group_id=1, closed_at=at(8), closed_by="fin")
     change(story.lake, CONNECTIONS, joined, gone=["c1"])
@@ -157,17 +160,20 @@ def test_connections_that_join_part_and_close_move_their_attempts(story):
     assert set(story.written()) >= {"start"}
 
 
+@pytest.mark.long
 def test_an_attempt_whose_start_moves_to_another_day_or_goes_leaves_nothing_behind(story):
     story.change(read("alone", START, 601, None, connection_id="c4", **ASKED), gone=["far"])
     assert story.written() == ["alone", "far"]
     assert "far" not in story.outcomes()
 
 
+@pytest.mark.long
 def test_another_clean_up_timer_computes_all_anew(story):
     story.written(dt.timedelta(seconds=5))
     assert story.outcomes()["start"] == "expired"
 
 
+@pytest.mark.long
 def test_too_many_changes_to_be_named_compute_all_anew(story, monkeypatch):
     monkeypatch.setattr(touched, "MOST", 1)
     story.change(read("start", START, 1, 3, **WAITING | {"action": 0x80000000}), gone=["alone"])
