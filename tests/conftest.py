@@ -104,6 +104,7 @@ def spark(tmp_path_factory):
             "spark.master": "local[2]",
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
+            "spark.driver.memory": "4g",  # of hundreds of lakes one after the other Delta keeps what it has read
             # A job is short, this session is not: here the optimising compiler pays for itself.
             "spark.driver.extraJavaOptions": java_settings()["spark.driver.extraJavaOptions"].replace(ONE_COMPILER, ""),
             "spark.sql.warehouse.dir": tmp_path_factory.mktemp("warehouse").as_uri(),

@@ -131,7 +131,7 @@ def _commits(root: Path, table: str) -> int:
 
 
 KILLS = [
-    ("bronze/pending", 3),
+    pytest.param("bronze/pending", 3, marks=LONG),
     pytest.param("bronze/rpc_calls", 3, marks=LONG),
     pytest.param("silver/remote_read_calls", 3, marks=LONG),
 ]
@@ -159,7 +159,7 @@ def test_killed_at_any_time(spark, files, uncut, tmp_path, seed):
     same(lake, uncut)
 
 
-PAIRS = [((0, 2, 4), (1, 3)), pytest.param((0, 1, 2, 3, 4), (0, 1, 2, 3, 4), marks=LONG)]
+PAIRS = [pytest.param((0, 2, 4), (1, 3), marks=LONG), pytest.param((0, 1, 2, 3, 4), (0, 1, 2, 3, 4), marks=LONG)]
 
 
 @pytest.mark.parametrize(("one", "two"), PAIRS)
