@@ -276,7 +276,9 @@ def _remainder(edge: Edge, capture_id: str, meanings: Meanings, learnt: Learnt) 
         "sides": sides,
         "segments": segments,
         "evidence": [
-            {"context_id": context, **_seen(one)} for context, all_ in sorted(known.evidence.items()) for one in all_
+            {"context_id": context, **_seen(one)}
+            for context, shapes in sorted(known.evidence.items())
+            for one in sorted(shapes, key=repr)  # a set's own order is another in each process
         ],
         "runs": [] if known.ours else runs,
         "event_date": None if last_time == NO_TIME else last_time // _DAY_NS,
