@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     DateType,
@@ -71,8 +73,8 @@ class LimitReader(DataSourceReader):
             name, kind = field.name, field.dataType
             if name in self._sizes:
                 columns[name] = _binary(rows, self._sizes[name], shift)
-            elif isinstance(kind, BinaryType):
-                columns[name] = pa.nulls(rows, pa.binary())
+            elif isinstance(kind, (BinaryType, ArrayType)):
+                columns[name] = pa.nulls(rows, to_arrow_type(kind))
             elif name in UNIQUE:
                 columns[name] = pa.array([os.urandom(16).hex() for _ in range(rows)], pa.string())
             elif isinstance(kind, StringType):

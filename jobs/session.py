@@ -23,7 +23,8 @@ from jobs.config import ConfigError
 PACKAGES = ("jobs", "pipeline", "schemas", "udfs")
 
 PROJECT = Path(__file__).resolve().parents[1]
-ONE_COMPILER = "-XX:TieredStopAtLevel=1"
+# With one compiler Java keeps only 48 MB for what it made; a long run fills them, and all that follows is interpreted.
+ONE_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 JARS_VARIABLE = "MSMQ_JARS"  # a folder with Delta's jars, for where the project's cache is not (an installed wheel)
 
 # Each of these in the environment means that somebody else chose the session: spark-submit started this process,
