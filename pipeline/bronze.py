@@ -32,6 +32,7 @@ from pipeline.runs import Runs, recover
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.table import INGESTED_AT, RUN_ID, Table, literal
 from udfs.capture.reader import SCHEMAS
+from udfs.capture.remainder import flow
 
 BRONZE: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # the ledger is last
 _OF_CAPTURES: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # whose rows name their capture
@@ -131,8 +132,8 @@ class _Run:
         fresh = self._side("pending")
         joined = rejoin.joined(
             fresh,
-            rejoin.earlier(lake, pa.concat_tables([fresh, out]), ()),
-            left={rejoin.ends(row) for row in out.to_pylist()},
+            rejoin.earlier(lake, pa.concat_tables([fresh, out])),
+            left={flow(row) for row in out.to_pylist()},
             window_s=float(self.reader_options.get("reorder_window_s", 2.0)),
         )
         self._forget(joined, out)

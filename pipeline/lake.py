@@ -306,10 +306,6 @@ class Lake:
         """The Delta versions of tables, as a text that changes when one of them does."""
         return " ".join(f"{table}={self.version(table)}" for table in tables)
 
-    def delete_run(self, table: Table, run_id: str) -> None:
-        """Take out the rows that a run wrote, so that repeating it does no harm."""
-        self.delete(table, f"{RUN_ID} = {literal(run_id)}")
-
     def fill(
         self,
         table: Table,

@@ -19,16 +19,15 @@ from pyspark.sql import functions as F
 from pipeline.lake import Lake, on_dates
 from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
 from schemas.table import literal
-from udfs.capture.joining import Joined, join
+from udfs.capture.joining import MEANINGS_SCHEMA, Joined, join
 from udfs.capture.reader import SCHEMAS
+from udfs.capture.remainder import flow
 from udfs.capture.sightings import merged, restored
 
 Row = dict[str, Any]
 Dates = set[dt.date | None]
 _AT_ONCE: Final = 2000  # four-tuples joined together: their remainders are in memory
-_MEANING: Final = (
-    "known", "bind_seen", "interface_uuid", "interface_name", "transfer_syntax", "auth_type", "auth_level",
-)  # fmt: skip
+_MEANING: Final = pa.struct(list(MEANINGS_SCHEMA)[3:])  # behind what names the context
 
 
 @dataclass(slots=True)
@@ -63,27 +62,22 @@ class Changes:
         return pa.Table.from_batches(self.tables.get(name, []), SCHEMAS[name])
 
 
-def joined(fresh: pa.Table, earlier: pa.Table, *, left: set[tuple[Any, ...]], window_s: float) -> Changes:
+def joined(fresh: pa.Table, earlier: pa.Table, *, left: set[str], window_s: float) -> Changes:
     """Join the remainders of four-tuples that more than one capture saw.
 
     ``fresh`` and ``earlier`` are rows of ``bronze.pending``, of this run and of those before, of the same four-tuples;
-    ``left`` are four-tuples (``ends``) of which something was taken out: they are joined even if one remainder is left.
+    ``left`` are four-tuples (``flow``) of which something was taken out: they are joined even if one remainder is left.
     """
-    groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    groups: dict[str, list[Row]] = defaultdict(list)
     for table in (earlier, fresh):
         for row in table.to_pylist():
-            groups[ends(row)].append(row)
+            groups[flow(row)].append(row)
     changes = Changes()
     several = [rows for name, rows in sorted(groups.items()) if len(rows) > 1 or name in left]
     for begin in range(0, len(several), _AT_ONCE):
         rows = [row for group in several[begin : begin + _AT_ONCE] for row in group]
         _add(changes, rows, join(rows, window_s=window_s))
     return changes
-
-
-def ends(row: Row) -> tuple[Any, ...]:
-    """Return the two endpoints of a four-tuple, whichever of them is the client."""
-    return tuple(sorted([(row["client_address"], row["client_port"]), (row["server_address"], row["server_port"])]))
 
 
 def _add(changes: Changes, rows: list[Row], found: Joined) -> None:
@@ -145,7 +139,9 @@ def relabel(lake: Lake, changes: Changes) -> None:
                     "_id": label["connection_id"],
                     "_ours": label["ours"],
                     "_handshake": label["handshake"],
-                    "_contexts": [(c["context_id"], {name: c[name] for name in _MEANING}) for c in contexts],
+                    "_contexts": [
+                        (c["context_id"], {meant.name: c[meant.name] for meant in _MEANING}) for c in contexts
+                    ],
                 }
             )
     if not rows:
@@ -190,23 +186,7 @@ _RELABEL_SCHEMA: Final = pa.schema(
         ("_id", pa.string()),
         ("_ours", pa.bool_()),
         ("_handshake", pa.bool_()),
-        (
-            "_contexts",
-            pa.map_(
-                pa.int32(),
-                pa.struct(
-                    [
-                        ("known", pa.bool_()),
-                        ("bind_seen", pa.bool_()),
-                        ("interface_uuid", pa.string()),
-                        ("interface_name", pa.string()),
-                        ("transfer_syntax", pa.string()),
-                        ("auth_type", pa.int32()),
-                        ("auth_level", pa.int32()),
-                    ]
-                ),
-            ),
-        ),
+        ("_contexts", pa.map_(pa.int32(), _MEANING)),
     ]
 )
 
@@ -240,23 +220,16 @@ def pending_table(rows: Sequence[Row]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), SCHEMAS["pending"])
 
 
-def earlier(lake: Lake, fresh: pa.Table, taken_out: Iterable[str]) -> pa.Table:
-    """Return the remainders of earlier runs of the four-tuples in ``fresh``, without those of captures taken out."""
+def earlier(lake: Lake, fresh: pa.Table) -> pa.Table:
+    """Return the remainders of earlier runs of the four-tuples in ``fresh``."""
     if not lake.exists(PENDING) or not fresh.num_rows:
         return pending_table([])
     names = frame(lake.spark, pa.table({"_flow": pa.array(sorted({flow(row) for row in _tuples(fresh)}), pa.string())}))
     one = F.concat_ws("|", "client_address", "client_port")
     two = F.concat_ws("|", "server_address", "server_port")
-    rows = lake.read(PENDING).where(~F.col("capture_id").isin(list(taken_out)))
-    rows = rows.withColumn("_flow", F.concat_ws(" ", F.least(one, two), F.greatest(one, two)))
+    rows = lake.read(PENDING).withColumn("_flow", F.concat_ws(" ", F.least(one, two), F.greatest(one, two)))
     found = rows.join(F.broadcast(names), "_flow", "left_semi").select(*SCHEMAS["pending"].names)
     return found.toArrow().cast(SCHEMAS["pending"])
-
-
-def flow(row: Row) -> str:
-    """Return a four-tuple as one text, whichever side is the client."""
-    one, two = (f"{row[f'{who}_address']}|{row[f'{who}_port']}" for who in ("client", "server"))
-    return f"{min(one, two)} {max(one, two)}"
 
 
 def _tuples(rows: pa.Table) -> list[Row]:

@@ -10,6 +10,7 @@ from pyspark.testing import assertDataFrameEqual
 from pipeline.lake import FeedError, Lake, SchemaError, conform, on_dates
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.table import literal
 
 pytestmark = pytest.mark.spark
 
@@ -180,10 +181,11 @@ def test_dates_are_named_one_by_one_and_very_many_as_a_range():
     assert on_dates([]) == "FALSE"
 
 
-def test_a_runs_rows_can_be_taken_back(lake, spark):
-    lake.delete_run(QUARANTINE, "nothing there yet")
+def test_rows_named_by_any_text_can_be_taken_out(lake, spark):
+    lake.delete(QUARANTINE, f"run_id = {literal('nothing there yet')}")
     lake.append(QUARANTINE, quarantine(spark, ("a", "it's \\ one", NOON), ("b", "two", NOON)))
-    lake.delete_run(QUARANTINE, "it's \\ one")
+    run = "it's \\ one"
+    lake.delete(QUARANTINE, f"run_id = {literal(run)}")
     assert stored(lake) == [("b", "two", date(2024, 2, 29))]
 
 

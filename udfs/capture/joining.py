@@ -552,6 +552,3 @@ def _meanings(parts: dict[int, list[_Sighting]], meanings: Meanings) -> pa.Recor
                     }
                 )
     return pa.RecordBatch.from_pylist(rows, MEANINGS_SCHEMA)
-
-
-__all__ = ["LABELS_SCHEMA", "MEANINGS_SCHEMA", "NO_TIME", "Joined", "join"]

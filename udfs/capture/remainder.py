@@ -27,7 +27,7 @@ from udfs.rpc.association import Association, Kept
 from udfs.rpc.calls import association
 from udfs.rpc.cutter import SAMPLE_BYTES, CutState, Stray
 from udfs.rpc.interfaces import Seen
-from udfs.rpc.rows import TIMESTAMP, Made, Meanings, connection_id, four_tuple
+from udfs.rpc.rows import TIMESTAMP, Made, Meanings, batch_of, connection_id, four_tuple
 
 SEGMENT: Final = pa.struct(
     [
@@ -193,25 +193,18 @@ def pending_rows(
                 "quarantine_keys": sorted(quarantine.get(index, [])),
             }
         )
-    return pending_batch(rows)
+    return batch_of(rows, PENDING_SCHEMA)
+
+
+def flow(row: Mapping[str, Any]) -> str:
+    """Return the four-tuple of a row of ``bronze.pending`` as one text, whichever side is the client."""
+    one, two = (f"{row[f'{who}_address']}|{row[f'{who}_port']}" for who in ("client", "server"))
+    return f"{min(one, two)} {max(one, two)}"
 
 
 def counted(connection: Connection, *, used: bool) -> str:
     """Return which count of ``capture_files`` a connection's packets are in; ``used``: it is one of ours."""
     return "packets_used" if used else "packets_binary_protocol" if connection.kind is Kind.BINARY else "packets_other"
-
-
-def pending_batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
-    """Return rows of ``bronze.pending`` as a batch."""
-    columns = []
-    for field in PENDING_SCHEMA:
-        values = [row[field.name] for row in rows]
-        if field.type in (TIMESTAMP, pa.date32()):
-            plain = pa.int64() if field.type == TIMESTAMP else pa.int32()
-            columns.append(pa.array(values, plain).cast(field.type))
-        else:
-            columns.append(pa.array(values, field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=PENDING_SCHEMA)
 
 
 def _remainder(edge: Edge, capture_id: str, meanings: Meanings, learnt: Learnt) -> dict[str, Any]:

@@ -14,10 +14,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any, Final
 
-import pyarrow as pa
-
 from udfs.keys import key
-from udfs.rpc.rows import CALLS_SCHEMA
 
 Row = dict[str, Any]
 CHAIN: Final = dt.timedelta(seconds=60)
@@ -30,24 +27,14 @@ _NO_TIME: Final = 1 << 62
 HALVES: Final = ("request", "response")
 
 
-def one_row_each(calls: pa.Table, fresh: pa.Table) -> pa.Table:
+def merged(rows: list[Row], fresh: list[Row]) -> list[Row]:
     """Return one row for each call of connections that several captures saw at the same time.
 
-    ``calls`` are all their rows without those that joining replaces, ``fresh`` those of joining. What joining made
+    ``rows`` are all their rows without those that joining replaces, ``fresh`` those of joining. What joining made
     of a call before does not count any more.
     """
-    return pa.Table.from_pylist(merged(calls.to_pylist(), fresh.to_pylist()), CALLS_SCHEMA)
-
-
-def merged(rows: list[Row], fresh: list[Row]) -> list[Row]:
-    """Return the rows of ``one_row_each``, as dicts."""
     settled = [_noted(row, settled=True) for row in map(restored, rows) if row is not None]
     return [_one(group) for group in _groups(settled + [_noted(row, settled=False) for row in fresh])]
-
-
-def is_settled(row: Row) -> bool:
-    """Whether a capture finished a call alone, of a row as a capture gave it or of one made of several."""
-    return not row["sightings"] or any(seen["settled"] for seen in row["sightings"])
 
 
 def restored(row: Row) -> Row | None:

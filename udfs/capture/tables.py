@@ -17,7 +17,7 @@ from udfs.rpc.association import Association
 from udfs.rpc.calls import association
 from udfs.rpc.cutter import SAMPLE_BYTES, CutState, Stray
 from udfs.rpc.interfaces import BY_UUID
-from udfs.rpc.rows import TIMESTAMP, connection_id, four_tuple
+from udfs.rpc.rows import TIMESTAMP, batch_of, connection_id, four_tuple
 
 if TYPE_CHECKING:
     from udfs.capture.reader import Reading
@@ -154,16 +154,7 @@ def _batch(rows: list[dict[str, Any]], schema: pa.Schema, time: str) -> pa.Recor
     for row in rows:
         moment = row[time]
         row["event_date"] = None if moment is None else moment // _DAY_US
-    columns = []
-    for column in schema:
-        values = [row[column.name] for row in rows]
-        if column.type == TIMESTAMP:
-            columns.append(pa.array(values, pa.int64()).cast(TIMESTAMP))
-        elif column.type == pa.date32():
-            columns.append(pa.array(values, pa.int32()).cast(pa.date32()))
-        else:
-            columns.append(pa.array(values, column.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return batch_of(rows, schema)
 
 
 def _names(connection: Connection) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from udfs.capture.joining import COUNTS, Joined, join
 from udfs.capture.reader import SCHEMAS, read_capture
+from udfs.capture.remainder import flow
 from udfs.capture.sightings import merged, restored
 
 Row = dict[str, Any]
@@ -37,14 +38,10 @@ def read_together(runs: Iterable[Sequence[bytes]], *, reorder_window_s: float = 
             for name in TABLES:
                 tables[name] += found[name].to_pylist()
             fresh += found["pending"].to_pylist()
-        touched = {_ends(row) for row in fresh}
-        waiting = [row for row in tables["pending"] if _ends(row) in touched]
+        touched = {flow(row) for row in fresh}
+        waiting = [row for row in tables["pending"] if flow(row) in touched]
         apply(tables, waiting, join(waiting, window_s=reorder_window_s))
     return {name: pa.Table.from_pylist(rows, SCHEMAS[name]) for name, rows in tables.items()}
-
-
-def _ends(row: Row) -> frozenset[tuple[str, int]]:
-    return frozenset(((row["client_address"], row["client_port"]), (row["server_address"], row["server_port"])))
 
 
 def apply(tables: dict[str, list[Row]], waiting: Sequence[Row], joined: Joined) -> None:

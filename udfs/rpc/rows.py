@@ -102,6 +102,16 @@ Meaning = tuple[str | None, str | None]  # interface UUID and transfer syntax of
 Meanings = dict[tuple[int, int], Meaning]  # by connection and context id
 
 
+def batch_of(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows as a batch; times in them are microseconds, dates are days, both since the epoch."""
+    plain = {TIMESTAMP: pa.int64(), pa.date32(): pa.int32()}
+    columns = []
+    for column in schema:
+        values = [row[column.name] for row in rows]
+        columns.append(pa.array(values, plain.get(column.type, column.type)).cast(column.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 class Identity(NamedTuple):
     """What names a connection in the tables: ``made_of`` says from which facts, for these may still change."""
 
