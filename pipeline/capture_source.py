@@ -1,9 +1,9 @@
 """``spark.read.format("msmq_capture")``: captures as a Spark data source, one task per file or pack of small ones.
 
 Options: ``rows`` (what the rows are: ``rpc_calls``, the default, or another table of the reader, or ``pdus``),
-``manifest`` (a JSON file that lists the files instead of a path), ``side`` (a folder for the tables that are not rows:
-one Parquet file for each capture and table, named by the capture's path, so that a repeated task does no harm), and
-the reader's ``reorder_window_s``, ``block_bytes``, ``max_expansion``, ``max_expanded_bytes``.
+``manifest`` (a JSON file that lists the files instead of a path), ``side`` (a folder for the rows of all tables: one
+Parquet file for each capture and table, named by the capture's path, so that a repeated task does no harm), and the
+reader's ``reorder_window_s``, ``block_bytes``, ``max_expansion``, ``max_expanded_bytes``.
 """
 
 from __future__ import annotations
@@ -104,31 +104,60 @@ class CaptureReader(DataSourceReader):
         return pack(whole(list_files([self._path])))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task's captures; what is not rows goes to the side folder."""
+        """Yield the rows of a task's captures; those of all tables go to the side folder."""
         for reading in partition.readings if isinstance(partition, Pack) else ():
-            file, side = reading.file, dict[str, list[pa.RecordBatch]]()
-            for kind, batch in capture_batches(file.source(), self._options, reading.part):
+            side = SideFiles(self._side, reading.file.path)
+            for kind, batch in capture_batches(reading.file.source(), self._options, reading.part):
+                side.add(kind, batch)
                 if kind == self._rows:
                     yield batch
-                elif self._side is not None and batch.num_rows:
-                    side.setdefault(kind, []).append(batch)
-            for kind, batches in side.items():
-                write_side(self._side or "", kind, file.path, pa.Table.from_batches(batches))
+            side.close()
 
 
-def write_side(folder: str, kind: str, path: str, table: pa.Table) -> None:
-    """Write one capture's rows of a table to ``<folder>/<kind>/<key of its path>.parquet``, whole or not at all."""
-    name = f"{key(path)}.parquet"
-    if "://" in folder:
-        filesystem, root = pafs.FileSystem.from_uri(folder)
+class SideFiles:
+    """One capture's side files: ``<folder>/<kind>/<key of its path>.parquet``, each there whole or not at all.
+
+    Rows are written as they come. They are read once, soon: little is done to make them small.
+    """
+
+    def __init__(self, folder: str | None, path: str) -> None:
+        """``folder`` is a path or URI; None: nothing is written."""
+        self._folder = folder
+        self._name = f"{key(path)}.parquet"
+        self._writers: dict[str, pq.ParquetWriter] = {}
+
+    def add(self, kind: str, rows: pa.RecordBatch) -> None:
+        """Add rows of a kind."""
+        if self._folder is None or not rows.num_rows:
+            return
+        if kind not in self._writers:
+            self._writers[kind] = self._writer(self._folder, kind, rows.schema)
+        self._writers[kind].write_batch(rows)
+
+    def close(self) -> None:
+        """Let the files appear; the ledger's row is the last: whoever counts these sees what is done."""
+        for kind, writer in sorted(self._writers.items(), key=lambda entry: entry[0] == "capture_files"):
+            writer.close()
+            if "://" not in str(self._folder):
+                place = Path(str(self._folder)) / kind
+                (place / self._temporary).replace(place / self._name)
+
+    @property
+    def _temporary(self) -> str:
+        return f".{self._name}.{os.getpid()}"
+
+    def _writer(self, folder: str, kind: str, schema: pa.Schema) -> pq.ParquetWriter:
+        if "://" in folder:
+            filesystem, root = pafs.FileSystem.from_uri(folder)
+            place = f"{root}/{kind}/{self._name}"  # an object appears when it is whole
+        else:
+            filesystem, root = pafs.LocalFileSystem(), folder
+            place = f"{root}/{kind}/{self._temporary}"
         filesystem.create_dir(f"{root}/{kind}", recursive=True)
-        pq.write_table(table, f"{root}/{kind}/{name}", filesystem=filesystem)  # an object appears when it is whole
-        return
-    place = Path(folder) / kind
-    place.mkdir(parents=True, exist_ok=True)
-    temporary = place / f".{name}.{os.getpid()}"
-    pq.write_table(table, temporary)
-    temporary.replace(place / name)
+        texts = [field.name for field in schema if pa.types.is_string(field.type)]
+        return pq.ParquetWriter(
+            place, schema, filesystem=filesystem, compression="lz4", use_dictionary=texts, write_statistics=False
+        )
 
 
 class CaptureSource(DataSource):

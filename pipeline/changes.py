@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+MOST_NAMED: Final = 200_000  # keys that are brought to the driver
 _TYPE, _VERSION = "_change_type", "_commit_version"
 _OLD = ("delete", "update_preimage")
 _NEW = ("insert", "update_postimage")
@@ -20,14 +22,19 @@ class Net:
 
     ``rows`` are the table's rows as they are now, of keys that were added or changed. ``settled`` has a row for each
     key that was not simply added: the key, ``was`` (it was there before), ``present`` (it is there now), and the facts
-    asked for, of the row as it was before. ``dates`` are the event dates of the rows as they were before, None for
-    those without. ``replaces`` tells whether any key was there before.
+    asked for, of the row as it was before. ``were`` are the keys that were there before, None if they are too many to
+    be named; ``dates`` are the event dates of these rows as they were, None for those without.
     """
 
     rows: DataFrame
     settled: DataFrame
-    replaces: bool
+    were: frozenset[str] | None
     dates: frozenset[date | None]
+
+    @property
+    def replaces(self) -> bool:
+        """Whether any key was there before."""
+        return self.were is None or bool(self.were)
 
 
 def net_changes(feed: DataFrame, key: str, dated: Column, facts: Mapping[str, Column]) -> Net:
@@ -39,9 +46,13 @@ def net_changes(feed: DataFrame, key: str, dated: Column, facts: Mapping[str, Co
     others = feed.where(F.col(_TYPE) != "insert")
     known = {"_date": dated, **facts}
     before = F.col(_TYPE).isin(*_OLD)
-    told = others.select(key, _VERSION, _TYPE, *(F.when(before, fact).alias(name) for name, fact in known.items()))
+    facts_before = others.select(
+        key, _VERSION, _TYPE, *(F.when(before, fact).alias(name) for name, fact in known.items())
+    )
     added = feed.where(F.col(_TYPE) == "insert").select(key, _VERSION, _TYPE)
-    records = told.unionByName(added.join(others.select(key).distinct(), key, "left_semi"), allowMissingColumns=True)
+    records = facts_before.unionByName(
+        added.join(others.select(key).distinct(), key, "left_semi"), allowMissingColumns=True
+    )
     is_new = F.col(_TYPE).isin(*_NEW)
     ends = records.groupBy(key).agg(
         F.min(F.struct(_VERSION, is_new.alias("new"), *known)).alias("first"),
@@ -54,20 +65,16 @@ def net_changes(feed: DataFrame, key: str, dated: Column, facts: Mapping[str, Co
         F.col(f"last.{_VERSION}").alias("_last"),
         *(F.col(f"first.{name}").alias(name) for name in known),
     )
-    keys, were, undated, dates = settled.agg(
-        F.count("*"),
-        F.count_if("was"),
-        F.count_if(F.col("was") & F.col("_date").isNull()),
-        F.collect_set(F.when(F.col("was"), F.col("_date"))),
-    ).collect()[0]
+    told = settled.select(key, "was", "_date").limit(MOST_NAMED + 1).collect()
+    if len(told) <= MOST_NAMED:
+        were = frozenset(row[0] for row in told if row["was"])
+        dates = frozenset(row["_date"] for row in told if row["was"])
+    else:
+        were = None
+        dates = frozenset(row[0] for row in settled.where("was").select("_date").distinct().collect())
     rows = feed.where(F.col(_TYPE).isin(*_NEW))
-    if keys:
+    if told:
         rows = rows.join(settled.select(key, "present", "_last"), key, "left")
         rows = rows.where(F.col("_last").isNull() | (F.col("present") & (F.col("_last") == F.col(_VERSION))))
         rows = rows.drop("present", "_last")
-    return Net(
-        rows.drop(_TYPE, _VERSION),
-        settled.drop("_last", "_date"),
-        replaces=bool(were),
-        dates=frozenset([*dates, *([None] if undated else [])]),
-    )
+    return Net(rows.drop(_TYPE, _VERSION), settled.drop("_last", "_date"), were, dates)

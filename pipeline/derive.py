@@ -29,6 +29,7 @@ from udfs.stubs.calls import DECODER_VERSION, METHODS
 
 EMPTIED: Final = "stubs emptied"  # what the commit of bronze.rpc_calls says that silver need not follow
 _STUBS: Final = ("request_stub", "response_stub")
+_MOST_AT_ONCE: Final = 500_000  # calls whose attempts are compared in memory; of more, in Spark
 _MOST_SERVERS: Final = 5000  # whose captures' ends a commit of gold remembers; with more, all is computed anew
 _UNFINISHED: Final = ("no_request", "no_response", "damaged", "unbound")
 
@@ -73,11 +74,13 @@ def _follow(lake: Lake, made: dict[str, Any], newest: int, *, emptied: bool, kee
         rows = as_decoded_before(rows, bare, lake.read(REMOTE_READ_CALLS))
     if net is None:
         lake.replace(REMOTE_READ_CALLS, rows, made_of=says)
-    else:
+    elif net.were is None or (net.were and emptied):  # one commit: what was decoded before is read while it goes
         gone = net.settled.where("was AND NOT present").select("call_key", F.lit(True).alias("gone"))  # noqa: FBT003
-        if net.replaces:
-            rows = rows.withColumn("gone", F.lit(False)).unionByName(gone, allowMissingColumns=True)  # noqa: FBT003
-        lake.merge(REMOTE_READ_CALLS, rows, dates=net.dates, delete_when="gone" if net.replaces else None, made_of=says)
+        rows = rows.withColumn("gone", F.lit(False)).unionByName(gone, allowMissingColumns=True)  # noqa: FBT003
+        lake.merge(REMOTE_READ_CALLS, rows, dates=net.dates, delete_when="gone", made_of=says)
+    else:  # two commits, of which the first says that nothing is done yet: a fraction of a MERGE's time
+        lake.remove(REMOTE_READ_CALLS, "call_key", net.were, dates=net.dates, made_of=json.dumps(made))
+        lake.append(REMOTE_READ_CALLS, rows, made_of=says)
     return _rows_written(lake, REMOTE_READ_CALLS, says)
 
 
@@ -121,7 +124,7 @@ def gold(lake: Lake, *, cleanup: timedelta) -> int:
     if made == rests_on:
         return 0
     reads, connections, calls = lake.read(REMOTE_READ_CALLS), lake.read(CONNECTIONS), lake.read(RPC_CALLS)
-    found = server_ends(connections, calls, lake.read(CAPTURE_FILES))
+    found = server_ends(connections, lake.read(CAPTURE_FILES))
     collected = found.select("server_address", F.unix_micros("capture_ends_at")).limit(_MOST_SERVERS + 1).collect()
     now = {row[0]: row[1] for row in collected} if len(collected) <= _MOST_SERVERS else None
     ends = found if now is None else _ends(lake, now)
@@ -152,11 +155,18 @@ def gold(lake: Lake, *, cleanup: timedelta) -> int:
             ends=ends,
             cleanup_s=cleanup_s,
         )
-        rows = with_gone(
-            computed.join(ours, "connection_id", "left_semi"),
-            lake.read(RECEIVE_ATTEMPTS).where(here).join(ours, "connection_id", "left_semi"),
-        )
-        lake.merge(RECEIVE_ATTEMPTS, rows, dates=scope.dates, delete_when="gone", unless_same=True, made_of=says)
+        there = lake.read(RECEIVE_ATTEMPTS).where(here).join(ours, "connection_id", "left_semi")
+        rows = computed.join(ours, "connection_id", "left_semi")
+        if scope.calls <= _MOST_AT_ONCE:
+            was = json.dumps({**made, "ends": known})
+            written = lake.put(
+                RECEIVE_ATTEMPTS, rows.toArrow(), there.toArrow(), dates=scope.dates, made_of=says, was_made_of=was
+            )
+            if written:
+                return written
+        else:
+            rows = with_gone(rows, there)
+            lake.merge(RECEIVE_ATTEMPTS, rows, dates=scope.dates, delete_when="gone", unless_same=True, made_of=says)
     return _rows_written(lake, RECEIVE_ATTEMPTS, says)
 
 

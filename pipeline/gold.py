@@ -56,23 +56,21 @@ def receive_attempts(
     so is the queue of qm2qm attempts, which is named on the client's qmcomm connection. Rows keep their Start's run_id.
     """
     schema = RECEIVE_ATTEMPTS.struct()
-    ends = server_ends(connections, calls, captures) if ends is None else ends
+    ends = server_ends(connections, captures) if ends is None else ends
     facts = _with_call_facts(reads, calls).join(F.broadcast(ends), "server_address", "left")
     servers = connections.where(F.col("kind") == "rpc").select(*_CONNECTION, "server_address")
     settle = _settler(schema, cleanup_us=round(cleanup_s * 1e6))
     return facts.groupBy("server_address").cogroup(servers.groupBy("server_address")).applyInArrow(settle, schema)
 
 
-def server_ends(connections: DataFrame, calls: DataFrame, captures: DataFrame | None = None) -> DataFrame:
+def server_ends(connections: DataFrame, captures: DataFrame | None = None) -> DataFrame:
     """Return when the capture of each server ends: server_address, capture_ends_at.
 
     That is the newest packet of captures (bronze.capture_files) that hold packets of it, and of its own connections.
     """
     ends = connections.where("kind = 'rpc'").select("server_address", F.col("last_packet_at").alias("at"))
     if captures is not None:
-        held = calls.select("server_address", "capture_id").union(calls.select("server_address", "response_capture_id"))
-        read = captures.select("capture_id", F.col("last_packet_at").alias("at"))
-        ends = ends.union(held.distinct().join(F.broadcast(read), "capture_id").select("server_address", "at"))
+        ends = ends.union(captures.select(F.explode("servers"), "last_packet_at"))
     return (
         ends.where("server_address IS NOT NULL AND at IS NOT NULL")
         .groupBy("server_address")

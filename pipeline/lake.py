@@ -24,6 +24,7 @@ from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal, quote
 
 MICROSECONDS_OF_A_DAY = 86_400_000_000
 CHANGE: Final = ("_change_type", "_commit_version")  # what the change feed adds to a table's columns
+MOST_NAMED: Final = 5000  # rows are taken out by a condition that names so many, more of them by a MERGE
 MOST_DATES: Final = 500  # a condition names so many dates one by one, more of them as a range
 
 # What Delta and Spark say when there is no table yet; everything else is a failure and stays one.
@@ -176,36 +177,61 @@ class Lake:
                 .merge()
             )  # fmt: skip
 
-    def put(self, table: Table, rows: pa.Table, *, gone: Collection[str] = (), dates: Collection[date | None]) -> int:
-        """Put a few rows in the place of those with their key, take out those named ``gone``; return how many changed.
+    def with_keys(
+        self, table: Table, values: Collection[str], *, dates: Collection[date | None] | None = None
+    ) -> pa.Table:
+        """Return the rows whose key, a single column, is one of these; ``dates`` as for ``merge``, None for all."""
+        rows = self.read(table)
+        if dates is not None:
+            rows = rows.where(on_dates(dates))
+        wanted = self.spark.createDataFrame(pa.table({_KEY: pa.array(sorted(values), pa.string())}))
+        found = rows.join(F.broadcast(wanted), F.col(table.key[0]) == F.col(_KEY), "left_semi")
+        return found.select(*table.names).toArrow()
 
-        For tables with one key column, and rows that fit in memory. What is there as it should be is not written
-        again, so that most often one append is left, which costs a fraction of a MERGE. ``rows`` has the table's
-        columns, those of the run (run_id, ingested_at) included; ``dates`` as for ``merge``.
+    def put(
+        self, table: Table, rows: pa.Table, there: pa.Table, *, dates: Collection[date | None],
+        made_of: str | None = None, was_made_of: str | None = None,
+    ) -> int:  # fmt: skip
+        """Put rows in the place of those that are there, as far as they differ; return how many are written.
+
+        For tables with one key column, and rows that fit in memory: two small commits at most cost a fraction of a
+        MERGE. ``rows`` has the table's columns, those of the run (run_id, ingested_at) included, ``there`` at least
+        all others, of all rows in whose place ``rows`` come; ``dates`` as for ``merge``. What goes is taken out by a
+        commit that says ``was_made_of``, as the one before did: a run killed behind it is not believed to be done.
         """
         name = table.key[0]
-        keys = sorted({*rows.column(name).to_pylist(), *gone})
-        if not keys:
-            return 0
-        there = pa.Table.from_pylist([], rows.schema)
-        if dates and self.exists(table):
-            wanted = self.spark.createDataFrame(pa.table({_KEY: pa.array(keys, pa.string())}))
-            found = self._open(table).where(on_dates(dates)).select(*rows.schema.names)
-            there = found.join(F.broadcast(wanted), F.col(name) == F.col(_KEY), "left_semi").toArrow()
         facts = [column for column in rows.schema.names if column not in (RUN_ID, INGESTED_AT)]
         before = {row[name]: row for row in there.select(facts).cast(_part(rows.schema, facts)).to_pylist()}
         now = {row[name]: row for row in rows.select(facts).to_pylist()}
         fresh = {key for key, row in now.items() if before.get(key) != row}
-        stale = sorted(
-            {key for key in fresh if key in before} | {key for key in gone if key in before and key not in now}
-        )
-        if stale:
-            named = ", ".join(literal(key) for key in stale)
-            self.delete(table, f"{quoted(name)} IN ({named}) AND {on_dates(dates)}")
+        stale = fresh & before.keys() | before.keys() - now.keys()
+        self.remove(table, name, stale, dates=dates, made_of=was_made_of)
         if fresh:
             chosen = rows.filter(pc.is_in(rows.column(name), pa.array(sorted(fresh), pa.string())))
-            self.append(table, self.spark.createDataFrame(chosen))
-        return len(fresh) + len(stale)
+            self.append(table, self.spark.createDataFrame(chosen), made_of=made_of)
+        elif stale and made_of is not None:
+            self.stamp(table, made_of)
+        return len(fresh)
+
+    def remove(
+        self, table: Table, column: str, values: Collection[str], *, dates: Collection[date | None],
+        also: str | None = None, made_of: str | None = None,
+    ) -> None:  # fmt: skip
+        """Take out the rows whose column has one of these values, and those of a further SQL condition, in one commit.
+
+        ``dates`` as for ``merge``. Without values and condition nothing happens.
+        """
+        conditions = [] if also is None else [f"({also})"]
+        with self._saying(made_of):
+            if len(values) > MOST_NAMED:
+                wanted = self.spark.createDataFrame(pa.table({_KEY: pa.array(sorted(values), pa.string())}))
+                found = F.expr(f"{quoted(column)} = {_KEY} AND {on_dates(dates)}")
+                wanted.mergeInto(self.sql_name(table), found).whenMatched().delete().merge()
+            elif values:
+                named = ", ".join(literal(value) for value in sorted(values))
+                conditions.append(f"({quoted(column)} IN ({named}) AND {on_dates(dates)})")
+            if conditions:
+                self.delete(table, " OR ".join(conditions))
 
     def merge_into(
         self,

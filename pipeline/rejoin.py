@@ -32,26 +32,31 @@ _MEANING: Final = pa.struct(list(MEANINGS_SCHEMA)[3:])  # behind what names the 
 
 @dataclass(slots=True)
 class Changes:
-    """What joining changes: rows to write, and what goes.
+    """What joining changes.
 
-    ``connections`` of before (``was``), with the rows of ``tables`` in their place; ``call_keys`` and
-    ``quarantine_keys`` that were made from remainders; the new state of the remainders (``pending``); by capture, what
-    is to be added to its counts of packets. ``together`` are connections that captures saw at the same time: their
-    calls are merged as a whole, without those that were made from remainders (``remade``: capture and key), since two
-    captures may have given a call the same key.
+    Connections that were joined, by the names they had (``was``): what side files and tables hold of them goes, with
+    the rows of ``tables`` in their place; so do calls (``remade``: capture and key; ``call_keys``: of those that the
+    tables hold and that are not merged) and stray bytes (``quarantine_keys``) that were made from remainders.
+    ``labels`` and ``meanings`` say what finished calls learn: those in the tables only where it is news (``news``:
+    capture and name before). ``pending`` are the remainders in their new state, of this run and those that changed.
+    ``packets``: by capture, what is to be added to its counts. ``together`` are connections that captures saw at the
+    same time: their calls are merged as a whole. ``earlier`` tells whether the tables hold anything of all this,
+    ``dates`` where.
     """
 
     tables: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: defaultdict(list))
-    labels: list[pa.RecordBatch] = field(default_factory=list)
-    meanings: list[pa.RecordBatch] = field(default_factory=list)
+    labels: list[Row] = field(default_factory=list)
+    meanings: dict[tuple[str, str], list[Row]] = field(default_factory=lambda: defaultdict(list))
+    news: set[tuple[str, str]] = field(default_factory=set)
     was: set[str] = field(default_factory=set)
+    remade: set[tuple[str, str]] = field(default_factory=set)
     call_keys: set[str] = field(default_factory=set)
     quarantine_keys: set[str] = field(default_factory=set)
     together: set[str] = field(default_factory=set)
-    remade: set[tuple[str, str]] = field(default_factory=set)
     packets: dict[str, Row] = field(default_factory=dict)
     pending: list[Row] = field(default_factory=list)
     dates: Dates = field(default_factory=set)
+    earlier: bool = False
 
     def __bool__(self) -> bool:
         """Whether anything was joined."""
@@ -59,48 +64,73 @@ class Changes:
 
     def rows(self, name: str) -> pa.Table:
         """Return the new rows of a table."""
+        if name == "pending":
+            return pending_table(self.pending)
         return pa.Table.from_batches(self.tables.get(name, []), SCHEMAS[name])
 
+    def forget(self, row: Row) -> None:
+        """What was made of a remainder goes: it is joined, or was taken out."""
+        self.was.add(row["connection_id"])
+        self.remade |= {(row["capture_id"], key) for key in row["call_keys"]}
+        self.quarantine_keys.update(row["quarantine_keys"])
+        self.dates.update(days(row))
 
-def joined(fresh: pa.Table, earlier: pa.Table, *, left: set[str], window_s: float) -> Changes:
+
+def joined(fresh: pa.Table, earlier: pa.Table, out: pa.Table, *, window_s: float) -> Changes:
     """Join the remainders of four-tuples that more than one capture saw.
 
     ``fresh`` and ``earlier`` are rows of ``bronze.pending``, of this run and of those before, of the same four-tuples;
-    ``left`` are four-tuples (``flow``) of which something was taken out: they are joined even if one remainder is left.
+    ``out`` are those that were taken out: their four-tuples are joined even if one remainder is left.
     """
-    groups: dict[str, list[Row]] = defaultdict(list)
-    for table in (earlier, fresh):
+    groups: dict[str, list[tuple[Row, bool]]] = defaultdict(list)
+    for table, is_fresh in ((earlier, False), (fresh, True)):
         for row in table.to_pylist():
-            groups[flow(row)].append(row)
+            groups[flow(row)].append((row, is_fresh))
+    gone = out.to_pylist()
+    left = {flow(row) for row in gone}
     changes = Changes()
     several = [rows for name, rows in sorted(groups.items()) if len(rows) > 1 or name in left]
     for begin in range(0, len(several), _AT_ONCE):
         rows = [row for group in several[begin : begin + _AT_ONCE] for row in group]
-        _add(changes, rows, join(rows, window_s=window_s))
+        _add(changes, rows, join([row for row, _ in rows], window_s=window_s))
+    for row in gone:
+        changes.forget(row)
+        changes.call_keys.update(row["call_keys"])
+        changes.earlier = True
     return changes
 
 
-def _add(changes: Changes, rows: list[Row], found: Joined) -> None:
-    changes.was |= {row["connection_id"] for row in rows}
+def _add(changes: Changes, rows: list[tuple[Row, bool]], found: Joined) -> None:
     labels = {(label["capture_id"], label["was_connection_id"]): label for label in found.labels.to_pylist()}
+    after = {row["pending_key"]: row for row in found.pending.to_pylist()}
+    changes.labels += labels.values()
     changes.together |= {label["connection_id"] for label in labels.values() if label["together"]}
-    for row in rows:
-        label = labels.get((row["capture_id"], row["connection_id"]))
-        if label is not None and label["connection_id"] in changes.together:
-            changes.remade |= {(row["capture_id"], key) for key in row["call_keys"]}
-        else:
+    for meaning in found.meanings.to_pylist():
+        changes.meanings[meaning["capture_id"], meaning["was_connection_id"]].append(meaning)
+    for row, is_fresh in rows:
+        name = row["capture_id"], row["connection_id"]
+        changes.forget(row)
+        changes.earlier |= not is_fresh
+        if not is_fresh and not (name in labels and labels[name]["together"]):
             changes.call_keys.update(row["call_keys"])
+        if not is_fresh and name in labels and _is_news(row, labels[name], changes.meanings.get(name, ())):
+            changes.news.add(name)
+        now = {**row, **after.get(row["pending_key"], {})}
+        if row["pending_key"] in after and (is_fresh or now != row):
+            changes.pending.append(now)
     for packets in found.packets.to_pylist():
         changes.packets[packets.pop("capture_id")] = packets
-    changes.quarantine_keys |= {key for row in rows for key in row["quarantine_keys"]}
-    for name, batch in found.tables.items():
-        changes.tables[name].append(batch)
-    changes.labels.append(found.labels)
-    changes.meanings.append(found.meanings)
-    after = {row["pending_key"]: row for row in found.pending.to_pylist()}
-    changes.pending += [{**row, **after[row["pending_key"]]} for row in rows if row["pending_key"] in after]
-    for row in rows:
-        changes.dates |= set(days(row))
+    for table, batch in found.tables.items():
+        changes.tables[table].append(batch)
+
+
+def _is_news(row: Row, label: Row, contexts: Sequence[Row]) -> bool:
+    """Whether finished calls of a remainder learn anything: of a first joining, most learn nothing."""
+    if label["connection_id"] != row["connection_id"]:
+        return True
+    if row["told"] is not None:
+        return bool(label["told"] != row["told"])
+    return bool(contexts) or (label["handshake"] and "beginning" in row["waits_for"])
 
 
 def days(row: Row) -> Iterator[dt.date | None]:
@@ -119,67 +149,66 @@ def frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
 
 
 def relabel(lake: Lake, changes: Changes) -> None:
-    """Give finished calls and stray bytes the connection that they are now part of, and calls what their context means.
+    """Tell finished calls and stray bytes in the tables what is new of their connections; most often, nothing is."""
+    labels = [label for label in changes.labels if (label["capture_id"], label["was_connection_id"]) in changes.news]
+    if not labels:
+        return
+    source = _frame(lake.spark, labels, changes)
+    met = f"capture_id = _capture AND connection_id = _was AND {on_dates(changes.dates)}"
+    lake.merge_into(RPC_CALLS, source, met, delete=_GONE, update_when=_CHANGED, update=_LEARNT)
+    lake.merge_into(QUARANTINE, source.where("_was <> _id"), met, update={"connection_id": "_id"})
 
-    Names that stay are not touched: most files of a day are then not rewritten.
+
+def labelled(rows: DataFrame, changes: Changes) -> DataFrame:
+    """Return finished calls, or stray bytes, of this run's side files with what joining tells of their connections.
+
+    What was made from remainders is left out: joining made it anew.
     """
-    labels = pa.Table.from_batches(changes.labels).to_pylist()
-    meanings: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in pa.Table.from_batches(changes.meanings).to_pylist():
-        meanings[row["capture_id"], row["was_connection_id"]].append(row)
+    if not changes:
+        return rows
+    spark, names = rows.sparkSession, rows.columns
+    if "call_key" not in names:
+        rows = rows.join(
+            F.broadcast(_keys(spark, changes.quarantine_keys, "quarantine_key")), "quarantine_key", "left_anti"
+        )
+        learnt, gone = {"connection_id": "_id"}, "FALSE"
+    else:
+        remade = pa.table(dict(zip(("capture_id", "call_key"), _columns(changes.remade), strict=True)))
+        rows = rows.join(F.broadcast(frame(spark, remade)), ["capture_id", "call_key"], "left_anti")
+        learnt, gone = _LEARNT, _GONE
+    met = (F.col("capture_id") == F.col("_capture")) & (F.col("connection_id") == F.col("_was"))
+    rows = rows.join(F.broadcast(_frame(spark, changes.labels, changes)), met, "left")
+    rows = rows.where(f"_capture IS NULL OR NOT coalesce({gone}, FALSE)")
+    known = F.col("_capture").isNotNull()
+    return rows.select(
+        *(F.when(known, F.expr(learnt[n])).otherwise(F.col(n)).alias(n) if n in learnt else n for n in names)
+    )
+
+
+def _columns(pairs: Iterable[tuple[str, str]]) -> tuple[pa.Array, pa.Array]:
+    ordered = sorted(pairs)
+    return pa.array([one for one, _ in ordered], pa.string()), pa.array([two for _, two in ordered], pa.string())
+
+
+def _frame(spark: SparkSession, labels: Iterable[Row], changes: Changes) -> DataFrame:
+    """Return labels with the meanings of their contexts, under names that no table has."""
     rows = []
     for label in labels:
-        contexts = meanings.get((label["capture_id"], label["was_connection_id"]), [])
-        moved = label["was_connection_id"] != label["connection_id"]
-        if moved or contexts or label["handshake"]:
-            rows.append(
-                {
-                    "_capture": label["capture_id"],
-                    "_was": label["was_connection_id"],
-                    "_id": label["connection_id"],
-                    "_ours": label["ours"],
-                    "_handshake": label["handshake"],
-                    "_contexts": [
-                        (c["context_id"], {meant.name: c[meant.name] for meant in _MEANING}) for c in contexts
-                    ],
-                }
-            )
-    if not rows:
-        return
-    source = frame(lake.spark, pa.Table.from_pylist(rows, _RELABEL_SCHEMA))
-    meaning = "_contexts[context_id]"
-    changed = f"(connection_id <> _id OR {meaning} IS NOT NULL OR (_handshake AND closed_reason = 'no_handshake'))"
-    gone = f"(({meaning} IS NOT NULL AND NOT {meaning}.known) OR (NOT _ours AND {meaning}.interface_uuid IS NULL))"
-
-    def meant(column: str) -> str:
-        return f"CASE WHEN {meaning} IS NULL THEN {column} ELSE {meaning}.{column} END"
-
-    level = f"auth_level IS NULL AND {meaning} IS NOT NULL"
-    lake.merge_into(
-        RPC_CALLS,
-        source,
-        f"capture_id = _capture AND connection_id = _was AND {on_dates(changes.dates)}",
-        delete=gone,
-        update_when=changed,
-        update={
-            "connection_id": "_id",
-            **{name: meant(name) for name in ("bind_seen", "interface_uuid", "interface_name", "transfer_syntax")},
-            "auth_type": f"CASE WHEN {level} THEN {meaning}.auth_type ELSE auth_type END",
-            "auth_level": f"CASE WHEN {level} THEN {meaning}.auth_level ELSE auth_level END",
-            "outcome": f"CASE WHEN {meaning} IS NOT NULL AND outcome IN ('unbound', 'ok') "
-            f"THEN if({meaning}.bind_seen, 'ok', 'unbound') ELSE outcome END",
-            "closed_reason": "CASE WHEN outcome = 'encrypted' AND _handshake THEN 'no_key' ELSE closed_reason END",
-        },
-    )
-    lake.merge_into(
-        QUARANTINE,
-        source.where("_was <> _id"),
-        f"capture_id = _capture AND connection_id = _was AND {on_dates(changes.dates)}",
-        update={"connection_id": "_id"},
-    )
+        contexts = changes.meanings.get((label["capture_id"], label["was_connection_id"]), [])
+        rows.append(
+            {
+                "_capture": label["capture_id"],
+                "_was": label["was_connection_id"],
+                "_id": label["connection_id"],
+                "_ours": label["ours"],
+                "_handshake": label["handshake"],
+                "_contexts": [(c["context_id"], {m.name: c[m.name] for m in _MEANING}) for c in contexts],
+            }
+        )
+    return frame(spark, pa.Table.from_pylist(rows, _LABELS))
 
 
-_RELABEL_SCHEMA: Final = pa.schema(
+_LABELS: Final = pa.schema(
     [
         ("_capture", pa.string()),
         ("_was", pa.string()),
@@ -189,6 +218,24 @@ _RELABEL_SCHEMA: Final = pa.schema(
         ("_contexts", pa.map_(pa.int32(), _MEANING)),
     ]
 )
+# What a finished call learns, as SQL over its columns and a label's (``relabelled`` in together.py says the same).
+_CONTEXT: Final = "_contexts[context_id]"
+_GONE: Final = (
+    f"(({_CONTEXT} IS NOT NULL AND NOT {_CONTEXT}.known) OR (NOT _ours AND {_CONTEXT}.interface_uuid IS NULL))"
+)
+_CHANGED: Final = f"(connection_id <> _id OR {_CONTEXT} IS NOT NULL OR (_handshake AND closed_reason = 'no_handshake'))"
+_NO_LEVEL: Final = f"auth_level IS NULL AND {_CONTEXT} IS NOT NULL"
+_LEARNT: Final = {
+    "connection_id": "_id",
+    **{
+        name: f"CASE WHEN {_CONTEXT} IS NULL THEN {name} ELSE {_CONTEXT}.{name} END"
+        for name in ("bind_seen", "interface_uuid", "interface_name", "transfer_syntax")
+    },
+    **{name: f"CASE WHEN {_NO_LEVEL} THEN {_CONTEXT}.{name} ELSE {name} END" for name in ("auth_type", "auth_level")},
+    "outcome": f"CASE WHEN {_CONTEXT} IS NOT NULL AND outcome IN ('unbound', 'ok') "
+    f"THEN if({_CONTEXT}.bind_seen, 'ok', 'unbound') ELSE outcome END",
+    "closed_reason": "CASE WHEN outcome = 'encrypted' AND _handshake THEN 'no_key' ELSE closed_reason END",
+}
 
 
 def merge_together(lake: Lake, changes: Changes, rows: pa.Table) -> pa.Table:
@@ -210,8 +257,12 @@ def merge_together(lake: Lake, changes: Changes, rows: pa.Table) -> pa.Table:
     return pa.Table.from_pylist(merged(kept, fresh), rows.schema)
 
 
-def gone(spark: SparkSession, keys: Iterable[str], column: str) -> DataFrame:
-    """Return keys as a frame of one column."""
+def without(rows: DataFrame, keys: Iterable[str], column: str) -> DataFrame:
+    """Return rows without those of some keys."""
+    return rows.join(F.broadcast(_keys(rows.sparkSession, keys, column)), column, "left_anti")
+
+
+def _keys(spark: SparkSession, keys: Iterable[str], column: str) -> DataFrame:
     return frame(spark, pa.table({column: pa.array(sorted(keys), pa.string())}))
 
 

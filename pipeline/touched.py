@@ -43,12 +43,14 @@ class Changed:
 class Scope:
     """The connections whose attempts are computed anew, and the event dates where their calls and attempts are.
 
-    ``shared_dates`` are those of qm2qm Starts and cancels of other connections; None when there is no cancel at all.
+    ``calls``: how many calls they have. ``shared_dates`` are those of qm2qm Starts and cancels of other connections;
+    None when there is no cancel at all.
     """
 
     connections: frozenset[str]
     dates: frozenset[date | None]
     shared_dates: frozenset[date | None] | None = None
+    calls: int = 0
 
     def on_dates(self, *, with_shared: bool = False) -> str:
         """The SQL condition for rows on these dates."""
@@ -116,7 +118,8 @@ def scope(
     days = _days((c["first_packet_at"], c["last_packet_at"]) for c in members if c["connection_id"] in names)
     if days is None:
         return None
-    found = Scope(frozenset(names), frozenset({*dates, *days, None}))
+    calls_of_all = sum(c["calls"] or 0 for c in members if c["connection_id"] in names)
+    found = Scope(frozenset(names), frozenset({*dates, *days, None}), calls=calls_of_all)
     if not cancels:
         return found
     shared = replace(found, shared_dates=frozenset()).reads(reads, found.frame(spark)).select(EVENT_DATE).distinct()
@@ -190,6 +193,7 @@ def _members(
         "first_packet_at",
         "last_packet_at",
         "closed_at",
+        "calls",
     )
     mine = placed.join(named.union(given).distinct(), [*_GROUP], "left_semi").join(facts, "connection_id")
     rows = mine.withColumns({name: F.unix_micros(name) for name in ("first_packet_at", "last_packet_at", "closed_at")})

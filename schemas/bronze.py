@@ -70,6 +70,9 @@ CAPTURE_FILES = Table(
         ),
         Column("resume", STRING, "where reading a longer copy goes on, JSON; null when it has to be read anew"),
         Column("decoder_version", STRING, "version of the capture and RPC readers that made the capture's rows"),
+        Column(
+            "servers", STRINGS, "addresses of the servers of its MSMQ connections, sorted; null when there are none"
+        ),
         *closing_columns("bronze", "first_packet_at"),
     ),
 )
@@ -327,6 +330,7 @@ PENDING = Table(
         Column("call_keys", STRINGS, "bronze.rpc_calls made from this and its like: joining replaces them"),
         Column("quarantine_keys", STRINGS, "bronze.quarantine likewise"),
         Column("runs", ArrayType(_RUN), "stretches of bytes, should the connection stay unrecognised"),
+        Column("told", STRING, "key of what joining last told its finished calls; null when it told them nothing"),
         *closing_columns("bronze", "since"),
     ),
 )

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.spark
 
 BEGIN = dt.datetime(2024, 5, 17, 23, 59, 58, tzinfo=dt.UTC)
 HANDLE = bytes.fromhex("01000000a1b2c3d4e5f60718292a2b2c2d2e2f30")
+SERVERS = ["10.0.0.1"]
 FOUR_TUPLE = {"client_address": "10.0.0.2", "client_port": 50000, "server_address": "10.0.0.1", "server_port": 2103}
 
 
@@ -178,7 +179,7 @@ ATTEMPTS = [
 
 def test_calls_and_connections_become_attempts(spark):
     calls = frame(spark, RPC_CALLS, [OPEN, START, END, *OTHERS])
-    captures = frame(spark, CAPTURE_FILES, [{"capture_id": "one", "last_packet_at": at(10)},
+    captures = frame(spark, CAPTURE_FILES, [{"capture_id": "one", "servers": SERVERS, "last_packet_at": at(10)},
                                             {"capture_id": "another", "last_packet_at": at(9999)}])  # fmt: skip
     connections = frame(spark, CONNECTIONS, CONNECTED)
     made = receive_attempts(remote_read_calls(calls), connections, calls, captures)
@@ -192,7 +193,8 @@ def test_the_capture_of_a_server_ends_with_the_newest_capture_that_holds_packets
     reads = remote_read_calls(calls)
 
     def outcomes(last_packet_at, **options):
-        captures = frame(spark, CAPTURE_FILES, [{"capture_id": "one", "last_packet_at": at(last_packet_at)}])
+        one = {"capture_id": "one", "servers": SERVERS, "last_packet_at": at(last_packet_at)}
+        captures = frame(spark, CAPTURE_FILES, [one])
         made = receive_attempts(reads, connections, calls, captures, **options)
         return [row.outcome for row in made.collect()]
 

@@ -26,6 +26,7 @@ from udfs.capture.remainder import PENDING_SCHEMA, counted
 from udfs.capture.sightings import as_sighting
 from udfs.capture.tables import bind_rows, connection_rows, quarantine_batch, quarantine_rows, quarantined
 from udfs.capture.tracker import Tracker
+from udfs.keys import key
 from udfs.rpc.calls import Assembler, association, bind_level
 from udfs.rpc.cutter import SAMPLE_BYTES, CutState, Cutter, Stray
 from udfs.rpc.interfaces import BY_UUID, Seen
@@ -45,6 +46,7 @@ LABELS_SCHEMA: Final = pa.schema(
         ("ours", pa.bool_()),
         ("handshake", pa.bool_()),
         ("together", pa.bool_()),
+        ("told", pa.string()),
     ]
 )
 MEANINGS_SCHEMA: Final = pa.schema(
@@ -65,11 +67,13 @@ MEANINGS_SCHEMA: Final = pa.schema(
 
 CHANGES_SCHEMA: Final = pa.schema(
     [PENDING_SCHEMA.field(name) for name in (
-        "pending_key", "event_date", "connection_id", "call_keys", "quarantine_keys", "counted",
+        "pending_key", "event_date", "connection_id", "call_keys", "quarantine_keys", "counted", "told",
     )]
 )  # fmt: skip
 COUNTS: Final = ("packets_used", "packets_other", "packets_binary_protocol")
-COUNTS_SCHEMA: Final = pa.schema([("capture_id", pa.string()), *((name, pa.int64()) for name in COUNTS)])
+COUNTS_SCHEMA: Final = pa.schema(
+    [("capture_id", pa.string()), *((name, pa.int64()) for name in COUNTS), ("servers", pa.list_(pa.string()))]
+)
 
 
 @dataclass(slots=True)
@@ -80,7 +84,7 @@ class Joined:
     calls that were finished in a capture alone. ``labels``: for each remainder the connection it is part of.
     ``meanings``: for contexts whose bind a capture did not have, what they mean now; their calls go where ``known`` is
     false. ``pending``: the columns of the remainders that changed. ``packets``: for each capture of which packets count
-    otherwise now, what is to be added to its columns of ``capture_files``.
+    otherwise now, what is to be added to its row of ``capture_files`` (``recount``).
     """
 
     tables: dict[str, pa.RecordBatch]
@@ -169,10 +173,15 @@ def join(pending: Sequence[Row], *, window_s: float) -> Joined:
         "quarantine": quarantine_batch(strays),
         "rpc_calls": _observed(_calls(calls, names), parts, observers),
     }
+    contexts = _meanings(parts, meanings)
+    labels = _labels(parts, ours, contexts)
     return Joined(
-        tables, _labels(parts, ours), _meanings(parts, meanings), _pending(parts, tables["rpc_calls"], strays, ours),
+        tables,
+        pa.RecordBatch.from_pylist(labels, LABELS_SCHEMA),
+        pa.RecordBatch.from_pylist(contexts, MEANINGS_SCHEMA),
+        _pending(parts, labels, tables["rpc_calls"], strays, ours),
         _packets(parts, ours),
-    )  # fmt: skip
+    )
 
 
 def _order(row: Row) -> tuple[int, int, str]:
@@ -459,42 +468,64 @@ def _runs(sightings: list[_Sighting], side: int) -> list[tuple[Row, str]]:
     return found
 
 
-def _labels(parts: dict[int, list[_Sighting]], ours: set[int]) -> pa.RecordBatch:
+def _labels(parts: dict[int, list[_Sighting]], ours: set[int], contexts: list[Row]) -> list[Row]:
+    """For each remainder the connection it is part of, and (``told``) a key of what its finished calls learn of it."""
     rows = []
+    means: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    for one in contexts:
+        means[one["capture_id"], one["was_connection_id"]] += [one[name] for name in MEANINGS_SCHEMA.names[2:]]
     for index, sightings in parts.items():
         for sighting in sightings:
             connection, row = sighting.connection, sighting.row
             names = dict(zip(LABELS_SCHEMA.names[3:7], four_tuple(connection), strict=True))
+            is_ours, handshake = index in ours or connection.kind is Kind.BINARY, has_handshake(connection)
+            told = key(is_ours, handshake, *means[row["capture_id"], row["connection_id"]])
             rows.append(
                 {
                     "capture_id": row["capture_id"],
                     "was_connection_id": row["connection_id"],
                     "connection_id": connection_id(connection),
                     **names,
-                    "ours": index in ours or connection.kind is Kind.BINARY,
-                    "handshake": has_handshake(connection),
+                    "ours": is_ours,
+                    "handshake": handshake,
                     "together": _is_shared(sightings),
+                    "told": told,
                 }
             )
-    return pa.RecordBatch.from_pylist(rows, LABELS_SCHEMA)
+    return rows
 
 
 def _packets(parts: dict[int, list[_Sighting]], ours: set[int]) -> pa.RecordBatch:
     changed: dict[str, Counter[str]] = defaultdict(Counter)
+    servers: dict[str, set[str]] = defaultdict(set)
     for index, sightings in parts.items():
         for sighting in sightings:
             row, now = sighting.row, counted(sighting.connection, used=index in ours)
-            if now != row["counted"]:
+            server = four_tuple(sighting.connection)[2]
+            if now != row["counted"] or server != row["server_address"]:
                 changed[row["capture_id"]][now] += row["packets"]
                 changed[row["capture_id"]][row["counted"]] -= row["packets"]
-    rows = [{"capture_id": name, **{count: changed[name][count] for count in COUNTS}} for name in sorted(changed)]
+                if now != "packets_other":
+                    servers[row["capture_id"]].add(server)
+    rows = [
+        {"capture_id": name, **{count: changed[name][count] for count in COUNTS}, "servers": sorted(servers[name])}
+        for name in sorted(changed)
+    ]
     return pa.RecordBatch.from_pylist(rows, COUNTS_SCHEMA)
 
 
+def recount(row: Row, more: Row) -> None:
+    """Add what joining found (a row of ``Joined.packets``) to a capture's row of ``capture_files``."""
+    for name in COUNTS:
+        row[name] += more[name]
+    row["servers"] = sorted({*(row["servers"] or ()), *more["servers"]}) or None
+
+
 def _pending(
-    parts: dict[int, list[_Sighting]], calls: pa.RecordBatch, strays: list[Row], ours: set[int]
+    parts: dict[int, list[_Sighting]], labels: list[Row], calls: pa.RecordBatch, strays: list[Row], ours: set[int]
 ) -> pa.RecordBatch:
     """What remainders stand for now: each names the rows that were made of them and are of its capture."""
+    told = {(label["capture_id"], label["was_connection_id"]): label["told"] for label in labels}
     keys: dict[tuple[str, str], list[str]] = defaultdict(list)
     for identity, capture_id, name in zip(
         *(calls.column(column).to_pylist() for column in ("connection_id", "capture_id", "call_key")), strict=True
@@ -516,12 +547,13 @@ def _pending(
                     "call_keys": sorted(keys.pop((identity, capture_id), [])),
                     "quarantine_keys": sorted(of.pop((index, capture_id), [])),
                     "counted": counted(sighting.connection, used=index in ours),
+                    "told": told[capture_id, sighting.row["connection_id"]],
                 }
             )
     return pa.RecordBatch.from_pylist(rows, CHANGES_SCHEMA)
 
 
-def _meanings(parts: dict[int, list[_Sighting]], meanings: Meanings) -> pa.RecordBatch:
+def _meanings(parts: dict[int, list[_Sighting]], meanings: Meanings) -> list[Row]:
     """What the contexts mean whose bind was not seen by a capture that has finished calls of them."""
     rows = []
     for index, sightings in parts.items():
@@ -551,4 +583,4 @@ def _meanings(parts: dict[int, list[_Sighting]], meanings: Meanings) -> pa.Recor
                         "auth_level": level[1],
                     }
                 )
-    return pa.RecordBatch.from_pylist(rows, MEANINGS_SCHEMA)
+    return rows

@@ -100,6 +100,7 @@ PENDING_SCHEMA: Final = pa.schema(
         ("call_keys", pa.list_(pa.string())),
         ("quarantine_keys", pa.list_(pa.string())),
         ("runs", pa.list_(RUN)),
+        ("told", pa.string()),
         ("event_date", pa.date32()),
     ]
 )
@@ -274,6 +275,7 @@ def _remainder(edge: Edge, capture_id: str, meanings: Meanings, learnt: Learnt) 
             for one in sorted(shapes, key=repr)  # a set's own order is another in each process
         ],
         "runs": [] if known.ours else runs,
+        "told": None,
         "event_date": None if last_time == NO_TIME else last_time // _DAY_NS,
     }
 

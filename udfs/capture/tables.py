@@ -59,6 +59,7 @@ CAPTURE_FILES_SCHEMA: Final = pa.schema(
         ("other_files", pa.string()),
         ("resume", pa.string()),
         ("decoder_version", pa.string()),
+        ("servers", pa.list_(pa.string())),
         ("calls", pa.int64()),
         ("calls_damaged", pa.int64()),
         ("event_date", pa.date32()),
@@ -200,6 +201,8 @@ def capture_row(reading: Reading, source: Source, ours: set[int]) -> pa.RecordBa
         "other_files": None,
         "resume": None if state is None else json.dumps(state),
         "decoder_version": DECODER_VERSION,
+        "servers": sorted({four_tuple(c)[2] for c in reading.connections if c.index in ours or c.kind is Kind.BINARY})
+        or None,
         "calls": counts["calls"],
         "calls_damaged": counts["calls_damaged"],
     }

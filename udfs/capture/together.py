@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from udfs.capture.joining import COUNTS, Joined, join
+from udfs.capture.joining import Joined, join, recount
 from udfs.capture.reader import SCHEMAS, read_capture
 from udfs.capture.remainder import flow
 from udfs.capture.sightings import merged, restored
@@ -70,8 +70,8 @@ def apply(tables: dict[str, list[Row]], waiting: Sequence[Row], joined: Joined) 
         tables[name] += rows
     packets = {row["capture_id"]: row for row in joined.packets.to_pylist()}
     for row in tables["capture_files"]:
-        more = packets.get(row["capture_id"], {})
-        row.update({name: row[name] + more.get(name, 0) for name in COUNTS})
+        if row["capture_id"] in packets:
+            recount(row, packets[row["capture_id"]])
     changes = {row["pending_key"]: row for row in joined.pending.to_pylist()}
     for row in waiting:
         row.update(changes[row["pending_key"]])
