@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
 from typing import Any, Final
@@ -58,6 +58,7 @@ class Lake:
         self.catalog = catalog
         self.prefix = prefix
         self._seen: set[str] = set()  # tables known to exist: they do not go away under a run
+        self.before_commit: Callable[[], None] = lambda: None  # asked before each commit: it raises where none may be
 
     def path(self, table: Table) -> str:
         """Where the table is: its folder, or its full name in the catalog."""
@@ -167,7 +168,7 @@ class Lake:
         for name in table.names if unless_same else ():
             if name not in (RUN_ID, INGESTED_AT):
                 differs |= ~F.col(name).eqNullSafe(values[name])
-        with self._saying(made_of):
+        with self._commit(made_of):
             (
                 new.withColumnsRenamed({name: _NEW + name for name in table.names})
                 .mergeInto(self.sql_name(table), F.expr(" AND ".join(found)))
@@ -222,7 +223,7 @@ class Lake:
         ``dates`` as for ``merge``. Without values and condition nothing happens.
         """
         conditions = [] if also is None else [f"({also})"]
-        with self._saying(made_of):
+        with self._commit(made_of):
             if len(values) > MOST_NAMED:
                 wanted = self.spark.createDataFrame(pa.table({_KEY: pa.array(sorted(values), pa.string())}))
                 found = F.expr(f"{quoted(column)} = {_KEY} AND {on_dates(dates)}")
@@ -254,7 +255,8 @@ class Lake:
         if delete is not None:
             merge = merge.whenMatched(F.expr(delete)).delete()
         values = {column: F.expr(expression) for column, expression in update.items()}
-        merge.whenMatched(F.expr(update_when)).update(values).merge()
+        with self._commit():
+            merge.whenMatched(F.expr(update_when)).update(values).merge()
 
     def update(
         self, table: Table, assignments: Mapping[str, str], condition: str, *, made_of: str | None = None
@@ -263,13 +265,14 @@ class Lake:
         if not self.exists(table):
             return
         to = ", ".join(f"{quoted(column)} = {expression}" for column, expression in assignments.items())
-        with self._saying(made_of):
+        with self._commit(made_of):
             self.spark.sql(f"UPDATE {self.sql_name(table)} SET {to} WHERE {condition}")  # noqa: S608
 
     def delete(self, table: Table, condition: str) -> None:
         """Take out the rows that meet a SQL condition; nothing happens where there is no table or no such row."""
         if self.exists(table):
             # Delta's DELETE does not take named parameters.
+            self.before_commit()
             self.spark.sql(f"DELETE FROM {self.sql_name(table)} WHERE {condition}")  # noqa: S608
 
     def version(self, table: Table) -> int | None:
@@ -286,6 +289,7 @@ class Lake:
         """
         wanted, there = version or 0, self.version(table)
         if there is not None and there != wanted:
+            self.before_commit()
             self.spark.sql(f"RESTORE TABLE {self.sql_name(table)} TO VERSION AS OF {wanted}")
 
     def changes(self, table: Table, since: int, until: int | None = None) -> DataFrame:
@@ -347,7 +351,7 @@ class Lake:
         """
         found = " AND ".join(f"{quoted(name)} = {quoted(_NEW + name)}" for name in table.key)
         renamed = keys.select(*(F.col(name).alias(_NEW + name) for name in table.key))
-        with self._saying(made_of):
+        with self._commit(made_of):
             renamed.mergeInto(self.sql_name(table), F.expr(f"{found} AND {on_dates(dates)}")).whenMatched().update(
                 dict(values)
             ).merge()
@@ -355,7 +359,7 @@ class Lake:
     def stamp(self, table: Table, made_of: str) -> None:
         """Say what the table's rows are made of, by a commit that changes none."""
         self.create(table)
-        with self._saying(made_of):
+        with self._commit(made_of):
             self.spark.sql(f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES ('made_of' = {literal(made_of)})")
 
     def said(self, table: Table, since: int) -> dict[int, str | None]:
@@ -379,14 +383,16 @@ class Lake:
             writer = writer.mode("overwrite").option("replaceWhere", "true")
         if made_of is not None:
             writer = writer.option("userMetadata", made_of)
+        self.before_commit()
         if self.catalog is not None:
             writer.saveAsTable(self.sql_name(table))
         else:
             writer.save(self.path(table))
 
     @contextmanager
-    def _saying(self, made_of: str | None) -> Iterator[None]:
-        """Have the commits within say what they were made of."""
+    def _commit(self, made_of: str | None = None) -> Iterator[None]:
+        """Have the commits within say what they were made of, if the lake may still be written."""
+        self.before_commit()
         if made_of is None:
             yield
             return

@@ -135,53 +135,47 @@ def _byte_lines(found: list[Count]) -> list[str]:
 
 
 def console_summary(lake: Lake, run: Mapping[str, object] | None = None) -> str:
-    """Return the summary of everything in ``lake``, with one Spark job; ``run`` are facts of the run that is ending."""
+    """Return the summary of everything in ``lake``; ``run`` are facts of the run that is ending."""
     return format_summary(counts_of(lake), run)
 
 
 def counts_of(lake: Lake) -> list[Count]:
-    """Count what the lake holds, in one collect over the tables' small columns (no stub is read)."""
-    files = lake.read(CAPTURE_FILES)
+    """Count what the lake holds, each table looked through once, at its small columns (no stub is read)."""
     connections = lake.read(CONNECTIONS).where(F.col("kind") == "rpc")
-    parts = [
-        _counted(files, "file", F.col("status")),
-        *(_summed(files, "packet", name, F.col(name)) for name in _PACKETS),
-        _counted(lake.read(RPC_CALLS), "call", F.col("interface_name"), F.col("opnum"), F.col("outcome")),
-        _counted(lake.read(RECEIVE_ATTEMPTS), "attempt", F.col("protocol"), outcome=F.col("outcome")),
-        _summed(connections, "byte", "payload", F.col("client_bytes") + F.col("server_bytes")),
-        _summed(connections, "byte", "missing", F.col("missing_bytes")),
-        _summed(connections, "byte", "retransmitted", F.col("retransmitted_bytes")),
-        _summed(
-            lake.read(QUARANTINE).where(F.col("connection_id").isNotNull()), "byte", "quarantined", F.col("size_bytes")
+    stray = lake.read(QUARANTINE).where(F.col("connection_id").isNotNull())
+    return [
+        *_counted(lake.read(CAPTURE_FILES), "file", "status"),
+        *_summed(lake.read(CAPTURE_FILES), "packet", {name: F.col(name) for name in _PACKETS}),
+        *_counted(lake.read(RPC_CALLS), "call", "interface_name", "opnum", "outcome"),
+        *_counted(lake.read(RECEIVE_ATTEMPTS), "attempt", "protocol", outcome="outcome"),
+        *_summed(
+            connections,
+            "byte",
+            {
+                "payload": F.col("client_bytes") + F.col("server_bytes"),
+                "missing": F.col("missing_bytes"),
+                "retransmitted": F.col("retransmitted_bytes"),
+            },
         ),
+        *_summed(stray, "byte", {"quarantined": F.col("size_bytes")}),
     ]
-    together = parts[0]
-    for part in parts[1:]:
-        together = together.unionAll(part)
-    return [Count(*row) for row in together.collect()]
-
-
-_NOTHING: Final = ""
-
-
-def _text(column: Column | None) -> Column:
-    return F.lit(_NOTHING) if column is None else F.coalesce(column.cast("string"), F.lit(_NOTHING))
 
 
 def _counted(
-    df: DataFrame, part: str, name: Column, detail: Column | None = None, outcome: Column | None = None
-) -> DataFrame:
-    keys = {"name": _text(name), "detail": _text(detail), "outcome": _text(outcome)}
-    grouped = df.groupBy(*(column.alias(alias) for alias, column in keys.items())).agg(F.count("*").alias("number"))
-    return grouped.select(F.lit(part).alias("part"), *keys, "number")
+    rows: DataFrame, part: str, name: str, detail: str | None = None, outcome: str | None = None
+) -> list[Count]:
+    """How many rows there are of each value of up to three columns."""
+    columns = [_text(column) for column in (name, detail, outcome)]
+    names = ("name", "detail", "outcome")
+    found = rows.select(*(column.alias(alias) for column, alias in zip(columns, names, strict=True)))
+    return [Count(part, *row) for row in found.groupBy(*names).count().collect()]
 
 
-def _summed(df: DataFrame, part: str, name: str, column: Column) -> DataFrame:
-    number = F.coalesce(F.sum(column), F.lit(0)).cast("bigint").alias("number")
-    return df.agg(number).select(
-        F.lit(part).alias("part"),
-        F.lit(name).alias("name"),
-        F.lit(_NOTHING).alias("detail"),
-        F.lit(_NOTHING).alias("outcome"),
-        "number",
-    )
+def _text(column: str | None) -> Column:
+    return F.lit("") if column is None else F.coalesce(F.col(column).cast("string"), F.lit(""))
+
+
+def _summed(rows: DataFrame, part: str, columns: Mapping[str, Column]) -> list[Count]:
+    """The sums of columns over all rows."""
+    sums = rows.agg(*(F.coalesce(F.sum(column), F.lit(0)).cast("bigint") for column in columns.values())).collect()[0]
+    return [Count(part, name, "", "", number) for name, number in zip(columns, sums, strict=True)]

@@ -226,3 +226,26 @@ def test_a_catalogs_tables(spark, tmp_path):
         assert spark.table("spark_catalog.test_bronze.quarantine").select("quarantine_key").collect() == [("b",)]
     finally:
         spark.sql("DROP SCHEMA IF EXISTS spark_catalog.test_bronze CASCADE")
+
+
+def test_nothing_is_written_once_the_lease_is_lost(lake, spark):
+    lake.append(QUARANTINE, quarantine(spark, ("a", "one", NOON)))
+
+    def lost():
+        raise RuntimeError("the lease is lost")
+
+    lake.before_commit = lost
+    writes = (
+        lambda: lake.append(QUARANTINE, quarantine(spark, ("b", "two", NOON))),
+        lambda: lake.replace(QUARANTINE, quarantine(spark, ("b", "two", NOON))),
+        lambda: lake.delete(QUARANTINE, "TRUE"),
+        lambda: lake.remove(QUARANTINE, "quarantine_key", ["a"], dates=[NOON.date()]),
+        lambda: lake.update(QUARANTINE, {"reason": "'other'"}, "TRUE"),
+        lambda: lake.merge(QUARANTINE, quarantine(spark, ("a", "two", NOON)), dates=[NOON.date()]),
+        lambda: lake.stamp(QUARANTINE, "something else"),
+        lambda: lake.restore(QUARANTINE, 0),
+    )
+    for write in writes:
+        with pytest.raises(RuntimeError, match="the lease is lost"):
+            write()
+    assert stored(lake) == [("a", "one", date(2024, 2, 29))]
