@@ -27,7 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline import rejoin
 from pipeline.capture_source import read_captures
-from pipeline.lake import Lake
+from pipeline.lake import Lake, on_dates
 from pipeline.ledger import COLUMNS, Days, Known, Plan, Read, Reprocess, plan, reprocess, within
 from pipeline.listing import Listed
 from pipeline.runs import Runs, recover
@@ -35,6 +35,7 @@ from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_
 from schemas.table import INGESTED_AT, RUN_ID, Table, literal
 from udfs.capture.joining import recount
 from udfs.capture.reader import SCHEMAS
+from udfs.capture.sightings import left_by
 
 BRONZE: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # the ledger is last
 _OF_CAPTURES: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # whose rows name their capture
@@ -165,9 +166,21 @@ class _Run:
         named = ", ".join(literal(name) for name in replaced)
         out = lake.read(PENDING).where(F.col("capture_id").isin(replaced)).select(*SCHEMAS["pending"].names)
         rows = out.toArrow().cast(SCHEMAS["pending"])
+        self._take_out_of_sightings({day for row in rows.to_pylist() for day in rejoin.days(row)})
         for table in _OF_CAPTURES:
             lake.delete(table, f"capture_id IN ({named})")
         return rows
+
+    def _take_out_of_sightings(self, dates: Collection[dt.date | None]) -> None:
+        """Make calls that other captures saw too what these alone make of them."""
+        gone, schema = self.planned.replaced, SCHEMAS["rpc_calls"]
+        named = ", ".join(literal(name) for name in sorted(gone))
+        seen = f"exists(sightings, s -> s.capture_id IN ({named}) OR s.response_capture_id IN ({named}))"
+        shared = self.lake.read(RPC_CALLS).where(on_dates(dates)).where(seen).select(*schema.names)
+        rows = shared.toArrow().cast(schema).to_pylist()
+        left = [row for row in (left_by(row, gone) for row in rows) if row is not None]
+        self.lake.remove(RPC_CALLS, "call_key", {row["call_key"] for row in rows}, dates=dates)
+        self._append(RPC_CALLS, None, pa.Table.from_pylist(left, schema))
 
     def _rename(self) -> None:
         """Give captures the keys that they have now, all at once: two may have swapped theirs."""

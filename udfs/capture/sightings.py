@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import pairwise
 from typing import Any, Final
 
@@ -43,6 +43,13 @@ def restored(row: Row) -> Row | None:
         return row
     settled = [seen for seen in row["sightings"] if seen["settled"]]
     return _one([{**row, "sightings": settled}]) if settled else None
+
+
+def left_by(row: Row, captures: Collection[str]) -> Row | None:
+    """Return a row as it is when captures are taken out that saw the call; None if no other finished it alone."""
+    places = ("capture_id", "response_capture_id")
+    rest = [seen for seen in row["sightings"] if not any(seen[place] in captures for place in places)]
+    return restored({**row, "sightings": rest}) if rest else None
 
 
 def as_sighting(row: Row, *, settled: bool) -> Row:
