@@ -12,7 +12,8 @@ import pyarrow as pa
 from impacket.dcerpc.v5.dtypes import DWORD, ULONG, ULONGLONG
 from impacket.dcerpc.v5.ndr import NDRCALL, NDRENUM, NDRPOINTER, NDRSTRUCT, NDRUniConformantArray
 
-from udfs.stubs.calls import METHODS, decode
+from udfs.stubs.calls import METHODS
+from udfs.stubs.decode import decode
 
 ROWS = 200_000
 IMPACKET_ROWS = 2_000
