@@ -73,9 +73,9 @@ def normal_form(format_names: pa.Array) -> pa.Array:
 def parent(queue: str) -> tuple[str, str]:
     r"""Return a normal form without what follows its first semicolon, and that: ``host\q``, ``;journal``.
 
-    HTTP names may hold semicolons of their own and are not taken apart.
+    HTTP names may hold semicolons of their own, names of several elements more than one: they stay whole.
     """
-    if queue.startswith("direct="):
+    if queue.startswith("direct=") or "," in queue:
         return queue, ""
     base, semicolon, suffix = queue.partition(";")
     return base, semicolon + suffix
