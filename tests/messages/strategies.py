@@ -31,12 +31,17 @@ addresses = st.one_of(st.none(), st.tuples(u16, st.sampled_from([0, 1, 6, 2, 256
 short = st.text(st.characters(codec="utf-16"), max_size=15)
 tails = st.one_of(st.just(b""), octets, st.builds(
     b.trailing, subqueue=short, target=short, aborts=u32, moves=u32, moved=u32, dead_letter=st.none() | names,
-    address=addresses, flags=st.sampled_from([0x12, 0x10, 0x02, 0x1A, 0]),
+    address=addresses, flags=st.sampled_from([0x12, 0x12, 0x12, 0x10, 0x02, 0x1A, 0]),
 ))  # fmt: skip
 overlays = st.one_of(st.just(bytes(16)), st.binary(min_size=16, max_size=16), st.builds(
     b.overlay, st.sampled_from([0, 1, 6]), st.sampled_from([4, 16]), octets
 ))  # fmt: skip
-compounds = st.tuples(octets, st.integers(0, 12), st.integers(0, 12))
+compounds = st.one_of(
+    octets.map(lambda data: (data, len(data) // 2, len(data) // 3)),
+    octets.map(lambda data: (data, len(data), 0)),
+    st.tuples(octets, st.integers(0, 12), st.integers(0, 12)),
+)
+rarely = [None, None, None, None]
 
 packets = st.builds(
     b.Packet,
@@ -65,14 +70,14 @@ packets = st.builds(
     filler=st.sampled_from([b"", b"", bytes(3), bytes(8)]),
     algorithms=st.tuples(u32, u32, u32),
     debug=st.sampled_from([None, b"", bytes(range(16))]),
-    envelope=st.none() | names,
+    envelope=st.sampled_from(rarely) | names,
     envelope_bytes=st.booleans(),
     compound=compounds,
     soap=st.none() | st.tuples(names, names),
     soap_unaligned=st.booleans(),
     lists=st.none() | st.tuples(elements, elements, elements, octets),
     session=st.sampled_from([None, None, bytes(range(16))]),
-    packet_size=st.sampled_from([None, None, None, 0, 100, 2**32 - 1]),
+    packet_size=st.sampled_from([*rarely, *rarely, 0, 100, 2**32 - 1]),
     trailing=tails,
 )
 

@@ -24,6 +24,7 @@ from udfs.stubs.column import Bools, Column, Ints, Values
 DECODER_VERSION: Final = "1"
 
 _U64: Final = pa.decimal128(20, 0)
+_INT32_MOST: Final = 0x7FFF_FFFF
 _UTC: Final = pa.timestamp("us", tz="UTC")
 _KEY_LENGTHS: Final = np.array([len(name) for name in h.HEADERS], np.int32)
 _RECORDS: Final = {
@@ -216,13 +217,18 @@ def _body(p: _Packet, columns: dict[str, pa.Array], *, bodies: bool, hashes: boo
         columns["body"] = cut(p.packets.data, p.at("body at"), seen, has)
 
 
-def _trailing(p: _Packet, columns: dict[str, pa.Array]) -> None:
+def _trailing(p: _Packet, columns: dict[str, pa.Array], soft: Values) -> None:
     found, has = p.out.values["SubqueueHeader"], p.valid("SubqueueHeader")
-    columns["abort_count"] = _numbers(found["AbortCounter"], has, pa.int32())
-    columns["move_count"] = _numbers(found["MoveCounter"], has, pa.int32())
+    at = p.at("@SubqueueHeader")
+    for name, field, offset in (("abort_count", "AbortCounter", 8), ("move_count", "MoveCounter", 12)):
+        few = found[field] <= _INT32_MOST  # no counter gets further than the column goes
+        columns[name] = _numbers(found[field], has & few, pa.int32())
+        if not few.all():
+            rows = np.flatnonzero(has & ~few)
+            note(soft, rows, MALFORMED, f"SubqueueHeader.{field}", at[rows] + offset - p.packets.start[rows])
     moved = found["LastMoveTime"]
     columns["last_moved_raw"] = _numbers(moved, has & (moved != 0), pa.int64())
-    at, width = p.at("@SubqueueHeader"), np.full(p.rows, 64)
+    width = np.full(p.rows, 64)
     for name, field, offset in (("subqueue", "SubqueueName", 20), ("target_subqueue", "TargetSubqueueName", 84)):
         there = has & (found[field][:, :2].any(axis=1) if has.any() else has)
         columns[name] = utf16(p.packets.data, at + offset, width, there)
@@ -293,7 +299,7 @@ def decode_messages(
     _properties(p, columns)
     columns.update(names.queues(column, out))
     _body(p, columns, bodies=bodies, hashes=hashes)
-    _trailing(p, columns)
+    _trailing(p, columns, soft)
     columns["header_sizes"] = _header_sizes(p)
     columns["errors"] = errors([("", out), ("", soft)], rows)
     version: Any = pa.scalar(DECODER_VERSION, pa.string())

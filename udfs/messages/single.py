@@ -72,7 +72,7 @@ class _Message:
                 self.split, self.first, self.missing = kind, size, allocated - size
                 self.r.end = size
         self.other_span = self.either = False
-        self.bad_sender: DecodeError | None = None
+        self.late: list[DecodeError] = []  # noted after the chain
         self.flags = self.size = self.session = 0
 
     def read(self) -> None:
@@ -198,7 +198,7 @@ class _Message:
             if name == "SecurityID" and size and flags & 15 in (1, 2):
                 self.row["sender_id"] = sid(raw) if flags & 15 == 1 else queue_manager(raw)
                 if self.row["sender_id"] is None:
-                    self.bad_sender = MalformedError("SecurityHeader.SecurityID", at)
+                    self.late.append(MalformedError("SecurityHeader.SecurityID", at))
         return encrypted
 
     def properties(self, *, encrypted: bool) -> None:
@@ -354,7 +354,15 @@ class _Message:
         at = self.r.at
         self.r.begin("SubqueueHeader")
         size, _, aborts, moves, moved, name, target = self.r.unpack("<5I64s64s", "SubqueueHeader")
-        self.row |= {"abort_count": aborts, "move_count": moves, "last_moved_raw": moved or None}
+        for column, field, offset, value in (
+            ("abort_count", "AbortCounter", 8, aborts),
+            ("move_count", "MoveCounter", 12, moves),
+        ):
+            if value < 1 << 31:
+                self.row[column] = value
+            else:
+                self.late.append(MalformedError(f"SubqueueHeader.{field}", at + offset))
+        self.row["last_moved_raw"] = moved or None
         for column, raw in (("subqueue", name), ("target_subqueue", target)):
             self.row[column] = raw.decode("utf-16-le", "replace").partition("\0")[0] or None
         if size != 148:
@@ -405,8 +413,8 @@ def _attempt(
         message.read()
     except DecodeError as error:
         errors.append((error.code, error.field, error.offset))
-    if message.r.noted is None and message.bad_sender:
-        message.r.note(message.bad_sender)
+    for each in message.late:
+        message.r.note(each)
     return message, errors
 
 
