@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peer.idl import QueueFormat
+from peer.idl import QueueFormat, Variant
 from peer.ndr import CTX, NULL_HANDLE, U32, Writer
 from stubs import buffers
 from stubs.helpers import BY_METHOD, ENCODINGS, OTHER_VECTORS, column, peer_stub, peer_values, single
@@ -310,7 +310,19 @@ def test_objects_of_every_kind_and_none():
     assert agree(method, "request", stub, ndr64=False)[1] == [("malformed", "pObjectFormat.tag", 2)]
 
 
-def test_more_properties_than_may_be_asked_for_are_malformed():
+def test_more_properties_than_may_be_asked_for_are_read_all_the_same():
+    """A breach of range(1, 128), for the rules to find; the server faults."""
     method = BY_METHOD["R_QMMgmtGetInfo"]
-    stub = struct.pack("<I", 129) + bytes(4096)
-    assert agree(method, "response", stub, ndr64=False)[1] == [("malformed", "apVar.max_count", 0)]
+    asked = {"pObjectFormat": {"type": 1, "queue": None}, "cp": 300, "aProp": [6] * 300, "apVar": [Variant(1)] * 300}
+    stub = peer_stub(method.name, "request", asked, ndr64=False, order="<")
+    assert agree(method, "request", stub, ndr64=False) == ({"object_type": "machine", "property_ids": [6] * 300}, [])
+    answer = [Variant(20, 2**64 - 1), Variant(31, "x"), Variant(65, b"y")] * 100
+    stub = peer_stub(method.name, "response", {"apVar": answer, "return": 0}, ndr64=True, order="<")
+    short = peer_stub(method.name, "response", {"apVar": answer[:3], "return": 0}, ndr64=True, order="<")
+    values, errors = agree(method, "response", stub, ndr64=True)
+    assert errors == []
+    assert values["values"] == agree(method, "response", short, ndr64=True)[0]["values"] * 100
+    assert column(method, "response", [short, stub, short], ndr64=True)[1] == (values, [])
+    assert agree(method, "response", stub[:-9], ndr64=True)[1] != []
+    stub = struct.pack("<I", 0xFFFFFFFF) + bytes(4096)
+    assert agree(method, "response", stub, ndr64=False)[1] == [("truncated", "apVar[256].vt", 4104)]

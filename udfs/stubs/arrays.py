@@ -192,7 +192,7 @@ def variants(values: Values, name: str, keep: Bools) -> pa.Array:
     """Return arrays of variants as VARIANTS_TYPE: of the five values at most one is not null, by the type."""
     has = _has(values, name, keep)
     # Added place by place: a stable order of rows leaves the places in theirs.
-    rows, _, vt, number, negative, objects = _listed(values, "variants", 6)
+    rows, vt, number, negative, objects = _listed(values, "variants", 5)
     ours = has[rows]
     vt, objects = vt[ours].astype(np.int32), objects[ours]
     is_number = np.isin(vt, list(NUMBERS))

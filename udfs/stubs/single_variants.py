@@ -27,7 +27,6 @@ POINTERS: Final = (VT_LPWSTR, VT_CLSID)
 COUNTED: Final = (VT_BLOB, *VECTORS, VT_CLSIDS, VT_STRINGS, VT_VARIANTS)
 KNOWN: Final = (*EMPTY, *NUMBERS, *POINTERS, *COUNTED)
 
-MOST: Final = 128  # elements of a top-level array: cp has range(1, 128), [MS-MQMR] 3.1.4.1
 _DEEPEST: Final = 4  # vectors of variants inside each other; the properties of [MS-MQMQ] 2.3 need two
 
 Value = int | str | bytes | Sequence["int | str | Variant | None"] | None
@@ -113,7 +112,7 @@ def vector(cursor: Cursor, vt: int, count: int, field: str, depth: int = 0) -> V
     if vt == VT_VARIANTS:
         if depth >= _DEEPEST:
             raise MalformedError(f"{field}.vt", cursor.pos)
-        return list(_elements(cursor, count, field, depth + 1))
+        return list(elements(cursor, count, field, depth + 1))
     if vt == VT_CLSIDS:
         cursor.align(4)
         raw = cursor.take(16 * count, field)
@@ -139,7 +138,7 @@ def _strings(cursor: Cursor, count: int, field: str) -> list[str | None]:
     return out
 
 
-def _elements(cursor: Cursor, count: int, field: str, depth: int) -> list[Variant]:
+def elements(cursor: Cursor, count: int, field: str, depth: int) -> list[Variant]:
     """Read variants: all their fixed parts, then what these point to, depth first (rule N13)."""
     # No more of them are made than there are bytes: every one takes ten.
     fixed = [_fixed(cursor, f"{field}[{place}]") for place in range(count)]
@@ -151,6 +150,6 @@ def variants(cursor: Cursor, field: str, count: int | None) -> list[Variant]:
     cursor.struct_align()
     at = cursor.pos
     most = cursor.word(f"{field}.max_count")
-    if (count is not None and most != count) or most > MOST:
+    if count is not None and most != count:
         raise MalformedError(f"{field}.max_count", at)
-    return _elements(cursor, most, field, 0)
+    return elements(cursor, most, field, 0)

@@ -1,11 +1,12 @@
 """Arrays of PROPVARIANT a column at a time ([MS-MQMQ] 2.2.13): element by element, the same one of every row at once.
 
-What was read goes to the flat list "variants" of ``Values``: row, place in the array, vt, the number as 64 bits and
-whether it is negative, and the value of any other type as a Python object.
+What was read goes to the flat list "variants" of ``Values``: row, vt, the number as 64 bits and whether it is negative,
+and the value of any other type as a Python object; the elements of a row in their order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,6 +22,8 @@ from udfs.stubs.types import strings
 
 _CODE: Final = {TRUNCATED: CODES.index(TRUNCATED), MALFORMED: CODES.index(MALFORMED)}
 _MALFORMED: Final = CODES.index(MALFORMED)
+# What all rows walk together: cp has range(1, 128), [MS-MQMR] 3.1.4.1. Longer arrays break a rule, but can be read.
+_TOGETHER: Final = 128
 
 
 class _Elements(NamedTuple):
@@ -38,23 +41,38 @@ def variants(cursors: Cursors, param: Param) -> None:
     cursors.struct_align()
     at = cursors.position
     most = cursors.word(f"{param.name}.max_count")
-    bad = most > one.MOST
     if param.size_is:
-        bad = bad | (most.astype(np.uint64) != cursors.seen[param.size_is].astype(np.uint64))
-    cursors.fail(bad, _MALFORMED, f"{param.name}.max_count", at)
-    counts = np.where(cursors.live, most, 0).astype(np.int64)
+        announced = cursors.seen[param.size_is].astype(np.uint64)
+        cursors.fail(most.astype(np.uint64) != announced, _MALFORMED, f"{param.name}.max_count", at)
+    counts = np.where(cursors.live, np.minimum(most.astype(np.uint64), np.uint64(1 << 40)), 0).astype(np.int64)
+    many = np.flatnonzero(counts > _TOGETHER).tolist()
+    alone = {row: _array(cursors, param.name, row, int(counts[row])) for row in many}
+    counts[many] = 0
     heads = [_fixed(cursors, f"{param.name}[{place}]", counts > place) for place in range(int(counts.max(initial=0)))]
     values = [_pointees(cursors, f"{param.name}[{place}]", head) for place, head in enumerate(heads)]
     if param.column is None:
         return
     cursors.put(param.column, np.zeros(len(counts), np.uint8))
-    for place, (head, objects) in enumerate(zip(heads, values, strict=True)):
+    for head, objects in zip(heads, values, strict=True):
         keep = cursors.live[head.owner]
         rows = cursors.rows[head.owner[keep]]
-        cursors.out.add(
-            "variants", rows, np.full(len(rows), place), head.vt[keep], head.number[keep], head.negative[keep],
-            objects[keep],
-        )  # fmt: skip
+        cursors.out.add("variants", rows, head.vt[keep], head.number[keep], head.negative[keep], objects[keep])
+    for row, items in alone.items():
+        cursors.out.add("variants", *_flat(int(cursors.rows[row]), items))
+
+
+def _flat(row: int, items: list[one.Variant]) -> tuple[Column, ...]:
+    """Return one row's variants as the parts of the flat list."""
+    numbers = [item.value if isinstance(item.value, int) else 0 for item in items]
+    objects = np.empty(len(items), object)
+    objects[:] = [None if isinstance(item.value, int) else item.value for item in items]
+    return (
+        np.full(len(items), row),
+        np.array([item.vt for item in items], np.int32),
+        np.array([number % (1 << 64) for number in numbers], np.uint64),
+        np.array([number < 0 for number in numbers], np.bool_),
+        objects,
+    )
 
 
 def _fixed(cursors: Cursors, field: str, has: Column) -> _Elements:
@@ -145,19 +163,26 @@ def _read(cursors: Cursors, field: str, vt: int, counts: npt.NDArray[np.uint64])
             values[row] = cursors.data[start[row] : start[row] + int(counts[row])].tobytes()
         return values
     for row in np.flatnonzero(cursors.live).tolist():
-        values[row] = _vector(cursors, field, vt, row, int(counts[row]))
+        count = int(counts[row])
+        values[row] = _alone(cursors, row, lambda cursor, n=count: one.vector(cursor, vt, n, field))  # type: ignore[misc]
     return values
 
 
-def _vector(cursors: Cursors, field: str, vt: int, row: int, count: int) -> Any:  # noqa: ANN401  (any vector's value)
-    """Read one row's vector with the reader of single values, from where its cursor stands."""
+def _array(cursors: Cursors, field: str, row: int, count: int) -> list[one.Variant]:
+    """Read a long array of one row."""
+    items: list[one.Variant] | None = _alone(cursors, row, lambda cursor: one.elements(cursor, count, field, 0))
+    return items or []
+
+
+def _alone(cursors: Cursors, row: int, read: Callable[[Cursor], Any]) -> Any:  # noqa: ANN401  (any variant's value)
+    """Read from where one row's cursor stands with a reader of single values; None where that fails."""
     start = int(cursors.start[row])
     big = cursors.big is not None and bool(cursors.big[row])
     stub = memoryview(cursors.data[start : int(cursors.end[row])].data)
     cursor = Cursor(stub, ndr64=cursors.ndr64, big_endian=big)
     cursor.pos = int(cursors.position[row]) - start
     try:
-        return one.vector(cursor, vt, count, field)
+        return read(cursor)
     except DecodeError as error:
         at = np.full(len(cursors.rows), start + error.offset)
         cursors.fail(np.arange(len(cursors.rows)) == row, _CODE[error.code], error.field, at)
