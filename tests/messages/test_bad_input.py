@@ -1,4 +1,4 @@
-"""Bytes of bad will: cut anywhere, sizes that promise what is not there. No exception, and no work that they ask for."""
+"""Bytes of bad will: cut anywhere, sizes that promise what is not there. No exception, no work for promises."""
 
 import struct
 import time
@@ -13,7 +13,7 @@ from udfs.messages.packets import decode_messages
 FULL = Packet(
     transaction=(1, 2, 3, 4), transaction_connector=bytes(16), security=(1, (sid(1, 2), b"key", b"sig", b"cert", b"p")),
     connector=bytes(16), debug=bytes(16), envelope="<e/>", compound=(b"POST body", 4, 5), soap=("<h/>", "<b/>"),
-    lists=((1, b"\3\0" + wide("OS:a\\b")), (0, b""), (0, b""), b"sig"), session=bytes(16),
+    lists=((1, b"\3\0" + wide("OS:a\\b")), (0, b""), (0, b""), b"sign"),
     trailing=trailing(subqueue="s", dead_letter="h\\dead", address=(4, 1, 0, bytes([10, 0, 0, 1]))),
 )  # fmt: skip
 
