@@ -49,15 +49,24 @@ def record(c: Cursors, name: str, kind: np.dtype[np.void]) -> Column:
     return view[at].view(kind)
 
 
+def keep(c: Cursors, name: str, values: Column) -> None:
+    """Store what the live rows have read; as it is, without scattering it over rows, when those are all rows."""
+    if c.whole and len(c.rows) == c.out.rows:
+        c.out.values[name], c.out.valid[name] = values, np.ones(len(values), np.bool_)
+    else:
+        c.put(name, values)
+
+
 def header(c: Cursors, name: str, kind: np.dtype[np.void]) -> Column:
     """Read the fixed part of the header ``name`` and keep it, with where it begins if any of it is there."""
-    begun = c.live & (c.position < c.end)
+    begun = c.position < c.end
     if begun.all():
-        c.out.put(f"@{name}", c.rows, c.position)
+        keep(c, f"@{name}", c.position.copy())
     else:
+        begun &= c.live
         c.out.put(f"@{name}", c.rows[begun], c.position[begun])
     records = record(c, name, kind)
-    c.put(name, records)
+    keep(c, name, records)
     return records
 
 
@@ -86,8 +95,8 @@ def _queue_names(c: Cursors, flags: Column) -> None:
             count = u16(c, at, direct & c.live & (c.end - at >= 2)).astype(np.int64)
             size = np.where(direct, (2 + count + 3) & ~3, size)
         at = c.take(size, f"UserHeader.{name}")
-        c.put(f"{flag} at", at + 2 * direct)
-        c.put(f"{flag} size", np.where(direct, count, size))
+        keep(c, f"{flag} at", at + 2 * direct)
+        keep(c, f"{flag} size", np.where(direct, count, size))
 
 
 def _user(c: Cursors) -> Column:
@@ -97,7 +106,7 @@ def _user(c: Cursors) -> Column:
     connector = flags & h.USER_CQ != 0
     if connector.any():
         c.take(np.where(connector, 16, 0), "UserHeader.ConnectorType")
-    c.put("UserHeader whole", np.ones(len(flags), np.bool_))
+    keep(c, "UserHeader whole", np.ones(len(flags), np.bool_))
     return flags
 
 
@@ -118,8 +127,7 @@ def _security(c: Cursors) -> Column:
             continue
         at = c.take((size + 3) & ~3, f"SecurityHeader.{name}")
         if name == "SecurityID":
-            c.put("SecurityID at", at)
-    c.put("SecurityHeader whole", np.ones(len(found), np.bool_))
+            keep(c, "SecurityID at", at)
     encrypted: Bools = found["Flags"] & h.SECURITY_EB != 0
     return encrypted
 
@@ -136,12 +144,12 @@ def _properties(c: Cursors, packets: Packets, encrypted: Bools, other_span: Bool
     span = np.where(encrypted ^ other_span, np.maximum(size, found["AllocationBodySize"]), size)
     label = 2 * found["LabelLength"].astype(np.int64)
     extension = found["ExtensionSize"].astype(np.int64)
-    c.put("label at", c.take(label, "MessagePropertiesHeader.Label"))
-    c.put("extension at", c.take(extension, "MessagePropertiesHeader.ExtensionData"))
-    c.put("MessagePropertiesHeader whole", np.ones(len(found), np.bool_))
+    keep(c, "label at", c.take(label, "MessagePropertiesHeader.Label"))
+    keep(c, "extension at", c.take(extension, "MessagePropertiesHeader.ExtensionData"))
+    keep(c, "MessagePropertiesHeader whole", np.ones(len(found), np.bool_))
     left = np.maximum(c.end - c.position, 0)
-    c.put("body at", c.position)
-    c.put("body seen", np.minimum(size, left))
+    keep(c, "body at", c.position.copy())
+    keep(c, "body seen", np.minimum(size, left))
     cut = packets.split[c.rows] & ~packets.srmp[c.rows]
     if not cut.any():
         c.take(span, "MessagePropertiesHeader.MessageBody")
@@ -196,9 +204,9 @@ def _srmp(c: Cursors, packets: Packets, base: Ints) -> Ints:
     at = c.position
     c.fail(offset + body > size, MALFORMED, "CompoundMessageHeader.MsgBodySize", at - 8)
     left = np.maximum(c.end - at, 0)
-    c.put("body at", np.minimum(at + offset, np.maximum(c.end, at)))
-    c.put("body seen", np.clip(left - offset, 0, body))
-    c.put("CompoundMessageHeader whole", np.ones(len(found), np.bool_))
+    keep(c, "body at", np.minimum(at + offset, np.maximum(c.end, at)))
+    keep(c, "body seen", np.clip(left - offset, 0, body))
+    keep(c, "CompoundMessageHeader whole", np.ones(len(found), np.bool_))
     c.fail(size > left + missing, TRUNCATED, "CompoundMessageHeader.Data")
     cut = packets.split[c.rows] & packets.srmp[c.rows]
     c.take(np.where(cut, left, size), "CompoundMessageHeader.Data")
@@ -273,7 +281,8 @@ def _subqueue(c: Cursors) -> None:
     """Read a SubqueueHeader, [MS-MQRR] 2.2.5.3."""
     at = c.position
     found = header(c, "SubqueueHeader", h.SUBQUEUE)
-    c.fail(found["HeaderSize"] != h.SUBQUEUE.itemsize, MALFORMED, "SubqueueHeader.HeaderSize", at)
+    keep(c, "subqueues at", c.take(h.SUBQUEUE_NAMES, "SubqueueHeader.SubqueueName"))
+    c.fail(found["HeaderSize"] != h.SUBQUEUE.itemsize + h.SUBQUEUE_NAMES, MALFORMED, "SubqueueHeader.HeaderSize", at)
 
 
 def _dead_letter(c: Cursors) -> None:
@@ -281,8 +290,8 @@ def _dead_letter(c: Cursors) -> None:
     at = c.position
     size = header(c, "DeadLetterHeader", np.dtype([("HeaderSize", "<u4")]))["HeaderSize"].astype(np.int64) - 4
     c.fail(size < 0, MALFORMED, "DeadLetterHeader.HeaderSize", at)
-    c.put("dead letter at", c.take(np.maximum(size, 0), "DeadLetterHeader.DeadLetterPathName"))
-    c.put("dead letter size", size)
+    keep(c, "dead letter at", c.take(np.maximum(size, 0), "DeadLetterHeader.DeadLetterPathName"))
+    keep(c, "dead letter size", size)
 
 
 def _address(c: Cursors) -> None:
@@ -307,7 +316,7 @@ def _base(c: Cursors, packets: Packets) -> Column:
     if not packets.rpc[c.rows].all():  # a stream goes on behind its packet
         size = base["PacketSize"].astype(np.int64) + np.where(base["Flags"] & h.BASE_SH != 0, 16, 0)
         c.end = np.where(packets.rpc[c.rows], c.end, np.minimum(c.end, c.start + size))
-    c.put("BaseHeader whole", np.ones(len(base), np.bool_))
+    keep(c, "BaseHeader whole", np.ones(len(base), np.bool_))
     return base
 
 
@@ -380,7 +389,7 @@ def _ending(c: Cursors, packets: Packets, base_flags: Column) -> None:
         if len(index):
             _session(part)
             c.join(index, part)
-    c.put("message end", c.position)
+    keep(c, "message end", c.position.copy())
     index, part = c.subset(remote_read & (c.position < c.end))
     if len(index):
         _trailing(part)

@@ -138,9 +138,10 @@ EXTENSION_DL: Final = 1
 EXTENSION_SQ: Final = 1 << 1
 EXTENSION_EA: Final = 1 << 4
 SUBQUEUE: Final = np.dtype(
-    [("HeaderSize", "<u4"), ("Bits", "<u4"), ("AbortCounter", "<u4"), ("MoveCounter", "<u4"), ("LastMoveTime", "<u4"),
-     ("SubqueueName", "u1", (64,)), ("TargetSubqueueName", "u1", (64,))]
-)  # fmt: skip
+    [("HeaderSize", "<u4"), ("Bits", "<u4"), ("AbortCounter", "<u4"), ("MoveCounter", "<u4"), ("LastMoveTime", "<u4")]
+)
+SUBQUEUE_NAME: Final = 64  # bytes of each of the two names that follow: WCHAR[32]
+SUBQUEUE_NAMES: Final = 2 * SUBQUEUE_NAME
 ADDRESS: Final = np.dtype(
     [("HeaderSize", "<u4"), ("AddressLength", "<u2"), ("AddressType", "<u2"), ("AddressScope", "<u4"),
      ("Address", "u1", (16,))]

@@ -6,6 +6,7 @@ import ipaddress
 import struct
 import uuid
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -23,6 +24,7 @@ Bytes = npt.NDArray[np.uint8]
 _NOBODY: Final = bytes(16)
 
 
+@lru_cache(maxsize=8192)
 def direct_queue(raw: bytes) -> str | None:
     """Return the normal form of a direct name of a packet, which has ``DIRECT=`` in front or has not (doubt D3)."""
     text = raw[: len(raw) & ~1].decode("utf-16-le", "replace").partition("\0")[0]
@@ -48,6 +50,7 @@ def path_queue(text: str) -> str | None:
     return normal_text(text or None)
 
 
+@lru_cache(maxsize=8192)
 def sid(raw: bytes) -> str | None:
     """Return a SID as ``S-1-...``, [MS-DTYP] 2.4.2.1; None when it is none."""
     if len(raw) < 8 or raw[0] != 1 or raw[1] > 15 or len(raw) != 8 + 4 * raw[1]:

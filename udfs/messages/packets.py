@@ -16,7 +16,7 @@ from udfs.messages import names
 from udfs.messages.chain import MALFORMED, Packets, note, values_of, walk
 from udfs.messages.keys import message_keys
 from udfs.messages.sections import packets_of
-from udfs.messages.spans import cut, utf16
+from udfs.messages.spans import cut, first_unit, utf16
 from udfs.stubs import text
 from udfs.stubs.arrays import errors
 from udfs.stubs.column import Bools, Column, Ints, Values
@@ -26,7 +26,6 @@ DECODER_VERSION: Final = "1"
 _U64: Final = pa.decimal128(20, 0)
 _INT32_MOST: Final = 0x7FFF_FFFF
 _UTC: Final = pa.timestamp("us", tz="UTC")
-_KEY_LENGTHS: Final = np.array([len(name) for name in h.HEADERS], np.int32)
 _RECORDS: Final = {
     "BaseHeader": h.BASE,
     "UserHeader": h.USER,
@@ -228,10 +227,12 @@ def _trailing(p: _Packet, columns: dict[str, pa.Array], soft: Values) -> None:
             note(soft, rows, MALFORMED, f"SubqueueHeader.{field}", at[rows] + offset - p.packets.start[rows])
     moved = found["LastMoveTime"]
     columns["last_moved_raw"] = _numbers(moved, has & (moved != 0), pa.int64())
-    width = np.full(p.rows, 64)
-    for name, field, offset in (("subqueue", "SubqueueName", 20), ("target_subqueue", "TargetSubqueueName", 84)):
-        there = has & (found[field][:, :2].any(axis=1) if has.any() else has)
-        columns[name] = utf16(p.packets.data, at + offset, width, there)
+    at, named = p.at("subqueues at"), p.valid("subqueues at")
+    width = np.full(p.rows, h.SUBQUEUE_NAME)
+    for name, offset in (("subqueue", 0), ("target_subqueue", h.SUBQUEUE_NAME)):
+        columns[name] = utf16(
+            p.packets.data, at + offset, width, named & (first_unit(p.packets.data, at + offset, named) != 0)
+        )
     there = p.valid("dead letter at")
     path = utf16(p.packets.data, p.at("dead letter at"), p.at("dead letter size"), there)
     texts = path.dictionary_encode()
@@ -242,22 +243,30 @@ def _trailing(p: _Packet, columns: dict[str, pa.Array], soft: Values) -> None:
 
 def _header_sizes(p: _Packet) -> pa.Array:
     """Return each header's bytes by name: from its first byte to the next header's, or to the packet's end."""
-    has = np.stack([p.valid(f"@{name}") for name in h.HEADERS], axis=1) & p.has_base[:, None]
-    at = np.stack([p.at(f"@{name}") for name in h.HEADERS], axis=1)
-    flat = np.flatnonzero(has)
-    which = flat % len(h.HEADERS)
-    count = has.sum(axis=1)
-    ends = np.cumsum(count)
-    start = at.ravel()[flat]
-    following = np.append(start[1:], 0)
-    following[ends[count > 0] - 1] = p.packets.end[count > 0]
+    kinds = [number for number, name in enumerate(h.HEADERS) if p.valid(f"@{name}").any()]
+    has = np.empty((p.rows, len(kinds)), np.bool_)
+    at = np.empty((p.rows, len(kinds)), np.int64)
+    pattern = np.zeros(p.rows, np.int32)
+    for place, number in enumerate(kinds):
+        name = f"@{h.HEADERS[number]}"
+        valid = p.valid(name) & p.has_base
+        has[:, place], at[:, place] = valid, p.at(name)
+        pattern |= valid.astype(np.int32) << number
+    start = at[has]
     # Few sets of headers are in use: the names of each are put together once, and copied for each row.
-    pattern = has @ (1 << np.arange(len(h.HEADERS)))
-    distinct, index = np.unique(pattern, return_inverse=True)
-    together = ["".join(name for bit, name in enumerate(h.HEADERS) if one >> bit & 1) for one in distinct.tolist()]
-    joined = pa.array(together, pa.string()).take(pa.array(index.astype(np.int32)))
-    offsets = np.concatenate([[0], np.cumsum(_KEY_LENGTHS[which])]).astype(np.int32)
-    keys = pa.Array.from_buffers(pa.string(), len(which), [None, pa.py_buffer(offsets), joined.buffers()[2]])
+    used = np.flatnonzero(np.bincount(pattern, minlength=1))
+    index = np.zeros(1 << len(h.HEADERS), np.int32)
+    index[used] = np.arange(len(used))
+    sets = [[name for bit, name in enumerate(h.HEADERS) if one >> bit & 1] for one in used.tolist()]
+    which = index[pattern]
+    joined = pa.array(["".join(each) for each in sets], pa.string()).take(pa.array(which))
+    ends = np.cumsum(np.array([len(each) for each in sets], np.int64)[which])
+    following = np.append(start[1:], 0)
+    following[ends[p.has_base] - 1] = p.packets.end[p.has_base]
+    numbers = np.flatnonzero(has.ravel()) % max(len(kinds), 1)
+    lengths = np.array([len(h.HEADERS[number]) for number in kinds], np.int32)
+    offsets = np.concatenate([[0], np.cumsum(lengths[numbers], dtype=np.int32)]).astype(np.int32)
+    keys = pa.Array.from_buffers(pa.string(), len(start), [None, pa.py_buffer(offsets), joined.buffers()[2]])
     sizes = pa.array((following - start).astype(np.int32))
     absent = np.append(~p.has_base, False)
     bounds = pa.array(np.concatenate([[0], ends]).astype(np.int32), mask=absent if absent.any() else None)

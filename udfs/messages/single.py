@@ -353,7 +353,7 @@ class _Message:
     def subqueue(self) -> None:
         at = self.r.at
         self.r.begin("SubqueueHeader")
-        size, _, aborts, moves, moved, name, target = self.r.unpack("<5I64s64s", "SubqueueHeader")
+        size, _, aborts, moves, moved = self.r.unpack("<5I", "SubqueueHeader")
         for column, field, offset, value in (
             ("abort_count", "AbortCounter", 8, aborts),
             ("move_count", "MoveCounter", 12, moves),
@@ -363,7 +363,8 @@ class _Message:
             else:
                 self.late.append(MalformedError(f"SubqueueHeader.{field}", at + offset))
         self.row["last_moved_raw"] = moved or None
-        for column, raw in (("subqueue", name), ("target_subqueue", target)):
+        names = self.r.take(128, "SubqueueHeader.SubqueueName")
+        for column, raw in (("subqueue", names[:64]), ("target_subqueue", names[64:])):
             self.row[column] = raw.decode("utf-16-le", "replace").partition("\0")[0] or None
         if size != 148:
             raise MalformedError("SubqueueHeader.HeaderSize", at)

@@ -65,15 +65,23 @@ def _bitmap(valid: Bools) -> pa.Buffer | None:
     return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
+def first_unit(data: npt.NDArray[np.uint8], at: Ints, which: Bools) -> Units:
+    """Return the 16-bit unit at each offset of ``which``, 0 in the other rows."""
+    if not which.any():
+        return np.zeros(len(at), np.uint16)
+    view = np.ndarray(len(data) - 1, "<u2", data, strides=(1,))
+    return np.where(which, view[np.where(which, at, 0)], 0)
+
+
 def utf16(data: npt.NDArray[np.uint8], at: Ints, size: Ints, which: Bools) -> pa.Array:
     """Return UTF-16LE text of ``size`` bytes (an odd one is left out) to the first NUL; null where not ``which``."""
+    if not which.any():
+        return pa.nulls(len(at), pa.string())
     size = np.where(which, size & ~1, 0)
     last = np.where(size >= 2, at + size - 2, 0)
     view = np.ndarray(len(data) - 1, "<u2", data, strides=(1,))
     size = np.where((size >= 2) & (view[last] == 0), size - 2, size)
     raw = cut(data, at, size, which)
-    if raw.null_count == len(raw):
-        return pa.nulls(len(raw), pa.string())
     units, offsets = _flat(raw)
     zeros = np.flatnonzero(units == 0)
     if len(zeros):  # text after a NUL: cut again, now where the text ends
