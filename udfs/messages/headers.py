@@ -146,9 +146,6 @@ ADDRESS: Final = np.dtype(
     [("HeaderSize", "<u4"), ("AddressLength", "<u2"), ("AddressType", "<u2"), ("AddressScope", "<u4"),
      ("Address", "u1", (16,))]
 )  # fmt: skip
-OVERLAY: Final = np.dtype(
-    [("AddressLength", "<u2"), ("AddressType", "<u2"), ("AddressScope", "<u4"), ("Address", "u1", (8,))]
-)
 IPV4: Final = 1
 IPV6: Final = 6
 

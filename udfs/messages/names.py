@@ -7,14 +7,14 @@ import struct
 import uuid
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from udfs.messages import headers as h
-from udfs.messages.chain import Packets, values_of
+from udfs.messages.chain import Packets
 from udfs.messages.spans import cut
 from udfs.queues.normal_form import normal_text
 from udfs.stubs.column import Bools, Ints, Values
@@ -72,6 +72,11 @@ def address(raw: bytes) -> str | None:
     return str(ipaddress.IPv6Address(raw[1:])) if raw[0] == h.IPV6 else None
 
 
+def near_address(octets: int) -> str:
+    """Return an IPv4 address, its octets read as a little-endian number, as text."""
+    return str(ipaddress.IPv4Address(octets.to_bytes(4, "little")))
+
+
 class Texts:
     """A column of text that is put together from a few distinct values."""
 
@@ -79,7 +84,7 @@ class Texts:
         self.index = np.full(rows, -1, np.int32)
         self.values: list[str | None] = []
 
-    def add(self, rows: Ints, raw: pa.Array, text: Callable[[bytes], str | None]) -> Bools:
+    def add(self, rows: Ints, raw: pa.Array, text: Callable[[Any], str | None]) -> Bools:
         """Let each of ``rows`` be the ``text`` of its bytes in ``raw``; return which of them have one."""
         if not len(rows):
             return np.zeros(0, np.bool_)
@@ -125,12 +130,12 @@ def queues(packets: Packets, out: Values) -> dict[str, pa.Array]:
     queue manager's GUID ([MS-MQRR] 2.2.5.1).
     """
     rows = out.rows
-    every = np.arange(rows)
+    nowhere = np.zeros(rows, np.int64)
     user = out.values["UserHeader"]
     flags = user["Flags"]
     kinds = np.stack([(flags >> shift) & 7 for _, _, shift, _ in h.QUEUES], axis=1).astype(np.int64)
-    at = np.stack([values_of(out, f"{flag} at", every) for _, flag, _, _ in h.QUEUES], axis=1)
-    size = np.stack([values_of(out, f"{flag} size", every) for _, flag, _, _ in h.QUEUES], axis=1)
+    at = np.stack([out.values.get(f"{flag} at", nowhere) for _, flag, _, _ in h.QUEUES], axis=1)
+    size = np.stack([out.values.get(f"{flag} size", nowhere) for _, flag, _, _ in h.QUEUES], axis=1)
     none = np.zeros(rows, np.bool_)
     read = np.stack([out.valid.get(f"{flag} at", none) for _, flag, _, _ in h.QUEUES], axis=1)
     # One column of 3 names a row: they follow each other in the packet.
@@ -183,20 +188,21 @@ def sender_addresses(packets: Packets, out: Values) -> pa.Array:
 
     The overlay has room for 8 bytes of an address: half of one of IPv6 says nothing.
     """
-    key = np.zeros((out.rows, 17), np.uint8)
-    user = out.values["UserHeader"]
-    overlay = np.ascontiguousarray(user["QueueManagerAddress"]).view(h.OVERLAY).reshape(-1)
-    direct = (user["Flags"] >> 10) & 7 == h.DIRECT
-    near = np.flatnonzero(packets.remote_read & out.valid["UserHeader"] & direct & (overlay["AddressType"] == h.IPV4))
-    key[near, 0] = h.IPV4
-    key[near, 1:5] = overlay["Address"][near, :4]
-    if "ExtendedAddressHeader" in out.valid:
-        found = out.values["ExtendedAddressHeader"]
-        far = np.flatnonzero(out.valid["ExtendedAddressHeader"] & (found["AddressType"] != 0))
-        key[far, 0] = np.where(found["AddressType"][far] < 256, found["AddressType"][far], 255)
-        key[far, 1:] = found["Address"][far]
-        key[far[key[far, 0] == h.IPV4], 5:] = 0
-    rows = np.flatnonzero(key[:, 0])
     texts = Texts(out.rows)
-    texts.add(rows, fixed(key[rows]), address)
+    user = out.values["UserHeader"]
+    overlay = user["QueueManagerAddress"]
+    near = packets.remote_read & out.valid["UserHeader"] & ((user["Flags"] >> 10) & 7 == h.DIRECT)
+    near &= (overlay[:, 2] == h.IPV4) & (overlay[:, 3] == 0)
+    rows = np.flatnonzero(near)
+    octets = np.ascontiguousarray(overlay[rows, 8:12]).view("<u4").reshape(-1)
+    texts.add(rows, pa.array(octets), near_address)
+    if "ExtendedAddressHeader" not in out.valid:
+        return texts.array()
+    found = out.values["ExtendedAddressHeader"]
+    rows = np.flatnonzero(out.valid["ExtendedAddressHeader"] & (found["AddressType"] != 0))
+    key = np.zeros((len(rows), 17), np.uint8)
+    key[:, 0] = np.minimum(found["AddressType"][rows], 255)
+    key[:, 1:] = found["Address"][rows]
+    key[key[:, 0] == h.IPV4, 5:] = 0
+    texts.add(rows, fixed(key), address)
     return texts.array()

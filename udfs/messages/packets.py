@@ -244,33 +244,37 @@ def _trailing(p: _Packet, columns: dict[str, pa.Array], soft: Values) -> None:
 def _header_sizes(p: _Packet) -> pa.Array:
     """Return each header's bytes by name: from its first byte to the next header's, or to the packet's end."""
     kinds = [number for number, name in enumerate(h.HEADERS) if p.valid(f"@{name}").any()]
-    has = np.empty((p.rows, len(kinds)), np.bool_)
-    at = np.empty((p.rows, len(kinds)), np.int64)
-    pattern = np.zeros(p.rows, np.int32)
-    for place, number in enumerate(kinds):
-        name = f"@{h.HEADERS[number]}"
-        valid = p.valid(name) & p.has_base
-        has[:, place], at[:, place] = valid, p.at(name)
-        pattern |= valid.astype(np.int32) << number
-    start = at[has]
+    valid = {number: p.valid(f"@{h.HEADERS[number]}") & p.has_base for number in kinds}
+    pattern, count = np.zeros(p.rows, np.int32), np.zeros(p.rows, np.int32)
+    for number in kinds:
+        pattern |= valid[number].astype(np.int32) << number
+        count += valid[number]
+    ends = np.cumsum(count, dtype=np.int32)
+    total = int(ends[-1]) if p.rows else 0
+    sizes, lengths = np.empty(total, np.int32), np.empty(total, np.int32)
+    after, place = p.packets.end, ends.copy()
+    for number in reversed(kinds):  # from the last header to the first: each ends where the one after it begins
+        name, has = h.HEADERS[number], valid[number]
+        at = p.at(f"@{name}")
+        place -= has
+        if has.all():
+            sizes[place], lengths[place], after = after - at, len(name), at
+        else:
+            to = place[has]
+            sizes[to], lengths[to] = (after - at)[has], len(name)
+            after = np.where(has, at, after)
     # Few sets of headers are in use: the names of each are put together once, and copied for each row.
     used = np.flatnonzero(np.bincount(pattern, minlength=1))
     index = np.zeros(1 << len(h.HEADERS), np.int32)
     index[used] = np.arange(len(used))
-    sets = [[name for bit, name in enumerate(h.HEADERS) if one >> bit & 1] for one in used.tolist()]
-    which = index[pattern]
-    joined = pa.array(["".join(each) for each in sets], pa.string()).take(pa.array(which))
-    ends = np.cumsum(np.array([len(each) for each in sets], np.int64)[which])
-    following = np.append(start[1:], 0)
-    following[ends[p.has_base] - 1] = p.packets.end[p.has_base]
-    numbers = np.flatnonzero(has.ravel()) % max(len(kinds), 1)
-    lengths = np.array([len(h.HEADERS[number]) for number in kinds], np.int32)
-    offsets = np.concatenate([[0], np.cumsum(lengths[numbers], dtype=np.int32)]).astype(np.int32)
-    keys = pa.Array.from_buffers(pa.string(), len(start), [None, pa.py_buffer(offsets), joined.buffers()[2]])
-    sizes = pa.array((following - start).astype(np.int32))
+    sets = ["".join(name for bit, name in enumerate(h.HEADERS) if one >> bit & 1) for one in used.tolist()]
+    joined = pa.array(sets, pa.string()).take(pa.array(index[pattern]))
+    offsets = np.zeros(total + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    keys = pa.Array.from_buffers(pa.string(), total, [None, pa.py_buffer(offsets), joined.buffers()[2]])
     absent = np.append(~p.has_base, False)
     bounds = pa.array(np.concatenate([[0], ends]).astype(np.int32), mask=absent if absent.any() else None)
-    return pa.MapArray.from_arrays(bounds, keys, sizes)
+    return pa.MapArray.from_arrays(bounds, keys, pa.array(sizes))
 
 
 def decode_messages(
