@@ -85,8 +85,9 @@ def _queue_names(c: Cursors, flags: Column) -> None:
     """Pass over the three queue names of a UserHeader; keep where each begins and its size ([MS-MQMQ] 2.2.19.2)."""
     for name, flag, shift, allowed in h.QUEUES:
         kind = (flags >> shift) & 7
-        known = np.isin(np.arange(8), allowed)[kind]
-        c.fail(~known, MALFORMED, f"UserHeader.Flags.{flag}", c.start + 16 + 44)
+        c.fail(
+            np.isin(np.arange(8), allowed, invert=True)[kind], MALFORMED, f"UserHeader.Flags.{flag}", c.start + 16 + 44
+        )
         size = _SIZES[kind]
         at = c.position
         direct = kind == h.DIRECT

@@ -94,13 +94,16 @@ def _times(seconds: Column, valid: Bools) -> pa.Array:
 def _identifiers(guid: npt.NDArray[np.uint8], number: Column, valid: Bools) -> pa.Array:
     r"""Return message identifiers as ``guid\ordinal``."""
     rows = np.flatnonzero(valid)
-    if len(rows) < len(valid):  # most messages correlate to nothing: make those that do
-        some = _identifiers(guid[rows], number[rows], np.ones(len(rows), np.bool_))
-        index = np.zeros(len(valid), np.int32)
-        index[rows] = np.arange(len(rows))
-        return some.take(pa.array(index, mask=~valid)) if len(rows) else pa.nulls(len(valid), pa.string())
-    ordinal = pc.cast(pa.array(np.ascontiguousarray(number)), pa.string())
-    return pc.binary_join_element_wise(text.guid_text(guid), ordinal, "\\")
+    if not len(rows):
+        return pa.nulls(len(valid), pa.string())
+    every = np.ones(len(rows), np.bool_)
+    ordinal = pc.cast(pa.array(number[rows]), pa.string())
+    some = pc.binary_join_element_wise(_guids(guid[rows], every), ordinal, "\\")
+    if len(rows) == len(valid):
+        return some
+    index = np.zeros(len(valid), np.int32)  # most messages correlate to nothing: those that do were made
+    index[rows] = np.arange(len(rows))
+    return some.take(pa.array(index, mask=~valid))
 
 
 def _guids(guid: npt.NDArray[np.uint8], valid: Bools) -> pa.Array:
@@ -186,8 +189,9 @@ def _properties(p: _Packet, columns: dict[str, pa.Array]) -> None:
     ):
         columns[name] = _numbers(found[field], has, pa.int64())
     correlation = np.ascontiguousarray(found["CorrelationID"])
-    number = np.ascontiguousarray(correlation[:, 16:]).view("<u4").reshape(-1)
-    columns["correlation_id"] = _identifiers(correlation[:, :16], number, has & correlation.any(axis=1))
+    words = correlation.view("<u4")
+    some = has & (words[:, 0] | words[:, 1] | words[:, 2] | words[:, 3] | words[:, 4] != 0)
+    columns["correlation_id"] = _identifiers(correlation[:, :16], words[:, 4], some)
     data = p.packets.data
     size = 2 * found["LabelLength"].astype(np.int64)
     columns["label"] = utf16(data, p.at("label at"), size, p.valid("label at") & (size > 0))
@@ -251,7 +255,8 @@ def _header_sizes(p: _Packet) -> pa.Array:
         count += valid[number]
     ends = np.cumsum(count, dtype=np.int32)
     total = int(ends[-1]) if p.rows else 0
-    sizes, lengths = np.empty(total, np.int32), np.empty(total, np.int32)
+    # One place more than there are headers, for the rows that lack one.
+    sizes, lengths = np.empty(total + 1, np.int32), np.empty(total + 1, np.int32)
     after, place = p.packets.end, ends.copy()
     for number in reversed(kinds):  # from the last header to the first: each ends where the one after it begins
         name, has = h.HEADERS[number], valid[number]
@@ -260,9 +265,8 @@ def _header_sizes(p: _Packet) -> pa.Array:
         if has.all():
             sizes[place], lengths[place], after = after - at, len(name), at
         else:
-            to = place[has]
-            sizes[to], lengths[to] = (after - at)[has], len(name)
-            after = np.where(has, at, after)
+            to = np.where(has, place, total)
+            sizes[to], lengths[to], after = after - at, len(name), np.where(has, at, after)
     # Few sets of headers are in use: the names of each are put together once, and copied for each row.
     used = np.flatnonzero(np.bincount(pattern, minlength=1))
     index = np.zeros(1 << len(h.HEADERS), np.int32)
@@ -270,11 +274,11 @@ def _header_sizes(p: _Packet) -> pa.Array:
     sets = ["".join(name for bit, name in enumerate(h.HEADERS) if one >> bit & 1) for one in used.tolist()]
     joined = pa.array(sets, pa.string()).take(pa.array(index[pattern]))
     offsets = np.zeros(total + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
+    np.cumsum(lengths[:-1], out=offsets[1:])
     keys = pa.Array.from_buffers(pa.string(), total, [None, pa.py_buffer(offsets), joined.buffers()[2]])
     absent = np.append(~p.has_base, False)
     bounds = pa.array(np.concatenate([[0], ends]).astype(np.int32), mask=absent if absent.any() else None)
-    return pa.MapArray.from_arrays(bounds, keys, pa.array(sizes))
+    return pa.MapArray.from_arrays(bounds, keys, pa.array(sizes[:-1]))
 
 
 def decode_messages(

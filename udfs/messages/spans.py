@@ -24,9 +24,10 @@ def cut(data: npt.NDArray[np.uint8], at: Ints, size: Ints, which: Bools) -> pa.A
         return pa.nulls(rows, pa.binary())
     wide = len(data) > _INT32_MOST
     chosen = np.flatnonzero(which)
+    first = at if len(chosen) == rows else at[chosen]
     offsets = np.empty(2 * len(chosen) + 1, np.int64 if wide else np.int32)
-    offsets[:-1:2] = at[chosen]
-    offsets[1::2] = at[chosen] + size[chosen]
+    offsets[:-1:2] = first
+    offsets[1::2] = first + (size if len(chosen) == rows else size[chosen])
     offsets[-1] = offsets[-2]
     kind = pa.large_binary() if wide else pa.binary()
     # Element 2k is span k, element 2k + 1 the gap after it.
