@@ -1,0 +1,257 @@
+"""Observations of queue managers and queues: from the wire or a collector to one form, and from that to silver's rows.
+
+An observation is one answered R_QMMgmtGetInfo: what was asked about, when, with which result, and the properties. It
+becomes a row per property (``silver.properties``) and a row with a column per property (``silver.queue_snapshots`` and
+``silver.machine_snapshots``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from udfs import codes
+from udfs.errors import MALFORMED
+from udfs.properties import names, values
+from udfs.properties.values import KINDS, Kind, UnfitError, Value
+from udfs.queues.normal_form import normal_text
+from udfs.stubs.arrays import ERRORS_TYPE
+
+DECODER_VERSION: Final = "1"
+
+_U64: Final = pa.decimal128(20, 0)
+_PROPERTY: Final = pa.struct(
+    {
+        "property_id": pa.int32(),
+        "vt": pa.int32(),
+        "state": pa.string(),
+        "value_decimal": _U64,
+        "value_text": pa.string(),
+        "value_binary": pa.binary(),
+        "value_texts": pa.list_(pa.string()),
+        "value_json": pa.string(),
+    }
+)
+_OBSERVED: Final[dict[str, pa.DataType]] = {
+    "snapshot_id": pa.string(),
+    "call_key": pa.string(),
+    "source": pa.string(),
+    "queue_manager": pa.string(),
+    "object_type": pa.string(),
+    "queue": pa.string(),
+    "queue_format_name": pa.string(),
+    "observed_at": pa.timestamp("us", tz="UTC"),
+    "hresult": pa.int64(),
+}
+OBSERVATIONS: Final = pa.schema({**_OBSERVED, "properties": pa.list_(_PROPERTY)})
+PROPERTIES: Final = pa.schema(
+    {
+        **_OBSERVED,
+        "place": pa.int32(),
+        "property_id": pa.int32(),
+        "property_name": pa.string(),
+        "vt": pa.int32(),
+        "vt_name": pa.string(),
+        **{field.name: field.type for field in list(_PROPERTY)[2:]},
+        "errors": ERRORS_TYPE,
+        "decoder_version": pa.string(),
+    }
+)
+_SNAPSHOT: Final[dict[str, pa.DataType]] = {
+    **{name: to for name, to in _OBSERVED.items() if name != "object_type"},
+    "hresult_name": pa.string(),
+    "property_states": pa.map_(pa.string(), pa.string()),
+}
+_CLOSING: Final[dict[str, pa.DataType]] = {"errors": ERRORS_TYPE, "decoder_version": pa.string()}
+
+VALUE, NULL, ERROR = "value", "null", "error"
+_EMPTY: Final = (0, 1)
+_VALUES: Final = ("value_decimal", "value_text", "value_binary", "value_texts", "value_json")
+_GET_INFO: Final = 0
+_FAILURE: Final = 0x80000000
+
+Row = Mapping[str, Any]
+
+
+def _failed(hresult: int | None) -> bool:
+    """Tell whether an answer holds no values: a failing HRESULT (bit 31), or none at all (a fault, no answer)."""
+    return hresult is None or bool(hresult & _FAILURE)
+
+
+def _property(number: int | None, vt: int | None, value: Mapping[str, Any], *, failed: bool) -> dict[str, Any]:
+    """Return one property with its state; of a failed answer nothing but what was asked for (rule M09)."""
+    if failed or vt is None:
+        return {"property_id": number, "state": ERROR}
+    held = {name: value.get(name) for name in _VALUES}
+    state = NULL if vt in _EMPTY or all(each is None for each in held.values()) else VALUE
+    return {"property_id": number, "vt": vt, "state": state, **held}
+
+
+def observations_of_calls(calls: pa.Table) -> pa.Table:
+    """Return the observations of R_QMMgmtGetInfo calls: rows of ``silver.management_calls`` with their ``values``.
+
+    Read are also ``opnum``, ``call_key``, ``responded_at`` and, where it is there, ``outcome``: a fault is a failed
+    answer. Calls without an answer or without a request that can be read are none.
+    """
+    out = []
+    for row in calls.to_pylist():
+        numbers, found = row["property_ids"], row["values"]
+        failed = _failed(row["hresult"])
+        answered = row["hresult"] is not None or row.get("outcome") == "fault"
+        if row["opnum"] != _GET_INFO or numbers is None or not answered:
+            continue
+        pairs = [(each["vt"], each) for each in found or []]
+        pairs += [(None, {})] * (len(numbers) - len(pairs))
+        out.append(
+            {name: row.get(name) for name in _OBSERVED}
+            | {
+                "snapshot_id": row["call_key"],
+                "source": "wire",
+                "observed_at": row["responded_at"],
+                "properties": [
+                    _property(number, vt, value, failed=failed)
+                    for number, (vt, value) in zip(numbers, pairs, strict=False)
+                ],
+            }
+        )
+    return pa.Table.from_pylist(out, schema=OBSERVATIONS)
+
+
+def observations_of_collected(snapshots: pa.Table) -> pa.Table:
+    """Return the observations of rows of ``bronze.snapshots_raw``, at the time of the answer, else of asking."""
+    out = []
+    for row in snapshots.to_pylist():
+        failed = _failed(row["hresult"]) or row["error"] is not None
+        out.append(
+            {name: row.get(name) for name in _OBSERVED}
+            | {
+                "source": "collector",
+                "queue": normal_text(row["format_name"]),
+                "queue_format_name": row["format_name"],
+                "observed_at": row["collected_at"] or row["asked_at"],
+                "properties": [
+                    _property(each["property_id"], each["vt"], _collected(each), failed=failed)
+                    for each in row["properties"] or []
+                    if each is not None and each["property_id"] is not None
+                ],
+            }
+        )
+    return pa.Table.from_pylist(out, schema=OBSERVATIONS)
+
+
+def _loads(text: str) -> Any:  # noqa: ANN401  (any JSON)
+    """Read JSON; halves of surrogate pairs, which escapes can write and no column can hold, become U+FFFD."""
+    value = json.loads(text)
+    return _whole(value) if "\\ud" in text.lower() else value
+
+
+def _whole(value: Any) -> Any:  # noqa: ANN401  (any JSON)
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return {name: _whole(item) for name, item in value.items()} if isinstance(value, dict) else value
+
+
+def _collected(each: Row) -> dict[str, Any]:
+    """Return a collector's value in the columns of the wire's; what is no JSON of its type is kept as it stands."""
+    text, vt = each["value_json"], each["vt"]
+    if text is None or vt is None:
+        return {}
+    try:
+        value = _loads(text)
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 64:
+            return {"value_decimal": value}
+        if isinstance(value, str):
+            return {"value_binary": bytes.fromhex(value)} if vt == values.BLOB else {"value_text": value}
+    except (ValueError, RecursionError):
+        return {"value_json": text}
+    if value is None:
+        return {}
+    if isinstance(value, list) and vt in values.TEXT_VECTORS and all(isinstance(item, str | None) for item in value):
+        return {"value_texts": value}
+    return {"value_json": text}
+
+
+def properties(observations: pa.Table) -> pa.Table:
+    """Return the rows of ``silver.properties``: one per property of each observation, in the order asked."""
+    out = []
+    for row in observations.to_pylist():
+        base = {name: row[name] for name in _OBSERVED}
+        for place, each in enumerate(row["properties"]):
+            more = {
+                "place": place,
+                "property_name": names.property_name(row["object_type"], each["property_id"]),
+                "vt_name": None if each["vt"] is None else names.vt_name(each["vt"]),
+                "errors": [],
+                "decoder_version": DECODER_VERSION,
+            }
+            out.append(base | each | more)
+    return pa.Table.from_pylist(out, schema=PROPERTIES)
+
+
+def queue_snapshots(observations: pa.Table) -> pa.Table:
+    """Return the rows of ``silver.queue_snapshots``: one per observation of a queue, failed ones too."""
+    return _snapshots(observations, "queue")
+
+
+def machine_snapshots(observations: pa.Table) -> pa.Table:
+    """Return the rows of ``silver.machine_snapshots``: one per observation of a queue manager, failed ones too."""
+    return _snapshots(observations, "machine")
+
+
+def snapshot_schema(object_type: str) -> pa.Schema:
+    """Return the columns of the snapshots of queues or of machines."""
+    kinds = {names.column_name(object_type, number): kind.type for number, kind in sorted(KINDS[object_type].items())}
+    known = {name: to for name, to in _SNAPSHOT.items() if object_type == "queue" or not name.startswith("queue_form")}
+    if object_type == "machine":
+        del known["queue"]
+    return pa.schema({**known, **kinds, **_CLOSING})
+
+
+def _snapshots(observations: pa.Table, object_type: str) -> pa.Table:
+    schema = snapshot_schema(object_type)
+    kinds = KINDS[object_type]
+    rows = [row for row in observations.to_pylist() if row["object_type"] == object_type]
+    out = []
+    for row in rows:
+        made = {name: row[name] for name in _OBSERVED if name in schema.names}
+        states: dict[str, str] = {}
+        errors = []
+        for place, each in enumerate(row["properties"]):
+            name = names.column_name(object_type, each["property_id"])
+            states.setdefault(name, each["state"])  # asked twice, answered twice: the first counts
+            if name in made or each["state"] != VALUE or each["property_id"] not in kinds:
+                continue
+            try:
+                made[name] = _read(kinds[each["property_id"]], each)
+            except UnfitError:
+                states[name] = ERROR
+                errors.append({"code": MALFORMED, "field": name, "offset": place})
+        made |= {
+            "hresult_name": None if row["hresult"] is None else codes.name_of(codes.HRESULT, row["hresult"]),
+            "property_states": sorted(states.items()),
+            "errors": errors,
+            "decoder_version": DECODER_VERSION,
+        }
+        out.append(made)
+    return pa.Table.from_pylist(out, schema=schema)
+
+
+def _read(kind: Kind, each: Row) -> Any:  # noqa: ANN401  (whatever the column holds)
+    return kind.read(Value(each["vt"], _plain(each)))
+
+
+def _plain(each: Row) -> Any:  # noqa: ANN401  (any variant's value)
+    """Return the one value that is there, decimals as integers and JSON read."""
+    if each["value_decimal"] is not None:
+        return int(each["value_decimal"])
+    if each["value_json"] is None:
+        return next((each[name] for name in _VALUES if each[name] is not None), None)
+    try:
+        return _loads(each["value_json"])
+    except (ValueError, RecursionError) as error:
+        raise UnfitError from error
