@@ -70,13 +70,13 @@ def _text(value: Value) -> str:
 
 
 def _number(value: Value) -> int:
-    if value.vt not in _NUMBERS or not isinstance(value.value, int) or not -(1 << 63) <= value.value < 1 << 63:
+    if value.vt not in _NUMBERS or type(value.value) is not int or not -(1 << 63) <= value.value < 1 << 63:
         raise UnfitError
     return value.value
 
 
 def _decimal(value: Value) -> Decimal:
-    if value.vt not in _NUMBERS or not isinstance(value.value, int) or abs(value.value) >> 64:
+    if value.vt not in _NUMBERS or type(value.value) is not int or abs(value.value) >> 64:
         raise UnfitError
     return Decimal(value.value)
 
@@ -130,7 +130,7 @@ def _columns(items: list[Value], types: list[int]) -> list[list[Any]]:
         raise UnfitError
     for item in items:
         wanted = str if item.vt in (_STRINGS, _CLSIDS) else int
-        if any(not isinstance(part, wanted) for part in item.value):
+        if any(type(part) is not wanted for part in item.value):  # true is an int to isinstance
             raise UnfitError
     return [item.value for item in items]
 
