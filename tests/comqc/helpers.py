@@ -1,4 +1,4 @@
-"""COMQC messages and dispatch calls made by hand from [MC-COMQC] 2.2 and [MS-OAUT], and both roads through the decoders."""
+"""COMQC messages and dispatch calls by hand from [MC-COMQC] 2.2 and [MS-OAUT], and both roads through the decoders."""
 
 import struct
 from uuid import UUID
@@ -130,7 +130,7 @@ def safearray(kind, elements, *, features=0, element=0, bounds=None, write=None,
 
 
 def invoke(arguments, *, dispid=1, flags=1, named=(), references=(), tail=b""):
-    """IDispatch::Invoke's [in] parameters; arguments (functions of an Ndr) as rgvarg has them, references as (index, f)."""
+    """[in] parameters of IDispatch::Invoke; arguments (functions of an Ndr) as in rgvarg, references as (index, f)."""
     ndr = Ndr().put("i", dispid).raw(bytes(16)).put("II", 0x409, flags)
     ndr.put("IIII", 0x20000 if arguments else 0, 0x20004 if named else 0, len(arguments), len(named))
     if arguments:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from udfs.comqc import layout
 from udfs.comqc.containers import Bodies, Methods, Verdict, read_methods
 from udfs.comqc.dispatch import ARGUMENT, Arguments, read_arguments
-from udfs.comqc.values import bstr_texts, ragged
+from udfs.comqc.values import bstr_texts, gather
 from udfs.errors import MALFORMED, TRUNCATED
 from udfs.stubs.arrays import ERRORS_TYPE
 from udfs.stubs.column import CODES, Bools, Column, Ints, buffer_of
@@ -131,15 +131,15 @@ def _calls(data: Column, start: Ints, methods: Methods, *, marshaled: bool) -> p
     take = pa.array(back, mask=back < 0)
     base = start[methods.body]
     fits = methods.opnum < 1 << 31  # a number beyond is no operation of any interface
-    everywhere = np.ones(count, np.bool_)
+    targets, target = methods.targets, pa.array(methods.target)
     columns = {
         "call_index": pa.array(methods.order.astype(np.int32)),
         "header_offset": pa.array(methods.at - base),
-        "header": pa.array(np.where(methods.short, "SMTH", "METH"), pa.string()),
-        "target_clsid": guid_text(methods.target, everywhere),
-        "target_text": bstr_texts(data, methods.text_at, methods.text_bytes),
-        "partition_id": guid_text(methods.partition, methods.has_partition),
-        "interface_id": guid_text(methods.interface, everywhere),
+        "header": pa.array(["METH", "SMTH"]).take(pa.array(methods.short.astype(np.int8))),
+        "target_clsid": guid_text(targets.clsid).take(target),
+        "target_text": bstr_texts(data, targets.text_at, targets.text_bytes).take(target),
+        "partition_id": guid_text(targets.partition, targets.has_partition).take(target),
+        "interface_id": guid_text(methods.interface),
         "is_dispatch": pa.array(dispatch),
         "opnum": pa.array(np.where(fits, methods.opnum, 0).astype(np.int32), mask=~fits),
         "data_representation": pa.array(methods.data_representation),
@@ -158,10 +158,9 @@ def _calls(data: Column, start: Ints, methods: Methods, *, marshaled: bool) -> p
 
 
 def _marshaled(data: Column, methods: Methods) -> pa.Array:
-    index, places = ragged(methods.marshaled_at, methods.marshaled_bytes)
-    return pa.Array.from_buffers(
-        pa.large_binary(), len(methods.body), [None, pa.py_buffer(places), pa.py_buffer(data[index])]
-    ).cast(pa.binary())
+    octets, places = gather(data, methods.marshaled_at, methods.marshaled_bytes)
+    buffers = [None, pa.py_buffer(places), pa.py_buffer(octets)]
+    return pa.Array.from_buffers(pa.large_binary(), len(methods.body), buffers).cast(pa.binary())
 
 
 def _errors(rows: Ints, code: list[str | None], field: list[str], offset: Ints, count: int) -> pa.Array:

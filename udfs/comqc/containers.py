@@ -54,6 +54,16 @@ class Verdict:
         self.offset[rows[new]] = offset if isinstance(offset, int) else offset[new]
 
 
+class Targets(NamedTuple):
+    """What a message says once for all its calls, of the messages that have any."""
+
+    clsid: npt.NDArray[np.uint8]  # (messages, 16)
+    text_at: Ints
+    text_bytes: Ints
+    partition: npt.NDArray[np.uint8]
+    has_partition: Bools
+
+
 class Methods(NamedTuple):
     """Recorded method calls of all messages that are not rejected, in order; offsets ``at`` are into the buffer."""
 
@@ -67,13 +77,10 @@ class Methods(NamedTuple):
     marshaled_at: Ints
     marshaled_bytes: Ints
     interface: npt.NDArray[np.uint8]  # (methods, 16)
-    target: npt.NDArray[np.uint8]  # CLSID of the call target, (methods, 16)
-    text_at: Ints
-    text_bytes: Ints
-    partition: npt.NDArray[np.uint8]
-    has_partition: Bools
     security_at: Ints
     security_index: Ints
+    targets: Targets
+    target: Ints  # which of them
 
 
 def _u32(data: npt.NDArray[np.uint8], at: Ints, ok: Bools | None = None) -> Ints:
@@ -332,13 +339,21 @@ def _methods(bodies: Bodies, chain: _Chain, security: Ints, interface: Ints, ver
     of_message = secds - (chain.kind == SECD) + 1  # SECDs before this header
     begin = np.searchsorted(chain.body, body)
     applies = security[which]
-    container = bodies.start[body]
     # The first PART of a message: as a rule that behind the container header, else the one at the end.
     parts = np.flatnonzero(good & (chain.kind == PART))
     owner, first = np.unique(chain.body[parts], return_index=True)
     part_at = np.full(len(bodies.start), -1, np.int64)
     part_at[owner] = chain.at[parts[first]]
-    has_partition = part_at[body] >= 0
+    messages, target = np.unique(body, return_inverse=True)
+    container = bodies.start[messages]
+    has_partition = part_at[messages] >= 0
+    targets = Targets(
+        clsid=_octets(data, container + 96, 16),
+        text_at=container + 116,
+        text_bytes=_u32(data, container + 112) - 2,
+        partition=_octets(data, part_at[messages] + 8, 16, has_partition),
+        has_partition=has_partition,
+    )
     fixed = np.where(short, layout.FIXED[SMTH], layout.FIXED[METH])
     return Methods(
         body=body,
@@ -351,11 +366,8 @@ def _methods(bodies: Bodies, chain: _Chain, security: Ints, interface: Ints, ver
         marshaled_at=at + fixed,
         marshaled_bytes=_u32(data, at + 20),
         interface=_octets(data, chain.at[interface[which]] + 32, 16),
-        target=_octets(data, container + 96, 16),
-        text_at=container + 116,
-        text_bytes=_u32(data, container + 112) - 2,
-        partition=_octets(data, part_at[body] + 8, 16, has_partition),
-        has_partition=has_partition,
         security_at=chain.at[applies],
         security_index=secds[applies] - of_message[begin],
+        targets=targets,
+        target=target,
     )

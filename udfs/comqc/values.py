@@ -18,6 +18,7 @@ import pyarrow as pa
 
 Column = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
 
 EMPTY: Final = 0x00
 R4: Final = 0x04
@@ -47,6 +48,7 @@ SIZES: Final = {
     0x10: 1, 0x11: 1, 0x12: 2, 0x13: 4, 0x14: 8, 0x15: 8, 0x16: 4, 0x17: 4,
 }  # fmt: skip
 SIGNED: Final = {0x02: "<i2", 0x03: "<i4", 0x10: "<i1", 0x14: "<i8", 0x16: "<i4"}
+_PART: Final = 1 << 20  # bytes that are gathered at once
 _DAY_ZERO: Final = datetime(1899, 12, 30)  # noqa: DTZ001  (a DATE says no zone, [MS-OAUT] 2.2.25)
 
 
@@ -129,27 +131,38 @@ def ragged(start: Ints, size: Ints) -> tuple[Ints, Ints]:
     return np.arange(places[-1], dtype=np.int64) + np.repeat(start - places[:-1], size), places
 
 
-def bstr_texts(data: npt.NDArray[np.uint8], start: Ints, size: Ints) -> pa.Array:
+def gather(data: Bytes, start: Ints, size: Ints) -> tuple[Bytes, Ints]:
+    """Return the bytes of spans, one after the other, and the n + 1 places where each begins."""
+    places = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
+    out = np.empty(int(places[-1]), np.uint8)
+    first, spans = 0, len(start)
+    while first < spans:  # in parts, for offsets take eight times the room of bytes
+        last = max(first + 1, int(np.searchsorted(places, places[first] + _PART, "right")) - 1)
+        if last == first + 1:
+            out[places[first] : places[last]] = data[start[first] : start[first] + size[first]]
+        else:
+            out[places[first] : places[last]] = data[ragged(start[first:last], size[first:last])[0]]
+        first = last
+    return out, places
+
+
+def bstr_texts(data: Bytes, start: Ints, size: Ints) -> pa.Array:
     """Return BSTRs, spans of bytes in ``data``, as strings: those of ASCII all at once, others one by one."""
-    index, places = ragged(start, size)
-    values = data[index]
     even = size % 2 == 0
-    # In ASCII the second byte of each unit is 0, the first below 0x80.
-    odd_place = (np.arange(len(values)) - np.repeat(places[:-1], size)) % 2 == 1
-    wide = np.where(odd_place, values != 0, values > 0x7F)
-    strange = np.concatenate([[0], np.cumsum(wide)])
-    plain = even & (strange[places[1:]] == strange[places[:-1]])
-    keep = ~odd_place & np.repeat(plain, size)
-    ends = np.concatenate([[0], np.cumsum(np.where(plain, size // 2, 0))])
+    raw, places = gather(data, start, np.where(even, size, 0))
+    units = raw.view("<u2")
+    bounds = places // 2
+    strange = np.concatenate([[0], np.cumsum(units > 0x7F)])  # ASCII has only smaller units
+    plain = even & (strange[bounds[1:]] == strange[bounds[:-1]])
+    ends = np.concatenate([[0], np.cumsum(np.where(plain, size // 2, 0))]).astype(np.int64)
+    letters = units.astype(np.uint8)[np.repeat(plain, np.diff(bounds))]
     texts = pa.Array.from_buffers(
-        pa.large_string(), len(start), [None, pa.py_buffer(ends.astype(np.int64)), pa.py_buffer(values[keep])]
+        pa.large_string(), len(start), [None, pa.py_buffer(ends), pa.py_buffer(letters)]
     ).cast(pa.string())
     others = np.flatnonzero(~plain)
-    if len(others):
-        raw = [values[places[row] : places[row + 1]].tobytes() for row in others.tolist()]
-        order = np.arange(len(start))
-        order[others] = len(start) + np.arange(len(others))
-        texts = pa.concat_arrays([texts, pa.array([bstr_text(each) for each in raw], pa.string())]).take(
-            pa.array(order)
-        )
-    return texts
+    if not len(others):
+        return texts
+    decoded = [bstr_text(data[start[row] : start[row] + size[row]].tobytes()) for row in others.tolist()]
+    order = np.arange(len(start))
+    order[others] = len(start) + np.arange(len(others))
+    return pa.concat_arrays([texts, pa.array(decoded, pa.string())]).take(pa.array(order))

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from udfs.comqc import values
 from udfs.comqc.values import ARRAY, BYREF, DECIMAL, SIZES, VARIANT
@@ -25,6 +27,8 @@ _OBJECT_HEADER: Final = 32
 # Element types of a SAFEARRAY that does not say them (no FADF_HAVEVARTYPE), by sfType; bytes of an element, 2.2.30.8.
 _ELEMENTS: Final = {0x10: (0x11, 1), 0x02: (0x02, 2), 0x03: (0x03, 4), 0x14: (0x14, 8)}
 _HAVE_VARTYPE: Final = 0x80
+_TEXTS: Final = (values.ERROR, values.CY, values.DATE, DECIMAL)  # in JSON these are strings
+_NO_NUMBERS: Final = ("nan", "inf", "-inf")
 
 Argument = tuple[int, str | None]  # vt, value as text
 
@@ -106,11 +110,11 @@ def _invoke(cursor: _Cursor, out: Invoke) -> None:
                 out._found[place] = variant(cursor, "rgvarg", 0)  # noqa: SLF001
     else:
         out.arguments = []
-    out.named = []
+    names: tuple[int, ...] = ()
     if named:
-        cursor.align(4)
         cursor.count(named_count, "rgdispidNamedArgs")
-        out.named = list(cursor.numbers(named_count, "rgdispidNamedArgs", "i"))
+        names = cursor.numbers(named_count, "rgdispidNamedArgs", "i")
+    out.named = list(names)
     references = cursor.uint(4, "cVarRef")
     cursor.count(references, "rgVarRefIdx")
     at = cursor.pos
@@ -156,7 +160,7 @@ def _scalar_text(cursor: _Cursor, name: str, vt: int, end: int, depth: int) -> s
             return None
         if depth >= _DEPTH:
             raise UnsupportedError(field_name, cursor.pos)
-        return _json(_element(variant(cursor, name, depth + 1)))
+        return str(_element(variant(cursor, name, depth + 1)))
     size = SIZES.get(kind)
     if size is None or (size == 0 and vt & BYREF):
         raise MalformedError(f"{name}.vt", cursor.pos - 4)
@@ -239,7 +243,7 @@ def _array_text(cursor: _Cursor, name: str, vt: int, end: int, depth: int) -> st
     if kind in (*_OBJECTS, _HAVE_IID, values.RECORD):
         return _json({"elements": count, "bytes": _skip(cursor, name, end)})
     if kind in _ELEMENTS:
-        found = _fixed_elements(cursor, name, count, kind, element)
+        found: Any = _fixed_elements(cursor, name, count, kind, element)
     elif kind in (values.BSTR, VARIANT):
         cursor.count(count, name)
         referents = cursor.numbers(count, name)
@@ -261,31 +265,36 @@ def _referent(cursor: _Cursor, name: str, kind: int, depth: int) -> Any:  # noqa
     return _element(variant(cursor, name, depth + 1))
 
 
-def _fixed_elements(cursor: _Cursor, name: str, count: int, kind: int, element: int) -> list[Any]:
+def _fixed_elements(cursor: _Cursor, name: str, count: int, kind: int, element: int) -> _Raw:
+    """Read elements of fixed size, all at once: arrays of octets are how applications pass what is large."""
     default, width = _ELEMENTS[kind]
     if SIZES.get(element) != width:
         element = default
     cursor.count(count, name)
     cursor.align(width)
     raw = np.frombuffer(cursor.take(width * count, name), f"<u{width}").astype(np.uint64)
-    texts = values.texts_of(element, raw).to_pylist()
-    return [_number(element, text) for text in texts]
+    texts = values.texts_of(element, raw)
+    quoted = pc.binary_join_element_wise('"', texts, '"', "")
+    if element not in _TEXTS:
+        quoted = pc.if_else(pc.is_in(texts, pa.array(_NO_NUMBERS)), quoted, texts)
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), quoted), ",")
+    return _Raw(f"[{joined[0].as_py()}]")
 
 
 def _number(vt: int, text: str | None) -> Any:  # noqa: ANN401  (of JSON)
     """Return an element for JSON: numbers and truth as such, what is no number there as its text."""
-    if text is None or vt in (values.ERROR, values.CY, values.DATE, DECIMAL) or text in ("nan", "inf", "-inf"):
+    if text is None or vt & ~BYREF in _TEXTS or text in _NO_NUMBERS:
         return text
     return _Raw(text)  # digits, true, false
 
 
-def _element(argument: Argument) -> dict[str, Any]:
+def _element(argument: Argument) -> _Raw:
     """Return a VARIANT within another for JSON: its value under the name of its type."""
     vt, text = argument
     kind = vt & ~BYREF
     if text is not None and (vt & ARRAY or kind in (VARIANT, values.RECORD, *_OBJECTS)):
-        return {values.type_name(vt): _Raw(text)}
-    return {values.type_name(vt): _number(vt, text) if kind in SIZES else text}
+        return _Raw(_json({values.type_name(vt): _Raw(text)}))
+    return _Raw(_json({values.type_name(vt): _number(vt, text) if kind in SIZES else text}))
 
 
 class _Raw(str):
