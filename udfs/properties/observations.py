@@ -11,7 +11,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from udfs import codes
 from udfs.errors import MALFORMED
@@ -178,19 +180,30 @@ def _collected(each: Row) -> dict[str, Any]:
 
 def properties(observations: pa.Table) -> pa.Table:
     """Return the rows of ``silver.properties``: one per property of each observation, in the order asked."""
-    out = []
-    for row in observations.to_pylist():
-        base = {name: row[name] for name in _OBSERVED}
-        for place, each in enumerate(row["properties"]):
-            more = {
-                "place": place,
-                "property_name": names.property_name(row["object_type"], each["property_id"]),
-                "vt_name": None if each["vt"] is None else names.vt_name(each["vt"]),
-                "errors": [],
-                "decoder_version": DECODER_VERSION,
-            }
-            out.append(base | each | more)
-    return pa.Table.from_pylist(out, schema=PROPERTIES)
+    lists = observations.column("properties").combine_chunks()
+    owner = pc.list_parent_indices(lists)
+    items = lists.flatten()
+    rows = np.asarray(owner)
+    out = {name: observations.column(name).take(owner) for name in _OBSERVED}
+    out |= {field.name: items.field(field.name) for field in _PROPERTY}
+    first = np.searchsorted(rows, rows)  # where each one's observation begins
+    out["place"] = pa.array(np.arange(len(rows)) - first, pa.int32())
+    out["property_name"] = _property_names(out["object_type"].combine_chunks(), out["property_id"])
+    encoded = out["vt"].dictionary_encode()
+    vts = [names.vt_name(vt) for vt in encoded.dictionary.to_pylist()]
+    out["vt_name"] = pa.array(vts, pa.string()).take(encoded.indices)
+    out["errors"] = pa.array([[]] * len(rows), ERRORS_TYPE)
+    out["decoder_version"] = pa.array([DECODER_VERSION] * len(rows), pa.string())
+    return pa.table([out[name] for name in PROPERTIES.names], schema=PROPERTIES)
+
+
+def _property_names(object_types: pa.Array, numbers: pa.Array) -> pa.Array:
+    """Return the specification's name of each property, each pair of object and number looked up once."""
+    kinds, encoded = object_types.dictionary_encode(), numbers.dictionary_encode()
+    ids = encoded.dictionary.to_pylist()
+    table = [names.property_name(kind, number) for kind in [*kinds.dictionary.to_pylist(), None] for number in ids]
+    kind = np.asarray(pc.fill_null(kinds.indices, len(kinds.dictionary)))
+    return pa.array(table, pa.string()).take(pa.array(kind * len(ids) + np.asarray(encoded.indices)))
 
 
 def queue_snapshots(observations: pa.Table) -> pa.Table:
