@@ -178,6 +178,14 @@ def test_properties():
     assert values["body_complete"] is True
 
 
+MARKER = bytes.fromhex("fbbc6416 5117 d211 b58e 00e0290e6c31")  # {1664bcfb-1751-11d2-b58e-00e0290e6c31}
+
+
+@pytest.mark.parametrize(("extension", "expected"), [(b"", False), (MARKER, True), (MARKER[::-1], False)])
+def test_the_marker_of_queued_components(extension, expected):
+    assert said(Packet(extension=extension))["is_comqc"] is expected
+
+
 @pytest.mark.parametrize(("label", "expected"), [(None, None), ("", ""), ("a\0b", "a"), ("\ud800x", "\ufffdx")])
 def test_labels(label, expected):
     assert said(Packet(label=label)).get("label") == expected

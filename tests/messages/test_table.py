@@ -26,7 +26,7 @@ CONTRACT = """
 """
 # What is not in the packet: of its call, of its body's decoder, of the run.
 ELSEWHERE = {
-    "sighting_key", "seen_in", "call_key", "seen_at", "queue", "inferred_queue", "lookup_id", "arrived_at", "is_comqc",
+    "sighting_key", "seen_in", "call_key", "seen_at", "queue", "inferred_queue", "lookup_id", "arrived_at",
     "comqc_rejected", "event_date", "run_id",
 }  # fmt: skip
 SPARK = {

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from udfs import codes
+from udfs.comqc.calls import is_comqc
 from udfs.messages import headers as h
 from udfs.messages import names
 from udfs.messages.chain import MALFORMED, Packets, note, values_of, walk
@@ -197,6 +198,8 @@ def _properties(p: _Packet, columns: dict[str, pa.Array]) -> None:
     columns["label"] = utf16(data, p.at("label at"), size, p.valid("label at") & (size > 0))
     size = found["ExtensionSize"].astype(np.int64)
     columns["extension"] = cut(data, p.at("extension at"), size, whole & (size > 0))
+    marked = is_comqc(columns["extension"])
+    columns["is_comqc"] = marked if whole.all() else pc.if_else(pa.array(whole), marked, pa.scalar(None, pa.bool_()))
 
 
 def _body(p: _Packet, columns: dict[str, pa.Array], *, bodies: bool, hashes: bool) -> None:

@@ -11,6 +11,7 @@ import struct
 from typing import Any, Final
 
 from udfs import codes
+from udfs.comqc.layout import MARKER
 from udfs.errors import DecodeError, MalformedError, TruncatedError, UnsupportedError
 from udfs.keys import key
 from udfs.messages.headers import BINARY, REMOTE_READ
@@ -215,6 +216,7 @@ class _Message:
         text = r.take(2 * label, "MessagePropertiesHeader.Label")
         row["label"] = text.decode("utf-16-le", "replace").partition("\0")[0] if label else None
         row["extension"] = r.take(extension, "MessagePropertiesHeader.ExtensionData") or None
+        row["is_comqc"] = row["extension"] == MARKER
         self.either = allocated > size
         span = max(size, allocated) if encrypted != self.other_span else size
         if not row["is_srmp"]:
