@@ -18,12 +18,11 @@ from stubs.helpers import peer_stub
 from udfs.capture.reader import read_capture
 from udfs.properties import names
 from udfs.properties.observations import (
-    machine_snapshots,
     observations_of_calls,
     observations_of_collected,
     properties,
-    queue_snapshots,
 )
+from udfs.properties.snapshots import machine_snapshots, queue_snapshots
 from udfs.stubs.calls import MANAGEMENT, decode_management_calls
 
 GUID = "c1d2e3f4-0506-0708-090a-0b0c0d0e0f10"
@@ -264,6 +263,28 @@ def test_whatever_a_collector_wrote_gives_rows(held, kind):
     found = collected(kind, held)
     assert properties(found).num_rows == len(held)
     assert queue_snapshots(found).num_rows + machine_snapshots(found).num_rows == (kind != "session")
+
+
+HELD = st.dictionaries(
+    st.sampled_from(sorted(QUEUE)), st.sampled_from([1, 3, 19, 20, 31, 65, 0x101F, 0x100C]), max_size=9
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(HELD, st.sampled_from([0, 0, 0xC00E0003])), max_size=6))
+def test_observations_together_are_what_each_is_alone(drawn):
+    """Values of other types among those that fit, so that both ways to read a column meet in it."""
+    by_type = {1: None, 3: -1, 19: 2**32 - 1, 20: -(2**63), 31: "x", 65: "00" * 16, 0x101F: ["a"],
+               0x100C: nested((31, "b"))}  # fmt: skip
+    found = []
+    for number, (chosen, hresult) in enumerate(drawn):
+        held = {n: (vt, by_type[vt]) if (n + number) % 3 else QUEUE[n] for n, vt in chosen.items()}
+        found.append(collected("queue", held, hresult=hresult, snapshot_id=str(number)))
+    found.append(collected("machine", MACHINE))
+    together = pa.concat_tables(found)
+    for table in (properties, queue_snapshots, machine_snapshots):
+        assert table(together).to_pylist() == [row for one in found for row in table(one).to_pylist()]
+        assert table(together.slice(1)).to_pylist() == [row for one in found[1:] for row in table(one).to_pylist()]
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 100_000, "NaN", "1e999", '"\\ud800"', '["\\uD800", {"vt": "\\udfff"}]'])

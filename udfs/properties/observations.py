@@ -1,8 +1,7 @@
 """Observations of queue managers and queues: from the wire or a collector to one form, and from that to silver's rows.
 
 An observation is one answered R_QMMgmtGetInfo: what was asked about, when, with which result, and the properties. It
-becomes a row per property (``silver.properties``) and a row with a column per property (``silver.queue_snapshots`` and
-``silver.machine_snapshots``).
+becomes a row per property (``silver.properties``) and, in ``snapshots.py``, a row with a column per property.
 """
 
 from __future__ import annotations
@@ -15,17 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udfs import codes
-from udfs.errors import MALFORMED
 from udfs.properties import names, values
-from udfs.properties.values import KINDS, Kind, UnfitError, Value
 from udfs.queues.normal_form import normal_text
 from udfs.stubs.arrays import ERRORS_TYPE
 
 DECODER_VERSION: Final = "1"
 
 _U64: Final = pa.decimal128(20, 0)
-_PROPERTY: Final = pa.struct(
+PROPERTY: Final = pa.struct(
     {
         "property_id": pa.int32(),
         "vt": pa.int32(),
@@ -37,7 +33,7 @@ _PROPERTY: Final = pa.struct(
         "value_json": pa.string(),
     }
 )
-_OBSERVED: Final[dict[str, pa.DataType]] = {
+OBSERVED: Final[dict[str, pa.DataType]] = {
     "snapshot_id": pa.string(),
     "call_key": pa.string(),
     "source": pa.string(),
@@ -48,30 +44,23 @@ _OBSERVED: Final[dict[str, pa.DataType]] = {
     "observed_at": pa.timestamp("us", tz="UTC"),
     "hresult": pa.int64(),
 }
-OBSERVATIONS: Final = pa.schema({**_OBSERVED, "properties": pa.list_(_PROPERTY)})
+OBSERVATIONS: Final = pa.schema({**OBSERVED, "properties": pa.list_(PROPERTY)})
 PROPERTIES: Final = pa.schema(
     {
-        **_OBSERVED,
+        **OBSERVED,
         "place": pa.int32(),
         "property_id": pa.int32(),
         "property_name": pa.string(),
         "vt": pa.int32(),
         "vt_name": pa.string(),
-        **{field.name: field.type for field in list(_PROPERTY)[2:]},
+        **{field.name: field.type for field in list(PROPERTY)[2:]},
         "errors": ERRORS_TYPE,
         "decoder_version": pa.string(),
     }
 )
-_SNAPSHOT: Final[dict[str, pa.DataType]] = {
-    **{name: to for name, to in _OBSERVED.items() if name != "object_type"},
-    "hresult_name": pa.string(),
-    "property_states": pa.map_(pa.string(), pa.string()),
-}
-_CLOSING: Final[dict[str, pa.DataType]] = {"errors": ERRORS_TYPE, "decoder_version": pa.string()}
-
 VALUE, NULL, ERROR = "value", "null", "error"
 _EMPTY: Final = (0, 1)
-_VALUES: Final = ("value_decimal", "value_text", "value_binary", "value_texts", "value_json")
+VALUES: Final = ("value_decimal", "value_text", "value_binary", "value_texts", "value_json")
 _GET_INFO: Final = 0
 _FAILURE: Final = 0x80000000
 
@@ -87,7 +76,7 @@ def _property(number: int | None, vt: int | None, value: Mapping[str, Any], *, f
     """Return one property with its state; of a failed answer nothing but what was asked for (rule M09)."""
     if failed or vt is None:
         return {"property_id": number, "state": ERROR}
-    held = {name: value.get(name) for name in _VALUES}
+    held = {name: value.get(name) for name in VALUES}
     state = NULL if vt in _EMPTY or all(each is None for each in held.values()) else VALUE
     return {"property_id": number, "vt": vt, "state": state, **held}
 
@@ -108,7 +97,7 @@ def observations_of_calls(calls: pa.Table) -> pa.Table:
         pairs = [(each["vt"], each) for each in found or []]
         pairs += [(None, {})] * (len(numbers) - len(pairs))
         out.append(
-            {name: row.get(name) for name in _OBSERVED}
+            {name: row.get(name) for name in OBSERVED}
             | {
                 "snapshot_id": row["call_key"],
                 "source": "wire",
@@ -128,7 +117,7 @@ def observations_of_collected(snapshots: pa.Table) -> pa.Table:
     for row in snapshots.to_pylist():
         failed = _failed(row["hresult"]) or row["error"] is not None
         out.append(
-            {name: row.get(name) for name in _OBSERVED}
+            {name: row.get(name) for name in OBSERVED}
             | {
                 "source": "collector",
                 "queue": normal_text(row["format_name"]),
@@ -144,7 +133,7 @@ def observations_of_collected(snapshots: pa.Table) -> pa.Table:
     return pa.Table.from_pylist(out, schema=OBSERVATIONS)
 
 
-def _loads(text: str) -> Any:  # noqa: ANN401  (any JSON)
+def loads(text: str) -> Any:  # noqa: ANN401  (any JSON)
     """Read JSON; halves of surrogate pairs, which escapes can write and no column can hold, become U+FFFD."""
     value = json.loads(text)
     return _whole(value) if "\\ud" in text.lower() else value
@@ -164,7 +153,7 @@ def _collected(each: Row) -> dict[str, Any]:
     if text is None or vt is None:
         return {}
     try:
-        value = _loads(text)
+        value = loads(text)
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 64:
             return {"value_decimal": value}
         if isinstance(value, str):
@@ -184,8 +173,8 @@ def properties(observations: pa.Table) -> pa.Table:
     owner = pc.list_parent_indices(lists)
     items = lists.flatten()
     rows = np.asarray(owner)
-    out = {name: observations.column(name).take(owner) for name in _OBSERVED}
-    out |= {field.name: items.field(field.name) for field in _PROPERTY}
+    out = {name: observations.column(name).take(owner) for name in OBSERVED}
+    out |= {field.name: items.field(field.name) for field in PROPERTY}
     first = np.searchsorted(rows, rows)  # where each one's observation begins
     out["place"] = pa.array(np.arange(len(rows)) - first, pa.int32())
     out["property_name"] = _property_names(out["object_type"].combine_chunks(), out["property_id"])
@@ -204,67 +193,3 @@ def _property_names(object_types: pa.Array, numbers: pa.Array) -> pa.Array:
     table = [names.property_name(kind, number) for kind in [*kinds.dictionary.to_pylist(), None] for number in ids]
     kind = np.asarray(pc.fill_null(kinds.indices, len(kinds.dictionary)))
     return pa.array(table, pa.string()).take(pa.array(kind * len(ids) + np.asarray(encoded.indices)))
-
-
-def queue_snapshots(observations: pa.Table) -> pa.Table:
-    """Return the rows of ``silver.queue_snapshots``: one per observation of a queue, failed ones too."""
-    return _snapshots(observations, "queue")
-
-
-def machine_snapshots(observations: pa.Table) -> pa.Table:
-    """Return the rows of ``silver.machine_snapshots``: one per observation of a queue manager, failed ones too."""
-    return _snapshots(observations, "machine")
-
-
-def snapshot_schema(object_type: str) -> pa.Schema:
-    """Return the columns of the snapshots of queues or of machines."""
-    kinds = {names.column_name(object_type, number): kind.type for number, kind in sorted(KINDS[object_type].items())}
-    known = {name: to for name, to in _SNAPSHOT.items() if object_type == "queue" or not name.startswith("queue_form")}
-    if object_type == "machine":
-        del known["queue"]
-    return pa.schema({**known, **kinds, **_CLOSING})
-
-
-def _snapshots(observations: pa.Table, object_type: str) -> pa.Table:
-    schema = snapshot_schema(object_type)
-    kinds = KINDS[object_type]
-    rows = [row for row in observations.to_pylist() if row["object_type"] == object_type]
-    out = []
-    for row in rows:
-        made = {name: row[name] for name in _OBSERVED if name in schema.names}
-        states: dict[str, str] = {}
-        errors = []
-        for place, each in enumerate(row["properties"]):
-            name = names.column_name(object_type, each["property_id"])
-            states.setdefault(name, each["state"])  # asked twice, answered twice: the first counts
-            if name in made or each["state"] != VALUE or each["property_id"] not in kinds:
-                continue
-            try:
-                made[name] = _read(kinds[each["property_id"]], each)
-            except UnfitError:
-                states[name] = ERROR
-                errors.append({"code": MALFORMED, "field": name, "offset": place})
-        made |= {
-            "hresult_name": None if row["hresult"] is None else codes.name_of(codes.HRESULT, row["hresult"]),
-            "property_states": sorted(states.items()),
-            "errors": errors,
-            "decoder_version": DECODER_VERSION,
-        }
-        out.append(made)
-    return pa.Table.from_pylist(out, schema=schema)
-
-
-def _read(kind: Kind, each: Row) -> Any:  # noqa: ANN401  (whatever the column holds)
-    return kind.read(Value(each["vt"], _plain(each)))
-
-
-def _plain(each: Row) -> Any:  # noqa: ANN401  (any variant's value)
-    """Return the one value that is there, decimals as integers and JSON read."""
-    if each["value_decimal"] is not None:
-        return int(each["value_decimal"])
-    if each["value_json"] is None:
-        return next((each[name] for name in _VALUES if each[name] is not None), None)
-    try:
-        return _loads(each["value_json"])
-    except (ValueError, RecursionError) as error:
-        raise UnfitError from error

@@ -42,7 +42,7 @@ HISTORY: Final = pa.list_(
 )
 TEXTS: Final = pa.list_(pa.string())
 
-_NUMBERS: Final = (2, 3, 16, 17, 18, 19, 20, 21)
+NUMBERS: Final = (2, 3, 16, 17, 18, 19, 20, 21)
 BLOB: Final = 65
 TEXT_VECTORS: Final = (0x101F, 0x1048)
 _LPWSTR, _STRINGS, _VARIANTS, _CLSIDS = 31, 0x101F, 0x100C, 0x1048
@@ -70,13 +70,13 @@ def _text(value: Value) -> str:
 
 
 def _number(value: Value) -> int:
-    if value.vt not in _NUMBERS or type(value.value) is not int or not -(1 << 63) <= value.value < 1 << 63:
+    if value.vt not in NUMBERS or type(value.value) is not int or not -(1 << 63) <= value.value < 1 << 63:
         raise UnfitError
     return value.value
 
 
 def _decimal(value: Value) -> Decimal:
-    if value.vt not in _NUMBERS or type(value.value) is not int or abs(value.value) >> 64:
+    if value.vt not in NUMBERS or type(value.value) is not int or abs(value.value) >> 64:
         raise UnfitError
     return Decimal(value.value)
 
