@@ -7,8 +7,6 @@ without a zone, for the wire says none; VT_BSTR as it is. A BSTR of an odd numbe
 
 from __future__ import annotations
 
-import math
-from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -49,7 +47,8 @@ SIZES: Final = {
 }  # fmt: skip
 SIGNED: Final = {0x02: "<i2", 0x03: "<i4", 0x10: "<i1", 0x14: "<i8", 0x16: "<i4"}
 _PART: Final = 1 << 20  # bytes that are gathered at once
-_DAY_ZERO: Final = datetime(1899, 12, 30)  # noqa: DTZ001  (a DATE says no zone, [MS-OAUT] 2.2.25)
+_DAY_ZERO: Final = np.datetime64("1899-12-30", "ms")
+_DAY: Final = 86_400_000  # milliseconds
 
 
 def type_name(vt: int) -> str:
@@ -65,18 +64,21 @@ def _currency(raw: int) -> str:
     return f"{'-' if raw < 0 else ''}{whole}.{part:04d}"
 
 
-def _date(days: float) -> str:
-    """Return a DATE as ISO text to the millisecond, beyond which a double of today's days holds nothing.
+def _dates(days: npt.NDArray[np.float64]) -> pa.Array:
+    """Return DATEs as ISO texts, to the millisecond: beyond it a double of today's days holds nothing.
 
-    Before day zero the whole part counts backwards and the fraction still forwards. Days that no calendar of Python's
-    has stay a number.
+    Before day zero the whole part counts backwards and the fraction still forwards. Years that are not 100 to 9999
+    stay a number of days.
     """
-    if not math.isfinite(days) or not -657_435 < days < 2_958_466:
-        return str(np.float64(days))
-    fraction, whole = math.modf(days)
-    milliseconds = min(round(abs(fraction) * 86_400_000), 86_399_999)  # the last day of all has no next one
-    moment = _DAY_ZERO + timedelta(days=whole, milliseconds=milliseconds)
-    return moment.isoformat(timespec="milliseconds" if moment.microsecond else "seconds")
+    is_date = (days > -657_435) & (days < 2_958_466)  # neither is infinite or no number then
+    whole = np.trunc(np.where(is_date, days, 0))
+    fraction = np.abs(np.where(is_date, days, 0) - whole)
+    milliseconds = np.minimum(np.rint(fraction * _DAY), _DAY - 1)  # the last day of all has no next one
+    moments = _DAY_ZERO + (whole * _DAY + milliseconds).astype("m8[ms]")
+    texts = np.datetime_as_string(moments, unit="ms")
+    texts = np.where(milliseconds % 1000 == 0, texts.astype("U19"), texts).astype("U32")
+    texts[~is_date] = days[~is_date].astype("U32")
+    return pa.array(texts, pa.string())
 
 
 def decimal_text(raw: bytes) -> str | None:
@@ -115,7 +117,7 @@ def texts_of(vt: int, raw: Column) -> pa.Array:
     if vt == CY:
         return pa.array([_currency(value) for value in raw.view("<i8").tolist()], pa.string())
     if vt == DATE:
-        return pa.array([_date(value) for value in raw.view("<f8").tolist()], pa.string())
+        return _dates(raw.view("<f8"))
     if vt in (R4, R8):
         floats: Column = raw.astype("<u4").view("<f4") if vt == R4 else raw.view("<f8")
         return pa.array(floats.astype("U32"), pa.string())
