@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from udfs.messages import headers as h
-from udfs.messages.chain import Packets
+from udfs.messages.reading import Packets
 from udfs.messages.spans import cut
 from udfs.queues.normal_form import normal_text
 from udfs.stubs.column import Bools, Ints, Values

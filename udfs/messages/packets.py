@@ -14,8 +14,9 @@ from udfs import codes
 from udfs.comqc.calls import is_comqc
 from udfs.messages import headers as h
 from udfs.messages import names
-from udfs.messages.chain import MALFORMED, Packets, note, values_of, walk
+from udfs.messages.chain import walk
 from udfs.messages.keys import message_keys
+from udfs.messages.reading import MALFORMED, Packets, note, values_of
 from udfs.messages.sections import packets_of
 from udfs.messages.spans import cut, first_unit, utf16
 from udfs.stubs import text

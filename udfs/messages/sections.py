@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from udfs.messages import headers as h
-from udfs.messages.chain import MALFORMED, Packets, note
+from udfs.messages.reading import MALFORMED, Packets, note
 from udfs.stubs.column import Bools, Ints, Values, buffer_of
 
 _SECONDS = {h.BINARY_FIRST: h.BINARY_SECOND, h.SRMP_FIRST: h.SRMP_SECOND}
