@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from udfs.queues.normal_form import normal_text, parent
 
@@ -95,6 +97,15 @@ def aliases_of_snapshots(snapshots: pa.Table) -> pa.Table:
     return _table(out)
 
 
+def _of_methods(calls: pa.Table, methods: Iterable[tuple[str, int]]) -> pa.Table:
+    """Return the calls of some methods, (interface, opnum): few of many."""
+    ours = pa.array(np.zeros(calls.num_rows, np.bool_))
+    for interface, opnum in methods:
+        this = pc.and_(pc.equal(calls.column("interface_name"), interface), pc.equal(calls.column("opnum"), opnum))
+        ours = pc.or_(ours, pc.fill_null(this, False))  # noqa: FBT003
+    return calls.filter(ours)
+
+
 def aliases_of_opens(calls: pa.Table) -> pa.Table:
     r"""Return the evidence of direct names opened on an address: ``host\rest`` there is ``address\rest``.
 
@@ -105,9 +116,9 @@ def aliases_of_opens(calls: pa.Table) -> pa.Table:
     out: list[dict[str, Any]] = []
     names = ["interface_name", "opnum", "queue_format_name", "queue", "server_address", "context_handle", "call_key",
              "requested_at", "responded_at"]  # fmt: skip
-    for row in calls.select(names).to_pylist():
+    for row in _of_methods(calls.select(names), _OPENS).to_pylist():
         queue = row["queue"]
-        if (row["interface_name"], row["opnum"]) not in _OPENS or not row["context_handle"] or not queue:
+        if not row["context_handle"] or not queue:
             continue
         host, separator, rest = queue.partition("\\")
         if not (row["queue_format_name"] or "").upper().startswith("DIRECT=") or not separator or "=" in host:
@@ -134,7 +145,8 @@ def aliases_of_answers(calls: pa.Table) -> pa.Table:
     handles: dict[tuple[str, str], str] = {}
     numbers: dict[tuple[str, int], str] = {}
     never = datetime.min.replace(tzinfo=UTC)
-    rows = [row for row in calls.select(names).to_pylist() if row["hresult"] == 0]
+    methods = {_GET_NAME, _OPEN_REMOTE, _OPEN_INTERNAL, _CREATE_CURSOR}
+    rows = [row for row in _of_methods(calls.select(names), methods).to_pylist() if row["hresult"] == 0]
     for row in sorted(rows, key=lambda row: (row["responded_at"] or row["requested_at"] or never, row["call_key"])):
         method, server, number = (row["interface_name"], row["opnum"]), row["server_address"], row["queue_descriptor"]
         asked = row["queue"]
