@@ -265,6 +265,8 @@ def test_a_lone_character_of_an_action_is_taken_and_flagged():
     stub = struct.pack("<HHI", 1, 1, 0) + "C".encode("utf-16-le")
     expected = {"object_type": "machine", "action_text": "C"}, [("malformed", "lpwszAction (one character)", 8)]
     assert agree(BY_METHOD["R_QMMgmtAction"], "request", stub, ndr64=False) == expected
+    half = agree(BY_METHOD["R_QMMgmtAction"], "request", stub[:8] + b"\0\xd8", ndr64=False)
+    assert half[0]["action_text"] == "\ufffd"
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

@@ -160,7 +160,8 @@ def _action(cursor: Cursor, param: Param, out: Row) -> None:
         _in_line_string(cursor, param, out)
         return
     cursor.noted.append((f"{param.name} (one character)", cursor.pos))  # doubt D1
-    out[param.column or ""] = chr(cursor.uint(2, param.name))
+    unit = cursor.uint(2, param.name)
+    out[param.column or ""] = "\ufffd" if 0xD800 <= unit < 0xE000 else chr(unit)  # half a surrogate pair is no text
 
 
 def _name(cursor: Cursor, param: Param, out: Row) -> None:

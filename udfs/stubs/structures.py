@@ -36,7 +36,7 @@ def action(cursors: Cursors, param: Param) -> None:
     index, part = cursors.subset(alone)
     at = part.position - part.start
     units = part.uint(2, param.name)
-    _put_strings(part, param, [chr(unit) for unit in units.tolist()])
+    _put_strings(part, param, [unit.to_bytes(2, "little").decode("utf-16-le", "replace") for unit in units.tolist()])
     part.out.note(part.rows[part.live], f"{param.name} (one character)", at[part.live])
     index_of_rest, rest = cursors.subset(~alone)
     string(rest, param)
