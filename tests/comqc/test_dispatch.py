@@ -1,5 +1,6 @@
 """Dispatch calls to typed arguments, [MS-OAUT] 3.1.4.4: the fact sheet's illustration, and every type by hand."""
 
+import json
 import struct
 
 import pytest
@@ -146,6 +147,17 @@ def test_an_array_of_numbers(vt, kind, features, element, form, numbers, shown):
     assert (arguments[0][2], arguments[2][2]) == ("before", "5")
     by_reference = value(vt | 0x4000, body=body, pointers=3)
     assert _arguments(value(0), references=[(0, by_reference)])[0][2] == shown
+
+
+@pytest.mark.parametrize(
+    ("kind", "element", "form"), [(0x10, 0x10, "b"), (2, 0x12, "H"), (3, 3, "i"), (0x14, 0x15, "Q")]
+)
+def test_a_long_array_of_numbers(kind, element, form):
+    numbers = [number % 251 - (100 if form.islower() else 0) for number in range(5000)]
+    numbers = [number - 26 if form == "b" else number for number in numbers]
+    body = safearray(kind, numbers, features=0x80, element=element, write=_numbers(form, *numbers))
+    shown = _arguments(value(0x2000 | element, body=body, pointers=2))[0][2]
+    assert json.loads(shown) == numbers
 
 
 def test_an_array_of_more_dimensions_or_another_first_index():

@@ -92,7 +92,7 @@ def decode_comqc(
     end = seen
     if body_bytes is not None:
         declared = pc.fill_null(body_bytes.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)[which]
-        end = start + np.maximum(declared, seen - start)
+        end = start + np.clip(declared, seen - start, 1 << 40)  # of 32 bits on the wire
     methods, verdict = read_methods(Bodies(data, start, seen, end))
     calls = _calls(data, start, methods, marshaled=marshaled)
     counts = np.zeros(rows, np.int64)

@@ -26,7 +26,9 @@ _OBJECTS: Final = (values.DISPATCH, values.UNKNOWN)
 _OBJECT_HEADER: Final = 32
 # Element types of a SAFEARRAY that does not say them (no FADF_HAVEVARTYPE), by sfType; bytes of an element, 2.2.30.8.
 _ELEMENTS: Final = {0x10: (0x11, 1), 0x02: (0x02, 2), 0x03: (0x03, 4), 0x14: (0x14, 8)}
+_FEW: Final = 4096  # elements for which Python's own lists are faster and small enough
 _HAVE_VARTYPE: Final = 0x80
+_WHOLE: Final = (*values.SIGNED, 0x11, 0x12, 0x13, 0x15, 0x17)  # whole numbers
 _TEXTS: Final = (values.ERROR, values.CY, values.DATE, DECIMAL)  # in JSON these are strings
 _NO_NUMBERS: Final = ("nan", "inf", "-inf")
 
@@ -172,6 +174,8 @@ def _scalar_text(cursor: _Cursor, name: str, vt: int, end: int, depth: int) -> s
             raise MalformedError(field_name, at)
         return text
     raw = cursor.uint(size, field_name) if size else 0
+    if kind in _WHOLE:
+        return str(raw - (1 << 8 * size) if kind in values.SIGNED and raw >> (8 * size - 1) else raw)
     texts: list[str | None] = values.texts_of(kind, np.array([raw], np.uint64)).to_pylist()
     return texts[0]
 
@@ -272,8 +276,10 @@ def _fixed_elements(cursor: _Cursor, name: str, count: int, kind: int, element: 
         element = default
     cursor.count(count, name)
     cursor.align(width)
-    raw = np.frombuffer(cursor.take(width * count, name), f"<u{width}").astype(np.uint64)
-    texts = values.texts_of(element, raw)
+    numbers = np.frombuffer(cursor.take(width * count, name), values.SIGNED.get(element, f"<u{width}"))
+    if element in _WHOLE and count < _FEW:
+        return _Raw(str(numbers.tolist()).replace(" ", ""))
+    texts = values.texts_of(element, numbers.view(f"<u{width}").astype(np.uint64))
     quoted = pc.binary_join_element_wise('"', texts, '"', "")
     if element not in _TEXTS:
         quoted = pc.if_else(pc.is_in(texts, pa.array(_NO_NUMBERS)), quoted, texts)
