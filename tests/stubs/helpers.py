@@ -6,12 +6,18 @@ from pathlib import Path
 import pyarrow as pa
 
 from peer.methods import BY_NAME
-from udfs.stubs.calls import METHODS, decode
+from udfs.stubs import methods
+from udfs.stubs.decode import decode
 from udfs.stubs.single import decode_stub
 
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())["vectors"]
+# Those of qmmgmt, qmcomm and qmcomm2, printed in the same fact sheet.
+_SHEET = json.loads((Path(__file__).parents[1] / "sample" / "vectors.json").read_text())
+_OTHERS = {name for table in (methods.MANAGEMENT, methods.CLIENT) for each in table.values() for name in
+           (method.name for method in each.values())}  # fmt: skip
+OTHER_VECTORS = [vector for vector in _SHEET if vector["method"] in _OTHERS]
 ENCODINGS = {"NDR": (False, "<"), "NDR big-endian": (False, ">"), "NDR64": (True, "<"), "NDR64 big-endian": (True, ">")}
-BY_METHOD = {method.name: method for methods in METHODS.values() for method in methods.values()}
+BY_METHOD = {method.name: method for by_opnum in methods.ALL.values() for method in by_opnum.values()}
 
 
 def column(method, direction, stubs, *, ndr64=False, big=False):
@@ -27,11 +33,40 @@ def column(method, direction, stubs, *, ndr64=False, big=False):
 def single(method, direction, stub, *, ndr64=False, big=False):
     """Decode with the single-value reader, in the same form."""
     values, errors = decode_stub(method, direction, stub, ndr64=ndr64, big_endian=big)
+    if "values" in values:
+        values["values"] = [shown(*variant) for variant in values["values"]]
     return {name: value for name, value in values.items() if value is not None}, errors
 
 
 def plain(value):
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
     return int(value) if hasattr(value, "as_tuple") else value
+
+
+def shown(vt, value):
+    """A variant in the form of the column reader: one of five values, by its type."""
+    out = dict.fromkeys(("value_decimal", "value_text", "value_binary", "value_texts", "value_json"))
+    if isinstance(value, list):
+        texts = vt in (0x101F, 0x1048)
+        out["value_texts" if texts else "value_json"] = value if texts else _dump(value)
+    elif value is not None:
+        out[{int: "value_decimal", str: "value_text", bytes: "value_binary"}[type(value)]] = value
+    return {"vt": vt, **out}
+
+
+def _dump(value):
+    return json.dumps(_json(value), separators=(",", ":"), ensure_ascii=False)
+
+
+def _json(value):
+    if isinstance(value, tuple):
+        return {"vt": value[0], "value": _json(value[1])}
+    if isinstance(value, list):
+        return [_json(item) for item in value]
+    return value.hex() if isinstance(value, bytes) else value
 
 
 def peer_values(method_name, direction, stub):

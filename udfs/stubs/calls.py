@@ -1,4 +1,4 @@
-"""Columns of stubs to Arrow: one method's stubs for whoever wants just them, whole calls for the silver table."""
+"""Whole calls to silver's columns: both stubs of every call of a batch, the calls of one method and syntax at once."""
 
 from __future__ import annotations
 
@@ -10,233 +10,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from udfs import codes
-from udfs.rpc.interfaces import BY_NAME, NDR, NDR64, QM2QM, REMOTE_READ
-from udfs.stubs import qm2qm, remote_read, text, types
-from udfs.stubs.column import CODES, Bools, Column, Cursors, Ints, Values, buffer_of
-from udfs.stubs.method import PLAUSIBLE, Kind, Method, Param
+from udfs.queues.normal_form import normal_form
+from udfs.rpc.interfaces import BY_NAME, NDR, NDR64
+from udfs.stubs import arrays, methods
+from udfs.stubs.column import CODES, Bools, Column, Ints, Values
+from udfs.stubs.decode import Stubs, column_of, read_rows
+from udfs.stubs.method import Method
 
 DECODER_VERSION: Final = "1"
 
-METHODS: Final = {
-    QM2QM.name: {method.opnum: method for method in qm2qm.METHODS},
-    REMOTE_READ.name: {method.opnum: method for method in remote_read.METHODS},
-}
+METHODS: Final = methods.REMOTE_READS  # the interfaces of silver.remote_read_calls
+MANAGEMENT: Final = methods.MANAGEMENT  # of silver.management_calls
+CLIENT: Final = methods.CLIENT  # of silver.client_calls
 
-ERRORS_TYPE: Final = pa.list_(
-    pa.struct([pa.field("code", pa.string()), pa.field("field", pa.string()), pa.field("offset", pa.int64())])
-)
-_U64: Final = pa.decimal128(20, 0)
-
-# What can be read, and its type: 32-bit numbers widen to 64 bits, 64-bit ones to decimals.
-COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
-    "queue_format_type": pa.int32(),
-    "queue_format_name": pa.string(),
-    "queue": pa.string(),
-    "access": pa.int64(),
-    "share_mode": pa.int64(),
-    "client_id": pa.string(),
-    "non_routing_server": pa.bool_(),
-    "workgroup": pa.bool_(),
-    "version_major": pa.int32(),
-    "version_minor": pa.int32(),
-    "build_number": pa.int32(),
-    "returned_port": pa.int64(),
-    "port_type": pa.int64(),
-    "context_handle": pa.string(),
-    "remote_read_handle": pa.string(),
-    "queue_handle": pa.int64(),
-    "queue_descriptor": pa.int64(),
-    "open_context": pa.int64(),
-    "mqs": pa.int64(),
-    "cursor_handle": pa.int64(),
-    "action": pa.int64(),
-    "timeout_ms": pa.int64(),
-    "request_id": pa.int64(),
-    "lookup_id": _U64,
-    "sequence_id": _U64,
-    "max_body_bytes": pa.int64(),
-    "max_compound_message_bytes": pa.int64(),
-    "transaction_id": pa.string(),
-    "propagation_token_bytes": pa.int64(),
-    "acknowledgement_class": pa.int64(),
-    "ack": pa.int64(),
-    "move_context": _U64,
-    "arrive_time": pa.int64(),
-    "packet_bytes": pa.int64(),
-    "hresult": pa.int64(),
-}
-_SECTION_TYPES: Final[dict[str, pa.DataType]] = {
-    "section_types": pa.list_(pa.int32()),
-    "section_bytes": pa.list_(pa.int64()),
-    "section_allocated_bytes": pa.list_(pa.int64()),
-}
-_RESPONSE_FIRST: Final = frozenset({"sequence_id", "hresult", "arrive_time", "packet_bytes"})
-_STRUCTURE_COLUMNS: Final = {
-    Kind.READ_DESC: ("queue_handle", "cursor_handle", "action", "timeout_ms", "queue_descriptor", "request_id",
-                     "arrive_time", "packet_bytes"),
-    Kind.QUEUE_FORMAT: ("queue_format_type", "queue_format_name"),
-    Kind.SECTIONS: (*_SECTION_TYPES, "packet_bytes"),
-}  # fmt: skip
-
-
-def _attempt(
-    method: Method, direction: str, at: _Stubs, rows: Ints, out: Values, *, ndr64: bool, lenient: bool
-) -> Cursors:
-    begin, end = at.offsets[rows], at.offsets[rows + 1]
-    cursors = Cursors(at.data, rows, begin, end, out, ndr64=ndr64, big=at.big[rows], lenient=lenient)
-    types.read(cursors, method.params(direction))
-    return cursors
-
-
-class _Stubs:
-    """A column of stubs: its buffer, offsets, which rows have one, and which are big-endian."""
-
-    def __init__(self, stubs: pa.Array, big: Bools) -> None:
-        self.data, self.offsets = buffer_of(stubs)
-        self.present = np.asarray(stubs.is_valid().to_numpy(zero_copy_only=False), np.bool_)
-        self.big = big
-
-
-def _read_rows(method: Method, direction: str, stubs: _Stubs, rows: Ints, out: Values, *, ndr64: bool) -> None:
-    """Read the stubs of ``rows`` into ``out``; rows without a stub stay as they are."""
-    rows = rows[stubs.present[rows]]
-    if not len(rows):
-        return
-    cursors = _attempt(method, direction, stubs, rows, out, ndr64=ndr64, lenient=False)
-    pads = any(param.kind is Kind.QUEUE_FORMAT for param in method.params(direction))
-    if not ndr64 or not pads or cursors.whole:
-        return
-    # Peers are known that leave out the padding after a queue format: read so where it makes sense, and say it (D19).
-    failed = rows[~cursors.live]
-    again = Values(out.rows)
-    lenient = _attempt(method, direction, stubs, failed, again, ndr64=True, lenient=True)
-    if lenient.missing_pad is None:
-        return
-    missing = np.where(lenient.live, lenient.missing_pad, -1)
-    for name, most in PLAUSIBLE.items():
-        if name in again.values:
-            missing[~np.isin(again.values[name][failed], most)] = -1
-    fits = failed[missing >= 0]
-    again.code[fits] = CODES.index("malformed")
-    again.field[fits] = next(p.name for p in method.params(direction) if p.kind is Kind.QUEUE_FORMAT) + " (padding)"
-    again.offset[fits] = missing[missing >= 0]
-    which = np.zeros(out.rows, np.bool_)
-    which[fits] = True
-    out.take_from(again, which)
-
-
-def _errors(parts: list[tuple[str, Values]], rows: int) -> pa.Array:
-    """Return errors per row, in the order of ``parts``; each part's fields get its prefix."""
-    counts = np.zeros(rows, np.int64)
-    row_of, order, code, field, offset = [], [], [], [], []
-    for place, (prefix, values) in enumerate(parts):
-        at = np.flatnonzero(values.code)
-        counts[at] += 1
-        row_of += at.tolist()
-        order += [place] * len(at)
-        code += [CODES[number] for number in values.code[at].tolist()]
-        field += [prefix + name for name in values.field[at].tolist()]
-        offset += values.offset[at].tolist()
-    sort = np.lexsort((order, row_of)) if row_of else np.zeros(0, np.int64)
-    flat = pa.StructArray.from_arrays(
-        [
-            pa.array(code, pa.string()).take(pa.array(sort)),
-            pa.array(field, pa.string()).take(pa.array(sort)),
-            pa.array(offset, pa.int64()).take(pa.array(sort)),
-        ],
-        names=["code", "field", "offset"],
-    )
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), flat).cast(ERRORS_TYPE)
-
-
-def _column(name: str, values: Column, valid: Bools) -> pa.Array:
-    to = COLUMN_TYPES[name]
-    if not pa.types.is_string(to):
-        return text.numbers(values, valid, to)
-    if values.dtype == object:
-        return text.texts(values, valid)
-    if name == "transaction_id":
-        return text.guid_text(values, valid & values.any(axis=1))
-    if values.shape[1] == 16:
-        return text.guid_text(values, valid)
-    return text.hex_text(values, valid & values.any(axis=1))
-
-
-def _sections(values: Values, keep: Bools) -> dict[str, pa.Array]:
-    """Return the section columns: lists in the rows of ``keep`` that have sections, null in the others."""
-    has = keep & values.valid.get("sections", np.zeros(values.rows, np.bool_))
-    flats = values.sections or [(np.zeros(0, np.int64),) + (np.zeros(0, np.uint32),) * 3]
-    rows, kinds, allocated, sizes = (np.concatenate(parts) for parts in zip(*flats, strict=True))
-    order = np.argsort(rows, kind="stable")
-    order = order[has[rows[order]]]
-    ends = np.cumsum(np.bincount(rows[order], minlength=values.rows))
-    offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32), mask=np.concatenate([~has, [False]]))
-    out = {}
-    for (name, to), part in zip(_SECTION_TYPES.items(), (kinds, sizes, allocated), strict=True):
-        flat = pa.array(part[order].astype(to.value_type.to_pandas_dtype()), to.value_type)
-        out[name] = pa.ListArray.from_arrays(offsets, flat)
-    return out
-
-
-def _packets(values: Values, data: npt.NDArray[np.uint8], keep: Bools) -> pa.Array:
-    """Return packets as bytes, the spans of a row one after the other; null where not ``keep`` or without one."""
-    has = keep & values.valid.get("packet_bytes", np.zeros(values.rows, np.bool_))
-    parts: list[list[bytes]] = [[] for _ in range(values.rows)]
-    for rows, starts, sizes in values.spans:
-        for row, start, size in zip(rows.tolist(), starts.tolist(), sizes.tolist(), strict=True):
-            if has[row]:
-                parts[row].append(data[start : start + size].tobytes())
-    return pa.array([b"".join(part) if has[row] else None for row, part in enumerate(parts)], pa.binary())
-
-
-def columns_of(params: tuple[Param, ...]) -> tuple[str, ...]:
-    """Return the columns that parameters fill, in order, each once."""
-    names: list[str] = []
-    for param in params:
-        if param.kind is Kind.READ_DESC2:
-            names += ("sequence_id", *_STRUCTURE_COLUMNS[Kind.READ_DESC])
-        elif param.kind in _STRUCTURE_COLUMNS:
-            names += _STRUCTURE_COLUMNS[param.kind]
-            if param.column == "queue":
-                names.append("queue")
-        elif param.column:
-            names.append(param.column)
-    return tuple(dict.fromkeys(names))
-
-
-def decode(
-    method: Method,
-    direction: str,
-    stubs: pa.Array,
-    *,
-    ndr64: bool = False,
-    big_endian: bool | Bools = False,
-    packets: bool = False,
-) -> pa.StructArray:
-    """Decode the stubs of one method and direction: one struct row out per row in.
-
-    ``stubs`` is a binary or large_binary array, ``direction`` "request" or "response", ``big_endian`` a flag or a
-    mask of rows. The struct holds the parameters by column (null where not read), ``packet`` when asked for, and
-    ``errors``: empty when the stub was used up to its last byte. A null stub gives nulls and no error.
-    """
-    rows = len(stubs)
-    column = _Stubs(stubs, np.broadcast_to(np.asarray(big_endian, np.bool_), rows))
-    out = Values(rows)
-    _read_rows(method, direction, column, np.arange(rows), out, ndr64=ndr64)
-    everywhere = np.ones(rows, np.bool_)
-    arrays: dict[str, pa.Array] = {}
-    for name in columns_of(method.params(direction)):
-        if name in _SECTION_TYPES:
-            arrays.update(_sections(out, everywhere))
-        elif name in out.values:
-            arrays[name] = _column(name, out.values[name], out.valid[name])
-        else:
-            arrays[name] = pa.nulls(rows, COLUMN_TYPES[name])
-    if packets:
-        arrays["packet"] = _packets(out, column.data, everywhere)
-    arrays["errors"] = _errors([("", out)], rows)
-    return pa.StructArray.from_arrays(list(arrays.values()), names=list(arrays))
+_RESPONSE_FIRST: Final = frozenset({"sequence_id", "hresult", "arrive_time", "packet_bytes", "remote_queue_name"})
+_REMOTE_READ_COLUMNS: Final = (
+    "queue_format_type", "queue_format_name", "queue", "access", "share_mode", "client_id", "non_routing_server",
+    "workgroup", "version_major", "version_minor", "build_number", "returned_port", "port_type", "context_handle",
+    "remote_read_handle", "queue_handle", "queue_descriptor", "open_context", "mqs", "cursor_handle", "action",
+    "timeout_ms", "request_id", "lookup_id", "sequence_id", "max_body_bytes", "max_compound_message_bytes",
+    "transaction_id", "propagation_token_bytes", "acknowledgement_class", "ack", "move_context", "arrive_time",
+    "packet_bytes", "hresult",
+)  # fmt: skip
+_CLIENT_COLUMNS: Final = (
+    "queue_format_name", "queue", "access", "share_mode", "queue_handle", "queue_descriptor", "open_context",
+    "context_handle", "cursor_handle", "client_id", "returned_port", "remote_queue_name", "client_name",
+    "queue_manager_context", "remote_cursor_handle", "port_type", "mqs", "action", "timeout_ms", "hresult",
+)  # fmt: skip
+_MANAGEMENT_COLUMNS: Final = ("object_type", "queue_format_name", "queue", "hresult")
 
 
 def _text_column(batch: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
@@ -263,23 +64,30 @@ def _byte_order(batch: pa.RecordBatch, side: str) -> Bools:
 class _Calls:
     """The calls of one batch while they are decoded: what is read of requests, and of responses."""
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
+    def __init__(self, batch: pa.RecordBatch, methods_of: methods.Methods) -> None:
         self.rows = batch.num_rows
+        self.methods_of = methods_of
         order = {side: _byte_order(batch, side) for side in ("request", "response")}
-        self.stubs = {side: _Stubs(batch.column(f"{side}_stub"), big) for side, big in order.items()}
+        self.stubs = {side: Stubs(batch.column(f"{side}_stub"), big) for side, big in order.items()}
         self.values = {side: Values(self.rows) for side in self.stubs}
         self.readable = _readable(batch)
         self.interface = _text_column(batch, "interface_name")
         self.opnum = pc.fill_null(batch.column("opnum"), -1).to_numpy(zero_copy_only=False)
         self.syntax = _text_column(batch, "transfer_syntax")
 
-    def read(self) -> None:
+        self._read()
+        # That a damaged call's stub ends early is known already.
+        damaged = _text_column(batch, "outcome") == "damaged"
+        for values in self.values.values():
+            values.code[damaged & (values.code == CODES.index("truncated"))] = 0
+
+    def _read(self) -> None:
         """Decode every call, the calls of one method and syntax at once."""
-        for interface, methods in METHODS.items():
+        for interface, by_opnum in self.methods_of.items():
             ours = self.readable & (self.interface == interface) & (self.opnum >= 0)
             for opnum in np.unique(self.opnum[ours]).tolist():
                 these = ours & (self.opnum == opnum)
-                method = methods.get(opnum)
+                method = by_opnum.get(opnum)
                 if method is None:
                     self._unsupported(these, "opnum")
                     continue
@@ -292,7 +100,7 @@ class _Calls:
 
     def _read_method(self, method: Method, rows: Ints, out: dict[str, Values], *, ndr64: bool) -> None:
         for side, stubs in self.stubs.items():
-            _read_rows(method, side, stubs, rows, out[side], ndr64=ndr64)
+            read_rows(method, side, stubs, rows, out[side], ndr64=ndr64)
 
     def _read_either(self, method: Method, rows: Ints) -> None:
         """Read calls whose bind was not seen: as NDR, and where that does not fit but NDR64 does, as NDR64."""
@@ -338,11 +146,33 @@ def _names(numbers: pa.Array, names: dict[int, str]) -> pa.Array:
 
 def _method_names(calls: _Calls) -> pa.Array:
     out = np.full(calls.rows, None, object)
-    for interface in METHODS:
-        methods = BY_NAME[interface].methods
-        for opnum, name in enumerate(methods):
+    for interface in calls.methods_of:
+        for opnum, name in enumerate(BY_NAME[interface].methods):
             out[(calls.interface == interface) & (calls.opnum == opnum)] = name
     return pa.array(out, pa.string())
+
+
+def _columns(calls: _Calls, names: tuple[str, ...], masks: dict[str, Bools] | None = None) -> dict[str, pa.Array]:
+    """Return columns of both directions, by name; ``masks`` tells where one may stand at all."""
+    out = {}
+    for name in names:
+        read = _merged(calls, name)
+        if read is None:
+            out[name] = pa.nulls(calls.rows, arrays.COLUMN_TYPES[name])
+            continue
+        column, valid = read
+        out[name] = arrays.column(name, column, valid & masks[name] if masks and name in masks else valid)
+    return out
+
+
+def _closing(calls: _Calls, hresults: pa.Array) -> dict[str, pa.Array]:
+    """Return what every table of calls has: names of method and result, errors, the decoders' version."""
+    return {
+        "method": _method_names(calls),
+        "hresult_name": _names(hresults, codes.HRESULT),
+        "errors": arrays.errors([(f"{side}.", values) for side, values in calls.values.items()], calls.rows),
+        "decoder_version": pa.array([DECODER_VERSION] * calls.rows, pa.string()),
+    }
 
 
 def decode_calls(batch: pa.RecordBatch, *, packets: bool = False) -> dict[str, pa.Array]:
@@ -353,37 +183,52 @@ def decode_calls(batch: pa.RecordBatch, *, packets: bool = False) -> dict[str, p
     tells an answer in another order than its request. Sealed stubs and what was not seen give nulls and no error; nor
     does a stub that ends early because the call is ``damaged``: that is known already.
     """
-    calls = _Calls(batch)
-    calls.read()
-    damaged = _text_column(batch, "outcome") == "damaged"
-    for values in calls.values.values():
-        values.code[damaged & (values.code == CODES.index("truncated"))] = 0
-    out: dict[str, pa.Array] = {"method": _method_names(calls)}
+    calls = _Calls(batch, METHODS)
     nothing = np.zeros(calls.rows, np.bool_)
     response = calls.values["response"]
     hresult, answered = _merged(calls, "hresult") or (np.zeros(calls.rows, np.uint32), nothing)
     # Arrival time and sections have a meaning only on success (doubt D25); unseen is not refused.
     came = response.valid.get("packet_bytes", nothing) & ~(answered & (hresult != codes.MQ_OK))
-    for name, to in COLUMN_TYPES.items():
-        read = _merged(calls, name)
-        if read is None:
-            out[name] = pa.nulls(calls.rows, to)
-            continue
-        column, valid = read
-        if name in ("arrive_time", "packet_bytes"):
-            valid = valid & came
-        if name == "arrive_time":
-            valid = valid & (column != 0)
-        out[name] = _column(name, column, valid)
-    out.update(_sections(response, came))
+    arrived = _merged(calls, "arrive_time")
+    timed = came & (arrived[0] != 0) if arrived else came
+    out = _columns(calls, _REMOTE_READ_COLUMNS, {"arrive_time": timed, "packet_bytes": came})
+    out.update(arrays.sections(response, came))
     out["packet"] = (
-        _packets(response, calls.stubs["response"].data, came) if packets else pa.nulls(calls.rows, pa.binary())
+        arrays.packets(response, calls.stubs["response"].data, came) if packets else pa.nulls(calls.rows, pa.binary())
     )
     seconds = out.pop("arrive_time").cast(pa.timestamp("s"))
     out["arrived_at"] = seconds.cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC"))
     out["action_name"] = _names(out["action"], codes.ACTION)
     out["ack_name"] = _names(out["ack"], codes.ACK)
-    out["hresult_name"] = _names(out["hresult"], codes.HRESULT)
-    out["errors"] = _errors([(f"{side}.", values) for side, values in calls.values.items()], calls.rows)
-    out["decoder_version"] = pa.array([DECODER_VERSION] * calls.rows, pa.string())
-    return out
+    return out | _closing(calls, out["hresult"])
+
+
+def decode_management_calls(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Decode both stubs of qmmgmt calls, by column of ``silver.management_calls``; ``batch`` as in ``decode_calls``.
+
+    Beside the table's columns: ``values``, the variants that R_QMMgmtGetInfo answered (arrays.VARIANTS_TYPE), in the
+    order of ``property_ids``; ``queue_manager`` is the server's address.
+    """
+    calls = _Calls(batch, MANAGEMENT)
+    everywhere = np.ones(calls.rows, np.bool_)
+    out = _columns(calls, _MANAGEMENT_COLUMNS)
+    out["queue_manager"] = batch.column("server_address")
+    out["property_ids"] = column_of(calls.values["request"], "property_ids", everywhere)
+    out["action"] = column_of(calls.values["request"], "action_text", everywhere)
+    out["values"] = column_of(calls.values["response"], "values", everywhere)
+    return out | _closing(calls, out["hresult"])
+
+
+def decode_client_calls(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Decode both stubs of qmcomm and qmcomm2 calls, by column of ``silver.client_calls``.
+
+    ``batch`` as in ``decode_calls``. ``queue`` is the queue asked for; that of R_QMGetRemoteQueueName, which asks by
+    number, is the one its answer names. ``request_bytes`` and ``response_bytes`` are the sizes of the stubs seen.
+    """
+    calls = _Calls(batch, CLIENT)
+    out = _columns(calls, _CLIENT_COLUMNS)
+    by_number = pa.array((calls.interface == "qmcomm") & (calls.opnum == 1))
+    out["queue"] = pc.if_else(by_number, normal_form(out["remote_queue_name"]), out["queue"])
+    for side in calls.stubs:
+        out[f"{side}_bytes"] = pc.binary_length(batch.column(f"{side}_stub")).cast(pa.int64())
+    return out | _closing(calls, out["hresult"])

@@ -48,9 +48,10 @@ class Values:
         self.code = np.zeros(rows, np.int8)  # index into CODES
         self.field = np.full(rows, None, object)
         self.offset = np.zeros(rows, np.int64)
-        # Sections of all rows: row, type, allocated, size. Spans of packets in the buffer: row, start, bytes.
-        self.sections: list[tuple[Ints, Column, Column, Column]] = []
-        self.spans: list[tuple[Ints, Ints, Ints]] = []
+        # What a row has any number of, by name: equally long arrays, the first the row of each element. "sections":
+        # row, type, allocated, size; "spans" of packets in the buffer: row, start, bytes; and others of their readers.
+        self.flats: dict[str, list[tuple[Column, ...]]] = {}
+        self.noted: list[tuple[Ints, str, Ints]] = []  # rows, field, offsets of what was read against the layout
 
     def put(self, name: str, rows: Ints, values: Column) -> None:
         """Store ``values`` of the column ``name`` in ``rows``."""
@@ -62,6 +63,24 @@ class Values:
         self.values[name][rows] = values
         self.valid[name][rows] = True
 
+    def add(self, name: str, *parts: Column) -> None:
+        """Store elements that rows have any number of: ``parts[0]`` are their rows."""
+        self.flats.setdefault(name, []).append(parts)
+
+    def note(self, rows: Ints, field: str, at: Ints) -> None:
+        """Remember that ``rows`` departed from the layout in a known way at the offsets ``at`` and were read on."""
+        if len(rows):
+            self.noted.append((rows, field, at))
+
+    def settle(self, live: Bools) -> None:
+        """Make what was noted of rows that had no error their error, the first of each; ``live`` by row."""
+        for rows, field, at in self.noted:
+            first = live[rows] & (self.code[rows] == 0)
+            self.code[rows[first]] = CODES.index(MALFORMED)
+            self.field[rows[first]] = field
+            self.offset[rows[first]] = at[first]
+        self.noted = []
+
     def drop(self, rows: Bools, name: str | None = None) -> None:
         """Forget the values (of one column or of all) and the errors of ``rows``."""
         if name is not None:
@@ -71,8 +90,8 @@ class Values:
         for valid in self.valid.values():
             valid[rows] = False
         self.code[rows] = 0
-        self.sections = [tuple(part[~rows[flat[0]]] for part in flat) for flat in self.sections]  # type: ignore[misc]
-        self.spans = [tuple(part[~rows[flat[0]]] for part in flat) for flat in self.spans]  # type: ignore[misc]
+        for flats in self.flats.values():
+            flats[:] = [tuple(part[~rows[flat[0]]] for part in flat) for flat in flats]
 
     def take_from(self, other: Values, rows: Bools) -> None:
         """Replace everything known of ``rows`` by what ``other`` knows of them."""
@@ -83,8 +102,9 @@ class Values:
                 self.put(name, at, values[at])
         at = np.flatnonzero(rows)
         self.code[at], self.field[at], self.offset[at] = other.code[at], other.field[at], other.offset[at]
-        self.sections += [tuple(part[rows[flat[0]]] for part in flat) for flat in other.sections]  # type: ignore[misc]
-        self.spans += [tuple(part[rows[flat[0]]] for part in flat) for flat in other.spans]  # type: ignore[misc]
+        for name, flats in other.flats.items():
+            for flat in flats:
+                self.add(name, *(part[rows[flat[0]]] for part in flat))
 
 
 class Cursors:
@@ -137,6 +157,10 @@ class Cursors:
         if not part.whole:
             self.live[index] = part.live
             self.whole = False
+        if part.missing_pad is not None:
+            if self.missing_pad is None:
+                self.missing_pad = np.full(len(self.rows), -1, np.int64)
+            self.missing_pad[index] = np.maximum(self.missing_pad[index], part.missing_pad)
 
     def fail(self, which: Bools, code: int, field: str, at: Ints | None = None) -> None:
         """Give the live rows of ``which`` the error ``CODES[code]`` at the buffer offset ``at``, else at the cursor."""

@@ -28,6 +28,16 @@ class Kind(Enum):
     READ_DESC = "read_desc"  # REMOTEREADDESC, [MS-MQQP] 2.2.2.1
     READ_DESC2 = "read_desc2"  # REMOTEREADDESC2, [MS-MQQP] 2.2.2.2
     SECTIONS = "sections"  # SectionBuffer**, [MS-MQRR] 2.2.6
+    STRING = "string"  # [string] wchar_t* in line: counts and text, no referent
+    NAME = "name"  # [ptr, string] wchar_t**: a referent to a referent to a string
+    ACTION = "action"  # lpwszAction of R_QMMgmtAction: a string, doubt D1
+    QUEUE_FORMAT_POINTER = "queue_format_pointer"  # a referent to a QUEUE_FORMAT
+    MANAGED_OBJECT = "managed_object"  # MGMT_OBJECT, [MS-MQMR] 2.2.1.2
+    NUMBERS = "numbers"  # a conformant array of 32-bit integers at top level
+    VARIANTS = "variants"  # a conformant array of PROPVARIANT at top level, [MS-MQMQ] 2.2.13
+    TRANSFER_1 = "transfer_1"  # CACTransferBufferV1, [MS-MQMP] 2.2.3.2
+    TRANSFER_2 = "transfer_2"  # CACTransferBufferV2, [MS-MQMP] 2.2.3.3
+    REST = "rest"  # whatever stands before the return value, not looked into; all there is where none follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +46,7 @@ class Param:
 
     ``column`` None: read over, not kept. ``size_is`` names the earlier parameter that counts the elements. A queue
     format fills ``queue_format_type`` and ``queue_format_name``, and ``queue`` where ``column`` is "queue"; sections
-    fill the ``section_*`` columns.
+    fill the ``section_*`` columns. The other structures say in their readers which columns they fill.
     """
 
     name: str
@@ -93,3 +103,8 @@ QUEUE_FORMAT_ARMS: Final[dict[int, tuple[tuple[Param, ...], str | None]]] = {
     7: ((Param("m_MulticastID.m_address", Kind.U32), Param("m_MulticastID.m_port", Kind.U32)), None),
     8: ((), "m_pDirectSubqueueID"),
 }
+
+# MGMT_OBJECT.type, [MS-MQMR] 2.2.1.1
+OBJECT_TYPES: Final = {1: "machine", 2: "queue", 3: "session"}
+# Parameters that hold a queue format: the padding after one is what some peers leave out (doubt D19).
+PADDED: Final = (Kind.QUEUE_FORMAT, Kind.QUEUE_FORMAT_POINTER, Kind.MANAGED_OBJECT)

@@ -5,82 +5,19 @@ It shares the tables of ``method.py`` with the column reader and nothing else, s
 
 from __future__ import annotations
 
-import struct
 import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
 from udfs.errors import DecodeError, MalformedError, TruncatedError
-from udfs.stubs.method import PLAUSIBLE, QUEUE_FORMAT_ARMS, READ_DESC_MEMBERS, Kind, Method, Param
-from udfs.stubs.queue_names import QueueFormat, format_name, queue_of
+from udfs.queues.format_names import QueueFormat, format_name
+from udfs.queues.normal_form import normal_text
+from udfs.stubs.cursor import Cursor, guid, string
+from udfs.stubs.method import OBJECT_TYPES, PADDED, PLAUSIBLE, QUEUE_FORMAT_ARMS, READ_DESC_MEMBERS, Kind, Method, Param
+from udfs.stubs.single_variants import array_count, variants
+from udfs.stubs.transfer import ARMS, Member, members_after
 
 Row = dict[str, Any]
-
-
-class Cursor:
-    """A position in one stub that cannot run off its end."""
-
-    def __init__(self, data: bytes, *, ndr64: bool = False, big_endian: bool = False, lenient: bool = False) -> None:
-        self.data = data
-        self.ndr64 = ndr64
-        self.order = ">" if big_endian else "<"
-        self.lenient = lenient
-        self.missing_pad: tuple[str, int] | None = None
-        self.pos = 0
-        self.seen: dict[str, int] = {}
-
-    def align(self, to: int) -> None:
-        """Move to the next multiple of ``to``; what is skipped has no content (rule N19)."""
-        self.pos += -self.pos % to
-
-    def take(self, size: int, field: str) -> bytes:
-        """Return the next ``size`` bytes, or raise TruncatedError."""
-        if size > len(self.data) - self.pos:
-            raise TruncatedError(field, self.pos)
-        self.pos += size
-        return self.data[self.pos - size : self.pos]
-
-    def uint(self, size: int, field: str) -> int:
-        """Return an aligned unsigned integer of ``size`` bytes."""
-        self.align(size)
-        code = {1: "B", 2: "H", 4: "I", 8: "Q"}[size]
-        return int(struct.unpack(self.order + code, self.take(size, field))[0])
-
-    def word(self, field: str) -> int:
-        """Return a referent id or an array count: 4 bytes in NDR, 8 in NDR64 (rules N3, N4)."""
-        return self.uint(8 if self.ndr64 else 4, field)
-
-    def struct_align(self) -> None:
-        """Align a structure that holds a pointer."""
-        self.align(8 if self.ndr64 else 4)
-
-    def struct_end(self, field: str) -> None:
-        """Pad the end of a structure that holds a pointer, NDR64 only (rule N7, doubt D19)."""
-        if self.ndr64 and self.pos % 8:
-            if self.lenient:
-                self.missing_pad = (f"{field} (padding)", self.pos)
-            else:
-                self.align(8)
-
-
-def _guid(raw: bytes, order: str) -> str:
-    return str(uuid.UUID(bytes_le=raw) if order == "<" else uuid.UUID(bytes=raw))
-
-
-def _string(cursor: Cursor, field: str) -> str:
-    """Read a conformant varying string of wchar_t with its NUL (rule N11)."""
-    most = cursor.word(f"{field}.max_count")
-    at = cursor.pos
-    first = cursor.word(f"{field}.offset")
-    count = cursor.word(f"{field}.actual_count")
-    if first != 0 or count == 0 or count > most:
-        raise MalformedError(f"{field}.actual_count", at)
-    at = cursor.pos
-    raw = cursor.take(2 * count, field)
-    text = raw.decode("utf-16-le" if cursor.order == "<" else "utf-16-be", "replace")
-    if text.find("\0") != len(text) - 1:
-        raise MalformedError(field, at)
-    return text[:-1]
 
 
 def _primitive(cursor: Cursor, kind: Kind, field: str) -> int | bool | str | None:
@@ -92,10 +29,10 @@ def _primitive(cursor: Cursor, kind: Kind, field: str) -> int | bool | str | Non
         return cursor.uint(4 if cursor.ndr64 else 2, field)
     if kind is Kind.GUID:
         cursor.align(4)
-        return _guid(cursor.take(16, field), cursor.order)
+        return guid(cursor.take(16, field), cursor.order)
     if kind is Kind.UOW:
         raw = cursor.take(16, field)
-        return _guid(raw, "<") if any(raw) else None
+        return guid(raw, "<") if any(raw) else None
     cursor.align(4)  # a context handle
     raw = cursor.take(20, field)
     if cursor.order == ">":
@@ -129,20 +66,20 @@ def _queue_format(cursor: Cursor, param: Param, out: Row) -> None:
         raise MalformedError(f"{name}.tag", at)
     if cursor.ndr64:
         cursor.align(8)
-    members, string = QUEUE_FORMAT_ARMS[qft]
+    members, pointer = QUEUE_FORMAT_ARMS[qft]
     values = [_primitive(cursor, member.kind, f"{name}.{member.name}") for member in members]
     guid = next((value for value in values if isinstance(value, str)), None)
     numbers = [value for value in values if isinstance(value, int)] + [0, 0]
     text = None
-    if string:
-        referent = cursor.word(f"{name}.{string}")
+    if pointer:
+        referent = cursor.word(f"{name}.{pointer}")
         if referent:
-            text = _string(cursor, f"{name}.{string}")
+            text = string(cursor, f"{name}.{pointer}")
     else:
         cursor.struct_end(name)
     out["queue_format_name"] = format_name(QueueFormat(qft, suffix, guid, numbers[0], numbers[1], text))
     if param.column == "queue":
-        out["queue"] = queue_of(out["queue_format_name"])
+        out["queue"] = normal_text(out["queue_format_name"])
 
 
 def _read_desc(cursor: Cursor, param: Param, out: Row) -> None:
@@ -207,12 +144,164 @@ def _sections(cursor: Cursor, param: Param, out: Row) -> None:
     out["packet_bytes"] = len(out["packet"])
 
 
+def _put_string(cursor: Cursor, param: Param, out: Row, field: str) -> None:
+    text = string(cursor, field)
+    if param.column:
+        out[param.column] = text
+
+
+def _in_line_string(cursor: Cursor, param: Param, out: Row) -> None:
+    cursor.struct_align()
+    _put_string(cursor, param, out, param.name)
+
+
+def _action(cursor: Cursor, param: Param, out: Row) -> None:
+    if len(cursor.data) - cursor.pos != 2:
+        _in_line_string(cursor, param, out)
+        return
+    cursor.noted.append((f"{param.name} (one character)", cursor.pos))  # doubt D1
+    unit = cursor.uint(2, param.name)
+    out[param.column or ""] = "\ufffd" if 0xD800 <= unit < 0xE000 else chr(unit)  # half a surrogate pair is no text
+
+
+def _name(cursor: Cursor, param: Param, out: Row) -> None:
+    if not cursor.word(param.name):
+        return
+    word, at = (8 if cursor.ndr64 else 4), cursor.pos
+    ahead = [bytes(cursor.data[place : place + word]) for place in range(at, at + 3 * word, word)]
+    if len(ahead[2]) == word and any(ahead[0]) and not any(ahead[1]) and ahead[0] == ahead[2]:
+        _put_string(cursor, param, out, f"**{param.name}")
+        cursor.noted.append((f"{param.name} (one pointer)", at))  # doubt D32
+    elif cursor.word(f"*{param.name}"):
+        _put_string(cursor, param, out, f"**{param.name}")
+
+
+def _queue_format_pointer(cursor: Cursor, param: Param, out: Row) -> None:
+    if cursor.word(param.name):
+        _queue_format(cursor, param, out)
+
+
+def _managed_object(cursor: Cursor, param: Param, out: Row) -> None:
+    name, size = param.name, 4 if cursor.ndr64 else 2
+    cursor.struct_align()
+    at = cursor.pos
+    kind = cursor.uint(size, f"{name}.type")
+    if kind not in OBJECT_TYPES:
+        raise MalformedError(f"{name}.type", at)
+    if cursor.ndr64:
+        cursor.align(8)
+    at = cursor.pos
+    if cursor.uint(size, f"{name}.tag") != kind:
+        raise MalformedError(f"{name}.tag", at)
+    out["object_type"] = OBJECT_TYPES[kind]
+    cursor.struct_align()
+    if OBJECT_TYPES[kind] == "queue":
+        if cursor.word(f"{name}.pQueueFormat"):
+            _queue_format(cursor, param, out)
+        return
+    cursor.uint(4, f"{name}.Reserved")
+    if cursor.ndr64:
+        cursor.align(8)
+
+
+def _numbers(cursor: Cursor, param: Param, out: Row) -> None:
+    count = cursor.seen[param.size_is or ""]
+    array_count(cursor, param.name, count)
+    at = cursor.pos
+    cursor.take(4 * count, param.name)
+    end, cursor.pos = cursor.pos, at
+    values = [cursor.uint(4, param.name) for _ in range(count)]
+    cursor.pos = end
+    if param.column:
+        out[param.column] = values
+
+
+def _variants(cursor: Cursor, param: Param, out: Row) -> None:
+    values = variants(cursor, param.name, cursor.seen[param.size_is] if param.size_is else None)
+    if param.column:
+        out[param.column] = values
+
+
+def _transfer_buffer(cursor: Cursor, param: Param, out: Row) -> None:
+    """Read a CACTransferBuffer; all members in place, then what they point to."""
+    name = param.name
+    cursor.struct_align()
+    at = cursor.pos
+    kind = cursor.uint(4, f"{name}.uTransferType")
+    if kind not in ARMS:
+        raise MalformedError(f"{name}.uTransferType", at)
+    cursor.struct_align()
+    at = cursor.pos
+    if cursor.uint(4, f"{name}.tag") != kind:
+        raise MalformedError(f"{name}.tag", at)
+    cursor.struct_align()
+    members = (*ARMS[kind], *members_after(param.kind))
+    values: dict[str, int] = {}
+    for member in members:
+        field = f"{name}.{member.name}"
+        values[member.name] = cursor.word(field) if member.depth else cursor.uint(member.size, field)
+        if member.column and param.column == "receive":
+            out[member.column] = values[member.name]
+    for member in members:
+        if member.depth and values[member.name]:
+            _pointee(cursor, f"{name}.{member.name}", member, values)
+
+
+def _pointee(cursor: Cursor, field: str, member: Member, values: dict[str, int]) -> None:
+    if not member.size:
+        _queue_format(cursor, Param(field, Kind.QUEUE_FORMAT), {})
+        return
+    if member.depth == 2:
+        field = f"*{field}"
+        if not cursor.word(field):
+            return
+    field = f"*{field}"
+    if member.counted_by is None:
+        cursor.align(member.align)
+        cursor.take(member.size, field)
+        return
+    count = member.counted_by if isinstance(member.counted_by, int) else values[member.counted_by]
+    cursor.struct_align()
+    at = cursor.pos
+    most = sent = cursor.word(f"{field}.max_count")
+    good = most == count
+    if member.sent_by is not None:
+        length = member.sent_by if isinstance(member.sent_by, int) else values[member.sent_by]
+        first = cursor.word(f"{field}.offset")
+        sent = cursor.word(f"{field}.actual_count")
+        good = good and first == 0 and sent == length <= most
+    if not good:
+        raise MalformedError(f"{field}.max_count", at)
+    cursor.take(sent * member.size, field)
+
+
+def _rest(cursor: Cursor, param: Param, _: Row) -> None:
+    if param.name == "in":
+        cursor.pos = len(cursor.data)
+        return
+    if len(cursor.data) < 4:
+        raise TruncatedError(param.name, cursor.pos)
+    cursor.pos = len(cursor.data) - 4
+    if len(cursor.data) % 4:
+        raise MalformedError(param.name, cursor.pos)
+
+
 _STRUCTURES: Final[dict[Kind, Callable[[Cursor, Param, Row], None]]] = {
     Kind.OCTETS: _token,
     Kind.QUEUE_FORMAT: _queue_format,
     Kind.READ_DESC: _read_desc,
     Kind.READ_DESC2: _read_desc2,
     Kind.SECTIONS: _sections,
+    Kind.STRING: _in_line_string,
+    Kind.NAME: _name,
+    Kind.ACTION: _action,
+    Kind.QUEUE_FORMAT_POINTER: _queue_format_pointer,
+    Kind.MANAGED_OBJECT: _managed_object,
+    Kind.NUMBERS: _numbers,
+    Kind.VARIANTS: _variants,
+    Kind.TRANSFER_1: _transfer_buffer,
+    Kind.TRANSFER_2: _transfer_buffer,
+    Kind.REST: _rest,
 }
 
 
@@ -251,10 +340,13 @@ def decode_stub(
     ``direction`` is "request" or "response". Values read before an error stay. 64-bit numbers are plain integers.
     """
     params = method.params(direction)
-    out, error, _ = _attempt(Cursor(stub, ndr64=ndr64, big_endian=big_endian), params)
+    cursor = Cursor(stub, ndr64=ndr64, big_endian=big_endian)
+    out, error, _ = _attempt(cursor, params)
     if error is None:
-        return out, []
-    if ndr64:  # a peer may leave out the padding after a queue format (doubt D19)
+        return out, [("malformed", *noted) for noted in cursor.noted[:1]]
+    if ndr64 and any(
+        param.kind in PADDED for param in params
+    ):  # a peer may leave out the padding after a queue format (doubt D19)
         again, failed, pad = _attempt(Cursor(stub, ndr64=True, big_endian=big_endian, lenient=True), params)
         plausible = all(again[name] in most for name, most in PLAUSIBLE.items() if name in again)
         if failed is None and pad is not None and plausible:

@@ -37,7 +37,7 @@ def _bitmap(valid: Mask) -> pa.Buffer:
 
 def hex_text(raw: Bytes, valid: Mask | None = None) -> pa.Array:
     """Return rows of bytes as lower-case hex; null where not ``valid``."""
-    return _strings(_HEX[raw].view(np.uint8).reshape(len(raw), -1), valid)
+    return _strings(_HEX[raw].view(np.uint8).reshape(len(raw), 2 * raw.shape[1]), valid)
 
 
 def guid_text(raw: Bytes, valid: Mask | None = None) -> pa.Array:

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from udfs.queues.format_names import QueueFormat, format_name
+from udfs.queues.normal_form import normal_text
 from udfs.stubs.column import Bools, Column, Cursors, Ints
 from udfs.stubs.method import QUEUE_FORMAT_ARMS, READ_DESC_MEMBERS, Kind, Param
-from udfs.stubs.queue_names import QueueFormat, format_name, queue_of
 from udfs.stubs.text import GUID_BIG, HANDLE_BIG, guid_text
 
 _TRUNCATED: Final = 1
@@ -65,7 +65,7 @@ def token(cursors: Cursors, param: Param) -> None:
     cursors.take(size, param.name)
 
 
-def _strings(cursors: Cursors, field: str) -> list[str | None]:
+def strings(cursors: Cursors, field: str) -> list[str | None]:
     """Read conformant varying strings of wchar_t with their NUL (rule N11)."""
     most = cursors.word(f"{field}.max_count")
     at = cursors.position
@@ -89,11 +89,17 @@ def _strings(cursors: Cursors, field: str) -> list[str | None]:
 
 def queue_format(cursors: Cursors, param: Param) -> None:
     """Read a QUEUE_FORMAT and its string; store its type, its format name and, where asked, its normal form."""
+    read_queue_format(cursors, param, keep=True)
+
+
+def read_queue_format(cursors: Cursors, param: Param, *, keep: bool) -> None:
+    """Read a QUEUE_FORMAT and its string, [MS-MQMQ] 2.2.7; nothing is stored unless ``keep``."""
     name = param.name
     cursors.struct_align()
     at = cursors.position
     qft = cursors.uint(1, f"{name}.m_qft")
-    cursors.put("queue_format_type", qft)
+    if keep:
+        cursors.put("queue_format_type", qft)
     suffix = cursors.uint(1, f"{name}.m_SuffixAndFlags")
     cursors.uint(2, f"{name}.m_reserved")
     cursors.fail(qft > max(QUEUE_FORMAT_ARMS), _MALFORMED, f"{name}.m_qft", at)
@@ -104,17 +110,13 @@ def queue_format(cursors: Cursors, param: Param) -> None:
     cursors.fail(tag != qft, _MALFORMED, f"{name}.tag", at)
     if cursors.ndr64:
         cursors.align(8)
-    missing_pad = np.full(len(qft), -1, np.int64)
     for arm in np.unique(qft[cursors.live]).tolist():
         index, part = cursors.subset(qft == arm)
-        _queue_format_arm(part, param, arm, suffix[index])
-        if part.missing_pad is not None:
-            missing_pad[index] = part.missing_pad
+        _queue_format_arm(part, param, arm, suffix[index], keep=keep)
         cursors.join(index, part)
-    cursors.missing_pad = missing_pad
 
 
-def _queue_format_arm(cursors: Cursors, param: Param, arm: int, suffix: Column) -> None:
+def _queue_format_arm(cursors: Cursors, param: Param, arm: int, suffix: Column, *, keep: bool) -> None:
     members, string = QUEUE_FORMAT_ARMS[arm]
     guids: list[str | None] = [None] * len(suffix)
     numbers: list[Column] = []
@@ -128,12 +130,12 @@ def _queue_format_arm(cursors: Cursors, param: Param, arm: int, suffix: Column) 
     if string:
         referent = cursors.word(f"{param.name}.{string}")
         index, part = cursors.subset(referent != 0)
-        for row, text in zip(index.tolist(), _strings(part, f"{param.name}.{string}"), strict=True):
+        for row, text in zip(index.tolist(), strings(part, f"{param.name}.{string}"), strict=True):
             texts[row] = text
         cursors.join(index, part)
     else:
         cursors.struct_end()
-    if not cursors.live.any():
+    if not keep or not cursors.live.any():
         return
     none = np.zeros(len(suffix), np.uint32)
     first, second = (part.tolist() for part in [*numbers, none, none][:2])
@@ -141,12 +143,13 @@ def _queue_format_arm(cursors: Cursors, param: Param, arm: int, suffix: Column) 
         format_name(QueueFormat(arm, *fields))
         for fields in zip(suffix.tolist(), guids, first, second, texts, strict=True)
     ]
-    _put_texts(cursors, "queue_format_name", names)
+    put_texts(cursors, "queue_format_name", names)
     if param.column == "queue":
-        _put_texts(cursors, "queue", [queue_of(text) for text in names])
+        put_texts(cursors, "queue", [normal_text(text) for text in names])
 
 
-def _put_texts(cursors: Cursors, column: str, texts: list[str | None]) -> None:
+def put_texts(cursors: Cursors, column: str, texts: list[str | None]) -> None:
+    """Store texts of the live rows, by row of the cursors; None is none."""
     values = np.empty(len(texts), object)
     values[:] = texts
     at = cursors.live & np.array([text is not None for text in texts], np.bool_)
@@ -174,7 +177,7 @@ def read_desc(cursors: Cursors, param: Param) -> None:
     part.fail((most != size) | (first != 0) | (count != size), _MALFORMED, f"{name}.lpBuffer.max_count", at)
     start = part.take(size, f"{name}.lpBuffer")
     part.put("packet_bytes", size)
-    part.out.spans.append((part.rows[part.live], start[part.live], size[part.live].astype(np.int64)))
+    part.out.add("spans", part.rows[part.live], start[part.live], size[part.live].astype(np.int64))
     cursors.join(index, part)
 
 
@@ -268,12 +271,12 @@ def _section_buffers(cursors: Cursors, name: str, counts: Ints, heads: _Heads) -
     cursors.put("sections", np.zeros(len(counts), np.uint8))
     cursors.put("packet_bytes", total.astype(np.uint64))
     keep = cursors.live[heads.owner]
-    cursors.out.sections.append(
-        (cursors.rows[heads.owner][keep], heads.kind[keep], heads.allocated[keep], heads.size[keep])
+    cursors.out.add(
+        "sections", cursors.rows[heads.owner][keep], heads.kind[keep], heads.allocated[keep], heads.size[keep]
     )
     for index, start, size in spans:
         keep = cursors.live[index]
-        cursors.out.spans.append((cursors.rows[index][keep], start[keep], size[keep]))
+        cursors.out.add("spans", cursors.rows[index][keep], start[keep], size[keep])
 
 
 _VECTOR_SECTIONS: Final = 4  # a packet has one or two; more come from a peer of bad will, and are walked row by row
@@ -305,26 +308,3 @@ def _many_sections(cursors: Cursors, name: str, row: int, sizes: list[int]) -> l
     if error:
         cursors.fail(np.arange(len(cursors.rows)) == row, error, name)
     return starts
-
-
-def end_of_stub(cursors: Cursors) -> None:
-    """Flag rows whose stub ends before its padding or goes on; padding to 4 may stay ([MS-RPCE] 2.2.2.13)."""
-    left = cursors.end - cursors.position
-    cursors.fail(left < 0, _TRUNCATED, "end of stub")
-    cursors.fail((left > 0) & (left != (cursors.start - cursors.position) % 4), _MALFORMED, "end of stub")
-
-
-STRUCTURES: Final[dict[Kind, Callable[[Cursors, Param], None]]] = {
-    Kind.OCTETS: token,
-    Kind.QUEUE_FORMAT: queue_format,
-    Kind.READ_DESC: read_desc,
-    Kind.READ_DESC2: read_desc2,
-    Kind.SECTIONS: sections,
-}
-
-
-def read(cursors: Cursors, params: tuple[Param, ...]) -> None:
-    """Read all parameters of a stub in IDL order, and make sure that nothing is left."""
-    for param in params:
-        STRUCTURES.get(param.kind, primitive)(cursors, param)
-    end_of_stub(cursors)

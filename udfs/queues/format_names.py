@@ -1,4 +1,4 @@
-"""QUEUE_FORMAT values as text: the format name ([MS-MQMQ] 2.1) and the normal form that names a queue in all tables."""
+"""QUEUE_FORMAT values ([MS-MQMQ] 2.2.7) as format names ([MS-MQMQ] 2.1)."""
 
 from __future__ import annotations
 
@@ -53,23 +53,3 @@ def format_name(value: QueueFormat) -> str | None:
     elif kind == "DL" and value.text:
         rest = f"@{value.text}"
     return f"{kind}={value.guid}{rest}{suffix}"
-
-
-@lru_cache(maxsize=8192)
-def queue_of(name: str | None) -> str | None:
-    r"""Return the normal form of a format name: lower case, a direct name without its protocol, ``guid\%08x``.
-
-    HTTP and HTTPS names and all other kinds keep their kind; suffixes stay, for they are queues of their own.
-    """
-    if name is None:
-        return None
-    text = name.lower()
-    if text.startswith("private="):
-        return text.removeprefix("private=")
-    if not text.startswith("direct="):
-        return text
-    direct = text.removeprefix("direct=")
-    protocol, colon, rest = direct.partition(":")
-    if not colon or protocol in ("http", "https"):
-        return text if colon else direct
-    return rest

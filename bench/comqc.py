@@ -1,0 +1,105 @@
+"""COMQC messages a second and core: the column reader beside the single-value reader, on the same bytes.
+
+Messages of one container with two dispatch calls (a number, a text, a truth value, a date; one call by SMTH) and one
+call of another interface, and messages of one call alone. From the top folder: ``python -m bench.comqc [messages]``.
+What is compared: bytes to all columns of silver.comqc_calls; for the column reader as Arrow arrays.
+"""
+
+import struct
+import sys
+import time
+
+import pyarrow as pa
+
+from udfs.comqc.calls import decode_comqc, explode
+from udfs.comqc.single import decode_body
+
+ROWS = 20_000
+SINGLE_ROWS = 1_000
+IDISPATCH = bytes.fromhex("0004020000000000c000000000000046")
+CLSID = bytes(range(16))
+
+
+def variant(vt, data):
+    return struct.pack("<IIHHHHI", 3, 0, vt, 0, 0, 0, vt) + data
+
+
+def text(value):
+    raw = value.encode("utf-16-le")
+    units = len(raw) // 2
+    return variant(8, struct.pack("<IIII", 0x72657355, units, len(raw), units) + raw)
+
+
+def invoke(number):
+    arguments = [
+        variant(3, struct.pack("<i", number)),
+        text(f"order {number:08d}"),
+        variant(0xB, struct.pack("<H", 0xFFFF * (number % 2))),
+        variant(7, struct.pack("<Id", 0, 40000 + number / 1000)),
+    ]
+    data = struct.pack("<i16sIIIIII", number % 7, bytes(16), 0x409, 1, 0x20000, 0, len(arguments), 0)
+    data += struct.pack("<I", len(arguments)) + struct.pack("<I", 0x72657355) * len(arguments)
+    for argument in arguments:
+        data += bytes(-len(data) % 8) + argument
+    return data + bytes(-len(data) % 4) + struct.pack("<III", 0, 0, 0)
+
+
+def method(data, iid=None):
+    body = data + bytes(-len(data) % 8)
+    fixed = 48 if iid else 32
+    name = 0x4854454D if iid else 0x48544D53
+    return struct.pack("<8I", name, fixed + len(body), 6, 0x10, 0x1000, len(data), 1, 0) + (iid or b"") + body
+
+
+def message(*methods):
+    target = bytes.fromhex("c6afabec197fd211978e0000f8757e2a") + CLSID
+    string = "{03020100-0504-0706-0809-0a0b0c0d0e0f}\0".encode("utf-16-le")
+    target += struct.pack("<I", len(string)) + string
+    target += bytes(-len(target) % 8)
+    secd = struct.pack("<IIII", 0x44434553, 24, 8, 0) + struct.pack("<HHHH", 1, 1, 0, 0)
+    rest = target + secd + b"".join(methods)
+    head = struct.pack("<II", 0x52444843, 80 + len(target)) + bytes.fromhex("83dbbb7141fcd011b7640080c7ec3fc1")
+    return (
+        head + struct.pack("<III", 1, 1, 80 + len(rest)) + bytes(32) + struct.pack("<I", len(target)) + bytes(8) + rest
+    )
+
+
+def mixed(number):
+    return message(method(invoke(number), IDISPATCH), method(invoke(number + 1)), method(b"x" * 40, CLSID))
+
+
+def alone(number):
+    return message(method(invoke(number), IDISPATCH))
+
+
+def column_rate(bodies):
+    begin = time.perf_counter()
+    for place in range(0, len(bodies), 10_000):  # Spark's batches have 10 000 rows
+        explode(decode_comqc(bodies.slice(place, 10_000)))
+    return len(bodies) / (time.perf_counter() - begin)
+
+
+def single_rate(bodies):
+    begin = time.perf_counter()
+    for body in bodies:
+        decode_body(body)
+    return len(bodies) / (time.perf_counter() - begin)
+
+
+def main():
+    rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
+    print(f"{'messages a second and core':<28} {'bytes':>7} {'calls':>6} {'column':>10} {'single':>10} {'times':>6}")
+    for name, make, calls in (("three calls, two dispatch", mixed, 3), ("one dispatch call", alone, 1)):
+        made = [make(number) for number in range(rows)]
+        bodies = pa.array(made, pa.binary())
+        decoded = decode_comqc(bodies)
+        assert decoded.column("comqc_rejected").null_count == rows
+        assert explode(decoded)[1].num_rows == rows * calls
+        assert not any(explode(decoded)[1].column("errors").value_lengths().to_numpy())
+        fast = max(column_rate(bodies) for _ in range(3))
+        slow = single_rate(made[:SINGLE_ROWS])
+        print(f"{name:<28} {len(made[0]):>7} {calls:>6} {fast:>10,.0f} {slow:>10,.0f} {fast / slow:>6.0f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""silver: management and client calls, and which texts name the same queue."""
+
+from __future__ import annotations
+
+from schemas.silver import DECODING
+from schemas.table import BIGINT, FOUR_TUPLE, INT, INTS, STRING, TIMESTAMP, Column, Table, closing_columns
+
+_CALL = (
+    Column("opnum", INT, "operation number"),
+    Column("connection_id", STRING, "bronze.connections"),
+    *FOUR_TUPLE,
+    Column("requested_at", TIMESTAMP, "time of the request's first byte, UTC"),
+    Column("responded_at", TIMESTAMP, "time of the response's first byte, UTC"),
+)
+_METHOD = Column("method", STRING, "the IDL's name of the operation; null when the opnum is not known")
+_RESULT = (
+    Column("hresult", BIGINT, "result of the call, unsigned; null for methods without one and for faults"),
+    Column("hresult_name", STRING, "name of hresult; 0x and hex when unknown"),
+)
+_DATED = closing_columns("silver", "requested_at, else of responded_at")
+
+MANAGEMENT_CALLS = Table(
+    "silver",
+    "management_calls",
+    "One row per qmmgmt call ([MS-MQMR]): what was asked or done to a queue manager or one of its queues.",
+    key=("call_key",),
+    dated_by=("requested_at", "responded_at"),
+    columns=(
+        Column("call_key", STRING, "bronze.rpc_calls"),
+        _METHOD,
+        *_CALL,
+        Column("queue_manager", STRING, "address of the server"),
+        Column("object_type", STRING, "MGMT_OBJECT.type: machine, queue, session"),
+        Column("queue_format_name", STRING, "format name of the queue asked for, as text"),
+        Column("queue", STRING, "its normal form"),
+        Column("property_ids", INTS, "aProp of R_QMMgmtGetInfo, in the order asked; 2^31 and more as negative numbers"),
+        Column("action", STRING, "lpwszAction of R_QMMgmtAction, as sent"),
+        *_RESULT,
+        *DECODING,
+        *_DATED,
+    ),
+)
+
+CLIENT_CALLS = Table(
+    "silver",
+    "client_calls",
+    "One row per qmcomm or qmcomm2 call ([MS-MQMP]); parameters of those that open, name, read, purge or close.",
+    key=("call_key",),
+    dated_by=("requested_at", "responded_at"),
+    columns=(
+        Column("call_key", STRING, "bronze.rpc_calls"),
+        Column("interface_name", STRING, "qmcomm or qmcomm2"),
+        _METHOD,
+        *_CALL,
+        Column("queue_format_name", STRING, "format name of the queue asked for, as text"),
+        Column("queue", STRING, "its normal form; for R_QMGetRemoteQueueName that of the name answered"),
+        Column("access", BIGINT, "access mode asked for, as sent"),
+        Column("share_mode", BIGINT, "share mode asked for, as sent"),
+        Column("queue_handle", BIGINT, "phQueue, hQueue, hRemoteQueue, srv_hACQueue: the queue's number at its owner"),
+        Column("queue_descriptor", BIGINT, "dwpQueue, pQueue, cli_pQMQueue, as sent"),
+        Column("open_context", BIGINT, "pdwContext, dwpRemoteContext, as sent"),
+        Column("context_handle", STRING, "context handle given, or for opening methods returned; hex"),
+        Column("cursor_handle", BIGINT, "hCursor, phCursor, Receive.Cursor"),
+        Column("client_id", STRING, "pLicGuid, GUID of the client, lower case"),
+        Column("returned_port", BIGINT, "TCP port that R_QMGetRTQMServerPort answered"),
+        *_RESULT,
+        Column("remote_queue_name", STRING, "lplpRemoteQueueName: the path name answered, as sent"),
+        Column("client_name", STRING, "lpClientName of rpc_QMOpenQueueInternal, as sent"),
+        Column("queue_manager_context", BIGINT, "pdwQMContext, hQMContext, as sent"),
+        Column("remote_cursor_handle", BIGINT, "hRemoteCursor of rpc_ACSetCursorProperties"),
+        Column("port_type", BIGINT, "fIP: kind of port that was asked for"),
+        Column("mqs", BIGINT, "dwMQS of R_QMOpenRemoteQueue, as sent"),
+        Column("action", BIGINT, "Receive.Action of rpc_ACReceiveMessageEx, as sent"),
+        Column("timeout_ms", BIGINT, "Receive.RequestTimeout of rpc_ACReceiveMessageEx, milliseconds"),
+        Column("request_bytes", BIGINT, "bytes of the request's stub; null when not seen"),
+        Column("response_bytes", BIGINT, "bytes of the response's stub; null when not seen, and for a fault"),
+        *DECODING,
+        *_DATED,
+    ),
+)
+
+QUEUE_ALIASES = Table(
+    "silver",
+    "queue_aliases",
+    "Which texts name the same queue: a row for each text of each piece of evidence that binds two of them.",
+    key=("queue", "other_queue", "evidence", "call_key", "snapshot_id"),
+    dated_by=("observed_at",),
+    columns=(
+        Column("queue", STRING, "a normal form"),
+        Column("canonical_queue", STRING, "the text that stands for all of its group, transitively"),
+        Column("other_queue", STRING, "the other normal form that this evidence binds it to"),
+        Column("named_as", STRING, "what queue was shown as: path_name, format_name"),
+        Column("evidence", STRING, "snapshot, open, configuration"),
+        Column("call_key", STRING, "bronze.rpc_calls; null when no call shows it"),
+        Column("snapshot_id", STRING, "silver.queue_snapshots; null when no snapshot shows it"),
+        Column("observed_at", TIMESTAMP, "when it was shown, UTC; null for configuration"),
+        *DECODING,
+        *closing_columns("silver", "observed_at"),
+    ),
+)
+
+TABLES = (MANAGEMENT_CALLS, CLIENT_CALLS, QUEUE_ALIASES)

@@ -1,0 +1,58 @@
+"""silver.comqc_calls: the method calls that COM+ queued components recorded in message bodies, [MC-COMQC]."""
+
+from __future__ import annotations
+
+from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructField, StructType
+
+from schemas.silver import DECODING
+from schemas.table import BIGINT, BINARY, BOOLEAN, INT, STRING, TIMESTAMP, Column, Table, closing_columns
+
+ARGUMENTS = ArrayType(
+    StructType(
+        [
+            StructField("vt", IntegerType()),
+            StructField("vt_name", StringType()),
+            StructField("value", StringType()),
+        ]
+    )
+)
+
+COMQC_CALLS = Table(
+    "silver",
+    "comqc_calls",
+    "One row per recorded method call and sighting of its message; messages that must be rejected give none.",
+    key=("sighting_key", "call_index"),
+    dated_by=("seen_at",),
+    columns=(
+        Column("sighting_key", STRING, "silver.messages: the sighting whose body holds the call"),
+        Column("message_key", STRING, "silver.messages: the message, however often it was seen"),
+        Column("call_key", STRING, "bronze.rpc_calls: the call that carried the message"),
+        Column("seen_at", TIMESTAMP, "when the message was seen: seen_at of its sighting, UTC"),
+        Column("call_index", INT, "order of the call in its message, from 0"),
+        Column("header_offset", BIGINT, "where its method header begins, bytes from the start of the body"),
+        Column("header", STRING, "METH with an interface of its own, SMTH with that of the last METH"),
+        Column("target_clsid", STRING, "class of the object that is called, GUID"),
+        Column("target_text", STRING, "Target ID String as sent, without its NUL; servers do not use it"),
+        Column("partition_id", STRING, "COM+ partition of the object, GUID; null when the message names none"),
+        Column("interface_id", STRING, "interface of the method, GUID; of an SMTH that of the METH before it"),
+        Column("is_dispatch", BOOLEAN, "the interface is IDispatch: the call carries dispatch id and arguments"),
+        Column("opnum", INT, "Method Number: the operation of the interface; 6, Invoke, of a dispatch call"),
+        Column("data_representation", BIGINT, "as sent, always 16: NDR, little-endian, ASCII, IEEE"),
+        Column("flags", BIGINT, "as sent, always 4096"),
+        Column("marshaled_bytes", BIGINT, "size of the Marshaled Data with what stands behind the parameters, bytes"),
+        Column("marshaled", BINARY, "Marshaled Data; only with store.bodies"),
+        Column("security_offset", BIGINT, "where the security header that applies begins, bytes; references followed"),
+        Column("security_index", INT, "order of that header among the message's security headers, from 0"),
+        Column("dispatch_id", BIGINT, "dispIdMember of a dispatch call, signed: what is called"),
+        Column("dispatch_flags", BIGINT, "dwFlags: 1 method, 2 property get, 4 put, 8 put by reference; as sent"),
+        Column("named_dispatch_ids", ArrayType(LongType()), "rgdispidNamedArgs: -3 is the value of a property put"),
+        Column(
+            "arguments",
+            ARGUMENTS,
+            "of a dispatch call, in the order of the method's parameters; value as text, arrays and what they hold as"
+            " JSON; all null where an argument could not be read",
+        ),
+        *DECODING,
+        *closing_columns("silver", "seen_at of the sighting"),
+    ),
+)

@@ -1,0 +1,32 @@
+"""silver.comqc_calls beside its contract, and beside what the decoder gives."""
+
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from schemas.comqc import COMQC_CALLS
+from udfs.comqc.calls import CALL
+
+# From the contract with the users of the tables; further columns are welcome.
+CONTRACT = """
+    sighting_key string, message_key string, call_key string, call_index int, header_offset bigint, header string,
+    target_clsid string, target_text string, partition_id string, interface_id string, is_dispatch boolean, opnum int,
+    data_representation bigint, flags bigint, marshaled_bytes bigint, marshaled binary, security_offset bigint,
+    security_index int, dispatch_id bigint, arguments array<struct<vt:int;vt_name:string;value:string>>,
+    errors array<struct<code:string;field:string;offset:bigint>>, decoder_version string, event_date date,
+    run_id string"""
+
+
+def test_the_table_has_the_columns_of_the_contract():
+    expected = [tuple(column.replace(";", ",").split()) for column in CONTRACT.split(",")]
+    types = {column.name: column.type.simpleString() for column in COMQC_CALLS.columns}
+    assert [(name, types.get(name)) for name, _ in expected] == expected
+
+
+def test_the_decoder_gives_the_columns_of_the_table():
+    schema = to_arrow_schema(COMQC_CALLS.struct())
+    assert [(field.name, field.type) for field in CALL] == [
+        (field.name, schema.field(field.name).type) for field in CALL
+    ]
+    ours = {field.name for field in CALL}
+    assert [name for name in COMQC_CALLS.names if name not in ours] == [
+        "sighting_key", "message_key", "call_key", "seen_at", "decoder_version", "event_date", "run_id",
+    ]  # fmt: skip

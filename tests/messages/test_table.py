@@ -1,0 +1,82 @@
+"""The table declared is the contract's, and what the decoder makes fits it."""
+
+import pyarrow as pa
+import pytest
+
+from messages.building import Packet
+from schemas.messages import MESSAGES
+from udfs.messages.packets import decode_messages
+
+# Copied by hand from the contract with the table's users.
+CONTRACT = """
+    message_key string, sighting_key string, seen_in string, call_key string, seen_at timestamp, queue string,
+    inferred_queue string, lookup_id decimal(20,0), source_queue_manager string, message_ordinal bigint,
+    message_id string, priority int, delivery string, class int, class_name string, label string, body_type bigint,
+    body_bytes bigint, body_bytes_seen bigint, body_sha256 string, body binary, body_complete boolean,
+    correlation_id string, app_specific bigint, sent_at timestamp, arrived_at timestamp,
+    time_to_reach_queue_s bigint, time_to_be_received_s bigint, destination_queue string, admin_queue string,
+    response_queue string, acknowledgement_requested int, journaling int, transactional boolean,
+    transaction_sequence_id decimal(20,0), transaction_number bigint, previous_transaction_number bigint,
+    transaction_index bigint, first_in_transaction boolean, last_in_transaction boolean, authenticated boolean,
+    signed boolean, encrypted boolean, sender_id string, hash_algorithm bigint, encryption_algorithm bigint,
+    extension binary, is_comqc boolean, comqc_rejected string, is_srmp boolean, subqueue string,
+    target_subqueue string, abort_count int, move_count int, last_moved_raw bigint, dead_letter_queue string,
+    sender_address string, header_sizes map<string,int>, errors array<struct<code:string,field:string,offset:bigint>>,
+    decoder_version string, event_date date, run_id string
+"""
+# What is not in the packet: of its call, of its body's decoder, of the run.
+ELSEWHERE = {
+    "sighting_key", "seen_in", "call_key", "seen_at", "queue", "inferred_queue", "lookup_id", "arrived_at",
+    "comqc_rejected", "event_date", "run_id",
+}  # fmt: skip
+SPARK = {
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.bool_(): "boolean",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.decimal128(20, 0): "decimal(20,0)",
+    pa.timestamp("us", tz="UTC"): "timestamp",
+    pa.map_(pa.string(), pa.int32()): "map<string,int>",
+}
+
+
+def spark(kind):
+    return SPARK.get(kind, "array<struct<code:string,field:string,offset:bigint>>")
+
+
+def test_the_table_is_the_contracts():
+    declared = [f"{column.name} {column.type.simpleString()}" for column in MESSAGES.columns]
+    flat = " ".join(CONTRACT.split())
+    assert ", ".join(declared) == flat
+
+
+@pytest.mark.parametrize("packets", [[], [None], [b""], [Packet().bytes(), None]])
+def test_the_decoders_columns_are_the_tables(packets):
+    """The same columns with the same types, whatever the packets are."""
+    found = decode_messages(pa.array(packets, pa.binary()), "RemoteRead", bodies=True)
+    types = {column.name: column.type.simpleString() for column in MESSAGES.columns}
+    assert {name: spark(array.type) for name, array in found.items()} == {
+        name: kind for name, kind in types.items() if name not in ELSEWHERE
+    }
+    assert {len(array) for array in found.values()} == {len(packets)}
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_slices_and_wide_arrays_are_read_in_place(kind):
+    whole = [Packet(number=number, label="x" * number).bytes() for number in range(9)]
+    whole[4] = None
+    sliced = pa.array([b"before", *whole, b"after"], kind).slice(1, 9)
+    found = pa.table(decode_messages(sliced, "qm2qm", bodies=True))
+    assert found.to_pylist() == pa.table(decode_messages(pa.array(whole), "qm2qm", bodies=True)).to_pylist()
+
+
+def test_what_is_not_asked_for_is_not_made():
+    found = decode_messages(pa.array([Packet().bytes()]), "qm2qm", hashes=False, keys=False)
+    assert not {"body", "body_sha256", "message_key"} & found.keys()
+
+
+def test_a_protocol_that_is_none_is_refused():
+    for protocol in ("qmcomm", pa.array(["qm2qm", None])):
+        with pytest.raises(ValueError, match="no such protocol"):
+            decode_messages(pa.array([b"", b""]), protocol)

@@ -1,0 +1,1 @@
+"""COM+ queued components: method calls recorded in message bodies, [MC-COMQC]."""
