@@ -11,6 +11,14 @@ from schemas.table import STRING, Column, Table
 FOUR_TUPLE = "client_address string, client_port int, server_address string, server_port int"
 ERRORS = "errors array<struct<code:string,field:string,offset:bigint>>"
 SEQUENCE = "struct<sequence_id:decimal(20,0),sequence_number:bigint,previous_number:bigint>"
+SOURCES = (
+    "array<struct<sender_format_name:string,sender_queue_manager:string,sequence_id:decimal(20,0),"
+    "last_number:bigint,last_access_at:timestamp,reject_count:bigint>>"
+)
+HISTORY = (
+    "array<struct<status:bigint,status_name:string,changed_at:timestamp,"
+    "error:bigint,error_name:string,addresses:array<string>>>"
+)
 
 CONTRACT = {
     "bronze.capture_files": """
@@ -84,8 +92,8 @@ CONTRACT = {
         eod_no_ack_count bigint, eod_resend_count bigint, eod_resend_interval bigint, subqueue_count bigint,
         nexthops array<string>, subqueue_names array<string>, eod_last_ack {SEQUENCE}, eod_first_non_ack {SEQUENCE},
         eod_last_non_ack {SEQUENCE}, eod_next_seq {SEQUENCE}, eod_last_ack_time timestamp, eod_resend_time timestamp,
-        eod_source_info array<struct<sender_format_name:string,sender_queue_manager:string,sequence_id:decimal(20,0),last_number:bigint,last_access_at:timestamp,reject_count:bigint>>,
-        connection_history array<struct<status:bigint,status_name:string,changed_at:timestamp,error:bigint,error_name:string,addresses:array<string>>>,
+        eod_source_info {SOURCES},
+        connection_history {HISTORY},
         {ERRORS}, decoder_version string, event_date date, run_id string""",
     "silver.machine_snapshots": f"""
         snapshot_id string, call_key string, source string, queue_manager string, observed_at timestamp, hresult bigint,
