@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from threading import Event, Thread
@@ -65,6 +65,13 @@ class Ingested:
     known: int = 0
     written: dict[str, int] = field(default_factory=dict)  # rows by table
 
+    def add(self, other: Ingested) -> None:
+        """Add what was read next; a capture that was read again counts once."""
+        again = {row["path"] for row in other.files}
+        self.files = [row for row in self.files if row["path"] not in again] + other.files
+        for table, rows in other.written.items():
+            self.written[table] = self.written.get(table, 0) + rows
+
     @property
     def unreadable(self) -> bool:
         """Whether some file could not be read, or is damaged inside; a last record cut short is only a warning."""
@@ -82,23 +89,51 @@ def ingest(
     choice = choice or Choice()
     if not choice.only_say:
         recover(lake, BRONZE, CAPTURE_FILES, say)
-    ledger = [Known.of(row.asDict()) for row in lake.read(CAPTURE_FILES).selectExpr(*COLUMNS).collect()]
+    ledger = _ledger(lake)
     planned = _plan(files, ledger, choice, say)
     if choice.only_say:
         for line in planned.lines():
             say(line)
         return Ingested(known=planned.known)
-    if not planned:
+    runs, done = Runs.of(lake), Ingested(known=planned.known)
+    if planned:
+        size = sum(read.file.size - read.start for read in planned.read)
+        say(f"reading {len(planned.read)} capture files, {size / 1e6:.1f} MB; {planned.known} known already")
+    else:
         say(f"nothing new in {planned.known} capture files")
-        return Ingested(known=planned.known)
-    size = sum(read.file.size - read.start for read in planned.read)
-    say(f"reading {len(planned.read)} capture files, {size / 1e6:.1f} MB; {planned.known} known already")
-    runs = Runs.of(lake)
-    side = runs.begin(run_id, {str(table): lake.version(table) for table in BRONZE})
-    run = _Run(lake, run_id, side, planned, reader_options, expire)
-    done = run.carry_out(say)
-    runs.end(run_id)
+        planned = _again(lake, runs, say)
+    rounds = 0
+    while planned:
+        name = run_id if not rounds else f"{run_id}-{rounds}"
+        side = runs.begin(name, {str(table): lake.version(table) for table in BRONZE})
+        part = _Run(lake, name, side, planned, reader_options, expire).carry_out(say)
+        runs.end(name)
+        done.add(part)
+        planned, rounds = _again(lake, runs, say), rounds + 1
     return done
+
+
+def _ledger(lake: Lake) -> list[Known]:
+    return [Known.of(row.asDict()) for row in lake.read(CAPTURE_FILES).selectExpr(*COLUMNS).collect()]
+
+
+def _again(lake: Lake, runs: Runs, say: Say) -> Plan:
+    """Plan to read captures again that hold more of connections than was kept when nothing showed they were ours."""
+    wanted, planned = runs.again(), Plan()
+    if not wanted:
+        return planned
+    ledger = {known.capture_id: known for known in _ledger(lake)}
+    more = {name: {*places, *ledger[name].followed} for name, places in wanted.items() if name in ledger}
+    names = frozenset(name for name, places in more.items() if places != set(ledger[name].followed))
+    reprocess(planned, list(ledger.values()), Reprocess(captures=names))
+    planned.read = [replace(read, followed=tuple(sorted(more[read.capture_id]))) for read in planned.read]
+    for known in planned.missing:
+        say(f"{known.file.path}: gone or changed since; its part of connections known by now is not read")
+    if planned.read:
+        say(f"reading {len(planned.read)} capture files again: others show what connections in them are")
+    else:
+        runs.note_again({})
+    return planned
 
 
 def _plan(files: list[Listed], ledger: list[Known], choice: Choice, say: Say) -> Plan:
@@ -111,6 +146,8 @@ def _plan(files: list[Listed], ledger: list[Known], choice: Choice, say: Say) ->
         say(f"{chosen} captures of the lake are chosen to be read again")
         for known in planned.missing:
             say(f"{known.file.path}: gone or changed since, it cannot be read again")
+    followed = {planned.renamed.get(known.capture_id, known.capture_id): known.followed for known in ledger}
+    planned.read = [replace(read, followed=followed.get(read.capture_id, ())) for read in planned.read]
     return planned
 
 
@@ -142,6 +179,9 @@ class _Run:
         if joined:
             say(f"joining {len(joined.was)} connections that other captures have a part of")
             rejoin.relabel(lake, joined)
+        if again := joined.again():
+            runs = Runs.of(lake)
+            runs.note_again({**runs.again(), **again})
         counts = self._write_calls(joined)
         self._write(
             CONNECTIONS, joined, "connection_id", joined.was, rows=_with_calls(joined.rows("connections"), counts)
@@ -335,7 +375,7 @@ class _Run:
             row[name] = row[name] + before[name]
         for name, better in (("first_packet_at", min), ("last_packet_at", max)):
             row[name] = better([time for time in (row[name], before[name]) if time is not None], default=None)
-        for name in ("link_types", "servers"):
+        for name in ("link_types", "servers", "followed"):
             row[name] = sorted({*(row[name] or ()), *(before[name] or ())}) or None
         first = row["first_packet_at"]
         return {**row, "first_key": read.first_key, "event_date": None if first is None else first.date()}

@@ -74,7 +74,7 @@ def whole(files: list[Listed]) -> list[Reading]:
 def _reading(read: Read) -> Reading:
     # A file that cannot be read has no packet: its key is that of its path, whatever it may become.
     capture_id = read.capture_id if read.first_key is not None else None
-    return Reading(read.file, Part(capture_id, read.resume), max(read.file.size - read.start, 0))
+    return Reading(read.file, Part(capture_id, read.resume, read.followed), max(read.file.size - read.start, 0))
 
 
 class CaptureReader(DataSourceReader):

@@ -75,6 +75,7 @@ class Known:
     decoder_version: str | None = None
     first_us: int | None = None
     last_us: int | None = None
+    followed: tuple[str, ...] = ()
 
     @staticmethod
     def of(row: Mapping[str, Any]) -> Known:
@@ -99,6 +100,7 @@ class Known:
             row["decoder_version"],
             row["first_us"],
             row["last_us"],
+            tuple(row["followed"] or ()),
         )
 
     @property
@@ -112,6 +114,7 @@ COLUMNS: Final = (
     "capture_id", "path", "size_bytes", "unix_micros(modified_at) AS modified_us", "content_bytes", "tail_key",
     "compression", "first_key", "other_paths", "other_files", "status", "damage", "resume", "decoder_version",
     "unix_micros(first_packet_at) AS first_us", "unix_micros(last_packet_at) AS last_us",
+    "followed",
 )  # fmt: skip
 
 
@@ -138,17 +141,20 @@ class Reprocess:
     """Which captures of the ledger to read again: all, or those that meet what is given.
 
     ``capture`` is a capture_id or a path (of the capture or of a copy); ``days`` those of its packets;
-    ``decoder`` a version: what was read by any other.
+    ``decoder`` a version: what was read by any other; ``captures`` are capture_ids.
     """
 
     capture: str | None = None
     days: Days | None = None
     decoder: str | None = None
+    captures: frozenset[str] | None = None
 
     def chooses(self, known: Known) -> bool:
         """Whether it means this capture."""
         if self.capture is not None:
             return self.capture in {known.capture_id, *(seen.path for seen in known.sightings), *known.other_paths}
+        if self.captures is not None:
+            return known.capture_id in self.captures
         if self.days is not None:
             return self.days.meet(known.first_us, known.last_us)
         return self.decoder is None or known.decoder_version != self.decoder
@@ -202,6 +208,7 @@ class Read:
     first_key: str | None = None
     start: int = 0
     resume: str | None = None
+    followed: tuple[str, ...] = ()  # places whose connections are cut from their first byte on
 
     def values(self) -> dict[str, Any]:
         """Return it as JSON can hold it, for the manifest of a run."""
@@ -213,7 +220,12 @@ class Read:
         names = values["names"]
         others = tuple(Sighting(**each) for each in names["other_files"])
         return Read(
-            **{**values, "file": Listed(**values["file"]), "names": Names(Sighting(**names["file"]), others)},
+            **{
+                **values,
+                "file": Listed(**values["file"]),
+                "names": Names(Sighting(**names["file"]), others),
+                "followed": tuple(values["followed"]),
+            },
         )
 
 

@@ -20,7 +20,7 @@ from pipeline.lake import Lake, on_dates
 from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
 from schemas.table import literal
 from udfs.capture.joining import MEANINGS_SCHEMA, Joined, join
-from udfs.capture.reader import SCHEMAS
+from udfs.capture.reader import SCHEMAS, Place
 from udfs.capture.remainder import flow
 from udfs.capture.sightings import merged, restored
 
@@ -58,6 +58,14 @@ class Changes:
     dates: Dates = field(default_factory=set)
     earlier: bool = False
 
+    def again(self) -> dict[str, set[str]]:
+        """Return captures that hold more of connections of ours than was kept, with the places of these."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for label in self.labels:
+            for interface in label["again"] or ():
+                found[label["capture_id"]].add(Place(label["server_address"], label["server_port"], interface).text)
+        return found
+
     def __bool__(self) -> bool:
         """Whether anything was joined."""
         return bool(self.was)
@@ -67,13 +75,6 @@ class Changes:
         if name == "pending":
             return pending_table(self.pending)
         return pa.Table.from_batches(self.tables.get(name, []), SCHEMAS[name])
-
-    def forget(self, row: Row) -> None:
-        """What was made of a remainder goes: it is joined, or was taken out."""
-        self.was.add(row["connection_id"])
-        self.remade |= {(row["capture_id"], key) for key in row["call_keys"]}
-        self.quarantine_keys.update(row["quarantine_keys"])
-        self.dates.update(days(row))
 
 
 def joined(fresh: pa.Table, earlier: pa.Table, out: pa.Table, *, window_s: float) -> Changes:
@@ -93,9 +94,9 @@ def joined(fresh: pa.Table, earlier: pa.Table, out: pa.Table, *, window_s: float
     for begin in range(0, len(several), _AT_ONCE):
         rows = [row for group in several[begin : begin + _AT_ONCE] for row in group]
         _add(changes, rows, join([row for row, _ in rows], window_s=window_s))
-    for row in gone:
-        changes.forget(row)
-        changes.call_keys.update(row["call_keys"])
+    for row in gone:  # what was made of it went with its capture's rows; not its connection, which names none
+        changes.was.add(row["connection_id"])
+        changes.dates.update(days(row))
         changes.earlier = True
     return changes
 
@@ -109,7 +110,10 @@ def _add(changes: Changes, rows: list[tuple[Row, bool]], found: Joined) -> None:
         changes.meanings[meaning["capture_id"], meaning["was_connection_id"]].append(meaning)
     for row, is_fresh in rows:
         name = row["capture_id"], row["connection_id"]
-        changes.forget(row)
+        changes.was.add(row["connection_id"])
+        changes.remade |= {(row["capture_id"], key) for key in row["call_keys"]}
+        changes.quarantine_keys.update(row["quarantine_keys"])
+        changes.dates.update(days(row))
         changes.earlier |= not is_fresh
         if not is_fresh and not (name in labels and labels[name]["together"]):
             changes.call_keys.update(row["call_keys"])

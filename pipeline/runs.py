@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +45,22 @@ class Runs:
         """Take away a run's side files, then its marker."""
         shutil.rmtree(self.root / run_id, ignore_errors=True)
         (self.root / f"{run_id}.json").unlink(missing_ok=True)
+
+    def note_again(self, captures: Mapping[str, Collection[str]]) -> None:
+        """Note captures that are to be read again, each for connections to some places; none: it is done."""
+        note = self.root / "again"
+        if not captures:
+            note.unlink(missing_ok=True)
+            return
+        temporary = self.root / ".again"
+        temporary.write_text(json.dumps({name: sorted(captures[name]) for name in captures}), encoding="utf-8")
+        temporary.replace(note)
+
+    def again(self) -> dict[str, list[str]]:
+        """Return what ``note_again`` noted."""
+        note = self.root / "again"
+        found: dict[str, list[str]] = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
+        return found
 
     def unfinished(self) -> dict[str, dict[str, int | None]]:
         """Return the runs that began and did not end, with the versions that they began at."""

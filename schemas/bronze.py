@@ -73,6 +73,9 @@ CAPTURE_FILES = Table(
         Column(
             "servers", STRINGS, "addresses of the servers of its MSMQ connections, sorted; null when there are none"
         ),
+        Column(
+            "followed", STRINGS, "address|port|interface of connections that it was read again for; null when never"
+        ),
         *closing_columns("bronze", "first_packet_at"),
     ),
 )

@@ -47,6 +47,7 @@ LABELS_SCHEMA: Final = pa.schema(
         ("handshake", pa.bool_()),
         ("together", pa.bool_()),
         ("told", pa.string()),
+        ("again", pa.list_(pa.string())),
     ]
 )
 MEANINGS_SCHEMA: Final = pa.schema(
@@ -81,7 +82,8 @@ class Joined:
     """What joining found.
 
     ``tables``: ``connections``, ``rpc_binds``, ``quarantine`` and ``rpc_calls`` of the joined connections, without the
-    calls that were finished in a capture alone. ``labels``: for each remainder the connection it is part of.
+    calls that were finished in a capture alone. ``labels``: for each remainder the connection it is part of; where its
+    capture holds more of a connection of ours than was kept, ``again`` are the interfaces to look for there.
     ``meanings``: for contexts whose bind a capture did not have, what they mean now; their calls go where ``known`` is
     false. ``pending``: the columns of the remainders that changed. ``packets``: for each capture of which packets count
     otherwise now, what is to be added to its row of ``capture_files`` (``recount``).
@@ -490,9 +492,16 @@ def _labels(parts: dict[int, list[_Sighting]], ours: set[int], contexts: list[Ro
                     "handshake": handshake,
                     "together": _is_shared(sightings),
                     "told": told,
+                    "again": _interfaces(connection) if index in ours and "capture" in row["waits_for"] else None,
                 }
             )
     return rows
+
+
+def _interfaces(connection: Connection) -> list[str]:
+    """Our interfaces that contexts of a connection were bound to."""
+    bound = (context.interface for contexts in association(connection).contexts.values() for context in contexts)
+    return sorted({BY_UUID[uuid].name for uuid in bound if uuid in BY_UUID})
 
 
 def _packets(parts: dict[int, list[_Sighting]], ours: set[int]) -> pa.RecordBatch:

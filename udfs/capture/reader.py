@@ -9,12 +9,13 @@ The file is read again only when it shows that a port is ours to which connectio
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -47,7 +48,7 @@ from udfs.rpc.cutter import Cutter
 from udfs.rpc.interfaces import infer
 from udfs.rpc.rows import CALLS_SCHEMA, Made, Meaning, Meanings, RowBuilder
 
-__all__ = ["Options", "capture_batches", "read_capture"]
+__all__ = ["Options", "Place", "capture_batches", "read_capture"]
 
 SCHEMAS: Final = {
     "rpc_calls": CALLS_SCHEMA,
@@ -94,17 +95,44 @@ class Reading:
     made: Made = field(default_factory=Made)
     prefix: Prefix = field(default_factory=Prefix)
     edges: list[Edge] = field(default_factory=list)  # connections that may go on in another capture
+    followed: tuple[str, ...] = ()
+
+
+class Place(NamedTuple):
+    """An interface at a server's endpoint."""
+
+    address: str
+    port: int
+    interface: str
+
+    @property
+    def text(self) -> str:
+        """The place as ``Part.followed`` names it."""
+        return f"{self.address}|{self.port}|{self.interface}"
+
+    @property
+    def endpoint(self) -> tuple[bytes, int]:
+        """The endpoint as packets have it."""
+        return ipaddress.ip_address(self.address).packed, self.port
+
+    @staticmethod
+    def of(text: str) -> Place:
+        """Return what ``text`` gave."""
+        address, port, interface = text.split("|")
+        return Place(address, int(port), interface)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """What of a capture is read, and under which key, where its own beginning does not decide that.
 
-    ``resume``: the container's state where an earlier reading ended, JSON.
+    ``resume``: the container's state where an earlier reading ended, JSON. ``followed``: interfaces at servers
+    (``Place.text``) as other captures show them: their connections are cut from the first byte on.
     """
 
     capture_id: str | None = None
     resume: str | None = None
+    followed: tuple[str, ...] = ()
 
 
 def capture_batches(
@@ -116,7 +144,7 @@ def capture_batches(
     """
     options, part = options or Options(), part or Part()
     meanings: Meanings = {}
-    hot: set[tuple[bytes, int]] = set()
+    hot = {Place.of(text).endpoint for text in part.followed}
     only: set[int] | None = None
     calls: Counter[str] = Counter()
     by_connection: Counter[int] = Counter()
@@ -141,6 +169,7 @@ def capture_batches(
             break
         hot |= places
     reading.counts.update(calls)
+    reading.followed = part.followed
     assumed = {index for index, _ in meanings}
     ours = {c.index for c in reading.connections if c.index in assumed or is_ours(c)}
     yield "capture_files", capture_row(reading, source, ours)
@@ -159,6 +188,7 @@ def read_capture(
     reorder_window_s: float = 2.0,
     block_bytes: int = 16 << 20,
     max_expansion: int = 1100,
+    part: Part | None = None,
 ) -> dict[str, pa.Table]:
     """Read a whole capture from bytes, a path or a binary file into one Arrow table per bronze table.
 
@@ -172,7 +202,7 @@ def read_capture(
         opened = Source.of_bytes(data, path or "memory")
     options = Options(reorder_window_s, block_bytes, max_expansion, all_pdus=all_pdus)
     parts: dict[str, list[pa.RecordBatch]] = {kind: [] for kind in SCHEMAS if kind != "pdus" or all_pdus}
-    for kind, batch in capture_batches(opened, options):
+    for kind, batch in capture_batches(opened, options, part):
         parts[kind].append(batch)
     return {kind: pa.Table.from_batches(batches, SCHEMAS[kind]) for kind, batches in parts.items()}
 
@@ -186,6 +216,8 @@ def _read(
     tracker.hot_ports = hot
     assembler = Assembler(all_pdus=options.all_pdus and only is None)
     rows = RowBuilder(only)
+    for known in map(Place.of, part.followed):
+        rows.learnt.setdefault(known.endpoint, set()).add(known.interface)
     reading.learnt, reading.made = rows.learnt, rows.made
     reading.connections, reading.source = tracker.connections, source
     prefix = reading.prefix

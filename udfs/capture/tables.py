@@ -60,6 +60,7 @@ CAPTURE_FILES_SCHEMA: Final = pa.schema(
         ("resume", pa.string()),
         ("decoder_version", pa.string()),
         ("servers", pa.list_(pa.string())),
+        ("followed", pa.list_(pa.string())),
         ("calls", pa.int64()),
         ("calls_damaged", pa.int64()),
         ("event_date", pa.date32()),
@@ -203,6 +204,7 @@ def capture_row(reading: Reading, source: Source, ours: set[int]) -> pa.RecordBa
         "decoder_version": DECODER_VERSION,
         "servers": sorted({four_tuple(c)[2] for c in reading.connections if c.index in ours or c.kind is Kind.BINARY})
         or None,
+        "followed": sorted(reading.followed) or None,
         "calls": counts["calls"],
         "calls_damaged": counts["calls_damaged"],
     }

@@ -1,0 +1,73 @@
+"""A connection that only another capture shows to be MSMQ: its captures are read again, and all of it is there."""
+
+import pytest
+
+from jobs import ingest_captures
+from joining.comparing import OF_FILES, OF_THE_RUN, PLACES, differences
+from pcapgen import containers as c
+from pcapgen import conversation as t
+from pcapgen import rpc
+from pcapgen.model import Dialogue, stub_of
+from pipeline.bronze import BRONZE
+from pipeline.lake import Lake
+from pipeline.runs import Runs
+from schemas.bronze import CAPTURE_FILES, RPC_CALLS
+from udfs.capture.reader import SCHEMAS, read_capture
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def captures():
+    """A conversation on a port that tells nothing: its bind in one file, more calls than are kept in the other."""
+    dialogue = Dialogue(flow=t.Flow(server_port=49777))
+    dialogue.bind(rpc.Context(0, rpc.REMOTE_READ))
+    dialogue.call(2, stub_of(2, 64), stub_of(3, 20))
+    for number in range(400):
+        dialogue.call(7, stub_of(7, 56), stub_of(20 + number % 200, 9000), answer_cuts=(4000, 4000))
+        dialogue.call(9, stub_of(9, 28), stub_of(10, 4))
+    records = t.records(dialogue.flow, t.segments(dialogue.script))
+    return [c.pcap(records[:40]).data, c.pcap(records[40:]).data], c.pcap(records).data
+
+
+def tables(lake):
+    found = {}
+    for table in BRONZE:
+        if table.name not in OF_FILES:
+            schema = SCHEMAS[table.name]
+            found[table.name] = lake.read(table).select(*schema.names).toArrow().cast(schema)
+    return found
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_connection_that_turns_out_to_be_msmq_is_cut_from_its_captures_again(spark, captures, tmp_path, capfd, order):
+    pieces, whole = captures
+    lake = Lake(spark, str(tmp_path / "lake"))
+    (tmp_path / "ring").mkdir()
+    for number in order:
+        path = tmp_path / "ring" / f"{number}.pcap"
+        path.write_bytes(pieces[number])
+        assert ingest_captures.main(["--lake", lake.root, "--captures", str(path)]) == 0
+    expected = {name: rows for name, rows in read_capture(whole).items() if name not in OF_FILES}
+    assert expected["rpc_calls"].num_rows == 801
+    assert not (found := differences(tables(lake), expected, left_out=PLACES | OF_THE_RUN)), "\n".join(found)
+    assert "reading 1 capture files again" in capfd.readouterr().err
+    assert {row[0] and tuple(row[0]) for row in lake.read(CAPTURE_FILES).select("followed").collect()} == {
+        None, ("10.0.0.1|49777|RemoteRead",),
+    }  # fmt: skip
+    versions = lake.versions(*BRONZE)
+    assert ingest_captures.main(["--lake", lake.root, "--captures", str(tmp_path / "ring")]) == 0
+    assert lake.versions(*BRONZE) == versions
+
+
+def test_where_the_capture_is_gone_that_is_said_and_the_rest_stays(spark, captures, tmp_path, capfd):
+    pieces, _ = captures
+    lake = Lake(spark, str(tmp_path / "lake"))
+    for number in (1, 0):
+        path = tmp_path / f"{number}.pcap"
+        path.write_bytes(pieces[number])
+        assert ingest_captures.main(["--lake", lake.root, "--captures", str(path)]) == 0
+        path.unlink()
+    assert "gone or changed since; its part of connections known by now is not read" in capfd.readouterr().err
+    assert 8 < lake.read(RPC_CALLS).where("outcome = 'ok'").count() < 801
+    assert Runs.of(lake).again() == {}
