@@ -151,9 +151,9 @@ def _messages(reads: Columns, *, bodies: bool) -> Rows:
     else:
         again = {name: array.take(chosen) for name, array in sections.items()}
         packets, protocols = came["packet"].take(chosen), came["protocol"].take(chosen)
-        few["body"] = messages.decode_messages(
-            packets, protocols, **again, bodies=True, hashes=False, keys=False
-        ).get("body", pa.nulls(len(chosen), pa.binary()))
+        few["body"] = messages.decode_messages(packets, protocols, **again, bodies=True, hashes=False, keys=False).get(
+            "body", pa.nulls(len(chosen), pa.binary())
+        )
     found = comqc.decode_comqc(few["body"], few["extension"], few["body_bytes"], marshaled=bodies)
     if len(chosen):
         back = pa.array(np.searchsorted(chosen, np.arange(rows)), mask=~np.isin(np.arange(rows), chosen))
