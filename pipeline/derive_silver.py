@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.changes import Net, net_changes
-from pipeline.decoding import BY_ANSWER, BY_CALL, INTERFACES, TABLES, VERSION
+from pipeline.decoding import BY_CALL, INTERFACES, TABLES, VERSION
 from pipeline.lake import FeedError, Lake
 from pipeline.runs import Runs
 from pipeline.silver import as_decoded_before, decode_into, followed, silver_dates, without_stubs
@@ -32,6 +33,7 @@ from schemas.table import EVENT_DATE, Table
 
 EMPTIED: Final = "stubs emptied"  # what the commit of bronze.rpc_calls says that silver need not follow
 LAST: Final = TABLES[-1]
+_AT_ONCE: Final = 4  # tables written side by side
 _CALLS: Final = str(RPC_CALLS)
 _STUBS: Final = ("request_stub", "response_stub")
 _UNFINISHED: Final = ("no_request", "no_response", "damaged", "unbound")
@@ -154,17 +156,20 @@ class _Work(_Options):
         calls = lake.read(RPC_CALLS)
         folder, written = self._decode(calls, TABLES)
         bare = calls.where(without_stubs()).select("call_key")
-        for table in TABLES:
+
+        def make(table: Table) -> None:
             is_there, count = lake.exists(table), written[str(table)]
             if not (is_there or count or table is LAST):
                 lake.create(table)
-                continue
+                return
             rows = self._rows(table, folder, count)
             if self.emptied and is_there and table in BY_CALL:
                 rows = as_decoded_before(table, rows, bare, lake.read(table))
             elif self.emptied and is_there:
                 rows = rows.unionByName(lake.read(table).join(bare, "call_key", "left_semi"))
             lake.replace(table, rows, made_of=says)
+
+        _each(make, TABLES)
         return written
 
     def _bring(self, tables: Sequence[Table], net: Net, since: int) -> dict[str, int]:
@@ -173,20 +178,18 @@ class _Work(_Options):
         folder, written = self._decode(net.rows, tables)
         bare = self._still_bare(net) if self.emptied and net.replaces else None
         named = _keys(bare) if bare is not None and net.were is not None else frozenset()
-        for table in tables:
-            count = written[str(table)]
-            kept = bare if table in BY_ANSWER else None
-            leaving = _leaving(table, net, kept, named if kept is not None else frozenset())
-            if count or isinstance(leaving, DataFrame) or leaving:
-                rows = self._rows(table, folder, count)
-                if bare is not None and table in BY_CALL:
-                    self._merge(table, rows, net, bare, says)
-                else:  # two commits, of which the first says that nothing is done yet: a fraction of a MERGE's time
-                    lake.remove(table, "call_key", leaving, dates=net.dates, made_of=was)
-                    if count:
-                        lake.append(table, rows, made_of=says)
-            if table is LAST and lake.made_of(table) != says:  # nothing of it was to be written
-                lake.stamp(table, says)
+        merged = [table for table in tables if bare is not None and table in BY_CALL]
+        others = [table for table in tables if table not in merged]
+        for table in others:  # two commits, the first says that nothing is done yet: a fraction of a MERGE's time
+            lake.remove(table, "call_key", _leaving(table, net, bare, named), dates=net.dates, made_of=was)
+        added = [table for table in others if written[str(table)]]
+        _each(lambda table: lake.append(table, self._rows(table, folder, written[str(table)]), made_of=says), added)
+        if bare is not None:
+            for table in merged:
+                if written[str(table)] or not _is_none(_leaving(table, net, None, frozenset())):
+                    self._merge(table, self._rows(table, folder, written[str(table)]), net, bare, says)
+        if LAST in tables and lake.made_of(LAST) != says:  # nothing of it was to be written
+            lake.stamp(LAST, says)
         return written
 
     def _merge(self, table: Table, rows: DataFrame, net: Net, bare: DataFrame, says: str) -> None:
@@ -202,6 +205,21 @@ class _Work(_Options):
         """Return the calls that have no stub and had none: it was emptied, or never seen, and what was made stays."""
         now = net.rows.where(without_stubs()).select("call_key")
         return now.join(net.settled.where("was AND bare"), "call_key", "left_semi")
+
+
+def _each(step: Callable[[Table], None], tables: Sequence[Table]) -> None:
+    """Do a step for several tables at a time, and for the last one when all others are done.
+
+    Most of a small commit is waiting. Only steps that set nothing in the session may stand side by side.
+    """
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(step, [table for table in tables if table is not LAST]))
+    if LAST in tables:
+        step(LAST)
+
+
+def _is_none(calls: frozenset[str] | DataFrame) -> bool:
+    return isinstance(calls, frozenset) and not calls
 
 
 def _keys(frame: DataFrame) -> frozenset[str]:
