@@ -6,39 +6,18 @@ import argparse
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench import runs
+from bench.measure import Measure, say
 from bench.traffic import generate
 
 LEAST_BOUNDED = 200_000_000  # bytes; below, Delta's fixed cost for a commit is all there is to see
 FIELDS = ("frame.number", "tcp.stream", "dcerpc.pkt_type", "dcerpc.cn_call_id", "dcerpc.opnum", "dcerpc.cn_frag_len")
-
-
-@dataclass(frozen=True)
-class Measure:
-    """One line of the report; ``floor`` and ``goal`` are what the project asks, ``least`` whether more is better."""
-
-    name: str
-    value: float
-    unit: str
-    floor: float | None = None
-    goal: float | None = None
-    least: bool = True
-
-    @property
-    def verdict(self) -> str:
-        if self.floor is None:
-            return ""
-        for bound, word in ((self.goal, "goal"), (self.floor, "floor")):
-            if bound is not None and (self.value >= bound if self.least else self.value <= bound):
-                return word
-        return "missed"
 
 
 def size(text: str) -> int:
@@ -70,10 +49,6 @@ def reader(files: Sequence[Path]) -> None:
         seconds = time.perf_counter() - begin
         megabytes = path.stat().st_size / 1e6
         print(f"{path}: {rows} calls, {seconds:.2f} s, {megabytes / seconds:.0f} MB/s")
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def measure(folder: Path, sizes: Sequence[int], ring: int, memory: int, repeat: int) -> list[Measure]:
@@ -152,9 +127,11 @@ def report(measures: Sequence[Measure]) -> str:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    top.add_argument("--size", type=size, nargs="+", default=[size("200M"), size("1G")], help="captures (200M 1G)")
+    top.add_argument("--size", type=size, nargs="*", default=[size("200M"), size("1G")], help="captures (200M 1G)")
     top.add_argument("--ring", type=int, default=20, help="files of the ring (20)")
     top.add_argument("--memory", type=size, default=size("2G"), help="capture of one connection (2G; 0: none)")
+    top.add_argument("--runs", type=size, default=size("5G"), help="ring of 100 for runs that add one (5G; 0: none)")
+    top.add_argument("--history", type=int, default=100, help="days of history for these (100; 0: none)")
     top.add_argument("--repeat", type=int, default=2, help="runs of each measure, of which the best counts (2)")
     top.add_argument("--quick", action="store_true", help="20 MB and 100 MB, memory with 100 MB: does it work at all")
     top.add_argument("--json", type=Path, help="write the measures to this file too")
@@ -181,11 +158,13 @@ def main() -> None:
         for path in generate(arguments.into, arguments.bytes, ring=arguments.files, single=arguments.single):
             print(path)
         return
-    sizes, memory = arguments.size, arguments.memory
+    sizes, memory, ring = arguments.size, arguments.memory, arguments.runs
     if arguments.quick:
-        sizes, memory = [size("20M"), size("100M")], size("100M")
+        sizes, memory, ring = [size("20M"), size("100M")], size("100M"), size("50M")
     with tempfile.TemporaryDirectory(prefix="msmq-bench-", dir=arguments.folder) as folder:
-        measures = measure(Path(folder), sizes, arguments.ring, memory, arguments.repeat)
+        measures = measure(Path(folder), sizes, arguments.ring, memory, arguments.repeat) if sizes else []
+        if ring:
+            measures += runs.measure(Path(folder) / "runs", ring, arguments.history)
     print(report(measures))
     facts: list[dict[str, Any]] = [
         {"name": m.name, "value": round(m.value, 3), "unit": m.unit, "floor": m.floor, "goal": m.goal, "met": m.verdict}

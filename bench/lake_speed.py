@@ -63,7 +63,7 @@ class Bench:
         return Lake(self.spark, str(self.folder / f"lake{self._lakes}"))
 
     def calls(self, files: Sequence[Path]) -> Written:
-        """Captures -> bronze.rpc_calls; small tables go to side files, as in the job."""
+        """Captures -> bronze.rpc_calls, straight from the data source; ``job`` joins them and writes the rest too."""
         lake = self._lake()
         listed = list_files([str(path) for path in files])
         with PeakMemory() as peak:
@@ -73,7 +73,7 @@ class Bench:
             manifest = side / "manifest.json"
             reads = plan(listed, []).read
             manifest.write_text(json.dumps([read.values() for read in reads]), encoding="utf-8")
-            frame = read_captures(self.spark, rows="rpc_calls", manifest=manifest, side=side / "tables")
+            frame = read_captures(self.spark, rows="rpc_calls", manifest=manifest)
             lake.append(RPC_CALLS, frame.withColumns({RUN_ID: F.lit("bench"), INGESTED_AT: F.current_timestamp()}))
             seconds = time.perf_counter() - begin
         rows = lake.rows_written(RPC_CALLS)

@@ -245,10 +245,10 @@ class Conversation:
             yield from self._call(end, ending, ended)
 
 
-def _slot(slot: int, seed: int, *, single: bool) -> Iterator[Packet]:
+def _slot(slot: int, seed: int, begin_us: int, *, single: bool) -> Iterator[Packet]:
     """Connections one after another in one place: the next begins soon after the last ended."""
     rng = random.Random(f"{seed}/{slot}")
-    now = EPOCH_US + rng.randrange(200_000)
+    now = begin_us + rng.randrange(200_000)
     lives_long = single or slot % 10 == 0  # one in ten connections lasts as long as the capture
     count = 0
     while True:
@@ -268,11 +268,11 @@ def _slot(slot: int, seed: int, *, single: bool) -> Iterator[Packet]:
         count += 1
 
 
-def packets(*, seed: int = 1, slots: int = 120, single: bool = False) -> Iterator[Packet]:
+def packets(*, seed: int = 1, begin_us: int = EPOCH_US, slots: int = 120, single: bool = False) -> Iterator[Packet]:
     """Endless packets in order of time: ``slots`` connections at a time, or one that never ends."""
     if single:
-        return _slot(0, seed, single=True)
-    return heapq.merge(*(_slot(slot, seed, single=False) for slot in range(slots)))
+        return _slot(0, seed, begin_us, single=True)
+    return heapq.merge(*(_slot(slot, seed, begin_us, single=False) for slot in range(slots)))
 
 
 def write(stream: Iterable[Packet], files: list[Path], total: int) -> list[Path]:
@@ -292,8 +292,10 @@ def write(stream: Iterable[Packet], files: list[Path], total: int) -> list[Path]
     return files
 
 
-def generate(folder: Path, total: int, *, ring: int = 0, single: bool = False, seed: int = 1) -> list[Path]:
+def generate(
+    folder: Path, total: int, *, ring: int = 0, single: bool = False, seed: int = 1, begin_us: int = EPOCH_US
+) -> list[Path]:
     """One capture of ``total`` bytes in ``folder``, or ``ring`` files that hold as many together; returns the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"ring_{i:05d}.pcap" for i in range(ring)] or ["single_connection.pcap" if single else "one.pcap"]
-    return write(packets(seed=seed, single=single), [folder / name for name in names], total)
+    return write(packets(seed=seed, begin_us=begin_us, single=single), [folder / name for name in names], total)

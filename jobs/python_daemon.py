@@ -5,16 +5,20 @@
   imported from it, 0.15 s for every task: PySpark is taken from where it is installed instead.
 - After every task a worker collects garbage, 0.03 s with all modules there are: they are imported before the workers
   are forked, shared among them, and kept out of the collector's sight.
+- A worker that was idle for a minute is sent away by closing its socket; it then prints a traceback because it cannot
+  say good-bye. That is no error, and is not shown.
 """
 
 import gc
 import os
 import runpy
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Any
 
 
 def without_archives(path: Sequence[str], spark_home: str) -> list[str]:
@@ -33,8 +37,19 @@ def preload() -> None:
     gc.freeze()
 
 
+def show_but_good_bye(show: Callable[..., None]) -> Callable[..., None]:
+    """Return a ``traceback.print_exc`` that says nothing when nobody is there any more to be written to."""
+
+    def print_exc(*args: Any, **options: Any) -> None:  # noqa: ANN401 - as the one that it stands for
+        if not isinstance(sys.exc_info()[1], BrokenPipeError):
+            show(*args, **options)
+
+    return print_exc
+
+
 if __name__ == "__main__":
     sys.path[:] = without_archives(sys.path, os.environ["SPARK_HOME"])
     sys.path_importer_cache.clear()  # which holds the archives already: they were searched for this module
     preload()
+    traceback.print_exc = show_but_good_bye(traceback.print_exc)
     runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)

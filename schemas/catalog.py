@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from schemas import bronze, gold, silver
+from schemas import bronze, calls, comqc, gold, messages, properties, silver
 from schemas.table import Table
 
-ALL: tuple[Table, ...] = (*bronze.TABLES, *silver.TABLES, *gold.TABLES)
+SILVER: tuple[Table, ...] = (
+    *silver.TABLES, *calls.TABLES, *messages.TABLES, *comqc.TABLES, *properties.TABLES,
+)  # fmt: skip
+ALL: tuple[Table, ...] = (*bronze.TABLES, *SILVER, *gold.TABLES)
 
 
 def table(full_name: str) -> Table:

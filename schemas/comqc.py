@@ -56,3 +56,5 @@ COMQC_CALLS = Table(
         *closing_columns("silver", "seen_at of the sighting"),
     ),
 )
+
+TABLES = (COMQC_CALLS,)

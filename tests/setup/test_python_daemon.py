@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import zipfile
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pyspark
 import pytest
 from pyspark.sql import functions as F
 
-from jobs.python_daemon import without_archives
+from jobs.python_daemon import show_but_good_bye, without_archives
 
 SITE = str(Path(pyspark.__file__).parents[1])
 
@@ -52,3 +53,15 @@ def test_workers_start_with_the_reader_loaded_and_without_archives(spark):
         return f"{'udfs.capture.reader' in sys.modules} {archives}"
 
     assert spark.range(1).select(seen("id")).first()[0] == "True []"
+
+
+def test_a_worker_that_cannot_say_good_bye_is_no_error_and_all_else_is_shown(capsys):
+    show = show_but_good_bye(traceback.print_exc)
+    for error in (BrokenPipeError("the worker was idle"), OSError("the disk is full")):
+        try:
+            raise error
+        except OSError:
+            show()
+    said = capsys.readouterr().err
+    assert "the disk is full" in said
+    assert "idle" not in said
