@@ -76,15 +76,13 @@ def test_a_message_and_what_a_component_recorded_in_it():
 
 def test_components_messages_that_are_encrypted_cut_short_or_to_be_rejected():
     whole = Packet(body=BODY, extension=MARKER)
-    secret = Packet(body=BODY, extension=MARKER, security=(0x10, (b"",) * 5))
+    secret = Packet(body=BODY, extension=MARKER, security=(0x20, (b"",) * 5))
     wrong = Packet(body=b"CHDR" + BODY[4:60], extension=MARKER)
     plain = Packet(body=BODY)
     short, parts = cut(whole, len(BODY) - 20, b"")
     packets = {"secret": secret.bytes(), "wrong": wrong.bytes(), "plain": plain.bytes()}
     for bodies in (False, True):
-        found = made(
-            received("short", short, parts), *(received(*each) for each in packets.items()), bodies=bodies
-        )
+        found = made(received("short", short, parts), *(received(*each) for each in packets.items()), bodies=bodies)
         rows = {row["call_key"]: row for row in found["messages"]}
         assert [one["call_key"] for one in found["comqc_calls"]] == ["short"]
         assert [error["code"] for error in rows["short"]["errors"]] == ["truncated"]
