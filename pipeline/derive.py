@@ -21,6 +21,7 @@ from pipeline.gold import receive_attempts, server_ends, with_gone
 from pipeline.lake import FeedError, Lake
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.messages import MESSAGES
 from schemas.silver import REMOTE_READ_CALLS
 from schemas.table import Table
 
@@ -43,6 +44,7 @@ def gold(lake: Lake, *, cleanup: timedelta) -> int:
     if made == rests_on:
         return 0
     reads, connections, calls = lake.read(REMOTE_READ_CALLS), lake.read(CONNECTIONS), lake.read(RPC_CALLS)
+    messages = lake.read(MESSAGES)
     found = server_ends(connections, lake.read(CAPTURE_FILES))
     collected = found.select("server_address", F.unix_micros("capture_ends_at")).limit(_MOST_SERVERS + 1).collect()
     now = {row[0]: row[1] for row in collected} if len(collected) <= _MOST_SERVERS else None
@@ -60,7 +62,7 @@ def gold(lake: Lake, *, cleanup: timedelta) -> int:
         for table in (REMOTE_READ_CALLS, CONNECTIONS):
             lake.tell_changes(table)
         says = json.dumps({**_versions(lake, cleanup_s), "ends": now})
-        rows = receive_attempts(reads, connections, calls, ends=ends, cleanup_s=cleanup_s)
+        rows = receive_attempts(reads, connections, calls, ends=ends, messages=messages, cleanup_s=cleanup_s)
         lake.replace(RECEIVE_ATTEMPTS, rows, made_of=says)
         return _rows_written(lake, RECEIVE_ATTEMPTS, says)
     says = json.dumps({**rests_on, "ends": now})
@@ -72,6 +74,7 @@ def gold(lake: Lake, *, cleanup: timedelta) -> int:
             scope.neighbours(connections, reads, ours),
             calls.where(scope.on_dates(with_shared=True)),
             ends=ends,
+            messages=messages.where(here),  # a call's answer lies within its connection, whose days these are
             cleanup_s=cleanup_s,
         )
         there = lake.read(RECEIVE_ATTEMPTS).where(here).join(ours, "connection_id", "left_semi")
