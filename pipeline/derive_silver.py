@@ -88,9 +88,9 @@ class _Work(_Options):
 
     def follow(self) -> dict[str, int]:
         """Bring all tables to the newest version."""
-        if self.made.get("decoder") != VERSION:
+        since = self.made.get(_CALLS)
+        if self.made.get("decoder") != VERSION or since is None or since > self.newest:
             return self._anew()
-        since = self.made[_CALLS]
         if since + len(self._passed_over(since)) == self.newest:
             return {}
         groups = self._behind(since)
