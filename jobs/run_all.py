@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jobs import cli
 from jobs.ingest_captures import alone, captures, ingest, open_lake
-from pipeline import derive
+from pipeline import derive, derive_silver
 from pipeline.lake import Lake
 from pipeline.listing import Listed
 from pipeline.summary import console_summary
@@ -40,11 +40,13 @@ def _layers(this: cli.Run, lake: Lake, files: list[Listed], outcome: cli.Outcome
     if this.arguments.dry_run:
         return
     cli.say("decoding calls")
-    decoded = derive.silver(lake, keep_packets=this.config.store.packets, keep_stubs=this.config.store.stubs)
-    outcome.tables[str(REMOTE_READ_CALLS)] = cli.TableCounts(rows_out=decoded)
+    store = this.config.store
+    decoded = derive_silver.silver(lake, keep_packets=store.packets, keep_bodies=store.bodies, keep_stubs=store.stubs)
+    for table, rows in decoded.items():
+        outcome.tables[table] = cli.TableCounts(rows_out=rows)
     cli.say("rebuilding attempts")
     attempts = derive.gold(lake, cleanup=this.config.timers.cleanup)
-    outcome.tables[str(RECEIVE_ATTEMPTS)] = cli.TableCounts(rows_in=decoded, rows_out=attempts)
+    outcome.tables[str(RECEIVE_ATTEMPTS)] = cli.TableCounts(rows_in=decoded[str(REMOTE_READ_CALLS)], rows_out=attempts)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -25,6 +25,7 @@ _FACTS: Final = (
     "bind_seen", "cancelled_at", "orphaned_at",
 )  # fmt: skip
 _THROUGH: Final = ("client_address", "client_port", "server_address", "server_port", "run_id")
+_MESSAGE: Final = ("message_key", "message_bytes")
 _CONNECTION: Final = (
     "connection_id", "client_address", "first_packet_at", "last_packet_at", "closed_at", "association_group_id",
     "syn_seen", "server_bytes", "missing_bytes",
@@ -44,6 +45,7 @@ def receive_attempts(
     captures: DataFrame | None = None,
     *,
     ends: DataFrame | None = None,
+    messages: DataFrame | None = None,
     cleanup_s: float = attempts.CLEANUP_US / 1e6,
 ) -> DataFrame:
     """Return ``gold.receive_attempts`` of silver.remote_read_calls, bronze.connections and bronze.rpc_calls.
@@ -52,12 +54,17 @@ def receive_attempts(
     already; without both that is the newest packet of the server's connections. ``cleanup_s`` is the clean-up timer of
     pending receives (the setting timers.cleanup). The calls may be some of a server's only: whole associations, and
     the qm2qm Starts and cancels that share queue handle and number with theirs (``pipeline.touched``).
-    ``message_key``, ``message_bytes`` and ``inferred_queue`` come from silver.messages and are null until it exists;
-    so is the queue of qm2qm attempts, which is named on the client's qmcomm connection. Rows keep their Start's run_id.
+    ``messages`` (silver.messages) gives ``message_key`` and ``message_bytes``, which are null without it;
+    ``inferred_queue`` is null, and so is the queue of qm2qm attempts, which is named on the client's qmcomm connection.
+    Rows keep their Start's run_id.
     """
     schema = RECEIVE_ATTEMPTS.struct()
     ends = server_ends(connections, captures) if ends is None else ends
-    facts = _with_call_facts(reads, calls).join(F.broadcast(ends), "server_address", "left")
+    facts = _with_call_facts(reads, calls)
+    if messages is not None:
+        came = messages.select("call_key", "message_key", F.col("body_bytes").alias("message_bytes"))
+        facts = facts.join(came, "call_key", "left")
+    facts = facts.join(F.broadcast(ends), "server_address", "left")
     servers = connections.where(F.col("kind") == "rpc").select(*_CONNECTION, "server_address")
     settle = _settler(schema, cleanup_us=round(cleanup_s * 1e6))
     return facts.groupBy("server_address").cogroup(servers.groupBy("server_address")).applyInArrow(settle, schema)
@@ -108,7 +115,8 @@ def _settler(schema: StructType, *, cleanup_us: int) -> Callable[[pa.Table, pa.T
     types = to_arrow_schema(schema)
 
     def settle(calls: pa.Table, connections: pa.Table) -> pa.Table:
-        through = {row["call_key"]: row for row in calls.select(["call_key", *_THROUGH]).to_pylist()}
+        handed = (*_THROUGH, *(name for name in _MESSAGE if name in calls.column_names))
+        through = {row["call_key"]: row for row in calls.select(["call_key", *handed]).to_pylist()}
         ends_at = pc.max(_plain(calls.column("capture_ends_at"))).as_py()
         settled = attempts.receive_attempts(
             [_call(row) for row in _rows(calls, _FACTS)],
@@ -152,6 +160,7 @@ def _row(attempt: attempts.Attempt, through: Mapping[str, Any]) -> dict[str, Any
     times = (start.requested_at, start.responded_at, attempt.ended_at)
     first = next((time for time in times if time is not None), None)
     return {
+        **dict.fromkeys(_MESSAGE),
         **through,
         "attempt_key": key(start.call_key),
         "protocol": start.protocol,
@@ -172,8 +181,6 @@ def _row(attempt: attempts.Attempt, through: Mapping[str, Any]) -> dict[str, Any
         "wait_ms": _difference_ms(start.responded_at, start.requested_at),
         "hold_ms": _difference_ms(attempt.ended_at, start.responded_at),
         "lookup_id": attempt.lookup_id,
-        "message_key": None,
-        "message_bytes": None,
         "start_hresult": start.hresult,
         "end_hresult": attempt.end_hresult,
         "outcome": attempt.outcome,

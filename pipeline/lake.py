@@ -7,6 +7,7 @@ given as the write's option, since serverless compute lets few session settings 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -215,17 +216,21 @@ class Lake:
         return len(fresh)
 
     def remove(
-        self, table: Table, column: str, values: Collection[str], *, dates: Collection[date | None],
+        self, table: Table, column: str, values: Collection[str] | DataFrame, *, dates: Collection[date | None],
         also: str | None = None, made_of: str | None = None,
     ) -> None:  # fmt: skip
         """Take out the rows whose column has one of these values, and those of a further SQL condition, in one commit.
 
-        ``dates`` as for ``merge``. Without values and condition nothing happens.
+        ``values`` may be a frame of one column, no value twice. ``dates`` as for ``merge``. Without values and
+        condition nothing happens.
         """
         conditions = [] if also is None else [f"({also})"]
         with self._commit(made_of):
-            if len(values) > MOST_NAMED:
-                wanted = self.spark.createDataFrame(pa.table({_KEY: pa.array(sorted(values), pa.string())}))
+            if isinstance(values, DataFrame) or len(values) > MOST_NAMED:
+                if isinstance(values, DataFrame):
+                    wanted = values.toDF(_KEY)
+                else:
+                    wanted = self.spark.createDataFrame(pa.table({_KEY: pa.array(sorted(values), pa.string())}))
                 found = F.expr(f"{quoted(column)} = {_KEY} AND {on_dates(dates)}")
                 wanted.mergeInto(self.sql_name(table), found).whenMatched().delete().merge()
             elif values:
@@ -331,6 +336,14 @@ class Lake:
             return None
         made_of: str | None = self._last_commit(table, "userMetadata")
         return made_of
+
+    def made(self, table: Table) -> dict[str, Any]:
+        """What ``made_of`` tells, read as JSON; nothing when the last commit said nothing, or in other words."""
+        try:
+            made = json.loads(self.made_of(table) or "")
+        except ValueError:
+            return {}
+        return made if isinstance(made, dict) else {}
 
     def versions(self, *tables: Table) -> str:
         """The Delta versions of tables, as a text that changes when one of them does."""

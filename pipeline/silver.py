@@ -1,31 +1,27 @@
-"""bronze.rpc_calls -> silver: decoded facts, by Arrow functions of ``udfs`` over whole batches."""
+"""bronze.rpc_calls -> silver in Spark: decoded facts, by Arrow functions of ``udfs`` over whole batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.capture_source import SideFiles
+from pipeline.decoding import INTERFACES, READ, READ_IF_THERE, THROUGH, decode, remote_reads
 from pipeline.lake import event_date
 from schemas.silver import REMOTE_READ_CALLS
-from schemas.table import EVENT_DATE
-from udfs.stubs.calls import METHODS, decode_calls
+from schemas.table import Table
 
-# What the decoders need beside what is handed through under another name.
-_READ: Final = (
-    "interface_name", "opnum", "transfer_syntax", "byte_order", "outcome", "sealed", "opened_by", "request_stub",
-    "response_stub", "call_key", "connection_id", "call_id", "client_address", "client_port", "server_address",
-    "server_port", "request_at", "response_at", "event_date", "run_id",
-)  # fmt: skip
-_THROUGH: Final = (
-    "call_key", "protocol", "opnum", "connection_id", "call_id", "client_address", "client_port", "server_address",
-    "server_port", "requested_at", "responded_at", "event_date", "run_id",
-)  # fmt: skip
-_READ_IF_THERE: Final = ("response_byte_order",)
-_RENAMED: Final = {"protocol": "interface_name", "requested_at": "request_at", "responded_at": "response_at"}
+Batches = Iterable[pa.RecordBatch]
+
+_ALL: Final = sorted(set(chain(*INTERFACES.values())))  # interfaces that any table takes calls of
+_COUNTS: Final = pa.schema({"table": pa.string(), "rows": pa.int64()})
 
 
 def remote_read_calls(calls: DataFrame, *, keep_packets: bool = False) -> DataFrame:
@@ -35,14 +31,65 @@ def remote_read_calls(calls: DataFrame, *, keep_packets: bool = False) -> DataFr
     back (the setting store.packets). The rows keep the ``run_id`` of their calls.
     """
     schema = REMOTE_READ_CALLS.struct()
-    read = (*_READ, *(name for name in _READ_IF_THERE if name in calls.columns))
-    ours = calls.where(F.col("interface_name").isin(*METHODS)).select(*(_column(name) for name in read))
-    return ours.mapInArrow(_decoder(tuple(schema.fieldNames()), keep_packets=keep_packets), schema)
+    names = REMOTE_READ_CALLS.names
+
+    def decoded(batches: Batches) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            columns = remote_reads(batch, packets=keep_packets)
+            yield pa.RecordBatch.from_arrays([columns[name] for name in names], names=list(names))
+
+    return _read(calls, INTERFACES[REMOTE_READ_CALLS]).mapInArrow(decoded, schema)
 
 
-def silver_date() -> Column:
-    """Return the event_date in silver of a row of ``bronze.rpc_calls``."""
-    return event_date("request_at", "response_at")
+def decode_into(
+    calls: DataFrame, folder: str, tables: Collection[Table], *, keep_packets: bool, keep_bodies: bool
+) -> dict[str, int]:
+    """Decode rows of ``bronze.rpc_calls``, in one job, to side files ``<folder>/<table's name>/*.parquet``.
+
+    Returns how many rows of each table, by its full name, were written; where there are none there is no file. Each
+    task has a file per table, named by its number: a repeated one does no harm.
+    """
+    wanted = {str(table): table.name for table in tables}
+    decoder = _writer(folder, wanted, keep_packets=keep_packets, keep_bodies=keep_bodies)
+    counted = _read(calls, _ALL).mapInArrow(decoder, "table string, rows bigint")
+    found: Counter[str] = Counter()
+    for table, rows in counted.collect():
+        found[table] += rows
+    return {name: found[name] for name in wanted}
+
+
+def _writer(
+    folder: str, wanted: dict[str, str], *, keep_packets: bool, keep_bodies: bool
+) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    def write(batches: Batches) -> Iterator[pa.RecordBatch]:
+        task = TaskContext.get()
+        side = SideFiles(folder, str(task.partitionId() if task is not None else 0))
+        found: Counter[str] = Counter()
+        for batch in batches:
+            for name, rows in decode(batch, packets=keep_packets, bodies=keep_bodies).items():
+                if name in wanted:
+                    side.add(wanted[name], rows)
+                    found[name] += rows.num_rows
+        side.close()
+        yield pa.RecordBatch.from_arrays([pa.array(list(found)), pa.array(list(found.values()))], schema=_COUNTS)
+
+    return write
+
+
+def _read(calls: DataFrame, interfaces: Collection[str]) -> DataFrame:
+    """Return what is read of the calls of some interfaces."""
+    names = (*READ, *(name for name in READ_IF_THERE if name in calls.columns))
+    return calls.where(F.col("interface_name").isin(*interfaces)).select(*names)
+
+
+def followed() -> Column:
+    """Tell of rows of ``bronze.rpc_calls`` whether their interface has a table in silver."""
+    return F.col("interface_name").isin(*_ALL)
+
+
+def silver_dates() -> tuple[Column, ...]:
+    """Return the event dates that rows of silver made of a row of ``bronze.rpc_calls`` can have."""
+    return event_date("request_at"), event_date("response_at")
 
 
 def without_stubs() -> Column:
@@ -50,33 +97,15 @@ def without_stubs() -> Column:
     return F.col("request_stub").isNull() & F.col("response_stub").isNull()
 
 
-def as_decoded_before(reads: DataFrame, keys: DataFrame, before: DataFrame) -> DataFrame:
-    """Return rows of ``silver.remote_read_calls``, those with some keys with the parameters of an earlier version.
+def as_decoded_before(table: Table, rows: DataFrame, keys: DataFrame, before: DataFrame) -> DataFrame:
+    """Return rows of a table that has one for each call, those with some keys with an earlier version's parameters.
 
     For calls whose stubs were emptied (the setting store.stubs): what was decoded of them is all there is left.
     ``keys`` has ``call_key``; ``before`` are the rows as they were. A row that was not there stays as it is.
     """
-    decoded = [name for name in REMOTE_READ_CALLS.names if name not in _THROUGH]
+    decoded = [name for name in table.names if name not in THROUGH]
     kept = before.join(keys, "call_key", "left_semi").select("call_key", F.struct(*decoded).alias("_before"))
-    rows = reads.join(kept, "call_key", "left")
+    joined = rows.join(kept, "call_key", "left")
     known = F.col("_before").isNotNull()
     was = {name: F.when(known, F.col(f"_before.{name}")).otherwise(F.col(name)) for name in decoded}
-    return rows.withColumns(was).drop("_before")
-
-
-def _column(name: str) -> Column:
-    return silver_date().alias(name) if name == EVENT_DATE else F.col(name)
-
-
-def _decoder(
-    names: tuple[str, ...], *, keep_packets: bool
-) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
-    def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            decoded = decode_calls(batch, packets=keep_packets)
-            yield pa.RecordBatch.from_arrays(
-                [decoded[name] if name in decoded else batch.column(_RENAMED.get(name, name)) for name in names],
-                names=list(names),
-            )
-
-    return decode
+    return joined.withColumns(was).drop("_before")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -10,7 +11,11 @@ from pyspark.sql import functions as F
 
 from pipeline.lake import Lake
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
+from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
+from schemas.comqc import COMQC_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.messages import MESSAGES
+from schemas.properties import MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS
 from udfs.rpc.interfaces import BY_NAME
 
 # In the order in which they are read; what the tables add later comes after, by name.
@@ -35,11 +40,20 @@ _BYTES: Final = {
 }
 
 
+_DECODED: Final = {
+    "COMQC calls": COMQC_CALLS,
+    "queue snapshots": QUEUE_SNAPSHOTS,
+    "machine snapshots": MACHINE_SNAPSHOTS,
+    "management calls": MANAGEMENT_CALLS,
+    "client calls": CLIENT_CALLS,
+}
+
+
 class Count(NamedTuple):
     """One number of the summary.
 
-    ``part`` is "file", "packet", "byte", "call" or "attempt"; ``name`` and ``detail`` say what is counted there
-    (status; measure; interface and opnum; protocol), ``outcome`` how it went.
+    ``part`` is "file", "packet", "byte", "call", "message", "decoded" or "attempt"; ``name`` and ``detail`` say what is
+    counted there (status; measure; interface and opnum; class; kind of row; protocol), ``outcome`` how it went.
     """
 
     part: str
@@ -60,6 +74,7 @@ def format_summary(counts: Iterable[Count], run: Mapping[str, object] | None = N
         lines.append("run       " + ", ".join(f"{name} {value}" for name, value in run.items()))
     lines += _file_lines(found)
     lines += _call_lines(found)
+    lines += _decoded_lines(found)
     lines += _attempt_lines(found)
     lines += _byte_lines(found)
     return "\n".join(lines)
@@ -113,6 +128,17 @@ def _method(interface: str, opnum: str) -> str:
     return known.methods[number] if known is not None and number < len(known.methods) else f"opnum {number}"
 
 
+def _decoded_lines(found: list[Count]) -> list[str]:
+    """What was decoded beside remote reads; nothing of what there is none."""
+    classes = {count.detail or "(class not seen)": count.number for count in found if count.part == "message"}
+    ranked = sorted(classes, key=lambda name: (-classes[name], name))
+    shown = ", ".join(f"{name} {_number(classes[name])}" for name in ranked)
+    lines = [f"messages  {_number(sum(classes.values()))} seen: {shown}"] if classes else []
+    others = {count.name: count.number for count in found if count.part == "decoded"}
+    shown = ", ".join(f"{_number(others[name])} {name}" for name in _DECODED if others.get(name))
+    return [*lines, f"decoded   {shown}"] if shown else lines
+
+
 def _attempt_lines(found: list[Count]) -> list[str]:
     attempts = [count for count in found if count.part == "attempt"]
     lines = [f"attempts  {_number(_total(attempts))} to receive or peek"]
@@ -147,6 +173,7 @@ def counts_of(lake: Lake) -> list[Count]:
         *_counted(lake.read(CAPTURE_FILES), "file", "status"),
         *_summed(lake.read(CAPTURE_FILES), "packet", {name: F.col(name) for name in _PACKETS}),
         *_counted(lake.read(RPC_CALLS), "call", "interface_name", "opnum", "outcome"),
+        *_decoded(lake),
         *_counted(lake.read(RECEIVE_ATTEMPTS), "attempt", "protocol", outcome="outcome"),
         *_summed(
             connections,
@@ -169,6 +196,18 @@ def _counted(
     names = ("name", "detail", "outcome")
     found = rows.select(*(column.alias(alias) for column, alias in zip(columns, names, strict=True)))
     return [Count(part, *row) for row in found.groupBy(*names).count().collect()]
+
+
+def _decoded(lake: Lake) -> list[Count]:
+    """How many messages of each class there are, and how many rows of the other tables made call by call: one job."""
+    frames = [lake.read(MESSAGES).select(F.lit("").alias("name"), _text("class_name").alias("detail"))]
+    frames += [
+        lake.read(table).select(F.lit(name).alias("name"), F.lit("").alias("detail"))
+        for name, table in _DECODED.items()
+        if lake.exists(table)
+    ]
+    found = reduce(DataFrame.unionByName, frames).groupBy("name", "detail").count().collect()
+    return [Count("decoded" if row[0] else "message", row[0], row[1], "", row[2]) for row in found]
 
 
 def _text(column: str | None) -> Column:

@@ -7,7 +7,9 @@ from pipeline.lake import Lake
 from pipeline.silver import remote_read_calls
 from pipeline.summary import Count, console_summary, counts_of, format_summary
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
+from schemas.calls import CLIENT_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.messages import MESSAGES
 from silver_gold.test_tables import CONNECTED, END, OPEN, OTHERS, START, at, frame
 
 COUNTS = [
@@ -23,6 +25,12 @@ COUNTS = [
     Count("call", "RemoteRead", "99", "fault", 1),
     Count("call", "RemoteRead", "", "no_request", 1),
     Count("call", "epm", "3", "ok", 1),
+    Count("message", "", "MQMSG_CLASS_NORMAL", "", 39),
+    Count("message", "", "", "", 1),
+    Count("message", "", "MQMSG_CLASS_ACK_RECEIVE", "", 1200),
+    Count("decoded", "client calls", "", "", 3),
+    Count("decoded", "COMQC calls", "", "", 2),
+    Count("decoded", "queue snapshots", "", "", 0),
     Count("attempt", "RemoteRead", "", "in_flight", 2),
     Count("attempt", "RemoteRead", "", "acked", 40),
     Count("attempt", "RemoteRead", "", "some_new_outcome", 1),
@@ -42,6 +50,8 @@ calls     46
     opnum 99                                        1  fault 1
   epm                                               1
     ept_map                                         1  ok 1
+messages  1 240 seen: MQMSG_CLASS_ACK_RECEIVE 1 200, MQMSG_CLASS_NORMAL 39, (class not seen) 1
+decoded   2 COMQC calls, 3 client calls
 attempts  43 to receive or peek
   RemoteRead                                       43  acked 40, in_flight 2, some_new_outcome 1
 bytes             10 000 payload bytes captured on MSMQ connections (99.75% in PDUs)
@@ -74,6 +84,9 @@ def test_a_lake_is_counted(spark, tmp_path):
     connections = frame(spark, CONNECTIONS, [row | {"client_bytes": 50} for row in CONNECTED])
     lake.append(RPC_CALLS, calls)
     lake.append(CONNECTIONS, connections)
+    seen = [{"sighting_key": str(n), "class_name": name, "seen_at": at(0)} for n, name in enumerate(["A", "B", "A"])]
+    lake.append(MESSAGES, frame(spark, MESSAGES, seen))
+    lake.append(CLIENT_CALLS, frame(spark, CLIENT_CALLS, [{"call_key": "c", "requested_at": at(0)}]))
     lake.append(RECEIVE_ATTEMPTS, receive_attempts(remote_read_calls(calls), connections, calls))
     files = [{"capture_id": "one", "status": "complete", "packets": 9, "packets_used": 7, "packets_other": 2},
              {"capture_id": "two", "status": "unreadable", "packets": 0}]  # fmt: skip
@@ -94,6 +107,9 @@ def test_a_lake_is_counted(spark, tmp_path):
         Count("call", "RemoteRead", "9", "ok", 1),
         Count("call", "qm2qm", "0", "fault", 1),
         Count("call", "qmmgmt", "0", "ok", 1),
+        Count("message", "", "A", "", 2),
+        Count("message", "", "B", "", 1),
+        Count("decoded", "client calls", "", "", 1),
         Count("attempt", "RemoteRead", "", "acked", 1),
         Count("attempt", "RemoteRead", "", "in_flight", 1),
         Count("attempt", "RemoteRead", "", "unknown", 1),

@@ -11,6 +11,7 @@ from pipeline.gold import receive_attempts
 from pipeline.silver import remote_read_calls
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.messages import MESSAGES
 from schemas.silver import REMOTE_READ_CALLS
 from stubs.helpers import peer_stub
 from stubs.test_methods import TAIL
@@ -182,8 +183,10 @@ def test_calls_and_connections_become_attempts(spark):
     captures = frame(spark, CAPTURE_FILES, [{"capture_id": "one", "servers": SERVERS, "last_packet_at": at(10)},
                                             {"capture_id": "another", "last_packet_at": at(9999)}])  # fmt: skip
     connections = frame(spark, CONNECTIONS, CONNECTED)
-    made = receive_attempts(remote_read_calls(calls), connections, calls, captures)
-    assertDataFrameEqual(made, frame(spark, RECEIVE_ATTEMPTS, ATTEMPTS))
+    messages = frame(spark, MESSAGES, [{"call_key": "start", "message_key": "m", "body_bytes": 5}])
+    made = receive_attempts(remote_read_calls(calls), connections, calls, captures, messages=messages)
+    expected = [ATTEMPTS[0] | {"message_key": "m", "message_bytes": 5}, *ATTEMPTS[1:]]
+    assertDataFrameEqual(made, frame(spark, RECEIVE_ATTEMPTS, expected))
     assert made.schema.fieldNames() == RECEIVE_ATTEMPTS.struct().fieldNames()
 
 
