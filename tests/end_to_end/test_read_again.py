@@ -39,7 +39,7 @@ def tables(lake):
     return found
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("order", [(0, 1), pytest.param((1, 0), marks=pytest.mark.long)])
 def test_a_connection_that_turns_out_to_be_msmq_is_cut_from_its_captures_again(spark, captures, tmp_path, capfd, order):
     pieces, whole = captures
     lake = Lake(spark, str(tmp_path / "lake"))
@@ -60,6 +60,7 @@ def test_a_connection_that_turns_out_to_be_msmq_is_cut_from_its_captures_again(s
     assert lake.versions(*BRONZE) == versions
 
 
+@pytest.mark.long
 def test_where_the_capture_is_gone_that_is_said_and_the_rest_stays(spark, captures, tmp_path, capfd):
     pieces, _ = captures
     lake = Lake(spark, str(tmp_path / "lake"))
