@@ -92,13 +92,14 @@ def job(root: Path, paths: list[Path]) -> subprocess.Popen[bytes]:
     )
 
 
+LONG = pytest.mark.long  # a run takes a quarter of a minute on two cores: most of these wait for `make test-all`
 ORDERS = [
     ((3, 4, 0, 1, 2), 3),
-    ((4, 2, 0, 3, 1), 5),
-    ((0, 1, 2, 3, 4), 5),
-    ((0, 1, 2, 3, 4), 1),
-    ((4, 3, 2, 1, 0), 1),
-    ((2, 0, 4, 1, 3), 1),
+    pytest.param((4, 2, 0, 3, 1), 5, marks=LONG),
+    pytest.param((0, 1, 2, 3, 4), 5, marks=LONG),
+    pytest.param((0, 1, 2, 3, 4), 1, marks=LONG),
+    pytest.param((4, 3, 2, 1, 0), 1, marks=LONG),
+    pytest.param((2, 0, 4, 1, 3), 1, marks=LONG),
 ]
 
 
@@ -130,9 +131,9 @@ def _commits(root: Path, table: str) -> int:
 
 
 KILLS = [
-    ("bronze/pending", 3),
-    ("bronze/rpc_calls", 3),
-    ("silver/remote_read_calls", 3),
+    pytest.param("bronze/pending", 3, marks=LONG),
+    pytest.param("bronze/rpc_calls", 3, marks=LONG),
+    pytest.param("silver/remote_read_calls", 3, marks=LONG),
 ]
 
 
@@ -158,7 +159,7 @@ def test_killed_at_any_time(spark, files, uncut, tmp_path, seed):
     same(lake, uncut)
 
 
-PAIRS = [((0, 2, 4), (1, 3)), ((0, 1, 2, 3, 4), (0, 1, 2, 3, 4))]
+PAIRS = [pytest.param((0, 2, 4), (1, 3), marks=LONG), pytest.param((0, 1, 2, 3, 4), (0, 1, 2, 3, 4), marks=LONG)]
 
 
 @pytest.mark.parametrize(("one", "two"), PAIRS)
