@@ -401,8 +401,10 @@ def test_the_other_files_survive_the_ledger():
         "capture_id": "k", "path": "/c/1", "size_bytes": 1, "modified_us": 2, "content_bytes": None, "tail_key": None,
         "compression": None, "first_key": "k", "other_paths": ["/c/2"], "other_files": names.other_files_json,
         "status": "complete", "damage": None, "resume": None, "decoder_version": "1", "first_us": None, "last_us": None,
+        "followed": ["10.0.0.1|49700|qmmgmt"],
     }  # fmt: skip
     known = Known.of(row)
+    assert known.followed == ("10.0.0.1|49700|qmmgmt",)
     assert Names(known.file, known.other_files) == names
     assert known.other_paths == names.other_paths == ("/c/2",)
     assert names.columns() == {
