@@ -29,7 +29,7 @@ def fuzz(name, seconds, corpus):
         (corpus / crash.name).write_bytes(crash.read_bytes())
     (CRASHES / name).mkdir(parents=True, exist_ok=True)
     options = {
-        "max_total_time": seconds, "max_len": LONGEST, "timeout": 20, "rss_limit_mb": 3000, "print_final_stats": 1,
+        "max_total_time": seconds, "max_len": LONGEST, "timeout": 120, "rss_limit_mb": 3000, "print_final_stats": 1,
         "artifact_prefix": f"{CRASHES / name}/", "verbosity": 1,
     }  # fmt: skip
     atheris.Setup(["fuzz", *(f"-{key}={value}" for key, value in options.items()), str(corpus)], harness.run)

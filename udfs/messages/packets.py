@@ -275,7 +275,7 @@ def _header_sizes(p: _Packet) -> pa.Array:
     keys = pa.Array.from_buffers(pa.string(), len(held), [None, pa.py_buffer(offsets), joined.buffers()[2]])
     bounds = np.zeros(p.rows + 1, np.int32)
     np.cumsum(np.array([len(one) for one in sets], np.int32)[index[pattern]], out=bounds[1:])
-    absent = None if every else np.append(~p.has_base, False)  # noqa: FBT003  (the last offset is never null)
+    absent = None if every else np.append(~p.has_base, False)
     return pa.MapArray.from_arrays(pa.array(bounds, mask=absent), keys, pa.array(size.reshape(-1)[held]))
 
 

@@ -184,9 +184,7 @@ class Cursors:
         """Pass over ``size`` bytes and return where they begin; in rows without them an error, and offset 0."""
         left = self.end - self.position
         step: int | Column
-        if isinstance(size, int):
-            short, step = left < size, size
-        elif size.dtype.kind == "i":  # the caller's own number, never negative
+        if isinstance(size, int) or size.dtype.kind == "i":
             short, step = left < size, size
         else:  # a length from the wire: compared before it is believed, so that nothing can overflow
             short = (left < 0) | (size.astype(np.uint64) > np.maximum(left, 0).astype(np.uint64))
