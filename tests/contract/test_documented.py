@@ -85,7 +85,7 @@ def test_the_examples_in_spark(project, spark):
         if "pyspark" in code:
             _, frame = run(code, frames)
             found[name] = frame.collect()
-    opened, message_, queue, texts, comqc = found.values()
+    opened, queue, texts, message_, comqc = found.values()
     assert [row.opened.queue for row in opened] == ["srv3\\private$\\orders3", None]
     assert [row.message.label for row in message_] == ["hello", None]
     assert [row.queue for row in queue] == normal_form(pa.array(["h\\q", None])).to_pylist()
