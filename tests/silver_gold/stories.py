@@ -7,7 +7,8 @@ connection unless a story says otherwise, opened with its SYN, everything answer
 from __future__ import annotations
 
 from pipeline.associations import Connection
-from pipeline.attempts import Call, receive_attempts
+from pipeline.attempts import receive_attempts
+from pipeline.calls import Call
 
 US = 1_000_000
 SOON = 0.001  # s, an answer's delay where the story does not say
