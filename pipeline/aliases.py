@@ -7,7 +7,8 @@ computed as a whole, of what could show something new, and written where it diff
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from typing import Any, Final
@@ -30,6 +31,7 @@ Groups = Sequence[Sequence[str]]
 DECODER_VERSION: Final = "1"
 _SCHEMA: Final = to_arrow_schema(QUEUE_ALIASES.struct())
 _OPEN: Final = ("queue_format_name", "queue", "server_address")
+_OPENED: Final = ("interface_name", "opnum", *_OPEN, "context_handle", "call_key")
 _SNAPSHOT: Final = ("queue", "pathname", "formatname")
 _ANSWER: Final = (
     "interface_name", "opnum", "queue", "remote_queue_name", "server_address", "queue_descriptor", "context_handle",
@@ -38,10 +40,41 @@ _ANSWER: Final = (
 _PIECE: Final = ("queue", "other_queue", "named_as", "evidence")
 
 
-def canonical_texts(lake: Lake) -> dict[str, str]:
-    """Return the canonical text of every text of the table."""
-    rows = lake.read(QUEUE_ALIASES).select("queue", "canonical_queue").distinct().collect()
-    return {row[0]: row[1] for row in rows}
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the table says: each text's canonical one, when each two texts were first shown, and by which calls."""
+
+    texts: Mapping[str, str]
+    shown: Mapping[tuple[str, str, str], int | None]  # by queue, other queue and kind of evidence, microseconds
+    calls: Collection[str]
+
+    @staticmethod
+    def of(lake: Lake) -> Known:
+        """Read it."""
+        at = F.unix_micros("observed_at").alias("at")
+        names = ("queue", "other_queue", "evidence", "canonical_queue", "call_key")
+        rows = lake.read(QUEUE_ALIASES).select(*names, at).collect()
+        return Known(
+            {row["queue"]: row["canonical_queue"] for row in rows},
+            {(row["queue"], row["other_queue"], row["evidence"]): row["at"] for row in rows},
+            {row["call_key"] for row in rows},
+        )
+
+    def misses(self, opens: Sequence[Row]) -> bool:
+        """Tell whether opens of RemoteRead that changed (``touched.reads_changed``) can show anything else."""
+        new = [row.asDict() for row in opens if row["_change_type"] in ("insert", "update_postimage")]
+        if any(row["call_key"] in self.calls for row in opens if row["_change_type"] in ("delete", "update_preimage")):
+            return True
+        schema = pa.schema([(name, pa.int32() if name == "opnum" else pa.string()) for name in _OPENED])
+        calls = pa.Table.from_pylist([row | {"interface_name": row["protocol"]} for row in new], schema)
+        for name in ("responded_at", "requested_at"):
+            at = pa.array([row["observed"] for row in new], pa.int64()).cast(pa.timestamp("us"))
+            calls = calls.append_column(name, at.cast(pa.timestamp("us", tz="UTC")))
+        pieces = aliases.aliases_of_opens(calls)
+        at = pieces["observed_at"].cast(pa.int64()).to_pylist()
+        names = ("queue", "other_queue", "evidence")
+        shown = zip(zip(*(pieces[name].to_pylist() for name in names), strict=True), at, strict=True)
+        return any(piece not in self.shown or (self.shown[piece] or 0) > time for piece, time in shown)
 
 
 def refresh(lake: Lake, declared: Groups = ()) -> bool:

@@ -11,20 +11,21 @@ queues of silver.messages, which gold's attempts know. Gold's commit comes last 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from pipeline import aliases, few, message_queues, touched
-from pipeline.aliases import Groups
+from pipeline.aliases import Groups, Known
 from pipeline.gather import gather
-from pipeline.gold import receive_attempts, server_ends, with_gone
+from pipeline.gold import receive_attempts, with_gone
 from pipeline.lake import Commit, FeedError, Lake, on_dates
 from pipeline.touched import Changed, Scope, only
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
@@ -77,35 +78,43 @@ class _Work:
         lake = self.lake
         questions: dict[str, Callable[[], Any]] = {
             "ends": lambda: _ends(lake),
-            "aliases": lambda: aliases.canonical_texts(lake),
+            "aliases": lambda: Known.of(lake),
+            "connections": lambda: _connections(lake),
             "reads": partial(self._changes, REMOTE_READ_CALLS, touched.reads_changed),
             "clients": partial(self._changes, CLIENT_CALLS, touched.clients_changed),
-            "connections": partial(self._changes, CONNECTIONS, touched.connections_changed),
+            "moved": partial(self._changes, CONNECTIONS, touched.connections_changed),
             "waiting": self._waiting,
         }
         asked = gather(questions)
         ends: dict[str, int] | None = asked["ends"]
-        feeds = [asked[name] for name in ("reads", "clients", "connections", "waiting")]
-        known = None not in feeds and ends is not None and self.made.get("ends") is not None
-        known = known and self.made.get("cleanup_s") == self.cleanup_s
-        changed = Changed(*feeds) if known else Changed()
-        texts: dict[str, str] = asked["aliases"]
-        if not known or changed.tells_names or self._names_differ():
+        feeds = [asked[name] for name in ("reads", "clients", "moved", "waiting")]
+        incremental = None not in feeds and ends is not None and self.made.get("ends") is not None
+        incremental = incremental and self.made.get("cleanup_s") == self.cleanup_s
+        changed = Changed(*feeds) if incremental else Changed()
+        names: Known = asked["aliases"]
+        if not incremental or changed.answers or self._names_differ() or names.misses(changed.named):
             if aliases.refresh(lake, self.declared):
-                texts = aliases.canonical_texts(lake)
+                names = Known.of(lake)
             self.rests_on[str(QUEUE_ALIASES)] = lake.version(QUEUE_ALIASES)
-        renamed = self._renamed() if known else None
-        if not known or renamed is None or ends is None:
-            return self._anew(ends, texts)
+        renamed = self._renamed() if incremental else None
+        if renamed is None or ends is None:
+            return self._anew(ends, names.texts)
         earlier = {server for server, at in self.made["ends"].items() if ends.get(server, -1) < at}
         changed = replace(changed, earlier=earlier, renamed=renamed)
-        numbered = bool(self.made.get("numbered")) or changed.numbered
-        says = json.dumps({**self.rests_on, "ends": ends, "numbered": numbered})
-        if not changed:
-            lake.stamp(RECEIVE_ATTEMPTS, says)
-            return 0
-        reads, connections, attempts = map(lake.read, (REMOTE_READ_CALLS, CONNECTIONS, RECEIVE_ATTEMPTS))
-        scope = touched.scope(changed, reads, connections, attempts, ends, numbered=numbered)
+        return self._bring(changed, asked["connections"], ends, names.texts)
+
+    def _bring(
+        self, changed: Changed, connections: DataFrame | pa.Table, ends: dict[str, int], texts: Mapping[str, str]
+    ) -> int:
+        """Bring changes to gold."""
+        lake = self.lake
+        before: dict[str, int] = self.made["numbered"]
+        started = changed.started()
+        numbered = {server: max(before.get(server, at), at) for server, at in (before | started).items()}
+        cancels = self.made["cancels"] or changed.cancels
+        says = json.dumps({**self.rests_on, "ends": ends, "numbered": numbered, "cancels": cancels})
+        reads, attempts = lake.read(REMOTE_READ_CALLS), lake.read(RECEIVE_ATTEMPTS)
+        scope = touched.scope(changed, reads, connections, attempts, ends, numbered=before, cancels=cancels)
         if scope is None:
             return self._anew(ends, texts)
         if not scope.connections:
@@ -113,7 +122,17 @@ class _Work:
             return 0
         if scope.calls > _MOST_AT_ONCE:
             return self._many(scope, ends, texts, says)
-        return self._few(scope, ends, texts, says)
+        settled = few.settle(
+            lake, scope, connections=connections, numbered=numbered, ends=ends, aliases=texts, cleanup_s=self.cleanup_s
+        )
+        rows = settled.rows
+        opened = dict(zip(rows["attempt_key"].to_pylist(), rows["opened_queue"].to_pylist(), strict=True))
+        message_queues.write(lake, message_queues.differing(settled.messages, opened), dates=scope.dates)
+        was = json.dumps(self.made)
+        written = lake.put(RECEIVE_ATTEMPTS, rows, settled.there, dates=scope.dates, made_of=says, was_made_of=was)
+        if not written and lake.made_of(RECEIVE_ATTEMPTS) != says:
+            lake.stamp(RECEIVE_ATTEMPTS, says)
+        return written
 
     def _names_differ(self) -> bool:
         """Tell whether snapshots or the configuration can show other names than they did."""
@@ -156,20 +175,7 @@ class _Work:
         except (FeedError, PySparkException):
             return None
 
-    def _few(self, scope: Scope, ends: dict[str, int], texts: dict[str, str], says: str) -> int:
-        """Settle what is touched here."""
-        lake = self.lake
-        settled = few.settle(lake, scope, ends, texts, cleanup_s=self.cleanup_s)
-        rows = settled.rows
-        opened = dict(zip(rows["attempt_key"].to_pylist(), rows["opened_queue"].to_pylist(), strict=True))
-        message_queues.write(lake, message_queues.differing(settled.messages, opened), dates=scope.dates)
-        was = json.dumps(self.made)
-        written = lake.put(RECEIVE_ATTEMPTS, rows, settled.there, dates=scope.dates, made_of=says, was_made_of=was)
-        if not written and lake.made_of(RECEIVE_ATTEMPTS) != says:
-            lake.stamp(RECEIVE_ATTEMPTS, says)
-        return written
-
-    def _many(self, scope: Scope, ends: dict[str, int], texts: dict[str, str], says: str) -> int:
+    def _many(self, scope: Scope, ends: dict[str, int], texts: Mapping[str, str], says: str) -> int:
         """Settle what is touched in Spark, of all calls of the servers that it is at."""
         lake = self.lake
         here = on_dates(scope.dates)
@@ -186,23 +192,25 @@ class _Work:
         lake.stamp(RECEIVE_ATTEMPTS, says)
         return written
 
-    def _anew(self, ends: dict[str, int] | None, texts: dict[str, str]) -> int:
+    def _anew(self, ends: dict[str, int] | None, texts: Mapping[str, str]) -> int:
         """Make all attempts of all there is."""
         lake = self.lake
         for table in _FED:
             lake.tell_changes(table)
         self.rests_on |= {str(table): lake.version(table) for table in _FED}
         reads = lake.read(REMOTE_READ_CALLS)
-        numbered = not reads.where("protocol = 'qm2qm'").limit(1).isEmpty()
+        numbered, cancels = touched.by_number(reads)
         frame = self._ends_frame(ends) if ends is not None else None
         lake.replace(RECEIVE_ATTEMPTS, self._computed(frame, texts))
         written = lake.rows_written(RECEIVE_ATTEMPTS)
         message_queues.follow_gold(lake, dates=None)
-        lake.stamp(RECEIVE_ATTEMPTS, json.dumps({**self.rests_on, "ends": ends, "numbered": numbered}))
+        lake.stamp(
+            RECEIVE_ATTEMPTS, json.dumps({**self.rests_on, "ends": ends, "numbered": numbered, "cancels": cancels})
+        )
         return written
 
     def _computed(
-        self, ends: DataFrame | None, texts: dict[str, str], *, servers: Collection[str | None] | None = None
+        self, ends: DataFrame | None, texts: Mapping[str, str], *, servers: Collection[str | None] | None = None
     ) -> DataFrame:
         """Gold computed in Spark, of the calls of some servers or of all."""
         tables = [REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CLIENT_CALLS]
@@ -229,7 +237,16 @@ class _Work:
 
 
 def _ends(lake: Lake) -> dict[str, int] | None:
-    """When the capture of each server ends, microseconds; None if there are too many servers."""
-    found = server_ends(lake.read(CONNECTIONS), lake.read(CAPTURE_FILES))
-    rows = found.select("server_address", F.unix_micros("capture_ends_at")).limit(_MOST_SERVERS + 1).collect()
-    return {row[0]: row[1] for row in rows} if len(rows) <= _MOST_SERVERS else None
+    """When the capture of each server ends, microseconds, as ``server_ends``; None if there are too many servers."""
+    captures = lake.read(CAPTURE_FILES).where("servers IS NOT NULL")
+    found: dict[str, int] = {}
+    for servers, at in captures.select("servers", F.unix_micros("last_packet_at")).collect():
+        found |= {server: max(at, found.get(server, at)) for server in servers if at is not None}
+    return found if len(found) <= _MOST_SERVERS else None
+
+
+def _connections(lake: Lake) -> DataFrame | pa.Table:
+    """All RPC connections, or where they are too many to be brought here the table."""
+    table = lake.read(CONNECTIONS)
+    found: pa.Table = touched.members(table).limit(touched.MOST + 1).toArrow()
+    return found if found.num_rows <= touched.MOST else table

@@ -6,7 +6,7 @@ What Spark would plan for seconds takes a fraction of one in plain rows. The row
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -20,13 +20,12 @@ from pipeline.gather import gather
 from pipeline.gold import attempts_of, clients_of, known_of, messages_of, reads_of
 from pipeline.lake import Lake, on_dates
 from pipeline.touched import Scope, only
-from schemas.bronze import CONNECTIONS, RPC_CALLS
+from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
 from schemas.silver import REMOTE_READ_CALLS
 
-_STARTS: Final = pa.array([0, 9, 10], pa.int32())  # of qm2qm
 _SHARED: Final = ("server_address", "queue_handle", "request_id")
 
 
@@ -38,79 +37,73 @@ class Settled(NamedTuple):
     messages: pa.Table
 
 
-class _Calls(NamedTuple):
-    """Calls with what bronze knows of them, those of qmcomm, and connections."""
+def settle(
+    lake: Lake,
+    scope: Scope,
+    *,
+    connections: DataFrame | pa.Table,
+    numbered: Collection[str],
+    ends: Mapping[str, int],
+    aliases: Mapping[str, str],
+    cleanup_s: float,
+) -> Settled:
+    """Settle the attempts of the scope's connections; ``ends`` and ``aliases`` as for ``attempts_of``.
 
-    reads: pa.Table
-    known: pa.Table
-    clients: pa.Table | None
-    connections: pa.Table
-
-
-def settle(lake: Lake, scope: Scope, ends: Mapping[str, int], texts: Mapping[str, str], *, cleanup_s: float) -> Settled:
-    """Settle the attempts of the scope's connections; ``ends`` and ``texts`` as for ``attempts_of``."""
+    ``connections`` as for ``touched.scope``. At ``numbered`` servers queues are read from by number: what opened and
+    let them go there is asked for whenever it was captured.
+    """
     here = on_dates(scope.dates)
     ours = partial(only, column="connection_id", values=scope.connections)
-    asked: dict[str, pa.Table] = gather(
-        {
-            "reads": lambda: reads_of(ours(lake.read(REMOTE_READ_CALLS).where(here))).toArrow(),
-            "known": lambda: known_of(ours(lake.read(RPC_CALLS).where(here))).toArrow(),
-            "there": lambda: ours(lake.read(RECEIVE_ATTEMPTS).where(here)).toArrow(),
-        }
-    )
-    calls = _Calls(asked["reads"], asked["known"], None, scope.members)
-    if numbered := _numbered(calls.reads):
-        calls = _with_openings(lake, calls, numbered, _keys(calls.reads) & scope.cancels)
-    answered = calls.reads.filter(pc.is_valid(calls.reads["responded_at"]))
-    messages = only(lake.read(MESSAGES).where(here), "call_key", answered["call_key"].to_pylist())
-    brought = messages_of(messages).toArrow()
+    servers = scope.servers & frozenset(numbered)
+    at_these = partial(only, column="server_address", values=servers)
+    reads, bronze = lake.read(REMOTE_READ_CALLS), lake.read(RPC_CALLS)
+    asked: dict[str, Callable[[], pa.Table]] = {
+        "reads": lambda: reads_of(ours(reads.where(here))).toArrow(),
+        "known": lambda: known_of(ours(bronze.where(here))).toArrow(),
+        "there": lambda: ours(lake.read(RECEIVE_ATTEMPTS).where(here)).toArrow(),
+    }
+    if servers:
+        opening = (F.col("protocol") == "qm2qm") & F.col("opnum").isin(2, 3)
+        asked["openings"] = lambda: reads_of(at_these(reads.where(opening))).toArrow()
+        asked["clients"] = lambda: clients_of(at_these(lake.read(CLIENT_CALLS))).toArrow()
+    found = gather(asked)
+    facts, known = found["reads"], found["known"]
+    more = _without(found["openings"], facts) if servers else facts.slice(0, 0)
+    if shared := _keys(facts) & scope.cancels:
+        more = pa.concat_tables([more, _without(reads_of(touched.sharing(reads, shared)).toArrow(), facts, more)])
+    if more.num_rows:
+        facts = pa.concat_tables([facts, more])
+        known = pa.concat_tables([known, known_of(only(bronze, "call_key", more["call_key"].to_pylist())).toArrow()])
+    answered = facts.filter(pc.is_valid(facts["responded_at"]))["call_key"].to_pylist()
+    messages = messages_of(only(lake.read(MESSAGES).where(here), "call_key", answered)).toArrow()
     rows = attempts_of(
-        calls.reads,
-        calls.clients,
-        calls.connections,
-        known=calls.known,
-        messages=brought,
+        facts,
+        found.get("clients"),
+        _connections(scope, connections, servers),
+        known=known,
+        messages=messages,
         ends=ends,
-        aliases=texts,
+        aliases=aliases,
         cleanup_s=cleanup_s,
     )
     of_scope = pc.is_in(rows["connection_id"], pa.array(sorted(scope.connections), pa.string()))
-    return Settled(rows.filter(of_scope), asked["there"], brought)
+    return Settled(rows.filter(of_scope), found["there"], messages)
 
 
-def _with_openings(lake: Lake, calls: _Calls, servers: set[str | None], shared: set[tuple[Any, ...]]) -> _Calls:
-    """Add what qm2qm attempts at these servers rest on beyond their associations, whenever it was captured.
-
-    That is what opened and let go queues there, with its connections, and what shares its number with a cancel.
-    """
-    reads = lake.read(REMOTE_READ_CALLS)
-    there = partial(only, column="server_address", values=servers)
-    opening = (F.col("protocol") == "qm2qm") & F.col("opnum").isin(2, 3)
-    near = there(reads.where(opening)).union(touched.sharing(reads, shared)) if shared else there(reads.where(opening))
-    asked: dict[str, pa.Table] = gather(
-        {
-            "reads": lambda: reads_of(near).toArrow(),
-            "clients": lambda: clients_of(there(lake.read(CLIENT_CALLS))).toArrow(),
-            "connections": lambda: touched.members(there(lake.read(CONNECTIONS))).toArrow(),
-        }
+def _connections(scope: Scope, connections: DataFrame | pa.Table, servers: frozenset[str | None]) -> pa.Table:
+    """Return the connections of the scope, and all of some servers."""
+    ours = pa.array(sorted(scope.connections), pa.string())
+    theirs = pa.array(sorted(server for server in servers if server is not None), pa.string())
+    if isinstance(connections, DataFrame):
+        if not servers:
+            return scope.members
+        found = touched.members(only(connections, "server_address", servers)).toArrow()
+        return pa.concat_tables(
+            [scope.members.filter(pc.invert(pc.is_in(scope.members["server_address"], theirs))), found]
+        )
+    return connections.filter(
+        pc.or_(pc.is_in(connections["connection_id"], ours), pc.is_in(connections["server_address"], theirs))
     )
-    more, known = _without(asked["reads"], calls.reads, "call_key"), calls.known
-    if more.num_rows:
-        bronze: DataFrame = only(lake.read(RPC_CALLS), "call_key", more["call_key"].to_pylist())
-        known = pa.concat_tables([known, known_of(bronze).toArrow()])
-    connections = _without(asked["connections"], calls.connections, "connection_id")
-    return _Calls(
-        pa.concat_tables([calls.reads, more]),
-        known,
-        asked["clients"],
-        pa.concat_tables([calls.connections, connections]),
-    )
-
-
-def _numbered(reads: pa.Table) -> set[str | None]:
-    """Return the servers that are read from by a number of theirs."""
-    starts = pc.and_(pc.equal(reads["protocol"], "qm2qm"), pc.is_in(reads["opnum"], _STARTS))
-    return set(reads.filter(starts)["server_address"].to_pylist())
 
 
 def _keys(reads: pa.Table) -> set[tuple[Any, ...]]:
@@ -119,8 +112,7 @@ def _keys(reads: pa.Table) -> set[tuple[Any, ...]]:
     return set(zip(*(ours[name].to_pylist() for name in _SHARED), strict=True))
 
 
-def _without(rows: pa.Table, others: pa.Table, key: str) -> pa.Table:
-    """Return the rows, each key once, whose key no other row has."""
-    seen = set(others[key].to_pylist())
-    places = {name: place for place, name in enumerate(rows[key].to_pylist()) if name not in seen}
-    return rows.take(pa.array(sorted(places.values()), pa.int64()))
+def _without(calls: pa.Table, *others: pa.Table) -> pa.Table:
+    """Return the calls that are not among others."""
+    seen = {name for other in others for name in other["call_key"].to_pylist()}
+    return calls.filter(pa.array([name not in seen for name in calls["call_key"].to_pylist()], pa.bool_()))

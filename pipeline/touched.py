@@ -15,9 +15,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
@@ -29,13 +31,15 @@ from schemas.table import EVENT_DATE, literal, quoted
 MOST: Final = 200_000  # connections, or days, that are named; if there are more, all is computed anew
 _FOR_EVER: Final = 0xFFFFFFFF  # ulTimeout
 _STARTS, _CANCEL, _OPENINGS = (0, 9, 10), 5, (2, 3)  # of qm2qm
-_TELLING: Final = {("RemoteRead", 2), ("RemoteRead", 11), ("qmcomm", 1), ("qmcomm", 2), ("qmcomm", 19), ("qmcomm2", 3)}
+_OPENING: Final = {("qm2qm", 2), ("qm2qm", 3), ("qmcomm", 2), ("qmcomm", 3)}
 _GROUP: Final = ("server", "client", "association")
 _LIFE: Final = ("first_packet_at", "closed_at")
 _TIMES: Final = ("first_packet_at", "last_packet_at", "closed_at")
+_NAMES: Final = ("call_key", "queue", "queue_format_name", "context_handle", "_change_type")
 _SHARED: Final = ("server_address", "queue_handle", "request_id")  # by a qm2qm Start and its cancel
 _DAY_US: Final = 86_400_000_000
 _EPOCH: Final = date(1970, 1, 1)
+_NONE: Final = pa.table({"connection_id": pa.array([], pa.string()), "server_address": pa.array([], pa.string())})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,31 +65,56 @@ class Changed:
         """Whether there is more than can be named."""
         return any(len(rows) > MOST for rows in (self.reads, self.clients, self.connections, self.waiting))
 
-    @property
-    def numbered(self) -> bool:
-        """Whether calls changed that read, cancel, open or close by a number of the owner's."""
-        return any(row["protocol"] in ("qm2qm", "qmcomm") for row in (*self.reads, *self.clients))
+    def started(self) -> dict[str, int]:
+        """Return the newest qm2qm Start of each server among the calls, microseconds."""
+        found: dict[str, int] = {}
+        for row in self.reads:
+            start = row["protocol"] == "qm2qm" and row["opnum"] in _STARTS
+            if start and row["at"] is not None and row["server_address"] is not None:
+                found[row["server_address"]] = max(row["at"], found.get(row["server_address"], row["at"]))
+        return found
 
     @property
-    def tells_names(self) -> bool:
-        """Whether calls changed that can show which texts name the same queue."""
-        return any((row["protocol"], row["opnum"]) in _TELLING for row in (*self.reads, *self.clients))
+    def named(self) -> list[Row]:
+        """The opens of RemoteRead among the calls: they can show which texts name the same queue."""
+        return [row for row in self.reads if row["protocol"] == "RemoteRead"]
 
-    def moved(self) -> list[Row]:
+    @property
+    def answers(self) -> bool:
+        """Whether calls of qmcomm and qmcomm2 that can show it are among them."""
+        return any((row["protocol"], row["opnum"]) != ("qmcomm", 3) for row in self.clients)
+
+    @property
+    def cancels(self) -> bool:
+        """Whether a qm2qm cancel is among the calls."""
+        return any((row["protocol"], row["opnum"]) == ("qm2qm", _CANCEL) for row in self.reads)
+
+    def moved(self) -> dict[str, list[Row]]:
         """Return the connections, as they were and are, that are new or gone, in another group, or ended elsewhen.
 
         Only these can have moved the bounds of associations.
         """
-        images: defaultdict[str, dict[bool, set[tuple[Any, ...]]]] = defaultdict(lambda: {True: set(), False: set()})
+        images: defaultdict[str, list[Row]] = defaultdict(list)
         for row in self.connections:
-            images[row["connection_id"]][row["added"]].add(tuple(row[name] for name in (*_GROUP, *_LIFE)))
-        return [row for row in self.connections if len({*map(frozenset, images[row["connection_id"]].values())}) > 1]
+            images[row["connection_id"]].append(row)
+        facts = (*_GROUP, *_LIFE)
+        return {
+            name: rows
+            for name, rows in images.items()
+            if {tuple(row[n] for n in facts) for row in rows if row["added"]}
+            != {tuple(row[n] for n in facts) for row in rows if not row["added"]}
+        }
 
-    def openings(self) -> tuple[set[str | None], int] | None:
-        """Return the servers where something opened or let go queues, or could have, and since when; microseconds."""
-        at = [(row["server_address"], row["at"]) for row in (*self.reads, *self.clients) if row["at"] is not None]
-        at += [(row["server_address"], row["first_packet_at"]) for row in self.moved()]
-        return ({server for server, _ in at}, min(time for _, time in at)) if at else None
+    def openings(self, numbered: Mapping[str, int]) -> tuple[set[str], int] | None:
+        """Return the servers where something can have opened or let go queues before a qm2qm Start, and since when.
+
+        ``numbered`` are the newest Starts of servers, as of before; microseconds.
+        """
+        calls = [row for row in (*self.reads, *self.clients) if (row["protocol"], row["opnum"]) in _OPENING]
+        at = [(row["server_address"], row["at"]) for row in calls if row["at"] is not None]
+        at += [(rows[0]["server_address"], _moved_at(rows)) for rows in self.moved().values()]
+        before = [(server, time) for server, time in at if server in numbered and time <= numbered[server]]
+        return ({server for server, _ in before}, min(time for _, time in before)) if before else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,47 +127,49 @@ class Scope:
 
     connections: frozenset[str] = frozenset()
     dates: frozenset[date | None] = frozenset()
-    members: pa.Table | None = None
+    members: pa.Table = _NONE
     calls: int = 0
     cancels: frozenset[tuple[Any, ...]] = frozenset()
 
     @property
     def servers(self) -> frozenset[str | None]:
         """The servers of these connections."""
-        rows = [] if self.members is None else self.members.select(["connection_id", "server_address"]).to_pylist()
+        rows = self.members.select(["connection_id", "server_address"]).to_pylist()
         return frozenset(row["server_address"] for row in rows if row["connection_id"] in self.connections)
 
 
 def reads_changed(feed: DataFrame) -> DataFrame:
-    """Return what is asked of the feed of silver.remote_read_calls: where calls are, and more of those by number."""
+    """Return what is asked of the feed of silver.remote_read_calls.
+
+    Where calls are; of those by number, and of those that open, what they share with others, and when they were.
+    """
     by_number = (F.col("protocol") == "qm2qm") & F.col("opnum").isin(*_STARTS, _CANCEL, *_OPENINGS)
-    more = by_number | ((F.col("protocol") == "RemoteRead") & F.col("opnum").isin(2, 11))
-    opening = (F.col("protocol") == "qm2qm") & F.col("opnum").isin(*_OPENINGS)
+    named = (F.col("protocol") == "RemoteRead") & F.col("opnum").isin(2, 11)
+    more = by_number | named
     return feed.select(
         "connection_id",
         EVENT_DATE,
-        *(F.when(more, F.col(name)).alias(name) for name in ("protocol", "opnum")),
-        *(F.when(by_number, F.col(name)).alias(name) for name in _SHARED),
-        F.when(opening, _at()).alias("at"),
+        *(F.when(more, F.col(name)).alias(name) for name in ("protocol", "opnum", "server_address")),
+        *(F.when(by_number, F.col(name)).alias(name) for name in _SHARED[1:]),
+        *(F.when(named, F.col(name)).alias(name) for name in _NAMES),
+        F.when(named, F.unix_micros(F.coalesce("responded_at", "requested_at"))).alias("observed"),
+        F.when(more, _at()).alias("at"),
     ).distinct()
 
 
 def clients_changed(feed: DataFrame) -> DataFrame:
     """Return what is asked of the feed of silver.client_calls: those that open, let go, or tell names."""
     protocol = F.col("interface_name")
-    ours = ((protocol == "qmcomm") & F.col("opnum").isin(1, 2, 3, 19)) | (
-        (protocol == "qmcomm2") & (F.col("opnum") == 3)
-    )
-    opening = (protocol == "qmcomm") & F.col("opnum").isin(*_OPENINGS)
-    at = F.when(opening, _at()).alias("at")
-    return feed.where(ours).select(protocol.alias("protocol"), "opnum", "server_address", at).distinct()
+    ours = (protocol == "qmcomm") & F.col("opnum").isin(1, 2, 3, 19)
+    ours |= (protocol == "qmcomm2") & (F.col("opnum") == 3)
+    return feed.where(ours).select(protocol.alias("protocol"), "opnum", "server_address", _at().alias("at"))
 
 
 def connections_changed(feed: DataFrame) -> DataFrame:
     """Return what is asked of the feed of bronze.connections: where they belong, and whether they are new."""
     places = _place(feed).withColumn("added", F.col("_change_type").isin("insert", "update_postimage"))
     life = [F.unix_micros(name).alias(name) for name in _LIFE]
-    return places.select("connection_id", "server_address", *_GROUP, *life, "added").distinct()
+    return places.select("connection_id", "server_address", *_GROUP, *life, "added")
 
 
 def waiting(attempts: DataFrame, cleanup_s: float) -> DataFrame:
@@ -149,6 +180,14 @@ def waiting(attempts: DataFrame, cleanup_s: float) -> DataFrame:
     until = F.when(held, expires).when(unanswered, F.unix_micros("started_at") + F.col("timeout_ms") * 1000)
     found = attempts.where("outcome = 'in_flight'").select("connection_id", EVENT_DATE, "server_address", until)
     return found.toDF("connection_id", EVENT_DATE, "server_address", "until").where("until IS NOT NULL")
+
+
+def by_number(reads: DataFrame) -> tuple[dict[str, int], bool]:
+    """Return the newest qm2qm Start of each server, microseconds, and whether there are cancels of such."""
+    start, cancel = F.col("opnum").isin(*_STARTS), F.col("opnum") == _CANCEL
+    theirs = reads.where((F.col("protocol") == "qm2qm") & (start | cancel)).groupBy("server_address")
+    rows = theirs.agg(F.max(F.when(start, _at())), F.coalesce(F.max(cancel), F.lit(False))).collect()  # noqa: FBT003
+    return {row[0]: row[1] for row in rows if None not in row[:2]}, any(row[2] for row in rows)
 
 
 def only(rows: DataFrame, column: str, values: Collection[str | None]) -> DataFrame:
@@ -172,17 +211,19 @@ def sharing(reads: DataFrame, keys: Collection[tuple[Any, ...]]) -> DataFrame:
 def scope(
     changed: Changed,
     reads: DataFrame,
-    connections: DataFrame,
+    connections: DataFrame | pa.Table,
     attempts: DataFrame,
     ends: Mapping[str, int],
     *,
-    numbered: bool,
+    numbered: Mapping[str, int],
+    cancels: bool,
 ) -> Scope | None:
     """Return what changes touch; None when it is too much to be named.
 
-    ``reads``, ``connections`` and ``attempts`` are the tables as they are now, ``ends`` the newest packet of captures
-    that hold packets of a server, microseconds. ``numbered``: there are calls of qm2qm. Each call's connection has a
-    row, and the call's times lie within it.
+    ``reads`` and ``attempts`` are the tables as they are now, ``connections`` RPC connections (``members``), all or
+    the table itself where they are too many, ``ends`` the newest packet of captures that hold packets of a server,
+    ``numbered`` the newest qm2qm Start of each server before the changes, microseconds; ``cancels``: there are such of
+    qm2qm. Each call's connection has a row, and the call's times lie within it.
     """
     if changed.too_many:
         return None
@@ -192,21 +233,22 @@ def scope(
         places += _places(only(attempts, "server_address", changed.earlier))
     if changed.renamed:
         places += _places(_of_queues(attempts, changed.renamed))
+    openings = changed.openings(numbered)
+    if openings is not None:
+        places += _places(_started_since(reads, *openings))
     names = {name for name, _ in places} | {row["connection_id"] for row in changed.connections}
-    cancels: frozenset[tuple[Any, ...]] = frozenset()
-    if numbered:
-        openings = changed.openings()
-        if openings is not None:
-            places += _places(_started_since(reads, *openings))
-        cancels, cancelled = _cancelled(changed.reads, reads, names)
+    shared: frozenset[tuple[Any, ...]] = frozenset()
+    if cancels:
+        shared, cancelled = _cancelled(changed.reads, reads, names)
         places += cancelled
     names |= {name for name, _ in places}
     if not names:
         return Scope()
     if len(names) > MOST or len(places) > 2 * MOST:
         return None
-    wide = {tuple(row[name] for name in _GROUP) for row in changed.moved() if not row["added"]}
-    found = _members(connections, names, changed.connections, wide)
+    moved = chain.from_iterable(changed.moved().values())
+    wide = {tuple(row[name] for name in _GROUP) for row in moved if not row["added"]}
+    found = _members(connections, names, wide)
     if found is None:
         return None
     rows = found.to_pylist()
@@ -216,21 +258,27 @@ def scope(
         return None
     calls = sum(c["calls"] or 0 for c in rows if c["connection_id"] in names)
     dates = frozenset({*(day for _, day in places), *days, None})
-    return Scope(frozenset(names), dates, found, calls, cancels)
+    return Scope(frozenset(names), dates, found, calls, shared)
 
 
 def members(connections: DataFrame) -> DataFrame:
     """Return RPC connections as ``Scope.members`` has them; times are microseconds."""
-    return _facts(_place(connections))
-
-
-def _facts(placed: DataFrame) -> DataFrame:
     columns = [name for name in (*CONNECTION, "server_address", "calls") if name not in _TIMES]
-    return placed.select(*columns, *_GROUP, *(F.unix_micros(name).alias(name) for name in _TIMES))
+    times = (F.unix_micros(name).alias(name) for name in _TIMES)
+    return _place(connections).select(*columns, *_GROUP, *times)
 
 
 def _at() -> Column:
     return F.unix_micros(F.coalesce("requested_at", "responded_at"))
+
+
+def _moved_at(images: list[Row]) -> int:
+    """Return since when a connection that moved can have changed associations: one that only ended, since its end."""
+    began: int = min(row["first_packet_at"] for row in images)
+    ends = [row["closed_at"] for row in images if row["closed_at"] is not None]
+    stayed = len({(*(row[name] for name in _GROUP), row["first_packet_at"]) for row in images}) == 1
+    both = {row["added"] for row in images} == {True, False}
+    return min(ends, default=began) if stayed and both else began
 
 
 def _places(rows: DataFrame) -> list[tuple[str, date | None]]:
@@ -285,22 +333,21 @@ def _cancelled(
 
 
 def _members(
-    connections: DataFrame, names: Collection[str], changes: Iterable[Row], groups: Collection[tuple[str, ...]]
+    connections: DataFrame | pa.Table, names: Collection[str], groups: Collection[tuple[str, ...]]
 ) -> pa.Table | None:
-    """All connections of these groups and of those that the named connections are in; None if there are too many.
-
-    Times are microseconds. ``changes`` tells the groups of connections that changed; others are asked for.
-    """
-    placed = _place(connections)
-    known = {row["connection_id"]: tuple(row[name] for name in _GROUP) for row in changes if row["added"]}
-    asked = set(names) - known.keys()
-    wanted = {*groups, *known.values()}
-    if asked:
-        wanted |= {tuple(row) for row in only(placed, "connection_id", asked).select(*_GROUP).distinct().collect()}
-    mine = only(placed, "association", {group[2] for group in wanted})
-    found: pa.Table = _facts(mine).limit(MOST + 1).toArrow()
-    if found.num_rows > MOST:
-        return None
+    """All connections of these groups and of those that the named connections are in; None if there are too many."""
+    if isinstance(connections, DataFrame):
+        placed = members(connections)
+        asked = only(placed, "connection_id", names).select(*_GROUP).distinct().limit(MOST + 1).collect()
+        wanted = {*groups, *(tuple(row) for row in asked)}
+        found: pa.Table = only(placed, "association", {group[2] for group in wanted}).limit(MOST + 1).toArrow()
+        if found.num_rows > MOST:
+            return None
+    else:
+        ours = pc.is_in(connections["connection_id"], pa.array(sorted(names), pa.string()))
+        wanted = {*groups, *(tuple(row.values()) for row in connections.filter(ours).select(list(_GROUP)).to_pylist())}
+        their = pc.is_in(connections["association"], pa.array(sorted({group[2] for group in wanted}), pa.string()))
+        found = connections.filter(their)
     rows = found.select(list(_GROUP)).to_pylist()
     return found.filter(pa.array([tuple(row.values()) in wanted for row in rows], pa.bool_()))
 

@@ -59,7 +59,9 @@ def rows_of(path):
     newest = pc.max(connections.column("last_packet_at")).cast(pa.int64()).as_py()
     made = attempts_of(
         _playing(reads, "protocol"),
-        _playing(clients.append_column("outcome", pa.array(["ok"] * len(clients), pa.string())), "interface_name", CLIENT),
+        _playing(
+            clients.append_column("outcome", pa.array(["ok"] * len(clients), pa.string())), "interface_name", CLIENT
+        ),
         connections.select([*CONNECTION, "server_address"]),
         known=calls.append_column("closed", calls["sealed"]).select(KNOWN),
         messages=messages.append_column("message_bytes", messages["body_bytes"]),
