@@ -39,7 +39,6 @@ _NAMES: Final = ("call_key", "queue", "queue_format_name", "context_handle", "_c
 _SHARED: Final = ("server_address", "queue_handle", "request_id")  # by a qm2qm Start and its cancel
 _DAY_US: Final = 86_400_000_000
 _EPOCH: Final = date(1970, 1, 1)
-_NONE: Final = pa.table({"connection_id": pa.array([], pa.string()), "server_address": pa.array([], pa.string())})
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +126,7 @@ class Scope:
 
     connections: frozenset[str] = frozenset()
     dates: frozenset[date | None] = frozenset()
-    members: pa.Table = _NONE
+    members: pa.Table = field(default_factory=lambda: pa.table({"connection_id": [], "server_address": []}))
     calls: int = 0
     cancels: frozenset[tuple[Any, ...]] = frozenset()
 

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from pipeline import derive, derive_silver
-from pipeline.aliases import canonical_texts
+from pipeline.aliases import Known
 from pipeline.decoding import TABLES, decode
 from pipeline.gold import receive_attempts
 from pipeline.lake import Lake
@@ -75,7 +75,7 @@ def gold_anew(lake, cleanup=CLEANUP):
     )
     return receive_attempts(
         reads, connections, calls, captures, messages=messages, clients=clients,
-        aliases=canonical_texts(lake), cleanup_s=cleanup.total_seconds(),
+        aliases=Known.of(lake).texts, cleanup_s=cleanup.total_seconds(),
     )  # fmt: skip
 
 
