@@ -89,7 +89,7 @@ class _Work:
         ends: dict[str, int] | None = asked["ends"]
         feeds = [asked[name] for name in ("reads", "clients", "moved", "waiting")]
         incremental = None not in feeds and ends is not None and self.made.get("ends") is not None
-        incremental = incremental and self.made.get("cleanup_s") == self.cleanup_s
+        incremental = incremental and "numbered" in self.made and self.made.get("cleanup_s") == self.cleanup_s
         changed = Changed(*feeds) if incremental else Changed()
         names: Known = asked["aliases"]
         if not incremental or changed.answers or self._names_differ() or names.misses(changed.named):
