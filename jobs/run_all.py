@@ -29,8 +29,8 @@ def run(this: cli.Run) -> cli.Outcome:
     outcome = cli.Outcome()
     with alone(this, lake):
         _layers(this, lake, files, outcome)
-    if not this.arguments.dry_run:
-        sys.stdout.write(console_summary(lake) + "\n")
+        if not this.arguments.dry_run:
+            sys.stdout.write(console_summary(lake) + "\n")
     return outcome
 
 
