@@ -82,6 +82,15 @@ class ReadsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class QueuesConfig:
+    """What the captures cannot show of queues."""
+
+    aliases: tuple[tuple[str, ...], ...] = setting(
+        (), "groups of names of one queue each, as a list of lists: format names, path names or direct names"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryConfig:
     """Queue histories."""
 
@@ -118,6 +127,7 @@ class Config:
     store: StoreConfig = StoreConfig()
     pending: PendingConfig = PendingConfig()
     reads: ReadsConfig = ReadsConfig()
+    queues: QueuesConfig = QueuesConfig()
     history: HistoryConfig = HistoryConfig()
     eod: EodConfig = EodConfig()
     timers: TimersConfig = TimersConfig()
@@ -260,6 +270,8 @@ def _checked(leaf: Setting, raw: object, place: str) -> object:
 
 
 def _converted(kind: Any, raw: object, place: str) -> object:
+    if kind == tuple[tuple[str, ...], ...]:
+        return _groups(raw, place)
     if get_origin(kind) is tuple:
         return _choices(get_args(get_args(kind)[0]), raw, place)
     if kind == str | None and raw is None:
@@ -291,6 +303,18 @@ def _choices(allowed: Sequence[str], raw: object, place: str) -> tuple[str, ...]
     if not isinstance(raw, list) or any(each not in allowed for each in raw):
         raise ConfigError(f"{place}: expected a list of {', '.join(allowed)}, not {raw!r}")
     return tuple(dict.fromkeys(raw))
+
+
+def _groups(raw: object, place: str) -> tuple[tuple[str, ...], ...]:
+    """Lists of two texts or more."""
+    groups: list[object] = raw if isinstance(raw, list) else [raw]
+    found: list[tuple[str, ...]] = []
+    for group in groups:
+        names = [name for name in group if isinstance(name, str) and name] if isinstance(group, list) else []
+        if not isinstance(raw, list) or not isinstance(group, list) or len(names) < max(2, len(group)):
+            raise ConfigError(f"{place}: expected a list of lists of two names or more, not {raw!r}")
+        found.append(tuple(names))
+    return tuple(found)
 
 
 DURATION_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}

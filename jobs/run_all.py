@@ -45,7 +45,7 @@ def _layers(this: cli.Run, lake: Lake, files: list[Listed], outcome: cli.Outcome
     for table, rows in decoded.items():
         outcome.tables[table] = cli.TableCounts(rows_out=rows)
     cli.say("rebuilding attempts")
-    attempts = derive.gold(lake, cleanup=this.config.timers.cleanup)
+    attempts = derive.gold(lake, cleanup=this.config.timers.cleanup, declared=this.config.queues.aliases)
     outcome.tables[str(RECEIVE_ATTEMPTS)] = cli.TableCounts(rows_in=decoded[str(REMOTE_READ_CALLS)], rows_out=attempts)
 
 

@@ -19,9 +19,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from pipeline.associations import Association, Connection, associations
+from pipeline.calls import ROLES, Call, Error, Role
+from pipeline.handles import Handles
 from pipeline.timeline import Timeline
 from udfs.codes import (
     ACTION,
@@ -38,26 +40,6 @@ from udfs.codes import (
     name_of,
 )
 
-Role = Literal["open", "close", "start", "end", "cancel", "reject"]
-Error = tuple[str, str | None, int | None]
-
-ROLES: Final[dict[tuple[str, int], Role]] = {
-    ("qm2qm", 0): "start",
-    ("qm2qm", 1): "end",
-    ("qm2qm", 2): "open",
-    ("qm2qm", 3): "close",
-    ("qm2qm", 5): "cancel",
-    ("qm2qm", 9): "start",
-    ("qm2qm", 10): "start",
-    ("RemoteRead", 2): "open",
-    ("RemoteRead", 3): "close",
-    ("RemoteRead", 7): "start",
-    ("RemoteRead", 8): "cancel",
-    ("RemoteRead", 9): "end",
-    ("RemoteRead", 13): "start",
-    ("RemoteRead", 14): "reject",
-    ("RemoteRead", 15): "end",
-}
 CLEANUP_US: Final = 300_000_000  # [MS-MQRR] 3.1.2.2: 5 minutes
 LOOKUP_ID: Final = (1 << 56) - 1  # the part of a LookupIdentifier that the wire carries
 
@@ -67,61 +49,6 @@ _FOR_EVER: Final = 0xFFFFFFFF  # ulTimeout
 _ANSWER_SLACK_US: Final = 5_000_000  # a server's timers and the way back; after that the answer was not captured
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A row of silver.remote_read_calls with what bronze.rpc_calls knows of it, as far as attempts need it.
-
-    ``closed`` tells a sealed call that no key opened.
-    """
-
-    call_key: str
-    protocol: str
-    opnum: int
-    connection_id: str
-    requested_at: int | None = None
-    responded_at: int | None = None
-    queue: str | None = None
-    context_handle: str | None = None
-    remote_read_handle: str | None = None
-    queue_handle: int | None = None
-    action: int | None = None
-    timeout_ms: int | None = None
-    request_id: int | None = None
-    lookup_id: int | None = None
-    sequence_id: int | None = None
-    transaction_id: str | None = None
-    acknowledgement_class: int | None = None
-    ack: int | None = None
-    hresult: int | None = None
-    errors: tuple[Error, ...] = ()
-    outcome: str = "ok"
-    fault_status: int | None = None
-    closed: bool = False
-    bind_seen: bool = True
-    cancelled_at: int | None = None
-    orphaned_at: int | None = None
-
-    @property
-    def at(self) -> int:
-        """Time of the request, else of the response."""
-        return self.requested_at if self.requested_at is not None else self.responded_at or 0
-
-    @property
-    def refused(self) -> bool:
-        """The answer was seen and was an error or a fault."""
-        return self.fault_status is not None or (self.hresult is not None and self.hresult != MQ_OK)
-
-    @property
-    def accepted(self) -> bool:
-        """The answer was seen and was MQ_OK."""
-        return self.hresult == MQ_OK and self.fault_status is None
-
-    @property
-    def result(self) -> int | None:
-        """The HRESULT, or the status of the fault; null when neither was seen."""
-        return self.hresult if self.fault_status is None else self.fault_status
-
-
 @dataclass(slots=True)
 class Attempt:
     """What is made of one Start: the gold row's facts, and the calls that they rest on."""
@@ -129,6 +56,7 @@ class Attempt:
     start: Call
     outcome: str = "unknown"
     queue: str | None = None
+    inferred_queue: str | None = None
     ended_at: int | None = None
     end_hresult: int | None = None
     missing: set[str] = field(default_factory=set)
@@ -176,9 +104,13 @@ class Attempt:
         """How sure the answer is, by what is missing."""
         if not self.missing:
             return "complete"
-        if "no_bind" in self.missing:
+        if "no_bind" in self.missing or self.inferred_queue is not None:
             return "inferred"
         return "provisional" if self.missing == {"transaction_open"} else "partial"
+
+    def infer_queue(self, destination: str | None) -> None:
+        """Guess the queue, where it is not known, from where the message that came was sent."""
+        self.inferred_queue = destination if self.queue is None else None
 
     def end(self, outcome: str, call: Call | None = None, at: int | None = None) -> None:
         """Settle the outcome, by the call that ended the attempt or at a time of its own.
@@ -203,7 +135,7 @@ def receive_attempts(
     """Return one attempt per Start of one server, in order of (time, call key).
 
     ``connections`` are all known connections of that server. ``capture_ends_at`` is the newest packet of captures
-    that hold packets of it; not before the newest packet of its connections, which stands in for it when None.
+    that hold packets of it; the newest packet of its connections stands in for it when None.
     """
     return _Server(calls, connections, capture_ends_at, cleanup_us).attempts()
 
@@ -214,7 +146,9 @@ class _Server:
     ) -> None:
         self.connections = {connection.connection_id: connection for connection in connections}
         self.association = associations(self.connections.values())
-        self.capture_ends_at = max([capture_ends_at or 0, *(c.last_packet_at for c in self.connections.values())])
+        if capture_ends_at is None:
+            capture_ends_at = max((c.last_packet_at for c in self.connections.values()), default=0)
+        self.capture_ends_at = capture_ends_at
         self.cleanup_us = cleanup_us
         self.calls = sorted(
             (call for call in calls if (call.protocol, call.opnum) in ROLES), key=lambda c: (c.at, c.call_key)
@@ -222,8 +156,7 @@ class _Server:
         self.by_role: dict[Role, list[Call]] = {role: [] for role in ROLES.values()}
         for call in self.calls:
             self.by_role[ROLES[call.protocol, call.opnum]].append(call)
-        self.opens, self.opened = self._opens()
-        self.closes, self.handle_closes = self._closes()
+        self.handles = Handles(self.calls, self._of)
         self.ends = self._belonging("end")
         self.rejects = self._belonging("reject")
         self.cancels = self._cancels()
@@ -246,30 +179,6 @@ class _Server:
         if found is None:  # its connection's row is not there: alone, and never seen to end
             found = self.association[call.connection_id] = Association(call.connection_id)
         return found
-
-    def _opens(self) -> tuple[Timeline[Call], Timeline[Call]]:
-        """Index queues opened by the handle returned, and all opens (readable or not) by association."""
-        opens, opened = Timeline[Call](), Timeline[Call]()
-        for call in self.by_role["open"]:
-            opened.add(self._of(call).name, call, call.at)
-        answered = [c for c in self.by_role["open"] if c.context_handle and not c.refused and c.responded_at]
-        for call in sorted(answered, key=lambda c: (c.responded_at or 0, c.call_key)):
-            opens.add((self._of(call).name, call.protocol, call.context_handle), call, call.responded_at or 0)
-        return opens, opened
-
-    def _closes(self) -> tuple[Timeline[Call], Timeline[Call]]:
-        """Index accepted and unanswered closes by context handle, and those of qm2qm sessions by hQueue."""
-        closes, by_handle = Timeline[Call](), Timeline[Call]()
-        for call in self.by_role["close"]:
-            if call.refused or not call.context_handle or call.requested_at is None:
-                continue
-            name = self._of(call).name
-            key = (name, call.protocol, call.context_handle)
-            closes.add(key, call, call.requested_at)
-            session = self.opens.latest(key, call.requested_at) if call.protocol == "qm2qm" else None
-            if session is not None:
-                by_handle.add((name, session.queue_handle), call, call.requested_at)
-        return closes, by_handle
 
     def _attempt_key(self, call: Call) -> Hashable:
         """Return what an attempt and the End of it share; None where it was not seen."""
@@ -376,7 +285,7 @@ class _Server:
         happened += [(call.at, 0, "failed", call) for call in refused]
         cancels = self.cancels.get(start.call_key, [])
         happened += [(call.at, 1, "cancelled", call) for call in cancels if call.at >= since]
-        close = self._close_after(start, since)
+        close = self.handles.close_after(start, since)
         if close is not None and start.protocol == "RemoteRead":
             happened.append((close.at, 2, "rundown", close))
         gone_at = self._of(start).ended_at
@@ -395,13 +304,6 @@ class _Server:
             attempt.outcome = "in_flight"
             attempt.missing.add("capture_ends")
 
-    def _close_after(self, start: Call, at: int) -> Call | None:
-        """Return the close of the attempt's queue after a time."""
-        name = self._of(start).name
-        if start.protocol == "qm2qm":
-            return self.handle_closes.first_after((name, start.queue_handle), at)
-        return self.closes.first_after((name, start.protocol, start.context_handle), at)
-
     def _settle_cancelled(self, attempt: Attempt) -> bool:
         """Settle a read that did not return a message, if something cancelled it while it waited."""
         start = attempt.start
@@ -414,7 +316,7 @@ class _Server:
         if given_up:
             attempt.end("cancelled", at=min(given_up))
             return True
-        close = self._close_after(start, start.at)
+        close = self.handles.close_after(start, start.at)
         if close is not None and close.accepted and (until is None or close.at <= until):
             attempt.end("cancelled", close)
             return True
@@ -452,31 +354,11 @@ class _Server:
     # What is known of it
 
     def _name_queue(self, attempt: Attempt) -> None:
-        """Find the open whose handle the Start used, and the queue it named; handles live from open to close."""
-        start = attempt.start
-        name = self._of(start).name
-        if start.protocol == "qm2qm":
-            # hQueue gets its name on the client's qmcomm connection, not here.
-            attempt.missing |= {"no_open", "queue_unknown"}
-            return
-        if start.context_handle is None:
-            attempt.missing.add("queue_unknown")
-            if not self.opened.until(name, start.at):
-                attempt.missing.add("no_open")
-            return
-        key = (name, start.protocol, start.context_handle)
-        found = self.opens.latest(key, start.at)
-        if found is not None:
-            closed = self.closes.first_after(key, found.responded_at or found.at)
-            if closed is not None and closed.accepted and closed.at < start.at:
-                found = None
-        if found is None:
-            attempt.missing |= {"no_open", "queue_unknown"}
-            return
-        attempt.used.append(found)
-        attempt.queue = found.queue
-        if found.queue is None:
-            attempt.missing.add("queue_unknown")
+        """Find the opens whose handle the Start used, and the queue that they named."""
+        opened = self.handles.opened(attempt.start)
+        attempt.queue = opened.queue
+        attempt.used += opened.opens
+        attempt.missing |= opened.missing
 
     def _say_what_is_missing(self, attempt: Attempt) -> None:
         start, missing = attempt.start, attempt.missing

@@ -1,120 +1,252 @@
 """Gold follows silver: what changed below is brought to the layer above, once, and nothing else.
 
-Each commit of a layer says of which versions of the tables below it was made, so that rows and what they rest on are
-one commit: a run killed between the layers, or before this one's commit, leaves nothing behind for good. Where that is
-not known (a first run, a feed that does not reach back) the layer is made anew of all there is.
+Each commit of gold says of which versions of the tables below it was made, so that rows and what they rest on are one
+commit: a run killed between the layers, or before this one's commit, leaves nothing behind for good. Where that is not
+known (a first run, a feed that does not reach back) gold is made anew of all there is.
+
+Two tables of silver cannot be made call by call and follow here, before gold does: silver.queue_aliases, and the
+queues of silver.messages, which gold's attempts know. Gold's commit comes last and stands for all three.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from pipeline import touched
-from pipeline.gold import receive_attempts, server_ends, with_gone
-from pipeline.lake import FeedError, Lake
+from pipeline import aliases, few, message_queues, touched
+from pipeline.aliases import Groups, Known
+from pipeline.gather import gather
+from pipeline.gold import receive_attempts, with_gone
+from pipeline.lake import Commit, FeedError, Lake, on_dates
+from pipeline.touched import Changed, Scope, only
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
+from schemas.calls import CLIENT_CALLS, QUEUE_ALIASES
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
+from schemas.properties import QUEUE_SNAPSHOTS
 from schemas.silver import REMOTE_READ_CALLS
 from schemas.table import Table
 
-_MOST_AT_ONCE: Final = 500_000  # calls whose attempts are compared in memory; of more, in Spark
+BELOW: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, CAPTURE_FILES, QUEUE_SNAPSHOTS)
+_FED: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, QUEUE_ALIASES)  # whose changes are followed
+_MOST_AT_ONCE: Final = 500_000  # calls whose attempts are computed and compared here; of more, in Spark
 _MOST_SERVERS: Final = 5000  # whose captures' ends a commit of gold remembers; with more, all is computed anew
 
 
-def gold(lake: Lake, *, cleanup: timedelta) -> int:
+def gold(lake: Lake, *, cleanup: timedelta, declared: Groups = ()) -> int:
     """Recompute the attempts that what changed below can touch; returns how many rows were written.
 
-    ``cleanup`` is the clean-up timer of pending receives; with another one all are computed anew. An attempt that came
-    out as it was is not written.
+    ``cleanup`` is the clean-up timer of pending receives; with another one all are computed anew. ``declared`` are
+    groups of names that the configuration says are one queue's. A row that came out as it was is not written.
     """
-    cleanup_s = cleanup.total_seconds()
-    rests_on = _versions(lake, cleanup_s)
-    if rests_on[str(REMOTE_READ_CALLS)] is None:
+    newest = lake.newest(*BELOW, QUEUE_ALIASES, RECEIVE_ATTEMPTS)
+    if REMOTE_READ_CALLS not in newest:
         return 0
-    made = lake.made(RECEIVE_ATTEMPTS)
-    known = made.pop("ends", None)
-    if made == rests_on:
+    made = newest[RECEIVE_ATTEMPTS].made() if RECEIVE_ATTEMPTS in newest else {}
+    rests_on: dict[str, Any] = {str(table): _version(newest, table) for table in (*BELOW, QUEUE_ALIASES)}
+    rests_on |= {"cleanup_s": cleanup.total_seconds(), "declared": [list(group) for group in declared]}
+    if rests_on == {name: made.get(name) for name in rests_on}:
         return 0
-    reads, connections, calls = lake.read(REMOTE_READ_CALLS), lake.read(CONNECTIONS), lake.read(RPC_CALLS)
-    messages = lake.read(MESSAGES)
-    found = server_ends(connections, lake.read(CAPTURE_FILES))
-    collected = found.select("server_address", F.unix_micros("capture_ends_at")).limit(_MOST_SERVERS + 1).collect()
-    now = {row[0]: row[1] for row in collected} if len(collected) <= _MOST_SERVERS else None
-    ends = found if now is None else _ends(lake, now)
-    scope = None
-    if now is not None and known is not None and made.get("cleanup_s") == cleanup_s:
-        earlier = {server for server, at in known.items() if now.get(server, -1) < at}
-        try:
-            reads_feed, connections_feed = (_feed(lake, table, made) for table in (REMOTE_READ_CALLS, CONNECTIONS))
-            changed = touched.Changed(reads_feed, connections_feed, earlier)
-            scope = touched.scope(changed, reads, connections, lake.read(RECEIVE_ATTEMPTS), ends, cleanup_s=cleanup_s)
-        except (FeedError, PySparkException):  # whatever is wrong with the feeds, the tables themselves can be read
-            scope = None
-    if scope is None:
-        for table in (REMOTE_READ_CALLS, CONNECTIONS):
-            lake.tell_changes(table)
-        says = json.dumps({**_versions(lake, cleanup_s), "ends": now})
-        rows = receive_attempts(reads, connections, calls, ends=ends, messages=messages, cleanup_s=cleanup_s)
-        lake.replace(RECEIVE_ATTEMPTS, rows, made_of=says)
-        return _rows_written(lake, RECEIVE_ATTEMPTS, says)
-    says = json.dumps({**rests_on, "ends": now})
-    if scope.connections:
-        ours = scope.frame(lake.spark)
-        here = scope.on_dates()
-        computed = receive_attempts(
-            scope.reads(reads, ours),
-            scope.neighbours(connections, reads, ours),
-            calls.where(scope.on_dates(with_shared=True)),
-            ends=ends,
-            messages=messages.where(here),  # a call's answer lies within its connection, whose days these are
-            cleanup_s=cleanup_s,
+    return _Work(lake, made, rests_on, cleanup.total_seconds(), declared).follow()
+
+
+def _version(newest: dict[Table, Commit], table: Table) -> int | None:
+    return newest[table].version if table in newest else None
+
+
+@dataclass(slots=True)
+class _Work:
+    """One run's work: what gold's last commit said, and what this one's will say."""
+
+    lake: Lake
+    made: dict[str, Any]
+    rests_on: dict[str, Any]
+    cleanup_s: float
+    declared: Groups
+
+    def follow(self) -> int:
+        """Bring the aliases, the messages' queues and gold to what there is now."""
+        lake = self.lake
+        questions: dict[str, Callable[[], Any]] = {
+            "ends": lambda: _ends(lake),
+            "aliases": lambda: Known.of(lake),
+            "connections": lambda: _connections(lake),
+            "reads": partial(self._changes, REMOTE_READ_CALLS, touched.reads_changed),
+            "clients": partial(self._changes, CLIENT_CALLS, touched.clients_changed),
+            "moved": partial(self._changes, CONNECTIONS, touched.connections_changed),
+            "waiting": self._waiting,
+        }
+        asked = gather(questions)
+        ends: dict[str, int] | None = asked["ends"]
+        feeds = [asked[name] for name in ("reads", "clients", "moved", "waiting")]
+        incremental = None not in feeds and ends is not None and self.made.get("ends") is not None
+        incremental = incremental and "numbered" in self.made and self.made.get("cleanup_s") == self.cleanup_s
+        changed = Changed(*feeds) if incremental else Changed()
+        names: Known = asked["aliases"]
+        if not incremental or changed.answers or self._names_differ() or names.misses(changed.named):
+            if aliases.refresh(lake, self.declared):
+                names = Known.of(lake)
+            self.rests_on[str(QUEUE_ALIASES)] = lake.version(QUEUE_ALIASES)
+        renamed = self._renamed() if incremental else None
+        if renamed is None or ends is None:
+            return self._anew(ends, names.texts)
+        earlier = {server for server, at in self.made["ends"].items() if ends.get(server, -1) < at}
+        changed = replace(changed, earlier=earlier, renamed=renamed)
+        return self._bring(changed, asked["connections"], ends, names.texts)
+
+    def _bring(
+        self, changed: Changed, connections: DataFrame | pa.Table, ends: dict[str, int], texts: Mapping[str, str]
+    ) -> int:
+        """Bring changes to gold."""
+        lake = self.lake
+        before: dict[str, int] = self.made["numbered"]
+        started = changed.started()
+        numbered = {server: max(before.get(server, at), at) for server, at in (before | started).items()}
+        cancels = self.made["cancels"] or changed.cancels
+        says = json.dumps({**self.rests_on, "ends": ends, "numbered": numbered, "cancels": cancels})
+        reads, attempts = lake.read(REMOTE_READ_CALLS), lake.read(RECEIVE_ATTEMPTS)
+        scope = touched.scope(changed, reads, connections, attempts, ends, numbered=before, cancels=cancels)
+        if scope is None:
+            return self._anew(ends, texts)
+        if not scope.connections:
+            lake.stamp(RECEIVE_ATTEMPTS, says)
+            return 0
+        if scope.calls > _MOST_AT_ONCE:
+            return self._many(scope, ends, texts, says)
+        settled = few.settle(
+            lake, scope, connections=connections, numbered=numbered, ends=ends, aliases=texts, cleanup_s=self.cleanup_s
         )
-        there = lake.read(RECEIVE_ATTEMPTS).where(here).join(ours, "connection_id", "left_semi")
-        rows = computed.join(ours, "connection_id", "left_semi")
-        if scope.calls <= _MOST_AT_ONCE:
-            was = json.dumps({**made, "ends": known})
-            written = lake.put(
-                RECEIVE_ATTEMPTS, rows.toArrow(), there.toArrow(), dates=scope.dates, made_of=says, was_made_of=was
-            )
-            if written:
-                return written
-        else:
-            rows = with_gone(rows, there)
-            lake.merge(RECEIVE_ATTEMPTS, rows, dates=scope.dates, delete_when="gone", unless_same=True, made_of=says)
-    return _rows_written(lake, RECEIVE_ATTEMPTS, says)
+        rows = settled.rows
+        opened = dict(zip(rows["attempt_key"].to_pylist(), rows["opened_queue"].to_pylist(), strict=True))
+        message_queues.write(lake, message_queues.differing(settled.messages, opened), dates=scope.dates)
+        was = json.dumps(self.made)
+        written = lake.put(RECEIVE_ATTEMPTS, rows, settled.there, dates=scope.dates, made_of=says, was_made_of=was)
+        if not written and lake.made_of(RECEIVE_ATTEMPTS) != says:
+            lake.stamp(RECEIVE_ATTEMPTS, says)
+        return written
+
+    def _names_differ(self) -> bool:
+        """Tell whether snapshots or the configuration can show other names than they did."""
+        names = (str(QUEUE_SNAPSHOTS), "declared")
+        return any(self.made.get(name) != self.rests_on[name] for name in names)
+
+    def _feed(self, table: Table) -> DataFrame | None:
+        """The changes of a table since gold's commit; None when it did not change. FeedError if it was not there."""
+        since, until = self.made.get(str(table)), self.rests_on[str(table)]
+        if since == until:
+            return None
+        if since is None:
+            raise FeedError(f"{table} was not there")
+        return self.lake.changes(table, since, until)
+
+    def _changes(self, table: Table, ask: Any) -> list[Row] | None:  # noqa: ANN401 - a function of touched
+        """What a table's feed tells; None when it cannot tell."""
+        if not self.made:
+            return None
+        try:
+            feed = self._feed(table)
+            found: list[Row] = [] if feed is None else ask(feed).limit(touched.MOST + 1).collect()
+        except (FeedError, PySparkException):  # whatever is wrong with a feed, the tables themselves can be read
+            return None
+        return found
+
+    def _waiting(self) -> list[Row] | None:
+        if not self.made:
+            return None
+        rows: list[Row] = (
+            touched.waiting(self.lake.read(RECEIVE_ATTEMPTS), self.cleanup_s).limit(touched.MOST + 1).collect()
+        )
+        return rows
+
+    def _renamed(self) -> set[str] | None:
+        """The texts that stood for queues and do not any more, since gold's commit; None when it cannot be told."""
+        try:
+            feed = self._feed(QUEUE_ALIASES)
+            return set() if feed is None else aliases.renamed(feed)
+        except (FeedError, PySparkException):
+            return None
+
+    def _many(self, scope: Scope, ends: dict[str, int], texts: Mapping[str, str], says: str) -> int:
+        """Settle what is touched in Spark, of all calls of the servers that it is at."""
+        lake = self.lake
+        here = on_dates(scope.dates)
+        ours = partial(only, column="connection_id", values=scope.connections)
+        rows = ours(self._computed(self._ends_frame(ends), texts, servers=scope.servers))
+        there = ours(lake.read(RECEIVE_ATTEMPTS).where(here))
+        before = lake.version(RECEIVE_ATTEMPTS)
+        lake.merge(
+            RECEIVE_ATTEMPTS, with_gone(rows, there), dates=scope.dates, delete_when="gone", unless_same=True,
+            made_of=json.dumps(self.made),
+        )  # fmt: skip
+        written = lake.rows_written(RECEIVE_ATTEMPTS) if lake.version(RECEIVE_ATTEMPTS) != before else 0
+        message_queues.follow_gold(lake, dates=scope.dates)
+        lake.stamp(RECEIVE_ATTEMPTS, says)
+        return written
+
+    def _anew(self, ends: dict[str, int] | None, texts: Mapping[str, str]) -> int:
+        """Make all attempts of all there is."""
+        lake = self.lake
+        for table in _FED:
+            lake.tell_changes(table)
+        self.rests_on |= {str(table): lake.version(table) for table in _FED}
+        reads = lake.read(REMOTE_READ_CALLS)
+        numbered, cancels = touched.by_number(reads)
+        frame = self._ends_frame(ends) if ends is not None else None
+        lake.replace(RECEIVE_ATTEMPTS, self._computed(frame, texts))
+        written = lake.rows_written(RECEIVE_ATTEMPTS)
+        message_queues.follow_gold(lake, dates=None)
+        lake.stamp(
+            RECEIVE_ATTEMPTS, json.dumps({**self.rests_on, "ends": ends, "numbered": numbered, "cancels": cancels})
+        )
+        return written
+
+    def _computed(
+        self, ends: DataFrame | None, texts: Mapping[str, str], *, servers: Collection[str | None] | None = None
+    ) -> DataFrame:
+        """Gold computed in Spark, of the calls of some servers or of all."""
+        tables = [REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CLIENT_CALLS]
+        frames = [self.lake.read(table) for table in tables]
+        if servers is not None:
+            frames = [only(frame, "server_address", servers) for frame in frames]
+        reads, connections, calls, clients = frames
+        return receive_attempts(
+            reads,
+            connections,
+            calls,
+            self.lake.read(CAPTURE_FILES),
+            ends=ends,
+            messages=self.lake.read(MESSAGES),
+            clients=clients,
+            aliases=texts,
+            cleanup_s=self.cleanup_s,
+        )
+
+    def _ends_frame(self, ends: dict[str, int]) -> DataFrame:
+        """What ``server_ends`` found, as a frame that need not be computed again."""
+        rows = self.lake.spark.createDataFrame(list(ends.items()), "server_address string, at bigint")
+        return rows.select("server_address", F.timestamp_micros("at").alias("capture_ends_at"))
 
 
-def _feed(lake: Lake, table: Table, made: dict[str, Any]) -> DataFrame:
-    """The changes of a table since a layer's commit; FeedError when it was not there yet."""
-    since = made.get(str(table))
-    if since is None:
-        raise FeedError(f"{table} was not there")
-    return lake.changes(table, since)
+def _ends(lake: Lake) -> dict[str, int] | None:
+    """When the capture of each server ends, microseconds, as ``server_ends``; None if there are too many servers."""
+    captures = lake.read(CAPTURE_FILES).where("servers IS NOT NULL")
+    found: dict[str, int] = {}
+    for servers, at in captures.select("servers", F.unix_micros("last_packet_at")).collect():
+        found |= {server: max(at, found.get(server, at)) for server in servers if at is not None}
+    return found if len(found) <= _MOST_SERVERS else None
 
 
-def _versions(lake: Lake, cleanup_s: float) -> dict[str, Any]:
-    """What gold.receive_attempts rests on, as it is now."""
-    tables = (REMOTE_READ_CALLS, CONNECTIONS, CAPTURE_FILES)
-    return {**{str(table): lake.version(table) for table in tables}, "cleanup_s": cleanup_s}
-
-
-def _ends(lake: Lake, ends: Mapping[str, int]) -> DataFrame:
-    """What ``server_ends`` found, as a frame that need not be computed again."""
-    rows = lake.spark.createDataFrame(list(ends.items()), "server_address string, at bigint")
-    return rows.select("server_address", F.timestamp_micros("at").alias("capture_ends_at"))
-
-
-def _rows_written(lake: Lake, table: Table, says: str) -> int:
-    """How many rows a layer's commit wrote. Where there was nothing to write, it is said that the layer is made."""
-    if lake.made_of(table) == says:
-        return lake.rows_written(table)
-    lake.stamp(table, says)
-    return 0
+def _connections(lake: Lake) -> DataFrame | pa.Table:
+    """All RPC connections, or where they are too many to be brought here the table."""
+    table = lake.read(CONNECTIONS)
+    found: pa.Table = touched.members(table).limit(touched.MOST + 1).toArrow()
+    return found if found.num_rows <= touched.MOST else table

@@ -1,4 +1,8 @@
-"""silver and bronze -> gold.receive_attempts: one grouped function per server over ``pipeline.attempts``."""
+"""silver and bronze -> gold.receive_attempts: what ``pipeline.attempts`` makes of each server's calls, as a table.
+
+Many calls are settled in Spark, one grouped function per server (``receive_attempts``); few are brought here, with what
+is known of them, and settled by the same function (``attempts_of``): a second plan costs more than they do.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +14,30 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from pipeline import attempts
 from pipeline.associations import Connection
+from pipeline.calls import ROLES, Call
 from schemas.gold import RECEIVE_ATTEMPTS
 from udfs.keys import key
+from udfs.queues.aliases import canonical_text
 
 # Columns of the calls that the state machine takes under their own names, and those that gold hands through.
-_FACTS: Final = (
+_READ: Final = (
     "call_key", "protocol", "opnum", "connection_id", "requested_at", "responded_at", "queue", "context_handle",
-    "remote_read_handle", "queue_handle", "action", "timeout_ms", "request_id", "lookup_id", "sequence_id",
-    "transaction_id", "acknowledgement_class", "ack", "hresult", "errors", "outcome", "fault_status", "closed",
-    "bind_seen", "cancelled_at", "orphaned_at",
+    "remote_read_handle", "queue_handle", "queue_descriptor", "open_context", "action", "timeout_ms", "request_id",
+    "lookup_id", "sequence_id", "transaction_id", "acknowledgement_class", "ack", "hresult", "errors",
 )  # fmt: skip
+_CLIENT: Final = (
+    "call_key", "protocol", "opnum", "connection_id", "requested_at", "responded_at", "queue", "context_handle",
+    "queue_handle", "queue_descriptor", "open_context", "hresult", "errors", "outcome",
+)  # fmt: skip
+_KNOWN: Final = ("outcome", "fault_status", "bind_seen", "cancelled_at", "orphaned_at", "closed")
+_FACTS: Final = (*_READ, *_KNOWN)
 _THROUGH: Final = ("client_address", "client_port", "server_address", "server_port", "run_id")
-_MESSAGE: Final = ("message_key", "message_bytes")
-_CONNECTION: Final = (
+_MESSAGE: Final = ("message_key", "message_bytes", "destination_queue")
+QUEUES: Final = ("queue", "inferred_queue")  # of silver.messages
+CONNECTION: Final = (
     "connection_id", "client_address", "first_packet_at", "last_packet_at", "closed_at", "association_group_id",
     "syn_seen", "server_bytes", "missing_bytes",
 )  # fmt: skip
@@ -38,6 +49,9 @@ _NOT_NULL: Final[dict[str, Any]] = {"bind_seen": True, "closed": False, "outcome
                                     "server_bytes": 0, "missing_bytes": 0}  # fmt: skip
 
 
+_SCHEMA: Final = to_arrow_schema(RECEIVE_ATTEMPTS.struct())
+
+
 def receive_attempts(
     reads: DataFrame,
     connections: DataFrame,
@@ -46,38 +60,115 @@ def receive_attempts(
     *,
     ends: DataFrame | None = None,
     messages: DataFrame | None = None,
+    clients: DataFrame | None = None,
+    aliases: Mapping[str, str] | None = None,
     cleanup_s: float = attempts.CLEANUP_US / 1e6,
 ) -> DataFrame:
     """Return ``gold.receive_attempts`` of silver.remote_read_calls, bronze.connections and bronze.rpc_calls.
 
     ``captures`` (bronze.capture_files) tells when the capture of a server ends, unless ``ends`` (``server_ends``) does
     already; without both that is the newest packet of the server's connections. ``cleanup_s`` is the clean-up timer of
-    pending receives (the setting timers.cleanup). The calls may be some of a server's only: whole associations, and
-    the qm2qm Starts and cancels that share queue handle and number with theirs (``pipeline.touched``).
-    ``messages`` (silver.messages) gives ``message_key`` and ``message_bytes``, which are null without it;
-    ``inferred_queue`` is null, and so is the queue of qm2qm attempts, which is named on the client's qmcomm connection.
-    Rows keep their Start's run_id.
+    pending receives (the setting timers.cleanup). The calls may be some of a server's only: whole associations, the
+    qm2qm Starts and cancels that share queue handle and number with theirs, and what opens and closes queues by number.
+    ``messages`` (silver.messages) gives ``message_key``, ``message_bytes`` and ``inferred_queue``, ``clients``
+    (silver.client_calls) the queues of qm2qm attempts, ``aliases`` the canonical text of a normal form. Rows keep
+    their Start's run_id.
     """
-    schema = RECEIVE_ATTEMPTS.struct()
     ends = server_ends(connections, captures) if ends is None else ends
-    facts = _with_call_facts(reads, calls)
+    facts = reads_of(reads).join(known_of(calls), "call_key", "left")
+    if clients is not None:
+        facts = facts.unionByName(clients_of(clients), allowMissingColumns=True)
     if messages is not None:
-        came = messages.select("call_key", "message_key", F.col("body_bytes").alias("message_bytes"))
-        facts = facts.join(came, "call_key", "left")
+        facts = facts.join(messages_of(messages).select("call_key", *_MESSAGE), "call_key", "left")
     facts = facts.join(F.broadcast(ends), "server_address", "left")
-    servers = connections.where(F.col("kind") == "rpc").select(*_CONNECTION, "server_address")
-    settle = _settler(schema, cleanup_us=round(cleanup_s * 1e6))
-    return facts.groupBy("server_address").cogroup(servers.groupBy("server_address")).applyInArrow(settle, schema)
+    servers = connections.where(F.col("kind") == "rpc").select(*CONNECTION, "server_address")
+    settle = _settler(aliases or {}, cleanup_us=round(cleanup_s * 1e6))
+    grouped = facts.groupBy("server_address").cogroup(servers.groupBy("server_address"))
+    return grouped.applyInArrow(settle, RECEIVE_ATTEMPTS.struct())
+
+
+def reads_of(reads: DataFrame) -> DataFrame:
+    """Return what is read of the calls of silver.remote_read_calls that play a part in attempts."""
+    return reads.where(has_role("protocol", reads)).select(*_READ, *_THROUGH)
+
+
+def clients_of(clients: DataFrame) -> DataFrame:
+    """Return the same of silver.client_calls: what opens and lets go queues by number. A fault is an outcome."""
+    faulted = F.col("responded_at").isNotNull() & F.col("response_bytes").isNull()
+    told = {"protocol": F.col("interface_name"), "outcome": F.when(faulted, "fault").otherwise("ok")}
+    return clients.where(has_role("interface_name", clients)).withColumns(told).select(*_CLIENT, *_THROUGH)
+
+
+def known_of(calls: DataFrame) -> DataFrame:
+    """Return what bronze.rpc_calls knows of each call: its outcome, fault, security, cancellation."""
+    closed = (F.col("sealed") & F.col("opened_by").isNull()).alias("closed")
+    return calls.select("call_key", *(closed if name == "closed" else name for name in _KNOWN))
+
+
+def messages_of(messages: DataFrame) -> DataFrame:
+    """Return what attempts tell of the message that a call brought, and what it says of its queue."""
+    size = F.col("body_bytes").alias("message_bytes")
+    return messages.select("call_key", "message_key", size, "destination_queue", "sighting_key", *QUEUES)
+
+
+def has_role(interface: str, calls: DataFrame) -> Column:
+    """Tell of calls whether they play a part in remote reads."""
+    ours: Column = F.lit(False)  # noqa: FBT003
+    for protocol, opnum in ROLES:
+        ours |= (calls[interface] == protocol) & (calls["opnum"] == opnum)
+    return ours
+
+
+def attempts_of(
+    reads: pa.Table,
+    clients: pa.Table | None,
+    connections: pa.Table,
+    *,
+    known: pa.Table,
+    messages: pa.Table,
+    ends: Mapping[str, int],
+    aliases: Mapping[str, str],
+    cleanup_s: float,
+) -> pa.Table:
+    """Return what ``receive_attempts`` does, of rows that were brought here (``reads_of``, ``clients_of``, ...).
+
+    ``ends`` tells when the capture of a server ends, in microseconds since the epoch.
+    """
+    facts = _beside(reads, known)
+    if clients is not None:
+        facts = pa.concat_tables([facts, clients], promote_options="default")
+    facts = _beside(facts, messages.select(["call_key", *_MESSAGE]))
+    cleanup_us = round(cleanup_s * 1e6)
+    parts = [_SCHEMA.empty_table()]
+    for server in facts.column("server_address").unique().to_pylist():
+        ours, theirs = (_of_server(rows, server) for rows in (facts, connections))
+        parts.append(settled(ours, theirs, ends.get(server), aliases=aliases, cleanup_us=cleanup_us))
+    return pa.concat_tables(parts)
+
+
+def _of_server(rows: pa.Table, server: str | None) -> pa.Table:
+    column = rows.column("server_address")
+    return rows.filter(pc.is_null(column) if server is None else pc.equal(column, server))
+
+
+def _beside(calls: pa.Table, more: pa.Table) -> pa.Table:
+    """Return calls with the columns of the rows that have the same call_key; null where there is none."""
+    places = pc.index_in(calls.column("call_key"), more.column("call_key").combine_chunks())
+    for name in more.column_names:
+        if name != "call_key":
+            calls = calls.append_column(name, more.column(name).take(places))
+    return calls
 
 
 def server_ends(connections: DataFrame, captures: DataFrame | None = None) -> DataFrame:
     """Return when the capture of each server ends: server_address, capture_ends_at.
 
-    That is the newest packet of captures (bronze.capture_files) that hold packets of it, and of its own connections.
+    That is the newest packet of captures (bronze.capture_files) that hold packets of it, else of its connections.
     """
-    ends = connections.where("kind = 'rpc'").select("server_address", F.col("last_packet_at").alias("at"))
-    if captures is not None:
-        ends = ends.union(captures.select(F.explode("servers"), "last_packet_at"))
+    if captures is None:
+        ends = connections.where("kind = 'rpc'").select("server_address", F.col("last_packet_at").alias("at"))
+    else:
+        ends = captures.select(F.explode("servers").alias("server_address"), F.col("last_packet_at").alias("at"))
     return (
         ends.where("server_address IS NOT NULL AND at IS NOT NULL")
         .groupBy("server_address")
@@ -94,40 +185,28 @@ def with_gone(now: DataFrame, before: DataFrame) -> DataFrame:
     return both.withColumn("attempt_key", F.coalesce("attempt_key", "_old")).drop("_old")
 
 
-def _with_call_facts(reads: DataFrame, calls: DataFrame) -> DataFrame:
-    """Join what bronze knows of each call that attempts need: its outcome, fault, security, cancellation."""
-    known = calls.select(
-        "call_key",
-        "outcome",
-        "fault_status",
-        "bind_seen",
-        "cancelled_at",
-        "orphaned_at",
-        (F.col("sealed") & F.col("opened_by").isNull()).alias("closed"),
-    )
-    ours: Column = F.lit(False)  # noqa: FBT003
-    for protocol, opnum in attempts.ROLES:
-        ours |= (F.col("protocol") == protocol) & (F.col("opnum") == opnum)
-    return reads.where(ours).join(known, "call_key", "left").select(*_FACTS, *_THROUGH)
-
-
-def _settler(schema: StructType, *, cleanup_us: int) -> Callable[[pa.Table, pa.Table], pa.Table]:
-    types = to_arrow_schema(schema)
-
+def _settler(aliases: Mapping[str, str], *, cleanup_us: int) -> Callable[[pa.Table, pa.Table], pa.Table]:
     def settle(calls: pa.Table, connections: pa.Table) -> pa.Table:
-        handed = (*_THROUGH, *(name for name in _MESSAGE if name in calls.column_names))
-        through = {row["call_key"]: row for row in calls.select(["call_key", *handed]).to_pylist()}
         ends_at = pc.max(_plain(calls.column("capture_ends_at"))).as_py()
-        settled = attempts.receive_attempts(
-            [_call(row) for row in _rows(calls, _FACTS)],
-            [Connection(**row) for row in _rows(connections, _CONNECTION)],
-            capture_ends_at=ends_at,
-            cleanup_us=cleanup_us,
-        )
-        rows = [_row(attempt, through[attempt.start.call_key]) for attempt in settled]
-        return pa.Table.from_arrays([_array([row[f.name] for row in rows], f.type) for f in types], schema=types)
+        return settled(calls, connections, ends_at, aliases=aliases, cleanup_us=cleanup_us)
 
     return settle
+
+
+def settled(
+    calls: pa.Table, connections: pa.Table, ends_at: int | None, *, aliases: Mapping[str, str], cleanup_us: int
+) -> pa.Table:
+    """Return the attempts of one server's calls, which have the columns of ``receive_attempts``' facts."""
+    handed = (*_THROUGH, *(name for name in _MESSAGE if name in calls.column_names))
+    through = {row["call_key"]: row for row in calls.select(["call_key", *handed]).to_pylist()}
+    made = attempts.receive_attempts(
+        [_call(row) for row in _rows(calls, _FACTS)],
+        [Connection(**row) for row in _rows(connections, CONNECTION)],
+        capture_ends_at=ends_at,
+        cleanup_us=cleanup_us,
+    )
+    rows = [_row(attempt, through[attempt.start.call_key], aliases) for attempt in made]
+    return pa.Table.from_arrays([_array([row[f.name] for row in rows], f.type) for f in _SCHEMA], schema=_SCHEMA)
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -144,19 +223,20 @@ def _rows(table: pa.Table, names: tuple[str, ...]) -> list[dict[str, Any]]:
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
-def _call(row: dict[str, Any]) -> attempts.Call:
+def _call(row: dict[str, Any]) -> Call:
     for name in ("lookup_id", "sequence_id"):
         row[name] = None if row[name] is None else int(row[name])
     row["errors"] = tuple((error["code"], error["field"], error["offset"]) for error in row["errors"] or ())
-    return attempts.Call(**row)
+    return Call(**row)
 
 
 def _difference_ms(later: int | None, earlier: int | None) -> float | None:
     return None if later is None or earlier is None else (later - earlier) / 1000
 
 
-def _row(attempt: attempts.Attempt, through: Mapping[str, Any]) -> dict[str, Any]:
+def _row(attempt: attempts.Attempt, through: Mapping[str, Any], aliases: Mapping[str, str]) -> dict[str, Any]:
     start = attempt.start
+    attempt.infer_queue(through.get("destination_queue"))
     times = (start.requested_at, start.responded_at, attempt.ended_at)
     first = next((time for time in times if time is not None), None)
     return {
@@ -164,8 +244,9 @@ def _row(attempt: attempts.Attempt, through: Mapping[str, Any]) -> dict[str, Any
         **through,
         "attempt_key": key(start.call_key),
         "protocol": start.protocol,
-        "queue": attempt.queue,
-        "inferred_queue": None,
+        "queue": canonical_text(attempt.queue, aliases),
+        "inferred_queue": canonical_text(attempt.inferred_queue, aliases),
+        "opened_queue": attempt.queue,
         "connection_id": start.connection_id,
         "context_handle": start.context_handle,
         "remote_read_handle": start.remote_read_handle,

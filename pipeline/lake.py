@@ -13,7 +13,8 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import date
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +22,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from pipeline.gather import gather
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal, quoted
 
 MICROSECONDS_OF_A_DAY = 86_400_000_000
@@ -43,6 +45,21 @@ def _part(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
 
 class SchemaError(Exception):
     """A frame that is not of its table's schema; the message names every column that differs."""
+
+
+class Commit(NamedTuple):
+    """A table's commit: its version, from 0, and what it said that the table is made of."""
+
+    version: int
+    made_of: str | None
+
+    def made(self) -> dict[str, Any]:
+        """What ``made_of`` tells, read as JSON; nothing when it says nothing, or in other words."""
+        try:
+            made = json.loads(self.made_of or "")
+        except ValueError:
+            return {}
+        return made if isinstance(made, dict) else {}
 
 
 class FeedError(Exception):
@@ -271,6 +288,7 @@ class Lake:
         update: Mapping[str, str],
         update_when: str = "TRUE",
         delete: str | None = None,
+        made_of: str | None = None,
     ) -> None:
         """Change the rows that a frame's rows meet, in one commit: delete some, set columns of others.
 
@@ -283,7 +301,7 @@ class Lake:
         if delete is not None:
             merge = merge.whenMatched(F.expr(delete)).delete()
         values = {column: F.expr(expression) for column, expression in update.items()}
-        with self._commit(table):
+        with self._commit(table, made_of):
             merge.whenMatched(F.expr(update_when)).update(values).merge()
 
     def update(
@@ -318,6 +336,11 @@ class Lake:
             with self._commit(table):
                 self.spark.sql(f"RESTORE TABLE {self.sql_name(table)} TO VERSION AS OF {wanted}")
 
+    def newest(self, *tables: Table) -> dict[Table, Commit]:
+        """The newest commit of each table, asked for side by side; tables that do not exist are left out."""
+        found = gather({table: partial(self._newest, table) for table in tables})
+        return {table: Commit(row["version"], row["userMetadata"]) for table, row in found.items() if row is not None}
+
     def changes(self, table: Table, since: int, until: int | None = None) -> DataFrame:
         """The rows inserted, deleted and updated after a version, up to the newest or ``until``.
 
@@ -326,10 +349,10 @@ class Lake:
         changed it. FeedError when there is no such version. That the feed was off, or what it needs is gone, shows
         when the frame is first used (a PySparkException).
         """
-        newest = self.version(table)
+        newest = self.version(table) if until is None else until
         if newest is None or since > newest:
             raise FeedError(f"{table} has no version {since}: it is at {newest}")
-        until = newest if until is None else until
+        until = newest
         if since >= until:
             none = self._open(table).limit(0)
             return none.withColumns({"_change_type": F.lit(""), "_commit_version": F.lit(0).cast("bigint")})
@@ -361,11 +384,7 @@ class Lake:
 
     def made(self, table: Table) -> dict[str, Any]:
         """What ``made_of`` tells, read as JSON; nothing when the last commit said nothing, or in other words."""
-        try:
-            made = json.loads(self.made_of(table) or "")
-        except ValueError:
-            return {}
-        return made if isinstance(made, dict) else {}
+        return Commit(0, self.made_of(table)).made()
 
     def versions(self, *tables: Table) -> str:
         """The Delta versions of tables, as a text that changes when one of them does."""

@@ -28,6 +28,13 @@ class Timeline(Generic[Item]):
             return []
         return self._items[key][: bisect_right(self._times[key], at)]
 
+    def between(self, key: Hashable, after: int, until: int) -> list[Item]:
+        """Return the things after a time, up to and at another."""
+        if key not in self._items:
+            return []
+        times = self._times[key]
+        return self._items[key][bisect_right(times, after) : bisect_right(times, until)]
+
     def latest(self, key: Hashable, at: int) -> Item | None:
         """Return the last thing up to and at a time."""
         if key not in self._items:

@@ -1,204 +1,354 @@
-"""What of gold.receive_attempts a change below can touch: whole associations, named by their connections.
+"""What of gold.receive_attempts, and of the queues of silver.messages, a change below can touch.
 
-An attempt rests on the calls and connections of its association, on the end of its server's capture, and in qm2qm on
-cancels from any connection. So these are touched: the associations of changed calls and connections, as they are now
-and as they were; of attempts that are open until the server's capture has gone on for long enough; and of qm2qm Starts
-that share queue handle and number with a cancel, where one of them changed. What is taken is at least that.
+An attempt rests on the calls and connections of its association, on the end of its server's capture, on the canonical
+text of its queue, and in qm2qm on calls of any connection: the cancels of its number, and what opened and let go its
+queue's. So these are touched, named by their connections: the associations of changed calls and connections, as they
+are now and as they were; of attempts that are open until the server's capture has gone on for long enough; of attempts
+whose queue has another name now; of qm2qm Starts that share queue handle and number with a cancel, where one of them
+changed; and of qm2qm Starts after an opening, closing or end of a connection that changed at their server. What is
+taken is at least that.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import date, timedelta
+from itertools import chain
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from pipeline.associations import Connection, associations
-from pipeline.lake import on_dates
-from schemas.table import EVENT_DATE
+from pipeline.gold import CONNECTION
+from pipeline.lake import MOST_NAMED
+from schemas.table import EVENT_DATE, literal, quoted
 
 MOST: Final = 200_000  # connections, or days, that are named; if there are more, all is computed anew
 _FOR_EVER: Final = 0xFFFFFFFF  # ulTimeout
-_CANCEL: Final = 5
-_SHARED: Final = ("server_address", "queue_handle", "request_id")  # by a qm2qm Start and its cancel
+_STARTS, _CANCEL, _OPENINGS = (0, 9, 10), 5, (2, 3)  # of qm2qm
+_OPENING: Final = {("qm2qm", 2), ("qm2qm", 3), ("qmcomm", 2), ("qmcomm", 3)}
 _GROUP: Final = ("server", "client", "association")
+_LIFE: Final = ("first_packet_at", "closed_at")
+_TIMES: Final = ("first_packet_at", "last_packet_at", "closed_at")
+_NAMES: Final = ("call_key", "queue", "queue_format_name", "context_handle", "_change_type")
+_SHARED: Final = ("server_address", "queue_handle", "request_id")  # by a qm2qm Start and its cancel
 _DAY_US: Final = 86_400_000_000
 _EPOCH: Final = date(1970, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Feeds of silver.remote_read_calls and bronze.connections, and the servers whose capture now ends earlier."""
+    """Rows of the feeds of silver.remote_read_calls, silver.client_calls and bronze.connections, as they are asked for.
 
-    reads: DataFrame
-    connections: DataFrame
-    servers: Collection[str]
+    ``earlier``: servers whose capture now ends earlier; ``renamed``: the texts that stood for queues with another
+    canonical text now.
+    """
+
+    reads: list[Row] = field(default_factory=list)
+    clients: list[Row] = field(default_factory=list)
+    connections: list[Row] = field(default_factory=list)
+    waiting: list[Row] = field(default_factory=list)
+    earlier: Collection[str] = ()
+    renamed: Collection[str] = ()
+
+    def __bool__(self) -> bool:
+        return any((self.reads, self.clients, self.connections, self.waiting, self.earlier, self.renamed))
+
+    @property
+    def too_many(self) -> bool:
+        """Whether there is more than can be named."""
+        return any(len(rows) > MOST for rows in (self.reads, self.clients, self.connections, self.waiting))
+
+    def started(self) -> dict[str, int]:
+        """Return the newest qm2qm Start of each server among the calls, microseconds."""
+        found: dict[str, int] = {}
+        for row in self.reads:
+            start = row["protocol"] == "qm2qm" and row["opnum"] in _STARTS
+            if start and row["at"] is not None and row["server_address"] is not None:
+                found[row["server_address"]] = max(row["at"], found.get(row["server_address"], row["at"]))
+        return found
+
+    @property
+    def named(self) -> list[Row]:
+        """The opens of RemoteRead among the calls: they can show which texts name the same queue."""
+        return [row for row in self.reads if row["protocol"] == "RemoteRead"]
+
+    @property
+    def answers(self) -> bool:
+        """Whether calls of qmcomm and qmcomm2 that can show it are among them."""
+        return any((row["protocol"], row["opnum"]) != ("qmcomm", 3) for row in self.clients)
+
+    @property
+    def cancels(self) -> bool:
+        """Whether a qm2qm cancel is among the calls."""
+        return any((row["protocol"], row["opnum"]) == ("qm2qm", _CANCEL) for row in self.reads)
+
+    def moved(self) -> dict[str, list[Row]]:
+        """Return the connections, as they were and are, that are new or gone, in another group, or ended elsewhen.
+
+        Only these can have moved the bounds of associations.
+        """
+        images: defaultdict[str, list[Row]] = defaultdict(list)
+        for row in self.connections:
+            images[row["connection_id"]].append(row)
+        facts = (*_GROUP, *_LIFE)
+        return {
+            name: rows
+            for name, rows in images.items()
+            if {tuple(row[n] for n in facts) for row in rows if row["added"]}
+            != {tuple(row[n] for n in facts) for row in rows if not row["added"]}
+        }
+
+    def openings(self, numbered: Mapping[str, int]) -> tuple[set[str], int] | None:
+        """Return the servers where something can have opened or let go queues before a qm2qm Start, and since when.
+
+        ``numbered`` are the newest Starts of servers, as of before; microseconds.
+        """
+        calls = [row for row in (*self.reads, *self.clients) if (row["protocol"], row["opnum"]) in _OPENING]
+        at = [(row["server_address"], row["at"]) for row in calls if row["at"] is not None]
+        at += [(rows[0]["server_address"], _moved_at(rows)) for rows in self.moved().values()]
+        before = [(server, time) for server, time in at if server in numbered and time <= numbered[server]]
+        return ({server for server, _ in before}, min(time for _, time in before)) if before else None
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The connections whose attempts are computed anew, and the event dates where their calls and attempts are.
 
-    ``calls``: how many calls they have. ``shared_dates`` are those of qm2qm Starts and cancels of other connections;
-    None when there is no cancel at all.
+    ``members`` are the rows of bronze.connections of these and of more, ``calls`` how many calls they have;
+    ``cancels`` what qm2qm cancels share with Starts (server, queue handle, number), of all there are.
     """
 
-    connections: frozenset[str]
-    dates: frozenset[date | None]
-    shared_dates: frozenset[date | None] | None = None
+    connections: frozenset[str] = frozenset()
+    dates: frozenset[date | None] = frozenset()
+    members: pa.Table = field(default_factory=lambda: pa.table({"connection_id": [], "server_address": []}))
     calls: int = 0
+    cancels: frozenset[tuple[Any, ...]] = frozenset()
 
-    def on_dates(self, *, with_shared: bool = False) -> str:
-        """The SQL condition for rows on these dates."""
-        return on_dates(self.dates | (self.shared_dates or frozenset()) if with_shared else self.dates)
+    @property
+    def servers(self) -> frozenset[str | None]:
+        """The servers of these connections."""
+        rows = self.members.select(["connection_id", "server_address"]).to_pylist()
+        return frozenset(row["server_address"] for row in rows if row["connection_id"] in self.connections)
 
-    def frame(self, spark: SparkSession) -> DataFrame:
-        """The connections as a frame with the one column ``connection_id``."""
-        return spark.createDataFrame([(name,) for name in sorted(self.connections)], "connection_id string")
 
-    def reads(self, reads: DataFrame, ours: DataFrame) -> DataFrame:
-        """The rows of silver that these attempts rest on; ``ours`` is ``frame``."""
-        mine = reads.where(self.on_dates()).join(ours, "connection_id", "left_semi")
-        if self.shared_dates is None:
-            return mine
-        return mine.unionByName(_sharing(reads, mine).join(ours, "connection_id", "left_anti"))
+def reads_changed(feed: DataFrame) -> DataFrame:
+    """Return what is asked of the feed of silver.remote_read_calls.
 
-    def neighbours(self, connections: DataFrame, reads: DataFrame, ours: DataFrame) -> DataFrame:
-        """The rows of bronze.connections likewise."""
-        if self.shared_dates is None:
-            return connections.join(ours, "connection_id", "left_semi")
-        also = self.reads(reads, ours).select("connection_id").union(ours).distinct()
-        return connections.join(also, "connection_id", "left_semi")
+    Where calls are; of those by number, and of those that open, what they share with others, and when they were.
+    """
+    by_number = (F.col("protocol") == "qm2qm") & F.col("opnum").isin(*_STARTS, _CANCEL, *_OPENINGS)
+    named = (F.col("protocol") == "RemoteRead") & F.col("opnum").isin(2, 11)
+    more = by_number | named
+    return feed.select(
+        "connection_id",
+        EVENT_DATE,
+        *(F.when(more, F.col(name)).alias(name) for name in ("protocol", "opnum", "server_address")),
+        *(F.when(by_number, F.col(name)).alias(name) for name in _SHARED[1:]),
+        *(F.when(named, F.col(name)).alias(name) for name in _NAMES),
+        F.when(named, F.unix_micros(F.coalesce("responded_at", "requested_at"))).alias("observed"),
+        F.when(more, _at()).alias("at"),
+    ).distinct()
+
+
+def clients_changed(feed: DataFrame) -> DataFrame:
+    """Return what is asked of the feed of silver.client_calls: those that open, let go, or tell names."""
+    protocol = F.col("interface_name")
+    ours = (protocol == "qmcomm") & F.col("opnum").isin(1, 2, 3, 19)
+    ours |= (protocol == "qmcomm2") & (F.col("opnum") == 3)
+    return feed.where(ours).select(protocol.alias("protocol"), "opnum", "server_address", _at().alias("at"))
+
+
+def connections_changed(feed: DataFrame) -> DataFrame:
+    """Return what is asked of the feed of bronze.connections: where they belong, and whether they are new."""
+    places = _place(feed).withColumn("added", F.col("_change_type").isin("insert", "update_postimage"))
+    life = [F.unix_micros(name).alias(name) for name in _LIFE]
+    return places.select("connection_id", "server_address", *_GROUP, *life, "added")
+
+
+def waiting(attempts: DataFrame, cleanup_s: float) -> DataFrame:
+    """Return the attempts that the capture's end can settle: connection_id, event_date, server_address, until."""
+    held = (F.col("protocol") == "RemoteRead") & F.col("returned_at").isNotNull()
+    unanswered = F.col("returned_at").isNull() & (F.col("timeout_ms") != _FOR_EVER)
+    expires = F.unix_micros("returned_at") + round(cleanup_s * 1e6)
+    until = F.when(held, expires).when(unanswered, F.unix_micros("started_at") + F.col("timeout_ms") * 1000)
+    found = attempts.where("outcome = 'in_flight'").select("connection_id", EVENT_DATE, "server_address", until)
+    return found.toDF("connection_id", EVENT_DATE, "server_address", "until").where("until IS NOT NULL")
+
+
+def by_number(reads: DataFrame) -> tuple[dict[str, int], bool]:
+    """Return the newest qm2qm Start of each server, microseconds, and whether there are cancels of such."""
+    start, cancel = F.col("opnum").isin(*_STARTS), F.col("opnum") == _CANCEL
+    theirs = reads.where((F.col("protocol") == "qm2qm") & (start | cancel)).groupBy("server_address")
+    rows = theirs.agg(F.max(F.when(start, _at())), F.coalesce(F.max(cancel), F.lit(False))).collect()  # noqa: FBT003
+    return {row[0]: row[1] for row in rows if None not in row[:2]}, any(row[2] for row in rows)
+
+
+def only(rows: DataFrame, column: str, values: Collection[str | None]) -> DataFrame:
+    """Return the rows whose column has one of these values: by a condition that names them if they are few."""
+    known = sorted(value for value in values if value is not None)
+    if len(known) <= MOST_NAMED:
+        named = f"{quoted(column)} IN ({', '.join(map(literal, known))})" if known else "FALSE"
+        return rows.where(f"({named} OR {quoted(column)} IS NULL)" if None in values else named)
+    wanted = rows.sparkSession.createDataFrame(pa.table({"_value": pa.array(known, pa.string())}))
+    met = F.col(column) == F.col("_value")
+    return rows.join(F.broadcast(wanted), met | F.col(column).isNull() if None in values else met, "left_semi")
+
+
+def sharing(reads: DataFrame, keys: Collection[tuple[Any, ...]]) -> DataFrame:
+    """Return the qm2qm Starts and cancels that share server, queue handle and number (``Scope.cancels``)."""
+    theirs = reads.where((F.col("protocol") == "qm2qm") & F.col("opnum").isin(*_STARTS, _CANCEL))
+    shared = theirs.withColumn("_shared", F.concat_ws("|", *_SHARED))
+    return only(shared, "_shared", {"|".join(map(str, key)) for key in keys}).drop("_shared")
 
 
 def scope(
     changed: Changed,
     reads: DataFrame,
-    connections: DataFrame,
+    connections: DataFrame | pa.Table,
     attempts: DataFrame,
-    ends: DataFrame,
+    ends: Mapping[str, int],
     *,
-    cleanup_s: float,
+    numbered: Mapping[str, int],
+    cancels: bool,
 ) -> Scope | None:
     """Return what changes touch; None when it is too much to be named.
 
-    ``reads``, ``connections`` and ``attempts`` are the tables as they are now, ``ends`` (server_address,
-    capture_ends_at) the newest packet of captures that hold packets of a server. Each call's connection has a row,
-    and the call's times lie within it.
+    ``reads`` and ``attempts`` are the tables as they are now, ``connections`` RPC connections (``members``), all or
+    the table itself where they are too many, ``ends`` the newest packet of captures that hold packets of a server,
+    ``numbered`` the newest qm2qm Start of each server before the changes, microseconds; ``cancels``: there are such of
+    qm2qm. Each call's connection has a row, and the call's times lie within it.
     """
-    spark = reads.sparkSession
-    calls = changed.reads.select("connection_id", EVENT_DATE).distinct().limit(MOST + 1).collect()
-    places = _place(changed.connections).withColumn("added", F.col("_change_type") == "insert")
-    linked = places.distinct().limit(MOST + 1).collect()
-    names = {row[0] for row in calls} | {row["connection_id"] for row in linked}
-    dates: set[date | None] = {row[1] for row in calls}
-    waiting = attempts.where("outcome = 'in_flight'").withColumn("_until", _until(cleanup_s))
-    due = waiting.join(ends, "server_address").where(F.unix_micros("capture_ends_at") > F.col("_until"))
-    earlier = attempts.where(F.col("server_address").isin(*changed.servers)).select("connection_id", EVENT_DATE)
-    for row in due.select("connection_id", EVENT_DATE).union(earlier).distinct().limit(MOST + 1).collect():
-        names.add(row[0])
-        dates.add(row[1])
-    if len(names) > MOST or len(calls) > MOST or len(linked) > MOST:
+    if changed.too_many:
         return None
+    due = [row for row in changed.waiting if row["until"] < ends.get(row["server_address"], -1)]
+    places = [(row["connection_id"], row[EVENT_DATE]) for row in (*changed.reads, *due)]
+    if changed.earlier:
+        places += _places(only(attempts, "server_address", changed.earlier))
+    if changed.renamed:
+        places += _places(_of_queues(attempts, changed.renamed))
+    openings = changed.openings(numbered)
+    if openings is not None:
+        places += _places(_started_since(reads, *openings))
+    names = {name for name, _ in places} | {row["connection_id"] for row in changed.connections}
+    shared: frozenset[tuple[Any, ...]] = frozenset()
+    if cancels:
+        shared, cancelled = _cancelled(changed.reads, reads, names)
+        places += cancelled
+    names |= {name for name, _ in places}
     if not names:
-        return Scope(frozenset(), frozenset())
-    cancels = not _cancels(reads).select("opnum").union(_cancels(changed.reads).select("opnum")).isEmpty()
-    for row in [] if not cancels else _cancelled(changed.reads, reads, _frame(spark, names)).limit(MOST).collect():
-        names.add(row[0])
-        dates.add(row[1])
-    wide = {tuple(row[name] for name in _GROUP) for row in linked if not row["added"]}
-    members = _members(connections, _frame(spark, names), wide, spark)
-    if members is None:
+        return Scope()
+    if len(names) > MOST or len(places) > 2 * MOST:
         return None
-    names |= _associated(members, names, wide)
-    days = _days((c["first_packet_at"], c["last_packet_at"]) for c in members if c["connection_id"] in names)
+    moved = chain.from_iterable(changed.moved().values())
+    wide = {tuple(row[name] for name in _GROUP) for row in moved if not row["added"]}
+    found = _members(connections, names, wide)
+    if found is None:
+        return None
+    rows = found.to_pylist()
+    names |= _associated(rows, names, wide)
+    days = _days((c["first_packet_at"], c["last_packet_at"]) for c in rows if c["connection_id"] in names)
     if days is None:
         return None
-    calls_of_all = sum(c["calls"] or 0 for c in members if c["connection_id"] in names)
-    found = Scope(frozenset(names), frozenset({*dates, *days, None}), calls=calls_of_all)
-    if not cancels:
-        return found
-    shared = replace(found, shared_dates=frozenset()).reads(reads, found.frame(spark)).select(EVENT_DATE).distinct()
-    return replace(found, shared_dates=frozenset(row[0] for row in shared.collect()))
+    calls = sum(c["calls"] or 0 for c in rows if c["connection_id"] in names)
+    dates = frozenset({*(day for _, day in places), *days, None})
+    return Scope(frozenset(names), dates, found, calls, shared)
 
 
-def _frame(spark: SparkSession, names: Iterable[str]) -> DataFrame:
-    return spark.createDataFrame([(name,) for name in names], "connection_id string")
+def members(connections: DataFrame) -> DataFrame:
+    """Return RPC connections as ``Scope.members`` has them; times are microseconds."""
+    columns = [name for name in (*CONNECTION, "server_address", "calls") if name not in _TIMES]
+    times = (F.unix_micros(name).alias(name) for name in _TIMES)
+    return _place(connections).select(*columns, *_GROUP, *times)
+
+
+def _at() -> Column:
+    return F.unix_micros(F.coalesce("requested_at", "responded_at"))
+
+
+def _moved_at(images: list[Row]) -> int:
+    """Return since when a connection that moved can have changed associations: one that only ended, since its end."""
+    began: int = min(row["first_packet_at"] for row in images)
+    ends = [row["closed_at"] for row in images if row["closed_at"] is not None]
+    stayed = len({(*(row[name] for name in _GROUP), row["first_packet_at"]) for row in images}) == 1
+    both = {row["added"] for row in images} == {True, False}
+    return min(ends, default=began) if stayed and both else began
+
+
+def _places(rows: DataFrame) -> list[tuple[str, date | None]]:
+    found = rows.select("connection_id", EVENT_DATE).distinct().limit(MOST + 1).collect()
+    return [(row[0], row[1]) for row in found]
 
 
 def _place(connections: DataFrame) -> DataFrame:
     """Add where an RPC connection belongs: its server, its client, and its group, alone without one."""
     group = F.when(F.col("association_group_id") != 0, F.col("association_group_id").cast("string"))
-    return (
-        connections.where(F.col("kind") == "rpc")
-        .withColumns(
-            {
-                "server": F.coalesce("server_address", F.lit("")),
-                "client": F.coalesce("client_address", F.lit("")),
-                "association": F.coalesce(group, "connection_id"),
-            }
-        )
-        .select("connection_id", *_GROUP, *(name for name in ("_change_type",) if name in connections.columns))
+    return connections.where(F.col("kind") == "rpc").withColumns(
+        {
+            "server": F.coalesce("server_address", F.lit("")),
+            "client": F.coalesce("client_address", F.lit("")),
+            "association": F.coalesce(group, "connection_id"),
+        }
     )
 
 
-def _until(cleanup_s: float) -> Column:
-    """When the capture's end settles an open attempt, microseconds; null when it never does. At the earliest."""
-    held = (F.col("protocol") == "RemoteRead") & F.col("returned_at").isNotNull()
-    unanswered = F.col("returned_at").isNull() & (F.col("timeout_ms") != _FOR_EVER)
-    expires = F.unix_micros("returned_at") + round(cleanup_s * 1e6)
-    return F.when(held, expires).when(unanswered, F.unix_micros("started_at") + F.col("timeout_ms") * 1000)
+def _of_queues(attempts: DataFrame, texts: Collection[str]) -> DataFrame:
+    """The attempts whose queue, or the one that its journal or subqueue belongs to, has one of these texts."""
+    columns = [F.col(name) for name in ("queue", "inferred_queue")]
+    bases = [F.substring_index(column, ";", 1) for column in columns]
+    named = F.array_compact(F.array(*columns, *bases))
+    return attempts.where(F.arrays_overlap(named, F.array(*map(F.lit, sorted(texts)))))
 
 
-def _cancels(reads: DataFrame) -> DataFrame:
-    return reads.where((F.col("protocol") == "qm2qm") & (F.col("opnum") == _CANCEL))
+def _started_since(reads: DataFrame, servers: Collection[str | None], at: int) -> DataFrame:
+    """The qm2qm Starts of some servers since a time, microseconds."""
+    day = (_EPOCH + timedelta(days=at // _DAY_US)).isoformat()
+    starts = reads.where((F.col("protocol") == "qm2qm") & F.col("opnum").isin(*_STARTS))
+    late = starts.where(f"{EVENT_DATE} >= DATE'{day}' OR {EVENT_DATE} IS NULL").where(_at() >= at)
+    return only(late, "server_address", servers)
 
 
-def _starts(reads: DataFrame) -> DataFrame:
-    return reads.where((F.col("protocol") == "qm2qm") & F.col("opnum").isin(0, 9, 10))
+def _cancelled(
+    changes: Iterable[Row], reads: DataFrame, names: Collection[str]
+) -> tuple[frozenset[tuple[Any, ...]], list[tuple[str, date | None]]]:
+    """Return what all cancels share with Starts, and where the Starts are that share it with a change.
 
-
-def _cancelled(changes: DataFrame, reads: DataFrame, names: DataFrame) -> DataFrame:
-    """Connection and date of qm2qm Starts that share a cancel with a call that changed, or of a connection that did."""
-    changed = changes.select(*_SHARED, "protocol", "opnum")
-    of_ours = reads.join(F.broadcast(names), "connection_id", "left_semi").select(*changed.columns)
-    cancels = _cancels(reads).select(*_SHARED).union(_cancels(changed).select(*_SHARED))
-    near = changed.union(of_ours)
-    shared = _starts(near).union(_cancels(near)).select(*_SHARED).distinct().join(cancels, [*_SHARED], "left_semi")
-    return _starts(reads).join(shared, [*_SHARED], "left_semi").select("connection_id", EVENT_DATE).distinct()
-
-
-def _sharing(reads: DataFrame, mine: DataFrame) -> DataFrame:
-    """All qm2qm Starts and cancels that share queue handle and number with one of these Starts and with a cancel."""
-    shared = _starts(mine).select(*_SHARED).distinct().join(_cancels(reads), [*_SHARED], "left_semi")
-    return _starts(reads).union(_cancels(reads)).join(shared, [*_SHARED], "left_semi").select(*reads.columns)
+    That is with a call that changed, or a cancel of a connection that did.
+    """
+    there = reads.where((F.col("protocol") == "qm2qm") & (F.col("opnum") == _CANCEL))
+    found = there.select("connection_id", *_SHARED).distinct().collect()
+    calls = [row for row in changes if row["protocol"] == "qm2qm" and row["opnum"] not in _OPENINGS]
+    cancels = {tuple(row[name] for name in _SHARED) for row in found}
+    gone = {tuple(row[name] for name in _SHARED) for row in calls if row["opnum"] == _CANCEL}
+    near = {tuple(row[name] for name in _SHARED) for row in calls}
+    near |= {tuple(row[name] for name in _SHARED) for row in found if row["connection_id"] in names}
+    wanted = {key for key in near & (cancels | gone) if None not in key}
+    return frozenset(key for key in cancels if None not in key), _places(sharing(reads, wanted)) if wanted else []
 
 
 def _members(
-    connections: DataFrame, names: DataFrame, groups: Collection[tuple[str, ...]], spark: SparkSession
-) -> list[dict[str, Any]] | None:
+    connections: DataFrame | pa.Table, names: Collection[str], groups: Collection[tuple[str, ...]]
+) -> pa.Table | None:
     """All connections of these groups and of those that the named connections are in; None if there are too many."""
-    placed = _place(connections)
-    named = placed.join(F.broadcast(names), "connection_id", "left_semi").select(*_GROUP)
-    given = spark.createDataFrame(sorted(groups), ", ".join(f"{name} string" for name in _GROUP))
-    facts = connections.select(
-        "connection_id",
-        "server_address",
-        "client_address",
-        "association_group_id",
-        "first_packet_at",
-        "last_packet_at",
-        "closed_at",
-        "calls",
-    )
-    mine = placed.join(named.union(given).distinct(), [*_GROUP], "left_semi").join(facts, "connection_id")
-    rows = mine.withColumns({name: F.unix_micros(name) for name in ("first_packet_at", "last_packet_at", "closed_at")})
-    found = rows.limit(MOST + 1).collect()
-    return None if len(found) > MOST else [row.asDict() for row in found]
+    if isinstance(connections, DataFrame):
+        placed = members(connections)
+        asked = only(placed, "connection_id", names).select(*_GROUP).distinct().limit(MOST + 1).collect()
+        wanted = {*groups, *(tuple(row) for row in asked)}
+        found: pa.Table = only(placed, "association", {group[2] for group in wanted}).limit(MOST + 1).toArrow()
+        if found.num_rows > MOST:
+            return None
+    else:
+        ours = pc.is_in(connections["connection_id"], pa.array(sorted(names), pa.string()))
+        wanted = {*groups, *(tuple(row.values()) for row in connections.filter(ours).select(list(_GROUP)).to_pylist())}
+        their = pc.is_in(connections["association"], pa.array(sorted({group[2] for group in wanted}), pa.string()))
+        found = connections.filter(their)
+    rows = found.select(list(_GROUP)).to_pylist()
+    return found.filter(pa.array([tuple(row.values()) in wanted for row in rows], pa.bool_()))
 
 
 def _associated(members: list[dict[str, Any]], names: Collection[str], wide: Collection[tuple[str, ...]]) -> set[str]:

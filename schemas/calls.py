@@ -82,8 +82,8 @@ CLIENT_CALLS = Table(
 QUEUE_ALIASES = Table(
     "silver",
     "queue_aliases",
-    "Which texts name the same queue: a row for each text of each piece of evidence that binds two of them.",
-    key=("queue", "other_queue", "evidence", "call_key", "snapshot_id"),
+    "Which texts name the same queue: a row for each text of two and each kind of evidence, the first piece of it.",
+    key=("queue", "other_queue", "named_as", "evidence"),
     dated_by=("observed_at",),
     columns=(
         Column("queue", STRING, "a normal form"),

@@ -35,6 +35,7 @@ RECEIVE_ATTEMPTS = Table(
         Column("protocol", STRING, "qm2qm ([MS-MQQP]) or RemoteRead ([MS-MQRR])"),
         Column("queue", STRING, "canonical normal form of the queue read from; null when not known"),
         Column("inferred_queue", STRING, "queue guessed from the message's destination; never stands in queue"),
+        Column("opened_queue", STRING, "normal form of the queue as it was opened, as in silver; null when not known"),
         Column("connection_id", STRING, "bronze.connections, of the Start"),
         *FOUR_TUPLE,
         Column("context_handle", STRING, "context handle the Start was given, hex of 20 bytes"),

@@ -7,7 +7,8 @@ connection unless a story says otherwise, opened with its SYN, everything answer
 from __future__ import annotations
 
 from pipeline.associations import Connection
-from pipeline.attempts import Call, receive_attempts
+from pipeline.attempts import receive_attempts
+from pipeline.calls import Call
 
 US = 1_000_000
 SOON = 0.001  # s, an answer's delay where the story does not say
@@ -64,13 +65,25 @@ def reject(at, hresult=OK, *, name="reject", answer=None, **more):
     return _call("RemoteRead", 14, name, at, answer, hresult, values | more)
 
 
-def qm_open(at=0.0, *, name="open", **more):
-    values = {"context_handle": HANDLE, "queue_handle": 28}
-    return _call("qm2qm", 2, name, at, None, OK, values | more)
+def name(at=0.0, hresult=OK, *, queue=ORDERS, name="name", **more):
+    """The application opens a queue at its owner and is given its number: R_QMOpenRemoteQueue of qmcomm."""
+    given = dict.fromkeys(("queue_handle", "queue_descriptor", "open_context"), 28) | {"context_handle": HANDLE}
+    values = {"connection_id": "app", "queue": queue} | (given if hresult == OK else {})
+    return _call("qmcomm", 2, name, at, None, hresult, values | more)
 
 
-def qm_close(at, *, name="close", **more):
-    return _call("qm2qm", 3, name, at, None, OK, {"context_handle": HANDLE} | more)
+def release(at, *, name="release", **more):
+    values = {"connection_id": "app", "context_handle": HANDLE}
+    return _call("qmcomm", 3, name, at, None, None, values | more)
+
+
+def qm_open(at=0.0, hresult=OK, *, name="open", **more):
+    values = {"context_handle": HANDLE} | dict.fromkeys(("queue_handle", "queue_descriptor", "open_context"), 28)
+    return _call("qm2qm", 2, name, at, None, hresult, values | more)
+
+
+def qm_close(at, hresult=OK, *, name="close", **more):
+    return _call("qm2qm", 3, name, at, None, hresult, {"context_handle": HANDLE} | more)
 
 
 def qm_start(at, hresult=OK, *, opnum=9, name="start", answer=None, message=5, **more):
@@ -90,9 +103,9 @@ def qm_cancel(at, hresult=OK, *, name="cancel", **more):
     return _call("qm2qm", 5, name, at, None, hresult, {"queue_handle": 28, "request_id": 7} | more)
 
 
-def connection(name="c1", first=0.0, last=None, closed=None, group=1, **more):
+def connection(name="c1", first=0.0, last=None, closed=None, group=1, client="10.0.0.2", **more):
     last = closed if last is None else last
-    return Connection(name, "10.0.0.2", us(first), us(last or first), us(closed), group, **more)
+    return Connection(name, client, us(first), us(last or first), us(closed), group, **more)
 
 
 def told(*calls, connections=None, until=60.0):

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.associations import associations
-from pipeline.attempts import ROLES, Call, receive_attempts
+from pipeline.attempts import receive_attempts
+from pipeline.calls import ROLES, Call
 from pipeline.summary import ATTEMPT_OUTCOMES
 from silver_gold.stories import (
     CANCELLED,

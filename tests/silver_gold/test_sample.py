@@ -9,11 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pipeline.gold import _CONNECTION, _FACTS, _THROUGH, _settler
-from schemas.gold import RECEIVE_ATTEMPTS
+from pipeline.calls import ROLES
+from pipeline.decoding import decode
+from pipeline.gold import CONNECTION, attempts_of
+from schemas.calls import CLIENT_CALLS
+from schemas.messages import MESSAGES
+from schemas.silver import REMOTE_READ_CALLS
 from udfs.capture.reader import read_capture
 from udfs.codes import ACTION
-from udfs.stubs.calls import METHODS, decode_calls
 
 WHOLE = [
     "01-remoteread-ndr.pcap",
@@ -24,7 +27,12 @@ WHOLE = [
     "09-transactions-and-moves.pcapng",
     "10-many-clients.pcap.gz",
 ]
-RENAMED = {"protocol": "interface_name", "requested_at": "request_at", "responded_at": "response_at"}
+CLIENT = [
+    "call_key", "protocol", "opnum", "connection_id", "requested_at", "responded_at", "queue", "context_handle",
+    "queue_handle", "queue_descriptor", "open_context", "hresult", "errors", "outcome", "client_address",
+    "client_port", "server_address", "server_port", "run_id",
+]  # fmt: skip
+KNOWN = ["call_key", "outcome", "fault_status", "bind_seen", "cancelled_at", "orphaned_at", "closed"]
 
 
 def _with(table, **columns):
@@ -34,30 +42,42 @@ def _with(table, **columns):
     return table
 
 
-def attempts_of(path):
-    """Read a capture down to attempts: (rows of gold, rows of rpc_calls by call key, rows of silver)."""
+def rows_of(path):
+    """Read a capture down to attempts: (rows of gold, rows of rpc_calls by call key, rows of silver.messages)."""
     tables = read_capture(str(path))
     calls = tables["rpc_calls"].combine_chunks()
     nothing = pa.nulls(len(calls), pa.string())
     # The test queue manager answers in little endian, also where it is asked in big endian.
     calls = _with(calls, opened_by=nothing, run_id=nothing, response_byte_order=pa.array(["little"] * len(calls)))
     (batch,) = calls.to_batches()
-    decoded = decode_calls(batch)
-    columns = {"closed": batch.column("sealed")}
-    for name in (*_FACTS, *_THROUGH):
-        if name not in columns:
-            columns[name] = decoded[name] if name in decoded else batch.column(RENAMED.get(name, name))
-    facts = pa.table(columns)
-    protocols, opnums = columns["protocol"].to_pylist(), columns["opnum"].to_pylist()
-    ours = pa.array([name in METHODS and opnum is not None for name, opnum in zip(protocols, opnums, strict=True)])
+    silver = {name: pa.Table.from_batches([rows]) for name, rows in decode(batch).items()}
+    reads = silver[str(REMOTE_READ_CALLS)]
+    clients = _with(silver[str(CLIENT_CALLS)], protocol=silver[str(CLIENT_CALLS)]["interface_name"])
+    messages = silver[str(MESSAGES)]
     connections = tables["connections"]
-    newest = pa.repeat(pc.max(connections.column("last_packet_at")), len(facts))
-    facts = facts.append_column("capture_ends_at", newest)
-    settled = _settler(RECEIVE_ATTEMPTS.struct(), cleanup_us=300_000_000)(
-        facts.filter(ours), connections.select([*_CONNECTION])
+    servers = connections["server_address"].unique().to_pylist()
+    newest = pc.max(connections.column("last_packet_at")).cast(pa.int64()).as_py()
+    made = attempts_of(
+        _playing(reads, "protocol"),
+        _playing(
+            clients.append_column("outcome", pa.array(["ok"] * len(clients), pa.string())), "interface_name", CLIENT
+        ),
+        connections.select([*CONNECTION, "server_address"]),
+        known=calls.append_column("closed", calls["sealed"]).select(KNOWN),
+        messages=messages.append_column("message_bytes", messages["body_bytes"]),
+        ends=dict.fromkeys(servers, newest),
+        aliases={},
+        cleanup_s=300,
     )
     by_key = {row["call_key"]: row for row in calls.drop_columns(["request_stub", "response_stub"]).to_pylist()}
-    return settled.to_pylist(), by_key
+    return made.to_pylist(), by_key, messages.to_pylist()
+
+
+def _playing(calls, interface, columns=None):
+    """The calls that play a part in attempts."""
+    methods = zip(calls[interface].to_pylist(), calls["opnum"].to_pylist(), strict=True)
+    ours = calls.filter(pa.array([method in ROLES for method in methods], pa.bool_()))
+    return ours if columns is None else ours.select(columns)
 
 
 def _place(row):
@@ -90,7 +110,7 @@ def _expected(truth):
             "outcome": attempt["outcome"],
             "start_hresult": attempt["start_hresult"],
             "end_hresult": attempt["end_hresult"],
-            "queue": None if qm2qm else attempt["queue"],  # named on the client's qmcomm connection
+            "queue": attempt["queue"],
             "lookup_id": None if qm2qm and call["opnum"] == 0 else attempt["lookup_id"],
         }
     return expected
@@ -100,4 +120,19 @@ def _expected(truth):
 def test_attempts_are_what_the_queue_manager_saw(project, name):
     path = project / "data" / "sample" / name
     truth = json.loads((project / "tests" / "sample" / "truth" / f"{name.split('.')[0]}.truth.json").read_text())
-    assert _found(*attempts_of(path)) == _expected(truth)
+    rows, calls, messages = rows_of(path)
+    assert _found(rows, calls) == _expected(truth)
+    # What was opened in sight has a name, and every message that came shows where it was sent.
+    assert {row["inferred_queue"] for row in rows} == {None}
+    assert len(messages) == sum(row["message_key"] is not None for row in rows) > 0
+
+
+def test_queues_that_were_opened_before_the_capture_began_are_guessed_and_marked(project):
+    rows, _, messages = rows_of(project / "data" / "sample" / "06-mid-stream.pcap")
+    destinations = {row["sighting_key"]: row["destination_queue"] for row in messages}
+    guessed = [row for row in rows if row["inferred_queue"] is not None]
+    assert {row["protocol"] for row in guessed} == {"RemoteRead", "qm2qm"}
+    for row in guessed:
+        assert (row["queue"], row["confidence"]) == (None, "inferred")
+        assert row["inferred_queue"] == destinations[row["attempt_key"]]
+        assert {"capture_begins", "no_open", "queue_unknown"} <= set(row["missing"])

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.spark
 
 BEGIN = dt.datetime(2024, 5, 17, 23, 59, 58, tzinfo=dt.UTC)
 HANDLE = bytes.fromhex("01000000a1b2c3d4e5f60718292a2b2c2d2e2f30")
+ORDERS = "srv1\\private$\\orders"
 SERVERS = ["10.0.0.1"]
 FOUR_TUPLE = {"client_address": "10.0.0.2", "client_port": 50000, "server_address": "10.0.0.1", "server_port": 2103}
 
@@ -158,7 +159,7 @@ def attempt(call_key, started_at, returned_at, ended_at=None, **more):
 
 ATTEMPTS = [
     attempt(
-        "start", 1, 3, 4, queue="srv1\\private$\\orders", context_handle=HANDLE.hex(), request_id=7,
+        "start", 1, 3, 4, queue=ORDERS, opened_queue=ORDERS, context_handle=HANDLE.hex(), request_id=7,
         action_name="MQ_ACTION_RECEIVE", timeout_ms=5000, is_receive=True, lookup_id=Decimal(2**55 + 1),
         start_hresult=0, end_hresult=0,
         outcome="acked", evidence=["open", "start", "end"], confidence="complete", missing=[],

@@ -219,17 +219,18 @@ def canonical_of(queues: pa.Array, canonical: pa.Table) -> pa.Array:
     Journals and subqueues follow their queue: ``a;journal`` becomes ``b;journal`` where ``a`` becomes ``b``.
     """
     columns = (canonical.column(name).to_pylist() for name in CANONICAL.names)
-    known: dict[str | None, str] = dict(zip(*columns, strict=True))
-
-    def of(queue: str | None) -> str | None:
-        if queue is None or queue in known:
-            return known.get(queue)
-        base, suffix = parent(queue)
-        return known.get(base, base) + suffix
-
+    known: dict[str, str] = dict(zip(*columns, strict=True))
     encoded = queues.dictionary_encode()
-    distinct = [of(queue) for queue in encoded.dictionary.to_pylist()]
+    distinct = [canonical_text(queue, known) for queue in encoded.dictionary.to_pylist()]
     return pa.array(distinct, pa.string()).take(encoded.indices)
+
+
+def canonical_text(queue: str | None, known: Mapping[str, str]) -> str | None:
+    """Return the canonical text of one normal form; ``known`` has that of every text of a group."""
+    if queue is None or queue in known:
+        return None if queue is None else known[queue]
+    base, suffix = parent(queue)
+    return known.get(base, base) + suffix
 
 
 def queue_aliases(evidence: pa.Table) -> pa.Table:

@@ -1,0 +1,92 @@
+"""Calls as the state machines take them: plain rows, and the part that each method plays in a remote read.
+
+Times are microseconds since the epoch, UTC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from udfs.codes import MQ_OK
+
+Role = Literal["name", "release", "open", "close", "start", "end", "cancel", "reject"]
+Error = tuple[str, str | None, int | None]
+
+ROLES: Final[dict[tuple[str, int], Role]] = {
+    ("qmcomm", 2): "name",
+    ("qmcomm", 3): "release",
+    ("qm2qm", 0): "start",
+    ("qm2qm", 1): "end",
+    ("qm2qm", 2): "open",
+    ("qm2qm", 3): "close",
+    ("qm2qm", 5): "cancel",
+    ("qm2qm", 9): "start",
+    ("qm2qm", 10): "start",
+    ("RemoteRead", 2): "open",
+    ("RemoteRead", 3): "close",
+    ("RemoteRead", 7): "start",
+    ("RemoteRead", 8): "cancel",
+    ("RemoteRead", 9): "end",
+    ("RemoteRead", 13): "start",
+    ("RemoteRead", 14): "reject",
+    ("RemoteRead", 15): "end",
+}
+"""What a method does, by (interface, opnum): of qmcomm, to name a queue by a number at its owner, and to let go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A row of silver.remote_read_calls or silver.client_calls, and what bronze.rpc_calls knows of it.
+
+    ``closed`` tells a sealed call that no key opened.
+    """
+
+    call_key: str
+    protocol: str
+    opnum: int
+    connection_id: str
+    requested_at: int | None = None
+    responded_at: int | None = None
+    queue: str | None = None
+    context_handle: str | None = None
+    remote_read_handle: str | None = None
+    queue_handle: int | None = None
+    queue_descriptor: int | None = None
+    open_context: int | None = None
+    action: int | None = None
+    timeout_ms: int | None = None
+    request_id: int | None = None
+    lookup_id: int | None = None
+    sequence_id: int | None = None
+    transaction_id: str | None = None
+    acknowledgement_class: int | None = None
+    ack: int | None = None
+    hresult: int | None = None
+    errors: tuple[Error, ...] = ()
+    outcome: str = "ok"
+    fault_status: int | None = None
+    closed: bool = False
+    bind_seen: bool = True
+    cancelled_at: int | None = None
+    orphaned_at: int | None = None
+
+    @property
+    def at(self) -> int:
+        """Time of the request, else of the response."""
+        return self.requested_at if self.requested_at is not None else self.responded_at or 0
+
+    @property
+    def refused(self) -> bool:
+        """The answer was seen and was an error or a fault."""
+        return self.fault_status is not None or (self.hresult is not None and self.hresult != MQ_OK)
+
+    @property
+    def accepted(self) -> bool:
+        """The answer was seen and was MQ_OK."""
+        return self.hresult == MQ_OK and self.fault_status is None
+
+    @property
+    def result(self) -> int | None:
+        """The HRESULT, or the status of the fault; null when neither was seen."""
+        return self.hresult if self.fault_status is None else self.fault_status
