@@ -3,13 +3,14 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup demo test test-all check format bench wheel pyfiles tables-doc test-peer record-sample clean
+.PHONY: help setup demo test test-all check format bench wheel pyfiles tables-doc test-peer estate record-sample clean
 
 PY := .venv/bin/python
 LAKE ?= .lake/demo
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 PEER_ARGS ?=
+ESTATE_ARGS ?=
 RECORD_ARGS ?=
 
 help:  ## list the targets
@@ -50,6 +51,9 @@ tables-doc: setup  ## write docs/tables.md from schemas/
 
 test-peer: setup  ## start the test queue manager (PEER_ARGS=... gives it ports)
 	@PYTHONPATH=tests $(PY) -m peer.server $(PEER_ARGS)
+
+estate: setup  ## start a simulated estate to collect from (ESTATE_ARGS=... --conf FILE, --every SECONDS)
+	@PYTHONPATH=tests $(PY) -m peer.estate $(ESTATE_ARGS)
 
 record-sample: setup  ## record data/sample anew (as root: it makes network namespaces)
 	@PYTHONPATH=tests $(PY) -m peer.record $(ARGS)

@@ -8,7 +8,8 @@ import signal
 import stat
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -115,8 +116,23 @@ def collector(config: CollectorConfig, out: Path) -> Collector:
 def run(this: cli.Run) -> cli.Outcome:
     """Collect until all rounds are over or a signal comes; exit code 3 where a machine never answered."""
     made = collector(this.config.collector, this.arguments.out)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: made.stop())
+    with _stopped_by_signals(made):
+        return _collect(this, made)
+
+
+@contextmanager
+def _stopped_by_signals(made: Collector) -> Iterator[None]:
+    """Let SIGTERM and SIGINT end the collector cleanly."""
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda *_: made.stop()) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _collect(this: cli.Run, made: Collector) -> cli.Outcome:
     counts: Counter[str] = Counter()
     waited = busy = 0.0
     answered: dict[str, bool] = {}
