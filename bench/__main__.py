@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import runs
+from bench import collector, runs
 from bench.measure import Measure, say
 from bench.traffic import generate
 
@@ -132,6 +132,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--memory", type=size, default=size("2G"), help="capture of one connection (2G; 0: none)")
     top.add_argument("--runs", type=size, default=size("5G"), help="ring of 100 for runs that add one (5G; 0: none)")
     top.add_argument("--history", type=int, default=100, help="days of history for these (100; 0: none)")
+    top.add_argument("--queues", type=int, default=1000, help="queues x 100 rounds of snapshots (1000; 0: none)")
     top.add_argument("--repeat", type=int, default=2, help="runs of each measure, of which the best counts (2)")
     top.add_argument("--quick", action="store_true", help="20 MB and 100 MB, memory with 100 MB: does it work at all")
     top.add_argument("--json", type=Path, help="write the measures to this file too")
@@ -158,13 +159,15 @@ def main() -> None:
         for path in generate(arguments.into, arguments.bytes, ring=arguments.files, single=arguments.single):
             print(path)
         return
-    sizes, memory, ring = arguments.size, arguments.memory, arguments.runs
+    sizes, memory, ring, queues = arguments.size, arguments.memory, arguments.runs, arguments.queues
     if arguments.quick:
-        sizes, memory, ring = [size("20M"), size("100M")], size("100M"), size("50M")
+        sizes, memory, ring, queues = [size("20M"), size("100M")], size("100M"), size("50M"), min(queues, 50)
     with tempfile.TemporaryDirectory(prefix="msmq-bench-", dir=arguments.folder) as folder:
         measures = measure(Path(folder), sizes, arguments.ring, memory, arguments.repeat) if sizes else []
         if ring:
             measures += runs.measure(Path(folder) / "runs", ring, arguments.history)
+        if queues:
+            measures += collector.measure(Path(folder) / "collector", queues, 100)
     print(report(measures))
     facts: list[dict[str, Any]] = [
         {"name": m.name, "value": round(m.value, 3), "unit": m.unit, "floor": m.floor, "goal": m.goal, "met": m.verdict}

@@ -10,6 +10,7 @@ from jobs.ingest_captures import alone, captures, ingest, open_lake
 from pipeline import derive, derive_silver, hosts
 from pipeline.lake import Lake
 from pipeline.listing import Listed
+from pipeline.queue_state import queue_lines
 from pipeline.summary import console_summary
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.silver import REMOTE_READ_CALLS
@@ -31,7 +32,7 @@ def run(this: cli.Run) -> cli.Outcome:
     with alone(this, lake):
         _layers(this, lake, files, landed, outcome)
     if not this.arguments.dry_run:
-        sys.stdout.write(console_summary(lake) + "\n")
+        sys.stdout.write("\n".join([console_summary(lake), *queue_lines(lake)]) + "\n")
     return outcome
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from functools import partial
 from typing import Final
@@ -56,14 +57,20 @@ def follow(lake: Lake, since: int | None) -> dict[str, int]:
 def _follow(lake: Lake, since: int | None, folder: str) -> dict[str, int]:
     rows, gone, dates = _changed(lake, since)
     written, days = _decode(lake.read(SNAPSHOTS_RAW) if rows is None else rows, folder)
+    said: dict[Table, str | None] = {}
     for table in TABLES:
         says = lake.made_of(table)  # of the wire's calls: that stays as it is
         if rows is None and lake.exists(table):
             lake.remove(table, "snapshot_id", (), dates=(), also=OURS, made_of=says)
         elif gone:
             lake.remove(table, "snapshot_id", gone, dates=dates, made_of=says)
-        if written[str(table)]:
-            lake.append(table, _not_there(lake, table, folder, days), made_of=says)
+        said[table] = says
+
+    def append(table: Table) -> None:
+        lake.append(table, _not_there(lake, table, folder, days), made_of=said[table])
+
+    with ThreadPoolExecutor(len(TABLES)) as pool:  # most of a small commit is waiting
+        list(pool.map(append, [table for table in TABLES if written[str(table)]]))
     return written
 
 

@@ -85,10 +85,18 @@ def _write(lake: Lake, run_id: str, says: str) -> int:
 
 def hosts(lake: Lake) -> DataFrame:
     """Return what is seen together, with the first and last time and how often: all columns but the row's own."""
-    evidence = reduce(
-        DataFrame.unionByName,
-        [_local_queues(lake), _machines(lake), _messages(lake), *_opened(lake), _endpoint_mapper(lake)],
-    )
+    frames = [
+        made(lake)
+        for made, table in (
+            (_queues_and_machines, QUEUE_SNAPSHOTS),
+            (_messages, MESSAGES),
+            (_opened_reads, REMOTE_READ_CALLS),
+            (_opened_clients, CLIENT_CALLS),
+            (_endpoint_mapper, RPC_CALLS),
+        )
+        if lake.exists(table)
+    ]
+    evidence = reduce(DataFrame.unionByName, frames)
     told = F.array_compact(F.array("queue_manager_id", "host_name", "address"))
     alone = F.col("source") == "endpoint_mapper"  # that an address serves Message Queuing is news enough
     return (
@@ -124,37 +132,35 @@ def _guid(format_name: Column) -> Column:
     return F.regexp_extract(F.lower(format_name), f"^private={_GUID}", 1)
 
 
-def _with_address(lake: Lake, snapshots: DataFrame) -> DataFrame:
-    """Add the address that was asked: on the wire it stands for the queue manager, a collector notes it."""
-    raw = lake.read(SNAPSHOTS_RAW).select("snapshot_id", "server_address")
-    joined = snapshots.join(raw, "snapshot_id", "left")
-    asked = F.when(F.col("source") == "wire", F.col("queue_manager")).otherwise(F.col("server_address"))
-    return joined.withColumn("asked_address", asked)
+def _queues_and_machines(lake: Lake) -> DataFrame:
+    """What snapshots tell, with the address that was asked: the wire's queue manager, and what a collector noted."""
+    told = _local_queues(lake).unionByName(_machines(lake))
+    address = F.when(F.col("source") == "wire", F.col("queue_manager"))
+    if lake.exists(SNAPSHOTS_RAW):
+        told = told.join(lake.read(SNAPSHOTS_RAW).select("snapshot_id", "server_address"), "snapshot_id", "left")
+        address = address.otherwise(F.col("server_address"))
+    return told.select(
+        _row(guid=F.col("guid"), name=F.col("name"), address=address, source="snapshot", seen_at="observed_at")
+    )
+
+
+_TOLD: Final = ("snapshot_id", "source", "queue_manager", "observed_at")
 
 
 def _local_queues(lake: Lake) -> DataFrame:
     """Queues that their own machine answers for: host of the path name, GUID of the private format name."""
     rows = lake.read(QUEUE_SNAPSHOTS).where("upper(location) = 'LOCAL'")
-    rows = rows.select(
-        "snapshot_id", "source", "queue_manager", "pathname", "formatname", "queue_format_name", "observed_at"
-    )
-    names = F.coalesce(F.nullif(_guid(F.col("formatname")), F.lit("")), _guid(F.col("queue_format_name")))
-    return _with_address(lake, rows).select(
-        _row(guid=names, name=_host(F.col("pathname")), address=F.col("asked_address"), source="snapshot",
-             seen_at="observed_at")
-    )  # fmt: skip
+    guid = F.coalesce(F.nullif(_guid(F.col("formatname")), F.lit("")), _guid(F.col("queue_format_name")))
+    return rows.select(*_TOLD, guid.alias("guid"), _host(F.col("pathname")).alias("name"))
 
 
 def _machines(lake: Lake) -> DataFrame:
     """Names of machines: those of their private queues, and what a collector's configuration calls them."""
-    rows = lake.read(MACHINE_SNAPSHOTS).select("snapshot_id", "source", "queue_manager", "privateq", "observed_at")
     configured = F.when(F.col("source") == "collector", F.lower("queue_manager"))
     private = F.transform(F.coalesce("privateq", F.array().cast("array<string>")), _host)
     names = F.array_compact(F.array_distinct(F.array_append(private, configured)))
-    named = _with_address(lake, rows).withColumn("name", F.explode(names))
-    return named.select(
-        _row(name=F.col("name"), address=F.col("asked_address"), source="snapshot", seen_at="observed_at")
-    )
+    nobody = F.lit(None).cast("string")
+    return lake.read(MACHINE_SNAPSHOTS).select(*_TOLD, nobody.alias("guid"), F.explode(names).alias("name"))
 
 
 def _messages(lake: Lake) -> DataFrame:
@@ -165,21 +171,23 @@ def _messages(lake: Lake) -> DataFrame:
     )
 
 
-def _opened(lake: Lake) -> list[DataFrame]:
-    """Queues opened at their owner by a name that holds its host or its GUID (RemoteRead 2, 11; qmcomm 2)."""
-    reads = lake.read(REMOTE_READ_CALLS).where(
-        "protocol = 'RemoteRead' AND opnum IN (2, 11) AND context_handle IS NOT NULL"
-    )
-    clients = lake.read(CLIENT_CALLS).where("interface_name = 'qmcomm' AND opnum = 2 AND context_handle IS NOT NULL")
+def _opened_reads(lake: Lake) -> DataFrame:
+    """Queues opened at their owner by a name that holds its host or its GUID: RemoteRead 2 and 11."""
+    return _opened(lake.read(REMOTE_READ_CALLS).where("protocol = 'RemoteRead' AND opnum IN (2, 11)"))
+
+
+def _opened_clients(lake: Lake) -> DataFrame:
+    """Likewise qmcomm 2."""
+    return _opened(lake.read(CLIENT_CALLS).where("interface_name = 'qmcomm' AND opnum = 2"))
+
+
+def _opened(calls: DataFrame) -> DataFrame:
     name = F.col("queue_format_name")
     direct = F.regexp_extract(name, r"(?i)^direct=os:(.*)$", 1)
-    return [
-        calls.select(
-            _row(guid=_guid(name), name=_host(direct), address=F.col("server_address"), source="format_name",
-                 seen_at="responded_at")
-        )
-        for calls in (reads, clients)
-    ]  # fmt: skip
+    return calls.where("context_handle IS NOT NULL").select(
+        _row(guid=_guid(name), name=_host(direct), address=F.col("server_address"), source="format_name",
+             seen_at="responded_at")
+    )  # fmt: skip
 
 
 def _endpoint_mapper(lake: Lake) -> DataFrame:

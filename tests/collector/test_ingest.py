@@ -114,14 +114,14 @@ def test_broken_lines_go_to_quarantine_and_leave_it_when_they_are_whole(lake, tm
     path = write(tmp_path / "a.jsonl", machine(), "nonsense", queue(version=9), whole[:100])
     done = ingest(lake, path)
     assert not done.unreadable
-    found = rows(lake, QUARANTINE)
+    found = sorted(rows(lake, QUARANTINE), key=lambda row: row["source_line"])
     assert [(row["source_path"], row["source_line"], row["reason"]) for row in found] == [
         (str(path), 2, "not_json"), (str(path), 3, "unknown_version"), (str(path), 4, "not_json"),
     ]  # fmt: skip
     assert {row["capture_id"] for row in found} == {None}
     write(path, machine(), "nonsense", queue(version=9), whole)
     ingest(lake, path)
-    assert [row["source_line"] for row in rows(lake, QUARANTINE)] == [2, 3]
+    assert {row["source_line"] for row in rows(lake, QUARANTINE)} == {2, 3}
     assert len(rows(lake, SNAPSHOTS_RAW)) == 2
 
 
