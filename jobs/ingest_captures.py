@@ -53,8 +53,8 @@ def alone(run: cli.Run, lake: Lake) -> Iterator[None]:
         yield
         return
     try:
-        with lease(lake.root, run.run_id, wait_s=run.config.lake.lease_wait.total_seconds(), say=cli.say) as held:
-            lake.before_commit = held.check
+        wait_s = run.config.lake.lease_wait.total_seconds()
+        with lease(lake.root, run.run_id, wait_s=wait_s, say=cli.say) as mine, lake.held(mine.check):
             yield
     except LeaseError as error:
         raise ConfigError(str(error)) from error

@@ -31,8 +31,8 @@ def run(this: cli.Run) -> cli.Outcome:
     outcome = cli.Outcome()
     with alone(this, lake):
         _layers(this, lake, files, landed, outcome)
-    if not this.arguments.dry_run:
-        sys.stdout.write("\n".join([console_summary(lake), *queue_lines(lake)]) + "\n")
+        if not this.arguments.dry_run:
+            sys.stdout.write("\n".join([console_summary(lake), *queue_lines(lake)]) + "\n")
     return outcome
 
 

@@ -11,6 +11,7 @@ import datetime as dt
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -40,6 +41,7 @@ from udfs.capture.sightings import left_by
 BRONZE: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # the ledger is last
 _OF_CAPTURES: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # whose rows name their capture
 _PROGRESS_S: Final = 3.0
+_AT_ONCE: Final = 4  # tables written side by side
 Say = Callable[[str], None]
 Row = dict[str, Any]
 
@@ -105,12 +107,18 @@ def ingest(
     rounds = 0
     while planned:
         name = run_id if not rounds else f"{run_id}-{rounds}"
-        side = runs.begin(name, {str(table): lake.version(table) for table in BRONZE})
+        side = runs.begin(name, _versions(lake))
         part = _Run(lake, name, side, planned, reader_options, expire).carry_out(say)
         runs.end(name)
         done.add(part)
         planned, rounds = _again(lake, runs, say), rounds + 1
     return done
+
+
+def _versions(lake: Lake) -> dict[str, int | None]:
+    """Return the versions of all tables of bronze."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return dict(zip(map(str, BRONZE), pool.map(lake.version, BRONZE), strict=True))
 
 
 def _ledger(lake: Lake) -> list[Known]:
@@ -182,14 +190,7 @@ class _Run:
         if again := joined.again():
             runs = Runs.of(lake)
             runs.note_again({**runs.again(), **again})
-        counts = self._write_calls(joined)
-        self._write(
-            CONNECTIONS, joined, "connection_id", joined.was, rows=_with_calls(joined.rows("connections"), counts)
-        )
-        self._write(RPC_BINDS, joined, "connection_id", joined.was)
-        self._write(QUARANTINE, joined, "quarantine_key", joined.quarantine_keys)
-        changed = {row["pending_key"] for row in joined.pending}
-        self._write(PENDING, joined, "pending_key", changed, also=self._expired(done.files))
+        self._write_all(joined, done.files)
         for table in (CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING):
             done.written[str(table)] = self._side(table.name).num_rows
         done.written[str(CAPTURE_FILES)] = self._write_ledger(done.files, joined.packets)
@@ -277,6 +278,21 @@ class _Run:
         return self.lake.spark.read.schema(from_arrow_schema(schema)).parquet(str(folder)).select(*schema.names)
 
     # -- writing -------------------------------------------------------------------------------------------------
+
+    def _write_all(self, joined: rejoin.Changes, files: Sequence[Row]) -> None:
+        """Write all tables but the ledger, side by side: most of a small commit is planning, by one thread."""
+        changed = {row["pending_key"] for row in joined.pending}
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            calls = pool.submit(self._write_calls, joined)
+            others = [
+                pool.submit(self._write, RPC_BINDS, joined, "connection_id", joined.was),
+                pool.submit(self._write, QUARANTINE, joined, "quarantine_key", joined.quarantine_keys),
+                pool.submit(self._write, PENDING, joined, "pending_key", changed, also=self._expired(files)),
+            ]
+            rows = _with_calls(joined.rows("connections"), calls.result())
+            self._write(CONNECTIONS, joined, "connection_id", joined.was, rows=rows)
+        for other in others:
+            other.result()
 
     def _write(
         self, table: Table, joined: rejoin.Changes, column: str, made: Collection[str], *, rows: pa.Table | None = None,

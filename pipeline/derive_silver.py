@@ -91,10 +91,11 @@ class _Work(_Options):
         since = self.made.get(_CALLS)
         if self.made.get("decoder") != VERSION or since is None or since > self.newest:
             return self._anew()
-        if since + len(self._passed_over(since)) == self.newest:
+        passed_over = self._passed_over(since)
+        if since + len(passed_over) == self.newest:
             return {}
         groups = self._behind(since)
-        changes = {version: self._changes(version) for version in groups}
+        changes = {version: self._changes(version, passed_over) for version in groups}
         if None in changes.values():
             return self._anew()
         written: dict[str, int] = {}
@@ -111,18 +112,19 @@ class _Work(_Options):
     def _behind(self, since: int) -> dict[int, list[Table]]:
         """Return the tables by the version that they were made of; ``since`` at least, as the last one says."""
         groups: dict[int, list[Table]] = {}
-        for table in TABLES:
-            own = self.lake.made(table) if table is not LAST else self.made
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            made = dict(zip(TABLES, pool.map(self.lake.made, TABLES), strict=True))
+        for table, own in made.items():
             version = max(since, own.get(_CALLS, 0) if own.get("decoder") == VERSION else 0)
             if version < self.newest:
                 groups.setdefault(version, []).append(table)
         return groups
 
-    def _changes(self, since: int) -> Net | None:
+    def _changes(self, since: int, passed_over: Sequence[int]) -> Net | None:
         """What became of the calls that silver takes; None when the feed cannot tell."""
         try:
             feed = self.lake.changes(RPC_CALLS, since).where(followed())
-            if passed_over := self._passed_over(since):
+            if passed_over:
                 feed = feed.where(~F.col("_commit_version").isin(*passed_over))
             facts = {
                 "bare": without_stubs(),
@@ -182,8 +184,9 @@ class _Work(_Options):
         named = _keys(bare) if bare is not None and net.were is not None else frozenset()
         merged = [table for table in tables if bare is not None and table in BY_CALL]
         others = [table for table in tables if table not in merged]
-        for table in others:  # two commits, the first says that nothing is done yet: a fraction of a MERGE's time
-            lake.remove(table, "call_key", _leaving(table, net, bare, named), dates=net.dates, made_of=was)
+        with lake.saying(was):  # two commits, the first says that nothing is done yet: a fraction of a MERGE's time
+            gone = {table: _leaving(table, net, bare, named) for table in others}
+            _each(lambda table: lake.remove(table, "call_key", gone[table], dates=net.dates), others)
         added = [table for table in others if written[str(table)]]
         _each(lambda table: lake.append(table, self._rows(table, folder, written[str(table)]), made_of=says), added)
         if bare is not None:
@@ -212,7 +215,7 @@ class _Work(_Options):
 def _each(step: Callable[[Table], None], tables: Sequence[Table]) -> None:
     """Do a step for several tables at a time, and for the last one when all others are done.
 
-    Most of a small commit is waiting. Only steps that set nothing in the session may stand side by side.
+    Most of a small commit is planning, by one thread. Only steps that set nothing in the session may be side by side.
     """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(step, [table for table in tables if table is not LAST]))

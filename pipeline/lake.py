@@ -11,14 +11,14 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import date
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal, quoted
@@ -59,7 +59,32 @@ class Lake:
         self.catalog = catalog
         self.prefix = prefix
         self._seen: set[str] = set()  # tables known to exist: they do not go away under a run
-        self.before_commit: Callable[[], None] = lambda: None  # asked before each commit: it raises where none may be
+        self._check: Callable[[], None] = lambda: None  # asked before each commit: it raises where none may be
+        self._commits: dict[str, Row] | None = None  # the newest of each table, while nobody else makes any
+
+    @contextmanager
+    def held(self, check: Callable[[], None]) -> Iterator[None]:
+        """Have the lake to oneself: what is known of its tables' newest commits stays true until one's own.
+
+        ``check`` is asked before each commit; it raises when the lake is no longer held.
+        """
+        self._check, self._commits = check, {}
+        try:
+            yield
+        finally:
+            self._commits = None
+
+    @contextmanager
+    def saying(self, made_of: str) -> Iterator[None]:
+        """Have all commits within say what they were made of; they may be made side by side, this is set around them.
+
+        MERGE, UPDATE and DELETE take what a commit says from the session only.
+        """
+        self.spark.conf.set(_COMMIT_SAYS, made_of)
+        try:
+            yield
+        finally:
+            self.spark.conf.unset(_COMMIT_SAYS)
 
     def path(self, table: Table) -> str:
         """Where the table is: its folder, or its full name in the catalog."""
@@ -169,7 +194,7 @@ class Lake:
         for name in table.names if unless_same else ():
             if name not in (RUN_ID, INGESTED_AT):
                 differs |= ~F.col(name).eqNullSafe(values[name])
-        with self._commit(made_of):
+        with self._commit(table, made_of):
             (
                 new.withColumnsRenamed({name: _NEW + name for name in table.names})
                 .mergeInto(self.sql_name(table), F.expr(" AND ".join(found)))
@@ -225,7 +250,7 @@ class Lake:
         condition nothing happens.
         """
         conditions = [] if also is None else [f"({also})"]
-        with self._commit(made_of):
+        with self._commit(table, made_of):
             if isinstance(values, DataFrame) or len(values) > MOST_NAMED:
                 if isinstance(values, DataFrame):
                     wanted = values.toDF(_KEY)
@@ -260,7 +285,7 @@ class Lake:
         if delete is not None:
             merge = merge.whenMatched(F.expr(delete)).delete()
         values = {column: F.expr(expression) for column, expression in update.items()}
-        with self._commit():
+        with self._commit(table):
             merge.whenMatched(F.expr(update_when)).update(values).merge()
 
     def update(
@@ -270,21 +295,19 @@ class Lake:
         if not self.exists(table):
             return
         to = ", ".join(f"{quoted(column)} = {expression}" for column, expression in assignments.items())
-        with self._commit(made_of):
+        with self._commit(table, made_of):
             self.spark.sql(f"UPDATE {self.sql_name(table)} SET {to} WHERE {condition}")  # noqa: S608
 
     def delete(self, table: Table, condition: str) -> None:
         """Take out the rows that meet a SQL condition; nothing happens where there is no table or no such row."""
         if self.exists(table):
-            # Delta's DELETE does not take named parameters.
-            self.before_commit()
-            self.spark.sql(f"DELETE FROM {self.sql_name(table)} WHERE {condition}")  # noqa: S608
+            with self._commit(table):  # Delta's DELETE does not take named parameters
+                self.spark.sql(f"DELETE FROM {self.sql_name(table)} WHERE {condition}")  # noqa: S608
 
     def version(self, table: Table) -> int | None:
         """The Delta version of the table as it is now, from 0; None when it does not exist."""
-        if not self.exists(table):
-            return None
-        version: int = self._last_commit(table, "version")
+        newest = self._newest(table)
+        version: int | None = None if newest is None else newest["version"]
         return version
 
     def restore(self, table: Table, version: int | None) -> None:
@@ -294,8 +317,8 @@ class Lake:
         """
         wanted, there = version or 0, self.version(table)
         if there is not None and there != wanted:
-            self.before_commit()
-            self.spark.sql(f"RESTORE TABLE {self.sql_name(table)} TO VERSION AS OF {wanted}")
+            with self._commit(table):
+                self.spark.sql(f"RESTORE TABLE {self.sql_name(table)} TO VERSION AS OF {wanted}")
 
     def changes(self, table: Table, since: int, until: int | None = None) -> DataFrame:
         """The rows inserted, deleted and updated after a version, up to the newest or ``until``.
@@ -324,17 +347,18 @@ class Lake:
         name = self.sql_name(table)
         properties = self.spark.sql(f"DESCRIBE DETAIL {name}").select("properties").first()
         if properties is None or properties[0].get("delta.enableChangeDataFeed") != "true":
-            self.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
+            with self._commit(table):
+                self.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
 
     def rows_written(self, table: Table) -> int:
-        """How many rows the table's last commit wrote, as it counted them (a Spark job: ask only who needs it)."""
-        return int(self._last_commit(table, "operationMetrics").get("numOutputRows", 0))
+        """How many rows the table's last commit wrote, as it counted them."""
+        newest = self._newest(table)
+        return 0 if newest is None else int(newest["operationMetrics"].get("numOutputRows", 0))
 
     def made_of(self, table: Table) -> str | None:
         """What the table's last commit said it was computed from; None if it said nothing or there is no table."""
-        if not self.exists(table):
-            return None
-        made_of: str | None = self._last_commit(table, "userMetadata")
+        newest = self._newest(table)
+        made_of: str | None = None if newest is None else newest["userMetadata"]
         return made_of
 
     def made(self, table: Table) -> dict[str, Any]:
@@ -364,7 +388,7 @@ class Lake:
         """
         found = " AND ".join(f"{quoted(name)} = {quoted(_NEW + name)}" for name in table.key)
         renamed = keys.select(*(F.col(name).alias(_NEW + name) for name in table.key))
-        with self._commit(made_of):
+        with self._commit(table, made_of):
             renamed.mergeInto(self.sql_name(table), F.expr(f"{found} AND {on_dates(dates)}")).whenMatched().update(
                 dict(values)
             ).merge()
@@ -372,7 +396,7 @@ class Lake:
     def stamp(self, table: Table, made_of: str) -> None:
         """Say what the table's rows are made of, by a commit that changes none."""
         self.create(table)
-        with self._commit(made_of):
+        with self._commit(table, made_of):
             self.spark.sql(f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES ('made_of' = {literal(made_of)})")
 
     def said(self, table: Table, since: int) -> dict[int, str | None]:
@@ -396,29 +420,34 @@ class Lake:
             writer = writer.mode("overwrite").option("replaceWhere", "true")
         if made_of is not None:
             writer = writer.option("userMetadata", made_of)
-        self.before_commit()
-        if self.catalog is not None:
-            writer.saveAsTable(self.sql_name(table))
-        else:
-            writer.save(self.path(table))
+        with self._commit(table):
+            if self.catalog is not None:
+                writer.saveAsTable(self.sql_name(table))
+            else:
+                writer.save(self.path(table))
 
     @contextmanager
-    def _commit(self, made_of: str | None = None) -> Iterator[None]:
-        """Have the commits within say what they were made of, if the lake may still be written."""
-        self.before_commit()
-        if made_of is None:
-            yield
-            return
-        self.spark.conf.set(_COMMIT_SAYS, made_of)
+    def _commit(self, table: Table, made_of: str | None = None) -> Iterator[None]:
+        """Make a commit within, if the lake may still be written, and have it say what it was made of."""
+        self._check()
         try:
-            yield
+            with nullcontext() if made_of is None else self.saying(made_of):
+                yield
         finally:
-            self.spark.conf.unset(_COMMIT_SAYS)
+            if self._commits is not None:
+                self._commits.pop(str(table), None)
 
-    def _last_commit(self, table: Table, fact: str) -> Any:  # noqa: ANN401 - whatever Delta's history holds there
-        """One fact of the table's newest commit."""
-        row = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT 1").select(fact).first()
-        return None if row is None else row[0]
+    def _newest(self, table: Table) -> Row | None:
+        """Delta's history of the newest commit; None when there is no table."""
+        if not self.exists(table):
+            return None
+        known = None if self._commits is None else self._commits.get(str(table))
+        if known is None:
+            history = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT 1")
+            known = history.select("version", "userMetadata", "operationMetrics").first()
+            if self._commits is not None and known is not None:
+                self._commits[str(table)] = known
+        return known
 
 
 def conform(table: Table, df: DataFrame, *, more: tuple[str, ...] = ()) -> DataFrame:

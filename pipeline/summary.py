@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import reduce
+import json
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.lake import Lake
+from pipeline.runs import Runs
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.comqc import COMQC_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
 from schemas.properties import MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS
+from schemas.table import Table
 from udfs.rpc.interfaces import BY_NAME
 
 # In the order in which they are read; what the tables add later comes after, by name.
@@ -47,6 +52,8 @@ _DECODED: Final = {
     "management calls": MANAGEMENT_CALLS,
     "client calls": CLIENT_CALLS,
 }
+_COUNTED_AS: Final = 1  # another number when something else is counted: what was kept is passed over
+_AT_ONCE: Final = 4  # tables counted side by side: most of a count is planning, by one thread
 
 
 class Count(NamedTuple):
@@ -61,6 +68,10 @@ class Count(NamedTuple):
     detail: str
     outcome: str
     number: int
+
+
+_Counting = Callable[[DataFrame], list[Count]]
+_Kept = tuple[int | None, list[Count]]  # a table's version, and what was counted in it
 
 
 def format_summary(counts: Iterable[Count], run: Mapping[str, object] | None = None) -> str:
@@ -166,55 +177,103 @@ def console_summary(lake: Lake, run: Mapping[str, object] | None = None) -> str:
 
 
 def counts_of(lake: Lake) -> list[Count]:
-    """Count what the lake holds, each table looked through once, at its small columns (no stub is read)."""
-    connections = lake.read(CONNECTIONS).where(F.col("kind") == "rpc")
-    stray = lake.read(QUARANTINE).where(F.col("connection_id").isNotNull())
-    return [
-        *_counted(lake.read(CAPTURE_FILES), "file", "status"),
-        *_summed(lake.read(CAPTURE_FILES), "packet", {name: F.col(name) for name in _PACKETS}),
-        *_counted(lake.read(RPC_CALLS), "call", "interface_name", "opnum", "outcome"),
-        *_decoded(lake),
-        *_counted(lake.read(RECEIVE_ATTEMPTS), "attempt", "protocol", outcome="outcome"),
-        *_summed(
-            connections,
-            "byte",
-            {
-                "payload": F.col("client_bytes") + F.col("server_bytes"),
-                "missing": F.col("missing_bytes"),
-                "retransmitted": F.col("retransmitted_bytes"),
-            },
-        ),
-        *_summed(stray, "byte", {"quarantined": F.col("size_bytes")}),
-    ]
+    """Count what the lake holds, each table looked through once, at its small columns (no stub is read).
+
+    What was counted is kept beside the lake's tables, with each table's version: a table is counted when it changed.
+    """
+    kept = Runs.of(lake).root / "summary"
+    before = _read_kept(kept)
+    versions = {str(table): lake.version(table) for table in _COUNTED}
+    now: dict[str, _Kept] = {}
+
+    def count(table: Table) -> None:
+        name, version = str(table), versions[str(table)]
+        known = before.get(name)
+        if known is not None and known[0] == version:
+            now[name] = known
+        elif version is not None:
+            now[name] = version, _COUNTED[table](lake.read(table))
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(count, _COUNTED))
+    if now != before:
+        with suppress(OSError):  # of a lake that may only be read all is counted each time
+            _keep(kept, now)
+    return [count for _, counts in now.values() for count in counts]
 
 
-def _counted(
-    rows: DataFrame, part: str, name: str, detail: str | None = None, outcome: str | None = None
-) -> list[Count]:
-    """How many rows there are of each value of up to three columns."""
-    columns = [_text(column) for column in (name, detail, outcome)]
-    names = ("name", "detail", "outcome")
-    found = rows.select(*(column.alias(alias) for column, alias in zip(columns, names, strict=True)))
-    return [Count(part, *row) for row in found.groupBy(*names).count().collect()]
+def _read_kept(path: Path) -> dict[str, _Kept]:
+    """Return what was counted before; nothing when that cannot be read."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        tables = kept["tables"].items() if kept["counted_as"] == _COUNTED_AS else ()
+        return {name: (version, [Count(*each) for each in counts]) for name, (version, counts) in tables}
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}
 
 
-def _decoded(lake: Lake) -> list[Count]:
-    """How many messages of each class there are, and how many rows of the other tables made call by call: one job."""
-    frames = [lake.read(MESSAGES).select(F.lit("").alias("name"), _text("class_name").alias("detail"))]
-    frames += [
-        lake.read(table).select(F.lit(name).alias("name"), F.lit("").alias("detail"))
-        for name, table in _DECODED.items()
-        if lake.exists(table)
-    ]
-    found = reduce(DataFrame.unionByName, frames).groupBy("name", "detail").count().collect()
-    return [Count("decoded" if row[0] else "message", row[0], row[1], "", row[2]) for row in found]
+def _keep(path: Path, counted: Mapping[str, _Kept]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(".summary")
+    temporary.write_text(json.dumps({"counted_as": _COUNTED_AS, "tables": counted}), encoding="utf-8")
+    temporary.replace(path)
+
+
+def _files(captures: DataFrame) -> list[Count]:
+    rows = captures.groupBy(_text("status")).agg(F.count("*"), *_sums(F.col(name) for name in _PACKETS)).collect()
+    packets = {name: sum(row[2 + place] for row in rows) for place, name in enumerate(_PACKETS)}
+    files = [Count("file", row[0], "", "", row[1]) for row in rows]
+    return files + [Count("packet", name, "", "", number) for name, number in packets.items()]
+
+
+def _bytes(rows: DataFrame, columns: Mapping[str, Column]) -> list[Count]:
+    sums = rows.agg(*_sums(columns.values())).collect()[0]
+    return [Count("byte", name, "", "", number) for name, number in zip(columns, sums, strict=True)]
+
+
+def _connections(connections: DataFrame) -> list[Count]:
+    columns = {
+        "payload": F.col("client_bytes") + F.col("server_bytes"),
+        "missing": F.col("missing_bytes"),
+        "retransmitted": F.col("retransmitted_bytes"),
+    }
+    return _bytes(connections.where(F.col("kind") == "rpc"), columns)
+
+
+def _stray(quarantine: DataFrame) -> list[Count]:
+    return _bytes(quarantine.where(F.col("connection_id").isNotNull()), {"quarantined": F.col("size_bytes")})
+
+
+def _values(part: str, name: str | None, detail: str | None = None, outcome: str | None = None) -> _Counting:
+    """Return what counts the rows of each value of up to three columns."""
+
+    def counted(rows: DataFrame) -> list[Count]:
+        columns = [_text(column).alias(alias) for column, alias in ((name, "n"), (detail, "d"), (outcome, "o"))]
+        return [Count(part, *row) for row in rows.select(*columns).groupBy("n", "d", "o").count().collect()]
+
+    return counted
+
+
+def _rows(name: str) -> _Counting:
+    """Return what counts all rows."""
+    return lambda rows: [Count("decoded", name, "", "", rows.count())]
 
 
 def _text(column: str | None) -> Column:
     return F.lit("") if column is None else F.coalesce(F.col(column).cast("string"), F.lit(""))
 
 
-def _summed(rows: DataFrame, part: str, columns: Mapping[str, Column]) -> list[Count]:
-    """The sums of columns over all rows."""
-    sums = rows.agg(*(F.coalesce(F.sum(column), F.lit(0)).cast("bigint") for column in columns.values())).collect()[0]
-    return [Count(part, name, "", "", number) for name, number in zip(columns, sums, strict=True)]
+def _sums(columns: Iterable[Column]) -> list[Column]:
+    return [F.coalesce(F.sum(column), F.lit(0)).cast("bigint") for column in columns]
+
+
+_COUNTED: Final[dict[Table, _Counting]] = {
+    CAPTURE_FILES: _files,
+    RPC_CALLS: _values("call", "interface_name", "opnum", "outcome"),
+    RECEIVE_ATTEMPTS: _values("attempt", "protocol", outcome="outcome"),
+    MESSAGES: _values("message", None, "class_name"),
+    CONNECTIONS: _connections,
+    QUARANTINE: _stray,
+    **{table: _rows(name) for name, table in _DECODED.items()},
+}
+"""What is counted of each table."""

@@ -161,8 +161,7 @@ def test_a_run_that_was_killed_is_repeated(spark, lake, tmp_path, commits):
             raise KilledError
 
     killed = Lake(spark, lake.root)
-    killed.before_commit = die
-    with pytest.raises(KilledError):
+    with pytest.raises(KilledError), killed.held(die):
         end_to_end(killed, first, then)
     end_to_end(lake, first, then)
     other = Lake(spark, str(tmp_path / "other"))

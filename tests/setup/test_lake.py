@@ -234,7 +234,6 @@ def test_nothing_is_written_once_the_lease_is_lost(lake, spark):
     def lost():
         raise RuntimeError("the lease is lost")
 
-    lake.before_commit = lost
     writes = (
         lambda: lake.append(QUARANTINE, quarantine(spark, ("b", "two", NOON))),
         lambda: lake.replace(QUARANTINE, quarantine(spark, ("b", "two", NOON))),
@@ -245,7 +244,22 @@ def test_nothing_is_written_once_the_lease_is_lost(lake, spark):
         lambda: lake.stamp(QUARANTINE, "something else"),
         lambda: lake.restore(QUARANTINE, 0),
     )
-    for write in writes:
-        with pytest.raises(RuntimeError, match="the lease is lost"):
-            write()
+    with lake.held(lost):
+        for write in writes:
+            with pytest.raises(RuntimeError, match="the lease is lost"):
+                write()
     assert stored(lake) == [("a", "one", date(2024, 2, 29))]
+
+
+def test_what_is_known_of_the_newest_commit_follows_ones_own(lake, spark):
+    with lake.held(lambda: None):
+        assert lake.version(QUARANTINE) is None
+        lake.append(QUARANTINE, quarantine(spark, ("a", "one", NOON)), made_of="a")
+        first = lake.version(QUARANTINE)
+        assert (lake.made_of(QUARANTINE), lake.rows_written(QUARANTINE)) == ("a", 1)
+        with lake.saying("b"):
+            lake.remove(QUARANTINE, "quarantine_key", ["a"], dates=[NOON.date()])
+        assert (lake.version(QUARANTINE), lake.made_of(QUARANTINE)) == (first + 1, "b")
+        Lake(spark, lake.root).append(QUARANTINE, quarantine(spark, ("c", "one", NOON)), made_of="c")
+        assert lake.made_of(QUARANTINE) == "b"  # it was said that nobody else writes
+    assert lake.made_of(QUARANTINE) == "c"

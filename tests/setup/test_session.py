@@ -60,7 +60,7 @@ def test_spark_submit_with_the_archive_gets_nothing_added_and_finds_everything(p
     writer = [sys.executable, "tools/write_spark_conf.py", str(properties)]
     subprocess.run(writer, cwd=project, env=env, check=True, capture_output=True)
     text = properties.read_text().replace("spark.sql.shuffle.partitions 16", "spark.sql.shuffle.partitions 7")
-    properties.write_text(text.replace("spark.databricks.delta.snapshotPartitions 2\n", ""))
+    properties.write_text(text.replace("spark.databricks.delta.snapshotPartitions 1\n", ""))
     (tmp_path / "job.py").write_text(SUBMITTED)
     del env["PYTHONPATH"]
     submit = os.path.join(os.path.dirname(sys.executable), "spark-submit")  # noqa: PTH118, PTH120 - as a user types it
@@ -91,7 +91,7 @@ def test_a_plain_start_makes_the_local_session(project):
     settings, python = done.stdout.splitlines()
     assert json.loads(settings) == {
         "spark.sql.shuffle.partitions": "16",
-        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.session.timeZone": "UTC",
     }
     assert python == "True"
