@@ -33,6 +33,7 @@ from udfs.rpc.interfaces import EPT_MAP
 from udfs.rpc.rows import towers
 
 DECODER_VERSION: Final = "1"
+ENDPOINT_MAPPER: Final = "endpoint_mapper"
 _CALLS: Final = str(RPC_CALLS)
 _TOGETHER: Final = ("queue_manager_id", "host_name", "address", "source")
 _GUID: Final = r"\{?([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\}?"
@@ -75,6 +76,10 @@ def _write(lake: Lake, run_id: str, says: str) -> int:
         )
     lake.create(HOSTS)
     there = lake.read(HOSTS).toArrow()
+    if lake.made(LAST).get("emptied"):  # the endpoint mapper's answers may be gone: what they showed stays
+        found_now = {row["host_key"] for row in rows}
+        kept = (row for row in there.to_pylist() if row["source"] == ENDPOINT_MAPPER)
+        rows += [row for row in kept if row["host_key"] not in found_now]
     made = pa.Table.from_pylist(rows, schema=there.schema)
     dates = set(there.column(EVENT_DATE).to_pylist())
     count = lake.put(HOSTS, made, there, dates=dates, made_of=says)
@@ -98,7 +103,7 @@ def hosts(lake: Lake) -> DataFrame:
     ]
     evidence = reduce(DataFrame.unionByName, frames)
     told = F.array_compact(F.array("queue_manager_id", "host_name", "address"))
-    alone = F.col("source") == "endpoint_mapper"  # that an address serves Message Queuing is news enough
+    alone = F.col("source") == ENDPOINT_MAPPER  # that an address serves Message Queuing is news enough
     return (
         evidence.where((F.size(told) > 1) | (alone & (F.size(told) > 0)))
         .groupBy(*_TOGETHER)
@@ -197,7 +202,7 @@ def _endpoint_mapper(lake: Lake) -> DataFrame:
     )
     calls = calls.select("server_address", "response_stub", "response_at")
     found = calls.mapInArrow(_tower_rows, "address string, seen_at timestamp")
-    return found.select(_row(address=F.col("address"), source="endpoint_mapper", seen_at="seen_at"))
+    return found.select(_row(address=F.col("address"), source=ENDPOINT_MAPPER, seen_at="seen_at"))
 
 
 def _tower_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

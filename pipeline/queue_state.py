@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from pyspark.sql import functions as F
 
 from pipeline.lake import Lake
+from pipeline.runs import Runs
 from schemas.properties import QUEUE_SNAPSHOTS
 
 _MOST_LINES: Final = 40
+_FORMAT: Final = 1  # of the lines, with which others are not taken for these
 _SHOWN: Final = (
     "message_count", "journal_message_count", "state", "eod_no_ack_count", "eod_resend_count", "hresult_name",
     "observed_at",
@@ -18,9 +22,28 @@ _SHOWN: Final = (
 
 
 def queue_lines(lake: Lake) -> list[str]:
-    """Return a line for each queue, queue manager and source, as it was last observed; none without a snapshot."""
-    if not lake.exists(QUEUE_SNAPSHOTS):
+    """Return a line for each queue, queue manager and source, as it was last observed; none without a snapshot.
+
+    They are kept beside the lake's tables with the table's version: as long as that is the same they are as well.
+    """
+    version = lake.version(QUEUE_SNAPSHOTS)
+    if version is None:
         return []
+    kept = Runs.of(lake).root / "queues"
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        known = json.loads(kept.read_text(encoding="utf-8"))
+        if (known["version"], known["format"]) == (version, _FORMAT):
+            return [str(line) for line in known["lines"]]
+    lines = format_queues(_last(lake), most=_MOST_LINES)
+    with suppress(OSError):  # a lake that may only be read
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        temporary = kept.with_name(".queues")
+        temporary.write_text(json.dumps({"version": version, "format": _FORMAT, "lines": lines}), encoding="utf-8")
+        temporary.replace(kept)
+    return lines
+
+
+def _last(lake: Lake) -> list[dict[str, Any]]:
     last = (
         lake.read(QUEUE_SNAPSHOTS)
         .where("queue IS NOT NULL")
@@ -30,8 +53,7 @@ def queue_lines(lake: Lake) -> list[str]:
     found = last.select("queue", "queue_manager", "source", "n", "last.*").orderBy(
         F.col("message_count").desc_nulls_last(), "queue", "source", "queue_manager"
     )
-    rows = [row.asDict() for row in found.limit(_MOST_LINES + 1).collect()]
-    return format_queues(rows, most=_MOST_LINES)
+    return [row.asDict() for row in found.limit(_MOST_LINES + 1).collect()]
 
 
 def format_queues(rows: Iterable[Mapping[str, Any]], *, most: int) -> list[str]:

@@ -6,10 +6,10 @@ from itertools import permutations
 import pytest
 
 from collector.landed import AT, failed, machine, queue, write
-from pipeline import collected, hosts, snapshots
+from pipeline import collected, derive_silver, hosts, snapshots
 from pipeline.lake import Lake
 from pipeline.listing import list_files
-from schemas.bronze import QUARANTINE
+from schemas.bronze import QUARANTINE, RPC_CALLS
 from schemas.hosts import HOSTS
 from schemas.properties import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
 from schemas.snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
@@ -207,4 +207,9 @@ def test_both_roads_stand_side_by_side(lake, tmp_path):
     collected.follow(lake, None)  # anew
     assert sorted((row["source"], row["message_count"]) for row in rows(lake, QUEUE_SNAPSHOTS)) == [
         ("collector", 7), ("collector", 9), ("wire", 7),
+    ]  # fmt: skip
+    lake.create(RPC_CALLS)
+    derive_silver.silver(lake, keep_packets=False, keep_stubs=True)  # the wire's road anew: of no call there is nothing
+    assert sorted((row["source"], row["message_count"]) for row in rows(lake, QUEUE_SNAPSHOTS)) == [
+        ("collector", 7), ("collector", 9),
     ]  # fmt: skip
