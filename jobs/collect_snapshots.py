@@ -136,23 +136,21 @@ def _collect(this: cli.Run, made: Collector) -> cli.Outcome:
     counts: Counter[str] = Counter()
     waited = busy = 0.0
     answered: dict[str, bool] = {}
-    files: list[str] = []
     try:
         for landed in made.run():
             report = landed.report
             cli.say(report.line())
             counts.update(asked=report.asked, answered=report.answered, failed=report.failed, rounds=1)
+            counts["files"] += landed.path is not None
             waited, busy = waited + report.waited_s, busy + report.seconds
             if report.asked and not report.stopped:
                 answered[report.name] = answered.get(report.name, False) or report.reached
-            if landed.path is not None:
-                files.append(str(landed.path))
     except OSError as error:
         raise ConfigError(f"--out {this.arguments.out}: {error.strerror or error}") from error
-    numbers = {name: counts[name] for name in ("rounds", "asked", "answered", "failed")}
+    numbers = {name: counts[name] for name in ("rounds", "asked", "answered", "failed", "files")}
     return cli.Outcome(
         input_failed=not all(answered.values()),
-        more={"snapshots": {**numbers, "files": len(files), "waited_s": round(waited, 3), "busy_s": round(busy, 3)}},
+        more={"snapshots": {**numbers, "waited_s": round(waited, 3), "busy_s": round(busy, 3)}},
     )
 
 

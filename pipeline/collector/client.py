@@ -89,15 +89,11 @@ class Client:
         port = self._place.port or self._endpoint()
         who = self._credentials
         kerberos = who.method == "kerberos"
-        transport = Transport(
-            self._place.host,
-            port,
-            timeout_s=self._timeout_s,
-            clock=self._clock,
-            kdc=(who.kdc or "") if kerberos else None,
-        )
+        transport = Transport(self._place.host, port, timeout_s=self._timeout_s, clock=self._clock)
         self._transport = transport
         rpc = transport.get_dce_rpc()
+        if kerberos:
+            transport.set_kerberos(True, who.kdc)  # noqa: FBT003 - impacket's
         if who.method != "none":
             transport.set_credentials(who.user, who.password, who.domain)
             rpc.set_auth_type(RPC_C_AUTHN_GSS_NEGOTIATE if kerberos else RPC_C_AUTHN_WINNT)

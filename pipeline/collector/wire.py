@@ -55,7 +55,7 @@ class Clock:
 class Transport(TCPTransport):  # type: ignore[misc]  # impacket has no types
     """One TCP connection. ``begin`` starts the time of an exchange; everything in it ends by then."""
 
-    def __init__(self, host: str, port: int, *, timeout_s: float, clock: Clock, kdc: str | None = None) -> None:
+    def __init__(self, host: str, port: int, *, timeout_s: float, clock: Clock) -> None:
         super().__init__(host, port)
         self._place = (host, port)
         self._timeout_s = timeout_s
@@ -66,8 +66,6 @@ class Transport(TCPTransport):  # type: ignore[misc]  # impacket has no types
         self._unread = b""
         self.pdu = b""  # the last one that came
         self.waited_s = 0.0
-        if kdc is not None:
-            self.set_kerberos(True, kdc)  # noqa: FBT003 - impacket's
 
     def begin(self) -> None:
         """Start the time of an exchange anew."""

@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from impacket.krb5 import constants, kerberosv5
 
 from jobs import collect_snapshots
 from jobs.config import CollectorConfig, Config, Machine
@@ -140,6 +141,25 @@ def test_a_wrong_password_is_told_once_and_not_tried_again(estate):
     assert (report.answered, report.retries, report.reached) == (0, 0, False)
     (server,) = [each for each in estate.servers if each.manager.name == "orders1"]
     assert len(server.manager.ledger.calls) == 1  # an account is not locked out by asking
+
+
+@pytest.mark.parametrize(("kdc", "host"), [("dc.example", "dc.example"), (None, "EXAMPLE.COM")])
+def test_kerberos_asks_the_key_distribution_centre_for_a_ticket(estate, monkeypatch, kdc, host):
+    """A real one is not at hand: that it is asked, by whom and for what, and that its refusal is no time-out."""
+    asked = []
+
+    def refuse(data, domain, kdc_host, *_):
+        asked.append((data, domain if kdc_host is None else kdc_host))
+        raise kerberosv5.KerberosError(error=constants.ErrorCodes.KDC_ERR_C_PRINCIPAL_UNKNOWN.value)
+
+    monkeypatch.setattr(kerberosv5, "sendReceive", refuse)
+    monkeypatch.delenv("KRB5CCNAME", raising=False)
+    who = Credentials("kerberos", "reader", "EXAMPLE.COM", PASSWORD, privacy=True, kdc=kdc)
+    snapshots, report = ask(wanted(estate, "orders1"), who)
+    assert [each["error"] for each in snapshots] == ["unauthenticated"]
+    assert (len(asked), asked[0][1], report.retries) == (1, host, 0)
+    assert b"reader" in asked[0][0]
+    assert PASSWORD.encode() not in asked[0][0]
 
 
 def test_the_endpoint_mapper_tells_the_port(estate):
