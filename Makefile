@@ -3,11 +3,13 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup demo test test-all check format bench wheel pyfiles tables-doc test-peer estate record-estate record-sample clean
+.PHONY: help setup demo test test-all fuzz check format bench wheel pyfiles tables-doc test-peer estate record-estate record-sample clean
 
 PY := .venv/bin/python
 LAKE ?= .lake/demo
 PYTEST_ARGS ?=
+FUZZ ?=
+FUZZ_SECONDS ?= 20
 BENCH_ARGS ?=
 PEER_ARGS ?=
 ESTATE_ARGS ?=
@@ -28,6 +30,9 @@ test: setup  ## run the tests (PYTEST_ARGS=... adds arguments)
 
 test-all: setup  ## the long tests too; a missing program or data set is a failure
 	@$(PY) -m pytest --long --require-tools $(PYTEST_ARGS)
+
+fuzz: setup  ## let atheris try the decoders (FUZZ_SECONDS=20 for each; FUZZ="messages comqc": these alone)
+	@PYTHONPATH=tests $(PY) -m fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ)
 
 check: setup  ## lint, format and types, as CI does
 	@$(PY) -m ruff check .

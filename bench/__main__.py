@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from bench import collector, runs
-from bench.measure import Measure, say
+from bench.measure import Measure, report, say
 from bench.traffic import generate
 
 LEAST_BOUNDED = 200_000_000  # bytes; below, Delta's fixed cost for a commit is all there is to see
+PARTS = ("decoders", "spark", "captures", "runs", "collector")
 FIELDS = ("frame.number", "tcp.stream", "dcerpc.pkt_type", "dcerpc.cn_call_id", "dcerpc.opnum", "dcerpc.cn_frag_len")
 
 
@@ -71,6 +72,8 @@ def measure(folder: Path, sizes: Sequence[int], ring: int, memory: int, repeat: 
             written = min((bench.calls(files) for _ in range(repeat)), key=lambda run: run.seconds)
             say(f"{name}: the whole of bronze")
             whole = min(bench.job(files) for _ in range(repeat))
+            say(f"{name}: captures to silver")
+            decoded = min(bench.silver(files) for _ in range(repeat))
             say(f"{name}: limit")
             bound = min(bench.limit(written) for _ in range(repeat))
             out += [
@@ -78,6 +81,7 @@ def measure(folder: Path, sizes: Sequence[int], ring: int, memory: int, repeat: 
                 Measure(f"{name}: to bronze.rpc_calls", written.seconds, "s"),
                 Measure(f"{name}: speed", total / 1e6 / written.seconds, "MB/s"),
                 Measure(f"{name}: whole of bronze", whole, "s"),
+                Measure(f"{name}: captures to silver", decoded, "s"),
                 Measure(f"{name}: limit", bound, "s"),
             ]
             bounded = kind == "ring" and total >= LEAST_BOUNDED
@@ -91,6 +95,8 @@ def measure(folder: Path, sizes: Sequence[int], ring: int, memory: int, repeat: 
                 floor, goal = (3.0, 6.0) if bounded else (None, None)
                 out.append(Measure(f"{name}: tshark", seconds, "s"))
                 out.append(Measure(f"{name}: speed against tshark", seconds / written.seconds, "x", floor, goal))
+                floor, goal = (1.5, 3.0) if bounded else (None, None)
+                out.append(Measure(f"{name}: to silver, against tshark", seconds / decoded, "x", floor, goal))
             if kind == "ring":
                 took[total] = written.seconds
             shutil.rmtree(where)
@@ -117,12 +123,15 @@ def measure(folder: Path, sizes: Sequence[int], ring: int, memory: int, repeat: 
     return out
 
 
-def report(measures: Sequence[Measure]) -> str:
-    lines = [f"{'measure':<46}{'value':>12} {'unit':<6}{'floor':>8}{'goal':>8}  met"]
-    for each in measures:
-        bounds = [f"{bound:.1f}" if bound is not None else "" for bound in (each.floor, each.goal)]
-        lines.append(f"{each.name:<46}{each.value:>12.2f} {each.unit:<6}{bounds[0]:>8}{bounds[1]:>8}  {each.verdict}")
-    return "\n".join(lines)
+def decoders(rows: int, repeat: int) -> list[Measure]:
+    """The decoders alone, one core, no Spark: message packets, stubs beside impacket, bodies of components."""
+    from bench import comqc, messages, stubs  # noqa: PLC0415 (impacket, which the others do not need)
+
+    out: list[Measure] = []
+    for name, module, count in (("messages", messages, rows), ("stubs", stubs, rows), ("comqc", comqc, rows // 10)):
+        say(f"decoders: {name}")
+        out += module.measure(count, repeat)
+    return out
 
 
 def parser() -> argparse.ArgumentParser:
@@ -133,8 +142,10 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--runs", type=size, default=size("5G"), help="ring of 100 for runs that add one (5G; 0: none)")
     top.add_argument("--history", type=int, default=100, help="days of history for these (100; 0: none)")
     top.add_argument("--queues", type=int, default=1000, help="queues x 100 rounds of snapshots (1000; 0: none)")
+    top.add_argument("--rows", type=int, default=200_000, help="packets and stubs for the decoders (200000)")
+    top.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=f"of: {', '.join(PARTS)}")
     top.add_argument("--repeat", type=int, default=2, help="runs of each measure, of which the best counts (2)")
-    top.add_argument("--quick", action="store_true", help="20 MB and 100 MB, memory with 100 MB: does it work at all")
+    top.add_argument("--quick", action="store_true", help="small sizes of everything: does it work at all")
     top.add_argument("--json", type=Path, help="write the measures to this file too")
     top.add_argument(
         "--folder", type=Path, help="where captures and lakes are made (a temporary folder); needs 4x the size"
@@ -159,14 +170,24 @@ def main() -> None:
         for path in generate(arguments.into, arguments.bytes, ring=arguments.files, single=arguments.single):
             print(path)
         return
-    sizes, memory, ring, queues = arguments.size, arguments.memory, arguments.runs, arguments.queues
+    sizes, memory, ring, rows = arguments.size, arguments.memory, arguments.runs, arguments.rows
+    queues = arguments.queues
     if arguments.quick:
-        sizes, memory, ring, queues = [size("20M"), size("100M")], size("100M"), size("50M"), min(queues, 50)
+        sizes, memory, ring, rows = [size("20M"), size("100M")], size("100M"), size("50M"), 20_000
+        queues = min(queues, 50)
+    measures: list[Measure] = []
     with tempfile.TemporaryDirectory(prefix="msmq-bench-", dir=arguments.folder) as folder:
-        measures = measure(Path(folder), sizes, arguments.ring, memory, arguments.repeat) if sizes else []
-        if ring:
+        if "decoders" in arguments.only:
+            measures += decoders(rows, arguments.repeat)
+        if "spark" in arguments.only:
+            from bench import spark_udf  # noqa: PLC0415 (Spark)
+
+            measures += spark_udf.measure(Path(folder) / "udf", rows, max(rows // 20, 1))
+        if sizes and "captures" in arguments.only:
+            measures += measure(Path(folder), sizes, arguments.ring, memory, arguments.repeat)
+        if ring and "runs" in arguments.only:
             measures += runs.measure(Path(folder) / "runs", ring, arguments.history)
-        if queues:
+        if queues and "collector" in arguments.only:
             measures += collector.measure(Path(folder) / "collector", queues, 100)
     print(report(measures))
     facts: list[dict[str, Any]] = [

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from bench.measure import Measure, say
+from bench.measure import Measure, report, say
 
 EPOCH = datetime(2024, 5, 1, tzinfo=UTC)
 ASKED = 300  # queues of the one queue manager
@@ -151,8 +151,6 @@ def measure(folder: Path, queues: int, rounds: int) -> list[Measure]:
 def main() -> None:
     """Measure and print."""
     import tempfile  # noqa: PLC0415 (only here)
-
-    from bench.__main__ import report  # noqa: PLC0415
 
     numbers = [int(text) for text in sys.argv[1:]]
     queues, rounds = (*numbers, *(1000, 100)[len(numbers) :])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -30,3 +31,12 @@ class Measure:
 def say(text: str) -> None:
     """Tell how far the bench has come."""
     print(text, file=sys.stderr, flush=True)
+
+
+def report(measures: Sequence[Measure]) -> str:
+    """The measures as a table."""
+    lines = [f"{'measure':<46}{'value':>12} {'unit':<6}{'floor':>8}{'goal':>8}  met"]
+    for each in measures:
+        bounds = [f"{bound:.1f}" if bound is not None else "" for bound in (each.floor, each.goal)]
+        lines.append(f"{each.name:<46}{each.value:>12.2f} {each.unit:<6}{bounds[0]:>8}{bounds[1]:>8}  {each.verdict}")
+    return "\n".join(lines)

@@ -142,18 +142,38 @@ class Flow:
                 self.now += 3
 
 
-def _remote_read_message(body: bytes) -> bytes:
-    """R_StartReceive response with one section ([MS-MQRR] 3.1.4.7), NDR."""
+def _packet(source: bytes, number: int, sent: int, body: bytes) -> bytes:
+    """A message packet with its four usual headers ([MS-MQMQ] 2.2.20) around a body."""
+    queue = f"OS:srv{number % 5}\\private$\\orders{number % 40}\0".encode("utf-16-le")
+    label = f"Order {number}\0".encode("utf-16-le")
+    user = (
+        source
+        + struct.pack("<HHI8x", 4, 1, 0)
+        + struct.pack("<IIII", 0xFFFFFFFF, sent, number, 0x20 | 7 << 10 | 1 << 21)
+    )
+    user += struct.pack("<H", len(queue)) + queue + bytes(-(2 + len(queue)) % 4)
     size = len(body)
-    section = struct.pack("<IHHIIII", 1, 1, 0, size, size, 0x20004, size)
-    return struct.pack("<IIQII", 0x4F5A6B7C, 0, 5, 1, 0x20000) + section + body + bytes(-size % 4) + bytes(4)
+    told = struct.pack("<BBH20x8I", 0, len(label) // 2, 0, 8, 0, size, size, 0, 0x8004, 0x6602, 0) + label + body
+    rest = user + told + bytes(-len(told) % 4)
+    return struct.pack("<BBHIII", 0x10, 0, 3, 0x524F494C, 16 + len(rest), 0xFFFFFFFF) + rest
 
 
-def _qm2qm_message(body: bytes, request: int) -> bytes:
+def _remote_read_message(packet: bytes, *, ndr64: bool) -> bytes:
+    """R_StartReceive response with one section ([MS-MQRR] 3.1.4.7)."""
+    size = len(packet)
+    stub = struct.pack("<IIQI", 0x4F5A6B7C, 0, 5, 1)
+    if ndr64:
+        stub += struct.pack("<IQQIIIIQQ", 0, 0x20000, 1, 0, size, size, 0, 0x20004, size)
+    else:
+        stub += struct.pack("<IIHHIIII", 0x20000, 1, 0, 0, size, size, 0x20004, size)
+    return stub + packet + bytes(-size % 4) + bytes(4)
+
+
+def _qm2qm_message(packet: bytes, request: int) -> bytes:
     """RemoteQMStartReceive response with a packet ([MS-MQQP] 3.1.4.1), NDR."""
-    size = len(body)
+    size = len(packet)
     desc = struct.pack("<9IHHI", 28, 0, 0, 0xFFFFFFFF, size, 28, request, 1, 0x4F5A6B7C, 0, 0, 0x20000)
-    return bytes(4) + POOL[-16:] + desc + struct.pack("<III", size, 0, size) + body + bytes(-size % 4) + bytes(4)
+    return bytes(4) + POOL[-16:] + desc + struct.pack("<III", size, 0, size) + packet + bytes(-size % 4) + bytes(4)
 
 
 class Conversation:
@@ -196,7 +216,10 @@ class Conversation:
     def _open_stub(self) -> bytes:
         if not self.remote_read:
             return self.rng.randbytes(16) + struct.pack("<IIII", 2, 28, 28, 0)
-        return struct.pack("<BBHB3x", 2, 0, 0, 2) + self.rng.randbytes(16) + struct.pack("<II", 9, 1) + bytes(32)
+        private = self.rng.randbytes(16) + struct.pack("<I", 9)
+        if self.ndr64:  # the union and its end are aligned to 8
+            return struct.pack("<BBH4xB7x", 2, 0, 0, 2) + private + bytes(4) + struct.pack("<I", 1) + bytes(32)
+        return struct.pack("<BBHB3x", 2, 0, 0, 2) + private + struct.pack("<I", 1) + bytes(32)
 
     def _request(self, opnum: int, stub: bytes) -> tuple[int, bytes]:
         self.call_id += 1
@@ -219,19 +242,20 @@ class Conversation:
         empty = rng.random() < 0.1
         size = int(200 * 327.68 ** rng.random())  # 200 B to 64 KB, evenly over the logarithm
         at = rng.randrange(len(POOL) - size)
-        body = POOL[at : at + size]
+        sent = flow.now // 1_000_000
+        packet = _packet(self.handle[4:], number, sent, POOL[at : at + size])
         if self.remote_read:
             opnum, end = 7, 9
             start = self.handle + bytes(4) + struct.pack("<QIIIIII", 0, 0, 0, 30000, number, 1 << 22, 1 << 22)
-            nothing = bytes(24) + struct.pack("<I", 0xC00E001B)
-            answer = nothing if empty else _remote_read_message(body)
+            nothing = bytes(32 if self.ndr64 else 24) + struct.pack("<I", 0xC00E001B)
+            answer = nothing if empty else _remote_read_message(packet, ndr64=self.ndr64)
             peek = start[:36] + struct.pack("<I", 0x80000000) + start[40:]
             ending, ended = self.handle + struct.pack("<II", 1, number), bytes(4)
         else:
             opnum, end = 0, 1
             start = struct.pack("<9IHHI", 28, 0, 0, 30000, 0, 28, number, 0, 0, 0, 0, 0)
             nothing = bytes(20) + start + struct.pack("<I", 0xC00E001B)
-            answer = nothing if empty else _qm2qm_message(body, number)
+            answer = nothing if empty else _qm2qm_message(packet, number)
             peek = start[:8] + struct.pack("<I", 0x80000000) + start[12:]
             ending, ended = self.handle + struct.pack("<I", 1), bytes(24)
         call_id, data = self._request(opnum, start)

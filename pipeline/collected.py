@@ -57,17 +57,14 @@ def follow(lake: Lake, since: int | None) -> dict[str, int]:
 def _follow(lake: Lake, since: int | None, folder: str) -> dict[str, int]:
     rows, gone, dates = _changed(lake, since)
     written, days = _decode(lake.read(SNAPSHOTS_RAW) if rows is None else rows, folder)
-    said: dict[Table, str | None] = {}
     for table in TABLES:
-        says = lake.made_of(table)  # of the wire's calls: that stays as it is
-        if rows is None and lake.exists(table):
-            lake.remove(table, "snapshot_id", (), dates=(), also=OURS, made_of=says)
+        if rows is None:
+            lake.delete(table, OURS)
         elif gone:
-            lake.remove(table, "snapshot_id", gone, dates=dates, made_of=says)
-        said[table] = says
+            lake.remove(table, "snapshot_id", gone, dates=dates)
 
     def append(table: Table) -> None:
-        lake.append(table, _not_there(lake, table, folder, days), made_of=said[table])
+        lake.append(table, _not_there(lake, table, folder, days))
 
     with ThreadPoolExecutor(len(TABLES)) as pool:  # most of a small commit is waiting
         list(pool.map(append, [table for table in TABLES if written[str(table)]]))

@@ -1,20 +1,20 @@
 """Silver follows bronze.rpc_calls: the tables made call by call take its changes, once, and nothing else.
 
-The changed calls are decoded in one pass, to side files; each table takes its rows from there. Its commit says of which
-version of bronze.rpc_calls they were made. The last table, silver.remote_read_calls, is written after all others, also
-when nothing of it changed: where its commit says a version, every table is made of that one at least, and a run with
-nothing new asks no other. After a run that was killed on the way, those that are further go on from where they are.
-Where nothing is known (a first run, other decoders, a feed that does not reach back) all are made anew.
+The changed calls are decoded in one pass, to side files; each table takes its rows from there. The last table,
+silver.remote_read_calls, is written after all others, also when nothing of it changed: its commit says of which version
+of bronze.rpc_calls all of them were made. The side files' folder stays where a run was killed or failed: the next one
+then puts rows in the place of any of the same calls, for some tables may have them already. Where nothing is known (a
+first run, other decoders, a feed that does not reach back) all are made anew.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -51,28 +51,19 @@ def silver(lake: Lake, *, keep_packets: bool, keep_stubs: bool, keep_bodies: boo
         return written
     made = lake.made(LAST)
     emptied = not keep_stubs or made.get("emptied", bool(made) or lake.exists(LAST))
-    with _side_folder(lake) as side:
-        work = _Work(lake, side, made, newest, emptied=emptied, keep_packets=keep_packets, keep_bodies=keep_bodies)
-        written |= work.follow()
+    side = Runs.of(lake).root / "silver"
+    options = {"emptied": emptied, "keep_packets": keep_packets, "keep_bodies": keep_bodies}
+    written |= _Work(lake, side, made, newest, interrupted=side.exists(), **options).follow()
+    shutil.rmtree(side, ignore_errors=True)
     if not keep_stubs:
         _empty_stubs(lake)
     return written
 
 
-@contextmanager
-def _side_folder(lake: Lake) -> Iterator[Path]:
-    """Give a folder for side files; what a killed run left goes first."""
-    folder = Runs.of(lake).root / "silver"
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        yield folder / uuid4().hex
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 @dataclass(slots=True, kw_only=True)
 class _Options:
     emptied: bool  # stubs of some calls may have been taken away after they were decoded
+    interrupted: bool  # an earlier run did not end
     keep_packets: bool
     keep_bodies: bool
 
@@ -94,31 +85,13 @@ class _Work(_Options):
         passed_over = self._passed_over(since)
         if since + len(passed_over) == self.newest:
             return {}
-        groups = self._behind(since)
-        changes = {version: self._changes(version, passed_over) for version in groups}
-        if None in changes.values():
-            return self._anew()
-        written: dict[str, int] = {}
-        for version in sorted(groups, reverse=True):  # the last table is among those that are furthest behind
-            if net := changes[version]:
-                written |= self._bring(groups[version], net, version)
-        return written
+        net = self._changes(since, passed_over)
+        return self._anew() if net is None else self._bring(net, since)
 
     def _passed_over(self, since: int) -> list[int]:
         """Return the versions that only emptied stubs."""
         said = self.lake.said(RPC_CALLS, since) if since < self.newest else {}
         return [version for version, what in said.items() if what == EMPTIED]
-
-    def _behind(self, since: int) -> dict[int, list[Table]]:
-        """Return the tables by the version that they were made of; ``since`` at least, as the last one says."""
-        groups: dict[int, list[Table]] = {}
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            made = dict(zip(TABLES, pool.map(self.lake.made, TABLES), strict=True))
-        for table, own in made.items():
-            version = max(since, own.get(_CALLS, 0) if own.get("decoder") == VERSION else 0)
-            if version < self.newest:
-                groups.setdefault(version, []).append(table)
-        return groups
 
     def _changes(self, since: int, passed_over: Sequence[int]) -> Net | None:
         """What became of the calls that silver takes; None when the feed cannot tell."""
@@ -138,13 +111,15 @@ class _Work(_Options):
     def _says(self, version: int) -> str:
         return json.dumps({_CALLS: version, "decoder": VERSION, "emptied": self.emptied})
 
-    def _decode(self, calls: DataFrame, tables: Sequence[Table]) -> tuple[Path, dict[str, int]]:
+    def _decode(self, calls: DataFrame) -> tuple[Path, dict[str, int]]:
         """Decode calls to side files; return their folder and how many rows there are of each table."""
         folder = self.side / uuid4().hex
+        folder.mkdir(parents=True)
         options = {"keep_packets": self.keep_packets, "keep_bodies": self.keep_bodies}
-        return folder, decode_into(calls, str(folder), tables, **options)
+        return folder, decode_into(calls, str(folder), TABLES, **options)
 
     def _rows(self, table: Table, folder: Path, count: int) -> DataFrame:
+        """Return what was decoded of a table; without a row there is no file."""
         spark = self.lake.spark
         if not count:
             return spark.createDataFrame([], table.struct())
@@ -156,7 +131,7 @@ class _Work(_Options):
         lake.tell_changes(RPC_CALLS)
         says = self._says(lake.version(RPC_CALLS) or 0)
         calls = lake.read(RPC_CALLS)
-        folder, written = self._decode(calls, TABLES)
+        folder, written = self._decode(calls)
         bare = calls.where(without_stubs()).select("call_key")
 
         def make(table: Table) -> None:
@@ -176,35 +151,61 @@ class _Work(_Options):
         _each(make, TABLES)
         return written
 
-    def _bring(self, tables: Sequence[Table], net: Net, since: int) -> dict[str, int]:
-        """Bring a net change since a version to tables that are made of that version."""
+    def _bring(self, net: Net, since: int) -> dict[str, int]:
+        """Bring a net change since a version to the tables."""
         lake, says, was = self.lake, self._says(self.newest), self._says(since)
-        folder, written = self._decode(net.rows, tables)
+        folder, written = self._decode(net.rows)
+        rows = {table: self._rows(table, folder, written[str(table)]) for table in TABLES if written[str(table)]}
         bare = self._still_bare(net) if self.emptied and net.replaces else None
         named = _keys(bare) if bare is not None and net.were is not None else frozenset()
-        merged = [table for table in tables if bare is not None and table in BY_CALL]
-        others = [table for table in tables if table not in merged]
+        merged = [table for table in TABLES if bare is not None and table in BY_CALL]
+        others = [table for table in TABLES if table not in merged]
+        gone = {table: self._leaving(table, net, bare, named) for table in others}
         with lake.saying(was):  # two commits, the first says that nothing is done yet: a fraction of a MERGE's time
-            gone = {table: _leaving(table, net, bare, named) for table in others}
-            _each(lambda table: lake.remove(table, "call_key", gone[table], dates=net.dates), others)
-        added = [table for table in others if written[str(table)]]
-        _each(lambda table: lake.append(table, self._rows(table, folder, written[str(table)]), made_of=says), added)
+            _each(lambda table: lake.remove(table, "call_key", gone[table], dates=self._dates(net)), others)
+        _each(lambda table: lake.append(table, rows[table], made_of=says), [table for table in others if table in rows])
         if bare is not None:
             for table in merged:
-                if written[str(table)] or not _is_none(_leaving(table, net, None, frozenset())):
-                    self._merge(table, self._rows(table, folder, written[str(table)]), net, bare, says)
-        if LAST in tables and lake.made_of(LAST) != says:  # nothing of it was to be written
+                if table in rows or not _is_none(self._leaving(table, net, None, frozenset())):
+                    self._merge(table, rows.get(table), net, bare, says)
+        if lake.made_of(LAST) != says:  # nothing of it was to be written
             lake.stamp(LAST, says)
         return written
 
-    def _merge(self, table: Table, rows: DataFrame, net: Net, bare: DataFrame, says: str) -> None:
+    def _dates(self, net: Net) -> frozenset[date | None] | None:
+        """Return the dates where rows of changed calls are; all, after an interrupted run that may have put more."""
+        return None if self.interrupted else net.dates
+
+    def _leaving(
+        self, table: Table, net: Net, kept: DataFrame | None, named: frozenset[str]
+    ) -> frozenset[str] | DataFrame:
+        """Return the calls whose rows leave the table, without those that are ``kept``, and ``named`` if they are few.
+
+        After an interrupted run these are all calls that changed or came: some of their rows may be there already.
+        """
+        interfaces = INTERFACES[table]
+        if net.were is not None and not self.interrupted:
+            every = table in BY_CALL
+            ours = {
+                key for key, row in net.were.items() if row.interface_name in interfaces and (every or row.answered)
+            }
+            return frozenset(ours - named)
+        if self.interrupted:
+            found = net.settled.select("call_key").union(net.rows.select("call_key")).distinct()
+        else:
+            found = net.settled.where(F.col("was") & F.col("interface_name").isin(*interfaces)).select("call_key")
+        return found if kept is None else found.join(kept, "call_key", "left_anti")
+
+    def _merge(self, table: Table, rows: DataFrame | None, net: Net, bare: DataFrame, says: str) -> None:
         """Put rows in the place of those before, in one commit: what was decoded before is read while it goes."""
+        rows = self.lake.spark.createDataFrame([], table.struct()) if rows is None else rows
         rows = as_decoded_before(table, rows, bare, self.lake.read(table)).withColumn("gone", F.lit(False))  # noqa: FBT003
-        ours = F.col("interface_name").isin(*INTERFACES[table])
-        here = rows.select("call_key")
-        gone = net.settled.where(F.col("was") & ours).select("call_key").join(here, "call_key", "left_anti")
+        gone = net.settled
+        if not self.interrupted:
+            gone = gone.where(F.col("was") & F.col("interface_name").isin(*INTERFACES[table]))
+        gone = gone.select("call_key").join(rows.select("call_key"), "call_key", "left_anti")
         rows = rows.unionByName(gone.withColumn("gone", F.lit(True)), allowMissingColumns=True)  # noqa: FBT003
-        self.lake.merge(table, rows, dates=net.dates, delete_when="gone", made_of=says)
+        self.lake.merge(table, rows, dates=self._dates(net), delete_when="gone", made_of=says)
 
     def _still_bare(self, net: Net) -> DataFrame:
         """Return the calls that have no stub and had none: it was emptied, or never seen, and what was made stays."""
@@ -229,17 +230,6 @@ def _is_none(calls: frozenset[str] | DataFrame) -> bool:
 
 def _keys(frame: DataFrame) -> frozenset[str]:
     return frozenset(row[0] for row in frame.select("call_key").collect())
-
-
-def _leaving(table: Table, net: Net, kept: DataFrame | None, named: frozenset[str]) -> frozenset[str] | DataFrame:
-    """Return the calls whose rows leave the table, without those that are ``kept``, and ``named`` if they are few."""
-    interfaces = INTERFACES[table]
-    if net.were is None:
-        found = net.settled.where(F.col("was") & F.col("interface_name").isin(*interfaces)).select("call_key")
-        return found if kept is None else found.join(kept, "call_key", "left_anti")
-    every = table in BY_CALL
-    ours = {key for key, row in net.were.items() if row.interface_name in interfaces and (every or row.answered)}
-    return frozenset(ours - named)
 
 
 def _empty_stubs(lake: Lake) -> None:

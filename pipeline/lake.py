@@ -162,7 +162,7 @@ class Lake:
         table: Table,
         rows: DataFrame,
         *,
-        dates: Collection[date | None],
+        dates: Collection[date | None] | None,
         keys: Sequence[str] = (),
         delete_when: str | None = None,
         unless_same: bool = False,
@@ -171,13 +171,13 @@ class Lake:
         """Put rows in the place of those with their keys, and add those whose keys are not there, in one commit.
 
         ``dates`` are the event dates (None among them for rows without one) at which the table may hold rows with
-        these keys: a row elsewhere is not found, and its file is not read. ``keys`` are the table's own unless given;
-        no two rows may share them. ``rows`` has the table's columns, event_date may be left out, and where
-        ``delete_when`` names one more, boolean and never null: where it is true the table's row goes, and none is
-        added. With ``unless_same`` a row that is there already is not written, be it by another run. Without any date
-        it is an append; nothing is committed where no key is found or added.
+        these keys: a row elsewhere is not found, and its file is not read; None: anywhere. ``keys`` are the table's
+        own unless given; no two rows may share them. ``rows`` has the table's columns, event_date may be left out, and
+        where ``delete_when`` names one more, boolean and never null: where it is true the table's row goes, and none
+        is added. With ``unless_same`` a row that is there already is not written, be it by another run. Without any
+        date it is an append; nothing is committed where no key is found or added.
         """
-        if table.dated_by and not dates:
+        if table.dated_by and dates is not None and not dates:
             added = rows if delete_when is None else rows.where(~F.col(delete_when)).drop(delete_when)
             self.append(table, added, made_of=made_of)
             return
@@ -208,9 +208,7 @@ class Lake:
         self, table: Table, values: Collection[str], *, dates: Collection[date | None] | None = None
     ) -> pa.Table:
         """Return the rows whose key, a single column, is one of these; ``dates`` as for ``merge``, None for all."""
-        rows = self.read(table)
-        if dates is not None:
-            rows = rows.where(on_dates(dates))
+        rows = self.read(table).where(on_dates(dates))
         wanted = self.spark.createDataFrame(pa.table({_KEY: pa.array(sorted(values), pa.string())}))
         found = rows.join(F.broadcast(wanted), F.col(table.key[0]) == F.col(_KEY), "left_semi")
         return found.select(*table.names).toArrow()
@@ -241,7 +239,7 @@ class Lake:
         return len(fresh)
 
     def remove(
-        self, table: Table, column: str, values: Collection[str] | DataFrame, *, dates: Collection[date | None],
+        self, table: Table, column: str, values: Collection[str] | DataFrame, *, dates: Collection[date | None] | None,
         also: str | None = None, made_of: str | None = None,
     ) -> None:  # fmt: skip
         """Take out the rows whose column has one of these values, and those of a further SQL condition, in one commit.
@@ -476,8 +474,10 @@ def event_date(*times: str) -> Column:
     return F.date_from_unix_date(F.floor(micros / F.lit(MICROSECONDS_OF_A_DAY)).cast("int"))
 
 
-def on_dates(dates: Collection[date | None], column: str = EVENT_DATE) -> str:
-    """The SQL condition that a date is one of these, for files of other dates not to be read."""
+def on_dates(dates: Collection[date | None] | None, column: str = EVENT_DATE) -> str:
+    """The SQL condition that a date is one of these, for files of other dates not to be read; None: any date."""
+    if dates is None:
+        return "TRUE"
     days = sorted(day for day in dates if day is not None)
     conditions = [f"{column} IS NULL"] if None in dates else []
     if len(days) > MOST_DATES:

@@ -163,7 +163,12 @@ def column(bodies, *, extensions=None, body_bytes=None):
         None if body_bytes is None else pa.array(body_bytes, pa.int64()),
         marshaled=True,
     )
-    return [_plain(row) for row in out.to_pylist()]
+    return rows_of(out)
+
+
+def rows_of(decoded):
+    """Return what the column reader gave in the form of ``column``."""
+    return [_plain(row) for row in decoded.to_pylist()]
 
 
 def _plain(row):

@@ -25,6 +25,11 @@ def column(packets, protocol="binary_protocol", sections=None, **asked):
         parts = {name: lists(sections, place) for name, place in places}
     kinds = protocol if isinstance(protocol, str) else pa.array(protocol)
     found = decode_messages(pa.array(packets, pa.binary()), kinds, bodies=True, **parts, **asked)
+    return rows_of(found)
+
+
+def rows_of(found):
+    """Return what the column reader gave in the form of ``column``."""
     table = pa.table(found)
     table.validate(full=True)
     return [plain(row) for row in table.to_pylist()]

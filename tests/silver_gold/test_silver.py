@@ -15,6 +15,7 @@ from pipeline.lake import Lake
 from schemas.bronze import RPC_CALLS
 from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
+from schemas.properties import PROPERTIES
 from schemas.silver import REMOTE_READ_CALLS
 from silver_gold.test_tables import HANDLE, call, stubs
 from udfs.capture.reader import read_capture
@@ -168,8 +169,11 @@ def test_the_tables_follow_the_calls_also_when_a_run_is_killed_between_them(foll
         patch.setattr(Lake, "append", _dying(Lake.append, MESSAGES))
         with pytest.raises(KeyboardInterrupt):
             follow.run()
-    made_of = {lake.made(table)["bronze.rpc_calls"] for table in TABLES}
-    assert len(made_of) == 2
+    counted = {str(table): lake.read(table).count() for table in TABLES}
+    done = {name for name, rows in follow.expected().items() if counted[name] == len(rows)}
+    assert done  # some tables have all of it
+    assert {str(MESSAGES), str(REMOTE_READ_CALLS)}.isdisjoint(done)
+    lake.spark.sql(f"OPTIMIZE {lake.sql_name(PROPERTIES)}")  # by somebody else: its commit says nothing
     lake.delete(RPC_CALLS, "opnum = 0 AND interface_name = 'qmmgmt' AND call_id % 2 = 0")
     follow.run()
     assert follow.found() == follow.expected()

@@ -22,7 +22,11 @@ BY_METHOD = {method.name: method for by_opnum in methods.ALL.values() for method
 
 def column(method, direction, stubs, *, ndr64=False, big=False):
     """Decode with the column reader: per row (values that are not null, errors as tuples)."""
-    rows = decode(method, direction, pa.array(stubs, pa.binary()), ndr64=ndr64, big_endian=big, packets=True)
+    return rows_of(decode(method, direction, pa.array(stubs, pa.binary()), ndr64=ndr64, big_endian=big, packets=True))
+
+
+def rows_of(rows):
+    """Return what the column reader gave in the form of ``column``."""
     out = []
     for row in rows.to_pylist():
         errors = [(e["code"], e["field"], e["offset"]) for e in row.pop("errors")]

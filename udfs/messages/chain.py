@@ -31,25 +31,24 @@ from udfs.messages.trailing import read_trailing
 from udfs.stubs.column import Bools, Column, Cursors, Ints, Values
 
 _SIZES: Final = np.array(h.QUEUE_SIZES, np.int64)
+_FORBIDDEN: Final = {flag: np.isin(np.arange(8), allowed, invert=True) for _, flag, _, allowed in h.QUEUES}
 
 
 def _queue_names(c: Cursors, flags: Column) -> None:
     """Pass over the three queue names of a UserHeader; keep where each begins and its size ([MS-MQMQ] 2.2.19.2)."""
-    for name, flag, shift, allowed in h.QUEUES:
+    flags = flags.astype(np.int64)
+    for name, flag, shift, _ in h.QUEUES:
         kind = (flags >> shift) & 7
-        c.fail(
-            np.isin(np.arange(8), allowed, invert=True)[kind], MALFORMED, f"UserHeader.Flags.{flag}", c.start + 16 + 44
-        )
-        size = _SIZES[kind]
-        at = c.position
+        c.fail(_FORBIDDEN[flag][kind], MALFORMED, f"UserHeader.Flags.{flag}", c.start + 16 + 44)
+        size = kept = _SIZES[kind]
         direct = kind == h.DIRECT
-        count = np.zeros(len(size), np.int64)
         if direct.any():
-            count = u16(c, at, direct & c.live & (c.end - at >= 2)).astype(np.int64)
-            size = np.where(direct, (2 + count + 3) & ~3, size)
+            there = direct & (c.end - c.position >= 2)
+            count = u16(c, c.position, there if c.whole else there & c.live).astype(np.int64)
+            size, kept = np.where(direct, (2 + count + 3) & ~3, size), np.where(direct, count, size)
         at = c.take(size, f"UserHeader.{name}")
         keep(c, f"{flag} at", at + 2 * direct)
-        keep(c, f"{flag} size", np.where(direct, count, size))
+        keep(c, f"{flag} size", kept)
 
 
 def _user(c: Cursors) -> Column:

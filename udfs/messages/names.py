@@ -130,42 +130,50 @@ def queues(packets: Packets, out: Values) -> dict[str, pa.Array]:
     queue manager's GUID ([MS-MQRR] 2.2.5.1).
     """
     rows = out.rows
-    nowhere = np.zeros(rows, np.int64)
-    user = out.values["UserHeader"]
-    flags = user["Flags"]
-    kinds = np.stack([(flags >> shift) & 7 for _, _, shift, _ in h.QUEUES], axis=1).astype(np.int64)
-    at = np.stack([out.values.get(f"{flag} at", nowhere) for _, flag, _, _ in h.QUEUES], axis=1)
-    size = np.stack([out.values.get(f"{flag} size", nowhere) for _, flag, _, _ in h.QUEUES], axis=1)
-    none = np.zeros(rows, np.bool_)
-    read = np.stack([out.valid.get(f"{flag} at", none) for _, flag, _, _ in h.QUEUES], axis=1)
-    # One column of 3 names a row: they follow each other in the packet.
-    texts = Texts(3 * rows)
-    direct = np.flatnonzero((read & (kinds == h.DIRECT)).ravel())
-    spans = cut(packets.data, at.ravel()[direct], size.ravel()[direct], np.ones(len(direct), np.bool_))
-    texts.add(direct, spans, direct_queue)
-    numbered = np.flatnonzero((read & (kinds >= 2) & (kinds != h.DIRECT)).ravel())
-    if len(numbered):
-        row, kind, where = numbered // 3, kinds.ravel()[numbered], at.ravel()[numbered]
-        has_guid = (kind == 5) | (kind == 6)
-        own = _gather(packets.data, np.where(has_guid, where, 0), 16)
-        admin = kinds[row, 1]
-        admin_at = np.where(read[row, 1] & (admin == 6), at[row, 1], 0)
-        admin_host = np.where((kind == 4)[:, None], _gather(packets.data, admin_at, 16), own)
-        manager = user["QueueManagerAddress"][row].copy()
-        manager[packets.remote_read[row] & (kinds[row, 0] == h.DIRECT)] = 0
-        guid = _host(kind, admin, user["SourceQueueManager"][row], manager, admin_host)
-        key = np.zeros((len(row), 21), np.uint8)
-        key[:, 0] = kind
-        key[:, 1:17] = guid
-        # Where the id stands is in the packet: a public queue has none, and 4 bytes of its GUID are read over.
-        key[:, 17:] = _gather(packets.data, where + np.where(kind == 6, 16, 0), 4)
-        key[kind == 5, 17:] = 0
-        texts.add(numbered, fixed(key), numbered_queue)
-    index = texts.index.reshape(-1, 3)
-    same = read[:, 2] & (kinds[:, 2] == 1)  # the response queue is the administration queue
-    index[same, 2] = index[same, 1]
+    nowhere, none = np.zeros(rows, np.int64), np.zeros(rows, np.bool_)
+    flags = out.values["UserHeader"]["Flags"].astype(np.int64)
+    kinds = [(flags >> shift) & 7 for _, _, shift, _ in h.QUEUES]
+    at = [out.values.get(f"{flag} at", nowhere) for _, flag, _, _ in h.QUEUES]
+    read = [out.valid.get(f"{flag} at", none) for _, flag, _, _ in h.QUEUES]
+    texts = Texts(3 * rows)  # the three columns one after the other
+    for place, (_, flag, _, _) in enumerate(h.QUEUES):
+        direct = np.flatnonzero(read[place] & (kinds[place] == h.DIRECT))
+        if not len(direct):
+            continue
+        size = out.values[f"{flag} size"][direct]
+        spans = cut(packets.data, at[place][direct], size, np.ones(len(direct), np.bool_))
+        texts.add(place * rows + direct, spans, direct_queue)
+    numbered = [np.flatnonzero(read[place] & (kinds[place] >= 2) & (kinds[place] != h.DIRECT)) for place in range(3)]
+    for place, row in enumerate(numbered):
+        if len(row):
+            keys = _numbered(packets, out, row, kinds, at, place, read[1])
+            texts.add(place * rows + row, fixed(keys), numbered_queue)
+    index = texts.index.reshape(3, rows)
+    same = read[2] & (kinds[2] == 1)  # the response queue is the administration queue
+    index[2] = np.where(same, index[1], index[2])
     names = ("destination_queue", "admin_queue", "response_queue")
-    return {name: texts.array(np.ascontiguousarray(index[:, place])) for place, name in enumerate(names)}
+    return {name: texts.array(index[place]) for place, name in enumerate(names)}
+
+
+def _numbered(
+    packets: Packets, out: Values, row: Ints, kinds: list[Ints], at: list[Ints], place: int, has_admin: Bools
+) -> Bytes:
+    """Return type, GUID and id, 21 bytes a row, of the queues of one kind of name that have a number or a GUID."""
+    user = out.values["UserHeader"]
+    kind, where = kinds[place][row], at[place][row]
+    own = _gather(packets.data, np.where((kind == 5) | (kind == 6), where, 0), 16)
+    admin = kinds[1][row]
+    admin_at = np.where(has_admin[row] & (admin == 6), at[1][row], 0)
+    admin_host = np.where((kind == 4)[:, None], _gather(packets.data, admin_at, 16), own)
+    manager = user["QueueManagerAddress"][row].copy()
+    manager[packets.remote_read[row] & (kinds[0][row] == h.DIRECT)] = 0
+    key = np.zeros((len(row), 21), np.uint8)
+    key[:, 0] = kind
+    key[:, 1:17] = _host(kind, admin, user["SourceQueueManager"][row], manager, admin_host)
+    # Where the id stands is in the packet: a public queue has none, and 4 bytes of its GUID are read over.
+    key[:, 17:] = _gather(packets.data, where + np.where(kind == 6, 16, 0), 4)
+    key[kind == 5, 17:] = 0
+    return key
 
 
 def senders(packets: Packets, out: Values) -> tuple[pa.Array, Ints]:

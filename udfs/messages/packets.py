@@ -251,38 +251,32 @@ def _trailing(p: _Packet, columns: dict[str, pa.Array], soft: Values) -> None:
 
 def _header_sizes(p: _Packet) -> pa.Array:
     """Return each header's bytes by name: from its first byte to the next header's, or to the packet's end."""
-    kinds = [number for number, name in enumerate(h.HEADERS) if p.valid(f"@{name}").any()]
-    valid = {number: p.valid(f"@{h.HEADERS[number]}") & p.has_base for number in kinds}
-    pattern, count = np.zeros(p.rows, np.int32), np.zeros(p.rows, np.int32)
-    for number in kinds:
-        pattern |= valid[number].astype(np.int32) << number
-        count += valid[number]
-    ends = np.cumsum(count, dtype=np.int32)
-    total = int(ends[-1]) if p.rows else 0
-    # One place more than there are headers, for the rows that lack one.
-    sizes, lengths = np.empty(total + 1, np.int32), np.empty(total + 1, np.int32)
-    after, place = p.packets.end, ends.copy()
-    for number in reversed(kinds):  # from the last header to the first: each ends where the one after it begins
-        name, has = h.HEADERS[number], valid[number]
-        at = p.at(f"@{name}")
-        place -= has
-        if has.all():
-            sizes[place], lengths[place], after = after - at, len(name), at
-        else:
-            to = np.where(has, place, total)
-            sizes[to], lengths[to], after = after - at, len(name), np.where(has, at, after)
+    kinds = [name for name in h.HEADERS if p.valid(f"@{name}").any()]
+    has, size = np.empty((p.rows, len(kinds)), np.bool_), np.empty((p.rows, len(kinds)), np.int32)
+    pattern, every, after = np.zeros(p.rows, np.int32), bool(p.has_base.all()), p.packets.end
+    for place in range(len(kinds) - 1, -1, -1):  # from the last header: each ends where the one after it begins
+        at, there = p.at(f"@{kinds[place]}"), p.valid(f"@{kinds[place]}")
+        there = there if every else there & p.has_base
+        has[:, place], size[:, place] = there, after - at
+        after = np.where(there, at, after)
+        pattern |= there.astype(np.int32) << place
+    held = np.flatnonzero(has)
     # Few sets of headers are in use: the names of each are put together once, and copied for each row.
     used = np.flatnonzero(np.bincount(pattern, minlength=1))
-    index = np.zeros(1 << len(h.HEADERS), np.int32)
+    index = np.zeros(1 << len(kinds), np.int32)
     index[used] = np.arange(len(used))
-    sets = ["".join(name for bit, name in enumerate(h.HEADERS) if one >> bit & 1) for one in used.tolist()]
-    joined = pa.array(sets, pa.string()).take(pa.array(index[pattern]))
-    offsets = np.zeros(total + 1, np.int32)
-    np.cumsum(lengths[:-1], out=offsets[1:])
-    keys = pa.Array.from_buffers(pa.string(), total, [None, pa.py_buffer(offsets), joined.buffers()[2]])
-    absent = np.append(~p.has_base, False)
-    bounds = pa.array(np.concatenate([[0], ends]).astype(np.int32), mask=absent if absent.any() else None)
-    return pa.MapArray.from_arrays(bounds, keys, pa.array(sizes[:-1]))
+    sets = [[place for place in range(len(kinds)) if one >> place & 1] for one in used.tolist()]
+    names_of = pa.array(["".join(kinds[place] for place in one) for one in sets], pa.string())
+    joined = names_of.take(pa.array(index[pattern]))
+    offsets = np.zeros(len(held) + 1, np.int32)
+    lengths = np.array([len(name) for name in kinds], np.int32)
+    if len(held):
+        np.cumsum(lengths[held % len(kinds)], out=offsets[1:])
+    keys = pa.Array.from_buffers(pa.string(), len(held), [None, pa.py_buffer(offsets), joined.buffers()[2]])
+    bounds = np.zeros(p.rows + 1, np.int32)
+    np.cumsum(np.array([len(one) for one in sets], np.int32)[index[pattern]], out=bounds[1:])
+    absent = None if every else np.append(~p.has_base, False)
+    return pa.MapArray.from_arrays(pa.array(bounds, mask=absent), keys, pa.array(size.reshape(-1)[held]))
 
 
 def decode_messages(

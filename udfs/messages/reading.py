@@ -70,7 +70,7 @@ def align(c: Cursors, base: Ints) -> None:
 def u16(c: Cursors, at: Ints, there: Bools) -> Column:
     """Return the 16-bit number at an offset of the buffer, 0 where it is not ``there``."""
     view = np.ndarray(len(c.data) - 1, "<u2", c.data, strides=(1,))
-    return np.where(there, view[np.where(there, at, 0)], 0)
+    return view[at] if there.all() else np.where(there, view[np.where(there, at, 0)], 0)
 
 
 def u32(c: Cursors, at: Ints, there: Bools) -> Ints:

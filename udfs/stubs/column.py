@@ -183,11 +183,12 @@ class Cursors:
     def take(self, size: int | Column, field: str) -> Ints:
         """Pass over ``size`` bytes and return where they begin; in rows without them an error, and offset 0."""
         left = self.end - self.position
-        if isinstance(size, int):
-            short, step = left < size, np.full(1, size)
+        step: int | Column
+        if isinstance(size, int) or size.dtype.kind == "i":
+            short, step = left < size, size
         else:  # a length from the wire: compared before it is believed, so that nothing can overflow
             short = (left < 0) | (size.astype(np.uint64) > np.maximum(left, 0).astype(np.uint64))
-            step = np.where(short, 0, size.astype(np.int64))
+            step = size.astype(np.int64)
         if short.any():
             self.fail(short, 1, field)
         at = self.position if self.whole else np.where(self.live, self.position, 0)

@@ -126,7 +126,7 @@ def _sections(cursor: Cursor, param: Param, out: Row) -> None:
     types, allocated, sizes, referents = [], [], [], []
     for _ in range(count):
         cursor.struct_align()
-        types.append(cursor.uint(4 if cursor.ndr64 else 2, f"{name}.SectionBufferType"))
+        types.append(_int32(cursor.uint(4 if cursor.ndr64 else 2, f"{name}.SectionBufferType")))
         allocated.append(cursor.uint(4, f"{name}.SectionSizeAlloc"))
         sizes.append(cursor.uint(4, f"{name}.SectionSize"))
         referents.append(cursor.word(f"{name}.pSectionBuffer"))
@@ -204,13 +204,18 @@ def _managed_object(cursor: Cursor, param: Param, out: Row) -> None:
         cursor.align(8)
 
 
+def _int32(number: int) -> int:
+    """Return 32 bits as the signed number that a column of int32 shows (an enum of NDR64 is one: rule N5)."""
+    return number - (1 << 32) if number >> 31 else number
+
+
 def _numbers(cursor: Cursor, param: Param, out: Row) -> None:
     count = cursor.seen[param.size_is or ""]
     array_count(cursor, param.name, count)
     at = cursor.pos
     cursor.take(4 * count, param.name)
     end, cursor.pos = cursor.pos, at
-    values = [cursor.uint(4, param.name) for _ in range(count)]
+    values = [_int32(cursor.uint(4, param.name)) for _ in range(count)]
     cursor.pos = end
     if param.column:
         out[param.column] = values

@@ -1,0 +1,24 @@
+"""The harnesses of ``make fuzz`` on what they begin with, and on every input that once failed."""
+
+from pathlib import Path
+
+import pytest
+
+from fuzz.harnesses import HARNESSES
+
+CRASHES = Path(__file__).parent / "crashes"
+
+
+@pytest.mark.parametrize("name", HARNESSES)
+def test_seeds(name):
+    seeds = list(HARNESSES[name].seeds())
+    assert len({*seeds}) >= 8
+    for seed in seeds:
+        HARNESSES[name].run(seed)
+
+
+def test_what_failed_once():
+    crashes = sorted(CRASHES.glob("*/*"))
+    assert {path.parent.name for path in crashes} <= {*HARNESSES}
+    for crash in crashes:
+        HARNESSES[crash.parent.name].run(crash.read_bytes())
