@@ -145,7 +145,8 @@ class KilledError(Exception):
     """Stands for a process that is gone."""
 
 
-@pytest.mark.parametrize("commits", [3, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2, 4, 5, 6, 7, 8))])
+@pytest.mark.long
+@pytest.mark.parametrize("commits", range(1, 9))
 def test_a_run_that_was_killed_is_repeated(spark, lake, tmp_path, commits):
     """Whichever of its commits was the last."""
     first = write(tmp_path / "a.jsonl", machine(), queue(7), "broken")
