@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup demo test test-all fuzz check format bench wheel pyfiles tables-doc test-peer record-sample clean
+.PHONY: help setup demo test test-all fuzz check format bench wheel pyfiles tables-doc test-peer estate record-estate record-sample clean
 
 PY := .venv/bin/python
 LAKE ?= .lake/demo
@@ -12,6 +12,7 @@ FUZZ ?=
 FUZZ_SECONDS ?= 20
 BENCH_ARGS ?=
 PEER_ARGS ?=
+ESTATE_ARGS ?=
 RECORD_ARGS ?=
 
 help:  ## list the targets
@@ -20,8 +21,9 @@ help:  ## list the targets
 setup:  ## Python packages, Delta's jars, Java and capture tools; a second time it does nothing
 	@tools/setup.sh
 
-demo: setup  ## run the whole pipeline on data/sample and print what it found (LAKE=... elsewhere)
-	@$(PY) -m jobs.run_all --conf conf/local.yml --captures data/sample --lake $(LAKE)
+demo: setup  ## run the whole pipeline on data/ and print what it found (LAKE=... elsewhere)
+	@$(PY) -m jobs.run_all --conf conf/local.yml --captures data/sample data/estate/wire \
+	  --snapshots data/estate/snapshots --lake $(LAKE)
 
 test: setup  ## run the tests (PYTEST_ARGS=... adds arguments)
 	@$(PY) -m pytest $(PYTEST_ARGS)
@@ -55,6 +57,12 @@ tables-doc: setup  ## write docs/tables.md from schemas/
 
 test-peer: setup  ## start the test queue manager (PEER_ARGS=... gives it ports)
 	@PYTHONPATH=tests $(PY) -m peer.server $(PEER_ARGS)
+
+estate: setup  ## start a simulated estate to collect from (ESTATE_ARGS=... --conf FILE, --every SECONDS)
+	@PYTHONPATH=tests $(PY) -m peer.estate $(ESTATE_ARGS)
+
+record-estate: setup  ## record data/estate anew, by the collector and on the wire (as root)
+	@PYTHONPATH=tests $(PY) -m peer.record_estate
 
 record-sample: setup  ## record data/sample anew (as root: it makes network namespaces)
 	@PYTHONPATH=tests $(PY) -m peer.record $(ARGS)

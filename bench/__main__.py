@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import runs
+from bench import collector, runs
 from bench.measure import Measure, report, say
 from bench.traffic import generate
 
 LEAST_BOUNDED = 200_000_000  # bytes; below, Delta's fixed cost for a commit is all there is to see
-PARTS = ("decoders", "spark", "captures", "runs")
+PARTS = ("decoders", "spark", "captures", "runs", "collector")
 FIELDS = ("frame.number", "tcp.stream", "dcerpc.pkt_type", "dcerpc.cn_call_id", "dcerpc.opnum", "dcerpc.cn_frag_len")
 
 
@@ -141,6 +141,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--memory", type=size, default=size("2G"), help="capture of one connection (2G; 0: none)")
     top.add_argument("--runs", type=size, default=size("5G"), help="ring of 100 for runs that add one (5G; 0: none)")
     top.add_argument("--history", type=int, default=100, help="days of history for these (100; 0: none)")
+    top.add_argument("--queues", type=int, default=1000, help="queues x 100 rounds of snapshots (1000; 0: none)")
     top.add_argument("--rows", type=int, default=200_000, help="packets and stubs for the decoders (200000)")
     top.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=f"of: {', '.join(PARTS)}")
     top.add_argument("--repeat", type=int, default=2, help="runs of each measure, of which the best counts (2)")
@@ -170,8 +171,10 @@ def main() -> None:
             print(path)
         return
     sizes, memory, ring, rows = arguments.size, arguments.memory, arguments.runs, arguments.rows
+    queues = arguments.queues
     if arguments.quick:
         sizes, memory, ring, rows = [size("20M"), size("100M")], size("100M"), size("50M"), 20_000
+        queues = min(queues, 50)
     measures: list[Measure] = []
     with tempfile.TemporaryDirectory(prefix="msmq-bench-", dir=arguments.folder) as folder:
         if "decoders" in arguments.only:
@@ -184,6 +187,8 @@ def main() -> None:
             measures += measure(Path(folder), sizes, arguments.ring, memory, arguments.repeat)
         if ring and "runs" in arguments.only:
             measures += runs.measure(Path(folder) / "runs", ring, arguments.history)
+        if queues and "collector" in arguments.only:
+            measures += collector.measure(Path(folder) / "collector", queues, 100)
     print(report(measures))
     facts: list[dict[str, Any]] = [
         {"name": m.name, "value": round(m.value, 3), "unit": m.unit, "floor": m.floor, "goal": m.goal, "met": m.verdict}

@@ -92,14 +92,17 @@ class Parser(argparse.ArgumentParser):
         self.exit(Exit.USAGE, f"{self.prog}: {message} (--help lists the options)\n")
 
 
-def parser(job: str, description: str | None, *, captures: bool = False, snapshots: bool = False) -> Parser:
-    """The arguments that every job takes; the named inputs where the job reads them."""
+def parser(
+    job: str, description: str | None, *, captures: bool = False, snapshots: bool = False, lake: bool = True
+) -> Parser:
+    """The arguments that every job takes; a lake and the named inputs where the job has to do with them."""
     made = Parser(prog=job, description=description, allow_abbrev=False)
     made.add_argument("--conf", metavar="FILE", help="settings, YAML (default: every setting's default)")
     made.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides", help="override one setting"
     )
-    made.add_argument("--lake", metavar="URI", required=True, help="folder of the Delta tables")
+    if lake:
+        made.add_argument("--lake", metavar="URI", required=True, help="folder of the Delta tables")
     if captures:
         made.add_argument(
             "--captures",
@@ -132,9 +135,10 @@ def parser(job: str, description: str | None, *, captures: bool = False, snapsho
             default=[],
             help="snapshot files (JSON lines), folders and patterns",
         )
-    made.add_argument(
-        "--as-of", metavar="TIME", type=utc_time, help="what counts as now, ISO 8601 (default: the newest packet)"
-    )
+    if lake:
+        made.add_argument(
+            "--as-of", metavar="TIME", type=utc_time, help="what counts as now, ISO 8601 (default: the newest packet)"
+        )
     return made
 
 

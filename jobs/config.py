@@ -28,6 +28,21 @@ class Size(int):
 
 
 Redactable = Literal["labels", "queues", "hosts", "addresses", "senders"]
+Discovery = Literal["active", "private"]
+Authentication = Literal["none", "ntlm", "kerberos"]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A queue manager to collect from: an entry of ``collector.machines``; None: the collector's own setting."""
+
+    name: str
+    address: str
+    port: int | None = None
+    queues: tuple[str, ...] = ()
+    discover: tuple[Discovery, ...] | None = None
+    include: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] | None = None
 
 
 def setting(default: object, meaning: str, *, least: float | None = None, most: float | None = None) -> Any:
@@ -112,6 +127,34 @@ class TimersConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class CollectorConfig:
+    """Whom the collector asks, what, how often, and who it says it is. No secret stands here."""
+
+    machines: tuple[Machine, ...] = setting(
+        (), "queue managers: name, address, port, queues, discover, include, exclude"
+    )
+    discover: tuple[Discovery, ...] = setting(("active", "private"), "lists of the machine that queues are taken from")
+    include: tuple[str, ...] = setting(("*",), "patterns: discovered queues that fit one are asked about")
+    exclude: tuple[str, ...] = setting((), "patterns: discovered queues that fit one are not")
+    properties: tuple[int, ...] = setting(
+        tuple(range(1, 28)), "numbers of the queue properties that are asked for", least=1, most=(1 << 32) - 1
+    )
+    endpoint_mapper_port: int = setting(135, "TCP port of the endpoint mapper", least=1, most=65535)
+    authentication: Authentication = setting("none", "none, ntlm, kerberos")
+    user: str = setting("", "user who asks")
+    domain: str = setting("", "the user's domain, of Kerberos the realm")
+    kdc: str | None = setting(None, "host of the Kerberos key distribution centre; null: the realm's name")
+    password_file: str | None = setting(None, "file with the password in its first line")
+    privacy: bool = setting(False, "encrypt what is asked and answered (packet privacy)")
+    timeout: timedelta = setting(timedelta(seconds=10), "how long connecting, and each question, may take", least=0.001)
+    retries: int = setting(2, "times that what failed in passing is asked again", least=0, most=100)
+    backoff: timedelta = setting(timedelta(seconds=1), "pause before the first of them; it doubles", least=0)
+    at_once: int = setting(8, "machines asked side by side", least=1, most=256)
+    every: timedelta = setting(timedelta(seconds=60), "time from one round at a machine to its next", least=0)
+    rounds: int = setting(1, "rounds at each machine; 0: until it is stopped", least=0)
+
+
+@dataclass(frozen=True, slots=True)
 class PrivacyConfig:
     """What is not shown."""
 
@@ -131,6 +174,7 @@ class Config:
     history: HistoryConfig = HistoryConfig()
     eod: EodConfig = EodConfig()
     timers: TimersConfig = TimersConfig()
+    collector: CollectorConfig = CollectorConfig()
     privacy: PrivacyConfig = PrivacyConfig()
 
     @classmethod
@@ -258,8 +302,16 @@ def _from_overrides(overrides: Iterable[str]) -> Iterator[tuple[str, tuple[str, 
 def _checked(leaf: Setting, raw: object, place: str) -> object:
     """The raw value as the setting's type; ConfigError when it is of another kind or out of bounds."""
     value = _converted(leaf.kind, raw, place)
+    if isinstance(value, tuple) and leaf.least is not None:
+        for each in value:
+            _bounded(leaf, each, each, place)
+        return value
     if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
         return value
+    return _bounded(leaf, value, raw, place)
+
+
+def _bounded(leaf: Setting, value: float | timedelta, raw: object, place: str) -> object:
     number = value.total_seconds() if isinstance(value, timedelta) else value
     unit = " seconds" if isinstance(value, timedelta) else ""
     if leaf.least is not None and not number >= leaf.least:
@@ -273,7 +325,12 @@ def _converted(kind: Any, raw: object, place: str) -> object:
     if kind == tuple[tuple[str, ...], ...]:
         return _groups(raw, place)
     if get_origin(kind) is tuple:
-        return _choices(get_args(get_args(kind)[0]), raw, place)
+        return _list(get_args(kind)[0], raw, place)
+    if get_origin(kind) is Literal:
+        allowed = get_args(kind)
+        return _expect(isinstance(raw, str) and raw in allowed, raw, raw, f"one of {', '.join(allowed)}", place)
+    if kind is Machine:
+        return _machine(raw, place)
     if kind == str | None and raw is None:
         return None
     if kind in (str, str | None):
@@ -297,6 +354,40 @@ def _expect(holds: bool, value: object, raw: object, expected: str, place: str) 
     if not holds:
         raise ConfigError(f"{place}: expected {expected}, not {raw!r}")
     return value
+
+
+def _list(kind: Any, raw: object, place: str) -> tuple[object, ...]:
+    if get_origin(kind) is Literal:
+        return _choices(get_args(kind), raw, place)
+    what = {str: "texts", int: "whole numbers", Machine: "machines"}[kind]
+    if not isinstance(raw, list):
+        raise ConfigError(f"{place}: expected a list of {what}, not {raw!r}")
+    found = tuple(_converted(kind, each, f"{place}[{number}]") for number, each in enumerate(raw))
+    if kind is Machine:
+        names = [machine.name for machine in found if isinstance(machine, Machine)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ConfigError(f"{place}: two machines of the name {twice[0]}")
+        return found
+    return tuple(dict.fromkeys(found))
+
+
+def _machine(raw: object, place: str) -> Machine:
+    hints = get_type_hints(Machine)
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{place}: expected a mapping with name and address, not {raw!r}")
+    if unknown := [key for key in raw if key not in hints]:
+        raise ConfigError(f"{place}: unknown key {unknown[0]} (there are {', '.join(hints)})")
+    values: dict[str, Any] = {}
+    for key, each in raw.items():
+        if each is not None:
+            kind = next((part for part in get_args(hints[key]) if get_origin(part) is tuple), hints[key])
+            kind = int if key == "port" else kind
+            values[key] = _converted(kind, each, f"{place}.{key}")
+    if lacking := [key for key in ("name", "address") if not values.get(key)]:
+        raise ConfigError(f"{place}: {lacking[0]} is missing")
+    if not 0 < values.get("port", 1) < 1 << 16:
+        raise ConfigError(f"{place}.port: must be 1 to 65535, not {values['port']}")
+    return Machine(**values)
 
 
 def _choices(allowed: Sequence[str], raw: object, place: str) -> tuple[str, ...]:

@@ -29,6 +29,8 @@ def captures(run: cli.Run, lake_root: str) -> list[Listed]:
     """Return the capture files of the command line; standard input and named pipes are spooled first."""
     uris = run.arguments.captures
     if not uris and run.arguments.reprocess is None:
+        if getattr(run.arguments, "snapshots", None):
+            return []  # those alone, then
         raise ConfigError("no captures: --captures takes files, folders, patterns or - for standard input")
     limit = run.config.capture.spool_bytes
     try:
@@ -47,7 +49,7 @@ def open_lake(run: cli.Run) -> Lake:
 @contextmanager
 def alone(run: cli.Run, lake: Lake) -> Iterator[None]:
     """Hold the lake while it is written: a run that comes meanwhile waits, or gives up with one line and exit 2."""
-    if run.arguments.dry_run:
+    if getattr(run.arguments, "dry_run", False):
         yield
         return
     try:

@@ -1,15 +1,16 @@
-"""Run the whole pipeline: captures to bronze, silver and gold, and a summary of what was found."""
+"""Run the whole pipeline: captures and snapshots to bronze, silver and gold, and a summary of what was found."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 
-from jobs import cli
+from jobs import cli, ingest_snapshots
 from jobs.ingest_captures import alone, captures, ingest, open_lake
-from pipeline import derive, derive_silver
+from pipeline import derive, derive_silver, hosts
 from pipeline.lake import Lake
 from pipeline.listing import Listed
+from pipeline.queue_state import queue_lines
 from pipeline.summary import console_summary
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.silver import REMOTE_READ_CALLS
@@ -19,31 +20,36 @@ JOB = "run_all"
 
 def parser() -> cli.Parser:
     """Return the job's command line."""
-    return cli.parser(JOB, __doc__, captures=True)
+    return cli.parser(JOB, __doc__, captures=True, snapshots=True)
 
 
 def run(this: cli.Run) -> cli.Outcome:
-    """Bring captures through all layers and print what the lake holds."""
+    """Bring captures and snapshots through all layers and print what the lake holds."""
     files = captures(this, this.arguments.lake)
+    landed = ingest_snapshots.snapshot_files(this)
     lake = open_lake(this)
     outcome = cli.Outcome()
     with alone(this, lake):
-        _layers(this, lake, files, outcome)
+        _layers(this, lake, files, landed, outcome)
         if not this.arguments.dry_run:
-            sys.stdout.write(console_summary(lake) + "\n")
+            sys.stdout.write("\n".join([console_summary(lake), *queue_lines(lake)]) + "\n")
     return outcome
 
 
-def _layers(this: cli.Run, lake: Lake, files: list[Listed], outcome: cli.Outcome) -> None:
+def _layers(this: cli.Run, lake: Lake, files: list[Listed], landed: list[Listed], outcome: cli.Outcome) -> None:
     """Bring bronze up to date, then what is made of it."""
     ingest(this, lake, files, outcome)
     if this.arguments.dry_run:
         return
+    if landed:
+        ingest_snapshots.ingest(this, lake, landed, outcome)
     cli.say("decoding calls")
     store = this.config.store
     decoded = derive_silver.silver(lake, keep_packets=store.packets, keep_bodies=store.bodies, keep_stubs=store.stubs)
     for table, rows in decoded.items():
         outcome.tables[table] = cli.TableCounts(rows_out=rows)
+    for table, rows in hosts.silver(lake, this.run_id).items():
+        outcome.tables.setdefault(table, cli.TableCounts()).rows_out += rows
     cli.say("rebuilding attempts")
     attempts = derive.gold(lake, cleanup=this.config.timers.cleanup, declared=this.config.queues.aliases)
     outcome.tables[str(RECEIVE_ATTEMPTS)] = cli.TableCounts(rows_in=decoded[str(REMOTE_READ_CALLS)], rows_out=attempts)

@@ -193,14 +193,27 @@ def _management(calls: pa.RecordBatch) -> Rows:
     facts = pa.table({**columns, "outcome": calls.column("outcome")})
     seen = observations.observations_of_calls(facts)
     out = {str(MANAGEMENT_CALLS): _table(MANAGEMENT_CALLS, columns)}
+    run_ids = dict(zip(calls.column("call_key").to_pylist(), calls.column("run_id").to_pylist(), strict=True))
+    return out | _observed(seen, run_ids)
+
+
+def decode_collected(snapshots_raw: pa.RecordBatch) -> Rows:
+    """Return the rows of silver of rows of bronze.snapshots_raw: property by property, and as snapshots."""
+    seen = observations.observations_of_collected(pa.Table.from_batches([snapshots_raw]))
+    ids = snapshots_raw.column("snapshot_id").to_pylist()
+    return _observed(seen, dict(zip(ids, snapshots_raw.column("run_id").to_pylist(), strict=True)))
+
+
+def _observed(seen: pa.Table, run_ids: Mapping[str, str]) -> Rows:
+    """Return the rows of the tables of what was observed; ``run_ids`` by snapshot."""
+    out = {}
     for table, made in (
         (PROPERTIES, observations.properties(seen)),
         (QUEUE_SNAPSHOTS, snapshots.queue_snapshots(seen)),
         (MACHINE_SNAPSHOTS, snapshots.machine_snapshots(seen)),
     ):
         rows = {name: made.column(name).combine_chunks() for name in made.column_names}
-        run_ids = dict(zip(calls.column("call_key").to_pylist(), calls.column("run_id").to_pylist(), strict=True))
-        rows["run_id"] = pa.array([run_ids[name] for name in rows["call_key"].to_pylist()], pa.string())
+        rows["run_id"] = pa.array([run_ids[name] for name in rows["snapshot_id"].to_pylist()], pa.string())
         rows[EVENT_DATE] = _dates(rows["observed_at"])
         out[str(table)] = _table(table, rows)
     return out

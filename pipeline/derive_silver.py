@@ -144,6 +144,8 @@ class _Work(_Options):
                 rows = as_decoded_before(table, rows, bare, lake.read(table))
             elif self.emptied and is_there:
                 rows = rows.unionByName(lake.read(table).join(bare, "call_key", "left_semi"))
+            if is_there and "source" in table.names:  # what the collector was told is not made of calls
+                rows = rows.unionByName(lake.read(table).where("source = 'collector'"))
             lake.replace(table, rows, made_of=says)
 
         _each(make, TABLES)

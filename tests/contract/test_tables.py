@@ -53,6 +53,14 @@ CONTRACT = {
         quarantine_key string, capture_id string, connection_id string, packet_number bigint, byte_offset bigint,
         size_bytes bigint, source_path string, source_line bigint, reason string, sample binary, seen_at timestamp,
         event_date date, run_id string, ingested_at timestamp""",
+    "bronze.snapshots_raw": """
+        snapshot_id string, queue_manager string, server_address string, object_type string, format_name string,
+        asked_at timestamp, collected_at timestamp, hresult bigint, error string,
+        properties array<struct<property_id:int,vt:int,value_json:string>>, collector_version string,
+        source_path string, source_line bigint, event_date date, run_id string, ingested_at timestamp""",
+    "silver.hosts": f"""
+        queue_manager_id string, host_name string, address string, source string, first_seen_at timestamp,
+        last_seen_at timestamp, sightings bigint, {ERRORS}, decoder_version string, event_date date, run_id string""",
     "silver.remote_read_calls": f"""
         call_key string, protocol string, method string, opnum int, connection_id string, call_id bigint, {FOUR_TUPLE},
         requested_at timestamp, responded_at timestamp, queue_format_type int, queue_format_name string, queue string,

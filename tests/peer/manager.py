@@ -51,6 +51,8 @@ class Manager:
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(0x1C, 4))
     transactions: dict[bytes, list[Held]] = field(default_factory=dict)
     connected: bool = True
+    delay_s: float = 0.0  # how long each management question waits for its answer
+    unknown_properties: frozenset[int] = frozenset()  # of queues: an older manager's lack (rule M19)
     ended_transactional: dict[int, Attempt] = field(default_factory=dict)  # by lookup id
 
     def add(self, path: str, *, transactional: bool = False, outgoing: bool = False) -> Queue:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 from typing import Any
@@ -28,7 +29,7 @@ from peer.manager import INVALID_PARAMETER, QUEUE_NOT_FOUND, Manager
 from peer.methods import EPM, QMMGMT, RPC_MGMT
 from peer.ndr import NULL_HANDLE
 from peer.pdu import NDR
-from peer.queues import Queue
+from peer.queues import Queue, Transfer
 from peer.rpc import Call, Fault, Handler
 
 ILLEGAL_PROPID = 0xC00E0039
@@ -58,6 +59,8 @@ class Management:
 
     async def get_info(self, call: Call, args: dict[str, Any]) -> dict[str, Any]:
         """Values in the order asked; on failure every out value stays VT_NULL (M09)."""
+        if self.manager.delay_s:
+            await asyncio.sleep(self.manager.delay_s)
         asked, ids = args["pObjectFormat"], args["aProp"]
         if not len(ids) == args["cp"] == len(args["apVar"]):
             raise Fault(0x000006F7, executed=False)
@@ -71,8 +74,12 @@ class Management:
             queue = self.manager.find(asked["queue"])
             if queue is None:
                 return {**nothing, "return": QUEUE_NOT_FOUND}
+            if queue.refuses:
+                return {**nothing, "return": queue.refuses}
             values = queue_properties(queue)
             highest = 27
+            if self.manager.unknown_properties & set(ids):
+                return {**nothing, "return": ILLEGAL_PROPID}
         if any(not 1 <= ident <= highest for ident in ids):
             return {**nothing, "return": ILLEGAL_PROPID}
         return {"apVar": [values.get(ident, Variant(VT_NULL)) for ident in ids], "return": 0}
@@ -129,10 +136,10 @@ def queue_properties(queue: Queue) -> dict[int, Variant]:
     """Table 4.8, queue properties; what only outgoing queues have is absent on local ones (answered VT_NULL)."""
     size = sum(len(item.message.body) for item in queue.messages)
     journal = sum(len(item.message.body) for item in queue.journal)
-    state = ("ONHOLD" if queue.paused else "CONNECTED") if queue.outgoing else "LOCAL CONNECTION"
+    state = ("ONHOLD" if queue.paused else queue.state or "CONNECTED") if queue.outgoing else "LOCAL CONNECTION"
     values = {
         1: Variant(VT_LPWSTR, queue.name),
-        2: Variant(VT_LPWSTR, queue.format_name),
+        2: Variant(VT_LPWSTR, queue.reported_name or queue.format_name),
         3: Variant(VT_LPWSTR, "PRIVATE" if "private$" in queue.name.lower() else "PUBLIC"),
         4: Variant(VT_LPWSTR, "REMOTE" if queue.outgoing else "LOCAL"),
         5: Variant(VT_LPWSTR, "YES" if queue.transactional else "NO"),
@@ -145,7 +152,9 @@ def queue_properties(queue: Queue) -> dict[int, Variant]:
         26: Variant(VT_UI4, 0),
         27: Variant(STRINGS, []),
     }
-    if queue.outgoing:
+    if queue.transfer is not None:
+        values |= transfer_properties(queue.transfer)
+    elif queue.outgoing:
         values |= _eod(queue)
     elif queue.transactional:
         values[24] = Variant(
@@ -186,6 +195,43 @@ def _eod(queue: Queue) -> dict[int, Variant]:
                 Variant(VT_VECTOR | VT_I4, [1_700_000_000, 1_700_000_030]),
                 Variant(VT_VECTOR | VT_I4, [0, 0x274C]),
                 Variant(VARIANTS, [Variant(STRINGS, ["10.0.0.7"]), Variant(STRINGS, ["10.0.0.7"])]),
+            ],
+        ),
+    }
+
+
+RESEND_S = (30, 300, 1800, 21600)  # of the first three resends, the next three, three more, and all after
+
+
+def transfer_properties(transfer: Transfer) -> dict[int, Variant]:
+    """What a transfer is reported as; LAST_ACK is there only while something is unacknowledged."""
+    ident, acked, waiting = transfer.sequence, transfer.acknowledged, transfer.waiting
+    following = acked + waiting + 1
+
+    def blob(number: int) -> Variant:
+        return Variant(VT_BLOB, sequence_info(ident, number, number - 1))
+
+    columns = list(zip(*transfer.history, strict=True)) or [(), (), (), ()]
+    return {
+        12: Variant(STRINGS, [transfer.hop]),
+        13: blob(acked) if waiting and acked else Variant(VT_NULL),
+        14: Variant(VT_I4, transfer.acknowledged_at),
+        15: Variant(VT_UI4, 1 if acked else 0),
+        16: blob(acked + 1) if waiting else Variant(VT_NULL),
+        17: blob(acked + waiting) if waiting else Variant(VT_NULL),
+        18: blob(following),
+        19: Variant(VT_UI4, transfer.unread),
+        20: Variant(VT_UI4, waiting),
+        21: Variant(VT_I4, transfer.resend_at),
+        22: Variant(VT_UI4, RESEND_S[min(max(transfer.resends - 1, 0) // 3, 3)]),
+        23: Variant(VT_UI4, transfer.resends),
+        25: Variant(
+            VARIANTS,
+            [
+                Variant(VT_VECTOR | VT_UI4, list(columns[0])),
+                Variant(VT_VECTOR | VT_I4, list(columns[1])),
+                Variant(VT_VECTOR | VT_I4, list(columns[2])),
+                Variant(VARIANTS, [Variant(STRINGS, addresses) for addresses in columns[3]]),
             ],
         ),
     }

@@ -81,6 +81,21 @@ class Reading:
 
 
 @dataclass(eq=False)
+class Transfer:
+    """An outgoing queue's exactly-once transfer as its queue manager reports it ([MS-MQMQ] 2.3.12.13 to .25)."""
+
+    sequence: int
+    acknowledged: int = 0  # number of the last message acknowledged by order
+    waiting: int = 0  # sent and not acknowledged
+    unread: int = 0  # acknowledged by order and not yet as received
+    acknowledged_at: int = 0
+    resends: int = 0
+    resend_at: int = 0
+    history: list[tuple[int, int, int, list[str]]] = field(default_factory=list)  # status, time, error, addresses
+    hop: str = "IP=10.0.0.7:1801"
+
+
+@dataclass(eq=False)
 class Queue:
     """A queue and its messages in queue order."""
 
@@ -94,6 +109,10 @@ class Queue:
     waiting: list[Reading] = field(default_factory=list)
     parent: Queue | None = None
     subqueue: str = ""
+    refuses: int = 0  # HRESULT of every question about its properties
+    state: str | None = None  # as reported, where it is not what follows from the rest
+    transfer: Transfer | None = None
+    reported_name: str | None = None  # FORMATNAME, where it is not the name it is opened by
     moments: itertools.count[int] = field(default_factory=lambda: itertools.count(0x0001_0000_0000_0005))
 
     def put(self, message: Message, *, lookup_id: int | None = None) -> Stored:

@@ -1,0 +1,162 @@
+"""The collector: snapshots a second from one queue manager over loopback, and many snapshots through bronze and silver.
+
+Run from the top folder: ``python -m bench.collector [queues] [rounds]``. The test queue manager is another process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from bench.measure import Measure, report, say
+
+EPOCH = datetime(2024, 5, 1, tzinfo=UTC)
+ASKED = 300  # queues of the one queue manager
+ROUNDS = 4
+
+SERVER = """
+import sys
+from peer.estate import Estate, Machine, main
+from peer import estate
+from peer.manager import Manager
+
+QUEUES = int(sys.argv.pop())
+
+def machines():
+    one = Machine(Manager("bench1", ports={"remoteread": 0, "qm2qm": 0, "epm": 0}))
+    for number in range(QUEUES):
+        outgoing = number % 3 == 0
+        path = f"far\\\\private$\\\\q{number}" if outgoing else f"private$\\\\q{number}"
+        one.queue(path, estate.flowing if outgoing else estate.still, outgoing=outgoing)
+    return [one]
+
+estate.machines = machines
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def collect(folder: Path) -> list[Measure]:
+    """Collect a queue manager's queues again and again; what came a second, and how much of that was waiting."""
+    folder.mkdir(parents=True, exist_ok=True)
+    conf = folder / "collector.yml"
+    command = [sys.executable, "-c", SERVER, "--conf", str(conf), "--every", "60", str(ASKED)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": ".:tests"})
+    try:
+        while not conf.exists() or not conf.stat().st_size:
+            if server.poll() is not None:
+                raise RuntimeError("the test queue manager does not start")
+            time.sleep(0.1)
+        done = subprocess.run(
+            [sys.executable, "-m", "jobs.collect_snapshots", "--conf", str(conf), "--out", str(folder / "out"),
+             "--set", f"collector.rounds={ROUNDS}", "--set", "collector.every=1ms"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    finally:
+        server.terminate()
+        server.wait(10)
+    told = json.loads(done.stdout.splitlines()[-1])["snapshots"]
+    assert told["answered"] == ROUNDS * (ASKED + 1), told
+    return [
+        Measure("collector: snapshots from one queue manager", told["asked"] / told["busy_s"], "1/s"),
+        Measure("collector: share of the time spent waiting", 100 * told["waited_s"] / told["busy_s"], "%"),
+    ]
+
+
+def landed(folder: Path, queues: int, rounds: int) -> list[Path]:
+    """Write a snapshot file for each round, a minute apart, of a machine with so many queues."""
+    folder.mkdir(parents=True)
+    names = [f"DIRECT=OS:bench1\\private$\\q{number}" for number in range(queues)]
+    out = []
+    for turn in range(rounds):
+        at = EPOCH + timedelta(minutes=turn)
+        lines = [json.dumps(line(name, at + timedelta(microseconds=place), turn)) for place, name in enumerate(names)]
+        out.append(folder / f"{turn:04}.jsonl")
+        out[-1].write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return out
+
+
+def line(format_name: str, at: datetime, turn: int) -> dict[str, Any]:
+    """A snapshot of a queue as the collector lands it: 27 properties, of which an outgoing queue has most."""
+    path = format_name.removeprefix("DIRECT=OS:")
+    texts = {1: path, 2: format_name, 3: "PRIVATE", 4: "REMOTE", 5: "YES", 6: "NO", 11: "CONNECTED"}
+    blob = (1 << 32 | 7).to_bytes(8, "little") + turn.to_bytes(4, "little") + bytes(4)
+    values: dict[int, tuple[int, Any]] = {number: (31, text) for number, text in texts.items()}
+    values |= dict.fromkeys((7, 8, 9, 10, 15, 19, 20, 22, 23, 26), (19, turn))
+    values |= dict.fromkeys((13, 16, 17, 18), (65, blob.hex()))
+    values |= {12: (0x101F, ["IP=10.0.0.7:1801"]), 14: (3, 1_700_000_000), 21: (3, 1_700_000_030), 27: (0x101F, [])}
+    return {
+        "version": 1, "queue_manager": "bench1", "server_address": "10.0.0.1", "object_type": "queue",
+        "format_name": format_name, "asked_at": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "collected_at": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), "hresult": 0, "error": None,
+        "properties": [
+            {"property_id": number, "vt": vt, "value_json": json.dumps(value)}
+            for number, (vt, value) in sorted(values.items())
+        ],
+        "collector_version": "1",
+    }  # fmt: skip
+
+
+def through(folder: Path, queues: int, rounds: int) -> list[Measure]:
+    """Bring the rounds to bronze and silver, all but one first, then that one; sessions are warm."""
+    from jobs.session import session  # noqa: PLC0415 (Spark, which collecting does not need)
+    from pipeline import hosts, snapshots  # noqa: PLC0415
+    from pipeline.lake import Lake  # noqa: PLC0415
+    from pipeline.listing import list_files  # noqa: PLC0415
+
+    files = landed(folder / "landed", queues, rounds)
+    spark = session("bench")
+
+    def run(lake: Lake, paths: list[Path]) -> tuple[float, float]:
+        begun = time.perf_counter()
+        snapshots.ingest(lake, list_files(map(str, paths)), run_id="bench", say=lambda _: None)
+        between = time.perf_counter()
+        hosts.silver(lake, "bench")
+        return between - begun, time.perf_counter() - between
+
+    warm = Lake(spark, str(folder / "warm"))
+    run(warm, landed(folder / "little", 10, 2))
+    lake = Lake(spark, str(folder / "lake"))
+    size = sum(path.stat().st_size for path in files[:-1])
+    bronze, silver = run(lake, files[:-1])
+    more = sum(run(lake, files))
+    spark.stop()
+    count = queues * (rounds - 1)
+    what = f"{queues} queues x {rounds - 1} rounds"
+    return [
+        Measure(f"{what}: to bronze", bronze, "s"),
+        Measure(f"{what}: to silver", silver, "s"),
+        Measure(f"{what}: both", count / (bronze + silver), "1/s"),
+        Measure(f"{what}: snapshot files", size / 1e6, "MB"),
+        Measure(f"{what}: one round more", more, "s"),
+    ]
+
+
+def measure(folder: Path, queues: int, rounds: int) -> list[Measure]:
+    """Both measures; files and lakes are made and removed below ``folder``."""
+    say("collector: one queue manager over loopback")
+    out = collect(folder)
+    say(f"collector: {queues} queues x {rounds} rounds through bronze and silver")
+    out += through(folder, queues, rounds)
+    shutil.rmtree(folder)
+    return out
+
+
+def main() -> None:
+    """Measure and print."""
+    import tempfile  # noqa: PLC0415 (only here)
+
+    numbers = [int(text) for text in sys.argv[1:]]
+    queues, rounds = (*numbers, *(1000, 100)[len(numbers) :])
+    with tempfile.TemporaryDirectory(prefix="msmq-bench-") as folder:
+        print(report(measure(Path(folder) / "collector", queues, rounds)))
+
+
+if __name__ == "__main__":
+    main()

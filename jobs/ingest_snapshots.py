@@ -1,0 +1,72 @@
+"""Bring snapshot files that the collector landed into the bronze tables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from jobs import cli
+from jobs.config import ConfigError
+from jobs.ingest_captures import alone, open_lake
+from pipeline import snapshots
+from pipeline.lake import Lake
+from pipeline.listing import InputError, Listed, list_files
+from schemas.bronze import QUARANTINE
+from schemas.snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
+
+JOB = "ingest_snapshots"
+
+
+def parser() -> cli.Parser:
+    """Return the job's command line."""
+    return cli.parser(JOB, __doc__, snapshots=True)
+
+
+def snapshot_files(run: cli.Run) -> list[Listed]:
+    """Return the snapshot files of the command line."""
+    try:
+        return list_files(run.arguments.snapshots)
+    except InputError as error:
+        raise ConfigError(str(error)) from error
+
+
+def ingest(run: cli.Run, lake: Lake, files: list[Listed], outcome: cli.Outcome) -> None:
+    """Read what is new into bronze and count it. Broken lines are flagged and no failure, an unreadable file is one."""
+    done = snapshots.ingest(lake, files, run_id=run.run_id, say=cli.say)
+    outcome.bytes_read += sum(row["size_bytes"] for row in done.files)
+    outcome.input_failed |= done.unreadable
+    for row in done.files:
+        if row["error"] is not None:
+            cli.say(f"{row['path']}: {row['status']}: {row['error']}")
+        if row["quarantined"]:
+            cli.say(f"{row['path']}: {row['quarantined']} of {row['lines']} lines are no snapshots")
+    unreadable = sum(row["status"] != "complete" for row in done.files)
+    for table, flagged in ((SNAPSHOTS_RAW, 0), (SNAPSHOT_FILES, unreadable)):
+        outcome.tables[str(table)] = cli.TableCounts(
+            sum(row["lines"] for row in done.files), done.written.get(str(table), 0), flagged
+        )
+    broken = done.written.get(str(QUARANTINE), 0)
+    counts = outcome.tables.setdefault(str(QUARANTINE), cli.TableCounts())
+    counts.rows_out += broken
+    counts.rows_flagged += broken
+
+
+def run(this: cli.Run) -> cli.Outcome:
+    """Read the snapshot files of the command line into the lake's bronze tables."""
+    if not this.arguments.snapshots:
+        raise ConfigError("no snapshots: --snapshots takes files, folders and patterns")
+    files = snapshot_files(this)
+    outcome = cli.Outcome()
+    lake = open_lake(this)
+    with alone(this, lake):
+        ingest(this, lake, files, outcome)
+    return outcome
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the job; the exit code."""
+    return cli.main(JOB, parser(), run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
