@@ -34,12 +34,13 @@ def run(lake: Lake, *captures: Path) -> None:
 
 
 def signs(root: Path) -> set[str]:
-    """What a run shows of its progress, as paths: commits, side files, its lease."""
+    """What a run shows of its progress, as paths: commits and side files, not those that are still written."""
     found: set[str] = set()
     for folder, below, files in os.walk(root):
         inside = Path(folder).relative_to(root).parts
-        if inside[:1] in (("_runs",), ("_lease",)) or inside[-1:] == ("_delta_log",):
-            found |= {"/".join((*inside, name)) for name in (*below, *files)}
+        if inside[:1] == ("_runs",) or inside[-1:] == ("_delta_log",):
+            shown = (name for name in files if name.endswith((".json", ".parquet")) and not name.startswith("."))
+            found |= {"/".join((*inside, name)) for name in shown}
         elif len(inside) == 2:  # a table
             below[:] = [name for name in below if name == "_delta_log"]
     return found

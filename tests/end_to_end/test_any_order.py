@@ -12,7 +12,7 @@ import shutil
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import permutations
+from itertools import accumulate, permutations
 from pathlib import Path
 
 import pytest
@@ -115,11 +115,20 @@ def _orders_within_tasks(folder: Path, count: int) -> dict[int, list[int]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["01-remoteread-ndr.pcap", pytest.param("03-qm2qm-dependent-client.pcap", marks=LONG)])
-def test_all_orders_of_five_files_in_one_run_and_in_five(spark, tmp_path, name):
-    """All 120 orders: what a conversation's files are read in is the runs' order, and the order within one run's task.
+@pytest.mark.parametrize(
+    ("name", "ways"),
+    [
+        ("01-remoteread-ndr.pcap", [(2, 3)]),
+        pytest.param("01-remoteread-ndr.pcap", [(5,), (1, 1, 1, 1, 1)], marks=LONG),
+        pytest.param("03-qm2qm-dependent-client.pcap", [(5,), (1, 1, 1, 1, 1)], marks=LONG),
+    ],
+    ids=lambda value: value if isinstance(value, str) else ",".join("+".join(map(str, sizes)) for sizes in value),
+)
+def test_all_orders_of_five_files(spark, tmp_path, name, ways):
+    """All 120 orders: each gives its files to runs, and within a run the task that has them reads them in that order.
 
-    Beside them are conversations of the sample cut anywhere, their pieces spread over the runs.
+    ``ways``: how many of the five files each run reads. Beside the orders are conversations of the sample cut anywhere,
+    their files spread over the runs.
     """
     talks, places = Conversations(tmp_path / "captures"), evenly(plain(SAMPLE[name]))
     for order in ORDERS:
@@ -130,16 +139,16 @@ def test_all_orders_of_five_files_in_one_run_and_in_five(spark, tmp_path, name):
     talks.write(padded_prefix=len(ORDERS))
     assert _orders_within_tasks(talks.cut, len(ORDERS)) == dict(enumerate(map(list, ORDERS)))
 
-    uncut, one, five = (Lake(spark, str(tmp_path / name)) for name in ("uncut", "one", "five"))
+    uncut, *lakes = (Lake(spark, str(tmp_path / f"lake_{number}")) for number in range(1 + len(ways)))
     run(uncut, talks.uncut)
-    run(one, talks.cut)
-    for number in range(1, 6):
-        run(five, talks.run(number))
-    talks.same(one, uncut)
-    talks.equal(five, one)
-    versions = five.versions(*catalog.ALL)
-    run(five, talks.cut)
-    assert five.versions(*catalog.ALL) == versions
+    for lake, sizes in zip(lakes, ways, strict=True):
+        for last, size in zip(accumulate(sizes), sizes, strict=True):
+            run(lake, *(talks.run(number) for number in range(last - size + 1, last + 1)))
+        talks.same(lake, uncut)
+        talks.equal(lake, lakes[0])
+    versions = lakes[-1].versions(*catalog.ALL)
+    run(lakes[-1], talks.cut)
+    assert lakes[-1].versions(*catalog.ALL) == versions
 
 
 @LONG
@@ -190,7 +199,7 @@ def _copied(lake: Lake, folder: Path) -> Path:
 
 KILLED = ("all", "workers", "java", "driver")
 FEW_KILLS = [("all", 0.85), ("workers", 0.1), ("java", 0.5)]
-KILLS = [(KILLED[number % 4], (number + 0.5) / 22) for number in range(22)]  # over the whole course of a run
+KILLS = [(KILLED[number % 4], (number + 0.5) / 23) for number in range(22)]  # over the whole course of a run
 
 
 @pytest.mark.parametrize(
