@@ -9,6 +9,7 @@ the end of the last piece.
 from __future__ import annotations
 
 import gzip
+import re
 import struct
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ _PCAP_ORDERS = {
     b"\xa1\xb2\xcd\x34": (">", 24),
 }
 _PACKET_BLOCKS = {2, 3, 6}
+_SAMPLE_ADDRESS = re.compile(rb"\x0a\x4d\x00[\x01-\x0f]")
 
 
 @dataclass(frozen=True)
@@ -127,3 +129,27 @@ def plain(path: Path) -> bytes:
     """A capture's bytes, decompressed."""
     data = path.read_bytes()
     return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+
+
+def elsewhere(capture: bytes, number: int) -> bytes:
+    """A capture of the sample as if it had happened between other machines; each ``number`` gives addresses of its own.
+
+    10.77.0.n stands in IP headers and in the endpoint mapper's towers. What is added to the first half of an address is
+    taken from the second, so that every checksum still holds (they are sums of 16 bits, RFC 1071 section 1).
+    """
+
+    def moved(found: re.Match[bytes]) -> bytes:
+        first, second = struct.unpack(">HH", found[0])
+        return struct.pack(">HH", first + number, (second - number - 1) % 0xFFFF + 1)
+
+    return _SAMPLE_ADDRESS.sub(moved, capture)
+
+
+def padded(capture: bytes, size: int) -> bytes:
+    """A pcap of Ethernet frames made ``size`` bytes long by a last packet of nobody's (IEEE 802, local experiments)."""
+    order, head = _PCAP_ORDERS[capture[:4]]
+    last = layout(capture).units[-1].data
+    more = size - len(capture) - head
+    assert more >= 14, f"{len(capture)} bytes leave no room for a packet below {size}"
+    frame = (bytes(12) + b"\x88\xb5").ljust(more, b"\0")
+    return capture + last[:8] + struct.pack(order + "II", more, more) + last[16:head] + frame

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from joining.comparing import equal, same
-from joining.cutting import cut, evenly, glue, layout, plain, records
+from joining.comparing import OF_FILES, PLACES, differences, equal, same
+from joining.cutting import cut, elsewhere, evenly, glue, layout, padded, plain, records
 from joining.traffic import captures, plans, stories
 from pcapgen import containers as c
 from pcapgen import conversation as t
+from pcapgen.frames import checksum
 from pcapgen.record import sample_captures
 from pcapgen.scenarios import captured, reads
 from udfs.capture.container import Container
@@ -112,6 +113,50 @@ def test_the_sample_can_be_cut(path):
     assert len(pieces) == 5
     assert glue(pieces) == capture
     assert sum(records(piece) for piece in pieces) == records(capture)
+
+
+def _ends_of(tables: dict[str, pa.Table]) -> set[str]:
+    calls = tables["rpc_calls"]
+    return {*calls["client_address"].to_pylist(), *calls["server_address"].to_pylist()}
+
+
+def _tcp_of(frame: bytes) -> tuple[bytes, bytes]:
+    """The IPv4 header of an Ethernet frame, and all that TCP's checksum covers."""
+    header, size = frame[14:34], struct.unpack_from(">H", frame, 16)[0] - 20
+    return header, header[12:20] + struct.pack(">HH", 6, size) + frame[34 : 34 + size]
+
+
+@pytest.mark.parametrize("path", sample_captures(), ids=lambda path: path.name)
+def test_the_sample_elsewhere_is_the_same_conversation_between_others(path):
+    capture = plain(path)
+    there = read_capture(capture)
+    hosts = [_ends_of(there)]
+    for number in (1, 7, 178):
+        moved = elsewhere(capture, number)
+        for one, other in zip(frames(capture), frames(moved), strict=True):
+            assert one[:3] == other[:3]
+            if one[3][12:14] == b"\x08\x00":
+                (header, was), (new_header, now) = _tcp_of(one[3]), _tcp_of(other[3])
+                assert (checksum(new_header), checksum(now)) == (checksum(header), checksum(was))
+        found = read_capture(moved)
+        hosts.append(_ends_of(found))
+        # Keys are of addresses, and the endpoint mapper's towers hold them.
+        stubs = [stub and elsewhere(stub, number) for stub in there["rpc_calls"]["response_stub"].to_pylist()]
+        calls = there["rpc_calls"].drop(["response_stub"]).append_column("response_stub", pa.array(stubs, pa.binary()))
+        left_out = PLACES | {"call_key", "connection_id", "bind_key", "client_address", "server_address"}
+        lines = differences(found, there | {"rpc_calls": calls}, left_out=left_out, not_compared=OF_FILES)
+        assert not lines, "\n".join(lines)
+    assert len(set().union(*hosts)) == sum(map(len, hosts))
+
+
+def test_a_padded_capture_has_one_packet_more_that_is_nobodys():
+    capture = plain(sample_captures()[0])
+    more = padded(capture, len(capture) + 1000)
+    assert len(more) == len(capture) + 1000
+    same(read_capture(more), read_capture(capture))
+    one, two = (read_capture(each)["capture_files"].to_pylist()[0] for each in (capture, more))
+    assert (two["packets"], two["packets_other"]) == (one["packets"] + 1, one["packets_other"] + 1)
+    assert two["last_packet_at"] == one["last_packet_at"]
 
 
 # -- comparing ---------------------------------------------------------------------------------------------------------
