@@ -11,7 +11,6 @@ import datetime as dt
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -28,6 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline import rejoin
 from pipeline.capture_source import read_captures
+from pipeline.gather import gather
 from pipeline.lake import Lake, on_dates
 from pipeline.ledger import COLUMNS, Days, Known, Plan, Read, Reprocess, plan, reprocess, within
 from pipeline.listing import Listed
@@ -41,7 +41,6 @@ from udfs.capture.sightings import left_by
 BRONZE: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # the ledger is last
 _OF_CAPTURES: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # whose rows name their capture
 _PROGRESS_S: Final = 3.0
-_AT_ONCE: Final = 4  # tables written side by side
 Say = Callable[[str], None]
 Row = dict[str, Any]
 
@@ -117,8 +116,8 @@ def ingest(
 
 def _versions(lake: Lake) -> dict[str, int | None]:
     """Return the versions of all tables of bronze."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return dict(zip(map(str, BRONZE), pool.map(lake.version, BRONZE), strict=True))
+    newest = lake.newest(*BRONZE)
+    return {str(table): newest[table].version if table in newest else None for table in BRONZE}
 
 
 def _ledger(lake: Lake) -> list[Known]:
@@ -282,17 +281,21 @@ class _Run:
     def _write_all(self, joined: rejoin.Changes, files: Sequence[Row]) -> None:
         """Write all tables but the ledger, side by side: most of a small commit is planning, by one thread."""
         changed = {row["pending_key"] for row in joined.pending}
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            calls = pool.submit(self._write_calls, joined)
-            others = [
-                pool.submit(self._write, RPC_BINDS, joined, "connection_id", joined.was),
-                pool.submit(self._write, QUARANTINE, joined, "quarantine_key", joined.quarantine_keys),
-                pool.submit(self._write, PENDING, joined, "pending_key", changed, also=self._expired(files)),
-            ]
-            rows = _with_calls(joined.rows("connections"), calls.result())
+
+        def calls_and_connections() -> None:
+            counts = self._write_calls(joined)
+            rows = _with_calls(joined.rows("connections"), counts)
             self._write(CONNECTIONS, joined, "connection_id", joined.was, rows=rows)
-        for other in others:
-            other.result()
+
+        expired = self._expired(files)
+        gather(
+            {
+                RPC_CALLS: calls_and_connections,
+                RPC_BINDS: lambda: self._write(RPC_BINDS, joined, "connection_id", joined.was),
+                QUARANTINE: lambda: self._write(QUARANTINE, joined, "quarantine_key", joined.quarantine_keys),
+                PENDING: lambda: self._write(PENDING, joined, "pending_key", changed, also=expired),
+            }
+        )
 
     def _write(
         self, table: Table, joined: rejoin.Changes, column: str, made: Collection[str], *, rows: pa.Table | None = None,

@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 
 from pipeline.changes import Net, net_changes
 from pipeline.decoding import BY_CALL, INTERFACES, TABLES, VERSION
+from pipeline.gather import gather
 from pipeline.lake import FeedError, Lake
 from pipeline.runs import Runs
 from pipeline.silver import as_decoded_before, decode_into, followed, silver_dates, without_stubs
@@ -33,7 +34,6 @@ from schemas.table import EVENT_DATE, Table
 
 EMPTIED: Final = "stubs emptied"  # what the commit of bronze.rpc_calls says that silver need not follow
 LAST: Final = TABLES[-1]
-_AT_ONCE: Final = 4  # tables written side by side
 _CALLS: Final = str(RPC_CALLS)
 _STUBS: Final = ("request_stub", "response_stub")
 _UNFINISHED: Final = ("no_request", "no_response", "damaged", "unbound")
@@ -218,8 +218,7 @@ def _each(step: Callable[[Table], None], tables: Sequence[Table]) -> None:
 
     Most of a small commit is planning, by one thread. Only steps that set nothing in the session may be side by side.
     """
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        list(pool.map(step, [table for table in tables if table is not LAST]))
+    gather({table: partial(step, table) for table in tables if table is not LAST})
     if LAST in tables:
         step(LAST)
 

@@ -1,4 +1,4 @@
-"""Questions to Spark asked side by side: most of a small one is planning and waiting, one thread's work."""
+"""Questions to Spark, and small commits, side by side: most of a small one is planning, by one thread."""
 
 from __future__ import annotations
 

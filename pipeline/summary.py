@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.gather import gather
 from pipeline.lake import Lake
 from pipeline.runs import Runs
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
@@ -53,7 +54,6 @@ _DECODED: Final = {
     "client calls": CLIENT_CALLS,
 }
 _COUNTED_AS: Final = 1  # another number when something else is counted: what was kept is passed over
-_AT_ONCE: Final = 4  # tables counted side by side: most of a count is planning, by one thread
 
 
 class Count(NamedTuple):
@@ -182,20 +182,13 @@ def counts_of(lake: Lake) -> list[Count]:
     What was counted is kept beside the lake's tables, with each table's version: a table is counted when it changed.
     """
     kept = Runs.of(lake).root / "summary"
-    before = _read_kept(kept)
-    versions = {str(table): lake.version(table) for table in _COUNTED}
-    now: dict[str, _Kept] = {}
+    before, newest = _read_kept(kept), lake.newest(*_COUNTED)
 
-    def count(table: Table) -> None:
-        name, version = str(table), versions[str(table)]
-        known = before.get(name)
-        if known is not None and known[0] == version:
-            now[name] = known
-        elif version is not None:
-            now[name] = version, _COUNTED[table](lake.read(table))
+    def count(table: Table) -> _Kept:
+        known, version = before.get(str(table)), newest[table].version
+        return known if known is not None and known[0] == version else (version, _COUNTED[table](lake.read(table)))
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        list(pool.map(count, _COUNTED))
+    now = {str(table): counted for table, counted in gather({t: partial(count, t) for t in newest}).items()}
     if now != before:
         with suppress(OSError):  # of a lake that may only be read all is counted each time
             _keep(kept, now)

@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from comqc.helpers import IID, MARKER, chdr, message, method, secd
 from messages.building import Packet
 from messages.test_sections import cut
-from pipeline import derive_silver
+from pipeline import derive_silver, gather
 from pipeline.decoding import READ, TABLES, decode
 from pipeline.lake import Lake
 from schemas.bronze import RPC_CALLS
@@ -165,7 +165,7 @@ def test_the_tables_follow_the_calls_also_when_a_run_is_killed_between_them(foll
     lake.delete(RPC_CALLS, "call_key = 'component'")
 
     with monkeypatch.context() as patch:
-        patch.setattr(derive_silver, "_AT_ONCE", 1)
+        patch.setattr(gather, "_AT_ONCE", 1)
         patch.setattr(Lake, "append", _dying(Lake.append, MESSAGES))
         with pytest.raises(KeyboardInterrupt):
             follow.run()
