@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Final
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Row
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-MOST_NAMED: Final = 200_000  # keys that are brought to the driver
+Row = dict[str, Any]
+
+MOST_NAMED: Final = 200_000  # records of a feed, or keys, that are brought to the driver
 _TYPE, _VERSION = "_change_type", "_commit_version"
+_LAST, _DATES = "_last", "_dates"
 _OLD = ("delete", "update_preimage")
 _NEW = ("insert", "update_postimage")
 
@@ -41,42 +46,74 @@ class Net:
 def net_changes(feed: DataFrame, key: str, dated: Sequence[Column], facts: Mapping[str, Column]) -> Net:
     """Return the net change of a feed (``Lake.changes``); ``dated`` and ``facts`` are computed from rows as they were.
 
-    Runs one Spark job. What was only added is read here for its keys alone, and only where other keys were changed. A
-    commit can hold one key twice: before and after an update, or deleted and added again, as RESTORE does it.
+    Runs one Spark job, over keys and facts alone, whose records are put together here if they are few. A commit can
+    hold one key twice: before and after an update, or deleted and added again, as RESTORE does it.
     """
-    others = feed.where(F.col(_TYPE) != "insert")
-    known = {"_dates": F.array(*dated), **facts}
+    known = {_DATES: F.array(*dated), **facts}
     before = F.col(_TYPE).isin(*_OLD)
-    facts_before = others.select(
-        key, _VERSION, _TYPE, *(F.when(before, fact).alias(name) for name, fact in known.items())
+    records = feed.select(
+        key,
+        _VERSION,
+        F.col(_TYPE).isin(*_NEW).alias("new"),
+        (F.col(_TYPE) == "insert").alias("added"),
+        *(F.when(before, fact).alias(name) for name, fact in known.items()),
     )
-    added = feed.where(F.col(_TYPE) == "insert").select(key, _VERSION, _TYPE)
-    records = facts_before.unionByName(
-        added.join(others.select(key).distinct(), key, "left_semi"), allowMissingColumns=True
+    told = records.limit(MOST_NAMED + 1).toArrow()
+    were: Mapping[str, Row] | None = None
+    if told.num_rows <= MOST_NAMED:
+        ends = _ends_here(told, key, list(known))
+        were = {row[key]: row for row in ends.drop_columns([_LAST]).to_pylist() if row["was"]}
+        dates = frozenset(day for row in were.values() for day in row[_DATES])
+        settled = feed.sparkSession.createDataFrame(ends)  # type: ignore[arg-type, unused-ignore]  # Arrow since Spark 4
+    else:
+        settled = _ends(records, key, list(known))
+        days = settled.where("was").select(F.explode(_DATES)).distinct()
+        dates = frozenset(row[0] for row in days.collect())
+    rows = feed.where(F.col(_TYPE).isin(*_NEW))
+    if were is None or ends.num_rows:
+        rows = rows.join(settled.select(key, "present", _LAST), key, "left")
+        rows = rows.where(F.col(_LAST).isNull() | (F.col("present") & (F.col(_LAST) == F.col(_VERSION))))
+        rows = rows.drop("present", _LAST)
+    return Net(rows.drop(_TYPE, _VERSION), settled.drop(_LAST, _DATES), were, dates)
+
+
+def _ends_here(records: pa.Table, key: str, known: Sequence[str]) -> pa.Table:
+    """Return what ``_ends`` does, of records that were brought here."""
+    of_key: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in records.to_pylist():
+        of_key[row[key]].append(row)
+    ends = []
+    for name, changes in of_key.items():
+        if all(row["added"] for row in changes):
+            continue
+        changes.sort(key=lambda row: (row[_VERSION], row["new"]))
+        first, last = changes[0], changes[-1]
+        facts = {fact: first[fact] for fact in known}
+        ends.append({key: name, "was": not first["new"], "present": last["new"], _LAST: last[_VERSION], **facts})
+    told = {each.name: each.type for each in records.schema}
+    schema = {key: told[key], "was": pa.bool_(), "present": pa.bool_(), _LAST: told[_VERSION]}
+    return pa.Table.from_pylist(ends, pa.schema({**schema, **{fact: told[fact] for fact in known}}))
+
+
+def _ends(records: DataFrame, key: str, known: Sequence[str]) -> DataFrame:
+    """Return a row for each key that was not simply added, as ``Net.settled``; with ``_last``, the version it ended at.
+
+    What was only added is read for its keys alone, and only where other keys were changed.
+    """
+    others = records.where(~F.col("added"))
+    added = records.where("added").join(others.select(key).distinct(), key, "left_semi")
+    ends = (
+        others.unionByName(added)
+        .groupBy(key)
+        .agg(
+            F.min(F.struct(_VERSION, "new", *known)).alias("first"),
+            F.max(F.struct(_VERSION, "new")).alias("last"),
+        )
     )
-    is_new = F.col(_TYPE).isin(*_NEW)
-    ends = records.groupBy(key).agg(
-        F.min(F.struct(_VERSION, is_new.alias("new"), *known)).alias("first"),
-        F.max(F.struct(_VERSION, is_new.alias("new"))).alias("last"),
-    )
-    settled = ends.select(
+    return ends.select(
         key,
         (~F.col("first.new")).alias("was"),
         F.col("last.new").alias("present"),
-        F.col(f"last.{_VERSION}").alias("_last"),
+        F.col(f"last.{_VERSION}").alias(_LAST),
         *(F.col(f"first.{name}").alias(name) for name in known),
     )
-    told = settled.drop("_last").limit(MOST_NAMED + 1).collect()
-    were: Mapping[str, Row] | None = None
-    if len(told) <= MOST_NAMED:
-        were = {row[0]: row for row in told if row["was"]}
-        dates = frozenset(day for row in were.values() for day in row["_dates"])
-    else:
-        days = settled.where("was").select(F.explode("_dates")).distinct()
-        dates = frozenset(row[0] for row in days.collect())
-    rows = feed.where(F.col(_TYPE).isin(*_NEW))
-    if told:
-        rows = rows.join(settled.select(key, "present", "_last"), key, "left")
-        rows = rows.where(F.col("_last").isNull() | (F.col("present") & (F.col("_last") == F.col(_VERSION))))
-        rows = rows.drop("present", "_last")
-    return Net(rows.drop(_TYPE, _VERSION), settled.drop("_last", "_dates"), were, dates)

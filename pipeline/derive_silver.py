@@ -186,9 +186,8 @@ class _Work(_Options):
         interfaces = INTERFACES[table]
         if net.were is not None and not self.interrupted:
             every = table in BY_CALL
-            ours = {
-                key for key, row in net.were.items() if row.interface_name in interfaces and (every or row.answered)
-            }
+            were = net.were.items()
+            ours = {key for key, row in were if row["interface_name"] in interfaces and (every or row["answered"])}
             return frozenset(ours - named)
         if self.interrupted:
             found = net.settled.select("call_key").union(net.rows.select("call_key")).distinct()
