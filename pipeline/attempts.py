@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from pipeline.associations import Association, Connection, associations
-from pipeline.calls import ROLES, Call, Error, Role
-from pipeline.handles import Handles
+from pipeline.associations import Connection
+from pipeline.calls import ROLES, Call, Role
+from pipeline.evidence import Answer, Server, confidence
 from pipeline.timeline import Timeline
 from udfs.codes import (
     ACTION,
@@ -50,17 +50,26 @@ _ANSWER_SLACK_US: Final = 5_000_000  # a server's timers and the way back; after
 
 
 @dataclass(slots=True)
-class Attempt:
-    """What is made of one Start: the gold row's facts, and the calls that they rest on."""
+class Attempt(Answer):
+    """What is made of one Start, its call: the gold row's facts.
 
-    start: Call
+    ``ack_refused``: an End with RR_ACK was refused; ``ack_unanswered``: that which counts was not answered in sight;
+    ``reader_gone_at``: when its last connection ended, of a reader that took the message and never closed the queue.
+    """
+
     outcome: str = "unknown"
     queue: str | None = None
     inferred_queue: str | None = None
     ended_at: int | None = None
     end_hresult: int | None = None
-    missing: set[str] = field(default_factory=set)
-    used: list[Call] = field(default_factory=list)
+    ack_refused: bool = False
+    ack_unanswered: bool = False
+    reader_gone_at: int | None = None
+
+    @property
+    def start(self) -> Call:
+        """The Start."""
+        return self.call
 
     @property
     def is_receive(self) -> bool | None:
@@ -88,25 +97,9 @@ class Attempt:
         return None if self.start.action is None else name_of(ACTION, self.start.action)
 
     @property
-    def evidence(self) -> list[str]:
-        """Keys of the calls that the answer rests on, in order of time."""
-        calls = {call.call_key: call for call in (self.start, *self.used)}
-        return [call.call_key for call in sorted(calls.values(), key=lambda call: (call.at, call.call_key))]
-
-    @property
-    def errors(self) -> list[Error]:
-        """Decode errors of these calls."""
-        calls = {call.call_key: call for call in (self.start, *self.used)}
-        return [error for key in self.evidence for error in calls[key].errors]
-
-    @property
     def confidence(self) -> str:
         """How sure the answer is, by what is missing."""
-        if not self.missing:
-            return "complete"
-        if "no_bind" in self.missing or self.inferred_queue is not None:
-            return "inferred"
-        return "provisional" if self.missing == {"transaction_open"} else "partial"
+        return confidence(self.missing, guessed=self.inferred_queue is not None)
 
     def infer_queue(self, destination: str | None) -> None:
         """Guess the queue, where it is not known, from where the message that came was sent."""
@@ -140,23 +133,15 @@ def receive_attempts(
     return _Server(calls, connections, capture_ends_at, cleanup_us).attempts()
 
 
-class _Server:
+class _Server(Server):
     def __init__(
         self, calls: Iterable[Call], connections: Iterable[Connection], capture_ends_at: int | None, cleanup_us: int
     ) -> None:
-        self.connections = {connection.connection_id: connection for connection in connections}
-        self.association = associations(self.connections.values())
+        super().__init__(calls, connections)
         if capture_ends_at is None:
             capture_ends_at = max((c.last_packet_at for c in self.connections.values()), default=0)
         self.capture_ends_at = capture_ends_at
         self.cleanup_us = cleanup_us
-        self.calls = sorted(
-            (call for call in calls if (call.protocol, call.opnum) in ROLES), key=lambda c: (c.at, c.call_key)
-        )
-        self.by_role: dict[Role, list[Call]] = {role: [] for role in ROLES.values()}
-        for call in self.calls:
-            self.by_role[ROLES[call.protocol, call.opnum]].append(call)
-        self.handles = Handles(self.calls, self._of)
         self.ends = self._belonging("end")
         self.rejects = self._belonging("reject")
         self.cancels = self._cancels()
@@ -167,22 +152,19 @@ class _Server:
         for start in self.by_role["start"]:
             attempt = Attempt(start)
             self._settle(attempt)
-            self._name_queue(attempt)
-            self._say_what_is_missing(attempt)
+            self._settle_risk(attempt)
+            attempt.queue = self.name_queue(attempt)
+            if attempt.transactional and attempt.outcome in ("acked", "rejected"):
+                attempt.missing.add("transaction_open")
+            self.say_what_is_missing(attempt)
             out.append(attempt)
         return out
 
     # Whose is what
 
-    def _of(self, call: Call) -> Association:
-        found = self.association.get(call.connection_id)
-        if found is None:  # its connection's row is not there: alone, and never seen to end
-            found = self.association[call.connection_id] = Association(call.connection_id)
-        return found
-
     def _attempt_key(self, call: Call) -> Hashable:
         """Return what an attempt and the End of it share; None where it was not seen."""
-        name = self._of(call).name
+        name = self.of(call).name
         if call.protocol == "qm2qm":
             return None if call.remote_read_handle is None else (name, call.remote_read_handle)
         if call.context_handle is None or call.request_id is None:
@@ -194,7 +176,7 @@ class _Server:
         identifier = call.sequence_id if ROLES[call.protocol, call.opnum] == "start" else call.lookup_id
         if call.protocol != "RemoteRead" or call.context_handle is None or not identifier:
             return None
-        return (self._of(call).name, call.context_handle, identifier & LOOKUP_ID)
+        return (self.of(call).name, call.context_handle, identifier & LOOKUP_ID)
 
     def _belonging(self, role: Role) -> dict[str, list[Call]]:
         """Give each End or rejection to the latest attempt before it that can hold a message, by the Start's key."""
@@ -288,7 +270,7 @@ class _Server:
         close = self.handles.close_after(start, since)
         if close is not None and start.protocol == "RemoteRead":
             happened.append((close.at, 2, "rundown", close))
-        gone_at = self._of(start).ended_at
+        gone_at = self.of(start).ended_at
         if gone_at is not None and gone_at >= since:
             happened.append((gone_at, 3, "rundown", None))
         happened.sort(key=lambda entry: entry[:2])
@@ -351,46 +333,17 @@ class _Server:
         attempt.outcome = "in_flight"
         attempt.missing.add("capture_ends")
 
-    # What is known of it
-
-    def _name_queue(self, attempt: Attempt) -> None:
-        """Find the opens whose handle the Start used, and the queue that they named."""
-        opened = self.handles.opened(attempt.start)
-        attempt.queue = opened.queue
-        attempt.used += opened.opens
-        attempt.missing |= opened.missing
-
-    def _say_what_is_missing(self, attempt: Attempt) -> None:
-        start, missing = attempt.start, attempt.missing
-        if not start.bind_seen:
-            missing.add("no_bind")
-        if start.requested_at is None:
-            missing.add("no_request")
-        if attempt.transactional and attempt.outcome in ("acked", "rejected"):
-            missing.add("transaction_open")
-        for call in (start, *attempt.used):
-            if call.closed:
-                missing.add("sealed")
-            if call.outcome == "damaged":
-                missing.add("damaged")
-            if call.errors:
-                missing.add("decode_error")
-            if call.responded_at is None and call.outcome != "damaged":
-                self._say_unanswered(attempt, call)
-        if missing & {"no_open", "no_bind", "no_request"} and not self._of(start).beginning_seen:
-            missing.add("capture_begins")
-        if missing & {"no_response", "no_request", "damaged", "no_open", "no_bind"}:
-            through = {call.connection_id for call in (start, *attempt.used)} & self.connections.keys()
-            if any(self.connections[name].missing_bytes for name in through):
-                missing.add("capture_loss")
-
-    def _say_unanswered(self, attempt: Attempt, call: Call) -> None:
-        if call.orphaned_at is not None:  # its client gave it up: no answer was to come ([C706] 12.6.4.11)
+    def _settle_risk(self, attempt: Attempt) -> None:
+        """Say what can have become of an acknowledgement."""
+        ends = self.ends.get(attempt.start.call_key, [])
+        attempt.ack_refused = any(end.refused and end.ack == RR_ACK for end in ends)
+        effective = [end for end in ends if not end.refused]
+        if not effective or effective[-1].ack != RR_ACK:
             return
-        attempt.missing.add("no_response")
-        connection = self.connections.get(call.connection_id)
-        if call is not attempt.start and connection is not None and connection.closed_at is None:
-            attempt.missing.add("capture_ends")
+        attempt.ack_unanswered = effective[-1].responded_at is None
+        gone_at = self.of(attempt.start).ended_at
+        if gone_at is not None and gone_at >= effective[-1].at and not self.handles.let_go(attempt.start, gone_at):
+            attempt.reader_gone_at = gone_at
 
 
 def _can_hold(start: Call) -> bool:

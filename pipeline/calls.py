@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from udfs.codes import MQ_OK
 
-Role = Literal["name", "release", "open", "close", "start", "end", "cancel", "reject"]
+Role = Literal["name", "release", "open", "close", "start", "end", "cancel", "reject", "purge", "move", "target"]
 Error = tuple[str, str | None, int | None]
 
 ROLES: Final[dict[tuple[str, int], Role]] = {
@@ -21,18 +21,23 @@ ROLES: Final[dict[tuple[str, int], Role]] = {
     ("qm2qm", 2): "open",
     ("qm2qm", 3): "close",
     ("qm2qm", 5): "cancel",
+    ("qm2qm", 6): "purge",
     ("qm2qm", 9): "start",
     ("qm2qm", 10): "start",
     ("RemoteRead", 2): "open",
     ("RemoteRead", 3): "close",
+    ("RemoteRead", 6): "purge",
     ("RemoteRead", 7): "start",
     ("RemoteRead", 8): "cancel",
     ("RemoteRead", 9): "end",
+    ("RemoteRead", 10): "move",
+    ("RemoteRead", 11): "target",
     ("RemoteRead", 13): "start",
     ("RemoteRead", 14): "reject",
     ("RemoteRead", 15): "end",
 }
-"""What a method does, by (interface, opnum): of qmcomm, to name a queue by a number at its owner, and to let go."""
+"""What a method does, by (interface, opnum): of qmcomm, to name a queue by a number at its owner, and to let go; a
+target is opened for messages to be moved to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,7 @@ class Call:
     bind_seen: bool = True
     cancelled_at: int | None = None
     orphaned_at: int | None = None
+    move_context: int | None = None
 
     @property
     def at(self) -> int:

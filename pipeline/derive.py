@@ -5,7 +5,8 @@ commit: a run killed between the layers, or before this one's commit, leaves not
 known (a first run, a feed that does not reach back) gold is made anew of all there is.
 
 Two tables of silver cannot be made call by call and follow here, before gold does: silver.queue_aliases, and the
-queues of silver.messages, which gold's attempts know. Gold's commit comes last and stands for all three.
+queues of silver.messages, which gold's attempts know. gold.queue_operations comes of the same facts as the attempts.
+The commit of gold.receive_attempts comes last and stands for all four.
 """
 
 from __future__ import annotations
@@ -26,19 +27,22 @@ from pipeline import aliases, few, message_queues, touched
 from pipeline.aliases import Groups, Known
 from pipeline.gather import gather
 from pipeline.gold import receive_attempts, with_gone
+from pipeline.gold_operations import queue_operations
 from pipeline.lake import Commit, FeedError, Lake, on_dates
 from pipeline.touched import Changed, Scope, only
+from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, QUEUE_ALIASES
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
 from schemas.properties import QUEUE_SNAPSHOTS
 from schemas.silver import REMOTE_READ_CALLS
-from schemas.table import Table
+from schemas.table import EVENT_DATE, Table
 
 BELOW: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, CAPTURE_FILES, QUEUE_SNAPSHOTS)
 _FED: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, QUEUE_ALIASES)  # whose changes are followed
 _MOST_AT_ONCE: Final = 500_000  # calls whose attempts are computed and compared here; of more, in Spark
+_MADE_BY: Final = 2  # another number when attempts or operations are made in another way: all are made anew
 _MOST_SERVERS: Final = 5000  # whose captures' ends a commit of gold remembers; with more, all is computed anew
 
 
@@ -54,6 +58,7 @@ def gold(lake: Lake, *, cleanup: timedelta, declared: Groups = ()) -> int:
     made = newest[RECEIVE_ATTEMPTS].made() if RECEIVE_ATTEMPTS in newest else {}
     rests_on: dict[str, Any] = {str(table): _version(newest, table) for table in (*BELOW, QUEUE_ALIASES)}
     rests_on |= {"cleanup_s": cleanup.total_seconds(), "declared": [list(group) for group in declared]}
+    rests_on["made_by"] = _MADE_BY
     if rests_on == {name: made.get(name) for name in rests_on}:
         return 0
     return _Work(lake, made, rests_on, cleanup.total_seconds(), declared).follow()
@@ -89,7 +94,8 @@ class _Work:
         ends: dict[str, int] | None = asked["ends"]
         feeds = [asked[name] for name in ("reads", "clients", "moved", "waiting")]
         incremental = None not in feeds and ends is not None and self.made.get("ends") is not None
-        incremental = incremental and "numbered" in self.made and self.made.get("cleanup_s") == self.cleanup_s
+        incremental = incremental and "numbered" in self.made and self.made.get("made_by") == _MADE_BY
+        incremental = incremental and self.made.get("cleanup_s") == self.cleanup_s
         changed = Changed(*feeds) if incremental else Changed()
         names: Known = asked["aliases"]
         if not incremental or changed.answers or self._names_differ() or names.misses(changed.named):
@@ -113,8 +119,8 @@ class _Work:
         numbered = {server: max(before.get(server, at), at) for server, at in (before | started).items()}
         cancels = self.made["cancels"] or changed.cancels
         says = json.dumps({**self.rests_on, "ends": ends, "numbered": numbered, "cancels": cancels})
-        reads, attempts = lake.read(REMOTE_READ_CALLS), lake.read(RECEIVE_ATTEMPTS)
-        scope = touched.scope(changed, reads, connections, attempts, ends, numbered=before, cancels=cancels)
+        reads, named = lake.read(REMOTE_READ_CALLS), _naming_queues(lake)
+        scope = touched.scope(changed, reads, connections, named, ends, numbered=before, cancels=cancels)
         if scope is None:
             return self._anew(ends, texts)
         if not scope.connections:
@@ -128,11 +134,17 @@ class _Work:
         rows = settled.rows
         opened = dict(zip(rows["attempt_key"].to_pylist(), rows["opened_queue"].to_pylist(), strict=True))
         message_queues.write(lake, message_queues.differing(settled.messages, opened), dates=scope.dates)
+        self._put_operations(settled.operations, settled.operations_there, scope)
         was = json.dumps(self.made)
         written = lake.put(RECEIVE_ATTEMPTS, rows, settled.there, dates=scope.dates, made_of=says, was_made_of=was)
         if not written and lake.made_of(RECEIVE_ATTEMPTS) != says:
             lake.stamp(RECEIVE_ATTEMPTS, says)
         return written
+
+    def _put_operations(self, now: pa.Table, there: pa.Table, scope: Scope) -> None:
+        """Put operations in the place of those that are there."""
+        if now.num_rows or there.num_rows:
+            self.lake.put(QUEUE_OPERATIONS, now, there, dates=scope.dates)
 
     def _names_differ(self) -> bool:
         """Tell whether snapshots or the configuration can show other names than they did."""
@@ -182,6 +194,8 @@ class _Work:
         ours = partial(only, column="connection_id", values=scope.connections)
         rows = ours(self._computed(self._ends_frame(ends), texts, servers=scope.servers))
         there = ours(lake.read(RECEIVE_ATTEMPTS).where(here))
+        done = ours(self._operations(texts, servers=scope.servers)).toArrow()
+        self._put_operations(done, ours(lake.read(QUEUE_OPERATIONS).where(here)).toArrow(), scope)
         before = lake.version(RECEIVE_ATTEMPTS)
         lake.merge(
             RECEIVE_ATTEMPTS, with_gone(rows, there), dates=scope.dates, delete_when="gone", unless_same=True,
@@ -201,6 +215,7 @@ class _Work:
         reads = lake.read(REMOTE_READ_CALLS)
         numbered, cancels = touched.by_number(reads)
         frame = self._ends_frame(ends) if ends is not None else None
+        lake.replace(QUEUE_OPERATIONS, self._operations(texts))
         lake.replace(RECEIVE_ATTEMPTS, self._computed(frame, texts))
         written = lake.rows_written(RECEIVE_ATTEMPTS)
         message_queues.follow_gold(lake, dates=None)
@@ -212,12 +227,8 @@ class _Work:
     def _computed(
         self, ends: DataFrame | None, texts: Mapping[str, str], *, servers: Collection[str | None] | None = None
     ) -> DataFrame:
-        """Gold computed in Spark, of the calls of some servers or of all."""
-        tables = [REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CLIENT_CALLS]
-        frames = [self.lake.read(table) for table in tables]
-        if servers is not None:
-            frames = [only(frame, "server_address", servers) for frame in frames]
-        reads, connections, calls, clients = frames
+        """Attempts computed in Spark, of the calls of some servers or of all."""
+        reads, connections, calls, clients = self._facts(servers)
         return receive_attempts(
             reads,
             connections,
@@ -230,10 +241,28 @@ class _Work:
             cleanup_s=self.cleanup_s,
         )
 
+    def _operations(self, texts: Mapping[str, str], *, servers: Collection[str | None] | None = None) -> DataFrame:
+        """Operations computed in Spark, likewise."""
+        reads, connections, calls, clients = self._facts(servers)
+        return queue_operations(reads, connections, calls, clients=clients, aliases=texts)
+
+    def _facts(self, servers: Collection[str | None] | None) -> list[DataFrame]:
+        """The tables that gold is computed of, of some servers or of all."""
+        frames = [self.lake.read(table) for table in (REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CLIENT_CALLS)]
+        return frames if servers is None else [only(frame, "server_address", servers) for frame in frames]
+
     def _ends_frame(self, ends: dict[str, int]) -> DataFrame:
         """What ``server_ends`` found, as a frame that need not be computed again."""
         rows = self.lake.spark.createDataFrame(list(ends.items()), "server_address string, at bigint")
         return rows.select("server_address", F.timestamp_micros("at").alias("capture_ends_at"))
+
+
+def _naming_queues(lake: Lake) -> DataFrame:
+    """Attempts and operations: where they are, and the queues that they name."""
+    names = ("connection_id", EVENT_DATE, "server_address", "queue")
+    attempts = lake.read(RECEIVE_ATTEMPTS).select(*names, "inferred_queue")
+    operations = lake.read(QUEUE_OPERATIONS)
+    return attempts.unionByName(operations.select(*names, F.col("target_queue").alias("inferred_queue")))
 
 
 def _ends(lake: Lake) -> dict[str, int] | None:

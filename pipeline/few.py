@@ -1,4 +1,4 @@
-"""Few attempts, settled here: the calls of a scope and all that is known of them, brought to the driver.
+"""Few attempts and operations, settled here: the calls of a scope and all that is known of them, brought to the driver.
 
 What Spark would plan for seconds takes a fraction of one in plain rows. The rows settled are those that
 ``pipeline.gold.receive_attempts`` takes of the whole tables, and the function is the same.
@@ -17,9 +17,11 @@ from pyspark.sql import functions as F
 
 from pipeline import touched
 from pipeline.gather import gather
-from pipeline.gold import attempts_of, clients_of, known_of, messages_of, reads_of
+from pipeline.gold import attempts_of, clients_of, facts_here, known_of, messages_of, reads_of
+from pipeline.gold_operations import operations_of
 from pipeline.lake import Lake, on_dates
 from pipeline.touched import Scope, only
+from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
@@ -30,11 +32,16 @@ _SHARED: Final = ("server_address", "queue_handle", "request_id")
 
 
 class Settled(NamedTuple):
-    """``rows`` of gold.receive_attempts as they are now, ``there`` as they were, and the ``messages`` of the calls."""
+    """``rows`` of gold.receive_attempts as they are now, ``there`` as they were, and the ``messages`` of the calls.
+
+    ``operations`` and ``operations_there`` are the same of gold.queue_operations.
+    """
 
     rows: pa.Table
     there: pa.Table
     messages: pa.Table
+    operations: pa.Table
+    operations_there: pa.Table
 
 
 def settle(
@@ -61,6 +68,7 @@ def settle(
         "reads": lambda: reads_of(ours(reads.where(here))).toArrow(),
         "known": lambda: known_of(ours(bronze.where(here))).toArrow(),
         "there": lambda: ours(lake.read(RECEIVE_ATTEMPTS).where(here)).toArrow(),
+        "operations": lambda: ours(lake.read(QUEUE_OPERATIONS).where(here)).toArrow(),
     }
     if servers:
         opening = (F.col("protocol") == "qm2qm") & F.col("opnum").isin(2, 3)
@@ -76,18 +84,13 @@ def settle(
         known = pa.concat_tables([known, known_of(only(bronze, "call_key", more["call_key"].to_pylist())).toArrow()])
     answered = facts.filter(pc.is_valid(facts["responded_at"]))["call_key"].to_pylist()
     messages = messages_of(only(lake.read(MESSAGES).where(here), "call_key", answered)).toArrow()
-    rows = attempts_of(
-        facts,
-        found.get("clients"),
-        _connections(scope, connections, servers),
-        known=known,
-        messages=messages,
-        ends=ends,
-        aliases=aliases,
-        cleanup_s=cleanup_s,
-    )
-    of_scope = pc.is_in(rows["connection_id"], pa.array(sorted(scope.connections), pa.string()))
-    return Settled(rows.filter(of_scope), found["there"], messages)
+    facts = facts_here(facts, found.get("clients"), known=known, messages=messages)
+    theirs = _connections(scope, connections, servers)
+    rows = attempts_of(facts, theirs, ends=ends, aliases=aliases, cleanup_s=cleanup_s)
+    operations = operations_of(facts, theirs, aliases=aliases)
+    of_scope = pa.array(sorted(scope.connections), pa.string())
+    rows, operations = (made.filter(pc.is_in(made["connection_id"], of_scope)) for made in (rows, operations))
+    return Settled(rows, found["there"], messages, operations, found["operations"])
 
 
 def _connections(scope: Scope, connections: DataFrame | pa.Table, servers: frozenset[str | None]) -> pa.Table:

@@ -6,7 +6,7 @@ is known of them, and settled by the same function (``attempts_of``): a second p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,7 +18,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pipeline import attempts
 from pipeline.associations import Connection
 from pipeline.calls import ROLES, Call
+from pipeline.evidence import Answer
 from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.table import Table
 from udfs.keys import key
 from udfs.queues.aliases import canonical_text
 
@@ -26,7 +28,7 @@ from udfs.queues.aliases import canonical_text
 _READ: Final = (
     "call_key", "protocol", "opnum", "connection_id", "requested_at", "responded_at", "queue", "context_handle",
     "remote_read_handle", "queue_handle", "queue_descriptor", "open_context", "action", "timeout_ms", "request_id",
-    "lookup_id", "sequence_id", "transaction_id", "acknowledgement_class", "ack", "hresult", "errors",
+    "lookup_id", "sequence_id", "transaction_id", "acknowledgement_class", "ack", "move_context", "hresult", "errors",
 )  # fmt: skip
 _CLIENT: Final = (
     "call_key", "protocol", "opnum", "connection_id", "requested_at", "responded_at", "queue", "context_handle",
@@ -75,16 +77,27 @@ def receive_attempts(
     their Start's run_id.
     """
     ends = server_ends(connections, captures) if ends is None else ends
-    facts = reads_of(reads).join(known_of(calls), "call_key", "left")
-    if clients is not None:
-        facts = facts.unionByName(clients_of(clients), allowMissingColumns=True)
+    facts = facts_of(reads, calls, clients)
     if messages is not None:
         facts = facts.join(messages_of(messages).select("call_key", *_MESSAGE), "call_key", "left")
     facts = facts.join(F.broadcast(ends), "server_address", "left")
-    servers = connections.where(F.col("kind") == "rpc").select(*CONNECTION, "server_address")
     settle = _settler(aliases or {}, cleanup_us=round(cleanup_s * 1e6))
+    return each_server(facts, connections, settle, RECEIVE_ATTEMPTS)
+
+
+def facts_of(reads: DataFrame, calls: DataFrame, clients: DataFrame | None = None) -> DataFrame:
+    """Return the calls that play a part, with what is known of them."""
+    facts = reads_of(reads).join(known_of(calls), "call_key", "left")
+    return facts if clients is None else facts.unionByName(clients_of(clients), allowMissingColumns=True)
+
+
+def each_server(
+    facts: DataFrame, connections: DataFrame, settle: Callable[[pa.Table, pa.Table], pa.Table], table: Table
+) -> DataFrame:
+    """Return what a function makes of each server's facts and connections: rows of a table."""
+    servers = connections.where(F.col("kind") == "rpc").select(*CONNECTION, "server_address")
     grouped = facts.groupBy("server_address").cogroup(servers.groupBy("server_address"))
-    return grouped.applyInArrow(settle, RECEIVE_ATTEMPTS.struct())
+    return grouped.applyInArrow(settle, table.struct())
 
 
 def reads_of(reads: DataFrame) -> DataFrame:
@@ -119,31 +132,33 @@ def has_role(interface: str, calls: DataFrame) -> Column:
     return ours
 
 
-def attempts_of(
-    reads: pa.Table,
-    clients: pa.Table | None,
-    connections: pa.Table,
-    *,
-    known: pa.Table,
-    messages: pa.Table,
-    ends: Mapping[str, int],
-    aliases: Mapping[str, str],
-    cleanup_s: float,
-) -> pa.Table:
-    """Return what ``receive_attempts`` does, of rows that were brought here (``reads_of``, ``clients_of``, ...).
-
-    ``ends`` tells when the capture of a server ends, in microseconds since the epoch.
-    """
+def facts_here(reads: pa.Table, clients: pa.Table | None, *, known: pa.Table, messages: pa.Table) -> pa.Table:
+    """Return what ``facts_of`` does, with the messages, of rows that were brought here (``reads_of`` and the like)."""
     facts = _beside(reads, known)
     if clients is not None:
         facts = pa.concat_tables([facts, clients], promote_options="default")
-    facts = _beside(facts, messages.select(["call_key", *_MESSAGE]))
+    return _beside(facts, messages.select(["call_key", *_MESSAGE]))
+
+
+def attempts_of(
+    facts: pa.Table, connections: pa.Table, *, ends: Mapping[str, int], aliases: Mapping[str, str], cleanup_s: float
+) -> pa.Table:
+    """Return what ``receive_attempts`` does, of facts that are here (``facts_here``).
+
+    ``ends`` tells when the capture of a server ends, in microseconds since the epoch.
+    """
     cleanup_us = round(cleanup_s * 1e6)
     parts = [_SCHEMA.empty_table()]
+    for server, ours, theirs in by_server(facts, connections):
+        parts.append(settled(ours, theirs, ends.get(server or ""), aliases=aliases, cleanup_us=cleanup_us))
+    return pa.concat_tables(parts)
+
+
+def by_server(facts: pa.Table, connections: pa.Table) -> Iterator[tuple[str | None, pa.Table, pa.Table]]:
+    """Yield each server of facts, with its facts and connections."""
     for server in facts.column("server_address").unique().to_pylist():
         ours, theirs = (_of_server(rows, server) for rows in (facts, connections))
-        parts.append(settled(ours, theirs, ends.get(server), aliases=aliases, cleanup_us=cleanup_us))
-    return pa.concat_tables(parts)
+        yield server, ours, theirs
 
 
 def _of_server(rows: pa.Table, server: str | None) -> pa.Table:
@@ -197,16 +212,11 @@ def settled(
     calls: pa.Table, connections: pa.Table, ends_at: int | None, *, aliases: Mapping[str, str], cleanup_us: int
 ) -> pa.Table:
     """Return the attempts of one server's calls, which have the columns of ``receive_attempts``' facts."""
-    handed = (*_THROUGH, *(name for name in _MESSAGE if name in calls.column_names))
-    through = {row["call_key"]: row for row in calls.select(["call_key", *handed]).to_pylist()}
+    through = through_of(calls)
     made = attempts.receive_attempts(
-        [_call(row) for row in _rows(calls, _FACTS)],
-        [Connection(**row) for row in _rows(connections, CONNECTION)],
-        capture_ends_at=ends_at,
-        cleanup_us=cleanup_us,
+        calls_of(calls), connections_of(connections), capture_ends_at=ends_at, cleanup_us=cleanup_us
     )
-    rows = [_row(attempt, through[attempt.start.call_key], aliases) for attempt in made]
-    return pa.Table.from_arrays([_array([row[f.name] for row in rows], f.type) for f in _SCHEMA], schema=_SCHEMA)
+    return table_of([_row(attempt, through[attempt.start.call_key], aliases) for attempt in made], _SCHEMA)
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -223,11 +233,44 @@ def _rows(table: pa.Table, names: tuple[str, ...]) -> list[dict[str, Any]]:
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
+def calls_of(rows: pa.Table) -> list[Call]:
+    """Return the calls of facts."""
+    return [_call(row) for row in _rows(rows, _FACTS)]
+
+
+def connections_of(rows: pa.Table) -> list[Connection]:
+    """Return the connections of rows of bronze.connections."""
+    return [Connection(**row) for row in _rows(rows, CONNECTION)]
+
+
+def through_of(calls: pa.Table) -> dict[str, dict[str, Any]]:
+    """Return what gold hands through of each call of facts."""
+    handed = (*_THROUGH, *(name for name in _MESSAGE if name in calls.column_names))
+    rows = calls.select(["call_key", *handed]).to_pylist()
+    return {row.pop("call_key"): row for row in rows}
+
+
+def errors_of(answer: Answer) -> list[dict[str, Any]]:
+    """Return decode errors as a table has them."""
+    return [dict(zip(("code", "field", "offset"), error, strict=True)) for error in answer.errors]
+
+
+def table_of(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Return rows as a table; their times are microseconds and their dates days since the epoch."""
+    return pa.Table.from_arrays([_array([row[f.name] for row in rows], f.type) for f in schema], schema=schema)
+
+
 def _call(row: dict[str, Any]) -> Call:
-    for name in ("lookup_id", "sequence_id"):
+    for name in ("lookup_id", "sequence_id", "move_context"):
         row[name] = None if row[name] is None else int(row[name])
     row["errors"] = tuple((error["code"], error["field"], error["offset"]) for error in row["errors"] or ())
     return Call(**row)
+
+
+def day_of(*times: int | None) -> int | None:
+    """Return the day, since the epoch, of the first time that is known."""
+    first = next((time for time in times if time is not None), None)
+    return None if first is None else first // 86_400_000_000
 
 
 def _difference_ms(later: int | None, earlier: int | None) -> float | None:
@@ -238,7 +281,6 @@ def _row(attempt: attempts.Attempt, through: Mapping[str, Any], aliases: Mapping
     start = attempt.start
     attempt.infer_queue(through.get("destination_queue"))
     times = (start.requested_at, start.responded_at, attempt.ended_at)
-    first = next((time for time in times if time is not None), None)
     return {
         **dict.fromkeys(_MESSAGE),
         **through,
@@ -250,6 +292,7 @@ def _row(attempt: attempts.Attempt, through: Mapping[str, Any], aliases: Mapping
         "connection_id": start.connection_id,
         "context_handle": start.context_handle,
         "remote_read_handle": start.remote_read_handle,
+        "queue_handle": start.queue_handle,
         "request_id": start.request_id,
         "action_name": attempt.action_name,
         "timeout_ms": start.timeout_ms,
@@ -265,11 +308,14 @@ def _row(attempt: attempts.Attempt, through: Mapping[str, Any], aliases: Mapping
         "start_hresult": start.hresult,
         "end_hresult": attempt.end_hresult,
         "outcome": attempt.outcome,
+        "ack_refused": attempt.ack_refused,
+        "ack_unanswered": attempt.ack_unanswered,
+        "reader_gone_at": attempt.reader_gone_at,
         "evidence": attempt.evidence,
         "confidence": attempt.confidence,
         "missing": sorted(attempt.missing),
-        "errors": [dict(zip(("code", "field", "offset"), error, strict=True)) for error in attempt.errors],
-        "event_date": None if first is None else first // 86_400_000_000,
+        "errors": errors_of(attempt),
+        "event_date": day_of(*times),
     }
 
 

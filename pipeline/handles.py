@@ -48,6 +48,8 @@ class Handles:
         self._closed_at = Timeline[Call]()  # by the same: those that were accepted
         self._sessions = Timeline[Call]()  # RemoteQMOpenQueue, by hQueue
         self._session_closes = Timeline[Call]()  # by association and hQueue
+        self._strays = Timeline[Call]()  # RemoteQMCloseQueue of what was not opened in sight, by association
+        self._targets = Timeline[Call]()  # R_OpenQueueForMove, by association and the number it returned
         self._named = Timeline[Call]()  # R_QMOpenRemoteQueue, by phQueue
         self._released = Timeline[Call]()  # R_QMCloseRemoteQueueContext, by association and context handle
         by_role: dict[str, list[Call]] = {}
@@ -57,6 +59,8 @@ class Handles:
         self._add_closes(by_role.get("close", []))
         for call in _answered(call for call in by_role.get("name", []) if call.accepted and call.queue_handle):
             self._named.add(call.queue_handle, call, call.responded_at or 0)
+        for call in _answered(call for call in by_role.get("target", []) if not call.refused and call.move_context):
+            self._targets.add((of(call).name, call.move_context), call, call.responded_at or 0)
         for call in by_role.get("release", []):
             if call.context_handle and call.requested_at is not None and call.outcome != "fault":
                 self._released.add((of(call).name, call.context_handle), call, call.requested_at)
@@ -79,6 +83,8 @@ class Handles:
             session = self._opens.latest(self._context(call), call.requested_at) if call.protocol == "qm2qm" else None
             if session is not None:
                 self._session_closes.add((self._of(call).name, session.queue_handle), call, call.requested_at)
+            elif call.protocol == "qm2qm":
+                self._strays.add(self._of(call).name, call, call.requested_at)
 
     def _context(self, call: Call) -> tuple[str, str, str | None]:
         return self._of(call).name, call.protocol, call.context_handle
@@ -88,6 +94,21 @@ class Handles:
         if start.protocol == "qm2qm":
             return self._session_closes.first_after((self._of(start).name, start.queue_handle), at)
         return self._closes.first_after(self._context(start), at)
+
+    def let_go(self, start: Call, until: int) -> bool:
+        """Tell whether a client closed the queue that a Start reads from, by a time, or may have.
+
+        May have: it closed one of a number that was given to it before the capture began.
+        """
+        closes = [self.close_after(start, start.at)]
+        if start.protocol == "qm2qm" and self._sessions.latest(start.queue_handle, start.at) is None:
+            closes.append(self._strays.first_after(self._of(start).name, start.at))
+        return any(call is not None and call.at <= until for call in closes)
+
+    def target(self, move: Call) -> Call | None:
+        """Return the R_OpenQueueForMove whose number a move names."""
+        found = self._targets.latest((self._of(move).name, move.move_context), move.at)
+        return None if found is None or self._closed(found, move.at) else found
 
     def opened(self, start: Call) -> Opened:
         """Return the open whose handle a Start used; handles live from open to close."""

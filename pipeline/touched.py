@@ -6,7 +6,8 @@ queue's. So these are touched, named by their connections: the associations of c
 are now and as they were; of attempts that are open until the server's capture has gone on for long enough; of attempts
 whose queue has another name now; of qm2qm Starts that share queue handle and number with a cancel, where one of them
 changed; and of qm2qm Starts after an opening, closing or end of a connection that changed at their server. What is
-taken is at least that.
+taken is at least that. Purges and moves (gold.queue_operations) are touched with the connections that they came over; a
+purge by number is touched as a Start is.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from schemas.table import EVENT_DATE, literal, quoted
 MOST: Final = 200_000  # connections, or days, that are named; if there are more, all is computed anew
 _FOR_EVER: Final = 0xFFFFFFFF  # ulTimeout
 _STARTS, _CANCEL, _OPENINGS = (0, 9, 10), 5, (2, 3)  # of qm2qm
+_USES: Final = (*_STARTS, 6)  # what uses a queue by its number: Starts and purges
 _OPENING: Final = {("qm2qm", 2), ("qm2qm", 3), ("qmcomm", 2), ("qmcomm", 3)}
 _GROUP: Final = ("server", "client", "association")
 _LIFE: Final = ("first_packet_at", "closed_at")
@@ -65,10 +67,10 @@ class Changed:
         return any(len(rows) > MOST for rows in (self.reads, self.clients, self.connections, self.waiting))
 
     def started(self) -> dict[str, int]:
-        """Return the newest qm2qm Start of each server among the calls, microseconds."""
+        """Return the newest qm2qm Start or purge of each server among the calls, microseconds."""
         found: dict[str, int] = {}
         for row in self.reads:
-            start = row["protocol"] == "qm2qm" and row["opnum"] in _STARTS
+            start = row["protocol"] == "qm2qm" and row["opnum"] in _USES
             if start and row["at"] is not None and row["server_address"] is not None:
                 found[row["server_address"]] = max(row["at"], found.get(row["server_address"], row["at"]))
         return found
@@ -142,7 +144,7 @@ def reads_changed(feed: DataFrame) -> DataFrame:
 
     Where calls are; of those by number, and of those that open, what they share with others, and when they were.
     """
-    by_number = (F.col("protocol") == "qm2qm") & F.col("opnum").isin(*_STARTS, _CANCEL, *_OPENINGS)
+    by_number = (F.col("protocol") == "qm2qm") & F.col("opnum").isin(*_USES, _CANCEL, *_OPENINGS)
     named = (F.col("protocol") == "RemoteRead") & F.col("opnum").isin(2, 11)
     more = by_number | named
     return feed.select(
@@ -182,8 +184,8 @@ def waiting(attempts: DataFrame, cleanup_s: float) -> DataFrame:
 
 
 def by_number(reads: DataFrame) -> tuple[dict[str, int], bool]:
-    """Return the newest qm2qm Start of each server, microseconds, and whether there are cancels of such."""
-    start, cancel = F.col("opnum").isin(*_STARTS), F.col("opnum") == _CANCEL
+    """Return the newest qm2qm Start or purge of each server, microseconds, and whether there are cancels of Starts."""
+    start, cancel = F.col("opnum").isin(*_USES), F.col("opnum") == _CANCEL
     theirs = reads.where((F.col("protocol") == "qm2qm") & (start | cancel)).groupBy("server_address")
     rows = theirs.agg(F.max(F.when(start, _at())), F.coalesce(F.max(cancel), F.lit(False))).collect()  # noqa: FBT003
     return {row[0]: row[1] for row in rows if None not in row[:2]}, any(row[2] for row in rows)
@@ -219,8 +221,9 @@ def scope(
 ) -> Scope | None:
     """Return what changes touch; None when it is too much to be named.
 
-    ``reads`` and ``attempts`` are the tables as they are now, ``connections`` RPC connections (``members``), all or
-    the table itself where they are too many, ``ends`` the newest packet of captures that hold packets of a server,
+    ``reads`` are the calls as they are now, ``attempts`` where attempts and operations are and which queues they name,
+    ``connections`` RPC connections (``members``), all or the table itself where they are too many, ``ends`` the newest
+    packet of captures that hold packets of a server,
     ``numbered`` the newest qm2qm Start of each server before the changes, microseconds; ``cancels``: there are such of
     qm2qm. Each call's connection has a row, and the call's times lie within it.
     """
@@ -306,9 +309,9 @@ def _of_queues(attempts: DataFrame, texts: Collection[str]) -> DataFrame:
 
 
 def _started_since(reads: DataFrame, servers: Collection[str | None], at: int) -> DataFrame:
-    """The qm2qm Starts of some servers since a time, microseconds."""
+    """The qm2qm Starts and purges of some servers since a time, microseconds."""
     day = (_EPOCH + timedelta(days=at // _DAY_US)).isoformat()
-    starts = reads.where((F.col("protocol") == "qm2qm") & F.col("opnum").isin(*_STARTS))
+    starts = reads.where((F.col("protocol") == "qm2qm") & F.col("opnum").isin(*_USES))
     late = starts.where(f"{EVENT_DATE} >= DATE'{day}' OR {EVENT_DATE} IS NULL").where(_at() >= at)
     return only(late, "server_address", servers)
 

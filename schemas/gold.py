@@ -40,6 +40,7 @@ RECEIVE_ATTEMPTS = Table(
         *FOUR_TUPLE,
         Column("context_handle", STRING, "context handle the Start was given, hex of 20 bytes"),
         Column("remote_read_handle", STRING, "qm2qm: handle that Start returned, hex of 20 bytes"),
+        Column("queue_handle", BIGINT, "qm2qm: number of the queue at its owner, hRemoteQueue"),
         Column("request_id", BIGINT, "the client's number of the Start, unique in its context"),
         Column("action_name", STRING, "MQ_ACTION_... or MQ_LOOKUP_...; 0x and hex when unknown"),
         Column("timeout_ms", BIGINT, "how long the Start was ready to wait, milliseconds; 4294967295 is for ever"),
@@ -61,6 +62,13 @@ RECEIVE_ATTEMPTS = Table(
             STRING,
             "how it ended: rejected, acked, nacked, expired, rundown, peeked, cancelled, timed_out, empty, failed, "
             "in_flight, unknown",
+        ),
+        Column("ack_refused", BOOLEAN, "an End with RR_ACK was refused"),
+        Column("ack_unanswered", BOOLEAN, "no answer was seen to the End with RR_ACK that settled the attempt"),
+        Column(
+            "reader_gone_at",
+            TIMESTAMP,
+            "end of the reader's last connection, UTC, where it had acknowledged the message and not closed the queue",
         ),
         *EVIDENCE,
         *closing_columns("gold", "started_at, else of the next time that is known"),

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.calls import ROLES
 from pipeline.decoding import decode
-from pipeline.gold import CONNECTION, attempts_of
+from pipeline.gold import CONNECTION, attempts_of, facts_here
 from schemas.calls import CLIENT_CALLS
 from schemas.messages import MESSAGES
 from schemas.silver import REMOTE_READ_CALLS
@@ -57,14 +57,17 @@ def rows_of(path):
     connections = tables["connections"]
     servers = connections["server_address"].unique().to_pylist()
     newest = pc.max(connections.column("last_packet_at")).cast(pa.int64()).as_py()
-    made = attempts_of(
+    facts = facts_here(
         _playing(reads, "protocol"),
         _playing(
             clients.append_column("outcome", pa.array(["ok"] * len(clients), pa.string())), "interface_name", CLIENT
         ),
-        connections.select([*CONNECTION, "server_address"]),
         known=calls.append_column("closed", calls["sealed"]).select(KNOWN),
         messages=messages.append_column("message_bytes", messages["body_bytes"]),
+    )
+    made = attempts_of(
+        facts,
+        connections.select([*CONNECTION, "server_address"]),
         ends=dict.fromkeys(servers, newest),
         aliases={},
         cleanup_s=300,

@@ -1,0 +1,93 @@
+"""gold: what became of each message that was read remotely, and what else was done to its queue."""
+
+from __future__ import annotations
+
+from schemas.gold import EVIDENCE
+from schemas.table import (
+    BIGINT,
+    BOOLEAN,
+    FOUR_TUPLE,
+    INT,
+    STRING,
+    STRINGS,
+    TIMESTAMP,
+    UINT64,
+    Column,
+    Table,
+    closing_columns,
+)
+
+QUEUE_OPERATIONS = Table(
+    "gold",
+    "queue_operations",
+    "One row per purge of a queue, and per move of a message between a queue and its subqueues, seen in captures.",
+    key=("call_key",),
+    dated_by=("requested_at", "responded_at"),
+    columns=(
+        Column("call_key", STRING, "bronze.rpc_calls"),
+        Column("operation", STRING, "purge (R_PurgeQueue, RemoteQMPurgeQueue) or move (R_MoveMessage)"),
+        Column("protocol", STRING, "qm2qm ([MS-MQQP]) or RemoteRead ([MS-MQRR])"),
+        Column("queue", STRING, "canonical normal form of the queue purged or moved from; null when not known"),
+        Column("opened_queue", STRING, "normal form of that queue as it was opened, as in silver; null when not known"),
+        Column("target_queue", STRING, "of a move: canonical normal form of the queue moved to; null when not known"),
+        Column("connection_id", STRING, "bronze.connections"),
+        *FOUR_TUPLE,
+        Column("context_handle", STRING, "context handle of the queue, hex of 20 bytes"),
+        Column("queue_handle", BIGINT, "qm2qm: number of the queue at its owner"),
+        Column("lookup_id", UINT64, "of a move: lookup identifier of the message, 56 bits"),
+        Column("transaction_id", STRING, "of a move: transaction identifier as GUID text; null when zero"),
+        Column("requested_at", TIMESTAMP, "time of the request, UTC"),
+        Column("responded_at", TIMESTAMP, "time of the response, UTC"),
+        Column("hresult", BIGINT, "result of the call, unsigned"),
+        Column("outcome", STRING, "done, failed, or unknown: no answer was seen, or it cannot be read"),
+        *EVIDENCE,
+        *closing_columns("gold", "requested_at, else of responded_at"),
+    ),
+)
+
+ACK_SEQUENCES = Table(
+    "gold",
+    "ack_sequences",
+    "One row per message of a queue that was received remotely at least once: its outcomes in order, and its fate.",
+    key=("sequence_key",),
+    dated_by=("first_attempt_at", "settled_at"),
+    columns=(
+        Column(
+            "sequence_key",
+            STRING,
+            "key of queue, server_address and handle (null where the queue is known), lookup_id, message_key (null "
+            "where lookup_id is known)",
+        ),
+        Column("queue", STRING, "canonical normal form of the queue; null when not known"),
+        Column("inferred_queue", STRING, "queue guessed from the message's destination; never stands in queue"),
+        Column("server_address", STRING, "where the queue is not known: IP address of its owner"),
+        Column("handle", STRING, "where the queue is not known: context handle in hex, of qm2qm the queue's number"),
+        Column("lookup_id", UINT64, "lookup identifier of the message, 56 bits; null where no read tells it"),
+        Column("message_key", STRING, "silver.messages; null when its header was not seen whole"),
+        Column("attempts", INT, "how many times it was received"),
+        Column("peeks", INT, "how many times it was peeked"),
+        Column("outcomes", STRINGS, "of the receives, in the order in which the message was handed out"),
+        Column("readers", STRINGS, "IP addresses of who received it, in that order, each once"),
+        Column("first_attempt_at", TIMESTAMP, "start of the first receive, UTC"),
+        Column("settled_at", TIMESTAMP, "end of the last receive that was settled, UTC; null while it is held"),
+        Column(
+            "fate",
+            STRING,
+            "consumed, returned, rejected, held, unknown: by the last receive that was settled; moved or purged if "
+            "that came later",
+        ),
+        Column("redelivered", BOOLEAN, "it was handed out again after the first time"),
+        Column(
+            "loss_risk",
+            STRING,
+            "read_twice, ack_failed, ack_unanswered, reader_lost, poison: the first that holds; null if none does",
+        ),
+        Column("moved_to", STRING, "fate moved: canonical normal form of the queue moved to; null when not known"),
+        Column("removed_at", TIMESTAMP, "fate moved or purged: request of the move or purge, UTC"),
+        Column("attempt_keys", STRINGS, "gold.receive_attempts of the receives, in order of outcomes"),
+        *EVIDENCE,
+        *closing_columns("gold", "first_attempt_at, else of settled_at"),
+    ),
+)
+
+TABLES = (QUEUE_OPERATIONS, ACK_SEQUENCES)
