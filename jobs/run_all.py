@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from jobs import cli, ingest_snapshots
 from jobs.ingest_captures import alone, captures, ingest, open_lake
 from pipeline import derive, derive_silver, hosts
+from pipeline.derive_sequences import ack_sequences
 from pipeline.lake import Lake
 from pipeline.listing import Listed
 from pipeline.queue_state import queue_lines
 from pipeline.summary import console_summary
+from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.silver import REMOTE_READ_CALLS
 
@@ -53,6 +55,9 @@ def _layers(this: cli.Run, lake: Lake, files: list[Listed], landed: list[Listed]
     cli.say("rebuilding attempts")
     attempts = derive.gold(lake, cleanup=this.config.timers.cleanup, declared=this.config.queues.aliases)
     outcome.tables[str(RECEIVE_ATTEMPTS)] = cli.TableCounts(rows_in=decoded[str(REMOTE_READ_CALLS)], rows_out=attempts)
+    reads = this.config.reads
+    sequences = ack_sequences(lake, lost_after=reads.lost_after, poison_after=reads.poison_after)
+    outcome.tables[str(ACK_SEQUENCES)] = cli.TableCounts(rows_in=attempts, rows_out=sequences)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

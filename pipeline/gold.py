@@ -202,7 +202,7 @@ def with_gone(now: DataFrame, before: DataFrame) -> DataFrame:
 
 def _settler(aliases: Mapping[str, str], *, cleanup_us: int) -> Callable[[pa.Table, pa.Table], pa.Table]:
     def settle(calls: pa.Table, connections: pa.Table) -> pa.Table:
-        ends_at = pc.max(_plain(calls.column("capture_ends_at"))).as_py()
+        ends_at = pc.max(microseconds(calls.column("capture_ends_at"))).as_py()
         return settled(calls, connections, ends_at, aliases=aliases, cleanup_us=cleanup_us)
 
     return settle
@@ -219,14 +219,16 @@ def settled(
     return table_of([_row(attempt, through[attempt.start.call_key], aliases) for attempt in made], _SCHEMA)
 
 
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def microseconds(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return times as microseconds since the epoch, decimals as they are."""
     return column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
 
 
 def _rows(table: pa.Table, names: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return rows as dictionaries: times as integers, what must not be null with its default."""
-    columns = [(_plain(table.column(name)) if name in _TIMES else table.column(name)).to_pylist() for name in names]
+    columns = [
+        (microseconds(table.column(name)) if name in _TIMES else table.column(name)).to_pylist() for name in names
+    ]
     for place, name in enumerate(names):
         if name in _NOT_NULL:
             columns[place] = [_NOT_NULL[name] if value is None else value for value in columns[place]]

@@ -48,3 +48,8 @@ class Timeline(Generic[Item]):
             return None
         place = bisect_right(self._times[key], at)
         return self._items[key][place] if place < len(self._items[key]) else None
+
+    def nearest(self, key: Hashable, at: int) -> Item | None:
+        """Return the last thing up to and at a time, else the first one after."""
+        found = self.latest(key, at)
+        return self.first_after(key, at) if found is None else found

@@ -55,8 +55,7 @@ ACK_SEQUENCES = Table(
         Column(
             "sequence_key",
             STRING,
-            "key of queue, server_address and handle (null where the queue is known), lookup_id, message_key (null "
-            "where lookup_id is known)",
+            "key of queue, server_address and handle (both null where the queue is known), lookup_id, message_key",
         ),
         Column("queue", STRING, "canonical normal form of the queue; null when not known"),
         Column("inferred_queue", STRING, "queue guessed from the message's destination; never stands in queue"),

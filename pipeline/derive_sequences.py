@@ -1,0 +1,278 @@
+"""gold.ack_sequences follows gold.receive_attempts and gold.queue_operations: what changed there is made anew here.
+
+Its commit says of which versions of these it was made, and with which settings. A change touches the messages that the
+changed attempts and moves are about, as they were and are; those that reads without a lookup identifier bind to them;
+and of a queue with a changed purge those that were given back or are held, or that a purge took. Their rows are made of
+all reads of these messages, however old, here where they are few, and in Spark where they are many or not known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from pipeline.gather import gather
+from pipeline.gold_sequences import (
+    SCHEMA,
+    handle,
+    number_of,
+    place_of,
+    read_rows,
+    reads_of,
+    removal_rows,
+    removals_of,
+    sequences_of,
+)
+from pipeline.lake import Commit, FeedError, Lake
+from pipeline.sequences import Place, Read, Removal
+from pipeline.touched import only
+from schemas.ack_sequences import ACK_SEQUENCES, QUEUE_OPERATIONS
+from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.table import EVENT_DATE, Table, literal
+
+MOST: Final = 100_000  # reads, or changes, that are brought to the driver; if there are more, all is made in Spark
+_MADE_BY: Final = 1  # another number when sequences are made in another way: all are made anew
+_GROUPS: Final = 200  # of messages, in Spark; each is made by one call of Python
+_MOST_NAMED: Final = 5000  # lookup identifiers and message keys that a condition names
+_MOST_QUEUES: Final = 1000  # that a condition on operations names
+_FOLLOWED: Final = (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS)
+_CAN_BE_PURGED: Final = "fate IN ('returned', 'held', 'purged')"
+
+
+def ack_sequences(lake: Lake, *, lost_after: timedelta, poison_after: int) -> int:
+    """Bring what changed to gold.ack_sequences; returns how many rows were written.
+
+    ``lost_after`` and ``poison_after`` are the settings of reads; with others all rows are made anew.
+    """
+    newest = lake.newest(*_FOLLOWED, ACK_SEQUENCES)
+    if RECEIVE_ATTEMPTS not in newest:
+        return 0
+    made = newest[ACK_SEQUENCES].made() if ACK_SEQUENCES in newest else {}
+    settings = {"lost_after_s": lost_after.total_seconds(), "poison_after": poison_after, "made_by": _MADE_BY}
+    rests_on = {**{str(table): _version(newest, table) for table in _FOLLOWED}, **settings}
+    if made == rests_on:
+        return 0
+    work = _Work(lake, made, rests_on)
+    touched = work.touched() if {name: made.get(name) for name in settings} == settings else None
+    return work.anew() if touched is None else work.bring(touched)
+
+
+def _version(newest: Mapping[Table, Commit], table: Table) -> int | None:
+    return newest[table].version if table in newest else None
+
+
+@dataclass(slots=True)
+class _Touched:
+    """Messages, by place and lookup identifier or message_key.
+
+    ``bound``: the keys, with their places, that reads without a lookup identifier have or had.
+    """
+
+    lookups: set[tuple[Place, int]] = field(default_factory=set)
+    keys: set[tuple[Place, str]] = field(default_factory=set)
+    bound: set[tuple[Place, str]] = field(default_factory=set)
+
+    def add(self, place: Place, lookup_id: int | None, message_key: str | None) -> None:
+        """Add a message, as one read tells of it."""
+        if lookup_id is not None:
+            self.lookups.add((place, lookup_id))
+        if message_key is not None:
+            self.keys.add((place, message_key))
+            if lookup_id is None:
+                self.bound.add((place, message_key))
+
+    def spread(self, reads: Iterable[Read]) -> None:
+        """Add what reads bind to these messages, as often as something comes of it."""
+        before = -1
+        while before != (before := len(self.lookups) + len(self.keys) + len(self.bound)):
+            for read in reads:
+                if self.has(*_named(read)):
+                    self.add(*_named(read))
+
+    def has(self, place: Place, lookup_id: int | None, message_key: str | None) -> bool:
+        """Tell whether a read, or a row, is of one of these messages."""
+        by_key = None if message_key is None else (place, message_key)
+        if lookup_id is None:
+            return by_key in self.keys
+        return (place, lookup_id) in self.lookups or by_key in self.bound
+
+
+@dataclass(slots=True)
+class _Work:
+    """One run's work: what the table's last commit said, and what this one's will say."""
+
+    lake: Lake
+    made: dict[str, Any]
+    rests_on: dict[str, Any]
+
+    def touched(self) -> _Touched | None:
+        """Return what changed since; None when that cannot be told, or is too much."""
+        found = gather({table: partial(self._changes, table) for table in _FOLLOWED})
+        attempts, operations = (found[table] for table in _FOLLOWED)
+        if attempts is None or operations is None:
+            return None
+        touched = _Touched()
+        for row in attempts:
+            touched.add(place_of(row), number_of(row["lookup_id"]), row["message_key"])
+        for row in operations:
+            places = {place_of(row), Place(row["target_queue"])} - {Place(None)}
+            if row["lookup_id"] is not None:
+                touched.lookups |= {(place, int(row["lookup_id"])) for place in places}
+        purged = {place_of(row) for row in operations if row["operation"] == "purge"}
+        there = self._can_be_purged(purged) if purged else []
+        for row in there:
+            touched.add(place_of(row), number_of(row["lookup_id"]), row["message_key"])
+        return None if len(there) > MOST else touched
+
+    def _changes(self, table: Table) -> list[Row] | None:
+        """Return the messages, and purges, of a table's feed since this table's commit."""
+        since, until = self.made.get(str(table)), self.rests_on[str(table)]
+        if since == until:
+            return []
+        if since is None:
+            return None
+        known = F.col("lookup_id").isNotNull()
+        names: list[Any] = ["queue", "server_address", handle(), "lookup_id"]
+        try:
+            feed = self.lake.changes(table, since, until)
+            if table is RECEIVE_ATTEMPTS:
+                rows = feed.where(known | F.col("message_key").isNotNull()).select(*names, "message_key")
+            else:
+                rows = feed.where("outcome = 'done'").select(*names, "target_queue", "operation")
+            found: list[Row] = rows.distinct().limit(MOST + 1).collect()
+        except (FeedError, PySparkException):  # whatever is wrong with a feed, the tables themselves can be read
+            return None
+        return found if len(found) <= MOST else None
+
+    def _can_be_purged(self, places: Collection[Place]) -> list[Row]:
+        """Return the rows of places that a purge can have taken, or had taken."""
+        rows = _at(self.lake.read(ACK_SEQUENCES).where(_CAN_BE_PURGED), {place.queue for place in places})
+        names = ("queue", "server_address", "handle", "lookup_id", "message_key")
+        return [row for row in rows.select(*names).limit(MOST + 1).collect() if place_of(row) in places]
+
+    def bring(self, touched: _Touched) -> int:
+        """Make the rows of messages anew that changes touch."""
+        lake, says = self.lake, json.dumps(self.rests_on)
+        if not touched.lookups and not touched.keys:
+            lake.stamp(ACK_SEQUENCES, says)
+            return 0
+        reads: dict[str, Read] = {}
+        there: dict[str, dict[str, Any]] = {}
+        removals: list[Removal] = []
+        asked = _Touched()
+        while asked != touched:  # nearly always once: what reads bind together has been read together
+            found = self._ask(touched, asked, removals=not asked.lookups and not asked.keys)
+            asked = _Touched(set(touched.lookups), set(touched.keys), set(touched.bound))
+            reads |= {read.attempt_key: read for read in read_rows(found["reads"])}
+            there |= {row["sequence_key"]: row for row in found["there"].to_pylist()}
+            removals += removal_rows(found["removals"]) if "removals" in found else []
+            if len(reads) > MOST:
+                return self.anew()
+            touched.spread(list(reads.values()))
+        rows = self._made([read for read in reads.values() if touched.has(*_named(read))], removals)
+        ours = [
+            row for row in there.values() if touched.has(place_of(row), number_of(row["lookup_id"]), row["message_key"])
+        ]
+        before = pa.Table.from_pylist(ours, schema=SCHEMA)
+        dates = set(before[EVENT_DATE].to_pylist())
+        was = json.dumps(self.made)
+        written: int = lake.put(ACK_SEQUENCES, rows, before, dates=dates, made_of=says, was_made_of=was)
+        if lake.made_of(ACK_SEQUENCES) != says:
+            lake.stamp(ACK_SEQUENCES, says)
+        return written
+
+    def _ask(self, touched: _Touched, asked: _Touched, *, removals: bool) -> dict[str, pa.Table]:
+        """Ask for the reads and rows of messages that were not asked for, and what was done to their places."""
+        lake = self.lake
+        lookups = {lookup_id for _, lookup_id in touched.lookups - asked.lookups}
+        keys = {name for _, name in touched.keys - asked.keys}
+        reads = reads_of(lake.read(RECEIVE_ATTEMPTS))
+        questions: dict[str, Callable[[], pa.Table]] = {
+            "reads": lambda: _about(reads, "attempt_key", lookups, keys).limit(MOST + 1).toArrow(),
+            "there": lambda: _about(lake.read(ACK_SEQUENCES), "sequence_key", lookups, keys).toArrow(),
+        }
+        if removals:
+            queues = {place.queue for place, _ in (*touched.lookups, *touched.keys)}
+            questions["removals"] = lambda: removals_of(_at(lake.read(QUEUE_OPERATIONS), queues)).toArrow()
+        return gather(questions)
+
+    def _made(self, reads: list[Read], removals: list[Removal]) -> pa.Table:
+        return sequences_of(
+            reads, removals, lost_after_us=self._lost_after_us, poison_after=self.rests_on["poison_after"]
+        )
+
+    @property
+    def _lost_after_us(self) -> int:
+        lost_after_s: float = self.rests_on["lost_after_s"]
+        return round(lost_after_s * 1e6)
+
+    def anew(self) -> int:
+        """Make all rows of all there is."""
+        lake, says = self.lake, json.dumps(self.rests_on)
+        removals = removal_rows(removals_of(lake.read(QUEUE_OPERATIONS)).toArrow())
+        reads = reads_of(lake.read(RECEIVE_ATTEMPTS))
+        few = reads.limit(MOST + 1).toArrow()
+        if few.num_rows <= MOST:
+            rows = lake.spark.createDataFrame(self._made(read_rows(few), removals))
+        else:
+            rows = in_spark(
+                reads, removals, lost_after_us=self._lost_after_us, poison_after=self.rests_on["poison_after"]
+            )
+        lake.replace(ACK_SEQUENCES, rows, made_of=says)
+        written: int = lake.rows_written(ACK_SEQUENCES)
+        return written
+
+
+def in_spark(reads: DataFrame, removals: Sequence[Removal], *, lost_after_us: int, poison_after: int) -> DataFrame:
+    """Return gold.ack_sequences of the rows of ``reads_of``, made in groups of whole messages.
+
+    Those of a place go by their lookup identifier or message_key; where some have only the one and some the other, all
+    of the place are one group.
+    """
+    place = [F.coalesce("queue", "server_address", F.lit("")), F.when(F.col("queue").isNull(), F.col("handle"))]
+    unnumbered = F.max(F.col("lookup_id").isNull())
+    mixed = reads.groupBy(F.xxhash64(*place)).agg(unnumbered, F.max(F.col("lookup_id").isNotNull())).toDF("p", "k", "l")
+    together = [row[0] for row in mixed.where("k AND l").select("p").collect()]
+    message = F.when(~F.xxhash64(*place).isin(together), F.coalesce(F.col("lookup_id").cast("string"), "message_key"))
+    group = F.pmod(F.xxhash64(*place, message), F.lit(_GROUPS))
+    done = list(removals)
+
+    def made(rows: pa.Table) -> pa.Table:
+        ours = rows.drop_columns(["_group"])
+        return sequences_of(read_rows(ours), done, lost_after_us=lost_after_us, poison_after=poison_after)
+
+    return reads.withColumn("_group", group).groupBy("_group").applyInArrow(made, ACK_SEQUENCES.struct())
+
+
+def _named(read: Read) -> tuple[Place, int | None, str | None]:
+    return read.place, read.lookup_id, read.message_key
+
+
+def _about(rows: DataFrame, key: str, lookups: Collection[int], keys: Collection[str]) -> DataFrame:
+    """Return the rows that have one of these lookup identifiers or message keys; ``key`` is the table's."""
+    if len(lookups) + len(keys) <= _MOST_NAMED:
+        named = [f"lookup_id IN ({', '.join(map(str, sorted(lookups)))})"] if lookups else []
+        named += [f"message_key IN ({', '.join(map(literal, sorted(keys)))})"] if keys else []
+        return rows.where(" OR ".join(named) or "FALSE")
+    by_number = only(rows.withColumn("_number", F.col("lookup_id").cast("string")), "_number", {*map(str, lookups)})
+    return by_number.drop("_number").union(only(rows, "message_key", keys)).dropDuplicates([key])
+
+
+def _at(rows: DataFrame, queues: Collection[str | None]) -> DataFrame:
+    """Return the rows at one of these queues, and where operations go there; with None those at no known queue too."""
+    if len(queues) > _MOST_QUEUES:
+        return rows
+    named = ", ".join(literal(queue) for queue in sorted(queue for queue in queues if queue is not None))
+    conditions = ["queue IS NULL"] if None in queues else []
+    theirs = [column for column in ("queue", "target_queue") if named and column in rows.columns]
+    conditions += [f"{column} IN ({named})" for column in theirs]
+    return rows.where(" OR ".join(conditions) or "FALSE")
