@@ -181,11 +181,12 @@ class _Server(Server):
     def _belonging(self, role: Role) -> dict[str, list[Call]]:
         """Give each End or rejection to the latest attempt before it that can hold a message, by the Start's key."""
         key_of = self._attempt_key if role == "end" else self._reject_key
+        since = self._held_from if role == "end" else self._answered_at
         holders = Timeline[Call]()
-        for start in sorted(self.by_role["start"], key=lambda c: (self._held_from(c), c.call_key)):
+        for start in sorted(self.by_role["start"], key=lambda c: (since(c), c.call_key)):
             key = key_of(start)
             if key is not None and _can_hold(start):
-                holders.add(key, start, self._held_from(start))
+                holders.add(key, start, since(start))
         owned: dict[str, list[Call]] = defaultdict(list)
         for call in self.by_role[role]:
             key = key_of(call)
@@ -197,7 +198,12 @@ class _Server(Server):
     @staticmethod
     def _held_from(start: Call) -> int:
         """Return the time from which a call can end the attempt: a qm2qm handle is not known before its response."""
-        return start.responded_at or start.at if start.protocol == "qm2qm" else start.at
+        return _Server._answered_at(start) if start.protocol == "qm2qm" else start.at
+
+    @staticmethod
+    def _answered_at(start: Call) -> int:
+        """Return the time from which a client knows which message it got."""
+        return start.responded_at or start.at
 
     def _cancels(self) -> dict[str, list[Call]]:
         """Give each accepted CancelReceive to the latest attempt with its key that began before it."""
@@ -211,11 +217,20 @@ class _Server(Server):
             key = self._cancel_key(call)
             if key is None or not call.accepted or call.requested_at is None:
                 continue
-            candidates = starts.until(key, call.requested_at)
-            waiting = [c for c in candidates if c.responded_at is None or c.responded_at >= call.requested_at]
-            for start in (waiting or [c for c in candidates if _can_hold(c)])[-1:]:
+            latest = starts.until(key, call.requested_at)[::-1]
+            at = call.requested_at
+            waiting = next((c for c in latest if (self._waited_until(c) or at) >= at), None)
+            start = next(filter(_can_hold, latest), None) if waiting is None else waiting
+            if start is not None:
                 owned[start.call_key].append(call)
         return owned
+
+    def _waited_until(self, start: Call) -> int | None:
+        """Return when a read waited no more: it was answered, or its connection ended; None if that was not seen."""
+        connection = self.connections.get(start.connection_id)
+        if start.responded_at is not None or connection is None:
+            return start.responded_at
+        return connection.closed_at
 
     def _cancel_key(self, call: Call) -> Hashable:
         """Return what a waiting read and its cancel share: a qm2qm read belongs to the owner's hQueue."""
@@ -289,8 +304,8 @@ class _Server(Server):
     def _settle_cancelled(self, attempt: Attempt) -> bool:
         """Settle a read that did not return a message, if something cancelled it while it waited."""
         start = attempt.start
-        until = start.responded_at
-        cancels = self.cancels.get(start.call_key, [])
+        until = self._waited_until(start)
+        cancels = [call for call in self.cancels.get(start.call_key, []) if until is None or call.at <= until]
         if cancels:
             attempt.end("cancelled", cancels[0])
             return True

@@ -84,6 +84,12 @@ def test_a_rejection_belongs_to_the_attempt_that_got_the_message_last():
     )] == ["nacked", "rejected"]  # fmt: skip
 
 
+def test_a_rejection_is_of_a_message_that_came_before_it():
+    taken = (start(1, opnum=13, transaction_id=UOW), end(2, opnum=15))
+    waiting = start(3, name="again", request_id=8, answer=6)  # the transaction was aborted in between
+    assert [a["outcome"] for a in told(opened(), *taken, waiting, reject(5))] == ["rejected", "in_flight"]
+
+
 def test_expired_the_message_was_held_past_the_clean_up_timer():
     assert told(opened(), start(1), until=400) == [became("expired", evidence="open start")]
 
