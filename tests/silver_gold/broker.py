@@ -580,6 +580,11 @@ class Told:
 def truth(broker, begin=0):
     """Per place and message that was received: outcomes, readers, peeks, fate, where it was moved to, risk."""
     told: dict = {}
+    numbered = {  # a move names a message by its identifier, which not every read tells
+        (place(event.handle, begin), event.message)
+        for event in broker.events
+        if event.step >= begin and event.kind in ("out", "peek") and event.attempt.call["opnum"] != 0
+    }
     for event in broker.events:
         if event.step < begin:
             continue
@@ -600,10 +605,10 @@ def truth(broker, begin=0):
         elif event.kind == "peek":
             each.peeks += 1
         elif event.kind == "move":
-            if each.outcomes:
+            if each.outcomes and (where, event.message) in numbered:
                 each.fate, each.moved_to = "moved", event.target
             home = told.get(((event.target, None), event.message))
-            if home is not None and home.outcomes:
+            if home is not None and home.outcomes and ((event.target, None), event.message) in numbered:
                 home.fate, home.moved_to = "returned", None
         elif each.outcomes and each.outcomes[-1] is event.attempt:
             after = {"taken": "consumed", "rejected": "rejected", "failed": "unknown", "back": "returned"}[event.kind]

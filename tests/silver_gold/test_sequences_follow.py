@@ -1,0 +1,140 @@
+"""gold.ack_sequences follows attempts and operations, and is as if it were made anew; in Spark as here."""
+
+import datetime as dt
+from random import Random
+
+import pytest
+
+from pipeline import derive_sequences
+from pipeline.lake import Lake
+from schemas.ack_sequences import ACK_SEQUENCES, QUEUE_OPERATIONS
+from schemas.gold import RECEIVE_ATTEMPTS
+from silver_gold.broker import AUDIT, ORDERS, Broker, captured
+from silver_gold.telling import gold_of, sequences_here
+
+pytestmark = pytest.mark.spark
+
+LOST_AFTER = dt.timedelta(seconds=60)
+
+
+def facts(rows):
+    return sorted(({name: value for name, value in row.items() if name != "run_id"} for row in rows), key=str)
+
+
+class Follower:
+    """A lake whose attempts and operations are those of some of a broker's calls, and the sequences made of them."""
+
+    def __init__(self, lake, broker):
+        self.lake = lake
+        self.broker = broker
+        self.there = {}
+
+    def bring(self, calls=None, *, aliases=None, lost_after=LOST_AFTER, poison_after=3):
+        """Bring what gold knows by these calls, all by default; return the rows written. They must be all there is."""
+        every, connections = captured(self.broker)
+
+        def message_key(call):
+            number = self.broker.brought.get(call.call_key)
+            return None if number is None or (number % 7 == 0 and call.opnum) else f"message {number}"
+
+        known = every if calls is None else [call for call in every if call.call_key in calls]
+        made = gold_of(known, connections, until=self.broker.now, message_key=message_key, aliases=aliases)
+        for table, rows in zip((RECEIVE_ATTEMPTS, QUEUE_OPERATIONS), made, strict=True):
+            there = self.there.get(table, rows.slice(0, 0))
+            self.lake.put(table, rows, there, dates=set(there["event_date"].to_pylist()))
+            self.there[table] = rows
+        written = self.run(lost_after, poison_after)
+        expected = sequences_here(*made, lost_after=lost_after.seconds, poison_after=poison_after)
+        rows = self.lake.read(ACK_SEQUENCES).toArrow().to_pylist()
+        assert facts(rows) == facts(expected)
+        self.written = written
+        return expected
+
+    def run(self, lost_after=LOST_AFTER, poison_after=3):
+        return derive_sequences.ack_sequences(self.lake, lost_after=lost_after, poison_after=poison_after)
+
+
+@pytest.fixture
+def lake(spark, tmp_path):
+    return Lake(spark, str(tmp_path / "lake"))
+
+
+def test_more_of_a_capture_changes_the_messages_it_is_about_and_no_others(lake, monkeypatch):
+    follower = Follower(lake, Broker(Random(11)).run(150))
+    follower.bring()
+    before = lake.version(ACK_SEQUENCES)
+    assert follower.run() == 0
+    assert lake.version(ACK_SEQUENCES) == before
+    # Now it follows: making all anew would not be quiet. Some calls come, and some go.
+    gone = {call["call_key"] for call in follower.broker.calls[5:60:7]}
+    follower.broker.run(25)
+    with monkeypatch.context() as patch:
+        patch.setattr(derive_sequences._Work, "anew", None)
+        follower.bring({call["call_key"] for call in follower.broker.calls} - gone)
+    assert 0 < follower.written < lake.read(ACK_SEQUENCES).count()
+    # Another setting makes all anew, and in Spark it is the same.
+    monkeypatch.setattr(derive_sequences, "MOST", -1)
+    follower.bring(lost_after=dt.timedelta(seconds=5), poison_after=1)
+
+
+@pytest.mark.long
+def test_a_name_learnt_later_and_a_late_half_of_a_capture(lake, monkeypatch):
+    follower = Follower(lake, Broker(Random(12)).run(150))
+    every = [call["call_key"] for call in follower.broker.calls]
+    follower.bring(set(every[::2]))
+    monkeypatch.setattr(derive_sequences._Work, "anew", None)
+    follower.bring()
+    follower.bring(aliases={AUDIT: ORDERS})
+    follower.bring()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("here", [True, False], ids=["in the driver", "in Spark"])
+def test_in_any_order_and_number_of_runs_all_is_as_if_made_anew(lake, monkeypatch, seed, here):
+    chance = Random(seed)
+    broker = Broker(Random(seed)).run(250)
+    if not here:
+        monkeypatch.setattr(derive_sequences, "MOST", -1)
+    follower = Follower(lake, broker)
+    part_of = {call["call_key"]: chance.randint(1, 5) for call in broker.calls}
+    for part in range(1, 6):
+        follower.bring({name for name, of in part_of.items() if of <= part})
+    follower.bring({name for name, of in part_of.items() if of != 3})
+
+
+@pytest.mark.long
+def test_killed_between_its_commits_and_repeated(lake, monkeypatch):
+    follower = Follower(lake, Broker(Random(5)).run(120))
+    follower.bring()
+    follower.broker.run(40)
+
+    def die(*args, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lake, "append", lambda self, table, *args, **more: die() if table is ACK_SEQUENCES else
+                      self._write(table, *args, replace=False, **more))  # fmt: skip
+        with pytest.raises(KeyboardInterrupt):
+            follower.bring()
+    follower.bring()
+
+
+@pytest.mark.long
+def test_a_feed_that_does_not_reach_back_makes_all_anew(lake, spark):
+    follower = Follower(lake, Broker(Random(6)).run(80))
+    follower.bring()
+    spark.sql(
+        f"ALTER TABLE {lake.sql_name(RECEIVE_ATTEMPTS)} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'false')"
+    )
+    follower.broker.run(30)
+    follower.bring()
+
+
+@pytest.mark.long
+def test_no_attempts_no_table_and_of_none_none(lake):
+    assert derive_sequences.ack_sequences(lake, lost_after=LOST_AFTER, poison_after=3) == 0
+    assert not lake.exists(ACK_SEQUENCES)
+    lake.create(RECEIVE_ATTEMPTS)
+    assert derive_sequences.ack_sequences(lake, lost_after=LOST_AFTER, poison_after=3) == 0
+    assert lake.read(ACK_SEQUENCES).count() == 0
