@@ -21,7 +21,7 @@ RING = 100
 LATE = 50  # the file that comes last of all
 TABLES = (
     "bronze/rpc_calls", "bronze/connections", "bronze/rpc_binds", "bronze/quarantine", "bronze/pending",
-    "silver/remote_read_calls", "gold/receive_attempts",
+    "silver/remote_read_calls", "gold/receive_attempts", "gold/ack_sequences",
 )  # fmt: skip
 
 

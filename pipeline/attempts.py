@@ -220,9 +220,9 @@ class _Server(Server):
             latest = starts.until(key, call.requested_at)[::-1]
             at = call.requested_at
             waiting = next((c for c in latest if (self._waited_until(c) or at) >= at), None)
-            start = next(filter(_can_hold, latest), None) if waiting is None else waiting
-            if start is not None:
-                owned[start.call_key].append(call)
+            found = next(filter(_can_hold, latest), None) if waiting is None else waiting
+            if found is not None:
+                owned[found.call_key].append(call)
         return owned
 
     def _waited_until(self, start: Call) -> int | None:

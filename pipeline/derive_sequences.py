@@ -186,7 +186,7 @@ class _Work:
         dates = set(before[EVENT_DATE].to_pylist())
         was = json.dumps(self.made)
         written: int = lake.put(ACK_SEQUENCES, rows, before, dates=dates, made_of=says, was_made_of=was)
-        if lake.made_of(ACK_SEQUENCES) != says:
+        if not written and lake.made_of(ACK_SEQUENCES) != says:
             lake.stamp(ACK_SEQUENCES, says)
         return written
 

@@ -1,4 +1,4 @@
-"""What a lake holds, on one screen: files, packets, calls, attempts, and what became of every byte."""
+"""What a lake holds, on one screen: files, packets, calls, attempts, messages read, and what became of every byte."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pipeline.gather import gather
 from pipeline.lake import Lake
 from pipeline.runs import Runs
+from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.comqc import COMQC_CALLS
@@ -30,6 +31,8 @@ ATTEMPT_OUTCOMES: Final = (
     "acked", "nacked", "rejected", "peeked", "empty", "timed_out", "cancelled", "failed", "expired", "rundown",
     "in_flight", "unknown",
 )  # fmt: skip
+FATES: Final = ("consumed", "returned", "rejected", "held", "moved", "purged", "unknown")
+LOSS_RISKS: Final = ("read_twice", "ack_failed", "ack_unanswered", "reader_lost", "poison")
 _PACKETS: Final = {
     "packets": "packets",
     "packets_used": "of MSMQ RPC",
@@ -53,14 +56,15 @@ _DECODED: Final = {
     "management calls": MANAGEMENT_CALLS,
     "client calls": CLIENT_CALLS,
 }
-_COUNTED_AS: Final = 1  # another number when something else is counted: what was kept is passed over
+_COUNTED_AS: Final = 2  # another number when something else is counted: what was kept is passed over
 
 
 class Count(NamedTuple):
     """One number of the summary.
 
-    ``part`` is "file", "packet", "byte", "call", "message", "decoded" or "attempt"; ``name`` and ``detail`` say what is
-    counted there (status; measure; interface and opnum; class; kind of row; protocol), ``outcome`` how it went.
+    ``part`` is "file", "packet", "byte", "call", "message", "decoded", "attempt" or "sequence"; ``name`` and ``detail``
+    say what is counted there (status; measure; interface and opnum; class; kind of row; protocol; risk), ``outcome``
+    how it went.
     """
 
     part: str
@@ -87,6 +91,7 @@ def format_summary(counts: Iterable[Count], run: Mapping[str, object] | None = N
     lines += _call_lines(found)
     lines += _decoded_lines(found)
     lines += _attempt_lines(found)
+    lines += _sequence_lines(found)
     lines += _byte_lines(found)
     return "\n".join(lines)
 
@@ -157,6 +162,19 @@ def _attempt_lines(found: list[Count]) -> list[str]:
         these = [count for count in attempts if count.name == protocol]
         lines.append(f"  {protocol:<40} {_number(_total(these)):>10}  {_by_outcome(these, ATTEMPT_OUTCOMES)}")
     return lines
+
+
+def _sequence_lines(found: list[Count]) -> list[str]:
+    """What became of the messages that were received; nothing where there were none."""
+    read = [count for count in found if count.part == "sequence" and count.number]
+    lines = [f"read      {_number(_total(read))} messages: {_by_outcome(read, FATES)}"] if read else []
+    risks: dict[str, int] = {}
+    for count in read:
+        if count.name:
+            risks[count.name] = risks.get(count.name, 0) + count.number
+    ranked = sorted(risks, key=lambda name: (LOSS_RISKS.index(name) if name in LOSS_RISKS else len(LOSS_RISKS), name))
+    shown = ", ".join(f"{name} {_number(risks[name])}" for name in ranked)
+    return [*lines, f"at risk   {_number(sum(risks.values()))} of them: {shown}"] if risks else lines
 
 
 def _byte_lines(found: list[Count]) -> list[str]:
@@ -264,6 +282,7 @@ _COUNTED: Final[dict[Table, _Counting]] = {
     CAPTURE_FILES: _files,
     RPC_CALLS: _values("call", "interface_name", "opnum", "outcome"),
     RECEIVE_ATTEMPTS: _values("attempt", "protocol", outcome="outcome"),
+    ACK_SEQUENCES: _values("sequence", "loss_risk", outcome="fate"),
     MESSAGES: _values("message", None, "class_name"),
     CONNECTIONS: _connections,
     QUARANTINE: _stray,

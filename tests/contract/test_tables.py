@@ -111,6 +111,11 @@ CONTRACT = {
     "silver.queue_aliases": """
         queue string, canonical_queue string, evidence string, call_key string, snapshot_id string,
         observed_at timestamp, event_date date""",
+    "gold.ack_sequences": f"""
+        queue string, lookup_id decimal(20,0), message_key string, attempts int, peeks int, outcomes array<string>,
+        readers array<string>, first_attempt_at timestamp, settled_at timestamp, fate string, redelivered boolean,
+        loss_risk string, event_date date, evidence array<string>, confidence string, missing array<string>,
+        {ERRORS}""",
     "gold.receive_attempts": f"""
         attempt_key string, protocol string, queue string, inferred_queue string, connection_id string, {FOUR_TUPLE},
         context_handle string, remote_read_handle string, request_id bigint, action_name string, is_receive boolean,

@@ -12,6 +12,7 @@ import pytest
 from pipeline.calls import ROLES
 from pipeline.decoding import decode
 from pipeline.gold import CONNECTION, attempts_of, facts_here
+from pipeline.gold_operations import operations_of
 from schemas.calls import CLIENT_CALLS
 from schemas.messages import MESSAGES
 from schemas.silver import REMOTE_READ_CALLS
@@ -42,9 +43,8 @@ def _with(table, **columns):
     return table
 
 
-def rows_of(path):
-    """Read a capture down to attempts: (rows of gold, rows of rpc_calls by call key, rows of silver.messages)."""
-    tables = read_capture(str(path))
+def gold_of(tables):
+    """Bring bronze down to gold: (receive_attempts, queue_operations, rpc_calls, silver.messages)."""
     calls = tables["rpc_calls"].combine_chunks()
     nothing = pa.nulls(len(calls), pa.string())
     # The test queue manager answers in little endian, also where it is asked in big endian.
@@ -65,13 +65,14 @@ def rows_of(path):
         known=calls.append_column("closed", calls["sealed"]).select(KNOWN),
         messages=messages.append_column("message_bytes", messages["body_bytes"]),
     )
-    made = attempts_of(
-        facts,
-        connections.select([*CONNECTION, "server_address"]),
-        ends=dict.fromkeys(servers, newest),
-        aliases={},
-        cleanup_s=300,
-    )
+    connected = connections.select([*CONNECTION, "server_address"])
+    made = attempts_of(facts, connected, ends=dict.fromkeys(servers, newest), aliases={}, cleanup_s=300)
+    return made, operations_of(facts, connected, aliases={}), calls, messages
+
+
+def rows_of(path):
+    """Read a capture down to attempts: (rows of gold, rows of rpc_calls by call key, rows of silver.messages)."""
+    made, _, calls, messages = gold_of(read_capture(str(path)))
     by_key = {row["call_key"]: row for row in calls.drop_columns(["request_stub", "response_stub"]).to_pylist()}
     return made.to_pylist(), by_key, messages.to_pylist()
 

@@ -6,6 +6,7 @@ from pipeline.gold import receive_attempts
 from pipeline.lake import Lake
 from pipeline.silver import remote_read_calls
 from pipeline.summary import Count, console_summary, counts_of, format_summary
+from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
@@ -34,6 +35,10 @@ COUNTS = [
     Count("attempt", "RemoteRead", "", "in_flight", 2),
     Count("attempt", "RemoteRead", "", "acked", 40),
     Count("attempt", "RemoteRead", "", "some_new_outcome", 1),
+    Count("sequence", "", "", "consumed", 1030),
+    Count("sequence", "poison", "", "returned", 2),
+    Count("sequence", "read_twice", "", "consumed", 1),
+    Count("sequence", "poison", "", "consumed", 1),
     Count("byte", "payload", "", "", 10000),
     Count("byte", "quarantined", "", "", 25),
     Count("byte", "missing", "", "", 1460),
@@ -54,6 +59,8 @@ messages  1 240 seen: MQMSG_CLASS_ACK_RECEIVE 1 200, MQMSG_CLASS_NORMAL 39, (cla
 decoded   2 COMQC calls, 3 client calls
 attempts  43 to receive or peek
   RemoteRead                                       43  acked 40, in_flight 2, some_new_outcome 1
+read      1 034 messages: consumed 1 032, returned 2
+at risk   4 of them: read_twice 1, poison 3
 bytes             10 000 payload bytes captured on MSMQ connections (99.75% in PDUs)
                       25 of them in quarantine
                    1 460 bytes that no capture holds
@@ -88,6 +95,8 @@ def test_a_lake_is_counted(spark, tmp_path):
     lake.append(MESSAGES, frame(spark, MESSAGES, seen))
     lake.append(CLIENT_CALLS, frame(spark, CLIENT_CALLS, [{"call_key": "c", "requested_at": at(0)}]))
     lake.append(RECEIVE_ATTEMPTS, receive_attempts(remote_read_calls(calls), connections, calls))
+    read = [{"sequence_key": str(n), "fate": "held", "loss_risk": risk} for n, risk in enumerate(["poison", None])]
+    lake.append(ACK_SEQUENCES, frame(spark, ACK_SEQUENCES, read))
     files = [{"capture_id": "one", "status": "complete", "packets": 9, "packets_used": 7, "packets_other": 2},
              {"capture_id": "two", "status": "unreadable", "packets": 0}]  # fmt: skip
     lake.append(CAPTURE_FILES, frame(spark, CAPTURE_FILES, files))
@@ -114,6 +123,8 @@ def test_a_lake_is_counted(spark, tmp_path):
         Count("attempt", "RemoteRead", "", "in_flight", 1),
         Count("attempt", "RemoteRead", "", "unknown", 1),
         Count("attempt", "qm2qm", "", "failed", 1),
+        Count("sequence", "poison", "", "held", 1),
+        Count("sequence", "", "", "held", 1),
         Count("byte", "payload", "", "", 450),
         Count("byte", "quarantined", "", "", 10),
     }
@@ -133,6 +144,6 @@ def test_what_did_not_change_is_not_counted_again(spark, tmp_path, monkeypatch):
     lake.append(QUARANTINE, frame(spark, QUARANTINE, [bad | {"quarantine_key": "2"}]))
     assert Count("byte", "quarantined", "", "", 10) in counts_of(lake)
     assert read == [QUARANTINE]
-    (tmp_path / "_runs" / "summary").write_text('{"counted_as": 1, "tables": [')
+    (tmp_path / "_runs" / "summary").write_text('{"counted_as": 2, "tables": [')
     assert Count("byte", "quarantined", "", "", 10) in counts_of(lake)
     assert set(read) == {QUARANTINE, CAPTURE_FILES}

@@ -1,0 +1,80 @@
+"""The reference queue manager's traffic as a capture, cut at random, read in any order: gold still tells its truth."""
+
+from random import Random
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from jobs import run_all
+from joining.cutting import cut, records
+from pipeline.lake import Lake
+from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.gold import RECEIVE_ATTEMPTS
+from silver_gold.broker import Broker, attempts_truth, truth
+from silver_gold.telling import sequences_here
+from silver_gold.test_sample import gold_of
+from silver_gold.wire import SENDER, SENT_AT, capture_of, ports
+from udfs.capture.together import read_together
+from udfs.keys import key
+
+
+def in_pieces(broker, chance, *, runs):
+    """The capture as files, each given to a run: any number of files in any order."""
+    capture = capture_of(broker)
+    count = records(capture)
+    pieces = cut(capture, sorted(chance.sample(range(1, count), min(chance.randint(0, 6), count - 1))))
+    chance.shuffle(pieces)
+    return [pieces[run::runs] for run in range(runs) if pieces[run::runs]]
+
+
+def told(attempts, sequences, broker):
+    """Attempts and sequences in the form of the truth: calls and messages by the names that the broker gave them."""
+    of_port = {port: name for name, port in ports(broker).items()}
+    starts = {(call["connection_id"], call["requested_at"]): call["call_key"] for call in broker.calls}
+    numbers = {key(str(SENDER), number, SENT_AT * 1_000_000): number for number in range(1, broker.messages + 1)}
+    made = {
+        starts[of_port[row["client_port"]], micros(row["started_at"])]: (
+            row["outcome"], row["queue"], micros(row["ended_at"])
+        )
+        for row in attempts
+    }  # fmt: skip
+    rows = {
+        ((row["queue"], row["handle"]), numbers[row["message_key"]]): (
+            row["outcomes"], row["readers"], row["peeks"], row["fate"], row["moved_to"], row["loss_risk"],
+        )
+        for row in sequences
+    }  # fmt: skip
+    return made, rows
+
+
+def micros(time):
+    return None if time is None else round(time.timestamp() * 1_000_000)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 2**32), st.integers(20, 80), st.integers(1, 3))
+def test_cut_at_random_and_read_in_any_order(seed, steps, runs):
+    chance, broker = Random(seed), Broker(Random(seed)).run(steps)
+    assume(broker.calls)
+    attempts, operations, _, _ = gold_of(read_together(in_pieces(broker, chance, runs=runs)))
+    made, rows = told(attempts.to_pylist(), sequences_here(attempts, operations), broker)
+    assert made == attempts_truth(broker)
+    assert rows == truth(broker)
+
+
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [7, 8])
+def test_through_the_jobs_in_several_runs(spark, tmp_path, seed):
+    chance, broker = Random(seed), Broker(Random(seed)).run(250)
+    lake, folder = Lake(spark, str(tmp_path / "lake")), tmp_path / "captures"
+    folder.mkdir()
+    for number, files in enumerate(in_pieces(broker, chance, runs=3)):
+        for place, content in enumerate(files):
+            (folder / f"{number}-{place}.pcap").write_bytes(content)
+        assert run_all.main(["--lake", lake.root, "--captures", str(folder)]) == 0
+    attempts, sequences = (lake.read(table).toArrow().to_pylist() for table in (RECEIVE_ATTEMPTS, ACK_SEQUENCES))
+    made, rows = told(attempts, sequences, broker)
+    assert made == attempts_truth(broker)
+    assert rows == truth(broker)
