@@ -5,8 +5,10 @@ import random
 import pytest
 
 from pipeline import derive, few, message_queues, touched
-from pipeline.aliases import alias_rows
+from pipeline.aliases import Known, alias_rows
+from pipeline.gold_operations import queue_operations
 from pipeline.lake import Lake
+from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, QUEUE_ALIASES
 from schemas.gold import RECEIVE_ATTEMPTS
@@ -56,6 +58,12 @@ def brought(name, at_s, destination="srv1\\sent-to"):
             "seen_at": at(at_s), "destination_queue": destination}  # fmt: skip
 
 
+def operations_anew(lake):
+    """gold.queue_operations as it would be if it were made now of all there is."""
+    reads, connections, calls, clients = map(lake.read, (REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CLIENT_CALLS))
+    return queue_operations(reads, connections, calls, clients=clients, aliases=Known.of(lake).texts)
+
+
 class Story:
     """A lake that is filled step by step; after each run all is what it would be if it were made anew."""
 
@@ -79,6 +87,8 @@ class Story:
         if not compared:
             return written
         assert plain(self.lake.read(RECEIVE_ATTEMPTS)) == plain(gold_anew(self.lake))
+        if self.lake.read(REMOTE_READ_CALLS).where("opnum IN (6, 10)").limit(1).count():
+            assert plain(self.lake.read(QUEUE_OPERATIONS)) == plain(operations_anew(self.lake))
         facts = [name for name in QUEUE_ALIASES.names if name not in ("run_id", "ingested_at")]
         anew = alias_rows(self.lake, options.get("declared", ())).select(facts).to_pylist()
         there = self.lake.read(QUEUE_ALIASES).select(*facts).toArrow().to_pylist()
@@ -123,6 +133,23 @@ def test_the_open_is_captured_later_than_the_message_and_then_goes(story):
     change(lake, REMOTE_READ_CALLS, gone=["close"])
     assert story.run() == 1
     assert story.messages() == {"start": (ORDERS, None)}
+
+
+def test_the_queue_of_a_purge_by_number_is_found_by_what_comes_later(story):
+    purge = read("purge", ("qm2qm", 6), 5, 5.1, queue_handle=28, hresult=0)
+    story.add(session("open", 3), purge, started("start", 15))
+    story.run(compared=False)
+
+    def purged():
+        return [(row.queue, row.outcome, row.missing) for row in story.lake.read(QUEUE_OPERATIONS).collect()]
+
+    assert purged() == [(None, "done", ["no_open", "queue_unknown"])]
+    story.add(clients=[named("name", 1)])
+    story.run(compared=False)
+    assert purged() == [(ORDERS, "done", [])]
+    change(story.lake, REMOTE_READ_CALLS, gone=["purge"])
+    story.run(compared=False)
+    assert purged() == []
 
 
 @pytest.mark.long
@@ -171,7 +198,7 @@ def _happenings(seed):
     for second in range(1, 40):
         number = dict.fromkeys(NUMBERS, chance.randint(28, 29))
         place = {"connection_id": chance.choice(["c1", "c2"])}
-        kind = chance.choice(["name", "open", "close", "start", "start", "start", "cancel"])
+        kind = chance.choice(["name", "open", "close", "start", "start", "start", "cancel", "purge", "move"])
         name = f"{kind}-{second}"
         handle = {"context_handle": chance.choice(["aa", "bb"]) * 20}
         if kind == "name":
@@ -180,6 +207,15 @@ def _happenings(seed):
             reads.append(session(name, second, **number, **place, **handle))
         elif kind == "close":
             reads.append(read(name, ("qm2qm", 3), second, second + 0.1, hresult=0, **handle, **place))
+        elif kind == "purge":
+            reads.append(read(name, ("qm2qm", 6), second, second + 0.1, hresult=0, **place,
+                              queue_handle=number["queue_handle"]))  # fmt: skip
+        elif kind == "move":
+            moved = {"move_context": 1} | handle | place
+            reads += [
+                read(f"{name}-{n}", ("RemoteRead", n), second, second + 0.1, queue=ORDERS, **moved) for n in (2, 11)
+            ]
+            reads.append(read(name, ("RemoteRead", 10), second + 0.2, second + 0.3, hresult=0, lookup_id=5, **moved))
         elif kind == "cancel":
             values = {"queue_handle": number["queue_handle"], "request_id": chance.randint(1, 3), "hresult": 0}
             reads.append(read(name, ("qm2qm", 5), second, second + 0.1, **values, **place))

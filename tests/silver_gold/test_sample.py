@@ -4,6 +4,7 @@ Without Spark: the reader's tables, the decoder and the settling function are th
 """
 
 import json
+from collections import defaultdict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +17,7 @@ from pipeline.gold_operations import operations_of
 from schemas.calls import CLIENT_CALLS
 from schemas.messages import MESSAGES
 from schemas.silver import REMOTE_READ_CALLS
+from silver_gold.telling import sequences_here
 from udfs.capture.reader import read_capture
 from udfs.codes import ACTION
 
@@ -129,6 +131,38 @@ def test_attempts_are_what_the_queue_manager_saw(project, name):
     # What was opened in sight has a name, and every message that came shows where it was sent.
     assert {row["inferred_queue"] for row in rows} == {None}
     assert len(messages) == sum(row["message_key"] is not None for row in rows) > 0
+
+
+def _numbered(rows):
+    return sorted((row for row in rows if row[1] is not None), key=str)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_messages_are_what_the_queue_manager_saw(project, name):
+    """Of each message: how often it was received and peeked, with what outcomes, by whom; none was read twice."""
+    truth = json.loads((project / "tests" / "sample" / "truth" / f"{name.split('.')[0]}.truth.json").read_text())
+    reads = defaultdict(list)
+    for attempt in truth["attempts"]:
+        if attempt["lookup_id"] is not None and attempt["start_hresult"] == 0:
+            reads[attempt["queue"], attempt["lookup_id"]].append((attempt, truth["calls"][attempt["call"]]))
+    expected = []
+    for (queue, lookup_id), theirs in reads.items():
+        receives = [(attempt["outcome"], call) for attempt, call in theirs if attempt["is_receive"]]
+        clients = {truth["connections"][call["connection"]]["client"].rpartition(":")[0] for _, call in receives}
+        told = any(attempt["protocol"] != "qm2qm" or call["opnum"] for attempt, call in theirs)
+        outcomes = sorted(outcome for outcome, _ in receives)
+        if receives:
+            expected.append((queue, lookup_id if told else None, outcomes, clients, len(theirs) - len(receives)))
+    attempts, operations, _, _ = gold_of(read_capture(str(project / "data" / "sample" / name)))
+    found = []
+    for row in sequences_here(attempts, operations):
+        queue = row["queue"].replace("10.77.0.1\\", "srv1\\")
+        lookup_id = None if row["lookup_id"] is None else int(row["lookup_id"])
+        found.append((queue, lookup_id, sorted(row["outcomes"]), set(row["readers"]), row["peeks"]))
+        assert row["loss_risk"] != "read_twice"
+    assert _numbered(found) == _numbered(expected)
+    # The queue manager of the sample numbers its messages anew now and then: by their keys some are one.
+    assert sorted(outcome for row in found for outcome in row[2]) == sorted(out for row in expected for out in row[2])
 
 
 def test_queues_that_were_opened_before_the_capture_began_are_guessed_and_marked(project):
