@@ -215,6 +215,7 @@ class _Work:
         reads = lake.read(REMOTE_READ_CALLS)
         numbered, cancels = touched.by_number(reads)
         frame = self._ends_frame(ends) if ends is not None else None
+        lake.widen(RECEIVE_ATTEMPTS)
         lake.replace(QUEUE_OPERATIONS, self._operations(texts))
         lake.replace(RECEIVE_ATTEMPTS, self._computed(frame, texts))
         written = lake.rows_written(RECEIVE_ATTEMPTS)

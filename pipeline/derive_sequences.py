@@ -148,7 +148,7 @@ class _Work:
                 rows = feed.where(known | F.col("message_key").isNotNull()).select(*names, "message_key")
             else:
                 rows = feed.where("outcome = 'done'").select(*names, "target_queue", "operation")
-            found: list[Row] = rows.distinct().limit(MOST + 1).collect()
+            found: list[Row] = rows.limit(MOST + 1).collect()
         except (FeedError, PySparkException):  # whatever is wrong with a feed, the tables themselves can be read
             return None
         return found if len(found) <= MOST else None

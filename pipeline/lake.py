@@ -165,6 +165,16 @@ class Lake:
         )
         self._seen.add(str(table))
 
+    def widen(self, table: Table) -> None:
+        """Add the columns that the declaration has and the table does not: it was made before they were declared."""
+        if not self.exists(table):
+            return
+        there = set(self._open(table).columns)
+        more = [column.ddl() for column in table.columns if column.name not in there]
+        if more:
+            with self._commit(table):
+                self.spark.sql(f"ALTER TABLE {self.sql_name(table)} ADD COLUMNS ({', '.join(more)})")
+
     def read(self, table: Table) -> DataFrame:
         """The table's rows; none, with the table's schema, when it does not exist yet."""
         if not self.exists(table):

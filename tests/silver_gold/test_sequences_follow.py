@@ -1,6 +1,7 @@
 """gold.ack_sequences follows attempts and operations, and is as if it were made anew; in Spark as here."""
 
 import datetime as dt
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -129,6 +130,18 @@ def test_a_feed_that_does_not_reach_back_makes_all_anew(lake, spark):
     )
     follower.broker.run(30)
     follower.bring()
+
+
+@pytest.mark.long
+def test_a_lake_of_an_earlier_state_gets_the_columns_that_came_since(lake):
+    new = {"queue_handle", "ack_refused", "ack_unanswered", "reader_gone_at"}
+    earlier = tuple(column for column in RECEIVE_ATTEMPTS.columns if column.name not in new)
+    lake.create(replace(RECEIVE_ATTEMPTS, columns=earlier))
+    assert not new & set(lake.read(RECEIVE_ATTEMPTS).columns)
+    for _ in range(2):
+        lake.widen(RECEIVE_ATTEMPTS)
+        assert {*RECEIVE_ATTEMPTS.names} == set(lake.read(RECEIVE_ATTEMPTS).columns)
+    Follower(lake, Broker(Random(4)).run(60)).bring()
 
 
 @pytest.mark.long
