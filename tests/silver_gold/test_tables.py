@@ -143,6 +143,7 @@ CONNECTED = [
 ]
 ATTEMPT = {
     "protocol": "RemoteRead", "connection_id": "c1", **FOUR_TUPLE, "transactional": False, "errors": [],
+    "ack_refused": False, "ack_unanswered": False,
     "run_id": "run",
 }  # fmt: skip
 
