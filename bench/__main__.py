@@ -17,7 +17,7 @@ from bench.measure import Measure, report, say
 from bench.traffic import generate
 
 LEAST_BOUNDED = 200_000_000  # bytes; below, Delta's fixed cost for a commit is all there is to see
-PARTS = ("decoders", "spark", "captures", "runs", "collector")
+PARTS = ("decoders", "gold", "spark", "captures", "runs", "collector")
 FIELDS = ("frame.number", "tcp.stream", "dcerpc.pkt_type", "dcerpc.cn_call_id", "dcerpc.opnum", "dcerpc.cn_frag_len")
 
 
@@ -179,6 +179,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="msmq-bench-", dir=arguments.folder) as folder:
         if "decoders" in arguments.only:
             measures += decoders(rows, arguments.repeat)
+        if "gold" in arguments.only:
+            from bench import gold  # noqa: PLC0415 (pipeline, which generate does not need)
+
+            measures += gold.measure(rows // 4, arguments.repeat)
         if "spark" in arguments.only:
             from bench import spark_udf  # noqa: PLC0415 (Spark)
 
