@@ -41,7 +41,8 @@ class Exchange:
     def __init__(self, row: dict[str, Any]) -> None:
         self.row = row
         outcome = row["outcome"]
-        self.method = (row.get("interface_name"), row.get("opnum"))
+        opnum = row.get("opnum")
+        self.method: tuple[str, int] = (row.get("interface_name") or "", -1 if opnum is None else opnum)
         asked_at, answered_at = row.get("request_at"), row.get("response_at")
         self.at: int = asked_at if asked_at is not None else answered_at or 0
         self.done: int | None = answered_at
@@ -88,8 +89,9 @@ class Exchange:
         return int(self["lookup_id"] or 0)
 
     def wrong(self, side: str, *fields: str) -> bool:
-        """Tell whether decoding this side failed at one of these fields."""
-        found = (str(error["field"] or "") for error in self["errors"] or ())
+        """Tell whether decoding this side failed at one of these fields, by what it holds and not for want of bytes."""
+        errors = (error for error in self["errors"] or () if error["code"] == "malformed")
+        found = (str(error["field"] or "") for error in errors)
         return any(name.startswith(f"{side}.") and any(each in name for each in fields) for name in found)
 
     def number(self, side: str, at: int, size: int = 4) -> int | None:

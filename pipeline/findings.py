@@ -41,7 +41,8 @@ TIMES: Final = frozenset(
 )  # fmt: skip
 CALLS: Final = (
     "call_key", "connection_id", "call_id", "context_id", "interface_name", "opnum", "transfer_syntax", "byte_order",
-    "auth_level", "bind_seen", "sealed", "opened_by", "request_at", "response_at", "cancelled_at", "orphaned_at", "fault_status", "outcome",
+    "auth_level", "bind_seen", "sealed", "opened_by", "request_at",
+    "response_at", "cancelled_at", "orphaned_at", "fault_status", "outcome",
     "client_address", "server_address", "server_port", "run_id",
 )  # fmt: skip
 READS: Final = (
@@ -99,23 +100,18 @@ class Facts(NamedTuple):
     binds: pa.Table
 
 
-def beside(
-    calls: pa.Table, reads: pa.Table, clients: pa.Table, management: pa.Table, messages: pa.Table
-) -> pa.Table:  # fmt: skip
-    """Return calls with what silver decoded of each, by ``call_key``: the columns named above.
+def beside(calls: pa.Table, *parts: pa.Table) -> pa.Table:
+    """Return calls with the columns of other tables' rows of the same ``call_key``, the first that is not null.
 
     ``calls`` has ``CALLS`` and, where stubs are kept, request_bytes, request_head, request_tail, response_head,
-    request_stub and response_stub. The action of a management call is a text, that of a read a number.
+    request_stub and response_stub. What is named twice has two names here: the action of a management call, a text, is
+    action_text, and the errors of a message are message_errors.
     """
-    renamed = messages.rename_columns(
-        ["message_errors" if name == "errors" else name for name in messages.column_names]
-    )
     out = calls
-    texts = management.rename_columns(["action_text" if name == "action" else name for name in management.column_names])
-    parts = [(part, _places(calls, part)) for part in (reads, clients, texts, renamed)]
-    names = dict.fromkeys(name for part, _ in parts for name in part.column_names if name != "call_key")
+    placed = [(part, _places(calls, part)) for part in parts]
+    names = dict.fromkeys(name for part, _ in placed for name in part.column_names if name != "call_key")
     for name in names:
-        found = [part[name].take(places) for part, places in parts if name in part.column_names]
+        found = [part[name].take(places) for part, places in placed if name in part.column_names]
         out = out.append_column(name, found[0] if len(found) == 1 else pc.coalesce(*_alike(found)))
     return out
 
@@ -207,7 +203,7 @@ def _of_server(
         places = sorted(place for row in rows for place in indices.get(row["connection_id"], ()))
         ours = [bind for row in rows for bind in binds.get(row["connection_id"], ())]
         if places or ours:
-            exchanges = [Exchange(row) for row in rows_of(calls.take(places))]
+            exchanges = [Exchange(row) for row in rows_of(calls.take(pa.array(places, pa.int64())))]
             conversation = Conversation(exchanges, rows, found[rows[0]["connection_id"]], binds=ours, ledger=ledger)
             yield from _rows(judge(conversation), _ASSOCIATION)
     yield from _rows(((test, hit) for test in ACROSS for hit in test.test(ledger)), _SERVER)

@@ -98,7 +98,7 @@ class Test(NamedTuple):
     test: Any
 
 
-BY_METHOD: Final[defaultdict[tuple[str | None, int | None], list[Test]]] = defaultdict(list)
+BY_METHOD: Final[defaultdict[tuple[str, int], list[Test]]] = defaultdict(list)
 ANYWHERE: Final[list[Test]] = []
 OVER: Final[list[Test]] = []
 ACROSS: Final[list[Test]] = []
@@ -141,7 +141,7 @@ def across(rule_id: str, precondition: str) -> Callable[[All], All]:
     return declare
 
 
-def tests_of(rule_id: str) -> list[Test]:
+def found_by(rule_id: str) -> list[Test]:
     """Return the tests of a rule."""
     every = [test for tests in BY_METHOD.values() for test in tests]
     return list(dict.fromkeys(test for test in (*every, *ANYWHERE, *OVER, *ACROSS) if test.rule_id == rule_id))

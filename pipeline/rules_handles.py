@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Final
 
-from pipeline.exchanges import QC, QM, RR, Conversation, Exchange, Ledger, Life, Lives
+from pipeline.exchanges import QC, QM, RR, Busy, Conversation, Exchange, Ledger, Life, Lives
 from pipeline.rules import WHOLE, Hit, across, over
 from pipeline.rules_remote_read import PEEK_ACCESS, RECEIVE_ACCESS
 
@@ -288,7 +288,7 @@ def version_not_asked(conv: Conversation) -> Iterator[Hit]:
 
 @over("Q56", "RemoteQmGetVersion told the server's version")
 def other_method(conv: Conversation) -> Iterator[Hit]:
-    """The old method to a server that knows the new one (a SHOULD, once for a connection), or the new to an old server."""
+    """The old method to a server that knows the new (a SHOULD, once for a connection), or the new to an old server."""
     version, said = conv.ledger.version, set()
     for call in conv.of(*_QM):
         if version is None or not call.asked:
@@ -370,9 +370,10 @@ def close_misused(conv: Conversation) -> Iterator[Hit]:
 @over("R15", WHOLE)
 def close_in_use(conv: Conversation) -> Iterator[Hit]:
     """A context is closed while reads of it wait: Windows does so."""
+    reads = Busy.by(conv.of(*_RR), lambda call: call["context_handle"])
     for call in conv.of((RR, 3)) if conv.whole else ():
-        waiting = [read for read in conv.of(*_RR) if read["context_handle"] == call["context_handle"]
-                   and read.at < call.at and read.done is not None and read.done > call.at] if call.ok else []  # fmt: skip
+        before = reads.before(call["context_handle"], call.at) if call.ok else []
+        waiting = [read for read in before if read.done is not None and read.done > call.at]
         if waiting:
             yield Hit(call, f"{len(waiting)} reads wait", (*waiting[:3], call))
 

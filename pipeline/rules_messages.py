@@ -154,9 +154,10 @@ def ended_twice(conv: Conversation) -> Iterator[Hit]:
         acked = [taken for taken in sightings if taken.acked and not taken.transactional and taken.end is not None]
         for before, taken in itertools.pairwise(acked):
             first, second = before.end, taken.end
-            if first is not None and second is not None and first.done is not None and second.at > first.done:
-                if not _moved_back(conv, taken.read.message):
-                    yield Hit(second, f"message {taken.read.message} was acknowledged", (before.read, first, second))
+            if first is None or second is None or first.done is None or second.at <= first.done:
+                continue
+            if not _moved_back(conv, taken.read.message):
+                yield Hit(second, f"message {taken.read.message} was acknowledged", (before.read, first, second))
 
 
 @over("Q49", _SEEN)
@@ -180,6 +181,7 @@ def moved_from_nowhere(conv: Conversation) -> Iterator[Hit]:
         for taken in sightings:
             if taken.acked and not taken.transactional and taken.end is not None:
                 gone[name] = taken.end
+    targets = {call["move_context"]: call["queue"] for call in conv.of((RR, 11))}
     for call in conv.of((RR, 10)) if conv.whole else ():
         name = (conv.queue_of(call), call.lookup)
         before = gone.get(name)
@@ -187,9 +189,7 @@ def moved_from_nowhere(conv: Conversation) -> Iterator[Hit]:
             continue
         if before is not None and before.done is not None and before.done < call.at:
             yield Hit(call, f"message {call.lookup} was gone", (before, call))
-        target = next((life.opened["queue"] for life in conv.contexts
-                       if life.opened.method == (RR, 11) and life.opened["move_context"] == call["move_context"]), None)  # fmt: skip
-        gone.pop((target, call.lookup), None)
+        gone.pop((targets.get(call["move_context"]), call.lookup), None)
         if call["transaction_id"] is None:
             gone[name] = call
 
@@ -213,15 +213,15 @@ def class_too_early(conv: Conversation) -> Iterator[Hit]:
     reads = [call for call in conv.of((RR, 13)) if call.message is not None] if conv.whole else []
     ends = conv.of((RR, 15))
     for call in conv.of((RR, 14)) if conv.whole else ():
-        ours = [
-            read for read in reads if read.message == call.lookup and read["context_handle"] == call["context_handle"]
-        ]
+        context = call["context_handle"]
+        ours = [read for read in reads if read.message == call.lookup and read["context_handle"] == context]
+        numbers = {read["request_id"] for read in ours}
+        ended = [end for end in ends if end.at < call.at and end["context_handle"] == context]
         if not call.asked:
             continue
         if not any((read.done or read.at) <= call.at for read in ours):
             yield Hit(call, f"no R_StartTransactionalReceive of message {call.lookup}")
-        elif not any(end.at < call.at and end["request_id"] == read["request_id"] and end["context_handle"] == read["context_handle"]
-                     for end in ends for read in ours):  # fmt: skip
+        elif not any(end["request_id"] in numbers for end in ended):
             yield Hit(call, f"no R_EndTransactionalReceive of message {call.lookup}", (*ours[:1], call))
 
 

@@ -95,7 +95,7 @@ def peek_next(call: Exchange) -> Hit | None:
 @each("Q14", *STARTS, needs="ok")
 def handle_given(call: Exchange) -> bool:
     """A receive that got a message was given no handle to end it by."""
-    return call.receives and call["remote_read_handle"] is None
+    return bool(call.receives and call["remote_read_handle"] is None)
 
 
 @each("Q15", *STARTS, needs="answer")
@@ -108,13 +108,13 @@ def handle_not_given(call: Exchange) -> str | None:
 @each("Q17", (QM, 1))
 def end_of_nothing(call: Exchange) -> bool:
     """RemoteQMEndReceive with a NULL handle: of a peek, for instance."""
-    return call["remote_read_handle"] is None
+    return not call["remote_read_handle"]
 
 
 @each("Q19", (QM, 1), needs="ok")
 def end_of_nothing_taken(call: Exchange) -> bool:
     """MQ_OK to it."""
-    return call["remote_read_handle"] is None
+    return not call["remote_read_handle"]
 
 
 @each("Q20", (QM, 1))
@@ -138,13 +138,13 @@ def keeps_handle(call: Exchange) -> bool:
 @each("Q26", (QM, 2), needs="ok")
 def open_by_zero(call: Exchange) -> bool:
     """MQ_OK to a queue without a number or a context."""
-    return call["queue_descriptor"] == 0 or call["open_context"] == 0
+    return 0 in (call["queue_descriptor"], call["open_context"])
 
 
 @each("Q29", (QM, 2), needs="ok")
 def open_without_handle(call: Exchange) -> bool:
     """MQ_OK without a context handle."""
-    return call["context_handle"] is None
+    return not call["context_handle"]
 
 
 @each("Q31", (QM, 2))
@@ -162,7 +162,7 @@ def licence(call: Exchange) -> str | None:
 @each("Q36", (QM, 3), needs="ok")
 def close_nothing(call: Exchange) -> bool:
     """MQ_OK to a NULL handle."""
-    return call["context_handle"] is None
+    return not call["context_handle"]
 
 
 @each("Q37", (QM, 3), needs="ok")
@@ -174,7 +174,7 @@ def close_keeps(call: Exchange) -> bool:
 @each("Q42", (QM, 5), needs="ok")
 def cancel_by_zero(call: Exchange) -> bool:
     """MQ_OK to a cancel without a queue."""
-    return call["queue_descriptor"] == 0 or call["queue_handle"] == 0
+    return 0 in (call["queue_descriptor"], call["queue_handle"])
 
 
 @each("Q50", (QM, 7))

@@ -54,7 +54,8 @@ def second_open(call: Exchange) -> str | None:
     given = [bool(call[name]) for name in ("queue_handle", "queue_descriptor", "open_context")]
     if all(given) or not any(given):
         return None
-    return f"hRemoteQueue {call['queue_handle']}, dwpQueue {call['queue_descriptor']}, dwpRemoteContext {call['open_context']}"
+    numbers = f"hRemoteQueue {call['queue_handle']}, dwpQueue {call['queue_descriptor']}"
+    return f"{numbers}, dwpRemoteContext {call['open_context']}"
 
 
 @each("C08", (QC, 19), needs="ok")
@@ -110,12 +111,12 @@ class _Open:
     @property
     def receives(self) -> bool:
         """Opened to receive."""
-        return self.call["access"] == _RECEIVE
+        return bool(self.call["access"] == _RECEIVE)
 
     @property
     def alone(self) -> bool:
         """Opened for itself alone: MQ_DENY_SHARE."""
-        return self.call["share_mode"] == 1
+        return bool(self.call["share_mode"] == 1)
 
 
 def _opens(ledger: Ledger, opening: tuple[str, int], closing: tuple[str, int]) -> Iterator[_Open]:

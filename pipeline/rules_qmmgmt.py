@@ -229,9 +229,11 @@ def local_paused(conv: Conversation) -> Iterator[Hit]:
 @over("M16", "the machine's PRIVATEQ was answered within a minute before and after, and names other queues")
 def absent_answered(conv: Conversation) -> Iterator[Hit]:
     """A question about a private queue that the machine does not have was answered MQ_OK."""
-    listed = [(call, {str(name).lower().split("\\", 1)[-1] for name in value.value})
-              for call in conv.of((MG, 0)) if call["object_type"] == "machine"
-              for number, value in answers(call) if number == _PRIVATEQ and isinstance(value.value, list) and value.value]  # fmt: skip
+    listed = []
+    for call in conv.of((MG, 0)):
+        told = dict(answers(call)).get(_PRIVATEQ) if call["object_type"] == "machine" else None
+        if told is not None and isinstance(told.value, list) and told.value:
+            listed.append((call, {str(name).lower().split("\\", 1)[-1] for name in told.value}))
     for call in conv.of((MG, 0)):
         path = (call["queue"] or "").split(";")[0].partition("\\")[2]
         if not call.ok or call["object_type"] != "queue" or not path.startswith("private$\\"):

@@ -1,12 +1,12 @@
-"""Tests of the rules on reads that look at more than one call of an association: waiting, ending, cancelling. No Spark."""
+"""Tests of the rules on reads that look at more than one call: waiting, ending, cancelling. No Spark."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from pipeline.exchanges import QM, READS, RR, SLACK_US, Busy, Conversation, Exchange
+from pipeline.exchanges import QM, READS, RR, SLACK_US, Busy, Conversation, Exchange, Life
 from pipeline.rules import WHOLE, Hit, over
 from udfs.codes import (
     HRESULT,
@@ -33,7 +33,7 @@ def _given_up(call: Exchange) -> bool:
 
 
 def _in_flight(
-    conv: Conversation, reads: tuple[tuple[str, int], ...], name: Any
+    conv: Conversation, reads: tuple[tuple[str, int], ...], name: Callable[[Exchange], object]
 ) -> Iterator[tuple[Exchange, Exchange]]:
     """Yield pairs of reads of one name of which the second was asked while the first surely waited."""
     last: dict[Any, Exchange] = {}
@@ -62,20 +62,15 @@ def double_read(conv: Conversation) -> Iterator[Hit]:
     for before, read in _in_flight(conv, _QM, lambda call: call["request_id"]):
         yield Hit(read, f"dwRequestID {read['request_id']} is waiting", (before, read))
     lives = {life.opened["call_key"]: life for life in conv.held}
-    last: dict[Any, Exchange] = {}
+    held: dict[Any, Life] = {}
     for read in conv.of(*_QM) if conv.whole else ():
         key = (read["queue_handle"], read["request_id"])
-        before = last.get(key)
-        life = lives.get(before["call_key"]) if before is not None else None
-        if (
-            before is not None
-            and life is not None
-            and life.born < read.at
-            and (life.closed is None or life.closed.at > read.at)
-        ):
+        life = held.get(key)
+        if life is not None and life.born < read.at and (life.closed is None or life.closed.at > read.at):
             actual = f"dwRequestID {read['request_id']} of a message that is not ended"
-            yield Hit(read, actual, (before, read), "warning")
-        last[key] = read
+            yield Hit(read, actual, (life.opened, read), "warning")
+        if read["call_key"] in lives:
+            held[key] = lives[read["call_key"]]
 
 
 @over("R29", "both reads were read whole, the first surely waited when the second was asked")

@@ -37,9 +37,9 @@ _SYSTEM: Final = 0x80
 def kind_of_name(call: Exchange) -> str | None:
     """The kind of format name is none that can be opened."""
     kind = call["queue_format_type"]
-    if call["request_at"] is None or kind is None:
-        return "an unknown m_qft" if call.wrong("request", "m_qft") else None
-    return f"m_qft {kind}" if kind not in _OPENABLE else None
+    if call.wrong("request", "m_qft"):
+        return "an unknown m_qft" if kind is None else f"m_qft {kind}"
+    return f"m_qft {kind}" if call.asked and kind is not None and kind not in _OPENABLE else None
 
 
 @each("R02", *OPENS)

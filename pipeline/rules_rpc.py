@@ -86,9 +86,7 @@ def beyond(call: Exchange) -> str | None:
     interface, opnum = call.method
     last = _LAST.get(interface)
     answered = call["outcome"] == "ok" and call["bind_seen"] is not False
-    return (
-        f"a response to opnum {opnum}" if last is not None and opnum is not None and opnum > last and answered else None
-    )
+    return f"a response to opnum {opnum}" if last is not None and opnum > last and answered else None
 
 
 @each("P05", needs="headers")
