@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from jobs import cli, ingest_snapshots
 from jobs.ingest_captures import alone, captures, ingest, open_lake
-from pipeline import derive, derive_findings, derive_silver, hosts
+from pipeline import coverage, derive, derive_findings, derive_silver, hosts
 from pipeline.lake import Lake
 from pipeline.listing import Listed
 from pipeline.queue_state import queue_lines
 from pipeline.summary import console_summary
+from schemas.coverage import COVERAGE
 from schemas.findings import FINDINGS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.silver import REMOTE_READ_CALLS
@@ -56,6 +57,8 @@ def _layers(this: cli.Run, lake: Lake, files: list[Listed], landed: list[Listed]
     cli.say("judging what was seen")
     found = derive_findings.gold(lake, stubs=store.stubs)
     outcome.tables[str(FINDINGS)] = cli.TableCounts(rows_in=decoded[str(REMOTE_READ_CALLS)], rows_out=found)
+    cover = coverage.gold(lake, this.run_id)
+    outcome.tables[str(COVERAGE)] = cli.TableCounts(rows_out=cover)
     outcome.tables[str(RECEIVE_ATTEMPTS)] = cli.TableCounts(rows_in=decoded[str(REMOTE_READ_CALLS)], rows_out=attempts)
 
 

@@ -40,7 +40,7 @@ from schemas.table import EVENT_DATE, Table
 
 VERSION: Final = "1"  # another one when rules are added or changed: then all is judged anew
 _FED: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS)
-_BELOW: Final = (*_FED, MESSAGES, HOSTS)
+_BELOW: Final = (*_FED, HOSTS)
 _MOST_AT_ONCE: Final = 200_000  # calls that are judged here; of more, in Spark
 _EXPLAINED: Final = ("P11", "R57", "R61", "R64", "R73")  # findings that another association's opening can explain
 _NUMBERED: Final = (QM, QC)
@@ -183,10 +183,6 @@ class _Work:
         if self.made.get(str(HOSTS)) != self.rests_on[str(HOSTS)]:
             was = lake.read(FINDINGS).where(F.col("scope") == operation.ESTATE)
             asked |= {"hosts": partial(operation.hosts_of, lake), "hosts there": was.toArrow}
-        days = self._days()
-        if days is None or days:
-            was = lake.read(FINDINGS).where(F.col("scope") == operation.CLOCKS).where(on_dates(days))
-            asked |= {"clocks": partial(operation.clocks_of, lake, days), "clocks there": was.toArrow}
         found = gather(asked)
         rows = pa.concat_tables([rows, *(found[name] for name in found if not name.endswith("there"))])
         there = pa.concat_tables([there, *(found[name] for name in found if name.endswith("there"))])
@@ -195,19 +191,6 @@ class _Work:
         if lake.made_of(FINDINGS) != says:
             lake.stamp(FINDINGS, says)
         return written
-
-    def _days(self) -> set[date | None] | None:
-        """Return the days whose messages changed; None when that cannot be told."""
-        since, until = self.made.get(str(MESSAGES)), self.rests_on[str(MESSAGES)]
-        if since == until:
-            return set()
-        try:
-            if since is None:
-                return None
-            feed = self.lake.changes(MESSAGES, since, until)
-            return {row[0] for row in feed.select(EVENT_DATE).distinct().collect()}
-        except (FeedError, PySparkException):
-            return None
 
     def _add_explained(self, touched: _Touched) -> None:
         """Add the associations that what a server opened can judge otherwise."""
@@ -256,15 +239,28 @@ class _Work:
         return self._put(found, there, says)
 
     def _anew(self) -> int:
-        """Judge all there is."""
+        """Judge all there is: here if it is little."""
         lake = self.lake
-        for table in (*_FED, MESSAGES):
+        for table in _FED:
             lake.tell_changes(table)
             self.rests_on[str(table)] = lake.version(table)
-        rows = self._judged(None)
-        estate = pa.concat_tables([operation.hosts_of(lake), operation.clocks_of(lake, None)])
-        rows = rows.unionByName(lake.spark.createDataFrame(estate))
-        lake.replace(FINDINGS, rows, made_of=json.dumps(self.rests_on))
+        says = json.dumps(self.rests_on)
+        connections = _connections(lake, None).limit(MOST_NAMED + 1).toArrow()
+        few = connections.num_rows <= MOST_NAMED and (pc.sum(connections["calls"]).as_py() or 0) <= _MOST_AT_ONCE
+        if few:
+            frames = _frames(lake, stubs=self.stubs)
+            asked: dict[str, Callable[[], pa.Table]] = {
+                name: frame.drop(EVENT_DATE).toArrow for name, frame in frames.items()
+            }
+            asked |= {"messages": _messages(lake).drop(EVENT_DATE).toArrow, "hosts": partial(operation.hosts_of, lake)}
+            found = gather(asked)
+            calls = _together(*(found[name] for name in ("calls", "reads", "clients", "management", "messages")))
+            ledger = calls.filter(judging.ledger_mask(calls))
+            facts = Facts(calls, ledger, connections.select(list(judging.CONNECTIONS)), found["binds"])
+            rows = lake.spark.createDataFrame(pa.concat_tables([judging.findings(facts), found["hosts"]]))
+        else:
+            rows = self._judged(None).unionByName(lake.spark.createDataFrame(operation.hosts_of(lake)))
+        lake.replace(FINDINGS, rows, made_of=says)
         return lake.rows_written(FINDINGS)
 
     def _judged(self, servers: Collection[str] | None) -> DataFrame:

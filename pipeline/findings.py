@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pipeline import (
     rules_handles,
     rules_messages,
+    rules_operation,
     rules_qm2qm,
     rules_qmcomm,
     rules_qmmgmt,
@@ -26,12 +27,13 @@ from pipeline import (
 )
 from pipeline.associations import Connection, associations
 from pipeline.exchanges import LEDGER, Conversation, Exchange, Ledger
-from pipeline.rules import ACROSS, ANYWHERE, BY_METHOD, OVER, RULES, Hit, Needs, Rule, Test
+from pipeline.rules import ACROSS, ANYWHERE, BY_METHOD, OPERATION, OVER, RULES, Hit, Needs, Rule, Test
 from schemas.findings import FINDINGS
 from udfs.keys import key
 
 MODULES: Final = (
     rules_rpc, rules_qm2qm, rules_remote_read, rules_reads, rules_handles, rules_messages, rules_qmmgmt, rules_qmcomm,
+    rules_operation,
 )  # fmt: skip
 """Where the tests of the rules are: importing them declares them."""
 
@@ -68,7 +70,16 @@ MANAGEMENT: Final = (
     "hresult",
     "errors",
 )
-MESSAGES: Final = ("call_key", "sent_at", "body_bytes", "is_srmp", "time_to_reach_queue_s", "header_sizes", "errors")
+MESSAGES: Final = (
+    "call_key",
+    "source_queue_manager",
+    "sent_at",
+    "body_bytes",
+    "is_srmp",
+    "time_to_reach_queue_s",
+    "header_sizes",
+    "errors",
+)
 CONNECTIONS: Final = (
     "connection_id", "client_address", "server_address", "first_packet_at", "last_packet_at", "closed_at", "closed_by",
     "association_group_id", "syn_seen", "missing_bytes",
@@ -81,6 +92,7 @@ BINDS: Final = (
 
 HEAD_BYTES: Final = 80
 TAIL_BYTES: Final = 12
+_ALL: Final = RULES | OPERATION
 SCHEMA: Final = to_arrow_schema(FINDINGS.struct())
 _NOT_NULL: Final[dict[str, Any]] = {"syn_seen": False, "missing_bytes": 0}
 _MICROSECONDS_OF_A_DAY: Final = 86_400_000_000
@@ -247,7 +259,7 @@ def _rows(hits: Iterable[tuple[Test, Hit]], scope: str) -> Iterator[dict[str, An
     """Yield a row for each rule and call, of several hits the gravest."""
     best: dict[str, dict[str, Any]] = {}
     for test, hit in hits:
-        row = _row(RULES[test.rule_id], hit, scope)
+        row = _row(_ALL[test.rule_id], hit, scope)
         before = best.get(row["finding_key"])
         if before is None or _order(row) < _order(before):
             best[row["finding_key"]] = row

@@ -68,6 +68,16 @@ def _document(kind: str, source: str) -> str:
 
 
 RULES: Final = _rules()
+OPERATION: Final = {
+    rule.rule_id: rule
+    for rule in (
+        Rule("O01", "MS-MQMQ 2.1.1", "S", "B", "S", "an identifier of a queue manager is one machine's",
+             "two machines, told apart by their names, were seen with it"),
+        Rule("O02", "docs/rules.md", "S", "B", "P", "the clocks of sender, owner and capture agree to 2 s",
+             "a message arrives before it was sent, or after it was read"),
+    )
+}  # fmt: skip
+"""Rules of operation, which no document of the protocols has: silver.hosts shows the first, messages the other."""
 
 
 class Hit(NamedTuple):
