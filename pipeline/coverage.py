@@ -35,6 +35,7 @@ OUTCOMES: Final = ("ok", "fault", "no_response", "no_request", "damaged", "encry
 _BELOW: Final = (CAPTURE_FILES, CONNECTIONS, RPC_CALLS, QUARANTINE, SNAPSHOTS_RAW, REMOTE_READ_CALLS)
 _FED: Final = _BELOW[:5]  # silver has the dates of its calls
 _HOUR_US: Final = 3_600_000_000
+_DAY_S: Final = 86_400
 _SCHEMA: Final = to_arrow_schema(COVERAGE.struct())
 
 Dates = set[date | None] | None
@@ -85,19 +86,29 @@ def _bad_lines(lake: Lake, dates: Dates) -> DataFrame:
 
 def _messages(lake: Lake, dates: Dates) -> DataFrame:
     """Return messages with the server that they were read from."""
-    reads = lake.read(REMOTE_READ_CALLS).where(on_dates(None if dates is None else _day_before(dates)))
-    reads = reads.where("packet_bytes IS NOT NULL").select(F.col("call_key").alias("_call"), "server_address")
+    reads = (
+        lake.read(REMOTE_READ_CALLS)
+        .where(_answered_on(dates))
+        .where("packet_bytes IS NOT NULL")
+        .select(F.col("call_key").alias("_call"), "server_address")
+    )
     messages = lake.read(MESSAGES).where(on_dates(dates))
     columns = ("server_address", "seen_at", "errors", "body_complete", "queue", "message_key")
     return messages.join(reads, F.col("call_key") == F.col("_call"), "left").select(*columns)
 
 
-def _day_before(dates: set[date | None]) -> Dates:
-    """Return the dates and those before them: a read is dated by its request, its message by the answer.
+def _answered_on(dates: Dates) -> str:
+    """Return the SQL condition that a read was answered on one of these dates: its message is dated by that."""
+    if dates is None:
+        return "TRUE"
+    at = "responded_at"
+    spans = [(_seconds(day), _seconds(day) + _DAY_S) for day in dates if day is not None]
+    found = [f"({at} >= timestamp_seconds({a}) AND {at} < timestamp_seconds({b}))" for a, b in sorted(spans)]
+    return " OR ".join([*found, *([f"{at} IS NULL"] if None in dates else [])]) or "FALSE"
 
-    A read may wait for more than a day: then its message's server is not found here, and all dates are looked at.
-    """
-    return None if any(dates) else dates
+
+def _seconds(day: date) -> int:
+    return (day - date(1970, 1, 1)).days * _DAY_S
 
 
 _DECODED: Final = {"decoded": "count_if(size(errors) = 0)", "undecoded": "count_if(size(errors) > 0)"}

@@ -41,7 +41,7 @@ Q11 | 3.1.4.1, .10, .11 | M | S | S | no OpenQueueEntry for hRemoteQueue (never 
 Q12 | 3.1.4.1, .10 | M | S | S | hCursor != 0 and not an open cursor of that queue handle => 0xC000000D | MQ_OK
 Q13 | 2.2.2.1, 3.2.4.5/6 | M | C | S | non-zero hCursor was returned by qmcomm 4 for that hQueue | unknown cursor
 Q14 | 3.1.4.1, .10, .11 | M | S | S | MQ_OK + receive class: pphContext non-NULL, distinct from live ones | NULL
-Q15 | same | M | S | S | peek class, or failure: pphContext NULL | non-NULL
+Q15 | 3.1.4.1, .10, .11 | M | S | S | peek class, or failure: pphContext NULL | non-NULL
 Q16 | 3.1.4.1, 3.1.4.2 | M | C | S | each successful receive is followed by EndReceive (same ctx20) | still open at CloseQueue of its session, or at the end of the connection with no EndReceive
 Q17 | 3.2.4.2, 3.2.4.5 | D | C | S | no EndReceive after a peek | EndReceive with NULL ctx
 Q18 | 3.1.4.2 | M | C | S | EndReceive ctx20 = one returned by 0/9/10, used once | unknown, NULL, or second use
@@ -117,11 +117,11 @@ R18 | 3.1.4.6 | M | B | S | Purge only on RECEIVE_ACCESS; otherwise 0xC0000022 |
 R19 | 3.1.4.2, 3.1.4.7 | M | C | S | receive-class action only on RECEIVE_ACCESS ctx | on PEEK_ACCESS
 R20 | 3.1.4.13 | M | C | S | opnum 13 and 14 only on RECEIVE_ACCESS ctx | otherwise
 R21 | 3.1.4.7, 3.1.4.13 | M | B | S | ulAction in the nine values of 4.1, else 0xC00E0006 | client; server MQ_OK
-R22 | same | M | B | S | LookupId != 0 => ulTimeout 0, hCursor 0, ulAction MQ_LOOKUP_* | client; server MQ_OK
-R23 | same | M | B | S | LookupId = 0 => ulAction not MQ_LOOKUP_* (RECEIVE_PREV text conflict, D4) | client; server MQ_OK
-R24 | same | M | B | S | hCursor != 0 => LookupId 0 and ulAction in {0, 0x80000000, 0x80000001} | same
-R25 | same | M | B | S | PEEK_NEXT => hCursor != 0 | same
-R26 | same | M | B | S | MQ_LOOKUP_* => ulTimeout 0 | same
+R22 | 3.1.4.7, 3.1.4.13 | M | B | S | LookupId != 0 => ulTimeout 0, hCursor 0, ulAction MQ_LOOKUP_* | client; server MQ_OK
+R23 | 3.1.4.7, 3.1.4.13 | M | B | S | LookupId = 0 => ulAction not MQ_LOOKUP_* (RECEIVE_PREV text conflict, D4) | client; server MQ_OK
+R24 | 3.1.4.7, 3.1.4.13 | M | B | S | hCursor != 0 => LookupId 0 and ulAction in {0, 0x80000000, 0x80000001} | same
+R25 | 3.1.4.7, 3.1.4.13 | M | B | S | PEEK_NEXT => hCursor != 0 | same
+R26 | 3.1.4.7, 3.1.4.13 | M | B | S | MQ_LOOKUP_* => ulTimeout 0 | same
 R27 | 3.1.4.7, 3.1.4.13 | M | S | S | unknown or closed hCursor => 0xC0000008 | MQ_OK
 R28 | 3.1.4.7, 3.1.4.13 | M | C | S | dwRequestId not reused on the same ctx until EndReceive / EndTransactionalReceive / CancelReceive for it completed | reuse
 R29 | 3.2.4.3, .4.1, .4.2, .9, .10 | M | C | S | dwRequestId unique among all pending calls of that client | duplicate outstanding
@@ -130,7 +130,7 @@ R31 | 3.1.4.13 | M | C | S | receive-class 13 with MQ_OK is followed by 15 (or 8
 R32 | 3.1.4.9, 3.1.4.15 | M | C | S | 9 ends only op 7 reads, 15 ends only op 13 reads | crossed (op 13 with zero UOW: 15 still)
 R33 | 3.1.4.7 | D | C | S | no 9/15 after a peek | sent
 R34 | 3.1.4.7 ppPacketSections | M | S | S | MQ_OK: ref non-NULL, nSections = max_count, 1 or 2 | otherwise
-R35 | same, 2.2.6, 2.2.7 | M | S | S | types: {0} alone, {1}, {1,2}, {3} or {3,4} | other sequence
+R35 | 3.1.4.7 ppPacketSections, 2.2.6, 2.2.7 | M | S | S | types: {0} alone, {1}, {1,2}, {3} or {3,4} | other sequence
 R36 | 2.2.6 | M | S | S | types 0, 2, 4: Alloc = Size; types 1, 3: Alloc >= Size (strictly > by construction) | otherwise
 R37 | 2.2.6 IDL | M | S | S | SectionSize = conformant max_count of pSectionBuffer | differs
 R38 | 3.1.4.7 | M | S | P | type 0: body (binary) <= dwMaxBodySize, or compound header (SRMP) <= dwMaxCompoundMessageSize; Size = packet size incl. ExtensionHeader etc. | full packet although larger; or split although it fits
@@ -146,8 +146,8 @@ R47 | 3.1.4.8 | M | S | S | Cancel MQ_OK: the 7/13 call answers 0xC00E0008 | oth
 R48 | 3.1.4.8 | M | C | S | Cancel's ctx and id are those of an earlier 7/13 request | unknown
 R49 | 3.1.4.9, 3.1.4.15 IDL | M | C | S | dwAck in {1, 2} | other
 R50 | 3.1.4.9, 3.1.4.15 | M | S | S | no pending entry at all on the ctx => 0xC00E0007 | MQ_OK
-R51 | same | M | S | S | pending entries but not this id => 0xC00E0006 | MQ_OK
-R52 | same | M | S | S | message no longer in the queue => 0xC00E0088 | MQ_OK
+R51 | 3.1.4.9, 3.1.4.15 | M | S | S | pending entries but not this id => 0xC00E0006 | MQ_OK
+R52 | 3.1.4.9, 3.1.4.15 | M | S | S | message no longer in the queue => 0xC00E0088 | MQ_OK
 R53 | 3.1.4.9 | M | S | P | ACK removes, NACK keeps available (cf. Q22, Q23, Q24) | as Q22-Q24
 R54 | 3.1.4.15 | M | S | P | transactional ACK does not remove before commit; message not given to another receive before the outcome | returned to another receive with no plausible abort
 R55 | 3.2.4.4.1 | M | C | S | dwAck = 1 only if the packet could not be rebuilt | informational

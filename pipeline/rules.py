@@ -26,7 +26,7 @@ _PRECONDITIONS: Final[dict[Needs, str]] = {
     "answer": "request and answer were read whole",
     "ok": "request and answer were read whole, the answer is MQ_OK",
 }
-WHOLE: Final = "the association was captured from its beginning, without a gap, and all its calls are readable"
+WHOLE: Final = "the association is whole"
 
 
 @dataclass(frozen=True, slots=True)

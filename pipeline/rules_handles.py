@@ -140,7 +140,7 @@ def _one_number(life: Life) -> bool:
 
 @over("Q08", "the session was opened in the same association, and its owner is not NT or 2000 (D8)")
 def other_queue(conv: Conversation) -> Iterator[Hit]:
-    """DwQueue is another number than hRemoteQueue, or 0."""
+    """The read's dwQueue is another number than its hRemoteQueue, or 0."""
     for call in conv.of((QM, 0), (QM, 9)):
         life = _session(conv, call) if call.asked else None
         if life is not None and _one_number(life) and call["queue_descriptor"] != call["queue_handle"]:

@@ -113,7 +113,7 @@ def end_of_nothing(call: Exchange) -> bool:
 
 @each("Q19", (QM, 1), needs="ok")
 def end_of_nothing_taken(call: Exchange) -> bool:
-    """MQ_OK to it."""
+    """MQ_OK to RemoteQMEndReceive with a NULL handle."""
     return not call["remote_read_handle"]
 
 
@@ -149,7 +149,7 @@ def open_without_handle(call: Exchange) -> bool:
 
 @each("Q31", (QM, 2))
 def mqs(call: Exchange) -> str | None:
-    """DwMQS is neither 0 nor 1."""
+    """The value of dwMQS is neither 0 nor 1."""
     return f"dwMQS {call['mqs']}" if call["mqs"] not in (None, 0, 1) else None
 
 

@@ -34,14 +34,14 @@ def open_remote(call: Exchange) -> Hit | None:
 
 @each("C03", (QC, 2), needs="ok")
 def numbers(call: Exchange) -> str | None:
-    """PdwContext is not phQueue."""
+    """The context, pdwContext, is not phQueue."""
     wrong = call["open_context"] != call["queue_handle"]
     return f"pdwContext {call['open_context']}, phQueue {call['queue_handle']}" if wrong else None
 
 
 @over("C03", "RemoteQmGetVersion told that the server is XP or later")
 def one_number(conv: Conversation) -> Iterator[Hit]:
-    """DwpQueue is not phQueue."""
+    """The descriptor, dwpQueue, is not phQueue."""
     version = conv.ledger.version
     for call in conv.of((QC, 2)) if version is not None and version >= (5, 1) else ():
         if call.ok and call["open_context"] == call["queue_handle"] != call["queue_descriptor"]:

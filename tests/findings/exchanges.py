@@ -1,4 +1,4 @@
-"""Words to tell conversations in, as the rules see them. Times are seconds of the story; answers come a millisecond later.
+"""Words to tell conversations in, as the rules see them. Times are seconds; answers come a millisecond later.
 
 One client on one connection from its SYN to its FIN, protected by PRIVACY, unless a story says otherwise.
 """
@@ -23,6 +23,7 @@ PEEK, PEEK_NEXT, RECEIVE = 0x80000000, 0x80000001, 0
 L_PEEK, L_RECEIVE, L_NEXT, L_PREV = 0x40000010, 0x40000020, 0x40000021, 0x40000022
 TIMEOUT, CANCELLED, BY_CLIENT, FAILED = 0xC00E001B, 0xC00E0008, 0x400E03E9, 0xC00E0006
 NUMBER = 28
+TRAILING = ("ExtensionHeader", "SubqueueHeader", "ExtendedAddressHeader")
 
 
 def us(seconds):
@@ -74,7 +75,7 @@ def rr_start(at=1, hresult=0, *, opnum=7, message=5, **more):
         columns |= {"sequence_id": message, "arrived_at": us(0.5), "sent_at": us(0.4), "section_types": [0],
                     "section_bytes": [300], "section_allocated_bytes": [300], "packet_bytes": 300, "body_bytes": 100,
                     "time_to_reach_queue_s": 60,
-                    "header_sizes": {"ExtensionHeader": 12, "SubqueueHeader": 148, "ExtendedAddressHeader": 28}}  # fmt: skip
+                    "header_sizes": dict.fromkeys(TRAILING, 12)}  # fmt: skip
     return rr(opnum, at, hresult, **(columns | more))
 
 
@@ -135,8 +136,8 @@ def qm_version(at=0.1, major=6, minor=1, build=7601, **more):
 
 
 def qm_open(at=0.2, hresult=0, **more):
-    columns = {"queue_handle": NUMBER, "queue_descriptor": NUMBER, "open_context": NUMBER, "client_id": CLIENT, "mqs": 1,
-               "context_handle": H if hresult == 0 else None}  # fmt: skip
+    columns = dict.fromkeys(("queue_handle", "queue_descriptor", "open_context"), NUMBER)
+    columns |= {"client_id": CLIENT, "mqs": 1, "context_handle": H if hresult == 0 else None}
     return qm(2, at, hresult, **(columns | more))
 
 
@@ -193,9 +194,10 @@ def app(*middle, first=None, closed=True, number=True):
 
 def connection(name="c1", first=-10.0, last=None, closed=None, **more):
     """A row of bronze.connections; without an end it is open, and was last seen then."""
-    row = {"connection_id": name, "client_address": "10.0.0.2", "server_address": "10.0.0.1", "first_packet_at": us(first),
-           "last_packet_at": us(last if last is not None else closed), "closed_at": us(closed), "closed_by": "fin",
-           "association_group_id": None, "syn_seen": True, "missing_bytes": 0}  # fmt: skip
+    row = {"connection_id": name, "client_address": "10.0.0.2", "server_address": "10.0.0.1",
+           "first_packet_at": us(first), "last_packet_at": us(last if last is not None else closed),
+           "closed_at": us(closed), "closed_by": "fin", "association_group_id": None, "syn_seen": True,
+           "missing_bytes": 0}  # fmt: skip
     return row | more
 
 
@@ -233,8 +235,7 @@ class Story:
         ledger = Ledger([each for each in opened if each.method in LEDGER], found, seen)
         association: Association = found[self.connections[0]["connection_id"]]
         conversation = Conversation(exchanges, self.connections, association, binds=self.binds, ledger=ledger)
-        hits = [*judge(conversation), *((test, hit) for test in ACROSS for hit in test.test(ledger))]
-        return hits
+        return [*judge(conversation), *((test, hit) for test in ACROSS for hit in test.test(ledger))]
 
 
 def broken(story):

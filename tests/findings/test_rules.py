@@ -6,8 +6,14 @@ from findings.exchanges import broken
 from findings.management import STORIES as MANAGEMENT
 from findings.stories import STORIES as CALLS
 from pipeline.rules import RULES, UNSHOWN, found_by
+from tools.write_rules_doc import page
 
 STORIES = CALLS | MANAGEMENT
+
+
+def test_the_documentation_page_is_the_rules_and_their_tests(project):
+    """`make rules-doc` writes it anew."""
+    assert (project / "docs" / "rules.md").read_text(encoding="utf-8") == page()
 
 
 def test_every_rule_has_a_test_and_a_story_or_the_evidence_it_would_need():

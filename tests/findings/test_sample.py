@@ -1,4 +1,4 @@
-"""The recorded traffic: what was done wrong there on purpose, as data/README.md tells it, is found, and nothing else."""
+"""The recorded traffic: what was done wrong there on purpose, as data/README.md tells, is found, and nothing else."""
 
 import random
 from collections import Counter
@@ -61,10 +61,14 @@ def test_the_order_of_rows_and_other_servers_make_no_difference(sample):
         moved = judging.Facts(*(_at(table, f"10.9.9.{number}") for table in given))
         expected |= plain(judging.findings(moved))
         parts.append(moved)
-    together = judging.Facts(*(pa.concat_tables(tables, promote_options="default") for tables in zip(*parts, strict=True)))
+    together = judging.Facts(*map(_joined, zip(*parts, strict=True)))
     shuffled = judging.Facts(*map(_shuffled, together))
     assert plain(judging.findings(together)) == expected
     assert plain(judging.findings(shuffled)) == expected
+
+
+def _joined(tables):
+    return pa.concat_tables(tables, promote_options="default")
 
 
 def _at(table, server):
