@@ -205,6 +205,7 @@ class Conversation:
         self.entries: defaultdict[tuple[str, int], list[Entry]] = defaultdict(list)
         self.by_method: defaultdict[tuple[str, int], list[Exchange]] = defaultdict(list)
         self._together: dict[tuple[tuple[str, int], ...], list[Exchange]] = {}
+        self.kept: dict[str, Any] = {}  # what several rules rest on, found once
         for call in self.calls:
             self.by_method[call.method].append(call)
         self._settle()

@@ -46,6 +46,13 @@ class _Taken:
 
 def _messages(conv: Conversation, protocol: str) -> dict[tuple[object, int], list[_Taken]]:
     """Return what was read, by queue and message, in order of time; nothing where a part may be missing."""
+    if protocol not in conv.kept:
+        conv.kept[protocol] = _sightings(conv, protocol)
+    found: dict[tuple[object, int], list[_Taken]] = conv.kept[protocol]
+    return found
+
+
+def _sightings(conv: Conversation, protocol: str) -> dict[tuple[object, int], list[_Taken]]:
     found: defaultdict[tuple[object, int], list[_Taken]] = defaultdict(list)
     if not conv.whole:
         return found

@@ -170,6 +170,8 @@ def _cancels(
 
     of its queue that it can have met.
     """
+    if not conv.of(cancel):
+        return
     every = conv.of(*reads)
     by_number = Busy.by(every, lambda call: (call[queue], call["request_id"]))
     by_queue = Busy.by(every, lambda call: call[queue])
