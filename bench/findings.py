@@ -31,8 +31,9 @@ def _call(number, connection, interface, opnum, at, **columns):
 
 
 def _came(number, at):
-    return {"arrived_at": at, "sent_at": at - 1_000_000, "packet_bytes": 500, "sequence_id": number + 1, "body_bytes": 100,
-            "source_queue_manager": "q", "time_to_reach_queue_s": 60, "is_srmp": False}  # fmt: skip
+    columns = {"arrived_at": at, "sent_at": at - 1_000_000, "packet_bytes": 500, "body_bytes": 100}
+    more = {"sequence_id": number + 1, "source_queue_manager": "q", "time_to_reach_queue_s": 60, "is_srmp": False}
+    return columns | more
 
 
 def _remote_read(connection, number, at):
