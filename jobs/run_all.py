@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from jobs import cli, ingest_snapshots
 from jobs.ingest_captures import alone, captures, ingest, open_lake
-from pipeline import coverage, derive, derive_findings, derive_silver, hosts
-from pipeline.lake import Lake
+    outcome.tables[str(HOSTS)] = cli.TableCounts()
+
+    def judge(lake: Lake) -> int:
+        """Write silver.hosts, then what rests on it."""
+        if hosts_say is not None:
+            outcome.tables[str(HOSTS)].rows_out = hosts.write(lake, this.run_id, hosts_say)
+        return derive_findings.gold(lake, stubs=store.stubs)
+
+    aliases = this.config.queues.aliases
+    steps: dict[Table, Callable[[Lake], int]] = {
+        RECEIVE_ATTEMPTS: partial(derive.gold, cleanup=this.config.timers.cleanup, declared=aliases),
+        FINDINGS: judge,
+        COVERAGE: partial(coverage.gold, run_id=this.run_id),
+    }
+    for answer, rows in beside(lake, steps).items():
+        outcome.tables[str(answer)] = cli.TableCounts(rows_out=rows)
+    for answer in (RECEIVE_ATTEMPTS, FINDINGS):
+        outcome.tables[str(answer)].rows_in = decoded[str(REMOTE_READ_CALLS)]
 from pipeline.listing import Listed
 from pipeline.queue_state import queue_lines
 from pipeline.summary import console_summary
 from schemas.coverage import COVERAGE
 from schemas.findings import FINDINGS
 from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.hosts import HOSTS
 from schemas.silver import REMOTE_READ_CALLS
+from schemas.table import Table
 
 JOB = "run_all"
 
@@ -50,9 +69,11 @@ def _layers(this: cli.Run, lake: Lake, files: list[Listed], landed: list[Listed]
     decoded = derive_silver.silver(lake, keep_packets=store.packets, keep_bodies=store.bodies, keep_stubs=store.stubs)
     for table, rows in decoded.items():
         outcome.tables[table] = cli.TableCounts(rows_out=rows)
-    for table, rows in hosts.silver(lake, this.run_id).items():
+    written, hosts_say = hosts.collected_snapshots(lake)
+    for table, rows in written.items():
         outcome.tables.setdefault(table, cli.TableCounts()).rows_out += rows
     cli.say("rebuilding attempts")
+<<<<<<< HEAD
     attempts = derive.gold(lake, cleanup=this.config.timers.cleanup, declared=this.config.queues.aliases)
     cli.say("judging what was seen")
     found = derive_findings.gold(lake, stubs=store.stubs)
@@ -60,6 +81,17 @@ def _layers(this: cli.Run, lake: Lake, files: list[Listed], landed: list[Listed]
     cover = coverage.gold(lake, this.run_id)
     outcome.tables[str(COVERAGE)] = cli.TableCounts(rows_out=cover)
     outcome.tables[str(RECEIVE_ATTEMPTS)] = cli.TableCounts(rows_in=decoded[str(REMOTE_READ_CALLS)], rows_out=attempts)
+=======
+    steps: dict[Table, Callable[[Lake], int]] = {
+        RECEIVE_ATTEMPTS: partial(derive.gold, cleanup=this.config.timers.cleanup, declared=this.config.queues.aliases)
+    }
+    outcome.tables[str(HOSTS)] = cli.TableCounts()
+    if hosts_say is not None:
+        steps[HOSTS] = partial(hosts.write, run_id=this.run_id, says=hosts_say)
+    for answer, rows in beside(lake, steps).items():
+        outcome.tables[str(answer)] = cli.TableCounts(rows_out=rows)
+    outcome.tables[str(RECEIVE_ATTEMPTS)].rows_in = decoded[str(REMOTE_READ_CALLS)]
+>>>>>>> main
 
 
 def main(argv: Sequence[str] | None = None) -> int:
