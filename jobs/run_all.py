@@ -8,24 +8,8 @@ from functools import partial
 
 from jobs import cli, ingest_snapshots
 from jobs.ingest_captures import alone, captures, ingest, open_lake
-    outcome.tables[str(HOSTS)] = cli.TableCounts()
-
-    def judge(lake: Lake) -> int:
-        """Write silver.hosts, then what rests on it."""
-        if hosts_say is not None:
-            outcome.tables[str(HOSTS)].rows_out = hosts.write(lake, this.run_id, hosts_say)
-        return derive_findings.gold(lake, stubs=store.stubs)
-
-    aliases = this.config.queues.aliases
-    steps: dict[Table, Callable[[Lake], int]] = {
-        RECEIVE_ATTEMPTS: partial(derive.gold, cleanup=this.config.timers.cleanup, declared=aliases),
-        FINDINGS: judge,
-        COVERAGE: partial(coverage.gold, run_id=this.run_id),
-    }
-    for answer, rows in beside(lake, steps).items():
-        outcome.tables[str(answer)] = cli.TableCounts(rows_out=rows)
-    for answer in (RECEIVE_ATTEMPTS, FINDINGS):
-        outcome.tables[str(answer)].rows_in = decoded[str(REMOTE_READ_CALLS)]
+from pipeline import coverage, derive, derive_findings, derive_silver, hosts
+from pipeline.lake import Lake, beside
 from pipeline.listing import Listed
 from pipeline.queue_state import queue_lines
 from pipeline.summary import console_summary
@@ -73,25 +57,24 @@ def _layers(this: cli.Run, lake: Lake, files: list[Listed], landed: list[Listed]
     for table, rows in written.items():
         outcome.tables.setdefault(table, cli.TableCounts()).rows_out += rows
     cli.say("rebuilding attempts")
-<<<<<<< HEAD
-    attempts = derive.gold(lake, cleanup=this.config.timers.cleanup, declared=this.config.queues.aliases)
-    cli.say("judging what was seen")
-    found = derive_findings.gold(lake, stubs=store.stubs)
-    outcome.tables[str(FINDINGS)] = cli.TableCounts(rows_in=decoded[str(REMOTE_READ_CALLS)], rows_out=found)
-    cover = coverage.gold(lake, this.run_id)
-    outcome.tables[str(COVERAGE)] = cli.TableCounts(rows_out=cover)
-    outcome.tables[str(RECEIVE_ATTEMPTS)] = cli.TableCounts(rows_in=decoded[str(REMOTE_READ_CALLS)], rows_out=attempts)
-=======
-    steps: dict[Table, Callable[[Lake], int]] = {
-        RECEIVE_ATTEMPTS: partial(derive.gold, cleanup=this.config.timers.cleanup, declared=this.config.queues.aliases)
-    }
     outcome.tables[str(HOSTS)] = cli.TableCounts()
-    if hosts_say is not None:
-        steps[HOSTS] = partial(hosts.write, run_id=this.run_id, says=hosts_say)
+
+    def judge(apart: Lake) -> int:
+        """Write silver.hosts, then the findings, some of which rest on it."""
+        if hosts_say is not None:
+            outcome.tables[str(HOSTS)].rows_out = hosts.write(apart, this.run_id, hosts_say)
+        return derive_findings.gold(apart, stubs=store.stubs)
+
+    aliases = this.config.queues.aliases
+    steps: dict[Table, Callable[[Lake], int]] = {
+        RECEIVE_ATTEMPTS: partial(derive.gold, cleanup=this.config.timers.cleanup, declared=aliases),
+        FINDINGS: judge,
+        COVERAGE: partial(coverage.gold, run_id=this.run_id),
+    }
     for answer, rows in beside(lake, steps).items():
         outcome.tables[str(answer)] = cli.TableCounts(rows_out=rows)
-    outcome.tables[str(RECEIVE_ATTEMPTS)].rows_in = decoded[str(REMOTE_READ_CALLS)]
->>>>>>> main
+    for answer in (RECEIVE_ATTEMPTS, FINDINGS):
+        outcome.tables[str(answer)].rows_in = decoded[str(REMOTE_READ_CALLS)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
