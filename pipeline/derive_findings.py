@@ -171,7 +171,7 @@ class _Work:
             many = (pc.sum(connections.filter(ours)["calls"]).as_py() or 0) > _MOST_AT_ONCE
         if many:
             return self._of_servers(touched.servers, says)
-        rows, there = judging.table_of([]), lake.read(FINDINGS).limit(0).toArrow()
+        rows = there = judging.table_of([])
         if connections is not None:
             rows, there = self._judge(touched, connections, ours)
         return self._put(rows, there, says)
@@ -182,7 +182,7 @@ class _Work:
         asked: dict[str, Callable[[], pa.Table]] = {}
         if self.made.get(str(HOSTS)) != self.rests_on[str(HOSTS)]:
             was = lake.read(FINDINGS).where(F.col("scope") == operation.ESTATE)
-            asked |= {"hosts": partial(operation.hosts_of, lake), "hosts there": was.toArrow}
+            asked |= {"hosts": partial(operation.hosts_of, lake), "hosts there": partial(_rows, was)}
         found = gather(asked)
         rows = pa.concat_tables([rows, *(found[name] for name in found if not name.endswith("there"))])
         there = pa.concat_tables([there, *(found[name] for name in found if name.endswith("there"))])
@@ -193,15 +193,15 @@ class _Work:
         return written
 
     def _add_explained(self, touched: _Touched) -> None:
-        """Add the associations that what a server opened can judge otherwise."""
-        if not touched.opened:
-            return
-        at_these = partial(only, column="server_address", values=touched.opened)
-        calls = at_these(self.lake.read(RPC_CALLS).where(F.col("interface_name").isin(*_NUMBERED)))
-        moves = at_these(self.lake.read(RPC_CALLS).where((F.col("interface_name") == RR) & F.col("opnum").isin(10, 13)))
-        found = at_these(self.lake.read(FINDINGS).where(F.col("rule_id").isin(*_EXPLAINED)))
-        for rows in gather({name: partial(_names, frame) for name, frame in enumerate((calls, moves, found))}).values():
-            touched.connections |= rows
+        """Add the associations that what a server opened, or the end of another association, can judge otherwise."""
+        calls = only(self.lake.read(RPC_CALLS), "server_address", touched.opened)
+        later = (F.col("interface_name") == RR) & F.col("opnum").between(10, 15)
+        found = self.lake.read(FINDINGS).where(F.col("rule_id").isin(*_EXPLAINED))
+        asked = {"findings": partial(_names, only(found, "server_address", touched.servers))}
+        if touched.opened:
+            asked["calls"] = partial(_names, calls.where(F.col("interface_name").isin(*_NUMBERED) | later))
+        for names in gather(asked).values():
+            touched.connections |= names
 
     def _judge(self, touched: _Touched, connections: pa.Table, ours: pa.Array) -> tuple[pa.Table, pa.Table]:
         """Return the findings of what is touched as they are now, and as they were."""
@@ -221,7 +221,7 @@ class _Work:
         there = self.lake.read(FINDINGS)
         both = (F.col("scope") == "association") & _among("connection_id", touched.connections)
         both |= (F.col("scope") == "server") & _among("server_address", touched.servers)
-        asked["there"] = there.where(both).toArrow
+        asked["there"] = partial(_rows, there.where(both))
         found = gather(asked)
         answered = found["reads"].filter(pc.is_valid(found["reads"]["packet_bytes"]))["call_key"].to_pylist()
         messages = only(_messages(self.lake).where(on_dates(days)), "call_key", answered).drop(EVENT_DATE).toArrow()
@@ -232,11 +232,9 @@ class _Work:
 
     def _of_servers(self, servers: Collection[str], says: str) -> int:
         """Judge all of some servers in Spark."""
-        found = self._judged(servers).toArrow().cast(judging.SCHEMA)
-        there = only(
-            self.lake.read(FINDINGS).where("scope IN ('association', 'server')"), "server_address", servers
-        ).toArrow()
-        return self._put(found, there, says)
+        there = self.lake.read(FINDINGS).where("scope IN ('association', 'server')")
+        found, before = _rows(self._judged(servers)), _rows(only(there, "server_address", servers))
+        return self._put(found, before, says)
 
     def _anew(self) -> int:
         """Judge all there is: here if it is little."""
@@ -318,6 +316,11 @@ def is_ledger() -> Column:
         opnums = sorted(opnum for name, opnum in LEDGER if name == interface)
         ours |= (F.col("interface_name") == interface) & F.col("opnum").isin(*opnums)
     return ours
+
+
+def _rows(frame: DataFrame) -> pa.Table:
+    """Return rows of gold.findings as they are made here."""
+    return frame.select(*judging.SCHEMA.names).toArrow().cast(judging.SCHEMA)
 
 
 def _names(frame: DataFrame) -> set[str]:
