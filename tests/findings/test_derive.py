@@ -21,7 +21,7 @@ from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
 from schemas.silver import REMOTE_READ_CALLS
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]  # test_any_order holds all tables to the same in make test
 
 BRONZE = {"rpc_calls": RPC_CALLS, "connections": CONNECTIONS, "rpc_binds": RPC_BINDS}
 SILVER = {str(table): table for table in (REMOTE_READ_CALLS, CLIENT_CALLS, MANAGEMENT_CALLS, MESSAGES)}
