@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup demo test test-all fuzz check format bench wheel pyfiles tables-doc test-peer estate record-estate record-sample clean
+.PHONY: help setup demo test test-all fuzz check format bench wheel pyfiles tables-doc rules-doc test-peer estate record-estate record-sample clean
 
 PY := .venv/bin/python
 LAKE ?= .lake/demo
@@ -56,6 +56,9 @@ pyfiles: setup  ## dist/pyfiles.zip, for spark-submit --py-files
 
 tables-doc: setup  ## write docs/tables.md from schemas/
 	@PYTHONPATH=. $(PY) tools/write_tables_doc.py docs/tables.md
+
+rules-doc: setup  ## write docs/rules.md from the rules and their tests
+	@PYTHONPATH=. $(PY) tools/write_rules_doc.py docs/rules.md
 
 test-peer: setup  ## start the test queue manager (PEER_ARGS=... gives it ports)
 	@PYTHONPATH=tests $(PY) -m peer.server $(PEER_ARGS)

@@ -17,7 +17,7 @@ from bench.measure import Measure, report, say
 from bench.traffic import generate
 
 LEAST_BOUNDED = 200_000_000  # bytes; below, Delta's fixed cost for a commit is all there is to see
-PARTS = ("decoders", "gold", "spark", "captures", "runs", "collector")
+PARTS = ("decoders", "gold", "findings", "spark", "captures", "runs", "collector")
 FIELDS = ("frame.number", "tcp.stream", "dcerpc.pkt_type", "dcerpc.cn_call_id", "dcerpc.opnum", "dcerpc.cn_frag_len")
 
 
@@ -134,6 +134,14 @@ def decoders(rows: int, repeat: int) -> list[Measure]:
     return out
 
 
+def judging(rows: int, repeat: int) -> list[Measure]:
+    """What judging calls costs, one core, no Spark."""
+    from bench import findings  # noqa: PLC0415 (the rules, which the others do not need)
+
+    say("findings")
+    return findings.measure(rows, repeat)
+
+
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     top.add_argument("--size", type=size, nargs="*", default=[size("200M"), size("1G")], help="captures (200M 1G)")
@@ -191,6 +199,8 @@ def main() -> None:
             measures += measure(Path(folder), sizes, arguments.ring, memory, arguments.repeat)
         if ring and "runs" in arguments.only:
             measures += runs.measure(Path(folder) / "runs", ring, arguments.history)
+        if "findings" in arguments.only:
+            measures += judging(arguments.rows, arguments.repeat)
         if queues and "collector" in arguments.only:
             measures += collector.measure(Path(folder) / "collector", queues, 100)
     print(report(measures))

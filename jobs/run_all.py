@@ -8,13 +8,15 @@ from functools import partial
 
 from jobs import cli, ingest_snapshots
 from jobs.ingest_captures import alone, captures, ingest, open_lake
-from pipeline import derive, derive_silver, hosts
+from pipeline import coverage, derive, derive_findings, derive_silver, hosts
 from pipeline.derive_sequences import ack_sequences
 from pipeline.lake import Lake, beside
 from pipeline.listing import Listed
 from pipeline.queue_state import queue_lines
 from pipeline.summary import console_summary
 from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.coverage import COVERAGE
+from schemas.findings import FINDINGS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.hosts import HOSTS
 from schemas.silver import REMOTE_READ_CALLS
@@ -57,19 +59,24 @@ def _layers(this: cli.Run, lake: Lake, files: list[Listed], landed: list[Listed]
     for table, rows in written.items():
         outcome.tables.setdefault(table, cli.TableCounts()).rows_out += rows
     cli.say("rebuilding attempts")
-    steps: dict[Table, Callable[[Lake], int]] = {
-        RECEIVE_ATTEMPTS: partial(derive.gold, cleanup=this.config.timers.cleanup, declared=this.config.queues.aliases)
+    first: dict[Table, Callable[[Lake], int]] = {
+        RECEIVE_ATTEMPTS: partial(derive.gold, cleanup=this.config.timers.cleanup, declared=this.config.queues.aliases),
+    }
+    if hosts_say is not None:
+        first[HOSTS] = partial(hosts.write, run_id=this.run_id, says=hosts_say)
+    reads = this.config.reads
+    then: dict[Table, Callable[[Lake], int]] = {
+        ACK_SEQUENCES: partial(ack_sequences, lost_after=reads.lost_after, poison_after=reads.poison_after),
+        FINDINGS: partial(derive_findings.gold, stubs=store.stubs),
+        COVERAGE: partial(coverage.gold, run_id=this.run_id),
     }
     outcome.tables[str(HOSTS)] = cli.TableCounts()
-    if hosts_say is not None:
-        steps[HOSTS] = partial(hosts.write, run_id=this.run_id, says=hosts_say)
-    for answer, rows in beside(lake, steps).items():
-        outcome.tables[str(answer)] = cli.TableCounts(rows_out=rows)
-    outcome.tables[str(RECEIVE_ATTEMPTS)].rows_in = decoded[str(REMOTE_READ_CALLS)]
-    reads = this.config.reads
-    sequences = ack_sequences(lake, lost_after=reads.lost_after, poison_after=reads.poison_after)
-    attempts = outcome.tables[str(RECEIVE_ATTEMPTS)].rows_out
-    outcome.tables[str(ACK_SEQUENCES)] = cli.TableCounts(rows_in=attempts, rows_out=sequences)
+    for steps in (first, then):
+        for answer, rows in beside(lake, steps).items():
+            outcome.tables[str(answer)] = cli.TableCounts(rows_out=rows)
+    for answer in (RECEIVE_ATTEMPTS, FINDINGS):
+        outcome.tables[str(answer)].rows_in = decoded[str(REMOTE_READ_CALLS)]
+    outcome.tables[str(ACK_SEQUENCES)].rows_in = outcome.tables[str(RECEIVE_ATTEMPTS)].rows_out
 
 
 def main(argv: Sequence[str] | None = None) -> int:

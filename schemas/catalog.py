@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from schemas import ack_sequences, bronze, calls, comqc, gold, hosts, messages, properties, silver, snapshots
+from schemas import (
+    ack_sequences,
+    bronze,
+    calls,
+    comqc,
+    coverage,
+    findings,
+    gold,
+    hosts,
+    messages,
+    properties,
+    silver,
+    snapshots,
+)
 from schemas.table import Table
 
 SILVER: tuple[Table, ...] = (
     *silver.TABLES, *calls.TABLES, *messages.TABLES, *comqc.TABLES, *properties.TABLES, *hosts.TABLES,
 )  # fmt: skip
-ALL: tuple[Table, ...] = (*bronze.TABLES, *snapshots.TABLES, *SILVER, *gold.TABLES, *ack_sequences.TABLES)
+GOLD: tuple[Table, ...] = (*gold.TABLES, *ack_sequences.TABLES, *findings.TABLES, *coverage.TABLES)
+ALL: tuple[Table, ...] = (*bronze.TABLES, *snapshots.TABLES, *SILVER, *GOLD)
 
 
 def table(full_name: str) -> Table:

@@ -1,0 +1,384 @@
+"""gold.findings follows bronze and silver: what a change below can touch is judged anew, and nothing else.
+
+A finding of one association rests on its calls, connections and binds, and where numbers or transactions are of the
+whole server on what others opened there. So these are judged anew: the associations of calls, connections and binds
+that changed; where what a server opened changed, its associations of qm2qm and qmcomm, whose numbers are the server's,
+and those with a finding that another's opening could explain; and what the server opened, as a whole, which is little
+beside what was read. The commit says of which versions of the tables below it was made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from functools import partial, reduce
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+
+from pipeline import findings as judging
+from pipeline import operation
+from pipeline.derive_silver import EMPTIED, LAST
+from pipeline.exchanges import LEDGER, MG, QC, QM, RR
+from pipeline.findings import Facts
+from pipeline.gather import gather
+from pipeline.lake import MOST_DATES, MOST_NAMED, FeedError, Lake, on_dates
+from pipeline.touched import only
+from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
+from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
+from schemas.findings import FINDINGS
+from schemas.hosts import HOSTS
+from schemas.messages import MESSAGES
+from schemas.silver import REMOTE_READ_CALLS
+from schemas.table import EVENT_DATE, Table
+
+VERSION: Final = "1"  # another one when rules are added or changed: then all is judged anew
+_FED: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS)
+_BELOW: Final = (*_FED, HOSTS)
+_MOST_AT_ONCE: Final = 200_000  # calls that are judged here; of more, in Spark
+_EXPLAINED: Final = ("P11", "R57", "R61", "R64", "R73")  # findings that another association's opening can explain
+_NUMBERED: Final = (QM, QC)
+_PARTS: Final = ("calls", "reads", "clients", "management", "connections", "binds")
+_HEADS: Final = {"request_bytes": "bigint", "request_head": "binary", "request_tail": "binary",
+                 "response_head": "binary", "request_stub": "binary", "response_stub": "binary"}  # fmt: skip
+_CHOOSING: Final = ("connection_id", "server_address", "interface_name", "opnum")  # of rows, beside the call's own
+_OBJECTS: Final = (7, 8, 9, 10, 11)  # of qmcomm
+
+
+def gold(lake: Lake, *, stubs: bool = True) -> int:
+    """Judge what changed below; return how many rows were written.
+
+    ``stubs``: bronze keeps stubs (store.stubs); rules that need a byte of them are asked only then.
+    """
+    newest = lake.newest(*_BELOW, LAST, FINDINGS)
+    if RPC_CALLS not in newest or LAST not in newest:
+        return 0
+    made = newest[FINDINGS].made() if FINDINGS in newest else {}
+    rests_on: dict[str, Any] = {str(table): newest[table].version if table in newest else None for table in _BELOW}
+    rests_on |= {"decoder": newest[LAST].made().get("decoder"), "rules": VERSION, "stubs": stubs}
+    if made == rests_on:
+        return 0
+    return _Work(lake, made, rests_on, stubs).follow()
+
+
+@dataclass(slots=True)
+class _Touched:
+    """What a change touches: connections, whose associations are judged, and servers, whose openings are.
+
+    ``groups`` are the groups of connections as they were; ``opened`` the servers where what was opened changed.
+    """
+
+    connections: set[str] = field(default_factory=set)
+    servers: set[str] = field(default_factory=set)
+    opened: set[str] = field(default_factory=set)
+    groups: set[tuple[Any, ...]] = field(default_factory=set)
+
+    def take(self, rows: Iterable[Row]) -> None:
+        """Take rows of a feed."""
+        for row in rows:
+            self.connections.add(row["connection_id"])
+            if row["server_address"] is not None:
+                self.servers.add(row["server_address"])
+                if row["opened"]:
+                    self.opened.add(row["server_address"])
+            if row["association_group_id"]:
+                self.groups.add((row["server_address"], row["client_address"], row["association_group_id"]))
+
+    def widen(self, connections: pa.Table) -> None:
+        """Take all connections of the groups of those that are touched."""
+        rows = connections.select(
+            ["connection_id", "server_address", "client_address", "association_group_id"]
+        ).to_pylist()
+        named = {
+            row["connection_id"]: (row["server_address"], row["client_address"], row["association_group_id"])
+            for row in rows
+        }
+        wanted = self.groups | {named[name] for name in self.connections if name in named and named[name][2]}
+        self.connections |= {name for name, group in named.items() if group in wanted}
+
+
+@dataclass(slots=True)
+class _Work:
+    """One run's work: what the last commit said, and what this one's will say."""
+
+    lake: Lake
+    made: dict[str, Any]
+    rests_on: dict[str, Any]
+    stubs: bool
+
+    def follow(self) -> int:
+        """Bring the table to what there is now."""
+        same = all(self.made.get(name) == self.rests_on[name] for name in ("decoder", "rules", "stubs"))
+        touched = self._touched() if same and self.made else None
+        if touched is None:
+            return self._anew()
+        return self._bring(touched)
+
+    def _touched(self) -> _Touched | None:
+        """Return what changed; None when the feeds cannot tell."""
+        try:
+            asked = {str(table): partial(self._changed, table) for table in _FED}
+            found = gather(asked)
+        except (FeedError, PySparkException):  # whatever is wrong with a feed, the tables themselves can be read
+            return None
+        touched = _Touched()
+        for rows in found.values():
+            if len(rows) > MOST_NAMED:
+                return None
+            touched.take(rows)
+        return touched
+
+    def _changed(self, table: Table) -> list[Row]:
+        """Return where rows of a table changed, as they were and are."""
+        since, until = self.made.get(str(table)), self.rests_on[str(table)]
+        if since == until:
+            return []
+        if since is None:
+            raise FeedError(f"{table} was not there")
+        feed = self.lake.changes(table, since, until)
+        opened: Column = F.lit(False)  # noqa: FBT003
+        group = F.lit(None).cast("bigint")
+        if table is RPC_CALLS:
+            emptied = [version for version, what in self.lake.said(table, since).items() if what == EMPTIED]
+            if emptied:
+                feed = feed.where(~F.col("_commit_version").isin(*emptied))
+            opened = F.coalesce(is_ledger(), F.lit(False))  # noqa: FBT003
+        elif table is CONNECTIONS:
+            feed, group = feed.where("kind = 'rpc'"), F.col("association_group_id")
+        where = ("connection_id", "server_address", "client_address")
+        asked = feed.select(*where, opened.alias("opened"), group.alias("association_group_id")).distinct()
+        rows: list[Row] = asked.limit(MOST_NAMED + 1).collect()
+        return rows
+
+    def _bring(self, touched: _Touched) -> int:
+        """Judge what is touched anew."""
+        lake, says = self.lake, json.dumps(self.rests_on)
+        connections = _connections(lake, touched.servers).toArrow() if touched.servers else None
+        if connections is not None:
+            self._add_explained(touched)
+            touched.widen(connections)
+        ours = (
+            pc.is_in(connections["connection_id"], _strings(touched.connections)) if connections is not None else None
+        )
+        many = len(touched.connections) > MOST_NAMED
+        if connections is not None and not many:
+            many = (pc.sum(connections.filter(ours)["calls"]).as_py() or 0) > _MOST_AT_ONCE
+        if many:
+            return self._of_servers(touched.servers, says)
+        rows = there = judging.table_of([])
+        if connections is not None:
+            rows, there = self._judge(touched, connections, ours)
+        return self._put(rows, there, says)
+
+    def _put(self, rows: pa.Table, there: pa.Table, says: str) -> int:
+        """Put findings in the place of those that were there, and what operation shows beside them."""
+        lake = self.lake
+        asked: dict[str, Callable[[], pa.Table]] = {}
+        if self.made.get(str(HOSTS)) != self.rests_on[str(HOSTS)]:
+            was = lake.read(FINDINGS).where(F.col("scope") == operation.ESTATE)
+            asked |= {"hosts": partial(operation.hosts_of, lake), "hosts there": partial(_rows, was)}
+        found = gather(asked)
+        rows = pa.concat_tables([rows, *(found[name] for name in found if not name.endswith("there"))])
+        there = pa.concat_tables([there, *(found[name] for name in found if name.endswith("there"))])
+        dates = set(there[EVENT_DATE].to_pylist())
+        written = lake.put(FINDINGS, rows, there, dates=dates, made_of=says, was_made_of=json.dumps(self.made))
+        if lake.made_of(FINDINGS) != says:
+            lake.stamp(FINDINGS, says)
+        return written
+
+    def _add_explained(self, touched: _Touched) -> None:
+        """Add the associations that what a server opened, or the end of another association, can judge otherwise."""
+        calls = only(self.lake.read(RPC_CALLS), "server_address", touched.opened)
+        later = (F.col("interface_name") == RR) & F.col("opnum").between(10, 15)
+        found = self.lake.read(FINDINGS).where(F.col("rule_id").isin(*_EXPLAINED))
+        asked = {"findings": partial(_names, only(found, "server_address", touched.servers))}
+        if touched.opened:
+            asked["calls"] = partial(_names, calls.where(F.col("interface_name").isin(*_NUMBERED) | later))
+        for names in gather(asked).values():
+            touched.connections |= names
+
+    def _judge(self, touched: _Touched, connections: pa.Table, ours: pa.Array) -> tuple[pa.Table, pa.Table]:
+        """Return the findings of what is touched as they are now, and as they were."""
+        days = _days_of(connections.filter(ours))
+        here = partial(only, column="connection_id", values=touched.connections)
+        at_these = partial(only, column="server_address", values=touched.servers)
+        frames, opened = _frames(self.lake, stubs=self.stubs), _frames(self.lake, stubs=False)
+        asked: dict[str, Callable[[], pa.Table]] = {
+            name: here(frames[name].where(on_dates(days))).drop(EVENT_DATE).toArrow
+            for name in ("calls", "reads", "clients", "management")
+        }
+        asked |= {
+            f"{name} of openings": at_these(opened[name].where(is_ledger())).drop(EVENT_DATE).toArrow
+            for name in ("calls", "reads", "clients")
+        }
+        asked["binds"] = here(frames["binds"]).toArrow
+        there = self.lake.read(FINDINGS)
+        both = (F.col("scope") == "association") & _among("connection_id", touched.connections)
+        both |= (F.col("scope") == "server") & _among("server_address", touched.servers)
+        asked["there"] = partial(_rows, there.where(both))
+        found = gather(asked)
+        answered = found["reads"].filter(pc.is_valid(found["reads"]["packet_bytes"]))["call_key"].to_pylist()
+        messages = only(_messages(self.lake).where(on_dates(days)), "call_key", answered).drop(EVENT_DATE).toArrow()
+        calls = _together(found["calls"], found["reads"], found["clients"], found["management"], messages)
+        ledger = _together(*(found[f"{name} of openings"] for name in ("calls", "reads", "clients")))
+        facts = Facts(calls, ledger, connections.select(list(judging.CONNECTIONS)), found["binds"])
+        return judging.findings(facts, only=touched.connections), found["there"]
+
+    def _of_servers(self, servers: Collection[str], says: str) -> int:
+        """Judge all of some servers in Spark."""
+        there = self.lake.read(FINDINGS).where("scope IN ('association', 'server')")
+        found, before = _rows(self._judged(servers)), _rows(only(there, "server_address", servers))
+        return self._put(found, before, says)
+
+    def _anew(self) -> int:
+        """Judge all there is: here if it is little."""
+        lake = self.lake
+        for table in _FED:
+            lake.tell_changes(table)
+            self.rests_on[str(table)] = lake.version(table)
+        says = json.dumps(self.rests_on)
+        connections = _connections(lake, None).limit(MOST_NAMED + 1).toArrow()
+        few = connections.num_rows <= MOST_NAMED and (pc.sum(connections["calls"]).as_py() or 0) <= _MOST_AT_ONCE
+        if few:
+            frames = _frames(lake, stubs=self.stubs)
+            asked: dict[str, Callable[[], pa.Table]] = {
+                name: frame.drop(EVENT_DATE).toArrow for name, frame in frames.items()
+            }
+            asked |= {"messages": _messages(lake).drop(EVENT_DATE).toArrow, "hosts": partial(operation.hosts_of, lake)}
+            found = gather(asked)
+            calls = _together(*(found[name] for name in ("calls", "reads", "clients", "management", "messages")))
+            ledger = calls.filter(judging.ledger_mask(calls))
+            facts = Facts(calls, ledger, connections.select(list(judging.CONNECTIONS)), found["binds"])
+            rows = lake.spark.createDataFrame(pa.concat_tables([judging.findings(facts), found["hosts"]]))
+        else:
+            rows = self._judged(None).unionByName(lake.spark.createDataFrame(operation.hosts_of(lake)))
+        lake.replace(FINDINGS, rows, made_of=says)
+        return lake.rows_written(FINDINGS)
+
+    def _judged(self, servers: Collection[str] | None) -> DataFrame:
+        """Return the findings of some servers, or of all, made in Spark: one group for each server."""
+        frames = _frames(self.lake, stubs=self.stubs)
+        frames["connections"] = _connections(self.lake, servers).drop("calls")
+        frames["reads"] = frames["reads"].join(_messages(self.lake).drop(EVENT_DATE), "call_key", "left")
+        parts = []
+        for name in _PARTS:
+            frame = frames[name] if servers is None else only(frames[name], "server_address", servers)
+            frames[name] = frame.drop(EVENT_DATE)
+            parts.append(frames[name].withColumn("part", F.lit(name)))
+        every = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
+        columns = {name: tuple(frames[name].columns) for name in _PARTS}
+        return every.groupBy("server_address").applyInArrow(_judge(columns), FINDINGS.struct())
+
+
+def _judge(columns: Mapping[str, tuple[str, ...]]) -> Callable[[pa.Table], pa.Table]:
+    """Return the function that gives the findings of one server's rows, each marked with the part that it is of."""
+
+    def judge(rows: pa.Table) -> pa.Table:
+        parts = {name: rows.filter(pc.equal(rows["part"], name)).select(list(columns[name])) for name in _PARTS}
+        return judging.findings(_facts(parts))
+
+    return judge
+
+
+def _facts(parts: Mapping[str, pa.Table]) -> Facts:
+    """Return what is judged, of what was read of each table."""
+    calls = _together(parts["calls"], parts["reads"], parts["clients"], parts["management"])
+    return Facts(calls, calls.filter(judging.ledger_mask(calls)), parts["connections"], parts["binds"])
+
+
+def _together(calls: pa.Table, *parts: pa.Table) -> pa.Table:
+    """Return calls with what silver decoded of them."""
+    chosen = [part.drop_columns([name for name in _CHOOSING if name in part.column_names]) for part in parts]
+    return judging.beside(calls, *chosen)
+
+
+def _days_of(connections: pa.Table) -> set[date | None] | None:
+    """Return all days, UTC, of the connections' packets, and None for rows without one; None if they are too many."""
+    spans = zip(*(connections[name].to_pylist() for name in ("first_packet_at", "last_packet_at")), strict=True)
+    days: set[date | None] = {None}
+    for first, last in spans:
+        if (last - first).days > MOST_DATES:
+            return None
+        days |= {first.date() + timedelta(days=day) for day in range((last.date() - first.date()).days + 1)}
+    return days
+
+
+def is_ledger() -> Column:
+    """Tell of rows with interface_name and opnum whether they are of the methods in ``LEDGER``."""
+    ours: Column = F.lit(False)  # noqa: FBT003
+    for interface in sorted({name for name, _ in LEDGER}):
+        opnums = sorted(opnum for name, opnum in LEDGER if name == interface)
+        ours |= (F.col("interface_name") == interface) & F.col("opnum").isin(*opnums)
+    return ours
+
+
+def _rows(frame: DataFrame) -> pa.Table:
+    """Return rows of gold.findings as they are made here."""
+    return frame.select(*judging.SCHEMA.names).toArrow().cast(judging.SCHEMA)
+
+
+def _names(frame: DataFrame) -> set[str]:
+    found = frame.select("connection_id").distinct().limit(MOST_NAMED + 1).collect()
+    return {row[0] for row in found if row[0] is not None}
+
+
+def _strings(values: Collection[str]) -> pa.Array:
+    return pa.array(sorted(values), pa.string())
+
+
+def _among(column: str, values: Collection[str]) -> Column:
+    return F.col(column).isin(*sorted(values)) if values else F.lit(False)  # noqa: FBT003
+
+
+def _connections(lake: Lake, servers: Collection[str] | None) -> DataFrame:
+    """Return the RPC connections of some servers, or of all."""
+    rows = lake.read(CONNECTIONS).where("kind = 'rpc'").select(*judging.CONNECTIONS, "calls")
+    return rows if servers is None else only(rows, "server_address", servers)
+
+
+def _frames(lake: Lake, *, stubs: bool) -> dict[str, DataFrame]:
+    """Return what is read of each table: the columns that ``pipeline.findings`` names, and what chooses rows."""
+    calls = lake.read(RPC_CALLS).where(F.col("interface_name").isNull() | (F.col("interface_name") != "epm"))
+    heads = _heads() if stubs else {name: F.lit(None).cast(kind) for name, kind in _HEADS.items()}
+    reads = lake.read(REMOTE_READ_CALLS).withColumn("interface_name", F.col("protocol"))
+    management = lake.read(MANAGEMENT_CALLS).withColumn("interface_name", F.lit(MG))
+    texts = [F.col(name).alias("action_text") if name == "action" else F.col(name) for name in judging.MANAGEMENT]
+    return {
+        "calls": calls.select(*judging.CALLS, *(column.alias(name) for name, column in heads.items()), EVENT_DATE),
+        "reads": reads.select(*judging.READS, *_CHOOSING, EVENT_DATE),
+        "clients": lake.read(CLIENT_CALLS).select(*judging.CLIENTS, *_CHOOSING, EVENT_DATE),
+        "management": management.select(*texts, *_CHOOSING, EVENT_DATE),
+        "binds": lake.read(RPC_BINDS).select(*judging.BINDS),
+    }
+
+
+def _messages(lake: Lake) -> DataFrame:
+    """Return what is read of messages, by the call that brought them."""
+    said = [F.col(name).alias("message_errors") if name == "errors" else F.col(name) for name in judging.MESSAGES]
+    return lake.read(MESSAGES).select(*said, EVENT_DATE)
+
+
+def _heads() -> dict[str, Column]:
+    """Return the bytes of stubs that rules look at: those of few methods, and of these the first."""
+    interface, opnum = F.col("interface_name"), F.col("opnum")
+    reads = (interface == QM) & opnum.isin(0, 9, 10)
+    opens = (interface == RR) & opnum.isin(2, 11)
+    objects = (interface == QC) & opnum.isin(*_OBJECTS)
+    gives_back = ((interface == QM) & opnum.isin(1, 3)) | ((interface == RR) & (opnum == 3))
+    failed_reads = (interface == RR) & opnum.isin(7, 13) & (F.length("response_stub") <= judging.HEAD_BYTES)
+    tail = F.expr(f"substring(request_stub, -{judging.TAIL_BYTES}, {judging.TAIL_BYTES})")
+    whole = interface == MG
+    return {
+        "request_bytes": F.when(reads, F.length("request_stub").cast("bigint")),
+        "request_head": F.when(reads | opens | objects, F.substring("request_stub", 1, judging.HEAD_BYTES)),
+        "request_tail": F.when(opens, tail),
+        "response_head": F.when(reads | gives_back | failed_reads, F.substring("response_stub", 1, judging.HEAD_BYTES)),
+        "request_stub": F.when(whole, F.col("request_stub")),
+        "response_stub": F.when(whole, F.col("response_stub")),
+    }

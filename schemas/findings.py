@@ -1,0 +1,37 @@
+"""gold.findings: rules that were broken, each with the calls that prove it."""
+
+from __future__ import annotations
+
+from schemas.gold import EVIDENCE
+from schemas.table import STRING, TIMESTAMP, Column, Table, closing_columns
+
+FINDINGS = Table(
+    "gold",
+    "findings",
+    "One row per rule broken, of conformance (docs/rules.md) or of operation, each with the calls that prove it.",
+    key=("finding_key",),
+    dated_by=("observed_at",),
+    columns=(
+        Column(
+            "finding_key", STRING, "key of rule_id and call_key; of rule_id, subject and observed_at without a call"
+        ),
+        Column("rule_id", STRING, "the rule of the fact sheet on RPC interfaces, 4.7; O and a number: of operation"),
+        Column("source", STRING, "document and section that states the rule"),
+        Column(
+            "severity", STRING, "error for MUST, warning for SHOULD, info for what follows from the text or is soft"
+        ),
+        Column("subject", STRING, "who breaks it: client or server and its address, or what it is about"),
+        Column("call_key", STRING, "bronze.rpc_calls, the call that breaks the rule; for what never ends its Start"),
+        Column("observed_at", TIMESTAMP, "time of the request that breaks it, or of the answer if that does, UTC"),
+        Column("message", STRING, "what is wrong, as a sentence"),
+        Column("expected", STRING, "what the rule says"),
+        Column("actual", STRING, "what was seen instead"),
+        *EVIDENCE,
+        Column("connection_id", STRING, "bronze.connections, of that call"),
+        Column("server_address", STRING, "IP address of the server, as text"),
+        Column("scope", STRING, "what was looked at: association, server, estate"),
+        *closing_columns("gold", "observed_at"),
+    ),
+)
+
+TABLES = (FINDINGS,)

@@ -1,0 +1,69 @@
+"""Captures as what is judged: the reader's tables, decoded, as Spark would bring them. No session is needed."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline import findings as judging
+from pipeline.decoding import decode
+from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
+from schemas.messages import MESSAGES
+from schemas.silver import REMOTE_READ_CALLS
+from udfs.capture.reader import read_capture
+
+HEAD, TAIL = judging.HEAD_BYTES, judging.TAIL_BYTES
+
+
+def read(path):
+    """The tables of a capture: bronze's by their names, and silver's of its calls."""
+    tables = dict(read_capture(str(path)))
+    calls = tables["rpc_calls"].combine_chunks()
+    nothing = pa.nulls(len(calls), pa.string())
+    # The test queue manager answers in little endian, also where it is asked in big endian.
+    more = {"opened_by": nothing, "run_id": nothing, "response_byte_order": pa.array(["little"] * len(calls))}
+    for name, values in more.items():
+        if name not in calls.column_names:
+            calls = calls.append_column(name, values)
+    tables["rpc_calls"] = calls
+    (batch,) = calls.to_batches()
+    return tables | {name: pa.Table.from_batches([rows]) for name, rows in decode(batch).items()}
+
+
+def _part(stubs, of):
+    return pa.array([None if stub is None else of(stub) for stub in stubs.to_pylist()], pa.binary())
+
+
+def _renamed(table, name, to):
+    return table.rename_columns([to if each == name else each for each in table.column_names])
+
+
+def facts(tables):
+    """What is judged of these tables."""
+    calls = tables["rpc_calls"]
+    requests, responses = calls["request_stub"], calls["response_stub"]
+    kept = calls.select(list(judging.CALLS))
+    for name, values in {
+        "request_bytes": pc.binary_length(requests).cast(pa.int64()),
+        "request_head": _part(requests, lambda stub: stub[:HEAD]),
+        "request_tail": _part(requests, lambda stub: stub[-TAIL:]),
+        "response_head": _part(responses, lambda stub: stub[:HEAD]),
+        "request_stub": requests,
+        "response_stub": responses,
+    }.items():
+        kept = kept.append_column(name, values)
+    whole = judging.beside(
+        kept,
+        tables[str(REMOTE_READ_CALLS)].select(list(judging.READS)),
+        tables[str(CLIENT_CALLS)].select(list(judging.CLIENTS)),
+        _renamed(tables[str(MANAGEMENT_CALLS)].select(list(judging.MANAGEMENT)), "action", "action_text"),
+        _renamed(tables[str(MESSAGES)].select(list(judging.MESSAGES)), "errors", "message_errors"),
+    )
+    opened = whole.filter(judging.ledger_mask(whole))
+    connections = tables["connections"].select(list(judging.CONNECTIONS))
+    return judging.Facts(whole, opened, connections, tables["rpc_binds"].select(list(judging.BINDS)))
+
+
+def plain(table):
+    """Findings by their keys, without the run that made them."""
+    return {row["finding_key"]: {name: row[name] for name in row if name != "run_id"} for row in table.to_pylist()}

@@ -1,0 +1,142 @@
+"""gold.findings and gold.coverage follow what is below: whatever comes when, they are what all of it comes to."""
+
+from collections import Counter
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from findings.facts import facts, plain, read
+from pipeline import coverage, derive_findings
+from pipeline import findings as judging
+from pipeline.gather import gather
+from pipeline.lake import Lake
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
+from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
+from schemas.coverage import COVERAGE
+from schemas.findings import FINDINGS
+from schemas.hosts import HOSTS
+from schemas.messages import MESSAGES
+from schemas.silver import REMOTE_READ_CALLS
+
+pytestmark = [pytest.mark.spark, pytest.mark.long]  # test_any_order holds all tables to the same in make test
+
+BRONZE = {"rpc_calls": RPC_CALLS, "connections": CONNECTIONS, "rpc_binds": RPC_BINDS}
+SILVER = {str(table): table for table in (REMOTE_READ_CALLS, CLIENT_CALLS, MANAGEMENT_CALLS, MESSAGES)}
+TABLES = BRONZE | SILVER
+
+
+def conformed(table, rows):
+    """Rows with the table's columns, null where the reader gives none; the date is made when they are written."""
+    schema = to_arrow_schema(table.struct(without=("event_date",)))
+    columns = [
+        rows[f.name].cast(f.type) if f.name in rows.column_names else pa.nulls(len(rows), f.type) for f in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def of_connections(tables, chosen):
+    """The rows of some connections; messages are of the calls of these."""
+    names = pa.array(sorted(chosen), pa.string())
+    out = {
+        name: tables[name].filter(pc.is_in(tables[name]["connection_id"], names))
+        for name in TABLES
+        if name != str(MESSAGES)
+    }
+    messages = tables[str(MESSAGES)]
+    calls = pa.table(out["rpc_calls"])["call_key"].combine_chunks()
+    return out | {str(MESSAGES): messages.filter(pc.is_in(messages["call_key"], calls))}
+
+
+class World:
+    """A lake, and beside it all that it holds."""
+
+    def __init__(self, spark, root):
+        self.lake = Lake(spark, str(root))
+        self.parts = []
+        for table in (CAPTURE_FILES, HOSTS):
+            self.lake.create(table)
+
+    def add(self, part):
+        self.parts.append(part)
+        rows = {table: conformed(table, part[name]) for name, table in TABLES.items() if len(part[name])}
+        gather({table: partial(self._append, table, rows[table]) for table in rows})
+
+    def _append(self, table, rows):
+        self.lake.append(table, self.lake.spark.createDataFrame(rows))
+
+    def take(self, part):
+        self.parts.remove(part)
+        gone = {name: set(part[name][table.key[0]].to_pylist()) for name, table in TABLES.items()}
+        gather({
+            name: partial(self.lake.remove, table, table.key[0], gone[name], dates=None)
+            for name, table in TABLES.items() if gone[name]
+        })  # fmt: skip
+
+    def tables(self):
+        return joined(*self.parts)
+
+    def follows(self):
+        derive_findings.gold(self.lake)
+        found = self.lake.read(FINDINGS).toArrow()
+        assert plain(found) == plain(judging.findings(facts(self.tables())))
+        return found
+
+
+def joined(*parts):
+    return {name: pa.concat_tables([pa.table(part[name]) for part in parts]) for name in TABLES}
+
+
+def names_of(tables, *interfaces):
+    calls = tables["rpc_calls"]
+    ours = calls.filter(pc.is_in(calls["interface_name"], pa.array(interfaces, pa.string())))
+    return set(ours["connection_id"].to_pylist())
+
+
+def test_findings_and_coverage_follow_what_comes_and_goes(spark, tmp_path, project):
+    sample = {n: read(next((project / "data" / "sample").glob(f"{n}-*"))) for n in ("03", "07", "10")}
+    dependent = sample["03"]
+    applications = names_of(dependent, "qmcomm")
+    others = set(dependent["connections"]["connection_id"].to_pylist()) - applications
+    world = World(spark, tmp_path / "lake")
+    groups = set(sample["07"]["connections"]["connection_id"].to_pylist())
+    one = min(groups)
+    readers = of_connections(sample["10"], names_of(sample["10"], "RemoteRead"))
+
+    world.add(readers)
+    world.add(joined(of_connections(dependent, others), of_connections(sample["07"], {one})))
+    first = world.follows()
+    coverage.gold(world.lake)
+    # The openings of another connection name the queues of reads, and associations grow.
+    world.add(joined(of_connections(dependent, applications), of_connections(sample["07"], groups - {one})))
+    more = world.follows()
+    assert first.num_rows < more.num_rows
+    world.take(readers)
+    world.follows()
+    version = world.lake.version(FINDINGS)
+    assert derive_findings.gold(world.lake) == 0
+    assert world.lake.version(FINDINGS) == version
+
+    coverage.gold(world.lake)
+    rows = world.lake.read(COVERAGE).drop("run_id").toArrow().to_pylist()
+    again = coverage.counted(world.lake, None).drop_columns(["run_id"]).to_pylist()
+    assert sorted(rows, key=str) == sorted(again, key=str)
+    total = Counter()
+    for row in rows:
+        total[row["layer"], row["measure"]] += row["value"]
+    calls = world.tables()["rpc_calls"]
+    outcomes = Counter(calls["outcome"].to_pylist())
+    assert total["rpc", "calls"] == len(calls)
+    assert {name: total["rpc", f"calls_{name}"] for name in outcomes} == outcomes
+    connections = world.tables()["connections"]
+    assert total["transport", "connections"] == len(connections)
+    assert total["transport", "bytes"] == sum(
+        map(sum, zip(*(connections[f"{side}_bytes"].to_pylist() for side in ("client", "server")), strict=True))
+    )
+    assert total["message", "messages"] == len(world.tables()[str(MESSAGES)])
+    assert total["stub", "decoded"] + total["stub", "undecoded"] == sum(
+        len(world.tables()[str(table)]) for table in (REMOTE_READ_CALLS, CLIENT_CALLS, MANAGEMENT_CALLS)
+    )
+    assert coverage.gold(world.lake) == 0

@@ -1,0 +1,90 @@
+"""The recorded traffic: what was done wrong there on purpose, as data/README.md tells, is found, and nothing else."""
+
+import random
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from findings.exchanges import broken, qm_end, qm_start, remote, rr_end, rr_start, session
+from findings.facts import facts, plain, read
+from pipeline import findings as judging
+from pipeline.rules import RULES
+
+# The errors that data/README.md tells of. What a client never closes or ends is an error of its own.
+ERRORS = {
+    "01-remoteread-ndr.pcap": "R01 R16 R18 R19 R22 R30",
+    "02-remoteread-ndr64-multiplexed.pcap": "",
+    "03-qm2qm-dependent-client.pcap": "Q07 Q07 Q18 Q18 Q35 Q35 Q45 Q45",
+    "04-qmmgmt.pcapng": "M02 M04 M11",
+    "05-sealed-ntlm.pcap": "R14 R14 R14",
+    "06-mid-stream.pcap": "",
+    "07-faults-cancels-groups.pcap": "P01 R10 R11 R11 R14 R14 R30",
+    "08-endpoint-mapper.pcap": "",
+    "09-transactions-and-moves.pcapng": "R57 R58 R64 R67 R69 R69",
+    "10-many-clients.pcap.gz": "R14 R14",
+}
+
+
+@pytest.fixture(scope="module")
+def sample(project):
+    return {name: read(project / "data" / "sample" / name) for name in ERRORS}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_the_errors_of_a_capture_are_those_that_were_made(sample, name):
+    rows = judging.findings(facts(sample[name])).to_pylist()
+    assert sorted(row["rule_id"] for row in rows if row["severity"] == "error") == ERRORS[name].split()
+    assert not any(row["subject"].startswith("server") for row in rows if row["severity"] == "error")
+    keys = set(sample[name]["rpc_calls"]["call_key"].to_pylist())
+    for row in rows:
+        assert row["call_key"] in row["evidence"]
+        assert keys.issuperset(row["evidence"])
+        assert row["observed_at"] is not None
+        assert row["expected"] == RULES[row["rule_id"]].rule
+        assert row["actual"]
+
+
+def test_the_estate_and_conversations_without_a_fault_give_no_error(project):
+    found = judging.findings(facts(read(project / "data" / "estate" / "wire" / "collector.pcap.gz")))
+    assert Counter(found["severity"].to_pylist())["error"] == 0
+    both = [session(qm_start(), qm_end()), remote(rr_start(), rr_end()), remote(), session()]
+    assert [broken(story) & set(RULES) for story in both] == [set(), set(), set(), set()]
+
+
+def test_the_order_of_rows_and_other_servers_make_no_difference(sample):
+    every = [facts(tables) for tables in sample.values()]
+    # the recordings share addresses, but no connection: each is told as of a server of its own
+    expected = {}
+    parts = []
+    for number, given in enumerate(every):
+        moved = judging.Facts(*(_at(table, f"10.9.9.{number}") for table in given))
+        expected |= plain(judging.findings(moved))
+        parts.append(moved)
+    together = judging.Facts(*map(_joined, zip(*parts, strict=True)))
+    shuffled = judging.Facts(*map(_shuffled, together))
+    assert plain(judging.findings(together)) == expected
+    assert plain(judging.findings(shuffled)) == expected
+
+
+def _joined(tables):
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def _at(table, server):
+    place = table.column_names.index("server_address")
+    return table.set_column(place, "server_address", pa.array([server] * len(table)))
+
+
+def _shuffled(table):
+    places = list(range(len(table)))
+    random.Random(9).shuffle(places)
+    return table.take(pa.array(places, pa.int64()))
+
+
+def test_what_is_not_touched_is_not_judged(sample):
+    given = facts(sample["10-many-clients.pcap.gz"])
+    whole = plain(judging.findings(given))
+    chosen = sorted(set(given.connections["connection_id"].to_pylist()))[:5]
+    few = plain(judging.findings(given, only=chosen))
+    assert few == {key: row for key, row in whole.items() if row["connection_id"] in chosen or row["scope"] == "server"}
