@@ -6,10 +6,11 @@ import sys
 from collections.abc import Sequence
 
 from jobs import cli, ingest_snapshots
-from jobs.ingest_captures import alone, captures, ingest, open_lake
+from jobs.ingest_captures import alone, captures, ingest, keys_of, open_lake
 from pipeline import derive, derive_silver, hosts
 from pipeline.lake import Lake
 from pipeline.listing import Listed
+from pipeline.opening import Keys
 from pipeline.queue_state import queue_lines
 from pipeline.summary import console_summary
 from schemas.gold import RECEIVE_ATTEMPTS
@@ -25,20 +26,23 @@ def parser() -> cli.Parser:
 
 def run(this: cli.Run) -> cli.Outcome:
     """Bring captures and snapshots through all layers and print what the lake holds."""
+    keys = keys_of(this)
     files = captures(this, this.arguments.lake)
     landed = ingest_snapshots.snapshot_files(this)
     lake = open_lake(this)
     outcome = cli.Outcome()
     with alone(this, lake):
-        _layers(this, lake, files, landed, outcome)
+        _layers(this, lake, files, landed, outcome, keys)
         if not this.arguments.dry_run:
             sys.stdout.write("\n".join([console_summary(lake), *queue_lines(lake)]) + "\n")
     return outcome
 
 
-def _layers(this: cli.Run, lake: Lake, files: list[Listed], landed: list[Listed], outcome: cli.Outcome) -> None:
+def _layers(
+    this: cli.Run, lake: Lake, files: list[Listed], landed: list[Listed], outcome: cli.Outcome, keys: Keys
+) -> None:
     """Bring bronze up to date, then what is made of it."""
-    ingest(this, lake, files, outcome)
+    ingest(this, lake, files, outcome, keys)
     if this.arguments.dry_run:
         return
     if landed:
