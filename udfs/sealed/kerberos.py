@@ -35,15 +35,18 @@ def keytab_keys(data: bytes) -> list[KerberosKey]:
         raise KeytabError("not a keytab of version 2")
     try:
         entries = Keytab(data).entries
-        return [
+        found = [
             KerberosKey(
-                entry.principal.prettyPrint().decode("utf-8", "replace"), int(entry.main_part["keyblock"]["keytype"]),
-                int(entry.main_part["vno8"]), bytes(entry.main_part["keyblock"]["keyvalue"]["data"]),
+                entry.main_part["principal"].prettyPrint().decode("utf-8", "replace"), int(entry.main_part["keyblock"]["keytype"]),
+                int(entry.kvno), bytes(entry.main_part["keyblock"]["keyvalue"]["data"]),
             )
             for entry in entries if not entry.deleted
         ]  # fmt: skip
     except Exception:  # noqa: BLE001 - impacket's parser raises whatever it meets; its text may hold what it read
         raise KeytabError("damaged") from None
+    if any(ENCTYPES.get(key.enctype, len(key.key)) != len(key.key) for key in found):
+        raise KeytabError("damaged")
+    return found
 
 
 def is_request(token: Token) -> bool:

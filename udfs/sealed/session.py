@@ -156,6 +156,8 @@ class _Extended:
             if lost:
                 return Closed.SEQUENCE_LOST
             position = place.position  # it was here: what follows stands where it ends
+        if lost and not sealed + self._sealed_checksum:  # it takes nothing of the stream: any place fits
+            return Closed.BAD_SIGNATURE if opened is None else opened[: piece.stub_size]
         self._place = _Place(number + 1, position + sealed + self._sealed_checksum, piece.end, place.tries)
         return Closed.BAD_SIGNATURE if opened is None else opened[: piece.stub_size]
 

@@ -111,7 +111,7 @@ def _unsealed(key: bytes, sealed: bytes) -> bytes:
 
 
 def _rc4(key: SessionKey, piece: Piece, around: tuple[bytes, bytes], *, client: bool) -> bytes | None:
-    at = piece.token.find(_RC4_FRAME, 0, 8)
+    at = piece.token.find(_RC4_FRAME, 0, 16)
     token = piece.token[at + len(_RC4_FRAME) :]
     if at < 0 or len(token) != _RC4_TOKEN or token[:8] != b"\x02\x01\x11\x00\x10\x00\xff\xff":
         return None
