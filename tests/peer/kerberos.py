@@ -122,7 +122,7 @@ class GssSession:
         start = start[:6] + struct.pack(">H", 28) + start[8:]
         return rotated[60:], start + rotated[:60]
 
-    def unprotect(self, raw: bytes, pdu: Pdu, fixed: int) -> bytes:
+    def unprotect(self, _raw: bytes, pdu: Pdu, fixed: int) -> bytes:
         """The plain body of a fragment without its padding."""
         auth = pdu.auth
         if auth is None or auth.level != PRIVACY:

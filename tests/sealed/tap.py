@@ -89,3 +89,20 @@ def capture_of(parts: list[tuple[t.Flow, t.Segment]]) -> bytes:
     """A capture of these segments."""
     records = [record for flow, part in parts for record in t.records(flow, [part])]
     return containers.pcap(records).data
+
+
+def one_frame_each(heard: Heard) -> list[tuple[t.Flow, t.Segment]]:
+    """A connection whose every PDU is a frame of its own, as dissectors that list frames like it."""
+    parts, sent, rest, now = t.handshake(), [0, 0], [b"", b""], t.START_NS + 1_000_000
+    for side, data, _ in heard.sends:
+        rest[side] += data
+        while len(rest[side]) >= 16:
+            order = "little" if rest[side][4] & 0x10 else "big"
+            size = int.from_bytes(rest[side][8:10], order)
+            if len(rest[side]) < size:
+                break
+            payload, rest[side] = rest[side][:size], rest[side][size:]
+            now += 10_000
+            parts.append(t.Segment(now, side, sent[side], sent[1 - side], 0x18, payload))
+            sent[side] += size
+    return [(heard.flow, part) for part in parts]

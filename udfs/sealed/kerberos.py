@@ -37,8 +37,10 @@ def keytab_keys(data: bytes) -> list[KerberosKey]:
         entries = Keytab(data).entries
         found = [
             KerberosKey(
-                entry.main_part["principal"].prettyPrint().decode("utf-8", "replace"), int(entry.main_part["keyblock"]["keytype"]),
-                int(entry.kvno), bytes(entry.main_part["keyblock"]["keyvalue"]["data"]),
+                entry.main_part["principal"].prettyPrint().decode("utf-8", "replace"),
+                int(entry.main_part["keyblock"]["keytype"]),
+                int(entry.kvno),
+                bytes(entry.main_part["keyblock"]["keyvalue"]["data"]),
             )
             for entry in entries if not entry.deleted
         ]  # fmt: skip

@@ -9,8 +9,7 @@ padding. What a signature covers beside them (header, sealed padding, security t
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 _RECORD: Final = struct.Struct("<IHHH")
 TRAILER: Final = 8  # octets of a security trailer without its token
@@ -20,8 +19,7 @@ class MalformedPiecesError(Exception):
     """Records that do not fit the stub beside them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """One protected PDU.
 
     ``sequence`` is that of TCP; ``head`` stands before the stub; ``body`` is the stub with its padding, sealed or not;

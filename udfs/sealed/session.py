@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from Cryptodome.Cipher import ARC4
@@ -43,8 +43,7 @@ class Closed(StrEnum):
     BAD_SIGNATURE = "bad_signature"
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(NamedTuple):
     """A PDU of one side, with what orders it among those of the other: ``at``, any number that grows with time."""
 
     from_client: bool
@@ -56,31 +55,43 @@ Opened = bytes | Closed  # a stub without its padding, or why there is none
 
 
 class Keystream:
-    """The octets of one RC4 stream at any place; going back far costs making it anew."""
+    """One RC4 stream: it is gone through from its beginning on, and looked into ahead; going back makes it anew."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._begin()
 
     def _begin(self) -> None:
-        self._cipher, self._from, self._octets = ARC4.new(self._key), 0, bytearray()
+        self._cipher, self._from, self._ahead = ARC4.new(self._key), 0, b""
 
     def at(self, position: int, size: int) -> bytes:
-        """Return octets of the stream."""
+        """Return octets of the stream from any place on."""
+        self._reach(position)
+        begin = position - self._from
+        lacking = begin + size - len(self._ahead)
+        if lacking > 0:
+            self._ahead += self._cipher.encrypt(bytes(max(lacking, _CHUNK)))
+        return self._ahead[begin : begin + size]
+
+    def opened(self, position: int, sealed: bytes, more: int) -> tuple[bytes, bytes]:
+        """Return what was sealed at a place, and ``more`` octets of the stream behind it; all before them is let go."""
+        if position == self._from and not self._ahead:
+            self._from += len(sealed) + more
+            both = self._cipher.decrypt(sealed + bytes(more))
+            return both[: len(sealed)], both[len(sealed) :]
+        stream = self.at(position, len(sealed) + more)
+        end = position + len(sealed) + more
+        self._ahead, self._from = self._ahead[end - self._from :], end
+        return _xor(sealed, stream[: len(sealed)]), stream[len(sealed) :]
+
+    def _reach(self, position: int) -> None:
+        """Have the stream begin not far before a place."""
         if position < self._from:
             self._begin()
-        while position - self._from > len(self._octets) + _KEPT:
-            self._from += len(self._octets) + _KEPT
+        while position - self._from > len(self._ahead) + _KEPT:
+            self._from += len(self._ahead) + _KEPT
             self._cipher.encrypt(bytes(_KEPT))
-            self._octets.clear()
-        begin = position - self._from
-        if begin > 2 * _KEPT:
-            del self._octets[: begin - _KEPT]
-            self._from, begin = position - _KEPT, _KEPT
-        lacking = begin + size - len(self._octets)
-        if lacking > 0:
-            self._octets += self._cipher.encrypt(bytes(max(lacking, _CHUNK)))
-        return bytes(self._octets[begin : begin + size])
+            self._ahead = b""
 
 
 def _xor(one: bytes, two: bytes) -> bytes:
@@ -145,21 +156,28 @@ class _Extended:
         if lost < 0:
             return Closed.BAD_SIGNATURE
         sealed = len(piece.body) if piece.auth_level == PRIVACY else 0
-        gap = max(_signed(piece.sequence - place.sequence), 0)
-        opened, position = None, place.position
-        for position in self._candidates(lost, gap):
-            place.tries -= bool(lost)
-            opened = self._try(piece, number, position, sealed)
-            if opened is not None or place.tries <= 0:
-                break
-        if opened is None:
-            if lost:
-                return Closed.SEQUENCE_LOST
-            position = place.position  # it was here: what follows stands where it ends
-        if lost and not sealed + self._sealed_checksum:  # it takes nothing of the stream: any place fits
+        if not lost:
+            found, checksum = self._stream.opened(place.position, piece.body[:sealed], self._sealed_checksum)
+            opened = self._verified(piece, number, found if sealed else piece.body, checksum)
+            end = place.position + sealed + self._sealed_checksum  # it was here even if it is damaged
+            self._place = _Place(number + 1, end, piece.end, place.tries)
             return Closed.BAD_SIGNATURE if opened is None else opened[: piece.stub_size]
-        self._place = _Place(number + 1, position + sealed + self._sealed_checksum, piece.end, place.tries)
-        return Closed.BAD_SIGNATURE if opened is None else opened[: piece.stub_size]
+        gap = max(_signed(piece.sequence - place.sequence), 0)
+        for position in self._candidates(lost, gap):
+            place.tries -= 1
+            stream = self._stream.at(position, sealed + self._sealed_checksum)
+            plain = _xor(piece.body, stream[:sealed]) if sealed else piece.body
+            opened = self._verified(piece, number, plain, stream[sealed:])
+            if opened is not None:
+                break
+            if place.tries <= 0:
+                return Closed.SEQUENCE_LOST
+        else:
+            return Closed.SEQUENCE_LOST
+        if sealed + self._sealed_checksum:  # else it takes nothing of the stream: any place fits
+            end = position + sealed + self._sealed_checksum
+            self._place = _Place(number + 1, end, piece.end, place.tries)
+        return opened[: piece.stub_size]
 
     def _candidates(self, lost: int, gap: int) -> Iterator[int]:
         """Places where a PDU may stand in the stream, the likeliest first.
@@ -168,21 +186,16 @@ class _Extended:
         object UUIDs, and PDUs without a signature (binds, cancels): how much that is, is what is tried.
         """
         here, each = self._place.position, self._sealed_checksum
-        if not lost:
-            yield here
-            return
         least, most = here + each * lost, here + gap - (OVERHEAD - each) * lost
         likely = itertools.chain((0,), range(8, 4096, 8), range(1, 4096), range(4096, 1 << 16, 4))
         yield from (most - more for more in likely if most - more >= least)
         yield from (least, here)  # signed, of no PDU: SPNEGO's mechListMIC, after which the stream begins anew or not
 
-    def _try(self, piece: Piece, number: int, position: int, sealed: int) -> bytes | None:
-        """Return the body if the signature fits."""
-        stream = self._stream.at(position, sealed + self._sealed_checksum)
-        plain = _xor(piece.body, stream[:sealed]) if sealed else piece.body
+    def _verified(self, piece: Piece, number: int, plain: bytes, stream: bytes) -> bytes | None:
+        """Return the body in the clear if the signature fits; ``stream`` is what its checksum is sealed with."""
         checksum = piece.token[4:12]
-        if self._sealed_checksum:
-            checksum = _xor(checksum, stream[sealed:])
+        if stream:
+            checksum = (int.from_bytes(checksum, "little") ^ int.from_bytes(stream, "little")).to_bytes(8, "little")
         count = struct.pack("<I", number)
         for whole in (True, False) if self._whole is None else (self._whole,):
             mac = self._mac.copy()
@@ -192,7 +205,7 @@ class _Extended:
                 mac.update(piece.trailer)
             else:
                 mac.update(count + plain)
-            if hmac.compare_digest(mac.digest()[:8], checksum):
+            if mac.digest()[:8] == checksum:
                 self._whole = whole
                 return plain
         return None
