@@ -4,6 +4,7 @@ What stubs hold is told by the test queue manager, which took them apart with im
 """
 
 import asyncio
+import datetime as dt
 from contextlib import contextmanager
 
 import pytest
@@ -17,11 +18,13 @@ from peer.server import ACCOUNT, ServerThread
 from peer.world import Impacket
 from sealed.opened import digests, opened, password, reasons
 from sealed.tap import Tap, capture_of
+from udfs.capture.sightings import merged
 from udfs.sealed.keys import Keys, NtlmKey
 from udfs.sealed.ntlm import EXTENDED_SECURITY, KEY_128, KEY_EXCHANGE
 
 KEYS = password(ACCOUNT.password)
 LARGE = "OS:srv1\\private$\\large"
+TIMES = ("request_at", "request_done_at", "response_at", "response_done_at")
 ORDERS = "OS:srv1\\private$\\orders"
 
 
@@ -197,6 +200,28 @@ def test_a_handshake_that_was_not_captured(story):
             rows = opened([capture], keys)
             assert reasons([row for row in rows if row["outcome"] == "encrypted"]) == {"no_handshake"}
             assert {row["opened_by"] for row in rows} == {None}
+
+
+def test_a_request_without_its_answer_is_opened_too(story):
+    (row,) = opened([capture_of(story[0][:6])], KEYS)
+    assert (row["outcome"], row["opened_by"], row["closed_reason"]) == ("no_response", "TESTDOM\\reader", None)
+    assert digests([row]) == [(story[1][0][0], None)]
+    (row,) = opened([capture_of(story[0][:6])], Keys())
+    assert (row["outcome"], row["opened_by"], row["closed_reason"]) == ("no_response", None, None)
+
+
+def test_what_was_opened_stays_open_when_another_capture_shows_it_closed(story):
+    capture = capture_of(story[0])
+    later = dt.timedelta(milliseconds=3)
+    other = [
+        {name: value + later if name in TIMES else "other" if name.endswith("capture_id") else value
+         for name, value in row.items()}
+        for row in opened([capture], Keys())
+    ]  # fmt: skip
+    rows = merged(opened([capture], KEYS), other)
+    assert sorted(digests(rows), key=repr) == sorted(story[1], key=repr)
+    assert {(row["opened_by"], row["outcome"], row["observations"]) for row in rows} == {("TESTDOM\\reader", "ok", 2)}
+    assert all(row["request_pieces"] is None for row in rows)
 
 
 def test_keys_that_do_not_fit_leave_calls_as_captured(story):

@@ -1,4 +1,9 @@
-"""tshark, given the same password or keytab, opens the same stubs, octet for octet."""
+"""tshark, given the same password or keytab, opens the same stubs, octet for octet.
+
+Only what it opens is compared: version 4.0 shows octets at random, as decrypted, for NTLM with keys of 56 bits, without
+key exchange or in SPNEGO, and for AES without mutual authentication. There the test queue manager tells what stubs held
+(`test_ntlm_traffic`, `test_kerberos`), and [MS-NLMP] 4.2.3.4 what 56 bits without key exchange come to (`test_nlmp`).
+"""
 
 import asyncio
 import subprocess
@@ -16,7 +21,6 @@ from sealed.opened import opened, password
 from sealed.tap import Tap, capture_of, one_frame_each
 from sealed.test_kerberos import REALM, SECRETS, SERVICE, keytab
 from sealed.test_key_file import keytab as keytab_file
-from udfs.sealed.ntlm import KEY_128, KEY_EXCHANGE
 
 pytestmark = pytest.mark.tool("tshark")
 
@@ -67,16 +71,14 @@ def recorded(accept=None, **options):
     return capture_of(one_frame_each(tap.heard[0]))
 
 
-@pytest.mark.parametrize("without", [0, KEY_128, KEY_EXCHANGE], ids=["128", "56", "no key exchange"])
-@pytest.mark.parametrize("spnego", [False, True], ids=["bare", "spnego"])
-def test_with_the_password(tmp_path, without, spnego):
-    capture = recorded(account=ACCOUNT, without=without, spnego=spnego)
+@pytest.mark.parametrize("order", ["<", ">"], ids=["little", "big"])
+def test_with_the_password(tmp_path, order):
+    capture = recorded(account=ACCOUNT, order=order)
     agree(opened([capture], password(ACCOUNT.password)),
           by_tshark(capture, tmp_path, f"ntlmssp.nt_password:{ACCOUNT.password}"))  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [AES128, AES256, RC4])
-@pytest.mark.parametrize("mutual", [True, False], ids=["mutual", "one way"])
+@pytest.mark.parametrize(("kind", "mutual"), [(AES128, True), (AES256, True), (RC4, True), (RC4, False)])
 def test_with_the_keytab(tmp_path, kind, mutual):
     client = KerberosClient(forged(SERVICE, REALM, SECRETS[kind]), mutual=mutual, spnego=True, subkey=not mutual)
     capture = recorded(lambda: KerberosServer(SECRETS), kerberos=client)
