@@ -129,7 +129,9 @@ class GssSession:
             return pdu.body
         sealed = pdu.body[fixed:]
         if self.key.enctype == RC4:
-            plain = gssapi.GSSAPI_RC4().GSS_Unwrap(self.key, sealed, 0, authData=bytes(8) + auth.token)[0][: len(sealed)]
+            plain = gssapi.GSSAPI_RC4().GSS_Unwrap(self.key, sealed, 0, authData=bytes(8) + auth.token)[0][
+                : len(sealed)
+            ]
         else:
             filler, rotation = struct.unpack_from(">HH", auth.token, 4)
             rotated = auth.token[16:] + sealed
