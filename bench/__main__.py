@@ -17,7 +17,7 @@ from bench.measure import Measure, report, say
 from bench.traffic import generate
 
 LEAST_BOUNDED = 200_000_000  # bytes; below, Delta's fixed cost for a commit is all there is to see
-PARTS = ("decoders", "gold", "findings", "spark", "captures", "runs", "collector")
+PARTS = ("decoders", "sealed", "gold", "findings", "spark", "captures", "runs", "collector")
 FIELDS = ("frame.number", "tcp.stream", "dcerpc.pkt_type", "dcerpc.cn_call_id", "dcerpc.opnum", "dcerpc.cn_frag_len")
 
 
@@ -150,6 +150,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--runs", type=size, default=size("5G"), help="ring of 100 for runs that add one (5G; 0: none)")
     top.add_argument("--history", type=int, default=100, help="days of history for these (100; 0: none)")
     top.add_argument("--queues", type=int, default=1000, help="queues x 100 rounds of snapshots (1000; 0: none)")
+    top.add_argument("--sealed", type=size, default=size("100M"), help="capture of sealed calls (100M; 0: none)")
     top.add_argument("--rows", type=int, default=200_000, help="packets and stubs for the decoders (200000)")
     top.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=f"of: {', '.join(PARTS)}")
     top.add_argument("--repeat", type=int, default=2, help="runs of each measure, of which the best counts (2)")
@@ -183,6 +184,7 @@ def main() -> None:
     if arguments.quick:
         sizes, memory, ring, rows = [size("20M"), size("100M")], size("100M"), size("50M"), 20_000
         queues = min(queues, 50)
+        arguments.sealed = min(arguments.sealed, size("10M"))
     measures: list[Measure] = []
     with tempfile.TemporaryDirectory(prefix="msmq-bench-", dir=arguments.folder) as folder:
         if "decoders" in arguments.only:
@@ -191,6 +193,10 @@ def main() -> None:
             from bench import gold  # noqa: PLC0415 (pipeline, which generate does not need)
 
             measures += gold.measure(rows // 4, arguments.repeat)
+        if arguments.sealed and "sealed" in arguments.only:
+            from bench import sealed  # noqa: PLC0415 (the tests' own peer)
+
+            measures += sealed.measure(Path(folder) / "sealed", arguments.sealed, arguments.repeat)
         if "spark" in arguments.only:
             from bench import spark_udf  # noqa: PLC0415 (Spark)
 

@@ -125,6 +125,11 @@ def parser(
             help="read captures of the lake again and replace what they gave: all, capture=ID or capture=PATH, "
             "date=YYYY-MM-DD or date=FROM..TO (of their packets), decoder=VERSION (what any other version read)",
         )
+        made.add_argument(
+            "--keys",
+            metavar="FILE",
+            help="keys of sealed traffic, YAML (default: the file that MSMQ_KEYS_FILE names; docs/sealed.md)",
+        )
         made.add_argument("--dry-run", action="store_true", help="say what would be read, write nothing")
     if snapshots:
         made.add_argument(

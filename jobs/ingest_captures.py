@@ -9,11 +9,13 @@ from pathlib import Path
 
 from jobs import cli
 from jobs.config import Config, ConfigError
+from jobs.keys import load_keys
 from jobs.session import one_origin, session
 from pipeline import bronze
 from pipeline.lake import Lake
 from pipeline.lease import LeaseError, lease
 from pipeline.listing import InputError, Listed, is_pipe, list_files
+from pipeline.opening import Keys, open_sealed
 from pipeline.spool import spool
 from schemas.bronze import CAPTURE_FILES, QUARANTINE, RPC_CALLS
 
@@ -71,8 +73,15 @@ def reader_options(config: Config) -> dict[str, object]:
     }
 
 
-def ingest(run: cli.Run, lake: Lake, files: list[Listed], outcome: cli.Outcome) -> bronze.Ingested:
-    """Read what is new into bronze and count it."""
+def keys_of(run: cli.Run) -> Keys:
+    """Return the keys that the command line or the environment names."""
+    return load_keys(run.arguments.keys, cli.say)
+
+
+def ingest(
+    run: cli.Run, lake: Lake, files: list[Listed], outcome: cli.Outcome, keys: Keys | None = None
+) -> bronze.Ingested:
+    """Read what is new into bronze and count it; then open what keys open of what is closed."""
     chosen = run.arguments
     done = bronze.ingest(
         lake,
@@ -95,16 +104,21 @@ def ingest(run: cli.Run, lake: Lake, files: list[Listed], outcome: cli.Outcome) 
     }
     for table in map(str, bronze.BRONZE):
         outcome.tables[table] = cli.TableCounts(0, done.written.get(table, 0), flagged.get(table, 0))
+    if keys and not chosen.dry_run:
+        opened = open_sealed(lake, keys, run_id=run.run_id, say=cli.say)
+        outcome.more["sealed"] = opened
+        outcome.tables[str(RPC_CALLS)].rows_out += sum(opened.values())
     return done
 
 
 def run(this: cli.Run) -> cli.Outcome:
     """Read the captures of the command line into the lake's bronze tables."""
+    keys = keys_of(this)
     files = captures(this, this.arguments.lake)
     outcome = cli.Outcome()
     lake = open_lake(this)
     with alone(this, lake):
-        ingest(this, lake, files, outcome)
+        ingest(this, lake, files, outcome, keys)
     return outcome
 
 

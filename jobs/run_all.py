@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from jobs import cli, ingest_snapshots
-from jobs.ingest_captures import alone, captures, ingest, open_lake
+from jobs.ingest_captures import alone, captures, ingest, keys_of, open_lake
 from pipeline import coverage, derive, derive_findings, derive_silver, hosts
 from pipeline.derive_sequences import ack_sequences
 from pipeline.lake import Lake, beside
 from pipeline.listing import Listed
+from pipeline.opening import Keys
 from pipeline.queue_state import queue_lines
 from pipeline.summary import console_summary
 from schemas.ack_sequences import ACK_SEQUENCES
@@ -32,20 +33,23 @@ def parser() -> cli.Parser:
 
 def run(this: cli.Run) -> cli.Outcome:
     """Bring captures and snapshots through all layers and print what the lake holds."""
+    keys = keys_of(this)
     files = captures(this, this.arguments.lake)
     landed = ingest_snapshots.snapshot_files(this)
     lake = open_lake(this)
     outcome = cli.Outcome()
     with alone(this, lake):
-        _layers(this, lake, files, landed, outcome)
+        _layers(this, lake, files, landed, outcome, keys)
         if not this.arguments.dry_run:
             sys.stdout.write("\n".join([console_summary(lake), *queue_lines(lake)]) + "\n")
     return outcome
 
 
-def _layers(this: cli.Run, lake: Lake, files: list[Listed], landed: list[Listed], outcome: cli.Outcome) -> None:
+def _layers(
+    this: cli.Run, lake: Lake, files: list[Listed], landed: list[Listed], outcome: cli.Outcome, keys: Keys
+) -> None:
     """Bring bronze up to date, then what is made of it."""
-    ingest(this, lake, files, outcome)
+    ingest(this, lake, files, outcome, keys)
     if this.arguments.dry_run:
         return
     if landed:

@@ -107,7 +107,7 @@ def ingest(
     rounds, named = 0, {place for known in ledger for place in known.learnt}
     while planned:
         name = run_id if not rounds else f"{run_id}-{rounds}"
-        side = runs.begin(name, _versions(lake))
+        side = runs.begin(name, versions(lake))
         part = _Run(lake, name, side, planned, reader_options, expire, named).carry_out(say)
         runs.end(name)
         done.add(part)
@@ -115,7 +115,7 @@ def ingest(
     return done
 
 
-def _versions(lake: Lake) -> dict[str, int | None]:
+def versions(lake: Lake) -> dict[str, int | None]:
     """Return the versions of all tables of bronze."""
     newest = lake.newest(*BRONZE)
     return {str(table): newest[table].version if table in newest else None for table in BRONZE}

@@ -35,7 +35,7 @@ from schemas.table import EVENT_DATE, Table
 EMPTIED: Final = "stubs emptied"  # what the commit of bronze.rpc_calls says that silver need not follow
 LAST: Final = TABLES[-1]
 _CALLS: Final = str(RPC_CALLS)
-_STUBS: Final = ("request_stub", "response_stub")
+_STUBS: Final = ("request_stub", "response_stub", "request_pieces", "response_pieces")
 _UNFINISHED: Final = ("no_request", "no_response", "damaged", "unbound")
 
 

@@ -238,7 +238,7 @@ _LEARNT: Final = {
     **{name: f"CASE WHEN {_NO_LEVEL} THEN {_CONTEXT}.{name} ELSE {name} END" for name in ("auth_type", "auth_level")},
     "outcome": f"CASE WHEN {_CONTEXT} IS NOT NULL AND outcome IN ('unbound', 'ok') "
     f"THEN if({_CONTEXT}.bind_seen, 'ok', 'unbound') ELSE outcome END",
-    "closed_reason": "CASE WHEN outcome = 'encrypted' AND _handshake THEN 'no_key' ELSE closed_reason END",
+    "closed_reason": "CASE WHEN closed_reason = 'no_handshake' AND _handshake THEN 'no_key' ELSE closed_reason END",
 }
 
 

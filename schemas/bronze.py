@@ -121,6 +121,19 @@ CONNECTIONS = Table(
     ),
 )
 
+_TOKEN = StructType(
+    [
+        StructField("from_client", BOOLEAN),
+        StructField("sequence", BIGINT),
+        StructField("size", BIGINT),
+        StructField("flags", INT),
+        StructField("auth_type", INT),
+        StructField("auth_level", INT),
+        StructField("auth_context_id", BIGINT),
+        StructField("token", BINARY),
+    ]
+)
+
 RPC_BINDS = Table(
     "bronze",
     "rpc_binds",
@@ -150,6 +163,12 @@ RPC_BINDS = Table(
         Column("bound_at", TIMESTAMP, "time of the bind or alter_context, UTC"),
         Column("capture_id", STRING, "bronze.capture_files, where the bind was read"),
         Column("packet_number", BIGINT, "packet of the bind's first byte, from 1"),
+        Column(
+            "handshake",
+            ArrayType(_TOKEN),
+            "security tokens of the bind, its answer and auth3 PDUs behind it, on the row of its first context: TCP "
+            "sequence number and size (bytes) of the PDU, its flags, its security trailer; null without security",
+        ),
         *closing_columns("bronze", "bound_at"),
     ),
 )
@@ -228,6 +247,13 @@ RPC_CALLS = Table(
             "what the row was made of where several captures saw the call, times in us since the epoch; request, "
             "response: how much of each (0 none, 1 some, 2 all); settled: the capture alone has all; else null",
         ),
+        Column(
+            "request_pieces",
+            BINARY,
+            "what a key that comes later needs beside a sealed request_stub: of each PDU place, header, padding and "
+            "signature; null when not sealed, when opened, or when not whole",
+        ),
+        Column("response_pieces", BINARY, "the same of a sealed response_stub"),
         *closing_columns("bronze", "the first of the row's times that is known, request_at first"),
     ),
 )

@@ -32,6 +32,9 @@ INSTALL = {
     "unshare": "apt-get install util-linux",
     "make": "apt-get install make",
     "git": "apt-get install git",
+    **dict.fromkeys(("krb5kdc", "kdb5_util"), "apt-get install krb5-kdc (dnf install krb5-server)"),
+    "kadmin.local": "apt-get install krb5-admin-server (dnf install krb5-server)",
+    **dict.fromkeys(("kinit", "kvno"), "apt-get install krb5-user (dnf install krb5-workstation)"),
 }
 NAMESPACES = "network namespaces"
 INSTALL[NAMESPACES] = "run as root, or allow user namespaces (sysctl user.max_user_namespaces)"

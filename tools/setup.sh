@@ -135,6 +135,9 @@ want_tools() {
   have tshark || missing="$missing tshark:wireshark-cli"
   have tcpdump || missing="$missing tcpdump:tcpdump"
   have ip || missing="$missing iproute2:iproute"
+  have krb5kdc || missing="$missing krb5-kdc:krb5-server"
+  have kadmin.local || missing="$missing krb5-admin-server:krb5-server"
+  have kinit || missing="$missing krb5-user:krb5-workstation"
   # Tried once, not at every start: without the network each try would take its time.
   if [ -z "$missing" ] || [ "$(cat .cache/tools.tried 2>/dev/null)" = "$missing" ]; then return; fi
   printf '%s\n' "$missing" >.cache/tools.tried

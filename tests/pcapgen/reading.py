@@ -33,7 +33,15 @@ DATED_BY = {
     "quarantine": ("seen_at",),
 }
 FURTHER = {
-    "rpc_calls": ("response_byte_order", "request_sequence", "response_sequence", "sightings"),
+    "rpc_calls": (
+        "response_byte_order",
+        "request_sequence",
+        "response_sequence",
+        "sightings",
+        "request_pieces",
+        "response_pieces",
+    ),
+    "rpc_binds": ("handshake",),
     "connections": ("lost_by_capture_bytes", "packets"),
     "capture_files": (
         "damage",

@@ -12,7 +12,7 @@ from typing import Any
 from peer import pdu as wire
 from peer.methods import BY_NAME, Method
 from peer.pdu import NDR, NDR64, Auth, Flag, Pdu, PduType, Syntax
-from peer.security import NTLM_TYPE, PACKET, Account, NtlmClient, Session
+from peer.security import NTLM_TYPE, PACKET, SPNEGO_TYPE, Account, NtlmClient, Session, unwrapped, wrapped
 
 
 class RpcFault(Exception):  # noqa: N818 - an answer, not a mistake
@@ -51,6 +51,9 @@ class Client:
     level: int = 1
     verification: bool = False
     source: tuple[str, int] | None = None
+    without: int = 0  # NTLM's flags that are not offered
+    spnego: bool = False
+    kerberos: Any = None  # the asking side of Kerberos (peer.kerberos.KerberosClient)
 
     def __post_init__(self) -> None:
         self.contexts: dict[Syntax, tuple[int, Syntax]] = {}
@@ -104,8 +107,10 @@ class Client:
         body = wire.Bind(self.fragment, self.fragment, self.group, items).pack(self.order)
         flags = wire.WHOLE | (Flag.CONC_MPX if first and self.multiplex else 0)
         kind = PduType.BIND if first else PduType.ALTER_CONTEXT
-        ntlm = NtlmClient(self.account) if first and self.account else None
-        auth = Auth(NTLM_TYPE, self.level, 7, ntlm.negotiate()) if ntlm else None
+        ntlm = NtlmClient(self.account, self.without) if first and self.account else None
+        auth = Auth(self.auth_type, self.level, 7, self._wrapped(ntlm.negotiate(), first=True)) if ntlm else None
+        if first and self.kerberos:
+            auth = Auth(self.auth_type, self.level, 7, self.kerberos.negotiate())
         self.writer.write(Pdu(kind, self.call_id, body, flags, auth, self.order).pack())
         reply = await asyncio.wait_for(self._replies.get(), 10)
         if reply.type == PduType.BIND_NAK:
@@ -119,13 +124,28 @@ class Client:
             if result.result == 0:
                 self.contexts[interface] = (item.id, result.transfer)
         if ntlm and reply.auth:
-            token, self.session = ntlm.authenticate(reply.auth.token)
-            auth = Auth(NTLM_TYPE, self.level, 7, token)
-            self.writer.write(Pdu(PduType.AUTH3, self.call_id, b"\x00" * 4, wire.WHOLE, auth, self.order).pack())
+            token, self.session = ntlm.authenticate(unwrapped(reply.auth.token))
+            auth = Auth(self.auth_type, self.level, 7, self._wrapped(token))
+            if self.spnego:  # the server has the last word: an alter_context asks for it
+                self.writer.write(Pdu(PduType.ALTER_CONTEXT, self.call_id, body, wire.WHOLE, auth, self.order).pack())
+                await asyncio.wait_for(self._replies.get(), 10)
+            else:
+                self.writer.write(Pdu(PduType.AUTH3, self.call_id, b"\x00" * 4, wire.WHOLE, auth, self.order).pack())
+        if first and self.kerberos:
+            self.session = self.kerberos.session(reply.auth.token if reply.auth else None)
         await self.writer.drain()
         self.call_id += 1
         if interface not in self.contexts:
             raise BindRefused(f"{interface.uuid}: {[(item.result, item.reason) for item in ack.results]}")
+
+    @property
+    def auth_type(self) -> int:
+        if self.kerberos:
+            return int(self.kerberos.auth_type)
+        return SPNEGO_TYPE if self.spnego else NTLM_TYPE
+
+    def _wrapped(self, token: bytes, *, first: bool = False) -> bytes:
+        return wrapped(token, first=first) if self.spnego else token
 
     async def bind_other(self, token: bytes, auth_type: int = 16) -> None:
         """Offer a security provider the server does not have: ends in bind_nak."""
@@ -157,7 +177,7 @@ class Client:
     async def _send(self, context: int, opnum: int, stub: bytes, obj: uuid.UUID | None, pending: Pending) -> int:
         protected = self.session is not None and self.level >= PACKET
         fixed = 24 if obj else 8
-        room = self.max_xmit - 16 - fixed - (24 if protected else 0)
+        room = self.max_xmit - 16 - fixed - (8 + self.session.overhead if protected and self.session else 0)
         room -= room % 16
         async with self._order:  # fragments of one request are not interleaved with another's (1.6)
             call_id = self.call_id
@@ -171,7 +191,7 @@ class Client:
                 body = wire.request_body(context, opnum, part, len(stub) - at, obj, self.order)
                 pdu = Pdu(PduType.REQUEST, call_id, body, flags, None, self.order)
                 if protected and self.session:
-                    raw = self.session.protect(pdu, fixed, Auth(NTLM_TYPE, self.level, 7))
+                    raw = self.session.protect(pdu, fixed, Auth(self.auth_type, self.level, 7))
                 else:
                     raw = pdu.pack()
                 self.writer.write(raw)

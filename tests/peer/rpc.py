@@ -16,7 +16,7 @@ from peer import pdu as wire
 from peer.methods import METHODS, NAMES, Method
 from peer.ndr import NULL_HANDLE, StubError
 from peer.pdu import NDR, NDR64, Auth, Flag, Pdu, PduType, Syntax
-from peer.security import NTLM_TYPE, PACKET, PRIVACY, Account, AuthError, NtlmServer, Session
+from peer.security import NTLM_TYPE, PACKET, PRIVACY, SPNEGO_TYPE, Account, AuthError, NtlmServer, Session
 from peer.truth import CallTruth, Ledger
 
 BAD_STUB, CONTEXT_MISMATCH, CANCELLED = 0x000006F7, 0x1C00001A, 0x1C00000D
@@ -110,6 +110,7 @@ class Service:
     ledger: Ledger = field(default_factory=Ledger)
     max_fragment: int = 5840
     prefer_ndr64: bool = True
+    kerberos: Any = None  # makes an acceptor of Kerberos' tokens
     groups: dict[int, Association] = field(default_factory=dict)
     group_ids: itertools.count[int] = field(default_factory=lambda: itertools.count(0x1234))
     open_connections: set[Connection] = field(default_factory=set)
@@ -148,7 +149,7 @@ class Connection:
         self.max_xmit = service.max_fragment
         self.multiplexed = False
         self.auth: Auth | None = None
-        self.ntlm: NtlmServer | None = None
+        self.acceptor: Any = None
         self.session: Session | None = None
         self.principal: str | None = None
         self.receiving: Call | None = None
@@ -197,7 +198,7 @@ class Connection:
     async def bind(self, pdu: Pdu) -> None:
         asked = wire.Bind.unpack(pdu.body, pdu.order)
         first = pdu.type == PduType.BIND
-        if pdu.auth and pdu.auth.type != NTLM_TYPE:
+        if pdu.auth and not self.acceptor_of(pdu.auth):
             self.note_bind(pdu, asked, None)
             self.writer.write(Pdu(PduType.BIND_NAK, pdu.call_id, wire.bind_nak_body(8)).pack())
             await self.writer.drain()
@@ -211,9 +212,8 @@ class Connection:
         token = None
         if pdu.auth:
             self.auth = pdu.auth
-            if pdu.auth.token.startswith(b"NTLMSSP\x00\x01"):
-                self.ntlm = NtlmServer(self.service.accounts)
-                token = self.ntlm.challenge_for(pdu.auth.token)
+            token = self.acceptor.take(pdu.auth.token)
+            self.session, self.principal = self.acceptor.session, self.acceptor.principal
         assert self.association is not None
         address = str(self.server[1]) if first else ""
         max_recv = min(self.service.max_fragment, asked.max_xmit)
@@ -271,12 +271,20 @@ class Connection:
 
     def authenticate(self, pdu: Pdu) -> None:
         """auth3, the third leg: a refused logon shows as a fault on the first request, as with Windows."""
-        if self.ntlm is None or pdu.auth is None:
+        if self.acceptor is None or pdu.auth is None:
             raise wire.ProtocolError("auth3 without a challenge")
-        try:
-            self.principal, self.session = self.ntlm.accept(pdu.auth.token)
-        except AuthError:
-            self.principal = None
+        self.acceptor.take(pdu.auth.token)
+        self.session, self.principal = self.acceptor.session, self.acceptor.principal
+
+    def acceptor_of(self, auth: Auth) -> bool:
+        """Have something that takes the tokens of this authentication type; False where there is nothing."""
+        if self.acceptor is None:
+            ntlm = auth.type == NTLM_TYPE or (auth.type == SPNEGO_TYPE and b"NTLMSSP\x00" in auth.token)
+            if ntlm:
+                self.acceptor = NtlmServer(self.service.accounts)
+            elif self.service.kerberos is not None:
+                self.acceptor = self.service.kerberos()
+        return self.acceptor is not None
 
     # -- requests, section 1.6
 
@@ -399,7 +407,7 @@ class Connection:
         """Send the stub in fragments of at most what the client takes; other answers may come in between."""
         if call.truth.orphaned:
             return
-        room = self.max_xmit - 24 - (24 if self.protected else 0)
+        room = self.max_xmit - 24 - (8 + self.session.overhead if self.protected and self.session else 0)
         room -= room % 16
         half = call.truth.response
         sent = bytearray()

@@ -11,13 +11,14 @@ import struct
 from dataclasses import dataclass
 
 from Cryptodome.Cipher import ARC4
-from impacket import ntlm
+from impacket import ntlm, spnego
 
 from peer.pdu import Auth, Pdu, header
 
 NONE, CONNECT, CALL, PACKET, INTEGRITY, PRIVACY = range(1, 7)
-NTLM_TYPE = 10
+SPNEGO_TYPE, NTLM_TYPE = 9, 10
 TOKEN = 16
+NTLM_OID = spnego.TypesMech["NTLMSSP - Microsoft NTLM Security Support Provider"]
 
 
 class AuthError(Exception):
@@ -54,6 +55,8 @@ class Direction:
 class Session:
     """A security context of one connection: protects what one side sends and checks what it receives."""
 
+    overhead = TOKEN  # octets of a signature
+
     def __init__(self, flags: int, key: bytes, *, server: bool) -> None:
         ours, theirs = ("Server", "Client") if server else ("Client", "Server")
         self.send = Direction(flags, key, ours)
@@ -86,6 +89,32 @@ class Session:
         return body[: len(body) - auth.pad]
 
 
+def wrapped(token: bytes, *, first: bool = False) -> bytes:
+    """A token in SPNEGO; the first one offers NTLM alone."""
+    if first:
+        blob = spnego.SPNEGO_NegTokenInit()
+        blob["MechTypes"] = [NTLM_OID]
+        blob["MechToken"] = token
+    else:
+        blob = spnego.SPNEGO_NegTokenResp()
+        blob["ResponseToken"] = token
+    return bytes(blob.getData())
+
+
+def unwrapped(token: bytes) -> bytes:
+    """The mechanism's token in one of SPNEGO; any other as it is."""
+    if token[:1] == b"\x60":
+        return bytes(spnego.SPNEGO_NegTokenInit(token)["MechToken"])
+    if token[:1] == b"\xa1":
+        return bytes(spnego.SPNEGO_NegTokenResp(token)["ResponseToken"])
+    return token
+
+
+def accepted() -> bytes:
+    """SPNEGO's last word: accept-completed."""
+    return bytes.fromhex("a1073005a0030a0100")
+
+
 class NtlmServer:
     """The accepting side: challenge, then judge the answer."""
 
@@ -94,6 +123,21 @@ class NtlmServer:
         self.name = name
         self.challenge = os.urandom(8)
         self.flags = 0
+        self.principal: str | None = None
+        self.session: Session | None = None
+        self.refused = False
+
+    def take(self, token: bytes) -> bytes | None:
+        """Answer a token of a bind, alter_context or auth3, in SPNEGO when it is; None where nothing is to be said."""
+        bare = unwrapped(token)
+        if bare.startswith(b"NTLMSSP\x00\x01"):
+            answer = self.challenge_for(bare)
+            return answer if bare is token else wrapped(answer)
+        try:
+            self.principal, self.session = self.accept(bare)
+        except AuthError:
+            self.refused = True
+        return None if bare is token else accepted()
 
     def challenge_for(self, token: bytes) -> bytes:
         """CHALLENGE_MESSAGE for this NEGOTIATE_MESSAGE."""
@@ -139,9 +183,11 @@ class NtlmServer:
 class NtlmClient:
     """The asking side."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: Account, without: int = 0) -> None:
+        """``without``: flags that are not offered."""
         self.account = account
         self._negotiate = ntlm.getNTLMSSPType1("CLI1", account.domain, signingRequired=True)
+        self._negotiate["flags"] &= ~without
 
     def negotiate(self) -> bytes:
         raw: bytes = self._negotiate.getData()

@@ -21,6 +21,16 @@ CHAIN: Final = dt.timedelta(seconds=60)
 _FOUR_TUPLE: Final = ("client_address", "client_port", "server_address", "server_port")
 _TIMES: Final = ("request_at", "request_done_at", "response_at", "response_done_at")
 _PLACES: Final = ("capture_id", "request_packet", "response_capture_id", "response_packet", "byte_offset")
+# What opening gives a call, together: what was opened once stays open, whatever other captures saw of it closed.
+_OPENED: Final = (
+    "request_stub",
+    "response_stub",
+    "request_pieces",
+    "response_pieces",
+    "opened_by",
+    "closed_reason",
+    "outcome",
+)
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _AROUND: Final = 24  # octets of a fragment's header at least
 _NO_TIME: Final = 1 << 62
@@ -134,8 +144,10 @@ def _one(rows: list[Row]) -> Row:
     seen = _each_once(one for row in rows for one in row["sightings"])
     best = min(rows, key=lambda row: (min(map(_rank, row["sightings"])), row["call_key"]))
     base = seen[0]
+    opened = next((row for row in rows if row["opened_by"] is not None and _as_whole(row) == _as_whole(best)), best)
     row = {
         **best,
+        **{name: opened[name] for name in _OPENED},
         **{name: base[name] for name in _PLACES},
         **{name: _time(base[name]) for name in _TIMES},
         "bind_seen": any(one["bind_seen"] for one in rows),
@@ -154,6 +166,11 @@ def _one(rows: list[Row]) -> Row:
     times = (row["request_at"], row["response_at"])
     row["event_date"] = next((time.date() for time in times if time is not None), None)
     return row
+
+
+def _as_whole(row: Row) -> tuple[bool, ...]:
+    """Tell which stubs a row has: what was opened stands for a row only if it has the same."""
+    return tuple(row[f"{half}_stub"] is not None for half in HALVES)
 
 
 def _each_once(sightings: Iterable[Row]) -> list[Row]:

@@ -19,6 +19,7 @@ from udfs.rpc.calls import association
 from udfs.rpc.cutter import SAMPLE_BYTES, CutState, Stray
 from udfs.rpc.interfaces import BY_UUID
 from udfs.rpc.rows import TIMESTAMP, batch_of, connection_id, four_tuple
+from udfs.sealed.tokens import TOKEN
 
 if TYPE_CHECKING:
     from udfs.capture.reader import Reading
@@ -115,6 +116,7 @@ BINDS_SCHEMA: Final = pa.schema(
         ("bound_at", TIMESTAMP),
         ("capture_id", pa.string()),
         ("packet_number", pa.int64()),
+        ("handshake", pa.list_(TOKEN)),
         ("event_date", pa.date32()),
     ]
 )
@@ -310,6 +312,7 @@ def bind_rows(connections: list[Connection], ours: set[int], capture_id: str) ->
                         "bound_at": time,
                         "capture_id": capture_id,
                         "packet_number": asked.number,
+                        "handshake": [token.row() for token in asked.tokens] or None if not position else None,
                     }
                 )
     return _batch(rows, BINDS_SCHEMA, "bound_at")

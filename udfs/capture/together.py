@@ -107,8 +107,8 @@ def relabelled(row: Row, labels: dict[Any, Row], meanings: dict[Any, Row]) -> bo
     label = labels[row["capture_id"], row["connection_id"]]
     meaning = meanings.get((row["capture_id"], row["connection_id"], row["context_id"]))
     row["connection_id"] = label["connection_id"]
-    if row["outcome"] == "encrypted":
-        row["closed_reason"] = "no_key" if label["handshake"] else "no_handshake"
+    if row["closed_reason"] == "no_handshake" and label["handshake"]:
+        row["closed_reason"] = "no_key"
     if meaning is None:
         return True
     for name in ("interface_uuid", "interface_name", "transfer_syntax", "bind_seen"):

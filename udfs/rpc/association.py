@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 from udfs.rpc.bind import Answer, Element, MalformedBindError, parse_bind, parse_bind_ack
 from udfs.rpc.interfaces import BY_UUID, Seen
-from udfs.rpc.pdu import ALTER_CONTEXT, ALTER_CONTEXT_RESP, BIND, BIND_ACK, BIND_NAK
+from udfs.rpc.pdu import ALTER_CONTEXT, ALTER_CONTEXT_RESP, AUTH3, BIND, BIND_ACK, BIND_NAK
+from udfs.sealed.tokens import Token, shown
 
 AUTH_LEVEL_CONNECT = 2
 MAX_WAITING = 64
 MAX_EARLY = 16
+MAX_TOKENS = 16  # of one bind: a handshake has three
 MAX_BINDS = 1 << 12  # of one connection; a client that asks for more is no RPC client
 
 
@@ -58,6 +60,7 @@ class Asked:
     secondary_address: str | None = None
     answers: list[Answer] = field(default_factory=list)
     nak: int | None = None
+    tokens: list[Token] = field(default_factory=list)  # its own, its answer's, and of auth3 behind it
 
 
 @dataclass(slots=True)
@@ -82,12 +85,15 @@ class Association:
     group: int | None = None
     calls: int = 0
     ours: bool = False  # a bind asked for one of our interfaces
-    early: list[tuple[int, bytes, str, int, int]] = field(default_factory=list)  # answers captured before their binds
+    early: list[tuple[int, bytes, str, int, int, Token | None]] = field(
+        default_factory=list
+    )  # answers before their binds
     malformed: list[tuple[str, int, int, int, int, int, bytes]] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)  # binds, and what belongs to calls that are not finished
     unknown: list[Kept] = field(default_factory=list)  # whole calls, of contexts without a bind
     kept_bytes: int = 0
     kept_all: bool = True  # none of the unknown ones was too much
+    handshake: tuple[int, bool] = (0, False)  # of how many tokens it is known, and whether these hold one
 
     @property
     def foreign(self) -> bool:
@@ -96,13 +102,15 @@ class Association:
 
     def ask(
         self, body: bytes, order: str, end: int, offset: int, sequence: int, call_id: int, time: int, number: int,
-        auth: tuple[int | None, int | None],
+        auth: tuple[int | None, int | None], token: Token | None = None,
     ) -> None:  # fmt: skip
         """Take a bind or alter_context; raises ``MalformedBindError``."""
         xmit, receive, group, elements = parse_bind(body, order, end)
         if len(self.asked) >= MAX_BINDS:
             raise MalformedBindError
         asked = Asked(offset, sequence, call_id, elements, time, number, xmit, receive, group, *auth)
+        if token is not None:
+            asked.tokens.append(token)
         self.asked.append(asked)
         self.waiting.append(asked)
         for element in elements:
@@ -119,11 +127,11 @@ class Association:
         for answer in early:
             self.answer(*answer)
 
-    def answer(self, ptype: int, body: bytes, order: str, end: int, call_id: int) -> None:
+    def answer(self, ptype: int, body: bytes, order: str, end: int, call_id: int, token: Token | None = None) -> None:
         """Take a bind_ack, alter_context_resp or bind_nak; raises ``MalformedBindError``."""
         asked = self._asked_by(call_id)
         if asked is None and len(self.early) < MAX_EARLY:
-            self.early.append((ptype, body, order, end, call_id))
+            self.early.append((ptype, body, order, end, call_id, token))
         if ptype == BIND_NAK:
             if asked is not None:
                 asked.nak = int.from_bytes(body[16:18], "little" if order == "<" else "big")
@@ -133,6 +141,8 @@ class Association:
             self.group = group or self.group
         if asked is None:
             return
+        if token is not None:
+            asked.tokens.append(token)
         asked.answers = answers
         asked.max_xmit_frag, asked.max_recv_frag = xmit, receive
         asked.group, asked.secondary_address = group, address
@@ -146,6 +156,22 @@ class Association:
                 known[-1] = context
             elif not known or (known[-1].interface, known[-1].syntax) != (context.interface, context.syntax):
                 insort(known, context, key=lambda other: other.offset)
+
+    def authenticate(self, call_id: int, token: Token) -> None:
+        """Take an auth3 PDU's token: of the bind with its call id, else of the last; without a bind it is let go."""
+        asked = next((one for one in reversed(self.asked) if one.call_id == call_id), None)
+        if asked is None and self.asked:
+            asked = self.asked[-1]
+        if asked is not None and len(asked.tokens) < MAX_TOKENS:
+            asked.tokens.append(token)
+
+    @property
+    def has_handshake(self) -> bool:
+        """Whether its tokens hold a handshake that keys could make session keys of."""
+        count = sum(len(one.tokens) for one in self.asked)
+        if count != self.handshake[0]:
+            self.handshake = count, shown([token for one in self.asked for token in one.tokens])
+        return self.handshake[1]
 
     def _asked_by(self, call_id: int) -> Asked | None:
         """Take the bind that an answer belongs to out of those that wait: by call id, else the oldest."""
@@ -169,3 +195,4 @@ class Association:
 
 REQUESTS = (BIND, ALTER_CONTEXT)
 ANSWERS = (BIND_ACK, ALTER_CONTEXT_RESP, BIND_NAK)
+THIRD_LEGS = (AUTH3,)

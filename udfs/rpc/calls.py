@@ -23,7 +23,7 @@ import numpy.typing as npt
 from udfs.capture.container import Ints
 from udfs.capture.flows import Connection, Kind
 from udfs.capture.tracker import Streams
-from udfs.rpc.association import ANSWERS, AUTH_LEVEL_CONNECT, REQUESTS, Association, Context, Kept
+from udfs.rpc.association import ANSWERS, AUTH_LEVEL_CONNECT, REQUESTS, THIRD_LEGS, Association, Context, Kept
 from udfs.rpc.bind import MalformedBindError
 from udfs.rpc.cutter import Cuts, CutState, Stray
 from udfs.rpc.pdu import (
@@ -37,6 +37,7 @@ from udfs.rpc.pdu import (
     REQUEST,
     RESPONSE,
 )
+from udfs.sealed.tokens import Token
 
 Flags = npt.NDArray[np.bool_]
 
@@ -367,9 +368,9 @@ def _right_way(header: _Headers, streams: Streams) -> _Headers:
 
 
 def _control(header: _Headers, streams: Streams, connections: list[Connection]) -> None:
-    """Let binds and their answers say what contexts mean, requests of a connection before answers."""
+    """Let binds and their answers say what contexts mean, requests of a connection before answers and third legs."""
     ptype, big = header.ptype, header.big
-    for types in (REQUESTS, ANSWERS):
+    for types in (REQUESTS, ANSWERS, THIRD_LEGS):
         for index in np.nonzero(np.isin(ptype, types) & header.whole)[0].tolist():
             connection = connections[int(header.connection[index])]
             known = association(connection)
@@ -389,20 +390,30 @@ def _control(header: _Headers, streams: Streams, connections: list[Connection]) 
             token = int.from_bytes(body[10:12], "big" if order == ">" else "little")
             trailer = size - token - 8 if token else size
             auth: tuple[int | None, int | None] = (body[trailer], body[trailer + 1]) if token else (None, None)
+            client, offset = connection.likely_client(), int(header.offset[index])
+            direction = connection.sides[client ^ int(types is ANSWERS)]
+            sequence = ((direction.base or 0) + offset) & 0xFFFFFFFF
+            shown = _token(body, order, trailer, sequence, from_client=types is not ANSWERS) if token else None
             try:
                 if types is REQUESTS:
-                    direction = connection.sides[connection.likely_client()]
-                    offset = int(header.offset[index])
-                    sequence = ((direction.base or 0) + offset) & 0xFFFFFFFF
                     known.ask(
                         body, order, trailer, offset, sequence, call_id, int(header.time[index]),
-                        int(header.number[index]), auth,
+                        int(header.number[index]), auth, shown,
                     )  # fmt: skip
-                else:
-                    known.answer(int(ptype[index]), body, order, trailer, call_id)
+                elif types is ANSWERS:
+                    known.answer(int(ptype[index]), body, order, trailer, call_id, shown)
+                elif shown is not None:
+                    known.authenticate(call_id, shown)
             except MalformedBindError:
                 time, number, where = header.time[index], header.number[index], header.file_offset[index]
                 known.note_malformed(int(header.offset[index]), int(time), int(number), int(where), size, body[:256])
+
+
+def _token(body: bytes, order: str, trailer: int, sequence: int, *, from_client: bool) -> Token:
+    """Return the security token behind a PDU's security trailer ([MS-RPCE] 2.2.2.11)."""
+    (context_id,) = struct.unpack_from(order + "I", body, trailer + 4)
+    kind, level = body[trailer], body[trailer + 1]
+    return Token(from_client, sequence, len(body), body[3], kind, level, context_id, body[trailer + 8 :])
 
 
 def _data(header: _Headers, streams: Streams) -> Pdus | None:

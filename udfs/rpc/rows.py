@@ -25,6 +25,7 @@ from udfs.rpc.calls import AUTH_LEVEL_PRIVACY, NEVER, Calls, Flags, association,
 from udfs.rpc.interfaces import BY_UUID, EPM, EPT_MAP, NDR, NDR64, PORT_ASKING, QM2QM, REMOTE_READ, Seen, infer
 from udfs.rpc.pdu import FAULT, OBJECT_UUID, REQUEST
 from udfs.rpc.verification import trailer_start, without_trailers
+from udfs.sealed.pieces import packed
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
 SIGHTING: Final = pa.struct(
@@ -87,6 +88,8 @@ CALLS_SCHEMA: Final = pa.schema(
         ("request_sequence", pa.int64()),
         ("response_sequence", pa.int64()),
         ("sightings", pa.list_(SIGHTING)),
+        ("request_pieces", pa.binary()),
+        ("response_pieces", pa.binary()),
         ("event_date", pa.date32()),
     ]
 )
@@ -319,14 +322,17 @@ class RowBuilder:
             6,
         )
         names, peers = _per_connection(owner, connections)
-        request_stub = without_trailers(stub_column(calls, request, whole_request))
+        request_stub = stub_column(calls, request, whole_request)
+        if not privacy[ask_first].all():  # what is sealed is kept as captured; nothing in it looks like a trailer
+            request_stub = without_trailers(request_stub)
         response_stub = stub_column(calls, response, whole_response & ~fault)
         request_at, response_at = pdus.time[ask_first], pdus.time[reply_first]
         auth_type, auth_level = pdus.auth_type[head], pdus.auth_level[head]
         auth_type = np.where(auth_level >= 0, auth_type, contexts.auth_type[rows])
         auth_level = np.where(auth_level >= 0, auth_level, contexts.auth_level[rows])
-        asked_from = (peers["base"][:, 0] + pdus.offset[ask_first]) & 0xFFFFFFFF
-        answered_from = (peers["base"][:, 1] + pdus.offset[reply_first]) & 0xFFFFFFFF
+        asked_base, answered_base = peers["base"][:, 0], peers["base"][:, 1]
+        asked_from = (asked_base + pdus.offset[ask_first]) & 0xFFFFFFFF
+        answered_from = (answered_base + pdus.offset[reply_first]) & 0xFFFFFFFF
         sequence = np.where(asked, asked_from, answered_from)
         at = np.where(asked, request_at, response_at)
         keys = _call_keys(peers["prefix"], peers["number"], pdus.call_id[head], sequence, at)
@@ -376,6 +382,8 @@ class RowBuilder:
             "request_sequence": pa.array(asked_from, mask=~asked),
             "response_sequence": pa.array(answered_from, mask=~answered),
             "sightings": pa.nulls(len(rows), pa.list_(SIGHTING)),
+            "request_pieces": _pieces(calls, request, whole_request & privacy[ask_first], asked_base),
+            "response_pieces": _pieces(calls, response, whole_response & ~fault & privacy[reply_first], answered_base),
             "event_date": pa.array(
                 np.where(dates == NO_TIME, 0, dates // 1000 // _DAY_US), pa.int32(), mask=dates == NO_TIME
             ),
@@ -536,8 +544,8 @@ def _choose(values: Iterable[str], index: npt.NDArray[Any]) -> pa.Array:
 
 
 def has_handshake(connection: Connection) -> bool:
-    """Whether a bind of the connection that was seen asked for security."""
-    return any(asked.auth_type is not None for asked in association(connection).asked)
+    """Whether a handshake of the connection was seen that keys could make session keys of."""
+    return association(connection).has_handshake
 
 
 def _per_connection(owner: Ints, connections: list[Connection]) -> tuple[dict[str, pa.Array], dict[str, Ints]]:
@@ -600,6 +608,23 @@ def stub_column(calls: Calls, half: Ints, valid: Flags) -> pa.Array:
     return pa.Array.from_buffers(
         pa.binary(), len(valid), [mask, pa.py_buffer(offsets.tobytes()), pa.py_buffer(b"".join(parts))]
     )
+
+
+def _pieces(calls: Calls, half: Ints, sealed: Flags, base: Ints) -> pa.Array:
+    """Return what sealed halves need beside their stubs to be opened later; null where not sealed."""
+    rows = np.nonzero(sealed)[0]
+    if not len(rows):
+        return pa.nulls(len(sealed), pa.binary())
+    pdus, halves = calls.pdus, calls.halves
+    found: list[bytes | None] = [None] * len(sealed)
+    for row in rows.tolist():
+        records = []
+        for index in range(int(halves.first[half[row]]), int(halves.last[half[row]]) + 1):
+            data, low, size = calls.fragment(index), int(pdus.stub_from[index]), int(pdus.stub_size[index])
+            sequence = (int(base[row]) + int(pdus.offset[index])) & 0xFFFFFFFF
+            records.append(packed(sequence, bytes(data[:low]), size, bytes(data[low + size :])))
+        found[row] = b"".join(records)
+    return pa.array(found, pa.binary())
 
 
 def _beginning(calls: Calls, half: int, size: int, *, request: bool) -> bytes | None:

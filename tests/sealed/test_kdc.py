@@ -1,0 +1,134 @@
+"""Kerberos with a real KDC: MIT's, on loopback, with tickets of each encryption type and keytabs as it exports them."""
+
+import os
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from impacket.dcerpc.v5 import rpcrt, transport
+from impacket.krb5 import crypto
+from impacket.krb5.ccache import CCache
+
+from jobs.keys import load_keys
+from peer.kerberos import KerberosServer
+from peer.methods import BY_NAME, REMOTEREAD
+from peer.reading import open_arguments
+from peer.security import PRIVACY
+from peer.server import ServerThread
+from sealed.opened import digests, opened, reasons
+from sealed.tap import Tap
+
+pytestmark = pytest.mark.tool("krb5kdc", "kdb5_util", "kadmin.local", "kinit", "kvno")
+
+REALM = "MSMQ.EXAMPLE"
+KINDS = {
+    "srv17": ("aes128-cts-hmac-sha1-96", 17), "srv18": ("aes256-cts-hmac-sha1-96", 18), "srv23": ("arcfour-hmac", 23),
+}  # fmt: skip
+
+
+@dataclass
+class Realm:
+    """A running KDC's folder and the environment of programs that ask it."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    def run(self, *command, text=None):
+        done = subprocess.run(
+            command, env=self.environment, input=text, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, f"{command[0]}: {done.stderr}"
+        return done.stdout
+
+    def ticket(self, host):
+        """A service ticket for reader, as impacket's clients take it."""
+        cache = self.folder / f"{host}.ccache"
+        self.environment["KRB5CCNAME"] = str(cache)
+        self.run("kinit", "reader", text="Passw0rd!\n")
+        self.run("kvno", f"host/{host}")
+        found = CCache.loadFile(str(cache))
+        return found.getCredential(f"host/{host}@{REALM}").toTGS()
+
+
+@pytest.fixture(scope="module")
+def realm(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kdc")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    kinds = " ".join(kind for kind, _ in KINDS.values())
+    (folder / "krb5.conf").write_text(
+        f"[libdefaults]\n default_realm = {REALM}\n dns_lookup_kdc = false\n rdns = false\n"
+        f" dns_canonicalize_hostname = false\n allow_weak_crypto = true\n allow_rc4 = true\n"
+        f" permitted_enctypes = {kinds}\n[realms]\n {REALM} = {{\n  kdc = 127.0.0.1:{port}\n }}\n"
+    )
+    (folder / "kdc.conf").write_text(
+        f"[kdcdefaults]\n kdc_listen = 127.0.0.1:{port}\n kdc_tcp_listen = 127.0.0.1:{port}\n[realms]\n {REALM} = {{\n"
+        f"  database_name = {folder}/principal\n  key_stash_file = {folder}/stash\n  acl_file = {folder}/acl\n"
+        f"  supported_enctypes = {' '.join(f'{kind}:normal' for kind in kinds.split())}\n }}\n"
+    )
+    (folder / "acl").write_text("")
+    # What the environment says of Kerberos stays in force: a KDC may stand elsewhere than it was built for.
+    before = os.environ.get("KRB5_CONFIG")
+    environment = {
+        **os.environ,
+        "KRB5_CONFIG": f"{folder}/krb5.conf" + (f":{before}" if before else ""),
+        "KRB5_KDC_PROFILE": f"{folder}/kdc.conf",
+    }
+    made = Realm(folder, environment)
+    made.run("kdb5_util", "create", "-s", "-r", REALM, "-P", "of no use to anybody")
+    made.run("kadmin.local", "-q", "addprinc -pw Passw0rd! reader")
+    for host, (kind, _) in KINDS.items():
+        made.run("kadmin.local", "-q", f"addprinc -randkey -e {kind}:normal host/{host}")
+        made.run("kadmin.local", "-q", f"ktadd -norandkey -k {folder}/{host}.keytab host/{host}")
+    kdc = subprocess.Popen(["krb5kdc", "-n"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(300):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield made
+    finally:
+        kdc.terminate()
+        kdc.wait(10)
+
+
+def keys_of(realm, host):
+    path = realm.folder / f"{host}.yml"
+    path.write_text(f"kerberos: [{{keytab: {host}.keytab}}]")
+    path.chmod(0o600)
+    return load_keys(str(path), print)
+
+
+@pytest.mark.parametrize("host", KINDS)
+def test_a_ticket_of_each_encryption_type(realm, host):
+    keys = keys_of(realm, host)
+    service = {key.enctype: crypto.Key(key.enctype, key.key) for key in keys.kerberos}
+    assert set(service) == {KINDS[host][1]}
+    granted = realm.ticket(host)
+    with ServerThread() as server:
+        server.server.service.kerberos = lambda: KerberosServer(service)
+        with Tap(server.ports["remoteread"]) as tap:
+            binding = transport.DCERPCTransportFactory(f"ncacn_ip_tcp:127.0.0.1[{tap.port}]")
+            binding.set_credentials("reader", "", REALM, TGS=granted)
+            binding.set_kerberos(True)
+            rpc = binding.get_dce_rpc()
+            rpc.set_auth_type(rpcrt.RPC_C_AUTHN_GSS_NEGOTIATE)
+            rpc.set_auth_level(PRIVACY)
+            rpc.connect()
+            rpc.bind(REMOTEREAD.uuid.bytes_le + REMOTEREAD.version.to_bytes(4, "little"))
+            method = BY_NAME["R_OpenQueue"]
+            for _ in range(3):
+                rpc.call(method.opnum, method.request(open_arguments("OS:srv1\\private$\\orders"), ndr64=False))
+                assert method.parse_response(rpc.recv(), ndr64=False)["pphContext"] != bytes(20)
+            rpc.disconnect()
+        told = server.do(lambda manager: manager.ledger.describe("", ""))
+    true = [tuple(call[half]["sha256"] for half in ("request", "response")) for call in told["calls"]]
+    rows = opened([tap.capture()], keys)
+    assert digests(rows) == true
+    assert {(row["opened_by"], row["outcome"]) for row in rows} == {(f"reader@{REALM}", "ok")}
+    other = next(name for name in KINDS if name != host)
+    assert reasons(opened([tap.capture()], keys_of(realm, other))) == {"no_key"}

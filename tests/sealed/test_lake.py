@@ -1,0 +1,169 @@
+"""Sealed calls in a lake: closed without keys and with wrong ones, opened by a later run, and keys nowhere to be found.
+
+One lake, whose tests are steps: each finds what the one before left.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from pyspark.sql import functions as F
+
+from jobs import ingest_captures, run_all
+from pcapgen.reading import plain
+from pipeline.lake import Lake
+from schemas import catalog
+from schemas.bronze import RPC_BINDS, RPC_CALLS
+from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.silver import REMOTE_READ_CALLS
+from sealed.opened import opened, password
+from udfs.capture.reader import read_capture
+from udfs.sealed.contexts import security_contexts
+from udfs.sealed.tokens import of_rows
+
+pytestmark = pytest.mark.spark
+
+SAMPLE = "05-sealed-ntlm.pcap"
+PASSWORD = "Passw0rd!"
+IN_SPARK = """
+import sys
+from jobs import run_all
+from pipeline import opening
+opening._MOST_HERE = 0  # as with many calls: in Spark
+sys.exit(run_all.main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, project):
+    """The lake's folder, the key files, and the sample in two files: the first one ends within the conversations."""
+    root = tmp_path_factory.mktemp("sealed")
+    data = (project / "data" / "sample" / SAMPLE).read_bytes()
+    at, places = 24, []
+    while at < len(data):
+        places.append(at)
+        at += 16 + int.from_bytes(data[at + 8 : at + 12], "little")
+    (root / "captures").mkdir()
+    half = places[len(places) // 2]
+    (root / "captures" / "one.pcap").write_bytes(data[:half])
+    (root / "captures" / "two.pcap").write_bytes(data[:24] + data[half:])
+    for name, text in (("right", PASSWORD), ("wrong", "not " + PASSWORD)):
+        path = root / f"{name}.yml"
+        path.write_text(f"ntlm: [{{principal: 'testdom\\*', password: '{text}'}}]")
+        path.chmod(0o600)
+    return root
+
+
+@pytest.fixture(scope="module")
+def lake(spark, place):
+    return Lake(spark, str(place / "lake"))
+
+
+def arguments(place, *captures, keys=None):
+    named = ["--captures", *(str(place / "captures" / name) for name in captures)]
+    return ["--lake", str(place / "lake"), *named, *(["--keys", str(place / f"{keys}.yml")] if keys else [])]
+
+
+def closed(lake):
+    rows = lake.read(RPC_CALLS).where("sealed").groupBy("outcome", "opened_by", "closed_reason").count().collect()
+    return {(row.outcome, row.opened_by, row.closed_reason): row[3] for row in rows}
+
+
+def test_wrong_keys_leave_all_as_captured(lake, place):
+    assert ingest_captures.main(arguments(place, "one.pcap")) == 0
+    without = closed(lake)
+    assert without
+    assert {reason for _, _, reason in without} <= {"no_key", None}
+    assert ingest_captures.main(arguments(place, "one.pcap", "two.pcap", keys="wrong")) == 0
+    found = closed(lake)
+    assert {(outcome, by, reason) for outcome, by, reason in found} == {
+        ("encrypted", None, "bad_signature"), ("fault", None, None)
+    }  # fmt: skip
+    assert sum(found.values()) == 19
+
+
+def test_a_run_is_killed_while_it_opens(lake, place, monkeypatch):
+    before = {row.call_key for row in lake.read(RPC_CALLS).collect()}
+
+    def killed(*_args, **_more):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Lake, "append", killed)
+    with pytest.raises(KeyboardInterrupt):
+        ingest_captures.main(arguments(place, "one.pcap", keys="right"))
+    monkeypatch.undo()
+    assert lake.read(RPC_CALLS).count() < len(before)  # the next test's run finds them all again
+
+
+@pytest.fixture(scope="module")
+def run_with_keys(lake, place, project):
+    """The run that opens all, in a process of its own whose event log is kept; returns what it printed."""
+    events = place / "events"
+    events.mkdir()
+    settings = place / "conf"
+    settings.mkdir()
+    (settings / "spark-defaults.conf").write_text(
+        f"spark.eventLog.enabled true\nspark.eventLog.dir {events.as_uri()}\nspark.eventLog.compress false\n"
+        "spark.sql.shuffle.partitions 2\nspark.master local[2]\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", IN_SPARK, *arguments(place, "one.pcap", "two.pcap", keys="right")],
+        cwd=project, env={**os.environ, "SPARK_CONF_DIR": str(settings)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def test_a_run_with_keys_opens_what_earlier_runs_left_closed(lake, project, run_with_keys):
+    expected = opened([(project / "data" / "sample" / SAMPLE).read_bytes()], password(PASSWORD))
+    assert "an earlier run did not end: its work is undone" in run_with_keys.stderr
+    told = json.loads(run_with_keys.stdout.strip().splitlines()[-1])
+    assert told["sealed"] == {"opened": 19}
+    columns = ["request_stub", "response_stub", "outcome", "opened_by", "closed_reason", "sealed", "request_pieces"]
+    found = {row["call_key"]: row for row in plain(lake.read(RPC_CALLS).toArrow())}
+    assert found.keys() == {row["call_key"] for row in expected}
+    for row in expected:
+        assert {name: found[row["call_key"]][name] for name in columns} == {name: row[name] for name in columns}
+    # What is downstream follows: parameters, and attempts with the queues they read from.
+    reads = lake.read(REMOTE_READ_CALLS).join(lake.read(RPC_CALLS).where("sealed").select("call_key"), "call_key")
+    assert reads.where("method = 'R_StartReceive' AND context_handle IS NOT NULL").count() == 5
+    attempts = lake.read(RECEIVE_ATTEMPTS).where(F.array_contains("missing", "sealed") | F.col("queue").isNull())
+    assert attempts.count() == 0
+    assert lake.read(RECEIVE_ATTEMPTS).where("outcome = 'acked'").count() > 1
+
+
+def test_keys_are_nowhere(lake, place, project, run_with_keys):
+    """Neither password, hash nor any session key: not in lake, side files, event log, plans, output or summary."""
+    tables = read_capture(str(project / "data" / "sample" / SAMPLE))
+    (key,) = password(PASSWORD, "testdom\\*").ntlm
+    secrets = {PASSWORD.encode(), key.nt_hash}
+    for row in tables["rpc_binds"].to_pylist():
+        for context in security_contexts(of_rows(row["handshake"] or []), password(PASSWORD)):
+            if context.session is not None:
+                secrets.add(context.session._key)
+    assert len(secrets) > 4
+    texts = set()
+    for secret in secrets:
+        utf16 = secret.decode("latin-1").encode("utf-16le")
+        texts |= {secret, secret.hex().encode(), secret.hex().upper().encode(), repr(secret).encode()[2:-1], utf16}
+    files = [path for part in ("lake", "events") for path in (place / part).rglob("*") if path.is_file()]
+    assert any("events" in path.parts for path in files)
+    read = {str(path): path.read_bytes() for path in files}
+    read |= {"stdout": run_with_keys.stdout.encode(), "stderr": run_with_keys.stderr.encode()}
+    assert b"FlatMapGroupsInArrow" in b"".join(data for name, data in read.items() if "/events/" in name)
+    for name, data in read.items():
+        assert [form for form in texts if form in data] == [], name
+    # Columns are compressed in files: the rows themselves.
+    for table in catalog.ALL:
+        shown = repr(lake.read(table).toArrow().to_pylist()) if lake.exists(table) else ""
+        assert [form for form in texts if form.decode("latin-1") in shown] == [], str(table)
+
+
+def test_running_again_with_the_keys_changes_nothing(lake, place, capsys):
+    before = lake.versions(*catalog.ALL)
+    assert run_all.main(arguments(place, "one.pcap", "two.pcap", keys="right")) == 0
+    assert lake.versions(*catalog.ALL) == before
+    assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["sealed"] == {}
+    assert lake.read(RPC_BINDS).where("handshake IS NOT NULL").count() > 3
