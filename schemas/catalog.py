@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from schemas import bronze, calls, comqc, gold, hosts, messages, properties, silver, snapshots
+from schemas import bronze, calls, comqc, eod, gold, hosts, messages, properties, queue_history, silver, snapshots
 from schemas.table import Table
 
 SILVER: tuple[Table, ...] = (
     *silver.TABLES, *calls.TABLES, *messages.TABLES, *comqc.TABLES, *properties.TABLES, *hosts.TABLES,
 )  # fmt: skip
-ALL: tuple[Table, ...] = (*bronze.TABLES, *snapshots.TABLES, *SILVER, *gold.TABLES)
+ALL: tuple[Table, ...] = (*bronze.TABLES, *snapshots.TABLES, *SILVER, *gold.TABLES, *queue_history.TABLES, *eod.TABLES)
 
 
 def table(full_name: str) -> Table:
