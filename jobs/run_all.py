@@ -6,11 +6,13 @@ import sys
 from collections.abc import Sequence
 
 from jobs import cli, ingest_snapshots
+from jobs.config import Config
 from jobs.ingest_captures import alone, captures, ingest, open_lake
-from pipeline import derive, derive_silver, hosts
+from pipeline import derive, derive_silver, derive_states, hosts
 from pipeline.lake import Lake
 from pipeline.listing import Listed
 from pipeline.queue_state import queue_lines
+from pipeline.states import Settings
 from pipeline.summary import console_summary
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.silver import REMOTE_READ_CALLS
@@ -53,6 +55,20 @@ def _layers(this: cli.Run, lake: Lake, files: list[Listed], landed: list[Listed]
     cli.say("rebuilding attempts")
     attempts = derive.gold(lake, cleanup=this.config.timers.cleanup, declared=this.config.queues.aliases)
     outcome.tables[str(RECEIVE_ATTEMPTS)] = cli.TableCounts(rows_in=decoded[str(REMOTE_READ_CALLS)], rows_out=attempts)
+    cli.say("following queues")
+    for table, rows in derive_states.gold(lake, states_settings(this.config), this.run_id).items():
+        outcome.tables[table] = cli.TableCounts(rows_out=rows)
+
+
+def states_settings(config: Config) -> Settings:
+    """Return the settings that histories and transfers of queues rest on."""
+    return Settings(
+        max_gap=config.history.max_gap,
+        resend_rise=config.eod.resend_rise,
+        ladder=config.eod.resend_ladder,
+        cleanup=config.timers.cleanup,
+        declared={machine.address: machine.name for machine in config.collector.machines},
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

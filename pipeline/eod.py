@@ -5,8 +5,6 @@ What is believed, with [MS-MQQB] 3.1.1.5, 3.1.1.6.2, 3.1.5.8.6 and the fact shee
 * A sequence is known by its id, TimeStamp above Ordinal. The TimeStamp is that of the sender's installation or
   restoration; the Ordinal grows whenever all messages of the sequence are gone, and numbers begin at 1 again.
 * EOD_LAST_ACK is told while something is not acknowledged; that of an earlier sequence says nothing of this one.
-* A receiver takes (id, number) with the number before it if it knows the id and number > its last >= the one before, or
-  if the id is newer than its own and there is none before (0). What is rejected is sent again, and rejected again.
 
 A series are the observations of one queue manager's queue by one source: the wire may show the collector's own
 questions, half a millisecond apart, in which nothing can have moved. Times are microseconds since the epoch, UTC.
@@ -14,24 +12,23 @@ questions, half a millisecond apart, in which nothing can have moved. Times are 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from itertools import groupby, product
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final
 
 Row = dict[str, Any]
 Series = tuple[str | None, str | None, str | None, str | None]
 
 SERIES: Final = ("queue_manager", "queue", "queue_format_name", "source")
-# [MS-MQQB] 3.1.1.3, the fact sheet on packets 2.12: seconds before each try, the last one for all further ones
+# The fact sheet on packets, 2.12: seconds before each try, the last one for all further ones
 LADDER_S: Final = (30.0,) * 3 + (300.0,) * 3 + (1800.0,) * 3 + (21600.0,)
 EOD_VALUES: Final = (
     "eod_last_ack", "eod_first_non_ack", "eod_last_non_ack", "eod_next_seq", "eod_last_ack_time", "eod_last_ack_count",
     "eod_no_read_count", "eod_no_ack_count", "eod_resend_time", "eod_resend_interval", "eod_resend_count",
 )  # fmt: skip
 _US: Final = 1_000_000
-_HIGH: Final = 32  # bits of the Ordinal, below the TimeStamp
+TIME_STAMP: Final = 32  # where it begins in a sequence's id, in bits
 
 
 def is_transfer(snapshot: Mapping[str, Any]) -> bool:
@@ -64,10 +61,10 @@ def transfers(
     """
     every = [_observed(snapshot) for snapshot in snapshots if is_transfer(snapshot)]
     before: defaultdict[Series, list[Row]] = defaultdict(list)
-    for row in sorted(earlier, key=_order):
+    for row in sorted(earlier, key=order):
         before[series_of(row)].append(dict(row))
     out: list[Row] = []
-    for series, rows in groupby(sorted(every, key=lambda row: (_texts(row), *_order(row))), key=series_of):
+    for series, rows in groupby(sorted(every, key=lambda row: (_texts(row), *order(row))), key=series_of):
         known = before[series]
         for row in rows:
             _compare(row, known, resend_rise, max_gap)
@@ -77,7 +74,8 @@ def transfers(
     return out
 
 
-def _order(row: Mapping[str, Any]) -> tuple[int, str]:
+def order(row: Mapping[str, Any]) -> tuple[int, str]:
+    """Order observations by time."""
     return row["observed_at"], row["snapshot_id"]
 
 
@@ -123,7 +121,7 @@ def _observed(snapshot: Mapping[str, Any]) -> Row:
 
 
 def acknowledged(row: Mapping[str, Any]) -> int | None:
-    """Return the acknowledged number: the one told, else the one before the oldest that is not, else before the next."""
+    """Return the acknowledged number: as told, else the one before the oldest that is not, else before the next."""
     if row["last_acked_number"] is not None:
         return int(row["last_acked_number"])
     after = row["first_unacked_number"] if row["first_unacked_number"] is not None else row["next_number"]
@@ -178,7 +176,7 @@ def _went_back(row: Row, previous: Row) -> bool:
     if now is None or then is None:
         return False
     if now != then:
-        return bool(now >> _HIGH != then >> _HIGH or now < then)
+        return bool(now >> TIME_STAMP != then >> TIME_STAMP or now < then)
     told = ((row[name], previous[name]) for name in ("last_acked_number", "first_unacked_number", "next_number"))
     return any(new is not None and old is not None and new < old for new, old in told)
 
@@ -245,106 +243,3 @@ def _step(count: int | None, ladder_s: Sequence[float]) -> tuple[int | None, flo
     place = min(count, len(ladder_s)) - 1
     steps = 1 + sum(ladder_s[each] != ladder_s[each - 1] for each in range(1, place + 1))
     return steps, ladder_s[place]
-
-
-class Senders:
-    """What senders reported of their outgoing queues."""
-
-    def __init__(self, observed: Iterable[Mapping[str, Any]]) -> None:
-        """``observed`` are rows of ``transfers``, or of the table."""
-        self._rows: defaultdict[Hashable, list[Mapping[str, Any]]] = defaultdict(list)
-        self._times: defaultdict[Hashable, list[int]] = defaultdict(list)
-        for row in sorted((row for row in observed if row["sequence_id"] is not None), key=_order):
-            name = (row["queue_format_name"] or "").lower()
-            for place in product((row["queue_manager"],), (row["queue"],), (name, None), (row["source"], None)):
-                self._rows[place].append(row)
-                self._times[place].append(row["observed_at"])
-
-    def around(self, manager: str, receiver: Mapping[str, Any], max_gap: int) -> list[Mapping[str, Any] | None]:
-        """Return the last report up to a receiver's, and the first from then on, neither further off than ``max_gap``.
-
-        Those of the very format name that the receiver knows count before those of the same queue, and those of the
-        same source, whose clock is the same, before others. Nothing where there is none.
-        """
-        name, at = (receiver["sender_format_name"] or "").lower(), receiver["observed_at"]
-        for place in product((manager,), (receiver["sender_queue"],), (name, None), (receiver["source"], None)):
-            times, rows = self._times.get(place, []), self._rows.get(place, [])
-            before, after = bisect_right(times, at) - 1, bisect_left(times, at)
-            earlier = rows[before] if before >= 0 and times[before] >= at - max_gap else None
-            later = rows[after] if after < len(rows) and times[after] <= at + max_gap else None
-            if earlier is not None or later is not None:
-                return [earlier, later]
-        return []
-
-
-def sources(
-    snapshots: Iterable[Mapping[str, Any]],
-    senders: Senders,
-    names: Mapping[str, Iterable[str]],
-    *,
-    max_gap: int,
-) -> list[Row]:
-    """Return a row for each incoming sequence of each snapshot, compared with its sender's own reports.
-
-    ``names`` are the queue managers that a GUID may be (a cloned machine shares its own); the snapshots' sources have
-    their ``sender_queue``, canonical.
-    """
-    out: list[Row] = []
-    for snapshot in sorted(snapshots, key=_order):
-        for place, told in enumerate(snapshot["eod_source_info"] or ()):
-            row: Row = {
-                **{name: snapshot[name] for name in (*SERIES, "snapshot_id", "observed_at")},
-                "place": place,
-                **told,
-                "disagrees_with_sender": None,
-                "evidence": [snapshot["snapshot_id"]],
-                "missing": {"decode_error"} if snapshot["errors"] else set(),
-                "errors": list(snapshot["errors"] or ()),
-            }
-            _confront(row, senders, sorted(names.get(told["sender_queue_manager"], ())), max_gap)
-            row["confidence"] = "partial" if row["missing"] else "complete"
-            row["missing"] = sorted(row["missing"])
-            out.append(row)
-    return out
-
-
-def _confront(row: Row, senders: Senders, managers: Sequence[str], max_gap: int) -> None:
-    """Compare a receiver's record with its sender's reports; of machines with one GUID the one whose sequence it is."""
-    candidates = [found for manager in managers if (found := senders.around(manager, row, max_gap))]
-    if len(candidates) > 1:
-        stamp = row["sequence_id"] >> _HIGH
-        same = [c for c in candidates if any(each and each["sequence_id"] >> _HIGH == stamp for each in c)]
-        candidates = same if len(same) == 1 else []
-    if not candidates:
-        row["missing"].add("no_snapshot")
-        return
-    for seen in candidates[0]:
-        if seen is not None and seen["snapshot_id"] not in row["evidence"]:
-            row["evidence"].append(seen["snapshot_id"])
-    row["disagrees_with_sender"] = disagreement(row["sequence_id"], row["last_number"], *candidates[0])
-
-
-def disagreement(
-    ident: int, last: int, earlier: Mapping[str, Any] | None, later: Mapping[str, Any] | None
-) -> str | None:
-    """Return how a receiver that took ``last`` of sequence ``ident`` rejects its sender for good; None: it does not.
-
-    Both ends move on between two observations. What the sender had acknowledged before the receiver was asked, the
-    receiver must have; and what it gives out after that must be above what the receiver has.
-    """
-    if later is not None:
-        if later["sequence_id"] < ident:
-            return f"sequence_behind: the sender is at sequence {later['sequence_id']}, the receiver has had {ident}"
-        if later["sequence_id"] == ident and later["next_number"] is not None and later["next_number"] <= last:
-            return f"number_behind: the sender goes on with {later['next_number']}, the receiver has had {last}"
-    if earlier is None or earlier["first_unacked_previous_number"] is None:
-        return None
-    first, before = earlier["first_unacked_number"], earlier["first_unacked_previous_number"]
-    if earlier["sequence_id"] == ident and before > last:
-        return f"gap: the sender's oldest message {first} follows {before}, the receiver has had {last} only"
-    if earlier["sequence_id"] > ident and before > 0:
-        return (
-            f"sequence_unknown: the sender's oldest message {first} of sequence {earlier['sequence_id']} follows "
-            f"{before}, the receiver has had {last} of {ident}"
-        )
-    return None

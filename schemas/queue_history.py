@@ -18,6 +18,8 @@ QUEUE_OPERATIONS = Table(
         Column("queue", STRING, "canonical normal form; of a move where from; null when not known"),
         Column("queue_format_name", STRING, "format name of the queue as it was asked for or opened"),
         Column("target_queue", STRING, "of a move where to, canonical normal form; null when not known"),
+        Column("opened_queue", STRING, "normal form of the queue as it was opened or asked for, as in silver"),
+        Column("opened_target_queue", STRING, "of a move likewise, where to"),
         Column("lookup_id", UINT64, "of a move the lookup identifier of the message, 56 bits"),
         Column("succeeded", BOOLEAN, "the answer was MQ_OK; null when none was seen"),
         Column("requested_at", TIMESTAMP, "time of the request, UTC"),
