@@ -139,7 +139,7 @@ def test_what_was_asked_by_two_names_are_two_histories_and_a_purge_is_done_to_bo
         told("purge", 10, "purge", name="DIRECT=OS:another"),
     )
     assert [(row["queue_format_name"], row["purged"], row["expected_message_count"]) for row in rows] == [
-        (NAME, 0, 5), (NAME, 1, 0), (NAME, 1, 0), (OTHER, 0, 5), (OTHER, 1, 0), (OTHER, 1, 0),
+        (NAME, 0, 5), (NAME, 1, 0), (NAME, 0, 0), (OTHER, 0, 5), (OTHER, 1, 0), (OTHER, 0, 0),
     ]  # fmt: skip
 
 
