@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from itertools import product
 from typing import Any
 
@@ -65,8 +65,8 @@ def sources(
     """Return a row for each incoming sequence of each snapshot, compared with its sender's own reports.
 
     ``names`` are the queue managers that a GUID may be (a cloned machine shares its own); of a GUID that is not known
-    it is one that reported the queue and of which no other GUID is known. The snapshots' sources have their
-    ``sender_queue``, canonical.
+    it is one that reported the queue and of which no other GUID is known, if the TimeStamp is its sequence's. The
+    snapshots' sources have their ``sender_queue``, canonical.
     """
     named = {manager for managers in names.values() for manager in managers}
     out: list[Row] = []
@@ -81,18 +81,18 @@ def sources(
                 "missing": {"decode_error"} if snapshot["errors"] else set(),
                 "errors": list(snapshot["errors"] or ()),
             }
-            managers = set(names.get(told["sender_queue_manager"], ())) or senders.managers(row) - named
-            _confront(row, senders, sorted(managers), max_gap)
+            known = set(names.get(told["sender_queue_manager"], ()))
+            _confront(row, senders, known or senders.managers(row) - named, max_gap, sure=len(known) == 1)
             row["confidence"] = "partial" if row["missing"] else "complete"
             row["missing"] = sorted(row["missing"])
             out.append(row)
     return out
 
 
-def _confront(row: Row, senders: Senders, managers: Sequence[str], max_gap: int) -> None:
-    """Compare a receiver's record with its sender's reports; of machines with one GUID the one whose sequence it is."""
-    candidates = [found for manager in managers if (found := senders.around(manager, row, max_gap))]
-    if len(candidates) > 1:
+def _confront(row: Row, senders: Senders, managers: Iterable[str], max_gap: int, *, sure: bool) -> None:
+    """Compare a receiver's record with its sender's reports; who that is, is not ``sure`` before the sequence tells."""
+    candidates = [found for manager in sorted(managers) if (found := senders.around(manager, row, max_gap))]
+    if not sure:
         stamp = row["sequence_id"] >> TIME_STAMP
         same = [c for c in candidates if any(each and each["sequence_id"] >> TIME_STAMP == stamp for each in c)]
         candidates = same if len(same) == 1 else []

@@ -46,54 +46,90 @@ Made = dict[Table, Place]
 
 def make(lake: Lake, names: Names, settings: Settings, queues: Collection[str], since: int, made: Made) -> None:
     """Add to ``made`` what the tables say of queues, canonical texts, from a time on, and what they are to say."""
-    _Queues(lake, names, settings, frozenset(queues), since, made).make()
+    states_since(Reader(lake, names, settings), frozenset(queues), since, made)
+
+
+def states_since(reader: Reader, queues: frozenset[str], since: int, made: Made) -> None:
+    """Do what ``make`` does, by what a reader reads."""
+    _Queues(reader, queues, since, made).make()
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What is read of the lake; times in microseconds, tables as they are there."""
+
+    lake: Lake
+    names: Names
+    settings: Settings
+
+    def told(self, queues: Collection[str], since: int) -> list[Row]:
+        """Return what is told of queues since a time."""
+        return self._named(queues, self._told(queues, since, since))
+
+    def attempts(self, queues: Collection[str], since: int) -> list[Row]:
+        """Return what attempts did to queues since a time."""
+        return self._named(queues, self._told(queues, since, since).where("source = 'wire' AND kind <> 'snapshot'"))
+
+    def _told(self, queues: Collection[str], since: int, attempts_since: int) -> DataFrame:
+        raw = _texts(queues, self.names)
+        return states.told(
+            self.lake, self.settings, raw=raw, queues=queues, since=max(since, 0), attempts_since=max(attempts_since, 0)
+        )
+
+    def _named(self, queues: Collection[str], rows: DataFrame) -> list[Row]:
+        found: pa.Table = rows.limit(MOST + 1).toArrow()
+        if found.num_rows > MOST:
+            raise TooManyError
+        return [row for row in states.named(found.to_pylist(), self.names) if row["queue"] in queues]
+
+    def since(self, table: Table, queues: Collection[str], since: int, column: str = "queue") -> pa.Table:
+        """Return the rows of some queues that reach up to a time, or are of a later one."""
+        rows = only(self.lake.read(table), column, queues)
+        at = "valid_to" if table == QUEUE_HISTORY else "observed_at"
+        return rows.where(F.col(at) >= F.timestamp_micros(F.lit(since))).toArrow()
+
+    def ended(self, queues: Collection[str]) -> dict[Series, int]:
+        """Return when each history of some queues ends."""
+        rows = only(self.lake.read(QUEUE_HISTORY), "queue", queues)
+        last = rows.groupBy(*_SERIES).agg(F.unix_micros(F.max("valid_to")).alias("end")).collect()
+        return {(row["queue_manager"], row["queue"], row["queue_format_name"]): row["end"] for row in last}
+
+    def last_transfers(self, queues: Collection[str], before: int) -> pa.Table:
+        """Return the last row of each series of some queues before a time."""
+        rows = only(self.lake.read(EOD_TRANSFERS), "queue", queues).where(F.unix_micros("observed_at") < before)
+        newest = F.max_by(F.struct(*EOD_TRANSFERS.names), F.struct("observed_at", "snapshot_id")).alias("last")
+        return rows.groupBy(*eod.SERIES).agg(newest).select("last.*").toArrow()
 
 
 @dataclass(slots=True)
 class _Queues:
-    lake: Lake
-    names: Names
-    settings: Settings
+    reader: Reader
     queues: frozenset[str]
     since: int
     made: Made
 
+    @property
+    def gap(self) -> int:
+        """How long an observation holds."""
+        return self.reader.settings.gap_us
+
     def make(self) -> None:
         """Ask for all of it side by side, then for what that shows to be needed besides."""
-        gap = self.settings.gap_us
-        history, transfers, sources = (self.lake.read(table) for table in (QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES))
-        asked: dict[str, Callable[[], pa.Table]] = {
-            "told": partial(self._told, self.queues, self.since - 3 * gap),
-            "history": _from(only(history, "queue", self.queues), "valid_to", self.since).toArrow,
-            "transfers": _from(only(transfers, "queue", self.queues), "observed_at", self.since - 2 * gap).toArrow,
-            "sources": _from(only(sources, "queue", self.queues), "observed_at", self.since - gap).toArrow,
-            "receivers": _from(only(sources, "sender_queue", self.queues), "observed_at", self.since - gap).toArrow,
+        read, queues, gap = self.reader, self.queues, self.gap
+        asked: dict[str, Callable[[], Any]] = {
+            "told": partial(read.told, queues, self.since - 3 * gap),
+            "history": partial(read.since, QUEUE_HISTORY, queues, self.since),
+            "transfers": partial(read.since, EOD_TRANSFERS, queues, self.since - 2 * gap),
+            "sources": partial(read.since, EOD_SOURCES, queues, self.since - gap),
+            "receivers": partial(read.since, EOD_SOURCES, queues, self.since - gap, "sender_queue"),
         }
         found = gather(asked)
-        told = self._named(found["told"])
+        told: list[Row] = found["told"]
         self._history(told, found["history"])
         observed = states.observations(told)
         new, earlier = self._transfers(observed, found["transfers"])
-        receivers = found["receivers"].filter(pc.invert(_is_in(found["receivers"], "queue", self.queues)))
-        self._sources(observed, [*earlier, *new], found["sources"], receivers)
-
-    def _told(self, queues: Collection[str], since: int, *, attempts_since: int | None = None) -> pa.Table:
-        """Return what is told of queues since a time; of attempts alone, if that is asked for."""
-        raw = _texts(queues, self.names)
-        rows = states.told(
-            self.lake, self.settings, raw=raw, queues=queues, since=max(since, 0),
-            attempts_since=max(since if attempts_since is None else attempts_since, 0),
-        )  # fmt: skip
-        if attempts_since is not None:
-            rows = rows.where("source = 'wire' AND kind <> 'snapshot'")
-        found: pa.Table = rows.limit(MOST + 1).toArrow()
-        if found.num_rows > MOST:
-            raise TooManyError
-        return found
-
-    def _named(self, told: pa.Table) -> list[Row]:
-        rows = states.named(told.to_pylist(), self.names)
-        return [row for row in rows if row["queue"] in self.queues]
+        others = set(found["receivers"].column("queue").to_pylist()) - queues
+        self._sources(observed, [*earlier, *new], found["sources"], others)
 
     # Histories
 
@@ -110,11 +146,10 @@ class _Queues:
         } - cuts.keys()
         cuts |= {series: Cut(end, end) for series, end in self._ended(fresh).items()}
         begin = min((cut.since for cut in cuts.values()), default=self.since)
-        known_since = self.since - 3 * self.settings.gap_us
+        known_since = self.since - 3 * self.gap
         if begin < known_since:  # reads within time of which nothing else is known
-            more = self._told(self.queues, self.since, attempts_since=begin)
-            told = [*told, *(row for row in self._named(more) if row["at"] < known_since)]
-        rows = states.history_rows(told, self.settings, cuts)
+            told = [*told, *(row for row in self.reader.attempts(self.queues, begin) if row["at"] < known_since)]
+        rows = states.history_rows(told, self.reader.settings, cuts)
         wanted = cuts.keys() | fresh
         self.made[QUEUE_HISTORY].rows += [row for row in rows if _series(row, row["queue_format_name"]) in wanted]
         self.made[QUEUE_HISTORY].there.append(there)
@@ -123,9 +158,7 @@ class _Queues:
         """Return when the histories ended that were known before; all of them did before the time."""
         if not series:
             return {}
-        rows = only(self.lake.read(QUEUE_HISTORY), "queue", {queue for _, queue, _ in series})
-        last = rows.groupBy(*_SERIES).agg(F.unix_micros(F.max("valid_to")).alias("end")).collect()
-        ends = {(row["queue_manager"], row["queue"], row["queue_format_name"]): row["end"] for row in last}
+        ends = self.reader.ended({queue for _, queue, _ in series})
         return {each: ends[each] for each in series if each in ends}
 
     # Exactly-once delivery
@@ -136,7 +169,7 @@ class _Queues:
         earlier = [row for row in rows if row["observed_at"] < self.since]
         recent = [row for row in observed if row["observed_at"] >= self.since and eod.is_transfer(row)]
         earlier += self._before(recent, earlier)
-        new = states.transfer_rows(recent, self.settings, earlier)
+        new = states.transfer_rows(recent, self.reader.settings, earlier)
         self.made[EOD_TRANSFERS].rows += new
         late = pc.greater_equal(
             there.column("observed_at").cast(pa.timestamp("us", "UTC")).cast(pa.int64()), self.since
@@ -152,13 +185,9 @@ class _Queues:
         oldest: defaultdict[eod.Series, set[int | None]] = defaultdict(set)
         for row in recent:
             oldest[eod.series_of(row)].add(_oldest(row))
-        table = self.lake.read(EOD_TRANSFERS)
-        before = F.unix_micros("observed_at") < self.since
         found: list[Row] = []
         if unknown := {series for series in oldest if series not in known}:
-            rows = only(table, "queue", {queue for _, queue, _, _ in unknown if queue is not None}).where(before)
-            newest = F.max_by(F.struct(*EOD_TRANSFERS.names), F.struct("observed_at", "snapshot_id")).alias("last")
-            last = rows.groupBy(*eod.SERIES).agg(newest).select("last.*").toArrow()
+            last = self.reader.last_transfers(_queues(unknown), self.since)
             found += [row for row in states.rows_of(last) if eod.series_of(row) in unknown]
             for row in found:
                 known[eod.series_of(row)].append(row)
@@ -170,29 +199,29 @@ class _Queues:
                 if since < min(row["observed_at"] for row in known[series]):
                     need[series] = since
         if need:
-            rows = only(table, "queue", {queue for _, queue, _, _ in need if queue is not None}).where(before)
-            more = states.rows_of(_from(rows, "observed_at", min(need.values())).toArrow())
+            more = states.rows_of(self.reader.since(EOD_TRANSFERS, _queues(need), min(need.values())))
             seen = {row["snapshot_id"] for row in (*earlier, *found)}
-            found += [row for row in more if eod.series_of(row) in need and row["snapshot_id"] not in seen]
+            more = [row for row in more if row["observed_at"] < self.since and row["snapshot_id"] not in seen]
+            found += [row for row in more if eod.series_of(row) in need]
         return found
 
-    def _sources(self, observed: list[Row], senders: list[Row], there: pa.Table, others: pa.Table) -> None:
+    def _sources(self, observed: list[Row], senders: list[Row], there: pa.Table, others: set[str]) -> None:
         """Compare the receivers among the queues, and the others that these are the senders' queues of."""
-        since = self.since - self.settings.gap_us
-        if others.num_rows:
-            queues = set(others.column("queue").to_pylist())
-            told = states.named(self._told(queues, since).to_pylist(), self.names)
-            observed = observed + states.observations(row for row in told if row["queue"] in queues)
-            theirs = _from(only(self.lake.read(EOD_SOURCES), "queue", queues), "observed_at", since)
-            self.made[EOD_SOURCES].there.append(theirs.toArrow())
-        receivers = states.with_senders((row for row in observed if row["observed_at"] >= since), self.names)
+        read, since = self.reader, self.since - self.gap
+        if others:
+            observed = observed + states.observations(read.told(others, since))
+            self.made[EOD_SOURCES].there.append(read.since(EOD_SOURCES, others, since))
+        receivers = states.with_senders((row for row in observed if row["observed_at"] >= since), read.names)
         away = {each["sender_queue"] for row in receivers for each in row["eod_source_info"]}
         away = (away | {row["queue"] for row in receivers}) - self.queues - {None}
         if away:
-            rows = only(self.lake.read(EOD_TRANSFERS), "queue", away)
-            senders = senders + states.rows_of(_from(rows, "observed_at", since - self.settings.gap_us).toArrow())
-        self.made[EOD_SOURCES].rows += states.source_rows(receivers, senders, self.names, self.settings)
+            senders = senders + states.rows_of(read.since(EOD_TRANSFERS, away, since - self.gap))
+        self.made[EOD_SOURCES].rows += states.source_rows(receivers, senders, read.names, read.settings)
         self.made[EOD_SOURCES].there.append(there)
+
+
+def _queues(series: Iterable[eod.Series]) -> set[str]:
+    return {queue for _, queue, _, _ in series if queue is not None}
 
 
 def _series(row: Mapping[str, Any], name: str | None) -> Series:
@@ -202,14 +231,6 @@ def _series(row: Mapping[str, Any], name: str | None) -> Series:
 def _oldest(row: Mapping[str, Any]) -> int | None:
     first = row["eod_first_non_ack"]
     return None if first is None else first["sequence_number"]
-
-
-def _from(rows: DataFrame, column: str, since: int) -> DataFrame:
-    return rows.where(F.col(column) >= F.timestamp_micros(F.lit(since)))
-
-
-def _is_in(rows: pa.Table, column: str, values: Iterable[str]) -> pa.ChunkedArray:
-    return pc.is_in(rows.column(column), pa.array(sorted(values), pa.string()))
 
 
 def _texts(queues: Collection[str], names: Names) -> set[str]:
