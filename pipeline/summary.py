@@ -18,6 +18,7 @@ from pipeline.runs import Runs
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.comqc import COMQC_CALLS
+from schemas.eod import EOD_TRANSFERS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
 from schemas.properties import MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS
@@ -30,6 +31,7 @@ ATTEMPT_OUTCOMES: Final = (
     "acked", "nacked", "rejected", "peeked", "empty", "timed_out", "cancelled", "failed", "expired", "rundown",
     "in_flight", "unknown",
 )  # fmt: skip
+TRANSFER_CONDITIONS: Final = ("idle", "flowing", "slow", "resending", "stalled", "reset")
 _PACKETS: Final = {
     "packets": "packets",
     "packets_used": "of MSMQ RPC",
@@ -53,14 +55,15 @@ _DECODED: Final = {
     "management calls": MANAGEMENT_CALLS,
     "client calls": CLIENT_CALLS,
 }
-_COUNTED_AS: Final = 1  # another number when something else is counted: what was kept is passed over
+_COUNTED_AS: Final = 2  # another number when something else is counted: what was kept is passed over
 
 
 class Count(NamedTuple):
     """One number of the summary.
 
-    ``part`` is "file", "packet", "byte", "call", "message", "decoded" or "attempt"; ``name`` and ``detail`` say what is
-    counted there (status; measure; interface and opnum; class; kind of row; protocol), ``outcome`` how it went.
+    ``part`` is "file", "packet", "byte", "call", "message", "decoded", "attempt" or "transfer"; ``name`` and ``detail``
+    say what is counted there (status; measure; interface and opnum; class; kind of row; protocol), ``outcome`` how it
+    went.
     """
 
     part: str
@@ -87,6 +90,7 @@ def format_summary(counts: Iterable[Count], run: Mapping[str, object] | None = N
     lines += _call_lines(found)
     lines += _decoded_lines(found)
     lines += _attempt_lines(found)
+    lines += _transfer_lines(found)
     lines += _byte_lines(found)
     return "\n".join(lines)
 
@@ -157,6 +161,14 @@ def _attempt_lines(found: list[Count]) -> list[str]:
         these = [count for count in attempts if count.name == protocol]
         lines.append(f"  {protocol:<40} {_number(_total(these)):>10}  {_by_outcome(these, ATTEMPT_OUTCOMES)}")
     return lines
+
+
+def _transfer_lines(found: list[Count]) -> list[str]:
+    """What outgoing transactional queues were found to do; nothing where none was observed."""
+    transfers = [c._replace(outcome=c.outcome or "not told") for c in found if c.part == "transfer"]
+    if not transfers:
+        return []
+    return [f"transfers {_number(_total(transfers))} observations: {_by_outcome(transfers, TRANSFER_CONDITIONS)}"]
 
 
 def _byte_lines(found: list[Count]) -> list[str]:
@@ -265,6 +277,7 @@ _COUNTED: Final[dict[Table, _Counting]] = {
     RPC_CALLS: _values("call", "interface_name", "opnum", "outcome"),
     RECEIVE_ATTEMPTS: _values("attempt", "protocol", outcome="outcome"),
     MESSAGES: _values("message", None, "class_name"),
+    EOD_TRANSFERS: _values("transfer", None, outcome="condition"),
     CONNECTIONS: _connections,
     QUARANTINE: _stray,
     **{table: _rows(name) for name, table in _DECODED.items()},

@@ -34,6 +34,9 @@ COUNTS = [
     Count("attempt", "RemoteRead", "", "in_flight", 2),
     Count("attempt", "RemoteRead", "", "acked", 40),
     Count("attempt", "RemoteRead", "", "some_new_outcome", 1),
+    Count("transfer", "", "", "stalled", 2),
+    Count("transfer", "", "", "", 1),
+    Count("transfer", "", "", "flowing", 30),
     Count("byte", "payload", "", "", 10000),
     Count("byte", "quarantined", "", "", 25),
     Count("byte", "missing", "", "", 1460),
@@ -54,6 +57,7 @@ messages  1 240 seen: MQMSG_CLASS_ACK_RECEIVE 1 200, MQMSG_CLASS_NORMAL 39, (cla
 decoded   2 COMQC calls, 3 client calls
 attempts  43 to receive or peek
   RemoteRead                                       43  acked 40, in_flight 2, some_new_outcome 1
+transfers 33 observations: flowing 30, stalled 2, not told 1
 bytes             10 000 payload bytes captured on MSMQ connections (99.75% in PDUs)
                       25 of them in quarantine
                    1 460 bytes that no capture holds
