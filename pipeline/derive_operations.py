@@ -18,12 +18,12 @@ from pyspark.sql import functions as F
 from pipeline import states
 from pipeline.associations import Connection
 from pipeline.gather import gather
-from pipeline.gold import CONNECTION
-from pipeline.lake import Lake
+from pipeline.gold import CONNECTION, known_of
+from pipeline.lake import Lake, on_dates
 from pipeline.operations import MOVE, OPEN, OPEN_FOR_MOVE, PURGES, operation, operations
 from pipeline.states import Names
 from pipeline.touched import Changed, only
-from schemas.bronze import CONNECTIONS
+from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.queue_history import QUEUE_OPERATIONS
 from schemas.silver import REMOTE_READ_CALLS
@@ -189,10 +189,14 @@ def _times() -> list[Column]:
 def _settled(lake: Lake, servers: Collection[str | None] | None) -> list[dict[str, Any]]:
     """Return the purges and moves of some servers, or of all, settled."""
     at_these = partial(only, column="server_address", values=servers) if servers is not None else lambda rows: rows
-    reads = at_these(lake.read(REMOTE_READ_CALLS)).select(*_CALL, *_READ, *_times())
-    done = reads.where(_is(_DOING)).collect()
+    reads = at_these(lake.read(REMOTE_READ_CALLS)).select(*_CALL, *_READ, *_times(), EVENT_DATE)
+    done = [row.asDict(recursive=True) for row in reads.where(_is(_DOING)).collect()]
     if not done:
         return []
+    bronze = lake.read(RPC_CALLS).where(on_dates({row.pop(EVENT_DATE) for row in done}))
+    known = known_of(only(bronze, "call_key", [row["call_key"] for row in done])).collect()
+    outcomes = {row["call_key"]: {"outcome": row["outcome"], "closed": row["closed"]} for row in known}
+    done = [row | outcomes.get(row["call_key"], {}) for row in done]
     handles = {row["context_handle"] for row in done if row["context_handle"]}
     numbers = {row["queue_handle"] for row in done if row["protocol"] == "qm2qm" and row["queue_handle"]}
     moves = any((row["protocol"], row["opnum"]) == MOVE for row in done)
@@ -220,7 +224,8 @@ def _settled(lake: Lake, servers: Collection[str | None] | None) -> list[dict[st
         *(F.unix_micros(name).alias(name) if name.endswith("_at") else F.col(name) for name in CONNECTION),
     ).collect
     more = gather(asked)
-    calls = [row.asDict(recursive=True) for row in (*done, *opened, *more["closes"], *more.get("clients", ()))]
+    others = (*opened, *more["closes"], *more.get("clients", ()))
+    calls = [*done, *(row.asDict(recursive=True) for row in others)]
     out: list[dict[str, Any]] = []
     for server in {row["server_address"] for row in calls}:
         theirs = [Connection(**{name: row[name] for name in CONNECTION}) for row in more["connections"]

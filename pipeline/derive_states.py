@@ -84,7 +84,7 @@ class _Work:
             "hosts": lambda: self.lake.read(HOSTS).select("queue_manager_id", "host_name", "address").toArrow(),
             "texts": lambda: Known.of(self.lake).texts,
             "snapshots": partial(self._changes, QUEUE_SNAPSHOTS, _snapshots_changed),
-            "attempts": partial(self._changes, RECEIVE_ATTEMPTS, _attempts_changed),
+            "attempts": self._attempted,
             "management": partial(self._changes, MANAGEMENT_CALLS, derive_operations.actions_changed),
             "reads": partial(self._changes, REMOTE_READ_CALLS, derive_operations.reads_changed),
             "clients": partial(self._changes, CLIENT_CALLS, derive_operations.clients_changed),
@@ -146,6 +146,12 @@ class _Work:
         except (FeedError, PySparkException):  # whatever is wrong with a feed, the tables themselves can be read
             return None
         return found if len(found) <= touched.MOST else None
+
+    def _attempted(self) -> list[Row] | None:
+        """Return the queues that attempts changed; none while no queue has a history: reads alone make none."""
+        if self.made and not self.made.get("histories"):
+            return []
+        return self._changes(RECEIVE_ATTEMPTS, _attempts_changed(self.settings))
 
     def _moved(self) -> list[Row] | None:
         """Return the connections that changed, if there are purges or moves whose queues may hang on them."""
@@ -213,14 +219,15 @@ class _Work:
             if queues:
                 states_of_queues.make(self.lake, self.names, self.settings, queues, since, made)
         operating = {server: at for server, at in before.items() if server not in servers} | done.operating
-        return self._put(made, self._says(operating))
+        histories = bool(self.made.get("histories") or made[QUEUE_HISTORY].rows)
+        return self._put(made, self._says(operating, histories=histories))
 
-    def _says(self, operating: Operating) -> str:
+    def _says(self, operating: Operating, *, histories: bool) -> str:
         """Return what the commit says; the operations were written by then."""
         self.rests_on[_OPERATIONS] = self.lake.version(QUEUE_OPERATIONS)
         machines = self.names.machines
         called = {"names": machines.names, "managers": machines.managers, "configured": sorted(self.configured)}
-        return json.dumps(self.rests_on | called | {"operating": operating})
+        return json.dumps(self.rests_on | called | {"operating": operating, "histories": histories})
 
     def _put(self, made: Made, says: str) -> dict[str, int]:
         """Write what differs, the history last."""
@@ -249,8 +256,8 @@ class _Work:
         self._configure(None)
         self.names = self._called(hosts, texts)
         operating, self.written[_OPERATIONS] = derive_operations.anew(lake, self.names, self.run_id)
-        says = self._says(operating)
         rows = states.told(lake, self.settings).limit(states_of_queues.MOST + 1).toArrow()
+        says = self._says(operating, histories=rows.num_rows > 0)
         if rows.num_rows > states_of_queues.MOST:
             self.written |= states_in_spark.make(lake, self.names, self.settings, self.run_id, says)
             return self.written
@@ -279,12 +286,15 @@ def _touch(changed: dict[str, int], queue: str | None, at: int | None) -> None:
 
 def _snapshots_changed(feed: DataFrame) -> DataFrame:
     """Return the queues of a feed of silver.queue_snapshots, by who asked whom, and since when they changed."""
-    good = feed.where("queue IS NOT NULL AND observed_at IS NOT NULL")
+    good = feed.where("hresult = 0 AND queue IS NOT NULL AND observed_at IS NOT NULL")
     went = F.bool_or(F.col("_change_type").isin("delete", "update_preimage")).alias("went")
     return good.groupBy("queue", "source", "queue_manager").agg(F.min(F.unix_micros("observed_at")).alias("at"), went)
 
 
-def _attempts_changed(feed: DataFrame) -> DataFrame:
-    """Return the queues of a feed of gold.receive_attempts, and the earliest that what changed can have happened."""
-    at = F.least(*(F.unix_micros(name) for name in ("started_at", "returned_at", "ended_at")))
-    return feed.where("queue IS NOT NULL").groupBy("queue").agg(F.min(at).alias("at"))
+def _attempts_changed(settings: Settings) -> Callable[[DataFrame], DataFrame]:
+    """Return what tells the queues of a feed of gold.receive_attempts, and since when something changed of each."""
+
+    def changed(feed: DataFrame) -> DataFrame:
+        return states.attempts_told(feed, settings, 0).groupBy("queue").agg(F.min("at").alias("at"))
+
+    return changed

@@ -30,16 +30,17 @@ _CALL: Final = [each.name for each in fields(Call)]
 def operations(calls: Iterable[Mapping[str, Any]], connections: Iterable[Connection]) -> list[Row]:
     """Return a row for each purge and move of one server; ``calls`` are these and what opened and closed their queues.
 
-    Calls are rows of silver.remote_read_calls and silver.client_calls, times in microseconds.
+    Calls are rows of silver.remote_read_calls and silver.client_calls, times in microseconds; purges and moves with
+    what bronze.rpc_calls knows of them (``outcome``, ``closed``: sealed, and no key opened it).
     """
     return _Server(list(calls), connections).rows()
 
 
 def succeeded(call: Mapping[str, Any]) -> bool | None:
-    """Whether a call was answered MQ_OK; None when no answer could be read. A fault has none."""
+    """Whether a call was answered MQ_OK; None when no answer could be read."""
     if call["hresult"] is not None:
         return bool(call["hresult"] == MQ_OK)
-    return None if call["responded_at"] is None or call["errors"] else False
+    return False if call.get("outcome") == "fault" else None
 
 
 def operation(call: Mapping[str, Any], what: str, missing: Iterable[str] = (), evidence: Sequence[str] = ()) -> Row:
@@ -52,6 +53,10 @@ def operation(call: Mapping[str, Any], what: str, missing: Iterable[str] = (), e
         codes.add("no_request")
     if call["responded_at"] is None:
         codes.add("no_response")
+    if call.get("closed"):
+        codes.add("sealed")
+    if call.get("outcome") == "damaged":
+        codes.add("damaged")
     return {
         "operation": what,
         "queue": None,

@@ -110,7 +110,9 @@ def told(
     """
     frames = [
         _snapshots(_of(lake.read(QUEUE_SNAPSHOTS), raw, "queue"), since),
-        _attempts(_of(lake.read(RECEIVE_ATTEMPTS), None if raw is None else queues, "queue"), settings, attempts_since),
+        attempts_told(
+            _of(lake.read(RECEIVE_ATTEMPTS), None if raw is None else queues, "queue"), settings, attempts_since
+        ),
         *_operations(lake.read(QUEUE_OPERATIONS), None if raw is None else queues, since),
     ]
     out = frames[0]
@@ -167,7 +169,7 @@ def _snapshots(rows: DataFrame, since: int) -> DataFrame:
     )
 
 
-def _attempts(rows: DataFrame, settings: Settings, since: int) -> DataFrame:
+def attempts_told(rows: DataFrame, settings: Settings, since: int) -> DataFrame:
     """Return what attempts did to their queues, and those of which that is not known."""
     outcome, ended, returned = F.col("outcome"), F.unix_micros("ended_at"), F.unix_micros("returned_at")
     began = F.coalesce(returned, F.unix_micros("started_at"))

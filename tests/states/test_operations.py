@@ -18,12 +18,14 @@ def call(protocol, opnum, at, key, hresult=OK, *, answered=True, connection="c1"
         "call_key": key, "protocol": protocol, "opnum": opnum, "connection_id": connection, "requested_at": us(at),
         "responded_at": us(at + 0.1) if answered else None, "hresult": hresult if answered else None, "errors": [],
         "client_address": "10.0.0.2", "server_address": "10.0.0.1",
+        "outcome": "fault" if answered and hresult is None else "ok" if answered else "no_response", "closed": False,
     } | more  # fmt: skip
 
 
 def opened(at, queue=ORDERS, handle=A, *, opnum=2, key="open", **more):
     name = f"DIRECT=OS:{queue}"
-    return call("RemoteRead", opnum, at, key, None, queue=queue, queue_format_name=name, context_handle=handle, **more)
+    given = {"queue": queue, "queue_format_name": name, "context_handle": handle, "outcome": "ok"}
+    return call("RemoteRead", opnum, at, key, None, **given | more)
 
 
 def closed(at, handle=A):
@@ -62,6 +64,11 @@ def test_a_purge_that_was_refused_faulted_or_not_answered():
     assert facts(opened(0), purge(5, 0xC00E0025)) == [["purge", ORDERS, None, False, []]]
     assert facts(opened(0), purge(5, None)) == [["purge", ORDERS, None, False, []]]
     assert facts(opened(0), purge(5, answered=False)) == [["purge", ORDERS, None, None, ["no_response"]]]
+
+
+def test_a_sealed_purge_is_not_known_to_have_failed():
+    sealed = purge(5, None, handle=None, outcome="ok", closed=True)
+    assert facts(opened(0), sealed) == [["purge", None, None, None, ["queue_unknown", "sealed"]]]
 
 
 def test_a_purge_whose_open_was_not_seen_or_whose_handle_was_closed():
