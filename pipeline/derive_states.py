@@ -215,10 +215,12 @@ class _Work:
                 _touch(changed, queue, at)
         made: Made = {table: Place() for table in _MADE}
         late = {queue: at for queue, at in changed.items() if at > _ALWAYS}
-        for queues, since in ((late.keys(), min(late.values(), default=0)), (changed.keys() - late.keys(), _ALWAYS)):
+        for queues, since in ((changed.keys() - late.keys(), _ALWAYS), (late.keys(), min(late.values(), default=0))):
             if queues:
                 states_of_queues.make(self.lake, self.names, self.settings, queues, since, made)
-        operating = {server: at for server, at in before.items() if server not in servers} | done.operating
+        operating = {server: at for server, at in before.items() if server not in servers}
+        for server, at in done.operating.items():
+            operating[server] = max(at, operating.get(server, at))
         histories = bool(self.made.get("histories") or made[QUEUE_HISTORY].rows)
         return self._put(made, self._says(operating, histories=histories))
 

@@ -24,11 +24,13 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, Literal
 
-Kind = Literal["pause", "resume", "purge", "snapshot", "received", "peeked", "nacked", "moved_in", "moved_out", "doubt"]
+Kind = Literal[
+    "pause", "resume", "purge", "snapshot", "received", "peeked", "nacked", "moved_in", "moved_out", "purged", "doubt"
+]
 Row = dict[str, Any]
 
 VALUES: Final = ("state", "message_count", "bytes", "journal_count", "journal_bytes")
-COUNTED: Final = ("received", "peeked", "nacked", "moved_in", "moved_out")
+COUNTED: Final = ("received", "peeked", "nacked", "moved_in", "moved_out", "purged")
 UNKNOWN: Final = "UNKNOWN"
 ON_HOLD: Final = "ONHOLD"
 OPERATIONS: Final = "operations"
@@ -40,8 +42,9 @@ _OWN: Final = frozenset({"snapshot", "pause", "resume"})
 class Event:
     """Something that tells of a queue: a snapshot, what was done to it, or what is in doubt (``missing`` says why).
 
-    ``name`` is the format name that a snapshot, pause or resume is of, of a purge the one it was opened by; ``values``
-    are those that a snapshot reports, None what was not available. ``held_since``: when a reader got the message.
+    A ``purged`` is a purge that cuts no history that is asked for: it is counted alone. ``name`` is the format name that
+    a snapshot, pause or resume is of, of a purge the one it was opened by; ``values`` are those that a snapshot reports,
+    None what was not available. ``held_since``: when a reader got the message.
     """
 
     at: int
@@ -169,7 +172,7 @@ class _Life:
 
     def _row(self, begin: int, end: int) -> Row:
         """Return the interval; what was counted in it goes into what is expected of the next."""
-        counts: dict[str, int] = dict.fromkeys((*COUNTED, "purge"), 0)
+        counts: dict[str, int] = dict.fromkeys(COUNTED, 0)
         within: list[Event] = []
         base = self.known.get("base")
         change = 0
@@ -180,7 +183,7 @@ class _Life:
                 continue
             within.append(event)
             if event.kind != "doubt":
-                counts[event.kind] += 1
+                counts["purged" if event.kind == "purge" else event.kind] += 1
             change += self._change(event, base)
         if base is not None and base.value is not None:
             base = self.known["base"] = _Known(base.value + change, base.at, base.event)
@@ -199,7 +202,6 @@ class _Life:
             **values,
             "state": values["state"] or UNKNOWN,
             **{name: counts[name] for name in COUNTED},
-            "purged": counts["purge"],
             "paused": self._value("paused"),
             "expected_message_count": None if base is None else base.value,
             "unexplained_change": None,

@@ -45,7 +45,10 @@ Made = dict[Table, Place]
 
 
 def make(lake: Lake, names: Names, settings: Settings, queues: Collection[str], since: int, made: Made) -> None:
-    """Add to ``made`` what the tables say of queues, canonical texts, from a time on, and what they are to say."""
+    """Add to ``made`` what the tables say of queues, canonical texts, from a time on, and what they are to say.
+
+    Called again for other queues, what was made first counts for what is made then; of a row made twice the last.
+    """
     states_since(Reader(lake, names, settings), frozenset(queues), since, made)
 
 
@@ -66,9 +69,11 @@ class Reader:
         """Return what is told of queues since a time."""
         return self._named(queues, self._told(queues, since, since))
 
-    def attempts(self, queues: Collection[str], since: int) -> list[Row]:
-        """Return what attempts did to queues since a time."""
-        return self._named(queues, self._told(queues, since, since).where("source = 'wire' AND kind <> 'snapshot'"))
+    def counted(self, queues: Collection[str], since: int) -> list[Row]:
+        """Return what of that is counted alone: reads, moves and purges."""
+        return self._named(
+            queues, self._told(queues, since, since).where("kind NOT IN ('snapshot', 'pause', 'resume')")
+        )
 
     def _told(self, queues: Collection[str], since: int, attempts_since: int) -> DataFrame:
         raw = _texts(queues, self.names)
@@ -128,8 +133,9 @@ class _Queues:
         self._history(told, found["history"])
         observed = states.observations(told)
         new, earlier = self._transfers(observed, found["transfers"])
-        others = set(found["receivers"].column("queue").to_pylist()) - queues
-        self._sources(observed, [*earlier, *new], found["sources"], others)
+        others = set(found["receivers"].column("queue").to_pylist())
+        others |= {row["queue"] for row in self.made[EOD_SOURCES].rows if row["sender_queue"] in queues}
+        self._sources(observed, [*earlier, *new], found["sources"], others - queues)
 
     # Histories
 
@@ -147,8 +153,9 @@ class _Queues:
         cuts |= {series: Cut(end, end) for series, end in self._ended(fresh).items()}
         begin = min((cut.since for cut in cuts.values()), default=self.since)
         known_since = self.since - 3 * self.gap
-        if begin < known_since:  # reads within time of which nothing else is known
-            told = [*told, *(row for row in self.reader.attempts(self.queues, begin) if row["at"] < known_since)]
+        if begin < known_since:  # what is counted in a time of which nothing else is known
+            early = [row for row in self.reader.counted(self.queues, begin) if row["at"] < known_since]
+            told = [*told, *(row | {"kind": "purged"} if row["kind"] == "purge" else row for row in early)]
         rows = states.history_rows(told, self.reader.settings, cuts)
         wanted = cuts.keys() | fresh
         self.made[QUEUE_HISTORY].rows += [row for row in rows if _series(row, row["queue_format_name"]) in wanted]
@@ -215,9 +222,16 @@ class _Queues:
         away = {each["sender_queue"] for row in receivers for each in row["eod_source_info"]}
         away = (away | {row["queue"] for row in receivers}) - self.queues - {None}
         if away:
-            senders = senders + states.rows_of(read.since(EOD_TRANSFERS, away, since - self.gap))
+            senders = senders + self._away(away, since - self.gap)
         self.made[EOD_SOURCES].rows += states.source_rows(receivers, senders, read.names, read.settings)
         self.made[EOD_SOURCES].there.append(there)
+
+    def _away(self, queues: set[str], since: int) -> list[Row]:
+        """Return the transfers of other queues since a time, those that were made before these in this run as made."""
+        rows = states.rows_of(self.reader.since(EOD_TRANSFERS, queues, since))
+        gone = {name for there in self.made[EOD_TRANSFERS].there for name in there.column("snapshot_id").to_pylist()}
+        made = [row for row in self.made[EOD_TRANSFERS].rows if row["queue"] in queues and row["observed_at"] >= since]
+        return [*(row for row in rows if row["snapshot_id"] not in gone), *made]
 
 
 def _queues(series: Iterable[eod.Series]) -> set[str]:
