@@ -42,9 +42,9 @@ _OWN: Final = frozenset({"snapshot", "pause", "resume"})
 class Event:
     """Something that tells of a queue: a snapshot, what was done to it, or what is in doubt (``missing`` says why).
 
-    A ``purged`` is a purge that cuts no history that is asked for: it is counted alone. ``name`` is the format name that
-    a snapshot, pause or resume is of, of a purge the one it was opened by; ``values`` are those that a snapshot reports,
-    None what was not available. ``held_since``: when a reader got the message.
+    A ``purged`` is a purge that cuts no history that is asked for: it is counted alone. ``name`` is the format name
+    that a snapshot, pause or resume is of, of a purge the one it was opened by; ``values`` are those that a snapshot
+    reports, None what was not available. ``held_since``: when a reader got the message.
     """
 
     at: int
