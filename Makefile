@@ -7,6 +7,8 @@ MAKEFLAGS += --no-print-directory
 
 PY := .venv/bin/python
 LAKE ?= .lake/demo
+# Two processes, each with a Spark session (4 GB); a file's tests stay together, for they share fixtures.
+PYTEST := .venv/bin/python -m pytest --numprocesses 2 --dist loadfile
 PYTEST_ARGS ?=
 FUZZ ?=
 FUZZ_SECONDS ?= 20
@@ -26,10 +28,10 @@ demo: setup  ## run the whole pipeline on data/ and print what it found (LAKE=..
 	  --snapshots data/estate/snapshots --lake $(LAKE)
 
 test: setup  ## run the tests (PYTEST_ARGS=... adds arguments)
-	@$(PY) -m pytest $(PYTEST_ARGS)
+	@$(PYTEST) $(PYTEST_ARGS)
 
 test-all: setup  ## the long tests too; a missing program or data set is a failure
-	@$(PY) -m pytest --long --require-tools $(PYTEST_ARGS)
+	@$(PYTEST) --long --require-tools $(PYTEST_ARGS)
 
 fuzz: setup  ## let atheris try the decoders (FUZZ_SECONDS=20 for each; FUZZ="messages comqc": these alone)
 	@PYTHONPATH=tests $(PY) -m fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from jobs import cli, ingest_snapshots
 from jobs.config import Config
 from jobs.ingest_captures import alone, captures, ingest, open_lake
 from pipeline import derive, derive_silver, derive_states, hosts
-from pipeline.lake import Lake
+from pipeline.lake import Lake, beside
 from pipeline.listing import Listed
 from pipeline.queue_state import queue_lines
 from pipeline.states import Settings
 from pipeline.summary import console_summary
 from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.hosts import HOSTS
 from schemas.silver import REMOTE_READ_CALLS
+from schemas.table import Table
 
 JOB = "run_all"
 
@@ -50,11 +53,19 @@ def _layers(this: cli.Run, lake: Lake, files: list[Listed], landed: list[Listed]
     decoded = derive_silver.silver(lake, keep_packets=store.packets, keep_bodies=store.bodies, keep_stubs=store.stubs)
     for table, rows in decoded.items():
         outcome.tables[table] = cli.TableCounts(rows_out=rows)
-    for table, rows in hosts.silver(lake, this.run_id).items():
+    written, hosts_say = hosts.collected_snapshots(lake)
+    for table, rows in written.items():
         outcome.tables.setdefault(table, cli.TableCounts()).rows_out += rows
     cli.say("rebuilding attempts")
-    attempts = derive.gold(lake, cleanup=this.config.timers.cleanup, declared=this.config.queues.aliases)
-    outcome.tables[str(RECEIVE_ATTEMPTS)] = cli.TableCounts(rows_in=decoded[str(REMOTE_READ_CALLS)], rows_out=attempts)
+    steps: dict[Table, Callable[[Lake], int]] = {
+        RECEIVE_ATTEMPTS: partial(derive.gold, cleanup=this.config.timers.cleanup, declared=this.config.queues.aliases)
+    }
+    outcome.tables[str(HOSTS)] = cli.TableCounts()
+    if hosts_say is not None:
+        steps[HOSTS] = partial(hosts.write, run_id=this.run_id, says=hosts_say)
+    for answer, rows in beside(lake, steps).items():
+        outcome.tables[str(answer)] = cli.TableCounts(rows_out=rows)
+    outcome.tables[str(RECEIVE_ATTEMPTS)].rows_in = decoded[str(REMOTE_READ_CALLS)]
     cli.say("following queues")
     for table, rows in derive_states.gold(lake, states_settings(this.config), this.run_id).items():
         outcome.tables[table] = cli.TableCounts(rows_out=rows)

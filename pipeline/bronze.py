@@ -37,6 +37,7 @@ from schemas.table import INGESTED_AT, RUN_ID, Table, literal
 from udfs.capture.joining import recount
 from udfs.capture.reader import SCHEMAS
 from udfs.capture.sightings import left_by
+from udfs.capture.tables import with_servers
 
 BRONZE: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # the ledger is last
 _OF_CAPTURES: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # whose rows name their capture
@@ -358,7 +359,7 @@ class _Run:
         }
         return pa.table({name: columns[name] for name in table.names})
 
-    def _write_ledger(self, files: list[Row], packets: dict[str, Row]) -> int:
+    def _write_ledger(self, files: list[Row], packets: dict[str, list[Row]]) -> int:
         """Write the ledger: what was read, counts added to those of a capture that was read on, and moved files.
 
         Returns how many rows were written.
@@ -378,8 +379,8 @@ class _Run:
         done = {row["capture_id"] for row in written}
         written += [row for capture_id, row in ledger.items() if capture_id not in done]
         for row in written:
-            if row["capture_id"] in packets:
-                recount(row, packets[row["capture_id"]])
+            for more in packets.get(row["capture_id"], ()):
+                recount(row, more)
         if written:
             found = pa.Table.from_pylist([{name: row[name] for name in schema.names} for row in written], schema)
             dates = {row["event_date"] for row in ledger.values()}
@@ -394,7 +395,8 @@ class _Run:
             row[name] = row[name] + before[name]
         for name, better in (("first_packet_at", min), ("last_packet_at", max)):
             row[name] = better([time for time in (row[name], before[name]) if time is not None], default=None)
-        for name in ("link_types", "servers", "followed"):
+        row |= with_servers(row["server_connections"], before["server_connections"])
+        for name in ("link_types", "followed"):
             row[name] = sorted({*(row[name] or ()), *(before[name] or ())}) or None
         first = row["first_packet_at"]
         return {**row, "first_key": read.first_key, "event_date": None if first is None else first.date()}

@@ -40,25 +40,25 @@ _GUID: Final = r"\{?([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 _IP: Final = r"^([0-9]{1,3}\.){3}[0-9]{1,3}$|:"
 
 
-def silver(lake: Lake, run_id: str) -> dict[str, int]:
-    """Bring new snapshots of the collector to silver, and what all of it shows to silver.hosts.
+def collected_snapshots(lake: Lake) -> tuple[dict[str, int], str | None]:
+    """Bring new snapshots of the collector to silver. Call it when silver has followed the calls.
 
-    Call it when silver has followed the calls. Returns how many rows of each table were written.
+    Returns how many rows of each table were written, and what ``write`` is to say; None when it has nothing to do.
     """
     raw = lake.version(SNAPSHOTS_RAW)
     made = lake.made(HOSTS)
     now = {collected.RAW: raw, _CALLS: lake.made(LAST).get(_CALLS), "decoder": VERSION, "hosts": DECODER_VERSION}
-    written = {str(table): 0 for table in (*collected.TABLES, HOSTS)}
     if made == now or (raw is None and now[_CALLS] is None):
-        return written
+        return {}, None
+    written: dict[str, int] = {}
     if raw is not None and (made.get(collected.RAW) != raw or made.get("decoder") != VERSION):
         since = made.get(collected.RAW) if made.get("decoder") == VERSION else None
-        written |= collected.follow(lake, since)
-    written[str(HOSTS)] = _write(lake, run_id, json.dumps(now))
-    return written
+        written = collected.follow(lake, since)
+    return written, json.dumps(now)
 
 
-def _write(lake: Lake, run_id: str, says: str) -> int:
+def write(lake: Lake, run_id: str, says: str) -> int:
+    """Bring silver.hosts to what silver shows, by a commit that says what it is made of; how many rows it wrote."""
     found = hosts(lake).toArrow()
     rows = []
     for row in found.to_pylist():

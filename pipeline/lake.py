@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from datetime import date
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -22,7 +23,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.gather import gather
+from pipeline.gather import Answer, Name, gather
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal, quoted
 
 MICROSECONDS_OF_A_DAY = 86_400_000_000
@@ -90,6 +91,13 @@ class Lake:
             yield
         finally:
             self._commits = None
+
+    def apart(self) -> Lake:
+        """The same lake through a session of its own: what its commits say is not what others say at the same time."""
+        other = copy(self)
+        clone = getattr(self.spark, "cloneSession", None)  # Spark Connect gives copies, classic Spark new ones
+        other.spark = clone() if clone is not None else self.spark.newSession()
+        return other
 
     @contextmanager
     def saying(self, made_of: str) -> Iterator[None]:
@@ -465,6 +473,11 @@ class Lake:
             if self._commits is not None and known is not None:
                 self._commits[str(table)] = known
         return known
+
+
+def beside(lake: Lake, steps: Mapping[Name, Callable[[Lake], Answer]]) -> dict[Name, Answer]:
+    """Do steps that write different tables side by side, each on a lake ``apart``; what each returned, by its name."""
+    return gather({name: partial(step, lake.apart() if len(steps) > 1 else lake) for name, step in steps.items()})
 
 
 def conform(table: Table, df: DataFrame, *, more: tuple[str, ...] = ()) -> DataFrame:

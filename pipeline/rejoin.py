@@ -53,7 +53,7 @@ class Changes:
     call_keys: set[str] = field(default_factory=set)
     quarantine_keys: set[str] = field(default_factory=set)
     together: set[str] = field(default_factory=set)
-    packets: dict[str, Row] = field(default_factory=dict)
+    packets: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
     pending: list[Row] = field(default_factory=list)
     dates: Dates = field(default_factory=set)
     earlier: bool = False
@@ -123,7 +123,7 @@ def _add(changes: Changes, rows: list[tuple[Row, bool]], found: Joined) -> None:
         if row["pending_key"] in after and (is_fresh or now != row):
             changes.pending.append(now)
     for packets in found.packets.to_pylist():
-        changes.packets[packets.pop("capture_id")] = packets
+        changes.packets[packets.pop("capture_id")].append(packets)
     for table, batch in found.tables.items():
         changes.tables[table].append(batch)
 

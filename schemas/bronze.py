@@ -23,6 +23,8 @@ from schemas.table import (
     closing_columns,
 )
 
+_SERVER = StructType([StructField("server_address", STRING), StructField("connections", BIGINT)])
+
 CAPTURE_FILES = Table(
     "bronze",
     "capture_files",
@@ -73,6 +75,7 @@ CAPTURE_FILES = Table(
         Column(
             "servers", STRINGS, "addresses of the servers of its MSMQ connections, sorted; null when there are none"
         ),
+        Column("server_connections", ArrayType(_SERVER), "its MSMQ connections by their server's address"),
         Column(
             "followed", STRINGS, "address|port|interface of connections that it was read again for; null when never"
         ),
@@ -325,6 +328,7 @@ PENDING = Table(
         Column("recognised", BOOLEAN, "an RPC PDU was seen in it"),
         Column("packets", BIGINT, "its packets in the capture"),
         Column("counted", STRING, "the column of bronze.capture_files that counts these packets"),
+        Column("counted_server", STRING, "server address that bronze.capture_files counts the connection at"),
         Column("settled", ArrayType(_SETTLED), "finished calls by context id; -1: of contexts bound in the capture"),
         Column("learnt", STRINGS, "interfaces that the capture shows to be at the server's port"),
         Column("sides", ArrayType(_SIDE), "bytes of the lower and the higher endpoint that the segments do not show"),

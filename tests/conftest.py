@@ -38,17 +38,15 @@ INSTALL[NAMESPACES] = "run as root, or allow user namespaces (sysctl user.max_us
 CAPTURES = "captures"
 INSTALL[CAPTURES] = "set MSMQ_CAPTURES to the folder with the shared captures"
 
-NOT_RUN = pytest.StashKey[dict[str, list[str]]]()
+NOT_RUN = (
+    "not run"  # a report's property, which reaches the process that prints the summary from whichever ran the test
+)
 
 
 def pytest_addoption(parser):
     group = parser.getgroup("this project")
     group.addoption("--long", action="store_true", help="run the tests marked long too")
     group.addoption("--require-tools", action="store_true", help="a missing program or data set is a failure")
-
-
-def pytest_configure(config):
-    config.stash[NOT_RUN] = defaultdict(list)
 
 
 def pytest_collection_modifyitems(config, items):
@@ -72,7 +70,7 @@ def pytest_runtest_setup(item):
 
 def not_run(item: pytest.Item, what: str) -> None:
     """Leave the test out, on the list shown at the end; fail it where everything is required."""
-    item.config.stash[NOT_RUN][what].append(item.nodeid)
+    item.user_properties.append((NOT_RUN, what))
     if item.config.getoption("--require-tools"):
         pytest.fail(f"{what} missing: {INSTALL.get(what, 'install it')}", pytrace=False)
     pytest.skip(f"not run: needs {what}")
@@ -87,8 +85,15 @@ def network_namespaces() -> bool:
     return done.returncode == 0
 
 
-def pytest_terminal_summary(terminalreporter, config):
-    for what, tests in sorted(config.stash[NOT_RUN].items()):
+def pytest_terminal_summary(terminalreporter):
+    missing = defaultdict(list)
+    for report in (
+        report for kind in ("skipped", "failed", "error") for report in terminalreporter.stats.get(kind, ())
+    ):
+        for name, what in getattr(report, "user_properties", ()):
+            if name == NOT_RUN:
+                missing[what].append(report.nodeid)
+    for what, tests in sorted(missing.items()):
         install = INSTALL.get(what, f"install {what}")
         terminalreporter.write_line(f"not run: {len(tests)} for want of {what}; to run: {install}", yellow=True)
         for test in tests:

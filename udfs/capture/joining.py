@@ -24,7 +24,16 @@ from udfs.capture.packets import Segments
 from udfs.capture.reader import Reading, infer_meanings, is_ours
 from udfs.capture.remainder import PENDING_SCHEMA, counted
 from udfs.capture.sightings import as_sighting
-from udfs.capture.tables import bind_rows, connection_rows, quarantine_batch, quarantine_rows, quarantined
+from udfs.capture.tables import (
+    SERVER_CONNECTIONS,
+    bind_rows,
+    connection_rows,
+    quarantine_batch,
+    quarantine_rows,
+    quarantined,
+    server_connections,
+    with_servers,
+)
 from udfs.capture.tracker import Tracker
 from udfs.keys import key
 from udfs.rpc.calls import Assembler, association, bind_level
@@ -68,12 +77,13 @@ MEANINGS_SCHEMA: Final = pa.schema(
 
 CHANGES_SCHEMA: Final = pa.schema(
     [PENDING_SCHEMA.field(name) for name in (
-        "pending_key", "event_date", "connection_id", "call_keys", "quarantine_keys", "counted", "told",
+        "pending_key", "event_date", "connection_id", "call_keys", "quarantine_keys", "counted", "counted_server",
+        "told",
     )]
 )  # fmt: skip
 COUNTS: Final = ("packets_used", "packets_other", "packets_binary_protocol")
 COUNTS_SCHEMA: Final = pa.schema(
-    [("capture_id", pa.string()), *((name, pa.int64()) for name in COUNTS), ("servers", pa.list_(pa.string()))]
+    [("capture_id", pa.string()), *((name, pa.int64()) for name in COUNTS), ("server_connections", SERVER_CONNECTIONS)]
 )
 
 
@@ -506,18 +516,22 @@ def _interfaces(connection: Connection) -> list[str]:
 
 def _packets(parts: dict[int, list[_Sighting]], ours: set[int]) -> pa.RecordBatch:
     changed: dict[str, Counter[str]] = defaultdict(Counter)
-    servers: dict[str, set[str]] = defaultdict(set)
+    servers: dict[str, Counter[str]] = defaultdict(Counter)
     for index, sightings in parts.items():
         for sighting in sightings:
             row, now = sighting.row, counted(sighting.connection, used=index in ours)
             server = four_tuple(sighting.connection)[2]
-            if now != row["counted"] or server != row["server_address"]:
+            if (now, server) != (row["counted"], row["counted_server"]):
                 changed[row["capture_id"]][now] += row["packets"]
                 changed[row["capture_id"]][row["counted"]] -= row["packets"]
-                if now != "packets_other":
-                    servers[row["capture_id"]].add(server)
+                for counted_as, address, more in ((row["counted"], row["counted_server"], -1), (now, server, 1)):
+                    servers[row["capture_id"]][address] += more if counted_as != "packets_other" else 0
     rows = [
-        {"capture_id": name, **{count: changed[name][count] for count in COUNTS}, "servers": sorted(servers[name])}
+        {
+            "capture_id": name,
+            **{count: changed[name][count] for count in COUNTS},
+            "server_connections": server_connections(servers[name]),
+        }
         for name in sorted(changed)
     ]
     return pa.RecordBatch.from_pylist(rows, COUNTS_SCHEMA)
@@ -527,7 +541,7 @@ def recount(row: Row, more: Row) -> None:
     """Add what joining found (a row of ``Joined.packets``) to a capture's row of ``capture_files``."""
     for name in COUNTS:
         row[name] += more[name]
-    row["servers"] = sorted({*(row["servers"] or ()), *more["servers"]}) or None
+    row |= with_servers(row["server_connections"], more["server_connections"])
 
 
 def _pending(
@@ -556,6 +570,7 @@ def _pending(
                     "call_keys": sorted(keys.pop((identity, capture_id), [])),
                     "quarantine_keys": sorted(of.pop((index, capture_id), [])),
                     "counted": counted(sighting.connection, used=index in ours),
+                    "counted_server": four_tuple(sighting.connection)[2],
                     "told": told[capture_id, sighting.row["connection_id"]],
                 }
             )

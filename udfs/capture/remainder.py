@@ -92,6 +92,7 @@ PENDING_SCHEMA: Final = pa.schema(
         ("recognised", pa.bool_()),
         ("packets", pa.int64()),
         ("counted", pa.string()),
+        ("counted_server", pa.string()),
         ("settled", pa.list_(pa.struct([("context_id", pa.int32()), ("calls", pa.int64())]))),
         ("learnt", pa.list_(pa.string())),
         ("sides", pa.list_(SIDE)),
@@ -189,6 +190,7 @@ def pending_rows(
             {
                 **_remainder(edge, capture_id, meanings, learnt),
                 "counted": counted(edge.connection, used=association(edge.connection).ours or index in assumed),
+                "counted_server": four_tuple(edge.connection)[2],
                 "settled": settled.get(index, []),
                 "call_keys": sorted(calls.get(index, [])),
                 "quarantine_keys": sorted(quarantine.get(index, [])),

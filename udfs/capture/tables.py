@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,7 @@ _TUPLE: Final = [
     ("server_address", pa.string()),
     ("server_port", pa.int32()),
 ]
+SERVER_CONNECTIONS: Final = pa.list_(pa.struct([("server_address", pa.string()), ("connections", pa.int64())]))
 CAPTURE_FILES_SCHEMA: Final = pa.schema(
     [
         ("capture_id", pa.string()),
@@ -60,6 +62,7 @@ CAPTURE_FILES_SCHEMA: Final = pa.schema(
         ("resume", pa.string()),
         ("decoder_version", pa.string()),
         ("servers", pa.list_(pa.string())),
+        ("server_connections", SERVER_CONNECTIONS),
         ("followed", pa.list_(pa.string())),
         ("calls", pa.int64()),
         ("calls_damaged", pa.int64()),
@@ -163,6 +166,20 @@ def _names(connection: Connection) -> dict[str, Any]:
     return dict(zip([name for name, _ in _TUPLE], four_tuple(connection), strict=True))
 
 
+def server_connections(counts: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return numbers of connections by their server's address as ``SERVER_CONNECTIONS``; they can be negative."""
+    return [{"server_address": name, "connections": count} for name, count in sorted(counts.items()) if count]
+
+
+def with_servers(*parts: Iterable[Mapping[str, Any]] | None) -> dict[str, Any]:
+    """Return ``server_connections`` and ``servers`` of a capture whose parts counted these."""
+    total: Counter[str] = Counter()
+    for part in parts:
+        for each in part or ():
+            total[each["server_address"]] += each["connections"]
+    return {"server_connections": server_connections(total) or None, "servers": sorted(+total) or None}
+
+
 def capture_row(reading: Reading, source: Source, ours: set[int]) -> pa.RecordBatch:
     """Return the one row of ``capture_files``; each record is used, binary protocol, damaged or other."""
     counts, container = reading.counts, reading.container
@@ -173,6 +190,8 @@ def capture_row(reading: Reading, source: Source, ours: set[int]) -> pa.RecordBa
         damage, error = container.damage.kind, container.damage.message
     status = "complete" if damage is None else "partial" if counts["packets"] else "unreadable"
     state = container.state() if container is not None else None
+    followed = (each for each in reading.connections if each.index in ours or each.kind is Kind.BINARY)
+    servers = Counter(four_tuple(connection)[2] for connection in followed)
     row = {
         "capture_id": reading.capture_id or source.path_key,
         "path": source.path,
@@ -202,8 +221,7 @@ def capture_row(reading: Reading, source: Source, ours: set[int]) -> pa.RecordBa
         "other_files": None,
         "resume": None if state is None else json.dumps(state),
         "decoder_version": DECODER_VERSION,
-        "servers": sorted({four_tuple(c)[2] for c in reading.connections if c.index in ours or c.kind is Kind.BINARY})
-        or None,
+        **with_servers(server_connections(servers)),
         "followed": sorted(reading.followed) or None,
         "calls": counts["calls"],
         "calls_damaged": counts["calls_damaged"],

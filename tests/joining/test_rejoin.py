@@ -1,0 +1,40 @@
+"""What a run does with remainders: a part of the four-tuples at a time, for they are in memory."""
+
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from joining.cutting import cut, evenly, plain
+from pcapgen.record import sample_captures
+from pipeline import rejoin
+from udfs.capture.joining import COUNTS
+from udfs.capture.reader import SCHEMAS, read_capture
+
+
+@pytest.fixture(scope="module")
+def remainders():
+    """Remainders of five captures of many clients that read on from one another."""
+    (many,) = (path for path in sample_captures() if path.name.startswith("10-"))
+    capture = plain(many)
+    return pa.concat_tables(read_capture(piece)["pending"] for piece in cut(capture, evenly(capture)))
+
+
+def counts(changes):
+    """By capture, what is to be added to each of its counts and to the connections at each server."""
+    found: dict[str, Counter] = {}
+    for capture_id, several in changes.packets.items():
+        total = found.setdefault(capture_id, Counter())
+        for row in several:
+            total.update({name: row[name] for name in COUNTS})
+            total.update({each["server_address"]: each["connections"] for each in row["server_connections"]})
+    return found
+
+
+def test_the_counts_of_a_capture_are_those_of_all_its_four_tuples(remainders, monkeypatch):
+    none = SCHEMAS["pending"].empty_table()
+    whole = rejoin.joined(remainders, none, none, window_s=2.0)
+    monkeypatch.setattr(rejoin, "_AT_ONCE", 1)
+    parts = rejoin.joined(remainders, none, none, window_s=2.0)
+    assert max(map(len, parts.packets.values())) > 1  # else one part would do
+    assert counts(parts) == counts(whole)
