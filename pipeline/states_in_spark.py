@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import pyarrow as pa
@@ -25,14 +25,14 @@ def make(lake: Lake, names: Names, settings: Settings, run_id: str, says: str) -
     told = states.told(lake, settings)
     named = _named(told, names)
     lake.replace(EOD_TRANSFERS, named.where("kind = 'snapshot'").groupBy(_TO).applyInArrow(
-        _Maker(EOD_TRANSFERS, names, settings, run_id), EOD_TRANSFERS.struct()
+        _maker(EOD_TRANSFERS, settings, run_id), EOD_TRANSFERS.struct()
     ))  # fmt: skip
     receivers = named.where("kind = 'snapshot' AND size(snapshot.eod_source_info) > 0")
     senders = _to_receivers(lake.read(EOD_TRANSFERS), receivers, names)
     lake.replace(EOD_SOURCES, receivers.groupBy(_TO).cogroup(senders.groupBy(_TO)).applyInArrow(
-        _Confront(names, settings, run_id), EOD_SOURCES.struct()
+        _confronting(names, settings, run_id), EOD_SOURCES.struct()
     ))  # fmt: skip
-    history = named.groupBy(_TO).applyInArrow(_Maker(QUEUE_HISTORY, names, settings, run_id), QUEUE_HISTORY.struct())
+    history = named.groupBy(_TO).applyInArrow(_maker(QUEUE_HISTORY, settings, run_id), QUEUE_HISTORY.struct())
     lake.replace(QUEUE_HISTORY, history, made_of=says)
     return {str(table): lake.rows_written(table) for table in (EOD_TRANSFERS, EOD_SOURCES, QUEUE_HISTORY)}
 
@@ -72,28 +72,26 @@ def _to_receivers(senders: DataFrame, receivers: DataFrame, names: Names) -> Dat
     return senders.withColumn(_TO, senders["queue"]).unionByName(others)
 
 
-class _Maker:
-    """Makes a table's rows of what is told of one queue."""
+def _maker(table: Table, settings: Settings, run_id: str) -> Callable[[pa.Table], pa.Table]:
+    """Return what makes a table's rows of what is told of one queue."""
 
-    def __init__(self, table: Table, names: Names, settings: Settings, run_id: str) -> None:
-        self.table, self.names, self.settings, self.run_id = table, names, settings, run_id
-
-    def __call__(self, told: pa.Table) -> pa.Table:
+    def make_rows(told: pa.Table) -> pa.Table:
         rows = told.to_pylist()
-        if self.table == QUEUE_HISTORY:
-            made = states.history_rows(rows, self.settings)
+        if table == QUEUE_HISTORY:
+            made = states.history_rows(rows, settings)
         else:
-            made = states.transfer_rows(states.observations(rows), self.settings)
-        return states.table_of(self.table, made, self.run_id)
+            made = states.transfer_rows(states.observations(rows), settings)
+        return states.table_of(table, made, run_id)
+
+    return make_rows
 
 
-class _Confront:
-    """Compares incoming sequences of one queue with what was reported of those that send to it."""
+def _confronting(names: Names, settings: Settings, run_id: str) -> Callable[[pa.Table, pa.Table], pa.Table]:
+    """Return what compares incoming sequences of one queue with what was reported of those that send to it."""
 
-    def __init__(self, names: Names, settings: Settings, run_id: str) -> None:
-        self.names, self.settings, self.run_id = names, settings, run_id
+    def confront(receivers: pa.Table, senders: pa.Table) -> pa.Table:
+        found = states.with_senders(states.observations(receivers.to_pylist()), names)
+        made = states.source_rows(found, states.rows_of(senders), names, settings)
+        return states.table_of(EOD_SOURCES, made, run_id)
 
-    def __call__(self, receivers: pa.Table, senders: pa.Table) -> pa.Table:
-        found = states.with_senders(states.observations(receivers.to_pylist()), self.names)
-        made = states.source_rows(found, states.rows_of(senders), self.names, self.settings)
-        return states.table_of(EOD_SOURCES, made, self.run_id)
+    return confront
