@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 PY := .venv/bin/python
 LAKE ?= .lake/demo
 # Two processes, each with a Spark session (4 GB); a file's tests stay together, for they share fixtures.
-PYTEST := .venv/bin/python -m pytest --numprocesses 2 --dist loadfile
+PYTEST := .venv/bin/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 PYTEST_ARGS ?=
 FUZZ ?=
 FUZZ_SECONDS ?= 20

@@ -25,7 +25,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pipeline import rejoin
+from pipeline import places, rejoin
 from pipeline.capture_source import read_captures
 from pipeline.gather import gather
 from pipeline.lake import Lake, on_dates
@@ -104,11 +104,11 @@ def ingest(
     else:
         say(f"nothing new in {planned.known} capture files")
         planned = _again(lake, runs, say)
-    rounds = 0
+    rounds, named = 0, {place for known in ledger for place in known.learnt}
     while planned:
         name = run_id if not rounds else f"{run_id}-{rounds}"
         side = runs.begin(name, _versions(lake))
-        part = _Run(lake, name, side, planned, reader_options, expire).carry_out(say)
+        part = _Run(lake, name, side, planned, reader_options, expire, named).carry_out(say)
         runs.end(name)
         done.add(part)
         planned, rounds = _again(lake, runs, say), rounds + 1
@@ -169,6 +169,7 @@ class _Run:
     planned: Plan
     reader_options: dict[str, Any]
     expire: dt.timedelta
+    named: set[str]  # places that calls of any capture name; those of this run are added
     now: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.UTC))
 
     def carry_out(self, say: Say) -> Ingested:
@@ -187,7 +188,7 @@ class _Run:
         if joined:
             say(f"joining {len(joined.was)} connections that other captures have a part of")
             rejoin.relabel(lake, joined)
-        if again := joined.again():
+        if again := self._again(joined, done.files, fresh):
             runs = Runs.of(lake)
             runs.note_again({**runs.again(), **again})
         self._write_all(joined, done.files)
@@ -258,6 +259,19 @@ class _Run:
         )
         with _progress(self._tables / CAPTURE_FILES.name, len(reads), say):
             found: list[Row] = rows.toArrow().cast(SCHEMAS["capture_files"]).to_pylist()
+        return found
+
+    def _again(self, joined: rejoin.Changes, files: Sequence[Row], fresh: pa.Table) -> dict[str, set[str]]:
+        """Return captures that are to be read again, and the places for whose connections that is."""
+        more = [*files, *(row for rows in joined.packets.values() for row in rows)]
+        news = {place for row in more for place in row["learnt"] or ()} - self.named
+        self.named |= news
+        found = joined.again()
+        if not self.named:
+            return found
+        rows = [*places.unknowing(fresh), *places.unknowing_before(self.lake, news)]
+        for capture_id, wanted in places.to_read_again(rows, self.named).items():
+            found.setdefault(capture_id, set()).update(wanted)
         return found
 
     @property
@@ -396,7 +410,7 @@ class _Run:
         for name, better in (("first_packet_at", min), ("last_packet_at", max)):
             row[name] = better([time for time in (row[name], before[name]) if time is not None], default=None)
         row |= with_servers(row["server_connections"], before["server_connections"])
-        for name in ("link_types", "followed"):
+        for name in ("link_types", "learnt", "followed"):
             row[name] = sorted({*(row[name] or ()), *(before[name] or ())}) or None
         first = row["first_packet_at"]
         return {**row, "first_key": read.first_key, "event_date": None if first is None else first.date()}

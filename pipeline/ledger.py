@@ -76,6 +76,7 @@ class Known:
     first_us: int | None = None
     last_us: int | None = None
     followed: tuple[str, ...] = ()
+    learnt: tuple[str, ...] = ()
 
     @staticmethod
     def of(row: Mapping[str, Any]) -> Known:
@@ -101,6 +102,7 @@ class Known:
             row["first_us"],
             row["last_us"],
             tuple(row["followed"] or ()),
+            tuple(row["learnt"] or ()),
         )
 
     @property
@@ -114,7 +116,7 @@ COLUMNS: Final = (
     "capture_id", "path", "size_bytes", "unix_micros(modified_at) AS modified_us", "content_bytes", "tail_key",
     "compression", "first_key", "other_paths", "other_files", "status", "damage", "resume", "decoder_version",
     "unix_micros(first_packet_at) AS first_us", "unix_micros(last_packet_at) AS last_us",
-    "followed",
+    "followed", "learnt",
 )  # fmt: skip
 
 

@@ -77,6 +77,11 @@ CAPTURE_FILES = Table(
         ),
         Column("server_connections", ArrayType(_SERVER), "its MSMQ connections by their server's address"),
         Column(
+            "learnt",
+            STRINGS,
+            "address|port|interface that port-asking and endpoint-mapper calls in it name; null when none",
+        ),
+        Column(
             "followed", STRINGS, "address|port|interface of connections that it was read again for; null when never"
         ),
         *closing_columns("bronze", "first_packet_at"),

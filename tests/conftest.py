@@ -50,6 +50,7 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
+    items.sort(key=lambda item: item.path.parent.name != "end_to_end")  # the longest first, for both processes to end
     if config.getoption("--long"):
         return
     long = [item for item in items if item.get_closest_marker("long")]

@@ -1,103 +1,26 @@
-"""Conversations over several files, through the jobs: in any order and number of runs, killed, or two runs at once.
-
-The tables are those of the uncut captures. A run costs a quarter of a minute whatever it reads, so many conversations
-go through one lake: copies of a recorded one, each between machines of its own and in an order of its own.
-"""
+"""Conversations over several files, in any order and number of runs: the tables are those of the uncut captures."""
 
 from __future__ import annotations
 
 import random
-import re
-import shutil
-import time
 from collections import defaultdict
-from dataclasses import dataclass, field
 from itertools import accumulate, permutations
 from pathlib import Path
 
 import pytest
 
-from end_to_end.lakes import Job, run, tables
-from joining.comparing import OF_FILES, OF_THE_RUN, PLACES, differences
-from joining.cutting import cut, elsewhere, evenly, padded, plain, records
-from pcapgen.record import sample_captures
+from end_to_end.conversations import SAMPLE, SMALL, Conversations
+from end_to_end.lakes import run
+from joining.cutting import evenly, plain
 from pipeline.capture_source import pack, whole
 from pipeline.lake import Lake
 from pipeline.listing import list_files
-from pipeline.runs import Runs
 from schemas import catalog
 
 pytestmark = pytest.mark.spark
 LONG = pytest.mark.long  # for `make test-all`
 
-SAMPLE = {path.name: path for path in sample_captures()}
-SMALL = tuple(name for name, path in SAMPLE.items() if path.stat().st_size < 100_000)
 ORDERS = tuple(permutations(range(5)))
-
-
-@dataclass
-class Conversations:
-    """Captures of conversations between machines of their own, and their pieces in a folder for each run.
-
-    ``told``: for each of their addresses, which conversation it is of and how that was cut and spread over runs.
-    """
-
-    folder: Path
-    count: int = 0
-    pieces: list[tuple[int, str, bytes]] = field(default_factory=list)  # number of the run, name, content
-    told: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def uncut(self) -> Path:
-        return self.folder / "uncut"
-
-    @property
-    def cut(self) -> Path:
-        return self.folder / "cut"
-
-    def run(self, number: int) -> Path:
-        return self.cut / str(number)
-
-    def add(self, name: str, places: list[int], runs: list[int]) -> None:
-        """Add a conversation of the sample cut at these places, each piece given to a run."""
-        capture = elsewhere(plain(SAMPLE[name]), self.count)
-        title = f"{self.count:03}_{Path(name).stem}"
-        self.uncut.mkdir(parents=True, exist_ok=True)
-        (self.uncut / title).write_bytes(capture)
-        for index, (number, piece) in enumerate(zip(runs, cut(capture, places), strict=True)):
-            self.pieces.append((number, f"{title}_{index}", piece))
-        self.told[f"10.{77 + self.count}"] = f"{title} cut at {places}, its files in runs {runs}"
-        self.count += 1
-
-    def add_any(self, name: str, chance: random.Random, *, last: int) -> None:
-        """Add a conversation of the sample cut anywhere, its pieces given by chance to runs 1 to ``last``."""
-        places = sorted(chance.sample(range(1, records(plain(SAMPLE[name]))), chance.randint(1, 6)))
-        self.add(name, places, [chance.randint(1, last) for _ in range(len(places) + 1)])
-
-    def write(self, *, padded_prefix: int = 0) -> None:
-        """Write the pieces, those of the first conversations all of one size, above that of all others."""
-        size = max(len(piece) for _, _, piece in self.pieces) + 64
-        for number, name, piece in self.pieces:
-            self.run(number).mkdir(parents=True, exist_ok=True)
-            content = padded(piece, size) if int(name[:3]) < padded_prefix else piece
-            (self.run(number) / name).write_bytes(content)
-
-    def explain(self, lines: list[str]) -> str:
-        """Lines of differences, and of which conversations they are."""
-        places = {".".join(found.split(".")[:2]) for found in re.findall(r"\d+\.\d+\.\d+\.\d+", "\n".join(lines))}
-        return "\n".join(
-            ["", *lines, *(f"{place}.*: {self.told[place]}" for place in sorted(places & self.told.keys()))]
-        )
-
-    def same(self, lake: Lake, uncut: Lake) -> None:
-        """Fail unless the facts are the same, in all tables but those of files, without places."""
-        found = differences(tables(lake), tables(uncut), left_out=PLACES | OF_THE_RUN, not_compared=OF_FILES)
-        assert not found, self.explain(found)
-
-    def equal(self, lake: Lake, other: Lake) -> None:
-        """Fail unless two lakes that read the same files are equal in every column of every table but the run's."""
-        found = differences(tables(lake), tables(other), left_out=OF_THE_RUN)
-        assert not found, self.explain(found)
 
 
 def _orders_within_tasks(folder: Path, count: int) -> dict[int, list[int]]:
@@ -165,76 +88,3 @@ def test_captures_cut_anywhere_in_three_runs(spark, tmp_path, seed):
     for number in range(1, 4):
         run(three, talks.run(number))
     talks.same(three, uncut)
-
-
-@pytest.fixture(scope="module")
-def talks(tmp_path_factory):
-    """Conversations of several protocols, each cut anywhere; a first run has some of their files."""
-    found = Conversations(tmp_path_factory.mktemp("captures"))
-    chance = random.Random(25)
-    for name in SMALL:
-        found.add_any(name, chance, last=2)
-    found.write()
-    return found
-
-
-@pytest.fixture(scope="module")
-def begun(spark, talks, tmp_path_factory):
-    """A lake that has the files of the first run."""
-    lake = Lake(spark, str(tmp_path_factory.mktemp("begun") / "lake"))
-    run(lake, talks.run(1))
-    return lake
-
-
-@pytest.fixture(scope="module")
-def undisturbed(talks, begun, tmp_path_factory):
-    """A job that brought all files to such a lake, watched: it tells the others' moments."""
-    job = Job(_copied(begun, tmp_path_factory.mktemp("undisturbed")), [talks.cut])
-    job.watch()
-    return job
-
-
-def _copied(lake: Lake, folder: Path) -> Path:
-    return Path(shutil.copytree(lake.root, folder / "lake"))
-
-
-KILLED = ("all", "workers", "java", "driver")
-FEW_KILLS = [("all", 0.85), ("workers", 0.1), ("java", 0.5)]
-KILLS = [(KILLED[number % 4], (number + 0.5) / 23) for number in range(22)]  # over the whole course of a run
-
-
-@pytest.mark.parametrize(
-    ("what", "when"), [*FEW_KILLS, *(pytest.param(what, round(when, 3), marks=LONG) for what, when in KILLS)]
-)
-def test_a_killed_run_repeated_leaves_the_tables_of_an_undisturbed_one(
-    spark, talks, begun, undisturbed, tmp_path, what, when
-):
-    lake = Lake(spark, str(_copied(begun, tmp_path)))
-    told = Job(Path(lake.root), [talks.cut]).kill(undisturbed.moment(when), what)
-    print(told)  # shown when the test fails
-    run(lake, talks.cut)
-    assert Runs.of(lake).unfinished() == {}
-    talks.equal(lake, Lake(spark, str(undisturbed.root)))
-
-
-FEW_PAIRS = [((1,), (2,)), ((1, 2), (1, 2))]
-PAIRS = [*FEW_PAIRS, ((2,), (1,)), ((1,), (1, 2)), ((1, 2), (2,))]
-
-
-@pytest.mark.parametrize(
-    ("one", "two", "later_s"),
-    [
-        *((*pair, 0) for pair in FEW_PAIRS),
-        *(pytest.param(*pair, 0, marks=LONG) for pair in PAIRS[len(FEW_PAIRS) :]),
-        *(pytest.param(*pair, 4, marks=LONG) for pair in PAIRS),
-    ],
-)
-def test_two_runs_at_once_lose_and_double_nothing(spark, talks, undisturbed, tmp_path, one, two, later_s):
-    """Two jobs on one new lake, the second some seconds later; together they are given all files."""
-    root, both = tmp_path / "lake", []
-    for numbers, wait_s in ((one, later_s), (two, 0)):
-        both.append(Job(root, [talks.run(number) for number in numbers]))
-        time.sleep(wait_s)
-    for job in both:
-        job.succeed()
-    talks.equal(Lake(spark, str(root)), Lake(spark, str(undisturbed.root)))

@@ -1,5 +1,6 @@
 """A connection that only another capture shows to be MSMQ: its captures are read again, and all of it is there."""
 
+import pyarrow.compute as pc
 import pytest
 
 from jobs import ingest_captures
@@ -72,3 +73,46 @@ def test_where_the_capture_is_gone_that_is_said_and_the_rest_stays(spark, captur
     assert "gone or changed since; its part of connections known by now is not read" in capfd.readouterr().err
     assert 8 < lake.read(RPC_CALLS).where("outcome = 'ok'").count() < 801
     assert Runs.of(lake).again() == {}
+
+
+@pytest.fixture(scope="module")
+def named():
+    """A client that is told a port, and, captured elsewhere and without its beginning, another client's reads there."""
+    asking = Dialogue(flow=t.Flow())
+    asking.bind(rpc.Context(0, rpc.REMOTE_READ))
+    asking.call(0, b"", (49777).to_bytes(4, "little"))
+    reading = Dialogue(flow=t.Flow(client="10.0.0.8", client_port=50001, server_port=49777))
+    reading.bind(rpc.Context(0, rpc.REMOTE_READ))
+    for _ in range(30):
+        reading.call(7, stub_of(7, 56), stub_of(20, 9000), answer_cuts=(4000, 4000))
+        reading.call(9, stub_of(9, 28), stub_of(10, 4))
+    told, later = (t.records(each.flow, t.segments(each.script)) for each in (asking, reading))
+    return [c.pcap(told).data, c.pcap(later[8:]).data], c.pcap([*told, *later[8:]]).data
+
+
+@pytest.mark.parametrize(
+    "runs", [((1,), (0,)), *(pytest.param(r, marks=pytest.mark.long) for r in (((0,), (1,)), ((0, 1),)))]
+)
+def test_a_port_that_one_capture_names_reaches_the_others(spark, named, tmp_path, capfd, runs):
+    pieces, whole = named
+    lake = Lake(spark, str(tmp_path / "lake"))
+    for number, piece in enumerate(pieces):
+        (tmp_path / f"{number}.pcap").write_bytes(piece)
+    for numbers in runs:
+        paths = [str(tmp_path / f"{number}.pcap") for number in numbers]
+        assert ingest_captures.main(["--lake", lake.root, "--captures", *paths]) == 0
+    expected = {name: rows for name, rows in read_capture(whole).items() if name not in OF_FILES}
+    assert expected["rpc_calls"].filter(pc.equal(expected["rpc_calls"]["server_port"], 49777)).num_rows >= 58
+    assert not (found := differences(tables(lake), expected, left_out=PLACES | OF_THE_RUN)), "\n".join(found)
+    assert "reading 1 capture files again" in capfd.readouterr().err
+    told = {
+        (row.learnt and tuple(row.learnt), row.followed and tuple(row.followed))
+        for row in lake.read(CAPTURE_FILES).collect()
+    }
+    place = ("10.0.0.1|49777|RemoteRead",)
+    assert told == {(place, None), (None, place)}
+    versions = lake.versions(*BRONZE)
+    assert (
+        ingest_captures.main(["--lake", lake.root, "--captures", *(str(tmp_path / f"{n}.pcap") for n in (0, 1))]) == 0
+    )
+    assert lake.versions(*BRONZE) == versions

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledger.world import HEADER, World, capture, expected, first_end, record, unpacked
+from ledger.world import BOUNDS, HEADER, World, capture, expected, first_end, record, unpacked
 from pcapgen.model import key
 from pipeline.ledger import Known, Names, Read, Sighting, plan
 from pipeline.listing import Listed, find_file, list_files
+from udfs.capture import identity
 from udfs.capture.identity import identify
 from udfs.capture.sources import Source
 
@@ -380,8 +381,13 @@ def test_whatever_happens_to_files_nothing_that_a_run_saw_is_lost_or_invented(st
             assert not world.run(*here)
             assert world.opened == []
     assert set(world.rows.values()) <= seen
-    readable = {content for content in seen if first_end(content) is not None}
+    # Of what is damaged inside nobody can say that the file now at its path is not a later state of it: it goes.
+    readable = {content for content in seen if first_end(content) is not None and not damaged_inside(content)}
     assert all(any(each.startswith(content) for each in world.rows.values()) for content in readable)
+
+
+def damaged_inside(content: bytes) -> bool:
+    return identity.measure(Source.of_bytes(content, "/c"), *BOUNDS) is None
 
 
 # -- identity --------------------------------------------------------------------------------------------------------
@@ -401,7 +407,7 @@ def test_the_other_files_survive_the_ledger():
         "capture_id": "k", "path": "/c/1", "size_bytes": 1, "modified_us": 2, "content_bytes": None, "tail_key": None,
         "compression": None, "first_key": "k", "other_paths": ["/c/2"], "other_files": names.other_files_json,
         "status": "complete", "damage": None, "resume": None, "decoder_version": "1", "first_us": None, "last_us": None,
-        "followed": ["10.0.0.1|49700|qmmgmt"],
+        "followed": ["10.0.0.1|49700|qmmgmt"], "learnt": None,
     }  # fmt: skip
     known = Known.of(row)
     assert known.followed == ("10.0.0.1|49700|qmmgmt",)

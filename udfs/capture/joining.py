@@ -21,7 +21,7 @@ from udfs.capture.flows import Connection, Kind, signed
 from udfs.capture.overlap import Observer, Part, groups, laid_over
 from udfs.capture.packets import SEGMENT as A_SEGMENT
 from udfs.capture.packets import Segments
-from udfs.capture.reader import Reading, infer_meanings, is_ours
+from udfs.capture.reader import Reading, infer_meanings, is_ours, place_texts
 from udfs.capture.remainder import PENDING_SCHEMA, counted
 from udfs.capture.sightings import as_sighting
 from udfs.capture.tables import (
@@ -83,7 +83,12 @@ CHANGES_SCHEMA: Final = pa.schema(
 )  # fmt: skip
 COUNTS: Final = ("packets_used", "packets_other", "packets_binary_protocol")
 COUNTS_SCHEMA: Final = pa.schema(
-    [("capture_id", pa.string()), *((name, pa.int64()) for name in COUNTS), ("server_connections", SERVER_CONNECTIONS)]
+    [
+        ("capture_id", pa.string()),
+        *((name, pa.int64()) for name in COUNTS),
+        ("server_connections", SERVER_CONNECTIONS),
+        ("learnt", pa.list_(pa.string())),
+    ]
 )
 
 
@@ -96,7 +101,8 @@ class Joined:
     capture holds more of a connection of ours than was kept, ``again`` are the interfaces to look for there.
     ``meanings``: for contexts whose bind a capture did not have, what they mean now; their calls go where ``known`` is
     false. ``pending``: the columns of the remainders that changed. ``packets``: for each capture of which packets count
-    otherwise now, what is to be added to its row of ``capture_files`` (``recount``).
+    otherwise now, what is to be added to its row of ``capture_files`` (``recount``), what its calls show to be where
+    (``learnt``) included.
     """
 
     tables: dict[str, pa.RecordBatch]
@@ -192,7 +198,7 @@ def join(pending: Sequence[Row], *, window_s: float) -> Joined:
         pa.RecordBatch.from_pylist(labels, LABELS_SCHEMA),
         pa.RecordBatch.from_pylist(contexts, MEANINGS_SCHEMA),
         _pending(parts, labels, tables["rpc_calls"], strays, ours),
-        _packets(parts, ours),
+        _packets(parts, ours, builder.taught),
     )
 
 
@@ -514,11 +520,15 @@ def _interfaces(connection: Connection) -> list[str]:
     return sorted({BY_UUID[uuid].name for uuid in bound if uuid in BY_UUID})
 
 
-def _packets(parts: dict[int, list[_Sighting]], ours: set[int]) -> pa.RecordBatch:
+def _packets(
+    parts: dict[int, list[_Sighting]], ours: set[int], taught: dict[int, set[tuple[bytes, int, str]]]
+) -> pa.RecordBatch:
     changed: dict[str, Counter[str]] = defaultdict(Counter)
     servers: dict[str, Counter[str]] = defaultdict(Counter)
+    learnt: dict[str, set[str]] = defaultdict(set)
     for index, sightings in parts.items():
         for sighting in sightings:
+            learnt[sighting.row["capture_id"]] |= place_texts(taught.get(index, ()))
             row, now = sighting.row, counted(sighting.connection, used=index in ours)
             server = four_tuple(sighting.connection)[2]
             if (now, server) != (row["counted"], row["counted_server"]):
@@ -531,8 +541,10 @@ def _packets(parts: dict[int, list[_Sighting]], ours: set[int]) -> pa.RecordBatc
             "capture_id": name,
             **{count: changed[name][count] for count in COUNTS},
             "server_connections": server_connections(servers[name]),
+            "learnt": sorted(places),
         }
-        for name in sorted(changed)
+        for name, places in sorted(learnt.items())
+        if name in changed or places
     ]
     return pa.RecordBatch.from_pylist(rows, COUNTS_SCHEMA)
 
@@ -542,6 +554,7 @@ def recount(row: Row, more: Row) -> None:
     for name in COUNTS:
         row[name] += more[name]
     row |= with_servers(row["server_connections"], more["server_connections"])
+    row["learnt"] = sorted({*(row["learnt"] or ()), *more["learnt"]}) or None
 
 
 def _pending(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ipaddress
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
@@ -91,6 +91,8 @@ class Reading:
     last_time: int | None = None
     error: tuple[str, str] | None = None
     learnt: dict[tuple[bytes, int], set[str]] = field(default_factory=dict)
+    taught: dict[int, set[tuple[bytes, int, str]]] = field(default_factory=dict)
+    late: set[int] = field(default_factory=set)  # connections that are better read again, from their first byte on
     meanings: Meanings = field(default_factory=dict)
     made: Made = field(default_factory=Made)
     prefix: Prefix = field(default_factory=Prefix)
@@ -122,6 +124,11 @@ class Place(NamedTuple):
         return Place(address, int(port), interface)
 
 
+def place_texts(places: Iterable[tuple[bytes, int, str]]) -> set[str]:
+    """Return places as packets have them as texts."""
+    return {Place(str(ipaddress.ip_address(octets)), port, name).text for octets, port, name in places}
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """What of a capture is read, and under which key, where its own beginning does not decide that.
@@ -144,35 +151,36 @@ def capture_batches(
     """
     options, part = options or Options(), part or Part()
     meanings: Meanings = {}
-    hot = {Place.of(text).endpoint for text in part.followed}
     only: set[int] | None = None
     calls: Counter[str] = Counter()
     by_connection: Counter[int] = Counter()
     made = Made()
     learnt: dict[tuple[bytes, int], set[str]] = {}
+    for place in map(Place.of, part.followed):
+        learnt.setdefault(place.endpoint, set()).add(place.interface)
+    taught: set[str] = set()
     while True:
         reading = Reading()
-        for kind, batch in _read(source, options, part, reading, hot, only):
+        for kind, batch in _read(source, options, part, reading, learnt, only):
             if kind == "rpc_calls":
                 calls["calls"] += batch.num_rows
                 calls["calls_damaged"] += pc.sum(pc.equal(batch.column("outcome"), "damaged")).as_py()
             yield kind, batch
         meanings |= reading.meanings
         made.add(reading.made)
-        for place, names in reading.learnt.items():
-            learnt.setdefault(place, set()).update(names)
+        for endpoint, names in reading.learnt.items():
+            learnt.setdefault(endpoint, set()).update(names)
+        taught.update(*map(place_texts, reading.taught.values()))
         for connection in reading.connections:
             by_connection[connection.index] += association(connection).calls if connection.rpc is not None else 0
-        places = reading.learnt.keys() - hot
-        only = {c.index for c in reading.connections if c.kind is Kind.COLD and not places.isdisjoint(_places(c))}
+        only = reading.late
         if not only:
             break
-        hot |= places
     reading.counts.update(calls)
     reading.followed = part.followed
     assumed = {index for index, _ in meanings}
     ours = {c.index for c in reading.connections if c.index in assumed or is_ours(c)}
-    yield "capture_files", capture_row(reading, source, ours)
+    yield "capture_files", capture_row(reading, source, ours, taught)
     yield "connections", connection_rows(reading.connections, ours, by_connection)
     yield "rpc_binds", bind_rows(reading.connections, ours, reading.capture_id)
     stray = quarantine_rows(reading.connections, ours, reading.capture_id)
@@ -208,17 +216,21 @@ def read_capture(
 
 
 def _read(
-    source: Source, options: Options, part: Part, reading: Reading, hot: set[tuple[bytes, int]], only: set[int] | None
+    source: Source,
+    options: Options,
+    part: Part,
+    reading: Reading,
+    learnt: Mapping[tuple[bytes, int], set[str]],
+    only: set[int] | None,
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """One pass, which follows ports known to be ``hot``; only calls of the connections in ``only`` leave, if given."""
+    """One pass, which follows the ports ``learnt``; only calls of the connections in ``only`` leave, if given."""
     window = round(options.reorder_window_s * 1e9)
     decoder, tracker, cutter = PacketDecoder(), Tracker(window), Cutter()
-    tracker.hot_ports = hot
+    tracker.hot_ports = set(learnt)
     assembler = Assembler(all_pdus=options.all_pdus and only is None)
     rows = RowBuilder(only)
-    for known in map(Place.of, part.followed):
-        rows.learnt.setdefault(known.endpoint, set()).add(known.interface)
-    reading.learnt, reading.made = rows.learnt, rows.made
+    rows.learnt = {endpoint: set(names) for endpoint, names in learnt.items()}
+    reading.learnt, reading.taught, reading.made = rows.learnt, rows.taught, rows.made
     reading.connections, reading.source = tracker.connections, source
     prefix = reading.prefix
 
@@ -246,11 +258,12 @@ def _read(
                 _count_segments(reading, segments)
                 streams = tracker.track(segments)
                 yield from settle(streams, final=False)
-                early = early_quarantine_rows(
-                    {s.connection.index: s.connection for s in streams.streams}.values(), reading.capture_id
-                )
-                if early is not None:
-                    yield "quarantine", early
+                seen = {s.connection.index: s.connection for s in streams.streams}
+                for leaves in (True, False):  # of the others an earlier pass gave the rows
+                    some = (c for index, c in seen.items() if (only is None or index in only) is leaves)
+                    early = early_quarantine_rows(some, reading.capture_id)
+                    if early is not None and leaves:
+                        yield "quarantine", early
             if isinstance(stream, Decompressed) and stream.error is not None:
                 kind = "cut_short" if stream.ended_early else "damaged"
                 reading.error = (kind, f"the compressed stream: {stream.error}")
@@ -264,7 +277,10 @@ def _read(
     reading.edges = edges(tracker.connections, reading.last_time)
     rows.finishing = True
     yield from settle(tracker.finish(), final=True)
-    reading.meanings = infer_meanings(reading)
+    reading.late = _late(reading, tracker.hot_ports)
+    rows.made.drop(reading.late)
+    inferred = infer_meanings(reading)
+    reading.meanings = {name: meaning for name, meaning in inferred.items() if name[0] not in reading.late}
     for batch in rows.provisional(reading.meanings, reading.connections):
         yield "rpc_calls", batch
 
@@ -307,6 +323,29 @@ def infer_meanings(reading: Reading) -> Meanings:
         if known.ours or any(uuid for uuid, _ in meanings.values()):
             found.update({(connection.index, context_id): meaning for context_id, meaning in meanings.items()})
     return found
+
+
+def _late(reading: Reading, hot: set[tuple[bytes, int]]) -> set[int]:
+    """Return connections at places that a call named, and that were not looked into from their first byte on.
+
+    Not those with rows already, of contexts that were bound where the connection was looked into.
+    """
+    places = reading.learnt.keys() - hot
+    if not places:
+        return set()
+    return {
+        connection.index
+        for connection in reading.connections
+        if (
+            connection.kind is Kind.COLD
+            or (connection.kind is Kind.RPC and _passed_over(connection) and not association(connection).ours)
+        )
+        and not places.isdisjoint(_places(connection))
+    }
+
+
+def _passed_over(connection: Connection) -> bool:
+    return any(side.cold_bytes for side in connection.sides)
 
 
 def _places(connection: Connection) -> set[tuple[bytes, int]]:

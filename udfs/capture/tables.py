@@ -63,6 +63,7 @@ CAPTURE_FILES_SCHEMA: Final = pa.schema(
         ("decoder_version", pa.string()),
         ("servers", pa.list_(pa.string())),
         ("server_connections", SERVER_CONNECTIONS),
+        ("learnt", pa.list_(pa.string())),
         ("followed", pa.list_(pa.string())),
         ("calls", pa.int64()),
         ("calls_damaged", pa.int64()),
@@ -180,8 +181,11 @@ def with_servers(*parts: Iterable[Mapping[str, Any]] | None) -> dict[str, Any]:
     return {"server_connections": server_connections(total) or None, "servers": sorted(+total) or None}
 
 
-def capture_row(reading: Reading, source: Source, ours: set[int]) -> pa.RecordBatch:
-    """Return the one row of ``capture_files``; each record is used, binary protocol, damaged or other."""
+def capture_row(reading: Reading, source: Source, ours: set[int], learnt: Iterable[str]) -> pa.RecordBatch:
+    """Return the one row of ``capture_files``; each record is used, binary protocol, damaged or other.
+
+    ``learnt``: the places that its calls name, as texts.
+    """
     counts, container = reading.counts, reading.container
     used = sum(connection.packets for connection in reading.connections if connection.index in ours)
     binary = sum(connection.packets for connection in reading.connections if connection.kind is Kind.BINARY)
@@ -222,6 +226,7 @@ def capture_row(reading: Reading, source: Source, ours: set[int]) -> pa.RecordBa
         "resume": None if state is None else json.dumps(state),
         "decoder_version": DECODER_VERSION,
         **with_servers(server_connections(servers)),
+        "learnt": sorted(learnt) or None,
         "followed": sorted(reading.followed) or None,
         "calls": counts["calls"],
         "calls_damaged": counts["calls_damaged"],

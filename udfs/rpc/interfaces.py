@@ -284,6 +284,14 @@ def _best_fit(interface: Interface, call: Seen) -> tuple[int, str | None] | None
     return best
 
 
+def at_home(port: int) -> frozenset[str]:
+    """Return the interfaces that a server's port is known for."""
+    names = {QM2QM.name} if port in _READ_PORTS else set()
+    if port in _HANDSHAKE_PORTS:
+        names |= {REMOTE_READ.name, QMCOMM.name, QMCOMM2.name, QMMGMT.name}
+    return frozenset(names)
+
+
 def infer(calls: Iterable[Seen], port: int, learnt: Iterable[str] = ()) -> tuple[Interface, str | None] | None:
     """Name the interface of calls whose bind was not seen, or None when port and stub lengths do not agree on one.
 
@@ -293,11 +301,7 @@ def infer(calls: Iterable[Seen], port: int, learnt: Iterable[str] = ()) -> tuple
     answer. Returns the interface and its transfer syntax when the lengths show it.
     """
     calls = list(calls)
-    native = set(learnt)
-    if port in _READ_PORTS:
-        native.add(QM2QM.name)
-    if port in _HANDSHAKE_PORTS:
-        native |= {REMOTE_READ.name, QMCOMM.name, QMCOMM2.name, QMMGMT.name}
+    native = at_home(port).union(learnt)
     if not native:
         return None
     ranked = []

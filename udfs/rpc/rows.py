@@ -167,6 +167,13 @@ class Made:
         for name, keys in other.unfinished.items():
             self.unfinished.setdefault(name, []).extend(keys)
 
+    def drop(self, connections: set[int]) -> None:
+        """Forget those of some connections."""
+        for name in [name for name in self.settled if name[0] in connections]:
+            del self.settled[name]
+        for name in [name for name in self.unfinished if name[0] in connections]:
+            del self.unfinished[name]
+
 
 class RowBuilder:
     """Builds the rows of one reading of a capture; ``only`` restricts it to some connections.
@@ -178,6 +185,7 @@ class RowBuilder:
     def __init__(self, only: set[int] | None = None) -> None:
         self.capture_id = ""
         self.learnt: dict[tuple[bytes, int], set[str]] = {}
+        self.taught: dict[int, set[tuple[bytes, int, str]]] = {}  # what of it by calls of which connection
         self.made = Made()
         self.finishing = False  # at the end of a capture: what is not finished is kept already
         self._only = only
@@ -396,21 +404,24 @@ class RowBuilder:
         asking = [pc.and_(pc.equal(names, name), pc.equal(opnums, opnum)) for name, opnum in (*PORT_ASKING, _EPT_MAP)]
         rows = np.nonzero(np.any([pc.is_in(mask, value_set=pa.array([True])) for mask in asking], axis=0))[0]
         for row in rows.tolist():
-            name, opnum = names[row].as_py(), opnums[row].as_py()
+            name, opnum, connection = names[row].as_py(), opnums[row].as_py(), connections[int(owner[row])]
             data = batch.column("response_stub")[row].as_py()
             if data is None:
                 continue
             if (name, opnum) == _EPT_MAP:
                 for address, port, interface in towers(data):
-                    self.learnt.setdefault((address, port), set()).add(interface)
+                    self._learn(connection, address, port, interface)
             elif (name, opnum) in PORT_ASKING and len(data) == 4:
-                connection = connections[int(owner[row])]
                 _, address, _ = connection.endpoints[connection.likely_client() ^ 1]
                 big = batch.column("response_byte_order")[row].as_py() == "big"
                 port = int.from_bytes(data, "big" if big else "little")
                 if 0 < port < 65536:
                     target = QM2QM.name if name == QM2QM.name or port % 11 == 2105 % 11 else REMOTE_READ.name
-                    self.learnt.setdefault((address, port), set()).add(target)
+                    self._learn(connection, address, port, target)
+
+    def _learn(self, connection: Connection, address: bytes, port: int, interface: str) -> None:
+        self.learnt.setdefault((address, port), set()).add(interface)
+        self.taught.setdefault(connection.index, set()).add((address, port, interface))
 
 
 def _count_calls(owner: Ints, connections: list[Connection]) -> None:

@@ -1,0 +1,91 @@
+"""Runs that are killed, or two at once, through the jobs: the tables are those of an undisturbed run."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from end_to_end.conversations import SMALL, Conversations
+from end_to_end.lakes import Job, run
+from pipeline.lake import Lake
+from pipeline.runs import Runs
+
+pytestmark = pytest.mark.spark
+LONG = pytest.mark.long  # for `make test-all`
+
+
+@pytest.fixture(scope="module")
+def talks(tmp_path_factory):
+    """Conversations of several protocols, each cut anywhere; a first run has some of their files."""
+    found = Conversations(tmp_path_factory.mktemp("captures"))
+    chance = random.Random(25)
+    for name in SMALL:
+        found.add_any(name, chance, last=2)
+    found.write()
+    return found
+
+
+@pytest.fixture(scope="module")
+def begun(spark, talks, tmp_path_factory):
+    """A lake that has the files of the first run."""
+    lake = Lake(spark, str(tmp_path_factory.mktemp("begun") / "lake"))
+    run(lake, talks.run(1))
+    return lake
+
+
+@pytest.fixture(scope="module")
+def undisturbed(talks, begun, tmp_path_factory):
+    """A job that brought all files to such a lake, watched: it tells the others' moments."""
+    job = Job(_copied(begun, tmp_path_factory.mktemp("undisturbed")), [talks.cut])
+    job.watch()
+    return job
+
+
+def _copied(lake: Lake, folder: Path) -> Path:
+    return Path(shutil.copytree(lake.root, folder / "lake"))
+
+
+KILLED = ("all", "workers", "java", "driver")
+FEW_KILLS = [("all", 0.85), ("workers", 0.1), ("java", 0.5)]
+KILLS = [(KILLED[number % 4], (number + 0.5) / 23) for number in range(22)]  # over the whole course of a run
+
+
+@pytest.mark.parametrize(
+    ("what", "when"), [*FEW_KILLS, *(pytest.param(what, round(when, 3), marks=LONG) for what, when in KILLS)]
+)
+def test_a_killed_run_repeated_leaves_the_tables_of_an_undisturbed_one(
+    spark, talks, begun, undisturbed, tmp_path, what, when
+):
+    lake = Lake(spark, str(_copied(begun, tmp_path)))
+    told = Job(Path(lake.root), [talks.cut]).kill(undisturbed.moment(when), what)
+    print(told)  # shown when the test fails
+    run(lake, talks.cut)
+    assert Runs.of(lake).unfinished() == {}
+    talks.equal(lake, Lake(spark, str(undisturbed.root)))
+
+
+FEW_PAIRS = [((1,), (2,)), ((1, 2), (1, 2))]
+PAIRS = [*FEW_PAIRS, ((2,), (1,)), ((1,), (1, 2)), ((1, 2), (2,))]
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "later_s"),
+    [
+        *((*pair, 0) for pair in FEW_PAIRS),
+        *(pytest.param(*pair, 0, marks=LONG) for pair in PAIRS[len(FEW_PAIRS) :]),
+        *(pytest.param(*pair, 4, marks=LONG) for pair in PAIRS),
+    ],
+)
+def test_two_runs_at_once_lose_and_double_nothing(spark, talks, undisturbed, tmp_path, one, two, later_s):
+    """Two jobs on one new lake, the second some seconds later; together they are given all files."""
+    root, both = tmp_path / "lake", []
+    for numbers, wait_s in ((one, later_s), (two, 0)):
+        both.append(Job(root, [talks.run(number) for number in numbers]))
+        time.sleep(wait_s)
+    for job in both:
+        job.succeed()
+    talks.equal(Lake(spark, str(root)), Lake(spark, str(undisturbed.root)))
