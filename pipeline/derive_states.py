@@ -20,9 +20,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from pipeline import aliases, derive_operations, states, states_in_spark, states_of_queues, touched
+from pipeline import aliases, derive_actions, states, states_in_spark, states_of_queues, touched
 from pipeline.aliases import Known
-from pipeline.derive_operations import Operating
+from pipeline.derive_actions import Operating
 from pipeline.gather import gather
 from pipeline.lake import Commit, FeedError, Lake
 from pipeline.machines import Machines
@@ -35,7 +35,7 @@ from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.hosts import HOSTS
 from schemas.properties import QUEUE_SNAPSHOTS
-from schemas.queue_history import QUEUE_HISTORY, QUEUE_OPERATIONS
+from schemas.queue_history import QUEUE_HISTORY, QUEUE_ACTIONS
 from schemas.silver import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
 
@@ -46,19 +46,19 @@ BELOW: Final = (
 )  # fmt: skip
 _MADE: Final = (EOD_TRANSFERS, EOD_SOURCES, QUEUE_HISTORY)
 _FED: Final = (*BELOW[:5], RECEIVE_ATTEMPTS, QUEUE_ALIASES)
-_OPERATIONS: Final = str(QUEUE_OPERATIONS)
+_OPERATIONS: Final = str(QUEUE_ACTIONS)
 _ALWAYS: Final = 0  # a time before all others
 
 
 def gold(lake: Lake, settings: Settings, run_id: str) -> dict[str, int]:
     """Bring gold's states to what silver and the attempts tell now; how many rows of each table were written."""
-    newest = lake.newest(*BELOW, QUEUE_OPERATIONS, QUEUE_HISTORY)
-    written = {str(table): 0 for table in (QUEUE_OPERATIONS, *_MADE)}
+    newest = lake.newest(*BELOW, QUEUE_ACTIONS, QUEUE_HISTORY)
+    written = {str(table): 0 for table in (QUEUE_ACTIONS, *_MADE)}
     if QUEUE_SNAPSHOTS not in newest and REMOTE_READ_CALLS not in newest:
         return written
     rests_on: dict[str, Any] = {str(table): newest[table].version if table in newest else None for table in BELOW}
     rests_on |= settings.said() | {"states": VERSION}
-    rests_on[_OPERATIONS] = newest[QUEUE_OPERATIONS].version if QUEUE_OPERATIONS in newest else None
+    rests_on[_OPERATIONS] = newest[QUEUE_ACTIONS].version if QUEUE_ACTIONS in newest else None
     made = newest.get(QUEUE_HISTORY, Commit(0, None)).made()
     if rests_on == {name: made.get(name) for name in rests_on}:
         return written
@@ -85,9 +85,9 @@ class _Work:
             "texts": lambda: Known.of(self.lake).texts,
             "snapshots": partial(self._changes, QUEUE_SNAPSHOTS, _snapshots_changed),
             "attempts": self._attempted,
-            "management": partial(self._changes, MANAGEMENT_CALLS, derive_operations.actions_changed),
-            "reads": partial(self._changes, REMOTE_READ_CALLS, derive_operations.reads_changed),
-            "clients": partial(self._changes, CLIENT_CALLS, derive_operations.clients_changed),
+            "management": partial(self._changes, MANAGEMENT_CALLS, derive_actions.actions_changed),
+            "reads": partial(self._changes, REMOTE_READ_CALLS, derive_actions.reads_changed),
+            "clients": partial(self._changes, CLIENT_CALLS, derive_actions.clients_changed),
             "moved": self._moved,
             "renamed": self._renamed,
         }
@@ -196,7 +196,7 @@ class _Work:
 
     def _has(self, managers: Collection[str]) -> bool:
         """Whether gold has rows of any of these queue managers."""
-        found = (only(self.lake.read(table), "queue_manager", managers) for table in (QUEUE_HISTORY, QUEUE_OPERATIONS))
+        found = (only(self.lake.read(table), "queue_manager", managers) for table in (QUEUE_HISTORY, QUEUE_ACTIONS))
         return any(rows.limit(1).count() for rows in found)
 
     # Some queues, or all
@@ -204,8 +204,8 @@ class _Work:
     def _bring(self, changed: dict[str, int], found: Mapping[str, Any]) -> dict[str, int]:
         """Make rows of the queues that are touched again, and put them in the place of those that differ."""
         before: Operating = self.made["operating"]
-        servers = derive_operations.servers_touched(found["reads"], found["clients"], found["moved"], before)
-        done = derive_operations.follow(
+        servers = derive_actions.servers_touched(found["reads"], found["clients"], found["moved"], before)
+        done = derive_actions.follow(
             self.lake, self.names, self.run_id, servers=servers, actions=found["management"], renamed=found["renamed"]
         )
         self.written[_OPERATIONS] = done.written
@@ -226,7 +226,7 @@ class _Work:
 
     def _says(self, operating: Operating, *, histories: bool) -> str:
         """Return what the commit says; the operations were written by then."""
-        self.rests_on[_OPERATIONS] = self.lake.version(QUEUE_OPERATIONS)
+        self.rests_on[_OPERATIONS] = self.lake.version(QUEUE_ACTIONS)
         machines = self.names.machines
         called = {"names": machines.names, "managers": machines.managers, "configured": sorted(self.configured)}
         return json.dumps(self.rests_on | called | {"operating": operating, "histories": histories})
@@ -257,7 +257,7 @@ class _Work:
         self.rests_on |= {str(table): lake.version(table) for table in _FED}
         self._configure(None)
         self.names = self._called(hosts, texts)
-        operating, self.written[_OPERATIONS] = derive_operations.anew(lake, self.names, self.run_id)
+        operating, self.written[_OPERATIONS] = derive_actions.anew(lake, self.names, self.run_id)
         rows = states.told(lake, self.settings).limit(states_of_queues.MOST + 1).toArrow()
         says = self._says(operating, histories=rows.num_rows > 0)
         if rows.num_rows > states_of_queues.MOST:

@@ -26,7 +26,7 @@ from pipeline.touched import only
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.properties import QUEUE_SNAPSHOTS
-from schemas.queue_history import QUEUE_HISTORY, QUEUE_OPERATIONS
+from schemas.queue_history import QUEUE_HISTORY, QUEUE_ACTIONS
 from schemas.table import EVENT_DATE, RUN_ID, Table
 from udfs.keys import key
 from udfs.queues.aliases import canonical_text
@@ -113,7 +113,7 @@ def told(
         attempts_told(
             _of(lake.read(RECEIVE_ATTEMPTS), None if raw is None else queues, "queue"), settings, attempts_since
         ),
-        *_operations(lake.read(QUEUE_OPERATIONS), None if raw is None else queues, since),
+        *_operations(lake.read(QUEUE_ACTIONS), None if raw is None else queues, since),
     ]
     out = frames[0]
     for frame in frames[1:]:
@@ -385,4 +385,4 @@ def rows_of(table: pa.Table) -> list[Row]:
     return rows
 
 
-TABLES: Final = (QUEUE_OPERATIONS, QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES)
+TABLES: Final = (QUEUE_ACTIONS, QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES)

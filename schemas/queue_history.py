@@ -5,9 +5,9 @@ from __future__ import annotations
 from schemas.gold import EVIDENCE
 from schemas.table import BIGINT, BOOLEAN, STRING, TIMESTAMP, UINT64, Column, Table, closing_columns
 
-QUEUE_OPERATIONS = Table(
+QUEUE_ACTIONS = Table(
     "gold",
-    "queue_operations",
+    "queue_actions",
     "One row per pause, resume, purge and move of a message that was captured, with the queue that it was done to.",
     key=("operation_key",),
     dated_by=("done_at", "requested_at"),
@@ -71,4 +71,4 @@ QUEUE_HISTORY = Table(
     ),
 )
 
-TABLES = (QUEUE_OPERATIONS, QUEUE_HISTORY)
+TABLES = (QUEUE_ACTIONS, QUEUE_HISTORY)

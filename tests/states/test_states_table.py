@@ -8,11 +8,11 @@ from pipeline import derive_states, states_of_queues
 from pipeline.derive_states import gold
 from pipeline.lake import Lake
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
-from schemas.queue_history import QUEUE_HISTORY, QUEUE_OPERATIONS
+from schemas.queue_history import QUEUE_HISTORY, QUEUE_ACTIONS
 
 pytestmark = pytest.mark.spark
 
-TABLES = (QUEUE_OPERATIONS, QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES)
+TABLES = (QUEUE_ACTIONS, QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES)
 SETTINGS = run_all.states_settings(Config())
 
 
@@ -95,7 +95,7 @@ def _what_is_found(tables):
     assert sum(row["unexplained_change"] or 0 for row in growing) == 7 * 3
     assert not [row for row in history if row["queue"] == "orders1\\private$\\inactive"]  # it never told anything
 
-    done = [(row["operation"], row["queue"], row["succeeded"]) for row in tables[str(QUEUE_OPERATIONS)]]
+    done = [(row["operation"], row["queue"], row["succeeded"]) for row in tables[str(QUEUE_ACTIONS)]]
     orders = "srv1\\private$\\orders"
     assert {each for each in done if each[2]} == {
         ("pause", "far\\private$\\inbox", True), ("resume", "far\\private$\\inbox", True), ("purge", orders, True),

@@ -1,7 +1,7 @@
 """Stories of purges and moves: which queue a call was done to, whatever opened it."""
 
 from pipeline.associations import Connection
-from pipeline.operations import operations
+from pipeline.queue_actions import operations
 from states.telling import us
 
 ORDERS, POISON = "srv1\\private$\\orders", "srv1\\private$\\orders;poison"

@@ -1,4 +1,4 @@
-"""gold.queue_operations follows silver: pauses and resumes row by row, purges and moves server by server.
+"""gold.queue_actions follows silver: pauses and resumes row by row, purges and moves server by server.
 
 A purge or move may get its queue from an open that was captured anywhere, any time before. So of a server at which one
 changed, or an open, close or end of a connection before its last one, all are settled again: they are few.
@@ -20,12 +20,12 @@ from pipeline.associations import Connection
 from pipeline.gather import gather
 from pipeline.gold import CONNECTION, known_of
 from pipeline.lake import Lake, on_dates
-from pipeline.operations import MOVE, OPEN, OPEN_FOR_MOVE, PURGES, operation, operations
+from pipeline.queue_actions import MOVE, OPEN, OPEN_FOR_MOVE, PURGES, operation, operations
 from pipeline.states import Names
 from pipeline.touched import Changed, only
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
-from schemas.queue_history import QUEUE_OPERATIONS
+from schemas.queue_history import QUEUE_ACTIONS
 from schemas.silver import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, RUN_ID
 from udfs.keys import key
@@ -93,7 +93,7 @@ def follow(
         last[row["call_key"]] = row
     if not servers and not last and not renamed:
         return Done([], {}, 0)
-    table = lake.read(QUEUE_OPERATIONS)
+    table = lake.read(QUEUE_ACTIONS)
     parts = {
         "servers": only(table, "server_address", servers).where("operation IN ('purge', 'move')"),
         "actions": only(table, "call_key", last),
@@ -107,9 +107,9 @@ def follow(
     known = {row["call_key"] for row in rows} | last.keys()
     rows += [row for row in old if row["call_key"] not in known and not _is_settled(row, servers)]
     rows = [_named(row, names) for row in rows]
-    made = states.table_of(QUEUE_OPERATIONS, rows, run_id)
+    made = states.table_of(QUEUE_ACTIONS, rows, run_id)
     days: set[date | None] = set(there.column(EVENT_DATE).to_pylist())
-    written = lake.put(QUEUE_OPERATIONS, made, there, dates=days)
+    written = lake.put(QUEUE_ACTIONS, made, there, dates=days)
     return Done(_differing(states.rows_of(made), old), _operating(rows), written)
 
 
@@ -125,8 +125,8 @@ def anew(lake: Lake, names: Names, run_id: str) -> tuple[Operating, int]:
     found = gather(asked)
     rows = [*found["settled"], *(_action(row.asDict(recursive=True)) for row in found["actions"])]
     rows = [_named(row, names) for row in rows]
-    lake.create(QUEUE_OPERATIONS)
-    lake.replace(QUEUE_OPERATIONS, lake.spark.createDataFrame(states.table_of(QUEUE_OPERATIONS, rows, run_id)))
+    lake.create(QUEUE_ACTIONS)
+    lake.replace(QUEUE_ACTIONS, lake.spark.createDataFrame(states.table_of(QUEUE_ACTIONS, rows, run_id)))
     return _operating(rows), len(rows)
 
 
