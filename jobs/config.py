@@ -117,6 +117,11 @@ class EodConfig:
     """Exactly-once delivery."""
 
     resend_rise: int = setting(1, "rise of the resend count that means resending", least=1)
+    resend_ladder: tuple[timedelta, ...] = setting(
+        tuple(timedelta(seconds=each) for each in (30, 30, 30, 300, 300, 300, 1800, 1800, 1800, 21600)),
+        "pauses before the first resend, the second, ...; the last one before all others",
+        least=0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +364,7 @@ def _expect(holds: bool, value: object, raw: object, expected: str, place: str) 
 def _list(kind: Any, raw: object, place: str) -> tuple[object, ...]:
     if get_origin(kind) is Literal:
         return _choices(get_args(kind), raw, place)
-    what = {str: "texts", int: "whole numbers", Machine: "machines"}[kind]
+    what = {str: "texts", int: "whole numbers", timedelta: "durations", Machine: "machines"}[kind]
     if not isinstance(raw, list):
         raise ConfigError(f"{place}: expected a list of {what}, not {raw!r}")
     found = tuple(_converted(kind, each, f"{place}[{number}]") for number, each in enumerate(raw))
@@ -368,7 +373,7 @@ def _list(kind: Any, raw: object, place: str) -> tuple[object, ...]:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigError(f"{place}: two machines of the name {twice[0]}")
         return found
-    return tuple(dict.fromkeys(found))
+    return found if kind is timedelta else tuple(dict.fromkeys(found))
 
 
 def _machine(raw: object, place: str) -> Machine:

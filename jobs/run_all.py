@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from jobs import cli, ingest_snapshots
+from jobs.config import Config
 from jobs.ingest_captures import alone, captures, ingest, keys_of, open_lake
-from pipeline import coverage, derive, derive_findings, derive_silver, hosts
+from pipeline import coverage, derive, derive_findings, derive_silver, derive_states, hosts
 from pipeline.derive_sequences import ack_sequences
 from pipeline.lake import Lake, beside
 from pipeline.listing import Listed
 from pipeline.opening import Keys
 from pipeline.queue_state import queue_lines
+from pipeline.states import Settings
 from pipeline.summary import console_summary
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.coverage import COVERAGE
 from schemas.findings import FINDINGS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.hosts import HOSTS
+from schemas.queue_history import QUEUE_HISTORY
 from schemas.silver import REMOTE_READ_CALLS
 from schemas.table import Table
 
 JOB = "run_all"
+
+# What writes a table, named by it, and how many rows it wrote; or how many of each, where it writes several.
+Steps = dict[Table, Callable[[Lake], int | Mapping[str, int]]]
 
 
 def parser() -> cli.Parser:
@@ -62,25 +68,45 @@ def _layers(
     written, hosts_say = hosts.collected_snapshots(lake)
     for table, rows in written.items():
         outcome.tables.setdefault(table, cli.TableCounts()).rows_out += rows
+    outcome.tables[str(HOSTS)] = cli.TableCounts()
+    for steps in _answers(this, hosts_say):
+        for answer, written_by in beside(lake, steps).items():
+            for table, count in [(str(answer), written_by)] if isinstance(written_by, int) else written_by.items():
+                outcome.tables[table] = cli.TableCounts(rows_out=count)
+    for made in (RECEIVE_ATTEMPTS, FINDINGS):
+        outcome.tables[str(made)].rows_in = decoded[str(REMOTE_READ_CALLS)]
+    outcome.tables[str(ACK_SEQUENCES)].rows_in = outcome.tables[str(RECEIVE_ATTEMPTS)].rows_out
+
+
+def _answers(this: cli.Run, hosts_say: str | None) -> Iterator[Steps]:
+    """Yield the steps from silver to gold, those together that do not rest on one another."""
+    config, run_id = this.config, this.run_id
     cli.say("rebuilding attempts")
-    first: dict[Table, Callable[[Lake], int]] = {
-        RECEIVE_ATTEMPTS: partial(derive.gold, cleanup=this.config.timers.cleanup, declared=this.config.queues.aliases),
+    first: Steps = {
+        RECEIVE_ATTEMPTS: partial(derive.gold, cleanup=config.timers.cleanup, declared=config.queues.aliases)
     }
     if hosts_say is not None:
-        first[HOSTS] = partial(hosts.write, run_id=this.run_id, says=hosts_say)
-    reads = this.config.reads
-    then: dict[Table, Callable[[Lake], int]] = {
+        first[HOSTS] = partial(hosts.write, run_id=run_id, says=hosts_say)
+    yield first
+    cli.say("following messages and queues")
+    reads = config.reads
+    yield {
         ACK_SEQUENCES: partial(ack_sequences, lost_after=reads.lost_after, poison_after=reads.poison_after),
-        FINDINGS: partial(derive_findings.gold, stubs=store.stubs),
-        COVERAGE: partial(coverage.gold, run_id=this.run_id),
+        QUEUE_HISTORY: partial(derive_states.gold, settings=states_settings(config), run_id=run_id),
+        FINDINGS: partial(derive_findings.gold, stubs=config.store.stubs),
+        COVERAGE: partial(coverage.gold, run_id=run_id),
     }
-    outcome.tables[str(HOSTS)] = cli.TableCounts()
-    for steps in (first, then):
-        for answer, rows in beside(lake, steps).items():
-            outcome.tables[str(answer)] = cli.TableCounts(rows_out=rows)
-    for answer in (RECEIVE_ATTEMPTS, FINDINGS):
-        outcome.tables[str(answer)].rows_in = decoded[str(REMOTE_READ_CALLS)]
-    outcome.tables[str(ACK_SEQUENCES)].rows_in = outcome.tables[str(RECEIVE_ATTEMPTS)].rows_out
+
+
+def states_settings(config: Config) -> Settings:
+    """Return the settings that histories and transfers of queues rest on."""
+    return Settings(
+        max_gap=config.history.max_gap,
+        resend_rise=config.eod.resend_rise,
+        ladder=config.eod.resend_ladder,
+        cleanup=config.timers.cleanup,
+        declared={machine.address: machine.name for machine in config.collector.machines},
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

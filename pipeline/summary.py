@@ -19,6 +19,7 @@ from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.comqc import COMQC_CALLS
+from schemas.eod import EOD_TRANSFERS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
 from schemas.properties import MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS
@@ -33,6 +34,7 @@ ATTEMPT_OUTCOMES: Final = (
 )  # fmt: skip
 FATES: Final = ("consumed", "returned", "rejected", "held", "moved", "purged", "unknown")
 LOSS_RISKS: Final = ("read_twice", "ack_failed", "ack_unanswered", "reader_lost", "poison")
+TRANSFER_CONDITIONS: Final = ("idle", "flowing", "slow", "resending", "stalled", "reset")
 _PACKETS: Final = {
     "packets": "packets",
     "packets_used": "of MSMQ RPC",
@@ -62,9 +64,9 @@ _COUNTED_AS: Final = 2  # another number when something else is counted: what wa
 class Count(NamedTuple):
     """One number of the summary.
 
-    ``part`` is "file", "packet", "byte", "call", "message", "decoded", "attempt" or "sequence"; ``name`` and ``detail``
-    say what is counted there (status; measure; interface and opnum; class; kind of row; protocol; risk), ``outcome``
-    how it went.
+    ``part`` is "file", "packet", "byte", "call", "message", "decoded", "attempt", "sequence" or "transfer"; ``name``
+    and ``detail`` say what is counted there (status; measure; interface and opnum; class; kind of row; protocol; risk),
+    ``outcome`` how it went.
     """
 
     part: str
@@ -92,6 +94,7 @@ def format_summary(counts: Iterable[Count], run: Mapping[str, object] | None = N
     lines += _decoded_lines(found)
     lines += _attempt_lines(found)
     lines += _sequence_lines(found)
+    lines += _transfer_lines(found)
     lines += _byte_lines(found)
     return "\n".join(lines)
 
@@ -175,6 +178,14 @@ def _sequence_lines(found: list[Count]) -> list[str]:
     ranked = sorted(risks, key=lambda name: (LOSS_RISKS.index(name) if name in LOSS_RISKS else len(LOSS_RISKS), name))
     shown = ", ".join(f"{name} {_number(risks[name])}" for name in ranked)
     return [*lines, f"at risk   {_number(sum(risks.values()))} of them: {shown}"] if risks else lines
+
+
+def _transfer_lines(found: list[Count]) -> list[str]:
+    """What outgoing transactional queues were found to do; nothing where none was observed."""
+    transfers = [c._replace(outcome=c.outcome or "not told") for c in found if c.part == "transfer"]
+    if not transfers:
+        return []
+    return [f"transfers {_number(_total(transfers))} observations: {_by_outcome(transfers, TRANSFER_CONDITIONS)}"]
 
 
 def _byte_lines(found: list[Count]) -> list[str]:
@@ -284,6 +295,7 @@ _COUNTED: Final[dict[Table, _Counting]] = {
     RECEIVE_ATTEMPTS: _values("attempt", "protocol", outcome="outcome"),
     ACK_SEQUENCES: _values("sequence", "loss_risk", outcome="fate"),
     MESSAGES: _values("message", None, "class_name"),
+    EOD_TRANSFERS: _values("transfer", None, outcome="condition"),
     CONNECTIONS: _connections,
     QUARANTINE: _stray,
     **{table: _rows(name) for name, table in _DECODED.items()},

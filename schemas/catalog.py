@@ -8,11 +8,13 @@ from schemas import (
     calls,
     comqc,
     coverage,
+    eod,
     findings,
     gold,
     hosts,
     messages,
     properties,
+    queue_history,
     silver,
     snapshots,
 )
@@ -21,7 +23,9 @@ from schemas.table import Table
 SILVER: tuple[Table, ...] = (
     *silver.TABLES, *calls.TABLES, *messages.TABLES, *comqc.TABLES, *properties.TABLES, *hosts.TABLES,
 )  # fmt: skip
-GOLD: tuple[Table, ...] = (*gold.TABLES, *ack_sequences.TABLES, *findings.TABLES, *coverage.TABLES)
+GOLD: tuple[Table, ...] = (
+    *gold.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES, *findings.TABLES, *coverage.TABLES,
+)  # fmt: skip
 ALL: tuple[Table, ...] = (*bronze.TABLES, *snapshots.TABLES, *SILVER, *GOLD)
 
 

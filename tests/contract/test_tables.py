@@ -123,6 +123,24 @@ CONTRACT = {
         wait_ms double, hold_ms double, lookup_id decimal(20,0), message_key string, message_bytes bigint,
         start_hresult bigint, end_hresult bigint, outcome string, evidence array<string>, confidence string,
         missing array<string>, {ERRORS}, event_date date, run_id string""",
+    "gold.queue_history": f"""
+        queue_manager string, queue string, queue_format_name string, valid_from timestamp, valid_to timestamp,
+        state string, message_count bigint, bytes bigint, journal_count bigint, journal_bytes bigint, received bigint,
+        peeked bigint, nacked bigint, moved_in bigint, moved_out bigint, purged bigint, paused boolean,
+        expected_message_count bigint, unexplained_change bigint, source string, evidence array<string>,
+        confidence string, missing array<string>, {ERRORS}, event_date date, run_id string""",
+    "gold.eod_transfers": f"""
+        queue string, queue_format_name string, queue_manager string, observed_at timestamp,
+        sequence_id decimal(20,0), last_acked_number bigint, first_unacked_number bigint, last_unacked_number bigint,
+        next_number bigint, unacked_count bigint, unread_count bigint, last_ack_at timestamp, resend_count bigint,
+        resend_interval_s bigint, next_resend_at timestamp, ladder_step int, acked_per_s double, sent_per_s double,
+        in_flight_s double, stalled_since timestamp, sequence_reset boolean, condition string, evidence array<string>,
+        confidence string, missing array<string>, {ERRORS}, event_date date, run_id string""",
+    "gold.eod_sources": f"""
+        queue string, queue_manager string, observed_at timestamp, sender_queue_manager string,
+        sender_format_name string, sequence_id decimal(20,0), last_number bigint, last_access_at timestamp,
+        reject_count bigint, disagrees_with_sender string, evidence array<string>, confidence string,
+        missing array<string>, {ERRORS}, event_date date, run_id string""",
 }
 
 

@@ -39,6 +39,9 @@ COUNTS = [
     Count("sequence", "poison", "", "returned", 2),
     Count("sequence", "read_twice", "", "consumed", 1),
     Count("sequence", "poison", "", "consumed", 1),
+    Count("transfer", "", "", "stalled", 2),
+    Count("transfer", "", "", "", 1),
+    Count("transfer", "", "", "flowing", 30),
     Count("byte", "payload", "", "", 10000),
     Count("byte", "quarantined", "", "", 25),
     Count("byte", "missing", "", "", 1460),
@@ -61,6 +64,7 @@ attempts  43 to receive or peek
   RemoteRead                                       43  acked 40, in_flight 2, some_new_outcome 1
 read      1 034 messages: consumed 1 032, returned 2
 at risk   4 of them: read_twice 1, poison 3
+transfers 33 observations: flowing 30, stalled 2, not told 1
 bytes             10 000 payload bytes captured on MSMQ connections (99.75% in PDUs)
                       25 of them in quarantine
                    1 460 bytes that no capture holds

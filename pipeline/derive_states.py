@@ -1,0 +1,302 @@
+"""Gold's states follow silver and the attempts: operations, queue histories, exactly-once transfers and their sources.
+
+The commit of gold.queue_history comes last and stands for all four: it says of which versions of the tables below they
+were made, with which settings, and what queue managers were called. What changed below names queues and times; of these
+queues the rows from that time on are made again, of what is told of them since a little before (``queue_history.Cut``,
+``eod.needs_since``), and put in the place of those that differ. Where that is not known, or too much, all is made anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from pipeline import aliases, derive_actions, states, states_in_spark, states_of_queues, touched
+from pipeline.aliases import Known
+from pipeline.derive_actions import Operating
+from pipeline.gather import gather
+from pipeline.lake import Commit, FeedError, Lake
+from pipeline.machines import Machines
+from pipeline.states import Names, Settings
+from pipeline.states_of_queues import Made, Place, TooManyError
+from pipeline.touched import only
+from schemas.bronze import CONNECTIONS
+from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, QUEUE_ALIASES
+from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
+from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.hosts import HOSTS
+from schemas.properties import QUEUE_SNAPSHOTS
+from schemas.queue_history import QUEUE_ACTIONS, QUEUE_HISTORY
+from schemas.silver import REMOTE_READ_CALLS
+from schemas.table import EVENT_DATE, Table
+
+VERSION: Final = "1"
+BELOW: Final = (
+    QUEUE_SNAPSHOTS, MANAGEMENT_CALLS, REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, HOSTS, QUEUE_ALIASES,
+    RECEIVE_ATTEMPTS,
+)  # fmt: skip
+_MADE: Final = (EOD_TRANSFERS, EOD_SOURCES, QUEUE_HISTORY)
+_FED: Final = (*BELOW[:5], RECEIVE_ATTEMPTS, QUEUE_ALIASES)
+_OPERATIONS: Final = str(QUEUE_ACTIONS)
+_ALWAYS: Final = 0  # a time before all others
+
+
+def gold(lake: Lake, settings: Settings, run_id: str) -> dict[str, int]:
+    """Bring gold's states to what silver and the attempts tell now; how many rows of each table were written."""
+    newest = lake.newest(*BELOW, QUEUE_ACTIONS, QUEUE_HISTORY)
+    written = {str(table): 0 for table in (QUEUE_ACTIONS, *_MADE)}
+    if QUEUE_SNAPSHOTS not in newest and REMOTE_READ_CALLS not in newest:
+        return written
+    rests_on: dict[str, Any] = {str(table): newest[table].version if table in newest else None for table in BELOW}
+    rests_on |= settings.said() | {"states": VERSION}
+    rests_on[_OPERATIONS] = newest[QUEUE_ACTIONS].version if QUEUE_ACTIONS in newest else None
+    made = newest.get(QUEUE_HISTORY, Commit(0, None)).made()
+    if rests_on == {name: made.get(name) for name in rests_on}:
+        return written
+    return written | _Work(lake, settings, run_id, made, rests_on).follow()
+
+
+@dataclass(slots=True)
+class _Work:
+    """One run's work: what the last commit said, and what this one's will say."""
+
+    lake: Lake
+    settings: Settings
+    run_id: str
+    made: dict[str, Any]
+    rests_on: dict[str, Any]
+    names: Names = field(default_factory=lambda: Names(Machines(), {}))
+    configured: set[str] = field(default_factory=set)
+    written: dict[str, int] = field(default_factory=dict)
+
+    def follow(self) -> dict[str, int]:
+        """Bring the tables to what there is now."""
+        asked: dict[str, Callable[[], Any]] = {
+            "hosts": lambda: self.lake.read(HOSTS).select("queue_manager_id", "host_name", "address").toArrow(),
+            "texts": lambda: Known.of(self.lake).texts,
+            "snapshots": partial(self._changes, QUEUE_SNAPSHOTS, _snapshots_changed),
+            "attempts": self._attempted,
+            "management": partial(self._changes, MANAGEMENT_CALLS, derive_actions.actions_changed),
+            "reads": partial(self._changes, REMOTE_READ_CALLS, derive_actions.reads_changed),
+            "clients": partial(self._changes, CLIENT_CALLS, derive_actions.clients_changed),
+            "moved": self._moved,
+            "renamed": self._renamed,
+        }
+        found = gather(asked)
+        feeds = [found[name] for name in ("snapshots", "attempts", "management", "reads", "clients", "moved")]
+        if None in feeds or found["renamed"] is None or not self._comparable():
+            return self._anew(found["hosts"], found["texts"])
+        self._configure(found["snapshots"])
+        self.names = self._called(found["hosts"], found["texts"])
+        changed = self._touched(found)
+        if changed is None:
+            return self._anew(found["hosts"], found["texts"])
+        try:
+            return self._bring(changed, found)
+        except TooManyError:
+            return self._anew(found["hosts"], found["texts"])
+
+    def _comparable(self) -> bool:
+        """Whether the last commit's rows are of these settings, and of the operations that are there.
+
+        These are written before what is made of them: a run that was killed in between shows by their version.
+        """
+        same = (*self.settings.said(), "states", _OPERATIONS)
+        told = ("names", "managers", "configured", "operating")
+        return all(self.made.get(name) == self.rests_on[name] for name in same) and all(n in self.made for n in told)
+
+    # What is called how, and what changed
+
+    def _called(self, hosts: pa.Table, texts: Mapping[str, str]) -> Names:
+        return Names(Machines.of(hosts.to_pylist(), self.configured, self.settings.declared), texts)
+
+    def _configure(self, snapshots: Iterable[Row] | None) -> None:
+        """Learn what collectors called queue managers: as before and in what is new, or where rows went in all."""
+        if snapshots is not None and not any(row["went"] for row in snapshots):
+            new = {row["queue_manager"] for row in snapshots if row["source"] == "collector" and row["queue_manager"]}
+            self.configured = {*self.made["configured"], *new}
+            return
+        rows = self.lake.read(QUEUE_SNAPSHOTS).where("source = 'collector' AND queue_manager IS NOT NULL")
+        self.configured = {row[0] for row in rows.select("queue_manager").distinct().collect()}
+
+    def _feed(self, table: Table) -> DataFrame | None:
+        since, until = self.made.get(str(table)), self.rests_on[str(table)]
+        if since == until:
+            return None
+        if since is None:
+            raise FeedError(f"{table} was not there")
+        return self.lake.changes(table, since, until)
+
+    def _changes(self, table: Table, ask: Callable[[DataFrame], DataFrame]) -> list[Row] | None:
+        """Return what a table's feed tells; None when it cannot tell, or of too much."""
+        if not self.made:
+            return None
+        try:
+            feed = self._feed(table)
+            found: list[Row] = [] if feed is None else ask(feed).limit(touched.MOST + 1).collect()
+        except (FeedError, PySparkException):  # whatever is wrong with a feed, the tables themselves can be read
+            return None
+        return found if len(found) <= touched.MOST else None
+
+    def _attempted(self) -> list[Row] | None:
+        """Return the queues that attempts changed; none while no queue has a history: reads alone make none."""
+        if self.made and not self.made.get("histories"):
+            return []
+        return self._changes(RECEIVE_ATTEMPTS, _attempts_changed(self.settings))
+
+    def _moved(self) -> list[Row] | None:
+        """Return the connections that changed, if there are purges or moves whose queues may hang on them."""
+        if self.made and not self.made.get("operating"):
+            return []
+        return self._changes(CONNECTIONS, touched.connections_changed)
+
+    def _renamed(self) -> set[str] | None:
+        try:
+            feed = self._feed(QUEUE_ALIASES) if self.made else None
+            return set() if feed is None else aliases.renamed(feed)
+        except (FeedError, PySparkException):
+            return None
+
+    def _touched(self, found: Mapping[str, Any]) -> dict[str, int] | None:
+        """Return the queues of which something changed, and since when; None when queue managers are called otherwise.
+
+        What was done to queues is not among it: that is known when the calls are settled.
+        """
+        machines = self.names.machines
+        old: dict[str, str] = self.made["names"]
+        others = {
+            old.get(address, address)
+            for address in old.keys() | machines.names.keys()
+            if old.get(address, address) != machines.names.get(address, address)
+        }
+        if others and self._has(others):
+            return None
+        changed: dict[str, int] = {}
+        for row in chain(found["snapshots"], found["attempts"]):
+            _touch(changed, self.names.queue(row["queue"]), row["at"])
+        for text in found["renamed"]:
+            _touch(changed, text, _ALWAYS)
+            _touch(changed, self.names.queue(text), _ALWAYS)
+        if machines.managers != self.made["managers"]:
+            before: dict[str, list[str]] = self.made["managers"]
+            rows = self.lake.read(EOD_SOURCES).select("queue", "sender_queue_manager").distinct().collect()
+            for queue, guid in rows:
+                if guid not in machines.managers or machines.managers[guid] != before.get(guid):
+                    _touch(changed, queue, _ALWAYS)
+        return changed
+
+    def _has(self, managers: Collection[str]) -> bool:
+        """Whether gold has rows of any of these queue managers."""
+        found = (only(self.lake.read(table), "queue_manager", managers) for table in (QUEUE_HISTORY, QUEUE_ACTIONS))
+        return any(rows.limit(1).count() for rows in found)
+
+    # Some queues, or all
+
+    def _bring(self, changed: dict[str, int], found: Mapping[str, Any]) -> dict[str, int]:
+        """Make rows of the queues that are touched again, and put them in the place of those that differ."""
+        before: Operating = self.made["operating"]
+        servers = derive_actions.servers_touched(found["reads"], found["clients"], found["moved"], before)
+        done = derive_actions.follow(
+            self.lake, self.names, self.run_id, servers=servers, actions=found["management"], renamed=found["renamed"]
+        )
+        self.written[_OPERATIONS] = done.written
+        for row in done.changed:
+            at = row["done_at"] if row["done_at"] is not None else row["requested_at"]
+            for queue in (row["queue"], row["target_queue"]):
+                _touch(changed, queue, at)
+        made: Made = {table: Place() for table in _MADE}
+        late = {queue: at for queue, at in changed.items() if at > _ALWAYS}
+        for queues, since in ((changed.keys() - late.keys(), _ALWAYS), (late.keys(), min(late.values(), default=0))):
+            if queues:
+                states_of_queues.make(self.lake, self.names, self.settings, queues, since, made)
+        operating = {server: at for server, at in before.items() if server not in servers}
+        for server, at in done.operating.items():
+            operating[server] = max(at, operating.get(server, at))
+        histories = bool(self.made.get("histories") or made[QUEUE_HISTORY].rows)
+        return self._put(made, self._says(operating, histories=histories))
+
+    def _says(self, operating: Operating, *, histories: bool) -> str:
+        """Return what the commit says; the operations were written by then."""
+        self.rests_on[_OPERATIONS] = self.lake.version(QUEUE_ACTIONS)
+        machines = self.names.machines
+        called = {"names": machines.names, "managers": machines.managers, "configured": sorted(self.configured)}
+        return json.dumps(self.rests_on | called | {"operating": operating, "histories": histories})
+
+    def _put(self, made: Made, says: str) -> dict[str, int]:
+        """Write what differs, the history last."""
+
+        def put(table: Table, **says: str) -> int:
+            place = made[table]
+            if not place.there:
+                return 0
+            there = pa.concat_tables(place.there)
+            rows = states.table_of(table, place.rows, self.run_id)
+            return self.lake.put(table, rows, there, dates=set(there.column(EVENT_DATE).to_pylist()), **says)
+
+        self.written |= gather({str(table): partial(put, table) for table in _MADE if table is not QUEUE_HISTORY})
+        was = json.dumps(self.made)
+        self.written[str(QUEUE_HISTORY)] = put(QUEUE_HISTORY, made_of=says, was_made_of=was)
+        if self.lake.made_of(QUEUE_HISTORY) != says:
+            self.lake.stamp(QUEUE_HISTORY, says)
+        return self.written
+
+    def _anew(self, hosts: pa.Table, texts: Mapping[str, str]) -> dict[str, int]:
+        """Make all rows of all there is."""
+        lake = self.lake
+        for table in _FED:
+            lake.tell_changes(table)
+        self.rests_on |= {str(table): lake.version(table) for table in _FED}
+        self._configure(None)
+        self.names = self._called(hosts, texts)
+        operating, self.written[_OPERATIONS] = derive_actions.anew(lake, self.names, self.run_id)
+        rows = states.told(lake, self.settings).limit(states_of_queues.MOST + 1).toArrow()
+        says = self._says(operating, histories=rows.num_rows > 0)
+        if rows.num_rows > states_of_queues.MOST:
+            self.written |= states_in_spark.make(lake, self.names, self.settings, self.run_id, says)
+            return self.written
+        told = states.named(rows.to_pylist(), self.names)
+        observed = states.observations(told)
+        transfers = states.transfer_rows(observed, self.settings)
+        receivers = states.with_senders(observed, self.names)
+        sources = states.source_rows(receivers, transfers, self.names, self.settings)
+
+        def replace(table: Table, rows: list[states.Row], **says: str) -> None:
+            self.written[str(table)] = len(rows)
+            lake.replace(table, lake.spark.createDataFrame(states.table_of(table, rows, self.run_id)), **says)
+
+        parts = ((EOD_TRANSFERS, transfers), (EOD_SOURCES, sources))
+        gather({table: partial(replace, table, rows) for table, rows in parts})
+        replace(QUEUE_HISTORY, states.history_rows(told, self.settings), made_of=says)
+        return self.written
+
+
+def _touch(changed: dict[str, int], queue: str | None, at: int | None) -> None:
+    """Note that something changed of a queue at a time."""
+    if queue is not None:
+        at = max(at or _ALWAYS, _ALWAYS)
+        changed[queue] = min(at, changed.get(queue, at))
+
+
+def _snapshots_changed(feed: DataFrame) -> DataFrame:
+    """Return the queues of a feed of silver.queue_snapshots, by who asked whom, and since when they changed."""
+    good = feed.where("hresult = 0 AND queue IS NOT NULL AND observed_at IS NOT NULL")
+    went = F.bool_or(F.col("_change_type").isin("delete", "update_preimage")).alias("went")
+    return good.groupBy("queue", "source", "queue_manager").agg(F.min(F.unix_micros("observed_at")).alias("at"), went)
+
+
+def _attempts_changed(settings: Settings) -> Callable[[DataFrame], DataFrame]:
+    """Return what tells the queues of a feed of gold.receive_attempts, and since when something changed of each."""
+
+    def changed(feed: DataFrame) -> DataFrame:
+        return states.attempts_told(feed, settings, 0).groupBy("queue").agg(F.min("at").alias("at"))
+
+    return changed

@@ -1,0 +1,74 @@
+"""gold: how each queue went on, interval by interval, and what was done to it."""
+
+from __future__ import annotations
+
+from schemas.gold import EVIDENCE
+from schemas.table import BIGINT, BOOLEAN, STRING, TIMESTAMP, UINT64, Column, Table, closing_columns
+
+QUEUE_ACTIONS = Table(
+    "gold",
+    "queue_actions",
+    "One row per pause, resume, purge and move of a message that was captured, with the queue that it was done to.",
+    key=("operation_key",),
+    dated_by=("done_at", "requested_at"),
+    columns=(
+        Column("operation_key", STRING, "key of call_key"),
+        Column("operation", STRING, "pause, resume ([MS-MQMR] 3.1.4.2), purge, move ([MS-MQRR] 3.1.4.6, 3.1.4.10)"),
+        Column("queue_manager", STRING, "the configured name where one is tied to the server's address, else that"),
+        Column("queue", STRING, "canonical normal form; of a move where from; null when not known"),
+        Column("queue_format_name", STRING, "format name of the queue as it was asked for or opened"),
+        Column("target_queue", STRING, "of a move where to, canonical normal form; null when not known"),
+        Column("opened_queue", STRING, "normal form of the queue as it was opened or asked for, as in silver"),
+        Column("opened_target_queue", STRING, "of a move likewise, where to"),
+        Column("lookup_id", UINT64, "of a move the lookup identifier of the message, 56 bits"),
+        Column("succeeded", BOOLEAN, "the answer was MQ_OK; null when none was seen"),
+        Column("requested_at", TIMESTAMP, "time of the request, UTC"),
+        Column("done_at", TIMESTAMP, "time of the answer, UTC: from then on it counts"),
+        Column("call_key", STRING, "bronze.rpc_calls"),
+        Column("client_address", STRING, "IP address of who did it"),
+        Column("server_address", STRING, "IP address of the queue manager"),
+        *EVIDENCE,
+        *closing_columns("gold", "done_at, else of requested_at"),
+    ),
+)
+
+QUEUE_HISTORY = Table(
+    "gold",
+    "queue_history",
+    "One row per interval of a queue's life; intervals are half-open, do not overlap and leave no hole between the "
+    "first and the last evidence. Where nothing is known the state is UNKNOWN and the values are null.",
+    key=("interval_key",),
+    dated_by=("valid_from", "valid_to"),
+    columns=(
+        Column("interval_key", STRING, "key of queue_manager, queue, queue_format_name and valid_from"),
+        Column("queue_manager", STRING, "the configured name where one is tied to the server's address, else that"),
+        Column("queue", STRING, "canonical normal form of the queue"),
+        Column("queue_format_name", STRING, "its format name as asked, part of an outgoing queue's identity"),
+        Column("valid_from", TIMESTAMP, "beginning of the interval, UTC"),
+        Column("valid_to", TIMESTAMP, "end of the interval, UTC; no longer part of it"),
+        Column("state", STRING, "state as reported, upper case; UNKNOWN when no report of it holds any more"),
+        Column("message_count", BIGINT, "messages in the queue, as last reported"),
+        Column("bytes", BIGINT, "bytes of these messages, as last reported"),
+        Column("journal_count", BIGINT, "messages in the journal, as last reported"),
+        Column("journal_bytes", BIGINT, "bytes in the journal, as last reported"),
+        Column("received", BIGINT, "captured remote receives that were acknowledged in it"),
+        Column("peeked", BIGINT, "captured remote peeks that were answered in it"),
+        Column("nacked", BIGINT, "captured remote receives whose message was given back in it"),
+        Column("moved_in", BIGINT, "messages that captured calls moved here in it"),
+        Column("moved_out", BIGINT, "messages that captured calls moved away in it"),
+        Column("purged", BIGINT, "captured purges that succeeded in it"),
+        Column("paused", BOOLEAN, "on hold, by the reported state or by a pause; null when neither tells"),
+        Column(
+            "expected_message_count",
+            BIGINT,
+            "messages at valid_to by the last report (0 after a purge) and what was captured since; below 0 where "
+            "messages came that nobody saw",
+        ),
+        Column("unexplained_change", BIGINT, "count reported at valid_to - expected_message_count; null without one"),
+        Column("source", STRING, "what it begins with, or goes on by: wire, collector, operations; null when UNKNOWN"),
+        *EVIDENCE,
+        *closing_columns("gold", "valid_from"),
+    ),
+)
+
+TABLES = (QUEUE_ACTIONS, QUEUE_HISTORY)
