@@ -20,45 +20,40 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from pipeline import aliases, derive_actions, states, states_in_spark, states_of_queues, touched
+from pipeline import aliases, states, states_in_spark, states_of_queues, touched
 from pipeline.aliases import Known
-from pipeline.derive_actions import Operating
 from pipeline.gather import gather
 from pipeline.lake import Commit, FeedError, Lake
 from pipeline.machines import Machines
 from pipeline.states import Names, Settings
 from pipeline.states_of_queues import Made, Place, TooManyError
 from pipeline.touched import only
-from schemas.bronze import CONNECTIONS
-from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS, QUEUE_ALIASES
+from schemas.ack_sequences import QUEUE_OPERATIONS
+from schemas.calls import MANAGEMENT_CALLS, QUEUE_ALIASES
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.hosts import HOSTS
 from schemas.properties import QUEUE_SNAPSHOTS
-from schemas.queue_history import QUEUE_ACTIONS, QUEUE_HISTORY
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.queue_history import QUEUE_HISTORY
 from schemas.table import EVENT_DATE, Table
 
 VERSION: Final = "1"
 BELOW: Final = (
-    QUEUE_SNAPSHOTS, MANAGEMENT_CALLS, REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, HOSTS, QUEUE_ALIASES,
-    RECEIVE_ATTEMPTS,
+    QUEUE_SNAPSHOTS, MANAGEMENT_CALLS, HOSTS, QUEUE_ALIASES, RECEIVE_ATTEMPTS, QUEUE_OPERATIONS,
 )  # fmt: skip
 _MADE: Final = (EOD_TRANSFERS, EOD_SOURCES, QUEUE_HISTORY)
-_FED: Final = (*BELOW[:5], RECEIVE_ATTEMPTS, QUEUE_ALIASES)
-_OPERATIONS: Final = str(QUEUE_ACTIONS)
+_FED: Final = tuple(table for table in BELOW if table is not HOSTS)
 _ALWAYS: Final = 0  # a time before all others
 
 
 def gold(lake: Lake, settings: Settings, run_id: str) -> dict[str, int]:
     """Bring gold's states to what silver and the attempts tell now; how many rows of each table were written."""
-    newest = lake.newest(*BELOW, QUEUE_ACTIONS, QUEUE_HISTORY)
-    written = {str(table): 0 for table in (QUEUE_ACTIONS, *_MADE)}
-    if QUEUE_SNAPSHOTS not in newest and REMOTE_READ_CALLS not in newest:
+    newest = lake.newest(*BELOW, QUEUE_HISTORY)
+    written = {str(table): 0 for table in _MADE}
+    if QUEUE_SNAPSHOTS not in newest and RECEIVE_ATTEMPTS not in newest:
         return written
     rests_on: dict[str, Any] = {str(table): newest[table].version if table in newest else None for table in BELOW}
     rests_on |= settings.said() | {"states": VERSION}
-    rests_on[_OPERATIONS] = newest[QUEUE_ACTIONS].version if QUEUE_ACTIONS in newest else None
     made = newest.get(QUEUE_HISTORY, Commit(0, None)).made()
     if rests_on == {name: made.get(name) for name in rests_on}:
         return written
@@ -85,14 +80,12 @@ class _Work:
             "texts": lambda: Known.of(self.lake).texts,
             "snapshots": partial(self._changes, QUEUE_SNAPSHOTS, _snapshots_changed),
             "attempts": self._attempted,
-            "management": partial(self._changes, MANAGEMENT_CALLS, derive_actions.actions_changed),
-            "reads": partial(self._changes, REMOTE_READ_CALLS, derive_actions.reads_changed),
-            "clients": partial(self._changes, CLIENT_CALLS, derive_actions.clients_changed),
-            "moved": self._moved,
+            "actions": partial(self._changes, MANAGEMENT_CALLS, _actions_changed),
+            "operations": partial(self._changes, QUEUE_OPERATIONS, _operations_changed),
             "renamed": self._renamed,
         }
         found = gather(asked)
-        feeds = [found[name] for name in ("snapshots", "attempts", "management", "reads", "clients", "moved")]
+        feeds = [found[name] for name in ("snapshots", "attempts", "actions", "operations")]
         if None in feeds or found["renamed"] is None or not self._comparable():
             return self._anew(found["hosts"], found["texts"])
         self._configure(found["snapshots"])
@@ -101,17 +94,14 @@ class _Work:
         if changed is None:
             return self._anew(found["hosts"], found["texts"])
         try:
-            return self._bring(changed, found)
+            return self._bring(changed)
         except TooManyError:
             return self._anew(found["hosts"], found["texts"])
 
     def _comparable(self) -> bool:
-        """Whether the last commit's rows are of these settings, and of the operations that are there.
-
-        These are written before what is made of them: a run that was killed in between shows by their version.
-        """
-        same = (*self.settings.said(), "states", _OPERATIONS)
-        told = ("names", "managers", "configured", "operating")
+        """Whether the last commit's rows are of these settings."""
+        same = (*self.settings.said(), "states")
+        told = ("names", "managers", "configured")
         return all(self.made.get(name) == self.rests_on[name] for name in same) and all(n in self.made for n in told)
 
     # What is called how, and what changed
@@ -153,12 +143,6 @@ class _Work:
             return []
         return self._changes(RECEIVE_ATTEMPTS, _attempts_changed(self.settings))
 
-    def _moved(self) -> list[Row] | None:
-        """Return the connections that changed, if there are purges or moves whose queues may hang on them."""
-        if self.made and not self.made.get("operating"):
-            return []
-        return self._changes(CONNECTIONS, touched.connections_changed)
-
     def _renamed(self) -> set[str] | None:
         try:
             feed = self._feed(QUEUE_ALIASES) if self.made else None
@@ -167,10 +151,7 @@ class _Work:
             return None
 
     def _touched(self, found: Mapping[str, Any]) -> dict[str, int] | None:
-        """Return the queues of which something changed, and since when; None when queue managers are called otherwise.
-
-        What was done to queues is not among it: that is known when the calls are settled.
-        """
+        """Return the queues of which something changed, and since when; None if queue managers are called otherwise."""
         machines = self.names.machines
         old: dict[str, str] = self.made["names"]
         others = {
@@ -181,7 +162,7 @@ class _Work:
         if others and self._has(others):
             return None
         changed: dict[str, int] = {}
-        for row in chain(found["snapshots"], found["attempts"]):
+        for row in chain(*(found[name] for name in ("snapshots", "attempts", "actions", "operations"))):
             _touch(changed, self.names.queue(row["queue"]), row["at"])
         for text in found["renamed"]:
             _touch(changed, text, _ALWAYS)
@@ -196,40 +177,25 @@ class _Work:
 
     def _has(self, managers: Collection[str]) -> bool:
         """Whether gold has rows of any of these queue managers."""
-        found = (only(self.lake.read(table), "queue_manager", managers) for table in (QUEUE_HISTORY, QUEUE_ACTIONS))
-        return any(rows.limit(1).count() for rows in found)
+        return only(self.lake.read(QUEUE_HISTORY), "queue_manager", managers).limit(1).count() > 0
 
     # Some queues, or all
 
-    def _bring(self, changed: dict[str, int], found: Mapping[str, Any]) -> dict[str, int]:
+    def _bring(self, changed: dict[str, int]) -> dict[str, int]:
         """Make rows of the queues that are touched again, and put them in the place of those that differ."""
-        before: Operating = self.made["operating"]
-        servers = derive_actions.servers_touched(found["reads"], found["clients"], found["moved"], before)
-        done = derive_actions.follow(
-            self.lake, self.names, self.run_id, servers=servers, actions=found["management"], renamed=found["renamed"]
-        )
-        self.written[_OPERATIONS] = done.written
-        for row in done.changed:
-            at = row["done_at"] if row["done_at"] is not None else row["requested_at"]
-            for queue in (row["queue"], row["target_queue"]):
-                _touch(changed, queue, at)
         made: Made = {table: Place() for table in _MADE}
         late = {queue: at for queue, at in changed.items() if at > _ALWAYS}
         for queues, since in ((changed.keys() - late.keys(), _ALWAYS), (late.keys(), min(late.values(), default=0))):
             if queues:
                 states_of_queues.make(self.lake, self.names, self.settings, queues, since, made)
-        operating = {server: at for server, at in before.items() if server not in servers}
-        for server, at in done.operating.items():
-            operating[server] = max(at, operating.get(server, at))
         histories = bool(self.made.get("histories") or made[QUEUE_HISTORY].rows)
-        return self._put(made, self._says(operating, histories=histories))
+        return self._put(made, self._says(histories=histories))
 
-    def _says(self, operating: Operating, *, histories: bool) -> str:
-        """Return what the commit says; the operations were written by then."""
-        self.rests_on[_OPERATIONS] = self.lake.version(QUEUE_ACTIONS)
+    def _says(self, *, histories: bool) -> str:
+        """Return what the commit says."""
         machines = self.names.machines
         called = {"names": machines.names, "managers": machines.managers, "configured": sorted(self.configured)}
-        return json.dumps(self.rests_on | called | {"operating": operating, "histories": histories})
+        return json.dumps(self.rests_on | called | {"histories": histories})
 
     def _put(self, made: Made, says: str) -> dict[str, int]:
         """Write what differs, the history last."""
@@ -257,9 +223,8 @@ class _Work:
         self.rests_on |= {str(table): lake.version(table) for table in _FED}
         self._configure(None)
         self.names = self._called(hosts, texts)
-        operating, self.written[_OPERATIONS] = derive_actions.anew(lake, self.names, self.run_id)
         rows = states.told(lake, self.settings).limit(states_of_queues.MOST + 1).toArrow()
-        says = self._says(operating, histories=rows.num_rows > 0)
+        says = self._says(histories=rows.num_rows > 0)
         if rows.num_rows > states_of_queues.MOST:
             self.written |= states_in_spark.make(lake, self.names, self.settings, self.run_id, says)
             return self.written
@@ -300,3 +265,16 @@ def _attempts_changed(settings: Settings) -> Callable[[DataFrame], DataFrame]:
         return states.attempts_told(feed, settings, 0).groupBy("queue").agg(F.min("at").alias("at"))
 
     return changed
+
+
+def _actions_changed(feed: DataFrame) -> DataFrame:
+    """Return the queues of a feed of silver.management_calls that were paused or resumed, and since when."""
+    at = F.min(F.unix_micros(F.coalesce("responded_at", "requested_at"))).alias("at")
+    return feed.where(states.is_action(feed)).where("queue IS NOT NULL").groupBy("queue").agg(at)
+
+
+def _operations_changed(feed: DataFrame) -> DataFrame:
+    """Return the queues of a feed of gold.queue_operations, both of a move, and since when they changed."""
+    at = F.min(F.unix_micros(F.coalesce("responded_at", "requested_at"))).alias("at")
+    ends = feed.withColumn("queue", F.explode(F.array("queue", "target_queue"))).where("queue IS NOT NULL")
+    return ends.groupBy("queue").agg(at)

@@ -36,7 +36,7 @@ _CLIENT: Final = (
 )  # fmt: skip
 _KNOWN: Final = ("outcome", "fault_status", "bind_seen", "cancelled_at", "orphaned_at", "closed")
 _FACTS: Final = (*_READ, *_KNOWN)
-_THROUGH: Final = ("client_address", "client_port", "server_address", "server_port", "run_id")
+_THROUGH: Final = ("client_address", "client_port", "server_address", "server_port", "queue_format_name", "run_id")
 _MESSAGE: Final = ("message_key", "message_bytes", "destination_queue")
 QUEUES: Final = ("queue", "inferred_queue")  # of silver.messages
 CONNECTION: Final = (

@@ -75,7 +75,7 @@ def settled(calls: pa.Table, connections: pa.Table, *, aliases: Mapping[str, str
     """Return the operations of one server's calls, which have the columns of facts."""
     through = through_of(calls)
     made = operations_here(calls_of(calls), connections_of(connections))
-    return table_of([_row(operation, through[operation.call.call_key], aliases) for operation in made], _SCHEMA)
+    return table_of([_row(operation, through, aliases) for operation in made], _SCHEMA)
 
 
 def _among(calls: DataFrame, methods: list[tuple[str, int]]) -> Any:  # noqa: ANN401 - a Column, however it is made
@@ -87,15 +87,17 @@ def _method(facts: pa.Table) -> pa.ChunkedArray:
     return pc.binary_join_element_wise(facts["protocol"], facts["opnum"].cast(pa.string()), " ")
 
 
-def _row(operation: Operation, through: Mapping[str, Any], aliases: Mapping[str, str]) -> dict[str, Any]:
+def _row(operation: Operation, through: Mapping[str, Mapping[str, Any]], aliases: Mapping[str, str]) -> dict[str, Any]:
     call = operation.call
+    names = (through[each.call_key]["queue_format_name"] for each in operation.opens)
     return {
-        **through,
+        **through[call.call_key],
         "call_key": call.call_key,
         "operation": operation.kind,
         "protocol": call.protocol,
         "queue": canonical_text(operation.queue, aliases),
         "opened_queue": operation.queue,
+        "queue_format_name": next((name for name in names if name is not None), None),
         "target_queue": canonical_text(operation.target, aliases),
         "connection_id": call.connection_id,
         "context_handle": call.context_handle,

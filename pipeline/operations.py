@@ -10,7 +10,7 @@ over one of the other two.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pipeline.associations import Connection
 from pipeline.attempts import LOOKUP_ID
@@ -23,6 +23,7 @@ class Operation(Answer):
     """A purge or a move: the queue it was done to, and of a move where the message went."""
 
     queue: str | None = None
+    opens: list[Call] = field(default_factory=list)
     target: str | None = None
 
     @property
@@ -55,6 +56,7 @@ def queue_operations(calls: Iterable[Call], connections: Iterable[Connection]) -
             continue
         operation = Operation(call)
         operation.queue = server.name_queue(operation)
+        operation.opens = [*operation.used]
         if operation.kind == "move":
             _find_target(server, operation)
         server.say_what_is_missing(operation)

@@ -71,7 +71,9 @@ def histories(
 ) -> dict[str | None, list[Row]]:
     """Return the intervals of each name of a queue, of all that is told of it.
 
-    Where a history is ``taken_up``, ``events`` need to be only those from twice ``max_gap`` before there on.
+    Where a history is ``taken_up``, ``events`` need to be only those from twice ``max_gap`` before there on, and those
+    of names from three times on: which names something is known of, when a purge comes, takes another ``max_gap``.
+    Earlier purges may only come as ``purged``.
     """
     taken_up = taken_up or {}
     told = sorted(events, key=_order)

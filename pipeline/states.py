@@ -23,11 +23,14 @@ from pipeline.lake import Lake
 from pipeline.machines import Machines
 from pipeline.queue_history import Cut, Event
 from pipeline.touched import only
+from schemas.ack_sequences import QUEUE_OPERATIONS
+from schemas.calls import MANAGEMENT_CALLS
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.properties import QUEUE_SNAPSHOTS
-from schemas.queue_history import QUEUE_ACTIONS, QUEUE_HISTORY
+from schemas.queue_history import QUEUE_HISTORY
 from schemas.table import EVENT_DATE, RUN_ID, Table
+from udfs.codes import MQ_OK
 from udfs.keys import key
 from udfs.queues.aliases import canonical_text
 from udfs.queues.normal_form import normal_text
@@ -113,7 +116,8 @@ def told(
         attempts_told(
             _of(lake.read(RECEIVE_ATTEMPTS), None if raw is None else queues, "queue"), settings, attempts_since
         ),
-        *_operations(lake.read(QUEUE_ACTIONS), None if raw is None else queues, since),
+        _actions(_of(lake.read(MANAGEMENT_CALLS), raw, "queue"), since),
+        *_operations(lake.read(QUEUE_OPERATIONS), None if raw is None else queues, since),
     ]
     out = frames[0]
     for frame in frames[1:]:
@@ -208,29 +212,50 @@ def attempts_told(rows: DataFrame, settings: Settings, since: int) -> DataFrame:
     return found.where(f"kind IS NOT NULL AND at IS NOT NULL AND at >= {since}")
 
 
+def is_action(calls: DataFrame) -> Column:
+    """Tell of the calls of silver.management_calls which pause or resume a queue ([MS-MQMR] 3.1.4.2)."""
+    return (calls["object_type"] == "queue") & F.upper(calls["action"]).isin("PAUSE", "RESUME")
+
+
+def _actions(calls: DataFrame, since: int) -> DataFrame:
+    """Return pauses and resumes; in doubt is what was not answered, or cannot be read."""
+    done = calls.where(is_action(calls)).where(_since(since, "responded_at", "requested_at"))
+    done = done.where("queue IS NOT NULL").where(F.col("hresult").isNull() | (F.col("hresult") == MQ_OK))
+    codes = {
+        "decode_error": F.size("errors") > 0,
+        "no_request": F.col("requested_at").isNull(),
+        "no_response": F.col("responded_at").isNull(),
+    }
+    missing = F.array_compact(F.array(*(F.when(holds, F.lit(code)) for code, holds in codes.items())))
+    kind = F.when(F.col("hresult").isNull(), "doubt").otherwise(F.lower("action"))
+    return _done(done, kind, "server_address", "queue", missing)
+
+
 def _operations(rows: DataFrame, queues: Collection[str] | None, since: int) -> list[DataFrame]:
-    """Return pauses, resumes, purges, and of moves both ends; in doubt is what was not answered."""
-    recent = rows.where(_since(since, "done_at", "requested_at")).where("succeeded IS NULL OR succeeded")
-    doubt = F.col("succeeded").isNull()
+    """Return purges, and of moves both ends; in doubt is what was not answered, or cannot be read."""
+    recent = rows.where(_since(since, "responded_at", "requested_at")).where("outcome <> 'failed'")
     ends = []
     for column, moved in (("queue", "moved_out"), ("target_queue", "moved_in")):
-        kind = F.when(doubt, "doubt").when(F.col("operation") == "move", moved).otherwise(F.col("operation"))
+        kind = F.when(F.col("outcome") == "unknown", "doubt").when(F.col("operation") == "move", moved)
         found = _of(recent, queues, column).where(f"{column} IS NOT NULL")
-        ends.append(
-            found.select(
-                kind.alias("kind"),
-                "queue_manager",
-                F.col(column).alias("queue"),
-                F.unix_micros(F.coalesce("done_at", "requested_at")).alias("at"),
-                F.col("call_key").alias("key"),
-                F.col("queue_format_name").alias("name"),
-                F.lit(queue_history.OPERATIONS).alias("source"),
-                F.lit(None).cast("bigint").alias("held_since"),
-                "missing",
-                "errors",
-            ).where("at IS NOT NULL")
-        )
+        ends.append(_done(found, kind.otherwise(F.col("operation")), "server_address", column, F.col("missing")))
     return ends
+
+
+def _done(rows: DataFrame, kind: Column, manager: str, queue: str, missing: Column) -> DataFrame:
+    """Return calls that did something to a queue: from their answer on it counts."""
+    return rows.select(
+        kind.alias("kind"),
+        F.col(manager).alias("queue_manager"),
+        F.col(queue).alias("queue"),
+        F.unix_micros(F.coalesce("responded_at", "requested_at")).alias("at"),
+        F.col("call_key").alias("key"),
+        F.col("queue_format_name").alias("name"),
+        F.lit(queue_history.OPERATIONS).alias("source"),
+        F.lit(None).cast("bigint").alias("held_since"),
+        missing.alias("missing"),
+        F.coalesce("errors", F.array().cast(f"array<{_EVENT}>")).alias("errors"),
+    ).where("at IS NOT NULL")
 
 
 def named(rows: Iterable[Mapping[str, Any]], names: Names) -> list[Row]:
@@ -238,8 +263,7 @@ def named(rows: Iterable[Mapping[str, Any]], names: Names) -> list[Row]:
     out = []
     for row in rows:
         found = dict(row)
-        if row["source"] != queue_history.OPERATIONS:
-            found["queue_manager"] = names.machines.name(row["source"], row["queue_manager"])
+        found["queue_manager"] = names.machines.name(row["source"], row["queue_manager"])
         found["queue"] = names.queue(row["queue"])
         out.append(found)
     return out
@@ -385,4 +409,4 @@ def rows_of(table: pa.Table) -> list[Row]:
     return rows
 
 
-TABLES: Final = (QUEUE_ACTIONS, QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES)
+TABLES: Final = (QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES)

@@ -154,8 +154,9 @@ class _Queues:
         begin = min((cut.since for cut in cuts.values()), default=self.since)
         known_since = self.since - 3 * self.gap
         if begin < known_since:  # what is counted in a time of which nothing else is known
-            early = [row for row in self.reader.counted(self.queues, begin) if row["at"] < known_since]
-            told = [*told, *(row | {"kind": "purged"} if row["kind"] == "purge" else row for row in early)]
+            told = [*told, *(row for row in self.reader.counted(self.queues, begin) if row["at"] < known_since)]
+        whole = known_since + self.gap  # of an earlier purge it cannot be told which names something was known of
+        told = [row | {"kind": "purged"} if row["kind"] == "purge" and row["at"] < whole else row for row in told]
         rows = states.history_rows(told, self.reader.settings, cuts)
         wanted = cuts.keys() | fresh
         self.made[QUEUE_HISTORY].rows += [row for row in rows if _series(row, row["queue_format_name"]) in wanted]

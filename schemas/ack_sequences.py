@@ -29,6 +29,7 @@ QUEUE_OPERATIONS = Table(
         Column("protocol", STRING, "qm2qm ([MS-MQQP]) or RemoteRead ([MS-MQRR])"),
         Column("queue", STRING, "canonical normal form of the queue purged or moved from; null when not known"),
         Column("opened_queue", STRING, "normal form of that queue as it was opened, as in silver; null when not known"),
+        Column("queue_format_name", STRING, "format name that it was opened by; null when not known"),
         Column("target_queue", STRING, "of a move: canonical normal form of the queue moved to; null when not known"),
         Column("connection_id", STRING, "bronze.connections"),
         *FOUR_TUPLE,

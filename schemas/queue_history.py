@@ -1,36 +1,9 @@
-"""gold: how each queue went on, interval by interval, and what was done to it."""
+"""gold: how each queue went on, interval by interval."""
 
 from __future__ import annotations
 
 from schemas.gold import EVIDENCE
-from schemas.table import BIGINT, BOOLEAN, STRING, TIMESTAMP, UINT64, Column, Table, closing_columns
-
-QUEUE_ACTIONS = Table(
-    "gold",
-    "queue_actions",
-    "One row per pause, resume, purge and move of a message that was captured, with the queue that it was done to.",
-    key=("operation_key",),
-    dated_by=("done_at", "requested_at"),
-    columns=(
-        Column("operation_key", STRING, "key of call_key"),
-        Column("operation", STRING, "pause, resume ([MS-MQMR] 3.1.4.2), purge, move ([MS-MQRR] 3.1.4.6, 3.1.4.10)"),
-        Column("queue_manager", STRING, "the configured name where one is tied to the server's address, else that"),
-        Column("queue", STRING, "canonical normal form; of a move where from; null when not known"),
-        Column("queue_format_name", STRING, "format name of the queue as it was asked for or opened"),
-        Column("target_queue", STRING, "of a move where to, canonical normal form; null when not known"),
-        Column("opened_queue", STRING, "normal form of the queue as it was opened or asked for, as in silver"),
-        Column("opened_target_queue", STRING, "of a move likewise, where to"),
-        Column("lookup_id", UINT64, "of a move the lookup identifier of the message, 56 bits"),
-        Column("succeeded", BOOLEAN, "the answer was MQ_OK; null when none was seen"),
-        Column("requested_at", TIMESTAMP, "time of the request, UTC"),
-        Column("done_at", TIMESTAMP, "time of the answer, UTC: from then on it counts"),
-        Column("call_key", STRING, "bronze.rpc_calls"),
-        Column("client_address", STRING, "IP address of who did it"),
-        Column("server_address", STRING, "IP address of the queue manager"),
-        *EVIDENCE,
-        *closing_columns("gold", "done_at, else of requested_at"),
-    ),
-)
+from schemas.table import BIGINT, BOOLEAN, STRING, TIMESTAMP, Column, Table, closing_columns
 
 QUEUE_HISTORY = Table(
     "gold",
@@ -71,4 +44,4 @@ QUEUE_HISTORY = Table(
     ),
 )
 
-TABLES = (QUEUE_ACTIONS, QUEUE_HISTORY)
+TABLES = (QUEUE_HISTORY,)

@@ -13,7 +13,7 @@ from pipeline.gold_sequences import read_rows, removal_rows, sequences_of
 from udfs.codes import MQ_OK
 
 TIME = pa.timestamp("us", tz="UTC")
-PLACES = ("client_address", "client_port", "server_address", "server_port", "run_id")
+PLACES = ("client_address", "client_port", "server_address", "server_port", "queue_format_name", "run_id")
 SERVER = "10.0.0.1"
 _KINDS = {
     "int | None": pa.int64(),
@@ -55,8 +55,9 @@ def facts_of(calls, connections, *, message_key=key_of, destination=None):
     rows = []
     for call in calls:
         errors = [{"code": code, "field": name, "offset": offset} for code, name, offset in call.errors]
+        name = None if call.queue is None else f"DIRECT=OS:{call.queue}"
         place = {"client_address": clients.get(call.connection_id), "client_port": 50000, "server_address": SERVER,
-                 "server_port": 2103, "run_id": "run"}  # fmt: skip
+                 "server_port": 2103, "queue_format_name": name, "run_id": "run"}  # fmt: skip
         key = message_key(call)
         message = {"message_key": key, "message_bytes": None, "destination_queue": destination if key else None}
         rows.append(asdict(replace(call, errors=())) | {"errors": errors} | place | message)

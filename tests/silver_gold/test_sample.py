@@ -33,7 +33,7 @@ WHOLE = [
 CLIENT = [
     "call_key", "protocol", "opnum", "connection_id", "requested_at", "responded_at", "queue", "context_handle",
     "queue_handle", "queue_descriptor", "open_context", "hresult", "errors", "outcome", "client_address",
-    "client_port", "server_address", "server_port", "run_id",
+    "client_port", "server_address", "server_port", "queue_format_name", "run_id",
 ]  # fmt: skip
 KNOWN = ["call_key", "outcome", "fault_status", "bind_seen", "cancelled_at", "orphaned_at", "closed"]
 

@@ -3,6 +3,7 @@
 import itertools
 from bisect import bisect_right
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -171,9 +172,8 @@ def test_a_history_taken_up_at_any_of_its_cuts_goes_on_as_if_it_had_been_told_wh
         if later:
             gone = later[0]["valid_from"] if later[0]["source"] is None else None
             cuts[name] = Cut(later[0]["valid_from"], gone)
-    first = min((cut.since for cut in cuts.values() if cut.unknown_since is None), default=at)
-    counted = [e for e in events if e.kind not in ORDER]
-    some = [e for e in events if e.kind in ORDER and e.at >= min(first, at) - 2 * GAP]
-    made = histories(some + counted, GAP, cuts)
+    some = [e for e in events if e.kind not in ORDER or e.kind == "purge" or e.at >= at - 3 * GAP]
+    some = [replace(e, kind="purged") if e.kind == "purge" and e.at < at - 2 * GAP else e for e in some]
+    made = histories(some, GAP, cuts)
     for name, cut in cuts.items():
         assert made[name] == [row for row in whole[name] if row["valid_from"] >= cut.since]

@@ -7,12 +7,13 @@ from jobs.config import Config
 from pipeline import derive_states, states_of_queues
 from pipeline.derive_states import gold
 from pipeline.lake import Lake
+from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
-from schemas.queue_history import QUEUE_ACTIONS, QUEUE_HISTORY
+from schemas.queue_history import QUEUE_HISTORY
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
-TABLES = (QUEUE_ACTIONS, QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES)
+TABLES = (QUEUE_OPERATIONS, QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES)
 SETTINGS = run_all.states_settings(Config())
 
 
@@ -95,12 +96,15 @@ def _what_is_found(tables):
     assert sum(row["unexplained_change"] or 0 for row in growing) == 7 * 3
     assert not [row for row in history if row["queue"] == "orders1\\private$\\inactive"]  # it never told anything
 
-    done = [(row["operation"], row["queue"], row["succeeded"]) for row in tables[str(QUEUE_ACTIONS)]]
     orders = "srv1\\private$\\orders"
-    assert {each for each in done if each[2]} == {
-        ("pause", "far\\private$\\inbox", True), ("resume", "far\\private$\\inbox", True), ("purge", orders, True),
-        ("move", orders, True),
-    }  # fmt: skip
+    done = {(row["operation"], row["queue"]) for row in tables[str(QUEUE_OPERATIONS)] if row["outcome"] == "done"}
+    assert done == {("purge", orders), ("move", orders)}
+    asked = {row["queue_format_name"] for row in tables[str(QUEUE_OPERATIONS)] if row["queue"] == orders}
+    assert {name.lower() for name in asked} == {f"direct=os:{orders}"}
+    inbox = sorted(
+        (row for row in history if row["queue"] == "far\\private$\\inbox"), key=lambda row: row["valid_from"]
+    )
+    assert [row["paused"] for row in inbox if row["source"] == "operations"][:2] == [True, False]
     of_orders = [row for row in history if row["queue"] == orders]
     assert sum(row["purged"] for row in of_orders) == 1
     assert sum(row["moved_out"] for row in of_orders) == 1
