@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from jobs import run_all
+from jobs import ingest_captures, run_all
 from pipeline.lake import Lake
 from schemas import catalog
 from schemas.table import Table
@@ -28,9 +28,13 @@ def tables(lake: Lake, of: Iterable[Table] = catalog.ALL) -> dict[str, pa.Table]
     return {table.name: lake.read(table).toArrow() for table in of}
 
 
-def run(lake: Lake, *captures: Path) -> None:
-    """Run the whole pipeline in this process."""
-    assert run_all.main(["--lake", lake.root, "--captures", *map(str, captures)]) == 0
+BRONZE, ALL = "ingest_captures", "run_all"  # jobs: captures to bronze, and through all layers
+_MAIN = {BRONZE: ingest_captures.main, ALL: run_all.main}
+
+
+def run(lake: Lake, *captures: Path, job: str = ALL) -> None:
+    """Run a job in this process."""
+    assert _MAIN[job](["--lake", lake.root, "--captures", *map(str, captures)]) == 0
 
 
 def signs(root: Path) -> set[str]:
@@ -56,17 +60,26 @@ class Moment:
 
 @dataclass
 class Job:
-    """The whole pipeline in a process of its own, and what it has shown so far (seconds since its start, signs)."""
+    """A job in a process of its own, and what it has shown so far (seconds since its start, signs)."""
 
     root: Path
     captures: Sequence[Path]
+    name: str = ALL
     timeline: list[tuple[float, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._before = self._seen = signs(self.root)
         self._began = time.monotonic()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "jobs.run_all", "--lake", str(self.root), "--captures", *map(str, self.captures)],
+            [
+                sys.executable,
+                "-m",
+                f"jobs.{self.name}",
+                "--lake",
+                str(self.root),
+                "--captures",
+                *map(str, self.captures),
+            ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from end_to_end.conversations import SAMPLE, SMALL, Conversations
-from end_to_end.lakes import run
+from end_to_end.lakes import ALL, BRONZE, run
 from joining.cutting import evenly, plain
 from pipeline.capture_source import pack, whole
 from pipeline.lake import Lake
@@ -39,15 +39,15 @@ def _orders_within_tasks(folder: Path, count: int) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "orders", "ways"),
+    ("name", "orders", "ways", "job"),
     [
-        ("01-remoteread-ndr.pcap", ORDERS[3::20], [(2, 3)]),
-        pytest.param("01-remoteread-ndr.pcap", ORDERS, [(5,), (1, 1, 1, 1, 1)], marks=LONG),
-        pytest.param("03-qm2qm-dependent-client.pcap", ORDERS, [(5,), (1, 1, 1, 1, 1)], marks=LONG),
+        ("01-remoteread-ndr.pcap", ORDERS[3::20], [(2, 3)], BRONZE),
+        pytest.param("01-remoteread-ndr.pcap", ORDERS, [(5,), (1, 1, 1, 1, 1)], ALL, marks=LONG),
+        pytest.param("03-qm2qm-dependent-client.pcap", ORDERS, [(5,), (1, 1, 1, 1, 1)], ALL, marks=LONG),
     ],
     ids=["few orders", "all of RemoteRead", "all of qm2qm"],
 )
-def test_orders_of_five_files(spark, tmp_path, name, orders, ways):
+def test_orders_of_five_files(spark, tmp_path, name, orders, ways, job):
     """Each order gives its files to runs; where one run has all, the task that has them reads them in that order.
 
     ``ways``: how many of the five files each run reads. Beside the orders are conversations of the sample cut anywhere,
@@ -64,14 +64,14 @@ def test_orders_of_five_files(spark, tmp_path, name, orders, ways):
         assert _orders_within_tasks(talks.cut, len(orders)) == dict(enumerate(map(list, orders)))
 
     uncut, *lakes = (Lake(spark, str(tmp_path / f"lake_{number}")) for number in range(1 + len(ways)))
-    run(uncut, talks.uncut)
+    run(uncut, talks.uncut, job=job)
     for lake, sizes in zip(lakes, ways, strict=True):
         for last, size in zip(accumulate(sizes), sizes, strict=True):
-            run(lake, *(talks.run(number) for number in range(last - size + 1, last + 1)))
+            run(lake, *(talks.run(number) for number in range(last - size + 1, last + 1)), job=job)
         talks.same(lake, uncut)
         talks.equal(lake, lakes[0])
     versions = lakes[-1].versions(*catalog.ALL)
-    run(lakes[-1], talks.cut)
+    run(lakes[-1], talks.cut, job=job)
     assert lakes[-1].versions(*catalog.ALL) == versions
 
 

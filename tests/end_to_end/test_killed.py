@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from end_to_end.conversations import SMALL, Conversations
-from end_to_end.lakes import Job, run
+from end_to_end.lakes import ALL, BRONZE, Job, run
 from pipeline.lake import Lake
 from pipeline.runs import Runs
 
@@ -30,19 +30,25 @@ def talks(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def begun(spark, talks, tmp_path_factory):
+def job(request):
+    """The job that is run: captures to bronze where it is to be quick, else through all layers."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def begun(spark, talks, job, tmp_path_factory):
     """A lake that has the files of the first run."""
     lake = Lake(spark, str(tmp_path_factory.mktemp("begun") / "lake"))
-    run(lake, talks.run(1))
+    run(lake, talks.run(1), job=job)
     return lake
 
 
 @pytest.fixture(scope="module")
-def undisturbed(talks, begun, tmp_path_factory):
+def undisturbed(talks, begun, job, tmp_path_factory):
     """A job that brought all files to such a lake, watched: it tells the others' moments."""
-    job = Job(_copied(begun, tmp_path_factory.mktemp("undisturbed")), [talks.cut])
-    job.watch()
-    return job
+    whole = Job(_copied(begun, tmp_path_factory.mktemp("undisturbed")), [talks.cut], job)
+    whole.watch()
+    return whole
 
 
 def _copied(lake: Lake, folder: Path) -> Path:
@@ -55,15 +61,20 @@ KILLS = [(KILLED[number % 4], (number + 0.5) / 23) for number in range(22)]  # o
 
 
 @pytest.mark.parametrize(
-    ("what", "when"), [*FEW_KILLS, *(pytest.param(what, round(when, 3), marks=LONG) for what, when in KILLS)]
+    ("job", "what", "when"),
+    [
+        *((BRONZE, *kill) for kill in FEW_KILLS),
+        *(pytest.param(ALL, what, round(when, 3), marks=LONG) for what, when in [*FEW_KILLS, *KILLS]),
+    ],
+    indirect=["job"],
 )
 def test_a_killed_run_repeated_leaves_the_tables_of_an_undisturbed_one(
-    spark, talks, begun, undisturbed, tmp_path, what, when
+    spark, talks, begun, undisturbed, tmp_path, job, what, when
 ):
     lake = Lake(spark, str(_copied(begun, tmp_path)))
-    told = Job(Path(lake.root), [talks.cut]).kill(undisturbed.moment(when), what)
+    told = Job(Path(lake.root), [talks.cut], job).kill(undisturbed.moment(when), what)
     print(told)  # shown when the test fails
-    run(lake, talks.cut)
+    run(lake, talks.cut, job=job)
     assert Runs.of(lake).unfinished() == {}
     talks.equal(lake, Lake(spark, str(undisturbed.root)))
 
@@ -73,19 +84,19 @@ PAIRS = [*FEW_PAIRS, ((2,), (1,)), ((1,), (1, 2)), ((1, 2), (2,))]
 
 
 @pytest.mark.parametrize(
-    ("one", "two", "later_s"),
+    ("job", "one", "two", "later_s"),
     [
-        *((*pair, 0) for pair in FEW_PAIRS),
-        *(pytest.param(*pair, 0, marks=LONG) for pair in PAIRS[len(FEW_PAIRS) :]),
-        *(pytest.param(*pair, 4, marks=LONG) for pair in PAIRS),
+        *((BRONZE, *pair, 0) for pair in FEW_PAIRS),
+        *(pytest.param(ALL, *pair, later_s, marks=LONG) for later_s in (0, 4) for pair in PAIRS),
     ],
+    indirect=["job"],
 )
-def test_two_runs_at_once_lose_and_double_nothing(spark, talks, undisturbed, tmp_path, one, two, later_s):
+def test_two_runs_at_once_lose_and_double_nothing(spark, talks, undisturbed, tmp_path, job, one, two, later_s):
     """Two jobs on one new lake, the second some seconds later; together they are given all files."""
     root, both = tmp_path / "lake", []
     for numbers, wait_s in ((one, later_s), (two, 0)):
-        both.append(Job(root, [talks.run(number) for number in numbers]))
+        both.append(Job(root, [talks.run(number) for number in numbers], job))
         time.sleep(wait_s)
-    for job in both:
-        job.succeed()
+    for each in both:
+        each.succeed()
     talks.equal(Lake(spark, str(root)), Lake(spark, str(undisturbed.root)))

@@ -84,6 +84,7 @@ def test_wrong_keys_leave_all_as_captured(lake, place):
     assert sum(found.values()) == 19
 
 
+@pytest.mark.long
 def test_a_run_is_killed_while_it_opens(lake, place, monkeypatch):
     before = {row.call_key for row in lake.read(RPC_CALLS).collect()}
 
@@ -161,6 +162,7 @@ def test_keys_are_nowhere(lake, place, project, run_with_keys):
         assert [form for form in texts if form.decode("latin-1") in shown] == [], str(table)
 
 
+@pytest.mark.long
 def test_running_again_with_the_keys_changes_nothing(lake, place, capsys):
     before = lake.versions(*catalog.ALL)
     assert run_all.main(arguments(place, "one.pcap", "two.pcap", keys="right")) == 0

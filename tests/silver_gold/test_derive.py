@@ -142,6 +142,7 @@ def test_only_the_end_of_many_changes_counts(lake, decoded):
     assert keys(lake.read(REMOTE_READ_CALLS)) == ["end", "open", "start"]
 
 
+@pytest.mark.long
 def test_what_did_not_change_makes_no_version(lake):
     assert silver(lake) == 0
     assert derive.gold(lake, cleanup=CLEANUP) == 0

@@ -112,6 +112,7 @@ def story(spark, tmp_path):
     return Story(Lake(spark, str(tmp_path / "lake")))
 
 
+@pytest.mark.long
 def test_the_open_is_captured_later_than_the_message_and_then_goes(story):
     story.add(session("open", 3), started("start", 5), messages=[brought("start", 5)])
     story.run(compared=False)

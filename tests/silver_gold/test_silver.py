@@ -144,6 +144,7 @@ def plain(rows):
     return sorted(rows.to_pylist(), key=str)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_tables_follow_the_calls_also_when_a_run_is_killed_between_them(follow, monkeypatch):
     lake, calls = follow.lake, follow.calls
