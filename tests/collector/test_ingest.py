@@ -192,6 +192,7 @@ def test_the_order_of_files_is_nothing(spark, tmp_path):
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.long
 def test_both_roads_stand_side_by_side(lake, tmp_path):
     """What the wire has in silver is not touched, nor does making that anew take the collector's away."""
     ingest(lake, write(tmp_path / "a.jsonl", machine(), queue(7)))

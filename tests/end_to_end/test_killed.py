@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,25 +31,22 @@ def talks(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def job(request):
-    """The job that is run: captures to bronze where it is to be quick, else through all layers."""
-    return request.param
+def prepared(spark, talks, tmp_path_factory):
+    """For a job, made once: a lake that has the files of the first run, and one whose second run was watched.
 
+    The job brings captures to bronze where it is to be quick, else through all layers.
+    """
 
-@pytest.fixture(scope="module")
-def begun(spark, talks, job, tmp_path_factory):
-    """A lake that has the files of the first run."""
-    lake = Lake(spark, str(tmp_path_factory.mktemp("begun") / "lake"))
-    run(lake, talks.run(1), job=job)
-    return lake
+    @cache
+    def of(job: str) -> tuple[Lake, Job]:
+        folder = tmp_path_factory.mktemp(job)
+        begun = Lake(spark, str(folder / "begun"))
+        run(begun, talks.run(1), job=job)
+        undisturbed = Job(_copied(begun, folder), [talks.cut], job)
+        undisturbed.watch()
+        return begun, undisturbed
 
-
-@pytest.fixture(scope="module")
-def undisturbed(talks, begun, job, tmp_path_factory):
-    """A job that brought all files to such a lake, watched: it tells the others' moments."""
-    whole = Job(_copied(begun, tmp_path_factory.mktemp("undisturbed")), [talks.cut], job)
-    whole.watch()
-    return whole
+    return of
 
 
 def _copied(lake: Lake, folder: Path) -> Path:
@@ -66,11 +64,11 @@ KILLS = [(KILLED[number % 4], (number + 0.5) / 23) for number in range(22)]  # o
         *((BRONZE, *kill) for kill in FEW_KILLS),
         *(pytest.param(ALL, what, round(when, 3), marks=LONG) for what, when in [*FEW_KILLS, *KILLS]),
     ],
-    indirect=["job"],
 )
 def test_a_killed_run_repeated_leaves_the_tables_of_an_undisturbed_one(
-    spark, talks, begun, undisturbed, tmp_path, job, what, when
+    spark, talks, prepared, tmp_path, job, what, when
 ):
+    begun, undisturbed = prepared(job)
     lake = Lake(spark, str(_copied(begun, tmp_path)))
     told = Job(Path(lake.root), [talks.cut], job).kill(undisturbed.moment(when), what)
     print(told)  # shown when the test fails
@@ -89,9 +87,8 @@ PAIRS = [*FEW_PAIRS, ((2,), (1,)), ((1,), (1, 2)), ((1, 2), (2,))]
         *((BRONZE, *pair, 0) for pair in FEW_PAIRS),
         *(pytest.param(ALL, *pair, later_s, marks=LONG) for later_s in (0, 4) for pair in PAIRS),
     ],
-    indirect=["job"],
 )
-def test_two_runs_at_once_lose_and_double_nothing(spark, talks, undisturbed, tmp_path, job, one, two, later_s):
+def test_two_runs_at_once_lose_and_double_nothing(spark, talks, prepared, tmp_path, job, one, two, later_s):
     """Two jobs on one new lake, the second some seconds later; together they are given all files."""
     root, both = tmp_path / "lake", []
     for numbers, wait_s in ((one, later_s), (two, 0)):
@@ -99,4 +96,5 @@ def test_two_runs_at_once_lose_and_double_nothing(spark, talks, undisturbed, tmp
         time.sleep(wait_s)
     for each in both:
         each.succeed()
+    _, undisturbed = prepared(job)
     talks.equal(Lake(spark, str(root)), Lake(spark, str(undisturbed.root)))

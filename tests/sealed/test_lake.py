@@ -23,7 +23,7 @@ from udfs.capture.reader import read_capture
 from udfs.sealed.contexts import security_contexts
 from udfs.sealed.tokens import of_rows
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 SAMPLE = "05-sealed-ntlm.pcap"
 PASSWORD = "Passw0rd!"
@@ -84,7 +84,6 @@ def test_wrong_keys_leave_all_as_captured(lake, place):
     assert sum(found.values()) == 19
 
 
-@pytest.mark.long
 def test_a_run_is_killed_while_it_opens(lake, place, monkeypatch):
     before = {row.call_key for row in lake.read(RPC_CALLS).collect()}
 
@@ -162,7 +161,6 @@ def test_keys_are_nowhere(lake, place, project, run_with_keys):
         assert [form for form in texts if form.decode("latin-1") in shown] == [], str(table)
 
 
-@pytest.mark.long
 def test_running_again_with_the_keys_changes_nothing(lake, place, capsys):
     before = lake.versions(*catalog.ALL)
     assert run_all.main(arguments(place, "one.pcap", "two.pcap", keys="right")) == 0

@@ -136,6 +136,7 @@ def test_the_open_is_captured_later_than_the_message_and_then_goes(story):
     assert story.messages() == {"start": (ORDERS, None)}
 
 
+@pytest.mark.long
 def test_the_queue_of_a_purge_by_number_is_found_by_what_comes_later(story):
     purge = read("purge", ("qm2qm", 6), 5, 5.1, queue_handle=28, hresult=0)
     story.add(session("open", 3), purge, started("start", 15))
