@@ -28,7 +28,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pipeline import places, rejoin
 from pipeline.capture_source import read_captures
 from pipeline.gather import gather
-from pipeline.lake import Lake, on_dates
+from pipeline.lake import Lake, on_dates, versions_of
 from pipeline.ledger import COLUMNS, Days, Known, Plan, Read, Reprocess, plan, reprocess, within
 from pipeline.listing import Listed
 from pipeline.runs import Runs, recover
@@ -117,8 +117,7 @@ def ingest(
 
 def versions(lake: Lake) -> dict[str, int | None]:
     """Return the versions of all tables of bronze."""
-    newest = lake.newest(*BRONZE)
-    return {str(table): newest[table].version if table in newest else None for table in BRONZE}
+    return versions_of(lake.newest(*BRONZE), BRONZE)
 
 
 def _ledger(lake: Lake) -> list[Known]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from functools import partial
 from typing import Final
@@ -25,6 +24,7 @@ from pyspark.sql import DataFrame
 from pipeline.capture_source import SideFiles
 from pipeline.changes import net_changes
 from pipeline.decoding import decode_collected
+from pipeline.gather import gather
 from pipeline.lake import FeedError, Lake, event_date, on_dates
 from pipeline.runs import Runs
 from schemas.properties import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
@@ -66,8 +66,7 @@ def _follow(lake: Lake, since: int | None, folder: str) -> dict[str, int]:
     def append(table: Table) -> None:
         lake.append(table, _not_there(lake, table, folder, days))
 
-    with ThreadPoolExecutor(len(TABLES)) as pool:  # most of a small commit is waiting
-        list(pool.map(append, [table for table in TABLES if written[str(table)]]))
+    gather({table: partial(append, table) for table in TABLES if written[str(table)]})
     return written
 
 

@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pipeline.feeds import Feeds
 from pipeline.gather import gather
-from pipeline.lake import MOST_DATES, FeedError, Lake, event_date, on_dates
+from pipeline.lake import MOST_DATES, Lake, event_date, on_dates, versions_of
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.coverage import COVERAGE
@@ -177,8 +177,7 @@ def gold(lake: Lake, run_id: str | None = None) -> int:
     if CAPTURE_FILES not in newest and SNAPSHOTS_RAW not in newest:
         return 0
     made = newest[COVERAGE].made() if COVERAGE in newest else {}
-    rests_on: dict[str, Any] = {str(table): newest[table].version if table in newest else None for table in _BELOW}
-    rests_on["counted"] = VERSION
+    rests_on: dict[str, Any] = {**versions_of(newest, _BELOW), "counted": VERSION}
     if made == rests_on:
         return 0
     says = json.dumps(rests_on)
@@ -194,10 +193,7 @@ def gold(lake: Lake, run_id: str | None = None) -> int:
     rows = counted(lake, dates, run_id)
     there = lake.read(COVERAGE).where(on_dates(dates)).toArrow()
     was = set(there[EVENT_DATE].to_pylist())
-    written = lake.put(COVERAGE, rows, there, dates=was, made_of=says, was_made_of=json.dumps(made))
-    if lake.made_of(COVERAGE) != says:
-        lake.stamp(COVERAGE, says)
-    return written
+    return lake.put(COVERAGE, rows, there, dates=was, made_of=says, was_made_of=json.dumps(made))
 
 
 def counted(lake: Lake, dates: Dates, run_id: str | None = None) -> pa.Table:
@@ -253,18 +249,14 @@ def _changed(lake: Lake, made: Mapping[str, Any], rests_on: Mapping[str, Any]) -
     moved = [table for table in _FED if made.get(str(table)) != rests_on[str(table)]]
     if made.get(str(REMOTE_READ_CALLS)) != rests_on[str(REMOTE_READ_CALLS)] and RPC_CALLS not in moved:
         return None  # decoded anew
-    try:
-        found = gather({str(table): partial(_dates, lake, table, made.get(str(table)), rests_on) for table in moved})
-    except (FeedError, PySparkException):  # whatever is wrong with a feed, the tables themselves can be read
+    feeds = Feeds(lake, made, rests_on)
+    found = gather({table: partial(feeds.rows, table, partial(_dates, table), MOST_DATES) for table in moved})
+    if any(rows is None for rows in found.values()):
         return None
-    dates = {day for days in found.values() for day in days}
+    dates = {row[0] for rows in found.values() for row in rows or ()}
     return dates if len(dates) <= MOST_DATES else None
 
 
-def _dates(lake: Lake, table: Table, since: int | None, rests_on: Mapping[str, Any]) -> set[date | None]:
-    if since is None:
-        raise FeedError(f"{table} was not there")
-    feed = lake.changes(table, since, rests_on[str(table)])
+def _dates(table: Table, feed: DataFrame) -> DataFrame:
     days = F.array(EVENT_DATE, event_date("response_at")) if table is RPC_CALLS else F.array(EVENT_DATE)
-    rows = feed.select(F.explode(days)).distinct().limit(MOST_DATES + 1).collect()
-    return {row[0] for row in rows}
+    return feed.select(F.explode(days)).distinct()

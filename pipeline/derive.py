@@ -19,16 +19,16 @@ from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from pipeline import aliases, few, message_queues, touched
 from pipeline.aliases import Groups, Known
+from pipeline.feeds import Feeds
 from pipeline.gather import gather
 from pipeline.gold import receive_attempts, with_gone
 from pipeline.gold_operations import queue_operations
-from pipeline.lake import Commit, FeedError, Lake, on_dates
+from pipeline.lake import Lake, on_dates, versions_of
 from pipeline.touched import Changed, Scope, only
 from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
@@ -56,16 +56,12 @@ def gold(lake: Lake, *, cleanup: timedelta, declared: Groups = ()) -> int:
     if REMOTE_READ_CALLS not in newest:
         return 0
     made = newest[RECEIVE_ATTEMPTS].made() if RECEIVE_ATTEMPTS in newest else {}
-    rests_on: dict[str, Any] = {str(table): _version(newest, table) for table in (*BELOW, QUEUE_ALIASES)}
+    rests_on: dict[str, Any] = {**versions_of(newest, (*BELOW, QUEUE_ALIASES))}
     rests_on |= {"cleanup_s": cleanup.total_seconds(), "declared": [list(group) for group in declared]}
     rests_on["made_by"] = _MADE_BY
     if rests_on == {name: made.get(name) for name in rests_on}:
         return 0
     return _Work(lake, made, rests_on, cleanup.total_seconds(), declared).follow()
-
-
-def _version(newest: dict[Table, Commit], table: Table) -> int | None:
-    return newest[table].version if table in newest else None
 
 
 @dataclass(slots=True)
@@ -136,10 +132,7 @@ class _Work:
         message_queues.write(lake, message_queues.differing(settled.messages, opened), dates=scope.dates)
         self._put_operations(settled.operations, settled.operations_there, scope)
         was = json.dumps(self.made)
-        written = lake.put(RECEIVE_ATTEMPTS, rows, settled.there, dates=scope.dates, made_of=says, was_made_of=was)
-        if not written and lake.made_of(RECEIVE_ATTEMPTS) != says:
-            lake.stamp(RECEIVE_ATTEMPTS, says)
-        return written
+        return lake.put(RECEIVE_ATTEMPTS, rows, settled.there, dates=scope.dates, made_of=says, was_made_of=was)
 
     def _put_operations(self, now: pa.Table, there: pa.Table, scope: Scope) -> None:
         """Put operations in the place of those that are there."""
@@ -151,25 +144,14 @@ class _Work:
         names = (str(QUEUE_SNAPSHOTS), "declared")
         return any(self.made.get(name) != self.rests_on[name] for name in names)
 
-    def _feed(self, table: Table) -> DataFrame | None:
-        """The changes of a table since gold's commit; None when it did not change. FeedError if it was not there."""
-        since, until = self.made.get(str(table)), self.rests_on[str(table)]
-        if since == until:
-            return None
-        if since is None:
-            raise FeedError(f"{table} was not there")
-        return self.lake.changes(table, since, until)
+    @property
+    def _feeds(self) -> Feeds:
+        """What changed below since gold's commit."""
+        return Feeds(self.lake, self.made, self.rests_on)
 
-    def _changes(self, table: Table, ask: Any) -> list[Row] | None:  # noqa: ANN401 - a function of touched
-        """What a table's feed tells; None when it cannot tell."""
-        if not self.made:
-            return None
-        try:
-            feed = self._feed(table)
-            found: list[Row] = [] if feed is None else ask(feed).limit(touched.MOST + 1).collect()
-        except (FeedError, PySparkException):  # whatever is wrong with a feed, the tables themselves can be read
-            return None
-        return found
+    def _changes(self, table: Table, ask: Callable[[DataFrame], DataFrame]) -> list[Row] | None:
+        """What a table's feed tells; None when it cannot tell, or of too much."""
+        return self._feeds.rows(table, ask, touched.MOST) if self.made else None
 
     def _waiting(self) -> list[Row] | None:
         if not self.made:
@@ -181,11 +163,8 @@ class _Work:
 
     def _renamed(self) -> set[str] | None:
         """The texts that stood for queues and do not any more, since gold's commit; None when it cannot be told."""
-        try:
-            feed = self._feed(QUEUE_ALIASES)
-            return set() if feed is None else aliases.renamed(feed)
-        except (FeedError, PySparkException):
-            return None
+        none: set[str] = set()
+        return self._feeds.told(QUEUE_ALIASES, aliases.renamed, none)
 
     def _many(self, scope: Scope, ends: dict[str, int], texts: Mapping[str, str], says: str) -> int:
         """Settle what is touched in Spark, of all calls of the servers that it is at."""

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
@@ -26,9 +25,10 @@ from pipeline import findings as judging
 from pipeline import operation
 from pipeline.derive_silver import EMPTIED, LAST
 from pipeline.exchanges import LEDGER, MG, QC, QM, RR
+from pipeline.feeds import Feeds
 from pipeline.findings import Facts
 from pipeline.gather import gather
-from pipeline.lake import MOST_DATES, MOST_NAMED, FeedError, Lake, on_dates
+from pipeline.lake import MOST_DATES, MOST_NAMED, Lake, on_dates, versions_of
 from pipeline.touched import only
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
@@ -60,7 +60,7 @@ def gold(lake: Lake, *, stubs: bool = True) -> int:
     if RPC_CALLS not in newest or LAST not in newest:
         return 0
     made = newest[FINDINGS].made() if FINDINGS in newest else {}
-    rests_on: dict[str, Any] = {str(table): newest[table].version if table in newest else None for table in _BELOW}
+    rests_on: dict[str, Any] = {**versions_of(newest, _BELOW)}
     rests_on |= {"decoder": newest[LAST].made().get("decoder"), "rules": VERSION, "stubs": stubs}
     if made == rests_on:
         return 0
@@ -121,40 +121,30 @@ class _Work:
         return self._bring(touched)
 
     def _touched(self) -> _Touched | None:
-        """Return what changed; None when the feeds cannot tell."""
-        try:
-            asked = {str(table): partial(self._changed, table) for table in _FED}
-            found = gather(asked)
-        except (FeedError, PySparkException):  # whatever is wrong with a feed, the tables themselves can be read
-            return None
+        """Return what changed; None when the feeds cannot tell, or of too much."""
+        feeds = Feeds(self.lake, self.made, self.rests_on)
+        found = gather({table: partial(feeds.rows, table, partial(self._where, table), MOST_NAMED) for table in _FED})
         touched = _Touched()
         for rows in found.values():
-            if len(rows) > MOST_NAMED:
+            if rows is None:
                 return None
             touched.take(rows)
         return touched
 
-    def _changed(self, table: Table) -> list[Row]:
+    def _where(self, table: Table, feed: DataFrame) -> DataFrame:
         """Return where rows of a table changed, as they were and are."""
-        since, until = self.made.get(str(table)), self.rests_on[str(table)]
-        if since == until:
-            return []
-        if since is None:
-            raise FeedError(f"{table} was not there")
-        feed = self.lake.changes(table, since, until)
         opened: Column = F.lit(False)  # noqa: FBT003
         group = F.lit(None).cast("bigint")
         if table is RPC_CALLS:
-            emptied = [version for version, what in self.lake.said(table, since).items() if what == EMPTIED]
+            said = self.lake.said(table, self.made[str(table)])
+            emptied = [version for version, what in said.items() if what == EMPTIED]
             if emptied:
                 feed = feed.where(~F.col("_commit_version").isin(*emptied))
             opened = F.coalesce(is_ledger(), F.lit(False))  # noqa: FBT003
         elif table is CONNECTIONS:
             feed, group = feed.where("kind = 'rpc'"), F.col("association_group_id")
         where = ("connection_id", "server_address", "client_address")
-        asked = feed.select(*where, opened.alias("opened"), group.alias("association_group_id")).distinct()
-        rows: list[Row] = asked.limit(MOST_NAMED + 1).collect()
-        return rows
+        return feed.select(*where, opened.alias("opened"), group.alias("association_group_id")).distinct()
 
     def _bring(self, touched: _Touched) -> int:
         """Judge what is touched anew."""
@@ -171,7 +161,7 @@ class _Work:
             many = (pc.sum(connections.filter(ours)["calls"]).as_py() or 0) > _MOST_AT_ONCE
         if many:
             return self._of_servers(touched.servers, says)
-        rows = there = judging.table_of([])
+        rows = there = judging.SCHEMA.empty_table()
         if connections is not None:
             rows, there = self._judge(touched, connections, ours)
         return self._put(rows, there, says)
@@ -187,10 +177,7 @@ class _Work:
         rows = pa.concat_tables([rows, *(found[name] for name in found if not name.endswith("there"))])
         there = pa.concat_tables([there, *(found[name] for name in found if name.endswith("there"))])
         dates = set(there[EVENT_DATE].to_pylist())
-        written = lake.put(FINDINGS, rows, there, dates=dates, made_of=says, was_made_of=json.dumps(self.made))
-        if lake.made_of(FINDINGS) != says:
-            lake.stamp(FINDINGS, says)
-        return written
+        return lake.put(FINDINGS, rows, there, dates=dates, made_of=says, was_made_of=json.dumps(self.made))
 
     def _add_explained(self, touched: _Touched) -> None:
         """Add the associations that what a server opened, or the end of another association, can judge otherwise."""

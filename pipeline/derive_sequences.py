@@ -9,17 +9,17 @@ all reads of these messages, however old, here where they are few, and in Spark 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
+from pipeline.feeds import Feeds
 from pipeline.gather import gather
 from pipeline.gold_sequences import (
     SCHEMA,
@@ -32,7 +32,7 @@ from pipeline.gold_sequences import (
     removals_of,
     sequences_of,
 )
-from pipeline.lake import Commit, FeedError, Lake
+from pipeline.lake import Lake, versions_of
 from pipeline.sequences import Place, Read, Removal
 from pipeline.touched import only
 from schemas.ack_sequences import ACK_SEQUENCES, QUEUE_OPERATIONS
@@ -45,6 +45,7 @@ _GROUPS: Final = 200  # of messages, in Spark; each is made by one call of Pytho
 _MOST_NAMED: Final = 5000  # lookup identifiers and message keys that a condition names
 _MOST_QUEUES: Final = 1000  # that a condition on operations names
 _FOLLOWED: Final = (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS)
+_NAMES: Final = ("queue", "server_address", "lookup_id")  # of a message, with its handle
 _CAN_BE_PURGED: Final = "fate IN ('returned', 'held', 'purged')"
 
 
@@ -58,16 +59,12 @@ def ack_sequences(lake: Lake, *, lost_after: timedelta, poison_after: int) -> in
         return 0
     made = newest[ACK_SEQUENCES].made() if ACK_SEQUENCES in newest else {}
     settings = {"lost_after_s": lost_after.total_seconds(), "poison_after": poison_after, "made_by": _MADE_BY}
-    rests_on = {**{str(table): _version(newest, table) for table in _FOLLOWED}, **settings}
+    rests_on = {**versions_of(newest, _FOLLOWED), **settings}
     if made == rests_on:
         return 0
     work = _Work(lake, made, rests_on)
     touched = work.touched() if {name: made.get(name) for name in settings} == settings else None
     return work.anew() if touched is None else work.bring(touched)
-
-
-def _version(newest: Mapping[Table, Commit], table: Table) -> int | None:
-    return newest[table].version if table in newest else None
 
 
 @dataclass(slots=True)
@@ -135,23 +132,8 @@ class _Work:
 
     def _changes(self, table: Table) -> list[Row] | None:
         """Return the messages, and purges, of a table's feed since this table's commit."""
-        since, until = self.made.get(str(table)), self.rests_on[str(table)]
-        if since == until:
-            return []
-        if since is None:
-            return None
-        known = F.col("lookup_id").isNotNull()
-        names: list[Any] = ["queue", "server_address", handle(), "lookup_id"]
-        try:
-            feed = self.lake.changes(table, since, until)
-            if table is RECEIVE_ATTEMPTS:
-                rows = feed.where(known | F.col("message_key").isNotNull()).select(*names, "message_key")
-            else:
-                rows = feed.where("outcome = 'done'").select(*names, "target_queue", "operation")
-            found: list[Row] = rows.limit(MOST + 1).collect()
-        except (FeedError, PySparkException):  # whatever is wrong with a feed, the tables themselves can be read
-            return None
-        return found if len(found) <= MOST else None
+        ask = _messages_of if table is RECEIVE_ATTEMPTS else _done
+        return Feeds(self.lake, self.made, self.rests_on).rows(table, ask, MOST)
 
     def _can_be_purged(self, places: Collection[Place]) -> list[Row]:
         """Return the rows of places that a purge can have taken, or had taken."""
@@ -185,10 +167,7 @@ class _Work:
         before = pa.Table.from_pylist(ours, schema=SCHEMA)
         dates = set(before[EVENT_DATE].to_pylist())
         was = json.dumps(self.made)
-        written: int = lake.put(ACK_SEQUENCES, rows, before, dates=dates, made_of=says, was_made_of=was)
-        if not written and lake.made_of(ACK_SEQUENCES) != says:
-            lake.stamp(ACK_SEQUENCES, says)
-        return written
+        return lake.put(ACK_SEQUENCES, rows, before, dates=dates, made_of=says, was_made_of=was)
 
     def _ask(self, touched: _Touched, asked: _Touched, *, removals: bool) -> dict[str, pa.Table]:
         """Ask for the reads and rows of messages that were not asked for, and what was done to their places."""
@@ -276,3 +255,14 @@ def _at(rows: DataFrame, queues: Collection[str | None]) -> DataFrame:
     theirs = [column for column in ("queue", "target_queue") if named and column in rows.columns]
     conditions += [f"{column} IN ({named})" for column in theirs]
     return rows.where(" OR ".join(conditions) or "FALSE")
+
+
+def _messages_of(attempts: DataFrame) -> DataFrame:
+    """Return which messages attempts are at."""
+    known = attempts.where("lookup_id IS NOT NULL OR message_key IS NOT NULL")
+    return known.select(*_NAMES, handle(), "message_key")
+
+
+def _done(operations: DataFrame) -> DataFrame:
+    """Return what was done to which messages, or whole queues."""
+    return operations.where("outcome = 'done'").select(*_NAMES, handle(), "target_queue", "operation")

@@ -1,6 +1,6 @@
-"""Gold's states follow silver and the attempts: operations, queue histories, exactly-once transfers and their sources.
+"""Gold's states follow silver and the attempts: queue histories, exactly-once transfers and their sources.
 
-The commit of gold.queue_history comes last and stands for all four: it says of which versions of the tables below they
+The commit of gold.queue_history comes last and stands for all three: it says of which versions of the tables below they
 were made, with which settings, and what queue managers were called. What changed below names queues and times; of these
 queues the rows from that time on are made again, of what is told of them since a little before (``queue_history.Cut``,
 ``eod.needs_since``), and put in the place of those that differ. Where that is not known, or too much, all is made anew.
@@ -16,14 +16,14 @@ from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from pipeline import aliases, states, states_in_spark, states_of_queues, touched
 from pipeline.aliases import Known
+from pipeline.feeds import Feeds
 from pipeline.gather import gather
-from pipeline.lake import Commit, FeedError, Lake
+from pipeline.lake import Commit, Lake, versions_of
 from pipeline.machines import Machines
 from pipeline.states import Names, Settings
 from pipeline.states_of_queues import Made, Place, TooManyError
@@ -52,8 +52,7 @@ def gold(lake: Lake, settings: Settings, run_id: str) -> dict[str, int]:
     written = {str(table): 0 for table in _MADE}
     if QUEUE_SNAPSHOTS not in newest and RECEIVE_ATTEMPTS not in newest:
         return written
-    rests_on: dict[str, Any] = {str(table): newest[table].version if table in newest else None for table in BELOW}
-    rests_on |= settings.said() | {"states": VERSION}
+    rests_on: dict[str, Any] = {**versions_of(newest, BELOW), **settings.said(), "states": VERSION}
     made = newest.get(QUEUE_HISTORY, Commit(0, None)).made()
     if rests_on == {name: made.get(name) for name in rests_on}:
         return written
@@ -118,24 +117,13 @@ class _Work:
         rows = self.lake.read(QUEUE_SNAPSHOTS).where("source = 'collector' AND queue_manager IS NOT NULL")
         self.configured = {row[0] for row in rows.select("queue_manager").distinct().collect()}
 
-    def _feed(self, table: Table) -> DataFrame | None:
-        since, until = self.made.get(str(table)), self.rests_on[str(table)]
-        if since == until:
-            return None
-        if since is None:
-            raise FeedError(f"{table} was not there")
-        return self.lake.changes(table, since, until)
+    @property
+    def _feeds(self) -> Feeds:
+        return Feeds(self.lake, self.made, self.rests_on)
 
     def _changes(self, table: Table, ask: Callable[[DataFrame], DataFrame]) -> list[Row] | None:
         """Return what a table's feed tells; None when it cannot tell, or of too much."""
-        if not self.made:
-            return None
-        try:
-            feed = self._feed(table)
-            found: list[Row] = [] if feed is None else ask(feed).limit(touched.MOST + 1).collect()
-        except (FeedError, PySparkException):  # whatever is wrong with a feed, the tables themselves can be read
-            return None
-        return found if len(found) <= touched.MOST else None
+        return self._feeds.rows(table, ask, touched.MOST) if self.made else None
 
     def _attempted(self) -> list[Row] | None:
         """Return the queues that attempts changed; none while no queue has a history: reads alone make none."""
@@ -144,11 +132,8 @@ class _Work:
         return self._changes(RECEIVE_ATTEMPTS, _attempts_changed(self.settings))
 
     def _renamed(self) -> set[str] | None:
-        try:
-            feed = self._feed(QUEUE_ALIASES) if self.made else None
-            return set() if feed is None else aliases.renamed(feed)
-        except (FeedError, PySparkException):
-            return None
+        none: set[str] = set()
+        return self._feeds.told(QUEUE_ALIASES, aliases.renamed, none)
 
     def _touched(self, found: Mapping[str, Any]) -> dict[str, int] | None:
         """Return the queues of which something changed, and since when; None if queue managers are called otherwise."""

@@ -27,6 +27,7 @@ from pipeline import (
 )
 from pipeline.associations import Connection, associations
 from pipeline.exchanges import LEDGER, Conversation, Exchange, Ledger
+from pipeline.rows import day_of, table_of
 from pipeline.rules import ACROSS, ANYWHERE, BY_METHOD, OPERATION, OVER, RULES, Hit, Needs, Rule, Test
 from schemas.findings import FINDINGS
 from udfs.keys import key
@@ -95,7 +96,6 @@ TAIL_BYTES: Final = 12
 _ALL: Final = RULES | OPERATION
 SCHEMA: Final = to_arrow_schema(FINDINGS.struct())
 _NOT_NULL: Final[dict[str, Any]] = {"syn_seen": False, "missing_bytes": 0}
-_MICROSECONDS_OF_A_DAY: Final = 86_400_000_000
 _ASSOCIATION, _SERVER = "association", "server"
 _GRAVITY: Final = {"error": 0, "warning": 1, "info": 2, None: 3}
 
@@ -177,7 +177,7 @@ def findings(facts: Facts, *, only: Collection[str] | None = None) -> pa.Table:
     indices = _by_connection(facts.calls)
     for server, theirs in by_server.items():
         rows += _of_server(facts.calls, indices, theirs, ledgers[server], binds, only)
-    return table_of(rows)
+    return table_of(rows, SCHEMA)
 
 
 def _whole(row: dict[str, Any]) -> dict[str, Any]:
@@ -320,19 +320,6 @@ def finding(
         "connection_id": call.get("connection_id"),
         "server_address": call.get("server_address"),
         "scope": scope,
-        "event_date": None if observed_at is None else observed_at // _MICROSECONDS_OF_A_DAY,
+        "event_date": day_of(observed_at),
         "run_id": call.get("run_id"),
     }
-
-
-def table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return rows as a table of gold.findings."""
-    return pa.Table.from_arrays(
-        [_array([row[field.name] for row in rows], field.type) for field in SCHEMA], schema=SCHEMA
-    )
-
-
-def _array(values: list[Any], to: pa.DataType) -> pa.Array:
-    if pa.types.is_timestamp(to):
-        return pa.array(values, pa.int64()).cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC")).cast(to)
-    return pa.array(values, pa.int32()).cast(to) if pa.types.is_date(to) else pa.array(values, to)

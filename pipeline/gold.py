@@ -19,6 +19,7 @@ from pipeline import attempts
 from pipeline.associations import Connection
 from pipeline.calls import ROLES, Call
 from pipeline.evidence import Answer
+from pipeline.rows import day_of, microseconds, table_of
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.table import Table
 from udfs.keys import key
@@ -219,11 +220,6 @@ def settled(
     return table_of([_row(attempt, through[attempt.start.call_key], aliases) for attempt in made], _SCHEMA)
 
 
-def microseconds(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return times as microseconds since the epoch, decimals as they are."""
-    return column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
-
-
 def _rows(table: pa.Table, names: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return rows as dictionaries: times as integers, what must not be null with its default."""
     columns = [
@@ -257,22 +253,11 @@ def errors_of(answer: Answer) -> list[dict[str, Any]]:
     return [dict(zip(("code", "field", "offset"), error, strict=True)) for error in answer.errors]
 
 
-def table_of(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Return rows as a table; their times are microseconds and their dates days since the epoch."""
-    return pa.Table.from_arrays([_array([row[f.name] for row in rows], f.type) for f in schema], schema=schema)
-
-
 def _call(row: dict[str, Any]) -> Call:
     for name in ("lookup_id", "sequence_id", "move_context"):
         row[name] = None if row[name] is None else int(row[name])
     row["errors"] = tuple((error["code"], error["field"], error["offset"]) for error in row["errors"] or ())
     return Call(**row)
-
-
-def day_of(*times: int | None) -> int | None:
-    """Return the day, since the epoch, of the first time that is known."""
-    first = next((time for time in times if time is not None), None)
-    return None if first is None else first // 86_400_000_000
 
 
 def _difference_ms(later: int | None, earlier: int | None) -> float | None:
@@ -319,12 +304,3 @@ def _row(attempt: attempts.Attempt, through: Mapping[str, Any], aliases: Mapping
         "errors": errors_of(attempt),
         "event_date": day_of(*times),
     }
-
-
-def _array(values: list[Any], to: pa.DataType) -> pa.Array:
-    """Return values as Arrow; times come as microseconds and dates as days since the epoch."""
-    if pa.types.is_timestamp(to):
-        return pa.array(values, pa.int64()).cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC")).cast(to)
-    if pa.types.is_date(to):
-        return pa.array(values, pa.int32()).cast(to)
-    return pa.array(values, to)

@@ -20,15 +20,14 @@ from pipeline.gold import (
     by_server,
     calls_of,
     connections_of,
-    day_of,
     each_server,
     errors_of,
     facts_of,
-    table_of,
     through_of,
 )
 from pipeline.operations import Operation
 from pipeline.operations import queue_operations as operations_here
+from pipeline.rows import day_of, table_of
 from schemas.ack_sequences import QUEUE_OPERATIONS
 from udfs.queues.aliases import canonical_text
 

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.calls import Error
-from pipeline.gold import day_of, microseconds, table_of
+from pipeline.rows import day_of, microseconds, table_of
 from pipeline.sequences import History, Message, Place, Read, Removal, ack_sequences
 from schemas.ack_sequences import ACK_SEQUENCES
 from udfs.keys import key

@@ -82,10 +82,7 @@ def write(lake: Lake, run_id: str, says: str) -> int:
         rows += [row for row in kept if row["host_key"] not in found_now]
     made = pa.Table.from_pylist(rows, schema=there.schema)
     dates = set(there.column(EVENT_DATE).to_pylist())
-    count = lake.put(HOSTS, made, there, dates=dates, made_of=says)
-    if lake.made_of(HOSTS) != says:
-        lake.stamp(HOSTS, says)
-    return count
+    return lake.put(HOSTS, made, there, dates=dates, made_of=says)
 
 
 def hosts(lake: Lake) -> DataFrame:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from datetime import date
@@ -61,6 +61,11 @@ class Commit(NamedTuple):
         except ValueError:
             return {}
         return made if isinstance(made, dict) else {}
+
+
+def versions_of(newest: Mapping[Table, Commit], tables: Iterable[Table]) -> dict[str, int | None]:
+    """The versions of tables by their names, of what ``Lake.newest`` found; None for those that do not exist."""
+    return {str(table): newest[table].version if table in newest else None for table in tables}
 
 
 class FeedError(Exception):
@@ -257,7 +262,8 @@ class Lake:
         For tables with one key column, and rows that fit in memory: two small commits at most cost a fraction of a
         MERGE. ``rows`` has the table's columns, those of the run (run_id, ingested_at) included, ``there`` at least
         all others, of all rows in whose place ``rows`` come; ``dates`` as for ``merge``. What goes is taken out by a
-        commit that says ``was_made_of``, as the one before did: a run killed behind it is not believed to be done.
+        commit that says ``was_made_of``, as the one before did: a run killed behind it is not believed to be done. In
+        the end the table says ``made_of``, also where no row differed.
         """
         name = table.key[0]
         facts = [column for column in rows.schema.names if column not in (RUN_ID, INGESTED_AT)]
@@ -269,7 +275,7 @@ class Lake:
         if fresh:
             chosen = rows.filter(pc.is_in(rows.column(name), pa.array(sorted(fresh), pa.string())))
             self.append(table, self.spark.createDataFrame(chosen), made_of=made_of)
-        elif stale and made_of is not None:
+        elif made_of is not None and self.made_of(table) != made_of:
             self.stamp(table, made_of)
         return len(fresh)
 

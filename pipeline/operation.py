@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.findings import finding, table_of
+from pipeline.findings import SCHEMA, finding
 from pipeline.lake import Lake
+from pipeline.rows import table_of
 from pipeline.rules import OPERATION
 from schemas.hosts import HOSTS
 
@@ -53,7 +54,7 @@ def one_machine(hosts: Iterable[Mapping[str, Any]]) -> pa.Table:
                     evidence=sorted({row["host_key"] for _, row in seen})[:_MOST_EVIDENCE], scope=ESTATE,
                 )
             )  # fmt: skip
-    return table_of(found)
+    return table_of(found, SCHEMA)
 
 
 def _label(name: str) -> str:

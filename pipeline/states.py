@@ -8,7 +8,7 @@ queues they hold: here or in a task of Spark. Times are microseconds since the e
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -22,13 +22,13 @@ from pipeline import eod, eod_sources, queue_history
 from pipeline.lake import Lake
 from pipeline.machines import Machines
 from pipeline.queue_history import Cut, Event
+from pipeline.rows import day_of, microseconds
+from pipeline.rows import table_of as as_arrow
 from pipeline.touched import only
 from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.calls import MANAGEMENT_CALLS
-from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.properties import QUEUE_SNAPSHOTS
-from schemas.queue_history import QUEUE_HISTORY
 from schemas.table import EVENT_DATE, RUN_ID, Table
 from udfs.codes import MQ_OK
 from udfs.keys import key
@@ -52,7 +52,6 @@ _PLAIN: Final = (
     "eod_resend_count", "eod_resend_interval",
 )  # fmt: skip
 _EVENT: Final = "struct<code:string,field:string,offset:bigint>"
-_DAY_US: Final = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +227,7 @@ def _actions(calls: DataFrame, since: int) -> DataFrame:
     }
     missing = F.array_compact(F.array(*(F.when(holds, F.lit(code)) for code, holds in codes.items())))
     kind = F.when(F.col("hresult").isNull(), "doubt").otherwise(F.lower("action"))
-    return _done(done, kind, "server_address", "queue", missing)
+    return _done(done, kind, "queue", missing)
 
 
 def _operations(rows: DataFrame, queues: Collection[str] | None, since: int) -> list[DataFrame]:
@@ -238,15 +237,15 @@ def _operations(rows: DataFrame, queues: Collection[str] | None, since: int) -> 
     for column, moved in (("queue", "moved_out"), ("target_queue", "moved_in")):
         kind = F.when(F.col("outcome") == "unknown", "doubt").when(F.col("operation") == "move", moved)
         found = _of(recent, queues, column).where(f"{column} IS NOT NULL")
-        ends.append(_done(found, kind.otherwise(F.col("operation")), "server_address", column, F.col("missing")))
+        ends.append(_done(found, kind.otherwise(F.col("operation")), column, F.col("missing")))
     return ends
 
 
-def _done(rows: DataFrame, kind: Column, manager: str, queue: str, missing: Column) -> DataFrame:
+def _done(rows: DataFrame, kind: Column, queue: str, missing: Column) -> DataFrame:
     """Return calls that did something to a queue: from their answer on it counts."""
     return rows.select(
         kind.alias("kind"),
-        F.col(manager).alias("queue_manager"),
+        F.col("server_address").alias("queue_manager"),
         F.col(queue).alias("queue"),
         F.unix_micros(F.coalesce("responded_at", "requested_at")).alias("at"),
         F.col("call_key").alias("key"),
@@ -368,45 +367,19 @@ def source_rows(
     return found
 
 
-def table_of(table: Table, rows: Sequence[Mapping[str, Any]], run_id: str) -> pa.Table:
+def table_of(table: Table, rows: Iterable[Mapping[str, Any]], run_id: str) -> pa.Table:
     """Return rows as a table of gold; times come as microseconds since the epoch."""
-    schema = to_arrow_schema(table.struct())
-    columns = []
-    for each in schema:
-        if each.name == EVENT_DATE:
-            values: list[Any] = [_day(row, table) for row in rows]
-        elif each.name == RUN_ID:
-            values = [run_id] * len(rows)
-        else:
-            values = [row[each.name] for row in rows]
-        columns.append(_array(values, each.type))
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _day(row: Mapping[str, Any], table: Table) -> int | None:
-    at = next((row[name] for name in table.dated_by if row[name] is not None), None)
-    return None if at is None else at // _DAY_US
-
-
-def _array(values: list[Any], to: pa.DataType) -> pa.Array:
-    if pa.types.is_timestamp(to):
-        return pa.array(values, pa.int64()).cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC")).cast(to)
-    if pa.types.is_date(to):
-        return pa.array(values, pa.int32()).cast(to)
-    return pa.array(values, to)
+    whole = [{**row, EVENT_DATE: day_of(*(row[name] for name in table.dated_by)), RUN_ID: run_id} for row in rows]
+    return as_arrow(whole, to_arrow_schema(table.struct()))
 
 
 def rows_of(table: pa.Table) -> list[Row]:
     """Return a table of gold as such rows: the other way round."""
     for place, each in enumerate(table.schema):
         if pa.types.is_timestamp(each.type):
-            plain = table.column(place).cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
-            table = table.set_column(place, each.name, plain)
+            table = table.set_column(place, each.name, microseconds(table.column(place)))
     rows: list[Row] = table.to_pylist()
     for row in rows:
         if row.get("sequence_id") is not None:
             row["sequence_id"] = int(row["sequence_id"])
     return rows
-
-
-TABLES: Final = (QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -21,7 +20,7 @@ from uuid import UUID
 from peer.manager import Manager
 from peer.queues import Queue, Transfer
 from peer.security import Account
-from peer.server import ACCOUNT, QueueManagerServer, messages
+from peer.server import ACCOUNT, QueueManagerServer, messages, serving, stopped
 
 NOT_ACTIVE = 0xC00E0004
 STARTED = 0x6740_0000  # TimeStamp of the sequences ([MS-MQDMPR] 3.1.1.2), a day in 2024
@@ -256,9 +255,7 @@ def main(argv: list[str] | None = None) -> int:
         if options.conf is not None:
             options.conf.write_text(settings, encoding="utf-8")
         print(settings + f"# user {ACCOUNT.domain}\\{ACCOUNT.user}, or nobody", flush=True)
-        stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        stop = stopped()
         while not stop.is_set():
             try:
                 await asyncio.wait_for(stop.wait(), options.every)
@@ -266,12 +263,7 @@ def main(argv: list[str] | None = None) -> int:
                 estate.step()
         await estate.stop()
 
-    try:
-        asyncio.run(serve())
-    except OSError as error:
-        print(f"peer.estate: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return serving("peer.estate", serve())
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 from peer.manager import Manager
 from peer.methods import EPM, QM2QM, QMCOMM, QMMGMT, REMOTEREAD, RPC_MGMT
@@ -169,16 +169,26 @@ def main(argv: list[str] | None = None) -> int:
         for name, port in manager.ports.items():
             print(f"{name}: {options.host}:{port}", flush=True)
         print("queues: " + ", ".join(queue.name for queue in manager.queues.values()), flush=True)
-        stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await stop.wait()
+        await stopped().wait()
         await server.stop()
 
+    return serving("peer.server", serve())
+
+
+def stopped() -> asyncio.Event:
+    """What is set when this process is told to stop."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+def serving(program: str, serve: Coroutine[Any, Any, None]) -> int:
+    """Serve until the end; the exit code, 2 with one line where a port or address cannot be had."""
     try:
-        asyncio.run(serve())
+        asyncio.run(serve)
     except OSError as error:
-        print(f"peer.server: {error}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
         return 2
     return 0
 

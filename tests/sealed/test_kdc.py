@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from impacket.dcerpc.v5 import rpcrt, transport
 from impacket.krb5 import crypto
 from impacket.krb5.ccache import CCache
 
 from jobs.keys import load_keys
 from peer.kerberos import KerberosServer
-from peer.methods import BY_NAME, REMOTEREAD
-from peer.reading import open_arguments
-from peer.security import PRIVACY
 from peer.server import ServerThread
+from sealed.impackets_client import open_thrice
 from sealed.opened import digests, opened, reasons
 from sealed.tap import Tap
 
@@ -112,19 +109,8 @@ def test_a_ticket_of_each_encryption_type(realm, host):
     with ServerThread() as server:
         server.server.service.kerberos = lambda: KerberosServer(service)
         with Tap(server.ports["remoteread"]) as tap:
-            binding = transport.DCERPCTransportFactory(f"ncacn_ip_tcp:127.0.0.1[{tap.port}]")
-            binding.set_credentials("reader", "", REALM, TGS=granted)
-            binding.set_kerberos(True)
-            rpc = binding.get_dce_rpc()
-            rpc.set_auth_type(rpcrt.RPC_C_AUTHN_GSS_NEGOTIATE)
-            rpc.set_auth_level(PRIVACY)
-            rpc.connect()
-            rpc.bind(REMOTEREAD.uuid.bytes_le + REMOTEREAD.version.to_bytes(4, "little"))
-            method = BY_NAME["R_OpenQueue"]
-            for _ in range(3):
-                rpc.call(method.opnum, method.request(open_arguments("OS:srv1\\private$\\orders"), ndr64=False))
-                assert method.parse_response(rpc.recv(), ndr64=False)["pphContext"] != bytes(20)
-            rpc.disconnect()
+            answers = open_thrice(tap.port, REALM, granted, "OS:srv1\\private$\\orders")
+            assert all(answer["pphContext"] != bytes(20) for answer in answers)
         told = server.do(lambda manager: manager.ledger.describe("", ""))
     true = [tuple(call[half]["sha256"] for half in ("request", "response")) for call in told["calls"]]
     rows = opened([tap.capture()], keys)

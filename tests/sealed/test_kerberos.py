@@ -8,16 +8,16 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from impacket.dcerpc.v5 import rpcrt, transport
 from impacket.krb5 import crypto
 
 from pcapgen import conversation as t
 from peer.client import NDR, Client
 from peer.kerberos import AES128, AES256, RC4, KerberosClient, KerberosServer, forged
-from peer.methods import BY_NAME, QMMGMT, REMOTEREAD
-from peer.reading import NACK, Reader, open_arguments
+from peer.methods import QMMGMT, REMOTEREAD
+from peer.reading import NACK, Reader
 from peer.security import PRIVACY
 from peer.server import ServerThread
+from sealed.impackets_client import open_thrice
 from sealed.opened import digests, opened, reasons
 from sealed.tap import Tap, capture_of
 from udfs.sealed import spnego
@@ -95,19 +95,8 @@ def test_impackets_client(kind):
     granted = forged(SERVICE, REALM, SECRETS[kind])
 
     def work(port):
-        binding = transport.DCERPCTransportFactory(f"ncacn_ip_tcp:127.0.0.1[{port}]")
-        binding.set_credentials("reader", "", REALM, TGS=granted.for_impacket())
-        binding.set_kerberos(True)
-        rpc = binding.get_dce_rpc()
-        rpc.set_auth_type(rpcrt.RPC_C_AUTHN_GSS_NEGOTIATE)
-        rpc.set_auth_level(PRIVACY)
-        rpc.connect()
-        rpc.bind(REMOTEREAD.uuid.bytes_le + REMOTEREAD.version.to_bytes(4, "little"))
-        method = BY_NAME["R_OpenQueue"]
-        for _ in range(3):
-            rpc.call(method.opnum, method.request(open_arguments(INBOX), ndr64=False))
-            assert "pphContext" in method.parse_response(rpc.recv(), ndr64=False)
-        rpc.disconnect()
+        answers = open_thrice(port, REALM, granted.for_impacket(), INBOX)
+        assert all("pphContext" in answer for answer in answers)
 
     tap, true = recorded(work)
     rows = opened([tap.capture()], keytab(kind))

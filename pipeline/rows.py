@@ -1,0 +1,34 @@
+"""Rows of gold as plain values, and as Arrow: times in microseconds and dates in days since the epoch. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+_DAY_US: Final = 86_400_000_000
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Return rows as a table; what they hold beside its columns is left out."""
+    return pa.Table.from_arrays([_array([row[f.name] for row in rows], f.type) for f in schema], schema=schema)
+
+
+def day_of(*times: int | None) -> int | None:
+    """Return the day of the first time that is known."""
+    first = next((time for time in times if time is not None), None)
+    return None if first is None else first // _DAY_US
+
+
+def microseconds(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return times as microseconds since the epoch."""
+    return column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+
+
+def _array(values: list[Any], to: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(to):
+        return pa.array(values, pa.int64()).cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC")).cast(to)
+    if pa.types.is_date(to):
+        return pa.array(values, pa.int32()).cast(to)
+    return pa.array(values, to)
