@@ -19,6 +19,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from jobs.config import ConfigError
+from pipeline.compiling import INTERPRETED
 
 PACKAGES = ("jobs", "pipeline", "schemas", "udfs")
 
@@ -65,6 +66,7 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.daemon.module": "jobs.python_daemon",
+    **INTERPRETED,  # until a run finds much to read
 }
 
 

@@ -25,7 +25,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pipeline import places, rejoin
+from pipeline import compiling, places, rejoin
 from pipeline.capture_source import read_captures
 from pipeline.gather import gather
 from pipeline.lake import Lake, on_dates, versions_of
@@ -101,6 +101,7 @@ def ingest(
     runs, done = Runs.of(lake), Ingested(known=planned.known)
     if planned:
         size = sum(read.file.size - read.start for read in planned.read)
+        compiling.expect(lake.spark, size)
         say(f"reading {len(planned.read)} capture files, {size / 1e6:.1f} MB; {planned.known} known already")
     else:
         say(f"nothing new in {planned.known} capture files")

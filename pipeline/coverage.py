@@ -184,7 +184,7 @@ def gold(lake: Lake, run_id: str | None = None) -> int:
     dates = _changed(lake, made, rests_on)
     if dates is None:
         for table in _FED:
-            lake.tell_changes(table)
+            lake.begin_with(table)
         says = json.dumps(rests_on | {str(table): lake.version(table) for table in _FED})
     if dates is not None and not dates:
         lake.stamp(COVERAGE, says)

@@ -189,7 +189,7 @@ class _Work:
         """Make all attempts of all there is."""
         lake = self.lake
         for table in _FED:
-            lake.tell_changes(table)
+            lake.begin_with(table)
         self.rests_on |= {str(table): lake.version(table) for table in _FED}
         reads = lake.read(REMOTE_READ_CALLS)
         numbered, cancels = touched.by_number(reads)

@@ -227,7 +227,7 @@ class _Work:
         """Judge all there is: here if it is little."""
         lake = self.lake
         for table in _FED:
-            lake.tell_changes(table)
+            lake.begin_with(table)
             self.rests_on[str(table)] = lake.version(table)
         says = json.dumps(self.rests_on)
         connections = _connections(lake, None).limit(MOST_NAMED + 1).toArrow()

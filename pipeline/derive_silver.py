@@ -128,7 +128,7 @@ class _Work(_Options):
     def _anew(self) -> dict[str, int]:
         """Make all tables of all calls there are."""
         lake = self.lake
-        lake.tell_changes(RPC_CALLS)
+        lake.begin_with(RPC_CALLS)
         says = self._says(lake.version(RPC_CALLS) or 0)
         calls = lake.read(RPC_CALLS)
         folder, written = self._decode(calls)

@@ -204,7 +204,7 @@ class _Work:
         """Make all rows of all there is."""
         lake = self.lake
         for table in _FED:
-            lake.tell_changes(table)
+            lake.begin_with(table)
         self.rests_on |= {str(table): lake.version(table) for table in _FED}
         self._configure(None)
         self.names = self._called(hosts, texts)

@@ -23,6 +23,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from pipeline import compiling
 from pipeline.gather import Answer, Name, gather
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal, quoted
 
@@ -104,6 +105,7 @@ class Lake:
         other = copy(self)
         clone = getattr(self.spark, "cloneSession", None)  # Spark Connect gives copies, classic Spark new ones
         other.spark = clone() if clone is not None else self.spark.newSession()
+        compiling.like(other.spark, self.spark)
         return other
 
     @contextmanager
@@ -387,13 +389,18 @@ class Lake:
         rows = feed.table(self.sql_name(table)) if self.catalog is not None else feed.load(self.path(table))
         return rows.select(*table.names, *CHANGE)
 
-    def tell_changes(self, table: Table) -> None:
-        """Turn on the change feed of a table that was made without one; it reaches back to this commit."""
+    def begin_with(self, table: Table) -> None:
+        """Make ready a table that another is made anew of: all of it is read, and from now on its changes.
+
+        The change feed of one that was made without is turned on; it reaches back to this commit.
+        """
         if not self.exists(table):
             return
         name = self.sql_name(table)
-        properties = self.spark.sql(f"DESCRIBE DETAIL {name}").select("properties").first()
-        if properties is None or properties[0].get("delta.enableChangeDataFeed") != "true":
+        detail = self.spark.sql(f"DESCRIBE DETAIL {name}").select("properties", "sizeInBytes").first()
+        if detail is not None:
+            compiling.expect(self.spark, detail["sizeInBytes"])
+        if detail is None or detail["properties"].get("delta.enableChangeDataFeed") != "true":
             with self._commit(table):
                 self.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
 

@@ -7,6 +7,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
+from pipeline.compiling import COMPILED_FROM, INTERPRETED, expect
 from pipeline.lake import FeedError, Lake, SchemaError, conform, on_dates
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.gold import RECEIVE_ATTEMPTS
@@ -152,7 +153,7 @@ def test_a_table_that_is_not_there_has_no_version_and_nothing_to_delete_or_resto
     lake.delete(QUARANTINE, "TRUE")
     lake.update(QUARANTINE, {"reason": "NULL"}, "TRUE")
     lake.restore(QUARANTINE, None)
-    lake.tell_changes(QUARANTINE)
+    lake.begin_with(QUARANTINE)
     with pytest.raises(FeedError):
         lake.changes(QUARANTINE, 0)
     assert not lake.exists(QUARANTINE)
@@ -164,8 +165,8 @@ def test_the_feed_of_an_older_table_can_be_turned_on(filled, spark):
     filled.append(QUARANTINE, quarantine(spark, ("d", "2", NOON)))
     with pytest.raises(PySparkException):
         changed(filled, 2)
-    filled.tell_changes(QUARANTINE)
-    filled.tell_changes(QUARANTINE)
+    filled.begin_with(QUARANTINE)
+    filled.begin_with(QUARANTINE)
     assert filled.version(QUARANTINE) == 4
     filled.append(QUARANTINE, quarantine(spark, ("e", "3", NOON)))
     assert changed(filled, 4) == [("e", "3", "insert", 5)]
@@ -263,3 +264,22 @@ def test_what_is_known_of_the_newest_commit_follows_ones_own(lake, spark):
         Lake(spark, lake.root).append(QUARANTINE, quarantine(spark, ("c", "one", NOON)), made_of="c")
         assert lake.made_of(QUARANTINE) == "b"  # it was said that nobody else writes
     assert lake.made_of(QUARANTINE) == "c"
+
+
+def test_queries_are_compiled_where_much_is_read(spark, tmp_path):
+    lake = Lake(spark.newSession(), str(tmp_path / "lake"))
+    asked = [spark.conf.get(name) for name in INTERPRETED]
+    assert asked == list(INTERPRETED.values())
+    expect(lake.spark, COMPILED_FROM - 1)
+    assert [lake.apart().spark.conf.get(name) for name in INTERPRETED] == asked
+    expect(lake.spark, COMPILED_FROM)
+    for each in (lake, lake.apart()):
+        assert [each.spark.conf.get(name) for name in INTERPRETED] == ["true", "FALLBACK"]
+    assert [spark.conf.get(name) for name in INTERPRETED] == asked
+
+
+def test_what_somebody_else_chose_for_compiling_stays(spark):
+    other = spark.newSession()
+    other.conf.set("spark.sql.codegen.wholeStage", "true")
+    expect(other, COMPILED_FROM)
+    assert other.conf.get("spark.sql.codegen.factoryMode") == "NO_CODEGEN"
