@@ -164,7 +164,9 @@ class AlertsConfig:
     held_after: timedelta = setting(timedelta(minutes=5), "a reader holds a message so long", least=0)
     failures: int = setting(5, "failures of one method with one result", least=1)
     ignored_results: tuple[int, ...] = setting(
-        (0xC00E001B, 0xC00E0008, 0xC00E0088, 0xC0000225, 0x1C00000D), "results that are no failures", least=1
+        (0xC00E001B, 0xC00E0004, 0xC00E0008, 0xC00E0088, 0xC0000225, 0x1C00000D),
+        "results that are no failures",
+        least=1,
     )
     clock_difference: timedelta = setting(timedelta(seconds=5), "by which two clocks differ", least=0)
     lost_share: float = setting(0.01, "share of a server's bytes that captures lack in an hour", least=0, most=1)
