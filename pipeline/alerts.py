@@ -249,11 +249,11 @@ def spells(
     *,
     after: timedelta = timedelta(0),
     error_after: timedelta | None = None,
-    rejoin: timedelta = timedelta(0),
+    rejoin: timedelta | None = None,
 ) -> list[Spell]:
     """Return the times, ``after`` or longer, through which looks at one subject hold, in order of time.
 
-    A warning of one that is ``error_after`` long is an error. One that begins again so soon as ``rejoin`` goes on.
+    A warning of one that is ``error_after`` long is an error. One that begins again so soon as ``rejoin`` is the same.
     """
     seen = sorted((look for look in looks if look.at <= now), key=lambda look: look.at)
     out: list[Spell] = []
@@ -268,17 +268,11 @@ def spells(
         if not look.holds:
             if spell is not None and _held(spell) >= us(after):
                 spell.until = look.at
-                out.append(spell)
+                _put(out, spell, rejoin)
             spell = None
             continue
         if spell is None:
-            begun = look.at if look.since is None else look.since
-            ended = out[-1].until if out else None
-            if ended is not None and begun - ended <= us(rejoin):
-                spell = out.pop()
-                spell.until = None
-            else:
-                spell = Spell(begun, look.at, known_to)
+            spell = Spell(look.at if look.since is None else look.since, look.at, known_to)
         spell.last_seen_at, spell.known_to, spell.message = look.at, max(known_to, look.at), look.message
         spell.add(look.evidence, look.missing)
         long = error_after is not None and _held(spell) >= us(error_after)
@@ -287,12 +281,24 @@ def spells(
     if spell is not None and _held(spell) >= us(after):
         if spell.known_to < now:
             spell.missing.add(NO_SNAPSHOT)
-        out.append(spell)
+        _put(out, spell, rejoin)
     return out
 
 
+def _put(out: list[Spell], spell: Spell, rejoin: timedelta | None) -> None:
+    """Put a spell behind those before it, or make it one with the last of them."""
+    ended = out[-1].until if out else None
+    if rejoin is not None and ended is not None and spell.since - ended <= us(rejoin):
+        out[-1].until = None
+        _join(out[-1], spell)
+        out[-1].until = spell.until
+    else:
+        out.append(spell)
+
+
 def _held(spell: Spell) -> int:
-    return spell.known_to - spell.since
+    """Return for how long it was seen to hold: what the last look shows is believed for longer."""
+    return spell.last_seen_at - spell.since
 
 
 def runs(events: Iterable[Event], now: int, *, window: timedelta, least: int = 1) -> list[Spell]:
@@ -326,8 +332,11 @@ class Alert(NamedTuple):
     guessed: bool = False  # its queue is
 
 
-def rows(alerts: Iterable[Alert], *, rejoin: timedelta = timedelta(0)) -> list[Row]:
-    """Return alerts as rows of gold.alerts without run_id; those of one subject that touch are one."""
+def rows(alerts: Iterable[Alert]) -> list[Row]:
+    """Return alerts as rows of gold.alerts without run_id; those of one subject that overlap are one.
+
+    What the wire showed and what the collector was told are two series of one subject, for instance.
+    """
     together: defaultdict[tuple[str, str], list[Alert]] = defaultdict(list)
     for alert in alerts:
         together[alert.condition, alert.subject].append(alert)
@@ -337,7 +346,7 @@ def rows(alerts: Iterable[Alert], *, rejoin: timedelta = timedelta(0)) -> list[R
         joined: list[Alert] = []
         for alert in several:
             last = joined[-1].spell if joined else None
-            if last is not None and (last.until is None or alert.spell.since <= last.until + us(rejoin)):
+            if last is not None and (last.until is None or alert.spell.since < last.until):
                 _join(last, alert.spell)
             else:
                 joined.append(alert)

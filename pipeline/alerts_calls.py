@@ -104,7 +104,7 @@ def _not_ended(series: Iterable[Row], limits: Thresholds, last: int, now: int) -
     held: list[tuple[int, int | None, Row]] = []
     for row in series:
         since, ended = row["returned_at"], row["ended_at"]
-        if since is None or since > now:
+        if since is None or since > now or (row["outcome"] == "failed" and not _brought(row)):
             continue
         ended = ended if ended is None or ended <= now else None  # it was held still
         if row["outcome"] == "expired" and ended is None:
@@ -141,9 +141,8 @@ def _refused(series: Iterable[Row], limits: Thresholds, now: int) -> Iterator[Sp
     results = []
     for row in sorted(series, key=lambda each: each["returned_at"] or 0):
         ended = row["ended_at"] if row["ended_at"] is not None else row["returned_at"]
-        brought = row["lookup_id"] is not None or row["message_key"] is not None
         failed = row["outcome"] == "failed" and (row["end_hresult"] or 0) >= _RUN_RESULT
-        if ended is not None and (row["ack_refused"] or (brought and failed)):
+        if ended is not None and (row["ack_refused"] or (failed and _brought(row))):
             refused.append(Event(ended, ended, 1, tuple(row["evidence"] or ()), tuple(row["missing"] or ())))
             results.append(row["end_hresult"])
     said = sorted({name_of(HRESULT, result) for result in results if result})
@@ -151,6 +150,11 @@ def _refused(series: Iterable[Row], limits: Thresholds, now: int) -> Iterator[Sp
         run.severity = ERROR
         run.message = f"{counted(run.count, 'end')} of a receive refused: {', '.join(said) or 'fault'}"
         yield run
+
+
+def _brought(row: Row) -> bool:
+    """Tell whether a receive brought a message."""
+    return row["lookup_id"] is not None or row["message_key"] is not None
 
 
 def judged(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> Iterator[Alert]:

@@ -32,13 +32,17 @@ _HOUR_US: Final = 3_600_000_000
 
 
 class _Asked(NamedTuple):
-    """A condition that can hold of a queue, its looks, and how long it must hold; ``of`` it, or its journal."""
+    """A condition that can hold of a queue, its looks, and how long it must hold; ``of`` it, or its journal.
+
+    ``rejoins``: one that comes again soon is the same.
+    """
 
     condition: str
     looks: Iterator[Look]
     after: timedelta = timedelta(0)
     error_after: timedelta | None = None
     of: str = "queue"
+    rejoins: bool = True
 
 
 def queues(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> Iterator[Alert]:
@@ -47,7 +51,8 @@ def queues(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> I
     for (manager, queue, _), series in groupby(ordered, key=lambda row: tuple(row[name] for name in SERIES)):
         history = [dict(row) for row in series if row["valid_from"] <= now]
         for asked in _asked(queue or "", history, limits):
-            found = spells(asked.looks, now, after=asked.after, error_after=asked.error_after, rejoin=limits.rejoin)
+            rejoin = limits.rejoin if asked.rejoins else None
+            found = spells(asked.looks, now, after=asked.after, error_after=asked.error_after, rejoin=rejoin)
             for spell in found:
                 yield Alert(asked.condition, f"{asked.of} {queue} at {manager}", spell, queue, manager)
 
@@ -62,7 +67,7 @@ def _asked(queue: str, history: Sequence[Row], limits: Thresholds) -> Iterator[_
     if _DEAD.search(queue):
         yield _Asked("dead_letters_growing", _growing(messages, limits, limits.dead_letters, "dead letter"))
     else:
-        yield _Asked("queue_stuck", _stuck(history), limits.stuck_after, limits.error_after)
+        yield _Asked("queue_stuck", _stuck(history), limits.stuck_after, limits.error_after, rejoins=False)
     yield _Asked("nearly_full", _filling(messages, limits, _quota(queue, limits)[0]))
     yield from _of_journal(journal, queue, limits, "journal of")
 

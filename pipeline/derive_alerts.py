@@ -414,7 +414,7 @@ def _maker(source: Source, limits: Thresholds, now: int, known: Known, run_id: s
     """Return the function that gives the alerts of a source's rows."""
 
     def make(told: pa.Table) -> pa.Table:
-        found = rows(source.alerts(told.to_pylist(), limits, now, known), rejoin=limits.rejoin)
+        found = rows(source.alerts(told.to_pylist(), limits, now, known))
         return table_of([{**row, RUN_ID: run_id} for row in found], _SCHEMA)
 
     return make
