@@ -178,7 +178,8 @@ class Views:
         conditions = ["TRUE"]
         if times:
             first, last = min(times), max(times)
-            conditions.append(f"(hour IS NULL OR hour BETWEEN {_at(first - timedelta(hours=1))} AND {_at(last)})")
+            within = f"hour > {_at(first - timedelta(hours=1))} AND hour <= {_at(last)}"
+            conditions.append(f"(hour IS NULL OR ({within}))")
         if servers:
             known = self.lake.made(QUEUE_HISTORY).get("names", {})
             addresses = servers | {address for address, called in known.items() if called in servers}

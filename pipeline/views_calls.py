@@ -74,8 +74,9 @@ VIEWS: Final = (
           WHERE message_key IS NOT NULL GROUP BY message_key
         ), reads AS (
           SELECT a.*, coalesce(queue, inferred_queue) AS of_queue,
+            CASE WHEN start_hresult = 0 AND is_receive THEN hold_ms END AS held_ms,
             CASE WHEN timeout_ms = 0 THEN 'poll'
-              WHEN start_hresult <> 0 OR outcome IN ('timed_out', 'cancelled', 'failed') THEN 'in_vain'
+              WHEN start_hresult <> 0 OR outcome IN ('timed_out', 'cancelled') THEN 'in_vain'
               WHEN arrived_at <= started_at - INTERVAL 1 SECOND THEN 'message_there'
               WHEN arrived_at >= started_at THEN 'for_a_message'
               ELSE 'not_told' END AS waited
@@ -84,7 +85,7 @@ VIEWS: Final = (
         SELECT server_address, of_queue AS queue, protocol, action_name, waited, count(*) AS attempts,
           percentile_approx(wait_ms, 0.5, 10000) AS p50_ms, percentile_approx(wait_ms, 0.95, 10000) AS p95_ms,
           percentile_approx(wait_ms, 0.99, 10000) AS p99_ms, max(wait_ms) AS max_ms,
-          percentile_approx(hold_ms, 0.5, 10000) AS hold_p50_ms, max(hold_ms) AS hold_max_ms,
+          percentile_approx(held_ms, 0.5, 10000) AS hold_p50_ms, max(held_ms) AS hold_max_ms,
           min(started_at) AS first_at, max(started_at) AS last_at
         FROM reads
         GROUP BY server_address, of_queue, protocol, action_name, waited
@@ -125,8 +126,7 @@ VIEWS: Final = (
         """
         SELECT server_address, coalesce(queue, inferred_queue) AS queue, client_address,
           count_if(is_receive) AS receives, count_if(NOT is_receive) AS peeks,
-          count_if(outcome IN ('acked', 'rejected', 'nacked', 'expired', 'rundown', 'in_flight')
-            AND returned_at IS NOT NULL) AS messages,
+          count_if(is_receive AND message_key IS NOT NULL) AS messages,
           count_if(outcome = 'acked') AS acked, count_if(outcome IN ('nacked', 'expired', 'rundown')) AS given_back,
           count_if(outcome = 'empty') AS polls_in_vain, sum(message_bytes) AS bytes,
           try_divide(count_if(is_receive AND message_key IS NOT NULL),

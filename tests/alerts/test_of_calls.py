@@ -168,7 +168,7 @@ def test_captures_that_lack_bytes():
         ("server 10.0.0.1", 0, 5 * HOUR), ("server 10.0.0.2", 8, None),
     ]  # fmt: skip
     assert {row["queue_manager"] for row in found} == {"srv1", "10.0.0.2"}
-    assert "captures lack 50 of 1050 bytes (4.8%)" in min(found, key=lambda row: row["since"])["message"]
+    assert "captures lack 10 of 1000 bytes (1.0%)" in min(found, key=lambda row: row["since"])["message"]
 
 
 def test_queue_managers_that_do_not_answer():
