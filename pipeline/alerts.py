@@ -307,7 +307,9 @@ def runs(events: Iterable[Event], now: int, *, window: timedelta, least: int = 1
     A run is over when none came for so long.
     """
     out: list[Spell] = []
-    for event in sorted((event for event in events if event.at <= now), key=lambda event: (event.at, event.last)):
+    for event in sorted(
+        (each for each in events if each.at <= now), key=lambda each: (each.at, each.last, each.evidence)
+    ):
         run = out[-1] if out else None
         if run is None or event.at - run.last_seen_at > us(window):
             run = Spell(event.at, event.at, event.at, WARNING, count=0)

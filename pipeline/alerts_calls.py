@@ -139,7 +139,7 @@ def _refused(series: Iterable[Row], limits: Thresholds, now: int) -> Iterator[Sp
     """Yield when ends of receives were refused that had brought a message."""
     refused = []
     results = []
-    for row in sorted(series, key=lambda each: each["returned_at"] or 0):
+    for row in sorted(series, key=lambda each: (each["returned_at"] or 0, list(each["evidence"] or ()))):
         ended = row["ended_at"] if row["ended_at"] is not None else row["returned_at"]
         failed = row["outcome"] == "failed" and (row["end_hresult"] or 0) >= _RUN_RESULT
         if ended is not None and (row["ack_refused"] or (failed and _brought(row))):
@@ -160,7 +160,7 @@ def _brought(row: Row) -> bool:
 def judged(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> Iterator[Alert]:
     """Yield the alerts of findings O01 and O02: ``rule_id``, ``subject``, ``observed_at``, ``actual``, ``evidence``."""
     for (rule, subject), series in _by(rows, "rule_id", "subject"):
-        seen = sorted((row for row in series if row["observed_at"] <= now), key=lambda row: row["observed_at"])
+        seen = sorted((row for row in series if row["observed_at"] <= now), key=_seen)
         if rule == "O01":
             for row in seen[:1]:
                 spell = Spell(
@@ -172,8 +172,12 @@ def judged(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> I
         apart = [row for row in seen if _difference(row) >= us(limits.clock_difference)]
         events = [Event(row["observed_at"], row["observed_at"], 1, tuple(row["evidence"] or ())) for row in apart]
         for run in runs(events, now, window=limits.slow_window):
-            run.message = max(apart, key=_difference)["actual"]
+            run.message = max(apart, key=lambda row: (_difference(row), row["actual"]))["actual"]
             yield Alert("clocks_differ", subject, run)
+
+
+def _seen(row: Row) -> tuple[int, str]:
+    return row["observed_at"], row["actual"]
 
 
 def _difference(row: Mapping[str, Any]) -> int:

@@ -51,7 +51,10 @@ def sources(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> 
 
 
 def _series(rows: Iterable[Mapping[str, Any]], names: tuple[str, ...]) -> Iterator[list[Row]]:
-    ordered = sorted(rows, key=lambda row: (*(row[name] or "" for name in names), row["observed_at"]))
+    def order(row: Mapping[str, Any]) -> tuple[Any, ...]:
+        return (*(row[name] or "" for name in names), row["observed_at"], list(row["evidence"] or ()))
+
+    ordered = sorted(rows, key=order)
     for _, series in groupby(ordered, key=lambda row: tuple(row[name] for name in names)):
         yield [dict(row) for row in series]
 

@@ -154,6 +154,11 @@ def calls():
 
 @pytest.fixture(scope="module")
 def views(spark):
+    """The views of a session of its own, in which few rows are not worth a compiler's work."""
+    quick = spark.newSession()
+    for name, value in {"codegen.wholeStage": "false", "codegen.factoryMode": "NO_CODEGEN", "adaptive.enabled": "false",
+                        "shuffle.partitions": "1"}.items():  # fmt: skip
+        quick.conf.set(f"spark.sql.{name}", value)
     hours = coverage(0, {("transport", "bytes"): 1000, ("transport", "bytes_missing"): 7, ("rpc", "sealed"): 2})
     hours += coverage(1, {("rpc", "calls"): 5, ("stub", "undecoded"): 1, ("message", "undecoded"): 2})
     hours += coverage(0, {("capture", "packets_dropped"): 3}, None) + coverage(0, {("rpc", "calls"): 9}, "10.0.0.7")
@@ -162,7 +167,7 @@ def views(spark):
     snapshots = {"snapshot_id": "far\\private$\\down 160", "nexthops": ["TCP:10.0.0.5"], "connection_history": [why]}
     last = {"snapshot_id": f"s{5 * MINUTE}", "message_count": 4}
     lake = Told(
-        spark,
+        quick,
         history(queues()) | calls() | {
             RECEIVE_ATTEMPTS: rows(RECEIVE_ATTEMPTS, *ATTEMPTS),
             ACK_SEQUENCES: rows(ACK_SEQUENCES, *SEQUENCES, queue=QUEUE, confidence="complete"),
