@@ -13,7 +13,8 @@ from jobs import cli
 from jobs.config import ConfigError
 from jobs.ingest_captures import open_lake
 from jobs.run_all import thresholds
-from pipeline.alerts import CONDITIONS, GRAVITY
+from pipeline.alert_conditions import CONDITIONS
+from pipeline.alerts import GRAVITY
 from pipeline.derive_alerts import current
 from pipeline.printing import plain
 from schemas.table import RUN_ID

@@ -11,7 +11,7 @@ from jobs import cli, ingest_snapshots
 from jobs.config import Config
 from jobs.ingest_captures import alone, captures, ingest, keys_of, open_lake
 from pipeline import coverage, derive, derive_alerts, derive_findings, derive_silver, derive_states, hosts
-from pipeline.alerts import Thresholds
+from pipeline.alert_conditions import Thresholds
 from pipeline.derive_sequences import ack_sequences
 from pipeline.lake import Lake, beside
 from pipeline.listing import Listed

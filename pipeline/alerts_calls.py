@@ -11,19 +11,8 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from pipeline.alerts import (
-    ERROR,
-    WARNING,
-    Alert,
-    Event,
-    Row,
-    Spell,
-    Thresholds,
-    clock,
-    counted,
-    runs,
-    us,
-)
+from pipeline.alert_conditions import Thresholds, us
+from pipeline.alerts import ERROR, WARNING, Alert, Event, Row, Spell, clock, counted, runs
 from udfs.codes import FAULT, HRESULT, name_of
 from udfs.stubs import methods
 

@@ -12,7 +12,8 @@ from datetime import timedelta
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from pipeline.alerts import ERROR, INFO, WARNING, Alert, Look, Row, Thresholds, clock, counted, spells, us
+from pipeline.alert_conditions import Thresholds, us
+from pipeline.alerts import ERROR, INFO, WARNING, Alert, Look, Row, clock, counted, spells
 from pipeline.queue_history import ON_HOLD, UNKNOWN
 
 COLUMNS: Final = (

@@ -12,7 +12,8 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
-from pipeline.alerts import ERROR, WARNING, Alert, Look, Row, Thresholds, clock, counted, spells, us
+from pipeline.alert_conditions import Thresholds, us
+from pipeline.alerts import ERROR, WARNING, Alert, Look, Row, clock, counted, spells
 
 TRANSFERS: Final = (
     "queue_manager", "queue", "queue_format_name", "source", "observed_at", "condition", "stalled_since",

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import DataFrame
 
 from pipeline import views_calls, views_messages, views_queues
-from pipeline.alerts import us
+from pipeline.alert_conditions import us
 from pipeline.lake import Lake
 from pipeline.view import View
 from schemas import catalog

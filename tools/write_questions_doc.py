@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 
 from jobs.config import settings
-from pipeline.alerts import CONDITIONS
+from pipeline.alert_conditions import CONDITIONS
 from pipeline.view import View
 from pipeline.views import ALL, QUESTIONS, of_question
 
@@ -48,7 +48,7 @@ the wire), **T** captures of the binary protocol on TCP 1801, which are counted 
 ALERTS_HEAD = """\
 # Alerts
 
-Made by `make questions-doc` from `pipeline/alerts.py` and `jobs/config.py`; change it there. `gold.alerts` has a
+Made by `make questions-doc` from `pipeline/alert_conditions.py` and `jobs/config.py`; change it there. `gold.alerts` has a
 row for each condition and subject, and each time that it held; `jobs.run_all` brings it up to date.
 
 ```

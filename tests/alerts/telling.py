@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from pipeline import states
-from pipeline.alerts import Thresholds, rows
+from pipeline.alert_conditions import Thresholds
+from pipeline.alerts import rows
 from pipeline.alerts_queues import queues
 from pipeline.alerts_transfers import sources, transfers
 from pipeline.machines import Machines

@@ -8,7 +8,8 @@ import pytest
 from alerts.telling import LIMITS
 from jobs import alerts as job
 from pipeline import derive_alerts
-from pipeline.alerts import CONDITIONS
+from pipeline.alert_conditions import CONDITIONS
+from pipeline.alert_sources import SOURCES
 from pipeline.derive_alerts import current, gold
 from pipeline.lake import Commit, Lake
 from questions.telling import NOW, Told, history, rows
@@ -206,6 +207,6 @@ def test_alerts_follow_run_by_run_as_if_made_anew(spark, tmp_path, monkeypatch):
 
 
 def test_every_condition_has_its_source_and_its_words():
-    named = [name for source in derive_alerts.SOURCES.values() for name in source.conditions]
+    named = [name for source in SOURCES.values() for name in source.conditions]
     assert sorted(named) == sorted(CONDITIONS)
     assert {condition.question for condition in CONDITIONS.values()} >= {1, 4, 6, 7, 9, 11, 14, 16, 17, 19, 21, 22, 23}

@@ -6,7 +6,8 @@ from datetime import timedelta
 import pytest
 
 from findings.test_operation import FIRST, clocks, host
-from pipeline.alerts import Thresholds, rows
+from pipeline.alert_conditions import Thresholds
+from pipeline.alerts import rows
 from pipeline.alerts_calls import ATTEMPTS, FAILING, NEGATIVE, failing, judged, lost, negative, receives, unanswered
 from pipeline.operation import one_machine
 from pipeline.rows import microseconds

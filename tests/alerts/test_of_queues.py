@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from alerts.telling import LIMITS, of_story, short
-from pipeline.alerts import CONDITIONS
+from pipeline.alert_conditions import CONDITIONS
 from states.telling import MINUTE, incoming, outgoing, read, snapshot, us
 
 LOCAL = "LOCAL CONNECTION"

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.alerts import ERROR, INFO, WARNING, Alert, Event, Look, Spell, rows, runs, spells, us
+from pipeline.alert_conditions import us
+from pipeline.alerts import ERROR, INFO, WARNING, Alert, Event, Look, Spell, rows, runs, spells
 
 S = timedelta(seconds=1)
 GAP = 10

@@ -1,12 +1,15 @@
 """Every view on rows in which the answer is known, one Spark session and one lake in memory for all."""
 
 import datetime as dt
+import json
 from functools import partial
 
 import pyarrow as pa
 import pytest
 
 from alerts.telling import NAMES
+from jobs import ask
+from pipeline.lake import Lake
 from pipeline.views import ALL, NOT_KNOWN, QUESTIONS, Views, of_question
 from questions.telling import NOW, Told, call, history, rows
 from schemas.ack_sequences import ACK_SEQUENCES, QUEUE_OPERATIONS
@@ -100,6 +103,7 @@ SEQUENCES = [
     {"message_key": "m4", "fate": "returned", "attempts": 3, "redelivered": True, "loss_risk": "poison"},
     {"message_key": "m5", "fate": "unknown", "attempts": 1, "redelivered": False},
 ]
+MACHINES = {"rule_id": "O01", "subject": "queue manager g", "actual": "machines a, b", "observed_at": 3}
 COMQC = {"is_comqc": True, "sent": 50.0}
 MESSAGES_SEEN = [
     message("m1", 20, arrived=1.0), message("m2", 21, arrived=20.5), message("m3", 100, sent=90.0, arrived=91.0),
@@ -186,7 +190,7 @@ def views(spark):
                 connection("10.0.0.1", 50, 0, "binary_protocol"),
             ),
             FINDINGS: rows(
-                FINDINGS, {"rule_id": "O01", "subject": "queue manager g", "actual": "machines a, b", "observed_at": 3},
+                FINDINGS, MACHINES,
                 {"rule_id": "R01", "subject": "client", "actual": "x", "observed_at": 3},
             ),
             HOSTS: rows(
@@ -390,6 +394,58 @@ def test_an_answer_is_told_with_what_was_not_seen_of_its_hours_and_servers(views
     assert both == [(None, None, None), (server, 7, 3)]
     assert beside("stuck_queues", queue_manager="srv1", since=at(70), until=at(100)) == [(server, None, 3)]
     assert [row[0] for row in beside("negative_acknowledgements")] == [None, server, "10.0.0.7"]  # of all there is
+
+
+def test_the_job_prints_an_answer_or_writes_it_as_json_lines(views, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(ask, "open_lake", lambda _: views.lake)
+    out = tmp_path / "answer.jsonl"
+    assert ask.main(["--lake", "x", "22", "12", "--json", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "22. Do two machines share one queue-manager identifier?"
+    assert lines[1] == "shared_identifiers: one row per identifier of a queue manager that two machines have"
+    head, _, row = lines[3:6]
+    assert row[head.index("machines") :].startswith("machines a, b")
+    assert row[head.index("addresses") :].startswith("10.0.0.1, 10.0.0.2")
+    assert any(line.startswith("What was not seen (question 25)") for line in lines)
+    assert any(line.startswith("Not told (12): It cannot be known from what was captured.") for line in lines)
+    assert json.loads(lines[-1])["rows"] == {"shared_identifiers": 1}
+    (told,) = map(json.loads, out.read_text().splitlines())
+    assert (told["view"], told["names"], told["observed_at"]) == (
+        "shared_identifiers",
+        ["a", "b"],
+        "1970-01-01T00:03:00Z",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["26"], "no such question: 26 (1 to 25, or "),
+        (["stuck"], "no such question: stuck"),
+        (["--define"], "--define: views need a catalog"),
+        (["1", "--rows", "-1"], "--rows: must be at least 0, not -1"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(arguments, says, capsys):
+    assert ask.main(["--lake", "x", *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_without_a_question_they_are_listed(capsys):
+    assert ask.main(["--lake", "x"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:3] for line in lines[:-1:2]] == [f"{number:>3}" for number in QUESTIONS]
+    assert "no view: cannot be known from what was captured" in lines[23]
+
+
+@pytest.mark.long
+def test_views_can_be_permanent_in_a_catalog(spark, tmp_path):
+    lake = Lake(spark, str(tmp_path / "lake"), catalog="spark_catalog", prefix="asked_")
+    lake.append(FINDINGS, spark.createDataFrame(rows(FINDINGS, MACHINES).drop_columns(["event_date"])))
+    (name, _) = Views(lake).permanent(["shared_identifiers", "stuck_queues"])
+    assert name == "`spark_catalog`.`asked_gold`.`shared_identifiers`"
+    assert [row["machines"] for row in spark.table(name).collect()] == ["machines a, b"]
+    Views(lake).permanent(["shared_identifiers"])
 
 
 def test_every_question_is_answered_or_says_what_would_be_needed():
