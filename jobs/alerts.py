@@ -15,7 +15,7 @@ from jobs.ingest_captures import open_lake
 from jobs.run_all import thresholds
 from pipeline.alert_conditions import CONDITIONS
 from pipeline.alerts import GRAVITY
-from pipeline.derive_alerts import current
+from pipeline.derive_alerts import current, is_there
 from pipeline.printing import plain
 from schemas.table import RUN_ID
 
@@ -48,7 +48,10 @@ def run(this: cli.Run) -> cli.Outcome:
     wanted = set(this.arguments.condition)
     if unknown := sorted(wanted - CONDITIONS.keys()):
         raise ConfigError(f"no such condition: {unknown[0]} (there are {', '.join(CONDITIONS)})")
-    found = current(open_lake(this), thresholds(this.config), this.arguments.as_of).to_pylist()
+    lake = open_lake(this)
+    if not is_there(lake):
+        raise ConfigError(f"{this.arguments.lake}: nothing was read into this lake (jobs.run_all does that)")
+    found = current(lake, thresholds(this.config), this.arguments.as_of).to_pylist()
     alerts = sorted((row for row in found if not wanted or row["condition"] in wanted), key=_order)
     holding = [row for row in alerts if row["until"] is None]
     _write(this.arguments.json, alerts)

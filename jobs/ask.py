@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from jobs import cli
 from jobs.config import ConfigError
 from jobs.ingest_captures import open_lake
+from pipeline.derive_alerts import is_there
 from pipeline.printing import table
 from pipeline.view import View
 from pipeline.views import ALL, NOT_KNOWN, QUESTIONS, Views, of_question
@@ -50,8 +51,11 @@ def run(this: cli.Run) -> cli.Outcome:
         sys.stdout.write("\n".join(_listed()) + "\n")
         return cli.Outcome()
     quotas = this.config.quotas
+    lake = open_lake(this)
+    if not is_there(lake):
+        raise ConfigError(f"{this.arguments.lake}: nothing was read into this lake (jobs.run_all does that)")
     views = Views(
-        open_lake(this),
+        lake,
         this.arguments.as_of,
         quotas.queue,
         quotas.journal,
@@ -105,7 +109,7 @@ def _answer(views: Views, view: View, most: int, to: TextIO | None) -> int:
         to.writelines(f"{json.dumps({'view': view.name, **row}, default=_plain)}\n" for row in shown)
     if to is sys.stdout:
         return len(shown)
-    lines = [f"{view.question}. {QUESTIONS[view.question].text}", f"{view.name}: one row per {view.row}", ""]
+    lines = [f"{view.question}. {QUESTIONS[view.question].text}", f"{view.name}: one row is {view.row}", ""]
     lines += table(frame.columns, [[row[name] for name in frame.columns] for row in shown]) if rows else ["(no row)"]
     if most and len(rows) > most:
         lines.append(f"... and more: --rows 0, or the view {view.name}")

@@ -71,6 +71,11 @@ def gold(lake: Lake, limits: Thresholds, run_id: str, as_of: datetime | None = N
     return 0 if work is None or work.is_done() else work.follow()
 
 
+def is_there(lake: Lake) -> bool:
+    """Tell whether captures or snapshots were ever read into a lake."""
+    return lake.exists(CAPTURE_FILES) or lake.exists(SNAPSHOTS_RAW)
+
+
 def current(lake: Lake, limits: Thresholds, as_of: datetime | None = None) -> pa.Table:
     """Return the alerts with these thresholds as of a time: the table's, if it is of these. Nothing is written."""
     work = _Work.of(lake, limits, "", as_of)

@@ -157,7 +157,7 @@ class Views:
         for name in names:
             schema = lake.sql_name(QUEUE_HISTORY).rpartition(".")[0]
             full = f"{schema}.{quoted(name)}"
-            comment = literal(f"Question {ALL[name].question}: one row per {ALL[name].row} (docs/questions.md).")
+            comment = literal(f"Question {ALL[name].question}: one row is {ALL[name].row} (docs/questions.md).")
             text = self._text(ALL[name], lake.sql_name)
             lake.spark.sql(f"CREATE OR REPLACE VIEW {full} COMMENT {comment} AS {text}")
             made.append(full)

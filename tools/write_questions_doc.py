@@ -48,8 +48,8 @@ the wire), **T** captures of the binary protocol on TCP 1801, which are counted 
 ALERTS_HEAD = """\
 # Alerts
 
-Made by `make questions-doc` from `pipeline/alert_conditions.py` and `jobs/config.py`; change it there. `gold.alerts` has a
-row for each condition and subject, and each time that it held; `jobs.run_all` brings it up to date.
+Made by `make questions-doc` from `pipeline/alert_conditions.py` and `jobs/config.py`; change it there.
+`gold.alerts` has a row for each condition and subject, and each time that it held; `jobs.run_all` brings it up to date.
 
 ```
 .venv/bin/python -m jobs.alerts --lake /data/lake                          # those that hold; exit code 1 with an error
@@ -95,7 +95,7 @@ def questions() -> str:
 
 def _view(view: View) -> str:
     parts = (
-        f"One row per {view.row}.",
+        f"One row is {view.row}.",
         f"**How to read it.** {view.read}",
         f"**What it cannot tell.** {view.unknown}",
     )

@@ -58,5 +58,8 @@ class Told:
             return self.spark.createDataFrame([], table.struct())
         return self.spark.createDataFrame(self.tables[table])
 
+    def exists(self, table):
+        return table in self.tables
+
     def made(self, table):
         return self._made.get(table, {})

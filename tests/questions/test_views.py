@@ -402,7 +402,7 @@ def test_the_job_prints_an_answer_or_writes_it_as_json_lines(views, monkeypatch,
     assert ask.main(["--lake", "x", "22", "12", "--json", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "22. Do two machines share one queue-manager identifier?"
-    assert lines[1] == "shared_identifiers: one row per identifier of a queue manager that two machines have"
+    assert lines[1] == "shared_identifiers: one row is an identifier of a queue manager that two machines have"
     head, _, row = lines[3:6]
     assert row[head.index("machines") :].startswith("machines a, b")
     assert row[head.index("addresses") :].startswith("10.0.0.1, 10.0.0.2")
