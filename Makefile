@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup demo test test-all fuzz check format bench wheel pyfiles tables-doc rules-doc test-peer estate record-estate record-sample clean
+.PHONY: help setup demo test test-all fuzz check format bench wheel pyfiles tables-doc rules-doc questions-doc test-peer estate record-estate record-sample clean
 
 PY := .venv/bin/python
 LAKE ?= .lake/demo
@@ -59,6 +59,9 @@ tables-doc: setup  ## write docs/tables.md from schemas/
 
 rules-doc: setup  ## write docs/rules.md from the rules and their tests
 	@PYTHONPATH=. $(PY) tools/write_rules_doc.py docs/rules.md
+
+questions-doc: setup  ## write docs/questions.md and docs/alerts.md from the views and conditions
+	@PYTHONPATH=. $(PY) tools/write_questions_doc.py docs
 
 test-peer: setup  ## start the test queue manager (PEER_ARGS=... gives it ports)
 	@PYTHONPATH=tests $(PY) -m peer.server $(PEER_ARGS)

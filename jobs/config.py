@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -43,6 +43,15 @@ class Machine:
     discover: tuple[Discovery, ...] | None = None
     include: tuple[str, ...] | None = None
     exclude: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The quotas of one queue, by its normal form, and of its journal: an entry of ``quotas.queues``."""
+
+    queue: str
+    messages: Size | None = None
+    journal: Size | None = None
 
 
 def setting(default: object, meaning: str, *, least: float | None = None, most: float | None = None) -> Any:
@@ -132,6 +141,47 @@ class TimersConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class AlertsConfig:
+    """When a condition is worth an alert; docs/alerts.md says of each which of these it goes by."""
+
+    rejoin: timedelta = setting(timedelta(minutes=5), "what begins again so soon is the same alert", least=0)
+    error_after: timedelta = setting(
+        timedelta(hours=1), "queues and transfers that stand still so long: error", least=0
+    )
+    disconnected_after: timedelta = setting(timedelta(minutes=5), "an outgoing queue is not connected so long", least=0)
+    on_hold_after: timedelta = setting(timedelta(minutes=30), "a queue with messages is on hold so long", least=0)
+    stuck_after: timedelta = setting(timedelta(minutes=15), "messages wait so long and nobody reads", least=0)
+    unacked_after: timedelta = setting(timedelta(minutes=30), "a message is sent and not acknowledged so long", least=0)
+    unread_after: timedelta = setting(timedelta(hours=4), "messages arrived and are not read so long", least=0)
+    stalled_after: timedelta = setting(timedelta(minutes=2), "an exactly-once transfer stands still so long", least=0)
+    rejected: int = setting(3, "messages of a sequence that its receiver rejects", least=1)
+    window: timedelta = setting(timedelta(hours=1), "failures no further apart are one alert", least=60)
+    negative: int = setting(1, "negative acknowledgements of one class and sender", least=1)
+    slow_window: timedelta = setting(timedelta(days=1), "in which dead letters and journals grow", least=60)
+    dead_letters: int = setting(1, "dead letters more within slow_window", least=1)
+    journal_messages: int = setting(1000, "messages more in a journal within slow_window", least=1)
+    full_within: timedelta = setting(timedelta(days=7), "a quota will be used up so soon", least=0)
+    held_after: timedelta = setting(timedelta(minutes=5), "a reader holds a message so long", least=0)
+    failures: int = setting(5, "failures of one method with one result", least=1)
+    ignored_results: tuple[int, ...] = setting(
+        (0xC00E001B, 0xC00E0004, 0xC00E0008, 0xC00E0088, 0xC0000225, 0x1C00000D),
+        "results that are no failures",
+        least=1,
+    )
+    clock_difference: timedelta = setting(timedelta(seconds=5), "by which two clocks differ", least=0)
+    lost_share: float = setting(0.01, "share of a server's bytes that captures lack in an hour", least=0, most=1)
+
+
+@dataclass(frozen=True, slots=True)
+class QuotasConfig:
+    """How much queues may hold: queue managers do not tell it by their management interface."""
+
+    queue: Size | None = setting(None, "quota of each queue; null: not known", least=1)
+    journal: Size | None = setting(None, "quota of each journal; null: not known", least=1)
+    queues: tuple[Quota, ...] = setting((), "quotas of single queues: queue, and if need be messages, journal")
+
+
+@dataclass(frozen=True, slots=True)
 class CollectorConfig:
     """Whom the collector asks, what, how often, and who it says it is. No secret stands here."""
 
@@ -187,6 +237,8 @@ class Config:
     history: HistoryConfig = HistoryConfig()
     eod: EodConfig = EodConfig()
     timers: TimersConfig = TimersConfig()
+    alerts: AlertsConfig = AlertsConfig()
+    quotas: QuotasConfig = QuotasConfig()
     collector: CollectorConfig = CollectorConfig()
     privacy: PrivacyConfig = PrivacyConfig()
 
@@ -342,9 +394,9 @@ def _converted(kind: Any, raw: object, place: str) -> object:
     if get_origin(kind) is Literal:
         allowed = get_args(kind)
         return _expect(isinstance(raw, str) and raw in allowed, raw, raw, f"one of {', '.join(allowed)}", place)
-    if kind is Machine:
-        return _machine(raw, place)
-    if kind == str | None and raw is None:
+    if kind in (Machine, Quota):
+        return _entry(kind, raw, place)
+    if kind in (str | None, Size | None) and raw is None:
         return None
     if kind in (str, str | None):
         return _expect(isinstance(raw, str), raw, raw, "text", place)
@@ -358,7 +410,7 @@ def _converted(kind: Any, raw: object, place: str) -> object:
         return _expect(number, float(raw) if isinstance(raw, int | float) else None, raw, "a number", place)
     if kind is timedelta:
         return _duration(raw, place)
-    if kind is Size:
+    if kind in (Size, Size | None):
         return _size(raw, place)
     raise TypeError(f"no reader for settings of type {kind}")
 
@@ -372,7 +424,7 @@ def _expect(holds: bool, value: object, raw: object, expected: str, place: str) 
 def _list(kind: Any, raw: object, place: str) -> tuple[object, ...]:
     if get_origin(kind) is Literal:
         return _choices(get_args(kind), raw, place)
-    what = {str: "texts", int: "whole numbers", timedelta: "durations", Machine: "machines"}[kind]
+    what = {str: "texts", int: "whole numbers", timedelta: "durations", Machine: "machines", Quota: "quotas"}[kind]
     if not isinstance(raw, list):
         raise ConfigError(f"{place}: expected a list of {what}, not {raw!r}")
     found = tuple(_converted(kind, each, f"{place}[{number}]") for number, each in enumerate(raw))
@@ -384,23 +436,23 @@ def _list(kind: Any, raw: object, place: str) -> tuple[object, ...]:
     return found if kind is timedelta else tuple(dict.fromkeys(found))
 
 
-def _machine(raw: object, place: str) -> Machine:
-    hints = get_type_hints(Machine)
+def _entry(kind: type[Machine] | type[Quota], raw: object, place: str) -> Machine | Quota:
+    hints = get_type_hints(kind)
+    needed = [each.name for each in fields(kind) if each.default is MISSING]
     if not isinstance(raw, dict):
-        raise ConfigError(f"{place}: expected a mapping with name and address, not {raw!r}")
+        raise ConfigError(f"{place}: expected a mapping with {' and '.join(needed)}, not {raw!r}")
     if unknown := [key for key in raw if key not in hints]:
         raise ConfigError(f"{place}: unknown key {unknown[0]} (there are {', '.join(hints)})")
     values: dict[str, Any] = {}
     for key, each in raw.items():
         if each is not None:
-            kind = next((part for part in get_args(hints[key]) if get_origin(part) is tuple), hints[key])
-            kind = int if key == "port" else kind
-            values[key] = _converted(kind, each, f"{place}.{key}")
-    if lacking := [key for key in ("name", "address") if not values.get(key)]:
+            hint = next((part for part in get_args(hints[key]) if get_origin(part) is tuple), hints[key])
+            values[key] = _converted(int if key == "port" else hint, each, f"{place}.{key}")
+    if lacking := [key for key in needed if not values.get(key)]:
         raise ConfigError(f"{place}: {lacking[0]} is missing")
     if not 0 < values.get("port", 1) < 1 << 16:
         raise ConfigError(f"{place}.port: must be 1 to 65535, not {values['port']}")
-    return Machine(**values)
+    return kind(**values)
 
 
 def _choices(allowed: Sequence[str], raw: object, place: str) -> tuple[str, ...]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
 from jobs import cli, ingest_snapshots
 from jobs.config import Config
 from jobs.ingest_captures import alone, captures, ingest, keys_of, open_lake
-from pipeline import coverage, derive, derive_findings, derive_silver, derive_states, hosts
+from pipeline import coverage, derive, derive_alerts, derive_findings, derive_silver, derive_states, hosts
+from pipeline.alert_conditions import Thresholds
 from pipeline.derive_sequences import ack_sequences
 from pipeline.lake import Lake, beside
 from pipeline.listing import Listed
@@ -19,6 +21,7 @@ from pipeline.queue_state import queue_lines
 from pipeline.states import Settings
 from pipeline.summary import console_summary
 from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.alerts import ALERTS
 from schemas.coverage import COVERAGE
 from schemas.findings import FINDINGS
 from schemas.gold import RECEIVE_ATTEMPTS
@@ -97,6 +100,8 @@ def _answers(this: cli.Run, hosts_say: Mapping[str, Any] | None) -> Iterator[Ste
         FINDINGS: partial(derive_findings.gold, stubs=config.store.stubs),
         COVERAGE: partial(coverage.gold, run_id=run_id),
     }
+    as_of = this.arguments.as_of
+    yield {ALERTS: partial(derive_alerts.gold, limits=thresholds(config), run_id=run_id, as_of=as_of)}
 
 
 def states_settings(config: Config) -> Settings:
@@ -107,6 +112,19 @@ def states_settings(config: Config) -> Settings:
         ladder=config.eod.resend_ladder,
         cleanup=config.timers.cleanup,
         declared={machine.address: machine.name for machine in config.collector.machines},
+    )
+
+
+def thresholds(config: Config) -> Thresholds:
+    """Return the settings that alerts rest on."""
+    each = {entry.queue.lower(): (entry.messages, entry.journal) for entry in config.quotas.queues}
+    return Thresholds(
+        **{name.name: getattr(config.alerts, name.name) for name in fields(config.alerts)},
+        max_gap=config.history.max_gap,
+        cleanup=config.timers.cleanup,
+        queue_quota=config.quotas.queue,
+        journal_quota=config.quotas.journal,
+        quotas=each,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from pyspark.sql import functions as F
 
 from pipeline.lake import Lake
+from pipeline.printing import plain
 from pipeline.runs import Runs
 from schemas.properties import QUEUE_SNAPSHOTS
 
@@ -75,14 +76,9 @@ def _line(row: Mapping[str, Any]) -> str:
         count = "?" if row["message_count"] is None else row["message_count"]
         parts = [f"{count} messages"]
         parts += [f"{row['journal_message_count']} in the journal"] if row["journal_message_count"] else []
-        parts += [_plain(row["state"])] if row["state"] else []
+        parts += [plain(row["state"])] if row["state"] else []
         parts += [f"{row['eod_no_ack_count']} not acknowledged"] if row["eod_no_ack_count"] else []
         parts += [f"sent {row['eod_resend_count']} times"] if row["eod_resend_count"] else []
         what = ", ".join(parts)
-    where = f"{_plain(row['queue_manager'] or '?')}, {row['source']}, {row['n']} observations"
-    return f"  {_plain(row['queue']):<40} {what} ({where})"
-
-
-def _plain(text: str) -> str:
-    """A text of the wire without what a terminal would obey."""
-    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+    where = f"{plain(row['queue_manager'] or '?')}, {row['source']}, {row['n']} observations"
+    return f"  {plain(row['queue']):<40} {what} ({where})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from schemas import (
     ack_sequences,
+    alerts,
     bronze,
     calls,
     comqc,
@@ -25,6 +26,7 @@ SILVER: tuple[Table, ...] = (
 )  # fmt: skip
 GOLD: tuple[Table, ...] = (
     *gold.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES, *findings.TABLES, *coverage.TABLES,
+    *alerts.TABLES,
 )  # fmt: skip
 ALL: tuple[Table, ...] = (*bronze.TABLES, *snapshots.TABLES, *SILVER, *GOLD)
 

@@ -141,6 +141,16 @@ CONTRACT = {
         sender_format_name string, sequence_id decimal(20,0), last_number bigint, last_access_at timestamp,
         reject_count bigint, disagrees_with_sender string, evidence array<string>, confidence string,
         missing array<string>, {ERRORS}, event_date date, run_id string""",
+    "gold.findings": f"""
+        finding_key string, rule_id string, source string, severity string, subject string, call_key string,
+        observed_at timestamp, message string, expected string, actual string, evidence array<string>,
+        confidence string, missing array<string>, {ERRORS}, event_date date, run_id string""",
+    "gold.alerts": f"""
+        alert_key string, condition string, severity string, subject string, queue string, queue_manager string,
+        since timestamp, until timestamp, last_seen_at timestamp, message string, suggestion string,
+        evidence array<string>, confidence string, missing array<string>, {ERRORS}, event_date date, run_id string""",
+    "gold.coverage": """
+        hour timestamp, server_address string, layer string, measure string, value bigint, event_date date""",
 }
 
 

@@ -1,0 +1,43 @@
+"""Alerts of what is told in a story of snapshots and calls, each as (condition, severity, since, until), in minutes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pipeline import states
+from pipeline.alert_conditions import Thresholds
+from pipeline.alerts import rows
+from pipeline.alerts_queues import queues
+from pipeline.alerts_transfers import sources, transfers
+from pipeline.machines import Machines
+from pipeline.states import Names, Settings
+from states.telling import MINUTE, us
+
+LIMITS = Thresholds()
+NAMES = Names(Machines(managers={"a1": ["relay"]}), {})
+SETTINGS = Settings()
+
+
+def minutes(number):
+    return timedelta(minutes=number)
+
+
+def of_story(told, now, limits=LIMITS):
+    """All alerts on queues and transfers of what ``states.told`` gives, as rows."""
+    told = [row | {"queue": NAMES.queue(row["queue"])} for row in told]
+    observed = states.observations(told)
+    outgoing = states.transfer_rows(observed, SETTINGS)
+    incoming = states.source_rows(states.with_senders(observed, NAMES), outgoing, NAMES, SETTINGS)
+    history = states.history_rows(told, SETTINGS)
+    at = us(now * MINUTE)
+    found = [*queues(history, limits, at), *transfers(outgoing, limits, at), *sources(incoming, limits, at)]
+    return rows(found)
+
+
+def short(found):
+    """Alerts as (condition, severity, since, until), the times in minutes."""
+
+    def at(time):
+        return None if time is None else time / us(MINUTE)
+
+    return sorted((row["condition"], row["severity"], at(row["since"]), at(row["until"])) for row in found)
