@@ -93,8 +93,7 @@ def check(lake: Lake, suites: Sequence[Suite], how: Check) -> Checked:
     slices = _slices(lake, due, made, rests_on, how)
     found = _judged(slices, due, how)
     failed = {row["suite"] for row in found.failed("error")}
-    unasked = set(made.get(_FAILED) or ()) - slices.keys() if same else set()
-    says = json.dumps({**rests_on, _FAILED: sorted(failed | unasked)})
+    says = json.dumps({**rests_on, _FAILED: sorted(failed)})
     if found.rows:
         rows = lake.spark.createDataFrame(table_of(found.rows))
         lake.append(QUALITY_RESULTS, rows, made_of=says)

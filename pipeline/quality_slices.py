@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from pipeline.feeds import Feeds
 from pipeline.gather import gather
-from pipeline.lake import CHANGE, Lake, event_date, on_dates
+from pipeline.lake import CHANGE, MOST_DATES, Lake, event_date, on_dates
 from pipeline.quality_suites import Beside, Suite, SuiteError
 from pipeline.touched import only
 from schemas.table import EVENT_DATE, Table, literal
@@ -146,7 +146,22 @@ def _chosen(table: DataFrame, suite: Suite, told: Changes) -> Values | None:
 
 
 def _dates(suite: Suite, chosen: Values | None) -> set[date | None] | None:
-    return None if chosen is None or not suite.table.dated_by else chosen.dates
+    """Return the dates of the rows looked at; None: any.
+
+    Where rows are compared, those between the first and the last are: one that is left out would be a hole.
+    """
+    if chosen is None or not suite.table.dated_by:
+        return None
+    return chosen.dates if suite.key == suite.table.key[0] else _through(chosen.dates, 0)
+
+
+def _through(dates: Collection[date | None], more: int) -> set[date | None] | None:
+    """Return the dates from the first to the last, and some before and after; None, any, where these are too many."""
+    days = [day.toordinal() for day in dates if day is not None]
+    if not days:
+        return {None}
+    first, last = max(min(days) - more, 1), min(max(days) + more, date.max.toordinal())
+    return None if last - first >= MOST_DATES else {None, *map(date.fromordinal, range(first, last + 1))}
 
 
 def _made(lake: Lake, suite: Suite, how: Asking) -> DataFrame:
@@ -202,7 +217,8 @@ def _beside(
         return {value: {counts[0]: there[value]} for value in values if value in there}
     theirs = lake.read(each.table).where(each.where or "TRUE")
     if found.chosen is not None and isinstance(found.rows, pa.Table):
-        days = _dates(found.suite, found.chosen) if each.same_dates else _span(found.rows, each)
+        # A day more: of what was seen in part the layers take the date from different packets.
+        days = _through(found.chosen.dates, 1) if each.same_dates else _span(found.rows, each)
         theirs = theirs.where(on_dates(days))
     return {row["_of"]: row for row in _counted(each, only(theirs, each.theirs, values)).toArrow().to_pylist()}
 
@@ -214,7 +230,7 @@ def _span(rows: pa.Table, each: Beside) -> set[date | None] | None:
     first, last = (pc.min(rows[f"_{each.name}_0"]).as_py(), pc.max(rows[f"_{each.name}_1"]).as_py())
     if first is None or last is None:
         return None
-    return {None, *(first + timedelta(days=number) for number in range((last - first).days + 1))}
+    return _through([first, last], 0)
 
 
 def _counted(each: Beside, theirs: DataFrame) -> DataFrame:

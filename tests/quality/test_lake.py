@@ -18,7 +18,7 @@ from schemas.quality import QUALITY_RESULTS
 from schemas.silver import REMOTE_READ_CALLS
 from schemas.snapshots import SNAPSHOTS_RAW
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]  # test_run_all tries a few suites in make test
 
 SAMPLE = "09-transactions-and-moves.pcapng"
 
@@ -113,7 +113,6 @@ def test_the_clean_sample_passes_and_each_planted_fault_is_caught(lake, suites, 
     assert next(row for row in found.failed("error"))["unexpected"] == 2
 
 
-@pytest.mark.long
 def test_many_rows_are_judged_by_spark_as_few_are_here(lake, suites, fresh):
     doubled_call(lake)
     how = Check("here", datetime.now(UTC), fresh, everything=True)
@@ -127,7 +126,6 @@ def test_many_rows_are_judged_by_spark_as_few_are_here(lake, suites, fresh):
     lake.restore(RPC_CALLS, version - 1)
 
 
-@pytest.mark.long
 def test_the_job_shuts_the_gate_and_writes_pages(lake, fresh, project, tmp_path, capsys):
     pages = tmp_path / "pages"
     arguments = ["--lake", lake.root, "--as-of", fresh.isoformat(), "--docs", str(pages)]
