@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from jobs import check_quality, cli, ingest_snapshots
 from jobs.config import Config
@@ -81,7 +82,7 @@ def _layers(
     outcome.tables[str(ACK_SEQUENCES)].rows_in = outcome.tables[str(RECEIVE_ATTEMPTS)].rows_out
 
 
-def _answers(this: cli.Run, hosts_say: str | None) -> Iterator[Steps]:
+def _answers(this: cli.Run, hosts_say: Mapping[str, Any] | None) -> Iterator[Steps]:
     """Yield the steps from silver to gold, those together that do not rest on one another."""
     config, run_id = this.config, this.run_id
     cli.say("rebuilding attempts")
