@@ -115,22 +115,25 @@ def _declared(suite: Suite, expectations: Sequence[Expectation]) -> Any:  # noqa
     """Return the expectations as Great Expectations' own suite."""
     from great_expectations.core import ExpectationSuite  # noqa: PLC0415
 
+    declared = [
+        {
+            "type": each.type,
+            "kwargs": dict(each.kwargs),
+            "severity": _SEVERITY[each.severity],
+            "description": f"{each.name}: {each.about}",
+            "meta": {"name": each.name},
+        }
+        for each in expectations
+    ]
     try:
-        return ExpectationSuite(
-            name=suite.name,
-            expectations=[
-                {
-                    "type": each.type,
-                    "kwargs": dict(each.kwargs),
-                    "severity": _SEVERITY[each.severity],
-                    "description": f"{each.name}: {each.about}",
-                    "meta": {"name": each.name},
-                }
-                for each in expectations
-            ],
-        )
+        made = ExpectationSuite(name=suite.name, expectations=declared)
     except Exception as error:  # whatever it makes of arguments that do not fit
         raise SuiteError(f"suite {suite.name}: {' '.join(str(error).split())[:400]}") from error
+    # What it does not know it leaves out, with a word in its log.
+    taken = {each.meta["name"] for each in made.expectations if each.meta}
+    if left := [each for each in expectations if each.name not in taken]:
+        raise SuiteError(f"suite {suite.name}: {left[0].name}: no expectation {left[0].type} with these arguments")
+    return made
 
 
 def _paired(

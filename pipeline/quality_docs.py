@@ -26,7 +26,8 @@ nav, .navbar, .cooltip, .modal, script, [data-toggle=collapse] > .fas { display:
 """
 _SCRIPTS: Final = re.compile(r"<script\b.*?</script\s*>", re.DOTALL | re.IGNORECASE)
 _LOADED: Final = re.compile(
-    r"<(?:link|img|iframe|source|embed|object)\b[^>]*?(?:https?:)?//[^>]*>(?:</(?:iframe|object)>)?", re.IGNORECASE
+    r"<(?:link|img|iframe|source|embed|object)\b(?![^>]*\b(?:src|href)=[\"']?data:)[^>]*>(?:</(?:iframe|object)>)?",
+    re.IGNORECASE,
 )
 _IMPORTS: Final = re.compile(r"@import[^;]*;|url\(\s*['\"]?(?:https?:)?//[^)]*\)", re.IGNORECASE)
 _HEAD: Final = re.compile(r"<head[^>]*>", re.IGNORECASE)

@@ -16,7 +16,7 @@ QUALITY_RESULTS = Table(
         Column("suite", STRING, "suite that declares it: a file of conf/quality"),
         Column("expectation", STRING, "its name in that file"),
         Column("severity", STRING, "error: the gate fails; warning; info"),
-        Column("success", BOOLEAN, "it held"),
+        Column("success", BOOLEAN, "it held for these rows"),
         Column("evaluated", BIGINT, "how many rows it was asked of: those that changed and that it applies to"),
         Column("unexpected", BIGINT, "how many of them were not as expected"),
         Column("observed", STRING, "what was seen instead, at most a few values; null where all was as expected"),

@@ -93,7 +93,7 @@ def test_what_cannot_be_asked_of_rows_is_an_error_of_the_suite(tmp_path, judge):
     text = SUITE.replace(
         "expect_column_values_to_be_in_set, kwargs: {column: even", "expect_nothing, kwargs: {column: even"
     )
-    with pytest.raises(SuiteError, match="suite one"):
+    with pytest.raises(SuiteError, match="suite one: even: no expectation expect_nothing"):
         judge.judge(suite_of(tmp_path, text), rows_of(coverage_key=["a"], even=[True], copies=[1], layer=["rpc"]))
 
 
