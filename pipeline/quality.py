@@ -23,6 +23,7 @@ from pipeline.lake import Commit, Lake, versions_of
 from pipeline.quality_checks import Judge, Judged
 from pipeline.quality_slices import MOST, Asking, Slice, changes, complete, slice_of
 from pipeline.quality_suites import Suite
+from pipeline.shown import shown
 from schemas.quality import QUALITY_RESULTS
 from schemas.table import EVENT_DATE, Table
 from udfs.keys import key
@@ -74,7 +75,7 @@ class Checked:
         wrong = self.failed()
         lines = [f"quality   {len(self.rows) - len(wrong)} of {len(self.rows)} expectations hold"]
         return lines + [
-            f"  {row['severity']:<8} {row['table']} {row['expectation']} ({row['suite']}): {row['observed']}"
+            f"  {row['severity']:<8} {row['table']} {row['expectation']} ({row['suite']}): {shown(row['observed'] or '')}"
             for row in wrong
         ]
 

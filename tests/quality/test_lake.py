@@ -95,8 +95,9 @@ def test_the_clean_sample_passes_and_each_planted_fault_is_caught(lake, suites, 
         found = asked(lake, suites, fresh, f"planted in {table}")
         assert failed(found) == caught
         assert found.gate_failed
-        changed = [row for row in found.rows if row["suite"] == "rpc_calls" and row["expectation"] == "keys_unique"]
-        assert all(row["evaluated"] < everywhere for row in changed)  # the slice, not everything
+        if table in (RPC_CALLS, REMOTE_READ_CALLS):  # the slice, not everything; a connection may have all calls
+            asked_of = {row["suite"]: row["evaluated"] for row in found.rows if row["expectation"] == "keys_unique"}
+            assert asked_of["rpc_calls"] <= 2 < everywhere
         if table is RPC_CALLS:  # the gate stays shut though nothing changed since
             assert asked(lake, suites, fresh, "still").gate_failed
         lake.restore(table, version)

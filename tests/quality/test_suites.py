@@ -111,6 +111,14 @@ def test_the_gate_is_shut_by_errors_alone():
     assert table_of([result("a", "error", success=True)]).schema.names == list(QUALITY_RESULTS.names)
 
 
+def test_what_was_seen_is_printed_harmlessly():
+    row = result("a", "error", success=False) | {"observed": "1 of 4; values \x1b[2J"}
+    assert Checked([row]).lines() == [
+        "quality   0 of 1 expectations hold",
+        "  error    gold.coverage a (one): 1 of 4; values <U+001B>[2J",
+    ]
+
+
 def test_pages_ask_nobody_and_run_nothing(tmp_path, judge):
     rows = rows_of(coverage_key=["a"], even=[True], copies=[1], layer=["<script>alert(1)</script>"])
     report = judge.judge(suite_of(tmp_path), rows).report
