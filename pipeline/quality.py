@@ -75,7 +75,8 @@ class Checked:
         wrong = self.failed()
         lines = [f"quality   {len(self.rows) - len(wrong)} of {len(self.rows)} expectations hold"]
         return lines + [
-            f"  {row['severity']:<8} {row['table']} {row['expectation']} ({row['suite']}): {shown(row['observed'] or '')}"
+            f"  {row['severity']:<8} {row['table']} {row['expectation']} ({row['suite']}): "
+            + shown(row["observed"] or "")
             for row in wrong
         ]
 
