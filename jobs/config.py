@@ -210,6 +210,14 @@ class CollectorConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class QualityConfig:
+    """What is expected of the tables."""
+
+    in_runs: bool = setting(False, "run_all asks it of what a run changed; a failed error is exit code 1")
+    suites: str | None = setting(None, "folder of the suites; null: quality beside the settings, else the project's")
+
+
+@dataclass(frozen=True, slots=True)
 class PrivacyConfig:
     """What is not shown."""
 
@@ -240,6 +248,7 @@ class Config:
     alerts: AlertsConfig = AlertsConfig()
     quotas: QuotasConfig = QuotasConfig()
     collector: CollectorConfig = CollectorConfig()
+    quality: QualityConfig = QualityConfig()
     privacy: PrivacyConfig = PrivacyConfig()
 
     @classmethod

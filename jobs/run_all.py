@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from jobs import cli, ingest_snapshots
+from jobs import check_quality, cli, ingest_snapshots
 from jobs.config import Config
 from jobs.ingest_captures import alone, captures, ingest, keys_of, open_lake
 from pipeline import coverage, derive, derive_alerts, derive_findings, derive_silver, derive_states, hosts
@@ -17,6 +17,7 @@ from pipeline.derive_sequences import ack_sequences
 from pipeline.lake import Lake, beside
 from pipeline.listing import Listed
 from pipeline.opening import Keys
+from pipeline.quality_suites import Suite
 from pipeline.queue_state import queue_lines
 from pipeline.states import Settings
 from pipeline.summary import console_summary
@@ -46,12 +47,14 @@ def run(this: cli.Run) -> cli.Outcome:
     keys = keys_of(this)
     files = captures(this, this.arguments.lake)
     landed = ingest_snapshots.snapshot_files(this)
+    suites = check_quality.suites_of(this) if this.config.quality.in_runs else ()
     lake = open_lake(this)
     outcome = cli.Outcome()
     with alone(this, lake):
         _layers(this, lake, files, landed, outcome, keys)
         if not this.arguments.dry_run:
-            sys.stdout.write("\n".join([console_summary(lake), *queue_lines(lake)]) + "\n")
+            lines = _quality(this, lake, suites, outcome) if suites else []
+            sys.stdout.write("\n".join([console_summary(lake), *queue_lines(lake), *lines]) + "\n")
     return outcome
 
 
@@ -102,6 +105,16 @@ def _answers(this: cli.Run, hosts_say: Mapping[str, Any] | None) -> Iterator[Ste
     }
     as_of = this.arguments.as_of
     yield {ALERTS: partial(derive_alerts.gold, limits=thresholds(config), run_id=run_id, as_of=as_of)}
+
+
+def _quality(this: cli.Run, lake: Lake, suites: Sequence[Suite], outcome: cli.Outcome) -> list[str]:
+    """Ask of what changed what is expected of it; return what did not hold, as lines."""
+    cli.say("checking quality")
+    found = check_quality.checked(this, lake, suites)
+    came = check_quality.outcome(found)
+    outcome.quality_failed = came.quality_failed
+    outcome.tables |= came.tables
+    return found.lines()
 
 
 def states_settings(config: Config) -> Settings:

@@ -15,6 +15,7 @@ from schemas import (
     hosts,
     messages,
     properties,
+    quality,
     queue_history,
     silver,
     snapshots,
@@ -30,10 +31,14 @@ GOLD: tuple[Table, ...] = (
 )  # fmt: skip
 ALL: tuple[Table, ...] = (*bronze.TABLES, *snapshots.TABLES, *SILVER, *GOLD)
 
+# What runs say of themselves: alone not a function of what was read.
+OF_RUNS: tuple[Table, ...] = quality.TABLES
+EVERY: tuple[Table, ...] = (*ALL, *OF_RUNS)
+
 
 def table(full_name: str) -> Table:
     """The table of that ``layer.name``; KeyError when there is none."""
-    for each in ALL:
+    for each in EVERY:
         if str(each) == full_name:
             return each
     raise KeyError(full_name)

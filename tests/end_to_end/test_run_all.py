@@ -6,15 +6,18 @@ import shutil
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 
 import pytest
 from pyspark.sql import functions as F
 
-from jobs import export_packets, ingest_captures, run_all
+from jobs import export_packets, ingest_captures, run_all, trace_message
 from pipeline.bronze import BRONZE
 from pipeline.capture_source import register
 from pipeline.lake import Lake
 from pipeline.listing import Listed
+from pipeline.quality import Check, check
+from pipeline.quality_suites import load
 from pipeline.runs import Runs
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
@@ -219,3 +222,35 @@ def test_the_data_source_reads_a_folder_and_lists_pdus(spark, captures):
     pdus = spark.read.format("msmq_capture").option("rows", "pdus").load(str(captures))
     expected = sum(read_capture(captures / name, all_pdus=True)["pdus"].num_rows for name in SAMPLES)
     assert pdus.count() == expected
+
+
+def test_a_messages_story_is_told_by_queue_and_number(lake, capsys):
+    number = lake.read(RECEIVE_ATTEMPTS).where("outcome = 'acked' AND queue IS NOT NULL").first()
+    asked = ["--queue", f"DIRECT=OS:{number['queue']}", "--lookup-id", str(number["lookup_id"]), "--json"]
+    assert trace_message.main(["--lake", lake.root, *asked]) == 0
+    *told, end = capsys.readouterr().out.splitlines()
+    assert json.loads(end)["messages"] == len(told) > 0
+    story = next(each for each in map(json.loads, told) if each["message_key"] == number["message_key"])
+    events = {event["kind"]: event for event in story["events"] if event["key"] == number["attempt_key"]}
+    assert events["ended"]["text"].startswith("acked")
+    call = lake.read(RPC_CALLS).where(F.col("call_key") == events["asked"]["call_key"]).first()
+    assert (events["asked"]["packet"], events["asked"]["answer_packet"]) == (call.request_packet, call.response_packet)
+    assert trace_message.main(["--lake", lake.root]) == 2
+
+
+def test_a_lost_and_a_doubled_row_are_found_among_what_changed(spark, lake, project, tmp_path):
+    """tests/quality tries all suites, with --long."""
+    shutil.copytree(lake.root, tmp_path / "lake")
+    copy = Lake(spark, str(tmp_path / "lake"))
+    suites = [each for each in load(project / "conf" / "quality") if each.name in ("rpc_calls", "remote_read_calls")]
+    now = datetime.now(UTC)
+    assert check(copy, suites, Check("first", now, now)).failed("error") == []
+    lost = copy.read(REMOTE_READ_CALLS).where("method = 'R_OpenQueue'").first()["call_key"]
+    copy.delete(REMOTE_READ_CALLS, f"call_key = '{lost}'")
+    doubled = copy.read(RPC_CALLS).where(F.col("call_key") != lost).limit(1)
+    copy.append(RPC_CALLS, doubled)
+    found = check(copy, suites, Check("second", now, now))
+    assert {(row["suite"], row["expectation"]): row["unexpected"] for row in found.failed("error")} == {
+        ("rpc_calls", "reads_decoded"): 1, ("rpc_calls", "keys_unique"): 2,
+    }  # fmt: skip
+    assert max(row["evaluated"] for row in found.rows) == 3

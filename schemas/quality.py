@@ -1,0 +1,29 @@
+"""gold.quality_results: what was expected of the tables, and whether it held."""
+
+from __future__ import annotations
+
+from schemas.table import BIGINT, BOOLEAN, STRING, TIMESTAMP, Column, Table, closing_columns
+
+QUALITY_RESULTS = Table(
+    "gold",
+    "quality_results",
+    "One row per expectation per run that evaluated it, on the rows that had changed: of runs, not of captures.",
+    key=("result_key",),
+    dated_by=("run_at",),
+    columns=(
+        Column("result_key", STRING, "key of run_id, suite and expectation"),
+        Column("table", STRING, "layer.table that the expectation is about"),
+        Column("suite", STRING, "suite that declares it: a file of conf/quality"),
+        Column("expectation", STRING, "its name in that file"),
+        Column("severity", STRING, "error: the gate fails; warning; info"),
+        Column("success", BOOLEAN, "it held for these rows"),
+        Column("evaluated", BIGINT, "how many rows it was asked of: those that changed and that it applies to"),
+        Column("unexpected", BIGINT, "how many of them were not as expected"),
+        Column("observed", STRING, "what was seen instead, at most a few values; null where all was as expected"),
+        Column("run_at", TIMESTAMP, "clock time of the run, UTC"),
+        Column("scope", STRING, "changed: rows that changed since the last check; all: the whole table"),
+        *closing_columns("gold", "run_at"),
+    ),
+)
+
+TABLES = (QUALITY_RESULTS,)

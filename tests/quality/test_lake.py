@@ -1,0 +1,144 @@
+"""Faults planted in a lake are each caught by the suite meant for them, by no other, until they are mended."""
+
+import json
+import shutil
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pyspark.sql import functions as F
+
+from jobs import check_quality, run_all
+from pipeline.lake import Lake
+from pipeline.quality import Check, check
+from pipeline.quality_suites import load
+from schemas.bronze import CONNECTIONS, RPC_CALLS
+from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.quality import QUALITY_RESULTS
+from schemas.silver import REMOTE_READ_CALLS
+from schemas.snapshots import SNAPSHOTS_RAW
+
+pytestmark = [pytest.mark.spark, pytest.mark.long]  # test_run_all tries a few suites in make test
+
+SAMPLE = "09-transactions-and-moves.pcapng"
+
+
+@pytest.fixture(scope="module")
+def suites(project):
+    return load(project / "conf" / "quality")
+
+
+@pytest.fixture(scope="module")
+def lake(spark, project, tmp_path_factory):
+    """A capture of the sample and what the collector landed of the estate."""
+    root = tmp_path_factory.mktemp("lake")
+    landed = root / "landed"
+    shutil.copytree(project / "data" / "estate" / "snapshots", landed)
+    arguments = ["--captures", str(project / "data" / "sample" / SAMPLE), "--snapshots", str(landed)]
+    assert run_all.main(["--lake", str(root / "lake"), *arguments]) == 0
+    return Lake(spark, str(root / "lake"))
+
+
+@pytest.fixture(scope="module")
+def fresh(lake):
+    """A moment at which no snapshot was old yet."""
+    newest = lake.read(SNAPSHOTS_RAW).agg(F.unix_micros(F.max("collected_at"))).first()[0]
+    return datetime.fromtimestamp(newest / 1e6, UTC) + timedelta(minutes=1)
+
+
+def failed(found):
+    return {(row["suite"], row["expectation"]) for row in found.failed()}
+
+
+def asked(lake, suites, fresh, name, **more):
+    return check(lake, suites, Check(name, datetime.now(UTC), fresh, **more))
+
+
+def wrong_outcome(lake):
+    name = lake.sql_name(RECEIVE_ATTEMPTS)
+    key = lake.read(RECEIVE_ATTEMPTS).where("outcome = 'acked'").first()["attempt_key"]
+    lake.spark.sql(f"UPDATE {name} SET outcome = 'ackd' WHERE attempt_key = '{key}'")
+
+
+def lost_call(lake):
+    row = lake.read(REMOTE_READ_CALLS).where("method = 'R_OpenQueue'").first()
+    lake.delete(REMOTE_READ_CALLS, f"call_key = '{row['call_key']}'")
+
+
+def doubled_call(lake):
+    lake.append(RPC_CALLS, lake.read(RPC_CALLS).limit(1))
+
+
+def lost_connection(lake):
+    row = lake.read(CONNECTIONS).where("calls > 0").first()
+    lake.delete(CONNECTIONS, f"connection_id = '{row['connection_id']}'")
+
+
+FAULTS = {
+    RPC_CALLS: (doubled_call, {("rpc_calls", "keys_unique")}),
+    REMOTE_READ_CALLS: (lost_call, {("rpc_calls", "reads_decoded")}),
+    RECEIVE_ATTEMPTS: (wrong_outcome, {("receive_attempts", "outcome_known")}),
+    CONNECTIONS: (lost_connection, {("rpc_calls", "has_a_connection"), ("rpc_binds", "has_a_connection")}),
+}
+
+
+def test_the_clean_sample_passes_and_each_planted_fault_is_caught(lake, suites, fresh):
+    first = asked(lake, suites, fresh, "first", clock=True)
+    assert failed(first) == set()
+    assert {row["scope"] for row in first.rows} == {"all"}
+    assert len({row["suite"] for row in first.rows}) > 15
+    assert asked(lake, suites, fresh, "again").rows == []  # nothing changed
+    everywhere = lake.read(RPC_CALLS).count()
+    for table, (plant, caught) in FAULTS.items():
+        version = lake.version(table)
+        plant(lake)
+        found = asked(lake, suites, fresh, f"planted in {table}")
+        assert failed(found) == caught
+        assert found.gate_failed
+        if table in (RPC_CALLS, REMOTE_READ_CALLS):  # the slice, not everything; a connection may have all calls
+            asked_of = {row["suite"]: row["evaluated"] for row in found.rows if row["expectation"] == "keys_unique"}
+            assert asked_of["rpc_calls"] <= 2 < everywhere
+        if table is RPC_CALLS:  # the gate stays shut though nothing changed since
+            assert asked(lake, suites, fresh, "still").gate_failed
+        lake.restore(table, version)
+        assert failed(asked(lake, suites, fresh, f"mended {table}")) == set()
+    kept = lake.read(QUALITY_RESULTS)
+    assert kept.where("run_id = 'planted in bronze.rpc_calls' AND NOT success").count() == 1
+    assert kept.select("result_key").distinct().count() == kept.count()
+    # As the clock goes by: nobody has asked the machines for hours.
+    late = fresh + timedelta(hours=2)
+    assert failed(asked(lake, suites, late, "late", clock=True)) == {("freshness", "machines_fresh")}
+    machines = {"clock": True, "machines": ("relay1", "unheard")}
+    found = asked(lake, suites, late, "configured", **machines)
+    assert failed(found) == {("freshness", "machines_fresh"), ("freshness", "configured_machines_fresh")}
+    assert next(row for row in found.failed("error"))["unexpected"] == 2
+
+
+def test_many_rows_are_judged_by_spark_as_few_are_here(lake, suites, fresh):
+    doubled_call(lake)
+    how = Check("here", datetime.now(UTC), fresh, everything=True)
+    here = check(lake, suites, how)
+    there = check(lake, suites, replace(how, run_id="there", most=3))
+    compared = ("suite", "expectation", "success", "evaluated", "unexpected")
+    assert [[row[name] for name in compared] for row in there.rows] == [
+        [row[name] for name in compared] for row in here.rows
+    ]
+    version = lake.version(RPC_CALLS)
+    lake.restore(RPC_CALLS, version - 1)
+
+
+def test_the_job_shuts_the_gate_and_writes_pages(lake, fresh, project, tmp_path, capsys):
+    pages = tmp_path / "pages"
+    arguments = ["--lake", lake.root, "--as-of", fresh.isoformat(), "--docs", str(pages)]
+    assert check_quality.main(arguments) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["tables"]["gold.quality_results"]["rows_out"] > 100
+    assert {"index.html", "rpc_calls.html", "freshness.html"} <= {path.name for path in pages.iterdir()}
+    doubled_call(lake)
+    assert check_quality.main(arguments[:4]) == 1
+    assert "error    bronze.rpc_calls keys_unique" in capsys.readouterr().out
+    again = ["--lake", lake.root, "--captures", str(project / "data" / "sample" / SAMPLE)]
+    assert run_all.main([*again, "--set", "quality.in_runs=true"]) == 1
+    assert run_all.main(again) == 0  # not asked for
+    lake.restore(RPC_CALLS, lake.version(RPC_CALLS) - 1)
+    (tmp_path / "suites").mkdir()
+    assert check_quality.main([*arguments[:2], "--set", f"quality.suites={tmp_path / 'suites'}"]) == 2
