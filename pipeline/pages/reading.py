@@ -1,0 +1,208 @@
+"""The lake's tables to the plain data of the pages: bounded, however much the lake holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.gather import gather
+from pipeline.lake import Lake
+from pipeline.pages.datasets import AS_OF, CALLS, DATASETS, LABELS, SNAPSHOTS, STEPS, Dataset
+from pipeline.pages.model import Data, Site
+from schemas import catalog
+from schemas.table import Table
+
+_WANTED: Final = "msmq_pages_wanted"  # a temporary view with the keys that are looked up
+_CALL_KEYS: Final = ("comqc", "findings", "operations")  # datasets with a call of their own beside their evidence
+_NOT_THERE: Final = "not computed: the lake has no {}"
+
+
+class Limits(NamedTuple):
+    """How much travels: rows of a dataset, and rows of the sums over one that is cut."""
+
+    rows: int = 5_000
+    sums: int = 30_000
+
+
+def read_site(lake: Lake, *, limits: Limits, published_at: datetime, as_of: datetime | None = None) -> Site:
+    """Read all that the pages show; ``as_of`` in the place of the newest packet or snapshot.
+
+    A table that the lake does not have, or that this version does not know, is said to be not computed.
+    """
+    tables = _tables(lake)
+    questions = {each.name: partial(_read, lake, tables, each, limits) for each in DATASETS}
+    moments = {name: partial(_newest, lake, tables, name) for name in AS_OF}
+    found: dict[str, Any] = gather({**questions, **moments})
+    newest = [moment for name in AS_OF if (moment := found.pop(name)) is not None]
+    data: dict[str, Data] = found
+    data |= _looked_up(lake, tables, data, limits)
+    return Site(
+        lake=lake.root if lake.catalog is None else f"{lake.catalog}.{lake.prefix}",
+        as_of=as_of or max(newest, default=None),
+        published_at=published_at,
+        data=data,
+        meanings={each.name: _meanings(each, data[each.name]) for each in DATASETS},
+    )
+
+
+def _tables(lake: Lake) -> dict[str, str]:
+    """The SQL names of the tables that are there, by ``layer.name``."""
+    known = {str(table): table for table in catalog.ALL}
+    asked = sorted({name for each in DATASETS for name in each.tables} | AS_OF.keys())
+    there = gather({name: partial(lake.exists, known[name]) for name in asked if name in known})
+    return {name: lake.sql_name(known[name]) for name, exists in there.items() if exists}
+
+
+def filled(sql: str, tables: Mapping[str, str], **more: object) -> str:
+    """The SQL with the tables' names for ``{name}``."""
+    short = {name.partition(".")[2]: quoted for name, quoted in tables.items()}
+    return sql.format_map({**short, **more})
+
+
+def _read(lake: Lake, tables: Mapping[str, str], each: Dataset, limits: Limits) -> Data:
+    lacking = [name for name in each.tables if name not in tables]
+    if lacking:
+        return Data(None, note=_NOT_THERE.format(", ".join(lacking)))
+    query = filled(each.rows, tables)
+    rows = lake.spark.sql(f"{query}\nLIMIT {limits.rows + 1}").toArrow()  # noqa: S608 - of declared tables and texts
+    if rows.num_rows <= limits.rows:
+        return Data(rows, rows.num_rows, query)
+    total = lake.spark.sql(f"SELECT count(*) FROM ({query})").collect()[0][0]  # noqa: S608
+    summed, step_s, note = _sums(lake, tables, each, query, limits.sums)
+    return Data(_first(lake, each, query, limits.rows), total, query, each.chosen, summed, step_s, note)
+
+
+def _first(lake: Lake, each: Dataset, query: str, most: int) -> pa.Table:
+    """The first rows of each group, all groups' first before any group's second."""
+    groups = f"PARTITION BY {each.each} " if each.each else ""
+    ranked = f"SELECT *, row_number() OVER ({groups}ORDER BY {each.first}) AS _place FROM ({query})"  # noqa: S608
+    if not each.each:
+        ranked = f"SELECT *, 1 AS _place FROM ({query})"  # noqa: S608
+    chosen = f"SELECT * FROM ({ranked}) ORDER BY _place, {each.first} LIMIT {most}"  # noqa: S608
+    return lake.spark.sql(chosen).drop("_place").toArrow()
+
+
+def _sums(
+    lake: Lake, tables: Mapping[str, str], each: Dataset, query: str, most: int
+) -> tuple[pa.Table | None, int | None, str]:
+    """Sums over all rows in pieces of time as short as ``most`` rows allow, their length, and what is left out."""
+    if not each.time and not each.summed:
+        return None, None, ""
+    if each.summed:
+        texts = {step: filled(each.summed, tables, step=step) for step in STEPS}
+        guess = f"SELECT {', '.join(f'({filled(each.guess, tables, step=step)})' for step in STEPS)}"
+    else:
+        texts = {step: _grouped(each, query, step) for step in STEPS}
+        counted = (f"approx_count_distinct(struct({_piece(each, step)}, {_bare(each.groups)}))" for step in STEPS)
+        guess = f"SELECT {', '.join(counted)} FROM ({query})"  # noqa: S608
+    sizes = dict(zip(STEPS, lake.spark.sql(guess).collect()[0], strict=True))
+    for step in STEPS:
+        if sizes[step] > most and step != STEPS[-1]:
+            continue
+        rows = lake.spark.sql(f"{texts[step]}\nORDER BY n DESC LIMIT {most + 1}").toArrow()
+        if rows.num_rows <= most:
+            return rows, step, ""
+    note = f"sums of the {most} largest groups; smaller ones are left out"
+    return rows.slice(0, most), STEPS[-1], note
+
+
+def _piece(each: Dataset, step: int) -> str:
+    return f"timestamp_seconds(unix_seconds({each.time}) div {step} * {step})"
+
+
+def _bare(groups: str) -> str:
+    """The expressions of groups without the names that they are given."""
+    return ", ".join(part.rsplit(" AS ", 1)[0] for part in _split(groups))
+
+
+def _split(groups: str) -> list[str]:
+    """Parts between commas that stand in no brackets."""
+    parts, depth = [""], 0
+    for char in groups:
+        depth += {"(": 1, ")": -1}.get(char, 0)
+        if char == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return [part.strip() for part in parts]
+
+
+def _grouped(each: Dataset, query: str, step: int) -> str:
+    columns = f"{_piece(each, step)} AS {each.time}, {each.groups}"
+    numbers = ", ".join(str(number + 1) for number in range(1 + len(_split(each.groups))))
+    return f"SELECT {columns}, {each.sums} FROM ({query}) GROUP BY {numbers}"  # noqa: S608
+
+
+def _newest(lake: Lake, tables: Mapping[str, str], name: str) -> datetime | None:
+    if name not in tables:
+        return None
+    sql = filled(AS_OF[name], tables)
+    found = lake.spark.sql(f"SELECT unix_micros(newest) FROM ({sql}) AS (newest)").collect()[0][0]  # noqa: S608
+    return None if found is None else datetime.fromtimestamp(found / 1e6, UTC)
+
+
+def _looked_up(lake: Lake, tables: dict[str, str], data: Mapping[str, Data], limits: Limits) -> dict[str, Data]:
+    """What rows refer to: the calls and snapshots that they rest on, and what the messages are called."""
+    calls = data[CALLS.name].rows
+    there = set() if calls is None else set(calls.column("call_key").to_pylist())
+    keys = [key for key in _evidence(data) if key not in there][: limits.rows]
+    messages = list(dict.fromkeys(_texts(data, ("attempts", "sequences"), "message_key")))[: 2 * limits.rows]
+    lake.spark.createDataFrame(pa.table({"key": pa.array(keys + messages, pa.string())})).createOrReplaceTempView(_WANTED)
+    questions = {}
+    if keys and calls is not None:
+        wanted = f"SELECT * FROM ({filled(CALLS.rows, tables)}) WHERE call_key IN (SELECT key FROM {_WANTED})"  # noqa: S608
+        questions["evidence_calls"] = partial(_lookup, lake, wanted)
+    more = {name: table for name in ("silver.messages", "bronze.snapshots_raw") if (table := _there(lake, name))}
+    if messages and "silver.messages" in more:
+        questions["labels"] = partial(_lookup, lake, filled(LABELS, more, wanted=_WANTED))
+    if keys and "bronze.snapshots_raw" in more:
+        questions["snapshots"] = partial(_lookup, lake, filled(SNAPSHOTS, more, wanted=_WANTED))
+    return gather(questions)
+
+
+def _there(lake: Lake, name: str) -> str | None:
+    table = catalog.table(name)
+    return lake.sql_name(table) if lake.exists(table) else None
+
+
+def _lookup(lake: Lake, sql: str) -> Data:
+    rows = lake.spark.sql(sql).toArrow()
+    return Data(rows, rows.num_rows, "")
+
+
+def _evidence(data: Mapping[str, Data]) -> Iterable[str]:
+    """The keys that rows rest on, each once, in the order of the datasets and their rows."""
+    keys: dict[str, None] = {}
+    for name, each in data.items():
+        if each.rows is not None and "evidence" in each.rows.schema.names:
+            keys |= dict.fromkeys(key for key in pc.list_flatten(each.rows.column("evidence")).to_pylist() if key)
+        if name in _CALL_KEYS:
+            keys |= dict.fromkeys(_texts(data, (name,), "call_key"))
+    return keys
+
+
+def _texts(data: Mapping[str, Data], names: Iterable[str], column: str) -> Iterable[str]:
+    for name in names:
+        rows = data[name].rows
+        if rows is not None:
+            yield from (value for value in pc.unique(rows.column(column)).to_pylist() if value)
+
+
+def _meanings(each: Dataset, data: Data) -> dict[str, str]:
+    """What the columns of a dataset hold, as its tables declare them."""
+    if data.rows is None:
+        return {}
+    declared: dict[str, str] = {}
+    for table in reversed([_declared(name) for name in each.tables]):
+        if table is not None:
+            declared |= {column.name: column.comment for column in table.columns}
+    return {name: declared[name] for name in data.rows.schema.names if name in declared}
+
+
+def _declared(name: str) -> Table | None:
+    return next((table for table in catalog.ALL if str(table) == name), None)
