@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from importlib import resources
 from typing import Final
 
 from pipeline.pages.model import Site, script_json
 
 PROGRAM: Final = ("data.js", "dom.js", "charts.js", "rows.js", "health.js", "sections.js", "main.js")
+_SHEET: Final = re.compile(r'getElementById\("([0-9a-f]{64})"\)')
 _END: Final = "</script"
 
 
@@ -29,6 +31,9 @@ def page(site: Site) -> str:
         "program": "\n".join(_static(name) for name in PROGRAM),
         "site": script_json(site.plain()),
     }
+    # Empty sheets in the place of those that Plotly would add: it finds them, and what maps would need stays out.
+    sheets = ["plotly.js-style-global", *sorted(set(_SHEET.findall(texts["plotly"])))]
+    texts["sheets"] = "\n".join(f'<style id="{name}"></style>' for name in sheets)
     for name in ("plotly", "program"):
         if _END in texts[name].lower():
             raise PageError(f"a script holds {_END!r}, which would end its element")

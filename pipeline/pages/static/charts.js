@@ -2,6 +2,15 @@
 // Charts by Plotly. It reads texts as markup of its own (<b>, <a>, entities): `label` makes them plain.
 
 const COLOURS = ["#3b7dd8", "#e08a1e", "#2f9e77", "#c0504d", "#8064a2", "#6b7f8f", "#b5a100", "#d070a8", "#4bacc6", "#7a5c3e"];
+/** What has a colour of its own, so that no two of one chart look alike. */
+const OWN_COLOURS = {
+  acked: "#2f9e5f", peeked: "#67b7dc", empty: "#b9c4cf", timed_out: "#8796a6", cancelled: "#8064a2", nacked: "#e6b422", rejected: "#e0701e",
+  expired: "#7c1f19", rundown: "#a83a8c", failed: "#d8362b", in_flight: "#d9d2c5", unknown: "#6b6f76",
+  ok: "#2f9e5f", fault: "#d8362b", no_response: "#e0701e", damaged: "#7c1f19", no_request: "#d9d2c5", unbound: "#b9c4cf", encrypted: "#6b6f76",
+  "LOCAL CONNECTION": "#2f9e5f", CONNECTED: "#3b7dd8", WAITING: "#e6b422", ONHOLD: "#8a5a2b", "ON HOLD": "#8a5a2b", DISCONNECTED: "#d8362b", LOCKED: "#7c1f19",
+  "NEED VALIDATE": "#e0701e", "NEED VALIDATION": "#e0701e", DISCONNECTING: "#a83a8c", NONACTIVE: "#b9c4cf", INACTIVE: "#b9c4cf", UNKNOWN: "#9aa2ac",
+  error: "#d8362b", warning: "#e6b422", info: "#67b7dc",
+};
 const LEVEL_COLOURS = { ok: "#2f9e5f", warn: "#e0a21e", bad: "#cf3f36", unknown: "#9aa2ac", "": "#6f8fb5" };
 
 const label = (text) => seen(text === null || text === undefined ? "not known" : text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
@@ -23,12 +32,15 @@ function chart(title, traces, layout, go) {
   AFTER.push(() => {
     const colours = ink();
     const narrow = box.clientWidth < 520;
+    const named = layout.showlegend === false || (traces.length < 2 && !layout.showlegend) ? [] : traces.map((trace) => 34 + 7 * (trace.name ?? "").length);
+    const columns = Math.max(1, Math.floor((box.clientWidth - 60) / Math.max(1, ...named)));
+    const legend = 20 * Math.ceil(named.length / columns);
     const axis = { gridcolor: colours.line, zerolinecolor: colours.line, automargin: true, fixedrange: narrow };
     const made = {
-      height: 260, margin: { l: 50, r: 14, t: 34, b: 36 }, paper_bgcolor: colours.card, plot_bgcolor: colours.card,
+      margin: { l: 50, r: 14, t: 34, b: 46 + legend }, paper_bgcolor: colours.card, plot_bgcolor: colours.card,
       font: { color: colours.ink, size: 12, family: "system-ui, sans-serif" }, hovermode: "closest", bargap: 0.08,
-      legend: { orientation: "h", y: -0.18, font: { size: 11 } },
-      ...layout,
+      ...layout, height: (layout.height ?? 250) + legend, showlegend: named.length > 0,
+      legend: { orientation: "h", x: 0, y: 0, xref: "container", yref: "container", yanchor: "bottom", traceorder: "normal", font: { size: 11 } },
       title: { text: title, font: { size: 13.5 }, x: 0.01, xanchor: "left", y: 0.98, yanchor: "top" },
       xaxis: { ...axis, ...layout.xaxis }, yaxis: { ...axis, ...layout.yaxis },
     };
@@ -55,23 +67,17 @@ function overTime(title, rows, indexes, time, column, order, state, section) {
     }
     const value = group.values[0], text = facetText(value);
     const starts = [...bins.keys()].sort((a, b) => a - b);
-    const level = LEVELS[column]?.[text];
     return {
       type: "bar", name: label(value), x: starts.map((bin) => moment(bin + step / 2)), y: starts.map((bin) => bins.get(bin)), width: starts.map(() => step * 0.92),
       customdata: starts.map((bin) => link(section, { ...kept(state), from: timeText(bin), to: timeText(bin + step - 1), [column]: text })),
       hovertext: starts.map((bin) => `${label(value)}: ${group_(bins.get(bin))}<br>${timeText(bin)} for ${durationText(step)}`), hoverinfo: "text",
-      marker: { color: level === undefined ? COLOURS[place % COLOURS.length] : shade(level, groups.filter((each) => LEVELS[column]?.[facetText(each.values[0])] === level).indexOf(group)) },
+      marker: { color: colourOf(text, place) },
     };
   });
   return chart(title, traces, { barmode: "stack", xaxis: { type: "date" }, yaxis: { rangemode: "tozero" } }, go);
 }
 const group_ = (number) => group(number);
-const shade = (level, place) => {
-  const mixes = [1, 0.72, 0.5, 0.34, 0.86];
-  const colour = LEVEL_COLOURS[level] ?? LEVEL_COLOURS[""];
-  const parts = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
-  return `rgb(${parts.map((part) => Math.round(part * mixes[place % 5] + 150 * (1 - mixes[place % 5]))).join(",")})`;
-};
+const colourOf = (text, place) => (Object.hasOwn(OWN_COLOURS, text) ? OWN_COLOURS[text] : COLOURS[place % COLOURS.length]);
 
 function extent(values) {
   let low = Infinity, high = -Infinity;
@@ -108,5 +114,5 @@ function steps(title, series, unit) {
     }
     return { type: "scatter", mode: "lines", name: label(short(each.name)), x, y, hovertext: texts, hoverinfo: "text", connectgaps: false, line: { width: 2, color: COLOURS[place % COLOURS.length] } };
   });
-  return chart(title, traces, { xaxis: { type: "date" }, yaxis: { rangemode: "tozero" }, height: 290, showlegend: true });
+  return chart(title, traces, { xaxis: { type: "date" }, yaxis: { rangemode: "tozero" }, height: 250, showlegend: true });
 }

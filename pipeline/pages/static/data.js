@@ -145,6 +145,7 @@ function parseTime(text) {
 const group = (number) => (typeof number === "number" ? number.toLocaleString("en").replaceAll(",", "\u202f") : String(number));
 function durationText(ms) {
   if (ms === null || ms === undefined) return null;
+  if (ms === 0) return "0";
   const sign = ms < 0 ? "-" : "", size = Math.abs(ms);
   if (size < 10) return `${sign}${size.toFixed(2)} ms`;
   if (size < 1000) return `${sign}${Math.round(size)} ms`;
@@ -162,7 +163,17 @@ function bytesText(value) {
 }
 const shareText = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(part && part / whole < 0.01 ? 2 : 1)} %` : "\u2013");
 /** How long before the newest evidence. */
-const ageText = (ms) => (ms === null || AS_OF === null ? null : durationText(Math.max(0, AS_OF - ms)));
+const ageText = (ms) => (ms === null || AS_OF === null ? null : AS_OF - ms < 1000 ? "0 s" : durationText(AS_OF - ms));
+
+/** Texts in order, those that repeat one after the other once: "acked \u00d72, nacked". */
+function runsText(values) {
+  const runs = [];
+  for (const value of values) {
+    if (runs.length && runs[runs.length - 1][0] === value) runs[runs.length - 1][1] += 1;
+    else runs.push([value, 1]);
+  }
+  return runs.map(([value, times]) => (times > 1 ? `${value} \u00d7${times}` : value)).join(", ");
+}
 
 /** A value as text by its column's name and kind; null stays null. */
 function valueText(name, kind, value) {
@@ -174,6 +185,6 @@ function valueText(name, kind, value) {
   if (name.endsWith("_s") && typeof value === "number") return name.endsWith("per_s") ? String(Number(value.toPrecision(3))) : durationText(value * 1000);
   if (/(^|_)bytes($|_)/.test(name)) return bytesText(value);
   if (kind === "number" && !/(_id|port|number|opnum|packet|step|index)$/.test(name)) return group(typeof value === "number" ? Number(value.toPrecision(12)) : value);
-  if (kind === "other") return JSON.stringify(value);
+  if (kind === "other") return Array.isArray(value) && value.every((each) => typeof each !== "object") ? runsText(value) : JSON.stringify(value);
   return String(value);
 }

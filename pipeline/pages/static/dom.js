@@ -53,12 +53,13 @@ const LEVELS = {
 function shown(name, kind, value) {
   const text = valueText(name, kind, value);
   if (text === null) return h("span", { title: "not known, or does not apply" }, "\u2013");
+  if (text === "" && kind === "other") return document.createTextNode("none");
   const levels = LEVELS[name.startsWith("state_now") ? "state" : name];
   if (levels) return h("span", { class: "badge " + (levels[text] ?? "") }, seen(text));
   return kind === "text" || kind === "other" ? wire(text) : document.createTextNode(text);
 }
 
-const notComputed = (data) => h("p", { class: "note" }, h("strong", {}, "not computed"), " \u2013 ", seen(data.note));
+const notComputed = (data) => h("p", { class: "note" }, h("strong", {}, seen(data.note)));
 
 /** What is said above rows that are cut: how many of how many, which, and how to get all. */
 function cutNote(data) {
@@ -98,5 +99,5 @@ function say(text) {
 }
 
 const tile = (label, value, detail, level, href) =>
-  h(href ? "a" : "div", { class: "tile " + (level ?? ""), href }, h("div", { class: "label" }, label), h("div", { class: "value" }, value), h("div", { class: "detail" }, detail));
+  h(href ? "a" : "div", { class: "tile " + (level ?? ""), href }, h("div", { class: "label" }, label), h("div", { class: "value" + (/[a-z]{3}/.test(String(value)) ? " words" : "") }, value), h("div", { class: "detail" }, detail));
 const tiles = (...each) => h("div", { class: "tiles" }, each);

@@ -24,7 +24,7 @@ function checks(state) {
   const add = (section, text, name, count, level, detail, params) => {
     const known = DATA[name].computed;
     const number = known ? count() : null;
-    made.push({ section, label: text, number, level: number === null ? "unknown" : number ? level : "ok", detail: known ? detail(number) : "not computed", href: link(section, { ...some, ...params }) });
+    made.push({ section, label: text, number, level: number === null ? "unknown" : number ? level : "ok", detail: known ? detail(number) : DATA[name].note.replace("not computed: ", ""), href: link(section, { ...some, ...params }) });
   };
   add("alerts", "alerts that hold", "alerts", () => sumWhere("alerts", state, (rows, row) => rows.at(row, "until") === null),
     DATA.alerts.computed && sumWhere("alerts", state, (rows, row) => rows.at(row, "until") === null && rows.at(row, "severity") === "error") ? "bad" : "warn",

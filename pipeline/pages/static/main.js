@@ -39,8 +39,9 @@ function drawFrame(params) {
   const counts = {};
   for (const each of made) {
     if (each.number && (each.level === "bad" || each.level === "warn")) {
-      const now = counts[each.section] ?? { n: 0, level: "warn" };
-      counts[each.section] = { n: now.n + each.number, level: each.level === "bad" ? "bad" : now.level };
+      const now = counts[each.section] ?? { n: 0, level: each.level }; // the worst alone: 3 errors are not 40 of both
+      if (now.level === each.level) counts[each.section] = { n: now.n + each.number, level: now.level };
+      else if (each.level === "bad") counts[each.section] = { n: each.number, level: "bad" };
     }
   }
   document.getElementById("nav").replaceChildren(...Object.entries(SECTIONS).map(([name, section], place) => h("a", { href: link(name, kept(params)), "aria-current": STATE.section === name ? "page" : null, title: `key ${(place + 1) % 10}` }, section.label,

@@ -13,6 +13,7 @@ function rowsTable(name, columns, state, options = {}) {
   if (!data.computed) return notComputed(data);
   const rows = data.rows;
   let indexes = options.indexes ?? found(name, rows, state);
+  if (options.rank) indexes = indexes.map((row, place) => [options.rank(row), place, row]).sort((a, b) => a[0] - b[0] || a[1] - b[1]).map((each) => each[2]);
   const id = options.id ?? name;
   const memory = TABLE_STATE.get(id) ?? { by: options.by ?? null, down: options.down ?? false, page: 0 };
   TABLE_STATE.set(id, memory);
@@ -131,6 +132,12 @@ function callProof(rows, row) {
 }
 const shellWord = (text) => (/^[\w./:@%+=-]+$/.test(text) ? text : "'" + text.replaceAll("'", "'\\''") + "'");
 
+/** When what a key names happened; last what is not on this page. */
+function proofTime(key) {
+  const call = CALL_PLACE.get(key), snapshot = SNAPSHOT_PLACE.get(key);
+  return (call ? call[0].at(call[1], "request_at") ?? call[0].at(call[1], "response_at") : snapshot === undefined ? null : DATA.snapshots.rows.at(snapshot, "asked_at")) ?? Infinity;
+}
+
 function proof(key) {
   const call = CALL_PLACE.get(key);
   if (call) return callProof(...call);
@@ -149,7 +156,7 @@ function related(name, row) {
   const links = [];
   const queue = at("queue") ?? at("inferred_queue");
   if (queue) {
-    for (const section of ["queues", "transfers", "reads", "comqc"]) links.push(h("a", { href: link(section, { queue }) }, `its ${SECTIONS[section].label.toLowerCase()}`));
+    for (const [section, text] of [["queues", "its state"], ["transfers", "its transfers"], ["reads", "its reads"], ["comqc", "its COM+ calls"]]) links.push(h("a", { href: link(section, { queue }) }, text));
   }
   for (const column of ["server_address", "queue_manager"]) {
     if (at(column)) links.push(h("a", { href: link("calls", { machine: at(column) }) }, "calls of the machine"));
@@ -194,7 +201,7 @@ function showRow(wanted) {
     }
     if (keys.length || rows.has("evidence")) {
       const all = rows.at(row, "evidence_count") ?? keys.length;
-      parts.push(h("h2", {}, "What it rests on"), all > keys.length ? h("p", { class: "note cut" }, `${keys.length} of ${group(all)} pieces of evidence`) : null, keys.length ? keys.map(proof) : h("p", { class: "note" }, "No call or snapshot: what is said follows from there being none."));
+      parts.push(h("h2", {}, "What it rests on"), all > keys.length ? h("p", { class: "note cut" }, `${keys.length} of ${group(all)} pieces of evidence`) : null, keys.length ? keys.sort((a, b) => proofTime(a) - proofTime(b)).map(proof) : h("p", { class: "note" }, "No call or snapshot: what is said follows from there being none."));
     }
   }
   dialog.replaceChildren(h("div", { class: "head" }, h("h2", {}, title), h("button", { type: "button", onclick: () => copyText(location.href) }, "copy link"), h("button", { type: "button", onclick: close, autofocus: true }, "close (Esc)")), h("div", { class: "body" }, parts));

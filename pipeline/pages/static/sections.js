@@ -85,8 +85,13 @@ function queues(state) {
   const intervals = DATA.intervals.rows ? sumsOf("intervals") : null;
   const pieces = intervals ? queuePieces(intervals, state) : new Map();
   const identity = (row) => JSON.stringify(["queue", "queue_manager", "queue_format_name"].map((column) => rows.at(row, column)));
-  const most = chosen.slice(0, 8), timeline = chosen.slice(0, 25);
-  const lines = (title, column, unit) => steps(title + some(most, chosen), most.map((row) => ({ name: name(row), pieces: (pieces.get(identity(row)) ?? []).map((piece) => [intervals.at(piece, "valid_from"), intervals.at(piece, "valid_to"), intervals.at(piece, column)]) })).filter((each) => each.pieces.some((piece) => piece[2] !== null)), unit);
+  const timeline = chosen.slice(0, 25);
+  const largest = (row, column) => (pieces.get(identity(row)) ?? []).reduce((most, piece) => Math.max(most, intervals.at(piece, column) ?? 0), 0);
+  const lines = (title, column, unit) => {
+    const filled = chosen.filter((row) => largest(row, column) > 0).sort((a, b) => largest(b, column) - largest(a, column));
+    const most = filled.slice(0, 6);
+    return steps(title + some(most, filled), most.map((row) => ({ name: name(row), pieces: (pieces.get(identity(row)) ?? []).map((piece) => [intervals.at(piece, "valid_from"), intervals.at(piece, "valid_to"), intervals.at(piece, column)]) })), unit);
+  };
   return [
     h("h1", {}, "Queues"),
     lead("As they were last told, at the time of the newest evidence. What nothing tells is unknown, not zero."),
@@ -100,7 +105,7 @@ function queues(state) {
       { name: "queue_manager", label: "machine" },
       { name: "state_now", label: "state", value: stateNow, kind: "text", rank: (row) => STATE_RANK[level(row)], title: "state at the time of the newest evidence; UNKNOWN when what was told no longer holds" },
       { name: "message_count", label: "messages" }, "bytes", { name: "journal_count", label: "journal" }, "journal_bytes", "paused",
-      { name: "valid_from", label: "told at" }, { name: "age", label: "before now", kind: "number", value: (row) => (rows.at(row, "valid_from") === null || AS_OF === null ? null : AS_OF - rows.at(row, "valid_from")), show: (row) => ageText(rows.at(row, "valid_from")) },
+      { name: "valid_from", label: "last told" }, { name: "age", label: "before now", kind: "number", value: (row) => (rows.at(row, "valid_from") === null || AS_OF === null ? null : AS_OF - rows.at(row, "valid_from")), show: (row) => ageText(rows.at(row, "valid_from")) },
       "source", "confidence",
     ], state, { indexes: chosen }),
     h("h2", {}, "State over time"), stateTimeline(timeline, chosen, pieces, intervals, identity, name),
@@ -110,7 +115,7 @@ function queues(state) {
     rowsTable("intervals", ["queue", "queue_manager", "valid_from", "valid_to", "state", "message_count", "journal_count", "received", "nacked", "purged", "expected_message_count", "unexplained_change", "source"], state, { by: "valid_from", down: true }),
   ];
 }
-const some = (part, whole) => (part.length < whole.length ? `: the first ${part.length} of ${group(whole.length)} queues` : "");
+const some = (part, whole) => (part.length < whole.length ? `: ${part.length} of ${group(whole.length)} queues` : "");
 
 /** Indexes of intervals by their queue's identity, in order of time. */
 function queuePieces(intervals, state) {
@@ -129,14 +134,14 @@ function stateTimeline(chosen, all_, pieces, intervals, identity, name) {
   chosen.forEach((row, place) => {
     for (const piece of pieces.get(identity(row)) ?? []) {
       const state = intervals.at(piece, "state") ?? "not told", from = intervals.at(piece, "valid_from"), to = intervals.at(piece, "valid_to");
-      if (!traces.has(state)) traces.set(state, { type: "bar", orientation: "h", name: label(state), base: [], x: [], y: [], hovertext: [], hoverinfo: "text", customdata: [], marker: { color: state === "not told" ? LEVEL_COLOURS.unknown : shade(LEVELS.state[state] ?? "", [...traces.keys()].filter((each) => LEVELS.state[each] === LEVELS.state[state]).length), pattern: { shape: state === "UNKNOWN" || state === "not told" ? "/" : "", size: 6, solidity: 0.3 } } });
+      if (!traces.has(state)) traces.set(state, { type: "bar", orientation: "h", name: label(state), base: [], x: [], y: [], hovertext: [], hoverinfo: "text", customdata: [], marker: { color: colourOf(state, traces.size), pattern: { shape: state === "UNKNOWN" || state === "not told" ? "/" : "", size: 6, solidity: 0.3 } } });
       const trace = traces.get(state);
       trace.base.push(moment(from)); trace.x.push(to - from); trace.y.push(-place);
       trace.hovertext.push(`${label(name(row))}<br>${label(state)}, from ${timeText(from)} to ${timeText(to)}`);
       trace.customdata.push(intervals.has("interval_key") ? link("queues", { ...STATE.params, row: `intervals:${intervals.at(piece, "interval_key")}` }) : link("queues", { queue: DATA.queues.rows.at(row, "queue") }));
     }
   });
-  return chart("State" + some(chosen, all_), [...traces.values()], { barmode: "overlay", height: 110 + 22 * chosen.length, xaxis: { type: "date" }, legend: { orientation: "h", y: -0.1 - 0.6 / Math.max(1, chosen.length) }, yaxis: { tickmode: "array", tickvals: chosen.map((_, place) => -place), ticktext: chosen.map((row) => label(short(name(row), 30))), range: [-chosen.length + 0.5, 0.5] } }, go);
+  return chart("State" + some(chosen, all_), [...traces.values()], { barmode: "overlay", height: 110 + 22 * chosen.length, xaxis: { type: "date" }, showlegend: true, yaxis: { tickmode: "array", tickvals: chosen.map((_, place) => -place), ticktext: chosen.map((row) => label(short(name(row), 30))), range: [-chosen.length + 0.5, 0.5] } }, go);
 }
 
 // --- transfers -------------------------------------------------------------------------------------------------------------
@@ -159,13 +164,13 @@ function transfers(state) {
     series.get(key).push(row);
   }
   const most = chosen.slice(0, 8);
-  const name = (row) => `${rows.at(row, "queue") ?? rows.at(row, "queue_format_name")} @ ${rows.at(row, "queue_manager")}`;
+  const name = (row) => `${rows.at(row, "queue") ?? rows.at(row, "queue_format_name")} @ ${rows.at(row, "queue_manager")}, ${rows.at(row, "source")}`;
   const lines = (title, column) => chart(title + some(most, chosen), most.map((row, place) => {
     const list = (series.get(identity(rows, row)) ?? []).filter((each) => points.at(each, column) !== null).sort((a, b) => points.at(a, "observed_at") - points.at(b, "observed_at"));
     return { type: "scatter", mode: "lines+markers", marker: { size: 5 }, line: { width: 1.5, color: COLOURS[place % COLOURS.length] }, name: label(short(name(row))), x: list.map((each) => moment(points.at(each, "observed_at"))), y: list.map((each) => points.at(each, column)),
       hovertext: list.map((each) => `${label(name(row))}<br>${label(valueText(column, "number", points.at(each, column)))}, ${label(points.at(each, "condition"))}<br>${timeText(points.at(each, "observed_at"))}`), hoverinfo: "text",
       customdata: list.map((each) => (points.has("snapshot_id") ? link("transfers", { ...STATE.params, row: `transfer_points:${points.at(each, "snapshot_id")}` }) : null)) };
-  }).filter((trace) => trace.x.length), { xaxis: { type: "date" }, yaxis: { rangemode: "tozero" }, height: 290, showlegend: true }, go);
+  }).filter((trace) => trace.x.length), { xaxis: { type: "date" }, yaxis: { rangemode: "tozero" }, height: 250, showlegend: true }, go);
   return [
     h("h1", {}, "Transfers"),
     lead("Outgoing transactional queues: what is sent and not acknowledged, whether it moves, and when the next try is due. The window is from the oldest number that is not acknowledged to the next one."),
@@ -173,11 +178,11 @@ function transfers(state) {
     chips(state),
     h("h2", {}, "Each transfer"),
     rowsTable("transfers", [
-      { name: "queue", show: (row) => wire(rows.at(row, "queue") ?? rows.at(row, "queue_format_name") ?? "not known") }, { name: "queue_manager", label: "machine" }, "condition", { name: "stalled_since", label: "stalled since" },
+      { name: "queue", show: (row) => wire(rows.at(row, "queue") ?? rows.at(row, "queue_format_name") ?? "not known") }, { name: "queue_manager", label: "machine" }, "source", "condition", { name: "stalled_since", label: "stalled since" },
       { name: "unacked_count", label: "not acked" },
       { name: "window", label: "window", kind: "text", value: (row) => (rows.at(row, "first_unacked_number") === null ? null : `${rows.at(row, "first_unacked_number")}\u2013${rows.at(row, "next_number") === null ? "?" : rows.at(row, "next_number") - 1}`), title: "numbers sent and not acknowledged: from the oldest to the last given out" },
       { name: "unread_count", label: "not read" }, { name: "in_flight_s", label: "oldest for" }, { name: "acked_per_s", label: "acked/s" }, { name: "sent_per_s", label: "sent/s" },
-      { name: "resend_count", label: "tries" }, { name: "ladder_step", label: "ladder step" }, { name: "next_resend_at", label: "next try" }, { name: "last_ack_at", label: "last ack" }, { name: "observed_at", label: "observed" }, "source",
+      { name: "resend_count", label: "tries" }, { name: "ladder_step", label: "ladder step" }, { name: "next_resend_at", label: "next try" }, { name: "last_ack_at", label: "last ack" }, { name: "observed_at", label: "observed" },
     ], state, { indexes: chosen }),
     h("div", { class: "two" }, lines("Not acknowledged", "unacked_count"), lines("Oldest not acknowledged for, seconds", "in_flight_s")),
     h("div", { class: "two" }, lines("Acknowledged per second", "acked_per_s"), lines("Tries of the last message", "resend_count")),
@@ -229,7 +234,7 @@ function reads(state) {
       tiles(risks.map((each) => tile(each.values[0], group(each.n), "messages at risk", LEVELS.loss_risk[each.values[0]] ?? "bad", link("reads", { ...kept(state), loss_risk: facetText(each.values[0]) }))),
         fates.map((each) => tile(each.values[0] ?? "unknown", group(each.n), "messages", LEVELS.fate[each.values[0]] ?? "", link("reads", { ...kept(state), fate: facetText(each.values[0]) })))),
       rowsTable("sequences", ["queue", "lookup_id", { name: "label", label: "label", kind: "text", value: (row) => messageLabel(DATA.sequences.rows.at(row, "message_key")), show: (row) => { const text = messageLabel(DATA.sequences.rows.at(row, "message_key")); return text === null ? "\u2013" : wire(text); } }, "fate", "loss_risk", "redelivered", "attempts", "peeks", "outcomes", "readers", "first_attempt_at", "settled_at"], state,
-        { indexes: riskState ? found("sequences", DATA.sequences.rows, state).filter((row) => DATA.sequences.rows.at(row, "loss_risk") !== null) : undefined }),
+        { rank: (row) => (DATA.sequences.rows.at(row, "loss_risk") === null ? 1 : 0), indexes: riskState ? found("sequences", DATA.sequences.rows, state).filter((row) => DATA.sequences.rows.at(row, "loss_risk") !== null) : undefined }),
     ] : notComputed(DATA.sequences),
     h("h2", {}, "By queue"),
     groupsTable(["queue", "server", { label: "all", n: 1 }, { label: "acked", n: 1 }, { label: "given back", n: 1 }, { label: "wrong", n: 1 }, { label: "nothing there", n: 1 }, { label: "not known", n: 1 }, { label: "longest wait", n: 1 }, { label: "longest hold", n: 1 }], byQueue),
@@ -298,7 +303,7 @@ function comqc(state) {
       groupsTable(["class", "interface", "method", { label: "calls", n: 1 }], groups.map((each) => ({ href: href(each), cells: [wire(each.values[0] ?? "\u2013"), wire(each.values[1] ?? "\u2013"), what(each), group(each.n)] }))),
     ] : null,
     h("h2", {}, "Each call"),
-    rowsTable("comqc", ["seen_at", "queue", "label", "target_clsid", "interface_id", "opnum", "dispatch_id", "arguments", "marshaled_bytes", "message_id"], state, { by: "seen_at", down: true }),
+    rowsTable("comqc", ["seen_at", "queue", "label", "target_clsid", "interface_id", "opnum", "dispatch_id", "arguments", "marshaled_bytes", "message_id"], state, { by: "seen_at", down: true, empty: data.total ? undefined : "No message that was captured holds a recorded COM+ call." }),
   ];
 }
 
@@ -322,7 +327,7 @@ function findings(state) {
     groupsTable(["rule", "source", "severity", { label: "times", n: 1 }, { label: "by", n: 1 }], rules.map((each) => ({ href: link("findings", { ...kept(state), rule_id: facetText(each.values[1]) }), cells: [each.values[1] ?? "", wire(each.values[2] ?? ""), h("span", { class: "badge " + (LEVELS.severity[each.values[0]] ?? "") }, each.values[0] ?? ""), group(each.n), group(countBy(sums, each.rows, ["subject"]).length)] }))),
     bars("By who breaks them", subjects.map((each) => ({ name: each.values[0] ?? "not known", value: each.n, text: group(each.n), href: link("findings", { ...kept(state), subject: facetText(each.values[0]) }) }))),
     h("h2", {}, "Each finding"),
-    rowsTable("findings", ["severity", "rule_id", "observed_at", "subject", "message", "expected", "actual"], state),
+    rowsTable("findings", [{ name: "severity", rank: (row) => order[data.rows.at(row, "severity")] ?? 3 }, "rule_id", "observed_at", "subject", "message", "expected", "actual"], state, { rank: (row) => order[data.rows.at(row, "severity")] ?? 3 }),
   ];
 }
 
