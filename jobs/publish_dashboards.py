@@ -10,6 +10,7 @@ from jobs import cli
 from jobs.config import ConfigError
 from jobs.ingest_captures import open_lake
 from pipeline.lake import Lake
+from pipeline.pages.attention import attention
 from pipeline.pages.databricks import dashboard
 from pipeline.pages.page import PageError, page
 from pipeline.pages.prometheus import metrics
@@ -45,20 +46,28 @@ def publish(this: cli.Run, lake: Lake, out: Path, *, rows: int = Limits().rows) 
     site = read_site(lake, limits=limits, published_at=this.started_at, as_of=this.arguments.as_of)
     if all(data.rows is None for data in site.data.values()):
         raise ConfigError(f"{lake.root} holds no tables: run jobs.run_all first")
-    texts = {PAGE: lambda: page(site), METRICS: lambda: metrics(site), DASHBOARD: lambda: dashboard(lake)}
     try:
+        texts = {PAGE: page(site), METRICS: metrics(site), DASHBOARD: dashboard(lake)}
         out.mkdir(parents=True, exist_ok=True)
-        written = {name: _write(out / name, made()) for name, made in texts.items()}
+        written = {name: _write(out / name, text) for name, text in texts.items()}
     except PageError as error:
         raise ConfigError(str(error)) from error
     except OSError as error:
         raise ConfigError(f"{error.filename or out}: {error.strerror or error}") from error
+    seen = [f"#{section}  {what}" for section, what in attention(site)]
     cut = {name: data.total for name, data in site.data.items() if data.cut}
     cli.say(f"the pages are in {(out / PAGE).resolve().as_uri()}")
     for name, total in cut.items():
         cli.say(f"  of {total} rows of {name} {rows} are in the page, and sums over all")
-    pages = {"site": str(out / PAGE), "written_bytes": written, "cut": cut}
+    pages = {"site": str(out / PAGE), "written_bytes": written, "cut": cut, "attention": seen}
     return cli.Outcome(more=pages)
+
+
+def worth_a_look(published: cli.Outcome) -> list[str]:
+    """Lines for the person who has just run it: where the site is, and what is worth looking at there."""
+    site = Path(published.more["site"]).resolve().as_uri()
+    found = published.more["attention"]
+    return [f"site      {site}", *(f"  {line}" for line in found)]
 
 
 def _write(path: Path, text: str) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
-from jobs import cli, ingest_snapshots
+from jobs import cli, ingest_snapshots, publish_dashboards
 from jobs.config import Config
 from jobs.ingest_captures import alone, captures, ingest, keys_of, open_lake
 from pipeline import coverage, derive, derive_findings, derive_silver, derive_states, hosts
@@ -34,7 +35,9 @@ Steps = dict[Table, Callable[[Lake], int | Mapping[str, int]]]
 
 def parser() -> cli.Parser:
     """Return the job's command line."""
-    return cli.parser(JOB, __doc__, captures=True, snapshots=True)
+    made = cli.parser(JOB, __doc__, captures=True, snapshots=True)
+    made.add_argument("--pages", metavar="FOLDER", help="write the lake's pages there in the end (publish_dashboards)")
+    return made
 
 
 def run(this: cli.Run) -> cli.Outcome:
@@ -48,6 +51,10 @@ def run(this: cli.Run) -> cli.Outcome:
         _layers(this, lake, files, landed, outcome, keys)
         if not this.arguments.dry_run:
             sys.stdout.write("\n".join([console_summary(lake), *queue_lines(lake)]) + "\n")
+        if this.arguments.pages and not this.arguments.dry_run:
+            published = publish_dashboards.publish(this, lake, Path(this.arguments.pages))
+            outcome.more |= published.more
+            sys.stdout.write("\n".join(publish_dashboards.worth_a_look(published)) + "\n")
     return outcome
 
 

@@ -25,7 +25,8 @@ SOURCES: Final = (
     Source(
         "queues",
         "Queues, as last told",
-        """SELECT queue, queue_manager, max_by(state, valid_from) AS state, max_by(message_count, valid_from) AS messages,
+        """SELECT queue, queue_manager, max_by(state, valid_from) AS state,
+  max_by(message_count, valid_from) AS messages,
   max_by(bytes, valid_from) AS bytes, max_by(journal_count, valid_from) AS journal, max(valid_from) AS told_at
 FROM {queue_history} GROUP BY queue, queue_manager, queue_format_name""",
     ),
@@ -38,27 +39,27 @@ FROM {queue_history} GROUP BY queue, queue_manager, queue_format_name""",
     Source(
         "transfers",
         "Exactly-once transfers",
-        """SELECT queue, queue_manager, observed_at, condition, unacked_count, unread_count, first_unacked_number, next_number,
-  resend_count, ladder_step, next_resend_at, in_flight_s, stalled_since FROM {eod_transfers}""",
+        """SELECT queue, queue_manager, observed_at, condition, unacked_count, unread_count, first_unacked_number,
+  next_number, resend_count, ladder_step, next_resend_at, in_flight_s, stalled_since FROM {eod_transfers}""",
     ),
     Source(
         "attempts",
         "Receives and peeks",
         """SELECT coalesce(queue, concat(inferred_queue, ' (inferred)'), 'not known') AS queue, server_address,
-  client_address, date_trunc('HOUR', started_at) AS hour, outcome, count(*) AS attempts, max(wait_ms) AS longest_wait_ms,
-  max(hold_ms) AS longest_hold_ms FROM {receive_attempts} GROUP BY ALL""",
+  client_address, date_trunc('HOUR', started_at) AS hour, outcome, count(*) AS attempts,
+  max(wait_ms) AS longest_wait_ms, max(hold_ms) AS longest_hold_ms FROM {receive_attempts} GROUP BY ALL""",
     ),
     Source(
         "risks",
         "Messages at risk",
-        """SELECT coalesce(queue, inferred_queue, 'not known') AS queue, lookup_id, fate, loss_risk, redelivered, attempts,
-  first_attempt_at, settled_at FROM {ack_sequences} WHERE loss_risk IS NOT NULL""",
+        """SELECT coalesce(queue, inferred_queue, 'not known') AS queue, lookup_id, fate, loss_risk, redelivered,
+  attempts, first_attempt_at, settled_at FROM {ack_sequences} WHERE loss_risk IS NOT NULL""",
     ),
     Source(
         "calls",
         "Calls",
-        """SELECT interface_name, opnum, server_address, outcome, date_trunc('HOUR', request_at) AS hour, count(*) AS calls,
-  percentile_approx((unix_micros(response_at) - unix_micros(request_at)) / 1000D, 0.95) AS p95_ms,
+        """SELECT interface_name, opnum, server_address, outcome, date_trunc('HOUR', request_at) AS hour,
+  count(*) AS calls, percentile_approx((unix_micros(response_at) - unix_micros(request_at)) / 1000D, 0.95) AS p95_ms,
   max((unix_micros(response_at) - unix_micros(request_at)) / 1000D) AS longest_ms FROM {rpc_calls} GROUP BY ALL""",
     ),
     Source(
@@ -75,12 +76,14 @@ FROM {comqc_calls} GROUP BY ALL""",
     Source(
         "alerts",
         "Alerts",
-        """SELECT condition, severity, subject, queue, queue_manager, since, until, message, suggestion FROM {alerts}""",
+        """SELECT condition, severity, subject, queue, queue_manager, since, until, message, suggestion
+FROM {alerts}""",
     ),
     Source(
         "quality",
         "Quality",
-        "SELECT run_at, `table`, expectation, severity, success, evaluated, unexpected, observed FROM {quality_results}",
+        """SELECT run_at, `table`, expectation, severity, success, evaluated, unexpected, observed
+FROM {quality_results}""",
     ),
     Source("coverage", "Coverage", "SELECT hour, server_address, layer, measure, value FROM {coverage}"),
 )
@@ -107,7 +110,14 @@ PAGES: Final[tuple[tuple[str, tuple[Shown, ...]], ...]] = (
             Shown("counter", "queues", "Messages in queues", ("sum(`messages`)",), 1, 3),
             Shown("counter", "attempts", "Receives and peeks", ("sum(`attempts`)",), 1, 3),
             Shown("counter", "calls", "Calls", ("sum(`calls`)",), 1, 3),
-            Shown("table", "alerts", "Alerts", ("severity", "condition", "subject", "since", "until", "message", "suggestion"), 6, 6),
+            Shown(
+                "table",
+                "alerts",
+                "Alerts",
+                ("severity", "condition", "subject", "since", "until", "message", "suggestion"),
+                6,
+                6,
+            ),
             Shown("bar", "coverage", "Seen and not seen", ("measure", "sum(`value`)", "layer"), 6, 7),
         ),
     ),
@@ -116,7 +126,14 @@ PAGES: Final[tuple[tuple[str, tuple[Shown, ...]], ...]] = (
         (
             Shown("filter-multi-select", "history", "Queue", ("queue",), 3, 1),
             Shown("filter-multi-select", "history", "Machine", ("queue_manager",), 3, 1),
-            Shown("table", "queues", "As last told", ("queue", "queue_manager", "state", "messages", "bytes", "journal", "told_at"), 6, 8),
+            Shown(
+                "table",
+                "queues",
+                "As last told",
+                ("queue", "queue_manager", "state", "messages", "bytes", "journal", "told_at"),
+                6,
+                8,
+            ),
             Shown("line", "history", "Messages", ("valid_from", "max(`messages`)", "queue"), 3, 7),
             Shown("line", "history", "Messages in journals", ("valid_from", "max(`journal`)", "queue"), 3, 7),
             Shown("bar", "history", "Seconds in each state", ("queue", "sum(`seconds`)", "state"), 6, 7),
@@ -126,7 +143,26 @@ PAGES: Final[tuple[tuple[str, tuple[Shown, ...]], ...]] = (
         "Transfers",
         (
             Shown("line", "transfers", "Not acknowledged", ("observed_at", "max(`unacked_count`)", "queue"), 6, 7),
-            Shown("table", "transfers", "Observations", ("observed_at", "queue", "queue_manager", "condition", "unacked_count", "first_unacked_number", "next_number", "resend_count", "ladder_step", "next_resend_at", "stalled_since"), 6, 9),
+            Shown(
+                "table",
+                "transfers",
+                "Observations",
+                (
+                    "observed_at",
+                    "queue",
+                    "queue_manager",
+                    "condition",
+                    "unacked_count",
+                    "first_unacked_number",
+                    "next_number",
+                    "resend_count",
+                    "ladder_step",
+                    "next_resend_at",
+                    "stalled_since",
+                ),
+                6,
+                9,
+            ),
         ),
     ),
     (
@@ -136,26 +172,61 @@ PAGES: Final[tuple[tuple[str, tuple[Shown, ...]], ...]] = (
             Shown("filter-multi-select", "attempts", "Server", ("server_address",), 3, 1),
             Shown("bar", "attempts", "How receives and peeks ended", ("hour", "sum(`attempts`)", "outcome"), 6, 7),
             Shown("bar", "attempts", "Longest hold, ms", ("queue", "max(`longest_hold_ms`)", "outcome"), 6, 7),
-            Shown("table", "risks", "Messages at risk", ("queue", "lookup_id", "fate", "loss_risk", "redelivered", "attempts", "first_attempt_at"), 6, 8),
+            Shown(
+                "table",
+                "risks",
+                "Messages at risk",
+                ("queue", "lookup_id", "fate", "loss_risk", "redelivered", "attempts", "first_attempt_at"),
+                6,
+                8,
+            ),
         ),
     ),
     (
         "Calls",
         (
             Shown("bar", "calls", "Calls", ("hour", "sum(`calls`)", "outcome"), 6, 6),
-            Shown("table", "calls", "Answer times", ("hour", "interface_name", "opnum", "server_address", "outcome", "calls", "p95_ms", "longest_ms"), 6, 9),
-            Shown("table", "comqc", "COM+ calls", ("hour", "target_clsid", "interface_id", "opnum", "dispatch_id", "calls"), 6, 7),
+            Shown(
+                "table",
+                "calls",
+                "Answer times",
+                ("hour", "interface_name", "opnum", "server_address", "outcome", "calls", "p95_ms", "longest_ms"),
+                6,
+                9,
+            ),
+            Shown(
+                "table",
+                "comqc",
+                "COM+ calls",
+                ("hour", "target_clsid", "interface_id", "opnum", "dispatch_id", "calls"),
+                6,
+                7,
+            ),
         ),
     ),
     (
         "Findings and quality",
         (
             Shown("bar", "findings", "Rules broken", ("rule_id", "count(*)", "severity"), 6, 6),
-            Shown("table", "findings", "Findings", ("severity", "rule_id", "source", "subject", "observed_at", "message", "expected", "actual"), 6, 8),
-            Shown("table", "quality", "Quality", ("success", "severity", "table", "expectation", "evaluated", "unexpected", "observed", "run_at"), 6, 8),
+            Shown(
+                "table",
+                "findings",
+                "Findings",
+                ("severity", "rule_id", "source", "subject", "observed_at", "message", "expected", "actual"),
+                6,
+                8,
+            ),
+            Shown(
+                "table",
+                "quality",
+                "Quality",
+                ("success", "severity", "table", "expectation", "evaluated", "unexpected", "observed", "run_at"),
+                6,
+                8,
+            ),
         ),
     ),
-)  # fmt: skip
+)
 _TIMES: Final = frozenset({"valid_from", "observed_at", "hour"})
 
 
@@ -212,7 +283,7 @@ def _widget(name: str, each: Shown) -> dict[str, Any]:
     spec = {
         "version": _VERSIONS[each.kind],
         "widgetType": each.kind,
-        "encodings": _encodings(each, [field["name"] for field in fields], name),
+        "encodings": _encodings(each, [field["name"] for field in fields]),
         "frame": {"showTitle": True, "title": each.title},
     }
     return {"name": name, "queries": [{"name": "main_query", "query": query}], "spec": spec}
@@ -224,7 +295,7 @@ def _field(column: str) -> dict[str, str]:
     return {"name": plain, "expression": column if "(" in column else f"`{column}`"}
 
 
-def _encodings(each: Shown, names: list[str], widget: str) -> dict[str, Any]:
+def _encodings(each: Shown, names: list[str]) -> dict[str, Any]:
     if each.kind == "counter":
         return {"value": {"fieldName": names[0], "displayName": each.title}}
     if each.kind == "table":

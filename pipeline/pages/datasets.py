@@ -7,7 +7,7 @@ seconds. Sums have the names of the rows that they stand for, and ``n``, how man
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from schemas.table import literal
 from udfs.rpc.interfaces import BY_NAME
@@ -44,6 +44,17 @@ class Dataset:
         return (self.table, *self.needs)
 
 
+class Last(NamedTuple):
+    """A dataset of the newest rows by ``time`` of another one, one for each of ``each``; the rest as in Dataset."""
+
+    name: str
+    of: str
+    each: str
+    time: str
+    first: str
+    chosen: str
+
+
 def _named(opnum: str) -> str:
     """SQL for a method's name, of the columns interface_name and opnum of ``opnum``'s table."""
     names = ", ".join(
@@ -58,10 +69,6 @@ _EVIDENCE: Final = (
     f"confidence, missing, slice(evidence, 1, {MOST_EVIDENCE}) AS evidence, size(evidence) AS evidence_count"
 )
 _QUEUE: Final = "queue, queue_manager, queue_format_name"
-_STATE: Final = (
-    "interval_key, valid_from, valid_to, state, message_count, bytes, journal_count, journal_bytes, paused, source, "
-    + _EVIDENCE
-)
 _TRANSFER: Final = (
     "snapshot_id, source, observed_at, sequence_id, last_acked_number, first_unacked_number, last_unacked_number, "
     "next_number, unacked_count, unread_count, last_ack_at, resend_count, resend_interval_s, next_resend_at, "
@@ -84,11 +91,9 @@ CALLS: Final = Dataset(
             WHEN c.outcome <> 'ok' THEN c.outcome ELSE coalesce(r.hresult_name, 'ok') END AS result,
        c.outcome IN ('fault', 'no_response', 'damaged')
          OR coalesce(r.hresult >= 2147483648 AND r.hresult_name <> {_NOT_A_FAILURE}, FALSE) AS failed,
-       c.sealed, c.opened_by, c.closed_reason, f.path AS capture, c.request_packet,
-       if(c.response_capture_id = c.capture_id, f.path, g.path) AS response_capture, c.response_packet
-FROM {{rpc_calls}} c LEFT JOIN ({_RESULTS}) r ON c.call_key = r.call_key
-LEFT JOIN {{capture_files}} f ON c.capture_id = f.capture_id
-LEFT JOIN {{capture_files}} g ON c.response_capture_id = g.capture_id AND c.response_capture_id <> c.capture_id""",
+       c.sealed, c.opened_by, c.closed_reason, c.capture_id, c.request_packet, c.response_capture_id,
+       c.response_packet
+FROM {{rpc_calls}} c LEFT JOIN ({_RESULTS}) r ON c.call_key = r.call_key""",
     first="request_at DESC, call_key",
     chosen="the newest of each method, server and result",
     each="interface_name, method, server_address, result",
@@ -98,23 +103,10 @@ LEFT JOIN {{capture_files}} g ON c.response_capture_id = g.capture_id AND c.resp
         "pow(2, (floor(log2(greatest(answer_ms, 0.001)) * 4) + 0.5) / 4) AS answer_ms"
     ),
     sums="count(*) AS n, max(answer_ms) AS answer_ms_max",
-    needs=(
-        "bronze.capture_files", "silver.remote_read_calls", "silver.management_calls", "silver.client_calls",
-    ),
-)  # fmt: skip
+    needs=("silver.remote_read_calls", "silver.management_calls", "silver.client_calls"),
+)
 
 DATASETS: Final = (
-    Dataset(
-        "queues",
-        "gold.queue_history",
-        f"""SELECT {_QUEUE}, intervals, first_at, unknown_s, last.*
-FROM (SELECT {_QUEUE}, count(*) AS intervals, min(valid_from) AS first_at,
-        sum(if(state = 'UNKNOWN', unix_micros(valid_to) - unix_micros(valid_from), 0)) / 1000000D AS unknown_s,
-        max_by(struct({_STATE}), valid_from) AS last
-      FROM {{queue_history}} GROUP BY {_QUEUE})""",
-        first="message_count DESC NULLS LAST, queue, queue_manager",
-        chosen="those that hold the most messages",
-    ),
     Dataset(
         "intervals",
         "gold.queue_history",
@@ -136,15 +128,6 @@ FROM {{queue_history}} LATERAL VIEW explode(sequence(
 GROUP BY {_QUEUE}, place""",
         guess=f"""SELECT approx_count_distinct(struct({_QUEUE}))
   * (1 + (unix_seconds(max(valid_to)) - unix_seconds(min(valid_from))) / {{step}}) FROM {{queue_history}}""",
-    ),
-    Dataset(
-        "transfers",
-        "gold.eod_transfers",
-        f"""SELECT last.*
-FROM (SELECT max_by(struct({_QUEUE}, {_TRANSFER}, {_EVIDENCE}), struct(observed_at, snapshot_id)) AS last
-      FROM {{eod_transfers}} GROUP BY {_QUEUE}, source)""",
-        first="unacked_count DESC NULLS LAST, queue, queue_manager",
-        chosen="those with the most messages that are not acknowledged",
     ),
     Dataset(
         "transfer_points",
@@ -190,8 +173,8 @@ FROM {{receive_attempts}}""",
     Dataset(
         "sequences",
         "gold.ack_sequences",
-        f"""SELECT sequence_key, queue, inferred_queue, server_address, lookup_id, message_key, attempts, peeks, outcomes,
-       readers, first_attempt_at, settled_at, fate, redelivered, loss_risk, moved_to, removed_at,
+        f"""SELECT sequence_key, queue, inferred_queue, server_address, lookup_id, message_key, attempts, peeks,
+       outcomes, readers, first_attempt_at, settled_at, fate, redelivered, loss_risk, moved_to, removed_at,
        slice(attempt_keys, 1, {MOST_EVIDENCE}) AS attempt_keys, {_EVIDENCE}
 FROM {{ack_sequences}}""",
         first="loss_risk NULLS LAST, redelivered DESC, first_attempt_at DESC, sequence_key",
@@ -214,9 +197,9 @@ FROM {{queue_operations}}""",
     Dataset(
         "comqc",
         "silver.comqc_calls",
-        """SELECT q.sighting_key, q.call_index, q.message_key, q.call_key, q.seen_at, m.queue, m.inferred_queue, m.label,
-       m.message_id, m.source_queue_manager, q.header, q.target_clsid, q.target_text, q.partition_id, q.interface_id,
-       q.is_dispatch, q.opnum, q.dispatch_id, q.dispatch_flags, q.marshaled_bytes, q.arguments, q.errors
+        """SELECT q.sighting_key, q.call_index, q.message_key, q.call_key, q.seen_at, m.queue, m.inferred_queue,
+       m.label, m.message_id, m.source_queue_manager, q.header, q.target_clsid, q.target_text, q.partition_id,
+       q.interface_id, q.is_dispatch, q.opnum, q.dispatch_id, q.dispatch_flags, q.marshaled_bytes, q.arguments, q.errors
 FROM {comqc_calls} q LEFT JOIN {messages} m ON q.sighting_key = m.sighting_key""",
         first="seen_at DESC, sighting_key, call_index",
         chosen="the newest of each class, interface and method",
@@ -229,8 +212,8 @@ FROM {comqc_calls} q LEFT JOIN {messages} m ON q.sighting_key = m.sighting_key""
     Dataset(
         "findings",
         "gold.findings",
-        f"""SELECT finding_key, rule_id, source, severity, subject, server_address, scope, observed_at, message, expected,
-       actual, call_key, {_EVIDENCE}
+        f"""SELECT finding_key, rule_id, source, severity, subject, server_address, scope, observed_at, message,
+       expected, actual, call_key, {_EVIDENCE}
 FROM {{findings}}""",
         first="severity, observed_at DESC, finding_key",
         chosen="the newest of each rule and subject",
@@ -278,12 +261,25 @@ FROM {capture_files}""",
     ),
 )  # fmt: skip
 
-LABELS: Final = """SELECT message_key, first.* FROM (SELECT message_key, min_by(struct(label, message_id, class_name, sent_at,
+LAST: Final = (
+    Last("queues", "intervals", _QUEUE, "valid_from", "message_count DESC NULLS LAST, queue, queue_manager",
+         "those that hold the most messages"),
+    Last("transfers", "transfer_points", f"{_QUEUE}, source", "observed_at",
+         "unacked_count DESC NULLS LAST, queue, queue_manager", "those with the most that is not acknowledged"),
+)  # fmt: skip
+"""What was told last: of the rows of a dataset the newest of each group."""
+
+LABELS: Final = """SELECT message_key, first.*
+FROM (SELECT message_key, min_by(struct(label, message_id, class_name, sent_at,
        source_queue_manager, body_bytes), struct(seen_at, sighting_key)) AS first
 FROM {messages} WHERE message_key IN (SELECT key FROM {wanted}) GROUP BY message_key)"""
 """Of the messages that shown rows name: what they are called."""
 
-SNAPSHOTS: Final = """SELECT snapshot_id, queue_manager, object_type, format_name, asked_at, error, source_path, source_line
+PATHS: Final = """SELECT capture_id, path FROM {capture_files} WHERE capture_id IN (SELECT key FROM {wanted})"""
+"""Of the captures that shown calls are in: their files."""
+
+SNAPSHOTS: Final = """SELECT snapshot_id, queue_manager, object_type, format_name, asked_at, error, source_path,
+       source_line
 FROM {snapshots_raw} WHERE snapshot_id IN (SELECT key FROM {wanted})"""
 """Of the snapshots that shown rows rest on: file and line."""
 

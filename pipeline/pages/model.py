@@ -122,9 +122,10 @@ def plain(value: Any) -> Any:  # noqa: ANN401
     """Return a value as JSON knows it: exact where JavaScript's numbers are, else as text; NaN and infinity as null."""
     if value is None or isinstance(value, str | bool):
         return value
-    if isinstance(value, int | Decimal):
-        whole = value == value.to_integral_value() if isinstance(value, Decimal) else True
-        return (int(value) if abs(value) <= SAFE_WHOLE else str(int(value))) if whole else float(value)
+    if isinstance(value, Decimal):
+        return plain(int(value)) if value == value.to_integral_value() else float(value)
+    if isinstance(value, int):
+        return value if abs(value) <= SAFE_WHOLE else str(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, datetime):

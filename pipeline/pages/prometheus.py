@@ -57,19 +57,61 @@ def _number(value: float | datetime | bool | None) -> str | None:  # noqa: FBT00
 
 
 def _families(site: Site) -> Iterator[Family]:
-    yield Family("msmq_newest_evidence_timestamp_seconds", "gauge", "Time of the newest packet or snapshot that was read.", [({}, site.as_of)])
-    yield Family("msmq_published_timestamp_seconds", "gauge", "When these numbers were written.", [({}, site.published_at)])
+    yield Family(
+        "msmq_newest_evidence_timestamp_seconds",
+        "gauge",
+        "Time of the newest packet or snapshot that was read.",
+        [({}, site.as_of)],
+    )
+    yield Family(
+        "msmq_published_timestamp_seconds", "gauge", "When these numbers were written.", [({}, site.published_at)]
+    )
     yield from _queues(site)
     yield from _transfers(site)
-    yield _counted(site, "attempts", ("queue", "server_address", "outcome"), "msmq_receive_attempts_total", "Remote receives and peeks seen, by how they ended.")
-    yield _counted(site, "sequences", ("queue", "loss_risk"), "msmq_messages_at_risk", "Messages read remotely that are at risk of loss, by the kind of risk.", only="loss_risk", kind="gauge")
-    yield _counted(site, "calls", ("interface_name", "method", "server_address", "result"), "msmq_rpc_calls_total", "RPC calls seen, by their result.")
-    yield _counted(site, "findings", ("rule_id", "severity", "subject"), "msmq_findings_total", "Rules of the specifications that were broken.")
-    yield _counted(site, "coverage", ("layer", "measure", "server_address"), "msmq_coverage_total", "What was seen, and what was not, by layer and measure.", value="value")
+    yield _counted(
+        site,
+        "attempts",
+        ("queue", "server_address", "outcome"),
+        "msmq_receive_attempts_total",
+        "Remote receives and peeks seen, by how they ended.",
+    )
+    yield _counted(
+        site,
+        "sequences",
+        ("queue", "loss_risk"),
+        "msmq_messages_at_risk",
+        "Messages read remotely that are at risk of loss, by the kind of risk.",
+        only="loss_risk",
+        kind="gauge",
+    )
+    yield _counted(
+        site,
+        "calls",
+        ("interface_name", "method", "server_address", "result"),
+        "msmq_rpc_calls_total",
+        "RPC calls seen, by their result.",
+    )
+    yield _counted(
+        site,
+        "findings",
+        ("rule_id", "severity", "subject"),
+        "msmq_findings_total",
+        "Rules of the specifications that were broken.",
+    )
+    yield _counted(
+        site,
+        "coverage",
+        ("layer", "measure", "server_address"),
+        "msmq_coverage_total",
+        "What was seen, and what was not, by layer and measure.",
+        value="value",
+    )
     holding = [row for row in _rows(site, "alerts") if row["until"] is None]
     counts = Counter((row["condition"], row["severity"], row["queue"], row["queue_manager"]) for row in holding)
     names = ("condition", "severity", "queue", "queue_manager")
-    alerts = [(_labels(dict(zip(names, key, strict=True)), names), number) for key, number in sorted(counts.items(), key=str)]
+    alerts = [
+        (_labels(dict(zip(names, key, strict=True)), names), number) for key, number in sorted(counts.items(), key=str)
+    ]
     yield Family("msmq_alerts", "gauge", "Alerts that hold.", alerts)
 
 
@@ -88,7 +130,9 @@ def _queues(site: Site) -> Iterator[Family]:
         known = [row for row in rows if column == "valid_from" or row["state"] != UNKNOWN]
         yield Family(name, "gauge", text, [(_labels(row, _QUEUE), row[column]) for row in known])
     states = [(_labels(row, (*_QUEUE, "state")), 1) for row in rows]
-    yield Family("msmq_queue_state", "gauge", "1 for the state that the queue is in; UNKNOWN when nothing tells it now.", states)
+    yield Family(
+        "msmq_queue_state", "gauge", "1 for the state that the queue is in; UNKNOWN when nothing tells it now.", states
+    )
 
 
 def _state(site: Site, row: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -12,7 +13,18 @@ import pyarrow.compute as pc
 
 from pipeline.gather import gather
 from pipeline.lake import Lake
-from pipeline.pages.datasets import AS_OF, CALLS, DATASETS, LABELS, SNAPSHOTS, STEPS, Dataset
+from pipeline.pages.datasets import (
+    AS_OF,
+    CALLS,
+    DATASETS,
+    LABELS,
+    LAST,
+    PATHS,
+    SNAPSHOTS,
+    STEPS,
+    Dataset,
+    Last,
+)
 from pipeline.pages.model import Data, Site
 from schemas import catalog
 from schemas.table import Table
@@ -40,13 +52,16 @@ def read_site(lake: Lake, *, limits: Limits, published_at: datetime, as_of: date
     found: dict[str, Any] = gather({**questions, **moments})
     newest = [moment for name in AS_OF if (moment := found.pop(name)) is not None]
     data: dict[str, Data] = found
+    data |= {each.name: _last(lake, data[each.of], each, limits) for each in LAST}
     data |= _looked_up(lake, tables, data, limits)
+    declared = {each.name: each for each in DATASETS}
+    declared |= {each.name: declared[each.of] for each in LAST}
     return Site(
         lake=lake.root if lake.catalog is None else f"{lake.catalog}.{lake.prefix}",
         as_of=as_of or max(newest, default=None),
         published_at=published_at,
         data=data,
-        meanings={each.name: _meanings(each, data[each.name]) for each in DATASETS},
+        meanings={name: _meanings(each, data[name]) for name, each in declared.items()},
     )
 
 
@@ -69,21 +84,46 @@ def _read(lake: Lake, tables: Mapping[str, str], each: Dataset, limits: Limits) 
     if lacking:
         return Data(None, note=_NOT_THERE.format(", ".join(lacking)))
     query = filled(each.rows, tables)
-    rows = lake.spark.sql(f"{query}\nLIMIT {limits.rows + 1}").toArrow()  # noqa: S608 - of declared tables and texts
+    rows = lake.spark.sql(f"{query}\nLIMIT {limits.rows + 1}").toArrow()
     if rows.num_rows <= limits.rows:
         return Data(rows, rows.num_rows, query)
-    total = lake.spark.sql(f"SELECT count(*) FROM ({query})").collect()[0][0]  # noqa: S608
+    total = lake.spark.sql(f"SELECT count(*) FROM ({query})").collect()[0][0]
     summed, step_s, note = _sums(lake, tables, each, query, limits.sums)
     return Data(_first(lake, each, query, limits.rows), total, query, each.chosen, summed, step_s, note)
+
+
+def _last(lake: Lake, data: Data, each: Last, limits: Limits) -> Data:
+    """The newest row of each group: of the rows that were read, where these are all."""
+    if data.rows is None:
+        return data
+    query = (
+        f"SELECT * EXCEPT (_place) FROM (SELECT *, row_number() OVER (PARTITION BY {each.each} "
+        f"ORDER BY {each.time} DESC) AS _place FROM ({data.query})) WHERE _place = 1"
+    )
+    if data.cut:
+        rows = lake.spark.sql(f"{query}\nORDER BY {each.first} LIMIT {limits.rows + 1}").toArrow()
+        total = rows.num_rows
+        if total > limits.rows:
+            total = lake.spark.sql(f"SELECT count(*) FROM ({query})").collect()[0][0]
+        return Data(rows.slice(0, limits.rows), total, query, each.chosen)
+    newest = data.rows.sort_by([(each.time, "descending")])
+    groups = zip(*(newest.column(name).to_pylist() for name in _split(each.each)), strict=True)
+    seen: set[tuple[Any, ...]] = set()
+    places = []
+    for place, group in enumerate(groups):
+        if group not in seen:
+            seen.add(group)
+            places.append(place)
+    return Data(newest.take(places), len(places), query)
 
 
 def _first(lake: Lake, each: Dataset, query: str, most: int) -> pa.Table:
     """The first rows of each group, all groups' first before any group's second."""
     groups = f"PARTITION BY {each.each} " if each.each else ""
-    ranked = f"SELECT *, row_number() OVER ({groups}ORDER BY {each.first}) AS _place FROM ({query})"  # noqa: S608
+    ranked = f"SELECT *, row_number() OVER ({groups}ORDER BY {each.first}) AS _place FROM ({query})"
     if not each.each:
-        ranked = f"SELECT *, 1 AS _place FROM ({query})"  # noqa: S608
-    chosen = f"SELECT * FROM ({ranked}) ORDER BY _place, {each.first} LIMIT {most}"  # noqa: S608
+        ranked = f"SELECT *, 1 AS _place FROM ({query})"
+    chosen = f"SELECT * FROM ({ranked}) ORDER BY _place, {each.first} LIMIT {most}"
     return lake.spark.sql(chosen).drop("_place").toArrow()
 
 
@@ -99,7 +139,7 @@ def _sums(
     else:
         texts = {step: _grouped(each, query, step) for step in STEPS}
         counted = (f"approx_count_distinct(struct({_piece(each, step)}, {_bare(each.groups)}))" for step in STEPS)
-        guess = f"SELECT {', '.join(counted)} FROM ({query})"  # noqa: S608
+        guess = f"SELECT {', '.join(counted)} FROM ({query})"
     sizes = dict(zip(STEPS, lake.spark.sql(guess).collect()[0], strict=True))
     for step in STEPS:
         if sizes[step] > most and step != STEPS[-1]:
@@ -135,34 +175,74 @@ def _split(groups: str) -> list[str]:
 def _grouped(each: Dataset, query: str, step: int) -> str:
     columns = f"{_piece(each, step)} AS {each.time}, {each.groups}"
     numbers = ", ".join(str(number + 1) for number in range(1 + len(_split(each.groups))))
-    return f"SELECT {columns}, {each.sums} FROM ({query}) GROUP BY {numbers}"  # noqa: S608
+    return f"SELECT {columns}, {each.sums} FROM ({query}) GROUP BY {numbers}"
 
 
 def _newest(lake: Lake, tables: Mapping[str, str], name: str) -> datetime | None:
     if name not in tables:
         return None
     sql = filled(AS_OF[name], tables)
-    found = lake.spark.sql(f"SELECT unix_micros(newest) FROM ({sql}) AS (newest)").collect()[0][0]  # noqa: S608
+    found = lake.spark.sql(f"SELECT unix_micros(newest) FROM ({sql}) AS (newest)").collect()[0][0]
     return None if found is None else datetime.fromtimestamp(found / 1e6, UTC)
 
 
 def _looked_up(lake: Lake, tables: dict[str, str], data: Mapping[str, Data], limits: Limits) -> dict[str, Data]:
     """What rows refer to: the calls and snapshots that they rest on, and what the messages are called."""
-    calls = data[CALLS.name].rows
-    there = set() if calls is None else set(calls.column("call_key").to_pylist())
+    calls = data[CALLS.name]
+    there = set() if calls.rows is None else set(calls.rows.column("call_key").to_pylist())
     keys = [key for key in _evidence(data) if key not in there][: limits.rows]
     messages = list(dict.fromkeys(_texts(data, ("attempts", "sequences"), "message_key")))[: 2 * limits.rows]
-    lake.spark.createDataFrame(pa.table({"key": pa.array(keys + messages, pa.string())})).createOrReplaceTempView(_WANTED)
+    wanted = _wanted(lake, keys + messages)
     questions = {}
-    if keys and calls is not None:
-        wanted = f"SELECT * FROM ({filled(CALLS.rows, tables)}) WHERE call_key IN (SELECT key FROM {_WANTED})"  # noqa: S608
-        questions["evidence_calls"] = partial(_lookup, lake, wanted)
+    if keys and calls.cut:  # else all calls are there, and what is not among them is no call
+        calls_of = f"SELECT * FROM ({filled(CALLS.rows, tables)}) WHERE call_key IN (SELECT key FROM {wanted})"
+        questions["evidence_calls"] = partial(_lookup, lake, calls_of)
     more = {name: table for name in ("silver.messages", "bronze.snapshots_raw") if (table := _there(lake, name))}
     if messages and "silver.messages" in more:
-        questions["labels"] = partial(_lookup, lake, filled(LABELS, more, wanted=_WANTED))
+        questions["labels"] = partial(_lookup, lake, filled(LABELS, more, wanted=wanted))
     if keys and "bronze.snapshots_raw" in more:
-        questions["snapshots"] = partial(_lookup, lake, filled(SNAPSHOTS, more, wanted=_WANTED))
-    return gather(questions)
+        questions["snapshots"] = partial(_lookup, lake, filled(SNAPSHOTS, more, wanted=wanted))
+    found = gather(questions)
+    return found | _with_paths(lake, tables, data, {CALLS.name: calls} | found)
+
+
+def _wanted(lake: Lake, keys: list[str]) -> str:
+    """A temporary view with keys that are looked up."""
+    lake.spark.createDataFrame(pa.table({"key": pa.array(keys, pa.string())})).createOrReplaceTempView(_WANTED)
+    return _WANTED
+
+
+def _with_paths(
+    lake: Lake, tables: Mapping[str, str], data: Mapping[str, Data], named: Mapping[str, Data]
+) -> dict[str, Data]:
+    """Calls with the files of their captures, ``capture`` and ``response_capture``."""
+    found = {}
+    captures = data["captures"]
+    for name in (CALLS.name, "evidence_calls"):
+        each = named.get(name)
+        if each is None or each.rows is None:
+            continue
+        paths = captures.rows
+        if captures.cut:
+            keys = pa.chunked_array(
+                [*each.rows.column("capture_id").chunks, *each.rows.column("response_capture_id").chunks]
+            )
+            used = [key for key in pc.unique(keys).to_pylist() if key]
+            paths = lake.spark.sql(filled(PATHS, tables, wanted=_wanted(lake, used))).toArrow()
+        rows = each.rows
+        for column in ("capture", "response_capture"):
+            identities = rows.column(f"{column}_id")
+            files = _mapped(identities, paths)
+            rows = rows.set_column(rows.schema.get_field_index(f"{column}_id"), column, files)
+        found[name] = replace(each, rows=rows)
+    return found
+
+
+def _mapped(keys: pa.ChunkedArray, paths: pa.Table | None) -> pa.Array:
+    if paths is None:
+        return pa.nulls(len(keys), pa.string())
+    files = dict(zip(paths.column("capture_id").to_pylist(), paths.column("path").to_pylist(), strict=True))
+    return pa.array([files.get(key) for key in keys.to_pylist()], pa.string())
 
 
 def _there(lake: Lake, name: str) -> str | None:

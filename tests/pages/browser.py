@@ -21,7 +21,7 @@ def program():
     return next((name for name in NAMES if shutil.which(name)), None)
 
 
-class Failed(AssertionError):
+class BrowserError(AssertionError):
     """The browser refused something, or a script in the page threw."""
 
 
@@ -49,16 +49,16 @@ class Browser:
             answer = self._next()
             if answer.get("id") == self._number:
                 if "error" in answer:
-                    raise Failed(f"{method}: {answer['error']}")
+                    raise BrowserError(f"{method}: {answer['error']}")
                 return answer["result"]
             self._note(answer)
-        raise Failed(f"{method}: no answer")
+        raise BrowserError(f"{method}: no answer")
 
     def _next(self):
         while b"\0" not in self._rest:
             part = os.read(self._back, 1 << 20)
             if not part:
-                raise Failed("the browser has gone")
+                raise BrowserError("the browser has gone")
             self._rest += part
         message, self._rest = self._rest.split(b"\0", 1)
         return json.loads(message)
@@ -78,7 +78,7 @@ class Browser:
         """The value of an expression in the page."""
         found = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in found:
-            raise Failed(str(found["exceptionDetails"]))
+            raise BrowserError(str(found["exceptionDetails"]))
         return found["result"].get("value")
 
     def wait(self, script):
@@ -88,7 +88,7 @@ class Browser:
             if value := self.run(script):
                 return value
             time.sleep(0.05)
-        raise Failed(f"not so in time: {script}")
+        raise BrowserError(f"not so in time: {script}")
 
     def open(self, path, address=""):
         """Open a file and wait until it is drawn."""
@@ -116,9 +116,7 @@ class Browser:
 
     def look(self, *, width, height, dark=False, mobile=False):
         """Set the size of the window, and what colours the system likes."""
-        self.send(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile
-        )
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[scheme])
 
@@ -143,17 +141,11 @@ def chromium(name):
         there, to = os.pipe()
         back, here = os.pipe()
 
-        def pipes():
-            """The browser reads commands from 3 and writes answers to 4."""
-            os.dup2(there, 200)
-            os.dup2(here, 201)
-            os.dup2(200, 3)
-            os.dup2(201, 4)
-
+        # The browser reads commands from 3 and writes answers to 4.
+        redirect = f'exec "$0" "$@" 3<&{there} 4>&{here}'
         process = subprocess.Popen(
-            [name, *options, f"--user-data-dir={profile}"],
-            preexec_fn=pipes,
-            close_fds=False,
+            ["bash", "-c", redirect, name, *options, f"--user-data-dir={profile}"],
+            pass_fds=(there, here),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

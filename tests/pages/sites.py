@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from pipeline.pages.datasets import DATASETS
+from pipeline.pages.datasets import DATASETS, LAST
 from pipeline.pages.model import Data, Site
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
@@ -18,7 +18,7 @@ HOSTILE = (
     "<script>window.owned=1</script>",
     "</script><script>window.owned=1</script>",
     "\"><img src=x onerror='window.owned=1'>",
-    "<b>bold</b> & <a href=\"javascript:window.owned=1\">x</a>",
+    '<b>bold</b> & <a href="javascript:window.owned=1">x</a>',
     "%{x} ${window.owned=1} {{plotly}} &lt;i&gt;",
     "\u202eegnaro\u2066 \u200bnul\x00 \x1b[31m",
     "]]> --> <!-- <svg onload=window.owned=1>",
@@ -60,8 +60,8 @@ def call(key, number, **more):
 
 def queue(name, number, **more):
     return {
-        "queue": name, "queue_manager": "srv1", "queue_format_name": f"DIRECT=OS:{name}", "intervals": 2,
-        "first_at": at(0), "unknown_s": 0.0, "interval_key": f"i{number}", "valid_from": at(600), "valid_to": at(1500),
+        "queue": name, "queue_manager": "srv1", "queue_format_name": f"DIRECT=OS:{name}",
+        "interval_key": f"i{number}", "valid_from": at(600), "valid_to": at(1500),
         "state": "LOCAL CONNECTION", "message_count": number, "bytes": 1000 * number, "journal_count": 0,
         "journal_bytes": 0, "paused": False, "source": "collector", **evidence(f"s{number}"), **more,
     }  # fmt: skip
@@ -139,6 +139,9 @@ def alert(name, number, **more):
     }  # fmt: skip
 
 
+SEEN = (("rpc", "calls", 100), ("rpc", "sealed", 3), ("rpc", "calls_half_seen", 2))
+
+
 def site(names=("srv1\\private$\\orders", "far\\private$\\out"), **replaced):
     """A site with a row or two of everything, about queues of these names."""
     each = list(enumerate(names, 1))
@@ -161,7 +164,7 @@ def site(names=("srv1\\private$\\orders", "far\\private$\\out"), **replaced):
         "coverage": data(
             [
                 {"hour": NOON, "server_address": "10.0.0.1", "layer": layer, "measure": measure, "value": value}
-                for layer, measure, value in (("rpc", "calls", 100), ("rpc", "sealed", 3), ("rpc", "calls_half_seen", 2))
+                for layer, measure, value in SEEN
             ]
         ),
         "captures": data([{"capture_id": "one", "path": "/captures/one.pcap", "status": "complete"}]),
@@ -178,5 +181,5 @@ def site(names=("srv1\\private$\\orders", "far\\private$\\out"), **replaced):
         ),
         **replaced,
     }  # fmt: skip
-    assert {dataset.name for dataset in DATASETS} <= made.keys()
+    assert {dataset.name for dataset in (*DATASETS, *LAST)} <= made.keys()
     return Site("/lake", at(1000), at(5000), made, {"queues": {"message_count": "messages in the queue"}})

@@ -13,9 +13,9 @@ from pipeline.pages.page import page
 
 SECTIONS = ("overview", "alerts", "queues", "transfers", "reads", "calls", "comqc", "findings", "quality", "coverage")
 DRAWN = "document.querySelectorAll('.chart.js-plotly-plot').length"
-RECEIVES = (
-    "[...document.querySelectorAll('h2')].find((each) => each.textContent === 'Each receive and peek').nextElementSibling"
-)
+HEADING = "[...document.querySelectorAll('h2')].find((each) => each.textContent === 'Each receive and peek')"
+RECEIVES = f"{HEADING}.nextElementSibling"
+FIRST_TABLE = "[...document.querySelector('main table').querySelectorAll('tbody tr')]"
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,9 @@ def large():
     names = [f"srv{number % 9}\\private$\\queue{number:04}" for number in range(1000)]
     groups = [
         {
-            "started_at": NOON + timedelta(hours=number // 1000), "protocol": "RemoteRead", "queue": names[number % 1000],
-            "inferred_queue": None, "server_address": f"10.0.0.{number % 9}", "client_address": "10.1.0.1",
+            "started_at": NOON + timedelta(hours=number // 1000), "protocol": "RemoteRead",
+            "queue": names[number % 1000], "inferred_queue": None, "server_address": f"10.0.0.{number % 9}",
+            "client_address": "10.1.0.1",
             "outcome": ("acked", "expired")[number % 10 == 0], "n": 100, "wait_ms": 5.0, "hold_ms": 6.0,
         }
         for number in range(10_000)
@@ -87,7 +88,9 @@ def test_every_section_draws(at, pages):
 def test_the_overview_says_what_is_wrong_and_leads_to_its_rows(at, pages):
     at.open(pages["plain"])
     assert "2 transfers in trouble" in text(at, ".verdict")
-    tiles = at.run("[...document.querySelectorAll('a.tile')].map((each) => [...each.innerText.split('\\n'), each.hash])")
+    tiles = at.run(
+        "[...document.querySelectorAll('a.tile')].map((each) => [...each.innerText.split('\\n'), each.hash])"
+    )
     assert [tile[:2] for tile in tiles] == [
         ["alerts that hold", "2"], ["queues not connected", "0"], ["queues of unknown state", "0"],
         ["transfers in trouble", "2"], ["senders turned away", "0"], ["messages at risk", "2"],
@@ -158,14 +161,16 @@ def test_hostile_names_stay_text(at, pages):
     for section in SECTIONS:
         at.go(f"#{section}")
         at.run("new Promise((done) => setTimeout(done, 50))")
-        assert at.run("document.querySelectorAll('main script, main img, main iframe, main a[href^=javascript]').length") == 0
+        assert (
+            at.run("document.querySelectorAll('main script, main img, main iframe, main a[href^=javascript]').length")
+            == 0
+        )
     for address in ("#reads?row=attempts%3Aa1", "#comqc?row=comqc%3Ag2", "#queues?row=queues%3Ai3"):
         at.go(address)
         assert at.run("document.querySelectorAll('dialog script, dialog img').length") == 0
     at.go("#queues")
-    names = at.run("[...document.querySelectorAll('main table')][0].querySelectorAll('tbody tr').length")
-    assert names == len(HOSTILE)
-    shown = at.run("[...[...document.querySelectorAll('main table')][0].querySelectorAll('tbody tr')].map((each) => each.cells[0].textContent)")
+    shown = at.run(f"{FIRST_TABLE}.map((each) => each.cells[0].textContent)")
+    assert len(shown) == len(HOSTILE)
     # What cannot be seen or turns the direction of what follows is spelt out.
     spelt = str.maketrans({c: f"\\u{{{ord(c):x}}}" for c in "\u202e\u2066\u200b\x00\x1b"})
     assert set(shown) == {name.translate(spelt) for name in HOSTILE}

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pages.sites import HOSTILE, site
 
+from pages.sites import HOSTILE, site
 from pipeline.pages.model import columns_of, plain, script_json
 from pipeline.pages.page import page
 
@@ -32,7 +32,7 @@ class Elements(HTMLParser):
             self.texts.append([tag, dict(attrs), ""])
             self.inside = True
 
-    def handle_endtag(self, tag):
+    def handle_endtag(self, _):
         self.inside = False
 
     def handle_data(self, data):
@@ -54,7 +54,9 @@ def digest(text):
 
 def test_the_policy_names_the_scripts_and_styles_and_nothing_else(made):
     _, parser = made
-    policy = next(attrs["content"] for tag, attrs in parser.found if attrs.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        attrs["content"] for tag, attrs in parser.found if attrs.get("http-equiv") == "Content-Security-Policy"
+    )
     rules = {rule.split()[0]: set(rule.split()[1:]) for rule in policy.split("; ")}
     run = [text for tag, attrs, text in parser.texts if tag == "script" and attrs.get("type") != "application/json"]
     assert len(run) == 2
@@ -66,7 +68,9 @@ def test_the_policy_names_the_scripts_and_styles_and_nothing_else(made):
 
 def test_no_element_names_anything_elsewhere(made):
     _, parser = made
-    assert [attrs for _, attrs in parser.found if {"src", "srcset", "action", "background", "data"} & attrs.keys()] == []
+    assert [
+        attrs for _, attrs in parser.found if {"src", "srcset", "action", "background", "data"} & attrs.keys()
+    ] == []
     assert {attrs.get("href") for _, attrs in parser.found} <= {None, "#main"}
     assert not any(name.startswith("on") or name == "style" for _, attrs in parser.found for name in attrs)
 
@@ -80,7 +84,9 @@ def test_hostile_names_stay_in_the_data(made):
     assert "window.owned" not in text.replace(held, "")
 
 
-@given(st.recursive(st.none() | st.booleans() | st.text() | st.integers(-(2**53) + 1, 2**53 - 1), st.lists, max_leaves=8))
+@given(
+    st.recursive(st.none() | st.booleans() | st.text() | st.integers(-(2**53) + 1, 2**53 - 1), st.lists, max_leaves=8)
+)
 def test_json_comes_back_as_it_was_and_never_ends_its_element(value):
     text = script_json(value)
     assert not re.search("[<>&\u2028\u2029]", text)

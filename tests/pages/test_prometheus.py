@@ -10,7 +10,7 @@ from pipeline.pages.prometheus import metrics
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\["\\n])*)"')
-SAMPLE = re.compile(rf'({NAME})(?:\{{((?:{LABEL.pattern}(?:,(?!\}})|(?=\}})))*)\}})? (\S+)')
+SAMPLE = re.compile(rf"({NAME})(?:\{{((?:{LABEL.pattern}(?:,(?!\}})|(?=\}})))*)\}})? (\S+)")
 
 
 def read(text):
@@ -42,7 +42,11 @@ def unescaped(value):
 
 def test_what_is_known_is_told():
     found = read(metrics(site()))
-    one = {"queue": "srv1\\private$\\orders", "queue_manager": "srv1", "queue_format_name": "DIRECT=OS:srv1\\private$\\orders"}
+    one = {
+        "queue": "srv1\\private$\\orders",
+        "queue_manager": "srv1",
+        "queue_format_name": "DIRECT=OS:srv1\\private$\\orders",
+    }
     assert (one, 1.0) in found["msmq_queue_messages"]
     assert ({**one, "state": "LOCAL CONNECTION"}, 1.0) in found["msmq_queue_state"]
     assert (one, at(600).timestamp()) in found["msmq_queue_told_timestamp_seconds"]
