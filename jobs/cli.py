@@ -154,9 +154,12 @@ def utc_time(text: str) -> datetime:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"not a time like 2024-05-01T12:00:00Z: {text!r}") from error
     try:
-        return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+        when = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
     except OverflowError as error:
         raise argparse.ArgumentTypeError(f"out of range: {text!r}") from error
+    if when.year < 1971:  # what captures can hold, and room for a time before it
+        raise argparse.ArgumentTypeError(f"out of range: {text!r}")
+    return when
 
 
 def whole_number(text: str) -> int:
@@ -203,6 +206,7 @@ def main(job: str, made: Parser, run: Callable[[Run], Outcome], argv: Sequence[s
     try:
         arguments = made.parse_args(argv)
         config = Config.load(arguments.conf, arguments.overrides)
+        config.privacy.refuse()
         this = Run(arguments, config, uuid.uuid4().hex, datetime.now(UTC))
         outcome = run(this)
     except ConfigError as error:

@@ -165,6 +165,14 @@ class PrivacyConfig:
 
     redact: tuple[Redactable, ...] = setting((), "any of labels, queues, hosts, addresses, senders")
 
+    def refuse(self) -> None:
+        """ConfigError where something is to be redacted: until that is built, nothing would be hidden."""
+        if self.redact:
+            raise ConfigError(
+                "privacy.redact: nothing is redacted yet; leave it empty, and keep captures with such names out of "
+                "lakes that others may read"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Config:

@@ -90,6 +90,7 @@ def ingest(
         reader_options=reader_options(run.config),
         say=cli.say,
         expire=run.config.pending.expire,
+        as_of=chosen.as_of,
         choice=bronze.Choice(chosen.between, chosen.reprocess, chosen.dry_run),
     )
     outcome.bytes_read += sum(row["size_bytes"] for row in done.files)

@@ -82,11 +82,12 @@ class Ingested:
 
 def ingest(
     lake: Lake, files: list[Listed], *, run_id: str, reader_options: dict[str, Any], say: Say,
-    expire: dt.timedelta = dt.timedelta(days=7), choice: Choice | None = None,
+    expire: dt.timedelta = dt.timedelta(days=7), as_of: dt.datetime | None = None, choice: Choice | None = None,
 ) -> Ingested:  # fmt: skip
     """Bring new captures into bronze; returns what was read. Files that the ledger knows are not read again.
 
-    ``expire``: how long, in the packets' time, unfinished halves are waited for.
+    ``expire``: how long, in the packets' time, unfinished halves are waited for; ``as_of``: until when, where that is
+    not the newest packet read.
     """
     choice = choice or Choice()
     if not choice.only_say:
@@ -108,7 +109,7 @@ def ingest(
     while planned:
         name = run_id if not rounds else f"{run_id}-{rounds}"
         side = runs.begin(name, versions(lake))
-        part = _Run(lake, name, side, planned, reader_options, expire, named).carry_out(say)
+        part = _Run(lake, name, side, planned, reader_options, expire, as_of, named).carry_out(say)
         runs.end(name)
         done.add(part)
         planned, rounds = _again(lake, runs, say), rounds + 1
@@ -168,6 +169,7 @@ class _Run:
     planned: Plan
     reader_options: dict[str, Any]
     expire: dt.timedelta
+    as_of: dt.datetime | None
     named: set[str]  # places that calls of any capture name; those of this run are added
     now: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.UTC))
 
@@ -317,7 +319,7 @@ class _Run:
     ) -> None:  # fmt: skip
         """Write a small table's new rows: those of the captures, and in the place of those ``made``, those of joining.
 
-        ``made`` are values of ``column``; ``also``: a condition for rows that go too.
+        ``made`` are values of ``column``; ``also``: a condition for rows that go too, new ones among them.
         """
         lake, own = self.lake, self._own(table)
         rows = joined.rows(table.name) if rows is None else rows
@@ -333,15 +335,16 @@ class _Run:
             return
         if not is_new:
             lake.remove(table, column, made if joined.earlier else (), dates=joined.dates, also=also)
-        self._append(table, own, rows)
+        self._append(table, own, rows, but=also)
 
-    def _append(self, table: Table, own: DataFrame | None, rows: pa.Table) -> None:
-        """Append rows of side files and rows in memory, in one commit."""
+    def _append(self, table: Table, own: DataFrame | None, rows: pa.Table, *, but: str | None = None) -> None:
+        """Append rows of side files and rows in memory, in one commit; ``but``: a condition of those left out."""
         frames = [own.withColumns(self._stamp())] if own is not None else []
         if rows.num_rows:
             frames.append(rejoin.frame(self.lake.spark, self._stamped(table, rows)))
         if frames:
-            self.lake.append(table, reduce(DataFrame.unionByName, frames))
+            every = reduce(DataFrame.unionByName, frames)
+            self.lake.append(table, every if but is None else every.where(~F.coalesce(F.expr(but), F.lit(False))))  # noqa: FBT003
 
     def _stamp(self) -> dict[str, Column]:
         return {RUN_ID: F.lit(self.run_id), INGESTED_AT: F.lit(self.now)}
@@ -416,11 +419,12 @@ class _Run:
 
     def _expired(self, files: Sequence[Row]) -> str | None:
         """Return the condition of what waited too long, in the packets' time: its rows stay, no more is waited for."""
-        newest = max((row["last_packet_at"] for row in files if row["last_packet_at"] is not None), default=None)
-        if newest is None:
+        read = (row["last_packet_at"] for row in files if row["last_packet_at"] is not None)
+        now = self.as_of or max(read, default=None)
+        if now is None:
             return None
-        before = (newest - self.expire).strftime("%Y-%m-%d %H:%M:%S.%f")
-        day = (newest - self.expire).date()
+        before = (now - self.expire).strftime("%Y-%m-%d %H:%M:%S.%f")
+        day = (now - self.expire).date()
         return f"event_date <= DATE'{day}' AND since < TIMESTAMP'{before} UTC'"
 
 

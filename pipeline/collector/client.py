@@ -16,7 +16,7 @@ from impacket.dcerpc.v5.rpcrt import (
     RPC_C_AUTHN_WINNT,
     DCERPCException,
 )
-from impacket.krb5.kerberosv5 import KerberosError
+from impacket.krb5.kerberosv5 import KerberosError, SessionKeyDecryptionError
 from impacket.uuid import uuidtup_to_bin
 
 from pipeline.collector.questions import GET_INFO, INTERFACE, AnswerError, get_info, read_answer
@@ -180,7 +180,8 @@ class Client:
             return AskError(f"fault:0x{status:08X}", "the call was refused", again=status == _TOO_BUSY)
         if isinstance(error, epm.DCERPCSessionError):
             return AskError(f"fault:0x{error.error_code:08X}", "the endpoint mapper has no such interface", again=False)
-        if isinstance(error, KerberosError) or _refused_logon(pdu):
+        # A KDC that asks for no proof beforehand answers anybody: a wrong password then does not open its answer.
+        if isinstance(error, KerberosError | SessionKeyDecryptionError) or _refused_logon(pdu):
             return AskError(UNAUTHENTICATED, "the logon was refused", again=False)
         if isinstance(error, IndexError) and self._rpc is None and self._place.port is None:
             return AskError(f"fault:0x{_NOT_REGISTERED:08X}", "qmmgmt is not registered there", again=False)

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from impacket.krb5 import crypto
+from impacket.krb5 import crypto, kerberosv5
 from impacket.krb5.ccache import CCache
 
 from jobs.keys import load_keys
 from peer.kerberos import KerberosServer
 from peer.server import ServerThread
+from pipeline.collector.client import AskError, Client, Credentials, Place
+from pipeline.collector.wire import Clock
 from sealed.impackets_client import open_thrice
 from sealed.opened import digests, opened, reasons
 from sealed.tap import Tap
@@ -21,6 +23,7 @@ from sealed.tap import Tap
 pytestmark = pytest.mark.tool("krb5kdc", "kdb5_util", "kadmin.local", "kinit", "kvno")
 
 REALM = "MSMQ.EXAMPLE"
+COLLECTED = "localhost"  # a name that resolves everywhere, of the service that the collector asks
 KINDS = {
     "srv17": ("aes128-cts-hmac-sha1-96", 17), "srv18": ("aes256-cts-hmac-sha1-96", 18), "srv23": ("arcfour-hmac", 23),
 }  # fmt: skip
@@ -32,6 +35,7 @@ class Realm:
 
     folder: Path
     environment: dict[str, str]
+    port: int
 
     def run(self, *command, text=None):
         done = subprocess.run(
@@ -74,10 +78,10 @@ def realm(tmp_path_factory):
         "KRB5_CONFIG": f"{folder}/krb5.conf" + (f":{before}" if before else ""),
         "KRB5_KDC_PROFILE": f"{folder}/kdc.conf",
     }
-    made = Realm(folder, environment)
+    made = Realm(folder, environment, port)
     made.run("kdb5_util", "create", "-s", "-r", REALM, "-P", "of no use to anybody")
     made.run("kadmin.local", "-q", "addprinc -pw Passw0rd! reader")
-    for host, (kind, _) in KINDS.items():
+    for host, (kind, _) in {**KINDS, COLLECTED: KINDS["srv18"]}.items():
         made.run("kadmin.local", "-q", f"addprinc -randkey -e {kind}:normal host/{host}")
         made.run("kadmin.local", "-q", f"ktadd -norandkey -k {folder}/{host}.keytab host/{host}")
     kdc = subprocess.Popen(["krb5kdc", "-n"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -118,3 +122,40 @@ def test_a_ticket_of_each_encryption_type(realm, host):
     assert {(row["opened_by"], row["outcome"]) for row in rows} == {(f"reader@{REALM}", "ok")}
     other = next(name for name in KINDS if name != host)
     assert reasons(opened([tap.capture()], keys_of(realm, other))) == {"no_key"}
+
+
+@pytest.fixture
+def ask(realm, monkeypatch):
+    """Ask the machine object of a queue manager that takes Kerberos, as the collector does, and how it was asked."""
+    send = kerberosv5.sendReceive
+    monkeypatch.setattr(kerberosv5, "sendReceive", lambda *asked: send(*asked, port=realm.port))  # not port 88
+    monkeypatch.delenv("KRB5CCNAME", raising=False)
+    service = {key.enctype: crypto.Key(key.enctype, key.key) for key in keys_of(realm, COLLECTED).kerberos}
+
+    def asked(password, *, privacy):
+        who = Credentials("kerberos", "reader", REALM, password, privacy=privacy, kdc="127.0.0.1")
+        with ServerThread() as server:
+            server.server.service.kerberos = lambda: KerberosServer(service)
+            client = Client(Place(COLLECTED, server.ports["remoteread"]), who, timeout_s=10, clock=Clock())
+            try:
+                client.connect()
+                return client.ask(None, [1]).hresult, server.do(lambda manager: list(manager.ledger.calls))
+            finally:
+                client.close()
+
+    return asked
+
+
+@pytest.mark.parametrize("privacy", [False, True])
+def test_the_collector_logs_on_with_a_ticket_cache(realm, ask, monkeypatch, privacy):
+    realm.ticket(COLLECTED)
+    monkeypatch.setenv("KRB5CCNAME", realm.environment["KRB5CCNAME"])
+    hresult, calls = ask("", privacy=privacy)
+    assert hresult == 0
+    assert {(call.interface, call.auth_type, call.sealed) for call in calls} == {("qmmgmt", 9, privacy)}
+
+
+def test_the_collector_is_told_that_its_password_is_wrong(ask):
+    with pytest.raises(AskError) as told:
+        ask("Passw0rd?", privacy=True)
+    assert (told.value.code, told.value.again) == ("unauthenticated", False)
