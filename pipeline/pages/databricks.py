@@ -104,9 +104,9 @@ PAGES: Final[tuple[tuple[str, tuple[Shown, ...]], ...]] = (
     (
         "Overview",
         (
-            Shown("counter", "alerts", "Alerts", ("count(*)",), 1, 3),
-            Shown("counter", "risks", "Messages at risk", ("count(*)",), 1, 3),
-            Shown("counter", "findings", "Findings", ("count(*)",), 1, 3),
+            Shown("counter", "alerts", "Alerts", ("count(`condition`)",), 1, 3),
+            Shown("counter", "risks", "Messages at risk", ("count(`loss_risk`)",), 1, 3),
+            Shown("counter", "findings", "Findings", ("count(`rule_id`)",), 1, 3),
             Shown("counter", "queues", "Messages in queues", ("sum(`messages`)",), 1, 3),
             Shown("counter", "attempts", "Receives and peeks", ("sum(`attempts`)",), 1, 3),
             Shown("counter", "calls", "Calls", ("sum(`calls`)",), 1, 3),
@@ -207,7 +207,7 @@ PAGES: Final[tuple[tuple[str, tuple[Shown, ...]], ...]] = (
     (
         "Findings and quality",
         (
-            Shown("bar", "findings", "Rules broken", ("rule_id", "count(*)", "severity"), 6, 6),
+            Shown("bar", "findings", "Rules broken", ("rule_id", "count(`subject`)", "severity"), 6, 6),
             Shown(
                 "table",
                 "findings",
@@ -291,8 +291,9 @@ def _widget(name: str, each: Shown) -> dict[str, Any]:
 
 def _field(column: str) -> dict[str, str]:
     """A column, or an aggregate of one, named as Databricks names it: ``sum(value)``."""
-    plain = column.replace("`", "")
-    return {"name": plain, "expression": column if "(" in column else f"`{column}`"}
+    function, bracket, rest = column.partition("(")
+    expression = function.upper() + bracket + rest if bracket else f"`{column}`"
+    return {"name": column.replace("`", ""), "expression": expression}
 
 
 def _encodings(each: Shown, names: list[str]) -> dict[str, Any]:
