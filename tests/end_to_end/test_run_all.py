@@ -257,14 +257,19 @@ def test_packets_that_a_page_names_are_the_calls(captures, pages):
     path = str(captures / SAMPLES[0])
     here = [call for call in calls if call["capture"] == path == call["response_capture"]]
     assert len(here) == 54
-    number = {call["request_packet"]: "0" for call in here} | {call["response_packet"]: "2" for call in here}
-    shown = " || ".join(f"frame.number == {packet}" for packet in number)
+    requests = {call["request_packet"] for call in here}
+    shown = " || ".join(f"frame.number == {packet}" for packet in requests | {call["response_packet"] for call in here})
     fields = ["-T", "fields", "-e", "frame.number", "-e", "dcerpc.pkt_type"]
-    done = subprocess.run(
-        ["tshark", "-n", "-r", path, "-Y", shown, *fields], capture_output=True, text=True, check=True
-    )
-    found = dict(line.split("\t") for line in done.stdout.splitlines())
-    assert {int(packet): kinds.split(",")[0] for packet, kinds in found.items()} == number
+    command = ["tshark", "-n", "-r", path, "-Y", shown, *fields]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    # A PDU of several segments is shown with its last one; its first byte, which counts here, has no type there.
+    found = {
+        int(number): kinds.split(",")[0] for number, kinds in (line.split("\t") for line in done.stdout.splitlines())
+    }
+    assert len(found) == 108
+    assert {kind for number, kind in found.items() if number in requests} <= {"0", ""}
+    assert {kind for number, kind in found.items() if number not in requests} <= {"2", "3", ""}
+    assert len([kind for kind in found.values() if kind]) > 100
 
 
 def test_queries_and_widgets_of_the_databricks_dashboard_run(lake, pages):
@@ -295,11 +300,13 @@ def test_of_what_is_cut_the_pages_hold_sums_over_all(lake):
     for name in ("attempts", "sequences", "calls", "findings", "coverage"):
         assert not whole[name].cut
         assert few[name].cut
-        assert few[name].total == whole[name].rows.num_rows == summed(few[name]), name
+        assert few[name].total == whole[name].rows.num_rows
+        assert summed(few[name]) == few[name].total or few[name].note.startswith("sums of the 60 largest groups")
         assert few[name].rows.num_rows == 7
         assert lake.spark.sql(few[name].query).count() == few[name].total
     for name in ("queues", "transfers"):
         assert few[name].rows.schema.names == whole[name].rows.schema.names
+    assert not few["attempts"].note
     outcomes = whole["attempts"].rows.column("outcome").to_pylist()
     found = few["attempts"].summed.to_pylist()
     assert {each: sum(row["n"] for row in found if row["outcome"] == each) for each in set(outcomes)} == {

@@ -50,8 +50,10 @@ class TestOnTheSample:
 
     def test_the_message_that_was_handed_out_most(self, spark, lake):
         sightings, attempts, fates, packets = run(MESSAGE, spark, lake=lake).tables
-        assert len(attempts) == max(len(attempts), 5) == len(sightings) or len(sightings) > 1
-        assert [row["outcome"] for row in attempts if row["outcome"] == "acked"]
+        assert len(attempts) > 5
+        assert len([row for row in attempts if row["outcome"] == "acked"]) > 1
+        assert len(sightings) > 1
+        assert len({row["lookup_id"] for row in sightings}) == 1
         assert fates[0]["loss_risk"] == "read_twice"
         assert all(row["path"] and row["request_packet"] for row in packets)
 
