@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from jobs import cli, ingest_snapshots, publish_dashboards
 from jobs.config import Config
@@ -85,7 +86,7 @@ def _layers(
     outcome.tables[str(ACK_SEQUENCES)].rows_in = outcome.tables[str(RECEIVE_ATTEMPTS)].rows_out
 
 
-def _answers(this: cli.Run, hosts_say: str | None) -> Iterator[Steps]:
+def _answers(this: cli.Run, hosts_say: Mapping[str, Any] | None) -> Iterator[Steps]:
     """Yield the steps from silver to gold, those together that do not rest on one another."""
     config, run_id = this.config, this.run_id
     cli.say("rebuilding attempts")

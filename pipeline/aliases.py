@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.gather import gather
-from pipeline.lake import Lake
+from pipeline.lake import IS, WAS, Lake
 from schemas.calls import CLIENT_CALLS, QUEUE_ALIASES
 from schemas.properties import QUEUE_SNAPSHOTS
 from schemas.silver import REMOTE_READ_CALLS
@@ -62,8 +62,8 @@ class Known:
 
     def misses(self, opens: Sequence[Row]) -> bool:
         """Tell whether opens of RemoteRead that changed (``touched.reads_changed``) can show anything else."""
-        new = [row.asDict() for row in opens if row["_change_type"] in ("insert", "update_postimage")]
-        if any(row["call_key"] in self.calls for row in opens if row["_change_type"] in ("delete", "update_preimage")):
+        new = [row.asDict() for row in opens if row["_change_type"] in IS]
+        if any(row["call_key"] in self.calls for row in opens if row["_change_type"] in WAS):
             return True
         schema = pa.schema([(name, pa.int32() if name == "opnum" else pa.string()) for name in _OPENED])
         calls = pa.Table.from_pylist([row | {"interface_name": row["protocol"]} for row in new], schema)
@@ -138,7 +138,7 @@ def renamed(feed: DataFrame) -> set[str]:
 
 def _at_the_ends(rows: Iterable[Row], *, old: bool) -> dict[str, str]:
     """Return the canonical text of each text in a feed as it was at first, or as it is now."""
-    kinds = ("delete", "update_preimage") if old else ("insert", "update_postimage")
+    kinds = WAS if old else IS
     found: dict[str, tuple[int, str]] = {}
     for row in rows:
         if row["_change_type"] in kinds:

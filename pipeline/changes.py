@@ -12,13 +12,13 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.lake import IS, WAS
+
 Row = dict[str, Any]
 
 MOST_NAMED: Final = 200_000  # records of a feed, or keys, that are brought to the driver
 _TYPE, _VERSION = "_change_type", "_commit_version"
 _LAST, _DATES = "_last", "_dates"
-_OLD = ("delete", "update_preimage")
-_NEW = ("insert", "update_postimage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ def net_changes(feed: DataFrame, key: str, dated: Sequence[Column], facts: Mappi
     hold one key twice: before and after an update, or deleted and added again, as RESTORE does it.
     """
     known = {_DATES: F.array(*dated), **facts}
-    before = F.col(_TYPE).isin(*_OLD)
+    before = F.col(_TYPE).isin(*WAS)
     records = feed.select(
         key,
         _VERSION,
-        F.col(_TYPE).isin(*_NEW).alias("new"),
+        F.col(_TYPE).isin(*IS).alias("new"),
         (F.col(_TYPE) == "insert").alias("added"),
         *(F.when(before, fact).alias(name) for name, fact in known.items()),
     )
@@ -69,7 +69,7 @@ def net_changes(feed: DataFrame, key: str, dated: Sequence[Column], facts: Mappi
         settled = _ends(records, key, list(known))
         days = settled.where("was").select(F.explode(_DATES)).distinct()
         dates = frozenset(row[0] for row in days.collect())
-    rows = feed.where(F.col(_TYPE).isin(*_NEW))
+    rows = feed.where(F.col(_TYPE).isin(*IS))
     if were is None or ends.num_rows:
         rows = rows.join(settled.select(key, "present", _LAST), key, "left")
         rows = rows.where(F.col(_LAST).isNull() | (F.col("present") & (F.col(_LAST) == F.col(_VERSION))))

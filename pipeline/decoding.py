@@ -58,6 +58,11 @@ _RENAMED: Final = {"protocol": "interface_name", "requested_at": "request_at", "
 _LOOKUP_ID_BYTES: Final = 7  # of the message's own number; the highest of eight is not its
 _MICROSECONDS_OF_A_DAY: Final = 86_400_000_000
 _SCHEMAS: Final = {table: to_arrow_schema(table.struct()) for table in TABLES}
+# Most batches have no call of some interfaces: the columns of their tables need not be made of nothing each time.
+_NOTHING: Final = {
+    str(table): pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+    for table, schema in _SCHEMAS.items()
+}
 
 Columns = Mapping[str, pa.Array]
 Rows = dict[str, pa.RecordBatch]
@@ -72,14 +77,18 @@ def decode(calls: pa.RecordBatch, *, packets: bool = False, bodies: bool = False
     ``packets`` keeps packets, ``bodies`` bodies and what components marshaled (store.packets, store.bodies). Stubs are
     decoded once. ``messages.queue`` is not known from one call alone and null here.
     """
-    reads = remote_reads(_of(calls, stubs.METHODS))
-    out = _messages(reads, bodies=bodies)
-    if not packets:
-        reads = reads | {"packet": pa.nulls(len(reads["call_key"]), pa.binary())}
-    out[str(REMOTE_READ_CALLS)] = _table(REMOTE_READ_CALLS, reads)
-    client = _of(calls, stubs.CLIENT)
-    out[str(CLIENT_CALLS)] = _table(CLIENT_CALLS, _own(client) | stubs.decode_client_calls(client))
-    return out | _management(_of(calls, stubs.MANAGEMENT))
+    out = dict(_NOTHING)
+    if (reading := _of(calls, stubs.METHODS)).num_rows:
+        reads = remote_reads(reading)
+        out |= _messages(reads, bodies=bodies)
+        if not packets:
+            reads = reads | {"packet": pa.nulls(reading.num_rows, pa.binary())}
+        out[str(REMOTE_READ_CALLS)] = _table(REMOTE_READ_CALLS, reads)
+    if (client := _of(calls, stubs.CLIENT)).num_rows:
+        out[str(CLIENT_CALLS)] = _table(CLIENT_CALLS, _own(client) | stubs.decode_client_calls(client))
+    if (management := _of(calls, stubs.MANAGEMENT)).num_rows:
+        out |= _management(management)
+    return out
 
 
 def remote_reads(calls: pa.RecordBatch, *, packets: bool = True) -> dict[str, pa.Array]:

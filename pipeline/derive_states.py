@@ -23,7 +23,7 @@ from pipeline import aliases, states, states_in_spark, states_of_queues, touched
 from pipeline.aliases import Known
 from pipeline.feeds import Feeds
 from pipeline.gather import gather
-from pipeline.lake import Commit, Lake, versions_of
+from pipeline.lake import WAS, Commit, Lake, versions_of
 from pipeline.machines import Machines
 from pipeline.states import Names, Settings
 from pipeline.states_of_queues import Made, Place, TooManyError
@@ -239,7 +239,7 @@ def _touch(changed: dict[str, int], queue: str | None, at: int | None) -> None:
 def _snapshots_changed(feed: DataFrame) -> DataFrame:
     """Return the queues of a feed of silver.queue_snapshots, by who asked whom, and since when they changed."""
     good = feed.where("hresult = 0 AND queue IS NOT NULL AND observed_at IS NOT NULL")
-    went = F.bool_or(F.col("_change_type").isin("delete", "update_preimage")).alias("went")
+    went = F.bool_or(F.col("_change_type").isin(*WAS)).alias("went")
     return good.groupBy("queue", "source", "queue_manager").agg(F.min(F.unix_micros("observed_at")).alias("at"), went)
 
 

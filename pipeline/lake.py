@@ -28,6 +28,8 @@ from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal, quote
 
 MICROSECONDS_OF_A_DAY = 86_400_000_000
 CHANGE: Final = ("_change_type", "_commit_version")  # what the change feed adds to a table's columns
+WAS: Final = ("delete", "update_preimage")  # its types of a row as it was before, and
+IS: Final = ("insert", "update_postimage")  # as it is now
 MOST_NAMED: Final = 5000  # rows are taken out by a condition that names so many, more of them by a MERGE
 MOST_DATES: Final = 500  # a condition names so many dates one by one, more of them as a range
 

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.bronze import versions
-from pipeline.lake import FeedError, Lake, on_dates
+from pipeline.lake import IS, FeedError, Lake, on_dates
 from pipeline.runs import Runs
 from pipeline.touched import only
 from schemas.bronze import RPC_BINDS, RPC_CALLS
@@ -98,7 +98,7 @@ def _changed(lake: Lake, since: int | None, newest: int) -> set[str]:
     rows: DataFrame | None = None
     if since is not None:
         try:
-            rows = lake.changes(RPC_CALLS, since, newest).where("_change_type IN ('insert', 'update_postimage')")
+            rows = lake.changes(RPC_CALLS, since, newest).where(F.col("_change_type").isin(*IS))
             return _connections(rows)
         except (FeedError, PySparkException):
             pass  # the feed does not reach back: all are looked at

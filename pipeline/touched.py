@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 
 from pipeline.associations import Connection, associations
 from pipeline.gold import CONNECTION
-from pipeline.lake import MOST_NAMED
+from pipeline.lake import IS, MOST_NAMED
 from schemas.table import EVENT_DATE, literal, quoted
 
 MOST: Final = 200_000  # connections, or days, that are named; if there are more, all is computed anew
@@ -168,7 +168,7 @@ def clients_changed(feed: DataFrame) -> DataFrame:
 
 def connections_changed(feed: DataFrame) -> DataFrame:
     """Return what is asked of the feed of bronze.connections: where they belong, and whether they are new."""
-    places = _place(feed).withColumn("added", F.col("_change_type").isin("insert", "update_postimage"))
+    places = _place(feed).withColumn("added", F.col("_change_type").isin(*IS))
     life = [F.unix_micros(name).alias(name) for name in _LIFE]
     return places.select("connection_id", "server_address", *_GROUP, *life, "added")
 

@@ -1,10 +1,15 @@
 """silver.hosts of recorded traffic and snapshots: who was seen with which name, address and identifier, and where."""
 
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.decoding import TABLES, decode, decode_collected
-from pipeline.hosts import hosts
+from pipeline.hosts import applied, hosts
 from schemas.bronze import RPC_CALLS
 from schemas.catalog import table
 from schemas.snapshots import SNAPSHOTS_RAW
@@ -13,7 +18,7 @@ from udfs.properties.snapshot_lines import ROWS, read_lines
 
 CAPTURES = ("sample/01-remoteread-ndr.pcap", "sample/08-endpoint-mapper.pcap", "estate/wire/collector.pcap.gz")
 CLONED = "5ba1e0aa-0000-4000-8000-00000000c10e"
-pytestmark = pytest.mark.spark
+TOGETHER = ("queue_manager_id", "host_name", "address", "source")
 
 
 class Tables:
@@ -29,6 +34,7 @@ class Tables:
         return self.frames[str(wanted)]
 
 
+@pytest.mark.spark
 def test_hosts_of_every_source(spark, project):
     captured = [read_capture(project / "data" / name)["rpc_calls"] for name in CAPTURES]
     calls = pa.concat_tables(captured)
@@ -70,3 +76,41 @@ def test_hosts_of_every_source(spark, project):
     )
     assert mapped["10.77.0.1"] > 0
     assert all(row.first_seen_at <= row.last_seen_at for row in found)
+
+
+SEEN = st.tuples(
+    st.sampled_from("abc"), st.integers(0, 9).map(lambda n: datetime(2024, 5, 1, tzinfo=UTC) + timedelta(n))
+)
+
+
+def counted(sightings):
+    """What the table says of sightings (host, time): first, last and how often, by host."""
+    times = {}
+    for host, at in sightings:
+        times.setdefault(host, []).append(at)
+    return {host: (min(found), max(found), len(found)) for host, found in times.items()}
+
+
+def told(rows):
+    return {row["host_name"]: (row["first_seen_at"], row["last_seen_at"], row["sightings"]) for row in rows.values()}
+
+
+def changes(before, now):
+    net = Counter(now)
+    net.subtract(before)
+    seen = {"queue_manager_id": None, "address": "10.0.0.1", "source": "snapshot"}
+    return [{**seen, "host_name": h, "seen_at": at, "sightings": n} for (h, at), n in net.items() if n]
+
+
+@given(st.lists(SEEN), st.lists(SEEN), st.data())
+def test_sightings_that_come_and_go_are_added_and_taken_off_or_not_told_at_all(before, more, data):
+    rows = applied({}, changes([], before))
+    assert told(rows) == counted(before)
+    stay = data.draw(st.lists(st.booleans(), min_size=len(before), max_size=len(before)))
+    now = [seen for seen, stays in zip(before, stay, strict=True) if stays] + more
+    found = applied(rows, data.draw(st.permutations(changes(before, now))))
+    if found is not None:
+        assert told(found) == counted(now)
+    ends = {(host, at) for host, (first, last, _) in counted(before).items() for at in (first, last)}
+    if not (Counter(before) - Counter(now)).keys() & ends and not (Counter(now) - Counter(before)):
+        assert found is not None

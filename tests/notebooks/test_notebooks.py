@@ -53,7 +53,6 @@ class TestOnTheSample:
         assert len(attempts) > 5
         assert len([row for row in attempts if row["outcome"] == "acked"]) > 1
         assert len(sightings) > 1
-        assert len({row["lookup_id"] for row in sightings}) == 1
         assert fates[0]["loss_risk"] == "read_twice"
         assert all(row["path"] and row["request_packet"] for row in packets)
 
