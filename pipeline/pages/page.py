@@ -45,6 +45,17 @@ def page(site: Site) -> str:
     return "".join(made)
 
 
+def program_digest() -> str:
+    """Return what tells versions of the pages apart: of the files of this package, and of Plotly's program."""
+    digest = hashlib.sha256(plotly_program().encode())
+    package = resources.files("pipeline.pages")
+    for folder in (package, package / "static"):
+        for each in sorted(folder.iterdir(), key=lambda each: each.name):
+            if each.is_file():
+                digest.update(each.name.encode() + b"\0" + each.read_bytes())
+    return digest.hexdigest()
+
+
 def policy(*, scripts: tuple[str, ...], styles: tuple[str, ...]) -> str:
     """Return the page's Content-Security-Policy: these scripts and styles, and nothing from anywhere.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -190,7 +191,7 @@ def _looked_up(lake: Lake, tables: dict[str, str], data: Mapping[str, Data], lim
     """What rows refer to: the calls and snapshots that they rest on, and what the messages are called."""
     calls = data[CALLS.name]
     there = set() if calls.rows is None else set(calls.rows.column("call_key").to_pylist())
-    keys = [key for key in _evidence(data) if key not in there][: limits.rows]
+    keys = [key for key in _evidence(data) if key not in there][: 2 * limits.rows]
     messages = list(dict.fromkeys(_texts(data, ("attempts", "sequences"), "message_key")))[: 2 * limits.rows]
     wanted = _wanted(lake, keys + messages)
     questions = {}
@@ -255,15 +256,15 @@ def _lookup(lake: Lake, sql: str) -> Data:
     return Data(rows, rows.num_rows, "")
 
 
-def _evidence(data: Mapping[str, Data]) -> Iterable[str]:
-    """The keys that rows rest on, each once, in the order of the datasets and their rows."""
-    keys: dict[str, None] = {}
+def _evidence(data: Mapping[str, Data]) -> list[str]:
+    """The keys that rows rest on, each once: of every dataset the first, then of every one the second, and so on."""
+    lists = []
     for name, each in data.items():
+        keys: list[str | None] = list(_texts(data, (name,), "call_key")) if name in _CALL_KEYS else []
         if each.rows is not None and "evidence" in each.rows.schema.names:
-            keys |= dict.fromkeys(key for key in pc.list_flatten(each.rows.column("evidence")).to_pylist() if key)
-        if name in _CALL_KEYS:
-            keys |= dict.fromkeys(_texts(data, (name,), "call_key"))
-    return keys
+            keys += pc.list_flatten(each.rows.column("evidence")).to_pylist()
+        lists.append(keys)
+    return list(dict.fromkeys(key for turn in zip_longest(*lists) for key in turn if key))
 
 
 def _texts(data: Mapping[str, Data], names: Iterable[str], column: str) -> Iterable[str]:
