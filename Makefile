@@ -25,7 +25,7 @@ setup:  ## Python packages, Delta's jars, Java and capture tools; a second time 
 
 demo: setup  ## run the whole pipeline on data/ and print what it found (LAKE=... elsewhere)
 	@$(PY) -m jobs.run_all --conf conf/local.yml --captures data/sample data/estate/wire \
-	  --snapshots data/estate/snapshots --lake $(LAKE)
+	  --snapshots data/estate/snapshots --lake $(LAKE) --pages $(LAKE)/pages
 
 test: setup  ## run the tests (PYTEST_ARGS=... adds arguments)
 	@$(PYTEST) $(PYTEST_ARGS)

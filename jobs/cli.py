@@ -162,6 +162,13 @@ def utc_time(text: str) -> datetime:
     return when
 
 
+def whole_number(text: str) -> int:
+    """A whole number from 1."""
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not int(text):
+        raise argparse.ArgumentTypeError(f"not a whole number from 1: {text!r}")
+    return int(text)
+
+
 def days(text: str) -> Days:
     """``YYYY-MM-DD`` or ``YYYY-MM-DD..YYYY-MM-DD`` as the days from the first to the last, both included."""
     first, dots, last = text.partition("..")

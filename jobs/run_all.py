@@ -6,9 +6,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from jobs import check_quality, cli, ingest_snapshots
+from jobs import check_quality, cli, ingest_snapshots, publish_dashboards
 from jobs.config import Config
 from jobs.ingest_captures import alone, captures, ingest, keys_of, open_lake
 from pipeline import coverage, derive, derive_alerts, derive_findings, derive_silver, derive_states, hosts
@@ -39,7 +40,9 @@ Steps = dict[Table, Callable[[Lake], int | Mapping[str, int]]]
 
 def parser() -> cli.Parser:
     """Return the job's command line."""
-    return cli.parser(JOB, __doc__, captures=True, snapshots=True)
+    made = cli.parser(JOB, __doc__, captures=True, snapshots=True)
+    made.add_argument("--pages", metavar="FOLDER", help="write the lake's pages there in the end (publish_dashboards)")
+    return made
 
 
 def run(this: cli.Run) -> cli.Outcome:
@@ -55,6 +58,10 @@ def run(this: cli.Run) -> cli.Outcome:
         if not this.arguments.dry_run:
             lines = _quality(this, lake, suites, outcome) if suites else []
             sys.stdout.write("\n".join([console_summary(lake), *queue_lines(lake), *lines]) + "\n")
+        if this.arguments.pages and not this.arguments.dry_run:
+            published = publish_dashboards.publish(this, lake, Path(this.arguments.pages))
+            outcome.more |= published.more
+            sys.stdout.write("\n".join(publish_dashboards.worth_a_look(published)) + "\n")
     return outcome
 
 

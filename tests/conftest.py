@@ -34,6 +34,7 @@ INSTALL = {
     "git": "apt-get install git",
     **dict.fromkeys(("krb5kdc", "kdb5_util"), "apt-get install krb5-kdc (dnf install krb5-server)"),
     "kadmin.local": "apt-get install krb5-admin-server (dnf install krb5-server)",
+    "chromium": "apt-get install chromium (dnf install chromium)",
     **dict.fromkeys(("kinit", "kvno"), "apt-get install krb5-user (dnf install krb5-workstation)"),
 }
 NAMESPACES = "network namespaces"
@@ -130,6 +131,12 @@ def captures(request) -> Path:
     if not folder.is_dir():
         not_run(request.node, CAPTURES)
     return folder
+
+
+@pytest.fixture
+def need_tool(request):
+    """Call it with a program's name where only the test itself can tell that it is missing."""
+    return lambda name: not_run(request.node, name)
 
 
 @pytest.fixture(scope="session")

@@ -134,6 +134,7 @@ want_tools() {
   local missing=""
   have tshark || missing="$missing tshark:wireshark-cli"
   have tcpdump || missing="$missing tcpdump:tcpdump"
+  have chromium || have chromium-browser || have google-chrome || missing="$missing chromium:chromium"
   have ip || missing="$missing iproute2:iproute"
   have krb5kdc || missing="$missing krb5-kdc:krb5-server"
   have kadmin.local || missing="$missing krb5-admin-server:krb5-server"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,11 +12,12 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import functions as F
 
-from jobs import export_packets, ingest_captures, run_all, trace_message
+from jobs import export_packets, ingest_captures, publish_dashboards, run_all, trace_message
 from pipeline.bronze import BRONZE
 from pipeline.capture_source import register
 from pipeline.lake import Lake
 from pipeline.listing import Listed
+from pipeline.pages.reading import Limits, read_site
 from pipeline.quality import Check, check
 from pipeline.quality_suites import load
 from pipeline.runs import Runs
@@ -215,6 +217,119 @@ def test_asking_for_a_call_that_is_not_there_is_one_line(lake, tmp_path, capsys)
     arguments = ["--lake", lake.root, "--call", "0" * 32, "--out", str(tmp_path / "x.pcapng")]
     assert export_packets.main(arguments) == 2
     assert "no such call" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def pages(lake, tmp_path_factory):
+    """The folder of the lake's pages, and what the page holds."""
+    out = tmp_path_factory.mktemp("pages")
+    assert publish_dashboards.main(["--lake", lake.root, "--out", str(out)]) == 0
+    text = (out / "index.html").read_text(encoding="utf-8")
+    held = re.search('<script type="application/json" id="site">(.*?)</script>', text, re.DOTALL)[1]
+    return out, json.loads(held)
+
+
+def test_pages_hold_what_the_tables_say(lake, pages):
+    _, site = pages
+    for name, table in (
+        ("attempts", "receive_attempts"),
+        ("sequences", "ack_sequences"),
+        ("intervals", "queue_history"),
+    ):
+        assert site["data"][name]["count"] == lake.read(catalog.table(f"gold.{table}")).count() > 0
+    assert site["data"]["calls"]["count"] == lake.read(RPC_CALLS).count()
+    newest = lake.read(CAPTURE_FILES).agg(F.unix_micros(F.max("last_packet_at"))).first()[0]
+    assert site["as_of"] == newest
+    assert site["meanings"]["attempts"]["wait_ms"] == "returned_at - started_at, milliseconds"
+    not_there = {name: data["note"] for name, data in site["data"].items() if not data["computed"]}
+    known = {str(table) for table in catalog.ALL}
+    assert all(
+        note.split()[-1] not in known or not lake.exists(catalog.table(note.split()[-1])) for note in not_there.values()
+    )
+
+
+def test_pages_are_made_anew_only_of_something_new(lake, pages, capsys):
+    out, _ = pages
+    before = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
+    assert publish_dashboards.main(["--lake", lake.root, "--out", str(out)]) == 0
+    told = summary(capsys)
+    assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == before
+    assert told["written_bytes"]["index.html"] == (out / "index.html").stat().st_size
+    assert any("messages at risk" in line for line in told["attention"])
+
+
+@pytest.mark.tool("tshark")
+def test_packets_that_a_page_names_are_the_calls(captures, pages):
+    """The packet numbers of calls that a page shows are those of requests and answers in Wireshark."""
+    columns = {
+        name: column.get("values") or [column["words"][place] if place >= 0 else None for place in column["places"]]
+        for name, column in pages[1]["data"]["calls"]["columns"].items()
+    }
+    calls = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    path = str(captures / SAMPLES[0])
+    here = [call for call in calls if call["capture"] == path == call["response_capture"]]
+    assert len(here) == 54
+    requests = {call["request_packet"] for call in here}
+    shown = " || ".join(f"frame.number == {packet}" for packet in requests | {call["response_packet"] for call in here})
+    fields = ["-T", "fields", "-e", "frame.number", "-e", "dcerpc.pkt_type"]
+    command = ["tshark", "-n", "-r", path, "-Y", shown, *fields]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    # A PDU of several segments is shown with its last one; its first byte, which counts here, has no type there.
+    found = {
+        int(number): kinds.split(",")[0] for number, kinds in (line.split("\t") for line in done.stdout.splitlines())
+    }
+    assert len(found) == 108
+    assert {kind for number, kind in found.items() if number in requests} <= {"0", ""}
+    assert {kind for number, kind in found.items() if number not in requests} <= {"2", "3", ""}
+    assert len([kind for kind in found.values() if kind]) > 100
+
+
+def test_queries_and_widgets_of_the_databricks_dashboard_run(lake, pages):
+    definition = json.loads((pages[0] / "msmq.lvdash.json").read_text())
+    queries = {each["name"]: "".join(each["queryLines"]) for each in definition["datasets"]}
+    run = 0
+    for widget in (each["widget"] for page in definition["pages"] for each in page["layout"]):
+        query = widget["queries"][0]["query"]
+        sql = queries[query["datasetName"]]
+        if not all(lake.exists(table) for table in catalog.ALL if lake.sql_name(table) in sql):
+            continue
+        fields = [f"{field['expression']} AS `{field['name']}`" for field in query["fields"]]
+        groups = "" if query["disaggregated"] else " GROUP BY ALL"
+        frame = lake.spark.sql(f"SELECT {', '.join(fields)} FROM ({sql}){groups}")
+        assert frame.columns == [field["name"] for field in query["fields"]]
+        run += 1
+    assert run > 15
+
+
+@pytest.mark.long
+def test_of_what_is_cut_the_pages_hold_sums_over_all(lake):
+    def summed(data):
+        return sum((data.summed or data.rows).column("n").to_pylist()) if data.summed else data.rows.num_rows
+
+    moment = datetime(2024, 5, 1, tzinfo=UTC)
+    whole = read_site(lake, limits=Limits(), published_at=moment).data
+    few = read_site(lake, limits=Limits(rows=7, sums=60), published_at=moment).data
+    for name in ("attempts", "sequences", "calls", "findings", "coverage"):
+        assert not whole[name].cut
+        assert few[name].cut
+        assert few[name].total == whole[name].rows.num_rows
+        assert summed(few[name]) == few[name].total or few[name].note.startswith("sums of the 60 largest groups")
+        assert few[name].rows.num_rows == 7
+        assert lake.spark.sql(few[name].query).count() == few[name].total
+    for name in ("queues", "transfers"):
+        assert few[name].rows.schema.names == whole[name].rows.schema.names
+    assert not few["attempts"].note
+    outcomes = whole["attempts"].rows.column("outcome").to_pylist()
+    found = few["attempts"].summed.to_pylist()
+    assert {each: sum(row["n"] for row in found if row["outcome"] == each) for each in set(outcomes)} == {
+        each: outcomes.count(each) for each in set(outcomes)
+    }
+    named = {key for row in few["attempts"].rows.to_pylist() for key in row["evidence"]}
+    there = few["calls"].rows.column("call_key").to_pylist() + few["evidence_calls"].rows.column("call_key").to_pylist()
+    assert named & set(there)
+    paths = few["evidence_calls"].rows.column("capture").to_pylist()
+    assert paths
+    assert None not in paths
 
 
 def test_the_data_source_reads_a_folder_and_lists_pdus(spark, captures):

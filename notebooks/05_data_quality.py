@@ -1,0 +1,118 @@
+# Databricks notebook source
+# MAGIC %md
+# MAGIC # Data quality
+# MAGIC
+# MAGIC Two different questions: *is what the tables say true to what was captured* (keys unique, nothing counted twice, nothing lost
+# MAGIC between layers), and *how much was captured at all*. The first one has rules that must hold; the second has shares that
+# MAGIC one has to know before one believes an answer.
+
+# COMMAND ----------
+
+import plotly.express as px
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
+
+dbutils.widgets.text("lake", "/Volumes/main/msmq/lake", "Folder of the lake")
+dbutils.widgets.text("catalog", "", "Catalog (instead of the folder)")
+
+
+def table(name):
+    """A table by its layer and name: gold.receive_attempts."""
+    catalog = dbutils.widgets.get("catalog")
+    if catalog:
+        return spark.table(f"{catalog}.{name}")
+    return spark.read.format("delta").load(f"{dbutils.widgets.get('lake')}/{name.replace('.', '/')}")
+
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## What must hold
+# MAGIC
+# MAGIC Three of the rules, by hand, to show how they read. Every one of these numbers must be 0.
+
+# COMMAND ----------
+
+captures, calls = table("bronze.capture_files"), table("bronze.rpc_calls")
+parts = F.col("packets_used") + F.col("packets_binary_protocol") + F.col("packets_damaged") + F.col("packets_other")
+wrong = {
+    "captures whose packets do not add up": captures.where(parts != F.col("packets")).count(),
+    "calls with a key that is there twice": calls.groupBy("call_key").count().where("count > 1").count(),
+    "attempts that end before they start": table("gold.receive_attempts").where("ended_at < started_at").count(),
+}
+display(spark.createDataFrame(list(wrong.items()), "rule string, rows bigint"))
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## What was checked
+# MAGIC
+# MAGIC `gold.quality_results` holds every check of every run, where checks were made.
+
+# COMMAND ----------
+
+try:
+    results = table("gold.quality_results")
+    last = results.groupBy("table", "expectation").agg(
+        F.max_by(F.struct("severity", "success", "unexpected", "observed"), "run_at").alias("last")
+    )
+    display(last.select("table", "expectation", "last.*").orderBy("success", "severity", "table"))
+except AnalysisException:
+    print("not computed: this lake has no gold.quality_results")
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## What was not seen
+# MAGIC
+# MAGIC `gold.coverage` counts per hour, server and layer. A share is a measure over the total of its layer.
+
+# COMMAND ----------
+
+coverage = table("gold.coverage").groupBy("layer", "measure").agg(F.sum("value").alias("value"))
+display(coverage.orderBy("layer", F.desc("value")))
+
+# COMMAND ----------
+
+half = ("calls_half_seen", "sealed", "calls_unbound")
+rpc = (
+    table("gold.coverage")
+    .where("layer = 'rpc'")
+    .groupBy("hour", "server_address")
+    .agg(
+        F.sum(F.when(F.col("measure") == "calls", F.col("value"))).alias("calls"),
+        F.coalesce(F.sum(F.when(F.col("measure").isin(*half), F.col("value"))), F.lit(0)).alias("not_known"),
+    )
+    .orderBy("hour", "server_address")
+)
+display(rpc)
+shares = rpc.toPandas()
+if len(shares):
+    shares["share"] = shares["not_known"] / shares["calls"]
+    display(
+        px.bar(
+            shares,
+            x="server_address",
+            y="share",
+            color="hour",
+            barmode="group",
+            title="Calls of which something is not known",
+        )
+    )
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## What did not decode
+# MAGIC
+# MAGIC A stub that does not decode is a row with its error and the offset where it happened, and the call is still there.
+
+# COMMAND ----------
+
+errors = table("silver.remote_read_calls").select("method", F.explode("errors").alias("error"))
+display(errors.groupBy("method", "error.code", "error.field").count().orderBy(F.desc("count")))
+
+# COMMAND ----------
+
+quarantine = table("bronze.quarantine")
+display(quarantine.groupBy("reason").agg(F.count("*").alias("pieces"), F.sum("size_bytes").alias("bytes")))

@@ -1,0 +1,1 @@
+"""The site that an operator opens: tables to plain data (``reading``), plain data to one page (``page``)."""

@@ -1,0 +1,103 @@
+"use strict";
+// Elements. Texts become text nodes and never markup; texts of the wire go through `wire`.
+
+function h(tag, props, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(props ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "href") element.setAttribute("href", "#" + String(value).replace(/^#/, ""));
+    else if (name === "class") element.className = value;
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  for (const child of children.flat(3)) {
+    if (child === null || child === undefined) continue;
+    element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+  return element;
+}
+
+/** A text that came from captures or snapshots: isolated, so that its direction is its own. */
+const wire = (text) => h("bdi", {}, seen(text));
+
+/** The place of a section with filters: `#reads?outcome=expired&queue=...`. Null values are left out, "" is "none". */
+function link(section, params) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(params ?? {})) {
+    if (value !== null && value !== undefined) query.set(name, String(value));
+  }
+  const text = query.toString();
+  return "#" + section + (text ? "?" + text : "");
+}
+
+/** The filters above all sections, which links inside the site take along. */
+const kept = (state) => Object.fromEntries(["queue", "machine", "from", "to"].filter((name) => state[name]).map((name) => [name, state[name]]));
+
+const LEVELS = {
+  state: {
+    "LOCAL CONNECTION": "ok", CONNECTED: "ok", DISCONNECTED: "bad", LOCKED: "bad", WAITING: "warn", ONHOLD: "warn", "ON HOLD": "warn",
+    "NEED VALIDATE": "warn", "NEED VALIDATION": "warn", DISCONNECTING: "warn", NONACTIVE: "", INACTIVE: "", UNKNOWN: "unknown",
+  },
+  condition: { stalled: "bad", reset: "bad", resending: "warn", slow: "warn", flowing: "ok", idle: "ok" },
+  severity: { error: "bad", critical: "bad", warning: "warn", info: "" },
+  outcome: { acked: "ok", peeked: "ok", ok: "ok", failed: "bad", expired: "bad", rundown: "bad", rejected: "bad", nacked: "warn", fault: "bad", no_response: "bad", damaged: "bad", encrypted: "unknown", unbound: "unknown", no_request: "unknown", unknown: "unknown", in_flight: "unknown", done: "ok" },
+  fate: { consumed: "ok", returned: "warn", rejected: "bad", held: "warn", unknown: "unknown" },
+  loss_risk: { read_twice: "bad", ack_failed: "bad", ack_unanswered: "warn", reader_lost: "warn", poison: "bad" },
+  status: { complete: "ok", partial: "warn", unreadable: "bad" },
+  confidence: { complete: "ok", partial: "warn", provisional: "warn", inferred: "warn" },
+  success: { yes: "ok", no: "bad" },
+  failed: { yes: "bad" },
+};
+
+/** What shows a value: a badge where its column has levels, "not known" where there is none. */
+function shown(name, kind, value) {
+  const text = valueText(name, kind, value);
+  if (text === null) return h("span", { title: "not known, or does not apply" }, "\u2013");
+  if (text === "" && kind === "other") return document.createTextNode("none");
+  const levels = LEVELS[name.startsWith("state_now") ? "state" : name];
+  if (levels) return h("span", { class: "badge " + (levels[text] ?? "") }, seen(text));
+  return kind === "text" || kind === "other" ? wire(text) : document.createTextNode(text);
+}
+
+const notComputed = (data) => h("p", { class: "note" }, h("strong", {}, seen(data.note)));
+
+/** What is said above rows that are cut: how many of how many, which, and how to get all. */
+function cutNote(data) {
+  if (!data.rows || data.total <= data.rows.count) return null;
+  return h("p", { class: "note cut" },
+    `Of ${group(data.total)} rows ${group(data.rows.count)} are on this page: ${data.chosen}. `,
+    data.summed ? `Counts and charts are of all rows${data.stepS ? `, in steps of ${durationText(data.stepS * 1000)}` : ""}${data.note ? ` (${data.note})` : ""}. ` : "",
+    h("details", {}, h("summary", {}, "SQL that brings all of them"), copyable("", data.query)));
+}
+
+function copyable(what, text) {
+  const command = h("code", { class: "command" }, seen(text));
+  return h("div", { class: "copyable" }, what ? h("span", { class: "what" }, what) : null, command,
+    h("button", { type: "button", onclick: () => copyText(text) }, "copy"));
+}
+
+async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    say("copied");
+  } catch {
+    const area = h("textarea", {});
+    area.value = text;
+    (document.querySelector("dialog[open]") ?? document.body).append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    say(done ? "copied" : "could not copy: select the text");
+  }
+}
+
+let saidUntil = 0;
+function say(text) {
+  document.getElementById("said").textContent = text;
+  clearTimeout(saidUntil);
+  saidUntil = setTimeout(() => { document.getElementById("said").textContent = ""; }, 1800);
+}
+
+const tile = (label, value, detail, level, href) =>
+  h(href ? "a" : "div", { class: "tile " + (level ?? ""), href }, h("div", { class: "label" }, label), h("div", { class: "value" + (/[a-z]{3}/.test(String(value)) ? " words" : "") }, value), h("div", { class: "detail" }, detail));
+const tiles = (...each) => h("div", { class: "tiles" }, each);

@@ -1,0 +1,164 @@
+"""Headless Chromium for tests of pages, driven through its own protocol over a pair of pipes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "headless_shell", "chrome")
+_LONGEST_S = 120.0
+
+
+def program():
+    """The browser's name on the path; None without one."""
+    return next((name for name in NAMES if shutil.which(name)), None)
+
+
+class BrowserError(AssertionError):
+    """The browser refused something, or a script in the page threw."""
+
+
+class Browser:
+    """One page in a browser. ``complaints`` are what it said on its console: violations of the policy, exceptions."""
+
+    def __init__(self, process, to, back):
+        self._process, self._to, self._back = process, to, back
+        self._number, self._rest, self._session = 0, b"", None
+        self.complaints, self.requests = [], []
+        target = self.send("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.send(f"{domain}.enable")
+
+    def send(self, method, **params):
+        """Send a command and return its result; what happens meanwhile is noted."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": params}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._to, json.dumps(message).encode() + b"\0")
+        deadline = time.monotonic() + _LONGEST_S
+        while time.monotonic() < deadline:
+            answer = self._next()
+            if answer.get("id") == self._number:
+                if "error" in answer:
+                    raise BrowserError(f"{method}: {answer['error']}")
+                return answer["result"]
+            self._note(answer)
+        raise BrowserError(f"{method}: no answer")
+
+    def _next(self):
+        while b"\0" not in self._rest:
+            part = os.read(self._back, 1 << 20)
+            if not part:
+                raise BrowserError("the browser has gone")
+            self._rest += part
+        message, self._rest = self._rest.split(b"\0", 1)
+        return json.loads(message)
+
+    def _note(self, event):
+        params = event.get("params", {})
+        if event.get("method") == "Log.entryAdded":
+            self.complaints.append(params["entry"]["text"])
+        if event.get("method") == "Runtime.exceptionThrown":
+            self.complaints.append(str(params["exceptionDetails"].get("exception", params)))
+        if event.get("method") == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
+            self.complaints.append(" ".join(str(each.get("value", each)) for each in params["args"]))
+        if event.get("method") == "Network.requestWillBeSent":
+            self.requests.append(params["request"]["url"])
+
+    def run(self, script):
+        """The value of an expression in the page."""
+        found = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in found:
+            raise BrowserError(str(found["exceptionDetails"]))
+        return found["result"].get("value")
+
+    def wait(self, script):
+        """Wait until an expression in the page is true; return its value."""
+        deadline = time.monotonic() + _LONGEST_S
+        while time.monotonic() < deadline:
+            if value := self.run(script):
+                return value
+            time.sleep(0.05)
+        raise BrowserError(f"not so in time: {script}")
+
+    def open(self, path, address=""):
+        """Open a file and wait until it is drawn."""
+        self.send("Page.navigate", url="about:blank")
+        self.send("Page.navigate", url=Path(path).resolve().as_uri() + address)
+        self.wait("document.readyState === 'complete' && document.querySelector('main h1') !== null")
+
+    def go(self, address):
+        """Go to an address within the page."""
+        self.run(f"go({json.dumps(address)})")
+        self.wait(f"location.hash === {json.dumps(address)} && document.querySelector('main h1') !== null")
+
+    def key(self, key):
+        """Press a key."""
+        text = key if len(key) == 1 else {"Enter": "\r"}.get(key, "")
+        codes = {"Enter": 13, "Escape": 27, "ArrowDown": 40, "Tab": 9}
+        code = codes.get(key, ord(key.upper()) if len(key) == 1 else 0)
+        self.send("Input.dispatchKeyEvent", type="keyDown", key=key, text=text, windowsVirtualKeyCode=code)
+        self.send("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
+
+    def type(self, selector, text):
+        """Give a text to an input as a person would: focus, text, and the events of it."""
+        self.run(f"document.querySelector({json.dumps(selector)}).focus(); document.activeElement.value = ''")
+        self.send("Input.insertText", text=text)
+
+    def look(self, *, width, height, dark=False, mobile=False):
+        """Set the size of the window, and what colours the system likes."""
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.send("Emulation.setEmulatedMedia", features=[scheme])
+
+    def picture(self, path, *, most=4000):
+        """Write a picture of the whole page, down to ``most`` pixels."""
+        size = self.send("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], most), "scale": 1}
+        data = self.send("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)["data"]
+        Path(path).write_bytes(base64.b64decode(data))
+
+
+@contextmanager
+def chromium(name):
+    """Start the browser, without network, and end it."""
+    # The test runs as root in some places, where Chromium has no sandbox; the pages are this project's own.
+    options = [
+        "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+        "--disable-extensions", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        "--host-resolver-rules=MAP * ~NOTFOUND", "--remote-debugging-pipe",
+    ]  # fmt: skip
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        there, to = os.pipe()
+        back, here = os.pipe()
+
+        # The browser reads commands from 3 and writes answers to 4.
+        redirect = f'exec "$0" "$@" 3<&{there} 4>&{here}'
+        process = subprocess.Popen(
+            ["bash", "-c", redirect, name, *options, f"--user-data-dir={profile}"],
+            pass_fds=(there, here),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(there)
+        os.close(here)
+        try:
+            yield Browser(process, to, back)
+        finally:
+            os.close(to)
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            os.close(back)

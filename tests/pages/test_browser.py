@@ -1,0 +1,236 @@
+"""The page in headless Chromium: it draws, filters, leads somewhere, asks for nothing, and texts stay texts."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from pages import browser
+from pages.sites import HOSTILE, NOON, attempt, call, data, queue, site
+from pipeline.pages.page import page
+
+SECTIONS = ("overview", "alerts", "queues", "transfers", "reads", "calls", "comqc", "findings", "quality", "coverage")
+DRAWN = "document.querySelectorAll('.chart.js-plotly-plot').length"
+HEADING = "[...document.querySelectorAll('h2')].find((each) => each.textContent === 'Each receive and peek')"
+RECEIVES = f"{HEADING}.nextElementSibling"
+FIRST_TABLE = "[...document.querySelector('main table').querySelectorAll('tbody tr')]"
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """Files of sites: an ordinary one, one of hostile names, one of very many rows."""
+    folder = tmp_path_factory.mktemp("site")
+    made = {"plain": site(), "hostile": site(names=HOSTILE), "large": large()}
+    for name, each in made.items():
+        (folder / f"{name}.html").write_text(page(each), encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in made}
+
+
+def large():
+    """A thousand queues, and a million attempts of which the sums and the first rows travel."""
+    names = [f"srv{number % 9}\\private$\\queue{number:04}" for number in range(1000)]
+    groups = [
+        {
+            "started_at": NOON + timedelta(hours=number // 1000), "protocol": "RemoteRead",
+            "queue": names[number % 1000], "inferred_queue": None, "server_address": f"10.0.0.{number % 9}",
+            "client_address": "10.1.0.1",
+            "outcome": ("acked", "expired")[number % 10 == 0], "n": 100, "wait_ms": 5.0, "hold_ms": 6.0,
+        }
+        for number in range(10_000)
+    ]  # fmt: skip
+    cut = {"total": 1_000_000, "chosen": "the newest of each queue", "summed": data(groups).rows, "step_s": 3600}
+    return site(
+        queues=data([queue(name, number) for number, name in enumerate(names, 1)]),
+        attempts=data([attempt(names[number % 1000], number) for number in range(5000)], **cut),
+    )
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    name = browser.program()
+    if name is None:
+        yield None
+        return
+    with browser.chromium(name) as started:
+        yield started
+
+
+@pytest.fixture
+def at(request, chromium):
+    """The browser, with nothing to complain of in the end, and no request but for the file."""
+    if chromium is None:
+        request.getfixturevalue("need_tool")("chromium")
+    chromium.complaints.clear()
+    chromium.requests.clear()
+    chromium.look(width=1366, height=800)
+    yield chromium
+    assert chromium.complaints == []
+    assert {url.split(":")[0] for url in chromium.requests} <= {"file", "about", "data"}
+
+
+def text(at, selector="main"):
+    return at.run(f"document.querySelector({json.dumps(selector)}).textContent")
+
+
+def test_every_section_draws(at, pages):
+    at.open(pages["plain"])
+    for section in SECTIONS:
+        at.go(f"#{section}")
+        at.wait(f"document.querySelector('nav a[aria-current]')?.hash === '#{section}'")
+        assert len(text(at)) > 20
+    at.go("#queues")
+    assert at.wait(DRAWN) == 3  # states, messages and bytes; there is nothing in a journal
+    assert "not computed: the lake has no gold.quality_results" in (at.go("#quality") or text(at))
+
+
+def test_the_overview_says_what_is_wrong_and_leads_to_its_rows(at, pages):
+    at.open(pages["plain"])
+    assert "2 transfers in trouble" in text(at, ".verdict")
+    tiles = at.run(
+        "[...document.querySelectorAll('a.tile')].map((each) => [...each.innerText.split('\\n'), each.hash])"
+    )
+    assert [tile[:2] for tile in tiles] == [
+        ["alerts that hold", "2"], ["queues not connected", "0"], ["queues of unknown state", "0"],
+        ["transfers in trouble", "2"], ["senders turned away", "0"], ["messages at risk", "2"],
+        ["receives that went wrong", "0"], ["calls that failed", "0"], ["rules broken (error)", "2"],
+        ["quality checks failed", "not computed"],
+    ]  # fmt: skip
+    for _, number, _, address in tiles:
+        at.go(address)
+        rows = at.run("document.querySelectorAll('main tbody tr[tabindex]').length")
+        assert rows >= int(number) if number.isdigit() else "not computed" in text(at)
+
+
+def test_filters_choose_rows_and_stand_in_the_address(at, pages):
+    at.open(pages["plain"], "#reads")
+    rows = f"[...{RECEIVES}.querySelectorAll('tbody tr')].map((each) => each.cells[1].textContent)"
+    assert sorted(at.run(rows)) == ["far\\private$\\out", "srv1\\private$\\orders"]
+    at.type("#f-queue", "ORDERS")
+    at.wait("location.hash.includes('queue=ORDERS')")
+    assert at.run(rows) == ["srv1\\private$\\orders"]
+    at.go("#reads?machine=10.9")
+    assert at.run(rows) == []
+    at.go("#reads?from=2024-05-01 12:00:02&to=2024-05-01 12:00:03".replace(" ", "%20"))
+    assert at.run(rows) == ["far\\private$\\out"]
+    at.go("#reads?outcome=expired")
+    assert at.run(rows) == []
+    assert "outcome: expired" in text(at, ".facets")
+    at.run("document.querySelector('.facets .chip button').click()")
+    at.wait("location.hash === '#reads'")
+    assert len(at.run(rows)) == 2
+
+
+def test_a_row_leads_to_capture_file_and_packet(at, pages):
+    at.open(pages["plain"], "#reads")
+    at.run(f"{RECEIVES}.querySelector('tbody tr').focus()")
+    at.key("Enter")
+    at.wait("document.querySelector('dialog[open]') !== null")
+    commands = at.run("[...document.querySelectorAll('dialog[open] .command')].map((each) => each.textContent)")
+    assert commands == [
+        "/captures/one.pcap",
+        "frame.number == 12 || frame.number == 13",
+        "ip.addr == 10.0.0.2 && ip.addr == 10.0.0.1 && tcp.port == 50000 && tcp.port == 2103",
+        "python -m jobs.export_packets --lake /lake --call k2 --out call.pcapng",
+    ]
+    address = at.run("location.hash")
+    at.key("Escape")
+    at.wait("document.querySelector('dialog[open]') === null && !location.hash.includes('row=')")
+    at.open(pages["plain"], address)
+    assert "far\\private$\\out" in text(at, "dialog[open]")
+    at.go("#queues?row=queues%3Ai1")
+    assert "/snapshots/day.jsonl:1" in text(at, "dialog[open]")
+    at.go("#queues?row=queues%3Anone")
+    assert "not among those" in text(at, "dialog[open]")
+
+
+def test_answers_in_another_capture_and_ipv6_have_filters_of_their_own(at, pages, tmp_path):
+    split = call("k1", 1, client_address="fe80::2", server_address="fe80::1", response_capture="/captures/two.pcap")
+    (tmp_path / "split.html").write_text(page(site(calls=data([split]))), encoding="utf-8")
+    at.open(tmp_path / "split.html", "#calls?row=calls%3Ak1")
+    commands = at.run("[...document.querySelectorAll('dialog[open] .command')].map((each) => each.textContent)")
+    assert commands[:5] == [
+        "/captures/one.pcap", "frame.number == 11", "/captures/two.pcap", "frame.number == 12",
+        "ipv6.addr == fe80::2 && ipv6.addr == fe80::1 && tcp.port == 50000 && tcp.port == 2103",
+    ]  # fmt: skip
+
+
+def test_hostile_names_stay_text(at, pages):
+    at.open(pages["hostile"])
+    for section in SECTIONS:
+        at.go(f"#{section}")
+        at.run("new Promise((done) => setTimeout(done, 50))")
+        assert (
+            at.run("document.querySelectorAll('main script, main img, main iframe, main a[href^=javascript]').length")
+            == 0
+        )
+    for address in ("#reads?row=attempts%3Aa1", "#comqc?row=comqc%3Ag2", "#queues?row=queues%3Ai3"):
+        at.go(address)
+        assert at.run("document.querySelectorAll('dialog script, dialog img').length") == 0
+    at.go("#queues")
+    shown = at.run(f"{FIRST_TABLE}.map((each) => each.cells[0].textContent)")
+    assert len(shown) == len(HOSTILE)
+    # What cannot be seen or turns the direction of what follows is spelt out.
+    spelt = str.maketrans({c: f"\\u{{{ord(c):x}}}" for c in "\u202e\u2066\u200b\x00\x1b"})
+    assert set(shown) == {name.translate(spelt) for name in HOSTILE}
+    at.wait(DRAWN)
+    labels = at.run("[...document.querySelectorAll('.chart text')].map((each) => each.textContent)")
+    assert any("<script>" in each for each in labels)
+    assert at.run("document.querySelectorAll('.chart svg a, .chart svg script, .chart svg image').length") == 0
+    for name in HOSTILE:
+        at.go("#reads?" + at.run(f"new URLSearchParams({{queue: {json.dumps(name)}}}).toString()"))
+        found = at.run(f"[...{RECEIVES}.querySelectorAll('tbody tr')].map((each) => each.cells[1].textContent)")
+        assert name.translate(spelt) in found
+        assert len(found) < 3
+    assert at.run("window.owned === undefined")
+
+
+def test_very_many_rows_are_paged_and_what_is_cut_is_said(at, pages):
+    at.open(pages["large"], "#reads")
+    assert "Of 1\u202f000\u202f000 rows 5\u202f000 are on this page: the newest of each queue" in text(at)
+    tiles = at.run("[...document.querySelectorAll('a.tile')].map((each) => each.innerText.split('\\n').slice(0, 2))")
+    assert ["acked", "900\u202f000"] in tiles
+    assert ["expired", "100\u202f000"] in tiles
+    assert at.run(f"{RECEIVES}.querySelectorAll('tbody tr').length") == 50
+    assert "page 1 of 100" in at.run(f"{RECEIVES}.querySelector('.pager').textContent")
+    at.run(f"{RECEIVES}.querySelector('.pager button:last-of-type').click()")
+    assert "page 2 of 100" in at.run(f"{RECEIVES}.querySelector('.pager').textContent")
+    at.go("#reads?queue=queue0010")
+    tiles = at.run("[...document.querySelectorAll('a.tile')].map((each) => each.innerText.split('\\n').slice(0, 2))")
+    assert ["expired", "1\u202f000"] in tiles  # of sums over all rows, not of the rows that travel
+    at.go("#queues")
+    assert "page 1 of 20" in text(at)
+
+
+def test_keys_do_what_the_help_says(at, pages):
+    at.open(pages["plain"])
+    at.key("3")
+    at.wait("location.hash === '#queues'")
+    at.key("/")
+    assert at.run("document.activeElement.id") == "f-queue"
+    at.key("Escape")
+    at.key("j")
+    assert at.run("document.activeElement.tagName") == "TR"
+    before = at.run("document.activeElement.rowIndex")
+    at.key("j")
+    assert at.run("document.activeElement.rowIndex") == before + 1
+    at.key("?")
+    assert "next row" in text(at, "dialog[open]")
+    at.key("Escape")
+    theme = at.run("document.documentElement.dataset.theme")
+    at.key("t")
+    assert at.run("document.documentElement.dataset.theme") != theme
+    at.key("t")
+
+
+@pytest.mark.parametrize(("name", "dark"), [("plain", True), ("hostile", False)])
+def test_on_a_phone_nothing_is_wider_than_the_screen(at, pages, name, dark):
+    at.look(width=390, height=844, dark=dark, mobile=True)
+    at.open(pages[name])
+    at.run("localStorage.clear()")
+    at.open(pages[name])
+    assert at.run("document.documentElement.dataset.theme") == ("dark" if dark else "light")
+    for section in SECTIONS:
+        at.go(f"#{section}")
+        assert at.run("document.documentElement.scrollWidth") <= 390, section
