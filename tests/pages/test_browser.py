@@ -87,7 +87,7 @@ def test_every_section_draws(at, pages):
 
 def test_the_overview_says_what_is_wrong_and_leads_to_its_rows(at, pages):
     at.open(pages["plain"])
-    assert "2 transfers in trouble" in text(at, ".verdict")
+    assert "transfers in trouble (2)" in text(at, ".verdict")
     tiles = at.run(
         "[...document.querySelectorAll('a.tile')].map((each) => [...each.innerText.split('\\n'), each.hash])"
     )

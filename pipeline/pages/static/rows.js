@@ -47,7 +47,7 @@ function rowsTable(name, columns, state, options = {}) {
     box.replaceChildren(
       cutNote(data) ?? "",
       indexes.length ? h("div", { class: "wrap" }, h("table", {}, h("thead", {}, head), h("tbody", {}, body))) : h("p", { class: "note" }, options.empty ?? "No rows with these filters."),
-      h("div", { class: "pager" }, `${group(indexes.length)} rows`,
+      h("div", { class: "pager" }, `${group(indexes.length)} ${indexes.length === 1 ? "row" : "rows"}`,
         pages > 1 ? [h("button", { type: "button", disabled: memory.page === 0, onclick: turn(-1) }, "before"), `page ${memory.page + 1} of ${pages}`, h("button", { type: "button", disabled: memory.page === pages - 1, onclick: turn(1) }, "next")] : null));
   };
   draw();

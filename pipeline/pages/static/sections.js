@@ -24,7 +24,7 @@ function overview(state) {
   const bad = made.filter((each) => each.level === "bad"), warn = made.filter((each) => each.level === "warn");
   const uncomputed = made.filter((each) => each.number === null);
   const missing = DATA.coverage.computed ? unseen(state).filter((each) => each.part > 0) : [];
-  const say_ = (list) => list.map((each) => `${group(each.number)} ${each.label}`).join(", ");
+  const say_ = (list) => list.map((each) => `${each.label} (${group(each.number)})`).join(", ");
   let level = "ok", text = "Nothing that was captured or collected is wrong.";
   if (bad.length) { level = "bad"; text = `Look at this first: ${say_(bad)}.`; }
   else if (warn.length) { level = "warn"; text = `Worth a look: ${say_(warn)}.`; }
@@ -53,7 +53,9 @@ function alertRows(state) {
   const data = DATA.alerts;
   if (!data.computed) return notComputed(data);
   const indexes = found("alerts", data.rows, state).filter((row) => state._open !== "yes" || data.rows.at(row, "until") === null);
-  return rowsTable("alerts", ["severity", "condition", "subject", "queue", "queue_manager", "since", "until", "message", "suggestion"], state, { indexes, id: "alerts" + (state._open ?? ""), empty: "No alert." });
+  const gravity = { error: 0, warning: 1, info: 2 };
+  const rank = (row) => (data.rows.at(row, "until") === null ? 0 : 10) + (gravity[data.rows.at(row, "severity")] ?? 3);
+  return rowsTable("alerts", ["severity", "condition", "subject", "since", "until", "message", "suggestion"], state, { indexes, rank, id: "alerts" + (state._open ?? ""), empty: "No alert." });
 }
 function alerts(state) {
   return [
