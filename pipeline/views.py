@@ -44,8 +44,7 @@ QUESTIONS: Final = {
     6: Question("Per outgoing queue: not sent, sent but unacknowledged, acknowledged but unread?", "S"),
     7: Question(
         "Transfer stall: same first unacknowledged number, resend count climbing; which step of the ladder, when is "
-        "the "
-        "next try?",
+        "the next try?",
         "S",
     ),
     8: Question(
@@ -64,11 +63,9 @@ QUESTIONS: Final = {
         "Transfer latency per pair of machines and size?",
         "T",
         f"It cannot be known from what was captured. It would need {_ON_1801}: the UserMessage packet at the sender "
-        f"and "
-        "its session or order acknowledgement, or the same packet captured at both ends, with clocks that agree. "
-        "Sent "
-        "and arrival times of messages that are read remotely (view clock_differences, least_transit_s) are whole "
-        "seconds of two clocks.",
+        "and its session or order acknowledgement, or the same packet captured at both ends, with clocks that agree. "
+        "Sent and arrival times of messages that are read remotely (view clock_differences, least_transit_s) are "
+        "whole seconds of two clocks.",
     ),
     13: Question(
         "Share of retransmitted messages and bytes?",

@@ -39,10 +39,8 @@ VIEWS: Final = (
         "response_times", 18,
         "a method at a server, with one result, of one queue where it is known",
         "Time from a request's first byte to its answer's, milliseconds. Of calls that wait for a message "
-        "(R_StartReceive "
-        "and the like) this is mostly waiting: receive_times tells it apart. `result` is the HRESULT, a fault, or "
-        "the "
-        "outcome of a call without an answer that can be read (no_response, encrypted, ...).",
+        "(R_StartReceive and the like) this is mostly waiting: receive_times tells it apart. `result` is the HRESULT, "
+        "a fault, or the outcome of a call without an answer that can be read (no_response, encrypted, ...).",
         "Times are as the capture saw packets, at its own place in the network. Calls of which one half was not "
         "captured count in `calls` and have no time.",
         _CALLS + """
@@ -61,13 +59,10 @@ VIEWS: Final = (
         "receive_times", 18,
         "a way to wait for a message, of one queue at one server",
         "`waited`: `poll` could not wait, `message_there` arrived a second or more before it was asked for (so that "
-        "the "
-        "time is the server's), `for_a_message` arrived meanwhile, `in_vain` timed out, was cancelled or failed. "
-        "Times in "
-        "milliseconds; `hold` is from the message to the end of the receive: the application's own.",
+        "the time is the server's), `for_a_message` arrived meanwhile, `in_vain` timed out, was cancelled or failed. "
+        "Times in milliseconds; `hold` is from the message to the end of the receive: the application's own.",
         "Whether a message was there is told by whole seconds of the owner's clock (clock_differences); `not_told` "
-        "where "
-        "it cannot be said. Attempts without an answer have no time.",
+        "where it cannot be said. Attempts without an answer have no time.",
         """
         WITH arrivals AS (
           SELECT message_key, max(arrived_at) AS arrived_at FROM silver.messages
@@ -97,9 +92,8 @@ VIEWS: Final = (
         "receives_not_ended", 19,
         "a receive that got a message and was not ended as it should",
         "`how`: `never` ended as far as the capture goes, `expired` by the clean-up timer, `reader_gone` with its "
-        "connection, `refused`: the end was refused after the message had been handed out. `fate` and `loss_risk` "
-        "are the "
-        "message's own (gold.ack_sequences).",
+        "connection, `refused`: the end was refused after the message had been handed out. `fate` and `loss_risk` are "
+        "the message's own (gold.ack_sequences).",
         "`never` means up to the end of what was captured of that server.",
         """
         WITH sequences AS (
@@ -144,8 +138,7 @@ VIEWS: Final = (
         "an hour of a server in which a receive or peek began or was answered",
         "The most that waited at once, and when; each of them keeps a call of the server.",
         "Of attempts whose end was not captured it is not known how long they waited: they are left out, but for "
-        "those "
-        "that wait when the capture ends.",
+        "those that wait when the capture ends.",
         """
         WITH known AS (
           SELECT server_address, started_at, coalesce(returned_at, ended_at) AS done_at FROM gold.receive_attempts
@@ -208,8 +201,7 @@ VIEWS: Final = (
         "retransmitted", 13,
         "a server and kind of connection (rpc, or binary_protocol: TCP 1801)",
         "Bytes that TCP sent again, and their share of all payload: the network's loss, not Message Queuing's own "
-        "resends "
-        "(view resends).",
+        "resends (view resends).",
         "On TCP 1801 connections are counted and not decoded: which messages were sent again is not known.",
         """
         SELECT server_address, kind, count(*) AS connections, sum(client_bytes + server_bytes) AS bytes,
@@ -225,11 +217,9 @@ VIEWS: Final = (
     View(
         "not_known", 25,
         "an hour of a server (null: of no single one)",
-        "What was seen, and beside it what was not: bytes that captures lack, packets their machine lost, "
-        "connections "
+        "What was seen, and beside it what was not: bytes that captures lack, packets their machine lost, connections "
         "seen in half, calls without one half, sealed, not decoded, bytes in quarantine, questions of the collector "
-        "that "
-        "failed. docs/coverage.md says what each counts, and in which hour.",
+        "that failed. docs/coverage.md says what each counts, and in which hour.",
         "What passed where nobody captured leaves no trace at all: no count can tell of it.",
         """
         SELECT hour, server_address,

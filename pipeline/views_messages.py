@@ -12,11 +12,9 @@ VIEWS: Final = (
     View(
         "oldest_unread", 5,
         "a queue of which a message was seen that nobody took yet, as far as is known",
-        "`age_s` is from when the oldest one was put in the queue (where that is not told: sent) up to now, "
-        "`seen_at` "
+        "`age_s` is from when the oldest one was put in the queue (where that is not told: sent) up to now, `seen_at` "
         "when it was last seen there. Given back, held and only peeked messages count; those received, moved or "
-        "purged "
-        "do not.",
+        "purged do not.",
         _SEEN + " An application on the machine itself may have taken one since `seen_at`. Clocks of sender and owner "
         "may differ (clock_differences).",
         """
@@ -54,8 +52,7 @@ VIEWS: Final = (
         "read_twice", 10,
         "a message that was handed out again after the first time, or that two receives acknowledged",
         "`read_twice` says that two receives of it were acknowledged: applications have it twice. Else it was only "
-        "given "
-        "out again; `loss_risk` says what else is to be feared, `outcomes` what became of each receive.",
+        "given out again; `loss_risk` says what else is to be feared, `outcomes` what became of each receive.",
         _SEEN + " Whether a message came twice over the wire between queue managers is on TCP 1801 alone. A queue "
         "manager that was set up anew numbers its messages alike: those are taken for the same.",
         """
@@ -94,11 +91,9 @@ VIEWS: Final = (
     View(
         "acknowledgements_missing", 15,
         "a message that asked for an acknowledgement of which none was seen",
-        "`wanted` adds up 1 arrival, 2 receive, 4 and 8 their lack. Where `admin_queue_read` is false nobody was "
-        "seen to "
-        "read that queue: the acknowledgement may lie there. Acknowledgements that only tell of a lack (4, 8) may "
-        "never "
-        "come, and that is good.",
+        "`wanted` adds up 1 arrival, 2 receive, 4 and 8 their lack. Where `admin_queue_read` is false nobody was seen "
+        "to read that queue: the acknowledgement may lie there. Acknowledgements that only tell of a lack (4, 8) may "
+        "never come, and that is good.",
         _SEEN + " An administration queue that is read on its own machine shows nothing.",
         """
         WITH asked AS (
@@ -151,10 +146,9 @@ VIEWS: Final = (
         "clock_differences", 23,
         "a sender's queue manager and a server that its messages were read from",
         "`sender_ahead_s`: by so much at least the sender's clock is ahead of the owner's (a message arrived before "
-        "it "
-        "was sent), `owner_ahead_s` the owner's of the capture's (read before it arrived); null where nothing shows "
-        "it. "
-        "`least_transit_s` is the shortest time from sent to arrived: a sender that is behind shows as a long one.",
+        "it was sent), `owner_ahead_s` the owner's of the capture's (read before it arrived); null where nothing "
+        "shows it. `least_transit_s` is the shortest time from sent to arrived: a sender that is behind shows as a "
+        "long one.",
         "Times in messages are whole seconds: less than 2 s show nothing. A clock that is behind is never proven: "
         "messages may have been on their way for so long.",
         """
@@ -177,8 +171,7 @@ VIEWS: Final = (
     View(
         "comqc_methods", 24,
         "a method of a COM+ component that was called through queues",
-        "`calls` recorded in `messages`; `retried` of these messages were seen in one of the component's retry "
-        "queues "
+        "`calls` recorded in `messages`; `retried` of these messages were seen in one of the component's retry queues "
         "(name_0 to name_4), `dead` in its dead queue, `poison` were given back `reads.poison_after` times. A method "
         "with dead or poison messages fails for good.",
         _SEEN + " Methods of bodies that were cut, encrypted or rejected (messages.comqc_rejected) are not known.",
@@ -210,8 +203,7 @@ VIEWS: Final = (
     View(
         "comqc_paths", 24,
         "a message with recorded calls",
-        "`path` are the queues that it was seen in, in order of time: the component's own, its retry queues, its "
-        "dead "
+        "`path` are the queues that it was seen in, in order of time: the component's own, its retry queues, its dead "
         "queue; `rejected` is why its container breaks the format, null where it does not.",
         _SEEN + " The listener of the component reads on its own machine: what happened between two sightings is not "
         "known.",

@@ -15,10 +15,8 @@ VIEWS: Final = (
         "outgoing_not_connected", 1,
         "a time through which an outgoing queue was not connected",
         "`still` says that it was so when it was last looked at and that this look still holds; `why` is the last "
-        "entry "
-        "of the queue manager's connection history, null where it does not keep one (before Windows Vista), or was "
-        "not "
-        "asked. ONHOLD: somebody paused it.",
+        "entry of the queue manager's connection history, null where it does not keep one (before Windows Vista), or "
+        "was not asked. ONHOLD: somebody paused it.",
         f"{_ENDS} Why a connection failed before the last entry is not known, nor anything of queue managers nobody "
         f"asks.",
         """
@@ -51,8 +49,7 @@ VIEWS: Final = (
     View(
         "time_in_state", 2,
         "a state of a queue, UNKNOWN among them",
-        "`seconds` in all from the first evidence on up to now, `share` of the time since then, `times` how often "
-        "the "
+        "`seconds` in all from the first evidence on up to now, `share` of the time since then, `times` how often the "
         "queue came into it.",
         _ENDS,
         """
@@ -96,8 +93,7 @@ VIEWS: Final = (
         "depth_growth", 3,
         "a queue, over the day before now",
         "Growth from the first to the last report of that day, by the hour. `hours_until_full` goes on at that rate "
-        "to "
-        "the quota of `quotas.*`; null without growth or quota.",
+        "to the quota of `quotas.*`; null without growth or quota.",
         "Queue managers do not tell quotas by this interface: they come from the configuration. Two reports close "
         "together make a poor rate: `span_s` says how far apart they are.",
         """
@@ -130,8 +126,7 @@ VIEWS: Final = (
     View(
         "stuck_queues", 4,
         "a time through which messages waited in a local queue and nothing showed that any was read",
-        "`minutes` up to now; ask for `still AND minutes >= 15`. A wait ends with a captured receive (or one that "
-        "was "
+        "`minutes` up to now; ask for `still AND minutes >= 15`. A wait ends with a captured receive (or one that was "
         "given back), a move, a purge, and where messages or bytes are fewer than expected: somebody read on the "
         "machine itself. `last_attempt_at` and `last_reader`: the newest captured Start at the queue.",
         "A reader on the machine itself is seen only by what it takes away; one that takes as much as comes in is "
@@ -195,10 +190,8 @@ VIEWS: Final = (
     View(
         "transfer_stalls", 7,
         "a standstill of an outgoing transactional queue",
-        "No number was acknowledged from `since` to `last_seen_at`; `resend_count` and `ladder_step` say how often "
-        "it "
-        "was tried and how long the pauses are by now (docs/tables.md, gold.eod_transfers), `next_resend_at` when "
-        "the "
+        "No number was acknowledged from `since` to `last_seen_at`; `resend_count` and `ladder_step` say how often it "
+        "was tried and how long the pauses are by now (docs/tables.md, gold.eod_transfers), `next_resend_at` when the "
         "next try is due. `still`: no later observation shows it moving.",
         "Between two observations more can have happened; tries are counted by the queue manager, not seen.",
         """
@@ -226,8 +219,7 @@ VIEWS: Final = (
         "never_acknowledged", 8,
         "a range of numbers of one sequence",
         "`pending` were not acknowledged when the queue was last observed; `given_up` were not when its sequence "
-        "began "
-        "anew: what is sent again then has other numbers.",
+        "began anew: what is sent again then has other numbers.",
         "Numbers come from observations: what was given up between two of them is not counted. Which message has a "
         "number is told by captures of the binary protocol (TCP 1801) alone.",
         """
@@ -277,8 +269,7 @@ VIEWS: Final = (
         "ends_that_disagree", 11,
         "a way in which sender and receiver of a sequence disagree",
         "`how` is sequence_behind, number_behind, gap or sequence_unknown; `last_told` says it with numbers. The "
-        "receiver "
-        "then rejects all that comes: nothing gets better by waiting.",
+        "receiver then rejects all that comes: nothing gets better by waiting.",
         "Asked only where both ends were observed within `history.max_gap` of each other; elsewhere the rows of "
         "gold.eod_sources lack the sender (`missing`: no_snapshot).",
         """
@@ -299,8 +290,7 @@ VIEWS: Final = (
         "a day of an outgoing transactional queue",
         "`resends` adds up the rises of the resend count, `sent` those of the next number; `share` is resends of "
         "both.",
-        "The count is of tries of the oldest message, and resets when one is acknowledged: what rose and fell "
-        "between "
+        "The count is of tries of the oldest message, and resets when one is acknowledged: what rose and fell between "
         "two observations is not counted, so that `resends` is the least. Bytes sent again are on TCP 1801 alone.",
         """
         WITH steps AS (
@@ -346,8 +336,7 @@ VIEWS: Final = (
         "journal_growth", 17,
         "a day of a queue's journal",
         "Messages and bytes at its first and last report; `days_until_full` goes on at that day's rate to the quota "
-        "of "
-        "`quotas.*`; null without growth or quota.",
+        "of `quotas.*`; null without growth or quota.",
         _ENDS + " Quotas come from the configuration.",
         """
         WITH reports AS (
