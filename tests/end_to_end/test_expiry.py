@@ -14,26 +14,31 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def pieces():
-    """A call in two captures, the second one with its answer alone."""
+def captures(tmp_path_factory):
+    """Two captures of a call, the second one with its answer alone."""
     dialogue = Dialogue(flow=t.Flow())
     dialogue.bind(rpc.Context(0, rpc.REMOTE_READ))
     dialogue.call(7, stub_of(7, 56), stub_of(20, 40))
     records = t.records(dialogue.flow, t.segments(dialogue.script))
     asked = next(number for number, record in enumerate(records) if stub_of(7, 56) in record.frame)
-    return [c.pcap(records[: asked + 1]).data, c.pcap(records[asked + 1 :]).data]
+    found = [tmp_path_factory.mktemp("captures") / f"{number}.pcap" for number in range(2)]
+    for path, piece in zip(found, (records[: asked + 1], records[asked + 1 :]), strict=True):
+        path.write_bytes(c.pcap(piece).data)
+    return [str(path) for path in found]
 
 
 # The request is of 22:13 on November 14th, 2023, and seven days are waited for its answer.
-@pytest.mark.parametrize(
-    ("as_of", "waits"), [("2023-11-21T23:00:00Z", 0), pytest.param("2023-11-21T22:00:00Z", 1, marks=pytest.mark.long)]
-)
-def test_a_half_is_waited_for_until_it_expires(spark, pieces, tmp_path, as_of, waits):
+def test_a_half_that_has_expired_is_not_waited_for(spark, captures, tmp_path):
     lake = Lake(spark, str(tmp_path / "lake"))
-    paths = [tmp_path / f"{number}.pcap" for number in range(2)]
-    for path, piece in zip(paths, pieces, strict=True):
-        path.write_bytes(piece)
-    assert ingest_captures.main(["--lake", lake.root, "--captures", str(paths[0]), "--as-of", as_of]) == 0
-    assert lake.read(PENDING).count() == waits
-    assert ingest_captures.main(["--lake", lake.root, "--captures", str(paths[1])]) == 0
-    assert [row.outcome for row in lake.read(RPC_CALLS).collect()] == ["ok" if waits else "no_response"]
+    assert ingest_captures.main(["--lake", lake.root, "--captures", captures[0], "--as-of", "2023-11-21T23:00Z"]) == 0
+    assert lake.read(PENDING).count() == 0
+    assert [row.outcome for row in lake.read(RPC_CALLS).collect()] == ["no_response"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("as_of", "outcome"), [("2023-11-21T22:00Z", "ok"), ("2023-11-21T23:00Z", "no_response")])
+def test_an_answer_is_taken_until_its_half_expires(spark, captures, tmp_path, as_of, outcome):
+    lake = Lake(spark, str(tmp_path / "lake"))
+    for capture, more in ((captures[0], ["--as-of", as_of]), (captures[1], [])):
+        assert ingest_captures.main(["--lake", lake.root, "--captures", capture, *more]) == 0
+    assert [row.outcome for row in lake.read(RPC_CALLS).collect()] == [outcome]

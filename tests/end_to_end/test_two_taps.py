@@ -14,7 +14,7 @@ from schemas.bronze import RPC_CALLS
 from udfs.capture.reader import SCHEMAS
 from udfs.capture.together import read_together
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 def tables(lake):
