@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from bench import limit
 from bench.memory import PeakMemory
 from jobs.session import PROJECT, session
-from pipeline import derive_silver
+from pipeline import compiling, derive_silver
 from pipeline.bronze import ingest
 from pipeline.capture_source import pack, read_captures, whole
 from pipeline.lake import Lake
@@ -67,6 +67,7 @@ class Bench:
         """Captures -> bronze.rpc_calls, straight from the data source; ``job`` joins them and writes the rest too."""
         lake = self._lake()
         listed = list_files([str(path) for path in files])
+        compiling.expect(self.spark, sum(file.size for file in listed))  # as ingest does
         with PeakMemory() as peak:
             begin = time.perf_counter()
             side = Path(lake.root) / "side"
