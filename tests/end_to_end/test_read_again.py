@@ -40,7 +40,8 @@ def tables(lake):
     return found
 
 
-@pytest.mark.parametrize("order", [(0, 1), pytest.param((1, 0), marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_a_connection_that_turns_out_to_be_msmq_is_cut_from_its_captures_again(spark, captures, tmp_path, capfd, order):
     pieces, whole = captures
     lake = Lake(spark, str(tmp_path / "lake"))

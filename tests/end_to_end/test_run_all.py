@@ -101,6 +101,7 @@ def test_a_run_that_was_killed_is_undone(spark, captures, tmp_path):
     assert Runs.of(lake).unfinished() == {}
 
 
+@pytest.mark.long
 def test_stubs_can_be_emptied_once_they_are_decoded(spark, captures, tmp_path):
     lake = Lake(spark, str(tmp_path / "lake"))
     arguments = ["--lake", lake.root, "--captures", str(captures / SAMPLES[0]), "--set", "store.stubs=false"]
