@@ -40,7 +40,9 @@ from schemas.hosts import HOSTS
 from schemas.properties import PROPERTIES
 from schemas.snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.table import RUN_ID, Table, literal
-from udfs.pseudonyms import Pseudonyms as Pseudonyms  # jobs take it from here
+from udfs.pseudonyms import Pseudonyms
+
+__all__ = ["Pseudonyms", "Redaction", "RedactionError", "claim", "marked", "private_folder", "refuse_plain"]
 
 _LEDGERS: Final = (CAPTURE_FILES, SNAPSHOT_FILES)
 _OF_CAPTURES: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING)  # whose rows name their capture
