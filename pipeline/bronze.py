@@ -28,7 +28,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pipeline import compiling, places, rejoin
 from pipeline.capture_source import read_captures
 from pipeline.gather import gather
-from pipeline.lake import Lake, on_dates, versions_of
+from pipeline.lake import Lake, differing, on_dates, versions_of
 from pipeline.ledger import COLUMNS, Days, Known, Plan, Read, Reprocess, plan, reprocess, within
 from pipeline.listing import Listed
 from pipeline.runs import Runs, recover
@@ -335,7 +335,12 @@ class _Run:
             lake.put(table, self._stamped(table, rows), there, dates=dates)
             return
         if not is_new:
-            lake.remove(table, column, made if joined.earlier else (), dates=joined.dates, also=also)
+            gone = set(made) if joined.earlier else set()
+            if gone and table is not PENDING:  # of these only what differs is made anew
+                there = lake.with_keys(table, gone, column=column, dates=joined.dates)
+                fresh, gone = differing(rows, there, table.key[0])
+                rows = _without(rows, table.key[0], set(rows.column(table.key[0]).to_pylist()) - fresh)
+            lake.remove(table, table.key[0], gone, dates=joined.dates, also=also)
         self._append(table, own, rows, but=also)
 
     def _append(self, table: Table, own: DataFrame | None, rows: pa.Table, *, but: str | None = None) -> None:
@@ -355,10 +360,11 @@ class _Run:
         lake, calls, own = self.lake, joined.rows("rpc_calls"), self._own(RPC_CALLS)
         shared = pc.is_in(calls.column("connection_id"), pa.array(sorted(joined.together), pa.string()))
         lake.create(RPC_CALLS)
-        lake.remove(RPC_CALLS, "call_key", joined.call_keys, dates=joined.dates)
+        stay = rejoin.unchanged(lake, joined)
+        lake.remove(RPC_CALLS, "call_key", joined.call_keys - stay, dates=joined.dates)
         if own is not None:
             own = rejoin.labelled(own, joined)
-        self._append(RPC_CALLS, own, calls.filter(pc.invert(shared)))
+        self._append(RPC_CALLS, own, _without(calls.filter(pc.invert(shared)), "call_key", stay))
         if not joined.together:
             return {}
         merged = rejoin.merge_together(lake, joined, calls.filter(shared))
@@ -427,6 +433,11 @@ class _Run:
         before = (now - self.expire).strftime("%Y-%m-%d %H:%M:%S.%f")
         day = (now - self.expire).date()
         return f"event_date <= DATE'{day}' AND since < TIMESTAMP'{before} UTC'"
+
+
+def _without(rows: pa.Table, column: str, values: Collection[str]) -> pa.Table:
+    """Return rows without those of some values."""
+    return rows.filter(pc.invert(pc.is_in(rows.column(column), pa.array(sorted(values), pa.string()))))
 
 
 def _with_calls(connections: pa.Table, counts: dict[str, int]) -> pa.Table:

@@ -249,13 +249,17 @@ class Lake:
             )  # fmt: skip
 
     def with_keys(
-        self, table: Table, values: Collection[str], *, dates: Collection[date | None] | None = None
-    ) -> pa.Table:
-        """Return the rows whose key, a single column, is one of these; ``dates`` as for ``merge``, None for all."""
+        self, table: Table, values: Collection[str], *, dates: Collection[date | None] | None = None,
+        column: str | None = None, columns: Sequence[str] = (),
+    ) -> pa.Table:  # fmt: skip
+        """Return the rows whose key, a single column, is one of these; ``dates`` as for ``merge``, None for all.
+
+        ``column``: another column than the key; ``columns``: those that are read, all by default.
+        """
         rows = self.read(table).where(on_dates(dates))
         wanted = self.spark.createDataFrame(pa.table({_KEY: pa.array(sorted(values), pa.string())}))
-        found = rows.join(F.broadcast(wanted), F.col(table.key[0]) == F.col(_KEY), "left_semi")
-        return found.select(*table.names).toArrow()
+        found = rows.join(F.broadcast(wanted), F.col(column or table.key[0]) == F.col(_KEY), "left_semi")
+        return found.select(*(columns or table.names)).toArrow()
 
     def put(
         self, table: Table, rows: pa.Table, there: pa.Table, *, dates: Collection[date | None],
@@ -270,11 +274,7 @@ class Lake:
         the end the table says ``made_of``, also where no row differed.
         """
         name = table.key[0]
-        facts = [column for column in rows.schema.names if column not in (RUN_ID, INGESTED_AT)]
-        before = {row[name]: row for row in there.select(facts).cast(_part(rows.schema, facts)).to_pylist()}
-        now = {row[name]: row for row in rows.select(facts).to_pylist()}
-        fresh = {key for key, row in now.items() if before.get(key) != row}
-        stale = fresh & before.keys() | before.keys() - now.keys()
+        fresh, stale = differing(rows, there, name)
         self.remove(table, name, stale, dates=dates, made_of=was_made_of)
         if fresh:
             chosen = rows.filter(pc.is_in(rows.column(name), pa.array(sorted(fresh), pa.string())))
@@ -498,6 +498,18 @@ class Lake:
             if self._commits is not None and known is not None:
                 self._commits[str(table)] = known
         return known
+
+
+def differing(rows: pa.Table, there: pa.Table, key: str) -> tuple[set[str], set[str]]:
+    """Return the keys of rows that are not there as they are, and of those there that have to go.
+
+    Both tables have the columns of ``rows``; of the run (run_id, ingested_at) they may differ.
+    """
+    facts = [column for column in rows.schema.names if column not in (RUN_ID, INGESTED_AT)]
+    before = {row[key]: row for row in there.select(facts).cast(_part(rows.schema, facts)).to_pylist()}
+    now = {row[key]: row for row in rows.select(facts).to_pylist()}
+    fresh = {name for name, row in now.items() if before.get(name) != row}
+    return fresh, fresh & before.keys() | before.keys() - now.keys()
 
 
 def beside(lake: Lake, steps: Mapping[Name, Callable[[Lake], Answer]]) -> dict[Name, Answer]:

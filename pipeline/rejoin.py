@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.lake import Lake, on_dates
+from pipeline.lake import Lake, differing, on_dates
 from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
 from schemas.table import literal
 from udfs.capture.joining import MEANINGS_SCHEMA, Joined, join
@@ -40,8 +40,8 @@ class Changes:
     ``labels`` and ``meanings`` say what finished calls learn: those in the tables only where it is news (``news``:
     capture and name before). ``pending`` are the remainders in their new state, of this run and those that changed.
     ``packets``: by capture, what is to be added to its counts. ``together`` are connections that captures saw at the
-    same time: their calls are merged as a whole. ``earlier`` tells whether the tables hold anything of all this,
-    ``dates`` where.
+    same time: their calls are merged as a whole. ``calls_before`` are the calls that joining makes of the remainders of
+    earlier runs alone. ``earlier`` tells whether the tables hold anything of all this, ``dates`` where.
     """
 
     tables: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: defaultdict(list))
@@ -55,6 +55,7 @@ class Changes:
     together: set[str] = field(default_factory=set)
     packets: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
     pending: list[Row] = field(default_factory=list)
+    calls_before: list[pa.RecordBatch] = field(default_factory=list)
     dates: Dates = field(default_factory=set)
     earlier: bool = False
 
@@ -94,6 +95,8 @@ def joined(fresh: pa.Table, earlier: pa.Table, out: pa.Table, *, window_s: float
     for begin in range(0, len(several), _AT_ONCE):
         rows = [row for group in several[begin : begin + _AT_ONCE] for row in group]
         _add(changes, rows, join([row for row, _ in rows], window_s=window_s))
+        if was := [row for row, is_fresh in rows if not is_fresh]:
+            changes.calls_before.append(join(was, window_s=window_s).tables["rpc_calls"])
     for row in gone:  # what was made of it went with its capture's rows; not its connection, which names none
         changes.was.add(row["connection_id"])
         changes.dates.update(days(row))
@@ -240,6 +243,29 @@ _LEARNT: Final = {
     f"THEN if({_CONTEXT}.bind_seen, 'ok', 'unbound') ELSE outcome END",
     "closed_reason": "CASE WHEN closed_reason = 'no_handshake' AND _handshake THEN 'no_key' ELSE closed_reason END",
 }
+
+
+def unchanged(lake: Lake, changes: Changes) -> set[str]:
+    """Return the keys of calls that joining made anew and that the table has as they are: nothing is to follow them.
+
+    In a ring of files each edge cuts calls of all connections that are open there, and joining makes all of them anew
+    with each file that comes. Their bytes are compared with those that joining makes of what was there before: to read
+    them back from the table would mean to read it whole.
+    """
+    schema = SCHEMAS["rpc_calls"]
+    data = [each.name for each in schema if pa.types.is_binary(each.type)]
+    facts = [name for name in schema.names if name not in data]
+    was = {
+        row["call_key"]: row for batch in changes.calls_before for row in batch.select(["call_key", *data]).to_pylist()
+    }
+    calls = changes.rows("rpc_calls")
+    now = {row["call_key"]: row for row in calls.select(["call_key", *data]).to_pylist()}
+    same = {key for key in changes.call_keys & now.keys() if was.get(key) == now[key]}
+    if not same:
+        return same
+    there = lake.with_keys(RPC_CALLS, same, dates=changes.dates, columns=facts)
+    fresh, _ = differing(calls.select(facts), there, "call_key")
+    return same - fresh
 
 
 def merge_together(lake: Lake, changes: Changes, rows: pa.Table) -> pa.Table:
