@@ -28,7 +28,6 @@ from pipeline.pages.datasets import (
 )
 from pipeline.pages.model import Data, Site
 from schemas import catalog
-from schemas.table import Table
 
 _WANTED: Final = "msmq_pages_wanted"  # a temporary view with the keys that are looked up
 _CALL_KEYS: Final = ("comqc", "findings", "operations")  # datasets with a call of their own beside their evidence
@@ -45,7 +44,7 @@ class Limits(NamedTuple):
 def read_site(lake: Lake, *, limits: Limits, published_at: datetime, as_of: datetime | None = None) -> Site:
     """Read all that the pages show; ``as_of`` in the place of the newest packet or snapshot.
 
-    A table that the lake does not have, or that this version does not know, is said to be not computed.
+    Datasets of a table that the lake does not have are said to be not computed.
     """
     tables = _tables(lake)
     questions = {each.name: partial(_read, lake, tables, each, limits) for each in DATASETS}
@@ -68,10 +67,9 @@ def read_site(lake: Lake, *, limits: Limits, published_at: datetime, as_of: date
 
 def _tables(lake: Lake) -> dict[str, str]:
     """The SQL names of the tables that are there, by ``layer.name``."""
-    known = {str(table): table for table in catalog.ALL}
     asked = sorted({name for each in DATASETS for name in each.tables} | AS_OF.keys())
-    there = gather({name: partial(lake.exists, known[name]) for name in asked if name in known})
-    return {name: lake.sql_name(known[name]) for name, exists in there.items() if exists}
+    there = gather({name: partial(_there, lake, name) for name in asked})
+    return {name: quoted for name, quoted in there.items() if quoted is not None}
 
 
 def filled(sql: str, tables: Mapping[str, str], **more: object) -> str:
@@ -279,11 +277,6 @@ def _meanings(each: Dataset, data: Data) -> dict[str, str]:
     if data.rows is None:
         return {}
     declared: dict[str, str] = {}
-    for table in reversed([_declared(name) for name in each.tables]):
-        if table is not None:
-            declared |= {column.name: column.comment for column in table.columns}
+    for name in reversed(each.tables):
+        declared |= {column.name: column.comment for column in catalog.table(name).columns}
     return {name: declared[name] for name in data.rows.schema.names if name in declared}
-
-
-def _declared(name: str) -> Table | None:
-    return next((table for table in catalog.ALL if str(table) == name), None)
