@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
+from pipeline.rows import us
+
 
 class Condition(NamedTuple):
     """What alerts of a condition tell: the ``question`` that it answers (of docs/questions.md), and what to do."""
@@ -170,8 +172,3 @@ class Thresholds:
         found["ignored_results"] = sorted(self.ignored_results)
         found["quotas"] = {queue: list(sizes) for queue, sizes in sorted(self.quotas.items())}
         return found
-
-
-def us(span: timedelta) -> int:
-    """Return a span in microseconds."""
-    return span // timedelta(microseconds=1)

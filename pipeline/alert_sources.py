@@ -12,10 +12,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from pipeline import alerts_calls, alerts_queues, alerts_transfers
-from pipeline.alert_conditions import Thresholds, us
+from pipeline.alert_conditions import Thresholds
 from pipeline.alerts import Alert
 from pipeline.exchanges import MG
 from pipeline.lake import Lake
+from pipeline.rows import us
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.coverage import COVERAGE

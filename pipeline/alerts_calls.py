@@ -11,8 +11,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from pipeline.alert_conditions import Thresholds, us
+from pipeline.alert_conditions import Thresholds
 from pipeline.alerts import ERROR, WARNING, Alert, Event, Row, Spell, clock, counted, runs
+from pipeline.rows import us
 from udfs.codes import FAULT, HRESULT, name_of
 from udfs.stubs import methods
 

@@ -12,9 +12,10 @@ from datetime import timedelta
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from pipeline.alert_conditions import Thresholds, us
+from pipeline.alert_conditions import Thresholds
 from pipeline.alerts import ERROR, INFO, WARNING, Alert, Look, Row, clock, counted, spells
 from pipeline.queue_history import ON_HOLD, UNKNOWN
+from pipeline.rows import us
 
 COLUMNS: Final = (
     "queue_manager", "queue", "queue_format_name", "valid_from", "valid_to", "state", "message_count", "bytes",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import partial
 from itertools import chain
 from typing import Any, Final
@@ -22,13 +22,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.alert_conditions import Thresholds, us
+from pipeline.alert_conditions import Thresholds
 from pipeline.alert_sources import SOURCES, Known, Plain, Source, Span
 from pipeline.alerts import rows
 from pipeline.feeds import Feeds
 from pipeline.gather import gather
 from pipeline.lake import Commit, Lake, versions_of
-from pipeline.rows import microseconds, table_of
+from pipeline.rows import microseconds, table_of, us, us_of
 from pipeline.touched import only
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
@@ -234,7 +234,7 @@ class _Work:
 
 def _said(limits: Thresholds, as_of: datetime | None) -> dict[str, Any]:
     """Return what a commit says of settings, as it gives it back."""
-    at = None if as_of is None else us(as_of - datetime(1970, 1, 1, tzinfo=UTC))
+    at = None if as_of is None else us_of(as_of)
     said: dict[str, Any] = json.loads(json.dumps(limits.said() | {"as_of": at, "alerts": VERSION}))
     return said
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame
 
 from pipeline import views_calls, views_messages, views_queues
-from pipeline.alert_conditions import us
 from pipeline.lake import Lake
+from pipeline.rows import us_of
 from pipeline.view import View
 from schemas import catalog
 from schemas.queue_history import QUEUE_HISTORY
@@ -215,8 +215,7 @@ def _temporary(table: Table) -> str:
 
 
 def _at(when: datetime) -> str:
-    utc = when.replace(tzinfo=UTC) if when.tzinfo is None else when
-    return f"timestamp_micros({us(utc - datetime(1970, 1, 1, tzinfo=UTC))})"
+    return f"timestamp_micros({us_of(when)})"
 
 
 def _size(size: int | None) -> str:

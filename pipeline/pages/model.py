@@ -15,6 +15,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.rows import microseconds, us_of
+
 MICROSECOND: Final = pa.timestamp("us", tz="UTC")
 SAFE_WHOLE: Final = 2**53 - 1  # whole numbers beyond are not exact in JavaScript, and travel as text
 _HALF: Final = re.compile("[\ud800-\udfff]")  # of a surrogate pair
@@ -75,8 +77,8 @@ class Site:
         """Return it as JSON values."""
         return {
             "lake": self.lake,
-            "as_of": None if self.as_of is None else _micros(self.as_of),
-            "published_at": _micros(self.published_at),
+            "as_of": None if self.as_of is None else us_of(self.as_of),
+            "published_at": us_of(self.published_at),
             "data": {name: data.plain() for name, data in self.data.items()},
             "meanings": {name: dict(columns) for name, columns in self.meanings.items()},
         }
@@ -97,8 +99,7 @@ def columns_of(rows: pa.Table) -> dict[str, Any]:
 def _column(column: pa.ChunkedArray) -> dict[str, Any]:
     kind = column.type
     if pa.types.is_timestamp(kind):
-        micros = column.cast(pa.timestamp("us", tz=kind.tz)).cast(pa.int64())
-        return {"kind": "time", "values": micros.to_pylist()}
+        return {"kind": "time", "values": microseconds(column).to_pylist()}
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _texts(column)
     if pa.types.is_boolean(kind):
@@ -139,11 +140,6 @@ def plain(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, Sequence):
         return [plain(each) for each in value]
     return str(value)
-
-
-def _micros(moment: datetime) -> int:
-    since = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def script_json(value: object) -> str:
