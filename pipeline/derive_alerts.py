@@ -28,6 +28,7 @@ from pipeline.alerts import rows
 from pipeline.feeds import Feeds
 from pipeline.gather import gather
 from pipeline.lake import Commit, Lake, versions_of
+from pipeline.now import newest_at
 from pipeline.rows import microseconds, table_of, us, us_of
 from pipeline.touched import only
 from schemas.alerts import ALERTS
@@ -196,11 +197,7 @@ class _Work:
         """Return the time of the newest packet or snapshot, or what was said to count as now."""
         at: int | None = self.rests_on["as_of"] if self.now is None else self.now
         if at is None:
-            captures = self.lake.read(CAPTURE_FILES).select(F.unix_micros("last_packet_at").alias("at"))
-            asked = F.unix_micros(F.coalesce("collected_at", "asked_at")).alias("at")
-            newest = captures.unionAll(self.lake.read(SNAPSHOTS_RAW).select(asked)).agg(F.max("at")).first()
-            at = 0 if newest is None or newest[0] is None else int(newest[0])
-            self.now = at
+            at = self.now = newest_at(self.lake) or 0
         return at
 
     def _ask(self, source: Source, span: Span) -> tuple[pa.Table, int]:

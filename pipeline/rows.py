@@ -10,6 +10,8 @@ import pyarrow as pa
 
 _DAY_US: Final = 86_400_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_US: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+_LAST_US: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
@@ -34,8 +36,11 @@ def us_of(moment: datetime) -> int:
 
 
 def moment_of(at: int) -> datetime:
-    """Return the moment of a time in microseconds since the epoch, UTC; OverflowError for one beyond the calendar."""
-    return _EPOCH + timedelta(microseconds=at)
+    """Return the moment of a time in microseconds since the epoch, UTC; of one beyond the calendar its last, or first.
+
+    A capture can say any time.
+    """
+    return _EPOCH + timedelta(microseconds=min(max(at, _FIRST_US), _LAST_US))
 
 
 def microseconds(column: pa.ChunkedArray) -> pa.ChunkedArray:

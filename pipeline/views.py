@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from pipeline import views_calls, views_messages, views_queues
 from pipeline.lake import Lake
+from pipeline.now import NOW
 from pipeline.rows import us_of
 from pipeline.view import View
 from schemas import catalog
@@ -112,10 +113,6 @@ _SEEN_MEASURES: Final = (
     "undecoded", "quarantined_bytes", "queue_unknown", "snapshots_expected", "snapshots_missing",
 )  # fmt: skip
 _NAMED: Final = re.compile(r"\b(bronze|silver|gold)\.([a-z_]+)\b")
-_NOW: Final = (
-    "(SELECT max(at) AS now FROM (SELECT max(last_packet_at) AS at FROM bronze.capture_files "
-    "UNION ALL SELECT max(coalesce(collected_at, asked_at)) FROM bronze.snapshots_raw))"
-)
 
 
 def of_question(number: int) -> list[View]:
@@ -190,12 +187,12 @@ class Views:
 
     def _tables(self, view: View) -> set[Table]:
         """Return the tables that a view is of."""
-        text = view.sql.replace("setting.now", _NOW)
+        text = view.sql.replace("setting.now", NOW)
         return {catalog.table(f"{layer}.{name}") for layer, name in _NAMED.findall(text)}
 
     def _text(self, view: View, name: Callable[[Table], str]) -> str:
         """Return a view's SQL with the names that its tables have."""
-        now = _NOW if self.as_of is None else f"(SELECT {_at(self.as_of)} AS now)"
+        now = NOW if self.as_of is None else f"(SELECT {_at(self.as_of)} AS now)"
         text = view.sql.replace("setting.now", now).replace("setting.quotas", self._quotas())
         return _NAMED.sub(lambda found: name(catalog.table(found[0])), text)
 

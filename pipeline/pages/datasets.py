@@ -282,9 +282,3 @@ SNAPSHOTS: Final = """SELECT snapshot_id, queue_manager, object_type, format_nam
        source_line
 FROM {snapshots_raw} WHERE snapshot_id IN (SELECT key FROM {wanted})"""
 """Of the snapshots that shown rows rest on: file and line."""
-
-AS_OF: Final = {
-    "bronze.capture_files": "SELECT max(last_packet_at) FROM {capture_files}",
-    "bronze.snapshots_raw": "SELECT max(greatest(asked_at, collected_at)) FROM {snapshots_raw}",
-}
-"""The time of the newest packet, of the newest snapshot."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple
@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from pipeline.gather import gather
 from pipeline.lake import Lake
+from pipeline.now import newest_at
 from pipeline.pages.datasets import (
-    AS_OF,
     CALLS,
     DATASETS,
     LABELS,
@@ -27,9 +27,11 @@ from pipeline.pages.datasets import (
     Last,
 )
 from pipeline.pages.model import Data, Site
+from pipeline.rows import moment_of
 from schemas import catalog
 
 _WANTED: Final = "msmq_pages_wanted"  # a temporary view with the keys that are looked up
+_NOW: Final = "now"  # beside the datasets, asked for with them
 _CALL_KEYS: Final = ("comqc", "findings", "operations")  # datasets with a call of their own beside their evidence
 _NOT_THERE: Final = "not computed: the lake has no {}"
 
@@ -48,9 +50,8 @@ def read_site(lake: Lake, *, limits: Limits, published_at: datetime, as_of: date
     """
     tables = _tables(lake)
     questions = {each.name: partial(_read, lake, tables, each, limits) for each in DATASETS}
-    moments = {name: partial(_newest, lake, tables, name) for name in AS_OF}
-    found: dict[str, Any] = gather({**questions, **moments})
-    newest = [moment for name in AS_OF if (moment := found.pop(name)) is not None]
+    found: dict[str, Any] = gather({**questions, _NOW: partial(newest_at, lake)})
+    now: int | None = found.pop(_NOW)
     data: dict[str, Data] = found
     data |= {each.name: _last(lake, data[each.of], each, limits) for each in LAST}
     data |= _looked_up(lake, tables, data, limits)
@@ -58,7 +59,7 @@ def read_site(lake: Lake, *, limits: Limits, published_at: datetime, as_of: date
     declared |= {each.name: declared[each.of] for each in LAST}
     return Site(
         lake=lake.root if lake.catalog is None else f"{lake.catalog}.{lake.prefix}",
-        as_of=as_of or max(newest, default=None),
+        as_of=as_of or (None if now is None else moment_of(now)),
         published_at=published_at,
         data=data,
         meanings={name: _meanings(each, data[name]) for name, each in declared.items()},
@@ -67,7 +68,7 @@ def read_site(lake: Lake, *, limits: Limits, published_at: datetime, as_of: date
 
 def _tables(lake: Lake) -> dict[str, str]:
     """The SQL names of the tables that are there, by ``layer.name``."""
-    asked = sorted({name for each in DATASETS for name in each.tables} | AS_OF.keys())
+    asked = sorted({name for each in DATASETS for name in each.tables})
     there = gather({name: partial(_there, lake, name) for name in asked})
     return {name: quoted for name, quoted in there.items() if quoted is not None}
 
@@ -175,14 +176,6 @@ def _grouped(each: Dataset, query: str, step: int) -> str:
     columns = f"{_piece(each, step)} AS {each.time}, {each.groups}"
     numbers = ", ".join(str(number + 1) for number in range(1 + len(_split(each.groups))))
     return f"SELECT {columns}, {each.sums} FROM ({query}) GROUP BY {numbers}"
-
-
-def _newest(lake: Lake, tables: Mapping[str, str], name: str) -> datetime | None:
-    if name not in tables:
-        return None
-    sql = filled(AS_OF[name], tables)
-    found = lake.spark.sql(f"SELECT unix_micros(newest) FROM ({sql}) AS (newest)").collect()[0][0]
-    return None if found is None else datetime.fromtimestamp(found / 1e6, UTC)
 
 
 def _looked_up(lake: Lake, tables: dict[str, str], data: Mapping[str, Data], limits: Limits) -> dict[str, Data]:
