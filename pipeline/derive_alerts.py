@@ -213,18 +213,20 @@ class _Work:
     def _with_reasons(self, found: pa.Table) -> pa.Table:
         """Return alerts, of queues that are not connected with what the queue manager says of why."""
         every = found.to_pylist()
-        ours = {row["evidence"][-1] for row in every if row["condition"] == "queue_disconnected" and row["evidence"]}
+        last_told = [
+            row["evidence"][-1] if row["condition"] == "queue_disconnected" and row["evidence"] else None
+            for row in every
+        ]
+        ours = {each for each in last_told if each is not None}
         if not ours:
             return found
         asked = only(self.lake.read(QUEUE_SNAPSHOTS), "snapshot_id", ours)
         last = F.expr("try_element_at(connection_history, -1)").alias("last")
         told = {row["snapshot_id"]: row for row in asked.select("snapshot_id", "nexthops", last).toArrow().to_pylist()}
-        messages = []
-        for row in every:
-            why = (
-                told.get(row["evidence"][-1]) if row["condition"] == "queue_disconnected" and row["evidence"] else None
-            )
-            messages.append(row["message"] if why is None else f"{row['message']}{_reason(why)}")
+        messages = [
+            f"{row['message']}{_reason(told[snapshot])}" if snapshot in told else row["message"]
+            for row, snapshot in zip(every, last_told, strict=True)
+        ]
         place = found.column_names.index("message")
         return found.set_column(place, found.schema.field("message"), pa.array(messages, pa.string()))
 

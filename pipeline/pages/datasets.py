@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from schemas.table import literal
+from udfs.codes import FAILURE
 from udfs.rpc.interfaces import BY_NAME
 
 STEPS: Final = (1, 10, 60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400, 100 * 366 * 86_400)
@@ -90,7 +91,7 @@ CALLS: Final = Dataset(
        CASE WHEN c.outcome = 'fault' THEN concat('fault ', format_string('0x%08X', c.fault_status))
             WHEN c.outcome <> 'ok' THEN c.outcome ELSE coalesce(r.hresult_name, 'ok') END AS result,
        c.outcome IN ('fault', 'no_response', 'damaged')
-         OR coalesce(r.hresult >= 2147483648 AND r.hresult_name <> {_NOT_A_FAILURE}, FALSE) AS failed,
+         OR coalesce(r.hresult >= {FAILURE} AND r.hresult_name <> {_NOT_A_FAILURE}, FALSE) AS failed,
        c.sealed, c.opened_by, c.closed_reason, c.capture_id, c.request_packet, c.response_capture_id,
        c.response_packet
 FROM {{rpc_calls}} c LEFT JOIN ({_RESULTS}) r ON c.call_key = r.call_key""",
