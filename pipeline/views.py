@@ -108,10 +108,6 @@ ALL: Final = {view.name: view for view in (*views_queues.VIEWS, *views_messages.
 """Every view, by its name."""
 
 NOT_KNOWN: Final = "not_known"
-_SEEN_MEASURES: Final = (
-    "bytes", "bytes_missing", "packets_dropped", "connections_half_seen", "calls", "calls_half_seen", "sealed",
-    "undecoded", "quarantined_bytes", "queue_unknown", "snapshots_expected", "snapshots_missing",
-)  # fmt: skip
 _NAMED: Final = re.compile(r"\b(bronze|silver|gold)\.([a-z_]+)\b")
 
 
@@ -179,7 +175,8 @@ class Views:
             addresses = servers | {address for address, called in known.items() if called in servers}
             named = ", ".join(literal(address) for address in sorted(addresses))
             conditions.append(f"(server_address IS NULL OR server_address IN ({named}))")
-        sums = ", ".join(f"sum({measure}) AS {measure}" for measure in _SEEN_MEASURES)
+        measures = (name for name in self.answer(NOT_KNOWN).columns if name not in ("hour", "server_address"))
+        sums = ", ".join(f"sum({measure}) AS {measure}" for measure in measures)
         return self.lake.spark.sql(
             f"SELECT server_address, min(hour) AS from_hour, max(hour) AS to_hour, {sums} FROM {quoted(NOT_KNOWN)} "  # noqa: S608 - names and numbers of ours
             f"WHERE {' AND '.join(conditions)} GROUP BY server_address ORDER BY server_address NULLS FIRST"

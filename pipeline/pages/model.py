@@ -15,6 +15,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.not_seen import NOT_SEEN
+from pipeline.queue_history import NOT_CONNECTED, UNKNOWN
 from pipeline.rows import microseconds, us_of
 
 MICROSECOND: Final = pa.timestamp("us", tz="UTC")
@@ -79,9 +81,17 @@ class Site:
             "lake": self.lake,
             "as_of": None if self.as_of is None else us_of(self.as_of),
             "published_at": us_of(self.published_at),
+            "not_connected": list(NOT_CONNECTED),
+            "not_seen": [each._asdict() for each in NOT_SEEN],
             "data": {name: data.plain() for name, data in self.data.items()},
             "meanings": {name: dict(columns) for name, columns in self.meanings.items()},
         }
+
+
+def state_now(row: Mapping[str, Any], as_of: datetime | None) -> str:
+    """Return a queue's state at the time of the newest evidence: what was last told, as long as that holds."""
+    over = as_of is not None and row["valid_to"] is not None and row["valid_to"] <= as_of
+    return UNKNOWN if over or row["state"] is None else str(row["state"])
 
 
 def columns_of(rows: pa.Table) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 from pages import browser
 from pages.sites import HOSTILE, NOON, attempt, call, data, queue, site
 from pipeline.pages.page import page
+from pipeline.queue_history import NOT_CONNECTED, ON_HOLD
 
 SECTIONS = ("overview", "alerts", "queues", "transfers", "reads", "calls", "comqc", "findings", "quality", "coverage")
 DRAWN = "document.querySelectorAll('.chart.js-plotly-plot').length"
@@ -22,10 +23,16 @@ FIRST_TABLE = "[...document.querySelector('main table').querySelectorAll('tbody 
 def pages(tmp_path_factory):
     """Files of sites: an ordinary one, one of hostile names, one of very many rows."""
     folder = tmp_path_factory.mktemp("site")
-    made = {"plain": site(), "hostile": site(names=HOSTILE), "large": large()}
+    made = {"plain": site(), "hostile": site(names=HOSTILE), "large": large(), "states": states()}
     for name, each in made.items():
         (folder / f"{name}.html").write_text(page(each), encoding="utf-8")
     return {name: folder / f"{name}.html" for name in made}
+
+
+def states():
+    """A queue in each state, of which the first holds a message."""
+    each = (*NOT_CONNECTED, "INACTIVE", ON_HOLD, "CONNECTED", "LOCAL CONNECTION")
+    return site(queues=data([queue(f"q{n}", n, state=state, message_count=int(not n)) for n, state in enumerate(each)]))
 
 
 def large():
@@ -101,6 +108,18 @@ def test_the_overview_says_what_is_wrong_and_leads_to_its_rows(at, pages):
         at.go(address)
         rows = at.run("document.querySelectorAll('main tbody tr[tabindex]').length")
         assert rows >= int(number) if number.isdigit() else "not computed" in text(at)
+
+
+def test_queues_without_a_connection_are_one_number_and_its_rows(at, pages):
+    at.open(pages["states"])
+    tile = "[...document.querySelectorAll('a.tile')].find((each) => each.innerText.startsWith('queues not connected'))"
+    assert at.run(f"[...{tile}.innerText.split('\\n'), {tile}.className]") == [
+        "queues not connected", str(len(NOT_CONNECTED)), "1 with messages, of 9 queues", "tile bad",
+    ]  # fmt: skip
+    at.go(at.run(f"{tile}.hash"))
+    rows = at.run("[...document.querySelector('main table').querySelectorAll('tbody tr')].map((row) => row.innerText)")
+    assert len(rows) == len(NOT_CONNECTED)
+    assert all(any(state in row for row in rows) for state in NOT_CONNECTED)
 
 
 def test_filters_choose_rows_and_stand_in_the_address(at, pages):

@@ -75,7 +75,7 @@ function queues(state) {
   const rows = data.rows;
   const level = (row) => LEVELS.state[stateNow(row)] ?? "";
   let chosen = found("queues", rows, state);
-  if (state._state === "down") chosen = chosen.filter((row) => STATES_DOWN.includes(stateNow(row)));
+  if (state._state === "down") chosen = chosen.filter(notConnected);
   else if (state._state) chosen = chosen.filter((row) => stateNow(row) === state._state);
   chosen.sort((a, b) => STATE_RANK[level(a)] - STATE_RANK[level(b)] || (rows.at(b, "message_count") ?? -1) - (rows.at(a, "message_count") ?? -1));
   const states = new Map();
