@@ -83,8 +83,8 @@ FROM {alerts}""",
     Source(
         "quality",
         "Quality",
-        """SELECT run_at, `table`, expectation, severity, success, evaluated, unexpected, observed
-FROM {quality_results}""",
+        """SELECT last.* FROM (SELECT max_by(struct(run_at, `table`, suite, expectation, severity, success, evaluated,
+  unexpected, observed), struct(run_at, run_id)) AS last FROM {quality_results} GROUP BY suite, expectation)""",
     ),
     Source("coverage", "Coverage", "SELECT hour, server_address, layer, measure, value FROM {coverage}"),
 )

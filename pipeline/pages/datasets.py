@@ -235,9 +235,10 @@ FROM {{alerts}}""",
     Dataset(
         "quality",
         "gold.quality_results",
-        """SELECT last.* FROM (SELECT max_by(struct(run_at, run_id, `table`, expectation, severity, success, evaluated,
-       unexpected, observed), struct(run_at, run_id)) AS last FROM {quality_results} GROUP BY `table`, expectation)""",
-        first="success, severity, `table`, expectation",
+        """SELECT last.* FROM (SELECT max_by(struct(result_key, run_at, run_id, `table`, suite, expectation, severity,
+       success, evaluated, unexpected, observed, scope), struct(run_at, run_id)) AS last
+FROM {quality_results} GROUP BY suite, expectation)""",
+        first="success, severity, `table`, expectation, result_key",
         chosen="those that failed first",
     ),
     Dataset(
