@@ -154,9 +154,7 @@ def test_quality_is_shown_what_failed_first(at, pages):
 def test_a_row_leads_to_the_story_of_its_message(at, pages):
     at.open(pages["checked"], "#reads?row=attempts:a1")
     at.wait("document.querySelector('dialog[open]') !== null")
-    story = r"python -m jobs.trace_message --lake /lake --id '6b29fc40-ca47-1067-b31d-00dd010662da\7'".replace(
-        "\\\\", "\\"
-    )
+    story = r"python -m jobs.trace_message --lake /lake --id '6b29fc40-ca47-1067-b31d-00dd010662da\7'"
     assert text(at, "dialog[open] .command") == story
     at.open(pages["checked"], "#reads")
     buttons = "[...document.querySelectorAll('main td[data-label=story] button')].map((each) => each.title)"
