@@ -284,3 +284,7 @@ SNAPSHOTS: Final = """SELECT snapshot_id, queue_manager, object_type, format_nam
        source_line
 FROM {snapshots_raw} WHERE snapshot_id IN (SELECT key FROM {wanted})"""
 """Of the snapshots that shown rows rest on: file and line."""
+
+HOSTS: Final = """SELECT host_key, queue_manager_id, host_name, address, source, first_seen_at, last_seen_at, sightings
+FROM {hosts} WHERE host_key IN (SELECT key FROM {wanted})"""
+"""Of the names and addresses that shown rows rest on: what was seen together, and when."""

@@ -18,6 +18,7 @@ from pipeline.now import newest_at
 from pipeline.pages.datasets import (
     CALLS,
     DATASETS,
+    HOSTS,
     LABELS,
     LAST,
     PATHS,
@@ -189,11 +190,14 @@ def _looked_up(lake: Lake, tables: dict[str, str], data: Mapping[str, Data], lim
     if keys and calls.cut:  # else all calls are there, and what is not among them is no call
         calls_of = f"SELECT * FROM ({filled(CALLS.rows, tables)}) WHERE call_key IN (SELECT key FROM {wanted})"
         questions["evidence_calls"] = partial(_lookup, lake, calls_of)
-    more = {name: table for name in ("silver.messages", "bronze.snapshots_raw") if (table := _there(lake, name))}
+    asked = ("silver.messages", "bronze.snapshots_raw", "silver.hosts")
+    more = {name: table for name in asked if (table := _there(lake, name))}
     if messages and "silver.messages" in more:
         questions["labels"] = partial(_lookup, lake, filled(LABELS, more, wanted=wanted))
     if keys and "bronze.snapshots_raw" in more:
         questions["snapshots"] = partial(_lookup, lake, filled(SNAPSHOTS, more, wanted=wanted))
+    if keys and "silver.hosts" in more:
+        questions["hosts"] = partial(_lookup, lake, filled(HOSTS, more, wanted=wanted))
     found = gather(questions)
     return found | _with_paths(lake, tables, data, {CALLS.name: calls} | found)
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pages import browser
-from pages.sites import HOSTILE, NOON, attempt, call, data, quality, queue, site
+from pages.sites import HOSTILE, NOON, alert, attempt, call, data, evidence, host, quality, queue, site
 from pipeline.pages.page import page
 from pipeline.queue_history import NOT_CONNECTED, ON_HOLD
 
@@ -41,6 +41,8 @@ def checked():
     labels = data([{"message_key": "m1", "label": "order", "message_id": "6b29fc40-ca47-1067-b31d-00dd010662da\\7"}])
     late = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
     return site(
+        hosts=data([host(1), host(2, address=None)]),
+        alerts=data([alert("queue manager 6b29fc40", 1, **evidence("h1", "h2"))]),
         quality=data([quality("keys_unique", 1), quality("keys_unique", 2, **wrong)]),
         labels=labels,
         attempts=data([attempt("a", n, started_at=moment) for n, moment in enumerate((NOON, late), 1)]),
@@ -159,6 +161,19 @@ def test_a_row_leads_to_the_story_of_its_message(at, pages):
     at.open(pages["checked"], "#reads")
     buttons = "[...document.querySelectorAll('main td[data-label=story] button')].map((each) => each.title)"
     assert story in at.run(buttons)
+
+
+def test_what_was_seen_of_a_machine_leads_to_its_calls(at, pages):
+    at.open(pages["checked"], "#alerts?row=alerts:e1")
+    at.wait("document.querySelector('dialog[open]') !== null")
+    proofs = at.run("[...document.querySelectorAll('dialog[open] .proof')].map((each) => each.innerText)")
+    assert [each.split("\n")[0] for each in proofs] == [
+        "seen together in format names: 6b29fc40, srv1, 10.0.0.1", "seen together in format names: 6b29fc40, srv2",
+    ]  # fmt: skip
+    assert ["calls of this address meanwhile" in each for each in proofs] == [True, False]
+    at.go(at.run("document.querySelector('dialog[open] .proof a').hash"))
+    at.wait("document.querySelector('dialog[open]') === null")
+    assert "2 rows" in text(at)
 
 
 def test_a_count_of_an_hour_leads_to_what_was_counted(at, pages):

@@ -101,6 +101,7 @@ const byKey = (name, key) => {
 };
 const LABEL_PLACE = byKey("labels", "message_key");
 const SNAPSHOT_PLACE = byKey("snapshots", "snapshot_id");
+const HOST_PLACE = byKey("hosts", "host_key");
 
 /** What a message is called: its label, if any is known. */
 function messageLabel(key) {
@@ -136,7 +137,9 @@ const shellWord = (text) => (/^[\w./:@%+=-]+$/.test(text) ? text : "'" + text.re
 /** When what a key names happened; last what is not on this page. */
 function proofTime(key) {
   const call = CALL_PLACE.get(key), snapshot = SNAPSHOT_PLACE.get(key);
-  return (call ? call[0].at(call[1], "request_at") ?? call[0].at(call[1], "response_at") : snapshot === undefined ? null : DATA.snapshots.rows.at(snapshot, "asked_at")) ?? Infinity;
+  const host = HOST_PLACE.get(key);
+  if (call) return call[0].at(call[1], "request_at") ?? call[0].at(call[1], "response_at") ?? Infinity;
+  return (snapshot !== undefined ? DATA.snapshots.rows.at(snapshot, "asked_at") : host !== undefined ? DATA.hosts.rows.at(host, "first_seen_at") : null) ?? Infinity;
 }
 
 function proof(key) {
@@ -148,6 +151,7 @@ function proof(key) {
     return h("div", { class: "proof" }, h("div", {}, h("strong", {}, "snapshot of the collector: "), wire(`${snapshot.queue_manager} ${snapshot.format_name ?? snapshot.object_type}`)), h("div", {}, "asked ", timeText(snapshot.asked_at) ?? "", " UTC"),
       copyable("file and line", `${snapshot.source_path}:${snapshot.source_line}`));
   }
+  if (HOST_PLACE.has(key)) return hostProof(DATA.hosts.rows.row(HOST_PLACE.get(key)));
   return h("div", { class: "proof" }, h("div", {}, "not on this page: call or snapshot"), copyable("key", key));
 }
 
@@ -166,6 +170,16 @@ const storyColumn = (name) => ({
   name: "story", kind: "text", title: "copies the command that tells all that is known of the message", value: (row) => traceCommand(name, row),
   show: (row) => { const command = traceCommand(name, row); return command === null ? "\u2013" : h("button", { type: "button", title: command, onclick: () => copyText(command) }, "copy"); },
 });
+
+/** What was seen together of a machine, with the calls of its address meanwhile, which lead to packets. */
+function hostProof(host) {
+  const span = { machine: host.address, from: timeText(host.first_seen_at), to: timeText(host.last_seen_at === null ? null : Math.ceil(host.last_seen_at)) };
+  const calls = host.address !== null && DATA.calls.rows && found("calls", DATA.calls.rows, span).length;
+  return h("div", { class: "proof" },
+    h("div", {}, h("strong", {}, `seen together in ${String(host.source).replace("_", " ")}s: `), wire([host.queue_manager_id, host.host_name, host.address].filter((each) => each !== null).join(", "))),
+    h("div", {}, `${group(host.sightings)} times, from ${timeText(host.first_seen_at) ?? "a time not known"} to ${timeText(host.last_seen_at) ?? "a time not known"} UTC`),
+    calls ? h("a", { href: link("calls", span) }, "calls of this address meanwhile") : null);
+}
 
 /** Links from a row to the rows of other sections that have to do with it, where there are any. */
 function related(name, row) {
