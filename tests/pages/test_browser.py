@@ -147,6 +147,9 @@ def test_quality_is_shown_what_failed_first(at, pages):
         ["no", "error", "bronze.pending", "keys_unique"],
         ["yes", "error", "bronze.rpc_calls", "keys_unique"],
     ]
+    badges = at.run(f"{rows}.map((row) => row.cells[1].querySelector('.badge.bad') !== null)")
+    assert badges == [True, False]  # a check that holds is no error, however grave it would be
+    assert at.run("[...document.querySelectorAll('.tile .value')].map((each) => each.textContent)") == list("1001")
     at.run(f"{rows}[0].click()")
     at.wait("document.querySelector('dialog[open]') !== null")
     assert "1 of 4; keys a" in text(at, "dialog[open]")

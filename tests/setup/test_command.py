@@ -117,4 +117,3 @@ def test_an_installed_wheel_runs_and_checks_without_network(wheel, tmp_path):
     checked = msmq("check_quality")["tables"]["gold.quality_results"]
     assert checked["rows_out"] > 50
     assert checked["rows_flagged"] == 0
-    assert msmq("publish_dashboards", "--out", tmp_path / "pages")["written_bytes"]["index.html"] > 1_000_000

@@ -340,15 +340,25 @@ function quality(state) {
   const data = DATA.quality;
   if (!data.computed) return [h("h1", {}, "Quality"), notComputed(data)];
   const rows = data.rows, indexes = found("quality", rows, state);
-  const tables = countBy(rows, indexes, ["table"]);
-  const failed = (list) => list.filter((row) => rows.at(row, "success") === false).length;
+  const failed = (list) => list.filter((row) => rows.at(row, "success") === false);
+  const wrong = failed(indexes), gravity = ["error", "warning", "info"];
+  const levelOf = (list) => LEVELS.severity[gravity.find((each) => list.some((row) => rows.at(row, "severity") === each))] ?? "";
+  const tables = countBy(rows, indexes, ["table"]).sort((a, b) => failed(b.rows).length - failed(a.rows).length || String(a.values[0]).localeCompare(String(b.values[0])));
+  const rank = (row) => gravity.indexOf(rows.at(row, "severity"));
+  // How grave it is, is of those that failed: a check that holds is no error.
+  const severity = { name: "severity", show: (row) => (rows.at(row, "success") === false ? shown("severity", "text", rows.at(row, "severity")) : rows.at(row, "severity") ?? "\u2013") };
+  const columns = ["success", severity, "table", "expectation", "evaluated", "unexpected", "observed", "scope", "run_at"];
+  const tileOf = (each) => { const list = wrong.filter((row) => rows.at(row, "severity") === each); return tile(`${each === "info" ? "notes" : each + "s"}`, group(list.length), "checks that did not hold", list.length ? LEVELS.severity[each] : "ok", link("quality", { ...kept(state), success: "false", severity: each })); };
   return [
     h("h1", {}, "Quality"),
-    lead("What must hold of the tables themselves, as it was last checked."),
+    lead("What must hold of the tables themselves, as each was last checked. An error shuts the gate (exit code 1) until it is mended."),
+    tiles(gravity.map(tileOf), tile("hold", group(indexes.length - wrong.length), `of ${group(indexes.length)} checks`, "ok", link("quality", { ...kept(state), success: "true" }))),
     chips(state),
-    groupsTable(["table", { label: "checks", n: 1 }, { label: "failed", n: 1 }], tables.sort((a, b) => failed(b.rows) - failed(a.rows)).map((each) => ({ href: link("quality", { table: facetText(each.values[0]) }), cells: [wire(each.values[0] ?? ""), group(each.n), h("span", { class: failed(each.rows) ? "badge bad" : "" }, group(failed(each.rows)))] }))),
+    wrong.length ? [h("h2", {}, "What did not hold"), rowsTable("quality", columns, state, { id: "quality-wrong", indexes: wrong, rank })] : null,
+    h("h2", {}, "By table"),
+    groupsTable(["table", { label: "checks", n: 1 }, { label: "failed", n: 1 }], tables.map((each) => { const list = failed(each.rows); return { href: link("quality", { ...kept(state), table: facetText(each.values[0]) }), cells: [wire(each.values[0] ?? ""), group(each.n), h("span", { class: list.length ? "badge " + levelOf(list) : "" }, group(list.length))] }; })),
     h("h2", {}, "Each check"),
-    rowsTable("quality", ["success", "severity", "table", "expectation", "evaluated", "unexpected", "observed", "scope", "run_at"], state, { rank: (row) => (rows.at(row, "success") === false ? 0 : 1) * 10 + ({ error: 0, warning: 1, info: 2 }[rows.at(row, "severity")] ?? 3) }),
+    rowsTable("quality", columns, state, { rank: (row) => (rows.at(row, "success") === false ? 0 : 10) + rank(row) }),
   ];
 }
 
