@@ -83,8 +83,9 @@ FROM {alerts}""",
     Source(
         "quality",
         "Quality",
-        """SELECT last.* FROM (SELECT max_by(struct(run_at, `table`, suite, expectation, severity, success, evaluated,
-  unexpected, observed), struct(run_at, run_id)) AS last FROM {quality_results} GROUP BY suite, expectation)""",
+        """SELECT run_at, `table`, suite, expectation, severity, success, evaluated, unexpected, observed
+FROM (SELECT *, rank() OVER (PARTITION BY suite ORDER BY run_at DESC, run_id DESC) AS place FROM {quality_results})
+WHERE place = 1""",
     ),
     Source("coverage", "Coverage", "SELECT hour, server_address, layer, measure, value FROM {coverage}"),
 )

@@ -235,9 +235,10 @@ FROM {{alerts}}""",
     Dataset(
         "quality",
         "gold.quality_results",
-        """SELECT last.* FROM (SELECT max_by(struct(result_key, run_at, run_id, `table`, suite, expectation, severity,
-       success, evaluated, unexpected, observed, scope), struct(run_at, run_id)) AS last
-FROM {quality_results} GROUP BY suite, expectation)""",
+        """SELECT result_key, run_at, run_id, `table`, suite, expectation, severity, success, evaluated, unexpected,
+       observed, scope
+FROM (SELECT *, rank() OVER (PARTITION BY suite ORDER BY run_at DESC, run_id DESC) AS _place FROM {quality_results})
+WHERE _place = 1""",
         first="success, severity, `table`, expectation, result_key",
         chosen="those that failed first",
     ),

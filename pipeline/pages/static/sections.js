@@ -236,14 +236,14 @@ function reads(state) {
     seqs ? [
       tiles(risks.map((each) => tile(each.values[0], group(each.n), "messages at risk", LEVELS.loss_risk[each.values[0]] ?? "bad", link("reads", { ...kept(state), loss_risk: facetText(each.values[0]) }))),
         fates.map((each) => tile(each.values[0] ?? "unknown", group(each.n), "messages", LEVELS.fate[each.values[0]] ?? "", link("reads", { ...kept(state), fate: facetText(each.values[0]) })))),
-      rowsTable("sequences", ["queue", "lookup_id", { name: "label", label: "label", kind: "text", value: (row) => messageLabel(DATA.sequences.rows.at(row, "message_key")), show: (row) => { const text = messageLabel(DATA.sequences.rows.at(row, "message_key")); return text === null ? "\u2013" : wire(text); } }, "fate", "loss_risk", "redelivered", "attempts", "peeks", "outcomes", "readers", "first_attempt_at", "settled_at", storyColumn("sequences")], state,
+      rowsTable("sequences", ["queue", "lookup_id", { name: "label", label: "label", kind: "text", value: (row) => messageLabel(DATA.sequences.rows.at(row, "message_key")), show: (row) => { const text = messageLabel(DATA.sequences.rows.at(row, "message_key")); return text === null ? "\u2013" : wire(text); } }, storyColumn("sequences"), "fate", "loss_risk", "redelivered", "attempts", "peeks", "outcomes", "readers", "first_attempt_at", "settled_at"], state,
         { rank: (row) => (DATA.sequences.rows.at(row, "loss_risk") === null ? 1 : 0), indexes: riskState ? found("sequences", DATA.sequences.rows, state).filter((row) => DATA.sequences.rows.at(row, "loss_risk") !== null) : undefined }),
     ] : notComputed(DATA.sequences),
     h("h2", {}, "By queue"),
     groupsTable(["queue", "server", { label: "all", n: 1 }, { label: "acked", n: 1 }, { label: "given back", n: 1 }, { label: "wrong", n: 1 }, { label: "nothing there", n: 1 }, { label: "not known", n: 1 }, { label: "longest wait", n: 1 }, { label: "longest hold", n: 1 }], byQueue),
     readers,
     h("h2", {}, "Each receive and peek"),
-    rowsTable("attempts", ["started_at", "queue", "outcome", "action_name", "client_address", "server_address", "wait_ms", "hold_ms", "message_bytes", { name: "label", label: "label", kind: "text", value: (row) => messageLabel(data.rows.at(row, "message_key")), show: (row) => { const text = messageLabel(data.rows.at(row, "message_key")); return text === null ? "\u2013" : wire(text); } }, "lookup_id", "confidence", storyColumn("attempts")], state, { indexes: chosen, by: "started_at", down: true }),
+    rowsTable("attempts", ["started_at", "queue", "outcome", storyColumn("attempts"), "action_name", "client_address", "server_address", "wait_ms", "hold_ms", "message_bytes", { name: "label", label: "label", kind: "text", value: (row) => messageLabel(data.rows.at(row, "message_key")), show: (row) => { const text = messageLabel(data.rows.at(row, "message_key")); return text === null ? "\u2013" : wire(text); } }, "lookup_id", "confidence"], state, { indexes: chosen, by: "started_at", down: true }),
     h("h2", {}, "Purges and moves"),
     rowsTable("operations", ["requested_at", "operation", "queue", "target_queue", "outcome", "client_address", "server_address", "lookup_id"], state),
   ];
