@@ -16,7 +16,7 @@ from jobs.run_all import thresholds
 from pipeline.alert_conditions import CONDITIONS
 from pipeline.alerts import GRAVITY
 from pipeline.derive_alerts import current, is_there
-from pipeline.printing import plain
+from pipeline.printing import cell, json_value, plain
 from schemas.table import RUN_ID
 
 JOB = "alerts"
@@ -77,25 +77,21 @@ def _order(row: Mapping[str, Any]) -> tuple[bool, int, datetime, str]:
 
 def lines(row: Mapping[str, Any]) -> list[str]:
     """Return what is printed of an alert; names and texts come from the wire, and are escaped."""
-    until = "" if row["until"] is None else f", ended {_time(row['until'])}"
+    until = "" if row["until"] is None else f", ended {cell(row['until'])}"
     known = "" if row["confidence"] == "complete" else f" ({row['confidence']}: {', '.join(row['missing'])})"
     return [
         f"{row['severity']:<8}{row['condition']}  {plain(row['subject'])}",
-        f"        since {_time(row['since'])}, last seen {_time(row['last_seen_at'])}{until}{known}",
+        f"        since {cell(row['since'])}, last seen {cell(row['last_seen_at'])}{until}{known}",
         f"        {plain(row['message'])}",
         f"        {row['suggestion']}",
     ]
-
-
-def _time(at: datetime) -> str:
-    return at.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _write(target: str | None, alerts: Sequence[Mapping[str, Any]]) -> None:
     """Write alerts as JSON lines."""
     if target is None:
         return
-    text = "".join(f"{json.dumps(_told(row), default=_iso)}\n" for row in alerts)
+    text = "".join(f"{json.dumps(_told(row), default=json_value)}\n" for row in alerts)
     if target == "-":
         sys.stdout.write(text)
         return
@@ -107,12 +103,6 @@ def _write(target: str | None, alerts: Sequence[Mapping[str, Any]]) -> None:
 
 def _told(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in _NOT_TOLD}
-
-
-def _iso(value: object) -> str:
-    """Return a time as ISO 8601, UTC."""
-    assert isinstance(value, datetime)  # noqa: S101 - nothing else in these rows is not JSON
-    return value.isoformat().replace("+00:00", "Z")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from datetime import datetime
-from decimal import Decimal
 from typing import Any, TextIO
 
 from jobs import cli
 from jobs.config import ConfigError
 from jobs.ingest_captures import open_lake
 from pipeline.derive_alerts import is_there
-from pipeline.printing import table
+from pipeline.printing import json_value, table
 from pipeline.view import View
 from pipeline.views import ALL, NOT_KNOWN, QUESTIONS, Views, of_question
 
@@ -102,11 +100,11 @@ def _listed() -> list[str]:
 def _answer(views: Views, view: View, most: int, to: TextIO | None) -> int:
     """Print a view's rows, or write them as JSON lines, with what is not known beside them; how many there are."""
     frame = views.answer(view.name)
-    found = frame.limit(most + 1).collect() if most else frame.collect()
-    rows = [row.asDict(recursive=True) for row in found]
+    # By Arrow, whose times have their zone: rows that are collected have those of this machine's, and do not say so.
+    rows = (frame.limit(most + 1) if most else frame).toArrow().to_pylist()
     shown = rows[:most] if most else rows
     if to is not None:
-        to.writelines(f"{json.dumps({'view': view.name, **row}, default=_plain)}\n" for row in shown)
+        to.writelines(f"{json.dumps({'view': view.name, **row}, default=json_value)}\n" for row in shown)
     if to is sys.stdout:
         return len(shown)
     lines = [f"{view.question}. {QUESTIONS[view.question].text}", f"{view.name}: one row is {view.row}", ""]
@@ -116,20 +114,12 @@ def _answer(views: Views, view: View, most: int, to: TextIO | None) -> int:
     lines += ["", f"What it cannot tell: {view.unknown}"]
     if view.name != NOT_KNOWN:
         beside = views.beside(view.name, shown)
-        told = [row.asDict() for row in beside.collect()]
+        told = beside.toArrow().to_pylist()
         names = [name for name in beside.columns if name == "server_address" or any(row[name] for row in told)]
         lines += ["What was not seen (question 25), of these hours and servers:"]
         lines += table(names, [[row[name] for name in names] for row in told]) if told else ["(nothing was read)"]
     sys.stdout.write("\n".join(lines) + "\n\n")
     return len(shown)
-
-
-def _plain(value: object) -> Any:  # noqa: ANN401 - what JSON has
-    if isinstance(value, datetime):
-        return f"{value.isoformat()}Z" if value.tzinfo is None else value.isoformat()
-    if isinstance(value, Decimal):
-        return int(value)
-    return str(value)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

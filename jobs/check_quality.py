@@ -9,11 +9,10 @@ from pathlib import Path
 from jobs import cli
 from jobs.config import ConfigError
 from jobs.ingest_captures import alone, open_lake
-from jobs.session import PROJECT
 from pipeline import quality_docs
 from pipeline.lake import Lake
 from pipeline.quality import Check, Checked, check
-from pipeline.quality_suites import Suite, SuiteError, load
+from pipeline.quality_suites import Suite, SuiteError, load, shipped
 from schemas.quality import QUALITY_RESULTS
 
 JOB = "check_quality"
@@ -45,12 +44,13 @@ def run(this: cli.Run) -> cli.Outcome:
 
 
 def suites_of(this: cli.Run) -> tuple[Suite, ...]:
-    """Return the suites of the settings: of ``quality.suites``, else of the folder ``quality`` beside the settings."""
+    """Return the suites of the folder ``quality.suites``, else of ``quality`` beside the settings, else ours."""
     named, conf = this.config.quality.suites, this.arguments.conf
-    beside = Path(conf).parent / "quality" if conf else PROJECT / "conf" / "quality"
-    folder = Path(named) if named is not None else beside if beside.is_dir() else PROJECT / "conf" / "quality"
+    beside = Path(conf).parent / "quality" if conf else None
     try:
-        return load(folder)
+        if named is not None:
+            return load(Path(named))
+        return load(beside if beside is not None and beside.is_dir() else shipped())
     except SuiteError as error:
         raise ConfigError(str(error)) from error
 

@@ -77,9 +77,9 @@ def publish(this: cli.Run, lake: Lake, out: Path, *, rows: int = Limits().rows) 
 
 
 def _made_of(lake: Lake, rows: int, as_of: datetime | None) -> dict[str, Any]:
-    newest = lake.newest(*catalog.ALL)
-    asked = {"lake": lake.path(catalog.ALL[0]), "rows": rows, "as_of": str(as_of)}
-    return {**asked, "tables": versions_of(newest, catalog.ALL), "program": program_digest()}
+    newest = lake.newest(*catalog.EVERY)
+    asked = {"lake": lake.path(catalog.EVERY[0]), "rows": rows, "as_of": str(as_of)}
+    return {**asked, "tables": versions_of(newest, catalog.EVERY), "program": program_digest()}
 
 
 def _kept(out: Path, made_of: dict[str, Any]) -> dict[str, Any] | None:

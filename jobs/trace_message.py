@@ -23,7 +23,9 @@ def parser() -> cli.Parser:
     made.add_argument("--lookup-id", metavar="N", type=int, help="the message's number in its queue; give --queue too")
     made.add_argument("--queue", metavar="NAME", help="a queue that it was read from, in any of its names")
     made.add_argument("--label", metavar="TEXT", help="its label, exactly")
-    made.add_argument("--most", metavar="N", type=int, default=20, help="messages told at most, the earliest (20)")
+    made.add_argument(
+        "--most", metavar="N", type=cli.whole_number, default=20, help="messages told at most, the earliest (20)"
+    )
     made.add_argument("--json", action="store_true", help="one JSON object per message, for programs")
     return made
 
@@ -33,8 +35,6 @@ def run(this: cli.Run) -> cli.Outcome:
     asked = this.arguments
     if (asked.id, asked.lookup_id, asked.queue, asked.label) == (None, None, None, None):
         raise ConfigError("which message? --id, --lookup-id with --queue, --label or --queue")
-    if asked.most < 1:
-        raise ConfigError(f"--most {asked.most}: at least 1")
     told = tell(open_lake(this), Wanted(asked.id, asked.lookup_id, asked.queue, asked.label, asked.most))
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal without these letters is shown their code points
         sys.stdout.reconfigure(errors="backslashreplace")

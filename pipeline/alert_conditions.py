@@ -7,6 +7,9 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
+from pipeline.queue_history import NOT_CONNECTED
+from pipeline.rows import us
+
 
 class Condition(NamedTuple):
     """What alerts of a condition tell: the ``question`` that it answers (of docs/questions.md), and what to do."""
@@ -19,8 +22,8 @@ class Condition(NamedTuple):
 CONDITIONS: Final = {
     "queue_disconnected": Condition(
         1,
-        "an outgoing queue has no connection to its next hop (WAITING, NEED VALIDATION, DISCONNECTED, DISCONNECTING, "
-        "LOCKED) for alerts.disconnected_after; info without messages, error with messages after alerts.error_after",
+        f"an outgoing queue has no connection to its next hop ({', '.join(NOT_CONNECTED)}) "
+        "for alerts.disconnected_after; info without messages, error with messages after alerts.error_after",
         "Look at the connection's last error and next hops (connection_history); see whether the next hop's name "
         "resolves, its service runs and TCP 1801 reaches it.",
     ),
@@ -170,8 +173,3 @@ class Thresholds:
         found["ignored_results"] = sorted(self.ignored_results)
         found["quotas"] = {queue: list(sizes) for queue, sizes in sorted(self.quotas.items())}
         return found
-
-
-def us(span: timedelta) -> int:
-    """Return a span in microseconds."""
-    return span // timedelta(microseconds=1)

@@ -12,10 +12,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from pipeline import alerts_calls, alerts_queues, alerts_transfers
-from pipeline.alert_conditions import Thresholds, us
+from pipeline.alert_conditions import Thresholds
 from pipeline.alerts import Alert
 from pipeline.exchanges import MG
 from pipeline.lake import Lake
+from pipeline.rows import us
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.coverage import COVERAGE
@@ -26,10 +27,10 @@ from schemas.messages import MESSAGES
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.silver import REMOTE_READ_CALLS
 from schemas.snapshots import SNAPSHOTS_RAW
+from udfs.codes import FAILURE
 from udfs.stubs import methods
 
 _HOUR_US: Final = 3_600_000_000
-_FAILED: Final = 0x80000000
 
 Plain = Mapping[str, Any]
 
@@ -107,7 +108,7 @@ def _failing(lake: Lake, limits: Thresholds, span: Span) -> DataFrame:
     for table, interface in (
         (REMOTE_READ_CALLS, F.col("protocol")), (MANAGEMENT_CALLS, F.lit(MG)), (CLIENT_CALLS, F.col("interface_name")),
     ):  # fmt: skip
-        failed = span.of(lake.read(table), "responded_at", "requested_at").where(f"hresult >= {_FAILED}")
+        failed = span.of(lake.read(table), "responded_at", "requested_at").where(f"hresult >= {FAILURE}")
         parts.append(_results(failed, interface, "hresult", ("responded_at", "requested_at"), is_fault=False))
     faults = span.of(lake.read(RPC_CALLS), "response_at", "request_at")
     faults = faults.where("outcome = 'fault' AND fault_status IS NOT NULL")

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
-from pipeline.alert_conditions import CONDITIONS, us
+from pipeline.alert_conditions import CONDITIONS
 from pipeline.evidence import confidence
-from pipeline.rows import day_of
+from pipeline.rows import day_of, moment_of, us
 from udfs.keys import key
 
 Row = dict[str, Any]
@@ -222,7 +222,7 @@ def _row(alert: Alert) -> Row:
 
 def clock(at: int) -> str:
     """Return a time for a sentence, to the second."""
-    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)).strftime("%Y-%m-%d %H:%M:%S")
+    return moment_of(at).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def counted(count: int, thing: str) -> str:

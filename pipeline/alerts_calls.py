@@ -11,9 +11,10 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from pipeline.alert_conditions import Thresholds, us
+from pipeline.alert_conditions import Thresholds
 from pipeline.alerts import ERROR, WARNING, Alert, Event, Row, Spell, clock, counted, runs
-from udfs.codes import FAULT, HRESULT, name_of
+from pipeline.rows import us
+from udfs.codes import FAILURE, FAULT, HRESULT, name_of
 from udfs.stubs import methods
 
 Names = Mapping[str, str]  # the names of queue managers, as in gold, by address
@@ -35,7 +36,6 @@ FAILING: Final = ("server_address", "interface_name", "opnum", "result", "is_fau
 _HOUR_US: Final = 3_600_000_000
 _MILLION: Final = 1_000_000
 _DIFFERENCE: Final = re.compile(r"at least (\d+) s")  # of rule O02
-_RUN_RESULT: Final = 0x80000000
 
 
 def negative(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> Iterator[Alert]:
@@ -130,7 +130,7 @@ def _refused(series: Iterable[Row], limits: Thresholds, now: int) -> Iterator[Sp
     results = []
     for row in sorted(series, key=lambda each: (each["returned_at"] or 0, list(each["evidence"] or ()))):
         ended = row["ended_at"] if row["ended_at"] is not None else row["returned_at"]
-        failed = row["outcome"] == "failed" and (row["end_hresult"] or 0) >= _RUN_RESULT
+        failed = row["outcome"] == "failed" and (row["end_hresult"] or 0) >= FAILURE
         if ended is not None and (row["ack_refused"] or (failed and _brought(row))):
             refused.append(Event(ended, ended, 1, tuple(row["evidence"] or ()), tuple(row["missing"] or ())))
             results.append(row["end_hresult"])

@@ -12,9 +12,10 @@ from datetime import timedelta
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from pipeline.alert_conditions import Thresholds, us
+from pipeline.alert_conditions import Thresholds
 from pipeline.alerts import ERROR, INFO, WARNING, Alert, Look, Row, clock, counted, spells
-from pipeline.queue_history import ON_HOLD, UNKNOWN
+from pipeline.queue_history import NOT_CONNECTED, ON_HOLD, UNKNOWN
+from pipeline.rows import us
 
 COLUMNS: Final = (
     "queue_manager", "queue", "queue_format_name", "valid_from", "valid_to", "state", "message_count", "bytes",
@@ -25,7 +26,6 @@ COLUMNS: Final = (
 
 SERIES: Final = ("queue_manager", "queue", "queue_format_name")
 _LOCAL: Final = "LOCAL CONNECTION"
-_DOWN: Final = frozenset({"WAITING", "NEED VALIDATION", "DISCONNECTED", "DISCONNECTING", "LOCKED"})  # M08's texts
 _DEAD: Final = re.compile(r";dead(letter|xact)$|_deadqueue$")
 _JOURNAL: Final = ";journal"
 _NINE_TENTHS: Final = 0.9
@@ -92,7 +92,7 @@ def _disconnected(history: Iterable[Row]) -> Iterator[Look]:
         waiting = row["message_count"]
         what = "no message waits" if not waiting else f"{counted(waiting, 'message')} ({row['bytes'] or 0} bytes) wait"
         severity = WARNING if waiting else INFO
-        yield _look(row, holds=row["state"] in _DOWN, message=f"{row['state']}: {what}", severity=severity)
+        yield _look(row, holds=row["state"] in NOT_CONNECTED, message=f"{row['state']}: {what}", severity=severity)
 
 
 def _on_hold(history: Iterable[Row]) -> Iterator[Look]:

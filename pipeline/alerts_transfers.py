@@ -12,8 +12,9 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
-from pipeline.alert_conditions import Thresholds, us
+from pipeline.alert_conditions import Thresholds
 from pipeline.alerts import ERROR, WARNING, Alert, Look, Row, clock, counted, spells
+from pipeline.rows import us
 
 TRANSFERS: Final = (
     "queue_manager", "queue", "queue_format_name", "source", "observed_at", "condition", "stalled_since",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import partial
 from itertools import chain
 from typing import Any, Final
@@ -22,13 +22,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.alert_conditions import Thresholds, us
+from pipeline.alert_conditions import Thresholds
 from pipeline.alert_sources import SOURCES, Known, Plain, Source, Span
 from pipeline.alerts import rows
 from pipeline.feeds import Feeds
 from pipeline.gather import gather
 from pipeline.lake import Commit, Lake, versions_of
-from pipeline.rows import microseconds, table_of
+from pipeline.now import newest_at
+from pipeline.rows import microseconds, table_of, us, us_of
 from pipeline.touched import only
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
@@ -196,11 +197,7 @@ class _Work:
         """Return the time of the newest packet or snapshot, or what was said to count as now."""
         at: int | None = self.rests_on["as_of"] if self.now is None else self.now
         if at is None:
-            captures = self.lake.read(CAPTURE_FILES).select(F.unix_micros("last_packet_at").alias("at"))
-            asked = F.unix_micros(F.coalesce("collected_at", "asked_at")).alias("at")
-            newest = captures.unionAll(self.lake.read(SNAPSHOTS_RAW).select(asked)).agg(F.max("at")).first()
-            at = 0 if newest is None or newest[0] is None else int(newest[0])
-            self.now = at
+            at = self.now = newest_at(self.lake) or 0
         return at
 
     def _ask(self, source: Source, span: Span) -> tuple[pa.Table, int]:
@@ -216,25 +213,27 @@ class _Work:
     def _with_reasons(self, found: pa.Table) -> pa.Table:
         """Return alerts, of queues that are not connected with what the queue manager says of why."""
         every = found.to_pylist()
-        ours = {row["evidence"][-1] for row in every if row["condition"] == "queue_disconnected" and row["evidence"]}
+        last_told = [
+            row["evidence"][-1] if row["condition"] == "queue_disconnected" and row["evidence"] else None
+            for row in every
+        ]
+        ours = {each for each in last_told if each is not None}
         if not ours:
             return found
         asked = only(self.lake.read(QUEUE_SNAPSHOTS), "snapshot_id", ours)
         last = F.expr("try_element_at(connection_history, -1)").alias("last")
         told = {row["snapshot_id"]: row for row in asked.select("snapshot_id", "nexthops", last).toArrow().to_pylist()}
-        messages = []
-        for row in every:
-            why = (
-                told.get(row["evidence"][-1]) if row["condition"] == "queue_disconnected" and row["evidence"] else None
-            )
-            messages.append(row["message"] if why is None else f"{row['message']}{_reason(why)}")
+        messages = [
+            f"{row['message']}{_reason(told[snapshot])}" if snapshot in told else row["message"]
+            for row, snapshot in zip(every, last_told, strict=True)
+        ]
         place = found.column_names.index("message")
         return found.set_column(place, found.schema.field("message"), pa.array(messages, pa.string()))
 
 
 def _said(limits: Thresholds, as_of: datetime | None) -> dict[str, Any]:
     """Return what a commit says of settings, as it gives it back."""
-    at = None if as_of is None else us(as_of - datetime(1970, 1, 1, tzinfo=UTC))
+    at = None if as_of is None else us_of(as_of)
     said: dict[str, Any] = json.loads(json.dumps(limits.said() | {"as_of": at, "alerts": VERSION}))
     return said
 

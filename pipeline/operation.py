@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
 
 from pipeline.findings import SCHEMA, finding
 from pipeline.lake import Lake
-from pipeline.rows import table_of
+from pipeline.rows import table_of, us_of
 from pipeline.rules import OPERATION
 from schemas.hosts import HOSTS
 
@@ -43,7 +42,7 @@ def one_machine(hosts: Iterable[Mapping[str, Any]]) -> pa.Table:
     for identifier, seen in sorted(of_id.items()):
         machines = _apart([names for names, _ in seen])
         if len(machines) > 1:
-            last = max(_micros(row["first_seen_at"]) for _, row in seen)
+            last = max(us_of(row["first_seen_at"]) for _, row in seen)
             rule = OPERATION["O01"]
             found.append(
                 finding(
@@ -69,10 +68,6 @@ def _apart(sets: list[set[str]]) -> list[set[str]]:
         machines = [machine for machine in machines if not machine & names]
         machines.append(names.union(*shared))
     return machines
-
-
-def _micros(at: datetime) -> int:
-    return round(at.timestamp() * 1_000_000)
 
 
 def hosts_of(lake: Lake) -> pa.Table:

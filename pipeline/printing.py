@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Final
+
+from pipeline.shown import shown
 
 _WIDEST: Final = 60  # characters of a cell
 
 
 def plain(text: str) -> str:
     """Return a text of the wire without what a terminal would obey."""
-    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+    return shown(text, code="\\x{:02x}")
 
 
 def cell(value: object) -> str:
@@ -19,7 +22,7 @@ def cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S")
+        return _utc(value).strftime("%Y-%m-%d %H:%M:%S")
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -28,6 +31,20 @@ def cell(value: object) -> str:
         return ", ".join(map(cell, value))
     text = plain(str(value))
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."
+
+
+def json_value(value: object) -> int | float | str:
+    """Return a value that JSON does not know: times as ISO 8601 in UTC, decimals as numbers, all else as text."""
+    if isinstance(value, datetime):
+        return _utc(value).isoformat().replace("+00:00", "Z")
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return str(value)
+
+
+def _utc(at: datetime) -> datetime:
+    """Return a time as UTC; one without a zone is."""
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from functools import partial
 from typing import Final
 
@@ -21,14 +21,13 @@ from pyspark.sql import functions as F
 
 from pipeline.feeds import Feeds
 from pipeline.gather import gather
-from pipeline.lake import CHANGE, MOST_DATES, Lake, event_date, on_dates
+from pipeline.lake import CHANGE, IS, MOST_DATES, Lake, event_date, on_dates
 from pipeline.quality_suites import Beside, Suite, SuiteError
+from pipeline.rows import us_of
 from pipeline.touched import only
 from schemas.table import EVENT_DATE, Table, literal
 
 MOST: Final = 100_000  # changed values that are brought to the driver; of more, the whole table is looked at
-_NEW: Final = ("insert", "update_postimage")
-_US: Final = timedelta(microseconds=1)
 
 
 @dataclass(slots=True)
@@ -65,7 +64,7 @@ def _values(feeds: Feeds, table: Table, column: str) -> Values | None:
 
 def _net(table: Table, column: str, feed: DataFrame) -> DataFrame:
     """Return by value and date how many more rows there are than before."""
-    net = F.sum(F.when(F.col(CHANGE[0]).isin(*_NEW), 1).otherwise(-1))
+    net = F.sum(F.when(F.col(CHANGE[0]).isin(*IS), 1).otherwise(-1))
     return feed.groupBy(F.col(column).cast("string").alias("value"), _day(table)).agg(net.alias("net"))
 
 
@@ -167,8 +166,7 @@ def _through(dates: Collection[date | None], more: int) -> set[date | None] | No
 def _made(lake: Lake, suite: Suite, how: Asking) -> DataFrame:
     """Return the rows that a suite's own SQL makes of its table."""
     names = f"cast(array({', '.join(map(literal, how.machines))}) AS array<string>)"
-    micros = (how.now - datetime.fromtimestamp(0, how.now.tzinfo)) // _US
-    sql = (suite.rows or "").replace("{now}", f"timestamp_micros({micros})").replace("{machines}", names)
+    sql = (suite.rows or "").replace("{now}", f"timestamp_micros({us_of(how.now)})").replace("{machines}", names)
     return lake.spark.sql(sql, table=lake.read(suite.table))
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -113,15 +115,25 @@ class Suite:
         return tuple(dict.fromkeys(name for each in self.expectations for name in each.columns))
 
 
-def load(folder: Path) -> tuple[Suite, ...]:
+def shipped() -> Traversable:
+    """Return the folder of the project's own suites: ``conf/quality``, or the copy in an installed package or archive.
+
+    ``pyproject.toml`` and ``tools/build_pyfiles.py`` put it there.
+    """
+    package = resources.files("pipeline")
+    installed = package / "suites"
+    return installed if installed.is_dir() else Path(str(package)).parent / "conf" / "quality"
+
+
+def load(folder: Traversable) -> tuple[Suite, ...]:
     """Return the suites of a folder, by name. SuiteError for a folder without any, and for what cannot be used."""
-    paths = sorted(folder.glob("*.yml"))
-    if not paths:
+    files = [file for file in folder.iterdir() if file.name.endswith(".yml")] if folder.is_dir() else []
+    if not files:
         raise SuiteError(f"{folder}: no suites of expectations (*.yml); quality.suites names their folder")
-    return tuple(_suite(path) for path in paths)
+    return tuple(_suite(file) for file in sorted(files, key=lambda file: file.name))
 
 
-def _suite(path: Path) -> Suite:
+def _suite(path: Traversable) -> Suite:
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -148,7 +160,7 @@ def _suite(path: Path) -> Suite:
     if twice := {name for name in names if names.count(name) > 1}:
         raise SuiteError(f"{place}: two expectations of the name {', '.join(sorted(twice))}")
     return Suite(
-        name=path.stem,
+        name=path.name.removesuffix(".yml"),
         table=table,
         about=_text(given.get("about", ""), f"{place}: about"),
         unique=tuple(unique),

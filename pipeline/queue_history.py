@@ -33,6 +33,9 @@ VALUES: Final = ("state", "message_count", "bytes", "journal_count", "journal_by
 COUNTED: Final = ("received", "peeked", "nacked", "moved_in", "moved_out", "purged")
 UNKNOWN: Final = "UNKNOWN"
 ON_HOLD: Final = "ONHOLD"
+NOT_CONNECTED: Final = ("WAITING", "NEED VALIDATION", "DISCONNECTED", "DISCONNECTING", "LOCKED")
+"""States of an outgoing queue that has no connection and was not told to have none: it tries, has no address yet, is
+cut off, shuts down, or may not. INACTIVE does not try, ONHOLD was paused ([MS-MQDMPR] 3.1.1.3, [MS-MQMR] 3.1.4.1)."""
 OPERATIONS: Final = "operations"
 _RANK: Final = {"pause": 0, "resume": 1, "purge": 2, "snapshot": 3}  # of what is told of one moment
 _OWN: Final = frozenset({"snapshot", "pause", "resume"})

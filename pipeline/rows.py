@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
 
 _DAY_US: Final = 86_400_000_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_US: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+_LAST_US: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
@@ -19,6 +23,24 @@ def day_of(*times: int | None) -> int | None:
     """Return the day of the first time that is known."""
     first = next((time for time in times if time is not None), None)
     return None if first is None else first // _DAY_US
+
+
+def us(span: timedelta) -> int:
+    """Return a span in microseconds."""
+    return span // timedelta(microseconds=1)
+
+
+def us_of(moment: datetime) -> int:
+    """Return a moment in microseconds since the epoch; one without a zone is UTC."""
+    return us((moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment) - _EPOCH)
+
+
+def moment_of(at: int) -> datetime:
+    """Return the moment of a time in microseconds since the epoch, UTC; of one beyond the calendar its last, or first.
+
+    A capture can say any time.
+    """
+    return _EPOCH + timedelta(microseconds=min(max(at, _FIRST_US), _LAST_US))
 
 
 def microseconds(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -9,22 +9,21 @@ from __future__ import annotations
 import unicodedata
 from typing import Final
 
-# Controls, marks of direction and other formats, lone surrogates, code points of private use or of none, and the
-# separators of lines and paragraphs.
-_HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+CODE: Final = "<U+{:04X}>"
 _MOST_MARKS: Final = 3  # accents on one letter; more of them are a tower over the lines above
 
 
-def shown(text: str, most: int | None = None) -> str:
+def shown(text: str, most: int | None = None, *, code: str = CODE) -> str:
     r"""Return a text as it may be printed: ``<U+202E>`` for what is obeyed or not seen, ``...`` for what is too long.
 
-    ``most`` is the number of characters of the text that are shown. Spaces are kept, odd ones as their code point.
+    Hidden is what Python calls not printable: controls, marks of direction and other formats, lone surrogates, code
+    points of private use or of none, separators of lines and paragraphs, and all spaces but the plain one. ``most`` is
+    the number of characters of the text that are shown, ``code`` how code points are.
     """
     parts: list[str] = []
     marks = 0
     for char in text if most is None else text[:most]:
-        kind = unicodedata.category(char)
-        marks = marks + 1 if kind in ("Mn", "Me") else 0
-        hidden = kind in _HIDDEN or (kind == "Zs" and char != " ") or marks > _MOST_MARKS
-        parts.append(f"<U+{ord(char):04X}>" if hidden else char)
+        marks = marks + 1 if unicodedata.category(char) in ("Mn", "Me") else 0
+        hidden = not char.isprintable() or marks > _MOST_MARKS
+        parts.append(code.format(ord(char)) if hidden else char)
     return "".join(parts) + ("..." if most is not None and len(text) > most else "")

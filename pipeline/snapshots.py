@@ -26,6 +26,7 @@ from pipeline.bronze import BRONZE
 from pipeline.capture_source import SideFiles
 from pipeline.lake import Lake, event_date, on_dates
 from pipeline.listing import Listed
+from pipeline.rows import moment_of, us_of
 from pipeline.runs import Runs, recover
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
@@ -41,7 +42,6 @@ _BATCH: Final = 2000  # lines that are brought to Arrow together
 _MOST_TASKS: Final = 64
 _FILES_A_TASK: Final = 16
 _BYTES_A_TASK: Final = 16 << 20
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _SNAPSHOTS, _BROKEN = "snapshots", "broken"  # kinds of side files
 _COUNTED: Final = pa.schema(
     {
@@ -113,8 +113,8 @@ class _Run:
         done.written[str(SNAPSHOT_FILES)] = len(done.files)
 
     def _ledger_row(self, file: Listed, counted: Row) -> Row:
-        def moment(micros: int | None) -> dt.datetime | None:
-            return None if micros is None else _EPOCH + dt.timedelta(microseconds=micros)
+        def moment(at: int | None) -> dt.datetime | None:
+            return None if at is None else moment_of(at)
 
         first = moment(counted["first_us"])
         return {
@@ -239,7 +239,7 @@ def _read_file(path: str, out: SideFiles) -> Row:
                 out.add(_BROKEN, pa.RecordBatch.from_pylist(bad, schema=BROKEN))
                 counts["snapshots"] += len(good)
                 counts["quarantined"] += len(bad)
-                times = [(row["asked_at"] - _EPOCH) // dt.timedelta(microseconds=1) for row in good]
+                times = [us_of(row["asked_at"]) for row in good]
                 for name, better in (("first_us", min), ("last_us", max)):
                     known = [counts[name]] if counts[name] is not None else []
                     counts[name] = better([*times, *known], default=None)

@@ -22,7 +22,7 @@ from pipeline import eod, eod_sources, queue_history
 from pipeline.lake import Lake
 from pipeline.machines import Machines
 from pipeline.queue_history import Cut, Event
-from pipeline.rows import day_of, microseconds
+from pipeline.rows import day_of, microseconds, us
 from pipeline.rows import table_of as as_arrow
 from pipeline.touched import only
 from schemas.ack_sequences import QUEUE_OPERATIONS
@@ -67,7 +67,7 @@ class Settings:
     @property
     def gap_us(self) -> int:
         """How long an observation holds, microseconds."""
-        return micros(self.max_gap)
+        return us(self.max_gap)
 
     def said(self) -> dict[str, Any]:
         """Return them as a commit tells what rows are made of."""
@@ -75,7 +75,7 @@ class Settings:
             "max_gap_us": self.gap_us,
             "resend_rise": self.resend_rise,
             "ladder_s": [each.total_seconds() for each in self.ladder],
-            "cleanup_us": micros(self.cleanup),
+            "cleanup_us": us(self.cleanup),
             "machines": dict(sorted(self.declared.items())),
         }
 
@@ -90,11 +90,6 @@ class Names:
     def queue(self, text: str | None) -> str | None:
         """Return the canonical text of a normal form."""
         return canonical_text(text, self.texts)
-
-
-def micros(span: timedelta) -> int:
-    """Return a span in microseconds."""
-    return span // timedelta(microseconds=1)
 
 
 def told(
@@ -185,7 +180,7 @@ def attempts_told(rows: DataFrame, settings: Settings, since: int) -> DataFrame:
         .when(outcome.isin("acked", "rejected", "unknown"), "doubt")
         .when((outcome == "in_flight") & returned.isNotNull(), "doubt")
     )
-    expired = F.when(outcome == "expired", returned + F.lit(micros(settings.cleanup)))
+    expired = F.when(outcome == "expired", returned + F.lit(us(settings.cleanup)))
     at = (
         F.when(taken, ended)
         .when(given_back, F.coalesce(ended, expired, began))
@@ -193,7 +188,7 @@ def attempts_told(rows: DataFrame, settings: Settings, since: int) -> DataFrame:
         .otherwise(began)
     )
     # A message that expired counts later than any of the row's times says.
-    wide = max(since - micros(settings.cleanup), 0)
+    wide = max(since - us(settings.cleanup), 0)
     known = rows.where("queue IS NOT NULL AND (is_receive IS NULL OR is_receive OR outcome = 'peeked')")
     known = known.where(_since(wide, "started_at", "returned_at", "ended_at"))
     found = known.select(

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from pipeline.calls import ROLES
+from pipeline.not_seen import MEANINGS
 
 Row = Mapping[str, Any]
 Place = tuple[str | None, str | None, str | None]  # queue; where it is not known its owner's address and the handle
@@ -35,25 +36,6 @@ MEANING: Final = {
     "no_snapshot": "no snapshot of the queue",
     "transaction_open": "whether the transaction was committed is not on the wire",
     "queue_unknown": "the queue is not known",
-}
-# Measures of gold.coverage that tell of something not seen, each with what it is.
-NOT_SEEN: Final = {
-    "packets_dropped": "packets lost by the capturing machine",
-    "packets_damaged": "packets whose headers cannot be read",
-    "packets_truncated": "packets captured shorter than they were",
-    "files_partial": "captures that end or are damaged inside a record",
-    "files_unreadable": "captures that could not be read",
-    "bytes_missing": "payload bytes in no capture",
-    "bytes_binary_protocol": "bytes of TCP 1801, where messages travel between queue managers, counted and not decoded",
-    "connections_half_seen": "connections whose beginning was not captured",
-    "quarantined": "bytes or lines that belong to nothing",
-    "calls_half_seen": "calls of which a half was not seen",
-    "calls_unbound": "calls whose bind was not captured",
-    "sealed": "calls encrypted and not opened",
-    "undecoded": "calls or messages that did not decode",
-    "unidentified": "messages without a key of their own",
-    "queue_unknown": "messages whose queue is not known",
-    "snapshots_missing": "snapshots without an answer",
 }
 NEVER_SEEN: Final = (
     "reads and sends by programs on the queue's own machine, and messages on their way between queue managers, are in "
@@ -319,13 +301,14 @@ class _Teller:
         servers = {event.server_address for event in events} | {None}
         totals: dict[tuple[str, str, str], int] = defaultdict(int)
         for row in self.found.coverage:
-            if row["measure"] not in NOT_SEEN or row["server_address"] not in servers or not row["value"] or not times:
+            what = row["layer"], row["measure"]
+            if what not in MEANINGS or row["server_address"] not in servers or not row["value"] or not times:
                 continue
             if row["hour"] is None or hour_of(min(times)) <= row["hour"] <= max(times):
-                totals[row["server_address"] or "", row["layer"], row["measure"]] += row["value"]
+                totals[row["server_address"] or "", *what] += row["value"]
         for (server, layer, measure), value in sorted(totals.items()):
             where = f"at {server}" if server else "in the captures"
-            yield f"in these hours {where}: {value} {NOT_SEEN[measure]} ({layer})"
+            yield f"in these hours {where}: {value} {MEANINGS[layer, measure]} ({layer})"
 
 
 _FACTS: Final = (

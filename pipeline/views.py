@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame
 
 from pipeline import views_calls, views_messages, views_queues
-from pipeline.alert_conditions import us
 from pipeline.lake import Lake
+from pipeline.now import NOW
+from pipeline.rows import us_of
 from pipeline.view import View
 from schemas import catalog
 from schemas.queue_history import QUEUE_HISTORY
@@ -107,15 +108,7 @@ ALL: Final = {view.name: view for view in (*views_queues.VIEWS, *views_messages.
 """Every view, by its name."""
 
 NOT_KNOWN: Final = "not_known"
-_SEEN_MEASURES: Final = (
-    "bytes", "bytes_missing", "packets_dropped", "connections_half_seen", "calls", "calls_half_seen", "sealed",
-    "undecoded", "quarantined_bytes", "queue_unknown", "snapshots_expected", "snapshots_missing",
-)  # fmt: skip
 _NAMED: Final = re.compile(r"\b(bronze|silver|gold)\.([a-z_]+)\b")
-_NOW: Final = (
-    "(SELECT max(at) AS now FROM (SELECT max(last_packet_at) AS at FROM bronze.capture_files "
-    "UNION ALL SELECT max(coalesce(collected_at, asked_at)) FROM bronze.snapshots_raw))"
-)
 
 
 def of_question(number: int) -> list[View]:
@@ -182,7 +175,8 @@ class Views:
             addresses = servers | {address for address, called in known.items() if called in servers}
             named = ", ".join(literal(address) for address in sorted(addresses))
             conditions.append(f"(server_address IS NULL OR server_address IN ({named}))")
-        sums = ", ".join(f"sum({measure}) AS {measure}" for measure in _SEEN_MEASURES)
+        measures = (name for name in self.answer(NOT_KNOWN).columns if name not in ("hour", "server_address"))
+        sums = ", ".join(f"sum({measure}) AS {measure}" for measure in measures)
         return self.lake.spark.sql(
             f"SELECT server_address, min(hour) AS from_hour, max(hour) AS to_hour, {sums} FROM {quoted(NOT_KNOWN)} "  # noqa: S608 - names and numbers of ours
             f"WHERE {' AND '.join(conditions)} GROUP BY server_address ORDER BY server_address NULLS FIRST"
@@ -190,12 +184,12 @@ class Views:
 
     def _tables(self, view: View) -> set[Table]:
         """Return the tables that a view is of."""
-        text = view.sql.replace("setting.now", _NOW)
+        text = view.sql.replace("setting.now", NOW)
         return {catalog.table(f"{layer}.{name}") for layer, name in _NAMED.findall(text)}
 
     def _text(self, view: View, name: Callable[[Table], str]) -> str:
         """Return a view's SQL with the names that its tables have."""
-        now = _NOW if self.as_of is None else f"(SELECT {_at(self.as_of)} AS now)"
+        now = NOW if self.as_of is None else f"(SELECT {_at(self.as_of)} AS now)"
         text = view.sql.replace("setting.now", now).replace("setting.quotas", self._quotas())
         return _NAMED.sub(lambda found: name(catalog.table(found[0])), text)
 
@@ -215,8 +209,7 @@ def _temporary(table: Table) -> str:
 
 
 def _at(when: datetime) -> str:
-    utc = when.replace(tzinfo=UTC) if when.tzinfo is None else when
-    return f"timestamp_micros({us(utc - datetime(1970, 1, 1, tzinfo=UTC))})"
+    return f"timestamp_micros({us_of(when)})"
 
 
 def _size(size: int | None) -> str:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from pipeline.queue_history import NOT_CONNECTED, ON_HOLD
 from pipeline.view import View
+from schemas.table import literal
 
 _ENDS: Final = (
     "An observation holds `history.max_gap`; then the state is UNKNOWN, which is a row of its own and no good news."
 )
+
+_NOT_CONNECTED: Final = ", ".join(map(literal, (*NOT_CONNECTED, ON_HOLD)))
 
 VIEWS: Final = (
     View(
@@ -33,7 +37,7 @@ VIEWS: Final = (
             max_by(message_count, valid_from) AS message_count, max_by(bytes, valid_from) AS bytes,
             max_by(element_at(evidence, -1), valid_from) AS snapshot_id
           FROM runs
-          WHERE state IN ('WAITING', 'NEED VALIDATION', 'DISCONNECTED', 'DISCONNECTING', 'LOCKED', 'ONHOLD')
+          WHERE state IN (""" + _NOT_CONNECTED + """)
           GROUP BY queue_manager, queue, queue_format_name, state, run
         ), reasons AS (
           SELECT snapshot_id, nexthops, try_element_at(connection_history, -1) AS last FROM silver.queue_snapshots

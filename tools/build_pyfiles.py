@@ -1,20 +1,30 @@
-"""Zip the four packages for ``spark-submit --py-files``; the same sources give the same bytes."""
+"""Zip the four packages for ``spark-submit --py-files``, with what the wheel puts into them beside their own files.
+
+The same sources give the same bytes.
+"""
 
 from __future__ import annotations
 
 import sys
+import tomllib
 import zipfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("jobs", "pipeline", "schemas", "udfs")
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
-def sources() -> list[Path]:
-    """Every file of the packages but caches, in order."""
-    found = (path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file())
-    return sorted(path for path in found if "__pycache__" not in path.parts)
+def sources() -> dict[str, Path]:
+    """Every file of the wheel but caches, by its place in it, in order."""
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    folders = {name: name for name in wheel["packages"]} | wheel["force-include"]
+    found = {
+        (PurePosixPath(place) / path.relative_to(ROOT / folder)).as_posix(): path
+        for folder, place in folders.items()
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    return dict(sorted(found.items()))
 
 
 def main() -> None:
@@ -22,8 +32,8 @@ def main() -> None:
     target = Path(sys.argv[1])
     target.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sources():
-            member = zipfile.ZipInfo(path.relative_to(ROOT).as_posix(), EPOCH)
+        for place, path in sources().items():
+            member = zipfile.ZipInfo(place, EPOCH)
             member.external_attr = 0o644 << 16
             archive.writestr(member, path.read_bytes(), zipfile.ZIP_DEFLATED)
     print(target)

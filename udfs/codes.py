@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 MQ_OK: Final = 0x00000000
+FAILURE: Final = 0x80000000  # the bit of an HRESULT, and of an NTSTATUS, that says that it failed, [MS-ERREF] 2.1
 MQ_ERROR_OPERATION_CANCELLED: Final = 0xC00E0008
 MQ_ERROR_IO_TIMEOUT: Final = 0xC00E001B
 MQ_ERROR_MESSAGE_NOT_FOUND: Final = 0xC00E0088

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from pipeline.collector.client import Answer, Place
 from pipeline.collector.questions import MOST_PROPERTIES
+from udfs.codes import FAILURE
 from udfs.properties.names import MACHINE, QUEUE
 from udfs.queues.asking import FormatNameError, format_name_of, queue_format
 from udfs.queues.normal_form import normal_text
@@ -61,7 +62,7 @@ def discovered(wanted: Wanted, machine: Answer | None) -> list[str]:
     ``machine`` answers ``MACHINE_PROPERTIES``; None or a failed one names none. A name that is no format name and no
     path name is passed over: a queue manager wrote it, and there is nothing to ask by it.
     """
-    if machine is None or machine.hresult & 0x80000000:
+    if machine is None or machine.hresult & FAILURE:
         return []
     found: list[str] = []
     for kind in wanted.discover:

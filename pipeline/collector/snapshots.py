@@ -134,7 +134,7 @@ class Round:
             return row, None
         self._unanswered, self.report.reached = 0, True
         row |= {"server_address": self._client.address, "collected_at": moment(self._now()), "hresult": hresult}
-        if hresult & 0x80000000:
+        if hresult & codes.FAILURE:
             self.report.failures[codes.name_of(codes.HRESULT, hresult)] += 1
             return row, None
         self.report.answered += 1
@@ -175,7 +175,7 @@ class Round:
                     half = len(batch) // 2
                     waiting += [batch[half:], batch[:half]]
                 continue
-            if answer.hresult & 0x80000000:
+            if answer.hresult & codes.FAILURE:
                 return answer.hresult, {}
             values.update(zip(batch, answer.values, strict=True))
         if not values:  # not one of them is known there: that is no matter of single properties

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from pipeline.pages.model import Site
+from pipeline.pages.model import Site, state_now
+from pipeline.queue_history import NOT_CONNECTED
 
 Row = dict[str, Any]
-_DOWN: Final = ("DISCONNECTED", "LOCKED")
 _TROUBLE: Final = ("stalled", "reset", "resending")
 
 # Dataset, section, which rows, what they are.
 _LOOKED_FOR: Final[tuple[tuple[str, str, Callable[[Row], bool], str], ...]] = (
     ("alerts", "alerts", lambda row: row["until"] is None, "alerts that hold"),
-    ("queues", "queues", lambda row: row["state"] in _DOWN, "queues not connected"),
+    ("queues", "queues", lambda row: row["state"] in NOT_CONNECTED, "queues not connected"),
     ("transfers", "transfers", lambda row: row["condition"] in _TROUBLE, "transfers in trouble"),
     (
         "sources",
@@ -36,5 +36,7 @@ def attention(site: Site) -> Iterator[tuple[str, str]]:
         if data is None or data.rows is None:
             continue
         rows = (data.summed if data.summed is not None else data.rows).to_pylist()
+        if name == "queues":
+            rows = [row | {"state": state_now(row, site.as_of)} for row in rows]
         if number := sum(row.get("n", 1) for row in rows if wanted(row)):
             yield section, f"{number} {what}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from pipeline.lake import Lake
@@ -82,8 +83,9 @@ FROM {alerts}""",
     Source(
         "quality",
         "Quality",
-        """SELECT run_at, `table`, expectation, severity, success, evaluated, unexpected, observed
-FROM {quality_results}""",
+        """SELECT run_at, `table`, suite, expectation, severity, success, evaluated, unexpected, observed
+FROM (SELECT *, rank() OVER (PARTITION BY suite ORDER BY run_at DESC, run_id DESC) AS place FROM {quality_results})
+WHERE place = 1""",
     ),
     Source("coverage", "Coverage", "SELECT hour, server_address, layer, measure, value FROM {coverage}"),
 )
@@ -235,7 +237,7 @@ def dashboard(lake: Lake) -> str:
 
     Tables that the lake does not have are named all the same: the dashboard is for what is to come as well.
     """
-    names = {str(table): lake.sql_name(table) for table in catalog.ALL}
+    names = {str(table): lake.sql_name(table) for table in catalog.EVERY}
     datasets = {
         source.name: {
             "name": source.name,
@@ -243,29 +245,20 @@ def dashboard(lake: Lake) -> str:
             "queryLines": filled(source.sql, names).splitlines(keepends=True),
         }
         for source in SOURCES
-        if _known(source, names)
     }
     pages = [
         {
             "name": title.lower().replace(" ", "_"),
             "displayName": title,
             "pageType": "PAGE_TYPE_CANVAS",
-            "layout": _layout(title, [each for each in shown if each.source in datasets]),
+            "layout": _layout(title, shown),
         }
         for title, shown in PAGES
     ]
     return json.dumps({"datasets": list(datasets.values()), "pages": pages}, indent=2) + "\n"
 
 
-def _known(source: Source, names: dict[str, str]) -> bool:
-    try:
-        filled(source.sql, names)
-    except KeyError:
-        return False
-    return True
-
-
-def _layout(page: str, shown: list[Shown]) -> list[dict[str, Any]]:
+def _layout(page: str, shown: Iterable[Shown]) -> list[dict[str, Any]]:
     """Widgets from left to right, and in the next row where they no longer fit."""
     made, x, y, tall = [], 0, 0, 0
     for number, each in enumerate(shown):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from schemas.table import literal
+from udfs.codes import FAILURE
 from udfs.rpc.interfaces import BY_NAME
 
 STEPS: Final = (1, 10, 60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400, 100 * 366 * 86_400)
@@ -90,7 +91,7 @@ CALLS: Final = Dataset(
        CASE WHEN c.outcome = 'fault' THEN concat('fault ', format_string('0x%08X', c.fault_status))
             WHEN c.outcome <> 'ok' THEN c.outcome ELSE coalesce(r.hresult_name, 'ok') END AS result,
        c.outcome IN ('fault', 'no_response', 'damaged')
-         OR coalesce(r.hresult >= 2147483648 AND r.hresult_name <> {_NOT_A_FAILURE}, FALSE) AS failed,
+         OR coalesce(r.hresult >= {FAILURE} AND r.hresult_name <> {_NOT_A_FAILURE}, FALSE) AS failed,
        c.sealed, c.opened_by, c.closed_reason, c.capture_id, c.request_packet, c.response_capture_id,
        c.response_packet
 FROM {{rpc_calls}} c LEFT JOIN ({_RESULTS}) r ON c.call_key = r.call_key""",
@@ -234,9 +235,11 @@ FROM {{alerts}}""",
     Dataset(
         "quality",
         "gold.quality_results",
-        """SELECT last.* FROM (SELECT max_by(struct(run_at, run_id, `table`, expectation, severity, success, evaluated,
-       unexpected, observed), struct(run_at, run_id)) AS last FROM {quality_results} GROUP BY `table`, expectation)""",
-        first="success, severity, `table`, expectation",
+        """SELECT result_key, run_at, run_id, `table`, suite, expectation, severity, success, evaluated, unexpected,
+       observed, scope
+FROM (SELECT *, rank() OVER (PARTITION BY suite ORDER BY run_at DESC, run_id DESC) AS _place FROM {quality_results})
+WHERE _place = 1""",
+        first="success, severity, `table`, expectation, result_key",
         chosen="those that failed first",
     ),
     Dataset(
@@ -283,8 +286,6 @@ SNAPSHOTS: Final = """SELECT snapshot_id, queue_manager, object_type, format_nam
 FROM {snapshots_raw} WHERE snapshot_id IN (SELECT key FROM {wanted})"""
 """Of the snapshots that shown rows rest on: file and line."""
 
-AS_OF: Final = {
-    "bronze.capture_files": "SELECT max(last_packet_at) FROM {capture_files}",
-    "bronze.snapshots_raw": "SELECT max(greatest(asked_at, collected_at)) FROM {snapshots_raw}",
-}
-"""The time of the newest packet, of the newest snapshot."""
+HOSTS: Final = """SELECT host_key, queue_manager_id, host_name, address, source, first_seen_at, last_seen_at, sightings
+FROM {hosts} WHERE host_key IN (SELECT key FROM {wanted})"""
+"""Of the names and addresses that shown rows rest on: what was seen together, and when."""

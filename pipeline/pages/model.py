@@ -15,6 +15,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.not_seen import NOT_SEEN
+from pipeline.queue_history import NOT_CONNECTED, UNKNOWN
+from pipeline.rows import microseconds, us_of
+
 MICROSECOND: Final = pa.timestamp("us", tz="UTC")
 SAFE_WHOLE: Final = 2**53 - 1  # whole numbers beyond are not exact in JavaScript, and travel as text
 _HALF: Final = re.compile("[\ud800-\udfff]")  # of a surrogate pair
@@ -75,11 +79,19 @@ class Site:
         """Return it as JSON values."""
         return {
             "lake": self.lake,
-            "as_of": None if self.as_of is None else _micros(self.as_of),
-            "published_at": _micros(self.published_at),
+            "as_of": None if self.as_of is None else us_of(self.as_of),
+            "published_at": us_of(self.published_at),
+            "not_connected": list(NOT_CONNECTED),
+            "not_seen": [each._asdict() for each in NOT_SEEN],
             "data": {name: data.plain() for name, data in self.data.items()},
             "meanings": {name: dict(columns) for name, columns in self.meanings.items()},
         }
+
+
+def state_now(row: Mapping[str, Any], as_of: datetime | None) -> str:
+    """Return a queue's state at the time of the newest evidence: what was last told, as long as that holds."""
+    over = as_of is not None and row["valid_to"] is not None and row["valid_to"] <= as_of
+    return UNKNOWN if over or row["state"] is None else str(row["state"])
 
 
 def columns_of(rows: pa.Table) -> dict[str, Any]:
@@ -97,8 +109,7 @@ def columns_of(rows: pa.Table) -> dict[str, Any]:
 def _column(column: pa.ChunkedArray) -> dict[str, Any]:
     kind = column.type
     if pa.types.is_timestamp(kind):
-        micros = column.cast(pa.timestamp("us", tz=kind.tz)).cast(pa.int64())
-        return {"kind": "time", "values": micros.to_pylist()}
+        return {"kind": "time", "values": microseconds(column).to_pylist()}
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _texts(column)
     if pa.types.is_boolean(kind):
@@ -139,11 +150,6 @@ def plain(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, Sequence):
         return [plain(each) for each in value]
     return str(value)
-
-
-def _micros(moment: datetime) -> int:
-    since = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def script_json(value: object) -> str:

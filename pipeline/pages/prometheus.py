@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from pipeline.pages.model import Data, Site
+from pipeline.pages.model import Data, Site, state_now
+from pipeline.queue_history import UNKNOWN
 
-UNKNOWN: Final = "UNKNOWN"
 _QUEUE: Final = ("queue", "queue_manager", "queue_format_name")
 
 
@@ -116,7 +116,7 @@ def _families(site: Site) -> Iterator[Family]:
 
 
 def _queues(site: Site) -> Iterator[Family]:
-    rows = [row | {"state": _state(site, row)} for row in _rows(site, "queues")]
+    rows = [row | {"state": state_now(row, site.as_of)} for row in _rows(site, "queues")]
     gauges = {
         "message_count": ("msmq_queue_messages", "Messages in the queue, as last reported."),
         "bytes": ("msmq_queue_bytes", "Bytes of the messages in the queue, as last reported."),
@@ -133,12 +133,6 @@ def _queues(site: Site) -> Iterator[Family]:
     yield Family(
         "msmq_queue_state", "gauge", "1 for the state that the queue is in; UNKNOWN when nothing tells it now.", states
     )
-
-
-def _state(site: Site, row: Mapping[str, Any]) -> str:
-    """The state at the time of the newest evidence."""
-    over = site.as_of is not None and row["valid_to"] is not None and row["valid_to"] <= site.as_of
-    return UNKNOWN if over or row["state"] is None else str(row["state"])
 
 
 def _transfers(site: Site) -> Iterator[Family]:

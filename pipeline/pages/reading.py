@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple
@@ -14,10 +14,11 @@ import pyarrow.compute as pc
 
 from pipeline.gather import gather
 from pipeline.lake import Lake
+from pipeline.now import newest_at
 from pipeline.pages.datasets import (
-    AS_OF,
     CALLS,
     DATASETS,
+    HOSTS,
     LABELS,
     LAST,
     PATHS,
@@ -27,10 +28,11 @@ from pipeline.pages.datasets import (
     Last,
 )
 from pipeline.pages.model import Data, Site
+from pipeline.rows import moment_of
 from schemas import catalog
-from schemas.table import Table
 
 _WANTED: Final = "msmq_pages_wanted"  # a temporary view with the keys that are looked up
+_NOW: Final = "now"  # beside the datasets, asked for with them
 _CALL_KEYS: Final = ("comqc", "findings", "operations")  # datasets with a call of their own beside their evidence
 _NOT_THERE: Final = "not computed: the lake has no {}"
 
@@ -45,13 +47,12 @@ class Limits(NamedTuple):
 def read_site(lake: Lake, *, limits: Limits, published_at: datetime, as_of: datetime | None = None) -> Site:
     """Read all that the pages show; ``as_of`` in the place of the newest packet or snapshot.
 
-    A table that the lake does not have, or that this version does not know, is said to be not computed.
+    Datasets of a table that the lake does not have are said to be not computed.
     """
     tables = _tables(lake)
     questions = {each.name: partial(_read, lake, tables, each, limits) for each in DATASETS}
-    moments = {name: partial(_newest, lake, tables, name) for name in AS_OF}
-    found: dict[str, Any] = gather({**questions, **moments})
-    newest = [moment for name in AS_OF if (moment := found.pop(name)) is not None]
+    found: dict[str, Any] = gather({**questions, _NOW: partial(newest_at, lake)})
+    now: int | None = found.pop(_NOW)
     data: dict[str, Data] = found
     data |= {each.name: _last(lake, data[each.of], each, limits) for each in LAST}
     data |= _looked_up(lake, tables, data, limits)
@@ -59,7 +60,7 @@ def read_site(lake: Lake, *, limits: Limits, published_at: datetime, as_of: date
     declared |= {each.name: declared[each.of] for each in LAST}
     return Site(
         lake=lake.root if lake.catalog is None else f"{lake.catalog}.{lake.prefix}",
-        as_of=as_of or max(newest, default=None),
+        as_of=as_of or (None if now is None else moment_of(now)),
         published_at=published_at,
         data=data,
         meanings={name: _meanings(each, data[name]) for name, each in declared.items()},
@@ -68,10 +69,9 @@ def read_site(lake: Lake, *, limits: Limits, published_at: datetime, as_of: date
 
 def _tables(lake: Lake) -> dict[str, str]:
     """The SQL names of the tables that are there, by ``layer.name``."""
-    known = {str(table): table for table in catalog.ALL}
-    asked = sorted({name for each in DATASETS for name in each.tables} | AS_OF.keys())
-    there = gather({name: partial(lake.exists, known[name]) for name in asked if name in known})
-    return {name: lake.sql_name(known[name]) for name, exists in there.items() if exists}
+    asked = sorted({name for each in DATASETS for name in each.tables})
+    there = gather({name: partial(_there, lake, name) for name in asked})
+    return {name: quoted for name, quoted in there.items() if quoted is not None}
 
 
 def filled(sql: str, tables: Mapping[str, str], **more: object) -> str:
@@ -179,14 +179,6 @@ def _grouped(each: Dataset, query: str, step: int) -> str:
     return f"SELECT {columns}, {each.sums} FROM ({query}) GROUP BY {numbers}"
 
 
-def _newest(lake: Lake, tables: Mapping[str, str], name: str) -> datetime | None:
-    if name not in tables:
-        return None
-    sql = filled(AS_OF[name], tables)
-    found = lake.spark.sql(f"SELECT unix_micros(newest) FROM ({sql}) AS (newest)").collect()[0][0]
-    return None if found is None else datetime.fromtimestamp(found / 1e6, UTC)
-
-
 def _looked_up(lake: Lake, tables: dict[str, str], data: Mapping[str, Data], limits: Limits) -> dict[str, Data]:
     """What rows refer to: the calls and snapshots that they rest on, and what the messages are called."""
     calls = data[CALLS.name]
@@ -198,11 +190,14 @@ def _looked_up(lake: Lake, tables: dict[str, str], data: Mapping[str, Data], lim
     if keys and calls.cut:  # else all calls are there, and what is not among them is no call
         calls_of = f"SELECT * FROM ({filled(CALLS.rows, tables)}) WHERE call_key IN (SELECT key FROM {wanted})"
         questions["evidence_calls"] = partial(_lookup, lake, calls_of)
-    more = {name: table for name in ("silver.messages", "bronze.snapshots_raw") if (table := _there(lake, name))}
+    asked = ("silver.messages", "bronze.snapshots_raw", "silver.hosts")
+    more = {name: table for name in asked if (table := _there(lake, name))}
     if messages and "silver.messages" in more:
         questions["labels"] = partial(_lookup, lake, filled(LABELS, more, wanted=wanted))
     if keys and "bronze.snapshots_raw" in more:
         questions["snapshots"] = partial(_lookup, lake, filled(SNAPSHOTS, more, wanted=wanted))
+    if keys and "silver.hosts" in more:
+        questions["hosts"] = partial(_lookup, lake, filled(HOSTS, more, wanted=wanted))
     found = gather(questions)
     return found | _with_paths(lake, tables, data, {CALLS.name: calls} | found)
 
@@ -279,11 +274,6 @@ def _meanings(each: Dataset, data: Data) -> dict[str, str]:
     if data.rows is None:
         return {}
     declared: dict[str, str] = {}
-    for table in reversed([_declared(name) for name in each.tables]):
-        if table is not None:
-            declared |= {column.name: column.comment for column in table.columns}
+    for name in reversed(each.tables):
+        declared |= {column.name: column.comment for column in catalog.table(name).columns}
     return {name: declared[name] for name in data.rows.schema.names if name in declared}
-
-
-def _declared(name: str) -> Table | None:
-    return next((table for table in catalog.ALL if str(table) == name), None)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.alert_conditions import us
 from pipeline.alerts import ERROR, INFO, WARNING, Alert, Event, Look, Spell, rows, runs, spells
+from pipeline.rows import us
 
 S = timedelta(seconds=1)
 GAP = 10

@@ -24,6 +24,7 @@ from pipeline.runs import Runs
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.quality import QUALITY_RESULTS
 from schemas.silver import REMOTE_READ_CALLS
 from udfs.capture.reader import capture_batches, read_capture
 
@@ -221,9 +222,23 @@ def test_asking_for_a_call_that_is_not_there_is_one_line(lake, tmp_path, capsys)
 
 
 @pytest.fixture(scope="module")
-def pages(lake, tmp_path_factory):
+def suites(project):
+    """Some of them: tests/quality tries all, with --long."""
+    return [each for each in load(project / "conf" / "quality") if each.name in ("rpc_calls", "remote_read_calls")]
+
+
+@pytest.fixture(scope="module")
+def checked(lake, suites):
+    """The lake, its quality checked."""
+    now = datetime.now(UTC)
+    assert check(lake, suites, Check("first", now, now)).failed("error") == []
+    return lake
+
+
+@pytest.fixture(scope="module")
+def pages(checked, tmp_path_factory):
     """The folder of the lake's pages, and what the page holds."""
-    out = tmp_path_factory.mktemp("pages")
+    lake, out = checked, tmp_path_factory.mktemp("pages")
     assert publish_dashboards.main(["--lake", lake.root, "--out", str(out)]) == 0
     text = (out / "index.html").read_text(encoding="utf-8")
     held = re.search('<script type="application/json" id="site">(.*?)</script>', text, re.DOTALL)[1]
@@ -243,10 +258,18 @@ def test_pages_hold_what_the_tables_say(lake, pages):
     assert site["as_of"] == newest
     assert site["meanings"]["attempts"]["wait_ms"] == "returned_at - started_at, milliseconds"
     not_there = {name: data["note"] for name, data in site["data"].items() if not data["computed"]}
-    known = {str(table) for table in catalog.ALL}
-    assert all(
-        note.split()[-1] not in known or not lake.exists(catalog.table(note.split()[-1])) for note in not_there.values()
-    )
+    assert not [note for note in not_there.values() if lake.exists(catalog.table(note.split()[-1]))]
+
+
+def test_pages_show_what_was_checked(lake, pages, suites):
+    out, site = pages
+    shown = site["data"]["quality"]
+    assert shown["computed"], shown["note"]
+    assert shown["count"] == sum(len(suite.expectations) for suite in suites) == lake.read(QUALITY_RESULTS).count()
+    assert site["meanings"]["quality"]["success"] == "it held for these rows"
+    # What is new in any table has the pages written anew.
+    made_of = json.loads((out / ".made_of.json").read_text(encoding="utf-8"))["made_of"]
+    assert made_of["tables"] == {str(table): lake.version(table) for table in catalog.EVERY}
 
 
 def test_pages_are_made_anew_only_of_something_new(lake, pages, capsys):
@@ -292,7 +315,7 @@ def test_queries_and_widgets_of_the_databricks_dashboard_run(lake, pages):
     for widget in (each["widget"] for page in definition["pages"] for each in page["layout"]):
         query = widget["queries"][0]["query"]
         sql = queries[query["datasetName"]]
-        if not all(lake.exists(table) for table in catalog.ALL if lake.sql_name(table) in sql):
+        if not all(lake.exists(table) for table in catalog.EVERY if lake.sql_name(table) in sql):
             continue
         fields = [f"{field['expression']} AS `{field['name']}`" for field in query["fields"]]
         groups = "" if query["disaggregated"] else " GROUP BY ALL"
@@ -354,13 +377,10 @@ def test_a_messages_story_is_told_by_queue_and_number(lake, capsys):
     assert trace_message.main(["--lake", lake.root]) == 2
 
 
-def test_a_lost_and_a_doubled_row_are_found_among_what_changed(spark, lake, project, tmp_path):
-    """tests/quality tries all suites, with --long."""
-    shutil.copytree(lake.root, tmp_path / "lake")
+def test_a_lost_and_a_doubled_row_are_found_among_what_changed(spark, checked, suites, tmp_path):
+    shutil.copytree(checked.root, tmp_path / "lake")
     copy = Lake(spark, str(tmp_path / "lake"))
-    suites = [each for each in load(project / "conf" / "quality") if each.name in ("rpc_calls", "remote_read_calls")]
     now = datetime.now(UTC)
-    assert check(copy, suites, Check("first", now, now)).failed("error") == []
     lost = copy.read(REMOTE_READ_CALLS).where("method = 'R_OpenQueue'").first()["call_key"]
     copy.delete(REMOTE_READ_CALLS, f"call_key = '{lost}'")
     doubled = copy.read(RPC_CALLS).where(F.col("call_key") != lost).limit(1)

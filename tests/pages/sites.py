@@ -139,6 +139,22 @@ def alert(name, number, **more):
     }  # fmt: skip
 
 
+def host(number, **more):
+    return {
+        "host_key": f"h{number}", "queue_manager_id": "6b29fc40", "host_name": f"srv{number}",
+        "address": "10.0.0.1", "source": "format_name", "first_seen_at": at(1), "last_seen_at": at(2), "sightings": 3,
+        **more,
+    }  # fmt: skip
+
+
+def quality(name, number, **more):
+    return {
+        "result_key": f"r{number}", "run_at": at(2000), "run_id": "run", "table": "bronze.rpc_calls",
+        "suite": "rpc_calls", "expectation": name, "severity": "error", "success": True, "evaluated": 10,
+        "unexpected": 0, "observed": None, "scope": "all", **more,
+    }  # fmt: skip
+
+
 SEEN = (("rpc", "calls", 100), ("rpc", "sealed", 3), ("rpc", "calls_half_seen", 2))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from pages import browser
-from pages.sites import HOSTILE, NOON, attempt, call, data, queue, site
+from pages.sites import HOSTILE, NOON, alert, attempt, call, data, evidence, host, quality, queue, site
 from pipeline.pages.page import page
+from pipeline.queue_history import NOT_CONNECTED, ON_HOLD
 
 SECTIONS = ("overview", "alerts", "queues", "transfers", "reads", "calls", "comqc", "findings", "quality", "coverage")
 DRAWN = "document.querySelectorAll('.chart.js-plotly-plot').length"
@@ -22,10 +23,30 @@ FIRST_TABLE = "[...document.querySelector('main table').querySelectorAll('tbody 
 def pages(tmp_path_factory):
     """Files of sites: an ordinary one, one of hostile names, one of very many rows."""
     folder = tmp_path_factory.mktemp("site")
-    made = {"plain": site(), "hostile": site(names=HOSTILE), "large": large()}
+    made = {"plain": site(), "hostile": site(names=HOSTILE), "large": large(), "states": states(), "checked": checked()}
     for name, each in made.items():
         (folder / f"{name}.html").write_text(page(each), encoding="utf-8")
     return {name: folder / f"{name}.html" for name in made}
+
+
+def states():
+    """A queue in each state, of which the first holds a message."""
+    each = (*NOT_CONNECTED, "INACTIVE", ON_HOLD, "CONNECTED", "LOCAL CONNECTION")
+    return site(queues=data([queue(f"q{n}", n, state=state, message_count=int(not n)) for n, state in enumerate(each)]))
+
+
+def checked():
+    """A site whose tables were checked: an expectation of one name in two suites, one of which failed; odd times."""
+    wrong = {"success": False, "suite": "pending", "table": "bronze.pending", "observed": "1 of 4; keys a"}
+    labels = data([{"message_key": "m1", "label": "order", "message_id": "6b29fc40-ca47-1067-b31d-00dd010662da\\7"}])
+    late = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    return site(
+        hosts=data([host(1), host(2, address=None)]),
+        alerts=data([alert("queue manager 6b29fc40", 1, **evidence("h1", "h2"))]),
+        quality=data([quality("keys_unique", 1), quality("keys_unique", 2, **wrong)]),
+        labels=labels,
+        attempts=data([attempt("a", n, started_at=moment) for n, moment in enumerate((NOON, late), 1)]),
+    )
 
 
 def large():
@@ -103,6 +124,85 @@ def test_the_overview_says_what_is_wrong_and_leads_to_its_rows(at, pages):
         assert rows >= int(number) if number.isdigit() else "not computed" in text(at)
 
 
+def test_queues_without_a_connection_are_one_number_and_its_rows(at, pages):
+    at.open(pages["states"])
+    tile = "[...document.querySelectorAll('a.tile')].find((each) => each.innerText.startsWith('queues not connected'))"
+    assert at.run(f"[...{tile}.innerText.split('\\n'), {tile}.className]") == [
+        "queues not connected", str(len(NOT_CONNECTED)), "1 with messages, of 9 queues", "tile bad",
+    ]  # fmt: skip
+    at.go(at.run(f"{tile}.hash"))
+    rows = at.run("[...document.querySelector('main table').querySelectorAll('tbody tr')].map((row) => row.innerText)")
+    assert len(rows) == len(NOT_CONNECTED)
+    assert all(any(state in row for row in rows) for state in NOT_CONNECTED)
+
+
+def test_quality_is_shown_what_failed_first(at, pages):
+    at.open(pages["checked"])
+    assert "quality checks failed (1)" in text(at, ".verdict")
+    at.go("#quality")
+    heading = "[...document.querySelectorAll('h2')].find((each) => each.textContent === 'Each check')"
+    rows = f"[...{heading}.nextElementSibling.querySelectorAll('tbody tr')]"
+    shown = at.run(f"{rows}.map((row) => [...row.cells].map((cell) => cell.textContent).slice(0, 4))")
+    assert shown == [
+        ["no", "error", "bronze.pending", "keys_unique"],
+        ["yes", "error", "bronze.rpc_calls", "keys_unique"],
+    ]
+    badges = at.run(f"{rows}.map((row) => row.cells[1].querySelector('.badge.bad') !== null)")
+    assert badges == [True, False]  # a check that holds is no error, however grave it would be
+    assert at.run("[...document.querySelectorAll('.tile .value')].map((each) => each.textContent)") == list("1001")
+    at.run(f"{rows}[0].click()")
+    at.wait("document.querySelector('dialog[open]') !== null")
+    assert "1 of 4; keys a" in text(at, "dialog[open]")
+    assert text(at, "dialog[open] .command") == "python -m jobs.check_quality --lake /lake --all"
+
+
+def test_a_row_leads_to_the_story_of_its_message(at, pages):
+    at.open(pages["checked"], "#reads?row=attempts:a1")
+    at.wait("document.querySelector('dialog[open]') !== null")
+    story = r"python -m jobs.trace_message --lake /lake --id '6b29fc40-ca47-1067-b31d-00dd010662da\7'"
+    assert text(at, "dialog[open] .command") == story
+    at.open(pages["checked"], "#reads")
+    buttons = "[...document.querySelectorAll('main td[data-label=story] button')].map((each) => each.title)"
+    assert story in at.run(buttons)
+
+
+def test_what_was_seen_of_a_machine_leads_to_its_calls(at, pages):
+    at.open(pages["checked"], "#alerts?row=alerts:e1")
+    at.wait("document.querySelector('dialog[open]') !== null")
+    proofs = at.run("[...document.querySelectorAll('dialog[open] .proof')].map((each) => each.innerText)")
+    assert [each.split("\n")[0] for each in proofs] == [
+        "seen together in format names: 6b29fc40, srv1, 10.0.0.1", "seen together in format names: 6b29fc40, srv2",
+    ]  # fmt: skip
+    assert ["calls of this address meanwhile" in each for each in proofs] == [True, False]
+    at.go(at.run("document.querySelector('dialog[open] .proof a').hash"))
+    at.wait("document.querySelector('dialog[open]') === null")
+    assert "2 rows" in text(at)
+
+
+def test_a_count_of_an_hour_leads_to_what_was_counted(at, pages):
+    at.open(pages["plain"], "#coverage")
+    heading = "[...document.querySelectorAll('h2')].find((each) => each.textContent === 'Counts by hour')"
+    at.run(f"{heading}.nextElementSibling.querySelector('tbody tr').click()")
+    at.wait("location.hash.startsWith('#calls?')")
+    assert "2 rows" in text(at)
+
+
+def test_values_are_told_as_people_read_them(at, pages):
+    at.open(pages["plain"])
+    told = {
+        119_600: "2 min 0 s",
+        59_960: "1 min 0 s",
+        3_599_700: "1 h 0 min",
+        172_799_000: "2.0 d",
+        61_000: "1 min 1 s",
+    }
+    assert at.run(f"[{', '.join(map(str, told))}].map(durationText)") == list(told.values())
+    assert at.run("['72057594037927936', 9, '10', 'queue10', 'queue9', null].sort((a, b) => compare(a, b, false))") == [
+        9, "10", "72057594037927936", "queue9", "queue10", None,
+    ]  # fmt: skip
+    assert at.run("[moment(0), moment(9e15), moment(-9e15)]") == ["1970-01-01 00:00:00.000", None, None]
+
+
 def test_filters_choose_rows_and_stand_in_the_address(at, pages):
     at.open(pages["plain"], "#reads")
     rows = f"[...{RECEIVES}.querySelectorAll('tbody tr')].map((each) => each.cells[1].textContent)"
@@ -129,6 +229,7 @@ def test_a_row_leads_to_capture_file_and_packet(at, pages):
     at.wait("document.querySelector('dialog[open]') !== null")
     commands = at.run("[...document.querySelectorAll('dialog[open] .command')].map((each) => each.textContent)")
     assert commands == [
+        f"python -m jobs.trace_message --lake /lake --queue 'far\\private$\\out' --lookup-id {2**56 - 2}",
         "/captures/one.pcap",
         "frame.number == 12 || frame.number == 13",
         "ip.addr == 10.0.0.2 && ip.addr == 10.0.0.1 && tcp.port == 50000 && tcp.port == 2103",

@@ -14,9 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pages.sites import HOSTILE, site
+from pages.sites import HOSTILE, at, data, queue, site
+from pipeline.coverage import PARTS
+from pipeline.not_seen import MEANINGS, NOT_SEEN
+from pipeline.pages.attention import attention
 from pipeline.pages.model import columns_of, plain, script_json
 from pipeline.pages.page import page
+from pipeline.queue_history import NOT_CONNECTED
 
 
 class Elements(HTMLParser):
@@ -134,3 +138,16 @@ def test_a_column_of_no_texts(rows):
     table = pa.table({"word": pa.array([None] * rows, pa.string())})
     column = columns_of(table)["columns"]["word"]
     assert (column.get("places") or column.get("values") or []) in ([], [None], [-1])
+
+
+def test_what_is_said_not_to_be_seen_is_counted():
+    counted = {(part.layer, measure) for part in PARTS for measure in part.measures}
+    assert {(each.layer, measure) for each in NOT_SEEN for measure in (each.measure, *each.of)} <= counted
+    assert len(MEANINGS) == len(NOT_SEEN) == len(set(MEANINGS.values()))
+    assert [each["measure"] for each in site().plain()["not_seen"]] == [each.measure for each in NOT_SEEN]
+
+
+@pytest.mark.parametrize("state", NOT_CONNECTED)
+def test_a_queue_is_not_connected_as_long_as_that_holds(state):
+    rows = [queue("waits", 1, state=state), queue("waited", 2, state=state, valid_to=at(900)), queue("off", 3)]
+    assert ("queues", "1 queues not connected") in attention(site(queues=data(rows)))

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import time
 from functools import partial
 
 import pyarrow as pa
@@ -396,6 +397,17 @@ def test_an_answer_is_told_with_what_was_not_seen_of_its_hours_and_servers(views
     assert [row[0] for row in beside("negative_acknowledgements")] == [None, server, "10.0.0.7"]  # of all there is
 
 
+@pytest.fixture
+def in_tokyo(monkeypatch):
+    """A machine whose own time is not UTC."""
+    with monkeypatch.context() as there:
+        there.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_tokyo")
 def test_the_job_prints_an_answer_or_writes_it_as_json_lines(views, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(ask, "open_lake", lambda _: views.lake)
     out = tmp_path / "answer.jsonl"
@@ -406,6 +418,7 @@ def test_the_job_prints_an_answer_or_writes_it_as_json_lines(views, monkeypatch,
     head, _, row = lines[3:6]
     assert row[head.index("machines") :].startswith("machines a, b")
     assert row[head.index("addresses") :].startswith("10.0.0.1, 10.0.0.2")
+    assert row[head.index("observed_at") :].startswith("1970-01-01 00:03:00")
     assert any(line.startswith("What was not seen (question 25)") for line in lines)
     assert any(line.startswith("Not told (12): It cannot be known from what was captured.") for line in lines)
     assert json.loads(lines[-1])["rows"] == {"shared_identifiers": 1}

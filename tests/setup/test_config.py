@@ -7,6 +7,9 @@ import pytest
 import yaml
 
 from jobs.config import SECTIONS, Config, ConfigError, settings
+from jobs.run_all import states_settings, thresholds
+from pipeline.alert_conditions import Thresholds
+from pipeline.states import Settings
 
 
 def test_the_local_file_holds_every_setting_at_its_default(project):
@@ -34,6 +37,11 @@ def test_the_contracts_defaults():
     assert config.eod.resend_rise == 1
     assert config.timers.cleanup == timedelta(minutes=5)
     assert config.privacy.redact == ()
+
+
+def test_what_rests_on_settings_has_their_defaults():
+    assert thresholds(Config()) == Thresholds()
+    assert states_settings(Config()) == Settings()
 
 
 def test_a_file_and_what_overrides_it(tmp_path):

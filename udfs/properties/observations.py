@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from udfs.codes import FAILURE
 from udfs.properties import names, values
 from udfs.queues.normal_form import normal_text
 from udfs.stubs.arrays import ERRORS_TYPE
@@ -62,14 +63,13 @@ VALUE, NULL, ERROR = "value", "null", "error"
 _EMPTY: Final = (0, 1)
 VALUES: Final = ("value_decimal", "value_text", "value_binary", "value_texts", "value_json")
 _GET_INFO: Final = 0
-_FAILURE: Final = 0x80000000
 
 Row = Mapping[str, Any]
 
 
 def _failed(hresult: int | None) -> bool:
     """Tell whether an answer holds no values: a failing HRESULT (bit 31), or none at all (a fault, no answer)."""
-    return hresult is None or bool(hresult & _FAILURE)
+    return hresult is None or bool(hresult & FAILURE)
 
 
 def _property(number: int | None, vt: int | None, value: Mapping[str, Any], *, failed: bool) -> dict[str, Any]:

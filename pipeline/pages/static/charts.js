@@ -15,7 +15,8 @@ const LEVEL_COLOURS = { ok: "#2f9e5f", warn: "#e0a21e", bad: "#cf3f36", unknown:
 
 const label = (text) => seen(text === null || text === undefined ? "not known" : text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 const short = (text, most = 34) => (text !== null && text.length > most ? text.slice(0, most / 2 - 1) + "\u2026" + text.slice(-most / 2) : text);
-const moment = (ms) => new Date(ms).toISOString().replace("T", " ").replace("Z", "");
+/** A time as Plotly reads it; null for one that it has no place for: a damaged capture can say any year. */
+const moment = (ms) => (ms >= -62135596800000 && ms < 253402300800000 ? new Date(ms).toISOString().replace("T", " ").replace("Z", "") : null);
 
 const ink = () => {
   const style = getComputedStyle(document.documentElement);
@@ -53,7 +54,7 @@ let AFTER = [];
 
 /** Counts over time, stacked by the value of a column; a click leads to the rows. */
 function overTime(title, rows, indexes, time, column, order, state, section) {
-  const dated = indexes.filter((row) => rows.at(row, time) !== null);
+  const dated = indexes.filter((row) => rows.at(row, time) !== null && moment(rows.at(row, time)) !== null);
   const [first, last] = extent(dated.map((row) => rows.at(row, time)));
   const step = binStep(first, last, 60);
   const groups = countBy(rows, dated, [column]);

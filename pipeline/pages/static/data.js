@@ -49,7 +49,7 @@ const PLACES = {
   comqc: { queue: ["queue", "inferred_queue"], machine: ["source_queue_manager"], from: "seen_at", key: "sighting_key", title: "COM+ call" },
   findings: { machine: ["server_address", "subject"], from: "observed_at", key: "finding_key", title: "Finding" },
   alerts: { queue: ["queue", "subject"], machine: ["queue_manager", "subject"], from: "since", to: "until", open: true, key: "alert_key", title: "Alert" },
-  quality: { from: null, key: "expectation", title: "Expectation" },
+  quality: { key: "result_key", title: "Expectation" },
   coverage: { machine: ["server_address"], from: "hour" },
   captures: { from: "first_packet_at", to: "last_packet_at", key: "capture_id", title: "Capture" },
 };
@@ -149,10 +149,10 @@ function durationText(ms) {
   const sign = ms < 0 ? "-" : "", size = Math.abs(ms);
   if (size < 10) return `${sign}${size.toFixed(2)} ms`;
   if (size < 1000) return `${sign}${Math.round(size)} ms`;
-  const s = size / 1000;
-  if (s < 60) return `${sign}${s.toFixed(1)} s`;
-  if (s < 3600) return `${sign}${Math.floor(s / 60)} min ${Math.round(s % 60)} s`;
-  if (s < 172800) return `${sign}${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min`;
+  const s = size / 1000, whole = Math.round(s), minutes = Math.round(s / 60); // rounded first: there are no 60 s in "1 min 60 s"
+  if (s < 59.95) return `${sign}${s.toFixed(1)} s`;
+  if (whole < 3600) return `${sign}${Math.floor(whole / 60)} min ${whole % 60} s`;
+  if (minutes < 2880) return `${sign}${Math.floor(minutes / 60)} h ${minutes % 60} min`;
   return `${sign}${(s / 86400).toFixed(1)} d`;
 }
 function bytesText(value) {

@@ -1,7 +1,6 @@
 "use strict";
 // What needs attention: one number for each thing that goes wrong, how bad it is, and where its rows are.
 
-const STATES_DOWN = ["DISCONNECTED", "LOCKED"];
 const TRANSFERS_DOWN = ["stalled", "reset", "resending"];
 const LOST_OUTCOMES = ["expired", "rundown", "failed", "rejected"];
 
@@ -29,8 +28,10 @@ function checks(state) {
   add("alerts", "alerts that hold", "alerts", () => sumWhere("alerts", state, (rows, row) => rows.at(row, "until") === null),
     DATA.alerts.computed && sumWhere("alerts", state, (rows, row) => rows.at(row, "until") === null && rows.at(row, "severity") === "error") ? "bad" : "warn",
     () => `${group(sumWhere("alerts", state, (rows, row) => rows.at(row, "until") === null && rows.at(row, "severity") === "error"))} of them errors`, { _open: "yes" });
-  add("queues", "queues not connected", "queues", () => queueRows(state).filter((row) => STATES_DOWN.includes(stateNow(row))).length, "bad",
-    () => `of ${group(queueRows(state).length)} queues`, { _state: "down" });
+  const cut = DATA.queues.computed ? queueRows(state).filter(notConnected) : [];
+  const waiting = cut.filter((row) => DATA.queues.rows.at(row, "message_count") > 0).length;
+  add("queues", "queues not connected", "queues", () => cut.length, waiting ? "bad" : "warn",
+    () => `${cut.length ? `${group(waiting)} with messages, ` : ""}of ${group(queueRows(state).length)} queues`, { _state: "down" });
   add("queues", "queues of unknown state", "queues", () => queueRows(state).filter((row) => stateNow(row) === "UNKNOWN").length, "warn",
     () => "nothing tells it now", { _state: "UNKNOWN" });
   add("transfers", "transfers in trouble", "transfers", () => sumWhere("transfers", state, isOne("condition", TRANSFERS_DOWN)), "bad",
@@ -50,23 +51,11 @@ function checks(state) {
     () => `of ${group(sumWhere("quality", state, all))}`, { success: "false" });
   return made;
 }
+/** Whether a queue has no connection and nobody told it to have none. */
+const notConnected = (row) => SITE.not_connected.includes(stateNow(row));
 const queueRows = (state) => found("queues", DATA.queues.rows, state, false);
 
-/** What was not seen, by layer: {layer, label, part, whole, unit}; coverage is a sum over hours and servers. */
-const UNSEEN_MEASURES = [
-  ["capture", "packets lost by the capturing machine", "packets_dropped", "packets"],
-  ["capture", "packets with damaged headers", "packets_damaged", "packets"],
-  ["transport", "bytes that no capture holds", "bytes_missing", "bytes"],
-  ["transport", "bytes in quarantine", "quarantined", "bytes"],
-  ["transport", "connections whose beginning was not seen", "connections_half_seen", "connections"],
-  ["transport", "bytes of TCP 1801, not decoded", "bytes_binary_protocol", "bytes"],
-  ["rpc", "calls of which a part was not seen", "calls_half_seen", "calls"],
-  ["rpc", "calls that stayed sealed", "sealed", "calls"],
-  ["stub", "calls that did not decode", "undecoded", "decoded"],
-  ["message", "messages whose queue is not known", "queue_unknown", "messages"],
-  ["message", "messages not seen whole", "bodies_incomplete", "messages"],
-  ["snapshot", "snapshots asked for and missing", "snapshots_missing", "snapshots_expected"],
-];
+/** What was not seen: {layer, label, measure, part, whole, bytes}; coverage is a sum over hours and servers. */
 function unseen(state) {
   const rows = sumsOf("coverage");
   const sums = new Map();
@@ -75,9 +64,6 @@ function unseen(state) {
     sums.set(key, (sums.get(key) ?? 0) + rows.at(row, "value"));
   }
   const of = (layer, measure) => sums.get(layer + ":" + measure) ?? 0;
-  return UNSEEN_MEASURES.map(([layer, text, part, whole]) => {
-    const out = of(layer, part);
-    const total = part === "undecoded" && layer === "stub" ? out + of(layer, whole) : of(layer, whole);
-    return { layer, label: text, measure: part, part: out, whole: total, bytes: whole === "bytes" };
-  });
+  return SITE.not_seen.map(({ layer, measure, meaning, of: all_ }) => (
+    { layer, label: meaning, measure, part: of(layer, measure), whole: all_.reduce((sum, each) => sum + of(layer, each), 0), bytes: all_[0] === "bytes" }));
 }

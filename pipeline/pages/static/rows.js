@@ -64,9 +64,10 @@ function rowKey(event, open) {
 function compare(a, b, down) {
   const none = (value) => value === null || value === undefined;
   if (none(a) || none(b)) return none(a) - none(b); // what is not known comes last, whichever way
-  const order = typeof a === "number" && typeof b === "number" ? a - b : typeof a === "boolean" ? a - b : String(a).localeCompare(String(b));
+  const order = typeof a === "number" && typeof b === "number" ? a - b : typeof a === "boolean" ? a - b : COLLATOR.compare(String(a), String(b));
   return down ? -order : order;
 }
+const COLLATOR = new Intl.Collator("en", { numeric: true }); // numbers too large for JavaScript travel as text
 
 /** A table of groups, not of rows: each leads to its rows. `groups` are {cells, href}. */
 function groupsTable(labels, groups, empty) {
@@ -100,6 +101,7 @@ const byKey = (name, key) => {
 };
 const LABEL_PLACE = byKey("labels", "message_key");
 const SNAPSHOT_PLACE = byKey("snapshots", "snapshot_id");
+const HOST_PLACE = byKey("hosts", "host_key");
 
 /** What a message is called: its label, if any is known. */
 function messageLabel(key) {
@@ -135,7 +137,9 @@ const shellWord = (text) => (/^[\w./:@%+=-]+$/.test(text) ? text : "'" + text.re
 /** When what a key names happened; last what is not on this page. */
 function proofTime(key) {
   const call = CALL_PLACE.get(key), snapshot = SNAPSHOT_PLACE.get(key);
-  return (call ? call[0].at(call[1], "request_at") ?? call[0].at(call[1], "response_at") : snapshot === undefined ? null : DATA.snapshots.rows.at(snapshot, "asked_at")) ?? Infinity;
+  const host = HOST_PLACE.get(key);
+  if (call) return call[0].at(call[1], "request_at") ?? call[0].at(call[1], "response_at") ?? Infinity;
+  return (snapshot !== undefined ? DATA.snapshots.rows.at(snapshot, "asked_at") : host !== undefined ? DATA.hosts.rows.at(host, "first_seen_at") : null) ?? Infinity;
 }
 
 function proof(key) {
@@ -147,20 +151,46 @@ function proof(key) {
     return h("div", { class: "proof" }, h("div", {}, h("strong", {}, "snapshot of the collector: "), wire(`${snapshot.queue_manager} ${snapshot.format_name ?? snapshot.object_type}`)), h("div", {}, "asked ", timeText(snapshot.asked_at) ?? "", " UTC"),
       copyable("file and line", `${snapshot.source_path}:${snapshot.source_line}`));
   }
+  if (HOST_PLACE.has(key)) return hostProof(DATA.hosts.rows.row(HOST_PLACE.get(key)));
   return h("div", { class: "proof" }, h("div", {}, "not on this page: call or snapshot"), copyable("key", key));
 }
 
-/** Links from a row to the rows of other sections that have to do with it. */
+/** The command that tells the story of a row's message; null where it has none, or none that can be typed. */
+function traceCommand(name, row) {
+  const at = (column) => DATA[name].rows.at(row, column);
+  const place = at("message_key") === null ? undefined : LABEL_PLACE.get(at("message_key"));
+  const id = at("message_id") ?? (place === undefined ? null : DATA.labels.rows.at(place, "message_id"));
+  const queue = at("queue") ?? at("inferred_queue");
+  const asked = id ? ["--id", id] : queue && at("lookup_id") !== null ? ["--queue", queue, "--lookup-id", String(at("lookup_id"))] : null;
+  return asked && seen(asked[1]) === asked[1] ? `python -m jobs.trace_message --lake ${shellWord(SITE.lake)} ${asked.map(shellWord).join(" ")}` : null;
+}
+
+/** A column with a button for each row that copies that command. */
+const storyColumn = (name) => ({
+  name: "story", kind: "text", title: "copies the command that tells all that is known of the message", value: (row) => traceCommand(name, row),
+  show: (row) => { const command = traceCommand(name, row); return command === null ? "\u2013" : h("button", { type: "button", title: command, onclick: () => copyText(command) }, "copy"); },
+});
+
+/** What was seen together of a machine, with the calls of its address meanwhile, which lead to packets. */
+function hostProof(host) {
+  const span = { machine: host.address, from: timeText(host.first_seen_at), to: timeText(host.last_seen_at === null ? null : Math.ceil(host.last_seen_at)) };
+  const calls = host.address !== null && DATA.calls.rows && found("calls", DATA.calls.rows, span).length;
+  return h("div", { class: "proof" },
+    h("div", {}, h("strong", {}, `seen together in ${String(host.source).replace("_", " ")}s: `), wire([host.queue_manager_id, host.host_name, host.address].filter((each) => each !== null).join(", "))),
+    h("div", {}, `${group(host.sightings)} times, from ${timeText(host.first_seen_at) ?? "a time not known"} to ${timeText(host.last_seen_at) ?? "a time not known"} UTC`),
+    calls ? h("a", { href: link("calls", span) }, "calls of this address meanwhile") : null);
+}
+
+/** Links from a row to the rows of other sections that have to do with it, where there are any. */
 function related(name, row) {
   const at = (column) => DATA[name].rows.at(row, column);
-  const links = [];
+  const links = [], machines = new Set(["server_address", "queue_manager"].map(at).filter((each) => each));
+  const lead_ = (section, data, params, text) => {
+    if (DATA[data].rows && found(data, DATA[data].rows, params).length) links.push(h("a", { href: link(section, params) }, text));
+  };
   const queue = at("queue") ?? at("inferred_queue");
-  if (queue) {
-    for (const [section, text] of [["queues", "its state"], ["transfers", "its transfers"], ["reads", "its reads"], ["comqc", "its COM+ calls"]]) links.push(h("a", { href: link(section, { queue }) }, text));
-  }
-  for (const column of ["server_address", "queue_manager"]) {
-    if (at(column)) links.push(h("a", { href: link("calls", { machine: at(column) }) }, "calls of the machine"));
-  }
+  if (queue) for (const [section, data, text] of [["queues", "queues", "its state"], ["transfers", "transfers", "its transfers"], ["reads", "attempts", "its reads"], ["comqc", "comqc", "its COM+ calls"]]) lead_(section, data, { queue }, text);
+  for (const machine of machines) lead_("calls", "calls", { machine }, "calls of the machine");
   if (at("message_key")) links.push(h("a", { href: link("reads", { message_key: at("message_key") }) }, "all that happened to the message"));
   return links.length ? h("p", {}, links.flatMap((each, place) => [place ? " \u00b7 " : "", each])) : null;
 }
@@ -193,7 +223,11 @@ function showRow(wanted) {
       const value = rows.at(row, column);
       list.append(h("dt", { title: SITE.meanings[name]?.[column] ?? null }, column), h("dd", { title: SITE.meanings[name]?.[column] ?? null }, shown(column, rows.kinds[column], value)));
     }
+    const story = traceCommand(name, row);
     parts.push(related(name, row), list);
+    if (story) parts.push(h("h2", {}, "What happened to the message"), h("div", { class: "proof" }, copyable("its story", story)));
+    if (name === "captures") parts.push(h("div", { class: "proof" }, copyable("capture file", rows.at(row, "path"))));
+    if (name === "quality") parts.push(h("div", { class: "proof" }, copyable("all rows again", `python -m jobs.check_quality --lake ${shellWord(SITE.lake)} --all`)));
     const keys = [...new Set([...(rows.at(row, "evidence") ?? []), ...(rows.has("call_key") ? [rows.at(row, "call_key")] : [])])].filter((each) => each);
     if (rows.has("attempt_keys")) {
       const attempts = byKey("attempts", "attempt_key");

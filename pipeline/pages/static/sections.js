@@ -26,13 +26,14 @@ function overview(state) {
   const missing = DATA.coverage.computed ? unseen(state).filter((each) => each.part > 0) : [];
   const say_ = (list) => list.map((each) => `${each.label} (${group(each.number)})`).join(", ");
   let level = "ok", text = "Nothing that was captured or collected is wrong.";
+  const untold = uncomputed.length ? ` Not computed: ${uncomputed.map((each) => each.label).join(", ")}.` : "";
   if (bad.length) { level = "bad"; text = `Look at this first: ${say_(bad)}.`; }
   else if (warn.length) { level = "warn"; text = `Worth a look: ${say_(warn)}.`; }
   const captured = DATA.captures.computed ? DATA.captures.total : 0;
   if (!captured && !(DATA.queues.computed && DATA.queues.total)) { level = ""; text = "Nothing was read yet: the lake holds no capture and no snapshot."; }
   return [
     h("h1", {}, "What is wrong, and what is not known"),
-    h("p", { class: "verdict " + level }, text),
+    h("p", { class: "verdict " + level }, text, level === "ok" ? untold : ""),
     tiles(made.map((each) => tile(each.label, each.number === null ? "not computed" : group(each.number), each.detail, each.level, each.href))),
     h("h2", {}, "Not seen, so not known"),
     DATA.coverage.computed
@@ -75,7 +76,7 @@ function queues(state) {
   const rows = data.rows;
   const level = (row) => LEVELS.state[stateNow(row)] ?? "";
   let chosen = found("queues", rows, state);
-  if (state._state === "down") chosen = chosen.filter((row) => STATES_DOWN.includes(stateNow(row)));
+  if (state._state === "down") chosen = chosen.filter(notConnected);
   else if (state._state) chosen = chosen.filter((row) => stateNow(row) === state._state);
   chosen.sort((a, b) => STATE_RANK[level(a)] - STATE_RANK[level(b)] || (rows.at(b, "message_count") ?? -1) - (rows.at(a, "message_count") ?? -1));
   const states = new Map();
@@ -235,14 +236,14 @@ function reads(state) {
     seqs ? [
       tiles(risks.map((each) => tile(each.values[0], group(each.n), "messages at risk", LEVELS.loss_risk[each.values[0]] ?? "bad", link("reads", { ...kept(state), loss_risk: facetText(each.values[0]) }))),
         fates.map((each) => tile(each.values[0] ?? "unknown", group(each.n), "messages", LEVELS.fate[each.values[0]] ?? "", link("reads", { ...kept(state), fate: facetText(each.values[0]) })))),
-      rowsTable("sequences", ["queue", "lookup_id", { name: "label", label: "label", kind: "text", value: (row) => messageLabel(DATA.sequences.rows.at(row, "message_key")), show: (row) => { const text = messageLabel(DATA.sequences.rows.at(row, "message_key")); return text === null ? "\u2013" : wire(text); } }, "fate", "loss_risk", "redelivered", "attempts", "peeks", "outcomes", "readers", "first_attempt_at", "settled_at"], state,
+      rowsTable("sequences", ["queue", "lookup_id", { name: "label", label: "label", kind: "text", value: (row) => messageLabel(DATA.sequences.rows.at(row, "message_key")), show: (row) => { const text = messageLabel(DATA.sequences.rows.at(row, "message_key")); return text === null ? "\u2013" : wire(text); } }, storyColumn("sequences"), "fate", "loss_risk", "redelivered", "attempts", "peeks", "outcomes", "readers", "first_attempt_at", "settled_at"], state,
         { rank: (row) => (DATA.sequences.rows.at(row, "loss_risk") === null ? 1 : 0), indexes: riskState ? found("sequences", DATA.sequences.rows, state).filter((row) => DATA.sequences.rows.at(row, "loss_risk") !== null) : undefined }),
     ] : notComputed(DATA.sequences),
     h("h2", {}, "By queue"),
     groupsTable(["queue", "server", { label: "all", n: 1 }, { label: "acked", n: 1 }, { label: "given back", n: 1 }, { label: "wrong", n: 1 }, { label: "nothing there", n: 1 }, { label: "not known", n: 1 }, { label: "longest wait", n: 1 }, { label: "longest hold", n: 1 }], byQueue),
     readers,
     h("h2", {}, "Each receive and peek"),
-    rowsTable("attempts", ["started_at", "queue", "outcome", "action_name", "client_address", "server_address", "wait_ms", "hold_ms", "message_bytes", { name: "label", label: "label", kind: "text", value: (row) => messageLabel(data.rows.at(row, "message_key")), show: (row) => { const text = messageLabel(data.rows.at(row, "message_key")); return text === null ? "\u2013" : wire(text); } }, "lookup_id", "confidence"], state, { indexes: chosen, by: "started_at", down: true }),
+    rowsTable("attempts", ["started_at", "queue", "outcome", storyColumn("attempts"), "action_name", "client_address", "server_address", "wait_ms", "hold_ms", "message_bytes", { name: "label", label: "label", kind: "text", value: (row) => messageLabel(data.rows.at(row, "message_key")), show: (row) => { const text = messageLabel(data.rows.at(row, "message_key")); return text === null ? "\u2013" : wire(text); } }, "lookup_id", "confidence"], state, { indexes: chosen, by: "started_at", down: true }),
     h("h2", {}, "Purges and moves"),
     rowsTable("operations", ["requested_at", "operation", "queue", "target_queue", "outcome", "client_address", "server_address", "lookup_id"], state),
   ];
@@ -339,15 +340,25 @@ function quality(state) {
   const data = DATA.quality;
   if (!data.computed) return [h("h1", {}, "Quality"), notComputed(data)];
   const rows = data.rows, indexes = found("quality", rows, state);
-  const tables = countBy(rows, indexes, ["table"]);
-  const failed = (list) => list.filter((row) => rows.at(row, "success") === false).length;
+  const failed = (list) => list.filter((row) => rows.at(row, "success") === false);
+  const wrong = failed(indexes), gravity = ["error", "warning", "info"];
+  const levelOf = (list) => LEVELS.severity[gravity.find((each) => list.some((row) => rows.at(row, "severity") === each))] ?? "";
+  const tables = countBy(rows, indexes, ["table"]).sort((a, b) => failed(b.rows).length - failed(a.rows).length || String(a.values[0]).localeCompare(String(b.values[0])));
+  const rank = (row) => gravity.indexOf(rows.at(row, "severity"));
+  // How grave it is, is of those that failed: a check that holds is no error.
+  const severity = { name: "severity", show: (row) => (rows.at(row, "success") === false ? shown("severity", "text", rows.at(row, "severity")) : rows.at(row, "severity") ?? "\u2013") };
+  const columns = ["success", severity, "table", "expectation", "evaluated", "unexpected", "observed", "scope", "run_at"];
+  const tileOf = (each) => { const list = wrong.filter((row) => rows.at(row, "severity") === each); return tile(`${each === "info" ? "notes" : each + "s"}`, group(list.length), "checks that did not hold", list.length ? LEVELS.severity[each] : "ok", link("quality", { ...kept(state), success: "false", severity: each })); };
   return [
     h("h1", {}, "Quality"),
-    lead("What must hold of the tables themselves, as it was last checked."),
+    lead("What must hold of the tables themselves, as each was last checked. An error shuts the gate (exit code 1) until it is mended."),
+    tiles(gravity.map(tileOf), tile("hold", group(indexes.length - wrong.length), `of ${group(indexes.length)} checks`, "ok", link("quality", { ...kept(state), success: "true" }))),
     chips(state),
-    groupsTable(["table", { label: "checks", n: 1 }, { label: "failed", n: 1 }], tables.sort((a, b) => failed(b.rows) - failed(a.rows)).map((each) => ({ href: link("quality", { table: facetText(each.values[0]) }), cells: [wire(each.values[0] ?? ""), group(each.n), h("span", { class: failed(each.rows) ? "badge bad" : "" }, group(failed(each.rows)))] }))),
+    wrong.length ? [h("h2", {}, "What did not hold"), rowsTable("quality", columns, state, { id: "quality-wrong", indexes: wrong, rank })] : null,
+    h("h2", {}, "By table"),
+    groupsTable(["table", { label: "checks", n: 1 }, { label: "failed", n: 1 }], tables.map((each) => { const list = failed(each.rows); return { href: link("quality", { ...kept(state), table: facetText(each.values[0]) }), cells: [wire(each.values[0] ?? ""), group(each.n), h("span", { class: list.length ? "badge " + levelOf(list) : "" }, group(list.length))] }; })),
     h("h2", {}, "Each check"),
-    rowsTable("quality", ["success", "severity", "table", "expectation", "evaluated", "unexpected", "observed", "run_at"], state, { open: () => {} }),
+    rowsTable("quality", columns, state, { rank: (row) => (rows.at(row, "success") === false ? 0 : 10) + rank(row) }),
   ];
 }
 
@@ -357,6 +368,13 @@ function unseenTable(list, state) {
   return groupsTable(["layer", "not seen", { label: "how much", n: 1 }, { label: "of", n: 1 }, { label: "share", n: 1 }], list.map((each) => ({
     href: link("coverage", { ...kept(state), layer: each.layer, measure: each.measure }),
     cells: [each.layer, each.label, h("span", { class: each.part ? "badge warn" : "" }, each.bytes ? bytesText(each.part) : group(each.part)), each.bytes ? bytesText(each.whole) : group(each.whole), shareText(each.part, each.whole)] })));
+}
+/** What a count of an hour is of: the calls of its server, else the captures with packets of that hour. */
+function openHour(_, row) {
+  const rows = DATA.coverage.rows, hour = rows.at(row, "hour"), machine = rows.at(row, "server_address");
+  const span = hour === null ? {} : { from: timeText(hour), to: timeText(hour + 3599999) };
+  const calls = ["rpc", "stub"].includes(rows.at(row, "layer"));
+  go(calls ? link("calls", { machine, ...span }) : link("coverage", { machine, ...span, layer: rows.at(row, "layer"), measure: rows.at(row, "measure") }));
 }
 function coverage(state) {
   const data = DATA.coverage;
@@ -377,7 +395,7 @@ function coverage(state) {
     h("h2", {}, "Calls that cannot be told, by server"),
     groupsTable(["server", { label: "not known", n: 1 }, { label: "calls", n: 1 }], servers.map((each) => ({ href: each.href, cells: [wire(each.name), h("span", { class: each.unknown ? "badge warn" : "" }, group(each.unknown)), group(each.value)] }))),
     h("h2", {}, "Counts by hour"),
-    rowsTable("coverage", ["hour", "server_address", "layer", "measure", "value"], state, { by: "hour", down: true, open: () => {}, indexes: found("coverage", rows, state) }),
+    rowsTable("coverage", ["hour", "server_address", "layer", "measure", "value"], state, { by: "hour", down: true, open: openHour }),
     h("h2", {}, "Captures"), files,
   ];
 }

@@ -1,0 +1,43 @@
+"""What gold.coverage counts that was not seen, each measure once: for stories, pages, and whoever asks."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class NotSeen(NamedTuple):
+    """A measure of a layer that tells of something not seen: what it counts, and the measures that the whole is of."""
+
+    layer: str
+    measure: str
+    meaning: str
+    of: tuple[str, ...]
+
+
+NOT_SEEN: Final = tuple(
+    NotSeen(layer, measure, meaning, tuple(of.split()))
+    for layer, measure, meaning, of in (
+        ("capture", "packets_dropped", "packets lost by the capturing machine", "packets packets_dropped"),
+        ("capture", "packets_damaged", "packets whose headers cannot be read", "packets"),
+        ("capture", "packets_truncated", "packets captured shorter than they were", "packets"),
+        ("capture", "files_partial", "captures that end or are damaged inside a record", "files"),
+        ("capture", "files_unreadable", "captures that could not be read", "files"),
+        ("transport", "bytes_missing", "payload bytes in no capture", "bytes bytes_missing"),
+        ("transport", "bytes_binary_protocol",
+         "bytes of TCP 1801, where messages travel between queue managers, counted and not decoded", "bytes"),
+        ("transport", "quarantined", "bytes that belong to nothing", "bytes"),
+        ("transport", "connections_half_seen", "connections whose beginning was not captured", "connections"),
+        ("rpc", "calls_half_seen", "calls of which a half was not seen", "calls"),
+        ("rpc", "calls_unbound", "calls whose bind was not captured", "calls"),
+        ("rpc", "sealed", "calls encrypted and not opened", "calls"),
+        ("stub", "undecoded", "calls that did not decode", "decoded undecoded"),
+        ("message", "undecoded", "messages that did not decode", "messages"),
+        ("message", "unidentified", "messages without a key of their own", "messages"),
+        ("message", "bodies_incomplete", "messages not seen whole", "messages"),
+        ("message", "queue_unknown", "messages whose queue is not known", "messages"),
+        ("snapshot", "snapshots_missing", "snapshots without an answer", "snapshots_expected"),
+        ("snapshot", "quarantined", "lines of snapshot files that are no snapshots", "snapshots_expected quarantined"),
+    )
+)  # fmt: skip
+MEANINGS: Final = {(each.layer, each.measure): each.meaning for each in NOT_SEEN}
+"""What each counts, by layer and measure."""
