@@ -24,6 +24,7 @@ from peer.security import PRIVACY, AuthError, accepted, unwrapped
 SPNEGO_TYPE, KERBEROS_TYPE = 9, 16
 AES128, AES256, RC4 = 17, 18, 23
 KEY_SIZES = {AES128: 16, AES256: 32, RC4: 16}
+MIC_SIZES = {AES128: 28, AES256: 28, RC4: 37}
 MUTUAL, DCE_STYLE, CONFIDENTIAL = 0x02, 0x1000, 0x10
 SPNEGO_OID = b"\x06\x06\x2b\x06\x01\x05\x05\x02"
 FRAME = b"\x06\x09\x2a\x86\x48\x86\xf7\x12\x01\x02\x02"
@@ -83,19 +84,21 @@ class GssSession:
 
     def __init__(self, key: crypto.Key, *, server: bool, subkey: bool, headers: bool = False) -> None:
         self.key, self.server, self.subkey, self.headers = key, server, subkey, headers
-        self.sequence = 0
+        self.sequence = self.received = 0
         self.overhead = 45 if key.enctype == RC4 else 76
 
     def protect(self, pdu: Pdu, fixed: int, auth: Auth) -> bytes:
         """The octets of a fragment whose first `fixed` octets of body stay readable."""
         pad = -(len(pdu.body) - fixed) % 16
         body = pdu.body + b"\x00" * pad
-        empty = bytes(self.overhead)
+        empty = bytes(self.overhead if auth.level == PRIVACY else MIC_SIZES[self.key.enctype])
         head = header(Pdu(pdu.type, pdu.call_id, b"", pdu.flags, Auth(auth.type, auth.level, 0, empty), pdu.order),
                       len(body) + 8 + len(empty))  # fmt: skip
         trailer = struct.pack(pdu.order + "BBBBI", auth.type, auth.level, pad, 0, auth.context_id)
         if auth.level != PRIVACY:
-            raise NotImplementedError("signing alone")
+            number, self.sequence = self.sequence, self.sequence + 1
+            signed = head + body + trailer if self.headers else body[fixed:]
+            return head + body + trailer + self._mic(signed, number, server=self.server)
         sealed, token = self._wrap(body[fixed:], head + body[:fixed], trailer)
         assert len(token) == self.overhead
         return head + body[:fixed] + sealed + trailer + token
@@ -122,11 +125,32 @@ class GssSession:
         start = start[:6] + struct.pack(">H", 28) + start[8:]
         return rotated[60:], start + rotated[:60]
 
-    def unprotect(self, _raw: bytes, pdu: Pdu, fixed: int) -> bytes:
-        """The plain body of a fragment without its padding."""
+    def _mic(self, signed: bytes, number: int, *, server: bool) -> bytes:
+        if self.key.enctype == RC4:
+            token = gssapi.GSSAPI_RC4().GSS_GetMIC(self.key, signed, number, "accept" if server else "init")
+            return bytes(token)
+        flags = (1 if server else 0) | (4 if self.subkey else 0)
+        return self._signed(signed, struct.pack(">HB5sQ", 0x0404, flags, b"\xff" * 5, number), server=server)
+
+    def _signed(self, signed: bytes, start: bytes, *, server: bool) -> bytes:
+        kind = {AES128: crypto._SHA1AES128, AES256: crypto._SHA1AES256}[self.key.enctype]
+        return start + bytes(kind.checksum(self.key, 23 if server else 25, signed + start))
+
+    def unprotect(self, raw: bytes, pdu: Pdu, fixed: int) -> bytes:
+        """The plain body of a fragment without its padding; AuthError when the signature is wrong."""
         auth = pdu.auth
-        if auth is None or auth.level != PRIVACY:
+        if auth is None:
             return pdu.body
+        if auth.level != PRIVACY:
+            number, self.received = self.received, self.received + 1
+            signed = raw[: -len(auth.token)] if self.headers else pdu.body[fixed:]
+            if self.key.enctype == RC4:
+                expected = self._mic(signed, number, server=not self.server)
+            else:
+                expected = self._signed(signed, auth.token[:16], server=not self.server)
+            if expected != auth.token:
+                raise AuthError("wrong signature")
+            return pdu.body[: len(pdu.body) - auth.pad]
         sealed = pdu.body[fixed:]
         if self.key.enctype == RC4:
             plain = gssapi.GSSAPI_RC4().GSS_Unwrap(self.key, sealed, 0, authData=bytes(8) + auth.token)[0][
