@@ -13,18 +13,20 @@ from typing import Any
 
 from impacket.krb5 import constants, crypto, gssapi
 from impacket.krb5.asn1 import AP_REP, AP_REQ, TGS_REP, Authenticator, EncAPRepPart, EncTicketPart, seq_set
-from impacket.krb5.types import KerberosTime, Principal, Ticket
+from impacket.krb5.types import KerberosTime, Principal
 from impacket.spnego import SPNEGO_NegTokenInit, SPNEGO_NegTokenResp, TypesMech
 from pyasn1.codec.der import decoder, encoder
 from pyasn1.type.univ import noValue
 
 from peer.pdu import Auth, Pdu, header
 from peer.security import PRIVACY, AuthError, accepted, unwrapped
+from peer.sha2 import Aes128Sha2, Aes256Sha2
 
 SPNEGO_TYPE, KERBEROS_TYPE = 9, 16
-AES128, AES256, RC4 = 17, 18, 23
-KEY_SIZES = {AES128: 16, AES256: 32, RC4: 16}
-MIC_SIZES = {AES128: 28, AES256: 28, RC4: 37}
+AES128, AES256, AES128_SHA2, AES256_SHA2, RC4 = 17, 18, 19, 20, 23
+KEY_SIZES = {AES128: 16, AES256: 32, AES128_SHA2: 16, AES256_SHA2: 32, RC4: 16}
+CHECKSUMS = {AES128: crypto._SHA1AES128, AES256: crypto._SHA1AES256, AES128_SHA2: Aes128Sha2, AES256_SHA2: Aes256Sha2}
+MIC_SIZES = {RC4: 37} | {kind: 16 + checksum.macsize for kind, checksum in CHECKSUMS.items()}
 MUTUAL, DCE_STYLE, CONFIDENTIAL = 0x02, 0x1000, 0x10
 SPNEGO_OID = b"\x06\x06\x2b\x06\x01\x05\x05\x02"
 FRAME = b"\x06\x09\x2a\x86\x48\x86\xf7\x12\x01\x02\x02"
@@ -85,7 +87,7 @@ class GssSession:
     def __init__(self, key: crypto.Key, *, server: bool, subkey: bool, headers: bool = False) -> None:
         self.key, self.server, self.subkey, self.headers = key, server, subkey, headers
         self.sequence = self.received = 0
-        self.overhead = 45 if key.enctype == RC4 else 76
+        self.overhead = 45 if key.enctype == RC4 else 64 + CHECKSUMS[key.enctype].macsize
 
     def protect(self, pdu: Pdu, fixed: int, auth: Auth) -> bytes:
         """The octets of a fragment whose first `fixed` octets of body stay readable."""
@@ -121,9 +123,10 @@ class GssSession:
             cipher = bytes(sealed) + mac.digest()[:12]
         else:
             cipher = sealed_with(self.key, usage, plain)
-        rotated = cipher[-44:] + cipher[:-44]  # by EC + RRC
-        start = start[:6] + struct.pack(">H", 28) + start[8:]
-        return rotated[60:], start + rotated[:60]
+        behind = 16 + CHECKSUMS[self.key.enctype].macsize  # RRC: the token's own copy and its checksum
+        rotated = cipher[-16 - behind :] + cipher[: -16 - behind]  # by EC + RRC
+        start = start[:6] + struct.pack(">H", behind) + start[8:]
+        return rotated[32 + behind :], start + rotated[: 32 + behind]
 
     def _mic(self, signed: bytes, number: int, *, server: bool) -> bytes:
         if self.key.enctype == RC4:
@@ -133,8 +136,8 @@ class GssSession:
         return self._signed(signed, struct.pack(">HB5sQ", 0x0404, flags, b"\xff" * 5, number), server=server)
 
     def _signed(self, signed: bytes, start: bytes, *, server: bool) -> bytes:
-        kind = {AES128: crypto._SHA1AES128, AES256: crypto._SHA1AES256}[self.key.enctype]
-        return start + bytes(kind.checksum(self.key, 23 if server else 25, signed + start))
+        usage = 23 if server else 25
+        return start + bytes(CHECKSUMS[self.key.enctype].checksum(self.key, usage, signed + start))
 
     def unprotect(self, raw: bytes, pdu: Pdu, fixed: int) -> bytes:
         """The plain body of a fragment without its padding; AuthError when the signature is wrong."""
@@ -245,13 +248,14 @@ class KerberosClient:
     def negotiate(self) -> bytes:
         """The first token: AP-REQ."""
         granted = self.granted
-        ticket = Ticket()
-        ticket.from_asn1(decoder.decode(granted.reply, asn1Spec=TGS_REP())[0]["ticket"])
         request = AP_REQ()
         request["pvno"], request["msg-type"] = 5, 14
         options = [constants.APOptions.mutual_required.value] if self.mutual else []
         request["ap-options"] = constants.encodeFlags(options)
-        seq_set(request, "ticket", ticket.to_asn1)
+        ticket = decoder.decode(granted.reply, asn1Spec=TGS_REP())[0]["ticket"]
+        request["ticket"] = noValue
+        for name in ("tkt-vno", "realm", "sname", "enc-part"):  # impacket's own Ticket knows fewer encryption types
+            request["ticket"][name] = ticket[name]
         now = dt.datetime.now(dt.UTC)
         said = Authenticator()
         said["authenticator-vno"], said["crealm"] = 5, granted.realm

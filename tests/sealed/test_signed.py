@@ -7,7 +7,7 @@ import pytest
 
 from pcapgen import conversation as t
 from peer.client import NDR, NDR64, Client
-from peer.kerberos import AES128, AES256, RC4, KerberosClient, KerberosServer, forged
+from peer.kerberos import AES128, AES256, AES256_SHA2, RC4, KerberosClient, KerberosServer, forged
 from peer.methods import QMMGMT, REMOTEREAD
 from peer.reading import NACK, Reader, open_arguments
 from peer.security import INTEGRITY, PACKET
@@ -81,7 +81,7 @@ KINDS = {"aes128": AES128, "aes256": AES256, "rc4": RC4}
 
 
 @pytest.mark.parametrize("headers", [False, True], ids=["stubs", "headers too"])
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("kind", [*KINDS.values(), AES256_SHA2], ids=[*KINDS, "aes256 with sha384"])
 def test_kerberos(kind, headers):
     granted = forged(SERVICE, REALM, SECRETS[kind])
     client = KerberosClient(granted, mutual=kind != AES128, spnego=True, subkey=kind == RC4, headers=headers)

@@ -182,7 +182,7 @@ class _Extended:
             if place.tries <= 0:
                 return Closed.SEQUENCE_LOST
         else:
-            return Closed.BAD_SIGNATURE if contradicted else Closed.SEQUENCE_LOST
+            return Closed.BAD_SIGNATURE if contradicted and not sealed else Closed.SEQUENCE_LOST
         if sealed + self._sealed_checksum:  # else it takes nothing of the stream: any place fits
             end = position + sealed + self._sealed_checksum
             self._place = _Place(number + 1, end, piece.end, place.tries)
