@@ -53,9 +53,12 @@ class Granted:
                 "oldSessionKey": self.key}  # fmt: skip
 
 
-def forged(service: str, realm: str, service_key: crypto.Key, client: str = "reader") -> Granted:
-    """A ticket as a KDC that knows the service's key would grant it."""
-    key = crypto.Key(service_key.enctype, os.urandom(KEY_SIZES[service_key.enctype]))
+def forged(
+    service: str, realm: str, service_key: crypto.Key, client: str = "reader", session_type: int | None = None
+) -> Granted:
+    """A ticket as a KDC that knows the service's key would grant it; its session key may be of another type."""
+    kind = session_type or service_key.enctype
+    key = crypto.Key(kind, os.urandom(KEY_SIZES[kind]))
     now = KerberosTime.to_asn1(dt.datetime.now(dt.UTC))
     part = EncTicketPart()
     part["flags"] = constants.encodeFlags([constants.TicketFlags.forwardable.value])
@@ -74,7 +77,7 @@ def forged(service: str, realm: str, service_key: crypto.Key, client: str = "rea
     ticket["tkt-vno"], ticket["realm"] = 5, realm
     seq_set(ticket, "sname", Principal(service, type=2).components_to_asn1)
     ticket["enc-part"] = noValue
-    ticket["enc-part"]["etype"], ticket["enc-part"]["kvno"] = key.enctype, 3
+    ticket["enc-part"]["etype"], ticket["enc-part"]["kvno"] = service_key.enctype, 3
     ticket["enc-part"]["cipher"] = sealed_with(service_key, 2, encoder.encode(part))
     reply["enc-part"] = noValue
     reply["enc-part"]["etype"], reply["enc-part"]["cipher"] = key.enctype, b"unused"

@@ -89,6 +89,14 @@ def test_every_shape_of_handshake(kind, mutual, subkey, around):
     assert {(row["opened_by"], row["outcome"], row["sealed"]) for row in rows} == {("reader@CORP.EXAMPLE", "ok", True)}
 
 
+@pytest.mark.parametrize(("kind", "session"), [(AES256, RC4), (RC4, AES128), (AES256_SHA2, AES256)])
+def test_a_session_key_of_another_type_and_a_keytab_of_another_version(kind, session):
+    granted = forged(SERVICE, REALM, SECRETS[kind], session_type=session)
+    tap, true = recorded(read(granted, mutual=True, spnego=True, subkey=True))
+    keys = Keys((), (KerberosKey(f"{SERVICE}@{REALM}", kind, 9, SECRETS[kind].contents),))
+    assert digests(opened([tap.capture()], keys)) == true
+
+
 @pytest.mark.parametrize("kind", [AES128, AES256])
 def test_signatures_that_cover_headers(kind):
     granted = forged(SERVICE, REALM, SECRETS[kind])
