@@ -47,6 +47,10 @@ class Granted:
     reply: bytes  # TGS_REP
     key: crypto.Key
 
+    def ticket(self) -> Any:
+        """The ticket as ASN.1."""
+        return decoder.decode(self.reply, asn1Spec=TGS_REP())[0]["ticket"]
+
     def for_impacket(self) -> dict[str, Any]:
         """As impacket's clients take one."""
         return {"KDC_REP": self.reply, "cipher": crypto._enctype_table[self.key.enctype](), "sessionKey": self.key,
@@ -255,7 +259,7 @@ class KerberosClient:
         request["pvno"], request["msg-type"] = 5, 14
         options = [constants.APOptions.mutual_required.value] if self.mutual else []
         request["ap-options"] = constants.encodeFlags(options)
-        ticket = decoder.decode(granted.reply, asn1Spec=TGS_REP())[0]["ticket"]
+        ticket = granted.ticket()
         request["ticket"] = noValue
         for name in ("tkt-vno", "realm", "sname", "enc-part"):  # impacket's own Ticket knows fewer encryption types
             request["ticket"][name] = ticket[name]

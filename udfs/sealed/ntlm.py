@@ -1,6 +1,6 @@
 """NTLM session security: from the handshake and an NT hash to the keys of both directions ([MS-NLMP] 3.3, 3.4).
 
-The ciphers are pycryptodomex's. Where products depart from the specification, each way is a *manner*: signatures, which
+Where products depart from the specification, each way is a *manner*: signatures, which
 are checked always, tell which of them a connection has.
 """
 
