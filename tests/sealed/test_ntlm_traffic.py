@@ -92,7 +92,7 @@ def test_every_level_of_impackets_client(level):
     rows = opened([tap.capture()], KEYS)
     assert digests(rows) == truth_of(told)
     by = "TESTDOM\\reader"
-    told = {PRIVACY: (by, None), INTEGRITY: (None, by)}.get(level, (None, None))  # impacket signs no PDU at PACKET
+    told = {PRIVACY: (by, None), CONNECT: (None, None)}.get(level, (None, by))
     assert {(row["outcome"], row["opened_by"], row["verified_by"]) for row in rows} == {("ok", *told)}
 
 
