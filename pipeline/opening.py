@@ -1,5 +1,8 @@
 """Opening sealed calls in the lake with the keys of a run: what this run brought, and what earlier runs left closed.
 
+Calls that are signed alone are verified with them: ``verified_by`` names whose key did it. Where the key is known and a
+signature does not fit, the call is ``damaged``, with ``bad_signature`` for its reason: it is not what was sent.
+
 The handshakes (``bronze.rpc_binds``) are judged on the driver, a connection at a time; only connections whose calls
 changed, or of which the keys of this run say something else than those before, are looked at further. Few calls are
 opened here, many in Spark, a group for each connection: workers get the session keys of these connections inside the
@@ -32,20 +35,24 @@ from schemas.table import EVENT_DATE
 from udfs.sealed.contexts import SecurityContext, security_contexts
 from udfs.sealed.kerberos import KeytabError, keytab_keys
 from udfs.sealed.keys import Keys, NtlmKey
-from udfs.sealed.opening import HALVES, open_calls
+from udfs.sealed.opening import HALVES, Call, open_calls
+from udfs.sealed.session import Closed
 from udfs.sealed.tokens import of_rows
 
 __all__ = ["Keys", "KeytabError", "NtlmKey", "keytab_keys", "open_sealed"]
 
 Say = Callable[[str], None]
 Contexts = dict[str, list[SecurityContext]]  # by connection
-CLOSED: Final = "sealed AND opened_by IS NULL AND (request_pieces IS NOT NULL OR response_pieces IS NOT NULL)"
+# Closed, or signed and not verified; stubs may have been emptied (store.stubs).
+CLOSED: Final = " OR ".join(f"({half}_pieces IS NOT NULL AND {half}_stub IS NOT NULL)" for half in HALVES)
 _HERE: Final = 64 << 20  # bytes of stubs that are opened on the driver
 _MOST_HERE: Final = 20_000  # calls likewise
 _AT_ONCE: Final = 5_000  # connections whose session keys are shipped together
 _GIVES: Final = (
     "request_stub", "response_stub", "request_pieces", "response_pieces", "outcome", "opened_by", "closed_reason",
+    "verified_by",
 )  # fmt: skip
+_ASKED: Final = ("sealed", "bind_seen", "request_fragments", "response_fragments", "fault_status")
 
 
 def open_sealed(lake: Lake, keys: Keys, *, run_id: str, say: Say) -> dict[str, int]:
@@ -188,7 +195,7 @@ class _Work:
         opened = calls.select(*RPC_CALLS.names).groupBy("connection_id").applyInArrow(of_connection, schema)
         opened.write.mode("overwrite").option("compression", "lz4").parquet(str(side))
         rows = self.lake.spark.read.schema(schema).parquet(str(side))
-        told = rows.groupBy("opened_by", "closed_reason").count().toArrow()
+        told = rows.groupBy("opened_by", "closed_reason", "verified_by").count().toArrow()
         if told.num_rows:
             self.lake.remove(RPC_CALLS, "call_key", rows.select("call_key"), dates=dates)
             self.lake.append(RPC_CALLS, rows)
@@ -197,8 +204,7 @@ class _Work:
 
 def changed_rows(calls: pa.Table, contexts: Contexts) -> pa.Table:
     """Return those rows of ``rpc_calls`` of which opening makes something else, as it makes them."""
-    given = [name for name in (*_GIVES, "connection_id", "bind_seen") if name in calls.column_names]
-    rows = calls.select(given).to_pylist()
+    rows = calls.select([*_GIVES, *_ASKED, "connection_id"]).to_pylist()
     for half in HALVES:
         times = calls.column(f"{half}_at").cast(pa.int64()).to_pylist()
         for row, time in zip(rows, times, strict=True):
@@ -211,31 +217,63 @@ def changed_rows(calls: pa.Table, contexts: Contexts) -> pa.Table:
         results = open_calls([rows[number] for number in numbers], contexts.get(name, []))
         for number, result in zip(numbers, results, strict=True):
             row = rows[number]
-            complete = row["outcome"] == "encrypted"
-            reason = str(result.closed) if complete and result.closed is not None else None
-            if result.opened_by is not None:
-                outcome = ("ok" if row["bind_seen"] else "unbound") if complete else row["outcome"]
-                news[number] = {
-                    **row, "request_stub": result.request_stub, "response_stub": result.response_stub,
-                    "request_pieces": None, "response_pieces": None, "outcome": outcome,
-                    "opened_by": result.opened_by, "closed_reason": None,
-                }  # fmt: skip
-            elif reason != row["closed_reason"]:
-                news[number] = {**row, "closed_reason": reason}
-    chosen = calls.take(pa.array(sorted(news), pa.int64()))
-    for name in _GIVES:
-        place = chosen.schema.get_field_index(name)
-        values = pa.array([news[number][name] for number in sorted(news)], chosen.schema.field(name).type)
-        chosen = chosen.set_column(place, chosen.schema.field(name), values)
-    return chosen
+            made = _opened(row, result) if row["sealed"] else _verified(row, result)
+            if made is not None:
+                news[number] = row | made
+    chosen = sorted(news)
+    others = calls.drop_columns(list(_GIVES)).take(pa.array(chosen, pa.int64()))
+    given = {
+        name: pa.array([news[number][name] for number in chosen], calls.schema.field(name).type) for name in _GIVES
+    }
+    columns = [given[name] if name in given else others.column(name) for name in calls.column_names]
+    return pa.Table.from_arrays(columns, schema=calls.schema)
+
+
+def _opened(row: dict[str, Any], result: Call) -> dict[str, Any] | None:
+    """Return what a sealed call is now; None if it stays as it is."""
+    encrypted = row["outcome"] == "encrypted"
+    if result.principal is not None:
+        return {
+            "request_stub": result.request_stub, "response_stub": result.response_stub, "request_pieces": None,
+            "response_pieces": None, "opened_by": result.principal, "closed_reason": None,
+            "outcome": ("ok" if row["bind_seen"] else "unbound") if encrypted else row["outcome"],
+        }  # fmt: skip
+    reason = str(result.closed) if encrypted and result.closed is not None else None
+    return {"closed_reason": reason} if reason != row["closed_reason"] else None
+
+
+def _verified(row: dict[str, Any], result: Call) -> dict[str, Any] | None:
+    """Return what a signed call is now; None if it stays as it is: keys that tell nothing of it change nothing."""
+    if result.principal is not None:
+        return {
+            "request_pieces": None, "response_pieces": None, "verified_by": result.principal, "closed_reason": None,
+            "outcome": _as_seen(row) if row["closed_reason"] is not None else row["outcome"],
+        }  # fmt: skip
+    if result.refuted and row["closed_reason"] is None:
+        return {
+            "closed_reason": str(Closed.BAD_SIGNATURE),
+            "outcome": "damaged" if row["request_fragments"] else row["outcome"],
+        }
+    return None
+
+
+def _as_seen(row: dict[str, Any]) -> str:
+    """Return the outcome of a call that is not sealed (tables.md): the first that holds."""
+    answered = bool(row["response_fragments"])
+    if not row["request_fragments"]:
+        return "no_request"
+    if row["request_stub"] is None or (answered and row["response_stub"] is None and row["fault_status"] is None):
+        return "damaged"
+    if not answered:
+        return "no_response"
+    return "fault" if row["fault_status"] is not None else "ok" if row["bind_seen"] else "unbound"
 
 
 def _counted(rows: pa.Table) -> Counter[str]:
     """Count rows by what became of them; rows of a count have the column ``count``."""
     counts = rows.column("count").to_pylist() if "count" in rows.column_names else [1] * rows.num_rows
     found: Counter[str] = Counter()
-    for principal, reason, count in zip(
-        rows.column("opened_by").to_pylist(), rows.column("closed_reason").to_pylist(), counts, strict=True
-    ):
-        found["opened" if principal is not None else reason or "closed"] += count
+    told = (rows.column(name).to_pylist() for name in ("opened_by", "verified_by", "closed_reason"))
+    for opened, verified, reason, count in zip(*told, counts, strict=True):
+        found["opened" if opened is not None else "verified" if verified is not None else reason or "closed"] += count
     return found

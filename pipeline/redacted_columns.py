@@ -117,6 +117,7 @@ _OF_TABLES: Final[Mapping[Table, Mapping[str, How]]] = {
             ("object_uuid", "byte_order", "response_byte_order", "outcome", "closed_reason", "sightings"), stays
         ),
         "opened_by": _SENDER,
+        "verified_by": _SENDER,
         **dict.fromkeys(("request_stub", "response_stub", "request_pieces", "response_pieces"), gone),
     },
     QUARANTINE: {"reason": stays, "sample": gone, "source_path": _SNAPSHOT_FILE},

@@ -233,7 +233,18 @@ RPC_CALLS = Table(
         Column("byte_offset", BIGINT, "of the first PDU's first byte in the decompressed capture_id, bytes"),
         Column("observations", INT, "captures with any byte of its request or of its response, the larger number"),
         Column("opened_by", STRING, "principal of the handshake whose key opened the stubs; null unless one did"),
-        Column("closed_reason", STRING, "why they stayed closed: no_handshake, no_key, sequence_lost, bad_signature"),
+        Column(
+            "closed_reason",
+            STRING,
+            "why they stayed closed: no_handshake, no_key, sequence_lost, bad_signature; bad_signature also where a "
+            "call is signed alone, its handshake's key is known, and what was captured is not what was signed",
+        ),
+        Column(
+            "verified_by",
+            STRING,
+            "principal of the handshake whose key verified the signatures of a call that is signed and not sealed; "
+            "null unless one did",
+        ),
         Column(
             "response_byte_order",
             STRING,
@@ -250,10 +261,10 @@ RPC_CALLS = Table(
         Column(
             "request_pieces",
             BINARY,
-            "what a key that comes later needs beside a sealed request_stub: of each PDU place, header, padding and "
-            "signature; null when not sealed, when opened, or when not whole",
+            "what a key that comes later needs beside a sealed or signed request_stub: of each PDU place, header, "
+            "padding and signature; null when not protected, when opened or verified, or when not whole",
         ),
-        Column("response_pieces", BINARY, "the same of a sealed response_stub"),
+        Column("response_pieces", BINARY, "the same of response_stub"),
         *closing_columns("bronze", "the first of the row's times that is known, request_at first"),
     ),
 )

@@ -13,7 +13,7 @@ MAY_IMPORT = {
 }
 # What decoders may know: bytes, numpy and Arrow.
 DECODERS_MAY_IMPORT = {"udfs", "numpy", "pyarrow"} | set(sys.stdlib_module_names)
-CIPHERS = {"Cryptodome", "impacket"}  # for what opens sealed traffic alone
+CIPHERS = {"Cryptodome", "cryptography", "impacket"}  # for what opens sealed traffic alone
 NOT_FOR_JOBS = set(MAY_IMPORT) | set(sys.stdlib_module_names)
 
 

@@ -292,6 +292,7 @@ class Truth:
             "observations": 1,
             "opened_by": None,
             "closed_reason": None,
+            "verified_by": None,
         }
         for name, side, half in (("request", CLIENT, call.request), ("response", SERVER, call.response)):
             row[f"{name}_at"] = self._time(side, half.extents[0][0]) if half else None

@@ -13,17 +13,20 @@ from typing import Any
 
 from impacket.krb5 import constants, crypto, gssapi
 from impacket.krb5.asn1 import AP_REP, AP_REQ, TGS_REP, Authenticator, EncAPRepPart, EncTicketPart, seq_set
-from impacket.krb5.types import KerberosTime, Principal, Ticket
+from impacket.krb5.types import KerberosTime, Principal
 from impacket.spnego import SPNEGO_NegTokenInit, SPNEGO_NegTokenResp, TypesMech
 from pyasn1.codec.der import decoder, encoder
 from pyasn1.type.univ import noValue
 
 from peer.pdu import Auth, Pdu, header
 from peer.security import PRIVACY, AuthError, accepted, unwrapped
+from peer.sha2 import Aes128Sha2, Aes256Sha2
 
 SPNEGO_TYPE, KERBEROS_TYPE = 9, 16
-AES128, AES256, RC4 = 17, 18, 23
-KEY_SIZES = {AES128: 16, AES256: 32, RC4: 16}
+AES128, AES256, AES128_SHA2, AES256_SHA2, RC4 = 17, 18, 19, 20, 23
+KEY_SIZES = {AES128: 16, AES256: 32, AES128_SHA2: 16, AES256_SHA2: 32, RC4: 16}
+CHECKSUMS = {AES128: crypto._SHA1AES128, AES256: crypto._SHA1AES256, AES128_SHA2: Aes128Sha2, AES256_SHA2: Aes256Sha2}
+MIC_SIZES = {RC4: 37} | {kind: 16 + checksum.macsize for kind, checksum in CHECKSUMS.items()}
 MUTUAL, DCE_STYLE, CONFIDENTIAL = 0x02, 0x1000, 0x10
 SPNEGO_OID = b"\x06\x06\x2b\x06\x01\x05\x05\x02"
 FRAME = b"\x06\x09\x2a\x86\x48\x86\xf7\x12\x01\x02\x02"
@@ -44,15 +47,22 @@ class Granted:
     reply: bytes  # TGS_REP
     key: crypto.Key
 
+    def ticket(self) -> Any:
+        """The ticket as ASN.1."""
+        return decoder.decode(self.reply, asn1Spec=TGS_REP())[0]["ticket"]
+
     def for_impacket(self) -> dict[str, Any]:
         """As impacket's clients take one."""
         return {"KDC_REP": self.reply, "cipher": crypto._enctype_table[self.key.enctype](), "sessionKey": self.key,
                 "oldSessionKey": self.key}  # fmt: skip
 
 
-def forged(service: str, realm: str, service_key: crypto.Key, client: str = "reader") -> Granted:
-    """A ticket as a KDC that knows the service's key would grant it."""
-    key = crypto.Key(service_key.enctype, os.urandom(KEY_SIZES[service_key.enctype]))
+def forged(
+    service: str, realm: str, service_key: crypto.Key, client: str = "reader", session_type: int | None = None
+) -> Granted:
+    """A ticket as a KDC that knows the service's key would grant it; its session key may be of another type."""
+    kind = session_type or service_key.enctype
+    key = crypto.Key(kind, os.urandom(KEY_SIZES[kind]))
     now = KerberosTime.to_asn1(dt.datetime.now(dt.UTC))
     part = EncTicketPart()
     part["flags"] = constants.encodeFlags([constants.TicketFlags.forwardable.value])
@@ -71,7 +81,7 @@ def forged(service: str, realm: str, service_key: crypto.Key, client: str = "rea
     ticket["tkt-vno"], ticket["realm"] = 5, realm
     seq_set(ticket, "sname", Principal(service, type=2).components_to_asn1)
     ticket["enc-part"] = noValue
-    ticket["enc-part"]["etype"], ticket["enc-part"]["kvno"] = key.enctype, 3
+    ticket["enc-part"]["etype"], ticket["enc-part"]["kvno"] = service_key.enctype, 3
     ticket["enc-part"]["cipher"] = sealed_with(service_key, 2, encoder.encode(part))
     reply["enc-part"] = noValue
     reply["enc-part"]["etype"], reply["enc-part"]["cipher"] = key.enctype, b"unused"
@@ -83,19 +93,21 @@ class GssSession:
 
     def __init__(self, key: crypto.Key, *, server: bool, subkey: bool, headers: bool = False) -> None:
         self.key, self.server, self.subkey, self.headers = key, server, subkey, headers
-        self.sequence = 0
-        self.overhead = 45 if key.enctype == RC4 else 76
+        self.sequence = self.received = 0
+        self.overhead = 45 if key.enctype == RC4 else 64 + CHECKSUMS[key.enctype].macsize
 
     def protect(self, pdu: Pdu, fixed: int, auth: Auth) -> bytes:
         """The octets of a fragment whose first `fixed` octets of body stay readable."""
         pad = -(len(pdu.body) - fixed) % 16
         body = pdu.body + b"\x00" * pad
-        empty = bytes(self.overhead)
+        empty = bytes(self.overhead if auth.level == PRIVACY else MIC_SIZES[self.key.enctype])
         head = header(Pdu(pdu.type, pdu.call_id, b"", pdu.flags, Auth(auth.type, auth.level, 0, empty), pdu.order),
                       len(body) + 8 + len(empty))  # fmt: skip
         trailer = struct.pack(pdu.order + "BBBBI", auth.type, auth.level, pad, 0, auth.context_id)
         if auth.level != PRIVACY:
-            raise NotImplementedError("signing alone")
+            number, self.sequence = self.sequence, self.sequence + 1
+            signed = head + body + trailer if self.headers else body[fixed:]
+            return head + body + trailer + self._mic(signed, number, server=self.server)
         sealed, token = self._wrap(body[fixed:], head + body[:fixed], trailer)
         assert len(token) == self.overhead
         return head + body[:fixed] + sealed + trailer + token
@@ -118,15 +130,37 @@ class GssSession:
             cipher = bytes(sealed) + mac.digest()[:12]
         else:
             cipher = sealed_with(self.key, usage, plain)
-        rotated = cipher[-44:] + cipher[:-44]  # by EC + RRC
-        start = start[:6] + struct.pack(">H", 28) + start[8:]
-        return rotated[60:], start + rotated[:60]
+        behind = 16 + CHECKSUMS[self.key.enctype].macsize  # RRC: the token's own copy and its checksum
+        rotated = cipher[-16 - behind :] + cipher[: -16 - behind]  # by EC + RRC
+        start = start[:6] + struct.pack(">H", behind) + start[8:]
+        return rotated[32 + behind :], start + rotated[: 32 + behind]
 
-    def unprotect(self, _raw: bytes, pdu: Pdu, fixed: int) -> bytes:
-        """The plain body of a fragment without its padding."""
+    def _mic(self, signed: bytes, number: int, *, server: bool) -> bytes:
+        if self.key.enctype == RC4:
+            token = gssapi.GSSAPI_RC4().GSS_GetMIC(self.key, signed, number, "accept" if server else "init")
+            return bytes(token)
+        flags = (1 if server else 0) | (4 if self.subkey else 0)
+        return self._signed(signed, struct.pack(">HB5sQ", 0x0404, flags, b"\xff" * 5, number), server=server)
+
+    def _signed(self, signed: bytes, start: bytes, *, server: bool) -> bytes:
+        usage = 23 if server else 25
+        return start + bytes(CHECKSUMS[self.key.enctype].checksum(self.key, usage, signed + start))
+
+    def unprotect(self, raw: bytes, pdu: Pdu, fixed: int) -> bytes:
+        """The plain body of a fragment without its padding; AuthError when the signature is wrong."""
         auth = pdu.auth
-        if auth is None or auth.level != PRIVACY:
+        if auth is None:
             return pdu.body
+        if auth.level != PRIVACY:
+            number, self.received = self.received, self.received + 1
+            signed = raw[: -len(auth.token)] if self.headers else pdu.body[fixed:]
+            if self.key.enctype == RC4:
+                expected = self._mic(signed, number, server=not self.server)
+            else:
+                expected = self._signed(signed, auth.token[:16], server=not self.server)
+            if expected != auth.token:
+                raise AuthError("wrong signature")
+            return pdu.body[: len(pdu.body) - auth.pad]
         sealed = pdu.body[fixed:]
         if self.key.enctype == RC4:
             plain = gssapi.GSSAPI_RC4().GSS_Unwrap(self.key, sealed, 0, authData=bytes(8) + auth.token)[0][
@@ -221,13 +255,14 @@ class KerberosClient:
     def negotiate(self) -> bytes:
         """The first token: AP-REQ."""
         granted = self.granted
-        ticket = Ticket()
-        ticket.from_asn1(decoder.decode(granted.reply, asn1Spec=TGS_REP())[0]["ticket"])
         request = AP_REQ()
         request["pvno"], request["msg-type"] = 5, 14
         options = [constants.APOptions.mutual_required.value] if self.mutual else []
         request["ap-options"] = constants.encodeFlags(options)
-        seq_set(request, "ticket", ticket.to_asn1)
+        ticket = granted.ticket()
+        request["ticket"] = noValue
+        for name in ("tkt-vno", "realm", "sname", "enc-part"):  # impacket's own Ticket knows fewer encryption types
+            request["ticket"][name] = ticket[name]
         now = dt.datetime.now(dt.UTC)
         said = Authenticator()
         said["authenticator-vno"], said["crealm"] = 5, granted.realm

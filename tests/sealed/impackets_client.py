@@ -7,14 +7,14 @@ from peer.reading import open_arguments
 from peer.security import PRIVACY
 
 
-def open_thrice(port, realm, ticket, queue):
-    """Open a queue over RemoteRead at packet privacy three times, over one connection; the answers."""
+def open_thrice(port, realm, ticket, queue, level=PRIVACY):
+    """Open a queue over RemoteRead three times, over one connection; the answers."""
     binding = transport.DCERPCTransportFactory(f"ncacn_ip_tcp:127.0.0.1[{port}]")
     binding.set_credentials("reader", "", realm, TGS=ticket)
     binding.set_kerberos(True)
     rpc = binding.get_dce_rpc()
     rpc.set_auth_type(rpcrt.RPC_C_AUTHN_GSS_NEGOTIATE)
-    rpc.set_auth_level(PRIVACY)
+    rpc.set_auth_level(level)
     rpc.connect()
     rpc.bind(REMOTEREAD.uuid.bytes_le + REMOTEREAD.version.to_bytes(4, "little"))
     method, answers = BY_NAME["R_OpenQueue"], []

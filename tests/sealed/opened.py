@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.opening import changed_rows
 from udfs.capture.together import read_together
@@ -36,7 +37,7 @@ def with_keys(tables: dict[str, pa.Table], keys: Keys) -> list[Row]:
     for row in binds:
         tokens[row["connection_id"]] += row["handshake"] or []
     calls = tables["rpc_calls"]
-    closed = calls.filter(pa.array([row["sealed"] and row["opened_by"] is None for row in calls.to_pylist()]))
+    closed = calls.filter(pc.or_(calls["request_pieces"].is_valid(), calls["response_pieces"].is_valid()))
     contexts = {name: security_contexts(of_rows(rows), keys) for name, rows in tokens.items()}
     news = {row["call_key"]: row for row in changed_rows(closed, contexts).to_pylist()}
     rows = [news.get(row["call_key"], row) for row in calls.to_pylist()]

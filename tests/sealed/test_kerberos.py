@@ -12,7 +12,17 @@ from impacket.krb5 import crypto
 
 from pcapgen import conversation as t
 from peer.client import NDR, Client
-from peer.kerberos import AES128, AES256, RC4, KerberosClient, KerberosServer, forged
+from peer.kerberos import (
+    AES128,
+    AES128_SHA2,
+    AES256,
+    AES256_SHA2,
+    KEY_SIZES,
+    RC4,
+    KerberosClient,
+    KerberosServer,
+    forged,
+)
 from peer.methods import QMMGMT, REMOTEREAD
 from peer.reading import NACK, Reader
 from peer.security import PRIVACY
@@ -27,9 +37,7 @@ REALM = "CORP.EXAMPLE"
 SERVICE = "host/127.0.0.1"
 LARGE = "OS:srv1\\private$\\large"
 INBOX = "OS:far\\private$\\inbox"
-SECRETS = {
-    kind: crypto.Key(kind, bytes(range(size))) for kind, size in ((AES128, 16), (AES256, 32), (RC4, 16))
-}  # fmt: skip
+SECRETS = {kind: crypto.Key(kind, bytes(range(size))) for kind, size in KEY_SIZES.items()}
 
 
 def keytab(*kinds, principal=f"{SERVICE}@{REALM}"):
@@ -64,9 +72,10 @@ def read(granted, **options):
 
 
 KINDS = {"aes128": AES128, "aes256": AES256, "rc4": RC4}
+ALL_KINDS = KINDS | {"aes128 with sha256": AES128_SHA2, "aes256 with sha384": AES256_SHA2}
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS.values(), ids=ALL_KINDS)
 @pytest.mark.parametrize(
     ("mutual", "subkey", "around"),
     [(True, False, True), (True, True, False), (False, True, True), (False, False, False)],
@@ -78,6 +87,14 @@ def test_every_shape_of_handshake(kind, mutual, subkey, around):
     rows = opened([tap.capture()], keytab(kind))
     assert digests(rows) == true
     assert {(row["opened_by"], row["outcome"], row["sealed"]) for row in rows} == {("reader@CORP.EXAMPLE", "ok", True)}
+
+
+@pytest.mark.parametrize(("kind", "session"), [(AES256, RC4), (RC4, AES128), (AES256_SHA2, AES256)])
+def test_a_session_key_of_another_type_and_a_keytab_of_another_version(kind, session):
+    granted = forged(SERVICE, REALM, SECRETS[kind], session_type=session)
+    tap, true = recorded(read(granted, mutual=True, spnego=True, subkey=True))
+    keys = Keys((), (KerberosKey(f"{SERVICE}@{REALM}", kind, 9, SECRETS[kind].contents),))
+    assert digests(opened([tap.capture()], keys)) == true
 
 
 @pytest.mark.parametrize("kind", [AES128, AES256])

@@ -3,6 +3,7 @@
 One lake, whose tests are steps: each finds what the one before left.
 """
 
+import base64
 import json
 import os
 import subprocess
@@ -21,6 +22,7 @@ from schemas.silver import REMOTE_READ_CALLS
 from sealed.opened import opened, password
 from udfs.capture.reader import read_capture
 from udfs.sealed.contexts import security_contexts
+from udfs.sealed.ntlm import seal_keys, sign_key
 from udfs.sealed.tokens import of_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -134,6 +136,15 @@ def test_a_run_with_keys_opens_what_earlier_runs_left_closed(lake, project, run_
     assert lake.read(RECEIVE_ATTEMPTS).where("outcome = 'acked'").count() > 1
 
 
+def forms(secret):
+    """How a secret may have been written: as it is, in hexadecimal, base64, UTF-16, as Python or JSON show octets."""
+    text = secret.decode("latin-1")
+    yield from (secret, secret.hex().encode(), secret.hex().upper().encode(), secret.hex(":").encode())
+    yield from (base64.b64encode(secret).rstrip(b"="), base64.urlsafe_b64encode(secret).rstrip(b"="))
+    yield from (repr(secret).encode()[2:-1], json.dumps(text).encode()[1:-1], text.encode("utf-16le"), text.encode())
+    yield ", ".join(map(str, secret)).encode()
+
+
 def test_keys_are_nowhere(lake, place, project, run_with_keys):
     """Neither password, hash nor any session key: not in lake, side files, event log, plans, output or summary."""
     tables = read_capture(str(project / "data" / "sample" / SAMPLE))
@@ -142,12 +153,13 @@ def test_keys_are_nowhere(lake, place, project, run_with_keys):
     for row in tables["rpc_binds"].to_pylist():
         for context in security_contexts(of_rows(row["handshake"] or []), password(PASSWORD)):
             if context.session is not None:
-                secrets.add(context.session._key)
-    assert len(secrets) > 4
-    texts = set()
-    for secret in secrets:
-        utf16 = secret.decode("latin-1").encode("utf-16le")
-        texts |= {secret, secret.hex().encode(), secret.hex().upper().encode(), repr(secret).encode()[2:-1], utf16}
+                flags, exported = context.session._flags, context.session._key
+                secrets.add(exported)
+                for client in (True, False):
+                    secrets |= {sign_key(flags, exported, client=client), *seal_keys(flags, exported, client=client)}
+    secrets.discard(b"")
+    assert len(secrets) > 20
+    texts = {form for secret in secrets for form in forms(secret)}
     files = [path for part in ("lake", "events") for path in (place / part).rglob("*") if path.is_file()]
     assert any("events" in path.parts for path in files)
     read = {str(path): path.read_bytes() for path in files}

@@ -208,7 +208,7 @@ def test_pieces_are_what_was_packed(stubs):
     for number, (stub, pad) in enumerate(stubs):
         one = piece(stub + bytes(pad), bytes(16), sequence=number, pad=pad)
         expected.append(one)
-        records += packed(number, one.head, len(stub), bytes(pad) + one.trailer + one.token)
+        records += b"".join(packed(number, one.head, len(stub), bytes(pad) + one.trailer + one.token))
     whole = b"".join(stub for stub, _ in stubs)
     assert unpacked(records, whole) == expected
     for bad in (records[:-1], records + b"\0"):

@@ -29,6 +29,7 @@ _OPENED: Final = (
     "response_pieces",
     "opened_by",
     "closed_reason",
+    "verified_by",
     "outcome",
 )
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -144,7 +145,7 @@ def _one(rows: list[Row]) -> Row:
     seen = _each_once(one for row in rows for one in row["sightings"])
     best = min(rows, key=lambda row: (min(map(_rank, row["sightings"])), row["call_key"]))
     base = seen[0]
-    opened = next((row for row in rows if row["opened_by"] is not None and _as_whole(row) == _as_whole(best)), best)
+    opened = next((row for row in rows if _by_key(row) and _as_whole(row) == _as_whole(best)), best)
     row = {
         **best,
         **{name: opened[name] for name in _OPENED},
@@ -166,6 +167,11 @@ def _one(rows: list[Row]) -> Row:
     times = (row["request_at"], row["response_at"])
     row["event_date"] = next((time.date() for time in times if time is not None), None)
     return row
+
+
+def _by_key(row: Row) -> bool:
+    """Tell whether a key opened or verified a row."""
+    return row["opened_by"] is not None or row["verified_by"] is not None
 
 
 def _as_whole(row: Row) -> tuple[bool, ...]:

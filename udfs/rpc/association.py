@@ -158,10 +158,13 @@ class Association:
                 insort(known, context, key=lambda other: other.offset)
 
     def authenticate(self, call_id: int, token: Token) -> None:
-        """Take an auth3 PDU's token: of the bind with its call id, else of the last; without a bind it is let go."""
-        asked = next((one for one in reversed(self.asked) if one.call_id == call_id), None)
-        if asked is None and self.asked:
-            asked = self.asked[-1]
+        """Take an auth3 PDU's token: of the last bind before it with its call id, else of the last of all.
+
+        Without a bind it is let go.
+        """
+        known = [one for one in self.asked if one.call_id == call_id] or self.asked[-1:]
+        before = [one for one in known if (token.sequence - one.sequence) & 0xFFFFFFFF < 1 << 31]
+        asked = next(reversed(before or known), None)
         if asked is not None and len(asked.tokens) < MAX_TOKENS:
             asked.tokens.append(token)
 

@@ -46,7 +46,7 @@ _KIND: Final = np.full(256, -1, np.int64)
 _KIND[[REQUEST, CO_CANCEL, ORPHANED, RESPONSE, FAULT]] = [ASK, CANCEL, ORPHAN, REPLY, REPLY]
 _CLIENT_TYPES: Final = np.isin(np.arange(256), sorted(FROM_CLIENT))
 
-AUTH_LEVEL_PRIVACY: Final = 6
+AUTH_LEVEL_CALL, AUTH_LEVEL_PRIVACY = 3, 6  # from CALL on PDUs are signed ([MS-RPCE] 2.2.1.1.8), at PRIVACY sealed
 MAX_WAITING: Final = 200_000  # PDUs of unfinished calls kept in memory; beyond it the calls leave as they are
 MAX_WAITING_BYTES: Final = 64 << 20
 MAX_KEPT: Final = 1 << 13  # PDUs of one connection kept for other captures, and their bytes

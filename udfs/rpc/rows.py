@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import itertools
 import struct
 import uuid
 from collections import Counter
@@ -21,7 +22,17 @@ from udfs.capture.flows import Connection
 from udfs.capture.spool import Spool
 from udfs.keys import hash_key, key_bytes
 from udfs.rpc.association import Context
-from udfs.rpc.calls import AUTH_LEVEL_PRIVACY, NEVER, Calls, Flags, association, bind_level, keep, spans
+from udfs.rpc.calls import (
+    AUTH_LEVEL_CALL,
+    AUTH_LEVEL_PRIVACY,
+    NEVER,
+    Calls,
+    Flags,
+    association,
+    bind_level,
+    keep,
+    spans,
+)
 from udfs.rpc.interfaces import BY_UUID, EPM, EPT_MAP, NDR, NDR64, PORT_ASKING, QM2QM, REMOTE_READ, Seen, infer
 from udfs.rpc.pdu import FAULT, OBJECT_UUID, REQUEST
 from udfs.rpc.verification import trailer_start, without_trailers
@@ -84,6 +95,7 @@ CALLS_SCHEMA: Final = pa.schema(
         ("observations", pa.int32()),
         ("opened_by", pa.string()),
         ("closed_reason", pa.string()),
+        ("verified_by", pa.string()),
         ("response_byte_order", pa.string()),
         ("request_sequence", pa.int64()),
         ("response_sequence", pa.int64()),
@@ -307,6 +319,7 @@ class RowBuilder:
         whole_response = answered & halves.whole[response]
         fault = answered & (pdus.ptype[reply_last] == FAULT)
         privacy = pdus.auth_level == AUTH_LEVEL_PRIVACY
+        signed = (pdus.auth_level >= AUTH_LEVEL_CALL) & (pdus.auth_level <= AUTH_LEVEL_PRIVACY)
         sealed = (asked & privacy[ask_first]) | (answered & privacy[reply_first])
         bound = contexts.bound[rows]
         outcome = np.select(
@@ -378,12 +391,13 @@ class RowBuilder:
             "observations": zero + 1,
             "opened_by": pa.nulls(len(rows), pa.string()),
             "closed_reason": _choose(("no_handshake", "no_key"), closed),
+            "verified_by": pa.nulls(len(rows), pa.string()),
             "response_byte_order": _choose(("little", "big"), np.where(answered, pdus.big[reply_first], -1)),
             "request_sequence": pa.array(asked_from, mask=~asked),
             "response_sequence": pa.array(answered_from, mask=~answered),
             "sightings": pa.nulls(len(rows), pa.list_(SIGHTING)),
-            "request_pieces": _pieces(calls, request, whole_request & privacy[ask_first], asked_base),
-            "response_pieces": _pieces(calls, response, whole_response & ~fault & privacy[reply_first], answered_base),
+            "request_pieces": _pieces(calls, request, signed[ask_first], asked_base, request_stub),
+            "response_pieces": _pieces(calls, response, signed[reply_first], answered_base, response_stub),
             "event_date": pa.array(
                 np.where(dates == NO_TIME, 0, dates // 1000 // _DAY_US), pa.int32(), mask=dates == NO_TIME
             ),
@@ -610,19 +624,29 @@ def stub_column(calls: Calls, half: Ints, valid: Flags) -> pa.Array:
     )
 
 
-def _pieces(calls: Calls, half: Ints, sealed: Flags, base: Ints) -> pa.Array:
-    """Return what sealed halves need beside their stubs to be opened later; null where not sealed."""
-    rows = np.nonzero(sealed)[0]
+def _pieces(calls: Calls, half: Ints, signed: Flags, base: Ints, stubs: pa.Array) -> pa.Array:
+    """Return what protected halves need beside their stubs to be opened or verified later; null where not whole.
+
+    A verification trailer is none of the stub any more: it goes with what follows the stub.
+    """
+    rows = np.nonzero(signed & np.asarray(stubs.is_valid()))[0]
     if not len(rows):
-        return pa.nulls(len(sealed), pa.binary())
+        return pa.nulls(len(signed), pa.binary())
     pdus, halves = calls.pdus, calls.halves
-    found: list[bytes | None] = [None] * len(sealed)
-    for row in rows.tolist():
-        records = []
-        for index in range(int(halves.first[half[row]]), int(halves.last[half[row]]) + 1):
-            data, low, size = calls.fragment(index), int(pdus.stub_from[index]), int(pdus.stub_size[index])
-            sequence = (int(base[row]) + int(pdus.offset[index])) & 0xFFFFFFFF
-            records.append(packed(sequence, bytes(data[:low]), size, bytes(data[low + size :])))
+    firsts, lasts = halves.first[half[rows]], halves.last[half[rows]]
+    fragments = spans(firsts, lasts)
+    sequences = np.repeat(base[rows], lasts - firsts + 1) + pdus.offset[fragments]
+    before, sizes = pdus.stub_from[fragments].tolist(), pdus.stub_size[fragments].tolist()
+    places = zip(fragments.tolist(), (sequences & 0xFFFFFFFF).tolist(), before, sizes, strict=True)
+    left = pc.binary_length(stubs).to_numpy(zero_copy_only=False)[rows].astype(np.int64).tolist()
+    found: list[bytes | None] = [None] * len(signed)
+    for row, count, stub_size in zip(rows.tolist(), (lasts - firsts + 1).tolist(), left, strict=True):
+        records: list[bytes | memoryview] = []
+        rest = stub_size
+        for index, sequence, low, size in itertools.islice(places, count):
+            data, stub = calls.fragment(index), min(size, rest)
+            rest -= stub
+            records += packed(sequence, data[:low], stub, data[low + stub :])
         found[row] = b"".join(records)
     return pa.array(found, pa.binary())
 

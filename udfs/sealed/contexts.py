@@ -81,7 +81,7 @@ def _ntlm(made: SecurityContext, tokens: Sequence[Token], keys: Keys, ends: tupl
     made.principal = handshake.principal
     made.closed = Closed.NO_KEY
     for key in keys.ntlm:
-        if key.names(handshake.domain, handshake.user):
+        if handshake.is_anonymous or key.names(handshake.domain, handshake.user):
             made.closed = Closed.BAD_SIGNATURE
             exported = handshake.exported_key(key)
             if exported is not None:

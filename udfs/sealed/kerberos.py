@@ -1,28 +1,26 @@
 """Kerberos: from AP-REQ and AP-REP and the service's long-term key to the keys of a security context (RFC 4120 5.5).
 
-Tickets are decrypted by impacket's encryption types (RFC 3961, 3962, 4757), which check what they decrypt. Only the
-fields that matter are read of the ASN.1, by their tags.
+Only the fields that matter are read of the ASN.1, by their tags.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from impacket.krb5 import crypto
 from impacket.krb5.keytab import Keytab
 
+from udfs.sealed.enctypes import KEY_SIZES, decrypted
 from udfs.sealed.keys import KerberosKey, Keys
 from udfs.sealed.session import Closed
 from udfs.sealed.spnego import AP_REP, AP_REQ, elements, inner
 from udfs.sealed.tokens import KERBEROS, NTLM, SPNEGO, Token
-from udfs.sealed.wrap import ENCTYPES, KerberosSession, SessionKey
+from udfs.sealed.wrap import KerberosSession, SessionKey
 
 KNOWN_TYPES: Final = (NTLM, SPNEGO, KERBEROS)
 _TICKET, _AUTHENTICATOR, _AP_REP_PART = 2, 11, 12  # key usages (RFC 4120 7.5.1)
 _SEQUENCE, _INTEGER, _OCTETS, _TEXT = 0x30, 0x02, 0x04, 0x1B
-_BAD: Final = (crypto.InvalidChecksum, ValueError, IndexError, KeyError)
 
 
 class KeytabError(Exception):
@@ -46,7 +44,7 @@ def keytab_keys(data: bytes) -> list[KerberosKey]:
         ]  # fmt: skip
     except Exception:  # noqa: BLE001 - impacket's parser raises whatever it meets; its text may hold what it read
         raise KeytabError("damaged") from None
-    if any(ENCTYPES.get(key.enctype, len(key.key)) != len(key.key) for key in found):
+    if any(KEY_SIZES.get(key.enctype, len(key.key)) != len(key.key) for key in found):
         raise KeytabError("damaged")
     return found
 
@@ -145,15 +143,11 @@ def _key(part: bytes, tag: int) -> SessionKey | None:
     if kind is None or octets is None:
         return None
     enctype = int.from_bytes(kind, "big", signed=True)
-    return SessionKey(enctype, octets) if ENCTYPES.get(enctype) == len(octets) else None
+    return SessionKey(enctype, octets) if KEY_SIZES.get(enctype) == len(octets) else None
 
 
 def _decrypt(enctype: int, key: bytes, usage: int, sealed: tuple[int, bytes] | None) -> bytes | None:
     """Return what was sealed with a key; None if it was not sealed with this one."""
-    if sealed is None or sealed[0] != enctype or ENCTYPES.get(enctype) != len(key):
+    if sealed is None or sealed[0] != enctype:
         return None
-    try:
-        plain: Any = crypto.decrypt(crypto.Key(enctype, key), usage, sealed[1])
-    except _BAD:
-        return None
-    return bytes(plain)
+    return decrypted(enctype, key, usage, sealed[1])

@@ -1,6 +1,6 @@
 """NTLM session security: from the handshake and an NT hash to the keys of both directions ([MS-NLMP] 3.3, 3.4).
 
-The ciphers are pycryptodomex's. Where products depart from the specification, each way is a *manner*: signatures, which
+Where products depart from the specification, each way is a *manner*: signatures, which
 are checked always, tell which of them a connection has.
 """
 
@@ -62,9 +62,14 @@ class Handshake:
         r"""The account as the handshake shows it: ``DOMAIN\user``, ``user`` without a domain."""
         return f"{self.domain}\\{self.user}" if self.domain or not self.user else self.user
 
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether nobody logged on: its keys are made of no secret (3.2.5.1.2)."""
+        return not self.user and not self.nt_response
+
     def exported_key(self, key: NtlmKey) -> bytes | None:
         """Return the ExportedSessionKey; None if the key does not fit the answer to the challenge."""
-        base = self._key_exchange_key(key.nt_hash)
+        base = bytes(16) if self.is_anonymous else self._key_exchange_key(key.nt_hash)
         if base is None or not self.flags & KEY_EXCHANGE:
             return base
         return ARC4.new(base).decrypt(self.session_key) if len(self.session_key) == 16 else None
@@ -72,8 +77,6 @@ class Handshake:
     def _key_exchange_key(self, nt_hash: bytes) -> bytes | None:
         """SessionBaseKey (3.3.1, 3.3.2) and KXKEY (3.4.5.1) of it."""
         response = self.nt_response
-        if not self.user and not response:
-            return bytes(16)  # anonymous: 3.2.5.1.2, the session base key is Z(16)
         if len(response) > 24:
             owner = _hmac(nt_hash, (self.user.upper() + self.domain).encode("utf-16le"))
             proof = _hmac(owner, self.server_challenge + response[16:])

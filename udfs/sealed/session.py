@@ -5,7 +5,8 @@ captured, TCP's sequence numbers say how many octets they had, and so nearly how
 left open is tried until a signature fits ([MS-NLMP] 3.4.3, 3.4.4). Without it, the count is sealed too, and products
 share one stream between both directions or not: what fits is taken.
 
-Nothing leaves that is not signed by the session's keys.
+PDUs that are signed alone take of the stream what seals their checksum. Nothing leaves that is not signed by the
+session's keys.
 """
 
 from __future__ import annotations
@@ -19,16 +20,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-import numpy as np
-from Cryptodome.Cipher import ARC4
-
+from udfs.sealed.ciphers import rc4, xor
 from udfs.sealed.ntlm import EXTENDED_SECURITY, KEY_EXCHANGE, seal_keys, sign_key
-from udfs.sealed.pieces import Piece
+from udfs.sealed.pieces import PACKET, PRIVACY, Cover, Piece, covers
 
-PRIVACY: Final = 6
 OVERHEAD: Final = 24 + 8 + 16  # octets of a protected PDU that are not sealed: header, security trailer, signature
 _TRIES: Final = 30_000  # places of a stream that are tried, for each direction of a connection
 _MOST_LOST: Final = 64  # PDUs in a gap, where their number is sealed too
+_MOST_CONTRADICTED: Final = 1 << 16  # counts that TCP contradicts: further ones are not looked for
 _CHUNK: Final = 1 << 16
 _KEPT: Final = 1 << 20
 _MASK: Final = 0xFFFFFFFF
@@ -62,7 +61,7 @@ class Keystream:
         self._begin()
 
     def _begin(self) -> None:
-        self._cipher, self._from, self._ahead = ARC4.new(self._key), 0, b""
+        self._run, self._from, self._ahead = rc4(self._key), 0, b""
 
     def at(self, position: int, size: int) -> bytes:
         """Return octets of the stream from any place on."""
@@ -70,19 +69,20 @@ class Keystream:
         begin = position - self._from
         lacking = begin + size - len(self._ahead)
         if lacking > 0:
-            self._ahead += self._cipher.encrypt(bytes(max(lacking, _CHUNK)))
+            self._ahead += self._run(bytes(max(lacking, _CHUNK)))
         return self._ahead[begin : begin + size]
 
     def opened(self, position: int, sealed: bytes, more: int) -> tuple[bytes, bytes]:
         """Return what was sealed at a place, and ``more`` octets of the stream behind it; all before them is let go."""
+        size = len(sealed)
         if position == self._from and not self._ahead:
-            self._from += len(sealed) + more
-            both = self._cipher.decrypt(sealed + bytes(more))
-            return both[: len(sealed)], both[len(sealed) :]
-        stream = self.at(position, len(sealed) + more)
-        end = position + len(sealed) + more
+            self._from += size + more
+            both = self._run(sealed + bytes(more))
+            return both[:size], both[size:]
+        stream = self.at(position, size + more)
+        end = position + size + more
         self._ahead, self._from = self._ahead[end - self._from :], end
-        return _xor(sealed, stream[: len(sealed)]), stream[len(sealed) :]
+        return xor(sealed, stream[:size]), stream[size:]
 
     def _reach(self, position: int) -> None:
         """Have the stream begin not far before a place."""
@@ -90,12 +90,8 @@ class Keystream:
             self._begin()
         while position - self._from > len(self._ahead) + _KEPT:
             self._from += len(self._ahead) + _KEPT
-            self._cipher.encrypt(bytes(_KEPT))
+            self._run(bytes(_KEPT))
             self._ahead = b""
-
-
-def _xor(one: bytes, two: bytes) -> bytes:
-    return (np.frombuffer(one, np.uint8) ^ np.frombuffer(two, np.uint8)).tobytes()
 
 
 def _signed(difference: int) -> int:
@@ -138,48 +134,61 @@ class _Extended:
         self._stream = Keystream(next(seal_keys(flags, key, client=client)))
         self._mac = hmac.new(sign_key(flags, key, client=client), digestmod="md5")
         self._sealed_checksum = 8 if flags & KEY_EXCHANGE else 0
-        self._whole: bool | None = None  # signatures cover headers too; None: not known yet
+        self._cover = Cover.WHOLE
         self._place = _Place(0, 0, begins)
 
     def open(self, pieces: Sequence[Piece]) -> list[Opened]:
         """Return the stubs of PDUs, in their order, or why they stay closed."""
         found: list[Opened] = [Closed.BAD_SIGNATURE] * len(pieces)
         numbers = [int.from_bytes(piece.token[12:16], "little") for piece in pieces]
-        for row in sorted(range(len(pieces)), key=numbers.__getitem__):
-            if len(pieces[row].token) == 16:
-                found[row] = self._next(pieces[row], numbers[row])
+        begins = self._place.sequence
+        order = [(number, _signed(piece.sequence - begins)) for number, piece in zip(numbers, pieces, strict=True)]
+        for row in sorted(range(len(pieces)), key=order.__getitem__):
+            piece, number = pieces[row], numbers[row]
+            if len(piece.token) == 16:
+                lost = number - self._place.number
+                if not lost:
+                    found[row] = self._here(piece, number)
+                elif lost > 0:
+                    found[row] = self._behind(piece, number, lost)
         return found
 
-    def _next(self, piece: Piece, number: int) -> Opened:
+    def _here(self, piece: Piece, number: int) -> Opened:
+        """Open the next PDU: its place in the stream is known."""
+        place, plain, checksum = self._place, piece.body, b""
+        if piece.auth_level == PRIVACY:
+            plain, checksum = self._stream.opened(place.position, plain, self._sealed_checksum)
+            place.position += len(plain)
+        elif self._sealed_checksum:
+            _, checksum = self._stream.opened(place.position, b"", self._sealed_checksum)
+        # It was here even if it is damaged.
+        place.number, place.position, place.sequence = number + 1, place.position + self._sealed_checksum, piece.end
+        return plain[: piece.stub_size] if self._verified(piece, number, plain, checksum) else Closed.BAD_SIGNATURE
+
+    def _behind(self, piece: Piece, number: int, lost: int) -> Opened:
+        """Open a PDU before which some were not seen."""
         place = self._place
-        lost = number - place.number
-        if lost < 0:
-            return Closed.BAD_SIGNATURE
         sealed = len(piece.body) if piece.auth_level == PRIVACY else 0
-        if not lost:
-            found, checksum = self._stream.opened(place.position, piece.body[:sealed], self._sealed_checksum)
-            opened = self._verified(piece, number, found if sealed else piece.body, checksum)
-            end = place.position + sealed + self._sealed_checksum  # it was here even if it is damaged
-            self._place = _Place(number + 1, end, piece.end, place.tries)
-            return Closed.BAD_SIGNATURE if opened is None else opened[: piece.stub_size]
         gap = max(_signed(piece.sequence - place.sequence), 0)
-        for position in self._candidates(lost, gap):
+        contradicted = lost * OVERHEAD > gap  # so many PDUs have no place there: the count is not what was signed
+        if contradicted and lost > _MOST_CONTRADICTED:
+            return Closed.BAD_SIGNATURE
+        for position in self._candidates(lost, gap, sealed=bool(sealed)):
             place.tries -= 1
             stream = self._stream.at(position, sealed + self._sealed_checksum)
-            plain = _xor(piece.body, stream[:sealed]) if sealed else piece.body
-            opened = self._verified(piece, number, plain, stream[sealed:])
-            if opened is not None:
+            plain = xor(piece.body, stream[:sealed]) if sealed else piece.body
+            if self._verified(piece, number, plain, stream[sealed:]):
                 break
             if place.tries <= 0:
                 return Closed.SEQUENCE_LOST
         else:
-            return Closed.SEQUENCE_LOST
+            return Closed.BAD_SIGNATURE if contradicted and not sealed else Closed.SEQUENCE_LOST
         if sealed + self._sealed_checksum:  # else it takes nothing of the stream: any place fits
             end = position + sealed + self._sealed_checksum
             self._place = _Place(number + 1, end, piece.end, place.tries)
-        return opened[: piece.stub_size]
+        return plain[: piece.stub_size]
 
-    def _candidates(self, lost: int, gap: int) -> Iterator[int]:
+    def _candidates(self, lost: int, gap: int, *, sealed: bool) -> Iterator[int]:
         """Places where a PDU may stand in the stream, the likeliest first.
 
         ``lost`` PDUs before it were not seen, ``gap`` octets between. Of these nothing is in the stream of headers,
@@ -187,28 +196,25 @@ class _Extended:
         """
         here, each = self._place.position, self._sealed_checksum
         least, most = here + each * lost, here + gap - (OVERHEAD - each) * lost
+        if not sealed:  # where this one is signed alone, those before it are likely to have been
+            yield least
         likely = itertools.chain((0,), range(8, 4096, 8), range(1, 4096), range(4096, 1 << 16, 4))
         yield from (most - more for more in likely if most - more >= least)
         yield from (least, here)  # signed, of no PDU: SPNEGO's mechListMIC, after which the stream begins anew or not
 
-    def _verified(self, piece: Piece, number: int, plain: bytes, stream: bytes) -> bytes | None:
-        """Return the body in the clear if the signature fits; ``stream`` is what its checksum is sealed with."""
+    def _verified(self, piece: Piece, number: int, plain: bytes, stream: bytes) -> bool:
+        """Tell whether the signature fits the body in the clear; ``stream`` is what its checksum is sealed with."""
         checksum = piece.token[4:12]
         if stream:
             checksum = (int.from_bytes(checksum, "little") ^ int.from_bytes(stream, "little")).to_bytes(8, "little")
-        count = struct.pack("<I", number)
-        for whole in (True, False) if self._whole is None else (self._whole,):
+        count = number.to_bytes(4, "little")
+        for cover in covers(piece, self._cover):
             mac = self._mac.copy()
-            if whole:
-                mac.update(count + piece.head)
-                mac.update(plain)
-                mac.update(piece.trailer)
-            else:
-                mac.update(count + plain)
+            mac.update(b"".join((count, *cover.of(piece, plain))))
             if mac.digest()[:8] == checksum:
-                self._whole = whole
-                return plain
-        return None
+                self._cover = cover
+                return True
+        return False
 
 
 @dataclass(slots=True)
@@ -220,7 +226,7 @@ class _Manner:
 
     stream: tuple[Keystream, Keystream]
     places: tuple[_Place, _Place]
-    whole: bool
+    cover: Cover
     shared: bool
 
 
@@ -235,12 +241,15 @@ class _Plain:
     def open(self, sent: Sequence[Sent]) -> list[Opened]:
         """Return the stubs of PDUs, in their order, or why they stay closed; the manner that opens most is taken."""
         best: list[Opened] | None = None
+        possible = [Cover.BODY, Cover.WHOLE]
+        if any(one.piece.auth_level <= PACKET for one in sent):
+            possible.append(Cover.NOTHING)
         for key in seal_keys(self.flags, self.key, client=True):
-            for shared, whole in itertools.product((True, False), (False, True)):
+            for shared, cover in itertools.product((True, False), possible):
                 client, server = Keystream(key), Keystream(key)
                 first, second = _Place(0, 0, self.begins[0]), _Place(0, 0, self.begins[1])
                 manner = _Manner(
-                    (client, client if shared else server), (first, first if shared else second), whole, shared
+                    (client, client if shared else server), (first, first if shared else second), cover, shared
                 )
                 found = _with(manner, sent, self.begins)
                 count = sum(isinstance(one, bytes) for one in found)
@@ -274,15 +283,31 @@ def _with(manner: _Manner, sent: Sequence[Sent], begins: tuple[int, int]) -> lis
                 fitted += 1
                 break
         else:
-            side = heads[0]
-            piece = sent[waiting[side][0]].piece
-            lost_some = fitted or piece.sequence != begins[side]
-            found[waiting[side][0]] = Closed.SEQUENCE_LOST if lost_some else Closed.BAD_SIGNATURE
-            if not fitted:  # the very first does not fit: another manner, or another key
-                return found
-        reached[side] = piece.end
+            here = next((each for each in heads if _plain_passed(manner, each, sent[waiting[each][0]].piece)), -1)
+            side = heads[0] if here < 0 else here
+            if here >= 0:  # it stands where it should, and is not what was signed
+                found[waiting[side][0]] = Closed.BAD_SIGNATURE
+            else:
+                lost_some = fitted or sent[waiting[side][0]].piece.sequence != begins[side]
+                found[waiting[side][0]] = Closed.SEQUENCE_LOST if lost_some else Closed.BAD_SIGNATURE
+                if not fitted:  # the very first does not fit: another manner, or another key
+                    return found
+        reached[side] = sent[waiting[side][0]].piece.end
         waiting[side].pop(0)
     return found
+
+
+def _plain_passed(manner: _Manner, side: int, piece: Piece) -> bool:
+    """Tell whether a PDU has the next count, whatever its checksum says, and go on behind it then."""
+    if len(piece.token) != 16:
+        return False
+    place = manner.places[side]
+    end = place.position + (len(piece.body) if piece.auth_level == PRIVACY else 0) + 12
+    stream = manner.stream[side].at(end - 4, 4)
+    if int.from_bytes(xor(piece.token[12:], stream), "little") != place.number:
+        return False
+    place.number, place.position = place.number + 1, end
+    return True
 
 
 def _plain_next(manner: _Manner, side: int, piece: Piece, gap: int) -> bytes | None:
@@ -290,7 +315,10 @@ def _plain_next(manner: _Manner, side: int, piece: Piece, gap: int) -> bytes | N
     place = manner.places[side]
     for lost in range(1, _MOST_LOST + 1):
         most = gap - OVERHEAD * lost
-        for skipped in (most - more for more in range(0, 512, 8) if most - more >= 0):
+        likely = [most - more for more in range(0, 512, 8) if most - more >= 0]
+        if piece.auth_level != PRIVACY and most >= 0:  # signed alone, as those before it are likely to have been
+            likely.insert(0, 0)
+        for skipped in likely:
             place.tries -= 1
             if place.tries <= 0:
                 return None
@@ -308,11 +336,11 @@ def _plain_try(manner: _Manner, side: int, piece: Piece, lost: int, skipped: int
     position = place.position + skipped + 12 * lost
     sealed = len(piece.body) if piece.auth_level == PRIVACY else 0
     stream = manner.stream[side].at(position, sealed + 12)
-    _, checksum, count = struct.unpack("<III", _xor(piece.token[4:16], stream[sealed:]))
+    _, checksum, count = struct.unpack("<III", xor(piece.token[4:16], stream[sealed:]))
     if count != place.number + lost:
         return None
-    plain = _xor(piece.body, stream[:sealed]) if sealed else piece.body
-    if binascii.crc32(piece.head + plain + piece.trailer if manner.whole else plain) != checksum:
+    plain = xor(piece.body, stream[:sealed]) if sealed else piece.body
+    if binascii.crc32(b"".join(manner.cover.of(piece, plain))) != checksum:
         return None
     place.number, place.position = place.number + lost + 1, position + sealed + 12
     return plain[: piece.stub_size]
