@@ -13,12 +13,13 @@ from jobs import check_quality, cli, ingest_snapshots, publish_dashboards
 from jobs.config import Config
 from jobs.ingest_captures import alone, captures, ingest, keys_of, open_lake
 from pipeline import coverage, derive, derive_alerts, derive_findings, derive_silver, derive_states, hosts
-from pipeline.alert_conditions import Thresholds
+from pipeline.alert_conditions import Thresholds, us
 from pipeline.derive_sequences import ack_sequences
 from pipeline.lake import Lake, beside
 from pipeline.listing import Listed
 from pipeline.opening import Keys
 from pipeline.quality_suites import Suite
+from pipeline.queue_facts import Limits
 from pipeline.queue_state import queue_lines
 from pipeline.states import Settings
 from pipeline.summary import console_summary
@@ -107,11 +108,15 @@ def _answers(this: cli.Run, hosts_say: Mapping[str, Any] | None) -> Iterator[Ste
     yield {
         ACK_SEQUENCES: partial(ack_sequences, lost_after=reads.lost_after, poison_after=reads.poison_after),
         QUEUE_HISTORY: partial(derive_states.gold, settings=states_settings(config), run_id=run_id),
-        FINDINGS: partial(derive_findings.gold, stubs=config.store.stubs),
+    }
+    limits = thresholds(config)
+    cli.say("judging")
+    yield {
+        FINDINGS: partial(derive_findings.gold, stubs=config.store.stubs, limits=of_queues(limits)),
         COVERAGE: partial(coverage.gold, run_id=run_id),
     }
     as_of = this.arguments.as_of
-    yield {ALERTS: partial(derive_alerts.gold, limits=thresholds(config), run_id=run_id, as_of=as_of)}
+    yield {ALERTS: partial(derive_alerts.gold, limits=limits, run_id=run_id, as_of=as_of)}
 
 
 def _quality(this: cli.Run, lake: Lake, suites: Sequence[Suite], outcome: cli.Outcome) -> list[str]:
@@ -132,6 +137,17 @@ def states_settings(config: Config) -> Settings:
         ladder=config.eod.resend_ladder,
         cleanup=config.timers.cleanup,
         declared={machine.address: machine.name for machine in config.collector.machines},
+    )
+
+
+def of_queues(limits: Thresholds) -> Limits:
+    """Return the settings that findings on queues rest on: the same."""
+    return Limits(
+        slow_window=us(limits.slow_window),
+        dead_letters=limits.dead_letters,
+        journal_messages=limits.journal_messages,
+        clock_difference=us(limits.clock_difference),
+        max_gap=us(limits.max_gap),
     )
 
 
