@@ -277,6 +277,8 @@ class _Server(Server):
     def _settle_unended(self, attempt: Attempt, refused: list[Call]) -> None:
         """Settle a held message without an End that took effect: the first thing that happened decides."""
         start = attempt.start
+        if self.has_gaps(start):
+            attempt.missing.add("capture_loss")
         since = start.responded_at if start.responded_at is not None else start.at
         happened: list[tuple[int, int, str, Call | None]] = []  # time, rank, outcome, call
         happened += [(call.at, 0, "failed", call) for call in refused]
