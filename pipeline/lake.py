@@ -197,9 +197,12 @@ class Lake:
     def replace(self, table: Table, df: DataFrame, *, made_of: str | None = None) -> None:
         """Make the rows of ``df`` all there is, in one commit; ``df`` may have been read from the table.
 
-        ``made_of`` is kept with the commit: what the rows were computed from, for ``made_of`` to tell.
+        ``made_of`` is kept with the commit: what the rows were computed from, for ``made_of`` to tell. Where there is
+        no row, and was none, Delta commits nothing: then another commit says so.
         """
         self._write(table, df, replace=True, made_of=made_of)
+        if made_of is not None and self.made_of(table) != made_of:
+            self.stamp(table, made_of)
 
     def merge(
         self,

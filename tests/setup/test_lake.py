@@ -87,6 +87,15 @@ def filled(request, spark, tmp_path):
     spark.sql("DROP SCHEMA IF EXISTS spark_catalog.filled_bronze CASCADE")
 
 
+def test_a_table_of_no_rows_tells_what_it_was_made_of_too(lake, spark):
+    lake.replace(QUARANTINE, quarantine(spark), made_of="nothing")
+    assert lake.made_of(QUARANTINE) == "nothing"
+    version = lake.version(QUARANTINE)
+    lake.replace(QUARANTINE, quarantine(spark), made_of="nothing else")
+    assert (lake.made_of(QUARANTINE), stored(lake)) == ("nothing else", [])
+    assert lake.version(QUARANTINE) == version + 1
+
+
 def test_a_merge_replaces_adds_and_deletes_in_one_commit_and_rewrites_no_other_row(filled, spark):
     rows = quarantine(spark, ("a", "2", NOON), ("b", "2", NOON), ("c", "2", NOON), ("d", "2", None), ("e", "2", NOON))
     rows = rows.withColumn("gone", F.col("quarantine_key").isin("b", "e"))
