@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 
 from pipeline import compiling
 from pipeline.gather import Answer, Name, gather
+from pipeline.rows import for_spark
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal, quoted
 
 MICROSECONDS_OF_A_DAY = 86_400_000_000
@@ -281,7 +282,7 @@ class Lake:
         self.remove(table, name, stale, dates=dates, made_of=was_made_of)
         if fresh:
             chosen = rows.filter(pc.is_in(rows.column(name), pa.array(sorted(fresh), pa.string())))
-            self.append(table, self.spark.createDataFrame(chosen), made_of=made_of)
+            self.append(table, self.spark.createDataFrame(for_spark(chosen)), made_of=made_of)
         elif made_of is not None and self.made_of(table) != made_of:
             self.stamp(table, made_of)
         return len(fresh)
