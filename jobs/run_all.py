@@ -19,8 +19,10 @@ from pipeline.lake import Lake, beside
 from pipeline.listing import Listed
 from pipeline.opening import Keys
 from pipeline.quality_suites import Suite
+from pipeline.queue_facts import Limits
 from pipeline.queue_state import queue_lines
 from pipeline.redaction import Redaction
+from pipeline.rows import us
 from pipeline.states import Settings
 from pipeline.summary import console_summary
 from schemas.ack_sequences import ACK_SEQUENCES
@@ -124,11 +126,15 @@ def _steps(this: cli.Run, hosts_say: Mapping[str, Any] | None) -> Iterator[Steps
     yield {
         ACK_SEQUENCES: partial(ack_sequences, lost_after=reads.lost_after, poison_after=reads.poison_after),
         QUEUE_HISTORY: partial(derive_states.gold, settings=states_settings(config), run_id=run_id),
-        FINDINGS: partial(derive_findings.gold, stubs=config.store.stubs),
+    }
+    limits = thresholds(config)
+    cli.say("judging")
+    yield {
+        FINDINGS: partial(derive_findings.gold, stubs=config.store.stubs, limits=of_queues(limits)),
         COVERAGE: partial(coverage.gold, run_id=run_id),
     }
     as_of = this.arguments.as_of
-    yield {ALERTS: partial(derive_alerts.gold, limits=thresholds(config), run_id=run_id, as_of=as_of)}
+    yield {ALERTS: partial(derive_alerts.gold, limits=limits, run_id=run_id, as_of=as_of)}
 
 
 def _quality(this: cli.Run, lake: Lake, suites: Sequence[Suite], outcome: cli.Outcome) -> list[str]:
@@ -149,6 +155,17 @@ def states_settings(config: Config) -> Settings:
         ladder=config.eod.resend_ladder,
         cleanup=config.timers.cleanup,
         declared={machine.address: machine.name for machine in config.collector.machines},
+    )
+
+
+def of_queues(limits: Thresholds) -> Limits:
+    """Return the settings that findings on queues rest on: the same."""
+    return Limits(
+        slow_window=us(limits.slow_window),
+        dead_letters=limits.dead_letters,
+        journal_messages=limits.journal_messages,
+        clock_difference=us(limits.clock_difference),
+        max_gap=us(limits.max_gap),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from pipeline.alert_conditions import Thresholds
 from pipeline.alerts import ERROR, INFO, WARNING, Alert, Look, Row, clock, counted, spells
+from pipeline.growth import Point, with_least
 from pipeline.queue_history import NOT_CONNECTED, ON_HOLD, UNKNOWN
 from pipeline.rows import us
 
@@ -26,8 +27,8 @@ COLUMNS: Final = (
 
 SERIES: Final = ("queue_manager", "queue", "queue_format_name")
 _LOCAL: Final = "LOCAL CONNECTION"
-_DEAD: Final = re.compile(r";dead(letter|xact)$|_deadqueue$")
-_JOURNAL: Final = ";journal"
+DEAD: Final = re.compile(r";dead(letter|xact)$|_deadqueue$")
+JOURNAL: Final = ";journal"
 _NINE_TENTHS: Final = 0.9
 _HOUR_US: Final = 3_600_000_000
 
@@ -60,12 +61,12 @@ def queues(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> I
 
 def _asked(queue: str, history: Sequence[Row], limits: Thresholds) -> Iterator[_Asked]:
     messages, journal = _points(history, "message_count", "bytes"), _points(history, "journal_count", "journal_bytes")
-    if queue.endswith(_JOURNAL):
-        yield from _of_journal(messages, queue.removesuffix(_JOURNAL), limits, "queue")
+    if queue.endswith(JOURNAL):
+        yield from _of_journal(messages, queue.removesuffix(JOURNAL), limits, "queue")
         return
     yield _Asked("queue_disconnected", _disconnected(history), limits.disconnected_after, limits.error_after)
     yield _Asked("queue_on_hold", _on_hold(history), limits.on_hold_after)
-    if _DEAD.search(queue):
+    if DEAD.search(queue):
         yield _Asked("dead_letters_growing", _growing(messages, limits, limits.dead_letters, "dead letter"))
     else:
         yield _Asked("queue_stuck", _stuck(history), limits.stuck_after, limits.error_after, rejoins=False)
@@ -73,7 +74,7 @@ def _asked(queue: str, history: Sequence[Row], limits: Thresholds) -> Iterator[_
     yield from _of_journal(journal, queue, limits, "journal of")
 
 
-def _of_journal(points: Sequence[_Point], queue: str, limits: Thresholds, of: str) -> Iterator[_Asked]:
+def _of_journal(points: Sequence[Point], queue: str, limits: Thresholds, of: str) -> Iterator[_Asked]:
     yield _Asked("journal_growing", _growing(points, limits, limits.journal_messages, "message"), of=of)
     yield _Asked("nearly_full", _filling(points, limits, _quota(queue, limits)[1]), of=of)
 
@@ -126,37 +127,21 @@ def _fell(before: Row, row: Row, name: str) -> bool:
     return before[name] is not None and row[name] is not None and row[name] < before[name]
 
 
-class _Point(NamedTuple):
-    """A number of messages and their bytes, as reported."""
-
-    row: Row
-    at: int
-    number: int
-    size: int | None
+def _points(history: Iterable[Row], count: str, size: str) -> list[Point]:
+    return [Point(row, row["valid_from"], row[count], row[size]) for row in history if row[count] is not None]
 
 
-def _points(history: Iterable[Row], count: str, size: str) -> list[_Point]:
-    return [_Point(row, row["valid_from"], row[count], row[size]) for row in history if row[count] is not None]
-
-
-def _growing(points: Iterable[_Point], limits: Thresholds, least: int, thing: str) -> Iterator[Look]:
+def _growing(points: Iterable[Point], limits: Thresholds, least: int, thing: str) -> Iterator[Look]:
     """Yield whether there are so many more than there once were within the slow window."""
-    window: deque[_Point] = deque()  # those that are the least of all since then
-    for point in points:
-        while window and window[0].at < point.at - us(limits.slow_window):
-            window.popleft()
-        while window and window[-1].number >= point.number:
-            window.pop()
-        window.append(point)
-        least_one = window[0]
+    for point, least_one in with_least(points, us(limits.slow_window)):
         more = point.number - least_one.number
         message = f"{point.number} there, {counted(more, thing)} more than at {clock(least_one.at)}"
         yield _look(point.row, holds=more >= least, message=message)
 
 
-def _filling(points: Iterable[_Point], limits: Thresholds, quota: int | None) -> Iterator[Look]:
+def _filling(points: Iterable[Point], limits: Thresholds, quota: int | None) -> Iterator[Look]:
     """Yield whether a quota is nearly used up, or will be soon: at the rate of the slow window, of an hour at least."""
-    window: deque[_Point] = deque()
+    window: deque[Point] = deque()
     for point in points:
         if not quota or point.size is None:
             continue

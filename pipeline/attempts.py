@@ -54,10 +54,12 @@ class Attempt(Answer):
     """What is made of one Start, its call: the gold row's facts.
 
     ``ack_refused``: an End with RR_ACK was refused; ``ack_unanswered``: that which counts was not answered in sight;
-    ``reader_gone_at``: when its last connection ended, of a reader that took the message and never closed the queue.
+    ``reader_gone_at``: when its last connection ended, of a reader that took the message and never closed the queue;
+    ``gaps``: bytes of its association were not captured.
     """
 
     outcome: str = "unknown"
+    gaps: bool = False
     queue: str | None = None
     inferred_queue: str | None = None
     ended_at: int | None = None
@@ -150,7 +152,7 @@ class _Server(Server):
         """Return the server's attempts, settled."""
         out = []
         for start in self.by_role["start"]:
-            attempt = Attempt(start)
+            attempt = Attempt(start, gaps=self.has_gaps(start))
             self._settle(attempt)
             self._settle_risk(attempt)
             attempt.queue = self.name_queue(attempt)
@@ -277,6 +279,8 @@ class _Server(Server):
     def _settle_unended(self, attempt: Attempt, refused: list[Call]) -> None:
         """Settle a held message without an End that took effect: the first thing that happened decides."""
         start = attempt.start
+        if attempt.gaps:
+            attempt.missing.add("capture_loss")
         since = start.responded_at if start.responded_at is not None else start.at
         happened: list[tuple[int, int, str, Call | None]] = []  # time, rank, outcome, call
         happened += [(call.at, 0, "failed", call) for call in refused]

@@ -22,25 +22,30 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from pipeline import findings as judging
-from pipeline import operation
+from pipeline import operation, told_of_queues
 from pipeline.derive_silver import EMPTIED, LAST
 from pipeline.exchanges import LEDGER, MG, QC, QM, RR
 from pipeline.feeds import Feeds
 from pipeline.findings import Facts
 from pipeline.gather import gather
-from pipeline.lake import MOST_DATES, MOST_NAMED, Lake, on_dates, versions_of
+from pipeline.lake import MOST_DATES, MOST_NAMED, Commit, Lake, on_dates, versions_of
+from pipeline.queue_facts import Limits
+from pipeline.rows import for_spark
+from pipeline.told_of_queues import Queues
 from pipeline.touched import only
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.findings import FINDINGS
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
+from schemas.properties import QUEUE_SNAPSHOTS
+from schemas.queue_history import QUEUE_HISTORY
 from schemas.silver import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
 
-VERSION: Final = "1"  # another one when rules are added or changed: then all is judged anew
+VERSION: Final = "2"  # another one when rules are added or changed: then all is judged anew
 _FED: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS)
-_BELOW: Final = (*_FED, HOSTS)
+_BELOW: Final = (*_FED, HOSTS, *told_of_queues.BELOW)
 _MOST_AT_ONCE: Final = 200_000  # calls that are judged here; of more, in Spark
 _EXPLAINED: Final = ("P11", "R57", "R61", "R64", "R73")  # findings that another association's opening can explain
 _NUMBERED: Final = (QM, QC)
@@ -51,20 +56,24 @@ _CHOOSING: Final = ("connection_id", "server_address", "interface_name", "opnum"
 _OBJECTS: Final = (7, 8, 9, 10, 11)  # of qmcomm
 
 
-def gold(lake: Lake, *, stubs: bool = True) -> int:
+def gold(lake: Lake, *, stubs: bool = True, limits: Limits | None = None) -> int:
     """Judge what changed below; return how many rows were written.
 
-    ``stubs``: bronze keeps stubs (store.stubs); rules that need a byte of them are asked only then.
+    ``stubs``: bronze keeps stubs (store.stubs); rules that need a byte of them are asked only then. ``limits``: the
+    settings that rules on queues go by.
     """
-    newest = lake.newest(*_BELOW, LAST, FINDINGS)
-    if RPC_CALLS not in newest or LAST not in newest:
+    newest = lake.newest(*_BELOW, LAST, QUEUE_HISTORY, FINDINGS)
+    if not any(table in newest for table in (RPC_CALLS, HOSTS, QUEUE_SNAPSHOTS)):
         return 0
     made = newest[FINDINGS].made() if FINDINGS in newest else {}
-    rests_on: dict[str, Any] = {**versions_of(newest, _BELOW)}
-    rests_on |= {"decoder": newest[LAST].made().get("decoder"), "rules": VERSION, "stubs": stubs}
+    limits = Limits() if limits is None else limits
+    addresses = newest.get(QUEUE_HISTORY, Commit(0, None)).made().get("names") or {}
+    decoder = newest.get(LAST, Commit(0, None)).made().get("decoder")
+    rests_on: dict[str, Any] = {**versions_of(newest, _BELOW), **limits.said(), "names": addresses}
+    rests_on |= {"decoder": decoder, "rules": VERSION, "stubs": stubs}
     if made == rests_on:
         return 0
-    return _Work(lake, made, rests_on, stubs).follow()
+    return _Work(lake, made, rests_on, stubs, Queues(lake, limits, addresses)).follow()
 
 
 @dataclass(slots=True)
@@ -111,14 +120,18 @@ class _Work:
     made: dict[str, Any]
     rests_on: dict[str, Any]
     stubs: bool
+    queues: Queues
 
     def follow(self) -> int:
         """Bring the table to what there is now."""
-        same = all(self.made.get(name) == self.rests_on[name] for name in ("decoder", "rules", "stubs"))
-        touched = self._touched() if same and self.made else None
-        if touched is None:
+        same = all(self.made.get(name) == self.rests_on[name] for name in self.rests_on if name not in map(str, _BELOW))
+        if not same or not self.made:
             return self._anew()
-        return self._bring(touched)
+        touched = self._touched()
+        of_queues = None if touched is None else self.queues.touched(self.made, self.rests_on)
+        if touched is None or of_queues is None:
+            return self._anew()
+        return self._bring(touched, of_queues)
 
     def _touched(self) -> _Touched | None:
         """Return what changed; None when the feeds cannot tell, or of too much."""
@@ -146,7 +159,7 @@ class _Work:
         where = ("connection_id", "server_address", "client_address")
         return feed.select(*where, opened.alias("opened"), group.alias("association_group_id")).distinct()
 
-    def _bring(self, touched: _Touched) -> int:
+    def _bring(self, touched: _Touched, of_queues: told_of_queues.Touched) -> int:
         """Judge what is touched anew."""
         lake, says = self.lake, json.dumps(self.rests_on)
         connections = _connections(lake, touched.servers).toArrow() if touched.servers else None
@@ -160,22 +173,23 @@ class _Work:
         if connections is not None and not many:
             many = (pc.sum(connections.filter(ours)["calls"]).as_py() or 0) > _MOST_AT_ONCE
         if many:
-            return self._of_servers(touched.servers, says)
+            return self._of_servers(touched.servers, of_queues, says)
         rows = there = judging.SCHEMA.empty_table()
         if connections is not None:
             rows, there = self._judge(touched, connections, ours)
-        return self._put(rows, there, says)
+        return self._put(rows, there, of_queues, says)
 
-    def _put(self, rows: pa.Table, there: pa.Table, says: str) -> int:
-        """Put findings in the place of those that were there, and what operation shows beside them."""
+    def _put(self, rows: pa.Table, there: pa.Table, of_queues: told_of_queues.Touched, says: str) -> int:
+        """Put findings in the place of those that were there, and what operation and queues show beside them."""
         lake = self.lake
         asked: dict[str, Callable[[], pa.Table]] = {}
         if self.made.get(str(HOSTS)) != self.rests_on[str(HOSTS)]:
             was = lake.read(FINDINGS).where(F.col("scope") == operation.ESTATE)
             asked |= {"hosts": partial(operation.hosts_of, lake), "hosts there": partial(_rows, was)}
         found = gather(asked)
-        rows = pa.concat_tables([rows, *(found[name] for name in found if not name.endswith("there"))])
-        there = pa.concat_tables([there, *(found[name] for name in found if name.endswith("there"))])
+        ours, theirs = self.queues.bring(of_queues)
+        rows = pa.concat_tables([rows, ours, *(found[name] for name in found if not name.endswith("there"))])
+        there = pa.concat_tables([there, theirs, *(found[name] for name in found if name.endswith("there"))])
         dates = set(there[EVENT_DATE].to_pylist())
         return lake.put(FINDINGS, rows, there, dates=dates, made_of=says, was_made_of=json.dumps(self.made))
 
@@ -217,16 +231,17 @@ class _Work:
         facts = Facts(calls, ledger, connections.select(list(judging.CONNECTIONS)), found["binds"])
         return judging.findings(facts, only=touched.connections), found["there"]
 
-    def _of_servers(self, servers: Collection[str], says: str) -> int:
+    def _of_servers(self, servers: Collection[str], of_queues: told_of_queues.Touched, says: str) -> int:
         """Judge all of some servers in Spark."""
         there = self.lake.read(FINDINGS).where("scope IN ('association', 'server')")
         found, before = _rows(self._judged(servers)), _rows(only(there, "server_address", servers))
-        return self._put(found, before, says)
+        return self._put(found, before, of_queues, says)
 
     def _anew(self) -> int:
         """Judge all there is: here if it is little."""
         lake = self.lake
-        for table in _FED:
+        lake.widen(FINDINGS)
+        for table in (*_FED, *told_of_queues.BELOW):
             lake.begin_with(table)
             self.rests_on[str(table)] = lake.version(table)
         says = json.dumps(self.rests_on)
@@ -242,9 +257,11 @@ class _Work:
             calls = _together(*(found[name] for name in ("calls", "reads", "clients", "management", "messages")))
             ledger = calls.filter(judging.ledger_mask(calls))
             facts = Facts(calls, ledger, connections.select(list(judging.CONNECTIONS)), found["binds"])
-            rows = lake.spark.createDataFrame(pa.concat_tables([judging.findings(facts), found["hosts"]]))
+            parts = [judging.findings(facts), found["hosts"], self.queues.anew()]
+            rows = lake.spark.createDataFrame(for_spark(pa.concat_tables(parts)))
         else:
-            rows = self._judged(None).unionByName(lake.spark.createDataFrame(operation.hosts_of(lake)))
+            others = pa.concat_tables([operation.hosts_of(lake), self.queues.anew()])
+            rows = self._judged(None).unionByName(lake.spark.createDataFrame(for_spark(others)))
         lake.replace(FINDINGS, rows, made_of=says)
         return lake.rows_written(FINDINGS)
 

@@ -40,7 +40,7 @@ from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.table import EVENT_DATE, Table, literal
 
 MOST: Final = 100_000  # reads, or changes, that are brought to the driver; if there are more, all is made in Spark
-_MADE_BY: Final = 1  # another number when sequences are made in another way: all are made anew
+_MADE_BY: Final = 2  # another number when sequences are made in another way: all are made anew
 _GROUPS: Final = 200  # of messages, in Spark; each is made by one call of Python
 _MOST_NAMED: Final = 5000  # lookup identifiers and message keys that a condition names
 _MOST_QUEUES: Final = 1000  # that a condition on operations names

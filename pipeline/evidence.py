@@ -53,6 +53,11 @@ class Server:
     def __init__(self, calls: Iterable[Call], connections: Iterable[Connection]) -> None:
         self.connections = {connection.connection_id: connection for connection in connections}
         self.association = associations(self.connections.values())
+        self._with_gaps = {
+            self.association[connection.connection_id].name
+            for connection in self.connections.values()
+            if connection.missing_bytes
+        }
         ours = (call for call in calls if (call.protocol, call.opnum) in ROLES)
         self.calls = sorted(ours, key=lambda call: (call.at, call.call_key))
         self.by_role: dict[Role, list[Call]] = {role: [] for role in ROLES.values()}
@@ -66,6 +71,10 @@ class Server:
         if found is None:  # its connection's row is not there: alone, and never seen to end
             found = self.association[call.connection_id] = Association(call.connection_id)
         return found
+
+    def has_gaps(self, call: Call) -> bool:
+        """Whether bytes of a call's association were not captured: what is not there may have been in them."""
+        return self.of(call).name in self._with_gaps
 
     def name_queue(self, answer: Answer) -> str | None:
         """Return the queue behind the handle that a call used, and say which opens tell."""

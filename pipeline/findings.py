@@ -28,7 +28,7 @@ from pipeline import (
 from pipeline.associations import Connection, associations
 from pipeline.exchanges import LEDGER, Conversation, Exchange, Ledger
 from pipeline.rows import day_of, table_of
-from pipeline.rules import ACROSS, ANYWHERE, BY_METHOD, OPERATION, OVER, RULES, Hit, Needs, Rule, Test
+from pipeline.rules import ACROSS, ALL, ANYWHERE, BY_METHOD, OVER, Hit, Needs, Rule, Test
 from schemas.findings import FINDINGS
 from udfs.keys import key
 
@@ -93,7 +93,6 @@ BINDS: Final = (
 
 HEAD_BYTES: Final = 80
 TAIL_BYTES: Final = 12
-_ALL: Final = RULES | OPERATION
 SCHEMA: Final = to_arrow_schema(FINDINGS.struct())
 _NOT_NULL: Final[dict[str, Any]] = {"syn_seen": False, "missing_bytes": 0}
 _ASSOCIATION, _SERVER = "association", "server"
@@ -259,7 +258,7 @@ def _rows(hits: Iterable[tuple[Test, Hit]], scope: str) -> Iterator[dict[str, An
     """Yield a row for each rule and call, of several hits the gravest."""
     best: dict[str, dict[str, Any]] = {}
     for test, hit in hits:
-        row = _row(_ALL[test.rule_id], hit, scope)
+        row = _row(ALL[test.rule_id], hit, scope)
         before = best.get(row["finding_key"])
         if before is None or _order(row) < _order(before):
             best[row["finding_key"]] = row
@@ -297,7 +296,7 @@ def _row(rule: Rule, hit: Hit, scope: str) -> dict[str, Any]:
 
 def finding(
     rule_id: str, *, source: str, severity: str, subject: str, call: Mapping[str, Any], observed_at: int | None,
-    expected: str, actual: str, evidence: list[str], scope: str,
+    expected: str, actual: str, evidence: list[str], scope: str, queue: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return a row of the table; times are microseconds since the epoch, ``call`` a call's row, empty for none."""
     call_key = call.get("call_key")
@@ -320,6 +319,7 @@ def finding(
         "connection_id": call.get("connection_id"),
         "server_address": call.get("server_address"),
         "scope": scope,
+        "queue": queue,
         "event_date": day_of(observed_at),
         "run_id": call.get("run_id"),
     }

@@ -298,6 +298,7 @@ def _row(attempt: attempts.Attempt, through: Mapping[str, Any], aliases: Mapping
         "ack_refused": attempt.ack_refused,
         "ack_unanswered": attempt.ack_unanswered,
         "reader_gone_at": attempt.reader_gone_at,
+        "gaps": attempt.gaps,
         "evidence": attempt.evidence,
         "confidence": attempt.confidence,
         "missing": sorted(attempt.missing),

@@ -19,7 +19,7 @@ SCHEMA: Final = to_arrow_schema(ACK_SEQUENCES.struct())
 _READ: Final = (
     "attempt_key", "queue", "server_address", "lookup_id", "message_key", "is_receive", "outcome", "client_address",
     "started_at", "returned_at", "ended_at", "ack_refused", "ack_unanswered", "reader_gone_at", "inferred_queue",
-    "evidence", "missing", "errors", "run_id",
+    "gaps", "evidence", "missing", "errors", "run_id",
 )  # fmt: skip
 _REMOVAL: Final = (
     "call_key", "queue", "server_address", "lookup_id", "target_queue", "evidence", "missing", "errors",
@@ -121,6 +121,7 @@ def _read(row: Row) -> Read:
         tuple(row["missing"] or ()),
         _errors(row),
         row["run_id"],
+        bool(row["gaps"]),
     )
 
 

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 
 from pipeline import compiling
 from pipeline.gather import Answer, Name, gather
+from pipeline.rows import for_spark
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal, quoted
 
 MICROSECONDS_OF_A_DAY = 86_400_000_000
@@ -197,9 +198,12 @@ class Lake:
     def replace(self, table: Table, df: DataFrame, *, made_of: str | None = None) -> None:
         """Make the rows of ``df`` all there is, in one commit; ``df`` may have been read from the table.
 
-        ``made_of`` is kept with the commit: what the rows were computed from, for ``made_of`` to tell.
+        ``made_of`` is kept with the commit: what the rows were computed from, for ``made_of`` to tell. Where there is
+        no row, and was none, Delta commits nothing: then another commit says so.
         """
         self._write(table, df, replace=True, made_of=made_of)
+        if made_of is not None and self.made_of(table) != made_of:
+            self.stamp(table, made_of)
 
     def merge(
         self,
@@ -278,7 +282,7 @@ class Lake:
         self.remove(table, name, stale, dates=dates, made_of=was_made_of)
         if fresh:
             chosen = rows.filter(pc.is_in(rows.column(name), pa.array(sorted(fresh), pa.string())))
-            self.append(table, self.spark.createDataFrame(chosen), made_of=made_of)
+            self.append(table, self.spark.createDataFrame(for_spark(chosen)), made_of=made_of)
         elif made_of is not None and self.made_of(table) != made_of:
             self.stamp(table, made_of)
         return len(fresh)

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.lake import Lake, differing, on_dates
+from pipeline.rows import for_spark
 from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
 from schemas.table import literal
 from udfs.capture.joining import MEANINGS_SCHEMA, Joined, join
@@ -152,7 +153,7 @@ def days(row: Row) -> Iterator[dt.date | None]:
 
 def frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     """Return Arrow rows as a frame."""
-    return spark.createDataFrame(rows)  # type: ignore[arg-type, unused-ignore]  # Arrow since Spark 4
+    return spark.createDataFrame(for_spark(rows))  # type: ignore[arg-type, unused-ignore]  # Arrow since Spark 4
 
 
 def relabel(lake: Lake, changes: Changes) -> None:

@@ -1,19 +1,20 @@
 """Conformance rules: what each one says (``rule_table``), and its test, found by the rule's id.
 
 A test is a function in one of the modules ``rules_*``. It looks at one exchange (``each``), at one association
-(``over``) or at all that a server opened (``across``), and is asked only where what it rests on was read whole. A rule
-without a test is in ``UNSHOWN``, with the evidence that would be needed.
+(``over``), at all that a server opened (``across``) or at what is told of a queue (``of_queue``), and is asked only
+where what it rests on was read whole. A rule without a test is in ``UNSHOWN``, with the evidence that would be needed.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from pipeline.exchanges import Conversation, Exchange, Ledger
+from pipeline.queue_facts import Limits, Told
 from pipeline.rule_table import TABLE
 
 Needs = Literal["headers", "request", "answer", "ok"]
@@ -75,9 +76,18 @@ OPERATION: Final = {
              "two machines, told apart by their names, were seen with it"),
         Rule("O02", "docs/rules.md", "S", "B", "P", "the clocks of sender, owner and capture agree to 2 s",
              "a message arrives before it was sent, or after it was read"),
+        Rule("O03", "docs/rules.md", "S", "B", "S", "dead letters do not become more",
+             "a dead-letter queue, or a component's dead queue, grows"),
+        Rule("O04", "docs/rules.md", "S", "B", "S", "somebody empties journals",
+             "a journal grows"),
+        Rule("O05", "MS-MQQB 3.1.5.8.6", "S", "B", "S", "a receiver takes what its sender goes on with",
+             "sender and receiver disagree about the next number"),
+        Rule("O06", "docs/rules.md", "S", "B", "S", "what a queue manager reports of a queue is what reads of it show",
+             "a report that no message, reader or clock that was not seen can explain"),
     )
 }  # fmt: skip
-"""Rules of operation, which no document of the protocols has: silver.hosts shows the first, messages the other."""
+"""Rules of operation: silver.hosts shows the first, messages the second, the state of queues the others."""
+ALL: Final = RULES | OPERATION
 
 
 class Hit(NamedTuple):
@@ -94,9 +104,24 @@ class Hit(NamedTuple):
     subject: str | None = None
 
 
+class Sign(NamedTuple):
+    """A rule broken by what is told of a queue: when, what was seen, by which calls and snapshots, and of what.
+
+    ``call`` is the row of the call that breaks it, where one does; ``severity`` where it is not the rule's own.
+    """
+
+    at: int
+    actual: str
+    evidence: tuple[str, ...]
+    subject: str
+    severity: Severity | None = None
+    call: Mapping[str, Any] = {}
+
+
 One = Callable[[Exchange], Hit | str | bool | None]
 Many = Callable[[Conversation], Iterable[Hit]]
 All = Callable[[Ledger], Iterable[Hit]]
+OfQueue = Callable[[Told, Limits], Iterable[Sign]]
 
 
 class Test(NamedTuple):
@@ -112,6 +137,7 @@ BY_METHOD: Final[defaultdict[tuple[str, int], list[Test]]] = defaultdict(list)
 ANYWHERE: Final[list[Test]] = []
 OVER: Final[list[Test]] = []
 ACROSS: Final[list[Test]] = []
+QUEUES: Final[list[Test]] = []
 
 
 def each(rule_id: str, *methods: tuple[str, int], needs: Needs = "request") -> Callable[[One], One]:
@@ -151,10 +177,20 @@ def across(rule_id: str, precondition: str) -> Callable[[All], All]:
     return declare
 
 
+def of_queue(rule_id: str, precondition: str) -> Callable[[OfQueue], OfQueue]:
+    """Declare a test of what is told of one queue: its state, and the reads of all its readers."""
+
+    def declare(test: OfQueue) -> OfQueue:
+        QUEUES.append(Test(rule_id, "headers", precondition, test))
+        return test
+
+    return declare
+
+
 def found_by(rule_id: str) -> list[Test]:
     """Return the tests of a rule."""
     every = [test for tests in BY_METHOD.values() for test in tests]
-    return list(dict.fromkeys(test for test in (*every, *ANYWHERE, *OVER, *ACROSS) if test.rule_id == rule_id))
+    return list(dict.fromkeys(test for test in (*every, *ANYWHERE, *OVER, *ACROSS, *QUEUES) if test.rule_id == rule_id))
 
 
 UNSHOWN: Final = {

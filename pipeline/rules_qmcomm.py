@@ -195,13 +195,14 @@ def number_twice(ledger: Ledger) -> Iterator[Hit]:
         last[number] = then
 
 
-@across("C05", "the association of the call opened queues itself, and was captured from its beginning")
+@across("C05", "the association of the call opened queues itself, and was captured from its beginning without a gap")
 def cursor_of_unknown(ledger: Ledger) -> Iterator[Hit]:
     """MQ_OK to a cursor of a queue's number that no captured association was given."""
     openers = {ledger.association(call).name for call in ledger.of((QC, 2))}
     unread = any(not call.answered and not call.refused for call in ledger.of((QC, 2)))
     for call in ledger.of((QC, 4)):
         association = ledger.association(call)
-        ours = association.name in openers and association.beginning_seen and not unread
+        whole = association.beginning_seen and ledger.seen_until(call) > 0
+        ours = association.name in openers and whole and not unread
         if ours and call.ok and call["queue_handle"] not in ledger.numbers:
             yield Hit(call, f"hQueue {call['queue_handle']} was never given")

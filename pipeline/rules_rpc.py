@@ -194,6 +194,8 @@ def management_throws(call: Exchange) -> str | None:
 @each("P13", needs="headers")
 def throws(call: Exchange) -> str | None:
     """A method that throws nothing of its own was answered by a fault with an HRESULT of Message Queuing."""
+    if call["opnum"] is None:
+        return None  # the request was not seen: which method it is nobody knows
     ours = call.method[0] in (QM, RR) and call.method not in _THROWS
     return _thrown(call) if ours else None
 

@@ -35,6 +35,7 @@ _FATE: Final = {
 _GIVEN_BACK: Final = frozenset({"nacked", "rundown", "expired"})
 _SETTLED_AT_ITS_END: Final = frozenset({"acked", "nacked", "rejected", "rundown", "cancelled"})
 _NEVER: Final = 1 << 62
+_NOT_TAKEN: Final = frozenset({"returned", "held", "purged"})  # by a reader
 _THERE: Final = frozenset({"returned", "held"})
 
 
@@ -68,6 +69,7 @@ class Read:
     missing: tuple[str, ...] = ()
     errors: tuple[Error, ...] = ()
     run_id: str | None = None
+    gaps: bool = False
 
     @property
     def received(self) -> bool:
@@ -187,8 +189,12 @@ class History:
 
     @property
     def missing(self) -> list[str]:
-        """What is missing of any of them."""
-        return sorted({code for each in self.rests_on for code in each.missing})
+        """What is missing of any of them; where nobody is seen to take it, or to let go, what was done in gaps."""
+        codes = {code for each in self.rests_on for code in each.missing}
+        unseen = self.fate in _NOT_TAKEN or self.loss_risk == "reader_lost"
+        if unseen and any(read.gaps for read in self.receives):
+            codes.add("capture_loss")
+        return sorted(codes)
 
     @property
     def errors(self) -> list[Error]:

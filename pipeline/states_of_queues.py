@@ -76,7 +76,7 @@ class Reader:
         )
 
     def _told(self, queues: Collection[str], since: int, attempts_since: int) -> DataFrame:
-        raw = _texts(queues, self.names)
+        raw = texts_of(queues, self.names)
         return states.told(
             self.lake, self.settings, raw=raw, queues=queues, since=max(since, 0), attempts_since=max(attempts_since, 0)
         )
@@ -248,7 +248,7 @@ def _oldest(row: Mapping[str, Any]) -> int | None:
     return None if first is None else first["sequence_number"]
 
 
-def _texts(queues: Collection[str], names: Names) -> set[str]:
+def texts_of(queues: Collection[str], names: Names) -> set[str]:
     """Return all normal forms whose canonical text is one of these; a journal's or subqueue's are its queue's."""
     of: defaultdict[str, set[str]] = defaultdict(set)
     for text, canonical in names.texts.items():

@@ -29,7 +29,8 @@ FINDINGS = Table(
         *EVIDENCE,
         Column("connection_id", STRING, "bronze.connections, of that call"),
         Column("server_address", STRING, "IP address of the server, as text"),
-        Column("scope", STRING, "what was looked at: association, server, estate"),
+        Column("scope", STRING, "what was looked at: association, server, queue, estate"),
+        Column("queue", STRING, "canonical normal form of the queue that was looked at; null in other scopes"),
         *closing_columns("gold", "observed_at"),
     ),
 )

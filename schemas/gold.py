@@ -70,6 +70,11 @@ RECEIVE_ATTEMPTS = Table(
             TIMESTAMP,
             "end of the reader's last connection, UTC, where it had acknowledged the message and not closed the queue",
         ),
+        Column(
+            "gaps",
+            BOOLEAN,
+            "bytes of the connections it shares its handles with are in no capture: other calls may have been in them",
+        ),
         *EVIDENCE,
         *closing_columns("gold", "started_at, else of the next time that is known"),
     ),

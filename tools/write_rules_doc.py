@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline import findings  # noqa: F401 - importing it declares the tests
+from pipeline import findings, findings_of_queues  # noqa: F401 - importing them declares the tests
 from pipeline.rules import OPERATION, RULES, UNSHOWN, Rule, found_by
 
 GROUPS = {
@@ -40,7 +40,14 @@ its own words. A few tests say less than their rule's severity; the table says s
 what a server opened changed, its associations of qm2qm and qmcomm are too, for their numbers are the server's. Some
 rules look at the first bytes of stubs, and those of qmmgmt (M03, M05 to M09, M14, M16 to M19) at whole ones: with
 `store.stubs: false` they are not asked. R22 to R24, Q22 to Q24 and the like know only what one association saw of a
-message; what comes back to another reader is a matter of the message's own story.
+message; of a message that came to readers of several, Q22, Q24 and R53 are asked over all reads of its queue, and
+`gold.ack_sequences` tells what cannot be proven.
+
+**Queues.** O03 to O06 look at snapshots and at reads of the same queue at the same queue manager (its address must be
+known by the name that the collector asks it by). Growth and disagreement are one finding for each day and queue: a
+count that only rises for a while is no fault of a protocol, hence never an error. A snapshot differs from traffic for
+many good reasons (sends and local readers that nobody captures, expiry, held messages, clocks): what is left of them is
+in `pipeline/rules_queues.py`. `gold.queue_history.unexplained_change` has every difference, explained or not.
 
 """
 

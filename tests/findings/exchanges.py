@@ -229,7 +229,7 @@ class Story:
                        row["closed_at"], row["association_group_id"], row["syn_seen"])
             for row in every
         )  # fmt: skip
-        seen = {found[row["connection_id"]].name: row["last_packet_at"] for row in every}
+        seen = {found[row["connection_id"]].name: 0 if row["missing_bytes"] else row["last_packet_at"] for row in every}
         exchanges = [Exchange(row) for row in self.calls if row["connection_id"] in mine]
         opened = [Exchange(row) for row in (*self.calls, *self.others)]
         ledger = Ledger([each for each in opened if each.method in LEDGER], found, seen)

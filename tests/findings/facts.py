@@ -26,7 +26,7 @@ def read(path):
         if name not in calls.column_names:
             calls = calls.append_column(name, values)
     tables["rpc_calls"] = calls
-    (batch,) = calls.to_batches()
+    batch = calls.to_batches()[0] if len(calls) else pa.RecordBatch.from_pylist([], calls.schema)
     return tables | {name: pa.Table.from_batches([rows]) for name, rows in decode(batch).items()}
 
 

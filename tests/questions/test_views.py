@@ -455,10 +455,16 @@ def test_without_a_question_they_are_listed(capsys):
 def test_views_can_be_permanent_in_a_catalog(spark, tmp_path):
     lake = Lake(spark, str(tmp_path / "lake"), catalog="spark_catalog", prefix="asked_")
     lake.append(FINDINGS, spark.createDataFrame(rows(FINDINGS, MACHINES).drop_columns(["event_date"])))
-    (name, _) = Views(lake).permanent(["shared_identifiers", "stuck_queues"])
-    assert name == "`spark_catalog`.`asked_gold`.`shared_identifiers`"
-    assert [row["machines"] for row in spark.table(name).collect()] == ["machines a, b"]
-    Views(lake).permanent(["shared_identifiers"])
+    views = Views(lake, queue_quota=1000)
+    made = dict(zip(ALL, views.permanent(), strict=True))
+    assert made["shared_identifiers"] == "`spark_catalog`.`asked_gold`.`shared_identifiers`"
+    for name, full in made.items():
+        answered = spark.table(full).collect()
+        assert len(answered) == (1 if name == "shared_identifiers" else 0), name
+    assert [row["machines"] for row in spark.table(made["shared_identifiers"]).collect()] == ["machines a, b"]
+    assert views.permanent(["shared_identifiers"]) == [made["shared_identifiers"]]  # defined again
+    described = spark.sql(f"DESCRIBE TABLE EXTENDED {made['stuck_queues']}").collect()
+    assert any(row["data_type"].startswith("Question 4: one row is") for row in described)
 
 
 def test_every_question_is_answered_or_says_what_would_be_needed():

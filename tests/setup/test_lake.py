@@ -2,6 +2,7 @@
 
 from datetime import UTC, date, datetime
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
@@ -9,6 +10,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from pipeline.compiling import COMPILED_FROM, INTERPRETED, expect
 from pipeline.lake import FeedError, Lake, SchemaError, conform, on_dates
+from pipeline.rows import for_spark
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.table import literal
@@ -85,6 +87,23 @@ def filled(request, spark, tmp_path):
     lake.append(QUARANTINE, quarantine(spark, ("a", "1", EVE), ("b", "1", NOON), ("c", "1", None)))
     yield lake
     spark.sql("DROP SCHEMA IF EXISTS spark_catalog.filled_bronze CASCADE")
+
+
+def test_rows_behind_a_part_without_any_are_written_too(lake, spark):
+    rows = quarantine(spark, ("a", "one", NOON), ("b", "one", NOON)).toArrow()
+    parts = pa.concat_tables([rows.slice(0, 0), rows.slice(0, 1), rows.slice(0, 0), rows.slice(1, 1)])
+    lake.append(QUARANTINE, spark.createDataFrame(for_spark(parts)))
+    assert [key for key, *_ in stored(lake)] == ["a", "b"]
+    assert for_spark(rows.slice(0, 0)).num_rows == 0
+
+
+def test_a_table_of_no_rows_tells_what_it_was_made_of_too(lake, spark):
+    lake.replace(QUARANTINE, quarantine(spark), made_of="nothing")
+    assert lake.made_of(QUARANTINE) == "nothing"
+    version = lake.version(QUARANTINE)
+    lake.replace(QUARANTINE, quarantine(spark), made_of="nothing else")
+    assert (lake.made_of(QUARANTINE), stored(lake)) == ("nothing else", [])
+    assert lake.version(QUARANTINE) == version + 1
 
 
 def test_a_merge_replaces_adds_and_deletes_in_one_commit_and_rewrites_no_other_row(filled, spark):

@@ -245,6 +245,16 @@ def test_loss_is_named_as_the_cause_of_what_it_took():
     assert told(opened(), start(1), end(2), connections=lossy) == [became("acked", 2.0, OK)]
 
 
+def test_an_end_that_is_not_there_may_have_been_lost():
+    lossy, whole = connection(closed=5, missing_bytes=1460), connection(closed=5)
+    evidence = "open start"
+    assert told(opened(), start(1), connections=[whole]) == [became("rundown", 5.0, evidence=evidence)]
+    rundown = became("rundown", 5.0, evidence=evidence, missing="capture_loss")
+    assert told(opened(), start(1), connections=[lossy]) == [rundown]
+    (refused,) = told(opened(), start(1), end(2, hresult=INVALID_HANDLE), connections=[lossy])
+    assert (refused["outcome"], refused["missing"]) == ("failed", ["capture_loss"])
+
+
 def test_sealed_calls_say_no_more_than_that():
     sealed = {"closed": True, "context_handle": None, "request_id": None, "action": None, "timeout_ms": None}
     blind = replace(start(1, None), outcome="encrypted", **sealed)

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from jobs import run_all
-from joining.cutting import cut, records
+from joining.cutting import cut, layout, records
 from pipeline.lake import Lake
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.gold import RECEIVE_ATTEMPTS
@@ -61,6 +61,53 @@ def test_cut_at_random_and_read_in_any_order(seed, steps, runs):
     made, rows = told(attempts.to_pylist(), sequences_here(attempts, operations), broker)
     assert made == attempts_truth(broker)
     assert rows == truth(broker)
+
+
+def some(chance, count):
+    """Which records were captured by a machine that lost some, began late or stopped early."""
+    way, place = chance.choice(("a few", "burst", "begins", "ends", "both")), chance.randrange(count)
+    share = chance.choice((0.005, 0.02, 0.1)) if way in ("a few", "both") else 0
+    length = chance.randint(1, 40) if way == "burst" else 0
+    for record in range(count):
+        lost = chance.random() < share or place <= record < place + length
+        yield not (lost or (way in ("begins", "both") and record < place) or (way == "ends" and record > place))
+
+
+def what_is_complete_is_true(seed, steps):
+    """Of a capture with gaps, whatever is called complete is as it was: outcomes of attempts, fates of messages.
+
+    A connection's last packet, a RST, has no bytes that could be missed: where it was lost the connection seems to go
+    on, and a message that it gave back seems to have been given back later, by the clean-up timer.
+    """
+    chance, broker = Random(seed), Broker(Random(seed)).run(steps)
+    assume(broker.calls)
+    units = layout(capture_of(broker)).units
+    kept = [unit.data for unit, there in zip(units, some(chance, len(units)), strict=True) if there]
+    tables = read_together([[units[0].opening + b"".join(kept)]])
+    assume(len(tables["rpc_calls"]))
+    attempts, operations, _, _ = gold_of(tables)
+    sure = [row for row in attempts.to_pylist() if row["confidence"] == "complete"]
+    sequences = [row for row in sequences_here(attempts, operations) if row["confidence"] == "complete"]
+    made, rows = told(sure, sequences, broker)
+    happened, fates = attempts_truth(broker), truth(broker)
+    by_itself = {"expired": "rundown"}
+    assert {name: (by_itself.get(row[0], row[0]), row[1]) for name, row in made.items()} == {
+        name: (by_itself.get(happened[name][0], happened[name][0]), happened[name][1]) for name in made
+    }
+    assert {name: row[3] for name, row in rows.items()} == {name: fates[name][3] for name in rows}
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 2**32), st.integers(20, 60))
+def test_whatever_was_lost_what_is_complete_is_true(seed, steps):
+    what_is_complete_is_true(seed, steps)
+
+
+@pytest.mark.long
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32), st.integers(20, 150))
+def test_whatever_was_lost_of_much_what_is_complete_is_true(seed, steps):
+    what_is_complete_is_true(seed, steps)
 
 
 @pytest.mark.spark

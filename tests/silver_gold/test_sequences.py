@@ -128,6 +128,17 @@ def test_given_back_and_waiting_for_the_next():
     assert told(opened(), start(1), end(2, ack=1)) == [became("returned", "nacked")]
 
 
+def test_what_was_lost_may_have_been_the_next_read_or_the_close():
+    lossy = [connection(closed=30, missing_bytes=1460)]
+    assert told(opened(), start(1), end(2, ack=1), connections=lossy) == [
+        became("returned", "nacked", missing="capture_loss")
+    ]
+    assert told(opened(), start(1), end(2), close(5), connections=lossy) == [became("consumed", "acked")]
+    assert told(opened(), start(1), end(2), connections=lossy) == [
+        became("consumed", "acked", missing="capture_loss", loss_risk="reader_lost")
+    ]
+
+
 def test_rundown_gives_it_back_too():
     assert told(opened(), start(1), connections=[connection(closed=30)]) == [
         became("returned", "rundown", settled=30.0, evidence="open start")

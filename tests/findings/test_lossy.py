@@ -1,0 +1,77 @@
+"""What was not captured is nobody's fault: of a capture with gaps no rule is found broken that the whole one keeps."""
+
+import random
+
+import pytest
+
+from findings.exchanges import Story, app, connection, qc, rr, rr_open
+from findings.exchanges import broken as rules
+from findings.facts import facts, read
+from joining.cutting import layout, plain
+from pipeline import findings as judging
+
+SHORT = ("01-remoteread-ndr.pcap", "03-qm2qm-dependent-client.pcap", "04-qmmgmt.pcapng",
+         "09-transactions-and-moves.pcapng")  # fmt: skip
+LONG = ("02-remoteread-ndr64-multiplexed.pcap", "05-sealed-ntlm.pcap", "06-mid-stream.pcap",
+        "07-faults-cancels-groups.pcap", "10-many-clients.pcap.gz")  # fmt: skip
+
+
+def some(rng, size):
+    """Which records a machine captured that could not follow, began late, or stopped early."""
+    kept = [True] * size
+    way = rng.choice(("a few", "bursts", "begins", "ends", "both"))
+    if way in ("a few", "both"):
+        share = rng.choice((0.002, 0.01, 0.05, 0.2))
+        kept = [rng.random() > share for _ in kept]
+    if way == "bursts":
+        for _ in range(rng.randint(1, 4)):
+            begin, length = rng.randrange(size), rng.randint(1, 60)
+            kept = [each and not begin <= at < begin + length for at, each in enumerate(kept)]
+    place = rng.randrange(size)
+    return [
+        each and (way not in ("begins", "both") or at >= place) and (way != "ends" or at <= place)
+        for at, each in enumerate(kept)
+    ]
+
+
+def errors(path):
+    tables = read(path)
+    found = judging.findings(facts(tables)).to_pylist()
+    return {(row["rule_id"], row["observed_at"]) for row in found if row["severity"] == "error"}
+
+
+def check(project, folder, name, rounds):
+    data = plain(project / "data" / "sample" / name)
+    units = layout(data).units
+    whole = folder / "whole"
+    whole.write_bytes(data)
+    expected = errors(whole)
+    for number in range(rounds):
+        kept = some(random.Random(f"{name} {number}"), len(units))
+        pieces = [unit.data for unit, captured in zip(units, kept, strict=True) if captured]
+        part = folder / f"part{number}"
+        part.write_bytes(units[0].opening + b"".join(pieces))
+        assert errors(part) <= expected, (name, number)
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_gaps_make_no_error(project, tmp_path, name):
+    check(project, tmp_path, name, rounds=6)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [*SHORT, *LONG])
+def test_many_gaps_make_no_error(project, tmp_path, name):
+    check(project, tmp_path, name, rounds=60)
+
+
+def test_a_fault_of_a_call_whose_request_was_lost_is_of_no_method():
+    lost = {"outcome": "no_request", "request_at": None, "fault": 0xC00E0003}
+    assert "P13" not in rules([rr_open(handle=None, **lost) | {"opnum": None, "outcome": "no_request"}])
+    assert "P13" in rules([rr(6, 1, None, fault=0xC00E0003)])
+
+
+def test_a_number_that_may_have_been_given_in_a_gap_is_not_unknown():
+    calls = app(qc(4, 1, queue_handle=99))
+    assert "C05" in rules(calls)
+    assert "C05" not in rules(Story(calls, connections=[connection(closed=20.0, missing_bytes=100)]))

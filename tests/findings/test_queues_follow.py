@@ -1,0 +1,183 @@
+"""Findings on queues follow what is told: whatever comes when, they are what all of it comes to, here and in Spark."""
+
+import random
+from functools import partial
+
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from findings.facts import plain
+from pipeline import derive_findings, told_of_queues
+from pipeline.gather import gather
+from pipeline.lake import Lake
+from pipeline.rows import day_of, table_of
+from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
+from schemas.calls import QUEUE_ALIASES
+from schemas.eod import EOD_SOURCES
+from schemas.findings import FINDINGS
+from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.hosts import HOSTS
+from schemas.properties import QUEUE_SNAPSHOTS
+from schemas.queue_history import QUEUE_HISTORY
+from schemas.silver import REMOTE_READ_CALLS
+from schemas.snapshots import SNAPSHOTS_RAW
+from udfs.keys import key
+
+pytestmark = [pytest.mark.spark, pytest.mark.long]
+
+US = 1_000_000
+NOON = 1_714_564_800 * US
+HOUR, DAY = 3600, 86400
+SERVER, OWNER = "10.0.0.1", "srv1"
+ORDERS, OTHER, DEAD = "srv1\\private$\\orders", "srv1\\private$\\other", "srv1\\system$;deadletter"
+ALIAS = "10.0.0.1\\private$\\orders"
+
+
+def us(seconds):
+    return NOON + round(seconds * US)
+
+
+def snapshot(at, number, *, queue=ORDERS, source="collector", journal=None):
+    """A report, of the collector by name, or on the wire, asked half a second before."""
+    name = f"s {queue} {at}"
+    wire = source == "wire"
+    row = {
+        "snapshot_id": name, "call_key": name if wire else None, "source": source, "hresult": 0, "queue": queue,
+        "queue_manager": SERVER if wire else OWNER, "observed_at": us(at), "message_count": number,
+        "journal_message_count": journal, "state": "LOCAL CONNECTION", "errors": [],
+    }  # fmt: skip
+    yield QUEUE_SNAPSHOTS, row
+    if wire:
+        yield RPC_CALLS, {"call_key": name, "capture_id": "one", "request_at": us(at - 0.5), "interface_name": "qmmgmt"}
+    else:
+        yield SNAPSHOTS_RAW, {"snapshot_id": name, "asked_at": us(at - 0.5)}
+
+
+def read(at, outcome="peeked", *, message=5, queue=ORDERS, client="10.0.0.2", ended=None):
+    start, end, connection = f"start {client} {at}", f"end {client} {at}", f"connection {client}"
+    keys = [start] if ended is None else [start, end]
+    receive = outcome != "peeked"
+    yield RECEIVE_ATTEMPTS, {
+        "attempt_key": key(start), "protocol": "RemoteRead", "queue": queue, "server_address": SERVER,
+        "client_address": client, "connection_id": connection, "is_receive": receive, "transactional": False,
+        "action_name": "MQ_ACTION_RECEIVE" if receive else "MQ_ACTION_PEEK_CURRENT", "started_at": us(at),
+        "returned_at": us(at + 0.1), "ended_at": None if ended is None else us(ended), "wait_ms": 100.0,
+        "lookup_id": message, "message_key": f"m{message}", "start_hresult": 0, "outcome": outcome,
+        "ack_refused": False, "ack_unanswered": False, "evidence": keys, "missing": [], "errors": [],
+    }  # fmt: skip
+    for name in keys:
+        yield RPC_CALLS, {"call_key": name, "capture_id": "one", "request_at": us(at), "interface_name": "RemoteRead"}
+    yield REMOTE_READ_CALLS, {"call_key": start, "requested_at": us(at), "arrived_at": us(-5000), "cursor_handle": 0}
+
+
+def connection(client):
+    yield CONNECTIONS, {"connection_id": f"connection {client}", "first_packet_at": us(-100), "kind": "binary_protocol"}
+
+
+def twice(at):
+    """One message for two readers."""
+    yield from read(at, "acked", message=77, ended=at + 1)
+    yield from read(at + 5, "acked", message=77, ended=at + 6, client="10.0.0.3")
+    yield ACK_SEQUENCES, {
+        "sequence_key": f"q{at}", "queue": ORDERS, "lookup_id": 77, "message_key": "m77", "attempts": 2,
+        "outcomes": ["acked", "acked"], "first_attempt_at": us(at), "settled_at": us(at + 6), "evidence": [],
+    }  # fmt: skip
+
+
+def ends(at):
+    yield EOD_SOURCES, {
+        "source_key": f"k{at}", "queue_manager": "far", "queue": OTHER, "observed_at": us(at), "evidence": [f"e{at}"],
+        "sender_queue_manager": "guid", "disagrees_with_sender": "gap: ...",
+    }  # fmt: skip
+
+
+PARTS = {
+    "reads": [*connection("10.0.0.2"), *connection("10.0.0.3"), *read(0), *read(40)],
+    "a report on the wire": [*snapshot(20, 0, source="wire", queue=ALIAS)],  # by another name of the queue
+    "a report beside it": [*snapshot(21, 0)],
+    "a report that is right": [*snapshot(22, 3)],
+    "dead letters": [*snapshot(0, 1, queue=DEAD), *snapshot(HOUR, 4, queue=DEAD)],
+    "more of them": [*snapshot(2 * HOUR, 9, queue=DEAD), *snapshot(DAY, 12, queue=DEAD)],
+    "fewer before": [*snapshot(-HOUR, 0, queue=DEAD)],
+    "a journal": [*(each for at in range(3) for each in snapshot(at * HOUR, 0, queue=OTHER, journal=1000 * at))],
+    "two readers": [*twice(600)],
+    "ends": [*ends(0), *ends(HOUR), *ends(2 * DAY)],
+}
+TABLES = (
+    CAPTURE_FILES, HOSTS, RPC_CALLS, CONNECTIONS, REMOTE_READ_CALLS, QUEUE_SNAPSHOTS, RECEIVE_ATTEMPTS, ACK_SEQUENCES,
+    EOD_SOURCES, SNAPSHOTS_RAW, QUEUE_ALIASES,
+)  # fmt: skip
+FOUND = {"O03": 2, "O04": 1, "O05": 2, "O06": 2, "R53": 1}
+
+
+def rows(table, told):
+    schema = to_arrow_schema(table.struct())
+    dated = [{**dict.fromkeys(schema.names), **row} for row in told]
+    for row in dated:
+        row["event_date"] = day_of(*(row[name] for name in table.dated_by))
+    return table_of(dated, schema)
+
+
+class World:
+    def __init__(self, spark, root):
+        self.lake = Lake(spark, str(root))
+        for table in TABLES:
+            self.lake.create(table)
+        self._append(QUEUE_ALIASES, [{"queue": ALIAS, "other_queue": ORDERS, "canonical_queue": ORDERS},
+                                     {"queue": ORDERS, "other_queue": ALIAS, "canonical_queue": ORDERS}])  # fmt: skip
+        self.names = '{"names": {"' + SERVER + '": "' + OWNER + '"}}'
+
+    def _append(self, table, told):
+        self.lake.append(table, self.lake.spark.createDataFrame(rows(table, told)))
+
+    def add(self, name):
+        told = {}
+        for table, row in PARTS[name]:
+            told.setdefault(table, []).append(row)
+        gather({table: partial(self._append, table, several) for table, several in told.items()})
+
+    def take(self, name):
+        told = {}
+        for table, row in PARTS[name]:
+            told.setdefault(table, set()).add(row[table.key[0]])
+        for table, keys in told.items():
+            self.lake.remove(table, table.key[0], keys, dates=None)
+
+    def found(self):
+        derive_findings.gold(self.lake)
+        return plain(self.lake.read(FINDINGS).where("scope = 'queue'").toArrow())
+
+    def anew(self):
+        self.lake.stamp(FINDINGS, "nothing")
+        return self.found()
+
+
+def test_findings_on_queues_follow_what_comes_and_goes(spark, tmp_path, monkeypatch):
+    world = World(spark, tmp_path / "lake")
+    world.lake.stamp(QUEUE_HISTORY, world.names)
+    order = list(PARTS)
+    random.Random(4).shuffle(order)
+    world.add(order[0])
+    world.found()
+    anew = []
+    whole = derive_findings._Work._anew
+    monkeypatch.setattr(derive_findings._Work, "_anew", lambda self: anew.append(1) or whole(self))
+    for name in order[1:]:
+        world.add(name)
+        found = world.found()
+    assert not anew
+    rules = [row["rule_id"] for row in found.values() if row["severity"] != "info"]
+    assert {rule: rules.count(rule) for rule in sorted(set(rules))} == FOUND
+    version = world.lake.version(FINDINGS)
+    assert derive_findings.gold(world.lake) == 0
+    assert world.lake.version(FINDINGS) == version
+    assert world.anew() == found
+    monkeypatch.setattr(told_of_queues, "MOST", 0)  # in Spark
+    assert world.anew() == found
+    monkeypatch.undo()
+    world.take("a report on the wire")
+    world.take("fewer before")
+    fewer = world.found()
+    assert len(fewer) < len(found)
+    assert world.anew() == fewer
