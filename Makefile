@@ -52,7 +52,7 @@ wheel: setup  ## build the wheel into dist/ (needs no network)
 	@$(PY) -m hatchling build -t wheel
 
 pyfiles: setup  ## dist/pyfiles.zip, for spark-submit --py-files
-	@$(PY) tools/build_pyfiles.py dist/pyfiles.zip
+	@PYTHONPATH=. $(PY) tools/build_pyfiles.py dist/pyfiles.zip
 
 tables-doc: setup  ## write docs/tables.md from schemas/
 	@PYTHONPATH=. $(PY) tools/write_tables_doc.py docs/tables.md
