@@ -3,13 +3,14 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup demo test test-all fuzz check format bench wheel pyfiles tables-doc rules-doc questions-doc test-peer estate record-estate record-sample clean
+.PHONY: help setup demo test test-all fuzz check format bench wheel pyfiles dashboard tables-doc rules-doc questions-doc test-peer estate record-estate record-sample clean
 
 PY := .venv/bin/python
 LAKE ?= .lake/demo
 # Two processes, each with a Spark session (4 GB); a file's tests stay together, for they share fixtures.
 PYTEST := .venv/bin/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 PYTEST_ARGS ?=
+SCHEMA ?= msmq
 FUZZ ?=
 FUZZ_SECONDS ?= 20
 BENCH_ARGS ?=
@@ -52,7 +53,10 @@ wheel: setup  ## build the wheel into dist/ (needs no network)
 	@$(PY) -m hatchling build -t wheel
 
 pyfiles: setup  ## dist/pyfiles.zip, for spark-submit --py-files
-	@$(PY) tools/build_pyfiles.py dist/pyfiles.zip
+	@PYTHONPATH=. $(PY) tools/build_pyfiles.py dist/pyfiles.zip
+
+dashboard: setup  ## write the dashboard that databricks.yml deploys (SCHEMA=msmq)
+	@PYTHONPATH=. $(PY) tools/write_bundle_dashboard.py conf/msmq.lvdash.json $(SCHEMA)
 
 tables-doc: setup  ## write docs/tables.md from schemas/
 	@PYTHONPATH=. $(PY) tools/write_tables_doc.py docs/tables.md

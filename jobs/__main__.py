@@ -52,5 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(import_module(f"jobs.{name}").main(arguments))
 
 
+def task() -> None:
+    """Run as a task of a Databricks job: it fails by what is raised, and an exit code of 0 would count as raised."""
+    if code := main():
+        sys.exit(code)
+
+
 if __name__ == "__main__":
     sys.exit(main())

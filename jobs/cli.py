@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from jobs.config import Config, ConfigError
 from pipeline.ledger import Days, Reprocess
 
+LAKE = "folder of the Delta tables; where lake.catalog names a catalog, of the runs' own files alone"
 _CAPTURE_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -102,7 +103,7 @@ def parser(
         "--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides", help="override one setting"
     )
     if lake:
-        made.add_argument("--lake", metavar="URI", required=True, help="folder of the Delta tables")
+        made.add_argument("--lake", metavar="URI", required=True, help=LAKE)
     if captures:
         made.add_argument(
             "--captures",
@@ -110,7 +111,7 @@ def parser(
             nargs="+",
             action="extend",
             default=[],
-            help="capture files, folders (all files below) and patterns; - is standard input",
+            help="capture files, folders (all files below) and patterns, also s3://BUCKET/...; - is standard input",
         )
         made.add_argument(
             "--between",

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from jobs import shipping
 from jobs.config import ConfigError
+from jobs.shipping import PACKAGES
 from pipeline.compiling import INTERPRETED
-
-PACKAGES = ("jobs", "pipeline", "schemas", "udfs")
 
 PROJECT = Path(__file__).resolve().parents[1]
 # With one compiler Java keeps only 48 MB for what it made; a long run fills them, and all that follows is interpreted.
@@ -82,7 +82,10 @@ def session(app_name: str, overrides: Mapping[str, str] | None = None) -> SparkS
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         for name, value in {**local_settings(), **(overrides or {})}.items():
             builder = builder.config(name, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    if shipping.is_connected(spark):
+        shipping.send(spark, one_origin())
+    return spark
 
 
 def started_as_plain_python() -> bool:

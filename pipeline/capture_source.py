@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 from pipeline.ledger import Read
 from pipeline.listing import Listed, list_files
 from udfs.capture.reader import SCHEMAS, Options, Part, capture_batches
+from udfs.capture.stores import place
 from udfs.keys import key
 
 FORMAT: Final = "msmq_capture"
@@ -148,15 +149,15 @@ class SideFiles:
 
     def _writer(self, folder: str, kind: str, schema: pa.Schema) -> pq.ParquetWriter:
         if "://" in folder:
-            filesystem, root = pafs.FileSystem.from_uri(folder)
-            place = f"{root}/{kind}/{self._name}"  # an object appears when it is whole
+            filesystem, root = place(folder)
+            name = f"{root}/{kind}/{self._name}"  # an object appears when it is whole
         else:
             filesystem, root = pafs.LocalFileSystem(), folder
-            place = f"{root}/{kind}/{self._temporary}"
+            name = f"{root}/{kind}/{self._temporary}"
         filesystem.create_dir(f"{root}/{kind}", recursive=True)
         texts = [field.name for field in schema if pa.types.is_string(field.type)]
         return pq.ParquetWriter(
-            place, schema, filesystem=filesystem, compression="lz4", use_dictionary=texts, write_statistics=False
+            name, schema, filesystem=filesystem, compression="lz4", use_dictionary=texts, write_statistics=False
         )
 
 

@@ -32,6 +32,8 @@ from typing import Any, Final
 
 import pyarrow.fs as pafs
 
+from udfs.capture.stores import place
+
 FOLDER: Final = "_lease"
 _LOOKS: Final = 5  # at a file that is written anew in its place, before it counts as empty
 Say = Callable[[str], None]
@@ -47,7 +49,7 @@ class _Folder:
 
     def __init__(self, lake_root: str) -> None:
         if "://" in lake_root or lake_root.startswith("file:"):
-            self._filesystem, root = pafs.FileSystem.from_uri(lake_root)
+            self._filesystem, root = place(lake_root)
         else:
             self._filesystem, root = pafs.LocalFileSystem(), str(Path(lake_root).absolute())
         self._root = f"{root.rstrip('/')}/{FOLDER}"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
+from udfs.capture import stores
 from udfs.capture.sources import Source, open_stored
 
 _MAGIC = re.compile(r"[*?\[]")
@@ -44,7 +45,7 @@ def list_files(uris: Iterable[str]) -> list[Listed]:
     """
     found: dict[str, Listed] = {}
     for uri in uris:
-        listed = list(_remote(uri) if "://" in uri and not uri.startswith("file:") else _local(uri))
+        listed = list(_remote(uri) if stores.is_remote(uri) else _local(uri))
         found.update((entry.path, entry) for entry in listed)
     return sorted(found.values())
 
@@ -54,7 +55,7 @@ def find_file(path: str) -> Listed | None:
     try:
         if "://" not in path:
             return _facts(Path(path)) if Path(path).is_file() else None
-        filesystem, name = pafs.FileSystem.from_uri(path)
+        filesystem, name = stores.place(path)
         info = filesystem.get_file_info(name)
     except (InputError, OSError, ValueError):
         return None
@@ -101,24 +102,44 @@ def is_pipe(uri: str) -> bool:
 
 
 def _remote(uri: str) -> Iterator[Listed]:
-    scheme = uri.split("://", 1)[0]
-    match = _MAGIC.search(uri)
-    root = uri if match is None else uri[: match.start()].rsplit("/", 1)[0]
+    """Yield the objects at a URI, below it, or matching it as a pattern; hidden ones as in folders are left out."""
+    uri = stores.canonical(uri)
+    scheme, name = uri.split("://", 1)
     try:
-        filesystem, name = pafs.FileSystem.from_uri(root)
-        info = filesystem.get_file_info(name)
-        entries: list[Any] = (
-            [info]
-            if info.type == pafs.FileType.File
-            else filesystem.get_file_info(pafs.FileSelector(name, recursive=True))
-        )
+        filesystem, root = stores.place(uri)
+        entry = filesystem.get_file_info(root)
+        if entry.type == pafs.FileType.File:
+            yield _object(scheme, entry)
+            return
+        pattern = _MAGIC.search(name) if entry.type == pafs.FileType.NotFound else None
+        if pattern is not None:
+            filesystem, root = stores.place(f"{scheme}://{name[: pattern.start()].rpartition('/')[0]}")
+        entries: list[Any] = filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=True))
     except (OSError, ValueError) as error:
-        raise InputError(f"{uri}: {error}") from error
+        # What looks like credentials is not shown again.
+        raise InputError(f"{re.sub('//[^/]*@', '//...@', uri)}: {' '.join(str(error).split())}") from None
     count = 0
     for entry in entries:
-        path = f"{scheme}://{entry.path}"
-        if entry.type == pafs.FileType.File and (match is None or fnmatch.fnmatchcase(path, uri)):
+        below = entry.path.removeprefix(f"{root}/").split("/")
+        if entry.type == pafs.FileType.File and (
+            not any(part.startswith(".") for part in below)
+            if pattern is None
+            else _matches(entry.path.split("/"), name.rstrip("/").split("/"))
+        ):
             count += 1
-            yield Listed(path, entry.size, entry.mtime_ns // 1000 if entry.mtime_ns else None)
+            yield _object(scheme, entry)
     if not count:
-        raise InputError(f"no file at {uri}")
+        raise InputError(f"no file {'matches' if pattern else 'at'} {uri}")
+
+
+def _object(scheme: str, entry: Any) -> Listed:  # noqa: ANN401 - of pyarrow
+    return Listed(f"{scheme}://{entry.path}", entry.size, entry.mtime_ns // 1000 if entry.mtime_ns else None)
+
+
+def _matches(parts: list[str], pattern: list[str]) -> bool:
+    """Whether a path, or a folder that it is in, matches a pattern part by part; ``**`` is any number of parts."""
+    if not pattern:
+        return not any(part.startswith(".") for part in parts)  # all below a folder that matched but what is hidden
+    if pattern[0] == "**":
+        return _matches(parts, pattern[1:]) or (bool(parts) and _matches(parts[1:], pattern))
+    return bool(parts) and fnmatch.fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
-from pipeline.lake import Lake
 from pipeline.pages.reading import filled
 from schemas import catalog
+from schemas.table import Table
 
 _WIDTH: Final = 6  # columns of the grid
 _VERSIONS: Final = {"counter": 2, "table": 2, "filter-multi-select": 2, "bar": 3, "line": 3, "area": 3}
+
+
+class Named(Protocol):
+    """What says by which names a lake's tables are asked."""
+
+    def sql_name(self, table: Table) -> str:
+        """Return the table as it stands in SQL, quoted."""
+        ...
 
 
 class Source(NamedTuple):
@@ -232,7 +240,7 @@ PAGES: Final[tuple[tuple[str, tuple[Shown, ...]], ...]] = (
 _TIMES: Final = frozenset({"valid_from", "observed_at", "hour"})
 
 
-def dashboard(lake: Lake) -> str:
+def dashboard(lake: Named) -> str:
     """Return the definition over a lake's tables: those of its catalog, else of its folder.
 
     Tables that the lake does not have are named all the same: the dashboard is for what is to come as well.

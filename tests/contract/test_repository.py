@@ -68,7 +68,8 @@ def test_the_environment_is_what_is_pinned_and_declared(project):
     lock = dict(re.findall(r"^([\w.-]+)==(\S+)$", (project / "conf" / "requirements.txt").read_text(), re.MULTILINE))
     assert {name: version(name) for name in lock} == lock
     declared = tomllib.loads((project / "pyproject.toml").read_text())["project"]
-    wanted = [*declared["dependencies"], *declared["optional-dependencies"]["dev"]]
+    extras = declared["optional-dependencies"]
+    wanted = [*declared["dependencies"], *extras["spark"], *extras["connect"], *extras["dev"]]
     locked = {canonical(name) for name in lock}
     assert [each for each in wanted if canonical(re.match(r"[\w.-]+", each)[0]) not in locked] == []
     exact = dict(each.split("==") for each in wanted if "==" in each)

@@ -40,9 +40,27 @@ def test_what_is_no_job_is_one_line_and_exit_2(name, capsys):
 
 
 def test_the_wheel_installs_it():
-    (name, value), *others = tomllib.loads(Path(PROJECT, "pyproject.toml").read_text())["project"]["scripts"].items()
-    assert (name, others) == ("msmq", [])
-    assert EntryPoint(name, value, "console_scripts").load() is command.main
+    scripts = tomllib.loads(Path(PROJECT, "pyproject.toml").read_text())["project"]["scripts"]
+    found = {name: EntryPoint(name, value, "console_scripts").load() for name, value in scripts.items()}
+    assert found == {"msmq": command.main, "msmq-task": command.task}
+
+
+def test_a_task_fails_by_its_exit_code_and_raises_nothing_when_all_is_well(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["msmq-task", "--help"])
+    assert command.task() is None
+    monkeypatch.setattr("sys.argv", ["msmq-task", "nothing"])
+    with pytest.raises(SystemExit) as left:
+        command.task()
+    assert left.value.code == 2
+
+
+@pytest.mark.parametrize("name", sorted(command.jobs()))
+def test_help_tells_of_every_option(name, capsys):
+    made = import_module(f"jobs.{name}").parser()
+    assert made.description
+    assert [action.dest for action in made._actions if not action.help] == []
+    assert command.main([name, "--help"]) == 0
+    assert "--conf" in capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")

@@ -52,11 +52,10 @@ def without_launcher():
 @pytest.mark.spark
 def test_spark_submit_with_the_archive_gets_nothing_added_and_finds_everything(project, tmp_path):
     archive = tmp_path / "pyfiles.zip"
-    subprocess.run(
-        [sys.executable, "tools/build_pyfiles.py", str(archive)], cwd=project, check=True, capture_output=True
-    )
     properties = tmp_path / "spark.conf"
     env = {**without_launcher(), "PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"}
+    packer = [sys.executable, "tools/build_pyfiles.py", str(archive)]
+    subprocess.run(packer, cwd=project, env=env, check=True, capture_output=True)
     writer = [sys.executable, "tools/write_spark_conf.py", str(properties)]
     subprocess.run(writer, cwd=project, env=env, check=True, capture_output=True)
     text = properties.read_text().replace("spark.sql.shuffle.partitions 16", "spark.sql.shuffle.partitions 7")

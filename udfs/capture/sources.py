@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from udfs.capture.container import Readable
+from udfs.capture.stores import place
 from udfs.keys import key
 
 _MAGIC: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -29,17 +30,9 @@ class ExpansionLimitError(OSError):
     """A compressed capture expands beyond the configured bound."""
 
 
-def _place(location: str) -> tuple[Any, str]:
-    """Return the filesystem of a path or URI, and the name there."""
-    if "://" in location:
-        filesystem, name = pafs.FileSystem.from_uri(location)
-        return filesystem, name
-    return pafs.LocalFileSystem(), location
-
-
 def open_stored(location: str) -> Any:  # noqa: ANN401 - a file of pyarrow
     """Open the stored bytes of a path or URI; raises ``OSError``."""
-    filesystem, name = _place(location)
+    filesystem, name = place(location)
     return filesystem.open_input_file(name)
 
 
@@ -60,7 +53,7 @@ class Source:
     @staticmethod
     def of_path(location: str, path: str | None = None) -> Source:
         """Return a source over a path or a URI that ``pyarrow.fs`` knows; raises ``OSError`` if it is not there."""
-        filesystem, name = _place(location)
+        filesystem, name = place(location)
         info = filesystem.get_file_info(name)
         if info.type != pafs.FileType.File:
             raise FileNotFoundError(f"{path or location}: no such file")

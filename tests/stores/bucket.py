@@ -1,0 +1,71 @@
+"""A server that speaks S3, on this machine, and what a test puts there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+from moto.server import ThreadedMotoServer
+
+NAME = "captures"
+_DENY = {"Version": "2012-10-17", "Statement": [{"Effect": "Deny", "Principal": "*"}]}
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket of its own on a server, and the variables that lead there."""
+
+    endpoint: str
+    client: Any
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "AWS_ACCESS_KEY_ID": "a-key",
+            "AWS_SECRET_ACCESS_KEY": "a-secret",
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def put(self, key: str, data: bytes) -> str:
+        """Put an object, or put it anew; its URI."""
+        self.client.put_object(Bucket=NAME, Key=key, Body=data)
+        return f"s3://{NAME}/{key}"
+
+    def upload(self, key: str, path: Path) -> str:
+        return self.put(key, path.read_bytes())
+
+    def drop(self, key: str) -> None:
+        self.client.delete_object(Bucket=NAME, Key=key)
+
+    def deny(self, action: str, resource: str) -> None:
+        """Refuse an action on what is below the bucket's name."""
+        (statement,) = _DENY["Statement"]
+        refused = {**statement, "Action": action, "Resource": f"arn:aws:s3:::{NAME}{resource}"}
+        self.client.put_bucket_policy(Bucket=NAME, Policy=json.dumps({**_DENY, "Statement": [refused]}))
+
+
+@contextmanager
+def serving() -> Iterator[Bucket]:
+    """Serve an empty bucket on a free port of this machine."""
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    client = boto3.client(
+        "s3",
+        region_name="us-east-1",
+        endpoint_url=endpoint,
+        aws_access_key_id="a-key",
+        aws_secret_access_key="a-secret",
+    )
+    client.create_bucket(Bucket=NAME)
+    try:
+        yield Bucket(endpoint, client)
+    finally:
+        server.stop()

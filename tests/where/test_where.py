@@ -1,0 +1,197 @@
+"""Wherever the jobs run they make the same tables: plain Python, a standalone cluster, a Connect server, a catalog, S3.
+
+Each takes another road to the same set of captures and snapshots: all at once, or one after the other, from files or
+from an object store.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from bundles.databricks_bundle import load, resolved, tasks
+from pipeline.lake import Lake
+from schemas import catalog
+from schemas.bronze import CAPTURE_FILES
+from stores.bucket import serving
+from where.servers import HERE, cluster, connect_server, environment
+
+pytestmark = [pytest.mark.long, pytest.mark.spark]
+
+CAPTURES = ("03-qm2qm-dependent-client.pcap", "04-qmmgmt.pcapng", "10-many-clients.pcap.gz")
+OF_A_RUN = {"run_id", "ingested_at", "opened_at", "modified_at", "path", "source_path"}
+LONGEST_S = 3600
+JUDGES = {"check_quality", "alerts"}  # what they find in the data is exit code 1
+
+
+@pytest.fixture(scope="module")
+def given(project, tmp_path_factory):
+    """A folder with captures, and one with snapshots."""
+    folder = tmp_path_factory.mktemp("given")
+    (folder / "captures").mkdir()
+    for name in CAPTURES:
+        shutil.copy(project / "data" / "sample" / name, folder / "captures" / name)
+    (folder / "snapshots").mkdir()
+    for path in sorted((project / "data" / "estate" / "snapshots").glob("orders1-*"))[:4]:
+        shutil.copy(path, folder / "snapshots")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def properties(project, tmp_path_factory):
+    """What set-up writes for spark-submit."""
+    path = tmp_path_factory.mktemp("conf") / "spark.conf"
+    made = [sys.executable, "tools/write_spark_conf.py", str(path)]
+    subprocess.run(made, cwd=project, env=environment(PYTHONPATH=str(project)), check=True, capture_output=True)
+    return path
+
+
+@pytest.fixture(scope="module")
+def archive(project, tmp_path_factory):
+    """What ``make pyfiles`` makes."""
+    path = tmp_path_factory.mktemp("dist") / "pyfiles.zip"
+    made = [sys.executable, "tools/build_pyfiles.py", str(path)]
+    subprocess.run(made, cwd=project, env=environment(PYTHONPATH=str(project)), check=True, capture_output=True)
+    return path
+
+
+def run(*command, cwd, codes=(0,), **env):
+    """Run a job to its end, which is one of these exit codes; what it said of itself in the last line."""
+    done = subprocess.run(
+        [*map(str, command)], cwd=cwd, env=environment(**env), capture_output=True, text=True, check=False,
+        timeout=LONGEST_S,
+    )  # fmt: skip
+    assert done.returncode in codes, (
+        f"{command}: exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def plain(given, project, tmp_path_factory):
+    """The lake as plain Python makes it, of everything at once."""
+    folder = tmp_path_factory.mktemp("plain")
+    arguments = ["--captures", given / "captures", "--snapshots", given / "snapshots", "--lake", folder / "lake"]
+    run(sys.executable, "-m", "jobs.run_all", *arguments, cwd=folder, PYTHONPATH=str(project))
+    return folder / "lake"
+
+
+@pytest.fixture(scope="module")
+def expected(plain, spark):
+    return contents(Lake(spark, str(plain)))
+
+
+def contents(lake):
+    """Each table's rows, without what is of a run or a place, in one order."""
+    found = {}
+    for table in catalog.ALL:
+        if lake.exists(table):
+            names = [name for name in table.names if name not in OF_A_RUN]
+            found[str(table)] = sorted(map(str, lake.read(table).select(*names).toArrow().to_pylist()))
+    return found
+
+
+def same(found, expected):
+    assert found.keys() == expected.keys()
+    assert [name for name in expected if found[name] != expected[name]] == []
+
+
+def test_a_standalone_cluster(given, properties, archive, project, expected, spark, tmp_path):
+    """Code comes by ``--py-files`` alone; the second run finds the first one's tables."""
+    shutil.copy(project / "jobs" / "run_all.py", tmp_path)
+    lake = tmp_path / "lake"
+    captures = sorted((given / "captures").iterdir())
+    with cluster(tmp_path / "cluster") as master:
+        submit = [
+            "spark-submit", "--master", master, "--properties-file", properties, "--py-files", archive,
+            "--conf", "spark.executor.memory=768m", "--conf", f"spark.driver.host={HERE}", "run_all.py",
+        ]  # fmt: skip
+        run(*submit, "--captures", captures[-1], "--lake", lake, cwd=tmp_path)
+        given_then = ["--captures", given / "captures", "--snapshots", given / "snapshots"]
+        said = run(*submit, *given_then, "--lake", lake, cwd=tmp_path)
+    assert said["tables"][str(CAPTURE_FILES)]["rows_out"] == len(captures) - 1
+    executors = [path for path in (tmp_path / "cluster").glob("worker*/app-*/*") if (path / "stderr").exists()]
+    worked = [path for path in executors if "Finished task" in (path / "stderr").read_text()]
+    assert {path.parents[1].name for path in worked} == {"worker1", "worker2"}
+    same(contents(Lake(spark, str(lake))), expected)
+
+
+def jobs_of(lake, out, call):
+    """Each job that reads a lake, as one would ask it."""
+    yield "check_quality", []
+    yield "alerts", []
+    yield "ask", ["oldest_unread"]
+    yield "trace_message", ["--label", "%"]
+    yield "export_packets", ["--call", call, "--out", out / "call.pcapng"]
+    yield "publish_dashboards", ["--out", out / "pages"]
+
+
+def test_a_connect_server(given, properties, project, expected, spark, tmp_path):
+    """Every job, with the code sent to the server by the job itself."""
+    lake, out = tmp_path / "lake", tmp_path / "out"
+    out.mkdir()
+    with connect_server(tmp_path / "server", properties) as url:
+
+        def job(name, *arguments):
+            where = {"PYTHONPATH": str(project), "SPARK_REMOTE": url}
+            codes = (0, 1) if name in JUDGES else (0,)
+            command = [sys.executable, "-m", f"jobs.{name}", *arguments, "--lake", lake]
+            return run(*command, cwd=tmp_path, codes=codes, **where)
+
+        job("ingest_captures", "--captures", given / "captures" / CAPTURES[0])
+        job("ingest_snapshots", "--snapshots", given / "snapshots")
+        job("run_all", "--captures", given / "captures", "--snapshots", given / "snapshots")
+        local = Lake(spark, str(lake))
+        same(contents(local), expected)
+        call = local.read(catalog.table("bronze.rpc_calls")).where("outcome = 'ok'").first()["call_key"]
+        for name, arguments in jobs_of(lake, out, call):
+            assert job(name, *arguments)["job"] == name
+    assert (out / "call.pcapng").stat().st_size > 100
+    assert (out / "pages" / "index.html").stat().st_size > 100_000
+
+
+def test_the_bundles_jobs_with_tables_in_a_catalog(given, properties, project, expected, spark, tmp_path):
+    """The tasks of databricks.yml with their own arguments, its variables set to what is here; a server as there."""
+    warehouse, work, files = tmp_path / "warehouse", tmp_path / "work", tmp_path / "files"
+    shutil.copytree(project / "conf", files / "conf")
+    variables = {"catalog": "spark_catalog", "schema": "msmq", "work": str(work)}
+    variables |= {"captures": str(given / "captures"), "snapshots": str(given / "snapshots"), "warehouse": "none"}
+    known = {f"var.{name}": value for name, value in variables.items()} | {"workspace.file_path": str(files)}
+    jobs = tasks(resolved(load(project / "databricks.yml"), "prod", known))
+    with connect_server(tmp_path / "server", properties, f"spark.sql.warehouse.dir={warehouse.as_uri()}") as url:
+        where = {"PYTHONPATH": str(project), "SPARK_REMOTE": url}
+        for name in ("msmq.run_all", "msmq.check_quality", "msmq.alerts", "reprocess.run_all"):
+            asked = jobs[name]["python_wheel_task"]["parameters"]
+            asked = ["all" if each == "{{job.parameters.what}}" else each for each in asked]
+            codes = (0, 1) if asked[0] in JUDGES else (0,)
+            said = run(sys.executable, "-m", "jobs", *asked, cwd=tmp_path, codes=codes, **where)
+            if name == "msmq.run_all":
+                assert (work / "pages" / "index.html").stat().st_size > 100_000
+        assert said["tables"][str(CAPTURE_FILES)]["rows_out"] == len(CAPTURES)  # read again
+    assert {path.name for path in work.iterdir()} <= {"_lease", "_runs", "pages"}
+    by_layer = tmp_path / "by layer"
+    by_layer.mkdir()
+    for layer in ("bronze", "silver", "gold"):
+        (by_layer / layer).symlink_to(warehouse / f"msmq_{layer}.db")
+    found = contents(Lake(spark, str(by_layer)))
+    found.pop("gold.quality_results", None)
+    same(found, expected)
+
+
+def test_captures_on_an_object_store(given, expected, spark, project, tmp_path):
+    with serving() as bucket:
+        for path in (given / "captures").iterdir():
+            bucket.upload(f"ring/{path.name}", path)
+        for path in (given / "snapshots").iterdir():
+            bucket.upload(f"landed/{path.name}", path)
+        arguments = ["--captures", "s3a://captures/ring/*.pcap*", "--snapshots", "s3://captures/landed"]
+        where = {"PYTHONPATH": str(project), **bucket.environment}
+        run(
+            sys.executable, "-m", "jobs.run_all", *arguments, "--lake", tmp_path / "lake", cwd=tmp_path, **where
+        )  # fmt: skip
+    lake = Lake(spark, str(tmp_path / "lake"))
+    same(contents(lake), expected)
+    paths = {row["path"] for row in lake.read(CAPTURE_FILES).select("path").collect()}
+    assert paths == {f"s3://captures/ring/{name}" for name in CAPTURES}
