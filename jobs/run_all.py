@@ -74,6 +74,11 @@ def _layers(
         return
     if landed:
         ingest_snapshots.ingest(this, lake, landed, outcome)
+    derive_all(this, lake, outcome)
+
+
+def derive_all(this: cli.Run, lake: Lake, outcome: cli.Outcome) -> None:
+    """Bring silver and gold to what bronze holds."""
     cli.say("decoding calls")
     store = this.config.store
     decoded = derive_silver.silver(lake, keep_packets=store.packets, keep_bodies=store.bodies, keep_stubs=store.stubs)

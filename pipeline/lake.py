@@ -41,6 +41,8 @@ _GONE: Final = "_gone"
 _KEY: Final = "_key"
 _NEW: Final = "_new_"
 _COMMIT_SAYS: Final = "spark.databricks.delta.commitInfo.userMetadata"  # MERGE and UPDATE take no options
+_CHECKPOINTS: Final = "delta.checkpointInterval"
+_RETENTION_CHECK: Final = "spark.databricks.delta.retentionDurationCheck.enabled"
 
 
 def _part(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
@@ -448,6 +450,41 @@ class Lake:
         self.create(table)
         with self._commit(table, made_of):
             self.spark.sql(f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES ('made_of' = {literal(made_of)})")
+
+    def purge(self, table: Table, made_of: str | None) -> None:
+        """Write the table's files without the rows that are gone, and its log so that older entries are not needed.
+
+        No row changes. The last commit says ``made_of``, as the one before did.
+        """
+        name = self.sql_name(table)
+        # Stamps leave what they said in the table's properties, where it outlives the commit.
+        said = "" if made_of is None else f", 'made_of' = {literal(made_of)}"
+        unsaid = ", 'made_of'" if made_of is None else ""
+        steps = [
+            f"REORG TABLE {name} APPLY (PURGE)",
+            f"ALTER TABLE {name} SET TBLPROPERTIES ('{_CHECKPOINTS}' = '1'{said})",
+            f"ALTER TABLE {name} UNSET TBLPROPERTIES IF EXISTS ('{_CHECKPOINTS}'{unsaid})",
+        ]
+        for step in steps:
+            with self._commit(table, made_of):
+                self.spark.sql(step)
+
+    def vacuum(self, table: Table) -> None:
+        """Remove all files that the table's newest version does not need: no other can be read from then on.
+
+        Only for who holds the lake, for files that another run is about to commit would go too.
+        """
+        self._check()
+        self.spark.conf.set(_RETENTION_CHECK, "false")
+        try:
+            self.spark.sql(f"VACUUM {self.sql_name(table)} RETAIN 0 HOURS")
+        finally:
+            self.spark.conf.unset(_RETENTION_CHECK)
+
+    def location(self, table: Table) -> str:
+        """Return the URI of the table's folder."""
+        row = self.spark.sql(f"DESCRIBE DETAIL {self.sql_name(table)}").select("location").first()
+        return "" if row is None else str(row[0])
 
     def said(self, table: Table, since: int) -> dict[int, str | None]:
         """What each commit after a version said that it was made of."""

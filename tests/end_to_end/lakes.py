@@ -65,6 +65,7 @@ class Job:
     root: Path
     captures: Sequence[Path]
     name: str = ALL
+    more: Sequence[str] = ()
     timeline: list[tuple[float, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -77,8 +78,8 @@ class Job:
                 f"jobs.{self.name}",
                 "--lake",
                 str(self.root),
-                "--captures",
-                *map(str, self.captures),
+                *(["--captures", *map(str, self.captures)] if self.captures else []),
+                *self.more,
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
