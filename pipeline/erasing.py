@@ -1,9 +1,9 @@
 """What is gone from the tables, gone from their files: old versions, changes they told, and what logs say of them.
 
 A deleted row stays in Delta's files: behind a deletion vector, in older versions, in the change feed, and in the log,
-whose entries hold the smallest and largest keys of files and the conditions of deletes. So each table is written without
-its deleted rows (``Lake.purge``), its log begun anew by a checkpoint, the other files removed (VACUUM without retention),
-and the log's entries before the checkpoint as well.
+whose entries hold the smallest and largest keys of files and the conditions of deletes. So each table is written
+without its deleted rows (``Lake.purge``), its log begun anew by a checkpoint, the other files removed (VACUUM without
+retention), and the log's entries before the checkpoint as well.
 
 A table's commit says of which versions of others it was made. The commits made here change no row, so what is said is
 said anew, of the new versions: the next run finds nothing to do. A table comes after all those that it names, so that a
@@ -44,7 +44,7 @@ def erase(lake: Lake) -> int:
     for level in levels({table: _names(made[table], before) for table in tables}):
         for begin in range(0, len(level), _AT_ONCE):
             part = level[begin : begin + _AT_ONCE]
-            says = {table: _restated(newest[table].made_of, before, after, passed) for table in part}
+            says = {table: restated(newest[table].made_of, before, after, passed) for table in part}
             # Each through a session of its own: what a commit says is a setting of the session.
             beside(lake, {table: partial(_purge, table, says[table]) for table in part})
             after |= {str(table): lake.version(table) or 0 for table in part}
@@ -86,7 +86,7 @@ def _names(made: Mapping[str, Any], tables: Mapping[str, Any]) -> set[str]:
     return {table for table in (_table_of(name, tables) for name in made) if table is not None}
 
 
-def _restated(
+def restated(
     made_of: str | None, before: Mapping[str, int], after: Mapping[str, int], passed: Collection[tuple[str, int]]
 ) -> str | None:
     """Return what a commit said with the versions that tables have now, where it was of those that they had."""

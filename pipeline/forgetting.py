@@ -155,9 +155,7 @@ class _Work:
         if self.dry_run:
             return
         servers = self._servers({row["capture_id"] for row in old} - {row["capture_id"] for row in forgotten})
-        now = [
-            self.horizon.ledger_row(row, servers[row["capture_id"]]) for row in old if row["capture_id"] not in gone
-        ]
+        now = [self.horizon.ledger_row(row, servers[row["capture_id"]]) for row in old if row["capture_id"] not in gone]
         were = pa.Table.from_pylist(old, there.schema)
         dates: set[date | None] = {row[EVENT_DATE] for row in old}
         self.lake.put(CAPTURE_FILES, pa.Table.from_pylist(now, there.schema), were, dates=dates)

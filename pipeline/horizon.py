@@ -1,10 +1,10 @@
-"""The date before which a lake keeps nothing: what is older, of each kind of row, and what stays of captures that cross it.
+"""The date before which a lake keeps nothing: what is older, and what stays of captures that cross it.
 
-``jobs.forget`` sets it (``_runs/forgotten``), and every later run keeps to it: a capture that still lies in the folder, a
-file that has grown, one that is read again, bring nothing back. A day begins at midnight UTC.
+``jobs.forget`` sets it (``_runs/forgotten``), and every later run keeps to it: a capture that still lies in the
+folder, a file that has grown, one that is read again, bring nothing back. A day begins at midnight UTC.
 
-A call, a bind, a stray run of bytes is as old as its own time. A connection is as old as its last packet: while it goes on
-its binds stay, and of its calls those of the later days. What has no time is as old as the capture it is of.
+A call, a bind, a stray run of bytes is as old as its own time. A connection is as old as its last packet: while it goes
+on its binds stay, and of its calls those of the later days. What has no time is as old as the capture it is of.
 """
 
 from __future__ import annotations
@@ -129,13 +129,13 @@ class Horizon:
         Its segments stay, without bytes: whole PDUs as if their calls were settled, others as passed over.
         """
         first_ns = int(self.at.timestamp()) * 1_000_000_000
-        heads: dict[tuple[int, int], int] = {}  # what a PDU is stands in the first of its two segments
+        heads: dict[tuple[int, int], int] = {}  # by where a PDU's second segment begins: what its first one is
         segments = []
         for segment in row["segments"] or ():
             data, whole = segment["data"], bool(segment["flags"] & WHOLE)
-            place = segment["side"], segment["sequence"]
-            kind = heads.get(place, data[_PTYPE] if data is not None and len(data) > _PTYPE else -1)
-            if whole and data:
+            kind = heads.pop((segment["side"], segment["sequence"]), None)
+            if whole and data and kind is None:
+                kind = data[_PTYPE] if len(data) > _PTYPE else -1
                 heads[segment["side"], (segment["sequence"] + len(data)) & 0xFFFFFFFF] = kind
             if not data or segment["time_ns"] >= first_ns or (whole and kind in _BINDS):
                 segments.append(segment)
@@ -151,8 +151,8 @@ class Horizon:
     def trim(self, tables: Path, captures: Iterable[Mapping[str, Any]]) -> dict[str, set[str]]:
         """Take what is older out of a run's side files, before anything is written to the lake.
 
-        ``captures`` are what the reader says of each. Returns the servers of the rows that stay, by the captures' paths,
-        of those that hold anything older.
+        ``captures`` are what the reader says of each. Returns the servers of the rows that stay, by the captures'
+        paths, of those that hold anything older.
         """
         return {
             capture["path"]: self._trim(tables, f"{key(capture['path'])}.parquet", forgotten=self.forgets(capture))

@@ -94,6 +94,14 @@ class Job:
             self.timeline.append((time.monotonic() - self._began, count))
         return count
 
+    def running(self) -> bool:
+        """Whether it is not at its end."""
+        return self._process.poll() is None
+
+    def look(self) -> int:
+        """Count the signs that showed so far."""
+        return self._look()
+
     def watch(self) -> None:
         """Watch the job to its end; it must end well."""
         while self._process.poll() is None:

@@ -207,7 +207,10 @@ def test_it_goes_on_when_files_grow_and_come(spark, world, day, full, never, tmp
     shutil.copy(world / "captures" / "old.pcap", more / "another.pcap")
     for lake in lakes:
         given = ["--captures", str(world / "captures"), str(more), "--snapshots", str(world / "snapshots")]
-        assert run_all.main(["--lake", lake.root, *given, "--set", "store.bodies=true", "--set", "store.packets=true"]) == 0
+        assert (
+            run_all.main(["--lake", lake.root, *given, "--set", "store.bodies=true", "--set", "store.packets=true"])
+            == 0
+        )
         assert list(found_in(Path(lake.root))) == []
     same(*lakes)
 
@@ -219,7 +222,9 @@ def test_killed_anywhere_and_repeated_it_is_done(spark, world, day, full, never,
     watched.watch()
     root = Path(shutil.copytree(full, tmp_path / "lake"))
     chance = random.Random(when)
-    print(Job(root, [], "forget", ("--before", day)).kill(watched.moment(when), chance.choice(["all", "driver", "java"])))
+    print(
+        Job(root, [], "forget", ("--before", day)).kill(watched.moment(when), chance.choice(["all", "driver", "java"]))
+    )
     lake = Lake(spark, str(root))
     if when == 0.7:  # an ordinary run comes first
         assert run_all.main(arguments(world, root)) == 0
