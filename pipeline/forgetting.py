@@ -17,15 +17,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.horizon import NAMING, Horizon
+from pipeline.horizon import Horizon
 from pipeline.lake import Lake
-from pipeline.listing import Listed, find_file
 from pipeline.ledger import COLUMNS, Known
+from pipeline.listing import Listed, find_file
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.hosts import HOSTS
 from schemas.quality import QUALITY_RESULTS
 from schemas.snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
-from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal
+from schemas.table import EVENT_DATE, INGESTED_AT, Table, literal
 
 Row = dict[str, Any]
 Find = Callable[[str], Listed | None]

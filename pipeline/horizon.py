@@ -110,6 +110,7 @@ class Horizon:
 
     def keeps(self, kind: str, row: Mapping[str, Any], connections: Collection[str], *, forgotten: bool) -> bool:
         """Whether a row of a bronze table stays: ``connections`` are those that do, ``forgotten`` is its capture."""
+        times: tuple[dt.datetime | None, ...]
         if kind == "connections":
             times = row["last_packet_at"], row["closed_at"], row["first_packet_at"]
         elif kind == "rpc_calls":

@@ -1,8 +1,8 @@
 """Faults at random moments: ``python -m chaos.run [--kills N] [--pairs N] [--faults N]``, or ``make chaos``.
 
 Each round has a lake that some files were read into, disturbs a run over all files, and lets an ordinary run go over
-them again: every table must be that of a run that nothing disturbed. Pairs are two runs at once on one new lake. Chance has
-a seed, which is printed: the same one chooses the same faults. Exits with 1 when a table differed.
+them again: every table must be that of a run that nothing disturbed. Pairs are two runs at once on one new lake. Chance
+has a seed, which is printed: the same one chooses the same faults. Exits with 1 when a table differed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""``jobs.forget``: what is older than a date is in no file of the lake, what is left is as if it had never been there."""
+"""``jobs.forget``: what is older than a date is in no file of the lake, the rest as if it had never been there."""
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import random
 import re
@@ -56,7 +57,7 @@ def earlier(capture: bytes, days: int, records: slice, words: dict[str, str]) ->
 
 def first_day(capture: bytes) -> str:
     (seconds,) = struct.unpack_from("<I", capture, 24)
-    return str(__import__("datetime").datetime.fromtimestamp(seconds, __import__("datetime").UTC).date())
+    return str(dt.datetime.fromtimestamp(seconds, dt.UTC).date())
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +151,7 @@ def full(spark, world, tmp_path_factory):
 def never(spark, world, day, tmp_path_factory):
     """A lake that was told of the date before it read anything."""
     root = tmp_path_factory.mktemp("never") / "lake"
-    Horizon(__import__("datetime").date.fromisoformat(day)).note(Runs(root / "_runs"))
+    Horizon(dt.date.fromisoformat(day)).note(Runs(root / "_runs"))
     assert run_all.main(arguments(world, root)) == 0
     return Lake(spark, str(root))
 

@@ -164,7 +164,12 @@ def test_of_a_log_what_is_before_its_newest_checkpoint_goes():
     files += [f"{name(3)}.checkpoint.0001.parquet", f"{name(2)}.crc", "_last_checkpoint"]
     gone = old_entries([(each, each) for each in files])
     assert sorted(gone) == sorted(
-        [*(f"{name(n)}.json" for n in range(3)), f".{name(2)}.json.crc", f"{name(1)}.checkpoint.parquet", f"{name(2)}.crc"]
+        [
+            *(f"{name(n)}.json" for n in range(3)),
+            f".{name(2)}.json.crc",
+            f"{name(1)}.checkpoint.parquet",
+            f"{name(2)}.crc",
+        ]
     )
     assert old_entries([(f"{name(0)}.json", "there")]) == []
 
@@ -178,5 +183,10 @@ def test_a_date_that_is_none_or_to_come_is_refused(text, capsys):
 def test_rows_of_the_reader_are_told_by_the_columns_of_the_tables():
     """The conditions on side files and on tables (``forgetting``) go by the same columns."""
     tables = read_capture(conversation()[0])
-    for kind, name in {"pending": "since", "quarantine": "seen_at", "rpc_binds": "bound_at", "rpc_calls": "event_date"}.items():
+    for kind, name in {
+        "pending": "since",
+        "quarantine": "seen_at",
+        "rpc_binds": "bound_at",
+        "rpc_calls": "event_date",
+    }.items():
         assert pa.types.is_temporal(tables[kind].schema.field(name).type)

@@ -367,7 +367,7 @@ def line_seeds():
         for error in (None, "timeout"):
             line = {
                 "version": 1, "queue_manager": "m", "server_address": "10.0.0.1", "object_type": name,
-                "format_name": None if name == "machine" else "DIRECT=OS:m\\q", "asked_at": "2026-01-02T03:04:05.000006Z",
+                "format_name": None if name == "machine" else "DIRECT=OS:m\\q", "asked_at": "2026-01-02T03:04:05.6Z",
                 "collected_at": None if error else "2026-01-02T03:04:06Z", "hresult": None if error else 0,
                 "error": error, "properties": [{"property_id": 7, "vt": 31, "value_json": '"a"'}],
             }  # fmt: skip
@@ -377,7 +377,7 @@ def line_seeds():
     yield b"{}"
 
 
-# --- tokens: two bytes for each token (its kind, its length), and the token; and the endpoint mapper's towers -----------
+# --- tokens: two bytes for each token (its kind, its length), and the token; and the endpoint mapper's towers ---------
 
 
 KINDS = (10, 9, 16)  # NTLM, SPNEGO, Kerberos
