@@ -88,7 +88,8 @@ class _Work:
     # -- captures --------------------------------------------------------------------------------------------------
 
     def _ledger(self) -> list[Row]:
-        return self.lake.read(CAPTURE_FILES).toArrow().to_pylist()
+        rows: list[Row] = self.lake.read(CAPTURE_FILES).toArrow().to_pylist()
+        return rows
 
     def _undated(self) -> set[str]:
         """Return the captures that are older and have rows without any time."""

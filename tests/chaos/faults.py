@@ -76,9 +76,8 @@ def read_only(scene: Scene) -> str:
         job = scene.start()
         if when:
             scene.wait(job, when)
-            subprocess.run(
-                ["mount", "-o", "remount,ro", str(scene.root)], check=False, capture_output=True
-            )  # busy: not
+            while job.running() and not _tried("-o", "remount,ro", str(scene.root)):  # busy while a file is written
+                time.sleep(WAIT_S)
         code, said = job.end()
         _mount("-o", "remount,rw", str(scene.root))
         _keep(scene.root)
@@ -169,6 +168,10 @@ def _kept(folder: Path) -> Path:
 def _keep(folder: Path) -> None:
     """Keep what is on the disk for when it is gone."""
     shutil.copytree(folder, _kept(folder))
+
+
+def _tried(*arguments: str) -> bool:
+    return subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode == 0
 
 
 def _mount(*arguments: str) -> None:
