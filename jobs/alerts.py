@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from jobs import cli
+from jobs import cli, redaction
 from jobs.config import ConfigError
 from jobs.ingest_captures import open_lake
 from jobs.run_all import thresholds
@@ -26,6 +26,7 @@ _NOT_TOLD: Final = (RUN_ID, "event_date", "errors")  # in JSON
 def parser() -> cli.Parser:
     """Return the job's command line."""
     made = cli.parser(JOB, __doc__)
+    redaction.add_argument(made)
     levels = [*GRAVITY[::-1], "never"]
     made.add_argument(
         "--json", metavar="FILE", help="write all alerts to a file, one JSON object a line; - prints them"
@@ -51,7 +52,10 @@ def run(this: cli.Run) -> cli.Outcome:
     lake = open_lake(this)
     if not is_there(lake):
         raise ConfigError(f"{this.arguments.lake}: nothing was read into this lake (jobs.run_all does that)")
-    found = current(lake, thresholds(this.config), this.arguments.as_of).to_pylist()
+    config = this.config
+    if config.quotas.queues:  # by their names, where the lake may have pseudonyms
+        config = redaction.redacted(config, redaction.pseudonyms(this))
+    found = current(lake, thresholds(config), this.arguments.as_of).to_pylist()
     alerts = sorted((row for row in found if not wanted or row["condition"] in wanted), key=_order)
     holding = [row for row in alerts if row["until"] is None]
     _write(this.arguments.json, alerts)

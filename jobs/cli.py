@@ -207,7 +207,6 @@ def main(job: str, made: Parser, run: Callable[[Run], Outcome], argv: Sequence[s
     try:
         arguments = made.parse_args(argv)
         config = Config.load(arguments.conf, arguments.overrides)
-        config.privacy.refuse()
         this = Run(arguments, config, uuid.uuid4().hex, datetime.now(UTC))
         outcome = run(this)
     except (ConfigError, SchemaError) as error:

@@ -221,15 +221,8 @@ class QualityConfig:
 class PrivacyConfig:
     """What is not shown."""
 
-    redact: tuple[Redactable, ...] = setting((), "any of labels, queues, hosts, addresses, senders")
-
-    def refuse(self) -> None:
-        """ConfigError where something is to be redacted: until that is built, nothing would be hidden."""
-        if self.redact:
-            raise ConfigError(
-                "privacy.redact: nothing is redacted yet; leave it empty, and keep captures with such names out of "
-                "lakes that others may read"
-            )
+    redact: tuple[Redactable, ...] = setting((), "any of labels, queues, hosts, addresses, senders; needs --redact-key")
+    workplace: str | None = setting(None, "folder in which such a run decodes; null: the system's for temporary files")
 
 
 @dataclass(frozen=True, slots=True)

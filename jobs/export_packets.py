@@ -10,6 +10,7 @@ from jobs import cli
 from jobs.config import ConfigError
 from jobs.ingest_captures import open_lake
 from pipeline.excerpt import wanted, write_excerpt
+from pipeline.redaction import marked
 
 JOB = "export_packets"
 
@@ -24,7 +25,10 @@ def parser() -> cli.Parser:
 
 def run(this: cli.Run) -> cli.Outcome:
     """Find the calls, read their captures again and write their packets."""
-    found = wanted(open_lake(this), this.arguments.call)
+    lake = open_lake(this)
+    if marked(lake):
+        raise ConfigError(f"{this.arguments.lake}: names are redacted; captures hold no pseudonyms to be found by")
+    found = wanted(lake, this.arguments.call)
     if not found.spans:
         raise ConfigError(f"no such call in {this.arguments.lake}: {', '.join(found.unknown)}")
     capture = this.config.capture

@@ -11,10 +11,11 @@ import argparse
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from jobs import cli, publish_dashboards, run_all
+from jobs import cli, publish_dashboards, redaction, run_all
 from jobs.config import ConfigError
 from jobs.ingest_captures import alone, open_lake
 from pipeline import erasing, forgetting
@@ -31,6 +32,7 @@ JOB = "forget"
 def parser() -> cli.Parser:
     """Return the job's command line."""
     made = cli.parser(JOB, __doc__)
+    redaction.add_argument(made)
     made.add_argument(
         "--before",
         metavar="DATE",
@@ -55,12 +57,13 @@ def parser() -> cli.Parser:
 def run(this: cli.Run) -> cli.Outcome:
     """Take out what is older, bring the layers above to what is left, remove the bytes."""
     horizon = Horizon(this.arguments.before)
+    by = redaction.pseudonyms(this)
     lake = open_lake(this)
     if not any(lake.exists(table) for table in catalog.EVERY):
         raise ConfigError(f"{lake.root} holds no tables: --lake names the folder that runs were given")
     if this.arguments.dry_run:
         return _counted(forgetting.forget(lake, horizon, dry_run=True), "would go")
-    with alone(this, lake):
+    with alone(this, lake), redaction.agreed(lake, by):
         recover(lake, BRONZE, CAPTURE_FILES, cli.say)  # else the next run would restore what goes here
         runs = Runs.of(lake)
         known = Horizon.of(runs)
@@ -71,7 +74,7 @@ def run(this: cli.Run) -> cli.Outcome:
         cli.say(f"taking out what is older than {horizon.before}")
         outcome = _counted(forgetting.forget(lake, horizon), "removed")
         derived = cli.Outcome()
-        run_all.derive_all(this, lake, derived)
+        run_all.derive_all(replace(this, config=redaction.redacted(this.config, by)), lake, derived)
         spooled = _spool(lake, horizon)
         cli.say("removing bytes: deleted rows, older versions, changes, logs")
         tables = erasing.erase(lake)

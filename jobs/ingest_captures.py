@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from jobs import cli
+from jobs import cli, redaction
 from jobs.config import Config, ConfigError
 from jobs.keys import load_keys
 from jobs.session import one_origin, session
-from pipeline import bronze
+from pipeline import bronze, derive_silver
 from pipeline.lake import Lake
 from pipeline.lease import LeaseError, lease
 from pipeline.listing import InputError, Listed, is_pipe, list_files
@@ -24,7 +24,9 @@ JOB = "ingest_captures"
 
 def parser() -> cli.Parser:
     """Return the job's command line."""
-    return cli.parser(JOB, __doc__, captures=True)
+    made = cli.parser(JOB, __doc__, captures=True)
+    redaction.add_argument(made)
+    return made
 
 
 def captures(run: cli.Run, lake_root: str) -> list[Listed]:
@@ -36,7 +38,8 @@ def captures(run: cli.Run, lake_root: str) -> list[Listed]:
         raise ConfigError("no captures: --captures takes files, folders, patterns or - for standard input")
     limit = run.config.capture.spool_bytes
     try:
-        return list_files([str(spool(uri, Path(lake_root) / "_spool", limit)) if is_pipe(uri) else uri for uri in uris])
+        folder = redaction.spool_folder(run, lake_root) or Path(lake_root) / "_spool"
+        return list_files([str(spool(uri, folder, limit)) if is_pipe(uri) else uri for uri in uris])
     except InputError as error:
         raise ConfigError(str(error)) from error
 
@@ -112,14 +115,26 @@ def ingest(
     return done
 
 
+def decode(run: cli.Run, lake: Lake, *, keep_stubs: bool) -> dict[str, int]:
+    """Bring what is new in bronze.rpc_calls to silver; how many rows of each table were written."""
+    store = run.config.store
+    return derive_silver.silver(lake, keep_packets=store.packets, keep_bodies=store.bodies, keep_stubs=keep_stubs)
+
+
 def run(this: cli.Run) -> cli.Outcome:
-    """Read the captures of the command line into the lake's bronze tables."""
-    keys = keys_of(this)
+    """Read the captures of the command line into the lake's bronze tables.
+
+    Where names are redacted silver is made as well, for afterwards there are no stubs to make it of.
+    """
+    keys, by = keys_of(this), redaction.pseudonyms(this)
     files = captures(this, this.arguments.lake)
     outcome = cli.Outcome()
     lake = open_lake(this)
-    with alone(this, lake):
-        ingest(this, lake, files, outcome, keys)
+    with alone(this, lake), redaction.apart(this, lake, by) as own:
+        done = ingest(this, lake if own is None else own.apart, files, outcome, keys)
+        if own is not None and not this.arguments.dry_run:
+            decode(this, own.apart, keep_stubs=True)
+            own.bring(run_id=this.run_id, read={row["path"] for row in done.files})
     return outcome
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from jobs import cli
+from jobs import cli, redaction
 from jobs.config import ConfigError
 from jobs.ingest_captures import alone, open_lake
-from pipeline import snapshots
+from pipeline import hosts, snapshots
 from pipeline.lake import Lake
 from pipeline.listing import InputError, Listed, list_files
 from schemas.bronze import QUARANTINE
@@ -19,7 +19,9 @@ JOB = "ingest_snapshots"
 
 def parser() -> cli.Parser:
     """Return the job's command line."""
-    return cli.parser(JOB, __doc__, snapshots=True)
+    made = cli.parser(JOB, __doc__, snapshots=True)
+    redaction.add_argument(made)
+    return made
 
 
 def snapshot_files(run: cli.Run) -> list[Listed]:
@@ -55,11 +57,15 @@ def run(this: cli.Run) -> cli.Outcome:
     """Read the snapshot files of the command line into the lake's bronze tables."""
     if not this.arguments.snapshots:
         raise ConfigError("no snapshots: --snapshots takes files, folders and patterns")
+    by = redaction.pseudonyms(this)
     files = snapshot_files(this)
     outcome = cli.Outcome()
     lake = open_lake(this)
-    with alone(this, lake):
-        ingest(this, lake, files, outcome)
+    with alone(this, lake), redaction.apart(this, lake, by, files) as own:
+        ingest(this, lake if own is None else own.apart, files, outcome)
+        if own is not None:
+            hosts.collected_snapshots(own.apart)
+            own.bring(run_id=this.run_id, read=())
     return outcome
 
 

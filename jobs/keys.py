@@ -51,6 +51,16 @@ def load_keys(named: str | None, say: Say) -> Keys:
         raise ConfigError(f"{source} {place}: not text in UTF-8") from None
 
 
+def read_secret(named: str, source: str, say: Say) -> bytes:
+    """Return the content of a file, or of the Databricks secret that is named in its place; else ConfigError.
+
+    ``source`` says where it was named; ``say`` is told of a file that others may read.
+    """
+    if _SECRET.fullmatch(named):
+        return _secret(named, source).encode("utf-8", "surrogateescape")
+    return _bytes(Path(named), f"{source} {named}", say)
+
+
 def _bytes(path: Path, place: str, say: Say) -> bytes:
     try:
         data = path.read_bytes()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jobs import check_quality, cli, ingest_snapshots, publish_dashboards
+from jobs import check_quality, cli, ingest_snapshots, publish_dashboards, redaction
 from jobs.config import Config
-from jobs.ingest_captures import alone, captures, ingest, keys_of, open_lake
-from pipeline import coverage, derive, derive_alerts, derive_findings, derive_silver, derive_states, hosts
+from jobs.ingest_captures import alone, captures, decode, ingest, keys_of, open_lake
+from pipeline import coverage, derive, derive_alerts, derive_findings, derive_states, hosts
 from pipeline.alert_conditions import Thresholds
 from pipeline.derive_sequences import ack_sequences
 from pipeline.lake import Lake, beside
@@ -20,6 +20,7 @@ from pipeline.listing import Listed
 from pipeline.opening import Keys
 from pipeline.quality_suites import Suite
 from pipeline.queue_state import queue_lines
+from pipeline.redaction import Redaction
 from pipeline.states import Settings
 from pipeline.summary import console_summary
 from schemas.ack_sequences import ACK_SEQUENCES
@@ -41,20 +42,24 @@ Steps = dict[Table, Callable[[Lake], int | Mapping[str, int]]]
 def parser() -> cli.Parser:
     """Return the job's command line."""
     made = cli.parser(JOB, __doc__, captures=True, snapshots=True)
+    redaction.add_argument(made)
     made.add_argument("--pages", metavar="FOLDER", help="write the lake's pages there in the end (publish_dashboards)")
     return made
 
 
 def run(this: cli.Run) -> cli.Outcome:
     """Bring captures and snapshots through all layers and print what the lake holds."""
-    keys = keys_of(this)
+    keys, by = keys_of(this), redaction.pseudonyms(this)
     files = captures(this, this.arguments.lake)
     landed = ingest_snapshots.snapshot_files(this)
     suites = check_quality.suites_of(this) if this.config.quality.in_runs else ()
     lake = open_lake(this)
     outcome = cli.Outcome()
     with alone(this, lake):
-        _layers(this, lake, files, landed, outcome, keys)
+        with redaction.apart(this, lake, by, landed) as own:
+            hosts_say = _calls_and_snapshots(this, lake, own, files, landed, outcome, keys)
+        if not this.arguments.dry_run:
+            _answers(replace(this, config=redaction.redacted(this.config, by)), lake, outcome, hosts_say)
         if not this.arguments.dry_run:
             lines = _quality(this, lake, suites, outcome) if suites else []
             sys.stdout.write("\n".join([console_summary(lake), *queue_lines(lake), *lines]) + "\n")
@@ -65,39 +70,57 @@ def run(this: cli.Run) -> cli.Outcome:
     return outcome
 
 
-def _layers(
-    this: cli.Run, lake: Lake, files: list[Listed], landed: list[Listed], outcome: cli.Outcome, keys: Keys
-) -> None:
-    """Bring bronze up to date, then what is made of it."""
-    ingest(this, lake, files, outcome, keys)
+def _calls_and_snapshots(
+    this: cli.Run, lake: Lake, own: Redaction | None, files: list[Listed], landed: list[Listed], outcome: cli.Outcome,
+    keys: Keys,
+) -> Mapping[str, Any] | None:  # fmt: skip
+    """Bring bronze up to date, and what is made of it call by call; returns what silver.hosts is to say, if anything.
+
+    Where names are redacted that is done in the run's own lake, and brought to the lake from there.
+    """
+    place = lake if own is None else own.apart
+    done = ingest(this, place, files, outcome, keys)
     if this.arguments.dry_run:
-        return
+        return None
     if landed:
-        ingest_snapshots.ingest(this, lake, landed, outcome)
-    derive_all(this, lake, outcome)
+        ingest_snapshots.ingest(this, place, landed, outcome)
+    hosts_say = _silver(this, place, outcome, keep_stubs=own is not None or this.config.store.stubs)
+    if own is not None:
+        cli.say("replacing names")
+        return own.bring(run_id=this.run_id, read={row["path"] for row in done.files})
+    return hosts_say
 
 
-def derive_all(this: cli.Run, lake: Lake, outcome: cli.Outcome) -> None:
-    """Bring silver and gold to what bronze holds."""
+def _silver(this: cli.Run, lake: Lake, outcome: cli.Outcome, *, keep_stubs: bool) -> Mapping[str, Any] | None:
+    """Bring what is made call by call, and snapshot by snapshot, to what bronze holds."""
     cli.say("decoding calls")
-    store = this.config.store
-    decoded = derive_silver.silver(lake, keep_packets=store.packets, keep_bodies=store.bodies, keep_stubs=store.stubs)
-    for table, rows in decoded.items():
+    for table, rows in decode(this, lake, keep_stubs=keep_stubs).items():
         outcome.tables[table] = cli.TableCounts(rows_out=rows)
     written, hosts_say = hosts.collected_snapshots(lake)
     for table, rows in written.items():
         outcome.tables.setdefault(table, cli.TableCounts()).rows_out += rows
     outcome.tables[str(HOSTS)] = cli.TableCounts()
-    for steps in _answers(this, hosts_say):
+    return hosts_say
+
+
+def derive_all(this: cli.Run, lake: Lake, outcome: cli.Outcome) -> None:
+    """Bring silver and gold to what bronze holds, of a lake that nothing new was read into."""
+    _answers(this, lake, outcome, _silver(this, lake, outcome, keep_stubs=this.config.store.stubs))
+
+
+def _answers(this: cli.Run, lake: Lake, outcome: cli.Outcome, hosts_say: Mapping[str, Any] | None) -> None:
+    """Bring what is made of silver up to date."""
+    decoded = outcome.tables[str(REMOTE_READ_CALLS)].rows_out
+    for steps in _steps(this, hosts_say):
         for answer, written_by in beside(lake, steps).items():
             for table, count in [(str(answer), written_by)] if isinstance(written_by, int) else written_by.items():
                 outcome.tables[table] = cli.TableCounts(rows_out=count)
     for made in (RECEIVE_ATTEMPTS, FINDINGS):
-        outcome.tables[str(made)].rows_in = decoded[str(REMOTE_READ_CALLS)]
+        outcome.tables[str(made)].rows_in = decoded
     outcome.tables[str(ACK_SEQUENCES)].rows_in = outcome.tables[str(RECEIVE_ATTEMPTS)].rows_out
 
 
-def _answers(this: cli.Run, hosts_say: Mapping[str, Any] | None) -> Iterator[Steps]:
+def _steps(this: cli.Run, hosts_say: Mapping[str, Any] | None) -> Iterator[Steps]:
     """Yield the steps from silver to gold, those together that do not rest on one another."""
     config, run_id = this.config, this.run_id
     cli.say("rebuilding attempts")
