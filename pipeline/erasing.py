@@ -98,7 +98,9 @@ def restated(
         return made_of
     for name, value in made.items():
         table = _table_of(name, after)
-        if table is not None and (value == before[table] or (table, value) in passed):
+        if table is None or not isinstance(value, int):
+            continue
+        if value == before[table] or (table, value) in passed:
             made[name] = after[table]
     return json.dumps(made)
 
@@ -116,8 +118,13 @@ def _passed_over(
 
 
 def _named(made: Iterable[Mapping[str, Any]], tables: Mapping[str, int]) -> set[tuple[str, int]]:
-    named = {(_table_of(name, tables), value) for each in made for name, value in each.items()}
-    return {(table, value) for table, value in named if table is not None and isinstance(value, int)}
+    found = set()
+    for each in made:
+        for name, value in each.items():
+            table = _table_of(name, tables)
+            if table is not None and isinstance(value, int):
+                found.add((table, value))
+    return found
 
 
 def _purge(table: Table, made_of: str | None, lake: Lake) -> None:
