@@ -187,17 +187,18 @@ class _Work:
     # -- snapshots, and what runs say of themselves ------------------------------------------------------------------
 
     def _snapshots(self) -> None:
-        """Take out snapshots, and lines that are none: those before a snapshot that is older, in the same file."""
+        """Take out snapshots, and the lines that are none of every file that holds one: they have no time of their own."""
         at = self.horizon.time_sql
         age = "coalesce(last_asked_at, modified_at, ingested_at)"
         old = f"coalesce(asked_at, collected_at, {INGESTED_AT}) < {at}"
         if self.lake.exists(SNAPSHOT_FILES):
-            ended = [row[0] for row in self.lake.read(SNAPSHOT_FILES).where(f"{age} < {at}").select("path").collect()]
-            lines = self.lake.read(SNAPSHOTS_RAW).where(old).groupBy("source_path").agg(F.max("source_line")).collect()
-            named = [f"source_path = {literal(path)}" for path in sorted(ended)]
-            named += [f"(source_path = {literal(path)} AND source_line <= {line})" for path, line in sorted(lines)]
+            ledger = self.lake.read(SNAPSHOT_FILES)
+            ended = [row[0] for row in ledger.where(f"{age} < {at}").select("path").collect()]
+            begun = ledger.where(f"first_asked_at < {at} OR {age} < {at}").select("path").collect()
+            named = sorted(literal(row[0]) for row in begun)
             for begin in range(0, len(named), _AT_ONCE):
-                self._delete(QUARANTINE, f"capture_id IS NULL AND ({' OR '.join(named[begin : begin + _AT_ONCE])})")
+                some = ", ".join(named[begin : begin + _AT_ONCE])
+                self._delete(QUARANTINE, f"capture_id IS NULL AND source_path IN ({some})")
             self._delete(SNAPSHOTS_RAW, old)
             gone = {path for path in ended if self.find(path) is None}
             self.done.add(SNAPSHOT_FILES, len(gone))

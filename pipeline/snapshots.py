@@ -147,7 +147,7 @@ class _Run:
         )
 
     def _kept(self, rows: DataFrame, kind: str) -> DataFrame:
-        """Leave out what the lake has forgotten: older snapshots, and the broken lines before one, in the same file."""
+        """Leave out what the lake has forgotten: older snapshots, and the broken lines of every file with one."""
         horizon = Horizon.of(Runs.of(self.lake))
         if horizon is None:
             return rows
@@ -156,10 +156,8 @@ class _Run:
             return rows.where(f"NOT coalesce({older}, FALSE)")
         if not Path(self.side, _SNAPSHOTS).is_dir():
             return rows
-        seen = self.lake.spark.read.parquet(f"{self.side}/{_SNAPSHOTS}").where(older)
-        last = seen.groupBy(F.col("source_path").alias("_path")).agg(F.max("source_line").alias("_line"))
-        kept = rows.join(last, F.col("source_path") == F.col("_path"), "left")
-        return kept.where("_line IS NULL OR source_line > _line").drop("_path", "_line")
+        begun = self.lake.spark.read.parquet(f"{self.side}/{_SNAPSHOTS}").where(older).select("source_path").distinct()
+        return rows.join(begun, "source_path", "left_anti")
 
     def _write_broken(self, files: list[Row]) -> int:
         """Write the lines that are no snapshots in the place of those that the same files had."""
