@@ -152,7 +152,7 @@ class _Work:
         standing = {known.capture_id for known in self._known(forgotten) if self._stands(known)}
         gone = {row["capture_id"] for row in forgotten} - standing
         self.done.add(CAPTURE_FILES, len(gone))
-        self.done.files = len(standing)
+        self.done.files += len(standing)
         if self.dry_run:
             return
         servers = self._servers({row["capture_id"] for row in old} - {row["capture_id"] for row in forgotten})
@@ -187,7 +187,7 @@ class _Work:
     # -- snapshots, and what runs say of themselves ------------------------------------------------------------------
 
     def _snapshots(self) -> None:
-        """Take out snapshots, and the lines that are none of every file that holds one: they have no time of their own."""
+        """Take out snapshots, and of every file that holds one the lines that are none: they have no time."""
         at = self.horizon.time_sql
         age = "coalesce(last_asked_at, modified_at, ingested_at)"
         old = f"coalesce(asked_at, collected_at, {INGESTED_AT}) < {at}"
