@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup demo test test-all fuzz check format bench wheel pyfiles dashboard tables-doc rules-doc questions-doc test-peer estate record-estate record-sample clean
+.PHONY: help setup demo test test-all fuzz chaos check format bench wheel pyfiles dashboard tables-doc rules-doc questions-doc test-peer estate record-estate record-sample clean
 
 PY := .venv/bin/python
 LAKE ?= .lake/demo
@@ -13,6 +13,9 @@ PYTEST_ARGS ?=
 SCHEMA ?= msmq
 FUZZ ?=
 FUZZ_SECONDS ?= 20
+CHAOS_KILLS ?= 200
+CHAOS_PAIRS ?= 50
+CHAOS_ARGS ?=
 BENCH_ARGS ?=
 PEER_ARGS ?=
 ESTATE_ARGS ?=
@@ -36,6 +39,9 @@ test-all: setup  ## the long tests too; a missing program or data set is a failu
 
 fuzz: setup  ## let atheris try the decoders (FUZZ_SECONDS=20 for each; FUZZ="messages comqc": these alone)
 	@PYTHONPATH=tests $(PY) -m fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ)
+
+chaos: setup  ## kill runs, fill disks, run two at once; tables must not differ (CHAOS_KILLS=200, CHAOS_PAIRS=50)
+	@PYTHONPATH=tests:. $(PY) -m chaos.run --kills $(CHAOS_KILLS) --pairs $(CHAOS_PAIRS) $(CHAOS_ARGS)
 
 check: setup  ## lint, format and types, as CI does
 	@$(PY) -m ruff check .

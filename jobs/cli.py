@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jobs.config import Config, ConfigError
+from pipeline.errors import SchemaError
 from pipeline.ledger import Days, Reprocess
 
 LAKE = "folder of the Delta tables; where lake.catalog names a catalog, of the runs' own files alone"
@@ -209,7 +210,7 @@ def main(job: str, made: Parser, run: Callable[[Run], Outcome], argv: Sequence[s
         config = Config.load(arguments.conf, arguments.overrides)
         this = Run(arguments, config, uuid.uuid4().hex, datetime.now(UTC))
         outcome = run(this)
-    except ConfigError as error:
+    except (ConfigError, SchemaError) as error:
         say(f"{job}: {error}")
         return Exit.USAGE
     except SystemExit as left:  # argparse: --help or a complaint, already printed

@@ -93,6 +93,19 @@ def apart(
         raise ConfigError(str(error)) from error
 
 
+@contextmanager
+def agreed(lake: Lake, by: Pseudonyms | None) -> Iterator[None]:
+    """Work on what a lake holds, without reading anything into it: ConfigError where that is redacted otherwise."""
+    try:
+        if by is None:
+            refuse_plain(lake)
+        else:
+            claim(lake, by)
+    except RedactionError as error:
+        raise ConfigError(str(error)) from error
+    yield
+
+
 def redacted(config: Config, by: Pseudonyms | None) -> Config:
     """Return the settings with pseudonyms in the place of the names in them: those that tables are compared with."""
     if by is None:

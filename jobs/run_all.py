@@ -86,17 +86,28 @@ def _calls_and_snapshots(
         return None
     if landed:
         ingest_snapshots.ingest(this, place, landed, outcome)
-    cli.say("decoding calls")
-    for table, rows in decode(this, place, keep_stubs=own is not None or this.config.store.stubs).items():
-        outcome.tables[table] = cli.TableCounts(rows_out=rows)
-    written, hosts_say = hosts.collected_snapshots(place)
-    for table, rows in written.items():
-        outcome.tables.setdefault(table, cli.TableCounts()).rows_out += rows
-    outcome.tables[str(HOSTS)] = cli.TableCounts()
+    hosts_say = _silver(this, place, outcome, keep_stubs=own is not None or this.config.store.stubs)
     if own is not None:
         cli.say("replacing names")
         return own.bring(run_id=this.run_id, read={row["path"] for row in done.files})
     return hosts_say
+
+
+def _silver(this: cli.Run, lake: Lake, outcome: cli.Outcome, *, keep_stubs: bool) -> Mapping[str, Any] | None:
+    """Bring what is made call by call, and snapshot by snapshot, to what bronze holds."""
+    cli.say("decoding calls")
+    for table, rows in decode(this, lake, keep_stubs=keep_stubs).items():
+        outcome.tables[table] = cli.TableCounts(rows_out=rows)
+    written, hosts_say = hosts.collected_snapshots(lake)
+    for table, rows in written.items():
+        outcome.tables.setdefault(table, cli.TableCounts()).rows_out += rows
+    outcome.tables[str(HOSTS)] = cli.TableCounts()
+    return hosts_say
+
+
+def derive_all(this: cli.Run, lake: Lake, outcome: cli.Outcome) -> None:
+    """Bring silver and gold to what bronze holds, of a lake that nothing new was read into."""
+    _answers(this, lake, outcome, _silver(this, lake, outcome, keep_stubs=this.config.store.stubs))
 
 
 def _answers(this: cli.Run, lake: Lake, outcome: cli.Outcome, hosts_say: Mapping[str, Any] | None) -> None:

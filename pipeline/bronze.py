@@ -25,9 +25,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pipeline import compiling, places, rejoin
+from pipeline import compiling, forgetting, places, rejoin
 from pipeline.capture_source import read_captures
 from pipeline.gather import gather
+from pipeline.horizon import Horizon
 from pipeline.lake import Lake, differing, on_dates, versions_of
 from pipeline.ledger import COLUMNS, Days, Known, Plan, Read, Reprocess, plan, reprocess, within
 from pipeline.listing import Listed
@@ -99,6 +100,7 @@ def ingest(
             say(line)
         return Ingested(known=planned.known)
     runs, done = Runs.of(lake), Ingested(known=planned.known)
+    horizon = Horizon.of(runs)
     if planned:
         size = sum(read.file.size - read.start for read in planned.read)
         compiling.expect(lake.spark, size)
@@ -110,7 +112,9 @@ def ingest(
     while planned:
         name = run_id if not rounds else f"{run_id}-{rounds}"
         side = runs.begin(name, versions(lake))
-        part = _Run(lake, name, side, planned, reader_options, expire, as_of, named).carry_out(say)
+        part = _Run(lake, name, side, planned, reader_options, expire, as_of, named, horizon=horizon).carry_out(say)
+        if horizon is not None:
+            forgetting.recount(lake, horizon)
         runs.end(name)
         done.add(part)
         planned, rounds = _again(lake, runs, say), rounds + 1
@@ -173,6 +177,8 @@ class _Run:
     as_of: dt.datetime | None
     named: set[str]  # places that calls of any capture name; those of this run are added
     now: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.UTC))
+    horizon: Horizon | None = None  # nothing older is kept
+    servers: dict[str, set[str]] = field(default_factory=dict)  # of what it cut: those that stay, by path
 
     def carry_out(self, say: Say) -> Ingested:
         """Take out, rename, read, join, write."""
@@ -261,6 +267,8 @@ class _Run:
         )
         with _progress(self._tables / CAPTURE_FILES.name, len(reads), say):
             found: list[Row] = rows.toArrow().cast(SCHEMAS["capture_files"]).to_pylist()
+        if self.horizon is not None:
+            self.servers = self.horizon.trim(self._tables, found)
         return found
 
     def _again(self, joined: rejoin.Changes, files: Sequence[Row], fresh: pa.Table) -> dict[str, set[str]]:
@@ -391,12 +399,16 @@ class _Run:
         rows = {row["path"]: row for row in files}
         schema = pa.schema([f for f in SCHEMAS["capture_files"] if f.name in CAPTURE_FILES.names])
         concerned = {*(read.capture_id for read in self.planned.read), *self.planned.paths, *packets}
-        before = self.lake.with_keys(CAPTURE_FILES, concerned).select(schema.names).cast(schema)
-        ledger = {row["capture_id"]: row for row in before.to_pylist()}
+        there = self.lake.with_keys(CAPTURE_FILES, concerned).select(schema.names).cast(schema)
+        ledger = {row["capture_id"]: row for row in there.to_pylist()}
         written = []
         for read in self.planned.read:
             known = ledger.get(read.capture_id) if read.start else None
-            written.append(self._ledger_row(read, rows[read.file.path], known))
+            row = self._ledger_row(read, rows[read.file.path], known)
+            if self.horizon is not None and read.file.path in self.servers:
+                before = () if known is None else known["servers"] or ()
+                row = self.horizon.ledger_row(row, self.servers[read.file.path] | set(before))
+            written.append(row)
         for capture_id, names in self.planned.paths.items():
             written.append({**ledger[capture_id], **_ledger_names(names.columns())})
         done = {row["capture_id"] for row in written}
@@ -407,7 +419,7 @@ class _Run:
         if written:
             found = pa.Table.from_pylist([{name: row[name] for name in schema.names} for row in written], schema)
             dates = {row["event_date"] for row in ledger.values()}
-            self.lake.put(CAPTURE_FILES, self._stamped(CAPTURE_FILES, found), before, dates=dates)
+            self.lake.put(CAPTURE_FILES, self._stamped(CAPTURE_FILES, found), there, dates=dates)
         return len(written)
 
     def _ledger_row(self, read: Read, row: Row, before: Row | None) -> Row:

@@ -24,6 +24,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline import compiling
+from pipeline.errors import SchemaError as SchemaError  # noqa: PLC0414 - of this module, for who uses it
 from pipeline.gather import Answer, Name, gather
 from pipeline.rows import for_spark
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal, quoted
@@ -42,14 +43,12 @@ _GONE: Final = "_gone"
 _KEY: Final = "_key"
 _NEW: Final = "_new_"
 _COMMIT_SAYS: Final = "spark.databricks.delta.commitInfo.userMetadata"  # MERGE and UPDATE take no options
+_CHECKPOINTS: Final = "delta.checkpointInterval"
+_RETENTION_CHECK: Final = "spark.databricks.delta.retentionDurationCheck.enabled"
 
 
 def _part(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
     return pa.schema([schema.field(name) for name in names])
-
-
-class SchemaError(Exception):
-    """A frame that is not of its table's schema; the message names every column that differs."""
 
 
 class Commit(NamedTuple):
@@ -86,6 +85,7 @@ class Lake:
         self.catalog = catalog
         self.prefix = prefix
         self._seen: set[str] = set()  # tables known to exist: they do not go away under a run
+        self._narrow: dict[str, Table] = {}  # of these, those made before some of their columns were declared
         self._check: Callable[[], None] = lambda: None  # asked before each commit: it raises where none may be
         self._commits: dict[str, Row] | None = None  # the newest of each table, while nobody else makes any
 
@@ -97,6 +97,8 @@ class Lake:
         """
         self._check, self._commits = check, {}
         try:
+            for table in list(self._narrow.values()):
+                self.widen(table)
             yield
         finally:
             self._commits = None
@@ -149,7 +151,36 @@ class Lake:
                 found = False
         if found:
             self._seen.add(str(table))
+            self._adapt(table)
         return found
+
+    def _adapt(self, table: Table) -> None:
+        """See that a table that is there is as declared: columns declared since are added; SchemaError for all else.
+
+        Who does not hold the lake adds none: for them these columns are null.
+        """
+        there = {field.name: field.dataType.simpleString() for field in self._open(table).schema.fields}
+        declared = {column.name: column.type.simpleString() for column in table.columns}
+        unknown = sorted(there.keys() - declared.keys())
+        differs = [
+            f"{name} is {kind}, not {declared[name]}"
+            for name, kind in there.items()
+            if name in declared and kind != declared[name]
+        ]
+        if unknown:
+            raise SchemaError(
+                f"{table} in {self.root} was written by a later version of this program (columns {', '.join(unknown)}):"
+                " run that version"
+            )
+        if differs:
+            raise SchemaError(
+                f"{table} in {self.root} was written by a version whose tables cannot be taken over"
+                f" ({'; '.join(differs)}): have run_all read the captures into a new lake"
+            )
+        if declared.keys() - there.keys():
+            self._narrow[str(table)] = table
+            if self._commits is not None:
+                self.widen(table)
 
     def create(self, table: Table) -> None:
         """Create the table, empty, with its comments, if it does not exist.
@@ -184,12 +215,19 @@ class Lake:
         if more:
             with self._commit(table):
                 self.spark.sql(f"ALTER TABLE {self.sql_name(table)} ADD COLUMNS ({', '.join(more)})")
+        self._narrow.pop(str(table), None)
 
     def read(self, table: Table) -> DataFrame:
         """The table's rows; none, with the table's schema, when it does not exist yet."""
         if not self.exists(table):
             return self.spark.createDataFrame([], table.struct())
-        return self._open(table)
+        rows = self._open(table)
+        if str(table) in self._narrow:
+            there = {*rows.columns}
+            rows = rows.withColumns(
+                {column.name: F.lit(None).cast(column.type) for column in table.columns if column.name not in there}
+            )
+        return rows
 
     def append(self, table: Table, df: DataFrame, *, made_of: str | None = None) -> None:
         """Add the rows in one commit. ``df`` has the table's columns in any order; event_date may be left out."""
@@ -452,6 +490,41 @@ class Lake:
         self.create(table)
         with self._commit(table, made_of):
             self.spark.sql(f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES ('made_of' = {literal(made_of)})")
+
+    def purge(self, table: Table, made_of: str | None) -> None:
+        """Write the table's files without the rows that are gone, and its log so that older entries are not needed.
+
+        No row changes. The last commit says ``made_of``, as the one before did.
+        """
+        name = self.sql_name(table)
+        # Stamps leave what they said in the table's properties, where it outlives the commit.
+        said = "" if made_of is None else f", 'made_of' = {literal(made_of)}"
+        unsaid = ", 'made_of'" if made_of is None else ""
+        steps = [
+            f"REORG TABLE {name} APPLY (PURGE)",
+            f"ALTER TABLE {name} SET TBLPROPERTIES ('{_CHECKPOINTS}' = '1'{said})",
+            f"ALTER TABLE {name} UNSET TBLPROPERTIES IF EXISTS ('{_CHECKPOINTS}'{unsaid})",
+        ]
+        for step in steps:
+            with self._commit(table, made_of):
+                self.spark.sql(step)
+
+    def vacuum(self, table: Table) -> None:
+        """Remove all files that the table's newest version does not need: no other can be read from then on.
+
+        Only for who holds the lake, for files that another run is about to commit would go too.
+        """
+        self._check()
+        self.spark.conf.set(_RETENTION_CHECK, "false")
+        try:
+            self.spark.sql(f"VACUUM {self.sql_name(table)} RETAIN 0 HOURS")
+        finally:
+            self.spark.conf.unset(_RETENTION_CHECK)
+
+    def location(self, table: Table) -> str:
+        """Return the URI of the table's folder."""
+        row = self.spark.sql(f"DESCRIBE DETAIL {self.sql_name(table)}").select("location").first()
+        return "" if row is None else str(row[0])
 
     def said(self, table: Table, since: int) -> dict[int, str | None]:
         """What each commit after a version said that it was made of."""

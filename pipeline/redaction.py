@@ -31,9 +31,11 @@ from pipeline import collected
 from pipeline.decoding import TABLES, VERSION
 from pipeline.derive_silver import LAST
 from pipeline.gather import gather
+from pipeline.horizon import Horizon
 from pipeline.hosts import DECODER_VERSION as HOSTS_VERSION
 from pipeline.lake import Lake
 from pipeline.redacted_columns import redact
+from pipeline.runs import Runs
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.comqc import COMQC_CALLS
 from schemas.hosts import HOSTS
@@ -124,6 +126,9 @@ class Redaction:
     def begin(cls, lake: Lake, folder: Path, by: Pseudonyms, snapshots: Iterable[str] = ()) -> Redaction:
         """Make the run's own lake, in a folder, with the ledgers of the lake; ``snapshots``: paths of files given."""
         apart = Lake(lake.spark, str(folder))
+        horizon = Horizon.of(Runs.of(lake))
+        if horizon is not None:  # what was forgotten does not come back by this road either
+            horizon.note(Runs.of(apart))
         if lake.exists(CAPTURE_FILES):
             apart.append(CAPTURE_FILES, lake.read(CAPTURE_FILES))
         if lake.exists(SNAPSHOT_FILES):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
@@ -24,6 +25,7 @@ from pyspark.sql import functions as F
 
 from pipeline.bronze import BRONZE
 from pipeline.capture_source import SideFiles
+from pipeline.horizon import Horizon
 from pipeline.lake import Lake, event_date, on_dates
 from pipeline.listing import Listed
 from pipeline.rows import moment_of, us_of
@@ -133,7 +135,7 @@ class _Run:
 
     def _side_rows(self, kind: str, table: Table) -> DataFrame:
         """Return side rows with all columns of their table."""
-        rows = self.lake.spark.read.parquet(f"{self.side}/{kind}")
+        rows = self._kept(self.lake.spark.read.parquet(f"{self.side}/{kind}"), kind)
         stamp = {RUN_ID: F.lit(self.run_id), INGESTED_AT: F.lit(self.now)}
         made = {
             column.name: F.lit(None).cast(column.type)
@@ -143,6 +145,19 @@ class _Run:
         return rows.withColumns({**made, **stamp, EVENT_DATE: event_date(*table.dated_by)}).select(
             *(F.col(column.name).cast(column.type).alias(column.name) for column in table.columns)
         )
+
+    def _kept(self, rows: DataFrame, kind: str) -> DataFrame:
+        """Leave out what the lake has forgotten: older snapshots, and the broken lines of every file with one."""
+        horizon = Horizon.of(Runs.of(self.lake))
+        if horizon is None:
+            return rows
+        older = f"coalesce(asked_at, collected_at) < {horizon.time_sql}"
+        if kind == _SNAPSHOTS:
+            return rows.where(f"NOT coalesce({older}, FALSE)")
+        if not Path(self.side, _SNAPSHOTS).is_dir():
+            return rows
+        begun = self.lake.spark.read.parquet(f"{self.side}/{_SNAPSHOTS}").where(older).select("source_path").distinct()
+        return rows.join(begun, "source_path", "left_anti")
 
     def _write_broken(self, files: list[Row]) -> int:
         """Write the lines that are no snapshots in the place of those that the same files had."""

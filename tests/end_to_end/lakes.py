@@ -65,6 +65,7 @@ class Job:
     root: Path
     captures: Sequence[Path]
     name: str = ALL
+    more: Sequence[str] = ()
     timeline: list[tuple[float, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -77,8 +78,8 @@ class Job:
                 f"jobs.{self.name}",
                 "--lake",
                 str(self.root),
-                "--captures",
-                *map(str, self.captures),
+                *(["--captures", *map(str, self.captures)] if self.captures else []),
+                *self.more,
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -92,6 +93,14 @@ class Job:
         if not self.timeline or self.timeline[-1][1] != count:
             self.timeline.append((time.monotonic() - self._began, count))
         return count
+
+    def running(self) -> bool:
+        """Whether it is not at its end."""
+        return self._process.poll() is None
+
+    def look(self) -> int:
+        """Count the signs that showed so far."""
+        return self._look()
 
     def watch(self) -> None:
         """Watch the job to its end; it must end well."""

@@ -5,11 +5,14 @@ an exception and without more memory than a multiple of the bytes; else it raise
 atheris choose the bytes; ``test_fuzz.py`` takes the seeds and the inputs that once failed (``crashes/``).
 """
 
+import gzip
+import io
 import itertools
 import json
 import random
 import struct
 import tracemalloc
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -21,16 +24,29 @@ from comqc.test_bad_input import ARGUMENTS, REFERENCES
 from messages import reading as messages
 from messages.building import Packet, overlay, sid, trailing, wide
 from messages.test_published import FRAME
+from pcapgen import containers as c
+from pcapgen import conversation as t
+from pcapgen import rpc
+from pcapgen.model import Dialogue, stub_of
 from properties import test_observations as observed
 from queues.test_normal_form import NAMES
+from sealed.test_nlmp import AUTHENTICATE, CHALLENGE_V2
 from stubs import helpers as stubs
+from udfs.capture.joining import join
+from udfs.capture.reader import read_capture
 from udfs.comqc.calls import decode_comqc, explode
 from udfs.messages import names
 from udfs.messages.packets import decode_messages
+from udfs.properties import snapshot_lines
 from udfs.properties.observations import properties
 from udfs.properties.snapshots import machine_snapshots, queue_snapshots
 from udfs.queues.format_names import QueueFormat, format_name
 from udfs.queues.normal_form import normal_form, normal_text, parent
+from udfs.rpc.rows import towers
+from udfs.rpc.verification import without_trailers
+from udfs.sealed.contexts import security_contexts
+from udfs.sealed.keys import KerberosKey, Keys, NtlmKey
+from udfs.sealed.tokens import Token
 from udfs.stubs.decode import decode
 from udfs.stubs.methods import ALL
 
@@ -293,10 +309,119 @@ def name_seeds():
     yield b"\0" + bytes([6, *range(20)])
 
 
+# --- captures: a file as it lies there, any format, plain or compressed -----------------------------------------------
+
+READER = 24 << 20  # bytes of memory that reading may take beside a multiple of the file: tables of a block's packets
+
+
+def run_captures(data):
+    """The tables do not depend on where blocks are cut, the ledger adds up, and what is pending can be joined."""
+    found = [bounded(READER + len(data), read_capture, data, block_bytes=size) for size in (1 << 20, 1 << 10)]
+    for kind, table in found[0].items():
+        table.validate(full=True)
+        if kind == "pending":  # of packets far out of order it may keep more, when blocks end between them
+            continue
+        rows, others = (each[kind].to_pylist() for each in found)
+        demand(sorted(map(repr, rows)) == sorted(map(repr, others)), kind)
+    (row,) = found[0]["capture_files"].to_pylist()
+    counts = ("packets_used", "packets_binary_protocol", "packets_damaged", "packets_other")
+    demand(row["packets"] == sum(row[name] for name in counts), row)
+    demand((row["error"] is None) == (row["status"] == "complete"), row)
+    for each in found:
+        if each["pending"].num_rows:
+            join(each["pending"].to_pylist(), window_s=2.0)
+
+
+def capture_seeds():
+    dialogue = t.Script()
+    talk = Dialogue(flow=t.Flow(), script=dialogue)
+    talk.bind(rpc.Context(0, rpc.REMOTE_READ))
+    for opnum in (7, 9):
+        talk.call(opnum, stub_of(opnum, 56), stub_of(20, 40))
+    records = t.records(talk.flow, t.segments(talk.script, cuts=(200, 90)))
+    for whole in (c.pcap(records).data, c.pcapng(records).data):
+        yield whole
+        yield whole[: len(whole) * 2 // 3]
+        yield gzip.compress(whole, mtime=0)
+    yield c.pcap(records[5:]).data
+    yield c.pcap(records[::-1]).data
+    yield c.pcap([*records, *records[:9]]).data
+    yield FRAME
+
+
+# --- snapshot lines: a file of the collector --------------------------------------------------------------------------
+
+
+def run_lines(data):
+    """Each line that is not empty is a row or a broken line, and a row fits its columns."""
+    rows = bounded(len(data), lambda: list(snapshot_lines.read_lines(io.BytesIO(data), "f")))
+    good = [row for row in rows if "reason" not in row]
+    bad = [row for row in rows if "reason" in row]
+    pa.RecordBatch.from_pylist(good, schema=snapshot_lines.ROWS).validate(full=True)
+    pa.RecordBatch.from_pylist(bad, schema=snapshot_lines.BROKEN).validate(full=True)
+    demand(len(rows) <= len(data), rows)
+
+
+def line_seeds():
+    for name in ("machine", "queue"):
+        for error in (None, "timeout"):
+            line = {
+                "version": 1, "queue_manager": "m", "server_address": "10.0.0.1", "object_type": name,
+                "format_name": None if name == "machine" else "DIRECT=OS:m\\q", "asked_at": "2026-01-02T03:04:05.6Z",
+                "collected_at": None if error else "2026-01-02T03:04:06Z", "hresult": None if error else 0,
+                "error": error, "properties": [{"property_id": 7, "vt": 31, "value_json": '"a"'}],
+            }  # fmt: skip
+            text = json.dumps(line).encode()
+            yield text
+            yield text + b"\n" + text[: len(text) // 2] + b"\n\n\xff\n" + text + b"\r\n"
+    yield b"{}"
+
+
+# --- tokens: two bytes for each token (its kind, its length), and the token; and the endpoint mapper's towers ---------
+
+
+KINDS = (10, 9, 16)  # NTLM, SPNEGO, Kerberos
+KEYS = Keys((NtlmKey.of_password("*", "Password"),), (KerberosKey("host/srv1", 18, 1, bytes(32)),))
+
+
+def run_tokens(data):
+    """Handshakes of any tokens, judged with keys; what is no handshake stays closed and says why."""
+    tokens, at = [], 0
+    while at + 2 <= len(data) and len(tokens) < 8:
+        kind, size = data[at], data[at + 1] * 4
+        token = data[at + 2 : at + 2 + size]
+        tokens.append(Token(not kind & 1, len(tokens) * 100, 80, 3, KINDS[(kind >> 1 & 3) % 3], 6, kind >> 4, token))
+        at += 2 + size
+    for found in bounded(len(data), security_contexts, tokens, KEYS):
+        demand((found.session is None) == (found.closed is not None), found)
+    bounded(len(data), towers, data)
+    without_trailers(pa.array([data, None, data[:40]], pa.binary()))
+
+
+def token_seeds():
+    def told(kind, token):
+        return bytes([kind, -(-len(token) // 4)]) + token.ljust(-(-len(token) // 4) * 4, b"\0")
+
+    negotiate = b"NTLMSSP\0\1\0\0\0" + bytes(20)
+    for section, authenticate in AUTHENTICATE.items():
+        shake = told(0, negotiate) + told(1, bytes.fromhex(CHALLENGE_V2)) + told(0, bytes.fromhex(authenticate))
+        yield shake
+        yield shake[: len(shake) // 2]
+        yield told(1, bytes.fromhex(CHALLENGE_V2)) + told(int(section[-1]) << 4, bytes.fromhex(authenticate))
+    yield told(4, b"\x60\x48\x06\x09\x2a\x86\x48\x86\xf7\x12\x01\x02\x02\x01\x00\x6e" + bytes(56))
+    yield told(2, b"\x60\x76\x06\x06\x2b\x06\x01\x05\x05\x02\xa0\x6c\x30\x6a\xa0\x0e" + bytes(104))
+    for interface in (rpc.REMOTE_READ, rpc.QM2QM):
+        floor = b"\x13\x00\x0d" + uuid.UUID(interface[0] if isinstance(interface, tuple) else interface).bytes_le
+        yield b"\5\0" + floor + b"\1\0\0\0\2\0\0\0\1\0\x07\2\0\x08\x37\1\0\x09\4\0\x0a\0\0\1"
+
+
 HARNESSES = {
     **{interface: _stub_harness(interface) for interface in ALL},
     "messages": Harness(run_messages, message_seeds),
     "comqc": Harness(run_comqc, comqc_seeds),
     "properties": Harness(run_properties, property_seeds),
     "names": Harness(run_names, name_seeds),
+    "captures": Harness(run_captures, capture_seeds),
+    "lines": Harness(run_lines, line_seeds),
+    "tokens": Harness(run_tokens, token_seeds),
 }

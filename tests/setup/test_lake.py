@@ -1,5 +1,6 @@
 """The lake: tables with their comments, written whole or not at all, wherever they live."""
 
+from dataclasses import replace
 from datetime import UTC, date, datetime
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from pipeline.lake import FeedError, Lake, SchemaError, conform, on_dates
 from pipeline.rows import for_spark
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.gold import RECEIVE_ATTEMPTS
-from schemas.table import literal
+from schemas.table import DOUBLE, STRING, Column, literal
 
 pytestmark = pytest.mark.spark
 
@@ -57,6 +58,35 @@ def test_a_created_table_has_the_declared_schema_and_comments(lake, spark):
         detail = spark.sql(f"DESCRIBE DETAIL {lake.sql_name(table)}").first()
         assert detail["description"] == table.comment
         assert detail["clusteringColumns"] == ["event_date"]
+
+
+def test_a_lake_of_an_earlier_version_is_upgraded_by_the_next_run_and_no_other(lake, spark):
+    """Columns that were declared since are added, and null before; what cannot be taken over is said, not tried."""
+    later = replace(QUARANTINE, columns=(*QUARANTINE.columns[:4], Column("news", STRING, "n"), *QUARANTINE.columns[4:]))
+    lake.append(QUARANTINE, quarantine(spark, ("a", "1", NOON)))
+    reader = Lake(spark, lake.root)
+    assert [row.news for row in reader.read(later).collect()] == [None]
+    assert "news" not in Lake(spark, lake.root).read(QUARANTINE).columns  # who only reads changes nothing
+    for writer in (
+        reader,
+        Lake(spark, lake.root),
+    ):  # one that had read it before it held the lake, and one that had not
+        with writer.held(lambda: None):
+            rows = quarantine(spark, ("b", "2", NOON)).withColumn("news", F.lit("x"))
+            writer.append(later, rows)
+            writer.append(later, rows.withColumn("news", F.lit(None).cast("string")))
+            writer.delete(later, "quarantine_key = 'b' AND news IS NULL")
+    found = Lake(spark, lake.root).read(later).select("quarantine_key", "news")
+    assert sorted(map(tuple, found.collect()), key=str) == [("a", None), ("b", "x"), ("b", "x")]
+    with pytest.raises(SchemaError, match=r"by a later version of this program \(columns news\): run that"):
+        Lake(spark, lake.root).read(QUARANTINE)
+    other = replace(
+        later, columns=tuple(replace(c, type=DOUBLE) if c.name == "packet_number" else c for c in later.columns)
+    )
+    with pytest.raises(
+        SchemaError, match=r"packet_number is bigint, not double\): have run_all read the captures into a new"
+    ):
+        Lake(spark, lake.root).exists(other)
 
 
 def test_append_adds_and_replace_makes_the_rows_all_there_is(lake, spark):

@@ -107,6 +107,9 @@ PENDING_SCHEMA: Final = pa.schema(
 )
 LINGER_NS: Final = 60_000_000_000  # after its end a connection's last packets may still come, in the next file
 Learnt = Mapping[tuple[bytes, int], Iterable[str]]  # interfaces that a port-asking call or the endpoint mapper placed
+MOST_HALF_OPEN: Final = 100_000  # connections with few packets and no byte, of a capture, that are handed on to others
+_FEW_PACKETS: Final = 3
+_ROWS_AT_ONCE: Final = 4096  # as Python values, many times as large as in Arrow
 _MAX_RUNS: Final = 64  # of a direction that is not recognised: more are not joined
 _CHUNK: Final = 1 << 30  # of bytes that were cut before: differences of sequence numbers stay unambiguous
 _MASK: Final = 0xFFFFFFFF
@@ -126,7 +129,7 @@ class Edge:
 def edges(connections: Iterable[Connection], last_time: int | None) -> list[Edge]:
     """Return the connections that another capture may have something of; ``last_time`` of the capture, ns."""
     found = []
-    for connection in connections:
+    for connection in _not_too_many(connections):
         known = association(connection)
         if not _goes_on(connection, known, last_time):
             continue
@@ -144,6 +147,17 @@ def edges(connections: Iterable[Connection], last_time: int | None) -> list[Edge
             )  # fmt: skip
         found.append(Edge(connection, sides, list(known.kept)))
     return found
+
+
+def _not_too_many(connections: Iterable[Connection]) -> list[Connection]:
+    """Leave out the oldest of those that began and never went on, where they are more than any network has: a flood."""
+    every = list(connections)
+    half_open = [one for one in every if one.kind is Kind.UNDECIDED and one.packets <= _FEW_PACKETS]
+    if len(half_open) <= MOST_HALF_OPEN:
+        return every
+    half_open.sort(key=lambda one: (one.last_time, one.endpoints))
+    flood = {one.index for one in half_open[:-MOST_HALF_OPEN]}
+    return [one for one in every if one.index not in flood]
 
 
 def _goes_on(connection: Connection, known: Association, last_time: int | None) -> bool:
@@ -182,9 +196,13 @@ def pending_rows(
     for stray in strays:
         if stray["open"]:
             quarantine.setdefault(stray["index"], []).append(stray["quarantine_key"])
-    rows = []
+    rows: list[dict[str, Any]] = []
+    batches: list[pa.RecordBatch] = []
     assumed = {index for index, _ in meanings}
     for edge in found:
+        if len(rows) == _ROWS_AT_ONCE:
+            batches.append(batch_of(rows, PENDING_SCHEMA))
+            rows = []
         index = edge.connection.index
         rows.append(
             {
@@ -196,7 +214,8 @@ def pending_rows(
                 "quarantine_keys": sorted(quarantine.get(index, [])),
             }
         )
-    return batch_of(rows, PENDING_SCHEMA)
+    batches.append(batch_of(rows, PENDING_SCHEMA))
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0] if len(batches) > 1 else batches[0]
 
 
 def flow(row: Mapping[str, Any]) -> str:
