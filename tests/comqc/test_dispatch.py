@@ -174,6 +174,24 @@ def test_an_array_of_more_dimensions_or_another_first_index():
     )
 
 
+def test_an_empty_array_of_numbers_may_stand_behind_a_null_pointer():
+    """pData of 2.2.30.8 is unique, the pointers to strings and VARIANTs are [ref]: behind these max_count stands."""
+
+    def empty(kind, *, follows):
+        def put(ndr):
+            ndr.put("IHHIII", 1, 1, 0, 0, 7, kind).put("II", 0, 0).put("Ii", 0, 0)
+            if follows:
+                ndr.put("I", 0)
+
+        return put
+
+    numbers = [value(0x2000 | vt, body=empty(kind, follows=False), pointers=2)
+               for vt, kind in ((0x11, 0x10), (2, 2), (3, 3), (5, 0x14))]  # fmt: skip
+    texts = value(0x2008, body=empty(8, follows=True), pointers=2)
+    shown = [each[2] for each in _arguments(*numbers, texts, value(3, "i", 7))]
+    assert shown == ["[]"] * 5 + ["7"]
+
+
 def _pointed(*writers):
     def write(ndr):
         ndr.put("I" * len(writers), *[0 if each is None else USER for each in writers])

@@ -9,7 +9,7 @@ import pytest
 from schemas.silver import REMOTE_READ_CALLS
 from stubs.helpers import VECTORS, peer_stub
 from udfs.stubs.arrays import COLUMN_TYPES
-from udfs.stubs.calls import decode_calls
+from udfs.stubs.calls import DECODER_VERSION, decode_calls
 
 SCHEMA = pa.schema(
     {
@@ -41,7 +41,7 @@ def decoded(*calls, packets=False):
     assert all(len(array) == len(calls) for array in out.values())
     rows = [{name: array[row].as_py() for name, array in out.items()} for row in range(len(calls))]
     for row in rows:
-        assert row.pop("decoder_version") == "1"
+        assert row.pop("decoder_version") == DECODER_VERSION
     return [{name: value for name, value in row.items() if value is not None and value != []} for row in rows]
 
 

@@ -10,7 +10,7 @@ from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from stubs.helpers import OTHER_VECTORS
 from udfs.capture.reader import read_capture
 from udfs.rpc.interfaces import QMCOMM
-from udfs.stubs.calls import CLIENT, MANAGEMENT, decode_client_calls, decode_management_calls
+from udfs.stubs.calls import CLIENT, DECODER_VERSION, MANAGEMENT, decode_client_calls, decode_management_calls
 
 SCHEMA = pa.schema(
     {
@@ -39,7 +39,7 @@ def decoded(decode, *calls):
     assert all(len(array) == len(rows) for array in out.values())
     made = [{name: array[row].as_py() for name, array in out.items()} for row in range(len(rows))]
     for row in made:
-        assert row.pop("decoder_version") == "1"
+        assert row.pop("decoder_version") == DECODER_VERSION
     return [{name: value for name, value in row.items() if value is not None and value != []} for row in made]
 
 

@@ -21,7 +21,7 @@ from udfs.stubs.arrays import ERRORS_TYPE
 from udfs.stubs.column import CODES, Bools, Column, Ints, buffer_of
 from udfs.stubs.text import guid_text
 
-DECODER_VERSION: Final = "1"
+DECODER_VERSION: Final = "2"  # 2: an empty array of numbers behind a null pointer
 
 CALL: Final = pa.struct(
     [

@@ -239,15 +239,17 @@ def _array_text(cursor: _Cursor, name: str, vt: int, end: int, depth: int) -> st
     at = cursor.pos
     kind = cursor.uint(4, f"{name}.sfType")
     count = cursor.uint(4, f"{name}.Size")
-    cursor.uint(4, f"{name}.data")  # a reference pointer: whatever it holds, the data follows
+    data = cursor.uint(4, f"{name}.data")
     if kind == _HAVE_IID:
         cursor.take(16, f"{name}.iid")
     bounds = struct.unpack(f"<{2 * dimensions}I", cursor.take(8 * dimensions, f"{name}.rgsabound"))
     element = locks >> 16 if features & _HAVE_VARTYPE else vt & 0x0FFF
     if kind in (*_OBJECTS, _HAVE_IID, values.RECORD):
         return _json({"elements": count, "bytes": _skip(cursor, name, end)})
-    if kind in _ELEMENTS:
-        found: Any = _fixed_elements(cursor, name, count, kind, element)
+    if kind in _ELEMENTS and not data and not count:
+        found: Any = []  # numbers stand behind a unique pointer, 2.2.30.8, that may be null; the others' is [ref]
+    elif kind in _ELEMENTS:
+        found = _fixed_elements(cursor, name, count, kind, element)
     elif kind in (values.BSTR, VARIANT):
         cursor.count(count, name)
         referents = cursor.numbers(count, name)

@@ -57,14 +57,14 @@ def _element(text: str) -> str:
 
 @lru_cache(maxsize=8192)
 def normal_text(name: str | None) -> str | None:
-    """Return the normal form of one name; None of None."""
+    """Return the normal form of one name; None of None, and of what names nothing: no queue is an empty text."""
     if name is None:
         return None
-    return ",".join(_element(part) for part in _ELEMENTS.split(name.lower()))
+    return ",".join(_element(part) for part in _ELEMENTS.split(name.lower())) or None
 
 
 def normal_form(format_names: pa.Array) -> pa.Array:
-    """Return the normal form of every name of a string array; null of null. Each distinct name is looked at once."""
+    """Return the normal form of every name of a string array, null of what names nothing; looks once at each name."""
     encoded = format_names.dictionary_encode()
     distinct = [normal_text(name) for name in encoded.dictionary.to_pylist()]
     return pa.array(distinct, pa.string()).take(encoded.indices)

@@ -17,7 +17,7 @@ from udfs.stubs.column import CODES, Bools, Column, Ints, Values
 from udfs.stubs.decode import Stubs, column_of, read_rows
 from udfs.stubs.method import Method
 
-DECODER_VERSION: Final = "1"
+DECODER_VERSION: Final = "2"  # 2: an empty name is no queue
 
 METHODS: Final = methods.REMOTE_READS  # the interfaces of silver.remote_read_calls
 MANAGEMENT: Final = methods.MANAGEMENT  # of silver.management_calls
