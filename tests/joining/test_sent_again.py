@@ -11,6 +11,7 @@ from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen import rpc
 from pcapgen.model import Dialogue, stub_of
+from udfs.capture import overlap
 from udfs.capture.reader import read_capture
 from udfs.capture.together import read_together
 
@@ -65,3 +66,16 @@ def test_more_unfinished_calls_than_a_remainder_holds_stay_rows():
     records = t.records(dialogue.flow, t.only(t.segments(dialogue.script, mss=20_000), t.CLIENT))
     found = both_ways(records, len(records) * 4 // 5)
     assert found["rpc_calls"].num_rows == len(dialogue.calls)
+
+
+def test_a_connection_of_many_files_is_compared_with_its_neighbours_only(monkeypatch):
+    """A connection may live through all files of a ring, and each run joins them all."""
+    dialogue, parts = many()
+    records = t.records(dialogue.flow, parts)
+    files = [read_capture(c.pcap([record]).data)["pending"].to_pylist() for record in records]
+    rows = [row for each in files for row in each]
+    compared = []
+    whether = overlap._together
+    monkeypatch.setattr(overlap, "_together", lambda *two: compared.append(two) or whether(*two))
+    assert len(overlap.groups(rows)) == len(rows) == len(records)
+    assert len(compared) < len(rows)
