@@ -94,8 +94,8 @@ CALLS_SCHEMA: Final = pa.schema(
     ]
 )
 OUTCOMES: Final = ("no_request", "damaged", "no_response", "fault", "encrypted", "unbound", "ok")
-# What is sent again is what was not acknowledged when the file before ended: seldom more than a request or two.
-_SENT_AGAIN: Final = 1024
+# Bytes of request and answer of a call that is kept though it is finished: more, of each connection, costs too much.
+_SMALL_CALL: Final = 2048
 _EPT_MAP: Final = (EPM.name, EPT_MAP)
 _DAY_US: Final = 86_400_000_000
 _CONTEXT: Final = "context"  # column of rows that wait: connection and context id
@@ -441,7 +441,10 @@ def _keep_calls(
 
 
 def _sent_again(calls: Calls, owner: Ints, connections: list[Connection]) -> Flags:
-    """Tell which calls stand where a direction begins without its SYN: the capture before may have them too."""
+    """Tell which small calls begin a direction without its SYN: the capture before may have them too.
+
+    What is sent again is what was not acknowledged when the file before ended: seldom more than one request.
+    """
     none = np.iinfo(np.int64).min
     unique, inverse = np.unique(owner, return_inverse=True)
     until = np.full((len(unique), 2), none)
@@ -451,14 +454,15 @@ def _sent_again(calls: Calls, owner: Ints, connections: list[Connection]) -> Fla
         for column, number in enumerate((client, client ^ 1)):
             side = connection.sides[number]
             if side.syn is None and side.started:
-                until[row, column] = side.first + _SENT_AGAIN
+                until[row, column] = side.first
     found = np.zeros(len(owner), bool)
     if (until == none).all():
         return found
     for column, half in enumerate((calls.request, calls.response)):
         offset = calls.pdus.offset[calls.halves.first[half]]
-        found |= (half >= 0) & (offset < until[inverse, column])
-    return found
+        found |= (half >= 0) & (offset <= until[inverse, column])
+    sizes = np.add.reduceat(calls.pdus.size, calls.halves.first)
+    return found & (sizes[calls.request] + sizes[calls.response] <= _SMALL_CALL)
 
 
 def _left(calls: Calls, owner: Ints, connections: list[Connection]) -> Flags:
