@@ -49,14 +49,32 @@ def groups(rows: Sequence[Row]) -> list[list[Row]]:
             index = parent[index]
         return index
 
-    for later in range(1, len(rows)):
-        for earlier in range(later):
-            if root(earlier) != root(later) and _together(rows[earlier], rows[later], spans[earlier], spans[later]):
-                parent[root(later)] = root(earlier)
+    for earlier, later in _near(rows, spans):
+        if root(earlier) != root(later) and _together(rows[earlier], rows[later], spans[earlier], spans[later]):
+            parent[root(later)] = root(earlier)
     found: dict[int, list[Row]] = defaultdict(list)
     for index, row in enumerate(rows):
         found[root(index)].append(row)
     return list(found.values())
+
+
+def _near(rows: Sequence[Row], spans: Sequence[tuple[_Span, _Span]]) -> Iterator[tuple[int, int]]:
+    """Yield the pairs that may be together: their times overlap, or what they have of side 0.
+
+    Of a connection that lives through thousands of files these are neighbours, not each with each.
+    """
+    current: list[int] = []
+    for later, row in enumerate(rows):
+        current = [earlier for earlier in current if rows[earlier]["last_time_ns"] > row["first_time_ns"]]
+        yield from ((earlier, later) for earlier in current)
+        current.append(later)
+    begins = sorted((span.low, index) for index, (span, _) in enumerate(spans) if span.low is not None)
+    for place, (low, index) in enumerate(begins):
+        for step in range(1, len(begins)):
+            other_low, other = begins[(place + step) % len(begins)]  # sequence numbers go round
+            if (other_low - low) & 0xFFFFFFFF >= spans[index][0].size:
+                break
+            yield min(index, other), max(index, other)
 
 
 class _Span(NamedTuple):

@@ -251,7 +251,9 @@ def _remainder(edge: Edge, capture_id: str, meanings: Meanings, learnt: Learnt) 
             + body
             + _ending(connection, number, side)
         )
-        sides.append(_numbers(side, body, passed))
+        # What was to be compared still, was compared when the capture ended.
+        conflicting = connection.sides[number].conflicting_bytes
+        sides.append({**_numbers(side, body, passed), "conflicting_bytes": conflicting})
         runs += [_passed_run(one) for one in passed]
         if isinstance(side.cutter, CutState):
             runs += [_run(number, side, stray) for stray in side.cutter.runs[:_MAX_RUNS]]
@@ -262,7 +264,7 @@ def _remainder(edge: Edge, capture_id: str, meanings: Meanings, learnt: Learnt) 
     waits = {
         "beginning": any(side.syn is None for side in connection.sides),
         "end": connection.closed is None,
-        "call": any(kept.context_id >= 0 for kept in edge.kept),
+        "call": any(kept.context_id >= 0 and not kept.settled for kept in edge.kept),
         "bind": bool(known.evidence),
         "capture": not known.kept_all or any(side["passed_over_bytes"] for side in sides),
     }
@@ -459,6 +461,5 @@ def _numbers(side: Direction, body: list[dict[str, Any]], passed: list[Passed]) 
         "missing_bytes": side.missing_bytes - uncovered,
         "lost_by_capture_bytes": side.lost_by_capture_bytes - max(uncovered - open_holes, 0),
         "retransmitted_bytes": side.retransmitted_bytes - early,
-        "conflicting_bytes": side.conflicting_bytes,
         "passed_over_bytes": side.cold_bytes - sum(one.length for one in passed),
     }

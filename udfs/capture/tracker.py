@@ -590,6 +590,7 @@ def _note_round_trip(connection: Connection, s: Segments, rows: Ints, side: Ints
         ((s.flags[mine] & (SYN | ACK | RST)) == ACK)
         & (s.sequence[mine] == (ours.syn + 1) & 0xFFFFFFFF)
         & (s.acknowledgement[mine] == (theirs.syn + 1) & 0xFFFFFFFF)
+        & (s.time[mine] >= connection.syn_at)  # a SYN that was captured after it tells nothing
     ]
     if len(last):
         connection.round_trip = int(s.time[last].min()) - connection.syn_at

@@ -40,6 +40,7 @@ class Kept(NamedTuple):
     file_offset: int
     acknowledgement: int
     context_id: int  # -1 of a bind
+    settled: bool = False  # of a call that only a repetition can change: the capture before may have it too
 
 
 @dataclass(slots=True)
@@ -93,6 +94,7 @@ class Association:
     unknown: list[Kept] = field(default_factory=list)  # whole calls, of contexts without a bind
     kept_bytes: int = 0
     kept_all: bool = True  # none of the unknown ones was too much
+    left: set[tuple[int, int]] = field(default_factory=set)  # answers (1) and requests (0) too many to be kept: offsets
     handshake: tuple[int, bool] = (0, False)  # of how many tokens it is known, and whether these hold one
 
     @property

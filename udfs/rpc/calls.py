@@ -13,7 +13,7 @@ Sources: [C706] 12.6.4.9 and 12.6.3.6, [MS-RPCE] 2.2.2.11 (sec_trailer).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -174,8 +174,16 @@ class Assembler:
 
     def keep_waiting(self, connections: list[Connection]) -> None:
         """Keep, for other captures, the PDUs of calls that are not settled where this one ends."""
-        if self._waiting is not None:
-            keep(self._waiting, range(len(self._bodies)), self._bodies.__getitem__, connections)
+        if self._waiting is None:
+            return
+        pdus = self._waiting
+        calls: dict[tuple[int, int], list[int]] = {}
+        for index, name in enumerate(zip(pdus.connection.tolist(), pdus.call_id.tolist(), strict=True)):
+            calls.setdefault(name, []).append(index)
+        for (owner, _), which in calls.items():
+            if not keep(pdus, which, self._bodies.__getitem__, connections):
+                left = association(connections[owner]).left
+                left.update((int(pdus.kind[index] == REPLY), int(pdus.offset[index])) for index in which)
 
     def _wait(self, calls: Calls, waiting: Ints) -> None:
         """Keep the PDUs of unsettled calls with their bytes."""
@@ -192,20 +200,22 @@ class Assembler:
 
 
 def keep(
-    pdus: Pdus, which: Iterable[int], data: Callable[[int], bytes | memoryview], connections: list[Connection],
-    *, unknown: bool = False,
-) -> None:  # fmt: skip
-    """Keep PDUs in their connections for other captures; of one that a hole damaged only the header, made anew.
+    pdus: Pdus, which: Sequence[int], data: Callable[[int], bytes | memoryview], connections: list[Connection],
+    *, unknown: bool = False, settled: bool = False,
+) -> bool:  # fmt: skip
+    """Keep the PDUs of one call in its connection for other captures: all of them, or none where that has enough.
 
-    ``unknown``: whole calls, of a context without a bind.
+    Of one that a hole damaged only the header is kept, made anew. ``unknown``: a whole call, of a context without a
+    bind. ``settled``: a whole call that only a repetition in another capture can change. Returns whether it was kept.
     """
+    connection = connections[int(pdus.connection[which[0]])]
+    known = association(connection)
+    kept = known.unknown if unknown else known.kept
+    if len(kept) >= MAX_KEPT or known.kept_bytes > MAX_KEPT_BYTES:
+        # Without its bind it is no row either, so that only its capture has it then.
+        known.kept_all &= bool(known.contexts.get(int(pdus.context[which[0]])))
+        return False
     for index in which:
-        connection = connections[int(pdus.connection[index])]
-        known = association(connection)
-        kept = known.unknown if unknown else known.kept
-        if len(kept) >= MAX_KEPT or known.kept_bytes > MAX_KEPT_BYTES:
-            known.kept_all &= not unknown
-            continue
         side = connection.likely_client() ^ int(pdus.kind[index] == REPLY)
         acknowledgement = (connection.sides[side ^ 1].base or 0) + int(pdus.answered[index])
         body = bytes(data(index)) if pdus.whole[index] else _header(pdus, index)
@@ -214,9 +224,10 @@ def keep(
             Kept(
                 side, int(pdus.offset[index]), int(pdus.size[index]), body, int(pdus.time[index]),
                 int(pdus.done[index]), int(pdus.number[index]), int(pdus.file_offset[index]),
-                acknowledgement & 0xFFFFFFFF, int(pdus.context[index]),
+                acknowledgement & 0xFFFFFFFF, int(pdus.context[index]), settled,
             )
         )  # fmt: skip
+    return True
 
 
 def _header(pdus: Pdus, index: int) -> bytes:

@@ -106,7 +106,8 @@ CALLS_SCHEMA: Final = pa.schema(
     ]
 )
 OUTCOMES: Final = ("no_request", "damaged", "no_response", "fault", "encrypted", "unbound", "ok")
-_UNFINISHED: Final = pa.array(["no_request", "damaged", "no_response"])  # outcomes that other captures may change
+# Bytes of request and answer of a call that is kept though it is finished: more, of each connection, costs too much.
+_SMALL_CALL: Final = 2048
 _EPT_MAP: Final = (EPM.name, EPT_MAP)
 _DAY_US: Final = 86_400_000_000
 _CONTEXT: Final = "context"  # column of rows that wait: connection and context id
@@ -209,8 +210,10 @@ class RowBuilder:
     def build(self, calls: Calls, connections: list[Connection]) -> pa.RecordBatch | None:
         """Return the rows of calls whose interface is known to be ours, or None if there are none."""
         pdus, halves = calls.pdus, calls.halves
+        if not self.finishing:
+            for half in calls.lone.tolist():
+                keep(calls.pdus, range(halves.first[half], halves.last[half] + 1), calls.fragment, connections)
         if not len(calls.request):
-            self._keep_pdus(calls, calls.lone, connections)
             return None
         lead = np.where(calls.request >= 0, calls.request, calls.response)
         head = halves.first[lead]
@@ -224,26 +227,26 @@ class RowBuilder:
         unknown = np.nonzero(contexts.unknown)[0]
         if len(unknown):
             _note_evidence(calls, unknown, owner, context, connections)
+        if self.finishing:  # what is settled only because the capture ends, is kept as far as it was not too much
+            unfinished = ~_left(calls, owner, connections)
+        else:
+            unexplained = contexts.unknown & ~self._explained(owner, context, unknown, connections)
+            unfinished = _keep(calls, candidates, unexplained, owner, connections)
+        if len(unknown):
             rows = self._rows(calls, unknown, owner[unknown], contexts, connections)
-            self._note_made(rows, owner[unknown], context[unknown])
+            self._note_made(rows, owner[unknown], context[unknown], unfinished[unknown])
             column = pa.array(owner[unknown] << 17 | context[unknown])
             self._waiting.add(pa.RecordBatch.from_arrays([*rows.columns, column], schema=self._waiting.schema))
-        if not self.finishing:
-            unexplained = contexts.unknown & ~self._explained(owner, context, unknown, connections)
-            self._keep(calls, candidates, unexplained, connections)
         ours = np.nonzero(contexts.ours)[0]
         if not len(ours):
             return None
         batch = self._rows(calls, ours, owner[ours], contexts, connections)
         _count_calls(owner[ours], connections)
-        self._note_made(batch, owner[ours], np.full(len(ours), -1))
+        self._note_made(batch, owner[ours], np.full(len(ours), -1), unfinished[ours])
         self._learn_ports(batch, owner[ours], connections)
         return batch
 
-    def _note_made(self, rows: pa.RecordBatch, owner: Ints, context: Ints) -> None:
-        unfinished = pc.is_in(rows.column("outcome"), _UNFINISHED).to_numpy(zero_copy_only=False)
-        if self.finishing:  # what is settled only because the capture ends
-            unfinished = np.ones(len(owner), bool)
+    def _note_made(self, rows: pa.RecordBatch, owner: Ints, context: Ints, unfinished: Flags) -> None:
         keys = rows.column("call_key").take(pa.array(np.nonzero(unfinished)[0])).to_pylist()
         for index, context_id, name in zip(owner[unfinished].tolist(), context[unfinished].tolist(), keys, strict=True):
             self.made.unfinished.setdefault((index, context_id), []).append(name)
@@ -263,25 +266,6 @@ class RowBuilder:
             if infer(seen, port, self.learnt.get((address, port), ())) is not None:
                 explained |= pair == one
         return explained
-
-    def _keep(self, calls: Calls, candidates: Flags, unexplained: Flags, connections: list[Connection]) -> None:
-        """Keep the PDUs of calls that another capture may finish or explain, and those of no call in this one."""
-        whole, request, response = calls.halves.whole, calls.request, calls.response
-        unfinished = (request < 0) | (response < 0) | ~whole[request] | ~whole[response]
-        call = calls.group
-        for chosen, unknown in (
-            (unfinished & candidates, False),
-            (~unfinished & unexplained, True),
-        ):
-            halves = (call >= 0) & chosen[call]
-            if not unknown:
-                halves[calls.lone] = True
-            self._keep_pdus(calls, np.nonzero(halves)[0], connections, unknown=unknown)
-
-    def _keep_pdus(self, calls: Calls, halves: Ints, connections: list[Connection], *, unknown: bool = False) -> None:
-        if len(halves) and not self.finishing:
-            index = spans(calls.halves.first[halves], calls.halves.last[halves])
-            keep(calls.pdus, index.tolist(), calls.fragment, connections, unknown=unknown)
 
     def provisional(self, meanings: Meanings, connections: list[Connection]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that waited for a meaning and got one."""
@@ -444,6 +428,66 @@ class RowBuilder:
     def _learn(self, connection: Connection, address: bytes, port: int, interface: str) -> None:
         self.learnt.setdefault((address, port), set()).add(interface)
         self.taught.setdefault(connection.index, set()).add((address, port, interface))
+
+
+def _keep(calls: Calls, candidates: Flags, unexplained: Flags, owner: Ints, connections: list[Connection]) -> Flags:
+    """Keep the PDUs of calls that another capture may finish or explain; return which it may finish or repeat."""
+    whole, request, response = calls.halves.whole, calls.request, calls.response
+    unfinished = (request < 0) | (response < 0) | ~whole[request] | ~whole[response]
+    again = ~unfinished & _sent_again(calls, owner, connections)
+    kept = _keep_calls(calls, unfinished & candidates, connections)
+    _keep_calls(calls, ~unfinished & ~again & unexplained, connections, unknown=True)
+    return kept | _keep_calls(calls, again & candidates, connections, settled=True)
+
+
+def _keep_calls(
+    calls: Calls, chosen: Flags, connections: list[Connection], *, unknown: bool = False, settled: bool = False
+) -> Flags:
+    """Keep some calls; return which were: a connection has enough at some time."""
+    kept = np.zeros(len(chosen), bool)
+    halves = np.nonzero((calls.group >= 0) & chosen[calls.group])[0]
+    halves = halves[np.argsort(calls.group[halves], kind="stable")]
+    numbers, begins = np.unique(calls.group[halves], return_index=True)
+    for number, part in zip(numbers.tolist(), np.split(halves, begins[1:]), strict=False):
+        which = spans(calls.halves.first[part], calls.halves.last[part]).tolist()
+        kept[number] = keep(calls.pdus, which, calls.fragment, connections, unknown=unknown, settled=settled)
+    return kept
+
+
+def _sent_again(calls: Calls, owner: Ints, connections: list[Connection]) -> Flags:
+    """Tell which small calls begin a direction without its SYN: the capture before may have them too.
+
+    What is sent again is what was not acknowledged when the file before ended: seldom more than one request.
+    """
+    none = np.iinfo(np.int64).min
+    unique, inverse = np.unique(owner, return_inverse=True)
+    until = np.full((len(unique), 2), none)
+    for row, index in enumerate(unique.tolist()):
+        connection = connections[index]
+        client = connection.likely_client()
+        for column, number in enumerate((client, client ^ 1)):
+            side = connection.sides[number]
+            if side.syn is None and side.started:
+                until[row, column] = side.first
+    found = np.zeros(len(owner), bool)
+    if (until == none).all():
+        return found
+    for column, half in enumerate((calls.request, calls.response)):
+        offset = calls.pdus.offset[calls.halves.first[half]]
+        found |= (half >= 0) & (offset <= until[inverse, column])
+    sizes = np.add.reduceat(calls.pdus.size, calls.halves.first)
+    return found & (sizes[calls.request] + sizes[calls.response] <= _SMALL_CALL)
+
+
+def _left(calls: Calls, owner: Ints, connections: list[Connection]) -> Flags:
+    """Tell which calls were not kept for other captures, for their connections had too much to keep."""
+    found = np.zeros(len(owner), bool)
+    names = [index for index in np.unique(owner).tolist() if association(connections[index]).left]
+    for call in np.nonzero(np.isin(owner, names))[0].tolist() if names else ():
+        left = association(connections[int(owner[call])]).left
+        for kind, half in enumerate((int(calls.request[call]), int(calls.response[call]))):
+            found[call] |= half >= 0 and (kind, int(calls.pdus.offset[calls.halves.first[half]])) in left
+    return found
 
 
 def _count_calls(owner: Ints, connections: list[Connection]) -> None:
