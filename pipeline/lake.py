@@ -44,7 +44,11 @@ _KEY: Final = "_key"
 _NEW: Final = "_new_"
 _COMMIT_SAYS: Final = "spark.databricks.delta.commitInfo.userMetadata"  # MERGE and UPDATE take no options
 _CHECKPOINTS: Final = "delta.checkpointInterval"
-_RETENTION_CHECK: Final = "spark.databricks.delta.retentionDurationCheck.enabled"
+# Off while files are removed: the check that old versions are kept for a week; and commits that tell of the removal,
+# behind which nobody would find what the one before says that the table is made of.
+_VACUUMS: Final = (
+    "spark.databricks.delta.retentionDurationCheck.enabled", "spark.databricks.delta.vacuum.logging.enabled",
+)  # fmt: skip
 
 
 def _part(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
@@ -515,11 +519,13 @@ class Lake:
         Only for who holds the lake, for files that another run is about to commit would go too.
         """
         self._check()
-        self.spark.conf.set(_RETENTION_CHECK, "false")
+        for name in _VACUUMS:
+            self.spark.conf.set(name, "false")
         try:
             self.spark.sql(f"VACUUM {self.sql_name(table)} RETAIN 0 HOURS")
         finally:
-            self.spark.conf.unset(_RETENTION_CHECK)
+            for name in _VACUUMS:
+                self.spark.conf.unset(name)
 
     def location(self, table: Table) -> str:
         """Return the URI of the table's folder."""

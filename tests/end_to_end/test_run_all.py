@@ -162,7 +162,7 @@ def test_a_last_record_cut_short_is_only_a_warning(spark, captures, tmp_path, ca
         (["--captures", "/tmp/no-such-*.pcap"], "no file matches /tmp/no-such-*.pcap"),
         ([], "no captures: --captures takes files"),
         (["--captures", ".", "--set", "capture.reorder=1"], "capture.reorder"),
-        (["--captures", ".", "--set", "privacy.redact=[labels]"], "privacy.redact: nothing is redacted yet"),
+        (["--captures", ".", "--set", "privacy.redact=[labels]"], "privacy.redact needs a key"),
         (["--captures", ".", "--as-of", "0001-01-01"], "out of range"),
         (["--no-such-option"], "--no-such-option"),
     ],

@@ -12,7 +12,7 @@ from pipeline.runs import Runs
 from schemas.bronze import QUARANTINE
 from schemas.quality import QUALITY_RESULTS
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 OLD, YOUNG = datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 3, 1, tzinfo=UTC)
 
 
