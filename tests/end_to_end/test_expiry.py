@@ -28,6 +28,7 @@ def captures(tmp_path_factory):
 
 
 # The request is of 22:13 on November 14th, 2023, and seven days are waited for its answer.
+@pytest.mark.long
 def test_a_half_that_has_expired_is_not_waited_for(spark, captures, tmp_path):
     lake = Lake(spark, str(tmp_path / "lake"))
     assert ingest_captures.main(["--lake", lake.root, "--captures", captures[0], "--as-of", "2023-11-21T23:00Z"]) == 0

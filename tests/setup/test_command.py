@@ -77,7 +77,9 @@ def wheel(tmp_path_factory):
 def archive(tmp_path_factory):
     """The archive for spark-submit, as `make pyfiles` builds it."""
     out = tmp_path_factory.mktemp("dist") / "pyfiles.zip"
-    subprocess.run([sys.executable, "tools/build_pyfiles.py", str(out)], cwd=PROJECT, check=True, capture_output=True)
+    build = [sys.executable, "tools/build_pyfiles.py", str(out)]
+    env = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    subprocess.run(build, cwd=PROJECT, env=env, check=True, capture_output=True)
     return out
 
 

@@ -51,6 +51,7 @@ def test_make_test_needs_no_network_once_set_up(set_up):
     assert "setup:" not in done.stderr  # nothing was left to do
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.network_namespace
 @pytest.mark.tool("make")

@@ -16,6 +16,7 @@ from schemas.silver import REMOTE_READ_CALLS
 from stubs.helpers import peer_stub
 from stubs.test_methods import TAIL
 from udfs.keys import key
+from udfs.stubs.calls import DECODER_VERSION
 
 pytestmark = pytest.mark.spark
 
@@ -76,8 +77,8 @@ OTHERS = [
 ]
 
 SILVER = {
-    "protocol": "RemoteRead", "connection_id": "c1", "call_id": 1, **FOUR_TUPLE, "errors": [], "decoder_version": "1",
-    "run_id": "run",
+    "protocol": "RemoteRead", "connection_id": "c1", "call_id": 1, **FOUR_TUPLE, "errors": [],
+    "decoder_version": DECODER_VERSION, "run_id": "run",
 }  # fmt: skip
 
 
@@ -143,7 +144,7 @@ CONNECTED = [
 ]
 ATTEMPT = {
     "protocol": "RemoteRead", "connection_id": "c1", **FOUR_TUPLE, "transactional": False, "errors": [],
-    "ack_refused": False, "ack_unanswered": False,
+    "ack_refused": False, "ack_unanswered": False, "gaps": False,
     "run_id": "run",
 }  # fmt: skip
 

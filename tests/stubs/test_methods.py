@@ -78,7 +78,7 @@ QUEUES = [
     (QueueFormat(3, "OS:h\\SYSTEM$;DEADXACT", 0x83), "DIRECT=OS:h\\SYSTEM$;DEADXACT", "h\\system$;deadxact"),
     (QueueFormat(3, "HTTP://Host/msmq/Q"), "DIRECT=HTTP://Host/msmq/Q", "direct=http://host/msmq/q"),
     (QueueFormat(3, None), None, None),
-    (QueueFormat(3, ""), "DIRECT=", ""),
+    (QueueFormat(3, ""), "DIRECT=", None),
     (QueueFormat(4, UUID(GUID), 0x83), f"MACHINE={GUID};DEADXACT", f"machine={GUID};deadxact"),
     (QueueFormat(4, UUID(GUID), 0x82), f"MACHINE={GUID};DEADLETTER", f"machine={GUID};deadletter"),
     (QueueFormat(5, UUID(GUID), 0x84), f"CONNECTOR={GUID};XACTONLY", f"connector={GUID};xactonly"),
