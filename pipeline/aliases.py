@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pipeline.frames import frame
 from pipeline.gather import gather
 from pipeline.lake import IS, WAS, Lake
 from schemas.calls import CLIENT_CALLS, QUEUE_ALIASES
@@ -88,7 +89,7 @@ def refresh(lake: Lake, declared: Groups = ()) -> bool:
     if sorted(there, key=_order) == sorted(made.select(facts).to_pylist(), key=_order):
         lake.create(QUEUE_ALIASES)
         return False
-    lake.replace(QUEUE_ALIASES, lake.spark.createDataFrame(made))
+    lake.replace(QUEUE_ALIASES, frame(lake.spark, made))
     return True
 
 

@@ -27,6 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline import compiling, forgetting, places, rejoin
 from pipeline.capture_source import read_captures
+from pipeline.frames import frame
 from pipeline.gather import gather
 from pipeline.horizon import Horizon
 from pipeline.lake import Lake, differing, on_dates, versions_of
@@ -355,7 +356,7 @@ class _Run:
         """Append rows of side files and rows in memory, in one commit; ``but``: a condition of those left out."""
         frames = [own.withColumns(self._stamp())] if own is not None else []
         if rows.num_rows:
-            frames.append(rejoin.frame(self.lake.spark, self._stamped(table, rows)))
+            frames.append(frame(self.lake.spark, self._stamped(table, rows)))
         if frames:
             every = reduce(DataFrame.unionByName, frames)
             self.lake.append(table, every if but is None else every.where(~F.coalesce(F.expr(but), F.lit(False))))  # noqa: FBT003

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.frames import frame
 from pipeline.lake import IS, WAS
 
 Row = dict[str, Any]
@@ -64,7 +65,7 @@ def net_changes(feed: DataFrame, key: str, dated: Sequence[Column], facts: Mappi
         ends = _ends_here(told, key, list(known))
         were = {row[key]: row for row in ends.drop_columns([_LAST]).to_pylist() if row["was"]}
         dates = frozenset(day for row in were.values() for day in row[_DATES])
-        settled = feed.sparkSession.createDataFrame(ends)  # type: ignore[arg-type, unused-ignore]  # Arrow since Spark 4
+        settled = frame(feed.sparkSession, ends)
     else:
         settled = _ends(records, key, list(known))
         days = settled.where("was").select(F.explode(_DATES)).distinct()

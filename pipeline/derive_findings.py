@@ -27,10 +27,10 @@ from pipeline.derive_silver import EMPTIED, LAST
 from pipeline.exchanges import LEDGER, MG, QC, QM, RR
 from pipeline.feeds import Feeds
 from pipeline.findings import Facts
+from pipeline.frames import frame
 from pipeline.gather import gather
 from pipeline.lake import MOST_DATES, MOST_NAMED, Commit, Lake, on_dates, versions_of
 from pipeline.queue_facts import Limits
-from pipeline.rows import for_spark
 from pipeline.told_of_queues import Queues
 from pipeline.touched import only
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
@@ -258,10 +258,10 @@ class _Work:
             ledger = calls.filter(judging.ledger_mask(calls))
             facts = Facts(calls, ledger, connections.select(list(judging.CONNECTIONS)), found["binds"])
             parts = [judging.findings(facts), found["hosts"], self.queues.anew()]
-            rows = lake.spark.createDataFrame(for_spark(pa.concat_tables(parts)))
+            rows = frame(lake.spark, pa.concat_tables(parts))
         else:
             others = pa.concat_tables([operation.hosts_of(lake), self.queues.anew()])
-            rows = self._judged(None).unionByName(lake.spark.createDataFrame(for_spark(others)))
+            rows = self._judged(None).unionByName(frame(lake.spark, others))
         lake.replace(FINDINGS, rows, made_of=says)
         return lake.rows_written(FINDINGS)
 

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from pipeline.feeds import Feeds
+from pipeline.frames import frame
 from pipeline.gather import gather
 from pipeline.gold_sequences import (
     SCHEMA,
@@ -201,7 +202,7 @@ class _Work:
         reads = reads_of(lake.read(RECEIVE_ATTEMPTS))
         few = reads.limit(MOST + 1).toArrow()
         if few.num_rows <= MOST:
-            rows = lake.spark.createDataFrame(self._made(read_rows(few), removals))
+            rows = frame(lake.spark, self._made(read_rows(few), removals))
         else:
             rows = in_spark(
                 reads, removals, lost_after_us=self._lost_after_us, poison_after=self.rests_on["poison_after"]

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from pipeline import aliases, states, states_in_spark, states_of_queues, touched
 from pipeline.aliases import Known
 from pipeline.feeds import Feeds
+from pipeline.frames import frame
 from pipeline.gather import gather
 from pipeline.lake import WAS, Commit, Lake, versions_of
 from pipeline.machines import Machines
@@ -221,7 +222,7 @@ class _Work:
 
         def replace(table: Table, rows: list[states.Row], **says: str) -> None:
             self.written[str(table)] = len(rows)
-            lake.replace(table, lake.spark.createDataFrame(states.table_of(table, rows, self.run_id)), **says)
+            lake.replace(table, frame(lake.spark, states.table_of(table, rows, self.run_id)), **says)
 
         parts = ((EOD_TRANSFERS, transfers), (EOD_SOURCES, sources))
         gather({table: partial(replace, table, rows) for table, rows in parts})

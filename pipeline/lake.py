@@ -25,8 +25,8 @@ from pyspark.sql import functions as F
 
 from pipeline import compiling
 from pipeline.errors import SchemaError as SchemaError  # noqa: PLC0414 - of this module, for who uses it
+from pipeline.frames import column_of, frame
 from pipeline.gather import Answer, Name, gather
-from pipeline.rows import for_spark
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal, quoted
 
 MICROSECONDS_OF_A_DAY = 86_400_000_000
@@ -303,7 +303,7 @@ class Lake:
         ``column``: another column than the key; ``columns``: those that are read, all by default.
         """
         rows = self.read(table).where(on_dates(dates))
-        wanted = self.spark.createDataFrame(pa.table({_KEY: pa.array(sorted(values), pa.string())}))
+        wanted = column_of(self.spark, values, _KEY)
         found = rows.join(F.broadcast(wanted), F.col(column or table.key[0]) == F.col(_KEY), "left_semi")
         return found.select(*(columns or table.names)).toArrow()
 
@@ -324,7 +324,7 @@ class Lake:
         self.remove(table, name, stale, dates=dates, made_of=was_made_of)
         if fresh:
             chosen = rows.filter(pc.is_in(rows.column(name), pa.array(sorted(fresh), pa.string())))
-            self.append(table, self.spark.createDataFrame(for_spark(chosen)), made_of=made_of)
+            self.append(table, frame(self.spark, chosen), made_of=made_of)
         elif made_of is not None and self.made_of(table) != made_of:
             self.stamp(table, made_of)
         return len(fresh)
@@ -341,10 +341,7 @@ class Lake:
         conditions = [] if also is None else [f"({also})"]
         with self._commit(table, made_of):
             if isinstance(values, DataFrame) or len(values) > MOST_NAMED:
-                if isinstance(values, DataFrame):
-                    wanted = values.toDF(_KEY)
-                else:
-                    wanted = self.spark.createDataFrame(pa.table({_KEY: pa.array(sorted(values), pa.string())}))
+                wanted = values.toDF(_KEY) if isinstance(values, DataFrame) else column_of(self.spark, values, _KEY)
                 found = F.expr(f"{quoted(column)} = {_KEY} AND {on_dates(dates)}")
                 wanted.mergeInto(self.sql_name(table), found).whenMatched().delete().merge()
             elif values:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.frames import frame
 from pipeline.gold import QUEUES
 from pipeline.lake import MOST_NAMED, Lake, on_dates
 from schemas.gold import RECEIVE_ATTEMPTS
@@ -55,7 +56,7 @@ def write(lake: Lake, wanted: Mapping[str, Queues], *, dates: Dates) -> None:
     keys = sorted(wanted)
     columns = {f"_{name}": [wanted[key][place] for key in keys] for place, name in enumerate(QUEUES)}
     rows = pa.table({"_key": keys} | {name: pa.array(values, pa.string()) for name, values in columns.items()})
-    _merge(lake, lake.spark.createDataFrame(rows), dates)
+    _merge(lake, frame(lake.spark, rows), dates)
 
 
 def follow_gold(lake: Lake, *, dates: Dates | None) -> None:

@@ -27,8 +27,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.bronze import versions
+from pipeline.frames import frame
 from pipeline.lake import IS, FeedError, Lake, on_dates
-from pipeline.rows import for_spark
 from pipeline.runs import Runs
 from pipeline.touched import only
 from schemas.bronze import RPC_BINDS, RPC_CALLS
@@ -182,7 +182,7 @@ class _Work:
             keys = set(rows.column("call_key").to_pylist())
             if keys:
                 self.lake.remove(RPC_CALLS, "call_key", keys, dates=dates)
-                self.lake.append(RPC_CALLS, self.lake.spark.createDataFrame(for_spark(rows)))
+                self.lake.append(RPC_CALLS, frame(self.lake.spark, rows))
             return _counted(rows)
         return self._in_spark(calls, contexts, dates, side)
 

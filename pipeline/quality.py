@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.feeds import Feeds
+from pipeline.frames import frame
 from pipeline.gather import gather
 from pipeline.lake import Commit, Lake, versions_of
 from pipeline.quality_checks import Judge, Judged
@@ -97,7 +98,7 @@ def check(lake: Lake, suites: Sequence[Suite], how: Check) -> Checked:
     failed = {row["suite"] for row in found.failed("error")}
     says = json.dumps({**rests_on, _FAILED: sorted(failed)})
     if found.rows:
-        rows = lake.spark.createDataFrame(table_of(found.rows))
+        rows = frame(lake.spark, table_of(found.rows))
         lake.append(QUALITY_RESULTS, rows, made_of=says)
     elif not same:
         lake.stamp(QUALITY_RESULTS, says)

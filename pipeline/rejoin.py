@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pipeline.frames import column_of, frame
 from pipeline.lake import Lake, differing, on_dates
-from pipeline.rows import for_spark
 from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
 from schemas.table import literal
 from udfs.capture.joining import MEANINGS_SCHEMA, Joined, join
@@ -96,7 +96,8 @@ def joined(fresh: pa.Table, earlier: pa.Table, out: pa.Table, *, window_s: float
     for begin in range(0, len(several), _AT_ONCE):
         rows = [row for group in several[begin : begin + _AT_ONCE] for row in group]
         _add(changes, rows, join([row for row, _ in rows], window_s=window_s))
-        if was := [row for row, is_fresh in rows if not is_fresh]:
+        was = [row for row, is_fresh in rows if not is_fresh]
+        if any(row["call_keys"] for row in was):  # else there is nothing that could be as it was
             changes.calls_before.append(join(was, window_s=window_s).tables["rpc_calls"])
     for row in gone:  # what was made of it went with its capture's rows; not its connection, which names none
         changes.was.add(row["connection_id"])
@@ -151,11 +152,6 @@ def days(row: Row) -> Iterator[dt.date | None]:
         yield first.date() + dt.timedelta(days=number)
 
 
-def frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """Return Arrow rows as a frame."""
-    return spark.createDataFrame(for_spark(rows))  # type: ignore[arg-type, unused-ignore]  # Arrow since Spark 4
-
-
 def relabel(lake: Lake, changes: Changes) -> None:
     """Tell finished calls and stray bytes in the tables what is new of their connections; most often, nothing is."""
     labels = [label for label in changes.labels if (label["capture_id"], label["was_connection_id"]) in changes.news]
@@ -176,13 +172,12 @@ def labelled(rows: DataFrame, changes: Changes) -> DataFrame:
         return rows
     spark, names = rows.sparkSession, rows.columns
     if "call_key" not in names:
-        rows = rows.join(
-            F.broadcast(_keys(spark, changes.quarantine_keys, "quarantine_key")), "quarantine_key", "left_anti"
-        )
+        remade = column_of(spark, changes.quarantine_keys, "quarantine_key")
+        rows = rows.join(F.broadcast(remade), "quarantine_key", "left_anti")
         learnt, gone = {"connection_id": "_id"}, "FALSE"
     else:
-        remade = pa.table(dict(zip(("capture_id", "call_key"), _columns(changes.remade), strict=True)))
-        rows = rows.join(F.broadcast(frame(spark, remade)), ["capture_id", "call_key"], "left_anti")
+        made = pa.table(dict(zip(("capture_id", "call_key"), _columns(changes.remade), strict=True)))
+        rows = rows.join(F.broadcast(frame(spark, made)), ["capture_id", "call_key"], "left_anti")
         learnt, gone = _LEARNT, _GONE
     met = (F.col("capture_id") == F.col("_capture")) & (F.col("connection_id") == F.col("_was"))
     rows = rows.join(F.broadcast(_frame(spark, changes.labels, changes)), met, "left")
@@ -290,11 +285,7 @@ def merge_together(lake: Lake, changes: Changes, rows: pa.Table) -> pa.Table:
 
 def without(rows: DataFrame, keys: Iterable[str], column: str) -> DataFrame:
     """Return rows without those of some keys."""
-    return rows.join(F.broadcast(_keys(rows.sparkSession, keys, column)), column, "left_anti")
-
-
-def _keys(spark: SparkSession, keys: Iterable[str], column: str) -> DataFrame:
-    return frame(spark, pa.table({column: pa.array(sorted(keys), pa.string())}))
+    return rows.join(F.broadcast(column_of(rows.sparkSession, keys, column)), column, "left_anti")
 
 
 def pending_table(rows: Sequence[Row]) -> pa.Table:
@@ -306,7 +297,7 @@ def earlier(lake: Lake, fresh: pa.Table) -> pa.Table:
     """Return the remainders of earlier runs of the four-tuples in ``fresh``."""
     if not lake.exists(PENDING) or not fresh.num_rows:
         return pending_table([])
-    names = frame(lake.spark, pa.table({"_flow": pa.array(sorted({flow(row) for row in _tuples(fresh)}), pa.string())}))
+    names = column_of(lake.spark, {flow(row) for row in _tuples(fresh)}, "_flow")
     one = F.concat_ws("|", "client_address", "client_port")
     two = F.concat_ws("|", "server_address", "server_port")
     rows = lake.read(PENDING).withColumn("_flow", F.concat_ws(" ", F.least(one, two), F.greatest(one, two)))

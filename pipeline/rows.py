@@ -19,12 +19,6 @@ def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays([_array([row[f.name] for row in rows], f.type) for f in schema], schema=schema)
 
 
-def for_spark(table: pa.Table) -> pa.Table:
-    """Return a table as Spark can be given it: it reads no further than the first batch without rows (4.1)."""
-    batches = [batch for batch in table.to_batches() if batch.num_rows]
-    return pa.Table.from_batches(batches, table.schema) if batches else table
-
-
 def day_of(*times: int | None) -> int | None:
     """Return the day of the first time that is known."""
     first = next((time for time in times if time is not None), None)

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 
 from pipeline.bronze import BRONZE
 from pipeline.capture_source import SideFiles
+from pipeline.frames import column_of, frame
 from pipeline.horizon import Horizon
 from pipeline.lake import Lake, event_date, on_dates
 from pipeline.listing import Listed
@@ -199,7 +200,7 @@ class _Run:
         if known.num_rows:
             stays = known.filter(pa.compute.invert(known.column("smaller"))).select(["snapshot_id"])
             moved = set(known.filter(known.column("smaller")).column("snapshot_id").to_pylist())
-            rows = rows.join(F.broadcast(lake.spark.createDataFrame(stays)), "snapshot_id", "left_anti")
+            rows = rows.join(F.broadcast(frame(lake.spark, stays)), "snapshot_id", "left_anti")
             lake.remove(SNAPSHOTS_RAW, "snapshot_id", moved, dates=set(days))
             ids -= stays.num_rows
         if ids:
@@ -227,7 +228,7 @@ def read_files(lake: Lake, files: Collection[Listed], side: str) -> pa.Table:
 
     A task reads several files and has a side file for each kind of rows, named by its number.
     """
-    paths = lake.spark.createDataFrame(pa.table({"path": pa.array([file.path for file in files], pa.string())}))
+    paths = column_of(lake.spark, [file.path for file in files], "path")
     size = sum(file.size for file in files)
     tasks = min(_MOST_TASKS, len(files), max(1, -(-len(files) // _FILES_A_TASK), size // _BYTES_A_TASK))
     return paths.repartition(tasks, "path").mapInArrow(partial(_read_task, side), _COUNTED_DDL).toArrow()

@@ -25,6 +25,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from pipeline.associations import Connection, associations
+from pipeline.frames import column_of
 from pipeline.gold import CONNECTION
 from pipeline.lake import IS, MOST_NAMED
 from schemas.table import EVENT_DATE, literal, quoted
@@ -197,7 +198,7 @@ def only(rows: DataFrame, column: str, values: Collection[str | None]) -> DataFr
     if len(known) <= MOST_NAMED:
         named = f"{quoted(column)} IN ({', '.join(map(literal, known))})" if known else "FALSE"
         return rows.where(f"({named} OR {quoted(column)} IS NULL)" if None in values else named)
-    wanted = rows.sparkSession.createDataFrame(pa.table({"_value": pa.array(known, pa.string())}))
+    wanted = column_of(rows.sparkSession, known, "_value")
     met = F.col(column) == F.col("_value")
     return rows.join(F.broadcast(wanted), met | F.col(column).isNull() if None in values else met, "left_semi")
 

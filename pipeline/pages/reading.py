@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.frames import column_of
 from pipeline.gather import gather
 from pipeline.lake import Lake
 from pipeline.now import newest_at
@@ -204,7 +205,7 @@ def _looked_up(lake: Lake, tables: dict[str, str], data: Mapping[str, Data], lim
 
 def _wanted(lake: Lake, keys: list[str]) -> str:
     """A temporary view with keys that are looked up."""
-    lake.spark.createDataFrame(pa.table({"key": pa.array(keys, pa.string())})).createOrReplaceTempView(_WANTED)
+    column_of(lake.spark, keys, "key").createOrReplaceTempView(_WANTED)
     return _WANTED
 
 

@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
 from pipeline.compiling import COMPILED_FROM, INTERPRETED, expect
+from pipeline.frames import frame
 from pipeline.lake import FeedError, Lake, SchemaError, conform, on_dates
-from pipeline.rows import for_spark
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.table import DOUBLE, STRING, Column, literal
@@ -122,9 +122,9 @@ def filled(request, spark, tmp_path):
 def test_rows_behind_a_part_without_any_are_written_too(lake, spark):
     rows = quarantine(spark, ("a", "one", NOON), ("b", "one", NOON)).toArrow()
     parts = pa.concat_tables([rows.slice(0, 0), rows.slice(0, 1), rows.slice(0, 0), rows.slice(1, 1)])
-    lake.append(QUARANTINE, spark.createDataFrame(for_spark(parts)))
+    lake.append(QUARANTINE, frame(spark, parts))
     assert [key for key, *_ in stored(lake)] == ["a", "b"]
-    assert for_spark(rows.slice(0, 0)).num_rows == 0
+    assert frame(spark, rows.slice(0, 0)).columns == rows.column_names
 
 
 def test_a_table_of_no_rows_tells_what_it_was_made_of_too(lake, spark):

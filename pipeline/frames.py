@@ -1,0 +1,20 @@
+"""Arrow tables as Spark frames. All that is given to Spark goes this way, for it leaves out what it should not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+
+def frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """Return a table as a frame, whole: Spark (4.1) reads an Arrow table no further than its first empty batch."""
+    batches = [batch for batch in rows.to_batches() if batch.num_rows]
+    whole = pa.Table.from_batches(batches, rows.schema) if batches else rows
+    return spark.createDataFrame(whole)  # type: ignore[arg-type, unused-ignore]  # Arrow since Spark 4
+
+
+def column_of(spark: SparkSession, values: Iterable[str], name: str) -> DataFrame:
+    """Return values as a frame of one column, in their order."""
+    return frame(spark, pa.table({name: pa.array(sorted(values), pa.string())}))
