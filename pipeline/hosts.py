@@ -34,7 +34,7 @@ from schemas.snapshots import SNAPSHOTS_RAW
 from schemas.table import EVENT_DATE, RUN_ID, Table
 from udfs.keys import key
 from udfs.rpc.interfaces import EPT_MAP
-from udfs.rpc.rows import towers
+from udfs.rpc.towers import towers
 
 Row = dict[str, Any]
 

@@ -42,7 +42,7 @@ from udfs.properties.observations import properties
 from udfs.properties.snapshots import machine_snapshots, queue_snapshots
 from udfs.queues.format_names import QueueFormat, format_name
 from udfs.queues.normal_form import normal_form, normal_text, parent
-from udfs.rpc.rows import towers
+from udfs.rpc.towers import towers
 from udfs.rpc.verification import without_trailers
 from udfs.sealed.contexts import security_contexts
 from udfs.sealed.keys import KerberosKey, Keys, NtlmKey

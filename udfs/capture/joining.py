@@ -38,8 +38,10 @@ from udfs.capture.tracker import Tracker
 from udfs.keys import key
 from udfs.rpc.calls import Assembler, association, bind_level
 from udfs.rpc.cutter import SAMPLE_BYTES, CutState, Cutter, Stray
+from udfs.rpc.identity import connection_id, four_tuple
 from udfs.rpc.interfaces import BY_UUID, Seen
-from udfs.rpc.rows import CALLS_SCHEMA, SIGHTING, Meanings, RowBuilder, connection_id, four_tuple, has_handshake
+from udfs.rpc.rows import Meanings, RowBuilder, has_handshake
+from udfs.rpc.schema import CALLS_SCHEMA, SIGHTING
 
 Row = dict[str, Any]
 

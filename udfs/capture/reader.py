@@ -46,7 +46,8 @@ from udfs.rpc.association import Association
 from udfs.rpc.calls import Assembler, association
 from udfs.rpc.cutter import Cutter
 from udfs.rpc.interfaces import infer
-from udfs.rpc.rows import CALLS_SCHEMA, Made, Meaning, Meanings, RowBuilder
+from udfs.rpc.rows import Made, Meaning, Meanings, RowBuilder
+from udfs.rpc.schema import CALLS_SCHEMA
 
 __all__ = ["Options", "Place", "capture_batches", "read_capture"]
 

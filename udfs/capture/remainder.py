@@ -26,8 +26,10 @@ from udfs.keys import key
 from udfs.rpc.association import Association, Kept
 from udfs.rpc.calls import association
 from udfs.rpc.cutter import SAMPLE_BYTES, CutState, Stray
+from udfs.rpc.identity import connection_id, four_tuple
 from udfs.rpc.interfaces import Seen
-from udfs.rpc.rows import TIMESTAMP, Made, Meanings, batch_of, connection_id, four_tuple
+from udfs.rpc.rows import Made, Meanings
+from udfs.rpc.schema import TIMESTAMP, batch_of
 
 SEGMENT: Final = pa.struct(
     [

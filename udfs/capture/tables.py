@@ -17,8 +17,9 @@ from udfs.keys import key
 from udfs.rpc.association import Association
 from udfs.rpc.calls import association
 from udfs.rpc.cutter import SAMPLE_BYTES, CutState, Stray
+from udfs.rpc.identity import connection_id, four_tuple
 from udfs.rpc.interfaces import BY_UUID
-from udfs.rpc.rows import TIMESTAMP, batch_of, connection_id, four_tuple
+from udfs.rpc.schema import TIMESTAMP, batch_of
 from udfs.sealed.tokens import TOKEN
 
 if TYPE_CHECKING:
