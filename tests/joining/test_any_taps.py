@@ -73,6 +73,18 @@ def seen_twice(data: st.DataObject) -> None:
     assert lines == [], "\n".join(lines)
 
 
+def test_what_one_machine_saw_the_end_of_has_ended_wherever_the_other_stopped():
+    dialogue = interleaved()
+    parts = t.segments(dialogue.script, mss=150, opened=False, closed=False, acks=False)
+    records = t.records(dialogue.flow, parts[len(parts) // 2 :])
+    all_of_it = c.pcap(records, magic=c.NANOSECONDS).data
+    whole = read_capture(all_of_it)
+    for high in range(2, len(records)):
+        found = read_together([[c.pcapng(records[:high], tsresol=9).data, all_of_it]])
+        lines = differences(found, whole, left_out=PLACES | OF_THE_RUN | BY_CAPTURE, not_compared=OF_FILES)
+        assert lines == [], "\n".join(lines)
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
 @given(st.data())
 def test_any_two_machines_give_one_row_for_each_fact(data):

@@ -1,9 +1,9 @@
 """Rows of one call that several captures saw -> the one row that it has (tables.md, rpc_calls).
 
-The row is the sighting with the most whole halves, then the earliest. What a row was made of stands in its
-``sightings``, so that rows which come later find the same as if all had come at once: those that a capture finished
-alone (``settled``) stay, the others are made anew whenever their connection is joined. Of settled calls both halves are
-whole, so their stubs are the same; where and when they were seen is kept of each.
+The row is the sighting with the most whole halves, then the most whose end was seen, then the earliest. What a row was
+made of stands in its ``sightings``, so that rows which come later find the same as if all had come at once: those that
+a capture finished alone (``settled``) stay, the others are made anew whenever their connection is joined. Of settled
+calls both halves are whole, so their stubs are the same; where and when they were seen is kept of each.
 """
 
 from __future__ import annotations
@@ -87,12 +87,13 @@ def _time(us: int | None) -> dt.datetime | None:
     return None if us is None else _EPOCH + dt.timedelta(microseconds=us)
 
 
-def _rank(seen: Row) -> tuple[int, int, str, int]:
-    """Smallest is the row's: the most whole halves, then the earliest."""
+def _rank(seen: Row) -> tuple[int, int, int, str, int]:
+    """Smallest is the row's: the most whole halves, then the most whose end was seen, then the earliest."""
     whole = sum(seen[half] == 2 for half in HALVES)
+    ended = sum(seen[f"{half}_done_at"] is not None for half in HALVES)
     half = "request" if seen["request"] else "response"
     at = seen[f"{half}_at"]
-    return -whole, _NO_TIME if at is None else at, seen["capture_id"], seen[f"{half}_packet"] or 0
+    return -whole, -ended, _NO_TIME if at is None else at, seen["capture_id"], seen[f"{half}_packet"] or 0
 
 
 def _groups(rows: list[Row]) -> list[list[Row]]:
