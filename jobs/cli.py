@@ -14,6 +14,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
 from enum import IntEnum
@@ -78,12 +79,16 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a job: its arguments, settings and identity. ``started_at`` is clock time, UTC."""
+    """One run of a job: its arguments, settings and identity. ``started_at`` is clock time, UTC.
+
+    ``ends`` is left when the run ends, however it does: what must not outlast it is entered there.
+    """
 
     arguments: argparse.Namespace
     config: Config
     run_id: str
     started_at: datetime
+    ends: ExitStack = field(default_factory=ExitStack)
 
 
 class Parser(argparse.ArgumentParser):
@@ -209,7 +214,8 @@ def main(job: str, made: Parser, run: Callable[[Run], Outcome], argv: Sequence[s
         arguments = made.parse_args(argv)
         config = Config.load(arguments.conf, arguments.overrides)
         this = Run(arguments, config, uuid.uuid4().hex, datetime.now(UTC))
-        outcome = run(this)
+        with this.ends:
+            outcome = run(this)
     except (ConfigError, SchemaError) as error:
         say(f"{job}: {error}")
         return Exit.USAGE

@@ -57,13 +57,16 @@ def parser() -> cli.Parser:
 def run(this: cli.Run) -> cli.Outcome:
     """Take out what is older, bring the layers above to what is left, remove the bytes."""
     horizon = Horizon(this.arguments.before)
+    for folder in map(Path, this.arguments.docs):
+        if folder.exists() and not (folder / "index.html").exists():
+            raise ConfigError(f"--docs {folder}: no index.html there, so these are no Data Docs; nothing was removed")
     by = redaction.pseudonyms(this)
     lake = open_lake(this)
     if not any(lake.exists(table) for table in catalog.EVERY):
         raise ConfigError(f"{lake.root} holds no tables: --lake names the folder that runs were given")
     if this.arguments.dry_run:
         return _counted(forgetting.forget(lake, horizon, dry_run=True), "would go")
-    with alone(this, lake), redaction.agreed(lake, by):
+    with alone(this, lake), redaction.agreed(this, lake, by):
         recover(lake, BRONZE, CAPTURE_FILES, cli.say)  # else the next run would restore what goes here
         runs = Runs.of(lake)
         known = Horizon.of(runs)
@@ -114,8 +117,6 @@ def _pages(this: cli.Run, lake: Lake) -> None:
     for folder in dict.fromkeys([*([own] if own.is_dir() else []), *map(Path, this.arguments.pages)]):
         publish_dashboards.publish(this, lake, folder)
     for folder in map(Path, this.arguments.docs):
-        if folder.exists() and not (folder / "index.html").exists():
-            raise ConfigError(f"--docs {folder}: no index.html there, so these are no Data Docs; nothing was removed")
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -60,9 +60,24 @@ def spool_folder(run: cli.Run, root: str) -> Path | None:
     """Return where standard input is kept while a run that redacts reads it; None where nothing is redacted."""
     if not run.config.privacy.redact:
         return None
-    folder = workplace(run, root).with_suffix(".spool")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
+    place = workplace(run, root)
+    for left in place.parent.glob(f"{place.name}.spool-*"):
+        if not _is_running(int(left.name.rpartition("-")[2])):
+            shutil.rmtree(left, ignore_errors=True)
+    try:
+        return run.ends.enter_context(private_folder(place.with_name(f"{place.name}.spool-{os.getpid()}")))
+    except RedactionError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def workplace(run: cli.Run, root: str) -> Path:
@@ -79,31 +94,25 @@ def apart(
 
     ``snapshots``: the snapshot files given, for the ledger does not have their names.
     """
-    try:
+    with agreed(run, lake, by):
         if by is None:
-            refuse_plain(lake)
             yield None
             return
-        if not getattr(run.arguments, "dry_run", False):
-            claim(lake, by)
         with private_folder(workplace(run, lake.root)) as folder:
             yield Redaction.begin(lake, folder / "lake", by, [file.path for file in snapshots])
-        shutil.rmtree(workplace(run, run.arguments.lake).with_suffix(".spool"), ignore_errors=True)
-    except RedactionError as error:
-        raise ConfigError(str(error)) from error
 
 
 @contextmanager
-def agreed(lake: Lake, by: Pseudonyms | None) -> Iterator[None]:
-    """Work on what a lake holds, without reading anything into it: ConfigError where that is redacted otherwise."""
+def agreed(run: cli.Run, lake: Lake, by: Pseudonyms | None) -> Iterator[None]:
+    """Work on a lake: ConfigError where what it holds is redacted otherwise than this run would."""
     try:
         if by is None:
             refuse_plain(lake)
-        else:
+        elif not getattr(run.arguments, "dry_run", False):
             claim(lake, by)
+        yield
     except RedactionError as error:
         raise ConfigError(str(error)) from error
-    yield
 
 
 def redacted(config: Config, by: Pseudonyms | None) -> Config:

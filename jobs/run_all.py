@@ -62,7 +62,6 @@ def run(this: cli.Run) -> cli.Outcome:
             hosts_say = _calls_and_snapshots(this, lake, own, files, landed, outcome, keys)
         if not this.arguments.dry_run:
             _answers(replace(this, config=redaction.redacted(this.config, by)), lake, outcome, hosts_say)
-        if not this.arguments.dry_run:
             lines = _quality(this, lake, suites, outcome) if suites else []
             sys.stdout.write("\n".join([console_summary(lake), *queue_lines(lake), *lines]) + "\n")
         if this.arguments.pages and not this.arguments.dry_run:

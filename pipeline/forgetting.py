@@ -8,7 +8,7 @@ not end.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.frames import frame
 from pipeline.horizon import Horizon
 from pipeline.lake import Lake
 from pipeline.ledger import COLUMNS, Known
@@ -129,7 +130,7 @@ class _Work:
         if not changed or self.dry_run:
             return
         dates: set[date | None] = {row[EVENT_DATE] for row in rows}
-        self.lake.put(PENDING, pa.Table.from_pylist(now, there.schema), there, dates=dates)
+        _put(self.lake, PENDING, now, there.schema, dates)
 
     def _connections_without_times(self) -> None:
         """Take out connections without any time that nothing is left of."""
@@ -157,9 +158,9 @@ class _Work:
             return
         servers = self._servers({row["capture_id"] for row in old} - {row["capture_id"] for row in forgotten})
         now = [self.horizon.ledger_row(row, servers[row["capture_id"]]) for row in old if row["capture_id"] not in gone]
-        were = pa.Table.from_pylist(old, there.schema)
         dates: set[date | None] = {row[EVENT_DATE] for row in old}
-        self.lake.put(CAPTURE_FILES, pa.Table.from_pylist(now, there.schema), were, dates=dates)
+        self.lake.remove(CAPTURE_FILES, "capture_id", gone, dates=dates)
+        _put(self.lake, CAPTURE_FILES, now, there.schema, dates)
 
     def _is_to_change(self, row: Row) -> bool:
         """Whether the ledger still tells of something older; a file that is gone is asked for each time."""
@@ -230,6 +231,14 @@ def recount(lake: Lake, horizon: Horizon) -> None:
     calls: DataFrame = lake.read(RPC_CALLS).join(crossing.select("connection_id"), "connection_id", "left_semi")
     counted = calls.groupBy("connection_id").agg(F.count("*").alias("n"))
     found = crossing.join(counted, "connection_id", "left").select("connection_id", "calls", F.coalesce("n", F.lit(0)))
-    wrong = [(name, left) for name, calls_before, left in found.collect() if calls_before != left]
-    for name, left in wrong:
-        lake.update(CONNECTIONS, {"calls": str(left)}, f"connection_id = {literal(name)}")
+    left = {name: now for name, before, now in found.collect() if before != now}
+    if left:
+        there = lake.with_keys(CONNECTIONS, left)
+        now = [{**row, "calls": left[row["connection_id"]]} for row in there.to_pylist()]
+        _put(lake, CONNECTIONS, now, there.schema, {row[EVENT_DATE] for row in now})
+
+
+def _put(lake: Lake, table: Table, rows: Sequence[Row], schema: pa.Schema, dates: Collection[date | None]) -> None:
+    """Put rows in the place of those with their keys, in one commit: killed, the job finds the old or the new."""
+    if rows:
+        lake.merge(table, frame(lake.spark, pa.Table.from_pylist(rows, schema)), dates=dates, unless_same=True)

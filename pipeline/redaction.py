@@ -15,7 +15,6 @@ written.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,10 +29,11 @@ from pyspark.sql import DataFrame
 from pipeline import collected
 from pipeline.decoding import TABLES, VERSION
 from pipeline.derive_silver import LAST
+from pipeline.frames import frame
 from pipeline.gather import gather
 from pipeline.horizon import Horizon
 from pipeline.hosts import DECODER_VERSION as HOSTS_VERSION
-from pipeline.lake import Lake
+from pipeline.lake import MOST_NAMED, Lake
 from pipeline.redacted_columns import redact
 from pipeline.runs import Runs
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
@@ -53,7 +53,6 @@ _ROWS_OF: Final[Mapping[Table, str]] = {
     PROPERTIES: "snapshot_id",
     COMQC_CALLS: "sighting_key",
 }  # of one thing, together
-_MOST_NAMED: Final = 5000
 _MARK: Final = "_redaction.json"
 
 
@@ -101,13 +100,16 @@ def claim(lake: Lake, by: Pseudonyms) -> None:
 
 @contextmanager
 def private_folder(folder: Path) -> Iterator[Path]:
-    """Make a folder that only this user may read, without what a run that was killed left in it; it goes in the end."""
+    """Make a folder that only this user may read, without what a run that was killed left in it; it goes in the end.
+
+    RedactionError where it cannot be made: somebody else's stands there, or it is nobody's place to write.
+    """
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    folder.chmod(0o700)
     try:
-        if folder.stat().st_uid != os.getuid():
-            raise RedactionError(f"{folder}: belongs to somebody else; set privacy.workplace to a folder of your own")
+        folder.mkdir(mode=0o700, parents=True)
+    except OSError as error:
+        raise RedactionError(f"{folder}: {error.strerror}; set privacy.workplace to a folder of your own") from error
+    try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -136,7 +138,7 @@ class Redaction:
             known = lake.read(SNAPSHOT_FILES).toArrow()
             paths = pa.array([given.get(path, path) for path in known.column("path").to_pylist()], pa.string())
             known = known.set_column(known.schema.get_field_index("path"), "path", paths)
-            apart.append(SNAPSHOT_FILES, lake.spark.createDataFrame(known))
+            apart.append(SNAPSHOT_FILES, frame(lake.spark, known))
         known = frozenset(row[0] for row in apart.read(CAPTURE_FILES).select("capture_id").collect())
         return cls(lake, apart, by, known)
 
@@ -196,5 +198,5 @@ class Redaction:
 
 def _few(keys: DataFrame) -> Collection[str] | DataFrame:
     """Return keys by name where they are few."""
-    found = [row[0] for row in keys.limit(_MOST_NAMED + 1).collect()]
-    return keys if len(found) > _MOST_NAMED else [name for name in found if name is not None]
+    found = [row[0] for row in keys.limit(MOST_NAMED + 1).collect()]
+    return keys if len(found) > MOST_NAMED else [name for name in found if name is not None]
