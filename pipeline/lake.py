@@ -44,11 +44,14 @@ _KEY: Final = "_key"
 _NEW: Final = "_new_"
 _COMMIT_SAYS: Final = "spark.databricks.delta.commitInfo.userMetadata"  # MERGE and UPDATE take no options
 _CHECKPOINTS: Final = "delta.checkpointInterval"
-# Off while files are removed: the check that old versions are kept for a week; and commits that tell of the removal,
-# behind which nobody would find what the one before says that the table is made of.
-_VACUUMS: Final = (
-    "spark.databricks.delta.retentionDurationCheck.enabled", "spark.databricks.delta.vacuum.logging.enabled",
-)  # fmt: skip
+# While files are removed the check that old versions are kept for a week is off; so are commits that tell of the
+# removal, behind which nobody would find what the one before says that the table is made of. A table's folder is listed
+# by as many tasks as the last of them says: by 10,000 unless told, ten minutes for the tables of a small lake.
+_VACUUMS: Final = {
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    "spark.databricks.delta.vacuum.logging.enabled": "false",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
+}
 
 
 def _part(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
@@ -516,13 +519,17 @@ class Lake:
         Only for who holds the lake, for files that another run is about to commit would go too.
         """
         self._check()
-        for name in _VACUUMS:
-            self.spark.conf.set(name, "false")
+        before: dict[str, str | None] = {name: self.spark.conf.get(name, None) for name in _VACUUMS}
+        for name, value in _VACUUMS.items():
+            self.spark.conf.set(name, value)
         try:
             self.spark.sql(f"VACUUM {self.sql_name(table)} RETAIN 0 HOURS")
         finally:
-            for name in _VACUUMS:
-                self.spark.conf.unset(name)
+            for name, was in before.items():
+                if was is None:
+                    self.spark.conf.unset(name)
+                else:
+                    self.spark.conf.set(name, was)
 
     def location(self, table: Table) -> str:
         """Return the URI of the table's folder."""
