@@ -26,6 +26,8 @@ from pipeline.compiling import INTERPRETED
 PROJECT = Path(__file__).resolve().parents[1]
 # With one compiler Java keeps only 48 MB for what it made; a long run fills them, and all that follows is interpreted.
 ONE_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+# The collector without threads of its own, with room for what is new, and none of its passes for the sake of classes.
+ONE_COLLECTOR = "-XX:+UseSerialGC -Xms1g -XX:NewSize=512m -XX:MetaspaceSize=256m"
 CLASSES = PROJECT / ".cache" / "classes.jsa"  # what Java starts from; tools/archive_classes.py makes it
 JARS_VARIABLE = "MSMQ_JARS"  # a folder with Delta's jars, for where the project's cache is not (an installed wheel)
 
@@ -105,17 +107,18 @@ def local_settings() -> dict[str, str]:
 
 
 def java_settings(classes: Path = CLASSES) -> dict[str, str]:
-    """The driver's Java options: Spark's own log kept to errors, where the project's log settings are; one compiler.
+    """The driver's Java options: Spark's own log kept to errors, where the project's log settings are; few threads.
 
     A run of seconds is over before the optimising compiler has paid for itself; on two cores it competes with the
-    work. Without it 200 MB of captures take three quarters of the time, and 1 GB no more than with it. ``classes`` is
+    work. Without it 200 MB of captures take three quarters of the time, and 1 GB no more than with it. The collector
+    that works beside the program costs such a run two fifths of its CPU time. ``classes`` is
     an archive of loaded classes, used if it is there and fits this Java and these jars: it saves a third of the time
     of a run that finds nothing new.
     """
     path = PROJECT / "conf" / "log4j2.properties"
     logging = [f"-Dlog4j2.configurationFile={path.as_uri()}"] if path.exists() else []  # not with an installed wheel
     shared = [f'"-XX:SharedArchiveFile={classes}"', "-Xlog:cds*=off"] if classes.exists() else []
-    return {"spark.driver.extraJavaOptions": " ".join([*logging, *shared, ONE_COMPILER])}
+    return {"spark.driver.extraJavaOptions": " ".join([*logging, *shared, ONE_COMPILER, ONE_COLLECTOR])}
 
 
 def delta_jars() -> list[Path]:
