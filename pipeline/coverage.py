@@ -32,8 +32,9 @@ from udfs.keys import key
 
 VERSION: Final = "1"  # another one when something else is counted: then all is
 OUTCOMES: Final = ("ok", "fault", "no_response", "no_request", "damaged", "encrypted", "unbound")
-_BELOW: Final = (CAPTURE_FILES, CONNECTIONS, RPC_CALLS, QUARANTINE, SNAPSHOTS_RAW, REMOTE_READ_CALLS)
-_FED: Final = _BELOW[:5]  # silver has the dates of its calls
+# Silver has the dates of its calls; but a message gets its queue by what opened it, which may be of another date.
+_FED: Final = (CAPTURE_FILES, CONNECTIONS, RPC_CALLS, QUARANTINE, SNAPSHOTS_RAW, MESSAGES)
+_BELOW: Final = (*_FED, REMOTE_READ_CALLS)
 _HOUR_US: Final = 3_600_000_000
 _DAY_S: Final = 86_400
 _SCHEMA: Final = to_arrow_schema(COVERAGE.struct())

@@ -112,7 +112,10 @@ class _Work:
         lake = self.lake
         before: dict[str, int] = self.made["numbered"]
         started = changed.started()
-        numbered = {server: max(before.get(server, at), at) for server, at in (before | started).items()}
+        # Of servers that no capture holds any more nothing is left to be said either.
+        numbered = {
+            server: max(before.get(server, at), at) for server, at in (before | started).items() if server in ends
+        }
         cancels = self.made["cancels"] or changed.cancels
         says = json.dumps({**self.rests_on, "ends": ends, "numbered": numbered, "cancels": cancels})
         reads, named = lake.read(REMOTE_READ_CALLS), _naming_queues(lake)

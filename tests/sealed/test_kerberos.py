@@ -40,14 +40,14 @@ INBOX = "OS:far\\private$\\inbox"
 SECRETS = {kind: crypto.Key(kind, bytes(range(size))) for kind, size in KEY_SIZES.items()}
 
 
-def keytab(*kinds, principal=f"{SERVICE}@{REALM}"):
-    return Keys((), tuple(KerberosKey(principal, kind, 3, SECRETS[kind].contents) for kind in kinds))
+def keytab(*kinds, principal=f"{SERVICE}@{REALM}", secrets=SECRETS):
+    return Keys((), tuple(KerberosKey(principal, kind, 3, secrets[kind].contents) for kind in kinds))
 
 
-def recorded(work, *, headers=False):
+def recorded(work, *, headers=False, secrets=SECRETS):
     """The capture of some work against a server that takes Kerberos, and its stubs' digests in the clear."""
     with ServerThread() as server:
-        server.server.service.kerberos = lambda: KerberosServer(SECRETS, headers=headers)
+        server.server.service.kerberos = lambda: KerberosServer(secrets, headers=headers)
         with Tap(server.ports["remoteread"]) as tap:
             work(tap.port)
         told = server.do(lambda manager: manager.ledger.describe("", ""))

@@ -4,12 +4,14 @@ One lake, whose tests are steps: each finds what the one before left.
 """
 
 import base64
+import hashlib
 import json
 import os
 import subprocess
 import sys
 
 import pytest
+from impacket.krb5 import crypto
 from pyspark.sql import functions as F
 
 from jobs import ingest_captures, run_all
@@ -21,7 +23,7 @@ from schemas.bronze import RPC_BINDS, RPC_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.silver import REMOTE_READ_CALLS
 from sealed.opened import opened, password
-from sealed.test_kerberos import REALM, SECRETS, SERVICE, keytab, read, recorded
+from sealed.test_kerberos import REALM, SERVICE, keytab, read, recorded
 from sealed.test_key_file import keytab as keytab_file
 from udfs.capture.reader import read_capture
 from udfs.sealed.contexts import security_contexts
@@ -34,6 +36,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 SAMPLE = "05-sealed-ntlm.pcap"
 PASSWORD = "Passw0rd!"
 ALL = ("one.pcap", "two.pcap", "kerberos.pcap")
+SECRETS = {AES256: crypto.Key(AES256, hashlib.sha256(b"of the service").digest())}  # octets that nothing else has
 USAGES = (22, 23, 24, 25)  # sealing and signing, of the acceptor and of the initiator (RFC 4121 2)
 PURPOSES = (SEALING, INTEGRITY, CHECKSUM)
 IN_SPARK = """
@@ -59,7 +62,7 @@ def place(tmp_path_factory, project):
     (root / "captures" / "one.pcap").write_bytes(data[:half])
     (root / "captures" / "two.pcap").write_bytes(data[:24] + data[half:])
     granted = forged(SERVICE, REALM, SECRETS[AES256])
-    tap, _ = recorded(read(granted, mutual=True, spnego=True, subkey=True))
+    tap, _ = recorded(read(granted, mutual=True, spnego=True, subkey=True), secrets=SECRETS)
     (root / "captures" / "kerberos.pcap").write_bytes(tap.capture())
     (root / "srv1.keytab").write_bytes(keytab_file((f"{SERVICE}@{REALM}", AES256, SECRETS[AES256].contents)))
     (root / "srv1.keytab").chmod(0o600)
@@ -133,7 +136,7 @@ def run_with_keys(lake, place, project):
 
 def test_a_run_with_keys_opens_what_earlier_runs_left_closed(lake, place, project, run_with_keys):
     expected = opened([(project / "data" / "sample" / SAMPLE).read_bytes()], password(PASSWORD))
-    by_ticket = opened([(place / "captures" / "kerberos.pcap").read_bytes()], keytab(AES256))
+    by_ticket = opened([(place / "captures" / "kerberos.pcap").read_bytes()], keytab(AES256, secrets=SECRETS))
     assert {row["opened_by"] for row in by_ticket} == {f"reader@{REALM}"}
     expected += by_ticket
     assert "an earlier run did not end: its work is undone" in run_with_keys.stderr
@@ -182,7 +185,7 @@ def test_keys_are_nowhere(lake, place, project, run_with_keys):
                     secrets |= {sign_key(flags, exported, client=client), *seal_keys(flags, exported, client=client)}
     secrets.add(SECRETS[AES256].contents)
     for row in read_capture(str(place / "captures" / "kerberos.pcap"))["rpc_binds"].to_pylist():
-        for context in security_contexts(of_rows(row["handshake"] or []), keytab(AES256)):
+        for context in security_contexts(of_rows(row["handshake"] or []), keytab(AES256, secrets=SECRETS)):
             for each in context.session._keys if context.session is not None else ():
                 secrets.add(each.key)
                 secrets |= {derived(each.enctype, each.key, usage, what) for usage in USAGES for what in PURPOSES}
