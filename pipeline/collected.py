@@ -18,14 +18,13 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from pipeline.capture_source import SideFiles
 from pipeline.changes import net_changes
 from pipeline.decoding import decode_collected
 from pipeline.gather import gather
-from pipeline.lake import FeedError, Lake, event_date, on_dates
+from pipeline.lake import UNTOLD, Lake, event_date, on_dates
 from pipeline.runs import Runs
 from schemas.properties import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
 from schemas.snapshots import SNAPSHOTS_RAW
@@ -78,7 +77,7 @@ def _changed(lake: Lake, since: int | None) -> tuple[DataFrame | None, Collectio
         net = net_changes(
             lake.changes(SNAPSHOTS_RAW, since), "snapshot_id", [event_date("collected_at", "asked_at")], {}
         )
-    except (FeedError, PySparkException):
+    except UNTOLD:
         return None, (), ()
     return (None, (), ()) if net.were is None else (net.rows, frozenset(net.were), net.dates)
 

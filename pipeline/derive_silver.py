@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.changes import Net, net_changes
 from pipeline.decoding import BY_CALL, INTERFACES, TABLES, VERSION
 from pipeline.gather import gather
-from pipeline.lake import FeedError, Lake
+from pipeline.lake import UNTOLD, Lake
 from pipeline.runs import Runs
 from pipeline.silver import as_decoded_before, decode_into, followed, silver_dates, without_stubs
 from schemas.bronze import PENDING, RPC_CALLS
@@ -105,7 +104,7 @@ class _Work(_Options):
                 "answered": F.col("response_at").isNotNull(),
             }
             return net_changes(feed, "call_key", silver_dates(), facts)
-        except (FeedError, PySparkException):
+        except UNTOLD:
             return None
 
     def _says(self, version: int) -> str:

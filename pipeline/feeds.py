@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 
-from pipeline.lake import FeedError, Lake
+from pipeline.lake import UNTOLD, Lake
 from schemas.table import Table
 
 Answer = TypeVar("Answer")
@@ -35,7 +34,7 @@ class Feeds:
             return None
         try:
             return ask(self.lake.changes(table, since, until))
-        except (FeedError, PySparkException):
+        except UNTOLD:
             return None
 
     def rows(self, table: Table, ask: Callable[[DataFrame], DataFrame], most: int) -> list[Row] | None:

@@ -19,7 +19,8 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -80,6 +81,10 @@ def versions_of(newest: Mapping[Table, Commit], tables: Iterable[Table]) -> dict
 
 class FeedError(Exception):
     """The changes since a version cannot be told: the table has no such version."""
+
+
+# What asking for changes ends with where nothing can tell them any more: PySpark translates not all that Java says.
+UNTOLD: Final = (FeedError, PySparkException, Py4JJavaError)
 
 
 class Lake:
@@ -421,7 +426,7 @@ class Lake:
         With the table's columns come ``_change_type`` (insert, delete, update_preimage, update_postimage) and
         ``_commit_version``. A key can be there several times, once or twice (before, after) for each version that
         changed it. FeedError when there is no such version. That the feed was off, or what it needs is gone, shows
-        when the frame is first used (a PySparkException).
+        when the frame is first used (``UNTOLD``).
         """
         newest = self.version(table) if until is None else until
         if newest is None or since > newest:

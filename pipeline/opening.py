@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.bronze import versions
 from pipeline.frames import frame
-from pipeline.lake import IS, FeedError, Lake, on_dates
+from pipeline.lake import IS, UNTOLD, Lake, on_dates
 from pipeline.runs import Runs
 from pipeline.touched import only
 from schemas.bronze import RPC_BINDS, RPC_CALLS
@@ -108,7 +107,7 @@ def _changed(lake: Lake, since: int | None, newest: int) -> set[str]:
         try:
             rows = lake.changes(RPC_CALLS, since, newest).where(F.col("_change_type").isin(*IS))
             return _connections(rows)
-        except (FeedError, PySparkException):
+        except UNTOLD:
             pass  # the feed does not reach back: all are looked at
     return _connections(lake.read(RPC_CALLS))
 

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import erasing
+from pipeline.feeds import Feeds
 from pipeline.lake import Lake
 from pipeline.runs import Runs
 from schemas.bronze import QUARANTINE
@@ -61,6 +62,9 @@ def test_what_was_deleted_is_in_no_file_and_the_next_run_finds_nothing_to_do(spa
     assert again.made(QUARANTINE) == {"ends": {}}
     again.append(QUARANTINE, rows(spark, ("new", YOUNG, b"n")))
     assert [row.quarantine_key for row in again.changes(QUARANTINE, newest).collect()] == ["new"]
+    # What had come no further than a version that is gone makes its rows anew.
+    feeds = Feeds(again, {str(QUARANTINE): 1}, {str(QUARANTINE): again.version(QUARANTINE)})
+    assert feeds.rows(QUARANTINE, lambda feed: feed.select("quarantine_key"), 10) is None
     with again.held(lambda: None):  # once more, with nothing to do
         assert erasing.erase(again) == 2
     assert Lake(spark, lake.root).read(QUARANTINE).count() == 2
