@@ -113,7 +113,7 @@ need_classes() {
   local wanted
   wanted="$(cat "$LOCK" conf/jars.sha256 tools/archive_classes.py | cksum) $PWD $("${JAVA_HOME:+$JAVA_HOME/bin/}java" -version 2>&1 | cksum)"
   if [ "$(cat .cache/classes.stamp 2>/dev/null)" = "$wanted" ]; then return; fi
-  say "an archive of Java's classes, for runs to start sooner (a minute, once)"
+  say "an archive of Java's classes, for runs to start sooner (some minutes, once)"
   rm -f .cache/classes.jsa
   PYTHONPATH=. "$VENV/bin/python" tools/archive_classes.py .cache/classes.jsa >>.cache/setup.log 2>&1 ||
     say "there will be none: see .cache/setup.log; runs start slower, and that is all"
