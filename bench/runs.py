@@ -29,7 +29,9 @@ def run(lake: Path, captures: Sequence[Path]) -> float:
     """Seconds of a run of the whole pipeline over these captures."""
     command = [sys.executable, "-m", "jobs.run_all", "--lake", str(lake), "--captures", *map(str, captures)]
     begin = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True)
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"runs: run_all ended with {done.returncode}:\n{done.stderr[-2000:]}")
     return time.perf_counter() - begin
 
 

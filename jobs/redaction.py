@@ -62,7 +62,8 @@ def spool_folder(run: cli.Run, root: str) -> Path | None:
         return None
     place = workplace(run, root)
     for left in place.parent.glob(f"{place.name}.spool-*"):
-        if not _is_running(int(left.name.rpartition("-")[2])):
+        number = left.name.rpartition("-")[2]
+        if number.isdecimal() and not _is_running(int(number)):
             shutil.rmtree(left, ignore_errors=True)
     try:
         return run.ends.enter_context(private_folder(place.with_name(f"{place.name}.spool-{os.getpid()}")))
@@ -75,8 +76,8 @@ def _is_running(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
-        return True
+    except (PermissionError, OverflowError):  # of another user, or a number of no process that is ours
+        pass
     return True
 
 

@@ -111,9 +111,9 @@ def java_settings(classes: Path = CLASSES) -> dict[str, str]:
 
     A run of seconds is over before the optimising compiler has paid for itself; on two cores it competes with the
     work. Without it 200 MB of captures take three quarters of the time, and 1 GB no more than with it. The collector
-    that works beside the program costs such a run two fifths of its CPU time. ``classes`` is
-    an archive of loaded classes, used if it is there and fits this Java and these jars: it saves a third of the time
-    of a run that finds nothing new.
+    that works beside the program costs such a run two fifths of its CPU time. ``classes`` is an archive of loaded
+    classes, used if it is there and fits this Java and these jars: it saves a third of the time of a run that finds
+    nothing new.
     """
     path = PROJECT / "conf" / "log4j2.properties"
     logging = [f"-Dlog4j2.configurationFile={path.as_uri()}"] if path.exists() else []  # not with an installed wheel

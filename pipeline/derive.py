@@ -29,6 +29,7 @@ from pipeline.gather import gather
 from pipeline.gold import receive_attempts, with_gone
 from pipeline.gold_operations import queue_operations
 from pipeline.lake import Lake, on_dates, versions_of
+from pipeline.settings import unmeasured
 from pipeline.touched import Changed, Scope, only
 from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
@@ -176,13 +177,15 @@ class _Work:
         ours = partial(only, column="connection_id", values=scope.connections)
         rows = ours(self._computed(self._ends_frame(ends), texts, servers=scope.servers))
         there = ours(lake.read(RECEIVE_ATTEMPTS).where(here))
-        done = ours(self._operations(texts, servers=scope.servers)).toArrow()
+        with unmeasured(lake.spark):
+            done = ours(self._operations(texts, servers=scope.servers)).toArrow()
         self._put_operations(done, ours(lake.read(QUEUE_OPERATIONS).where(here)).toArrow(), scope)
         before = lake.version(RECEIVE_ATTEMPTS)
-        lake.merge(
-            RECEIVE_ATTEMPTS, with_gone(rows, there), dates=scope.dates, delete_when="gone", unless_same=True,
-            made_of=json.dumps(self.made),
-        )  # fmt: skip
+        with unmeasured(lake.spark):
+            lake.merge(
+                RECEIVE_ATTEMPTS, with_gone(rows, there), dates=scope.dates, delete_when="gone", unless_same=True,
+                made_of=json.dumps(self.made),
+            )  # fmt: skip
         written = lake.rows_written(RECEIVE_ATTEMPTS) if lake.version(RECEIVE_ATTEMPTS) != before else 0
         message_queues.follow_gold(lake, dates=scope.dates)
         lake.stamp(RECEIVE_ATTEMPTS, says)
@@ -198,8 +201,9 @@ class _Work:
         numbered, cancels = touched.by_number(reads)
         frame = self._ends_frame(ends) if ends is not None else None
         lake.widen(RECEIVE_ATTEMPTS)
-        lake.replace(QUEUE_OPERATIONS, self._operations(texts))
-        lake.replace(RECEIVE_ATTEMPTS, self._computed(frame, texts))
+        with unmeasured(lake.spark):
+            lake.replace(QUEUE_OPERATIONS, self._operations(texts))
+            lake.replace(RECEIVE_ATTEMPTS, self._computed(frame, texts))
         written = lake.rows_written(RECEIVE_ATTEMPTS)
         message_queues.follow_gold(lake, dates=None)
         lake.stamp(

@@ -30,6 +30,7 @@ from pipeline.gather import gather
 from pipeline.lake import Commit, Lake, versions_of
 from pipeline.now import newest_at
 from pipeline.rows import microseconds, table_of, us, us_of
+from pipeline.settings import unmeasured
 from pipeline.touched import only
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
@@ -189,7 +190,8 @@ class _Work:
     def _found(self, since: Mapping[str, int | None]) -> tuple[pa.Table, int]:
         """Return the alerts of what each source tells since a time, None: all; and how many rows tell it."""
         spans = {name: Span(since[name], self._newest()) for name in SOURCES}
-        found = gather({name: partial(self._ask, source, spans[name]) for name, source in SOURCES.items()})
+        with unmeasured(self.lake.spark):
+            found = gather({name: partial(self._ask, source, spans[name]) for name, source in SOURCES.items()})
         table = pa.concat_tables([part for part, _ in found.values()])
         return self._with_reasons(table), sum(count for _, count in found.values())
 

@@ -31,6 +31,7 @@ from pipeline.frames import frame
 from pipeline.gather import gather
 from pipeline.lake import MOST_DATES, MOST_NAMED, Commit, Lake, on_dates, versions_of
 from pipeline.queue_facts import Limits
+from pipeline.settings import unmeasured
 from pipeline.told_of_queues import Queues
 from pipeline.touched import only
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
@@ -234,7 +235,9 @@ class _Work:
     def _of_servers(self, servers: Collection[str], of_queues: told_of_queues.Touched, says: str) -> int:
         """Judge all of some servers in Spark."""
         there = self.lake.read(FINDINGS).where("scope IN ('association', 'server')")
-        found, before = _rows(self._judged(servers)), _rows(only(there, "server_address", servers))
+        with unmeasured(self.lake.spark):
+            found = _rows(self._judged(servers))
+        before = _rows(only(there, "server_address", servers))
         return self._put(found, before, of_queues, says)
 
     def _anew(self) -> int:
@@ -262,7 +265,8 @@ class _Work:
         else:
             others = pa.concat_tables([operation.hosts_of(lake), self.queues.anew()])
             rows = self._judged(None).unionByName(frame(lake.spark, others))
-        lake.replace(FINDINGS, rows, made_of=says)
+        with unmeasured(lake.spark):
+            lake.replace(FINDINGS, rows, made_of=says)
         return lake.rows_written(FINDINGS)
 
     def _judged(self, servers: Collection[str] | None) -> DataFrame:

@@ -35,6 +35,7 @@ from pipeline.gold_sequences import (
 )
 from pipeline.lake import Lake, versions_of
 from pipeline.sequences import Place, Read, Removal
+from pipeline.settings import unmeasured
 from pipeline.touched import only
 from schemas.ack_sequences import ACK_SEQUENCES, QUEUE_OPERATIONS
 from schemas.gold import RECEIVE_ATTEMPTS
@@ -207,7 +208,8 @@ class _Work:
             rows = in_spark(
                 reads, removals, lost_after_us=self._lost_after_us, poison_after=self.rests_on["poison_after"]
             )
-        lake.replace(ACK_SEQUENCES, rows, made_of=says)
+        with unmeasured(lake.spark):
+            lake.replace(ACK_SEQUENCES, rows, made_of=says)
         written: int = lake.rows_written(ACK_SEQUENCES)
         return written
 

@@ -16,5 +16,5 @@ def frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
 
 
 def column_of(spark: SparkSession, values: Iterable[str], name: str) -> DataFrame:
-    """Return values as a frame of one column, in their order."""
+    """Return values as a frame of one column, sorted."""
     return frame(spark, pa.table({name: pa.array(sorted(values), pa.string())}))

@@ -28,6 +28,7 @@ from pipeline import compiling
 from pipeline.errors import SchemaError as SchemaError  # noqa: PLC0414 - of this module, for who uses it
 from pipeline.frames import column_of, frame
 from pipeline.gather import Answer, Name, gather
+from pipeline.settings import having
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal, quoted
 
 MICROSECONDS_OF_A_DAY = 86_400_000_000
@@ -129,11 +130,8 @@ class Lake:
 
         MERGE, UPDATE and DELETE take what a commit says from the session only.
         """
-        self.spark.conf.set(_COMMIT_SAYS, made_of)
-        try:
+        with having(self.spark, {_COMMIT_SAYS: made_of}):
             yield
-        finally:
-            self.spark.conf.unset(_COMMIT_SAYS)
 
     def path(self, table: Table) -> str:
         """Where the table is: its folder, or its full name in the catalog."""
@@ -524,17 +522,8 @@ class Lake:
         Only for who holds the lake, for files that another run is about to commit would go too.
         """
         self._check()
-        before: dict[str, str | None] = {name: self.spark.conf.get(name, None) for name in _VACUUMS}
-        for name, value in _VACUUMS.items():
-            self.spark.conf.set(name, value)
-        try:
+        with having(self.spark, _VACUUMS):
             self.spark.sql(f"VACUUM {self.sql_name(table)} RETAIN 0 HOURS")
-        finally:
-            for name, was in before.items():
-                if was is None:
-                    self.spark.conf.unset(name)
-                else:
-                    self.spark.conf.set(name, was)
 
     def location(self, table: Table) -> str:
         """Return the URI of the table's folder."""

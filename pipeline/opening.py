@@ -29,6 +29,7 @@ from pipeline.bronze import versions
 from pipeline.frames import frame
 from pipeline.lake import IS, UNTOLD, Lake, on_dates
 from pipeline.runs import Runs
+from pipeline.settings import unmeasured
 from pipeline.touched import only
 from schemas.bronze import RPC_BINDS, RPC_CALLS
 from schemas.table import EVENT_DATE
@@ -193,7 +194,8 @@ class _Work:
             return changed_rows(table, {key[0].as_py(): contexts[key[0].as_py()]})
 
         opened = calls.select(*RPC_CALLS.names).groupBy("connection_id").applyInArrow(of_connection, schema)
-        opened.write.mode("overwrite").option("compression", "lz4").parquet(str(side))
+        with unmeasured(self.lake.spark):
+            opened.write.mode("overwrite").option("compression", "lz4").parquet(str(side))
         rows = self.lake.spark.read.schema(schema).parquet(str(side))
         told = rows.groupBy("opened_by", "closed_reason", "verified_by").count().toArrow()
         if told.num_rows:

@@ -36,6 +36,7 @@ from pipeline.hosts import DECODER_VERSION as HOSTS_VERSION
 from pipeline.lake import MOST_NAMED, Lake
 from pipeline.redacted_columns import redact
 from pipeline.runs import Runs
+from pipeline.settings import short_batches
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.comqc import COMQC_CALLS
 from schemas.hosts import HOSTS
@@ -151,7 +152,8 @@ class Redaction:
         now = {row["capture_id"]: row["path"] for row in ledger}
         self._forget({name for name, path in now.items() if path in read} & self.known | (self.known - now.keys()))
         came = [table for table in (*_OF_BRONZE, *TABLES) if self.apart.exists(table)]
-        gather({table: partial(self._bring, table, self.apart.read(table)) for table in came})
+        with short_batches(self.lake.spark):
+            gather({table: partial(self._bring, table, self.apart.read(table)) for table in came})
         says = self._say(came)
         for table in _LEDGERS:
             fresh = self.apart.read(table).where(f"startswith({RUN_ID}, {literal(run_id)})")

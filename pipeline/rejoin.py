@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -94,8 +94,10 @@ def joined(fresh: pa.Table, earlier: pa.Table, out: pa.Table, *, window_s: float
     changes = Changes()
     several = [rows for name, rows in sorted(groups.items()) if len(rows) > 1 or name in left]
     for begin in range(0, len(several), _AT_ONCE):
-        rows = [row for group in several[begin : begin + _AT_ONCE] for row in group]
-        _add(changes, rows, join([row for row, _ in rows], window_s=window_s))
+        some = several[begin : begin + _AT_ONCE]
+        rows = [row for group in some for row in group]
+        alone = {group[0][0]["pending_key"] for group in some if len(group) == 1}
+        _add(changes, rows, join([row for row, _ in rows], window_s=window_s), alone)
         was = [row for row, is_fresh in rows if not is_fresh]
         if any(row["call_keys"] for row in was):  # else there is nothing that could be as it was
             changes.calls_before.append(join(was, window_s=window_s).tables["rpc_calls"])
@@ -106,7 +108,8 @@ def joined(fresh: pa.Table, earlier: pa.Table, out: pa.Table, *, window_s: float
     return changes
 
 
-def _add(changes: Changes, rows: list[tuple[Row, bool]], found: Joined) -> None:
+def _add(changes: Changes, rows: list[tuple[Row, bool]], found: Joined, alone: Collection[str]) -> None:
+    """Add what joining found of rows; ``alone``: keys of those joined with no other, which are told nothing."""
     labels = {(label["capture_id"], label["was_connection_id"]): label for label in found.labels.to_pylist()}
     after = {row["pending_key"]: row for row in found.pending.to_pylist()}
     changes.labels += labels.values()
@@ -125,6 +128,8 @@ def _add(changes: Changes, rows: list[tuple[Row, bool]], found: Joined) -> None:
         if not is_fresh and name in labels and _is_news(row, labels[name], changes.meanings.get(name, ())):
             changes.news.add(name)
         now = {**row, **after.get(row["pending_key"], {})}
+        if row["pending_key"] in alone:
+            now["told"] = None
         if row["pending_key"] in after and (is_fresh or now != row):
             changes.pending.append(now)
     for packets in found.packets.to_pylist():

@@ -12,6 +12,7 @@ from pyspark.sql.types import StringType, StructType
 
 from pipeline import states
 from pipeline.lake import Lake
+from pipeline.settings import unmeasured
 from pipeline.states import Names, Settings
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.queue_history import QUEUE_HISTORY
@@ -22,6 +23,12 @@ _TO: Final = "_to"  # the canonical queue
 
 def make(lake: Lake, names: Names, settings: Settings, run_id: str, says: str) -> dict[str, int]:
     """Make all rows of the three tables; the history's commit says what they are made of. How many there are."""
+    with unmeasured(lake.spark):
+        _make(lake, names, settings, run_id, says)
+    return {str(table): lake.rows_written(table) for table in (EOD_TRANSFERS, EOD_SOURCES, QUEUE_HISTORY)}
+
+
+def _make(lake: Lake, names: Names, settings: Settings, run_id: str, says: str) -> None:
     told = states.told(lake, settings)
     named = _named(told, names)
     lake.replace(EOD_TRANSFERS, named.where("kind = 'snapshot'").groupBy(_TO).applyInArrow(
@@ -34,7 +41,6 @@ def make(lake: Lake, names: Names, settings: Settings, run_id: str, says: str) -
     ))  # fmt: skip
     history = named.groupBy(_TO).applyInArrow(_maker(QUEUE_HISTORY, settings, run_id), QUEUE_HISTORY.struct())
     lake.replace(QUEUE_HISTORY, history, made_of=says)
-    return {str(table): lake.rows_written(table) for table in (EOD_TRANSFERS, EOD_SOURCES, QUEUE_HISTORY)}
 
 
 def _with(rows: DataFrame) -> StructType:

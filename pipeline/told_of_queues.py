@@ -29,6 +29,7 @@ from pipeline.gather import gather
 from pipeline.lake import Lake
 from pipeline.machines import Machines
 from pipeline.queue_facts import DAY_US, Limits
+from pipeline.settings import unmeasured
 from pipeline.states import Names
 from pipeline.states_of_queues import texts_of
 from pipeline.touched import only
@@ -254,7 +255,8 @@ class _Asked:
             told = {name: judging.plain(part) for name, part in judging.of_parts(rows, columns).items()}
             return judging.findings(told, limits)
 
-        return every.groupBy("queue").applyInArrow(judge, FINDINGS.struct()).toArrow().cast(SCHEMA)
+        with unmeasured(self.lake.spark):
+            return every.groupBy("queue").applyInArrow(judge, FINDINGS.struct()).toArrow().cast(SCHEMA)
 
     def _named(self, rows: DataFrame) -> DataFrame:
         """Return rows with what queues and queue managers are called."""

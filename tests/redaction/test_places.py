@@ -50,8 +50,9 @@ def test_what_a_killed_run_had_piped_in_goes_and_what_another_is_reading_stays(t
     place = redaction.workplace(this, "lake")
     killed = place.with_name(f"{place.name}.spool-{2**22 + 1}")  # beyond all process numbers
     running = place.with_name(f"{place.name}.spool-{os.getppid()}")
-    for folder in (killed, running):
+    strange = place.with_name(f"{place.name}.spool-of-somebody")
+    for folder in (killed, running, strange):
         folder.mkdir()
     with this.ends:
         mine = redaction.spool_folder(this, "lake")
-        assert sorted(tmp_path.iterdir()) == sorted([mine, running])
+        assert sorted(tmp_path.iterdir()) == sorted([mine, running, strange])

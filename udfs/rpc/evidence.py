@@ -23,8 +23,9 @@ def note_evidence(calls: Calls, rows: Ints, owner: Ints, context: Ints, connecti
     request, response = calls.request[rows], calls.response[rows]
     lead = np.where(request >= 0, request, response)
 
+    stubs = np.add.reduceat(pdus.stub_size, halves.first)
+
     def size(half: Ints) -> Ints:
-        stubs = np.add.reduceat(pdus.stub_size, halves.first)
         return np.where((half >= 0) & halves.whole[half], np.minimum(stubs[half], _NO_FIXED_LENGTH), -1)
 
     shape = np.stack(
