@@ -2,14 +2,16 @@
 
 A finding of one association rests on its calls, connections and binds, and where numbers or transactions are of the
 whole server on what others opened there. So these are judged anew: the associations of calls, connections and binds
-that changed; where what a server opened changed, its associations of qm2qm and qmcomm, whose numbers are the server's,
-and those with a finding that another's opening could explain; and what the server opened, as a whole, which is little
-beside what was read. The commit says of which versions of the tables below it was made.
+that changed; where a server's numbers changed, its associations of qmcomm, and those of qm2qm that had packets since;
+those of moves, where targets or enlistments did; all of these where the server's version did; those with a finding that
+another's opening could explain; and what the server opened, as a whole, which is little beside what was read. The
+commit says of which versions of the tables below it was made.
 """
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -24,7 +26,7 @@ from pyspark.sql import functions as F
 from pipeline import findings as judging
 from pipeline import operation, told_of_queues
 from pipeline.derive_silver import EMPTIED, LAST
-from pipeline.exchanges import LEDGER, MG, QC, QM, RR
+from pipeline.exchanges import CLOCKS_US, LEDGER, MG, QC, QM, RR, Exchange, Ledger
 from pipeline.feeds import Feeds
 from pipeline.findings import Facts
 from pipeline.frames import frame
@@ -49,12 +51,16 @@ _FED: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS)
 _BELOW: Final = (*_FED, HOSTS, *told_of_queues.BELOW)
 _MOST_AT_ONCE: Final = 200_000  # calls that are judged here; of more, in Spark
 _EXPLAINED: Final = ("P11", "R57", "R61", "R64", "R73")  # findings that another association's opening can explain
-_NUMBERED: Final = (QM, QC)
+_NUMBERED: Final = (QM, QC)  # interfaces whose openings give numbers of the whole server
+_VERSION: Final = 8  # of qm2qm: RemoteQmGetVersion
+_MOVES: Final = (11, 12)  # of RemoteRead: what opens targets, and enlists; below, what uses them
+_USE_MOVES: Final = (10, 15)
 _PARTS: Final = ("calls", "reads", "clients", "management", "connections", "binds")
 _HEADS: Final = {"request_bytes": "bigint", "request_head": "binary", "request_tail": "binary",
                  "response_head": "binary", "request_stub": "binary", "response_stub": "binary"}  # fmt: skip
 _CHOOSING: Final = ("connection_id", "server_address", "interface_name", "opnum")  # of rows, beside the call's own
 _OBJECTS: Final = (7, 8, 9, 10, 11)  # of qmcomm
+_EVER: Final = -(1 << 62)
 
 
 def gold(lake: Lake, *, stubs: bool = True, limits: Limits | None = None) -> int:
@@ -81,24 +87,35 @@ def gold(lake: Lake, *, stubs: bool = True, limits: Limits | None = None) -> int
 class _Touched:
     """What a change touches: connections, whose associations are judged, and servers, whose openings are.
 
-    ``groups`` are the groups of connections as they were; ``opened`` the servers where what was opened changed.
+    ``groups`` are the groups of connections as they were. ``numbered``: servers where what gives numbers changed, and
+    since when, microseconds; ``moves``: where targets of moves or enlistments did; ``versions``: the calls that asked a
+    server for its version and are new, None where one of them changed or went.
     """
 
     connections: set[str] = field(default_factory=set)
     servers: set[str] = field(default_factory=set)
-    opened: set[str] = field(default_factory=set)
     groups: set[tuple[Any, ...]] = field(default_factory=set)
+    numbered: dict[str, int] = field(default_factory=dict)
+    moves: set[str] = field(default_factory=set)
+    versions: dict[str, set[str] | None] = field(default_factory=dict)
 
     def take(self, rows: Iterable[Row]) -> None:
         """Take rows of a feed."""
         for row in rows:
             self.connections.add(row["connection_id"])
-            if row["server_address"] is not None:
-                self.servers.add(row["server_address"])
-                if row["opened"]:
-                    self.opened.add(row["server_address"])
             if row["association_group_id"]:
                 self.groups.add((row["server_address"], row["client_address"], row["association_group_id"]))
+            server = row["server_address"]
+            if server is None:
+                continue
+            self.servers.add(server)
+            if row["numbered_at"] is not None:
+                self.numbered[server] = min(row["numbered_at"], self.numbered.get(server, row["numbered_at"]))
+            if row["moves"]:
+                self.moves.add(server)
+            if row["versions"]:
+                known = self.versions.get(server, set())
+                self.versions[server] = None if known is None or row["went"] else known | {*row["versions"]}
 
     def widen(self, connections: pa.Table) -> None:
         """Take all connections of the groups of those that are touched."""
@@ -147,25 +164,34 @@ class _Work:
 
     def _where(self, table: Table, feed: DataFrame) -> DataFrame:
         """Return where rows of a table changed, as they were and are."""
-        opened: Column = F.lit(False)  # noqa: FBT003
-        group = F.lit(None).cast("bigint")
+        numbered, version, moves = F.lit(None).cast("bigint"), F.lit(False), F.lit(False)  # noqa: FBT003
+        group, key = F.lit(None).cast("bigint"), F.lit("")
         if table is RPC_CALLS:
             said = self.lake.said(table, self.made[str(table)])
             emptied = [version for version, what in said.items() if what == EMPTIED]
             if emptied:
                 feed = feed.where(~F.col("_commit_version").isin(*emptied))
-            opened = F.coalesce(is_ledger(), F.lit(False))  # noqa: FBT003
+            interface, opnum, key = F.col("interface_name"), F.col("opnum"), F.col("call_key")
+            at = F.unix_micros(F.coalesce("request_at", "response_at"))
+            numbered = F.when(is_ledger() & interface.isin(*_NUMBERED), at)
+            version = (interface == QM) & (opnum == _VERSION)
+            moves = (interface == RR) & opnum.isin(*_MOVES)
         elif table is CONNECTIONS:
             feed, group = feed.where("kind = 'rpc'"), F.col("association_group_id")
-        where = ("connection_id", "server_address", "client_address")
-        return feed.select(*where, opened.alias("opened"), group.alias("association_group_id")).distinct()
+        where = ("connection_id", "server_address", "client_address", group.alias("association_group_id"))
+        return feed.groupBy(*where).agg(
+            F.min(numbered).alias("numbered_at"),
+            F.coalesce(F.max(moves), F.lit(False)).alias("moves"),  # noqa: FBT003
+            F.collect_set(F.when(version, key)).alias("versions"),
+            F.coalesce(F.max(version & (F.col("_change_type") != "insert")), F.lit(False)).alias("went"),  # noqa: FBT003
+        )
 
     def _bring(self, touched: _Touched, of_queues: told_of_queues.Touched) -> int:
         """Judge what is touched anew."""
         lake, says = self.lake, json.dumps(self.rests_on)
         connections = _connections(lake, touched.servers).toArrow() if touched.servers else None
         if connections is not None:
-            self._add_explained(touched)
+            self._add_explained(touched, connections)
             touched.widen(connections)
         ours = (
             pc.is_in(connections["connection_id"], _strings(touched.connections)) if connections is not None else None
@@ -194,16 +220,45 @@ class _Work:
         dates = set(there[EVENT_DATE].to_pylist())
         return lake.put(FINDINGS, rows, there, dates=dates, made_of=says, was_made_of=json.dumps(self.made))
 
-    def _add_explained(self, touched: _Touched) -> None:
+    def _add_explained(self, touched: _Touched, connections: pa.Table) -> None:
         """Add the associations that what a server opened, or the end of another association, can judge otherwise."""
-        calls = only(self.lake.read(RPC_CALLS), "server_address", touched.opened)
-        later = (F.col("interface_name") == RR) & F.col("opnum").between(10, 15)
+        others = self._of_another_version(touched)
+        reads, clients = self.lake.read(REMOTE_READ_CALLS), self.lake.read(CLIENT_CALLS)
         found = self.lake.read(FINDINGS).where(F.col("rule_id").isin(*_EXPLAINED))
         asked = {"findings": partial(_names, only(found, "server_address", touched.servers))}
-        if touched.opened:
-            asked["calls"] = partial(_names, calls.where(F.col("interface_name").isin(*_NUMBERED) | later))
-        for names in gather(asked).values():
-            touched.connections |= names
+        if numbered := touched.numbered.keys() | others:
+            asked["owners"] = partial(
+                _names, only(clients.where(F.col("interface_name") == QC), "server_address", numbered)
+            )
+            asked["qm2qm"] = partial(_names, only(reads.where(F.col("protocol") == QM), "server_address", numbered))
+        if moves := touched.moves | others:
+            uses = (F.col("protocol") == RR) & F.col("opnum").between(*_USE_MOVES)
+            asked["moves"] = partial(_names, only(reads.where(uses), "server_address", moves))
+        names = gather(asked)
+        if numbered:  # what was opened explains nothing of an association that was over
+            names["qm2qm"] &= _since(connections, touched.numbered | dict.fromkeys(others, _EVER))
+        touched.connections.update(*names.values())
+
+    def _of_another_version(self, touched: _Touched) -> set[str]:
+        """Return the servers that tell another version than before, or may."""
+        found = {server for server, new in touched.versions.items() if new is None}
+        new = {server: names for server, names in touched.versions.items() if names is not None}
+        if not new:
+            return found
+        frames = _frames(self.lake, stubs=False)
+        version = (F.col("interface_name") == QM) & (F.col("opnum") == _VERSION)
+        asked = {
+            name: only(frames[name].where(version), "server_address", new.keys()).drop(EVENT_DATE).toArrow
+            for name in ("calls", "reads")
+        }
+        told: defaultdict[str, list[Exchange]] = defaultdict(list)
+        for row in judging.rows_of(_together(*gather(asked).values())):
+            told[row["server_address"]].append(Exchange(row))
+        for server, names in new.items():
+            now, before = Ledger(told[server], {}), Ledger([e for e in told[server] if e["call_key"] not in names], {})
+            if (now.version, now.old) != (before.version, before.old):
+                found.add(server)
+        return found
 
     def _judge(self, touched: _Touched, connections: pa.Table, ours: pa.Array) -> tuple[pa.Table, pa.Table]:
         """Return the findings of what is touched as they are now, and as they were."""
@@ -332,8 +387,15 @@ def _rows(frame: DataFrame) -> pa.Table:
 
 
 def _names(frame: DataFrame) -> set[str]:
-    found = frame.select("connection_id").distinct().limit(MOST_NAMED + 1).collect()
-    return {row[0] for row in found if row[0] is not None}
+    return {row[0] for row in frame.select("connection_id").distinct().collect() if row[0] is not None}
+
+
+def _since(connections: pa.Table, since: Mapping[str, int]) -> set[str]:
+    """Return the connections of servers that had packets since a time, as far as clocks tell."""
+    last = connections["last_packet_at"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    rows = zip(connections["connection_id"].to_pylist(), connections["server_address"].to_pylist(), last.to_pylist(),
+               strict=True)  # fmt: skip
+    return {name for name, server, at in rows if server in since and at + CLOCKS_US > since[server]}
 
 
 def _strings(values: Collection[str]) -> pa.Array:

@@ -6,7 +6,7 @@ answer that was cut, sealed, or does not decode shows nothing, and rules that re
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +26,7 @@ LEDGER: Final = {*((QM, opnum) for opnum in (2, 3, 4, 7, 8)), *((RR, opnum) for 
 
 LOOKUP_ID: Final = (1 << 56) - 1
 SLACK_US: Final = 3_000_000  # timers have a granularity of 1 s, and the way takes its time (rules Q64, R45)
+CLOCKS_US: Final = 10_000_000  # clocks of captures that tell of one server are taken to agree so far
 _UNREAD: Final = {"damaged", "no_request", "unbound", "encrypted"}
 _LONG_AGO: Final = -(1 << 62)
 
@@ -277,6 +278,11 @@ class Conversation:
         life = self.context(call)
         return None if life is None else (life.opened["queue"] or call["context_handle"])
 
+    @property
+    def before(self) -> int:
+        """Until when what others opened can explain a call of this association: until its last packet."""
+        return self.seen_until + CLOCKS_US
+
     def goes_on(self, at: int) -> bool:
         """Tell whether packets of the association were still seen well after a time."""
         return self.seen_until > at + SLACK_US
@@ -304,7 +310,10 @@ class Ledger:
             if call.ok or (call.asked and not call.answered and not call.refused):
                 for number in {call["queue_handle"], call["open_context"]} - {None}:
                     self.sessions[number].append(call)
-        self.cursors = {(call["queue_handle"], call["cursor_handle"]) for call in found[QC, 4] if call.ok}
+        self._cursors: defaultdict[tuple[int, int], list[Exchange]] = defaultdict(list)
+        for call in found[QC, 4]:
+            if call.ok:
+                self._cursors[call["queue_handle"], call["cursor_handle"]].append(call)
         self._born: dict[tuple[str, str], Exchange] = {}
         for call in (*found[RR, 2], *found[RR, 11], *found[QM, 2]):
             if call.answered and call["context_handle"] is not None:
@@ -319,6 +328,18 @@ class Ledger:
     def of(self, *methods: tuple[str, int]) -> list[Exchange]:
         """Return the calls of some methods, in order of time for each."""
         return [call for method in methods for call in self._found.get(method, ())]
+
+    def numbered(self, number: int | None, before: int) -> list[Exchange]:
+        """Return the R_QMOpenRemoteQueue that were given a number as phQueue, asked before a time."""
+        return _before(self.numbers.get(number or 0, ()), before)
+
+    def gives_numbers(self, before: int) -> bool:
+        """Tell whether some R_QMOpenRemoteQueue was given a number, asked before a time."""
+        return any(calls[0].at < before for calls in self.numbers.values())
+
+    def cursors(self, number: int, cursor: int, before: int) -> list[Exchange]:
+        """Return the R_QMCreateRemoteCursor that were given a cursor of a queue, asked before a time."""
+        return _before(self._cursors.get((number, cursor), ()), before)
 
     def born(self, interface: str, handle: str | None) -> Exchange | None:
         """Return the first call that was given a context handle, in whatever association."""
@@ -343,6 +364,11 @@ class Ledger:
         """Return the association of a call."""
         found = self.associations.get(call["connection_id"])
         return found if found is not None else Association(call["connection_id"], None, beginning_seen=False)
+
+
+def _before(calls: Sequence[Exchange], at: int) -> list[Exchange]:
+    """Return those of calls in order of time that were made before a time."""
+    return list(calls[: bisect_left(calls, at, key=lambda call: call.at)])
 
 
 @dataclass(slots=True)

@@ -32,9 +32,9 @@ def _unopened(conv: Conversation) -> Iterator[Exchange]:
 
 
 def _elsewhere(conv: Conversation, number: int) -> bool:
-    """Tell whether another association opened a number, at any time."""
-    ours = conv.connections.keys()
-    return any(call["connection_id"] not in ours for call in conv.ledger.sessions.get(number, ()))
+    """Tell whether another association opened a number while this one was there, or before."""
+    ours, opened = conv.connections.keys(), conv.ledger.sessions.get(number, ())
+    return any(call["connection_id"] not in ours for call in itertools.takewhile(lambda c: c.at < conv.before, opened))
 
 
 @over("Q11", _LEDGER)
@@ -67,10 +67,10 @@ def _cursors(conv: Conversation) -> Iterator[tuple[Exchange, str]]:
     closed = Lives()
     for call in conv.of(*_QM, (QM, 4)):
         cursor, number = call["cursor_handle"], call["queue_handle"]
-        if not call.asked or not cursor or not conv.ledger.numbers.get(number):
+        if not call.asked or not cursor or not conv.ledger.numbered(number, conv.before):
             continue
         gone = closed.latest((number, cursor), call.at)
-        if (number, cursor) not in conv.ledger.cursors:
+        if not conv.ledger.cursors(number, cursor, conv.before):
             yield call, f"hCursor {cursor} was never given"
         elif gone is not None and gone.born < call.at and not _given_since(conv, call, gone.born):
             yield call, f"hCursor {cursor} is closed"
@@ -80,9 +80,8 @@ def _cursors(conv: Conversation) -> Iterator[tuple[Exchange, str]]:
 
 def _given_since(conv: Conversation, call: Exchange, at: int) -> bool:
     """Tell whether a cursor was given again after a time."""
-    name = (call["queue_handle"], call["cursor_handle"])
-    given = (each for each in conv.ledger.of((QC, 4)) if (each["queue_handle"], each["cursor_handle"]) == name)
-    return any(each.ok and (each.done or each.at) > at for each in given)
+    given = conv.ledger.cursors(call["queue_handle"], call["cursor_handle"], conv.before)
+    return any((each.done or each.at) > at for each in given)
 
 
 @over("Q12", f"{WHOLE}; R_QMOpenRemoteQueue of its queue was captured")
@@ -169,8 +168,8 @@ def two_numbers_taken(conv: Conversation) -> Iterator[Hit]:
 @over("Q28", "the server does not know RemoteQmGetVersion: it is NT or 2000; R_QMOpenRemoteQueue was captured")
 def number_unknown_taken(conv: Conversation) -> Iterator[Hit]:
     """MQ_OK to an open of a number that was never given."""
-    for call in conv.of((QM, 2)) if conv.ledger.old and conv.ledger.numbers else ():
-        if call.ok and call["queue_handle"] not in conv.ledger.numbers:
+    for call in conv.of((QM, 2)) if conv.ledger.old and conv.ledger.gives_numbers(conv.before) else ():
+        if call.ok and not conv.ledger.numbered(call["queue_handle"], conv.before):
             yield Hit(call, f"hQueue {call['queue_handle']} was never given")
 
 

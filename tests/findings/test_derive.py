@@ -95,6 +95,28 @@ def names_of(tables, *interfaces):
     return set(ours["connection_id"].to_pylist())
 
 
+NAMES = ("call_key", "connection_id", "bind_key", "sighting_key")
+
+
+def moved(part, seconds, *, version=None):
+    """The same calls on other connections, so many seconds later; ``version``: what the server tells of itself."""
+    later = pa.scalar(seconds * 1_000_000, pa.duration("us"))
+    out = {}
+    for name, rows in part.items():
+        columns = {}
+        for column in rows.column_names:
+            values = rows[column]
+            if pa.types.is_timestamp(values.type):
+                values = pc.add(values.cast(pa.timestamp("us", "UTC")), later)
+            elif column in NAMES:
+                values = pc.binary_join_element_wise(values, pa.scalar(f"{seconds:+}"), "")
+            elif column == "version_major" and version is not None:
+                values = pc.if_else(pc.is_valid(values), pa.scalar(version, values.type), values)
+            columns[column] = values
+        out[name] = pa.table(columns)
+    return out
+
+
 def covered(lake):
     """What coverage says once it has followed, which is what counting all says."""
     coverage.gold(lake)
@@ -150,3 +172,22 @@ def test_findings_and_coverage_follow_what_comes_and_goes(spark, tmp_path, proje
     world.lake.update(MESSAGES, {"queue": "NULL"}, "TRUE")
     unnamed = [row["value"] for row in covered(world.lake) if row["measure"] == "queue_unknown"]
     assert sum(unnamed) == total["message", "messages"]
+
+
+def test_what_one_association_opens_explains_others_that_were_there_then(spark, tmp_path, project):
+    """Whenever it comes: before, long after, at the same time but for what clocks differ, with another version."""
+    dependent = read(next((project / "data" / "sample").glob("03-*")))
+    applications = names_of(dependent, "qmcomm")
+    others = set(dependent["connections"]["connection_id"].to_pylist()) - applications
+    readers, owners = of_connections(dependent, others), of_connections(dependent, applications)
+    world = World(spark, tmp_path / "lake")
+    world.add(readers)
+    world.follows()
+    for part in (
+        moved(owners, 3600), moved(readers, 3600), moved(readers, -3600), moved(owners, 5), moved(readers, 8),
+        moved(readers, 7200, version=7), moved(owners, -3600), moved(joined(readers, owners), 7205),
+    ):  # fmt: skip
+        world.add(part)
+        world.follows()
+    world.take(world.parts[6])
+    world.follows()
