@@ -104,7 +104,7 @@ def ingest(
     horizon = Horizon.of(runs)
     if planned:
         size = sum(read.file.size - read.start for read in planned.read)
-        compiling.expect(lake.spark, size)
+        compiling.expect(lake.spark, size, sum(known.file.size for known in ledger))
         say(f"reading {len(planned.read)} capture files, {size / 1e6:.1f} MB; {planned.known} known already")
     else:
         say(f"nothing new in {planned.known} capture files")

@@ -46,7 +46,7 @@ from schemas.queue_history import QUEUE_HISTORY
 from schemas.silver import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
 
-VERSION: Final = "2"  # another one when rules are added or changed: then all is judged anew
+VERSION: Final = "3"  # another one when rules are added or changed: then all is judged anew
 _FED: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS)
 _BELOW: Final = (*_FED, HOSTS, *told_of_queues.BELOW)
 _MOST_AT_ONCE: Final = 200_000  # calls that are judged here; of more, in Spark

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
-from pipeline.compiling import COMPILED_FROM, INTERPRETED, expect
+from pipeline.compiling import COMPILED_FROM, HELD_FROM, INTERPRETED, expect
 from pipeline.frames import frame
 from pipeline.lake import FeedError, Lake, SchemaError, conform, on_dates
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
@@ -315,13 +315,14 @@ def test_what_is_known_of_the_newest_commit_follows_ones_own(lake, spark):
     assert lake.made_of(QUARANTINE) == "c"
 
 
-def test_queries_are_compiled_where_much_is_read(spark, tmp_path):
+@pytest.mark.parametrize("much", [(COMPILED_FROM, 0), (1, HELD_FROM)])
+def test_queries_are_compiled_where_much_is_read(spark, tmp_path, much):
     lake = Lake(spark.newSession(), str(tmp_path / "lake"))
     asked = [spark.conf.get(name) for name in INTERPRETED]
     assert asked == list(INTERPRETED.values())
-    expect(lake.spark, COMPILED_FROM - 1)
+    expect(lake.spark, COMPILED_FROM - 1, HELD_FROM - 1)
     assert [lake.apart().spark.conf.get(name) for name in INTERPRETED] == asked
-    expect(lake.spark, COMPILED_FROM)
+    expect(lake.spark, *much)
     for each in (lake, lake.apart()):
         assert [each.spark.conf.get(name) for name in INTERPRETED] == ["true", "FALLBACK"]
     assert [spark.conf.get(name) for name in INTERPRETED] == asked
