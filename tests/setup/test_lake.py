@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from pyspark.testing import assertDataFrameEqual
 from pipeline.compiling import COMPILED_FROM, HELD_FROM, INTERPRETED, expect
 from pipeline.frames import frame
 from pipeline.lake import FeedError, Lake, SchemaError, conform, on_dates
+from pipeline.settings import short_batches, unmeasured
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.table import DOUBLE, STRING, Column, literal
@@ -333,3 +335,26 @@ def test_what_somebody_else_chose_for_compiling_stays(spark):
     other.conf.set("spark.sql.codegen.wholeStage", "true")
     expect(other, COMPILED_FROM)
     assert other.conf.get("spark.sql.codegen.factoryMode") == "NO_CODEGEN"
+
+
+def test_batches_for_python_are_not_measured_within_and_as_before_behind(spark):
+    name = "spark.sql.execution.arrow.maxBytesPerBatch"
+    before = spark.conf.get(name)
+
+    def fails():
+        with unmeasured(spark):
+            assert spark.conf.get(name) == str(2**31 - 1) != before
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        fails()
+    assert spark.conf.get(name) == before
+
+
+def test_a_session_that_does_not_let_itself_be_told_is_left_alone():
+    session = Mock()
+    session.conf.isModifiable.return_value = False  # as on serverless compute
+    with unmeasured(session), short_batches(session):
+        pass
+    session.conf.set.assert_not_called()
+    session.conf.unset.assert_not_called()
