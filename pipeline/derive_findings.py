@@ -200,7 +200,7 @@ class _Work:
         if connections is not None and not many:
             many = (pc.sum(connections.filter(ours)["calls"]).as_py() or 0) > _MOST_AT_ONCE
         if many:
-            return self._of_servers(touched.servers, of_queues, says)
+            return self._in_spark(touched, of_queues, says)
         rows = there = judging.SCHEMA.empty_table()
         if connections is not None:
             rows, there = self._judge(touched, connections, ours)
@@ -275,10 +275,7 @@ class _Work:
             for name in ("calls", "reads", "clients")
         }
         asked["binds"] = here(frames["binds"]).toArrow
-        there = self.lake.read(FINDINGS)
-        both = (F.col("scope") == "association") & _among("connection_id", touched.connections)
-        both |= (F.col("scope") == "server") & _among("server_address", touched.servers)
-        asked["there"] = partial(_rows, there.where(both))
+        asked["there"] = partial(self._there, touched)
         found = gather(asked)
         answered = found["reads"].filter(pc.is_valid(found["reads"]["packet_bytes"]))["call_key"].to_pylist()
         messages = only(_messages(self.lake).where(on_dates(days)), "call_key", answered).drop(EVENT_DATE).toArrow()
@@ -287,13 +284,17 @@ class _Work:
         facts = Facts(calls, ledger, connections.select(list(judging.CONNECTIONS)), found["binds"])
         return judging.findings(facts, only=touched.connections), found["there"]
 
-    def _of_servers(self, servers: Collection[str], of_queues: told_of_queues.Touched, says: str) -> int:
-        """Judge all of some servers in Spark."""
-        there = self.lake.read(FINDINGS).where("scope IN ('association', 'server')")
+    def _there(self, touched: _Touched) -> pa.Table:
+        """Return the findings of what is touched as they were."""
+        there = self.lake.read(FINDINGS)
+        ours = only(there.where("scope = 'association'"), "connection_id", touched.connections)
+        return _rows(ours.unionByName(only(there.where("scope = 'server'"), "server_address", touched.servers)))
+
+    def _in_spark(self, touched: _Touched, of_queues: told_of_queues.Touched, says: str) -> int:
+        """Judge what is touched in Spark."""
         with unmeasured(self.lake.spark):
-            found = _rows(self._judged(servers))
-        before = _rows(only(there, "server_address", servers))
-        return self._put(found, before, of_queues, says)
+            found = _rows(self._judged(touched))
+        return self._put(found, self._there(touched), of_queues, says)
 
     def _anew(self) -> int:
         """Judge all there is: here if it is little."""
@@ -324,27 +325,39 @@ class _Work:
             lake.replace(FINDINGS, rows, made_of=says)
         return lake.rows_written(FINDINGS)
 
-    def _judged(self, servers: Collection[str] | None) -> DataFrame:
-        """Return the findings of some servers, or of all, made in Spark: one group for each server."""
+    def _judged(self, touched: _Touched | None) -> DataFrame:
+        """Return the findings of what is touched, or of all, made in Spark: one group for each server."""
         frames = _frames(self.lake, stubs=self.stubs)
-        frames["connections"] = _connections(self.lake, servers).drop("calls")
         frames["reads"] = frames["reads"].join(_messages(self.lake).drop(EVENT_DATE), "call_key", "left")
-        parts = []
-        for name in _PARTS:
-            frame = frames[name] if servers is None else only(frames[name], "server_address", servers)
-            frames[name] = frame.drop(EVENT_DATE)
-            parts.append(frames[name].withColumn("part", F.lit(name)))
+        if touched is not None:
+            frames = {name: _of_touched(frame, touched) for name, frame in frames.items()}
+        frames["connections"] = _connections(self.lake, None if touched is None else touched.servers).drop("calls")
+        frames = {name: frame.drop(EVENT_DATE) for name, frame in frames.items()}
+        parts = [frames[name].withColumn("part", F.lit(name)) for name in _PARTS]
         every = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
         columns = {name: tuple(frames[name].columns) for name in _PARTS}
-        return every.groupBy("server_address").applyInArrow(_judge(columns), FINDINGS.struct())
+        judge = _judge(columns, None if touched is None else frozenset(touched.connections))
+        return every.groupBy("server_address").applyInArrow(judge, FINDINGS.struct())
 
 
-def _judge(columns: Mapping[str, tuple[str, ...]]) -> Callable[[pa.Table], pa.Table]:
-    """Return the function that gives the findings of one server's rows, each marked with the part that it is of."""
+def _of_touched(rows: DataFrame, touched: _Touched) -> DataFrame:
+    """Return the rows of connections that are touched, and, of calls, what was opened at their servers."""
+    if not {"interface_name", "opnum"} <= {*rows.columns}:
+        return only(rows, "connection_id", touched.connections)
+    opened = F.coalesce(is_ledger(), F.lit(False))  # noqa: FBT003
+    theirs = only(rows.where(~opened), "connection_id", touched.connections)
+    return theirs.unionByName(only(rows.where(opened), "server_address", touched.servers))
+
+
+def _judge(columns: Mapping[str, tuple[str, ...]], ours: Collection[str] | None) -> Callable[[pa.Table], pa.Table]:
+    """Return the function that gives the findings of one server's rows, each marked with the part that it is of.
+
+    ``ours``: connections whose associations are judged; None: all.
+    """
 
     def judge(rows: pa.Table) -> pa.Table:
         parts = {name: rows.filter(pc.equal(rows["part"], name)).select(list(columns[name])) for name in _PARTS}
-        return judging.findings(_facts(parts))
+        return judging.findings(_facts(parts), only=ours)
 
     return judge
 
@@ -400,10 +413,6 @@ def _since(connections: pa.Table, since: Mapping[str, int]) -> set[str]:
 
 def _strings(values: Collection[str]) -> pa.Array:
     return pa.array(sorted(values), pa.string())
-
-
-def _among(column: str, values: Collection[str]) -> Column:
-    return F.col(column).isin(*sorted(values)) if values else F.lit(False)  # noqa: FBT003
 
 
 def _connections(lake: Lake, servers: Collection[str] | None) -> DataFrame:

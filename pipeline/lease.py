@@ -126,8 +126,20 @@ class Lease:
         if self._lost:
             raise LeaseError(f"another run has taken the lease of {self._lake} over from run {self._run_id}")
         still = _now() - self._beaten_at
-        if still > self._stale_s / 2:
+        if still > self._stale_s / 2 and not self._renewed():
             raise LeaseError(f"the lease of {self._lake} could not be renewed for {still:.0f} s by run {self._run_id}")
+
+    def _renewed(self) -> bool:
+        """Show a late sign of life, of a run that was asleep; whether the place is still its own.
+
+        Who found it dead just before takes its ticket at once: after a while it is gone, or nobody did.
+        """
+        try:
+            self._beat()
+            time.sleep(4 * self._poll_s)
+            return self._ticket in self._folder.names()
+        except OSError:
+            return False
 
     def acquire(self, wait_s: float) -> None:
         """Wait for the lease at most ``wait_s`` seconds; then raise ``LeaseError``, which says who holds it."""

@@ -18,7 +18,7 @@ _NT_VERSION, _XP, _2003 = (0, 0), (5, 1), (5, 2)
 _NO_OPNUM: Final = 0x1C010002
 _PRIVACY: Final = 6
 _ORDERLY: Final = "the association was captured whole, and every connection of it ended with FIN"
-_LEDGER: Final = f"{WHOLE}; nor did another captured association open it"
+_LEDGER: Final = f"{WHOLE}; nor had another captured association opened it"
 
 
 def _unopened(conv: Conversation) -> Iterator[Exchange]:

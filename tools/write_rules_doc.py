@@ -37,7 +37,8 @@ their codes is taken. Doubts (D..) are those of `docs/doubts.md` and of the fact
 its own words. A few tests say less than their rule's severity; the table says so.
 
 **What follows what.** An association is judged as a whole when one of its calls, connections or binds changed; where
-what a server opened changed, its associations of qm2qm and qmcomm are too, for their numbers are the server's. Some
+what a server opened changed, its associations of qmcomm, and those of qm2qm with packets since, are too, for their
+numbers are the server's. What others opened later than the last packet (and 10 s, for clocks) explains nothing. Some
 rules look at the first bytes of stubs, and those of qmmgmt (M03, M05 to M09, M14, M16 to M19) at whole ones: with
 `store.stubs: false` they are not asked. R22 to R24, Q22 to Q24 and the like know only what one association saw of a
 message; of a message that came to readers of several, Q22, Q24 and R53 are asked over all reads of its queue, and

@@ -174,8 +174,10 @@ def test_findings_and_coverage_follow_what_comes_and_goes(spark, tmp_path, proje
     assert sum(unnamed) == total["message", "messages"]
 
 
-def test_what_one_association_opens_explains_others_that_were_there_then(spark, tmp_path, project):
+@pytest.mark.parametrize("most", [200_000, -1], ids=["judged here", "judged in Spark"])
+def test_what_one_association_opens_explains_others_that_were_there_then(spark, tmp_path, project, monkeypatch, most):
     """Whenever it comes: before, long after, at the same time but for what clocks differ, with another version."""
+    monkeypatch.setattr(derive_findings, "_MOST_AT_ONCE", most)
     dependent = read(next((project / "data" / "sample").glob("03-*")))
     applications = names_of(dependent, "qmcomm")
     others = set(dependent["connections"]["connection_id"].to_pylist()) - applications

@@ -2,7 +2,7 @@
 
 import pytest
 
-from findings.exchanges import broken
+from findings.exchanges import Story, broken, qm_end, qm_open, qm_start, session
 from findings.management import STORIES as MANAGEMENT
 from findings.stories import STORIES as CALLS
 from pipeline.rules import RULES, UNSHOWN, found_by
@@ -31,3 +31,11 @@ def test_the_violating_exchange_is_found(rule):
 @pytest.mark.parametrize("rule", STORIES)
 def test_the_innocent_exchange_is_not(rule):
     assert rule not in broken(STORIES[rule][1])
+
+
+@pytest.mark.parametrize(("seconds", "explains"), [(-3600, True), (29, True), (31, False), (3600, False)])
+def test_what_another_association_opened_explains_what_was_there_then(seconds, explains):
+    """The last packet is 20 s in; clocks of captures are taken to agree to 10 s."""
+    elsewhere = qm_open(seconds, queue_handle=99, connection_id="other", context_handle="7" * 40)
+    story = Story(session(qm_start(queue_handle=99), qm_end()), others=[elsewhere])
+    assert ({"Q11", "Q35"} & broken(story) == set()) == explains

@@ -12,6 +12,7 @@ import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -310,8 +311,24 @@ def test_a_holder_that_could_not_beat_for_long_is_told(tmp_path, monkeypatch):
     with lease(tmp_path, "mine", say=quiet, beat_s=1000, stale_s=60) as held:
         late = held._beaten_at + 31
         monkeypatch.setattr("pipeline.lease._now", lambda: late)
-        with pytest.raises(LeaseError, match="could not be renewed for 31 s"):
-            held.check()
+        with monkeypatch.context() as away:
+            away.setattr(held._folder, "put", Mock(side_effect=OSError))
+            with pytest.raises(LeaseError, match="could not be renewed for 31 s"):
+                held.check()
+
+
+def test_a_holder_that_was_asleep_goes_on_if_nobody_took_its_place(tmp_path, monkeypatch):
+    with lease(tmp_path, "mine", say=quiet, beat_s=1000, stale_s=60, poll_s=0.01) as held:
+        clock = [held._beaten_at + 3600]
+        monkeypatch.setattr("pipeline.lease._now", lambda: clock[0])
+        held.check()
+        assert held._beaten_at == clock[0]
+        clock[0] += 3600
+        (ticket,) = (tmp_path / FOLDER).glob("*.ticket")
+        with monkeypatch.context() as meanwhile:  # who had found it dead takes its ticket while it waits
+            meanwhile.setattr("pipeline.lease.time.sleep", lambda _: ticket.unlink())
+            with pytest.raises(LeaseError, match="could not be renewed for 3600 s"):
+                held.check()
 
 
 def test_a_waiter_held_for_dead_stands_at_the_end_again(tmp_path):
