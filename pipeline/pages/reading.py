@@ -116,7 +116,7 @@ def _last(lake: Lake, data: Data, each: Last, limits: Limits) -> Data:
         if group not in seen:
             seen.add(group)
             places.append(place)
-    return Data(newest.take(places), len(places), query)
+    return Data(newest.take(pa.array(places, pa.int64())), len(places), query)
 
 
 def _first(lake: Lake, each: Dataset, query: str, most: int) -> pa.Table:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 from pyspark.sql import functions as F
@@ -15,6 +16,7 @@ from pyspark.sql import functions as F
 from jobs import export_packets, ingest_captures, publish_dashboards, run_all, trace_message
 from pipeline.bronze import BRONZE
 from pipeline.capture_source import register
+from pipeline.gather import gather
 from pipeline.lake import Lake
 from pipeline.listing import Listed
 from pipeline.pages.reading import Limits, read_site
@@ -270,6 +272,15 @@ def test_pages_show_what_was_checked(lake, pages, suites):
     # What is new in any table has the pages written anew.
     made_of = json.loads((out / ".made_of.json").read_text(encoding="utf-8"))["made_of"]
     assert made_of["tables"] == {str(table): lake.version(table) for table in catalog.EVERY}
+
+
+def test_a_lake_of_tables_without_rows_has_pages(spark, tmp_path, capsys):
+    """As one of captures alone, in which no queue was purged and no manager asked, has queue histories without rows."""
+    empty, out = Lake(spark, str(tmp_path / "lake")), tmp_path / "pages"
+    gather({table: partial(empty.create, table) for table in catalog.ALL})
+    assert publish_dashboards.main(["--lake", empty.root, "--out", str(out)]) == 0
+    assert (out / "index.html").exists()
+    assert summary(capsys)["attention"] == []
 
 
 def test_pages_are_made_anew_only_of_something_new(lake, pages, capsys):
