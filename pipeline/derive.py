@@ -43,7 +43,7 @@ from schemas.table import EVENT_DATE, Table
 BELOW: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, CAPTURE_FILES, QUEUE_SNAPSHOTS)
 _FED: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, QUEUE_ALIASES)  # whose changes are followed
 _MOST_AT_ONCE: Final = 500_000  # calls whose attempts are computed and compared here; of more, in Spark
-_MADE_BY: Final = 3  # another number when attempts or operations are made in another way: all are made anew
+_MADE_BY: Final = 4  # another number when attempts or operations are made in another way: all are made anew
 _MOST_SERVERS: Final = 5000  # whose captures' ends a commit of gold remembers; with more, all is computed anew
 
 

@@ -12,7 +12,8 @@ the newest open before, wherever it was captured. It is let go
 * by RemoteQMCloseQueue, or the end of the association that RemoteQMOpenQueue came over;
 * by R_QMCloseRemoteQueueContext, or the end of that association, as long as no RemoteQMOpenQueue has adopted it (D17).
 
-The captured answer counts, not the request: what was never opened in sight has no name, and none is guessed.
+The captured answer counts, not the request: what was never opened in sight has no name, and none is guessed. A close
+whose answer was not captured may have ended a handle; what was refused after it rests on that close too.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ UNNAMED = frozenset({"queue_unknown"})
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What is known of the queue behind a Start: its normal form, the opens that tell, and what is missing."""
+    """What is known of the queue behind a Start: its normal form, the calls that tell, and what is missing."""
 
     queue: str | None = None
     opens: tuple[Call, ...] = ()
@@ -122,7 +123,8 @@ class Handles:
         found = self._opens.latest(self._context(start), start.at)
         if found is None or self._closed(found, start.at):
             return Opened(missing=NOT_OPENED)
-        return Opened(found.queue, (found,), UNNAMED if found.queue is None else frozenset())
+        tell = (found, *self._may_have_closed(found, start))
+        return Opened(found.queue, tell, UNNAMED if found.queue is None else frozenset())
 
     def _by_number(self, start: Call) -> Opened:
         session = self._sessions.latest(start.queue_handle, start.at)
@@ -134,7 +136,7 @@ class Handles:
         missing = UNNAMED if named.queue is None else frozenset()
         if session is None:  # that a supporting server opened it too was not captured
             return Opened(named.queue, (named,), missing | {"no_open"})
-        return Opened(named.queue, (named, session), missing)
+        return Opened(named.queue, (named, session, *self._may_have_closed(session, start)), missing)
 
     def _name_of(self, number: int | None, session: Call | None, at: int) -> Call | None:
         """Return the newest R_QMOpenRemoteQueue of a number, if it still stood when the session opened it.
@@ -160,6 +162,12 @@ class Handles:
     def _closed(self, opened: Call, at: int) -> bool:
         closed = self._closed_at.first_after(self._context(opened), opened.responded_at or opened.at)
         return closed is not None and closed.at < at
+
+    def _may_have_closed(self, opened: Call, use: Call) -> tuple[Call, ...]:
+        """Return the close, without an answer, that may be why a use of a handle was not accepted."""
+        asked = self._closes.first_after(self._context(opened), opened.responded_at or opened.at)
+        unanswered = asked is not None and asked.responded_at is None and asked.at < use.at
+        return (asked,) if asked is not None and unanswered and not use.accepted else ()
 
     def _let_go(self, named: Call, at: int) -> bool:
         """Tell whether the application had closed its context, or its association had ended, by a time."""

@@ -1,6 +1,7 @@
 """The queue of a message and of an attempt, whichever capture or run brings the open, and what names it canonically."""
 
 import random
+from decimal import Decimal
 
 import pytest
 
@@ -213,11 +214,12 @@ def _happenings(seed):
             reads.append(read(name, ("qm2qm", 6), second, second + 0.1, hresult=0, **place,
                               queue_handle=number["queue_handle"]))  # fmt: skip
         elif kind == "move":
-            moved = {"move_context": 1} | handle | place
+            moved = {"move_context": Decimal(1)} | handle | place
+            done = {"hresult": 0, "lookup_id": Decimal(5)}
             reads += [
                 read(f"{name}-{n}", ("RemoteRead", n), second, second + 0.1, queue=ORDERS, **moved) for n in (2, 11)
             ]
-            reads.append(read(name, ("RemoteRead", 10), second + 0.2, second + 0.3, hresult=0, lookup_id=5, **moved))
+            reads.append(read(name, ("RemoteRead", 10), second + 0.2, second + 0.3, **done, **moved))
         elif kind == "cancel":
             values = {"queue_handle": number["queue_handle"], "request_id": chance.randint(1, 3), "hresult": 0}
             reads.append(read(name, ("qm2qm", 5), second, second + 0.1, **values, **place))
