@@ -25,7 +25,7 @@ REMOTE_READ = uuid.UUID("1a9134dd-7b39-45ba-ad88-44d01ca47f28").bytes_le + b"\x0
 QM2QM = uuid.UUID("1088a980-eae5-11d0-8d9b-00a02453c337").bytes_le + b"\x01\0\0\0"
 
 FIN, SYN, PUSH, ACK = 0x01, 0x02, 0x08, 0x10
-_ACK = 2  # RR_ACK of an End ([MS-MQRR] 2.2.1.3)
+_RR_ACK = 2  # RR_ACK of an End ([MS-MQRR] 2.2.1.3)
 _PEEKS = 1 << 24  # added to a peek's number: no other that waits has it
 Packet = tuple[int, int, bytes]  # microseconds since 1970, slot (breaks ties), frame
 
@@ -256,7 +256,7 @@ class Conversation:
             peek = self._remote_read_start(0x80000000, 0, number | _PEEKS)
             nothing = none = bytes(32 if self.ndr64 else 24) + struct.pack("<I", 0xC00E001B)
             answer = nothing if empty else _remote_read_message(packet, rng.getrandbits(48), sent, ndr64=self.ndr64)
-            ending, ended = self.handle + struct.pack("<II", _ACK, number), bytes(4)
+            ending, ended = self.handle + struct.pack("<II", _RR_ACK, number), bytes(4)
         else:
             opnum, end = 0, 1
             start = self._qm2qm_start(0, wait, number)
@@ -264,7 +264,7 @@ class Conversation:
             nothing, none = (bytes(20) + each + struct.pack("<I", 0xC00E001B) for each in (start, peek))
             handle = bytes(4) + struct.pack("<I", number) + self.handle[8:]
             answer = nothing if empty else _qm2qm_message(packet, self.queue, number, sent, handle)
-            ending, ended = handle + struct.pack("<I", _ACK), bytes(24)
+            ending, ended = handle + struct.pack("<I", _RR_ACK), bytes(24)
         call_id, data = self._request(opnum, start)
         yield from flow.send(0, data)
         flow.now += rng.randrange(200, 3000)

@@ -21,6 +21,7 @@ from jobs import cli
 from jobs.config import Config, ConfigError
 from jobs.keys import read_secret
 from pipeline.lake import Lake
+from pipeline.lease import started
 from pipeline.listing import Listed
 from pipeline.redaction import Pseudonyms, Redaction, RedactionError, claim, private_folder, refuse_plain
 
@@ -63,22 +64,12 @@ def spool_folder(run: cli.Run, root: str) -> Path | None:
     place = workplace(run, root)
     for left in place.parent.glob(f"{place.name}.spool-*"):
         number = left.name.rpartition("-")[2]
-        if number.isdecimal() and not _is_running(int(number)):
+        if number.isdecimal() and started(int(number)) is None:  # the process is gone
             shutil.rmtree(left, ignore_errors=True)
     try:
         return run.ends.enter_context(private_folder(place.with_name(f"{place.name}.spool-{os.getpid()}")))
     except RedactionError as error:
         raise ConfigError(str(error)) from error
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):  # of another user, or a number of no process that is ours
-        pass
-    return True
 
 
 def workplace(run: cli.Run, root: str) -> Path:

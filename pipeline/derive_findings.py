@@ -114,8 +114,11 @@ class _Touched:
             if row["moves"]:
                 self.moves.add(server)
             if row["versions"]:
-                known = self.versions.get(server, set())
-                self.versions[server] = None if known is None or row["went"] else known | {*row["versions"]}
+                new = self.versions.setdefault(server, set())
+                if row["went"]:
+                    self.versions[server] = None
+                elif new is not None:
+                    new.update(row["versions"])
 
     def widen(self, connections: pa.Table) -> None:
         """Take all connections of the groups of those that are touched."""

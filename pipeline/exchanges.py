@@ -329,6 +329,10 @@ class Ledger:
         """Return the calls of some methods, in order of time for each."""
         return [call for method in methods for call in self._found.get(method, ())]
 
+    def opened(self, number: int, before: int) -> list[Exchange]:
+        """Return the RemoteQMOpenQueue of a number, asked before a time."""
+        return _before(self.sessions.get(number, ()), before)
+
     def numbered(self, number: int | None, before: int) -> list[Exchange]:
         """Return the R_QMOpenRemoteQueue that were given a number as phQueue, asked before a time."""
         return _before(self.numbers.get(number or 0, ()), before)

@@ -33,8 +33,8 @@ def _unopened(conv: Conversation) -> Iterator[Exchange]:
 
 def _elsewhere(conv: Conversation, number: int) -> bool:
     """Tell whether another association opened a number while this one was there, or before."""
-    ours, opened = conv.connections.keys(), conv.ledger.sessions.get(number, ())
-    return any(call["connection_id"] not in ours for call in itertools.takewhile(lambda c: c.at < conv.before, opened))
+    ours = conv.connections.keys()
+    return any(call["connection_id"] not in ours for call in conv.ledger.opened(number, conv.before))
 
 
 @over("Q11", _LEDGER)

@@ -24,23 +24,19 @@ _TO: Final = "_to"  # the canonical queue
 def make(lake: Lake, names: Names, settings: Settings, run_id: str, says: str) -> dict[str, int]:
     """Make all rows of the three tables; the history's commit says what they are made of. How many there are."""
     with unmeasured(lake.spark):
-        _make(lake, names, settings, run_id, says)
+        told = states.told(lake, settings)
+        named = _named(told, names)
+        lake.replace(EOD_TRANSFERS, named.where("kind = 'snapshot'").groupBy(_TO).applyInArrow(
+            _maker(EOD_TRANSFERS, settings, run_id), EOD_TRANSFERS.struct()
+        ))  # fmt: skip
+        receivers = named.where("kind = 'snapshot' AND size(snapshot.eod_source_info) > 0")
+        senders = _to_receivers(lake.read(EOD_TRANSFERS), receivers, names)
+        lake.replace(EOD_SOURCES, receivers.groupBy(_TO).cogroup(senders.groupBy(_TO)).applyInArrow(
+            _confronting(names, settings, run_id), EOD_SOURCES.struct()
+        ))  # fmt: skip
+        history = named.groupBy(_TO).applyInArrow(_maker(QUEUE_HISTORY, settings, run_id), QUEUE_HISTORY.struct())
+        lake.replace(QUEUE_HISTORY, history, made_of=says)
     return {str(table): lake.rows_written(table) for table in (EOD_TRANSFERS, EOD_SOURCES, QUEUE_HISTORY)}
-
-
-def _make(lake: Lake, names: Names, settings: Settings, run_id: str, says: str) -> None:
-    told = states.told(lake, settings)
-    named = _named(told, names)
-    lake.replace(EOD_TRANSFERS, named.where("kind = 'snapshot'").groupBy(_TO).applyInArrow(
-        _maker(EOD_TRANSFERS, settings, run_id), EOD_TRANSFERS.struct()
-    ))  # fmt: skip
-    receivers = named.where("kind = 'snapshot' AND size(snapshot.eod_source_info) > 0")
-    senders = _to_receivers(lake.read(EOD_TRANSFERS), receivers, names)
-    lake.replace(EOD_SOURCES, receivers.groupBy(_TO).cogroup(senders.groupBy(_TO)).applyInArrow(
-        _confronting(names, settings, run_id), EOD_SOURCES.struct()
-    ))  # fmt: skip
-    history = named.groupBy(_TO).applyInArrow(_maker(QUEUE_HISTORY, settings, run_id), QUEUE_HISTORY.struct())
-    lake.replace(QUEUE_HISTORY, history, made_of=says)
 
 
 def _with(rows: DataFrame) -> StructType:
