@@ -25,6 +25,11 @@ class Connection:
     server_bytes: int = 1
     missing_bytes: int = 0
 
+    @property
+    def is_stray(self) -> bool:
+        """Neither its beginning nor its bind was captured: it may be of any association of its client."""
+        return not self.syn_seen and not self.association_group_id
+
 
 @dataclass(frozen=True, slots=True)
 class Association:

@@ -46,6 +46,7 @@ LOOKUP_ID: Final = (1 << 56) - 1  # the part of a LookupIdentifier that the wire
 _FAULT_CANCEL: Final = 0x1C00000D  # nca_s_fault_cancel
 _CANCELLED: Final = {MQ_ERROR_OPERATION_CANCELLED, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, _FAULT_CANCEL}  # D5
 _FOR_EVER: Final = 0xFFFFFFFF  # ulTimeout
+_TRANSACTIONAL: Final = 13  # R_StartTransactionalReceive
 _ANSWER_SLACK_US: Final = 5_000_000  # a server's timers and the way back; after that the answer was not captured
 
 
@@ -83,7 +84,7 @@ class Attempt(Answer):
         """Within a transaction; null when the one method that can be was not readable."""
         if self.start.transaction_id is not None:
             return True
-        unread = self.start.opnum == 13 and self.start.action is None
+        unread = self.start.opnum == _TRANSACTIONAL and self.start.action is None
         return None if unread else False
 
     @property
@@ -266,13 +267,18 @@ class _Server(Server):
             for call in self.rejects.get(attempt.start.call_key, [])
             if call.accepted and call.acknowledgement_class == NACK_REJECTED
         ]
-        effective = [call for call in ends if not call.refused]
-        if rejects:
-            attempt.end("rejected", effective[-1] if effective else rejects[-1])
+        end = _effective(ends)
+        if rejects and not (end is not None and end.ack == RR_NACK):  # what was given back is not there to reject
+            attempt.end("rejected", rejects[-1] if end is None else end)
             attempt.used += rejects
-        elif effective:
-            end = effective[-1]
+            # Messages are rejected in transactions, after their End ([MS-MQRR] 3.1.4.14, rule R69): a later one's.
+            if attempt.gaps and (end is None or not attempt.transactional):
+                attempt.missing.add("capture_loss")
+        elif end is not None:
             attempt.end({RR_ACK: "acked", RR_NACK: "nacked"}.get(end.ack or 0, "unknown"), end)
+            # After the clean-up timer, or another End, it can be of a later Start with the same number.
+            if attempt.gaps and (end is not ends[0] or self._is_late(attempt.start, end)):
+                attempt.missing.add("capture_loss")
         else:
             self._settle_unended(attempt, ends)
 
@@ -282,6 +288,12 @@ class _Server(Server):
         if attempt.gaps:
             attempt.missing.add("capture_loss")
         since = start.responded_at if start.responded_at is not None else start.at
+        self._settle_by_what_happened(attempt, since, refused)
+        if self.may_share(start, since, attempt.ended_at or self.capture_ends_at):  # an End can have come over that
+            attempt.missing.add("capture_begins")
+
+    def _settle_by_what_happened(self, attempt: Attempt, since: int, refused: list[Call]) -> None:
+        start = attempt.start
         happened: list[tuple[int, int, str, Call | None]] = []  # time, rank, outcome, call
         happened += [(call.at, 0, "failed", call) for call in refused]
         cancels = self.cancels.get(start.call_key, [])
@@ -296,7 +308,7 @@ class _Server(Server):
         deadline = since + self.cleanup_us
         seen_until = happened[0][0] if happened else self.capture_ends_at
         if start.protocol == "RemoteRead" and start.responded_at is not None and seen_until > deadline:
-            late = [call for call in refused if call.at > deadline]
+            late = [call for call in refused if self._is_late(start, call)]
             attempt.end("expired", late[0] if late else None)
         elif happened:
             at, _, outcome, call = happened[0]
@@ -304,6 +316,11 @@ class _Server(Server):
         else:
             attempt.outcome = "in_flight"
             attempt.missing.add("capture_ends")
+
+    def _is_late(self, start: Call, end: Call) -> bool:
+        """Tell whether an End was asked for after the clean-up timer had taken back what the Start brought."""
+        there = start.responded_at if start.protocol == "RemoteRead" else None
+        return there is not None and end.at > there + self.cleanup_us
 
     def _settle_cancelled(self, attempt: Attempt) -> bool:
         """Settle a read that did not return a message, if something cancelled it while it waited."""
@@ -336,6 +353,8 @@ class _Server(Server):
             attempt.outcome = "empty"
         else:
             attempt.outcome = "failed"
+            if attempt.gaps and start.fault_status is not None:  # that the handle was let go before, for one
+                attempt.missing.add("capture_loss")
 
     def _settle_unanswered(self, attempt: Attempt) -> None:
         """Settle a Start without an answer: it still waits, or the answer was not captured."""
@@ -356,13 +375,22 @@ class _Server(Server):
         """Say what can have become of an acknowledgement."""
         ends = self.ends.get(attempt.start.call_key, [])
         attempt.ack_refused = any(end.refused and end.ack == RR_ACK for end in ends)
-        effective = [end for end in ends if not end.refused]
-        if not effective or effective[-1].ack != RR_ACK:
+        end = _effective(ends)
+        if end is None or end.ack != RR_ACK:
             return
-        attempt.ack_unanswered = effective[-1].responded_at is None
+        attempt.ack_unanswered = end.responded_at is None
         gone_at = self.of(attempt.start).ended_at
-        if gone_at is not None and gone_at >= effective[-1].at and not self.handles.let_go(attempt.start, gone_at):
+        if gone_at is not None and gone_at >= end.at and not self.handles.let_go(attempt.start, gone_at):
             attempt.reader_gone_at = gone_at
+
+
+def _effective(ends: list[Call]) -> Call | None:
+    """Return the End that decides: the first that was accepted, else the last whose answer was not seen.
+
+    An End after one that was accepted is of a Start with the same number that was not captured.
+    """
+    accepted = next((end for end in ends if end.accepted), None)
+    return accepted or next((end for end in reversed(ends) if not end.refused), None)
 
 
 def _can_hold(start: Call) -> bool:

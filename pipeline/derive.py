@@ -19,10 +19,11 @@ from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from pipeline import aliases, few, message_queues, touched
+from pipeline import aliases, few, message_queues, touched, unseen
 from pipeline.aliases import Groups, Known
 from pipeline.feeds import Feeds
 from pipeline.gather import gather
@@ -43,7 +44,7 @@ from schemas.table import EVENT_DATE, Table
 BELOW: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, CAPTURE_FILES, QUEUE_SNAPSHOTS)
 _FED: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, QUEUE_ALIASES)  # whose changes are followed
 _MOST_AT_ONCE: Final = 500_000  # calls whose attempts are computed and compared here; of more, in Spark
-_MADE_BY: Final = 4  # another number when attempts or operations are made in another way: all are made anew
+_MADE_BY: Final = 5  # another number when attempts or operations are made in another way: all are made anew
 _MOST_SERVERS: Final = 5000  # whose captures' ends a commit of gold remembers; with more, all is computed anew
 
 
@@ -79,7 +80,7 @@ class _Work:
         """Bring the aliases, the messages' queues and gold to what there is now."""
         lake = self.lake
         questions: dict[str, Callable[[], Any]] = {
-            "ends": lambda: _ends(lake),
+            "captures": lambda: _captures(lake),
             "aliases": lambda: Known.of(lake),
             "connections": lambda: _connections(lake),
             "reads": partial(self._changes, REMOTE_READ_CALLS, touched.reads_changed),
@@ -88,7 +89,8 @@ class _Work:
             "waiting": self._waiting,
         }
         asked = gather(questions)
-        ends: dict[str, int] | None = asked["ends"]
+        ends = _ends(asked["captures"])
+        self.rests_on["lost"] = _lost(asked["connections"], asked["captures"])
         feeds = [asked[name] for name in ("reads", "clients", "moved", "waiting")]
         incremental = None not in feeds and ends is not None and self.made.get("ends") is not None
         incremental = incremental and "numbered" in self.made and self.made.get("made_by") == _MADE_BY
@@ -252,13 +254,28 @@ def _naming_queues(lake: Lake) -> DataFrame:
     return attempts.unionByName(operations.select(*names, F.col("target_queue").alias("inferred_queue")))
 
 
-def _ends(lake: Lake) -> dict[str, int] | None:
-    """When the capture of each server ends, microseconds, as ``server_ends``; None if there are too many servers."""
+def _captures(lake: Lake) -> list[Row]:
+    """Of each capture its servers, its last packet, microseconds, and how many packets its machine lost."""
     captures = lake.read(CAPTURE_FILES).where("servers IS NOT NULL")
-    found: dict[str, int] = {}
-    for servers, at in captures.select("servers", F.unix_micros("last_packet_at")).collect():
-        found |= {server: max(at, found.get(server, at)) for server in servers if at is not None}
+    rows: list[Row] = captures.select("servers", F.unix_micros("last_packet_at"), "packets_dropped").collect()
+    return rows
+
+
+def _ends(captures: list[Row]) -> dict[str, int] | None:
+    """When the capture of each server ends, microseconds, as ``server_ends``; None if there are too many servers."""
+    found = unseen.latest((server, at) for servers, at, _ in captures for server in servers)
     return found if len(found) <= _MOST_SERVERS else None
+
+
+def _lost(connections: DataFrame | pa.Table, captures: list[Row]) -> dict[str, int]:
+    """Until when calls at each server can have been lost, microseconds; ``connections`` as ``_connections``."""
+    told = ("server_address", "last_packet_at", "missing_bytes")
+    if isinstance(connections, DataFrame):
+        lossy = touched.members(connections).where("missing_bytes > 0").groupBy("server_address")
+        rows = lossy.agg(F.max("last_packet_at"), F.max("missing_bytes")).toArrow()
+    else:
+        rows = connections.filter(pc.greater(connections["missing_bytes"], 0)).select(told)
+    return unseen.lost(zip(*(column.to_pylist() for column in rows.columns), strict=True), captures)
 
 
 def _connections(lake: Lake) -> DataFrame | pa.Table:

@@ -2,8 +2,9 @@
 
 Its commit says of which versions of these it was made, and with which settings. A change touches the messages that the
 changed attempts and moves are about, as they were and are; those that reads without a lookup identifier bind to them;
-and of a queue with a changed purge those that were given back or are held, or that a purge took. Their rows are made of
-all reads of these messages, however old, here where they are few, and in Spark where they are many or not known.
+of a queue with a changed purge those that were given back or are held, or that a purge took; and the same of any queue
+where calls of other readers can have been missed until another time than before (``pipeline.unseen``). Their rows are
+made of all reads of these messages, however old: here where they are few, in Spark where they are many or not known.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
+from pipeline import unseen
 from pipeline.feeds import Feeds
 from pipeline.frames import frame
 from pipeline.gather import gather
@@ -42,13 +44,14 @@ from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.table import EVENT_DATE, Table, literal
 
 MOST: Final = 100_000  # reads, or changes, that are brought to the driver; if there are more, all is made in Spark
-_MADE_BY: Final = 2  # another number when sequences are made in another way: all are made anew
+_MADE_BY: Final = 3  # another number when sequences are made in another way: all are made anew
 _GROUPS: Final = 200  # of messages, in Spark; each is made by one call of Python
 _MOST_NAMED: Final = 5000  # lookup identifiers and message keys that a condition names
 _MOST_QUEUES: Final = 1000  # that a condition on operations names
 _FOLLOWED: Final = (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS)
 _NAMES: Final = ("queue", "server_address", "lookup_id")  # of a message, with its handle
-_CAN_BE_PURGED: Final = "fate IN ('returned', 'held', 'purged')"
+_NOT_TAKEN: Final = "fate IN ('returned', 'held', 'purged')"  # by a reader; what a purge can take, or took
+_UNSEEN: Final = "unseen"  # what a commit says of calls that can have been missed: ``unseen.Unseen``
 
 
 def ack_sequences(lake: Lake, *, lost_after: timedelta, poison_after: int) -> int:
@@ -62,9 +65,9 @@ def ack_sequences(lake: Lake, *, lost_after: timedelta, poison_after: int) -> in
     made = newest[ACK_SEQUENCES].made() if ACK_SEQUENCES in newest else {}
     settings = {"lost_after_s": lost_after.total_seconds(), "poison_after": poison_after, "made_by": _MADE_BY}
     rests_on = {**versions_of(newest, _FOLLOWED), **settings}
-    if made == rests_on:
+    if rests_on == {name: made.get(name) for name in rests_on}:
         return 0
-    work = _Work(lake, made, rests_on)
+    work = _Work(lake, made, rests_on, lost=newest[RECEIVE_ATTEMPTS].made().get("lost", {}))
     touched = work.touched() if {name: made.get(name) for name in settings} == settings else None
     return work.anew() if touched is None else work.bring(touched)
 
@@ -112,6 +115,7 @@ class _Work:
     lake: Lake
     made: dict[str, Any]
     rests_on: dict[str, Any]
+    lost: dict[str, int]  # as ``unseen.lost`` found it when the attempts were made
 
     def touched(self) -> _Touched | None:
         """Return what changed since; None when that cannot be told, or is too much."""
@@ -121,16 +125,29 @@ class _Work:
             return None
         touched = _Touched()
         for row in attempts:
-            touched.add(place_of(row), number_of(row["lookup_id"]), row["message_key"])
+            touched.add(*_message(row))
         for row in operations:
             places = {place_of(row), Place(row["target_queue"])} - {Place(None)}
             if row["lookup_id"] is not None:
                 touched.lookups |= {(place, int(row["lookup_id"])) for place in places}
         purged = {place_of(row) for row in operations if row["operation"] == "purge"}
         there = self._can_be_purged(purged) if purged else []
+        since = self._unseen_otherwise(sealed=any(row["sealed"] for row in attempts))
+        if since is not None:
+            there += self._not_taken_since(since)
         for row in there:
-            touched.add(place_of(row), number_of(row["lookup_id"]), row["message_key"])
+            touched.add(*_message(row))
         return None if len(there) > MOST else touched
+
+    def _unseen_otherwise(self, *, sealed: bool) -> int | None:
+        """Say until when calls can have been missed; return the time since which that is otherwise than before.
+
+        ``sealed``: among the changes are reads of which nobody can tell what they brought.
+        """
+        before = self.made.get(_UNSEEN, {})
+        reads = unseen.sealed(self.lake.read(RECEIVE_ATTEMPTS)) if sealed else before.get("sealed", {})
+        self.rests_on[_UNSEEN] = {"capture_loss": self.lost, "sealed": reads}
+        return unseen.changed_since(before, self.rests_on[_UNSEEN])
 
     def _changes(self, table: Table) -> list[Row] | None:
         """Return the messages, and purges, of a table's feed since this table's commit."""
@@ -139,9 +156,13 @@ class _Work:
 
     def _can_be_purged(self, places: Collection[Place]) -> list[Row]:
         """Return the rows of places that a purge can have taken, or had taken."""
-        rows = _at(self.lake.read(ACK_SEQUENCES).where(_CAN_BE_PURGED), {place.queue for place in places})
-        names = ("queue", "server_address", "handle", "lookup_id", "message_key")
-        return [row for row in rows.select(*names).limit(MOST + 1).collect() if place_of(row) in places]
+        rows = _at(self.lake.read(ACK_SEQUENCES).where(_NOT_TAKEN), {place.queue for place in places})
+        return [row for row in _messages(rows) if place_of(row) in places]
+
+    def _not_taken_since(self, at: int) -> list[Row]:
+        """Return the rows that nobody is known to have taken since a time, microseconds, or may be."""
+        left = F.col("settled_at").isNull() | (F.unix_micros("settled_at") >= at)
+        return _messages(self.lake.read(ACK_SEQUENCES).where(_NOT_TAKEN).where(left))
 
     def bring(self, touched: _Touched) -> int:
         """Make the rows of messages anew that changes touch."""
@@ -163,9 +184,7 @@ class _Work:
                 return self.anew()
             touched.spread(list(reads.values()))
         rows = self._made([read for read in reads.values() if touched.has(*_named(read))], removals)
-        ours = [
-            row for row in there.values() if touched.has(place_of(row), number_of(row["lookup_id"]), row["message_key"])
-        ]
+        ours = [row for row in there.values() if touched.has(*_message(row))]
         before = pa.Table.from_pylist(ours, schema=SCHEMA)
         dates = set(before[EVENT_DATE].to_pylist())
         was = json.dumps(self.made)
@@ -187,35 +206,35 @@ class _Work:
         return gather(questions)
 
     def _made(self, reads: list[Read], removals: list[Removal]) -> pa.Table:
-        return sequences_of(
-            reads, removals, lost_after_us=self._lost_after_us, poison_after=self.rests_on["poison_after"]
-        )
+        return sequences_of(reads, removals, **self._settings)
 
     @property
-    def _lost_after_us(self) -> int:
-        lost_after_s: float = self.rests_on["lost_after_s"]
-        return round(lost_after_s * 1e6)
+    def _settings(self) -> dict[str, Any]:
+        """What else sequences are made of."""
+        lost_after_us = round(self.rests_on["lost_after_s"] * 1e6)
+        told = {"poison_after": self.rests_on["poison_after"], "unseen": self.rests_on[_UNSEEN]}
+        return {"lost_after_us": lost_after_us, **told}
 
     def anew(self) -> int:
         """Make all rows of all there is."""
-        lake, says = self.lake, json.dumps(self.rests_on)
+        lake = self.lake
+        self.rests_on[_UNSEEN] = {"capture_loss": self.lost, "sealed": unseen.sealed(lake.read(RECEIVE_ATTEMPTS))}
+        says = json.dumps(self.rests_on)
         removals = removal_rows(removals_of(lake.read(QUEUE_OPERATIONS)).toArrow())
         reads = reads_of(lake.read(RECEIVE_ATTEMPTS))
         few = reads.limit(MOST + 1).toArrow()
         if few.num_rows <= MOST:
             rows = frame(lake.spark, self._made(read_rows(few), removals))
         else:
-            rows = in_spark(
-                reads, removals, lost_after_us=self._lost_after_us, poison_after=self.rests_on["poison_after"]
-            )
+            rows = in_spark(reads, removals, **self._settings)
         with unmeasured(lake.spark):
             lake.replace(ACK_SEQUENCES, rows, made_of=says)
         written: int = lake.rows_written(ACK_SEQUENCES)
         return written
 
 
-def in_spark(reads: DataFrame, removals: Sequence[Removal], *, lost_after_us: int, poison_after: int) -> DataFrame:
-    """Return gold.ack_sequences of the rows of ``reads_of``, made in groups of whole messages.
+def in_spark(reads: DataFrame, removals: Sequence[Removal], **settings: Any) -> DataFrame:  # noqa: ANN401
+    """Return gold.ack_sequences of the rows of ``reads_of``, made in groups of whole messages by ``sequences_of``.
 
     Those of a place go by their lookup identifier or message_key; where some have only the one and some the other, all
     of the place are one group.
@@ -230,9 +249,20 @@ def in_spark(reads: DataFrame, removals: Sequence[Removal], *, lost_after_us: in
 
     def made(rows: pa.Table) -> pa.Table:
         ours = rows.drop_columns(["_group"])
-        return sequences_of(read_rows(ours), done, lost_after_us=lost_after_us, poison_after=poison_after)
+        return sequences_of(read_rows(ours), done, **settings)
 
     return reads.withColumn("_group", group).groupBy("_group").applyInArrow(made, ACK_SEQUENCES.struct())
+
+
+def _message(row: Row | dict[str, Any]) -> tuple[Place, int | None, str | None]:
+    """Return the message that an attempt, or a row of this table, is of."""
+    return place_of(row), number_of(row["lookup_id"]), row["message_key"]
+
+
+def _messages(rows: DataFrame) -> list[Row]:
+    """Return the messages of rows of this table; of too many as many as tell it."""
+    found: list[Row] = rows.select(*_NAMES, "handle", "message_key").limit(MOST + 1).collect()
+    return found
 
 
 def _named(read: Read) -> tuple[Place, int | None, str | None]:
@@ -261,11 +291,12 @@ def _at(rows: DataFrame, queues: Collection[str | None]) -> DataFrame:
 
 
 def _messages_of(attempts: DataFrame) -> DataFrame:
-    """Return which messages attempts are at."""
-    known = attempts.where("lookup_id IS NOT NULL OR message_key IS NOT NULL")
-    return known.select(*_NAMES, handle(), "message_key")
+    """Return which messages attempts are at, and whether one is of a message that nobody can tell (no name)."""
+    sealed = unseen.is_sealed()
+    known = attempts.where(F.expr("lookup_id IS NOT NULL OR message_key IS NOT NULL") | sealed)
+    return known.select(*_NAMES, handle(), "message_key", sealed.alias("sealed"))
 
 
 def _done(operations: DataFrame) -> DataFrame:
-    """Return what was done to which messages, or whole queues."""
-    return operations.where("outcome = 'done'").select(*_NAMES, handle(), "target_queue", "operation")
+    """Return what was done, or may have been, to which messages, or whole queues."""
+    return operations.where("outcome <> 'failed'").select(*_NAMES, handle(), "target_queue", "operation")

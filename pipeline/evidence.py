@@ -8,6 +8,7 @@ Times are microseconds since the epoch, UTC.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -58,6 +59,10 @@ class Server:
             for connection in self.connections.values()
             if connection.missing_bytes
         }
+        self._strays: defaultdict[str | None, list[Connection]] = defaultdict(list)  # by client
+        for connection in self.connections.values():
+            if connection.is_stray:
+                self._strays[connection.client_address].append(connection)
         ours = (call for call in calls if (call.protocol, call.opnum) in ROLES)
         self.calls = sorted(ours, key=lambda call: (call.at, call.call_key))
         self.by_role: dict[Role, list[Call]] = {role: [] for role in ROLES.values()}
@@ -75,6 +80,12 @@ class Server:
     def has_gaps(self, call: Call) -> bool:
         """Whether bytes of a call's association were not captured: what is not there may have been in them."""
         return self.of(call).name in self._with_gaps
+
+    def may_share(self, call: Call, since: int, until: int) -> bool:
+        """Whether a stray connection that was there between two times may be of a call's association."""
+        own = self.connections.get(call.connection_id)
+        strays = () if own is None else self._strays[own.client_address]
+        return any(stray.first_packet_at <= until and stray.last_packet_at >= since for stray in strays)
 
     def name_queue(self, answer: Answer) -> str | None:
         """Return the queue behind the handle that a call used, and say which opens tell."""

@@ -94,8 +94,8 @@ def settle(
 
 
 def _connections(scope: Scope, connections: DataFrame | pa.Table, servers: frozenset[str | None]) -> pa.Table:
-    """Return the connections of the scope, and all of some servers."""
-    ours = pa.array(sorted(scope.connections), pa.string())
+    """Return the connections that the scope knows of, and all of some servers."""
+    ours = scope.members["connection_id"].combine_chunks()
     theirs = pa.array(sorted(server for server in servers if server is not None), pa.string())
     if isinstance(connections, DataFrame):
         if not servers:

@@ -12,6 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pipeline.calls import Error
 from pipeline.rows import day_of, microseconds, table_of
 from pipeline.sequences import History, Message, Place, Read, Removal, ack_sequences
+from pipeline.unseen import NOTHING, Unseen
 from schemas.ack_sequences import ACK_SEQUENCES
 from udfs.keys import key
 
@@ -22,7 +23,7 @@ _READ: Final = (
     "gaps", "evidence", "missing", "errors", "run_id",
 )  # fmt: skip
 _REMOVAL: Final = (
-    "call_key", "queue", "server_address", "lookup_id", "target_queue", "evidence", "missing", "errors",
+    "call_key", "queue", "server_address", "lookup_id", "target_queue", "outcome", "evidence", "missing", "errors",
 )  # fmt: skip
 _TIMES: Final = frozenset({"started_at", "returned_at", "ended_at", "reader_gone_at", "at"})
 
@@ -35,9 +36,9 @@ def reads_of(attempts: DataFrame) -> DataFrame:
 
 
 def removals_of(operations: DataFrame) -> DataFrame:
-    """Return what is read of the operations of gold.queue_operations that were done."""
+    """Return what is read of the operations of gold.queue_operations that were done, or may have been."""
     at = F.coalesce("requested_at", "responded_at").alias("at")
-    return operations.where("outcome = 'done'").select(*_REMOVAL, handle(), at)
+    return operations.where("outcome <> 'failed'").select(*_REMOVAL, handle(), at)
 
 
 def handle() -> Column:
@@ -66,6 +67,7 @@ def removal_rows(rows: pa.Table) -> list[Removal]:
             row["at"] or 0,
             number_of(row["lookup_id"]),
             row["target_queue"],
+            row["outcome"] == "done",
             tuple(row["evidence"] or ()),
             tuple(row["missing"] or ()),
             _errors(row),
@@ -74,9 +76,11 @@ def removal_rows(rows: pa.Table) -> list[Removal]:
     ]
 
 
-def sequences_of(reads: list[Read], removals: list[Removal], *, lost_after_us: int, poison_after: int) -> pa.Table:
+def sequences_of(
+    reads: list[Read], removals: list[Removal], *, lost_after_us: int, poison_after: int, unseen: Unseen = NOTHING
+) -> pa.Table:
     """Return rows of gold.ack_sequences; the parameters are those of ``pipeline.sequences.ack_sequences``."""
-    found = ack_sequences(reads, removals, lost_after_us=lost_after_us, poison_after=poison_after)
+    found = ack_sequences(reads, removals, lost_after_us=lost_after_us, poison_after=poison_after, unseen=unseen)
     return table_of([_row(history) for history in found], SCHEMA)
 
 
@@ -110,6 +114,7 @@ def _read(row: Row) -> Read:
         row["is_receive"],
         row["outcome"],
         row["client_address"],
+        row["server_address"],
         row["started_at"],
         row["returned_at"],
         row["ended_at"],

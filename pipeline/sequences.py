@@ -10,6 +10,8 @@ What is believed, with [MS-MQDMPR] 3.1.7.1 (the fact sheet on RPC interfaces, 4.
 * The receive that was settled last decides. An End, a cancel or the end of the reader settles it when it happens; what
   expired, failed or is still held says nothing later than when the message was handed out: a late End that was refused
   did nothing to the message.
+* Of a move or purge whose answer was not captured nobody knows whether it was done: a message that seems to have stayed
+  behind rests on it too.
 * A move that was answered MQ_OK shows that the message was there until then, also where it was acknowledged in a
   transaction, which then was aborted; after any other acknowledgement it is of another message. A move back under the
   same identifier leaves the message there. A purge takes what is there, and what is held as soon as it is given back.
@@ -27,6 +29,8 @@ from typing import Final, NamedTuple
 from pipeline.calls import Error
 from pipeline.evidence import confidence
 from pipeline.timeline import Timeline
+from pipeline.unseen import NOTHING, Unseen
+from pipeline.unseen import missing as hidden
 
 _FATE: Final = {
     "acked": "consumed", "nacked": "returned", "rundown": "returned", "expired": "returned", "rejected": "rejected",
@@ -58,6 +62,7 @@ class Read:
     is_receive: bool | None
     outcome: str
     client_address: str | None = None
+    server_address: str | None = None
     started_at: int | None = None
     returned_at: int | None = None
     ended_at: int | None = None
@@ -96,9 +101,10 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A row of gold.queue_operations that was done: a move of one message, or a purge (no ``lookup_id``).
+    """A row of gold.queue_operations that was not refused: a move of one message, or a purge (no ``lookup_id``).
 
-    ``place`` is where it was done, ``target`` the queue that a message was moved to, where that is known.
+    ``place`` is where it was done, ``target`` the queue that a message was moved to, where that is known. ``done``: it
+    was accepted; else its answer is not known.
     """
 
     call_key: str
@@ -106,6 +112,7 @@ class Removal:
     at: int
     lookup_id: int | None = None
     target: str | None = None
+    done: bool = True
     evidence: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     errors: tuple[Error, ...] = ()
@@ -124,7 +131,9 @@ class Message:
 class History:
     """What became of a message: its receives in the order in which it was handed out, its peeks, and its removal.
 
-    ``returned``: the move that brought it back after that, which then is its last.
+    ``returned``: the move that brought it back after that, which then is its last. ``asked``: moves and purges of it
+    since whose answers are not known. ``unseen``: until when other readers
+    can have been missed.
     """
 
     message: Message
@@ -132,12 +141,19 @@ class History:
     peeks: int = 0
     removal: Removal | None = None
     returned: Removal | None = None
+    asked: list[Removal] = field(default_factory=list)
     lost_after_us: int = 0
     poison_after: int = 1
+    unseen: Unseen = field(default_factory=dict)
     last: Read = field(init=False)
 
     def __post_init__(self) -> None:
         self.last = max(self.receives, key=lambda read: read.settled)
+
+    @property
+    def handed_out_at(self) -> int:
+        """When it was handed out for the last time."""
+        return max(read.handed_out_at for read in self.receives)
 
     @property
     def fate(self) -> str:
@@ -179,8 +195,9 @@ class History:
 
     @property
     def rests_on(self) -> Sequence[Read | Removal]:
-        """The receives, and what removed the message."""
-        return (*self.receives, *(each for each in (self.returned, self.removal) if each is not None))
+        """The receives, and what removed the message, or may have."""
+        removals = (each for each in (self.returned, self.removal) if each is not None)
+        return (*self.receives, *removals, *(self.asked if self.removal is None else ()))
 
     @property
     def evidence(self) -> list[str]:
@@ -189,11 +206,13 @@ class History:
 
     @property
     def missing(self) -> list[str]:
-        """What is missing of any of them; where nobody is seen to take it, or to let go, what was done in gaps."""
+        """What is missing of any of them; where nobody is seen to take it, or to let go, what can have hidden that."""
         codes = {code for each in self.rests_on for code in each.missing}
-        unseen = self.fate in _NOT_TAKEN or self.loss_risk == "reader_lost"
-        if unseen and any(read.gaps for read in self.receives):
+        not_taken = self.fate in _NOT_TAKEN
+        if (not_taken or self.loss_risk == "reader_lost") and any(read.gaps for read in self.receives):
             codes.add("capture_loss")
+        if not_taken:
+            codes |= hidden(self.unseen, {read.server_address for read in self.receives}, self.last.settled[0])
         return sorted(codes)
 
     @property
@@ -208,14 +227,21 @@ class History:
 
 
 def ack_sequences(
-    reads: Iterable[Read], removals: Iterable[Removal], *, lost_after_us: int, poison_after: int
+    reads: Iterable[Read],
+    removals: Iterable[Removal],
+    *,
+    lost_after_us: int,
+    poison_after: int,
+    unseen: Unseen = NOTHING,
 ) -> list[History]:
     """Return one history per message that was received at least once. The order of rows does not matter.
 
     ``reads`` are all reads of the messages that are asked about, and of those that share a message_key with them
-    (``messages_of``); ``removals`` all that were done to their places.
+    (``messages_of``); ``removals`` all that were or may have been done to their places; ``unseen`` until when other
+    readers of their servers can have been missed.
     """
-    done = _Removals(removals)
+    every = list(removals)
+    done, asked = _Removals(each for each in every if each.done), _Removals(each for each in every if not each.done)
     found = []
     again: dict[tuple[Place, int], int] = {}  # when an identifier was first used for the message after
     messages = messages_of(reads)
@@ -224,8 +250,12 @@ def ack_sequences(
         used = None if message.lookup_id is None else (message.place, message.lookup_id)
         if receives:
             peeks = sum(read.is_receive is False for read in theirs)
-            history = History(message, receives, peeks, lost_after_us=lost_after_us, poison_after=poison_after)
-            done.settle(history, again.get(used) if used is not None else None)
+            history = History(
+                message, receives, peeks, lost_after_us=lost_after_us, poison_after=poison_after, unseen=unseen
+            )
+            until = _NEVER if used is None else again.get(used, _NEVER)
+            done.settle(history, until)
+            history.asked = asked.after(history, until)
             found.append(history)
         if used is not None:
             again[used] = theirs[0].handed_out_at
@@ -244,12 +274,21 @@ class _Removals:
             if each.target is not None:
                 self._moves.add((Place(each.target), each.lookup_id), (False, each), each.at)
 
-    def settle(self, history: History, until: int | None) -> None:
+    def after(self, history: History, until: int) -> list[Removal]:
+        """Return those of the message after it was handed out for the last time, where it was left."""
+        place, lookup_id = history.message.place, history.message.lookup_id
+        if _FATE.get(history.last.outcome) not in _THERE:
+            return []
+        purge = self._purges.first_after(place, history.handed_out_at)
+        moves = self._moves.between((place, lookup_id), history.handed_out_at, until)
+        return [*(() if purge is None else (purge,)), *(move for _, move in moves)]
+
+    def settle(self, history: History, until: int) -> None:
         """Say what took the message away, or brought it back, after it was handed out for the last time."""
         place, lookup_id = history.message.place, history.message.lookup_id
-        since = max(read.handed_out_at for read in history.receives)
+        since = history.handed_out_at
         there = _FATE.get(history.last.outcome) in _THERE
-        moves = self._moves.between((place, lookup_id), since, _NEVER if until is None else until)
+        moves = self._moves.between((place, lookup_id), since, until)
         if moves and not history.consumed_for_good:
             out, move = moves[-1]
             if out:

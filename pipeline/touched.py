@@ -3,11 +3,12 @@
 An attempt rests on the calls and connections of its association, on the end of its server's capture, on the canonical
 text of its queue, and in qm2qm on calls of any connection: the cancels of its number, and what opened and let go its
 queue's. So these are touched, named by their connections: the associations of changed calls and connections, as they
-are now and as they were; of attempts that are open until the server's capture has gone on for long enough; of attempts
-whose queue has another name now; of qm2qm Starts that share queue handle and number with a cancel, where one of them
-changed; and of qm2qm Starts after an opening, closing or end of a connection that changed at their server. What is
-taken is at least that. Purges and moves (gold.queue_operations) are touched with the connections that they came over; a
-purge by number is touched as a Start is.
+are now and as they were; of connections that were there together with one that changed, of the same client, and may be
+of their association (``Connection.is_stray``); of attempts that are open until the server's capture has gone on for
+long enough; of attempts whose queue has another name now; of qm2qm Starts that share queue handle and number with a
+cancel, where one of them changed; and of qm2qm Starts after an opening, closing or end of a connection that changed at
+their server. What is taken is at least that. Purges and moves (gold.queue_operations) are touched with the connections
+that they came over; a purge by number is touched as a Start is.
 """
 
 from __future__ import annotations
@@ -107,6 +108,14 @@ class Changed:
             != {tuple(row[n] for n in facts) for row in rows if not row["added"]}
         }
 
+    def strays(self) -> dict[tuple[str, str], list[tuple[int, int]]]:
+        """Return when changed connections were there that are or were strays, by server and client; microseconds."""
+        found: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+        for row in self.connections:
+            if row["stray"]:
+                found[row["server"], row["client"]].append((row["first_packet_at"], row["last_packet_at"]))
+        return found
+
     def openings(self, numbered: Mapping[str, int]) -> tuple[set[str], int] | None:
         """Return the servers where something can have opened or let go queues before a qm2qm Start, and since when.
 
@@ -170,8 +179,8 @@ def clients_changed(feed: DataFrame) -> DataFrame:
 def connections_changed(feed: DataFrame) -> DataFrame:
     """Return what is asked of the feed of bronze.connections: where they belong, and whether they are new."""
     places = _place(feed).withColumn("added", F.col("_change_type").isin(*IS))
-    life = [F.unix_micros(name).alias(name) for name in _LIFE]
-    return places.select("connection_id", "server_address", *_GROUP, *life, "added")
+    times = [F.unix_micros(name).alias(name) for name in _TIMES]
+    return places.select("connection_id", "server_address", *_GROUP, *times, "stray", "added")
 
 
 def waiting(attempts: DataFrame, cleanup_s: float) -> DataFrame:
@@ -251,10 +260,12 @@ def scope(
         return None
     moved = chain.from_iterable(changed.moved().values())
     wide = {tuple(row[name] for name in _GROUP) for row in moved if not row["added"]}
-    found = _members(connections, names, wide)
+    strays = changed.strays()
+    found = _members(connections, names, wide, strays)
     if found is None:
         return None
     rows = found.to_pylist()
+    names |= {c["connection_id"] for c in rows if _overlaps(c, strays.get((c["server"], c["client"]), ()))}
     names |= _associated(rows, names, wide)
     days = _days((c["first_packet_at"], c["last_packet_at"]) for c in rows if c["connection_id"] in names)
     if days is None:
@@ -268,7 +279,7 @@ def members(connections: DataFrame) -> DataFrame:
     """Return RPC connections as ``Scope.members`` has them; times are microseconds."""
     columns = [name for name in (*CONNECTION, "server_address", "calls") if name not in _TIMES]
     times = (F.unix_micros(name).alias(name) for name in _TIMES)
-    return _place(connections).select(*columns, *_GROUP, *times)
+    return _place(connections).select(*columns, *_GROUP, *times, "stray")
 
 
 def _at() -> Column:
@@ -290,13 +301,17 @@ def _places(rows: DataFrame) -> list[tuple[str, date | None]]:
 
 
 def _place(connections: DataFrame) -> DataFrame:
-    """Add where an RPC connection belongs: its server, its client, and its group, alone without one."""
+    """Add where an RPC connection belongs: its server, its client, and its group, alone without one.
+
+    And whether it is a stray (``Connection.is_stray``).
+    """
     group = F.when(F.col("association_group_id") != 0, F.col("association_group_id").cast("string"))
     return connections.where(F.col("kind") == "rpc").withColumns(
         {
             "server": F.coalesce("server_address", F.lit("")),
             "client": F.coalesce("client_address", F.lit("")),
             "association": F.coalesce(group, "connection_id"),
+            "stray": ~F.coalesce("syn_seen", F.lit(False)) & group.isNull(),  # noqa: FBT003
         }
     )
 
@@ -336,23 +351,51 @@ def _cancelled(
 
 
 def _members(
-    connections: DataFrame | pa.Table, names: Collection[str], groups: Collection[tuple[str, ...]]
+    connections: DataFrame | pa.Table,
+    names: Collection[str],
+    groups: Collection[tuple[str, ...]],
+    clients: Collection[tuple[str, str]],
 ) -> pa.Table | None:
-    """All connections of these groups and of those that the named connections are in; None if there are too many."""
+    """All connections of these groups, of those that the named ones are in, and of these clients at their servers.
+
+    With the strays of all their clients. None if there are too many.
+    """
     if isinstance(connections, DataFrame):
         placed = members(connections)
         asked = only(placed, "connection_id", names).select(*_GROUP).distinct().limit(MOST + 1).collect()
         wanted = {*groups, *(tuple(row) for row in asked)}
-        found: pa.Table = only(placed, "association", {group[2] for group in wanted}).limit(MOST + 1).toArrow()
+        near = {client for _, client, _ in wanted} | {client for _, client in clients}
+        some = only(placed, "association", {group[2] for group in wanted})
+        some = some.unionByName(only(placed.where("stray"), "client", near))
+        some = some.unionByName(only(placed, "client", {client for _, client in clients})) if clients else some
+        found: pa.Table = some.dropDuplicates(["connection_id"]).limit(MOST + 1).toArrow()
         if found.num_rows > MOST:
             return None
     else:
-        ours = pc.is_in(connections["connection_id"], pa.array(sorted(names), pa.string()))
+        ours = _among(connections, "connection_id", names)
         wanted = {*groups, *(tuple(row.values()) for row in connections.filter(ours).select(list(_GROUP)).to_pylist())}
-        their = pc.is_in(connections["association"], pa.array(sorted({group[2] for group in wanted}), pa.string()))
-        found = connections.filter(their)
-    rows = found.select(list(_GROUP)).to_pylist()
-    return found.filter(pa.array([tuple(row.values()) in wanted for row in rows], pa.bool_()))
+        theirs = _among(connections, "association", {group[2] for group in wanted})
+        theirs = pc.or_(theirs, _among(connections, "client", {client for _, client in clients}))
+        found = connections.filter(pc.or_(theirs, connections["stray"]))
+    near = {group[:2] for group in wanted} | {*clients}
+    here = zip(*(found[name].to_pylist() for name in (*_GROUP, "stray")), strict=True)
+    return found.filter(
+        pa.array(
+            [
+                (server, client, group) in wanted or (server, client) in clients or (stray and (server, client) in near)
+                for server, client, group, stray in here
+            ],
+            pa.bool_(),
+        )
+    )
+
+
+def _among(rows: pa.Table, column: str, values: Collection[str]) -> pa.ChunkedArray:
+    return pc.is_in(rows[column], pa.array(sorted(values), pa.string()))
+
+
+def _overlaps(connection: Mapping[str, Any], spans: Iterable[tuple[int, int]]) -> bool:
+    return any(first <= connection["last_packet_at"] and last >= connection["first_packet_at"] for first, last in spans)
 
 
 def _associated(members: list[dict[str, Any]], names: Collection[str], wide: Collection[tuple[str, ...]]) -> set[str]:

@@ -74,7 +74,7 @@ ACK_SEQUENCES = Table(
             "fate",
             STRING,
             "consumed, returned, rejected, held, unknown: by the last receive that was settled; moved or purged if "
-            "that came later",
+            "that came later; as of the captures' end",
         ),
         Column("redelivered", BOOLEAN, "it was handed out again after the first time"),
         Column(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pcapgen import conversation as t
+from pcapgen import frames
 from pcapgen.scenarios import captured, reads
 from udfs.capture.reader import read_capture
 
@@ -31,6 +32,19 @@ def test_bytes_lost_before_the_fin_are_missing_and_the_capture_lost_them(side):
     assert connection["missing_bytes"] == size
     assert connection["lost_by_capture_bytes"] == size
     assert connection["packets"] == len(PARTS) - 1
+
+
+@pytest.mark.parametrize("flag", [frames.RST, frames.ACK])
+def test_bytes_lost_before_the_sender_says_where_it_stands_are_missing(flag):
+    index = last_from(t.CLIENT)
+    size = len(PARTS[index].payload)
+    lost = t.lost(PARTS[: index + 1], index)
+    says = t.Segment(PARTS[index].time_ns + 1000, t.CLIENT, PARTS[index].offset + size, None, flag)
+    (connection,) = tables([*lost, says])["connections"]
+    assert (connection["missing_bytes"], connection["lost_by_capture_bytes"]) == (size, 0)
+    assert connection["closed_by"] == ("rst" if flag == frames.RST else None)
+    (connection,) = tables([*PARTS[: index + 1], says])["connections"]
+    assert connection["missing_bytes"] == 0
 
 
 def test_nothing_is_missing_where_the_capture_ends_with_the_data():

@@ -577,8 +577,11 @@ class Told:
     moved_to: str | None = None
 
 
-def truth(broker, begin=0):
-    """Per place and message that was received: outcomes, readers, peeks, fate, where it was moved to, risk."""
+def truth(broker, begin=0, until=None):
+    """Per place and message that was received: outcomes, readers, peeks, fate, where it was moved to, risk.
+
+    As of ``until``, microseconds: what happened later did not happen yet.
+    """
     told: dict = {}
     numbered = {  # a move names a message by its identifier, which not every read tells
         (place(event.handle, begin), event.message)
@@ -586,7 +589,7 @@ def truth(broker, begin=0):
         if event.step >= begin and event.kind in ("out", "peek") and event.attempt.call["opnum"] != 0
     }
     for event in broker.events:
-        if event.step < begin:
+        if event.step < begin or (until is not None and event.at > until):
             continue
         where = place(event.handle, begin)
         if event.kind == "purge":

@@ -10,6 +10,7 @@ from pipeline.calls import Call
 from pipeline.gold import CONNECTION, attempts_of
 from pipeline.gold_operations import operations_of
 from pipeline.gold_sequences import read_rows, removal_rows, sequences_of
+from pipeline.unseen import NOTHING
 from udfs.codes import MQ_OK
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -80,13 +81,14 @@ def _handle(table):
     return table.append_column("handle", pa.array(handles, pa.string()))
 
 
-def sequences_here(attempts, operations, *, lost_after=60, poison_after=3):
+def sequences_here(attempts, operations, *, lost_after=60, poison_after=3, unseen=NOTHING):
     """Rows of gold.ack_sequences, as dictionaries."""
     known = [row["lookup_id"] is not None or row["message_key"] is not None for row in attempts.to_pylist()]
-    done = operations.filter(pa.array([row["outcome"] == "done" for row in operations.to_pylist()], pa.bool_()))
+    done = operations.filter(pa.array([row["outcome"] != "failed" for row in operations.to_pylist()], pa.bool_()))
     return sequences_of(
         read_rows(_handle(attempts.filter(pa.array(known, pa.bool_())))),
         removal_rows(_handle(done).append_column("at", done["requested_at"])),
         lost_after_us=lost_after * 1_000_000,
         poison_after=poison_after,
+        unseen=unseen,
     ).to_pylist()

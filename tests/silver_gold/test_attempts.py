@@ -65,6 +65,47 @@ def test_nacked_in_a_transaction_needs_no_outcome_of_it():
     ]
 
 
+def test_what_was_given_back_was_not_rejected():
+    later = start(3, SILENT, opnum=13, transaction_id=UOW, name="later", context_handle=OTHER_HANDLE)
+    first, _ = told(opened(), start(1), end(2, ack=1), later, reject(5))
+    assert first == became("nacked", 2.0, OK)
+
+
+def test_an_end_after_the_clean_up_timer_may_be_of_a_read_that_was_lost():
+    late = opened(), start(1), end(400)
+    assert told(*late, until=500) == [became("acked", 400.0, OK)]  # the timer can be another
+    assert told(*late, until=500, connections=[connection(missing_bytes=100)]) == [
+        became("acked", 400.0, OK, missing="capture_loss")
+    ]
+
+
+def test_a_fault_in_a_conversation_with_gaps_may_have_its_reason_there():
+    asked = start(1, None, fault_status=0x1C00001A, outcome="fault", sequence_id=None)
+    assert told(opened(), asked) == [became("failed", evidence="open start")]
+    assert told(opened(), asked, connections=[connection(missing_bytes=100)]) == [
+        became("failed", evidence="open start", missing="capture_loss")
+    ]
+
+
+def test_its_end_may_have_come_over_a_connection_whose_bind_was_not_seen():
+    def beside(first, last, **more):
+        return connection("stray", first, last, **({"group": None, "syn_seen": False} | more))
+
+    def missing(*calls, stray, closed=None):
+        (row,) = told(*calls, connections=[connection(closed=closed), stray])
+        return row["missing"]
+
+    back = opened(), start(1)
+    assert missing(*back, stray=beside(0, 3), closed=5) == ["capture_begins"]
+    assert missing(*back, stray=beside(0, 0.5), closed=5) == []  # it was gone
+    assert missing(*back, stray=beside(6, 7), closed=5) == []  # it came later
+    assert missing(*back, stray=beside(0, 3)) == ["capture_begins", "capture_ends"]
+    assert missing(*back, stray=beside(0, 3, syn_seen=True), closed=5) == []  # it began, and has no association
+    assert missing(*back, stray=beside(0, 3, group=2), closed=5) == []
+    assert missing(*back, stray=beside(0, 3, client="10.0.0.3"), closed=5) == []
+    assert missing(*back, end(2), stray=beside(0, 3), closed=5) == []
+
+
 @pytest.mark.parametrize("at", [1.5, 3.0])
 def test_rejected_before_or_after_the_end(at):
     evidence = "open start reject end" if at < 2 else "open start end reject"

@@ -1,5 +1,6 @@
 """The reference queue manager's traffic as a capture, cut at random, read in any order: gold still tells its truth."""
 
+from collections import Counter
 from random import Random
 
 import pytest
@@ -7,14 +8,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from jobs import run_all
-from joining.cutting import cut, layout, records
+from joining.cutting import cut, records
+from pcapgen.containers import pcap, pcapng, statistics
 from pipeline.lake import Lake
+from pipeline.unseen import lost
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.gold import RECEIVE_ATTEMPTS
 from silver_gold.broker import Broker, attempts_truth, truth
 from silver_gold.telling import sequences_here
 from silver_gold.test_sample import gold_of
-from silver_gold.wire import SENDER, SENT_AT, capture_of, ports
+from silver_gold.wire import SENDER, SENT_AT, capture_of, ports, records_of
 from udfs.capture.together import read_together
 from udfs.keys import key
 
@@ -63,38 +66,76 @@ def test_cut_at_random_and_read_in_any_order(seed, steps, runs):
     assert rows == truth(broker)
 
 
-def some(chance, count):
-    """Which records were captured by a machine that lost some, began late or stopped early."""
-    way, place = chance.choice(("a few", "burst", "begins", "ends", "both")), chance.randrange(count)
+_OF_A_BEGINNING = 5  # packets: three of the handshake, the bind and its answer
+
+
+def lossy(chance, records):
+    """What a machine captured that lost some packets, began late or stopped early: packets, file, and ``says``.
+
+    Either it ``says`` how many it lost, or it lost no connection's last packet: behind that nothing shows that there
+    was more. It lost no connection's handshake and bind: without them, and idle since, it is in nobody's association.
+    """
+    way, place = chance.choice(("a few", "burst", "begins", "ends", "both")), chance.randrange(len(records))
     share = chance.choice((0.005, 0.02, 0.1)) if way in ("a few", "both") else 0
     length = chance.randint(1, 40) if way == "burst" else 0
-    for record in range(count):
-        lost = chance.random() < share or place <= record < place + length
-        yield not (lost or (way in ("begins", "both") and record < place) or (way == "ends" and record > place))
+    first, last = place if way in ("begins", "both") else 0, place if way == "ends" else len(records) - 1
+    while records[last][1].time_ns in [record.time_ns for _, record in records[last + 1 : last + 2]]:
+        last += 1  # a clock tells only microseconds: what happened at the same time is told by all of them
+    here = records[first : last + 1]
+    kept = [chance.random() >= share and not place <= at < place + length for at in range(len(here))]
+    says = chance.random() < 0.5
+    begun = Counter(name for name, _ in records[:first])
+    for at, (name, _) in enumerate(here):
+        begun[name] += 1
+        kept[at] |= begun[name] <= _OF_A_BEGINNING
+    ends = {name: at for at, (name, _) in enumerate(here)}
+    for at in () if says else ends.values():
+        kept[at] = True
+    found = [record for (_, record), there in zip(here, kept, strict=True) if there]
+    if says:
+        return found, pcapng(found).data + statistics(drops=kept.count(False)), True
+    return found, pcap(found).data, False
+
+
+def unseen_of(tables):
+    """What can have been missed, as the job finds it."""
+    connections = [
+        (row["server_address"], micros(row["last_packet_at"]), row["missing_bytes"])
+        for row in tables["connections"].to_pylist()
+    ]
+    captures = [
+        (row["servers"] or (), micros(row["last_packet_at"]), row["packets_dropped"])
+        for row in tables["capture_files"].to_pylist()
+    ]
+    return {"capture_loss": lost(connections, captures)}
 
 
 def what_is_complete_is_true(seed, steps):
-    """Of a capture with gaps, whatever is called complete is as it was: outcomes of attempts, fates of messages.
+    """Of a capture with gaps, whatever is called complete is as it was: outcomes of attempts, and fates as of its end.
 
     A connection's last packet, a RST, has no bytes that could be missed: where it was lost the connection seems to go
-    on, and a message that it gave back seems to have been given back later, by the clean-up timer.
+    on, and a message that it gave back seems to have been given back later, by the clean-up timer. So does one whose
+    End was in the last packets of its connection, all lost: of what expired then only the queue is compared.
     """
     chance, broker = Random(seed), Broker(Random(seed)).run(steps)
     assume(broker.calls)
-    units = layout(capture_of(broker)).units
-    kept = [unit.data for unit, there in zip(units, some(chance, len(units)), strict=True) if there]
-    tables = read_together([[units[0].opening + b"".join(kept)]])
+    records, capture, without_ends = lossy(chance, records_of(broker))
+    assume(records)
+    tables = read_together([[capture]])
     assume(len(tables["rpc_calls"]))
     attempts, operations, _, _ = gold_of(tables)
     sure = [row for row in attempts.to_pylist() if row["confidence"] == "complete"]
-    sequences = [row for row in sequences_here(attempts, operations) if row["confidence"] == "complete"]
-    made, rows = told(sure, sequences, broker)
-    happened, fates = attempts_truth(broker), truth(broker)
+    sequences = sequences_here(attempts, operations, unseen=unseen_of(tables))
+    made, rows = told(sure, [row for row in sequences if row["confidence"] == "complete"], broker)
+    happened, fates = attempts_truth(broker), truth(broker, until=records[-1].time_ns // 1000)
+    if without_ends:
+        made = {name: happened[name][:1] + row[1:] if row[0] == "expired" else row for name, row in made.items()}
     by_itself = {"expired": "rundown"}
     assert {name: (by_itself.get(row[0], row[0]), row[1]) for name, row in made.items()} == {
         name: (by_itself.get(happened[name][0], happened[name][0]), happened[name][1]) for name in made
     }
     assert {name: row[3] for name, row in rows.items()} == {name: fates[name][3] for name in rows}
+    return len(made), len(rows)
 
 
 @settings(max_examples=8, deadline=None)

@@ -184,7 +184,8 @@ def test_a_name_learnt_later_reaches_earlier_attempts_and_goes_with_its_evidence
 @pytest.mark.long
 @pytest.mark.parametrize("where", ["aliases", "messages", "gold"])
 def test_killed_between_any_two_writes_and_repeated(story, monkeypatch, where):
-    story.add(session("open", 3), started("start", 5), messages=[brought("start", 5)])
+    other = named("other", 0, LARGE, **dict.fromkeys(NUMBERS, 29))
+    story.add(session("open", 3), started("start", 5), messages=[brought("start", 5)], clients=[other])
     story.run()
     story.add(clients=[named("name", 1)])
     target = {"aliases": (touched, "scope"), "messages": (message_queues, "write"), "gold": (type(story.lake), "put")}

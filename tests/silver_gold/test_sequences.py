@@ -6,6 +6,7 @@ import random
 import pytest
 
 from pipeline.calls import Call
+from pipeline.unseen import NOTHING
 from silver_gold.stories import (
     HANDLE,
     INVALID_HANDLE,
@@ -30,7 +31,7 @@ from silver_gold.stories import (
     start,
     us,
 )
-from silver_gold.telling import gold_of, sequences_here
+from silver_gold.telling import SERVER, gold_of, sequences_here
 from udfs.keys import key
 
 POISON = f"{ORDERS};poison"
@@ -58,18 +59,14 @@ def move(second, hresult=OK, *, message=5, number=99, name="move", **more):
     return Call(name, "RemoteRead", 10, "c1", **(values | more))
 
 
-def told(*calls, connections=None, until=60.0, lost_after=60, poison_after=3, **options):
+def told(*calls, connections=None, until=60.0, lost_after=60, poison_after=3, unseen=NOTHING, **options):
     """Return the messages' rows, as short as the story allows; told backwards it must be the same."""
     connections = [connection()] if connections is None else connections
-    rows = sequences_here(
-        *gold_of(calls, connections, until=us(until), **options), lost_after=lost_after, poison_after=poison_after
-    )
+    settings = {"lost_after": lost_after, "poison_after": poison_after, "unseen": unseen}
+    rows = sequences_here(*gold_of(calls, connections, until=us(until), **options), **settings)
     shuffled = list(calls)
     random.Random(len(calls)).shuffle(shuffled)
-    backwards = sequences_here(
-        *gold_of(shuffled, connections[::-1], until=us(until), **options),
-        lost_after=lost_after, poison_after=poison_after,
-    )  # fmt: skip
+    backwards = sequences_here(*gold_of(shuffled, connections[::-1], until=us(until), **options), **settings)
     assert sorted(rows, key=str) == sorted(backwards, key=str)
     starts = {key(call.call_key): call.call_key for call in calls}
     for row in rows:
@@ -137,6 +134,17 @@ def test_what_was_lost_may_have_been_the_next_read_or_the_close():
     assert told(opened(), start(1), end(2), connections=lossy) == [
         became("consumed", "acked", missing="capture_loss", loss_risk="reader_lost")
     ]
+
+
+@pytest.mark.parametrize("code", ["capture_loss", "sealed"])
+def test_another_reader_may_have_been_missed_until_later(code):
+    back = opened(), start(1), end(2, ack=1)
+    for until, missing in ((1.9, ""), (2, ""), (2.1, code)):
+        assert told(*back, unseen={code: {SERVER: us(until)}}) == [became("returned", "nacked", missing=missing)]
+    later = {code: {SERVER: us(50)}}
+    assert told(*back, unseen={code: {"10.0.0.77": us(50)}}) == [became("returned", "nacked")]
+    assert told(*back, purge(3), unseen=later)[0]["missing"] == [code]
+    assert told(opened(), start(1), end(2), unseen=later) == [became("consumed", "acked")]
 
 
 def test_rundown_gives_it_back_too():
@@ -362,7 +370,18 @@ def test_purged_while_it_was_held():
     assert told(opened(), start(1), purge(1.5), end(2)) == [became("consumed", "acked")]
 
 
-@pytest.mark.parametrize("done", [purge(0.5), purge(3, NOT_FOUND), purge(3, SILENT)])
+@pytest.mark.parametrize(
+    ("asked", "name"), [((purge(3, SILENT),), "purge"), ((target(0.5), move(3, None, responded_at=None)), "move")]
+)
+def test_a_purge_or_move_without_an_answer_may_have_taken_it(asked, name):
+    (row,) = told(opened(), start(1), end(2, ack=1), *asked)
+    assert (row["fate"], row["missing"], row["confidence"]) == ("returned", ["no_response"], "partial")
+    assert row["evidence"][-1] == name
+    (row,) = told(opened(), start(1), end(2), *asked)
+    assert (row["fate"], row["missing"], row["evidence"]) == ("consumed", [], ["open", "start", "end"])
+
+
+@pytest.mark.parametrize("done", [purge(0.5), purge(3, NOT_FOUND), purge(0.5, SILENT)])
 def test_purges_that_did_not_take_it(done):
     assert told(opened(), start(1), end(2, ack=1), done) == [became("returned", "nacked")]
 

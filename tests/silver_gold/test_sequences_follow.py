@@ -1,6 +1,7 @@
 """gold.ack_sequences follows attempts and operations, and is as if it were made anew; in Spark as here."""
 
 import datetime as dt
+import json
 from dataclasses import replace
 from random import Random
 
@@ -11,7 +12,7 @@ from pipeline.lake import Lake
 from schemas.ack_sequences import ACK_SEQUENCES, QUEUE_OPERATIONS
 from schemas.gold import RECEIVE_ATTEMPTS
 from silver_gold.broker import AUDIT, ORDERS, Broker, captured
-from silver_gold.telling import gold_of, sequences_here
+from silver_gold.telling import SERVER, gold_of, sequences_here
 
 pytestmark = pytest.mark.spark
 
@@ -30,7 +31,7 @@ class Follower:
         self.broker = broker
         self.there = {}
 
-    def bring(self, calls=None, *, aliases=None, lost_after=LOST_AFTER, poison_after=3):
+    def bring(self, calls=None, *, aliases=None, lost_after=LOST_AFTER, poison_after=3, lost=None):
         """Bring what gold knows by these calls, all by default; return the rows written. They must be all there is."""
         every, connections = captured(self.broker)
 
@@ -42,10 +43,12 @@ class Follower:
         made = gold_of(known, connections, until=self.broker.now, message_key=message_key, aliases=aliases)
         for table, rows in zip((RECEIVE_ATTEMPTS, QUEUE_OPERATIONS), made, strict=True):
             there = self.there.get(table, rows.slice(0, 0))
-            self.lake.put(table, rows, there, dates=set(there["event_date"].to_pylist()))
+            says = json.dumps({"lost": lost or {}})
+            self.lake.put(table, rows, there, dates=set(there["event_date"].to_pylist()), made_of=says)
             self.there[table] = rows
         written = self.run(lost_after, poison_after)
-        expected = sequences_here(*made, lost_after=lost_after.seconds, poison_after=poison_after)
+        settings = {"lost_after": lost_after.seconds, "poison_after": poison_after}
+        expected = sequences_here(*made, **settings, unseen={"capture_loss": lost or {}})
         rows = self.lake.read(ACK_SEQUENCES).toArrow().to_pylist()
         assert facts(rows) == facts(expected)
         self.written = written
@@ -72,7 +75,13 @@ def test_more_of_a_capture_changes_the_messages_it_is_about_and_no_others(lake, 
     with monkeypatch.context() as patch:
         patch.setattr(derive_sequences._Work, "anew", None)
         follower.bring({call["call_key"] for call in follower.broker.calls} - gone)
-    assert 0 < follower.written < lake.read(ACK_SEQUENCES).count()
+        assert 0 < follower.written < lake.read(ACK_SEQUENCES).count()
+        # A late capture shows that calls were lost at the server, then that they were lost later too.
+        left = [row for row in lake.read(ACK_SEQUENCES).collect() if row["fate"] in ("returned", "held", "purged")]
+        times = sorted(round(row["settled_at"].timestamp() * 1e6) for row in left if row["settled_at"] is not None)
+        for until in (times[len(times) // 2], times[-1] + 1, 0):
+            follower.bring({call["call_key"] for call in follower.broker.calls} - gone, lost={SERVER: until})
+            assert 0 < follower.written <= len(left)
     # Another setting makes all anew, and in Spark it is the same.
     monkeypatch.setattr(derive_sequences, "MOST", -1)
     follower.bring(lost_after=dt.timedelta(seconds=5), poison_after=1)

@@ -169,6 +169,38 @@ def test_connections_that_join_part_and_close_move_their_attempts(story):
 
 
 @pytest.mark.long
+def test_a_stray_of_the_same_client_reaches_what_nobody_is_seen_to_end(story, monkeypatch):
+    def missing():
+        rows = story.lake.read(RECEIVE_ATTEMPTS).select("attempt_key", "missing").collect()
+        return {story.names[row[0]]: row[1] for row in rows}["start"]
+
+    def stray(first, last, **more):
+        stands = {"association_group_id": None, "syn_seen": False, "last_packet_at": at(last)}
+        return _connection("stray", first, **(stands | more))
+
+    change(story.lake, CONNECTIONS, _connection("c1", 0, closed_at=at(8), closed_by="fin"))
+    assert story.written() == ["start"]
+    add(story.lake, CONNECTIONS, stray(9, 10))
+    assert story.written() == []  # it was over
+    change(story.lake, CONNECTIONS, stray(5, 10))
+    assert story.written() == ["start"]
+    assert missing() == ["capture_begins"]
+    # Another call of the association: the stray is known of, though nothing of it changed.
+    story.add(read("peek", START, 4, 4.5, **(ASKED | {"action": 0x80000000, "request_id": 8, "hresult": 0})))
+    assert story.written() == ["peek"]
+    change(story.lake, CONNECTIONS, stray(5, 10, association_group_id=7))
+    assert story.written() == ["start"]
+    assert missing() == []
+    # The same where there are too many connections to be brought here.
+    monkeypatch.setattr(derive, "_connections", lambda lake: lake.read(CONNECTIONS))
+    change(story.lake, CONNECTIONS, stray(5, 10))
+    assert story.written() == ["start"]
+    story.add(read("peek2", START, 5, 5.5, **(ASKED | {"action": 0x80000000, "request_id": 9, "hresult": 0})))
+    assert story.written() == ["peek2"]
+    assert missing() == ["capture_begins"]
+
+
+@pytest.mark.long
 def test_an_attempt_whose_start_moves_to_another_day_or_goes_leaves_nothing_behind(story):
     story.change(read("alone", START, 601, None, connection_id="c4", **ASKED), gone=["far"])
     assert story.written() == ["alone", "far"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from pcapgen import frames, rpc
-from pcapgen.containers import pcap
+from pcapgen.containers import Record, pcap
 from pcapgen.conversation import CLIENT, SERVER, Flow, Segment, handshake, records
 from peer.idl import QueueFormat
 from peer.packets import Message
@@ -21,12 +21,20 @@ SENDER = UUID("5f0c2b1a-9d3e-4c77-8a10-000102030405")
 
 
 def capture_of(broker: Broker) -> bytes:
-    """A pcap file of everything; each connection ends with an RST, the capture with a packet of the application's."""
+    """A pcap file of everything."""
+    return pcap([record for _, record in records_of(broker)]).data
+
+
+def records_of(broker: Broker) -> list[tuple[str, Record]]:
+    """All packets in order of time, each with its connection's name.
+
+    Each connection that ended has an RST, and last of all comes a packet of the application's.
+    """
     taken = []
     for port, (name, each) in enumerate(sorted(broker.connections.items()), 50_000):
         flow = Flow(client=f"10.0.1.{each['number'] % 250}", client_port=port, server=ADDRESS)
-        taken += records(flow, _segments(broker, name, each))
-    return pcap(sorted(taken, key=lambda record: record.time_ns)).data
+        taken += [(name, record) for record in records(flow, _segments(broker, name, each))]
+    return sorted(taken, key=lambda entry: entry[1].time_ns)
 
 
 def ports(broker: Broker) -> dict[str, int]:

@@ -213,14 +213,20 @@ class Direction:
                 return
 
     def miss_end(self, acknowledged: int | None) -> None:
-        """At the end of a capture: note what FIN or the receiver's acknowledgement show to lie behind the last byte."""
-        last = self.fin_sequence if self.fin_sequence is not None else acknowledged
-        if not self.started or last is None:
+        """At the end of a capture: note what is shown to lie behind the last byte.
+
+        By the FIN, or else by what the receiver acknowledged, or by where the sender's last segment, an RST or a bare
+        ACK, says that it stands (RFC 9293 3.10.7.4).
+        """
+        shown = (acknowledged, self.last_sequence) if self.fin_sequence is None else (self.fin_sequence,)
+        if not self.started:
             return
-        missing = self.offset(last) - self.next
-        # A single octet may be a FIN that was not captured: it is acknowledged like one.
-        if (1 if self.fin_sequence is None else 0) < missing <= JUMP:
-            self._gap(self.offset(last), "loss")
+        # A single octet may be a FIN that was not captured: it is counted like one.
+        least = 1 if self.fin_sequence is None else 0
+        behind = (self.offset(number) for number in shown if number is not None)
+        end = max((number for number in behind if least < number - self.next <= JUMP), default=self.next)
+        if end > self.next:
+            self._gap(end, "loss")
 
     def _gap(self, end: int, cause: str) -> None:
         gap = Gap(self.next, end, cause)
