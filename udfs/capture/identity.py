@@ -15,7 +15,8 @@ from udfs.capture.container import NO_TIME, TAIL_BYTES, Container, NotACaptureEr
 from udfs.capture.sources import Decompressed, Source
 from udfs.keys import key, key_bytes
 
-DECODER_VERSION: Final = "2"  # of what reads captures: raised when the same bytes give other rows of bronze; 2: bytes before an RST
+# Of what reads captures: raised when the same bytes give other rows of bronze. 2: bytes missing before an RST.
+DECODER_VERSION: Final = "2"
 _BEGINNING: Final = 8 << 10  # bytes read at once: the first packet is in them, but for long ones
 _STEP: Final = 1 << 20
 MAX_EXPANSION: Final = 1100  # as the settings have it: decompressed bytes for each compressed one
