@@ -107,7 +107,11 @@ CONNECTIONS = Table(
         Column("server_bytes", BIGINT, "distinct payload bytes captured from the server"),
         Column("retransmitted_bytes", BIGINT, "payload bytes seen again, both directions"),
         Column("conflicting_bytes", BIGINT, "bytes seen again with other content; the first seen was kept"),
-        Column("missing_bytes", BIGINT, "payload bytes never captured between captured ones, both directions"),
+        Column(
+            "missing_bytes",
+            BIGINT,
+            "payload bytes never captured: between captured ones, or before a FIN, RST or ACK; both directions",
+        ),
         Column("round_trip_ms", DOUBLE, "SYN to the handshake's last ACK, milliseconds; null when not seen"),
         Column("association_group_id", BIGINT, "RPC association group, from the bind's answer, else as asked"),
         Column("calls", BIGINT, "rows of bronze.rpc_calls of this connection"),
