@@ -145,7 +145,7 @@ class Direction:
     history: bytes = b""  # the bytes before stream offset ``history_end``
     history_end: int = 0
     holes: int = 0
-    last_holes: deque[Gap] = field(default_factory=lambda: deque(maxlen=REMEMBERED_HOLES))
+    last_holes: deque[Gap] | None = None  # made with the first: most connections of a flood have none
     missing_bytes: int = 0  # of all holes
     lost_by_capture_bytes: int = 0  # of these, acknowledged by the receiver: they were on the network
     unacknowledged: list[Gap] = field(default_factory=list)  # holes whose acknowledgement is waited for
@@ -236,6 +236,8 @@ class Direction:
         if not gap.hole:
             self.distinct_bytes += gap.end - gap.start
             return
+        if self.last_holes is None:
+            self.last_holes = deque(maxlen=REMEMBERED_HOLES)
         self.last_holes.append(gap)
         if len(self.unacknowledged) < _OPEN_HOLES:
             self.unacknowledged.append(gap)

@@ -11,8 +11,8 @@ What the segments no longer show is kept as numbers (``Side``): they are added t
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -143,7 +143,7 @@ def edges(connections: Iterable[Connection], last_time: int | None) -> list[Edge
             )
             sides.append(
                 replace(
-                    side, held=list(side.held), tail=list(side.tail), last_holes=deque(side.last_holes),
+                    side, held=list(side.held), tail=list(side.tail), last_holes=copy(side.last_holes),
                     unacknowledged=list(side.unacknowledged), early=list(side.early), cutter=cutter,
                 )
             )  # fmt: skip
@@ -395,7 +395,7 @@ def _cut_before(
     number: int, side: Direction, start: int, end: int, time: int, *, in_step: bool
 ) -> Iterator[dict[str, Any]]:
     """Segments without bytes for ``[start, end)``, but for its holes: these stay holes."""
-    holes = [hole for hole in side.last_holes if start <= hole.start and hole.end <= end]
+    holes = [hole for hole in side.last_holes or () if start <= hole.start and hole.end <= end]
     for hole in (*holes, Gap(end, end, "")):
         while start < hole.start:
             stop = min(hole.start, start + _CHUNK)
