@@ -162,6 +162,8 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command")
     alone = commands.add_parser("reader", help="the reader alone on one core")
     alone.add_argument("files", type=Path, nargs="+")
+    large = commands.add_parser("streamed", help="one capture made while it is read, and never stored: peak memory")
+    large.add_argument("bytes", type=size)
     made = commands.add_parser("generate", help="write a capture and keep it")
     made.add_argument("into", type=Path)
     made.add_argument("bytes", type=size)
@@ -174,6 +176,11 @@ def main() -> None:
     arguments = parser().parse_args()
     if arguments.command == "reader":
         reader(arguments.files)
+        return
+    if arguments.command == "streamed":
+        from bench import streamed  # noqa: PLC0415 (the reader, which generate does not need)
+
+        streamed.main(arguments.bytes)
         return
     if arguments.command == "generate":
         for path in generate(arguments.into, arguments.bytes, ring=arguments.files, single=arguments.single):
