@@ -126,7 +126,19 @@ def test_rows_behind_a_part_without_any_are_written_too(lake, spark):
     parts = pa.concat_tables([rows.slice(0, 0), rows.slice(0, 1), rows.slice(0, 0), rows.slice(1, 1)])
     lake.append(QUARANTINE, frame(spark, parts))
     assert [key for key, *_ in stored(lake)] == ["a", "b"]
-    assert frame(spark, rows.slice(0, 0)).columns == rows.column_names
+
+
+def test_a_table_without_rows_says_its_schema(spark):
+    rows = quarantine(spark, ("a", "one", NOON)).toArrow()
+
+    class LikeConnect:  # which finds no schema in a table without rows
+        def createDataFrame(self, data, schema=None):  # noqa: N802 - Spark's name
+            assert len(data) or schema is not None
+            return spark.createDataFrame(data, schema)
+
+    made = frame(LikeConnect(), rows.slice(0, 0))
+    assert made.schema == frame(spark, rows).schema
+    assert made.collect() == []
 
 
 def test_a_table_of_no_rows_tells_what_it_was_made_of_too(lake, spark):
