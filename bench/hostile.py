@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bench.traffic import ACK, EPOCH_US, NDR, PUSH, REMOTE_READ, SYN, pdu
+from bench.traffic import ACK, EPOCH_US, HEADER, NDR, PUSH, REMOTE_READ, SYN, pdu, record
 
 MILLION = 1_000_000
 Told = dict[str, Any]
@@ -34,10 +34,9 @@ def _frame(client: int, sequence: int, flags: int, data: bytes = b"") -> bytes:
 
 def _pcap(frames: Iterator[bytes]) -> bytes:
     out = io.BytesIO()
-    out.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262144, 1))
+    out.write(HEADER)
     for number, frame in enumerate(frames):
-        at = EPOCH_US + number
-        out.write(struct.pack("<IIII", at // MILLION, at % MILLION, len(frame), len(frame)) + frame)
+        out.write(record(EPOCH_US + number, frame))
     return out.getvalue()
 
 
@@ -89,7 +88,7 @@ def bomb(count: int) -> bytes:
     record = struct.pack("<IIII", EPOCH_US // MILLION, 0, len(frame), len(frame)) + frame
     out = io.BytesIO()
     with gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as packed:
-        packed.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262144, 1))
+        packed.write(HEADER)
         for _ in range(count * 1000 // len(record)):
             packed.write(record)
     return out.getvalue()

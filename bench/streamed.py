@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import io
 import resource
-import struct
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
-from bench.traffic import packets
+from bench.traffic import HEADER, packets, record
 from udfs.capture.reader import capture_batches
 from udfs.capture.sources import Source
 
@@ -23,13 +22,14 @@ _PIECE = 1 << 20
 
 def _pieces(total: int) -> Iterator[bytes]:
     """A pcap file of ``total`` bytes or a packet more, piece by piece; always the same."""
-    piece = bytearray(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262144, 1))
+    piece = bytearray(HEADER)
     left = total - len(piece)
     for at, _slot, frame in packets():
         if left <= 0:
             break
-        piece += struct.pack("<IIII", at // 1_000_000, at % 1_000_000, len(frame), len(frame)) + frame
-        left -= 16 + len(frame)
+        one = record(at, frame)
+        piece += one
+        left -= len(one)
         if len(piece) >= _PIECE:
             yield bytes(piece)
             piece.clear()
@@ -75,7 +75,7 @@ class Streamed(io.RawIOBase):
 
 def main(total: int) -> None:
     """Read such a capture and print what it took."""
-    source = Source("streamed.pcap", total, None, lambda: cast("io.BufferedReader", io.BufferedReader(Streamed(total))))
+    source = Source("streamed.pcap", total, None, lambda: io.BufferedReader(Streamed(total)))
     rows: Counter[str] = Counter()
     begin = time.perf_counter()
     for kind, batch in capture_batches(source):

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 MAX_FRAGMENT = 5840  # bytes of a PDU, the default of Windows (C706 max_xmit_frag 0x16d0)
 EPOCH_US = 1_750_000_000_000_000  # the capture's first packet, microseconds since 1970
@@ -312,18 +313,24 @@ def packets(*, seed: int = 1, begin_us: int = EPOCH_US, slots: int = 120, single
     return heapq.merge(*(_slot(slot, seed, begin_us, single=False) for slot in range(slots)))
 
 
+HEADER: Final = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262144, 1)  # of pcap: little endian, microseconds
+
+
+def record(at_us: int, frame: bytes) -> bytes:
+    """Return a packet's record in such a file."""
+    return struct.pack("<IIII", at_us // 1_000_000, at_us % 1_000_000, len(frame), len(frame)) + frame
+
+
 def write(stream: Iterable[Packet], files: list[Path], total: int) -> list[Path]:
     """Fill ``files`` one after another with ``total`` bytes of pcap (little endian, microseconds) in equal parts."""
     source = iter(stream)
     each = total // len(files)
     for path in files:
-        written = 24
+        written = len(HEADER)
         with path.open("wb", buffering=1 << 20) as out:
-            out.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262144, 1))
+            out.write(HEADER)
             for now, _slot_number, frame in source:
-                size = len(frame)
-                out.write(struct.pack("<IIII", now // 1_000_000, now % 1_000_000, size, size) + frame)
-                written += 16 + size
+                written += out.write(record(now, frame))
                 if written >= each:
                     break
     return files
