@@ -288,11 +288,12 @@ class _Server(Server):
         if attempt.gaps:
             attempt.missing.add("capture_loss")
         since = start.responded_at if start.responded_at is not None else start.at
-        self._settle_by_what_happened(attempt, since, refused)
-        if self.may_share(start, since, attempt.ended_at or self.capture_ends_at):  # an End can have come over that
+        until = self._settle_by_what_happened(attempt, since, refused)
+        if self.may_share(start, since, until):  # an End can have come over that
             attempt.missing.add("capture_begins")
 
-    def _settle_by_what_happened(self, attempt: Attempt, since: int, refused: list[Call]) -> None:
+    def _settle_by_what_happened(self, attempt: Attempt, since: int, refused: list[Call]) -> int:
+        """Return until when the message was held, as far as is known."""
         start = attempt.start
         happened: list[tuple[int, int, str, Call | None]] = []  # time, rank, outcome, call
         happened += [(call.at, 0, "failed", call) for call in refused]
@@ -310,12 +311,14 @@ class _Server(Server):
         if start.protocol == "RemoteRead" and start.responded_at is not None and seen_until > deadline:
             late = [call for call in refused if self._is_late(start, call)]
             attempt.end("expired", late[0] if late else None)
-        elif happened:
+            return deadline
+        if happened:
             at, _, outcome, call = happened[0]
             attempt.end(outcome, call, at)
-        else:
-            attempt.outcome = "in_flight"
-            attempt.missing.add("capture_ends")
+            return at
+        attempt.outcome = "in_flight"
+        attempt.missing.add("capture_ends")
+        return self.capture_ends_at
 
     def _is_late(self, start: Call, end: Call) -> bool:
         """Tell whether an End was asked for after the clean-up timer had taken back what the Start brought."""

@@ -395,7 +395,9 @@ def _among(rows: pa.Table, column: str, values: Collection[str]) -> pa.ChunkedAr
 
 
 def _overlaps(connection: Mapping[str, Any], spans: Iterable[tuple[int, int]]) -> bool:
-    return any(first <= connection["last_packet_at"] and last >= connection["first_packet_at"] for first, last in spans)
+    """Tell whether a connection was there in one of the spans; one that was not seen to end goes on."""
+    begun, ended = connection["first_packet_at"], connection["closed_at"]
+    return any((ended is None or first <= ended) and last >= begun for first, last in spans)
 
 
 def _associated(members: list[dict[str, Any]], names: Collection[str], wide: Collection[tuple[str, ...]]) -> set[str]:

@@ -104,6 +104,10 @@ def test_its_end_may_have_come_over_a_connection_whose_bind_was_not_seen():
     assert missing(*back, stray=beside(0, 3, group=2), closed=5) == []
     assert missing(*back, stray=beside(0, 3, client="10.0.0.3"), closed=5) == []
     assert missing(*back, end(2), stray=beside(0, 3), closed=5) == []
+    (row,) = told(*back, connections=[connection(), beside(100, 101)], until=400)
+    assert (row["outcome"], row["missing"]) == ("expired", ["capture_begins"])
+    (row,) = told(*back, connections=[connection(), beside(350, 351)], until=400)
+    assert (row["outcome"], row["missing"]) == ("expired", [])  # it was given back before
 
 
 @pytest.mark.parametrize("at", [1.5, 3.0])

@@ -201,6 +201,39 @@ def test_a_stray_of_the_same_client_reaches_what_nobody_is_seen_to_end(story, mo
 
 
 @pytest.mark.long
+def test_a_stray_reaches_a_connection_that_was_idle_and_not_seen_to_end(story):
+    change(story.lake, CAPTURE_FILES, {"capture_id": "one", "servers": BOTH, "first_packet_at": at(0),
+                                       "last_packet_at": at(30)})  # fmt: skip
+    assert story.written() == ["alone"]
+    later = _connection("stray", 20, association_group_id=None, syn_seen=False, last_packet_at=at(21))
+    add(story.lake, CONNECTIONS, later)
+    assert story.written() == ["start"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("here", [True, False], ids=["in the driver", "in Spark"])
+def test_the_commit_says_until_when_calls_can_have_been_lost(story, monkeypatch, here):
+    def lost():
+        derive.gold(story.lake, cleanup=CLEANUP)
+        said = story.lake.newest(RECEIVE_ATTEMPTS)[RECEIVE_ATTEMPTS].made()["lost"]
+        return {server: time for server, time in said.items() if time}
+
+    def us(seconds):
+        return round(at(seconds).timestamp() * 1e6)
+
+    if not here:
+        monkeypatch.setattr(derive, "_connections", lambda lake: lake.read(CONNECTIONS))
+    assert lost() == {}
+    change(story.lake, CONNECTIONS, _connection("c9", 0, **OTHER_SERVER, last_packet_at=at(4), missing_bytes=5))
+    assert lost() == {"10.0.0.9": us(4)}
+    two = {"capture_id": "two", "servers": BOTH, "first_packet_at": at(4), "last_packet_at": at(9)}
+    add(story.lake, CAPTURE_FILES, two | {"packets_dropped": 1})
+    assert lost() == dict.fromkeys(BOTH, us(9))
+    change(story.lake, CAPTURE_FILES, two | {"packets_dropped": 0})
+    assert lost() == {"10.0.0.9": us(4)}
+
+
+@pytest.mark.long
 def test_an_attempt_whose_start_moves_to_another_day_or_goes_leaves_nothing_behind(story):
     story.change(read("alone", START, 601, None, connection_id="c4", **ASKED), gone=["far"])
     assert story.written() == ["alone", "far"]
