@@ -51,6 +51,9 @@ _MOST_QUEUES: Final = 1000  # that a condition on operations names
 _FOLLOWED: Final = (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS)
 _NAMES: Final = ("queue", "server_address", "lookup_id")  # of a message, with its handle
 _NOT_TAKEN: Final = "fate IN ('returned', 'held', 'purged')"  # by a reader; what a purge can take, or took
+_SEALED: Final = (  # of attempts: reads of which nobody can tell what they brought
+    "array_contains(missing, 'sealed') AND lookup_id IS NULL AND message_key IS NULL AND coalesce(is_receive, TRUE)"
+)
 _UNSEEN: Final = "unseen"  # what a commit says of calls that can have been missed: ``unseen.Unseen``
 
 
@@ -145,9 +148,14 @@ class _Work:
         ``sealed``: among the changes are reads of which nobody can tell what they brought.
         """
         before = self.made.get(_UNSEEN, {})
-        reads = unseen.sealed(self.lake.read(RECEIVE_ATTEMPTS)) if sealed else before.get("sealed", {})
-        self.rests_on[_UNSEEN] = {"capture_loss": self.lost, "sealed": reads}
-        return unseen.changed_since(before, self.rests_on[_UNSEEN])
+        now = self._say_unseen(_sealed_until(self.lake) if sealed else before.get("sealed", {}))
+        return unseen.changed_since(before, now)
+
+    def _say_unseen(self, sealed: dict[str, int]) -> unseen.Unseen:
+        """Say until when calls can have been missed, ``sealed`` until when for being sealed; return it."""
+        now: unseen.Unseen = {"capture_loss": self.lost, "sealed": sealed}
+        self.rests_on[_UNSEEN] = now
+        return now
 
     def _changes(self, table: Table) -> list[Row] | None:
         """Return the messages, and purges, of a table's feed since this table's commit."""
@@ -218,7 +226,7 @@ class _Work:
     def anew(self) -> int:
         """Make all rows of all there is."""
         lake = self.lake
-        self.rests_on[_UNSEEN] = {"capture_loss": self.lost, "sealed": unseen.sealed(lake.read(RECEIVE_ATTEMPTS))}
+        self._say_unseen(_sealed_until(lake))
         says = json.dumps(self.rests_on)
         removals = removal_rows(removals_of(lake.read(QUEUE_OPERATIONS)).toArrow())
         reads = reads_of(lake.read(RECEIVE_ATTEMPTS))
@@ -259,6 +267,13 @@ def _message(row: Row | dict[str, Any]) -> tuple[Place, int | None, str | None]:
     return place_of(row), number_of(row["lookup_id"]), row["message_key"]
 
 
+def _sealed_until(lake: Lake) -> dict[str, int]:
+    """Return until when reads at each server were sealed, microseconds."""
+    at = F.unix_micros(F.coalesce("ended_at", "returned_at", "started_at"))
+    rows = lake.read(RECEIVE_ATTEMPTS).where(_SEALED).groupBy("server_address").agg(F.max(at)).collect()
+    return unseen.latest((row[0], row[1]) for row in rows)
+
+
 def _messages(rows: DataFrame) -> list[Row]:
     """Return the messages of rows of this table; of too many as many as tell it."""
     found: list[Row] = rows.select(*_NAMES, "handle", "message_key").limit(MOST + 1).collect()
@@ -292,7 +307,7 @@ def _at(rows: DataFrame, queues: Collection[str | None]) -> DataFrame:
 
 def _messages_of(attempts: DataFrame) -> DataFrame:
     """Return which messages attempts are at, and whether one is of a message that nobody can tell (no name)."""
-    sealed = unseen.is_sealed()
+    sealed = F.expr(_SEALED)
     known = attempts.where(F.expr("lookup_id IS NOT NULL OR message_key IS NOT NULL") | sealed)
     return known.select(*_NAMES, handle(), "message_key", sealed.alias("sealed"))
 

@@ -29,8 +29,7 @@ from typing import Final, NamedTuple
 from pipeline.calls import Error
 from pipeline.evidence import confidence
 from pipeline.timeline import Timeline
-from pipeline.unseen import NOTHING, Unseen
-from pipeline.unseen import missing as hidden
+from pipeline.unseen import NOTHING, Unseen, hidden
 
 _FATE: Final = {
     "acked": "consumed", "nacked": "returned", "rundown": "returned", "expired": "returned", "rejected": "rejected",
@@ -132,8 +131,7 @@ class History:
     """What became of a message: its receives in the order in which it was handed out, its peeks, and its removal.
 
     ``returned``: the move that brought it back after that, which then is its last. ``asked``: moves and purges of it
-    since whose answers are not known. ``unseen``: until when other readers
-    can have been missed.
+    since whose answers are not known. ``unseen``: until when other readers can have been missed.
     """
 
     message: Message

@@ -7,7 +7,8 @@ was missed. One can have been missed at a server
   says that it lost packets, which may have been all of a connection (``capture_loss``);
 * until the last read there that is sealed: which message that brought, if any, nobody can tell (``sealed``).
 
-A connection of which nothing was captured, by a machine that does not say that it lost anything, leaves no trace.
+A connection of which nothing was captured, by a machine that does not say that it lost anything, leaves no trace. Plain
+values; no Spark.
 
 Times are microseconds since the epoch, UTC.
 """
@@ -17,14 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 Unseen = Mapping[str, Mapping[str, int]]
 """By the code of what is missing, and by server: until when."""
 
 NOTHING: Final[Unseen] = {}
-_SEALED: Final = "array_contains(missing, 'sealed') AND lookup_id IS NULL AND message_key IS NULL"
 
 
 def latest(times: Iterable[tuple[str | None, int | None]]) -> dict[str, int]:
@@ -49,26 +46,14 @@ def lost(
     return latest(theirs)
 
 
-def is_sealed() -> Column:
-    """Tell of rows of gold.receive_attempts whether they are reads of which nobody can tell what they brought."""
-    return F.expr(_SEALED) & F.coalesce("is_receive", F.lit(True))  # noqa: FBT003
-
-
-def sealed(attempts: DataFrame) -> dict[str, int]:
-    """Return until when reads at each server were sealed, of gold.receive_attempts."""
-    at = F.unix_micros(F.coalesce("ended_at", "returned_at", "started_at"))
-    rows = attempts.where(is_sealed()).groupBy("server_address").agg(F.max(at)).collect()
-    return latest((row[0], row[1]) for row in rows)
-
-
-def missing(unseen: Unseen, servers: Iterable[str | None], since: int) -> set[str]:
+def hidden(unseen: Unseen, servers: Iterable[str | None], since: int) -> set[str]:
     """Return the codes of what can have hidden a call at one of some servers after a time."""
     places = {server for server in servers if server is not None}
     return {code for code, until in unseen.items() if any(until.get(server, since) > since for server in places)}
 
 
 def changed_since(before: Unseen, now: Unseen) -> int | None:
-    """Return the earliest time since which ``missing`` can answer otherwise than before; None where it does not."""
+    """Return the earliest time since which ``hidden`` can answer otherwise than before; None where it does not."""
     times = []
     for code in before.keys() | now.keys():
         was, is_now = before.get(code, {}), now.get(code, {})

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from pipeline import derive_sequences
+from pipeline.calls import Call
 from pipeline.lake import Lake
 from schemas.ack_sequences import ACK_SEQUENCES, QUEUE_OPERATIONS
 from schemas.gold import RECEIVE_ATTEMPTS
@@ -16,11 +17,23 @@ from silver_gold.telling import SERVER, gold_of, sequences_here
 
 pytestmark = pytest.mark.spark
 
+START = ("RemoteRead", 7)
 LOST_AFTER = dt.timedelta(seconds=60)
 
 
 def facts(rows):
     return sorted(({name: value for name, value in row.items() if name != "run_id"} for row in rows), key=str)
+
+
+def sealed_until(attempts):
+    """Until when reads at the server were sealed."""
+    times = [
+        row["ended_at"] or row["returned_at"] or row["started_at"]
+        for row in attempts.to_pylist()
+        if "sealed" in row["missing"] and (row["lookup_id"], row["message_key"]) == (None, None)
+        if row["is_receive"] is not False
+    ]
+    return {SERVER: round(max(times).timestamp() * 1e6)} if times else {}
 
 
 class Follower:
@@ -31,15 +44,17 @@ class Follower:
         self.broker = broker
         self.there = {}
 
-    def bring(self, calls=None, *, aliases=None, lost_after=LOST_AFTER, poison_after=3, lost=None):
+    def bring(self, calls=None, *, aliases=None, lost_after=LOST_AFTER, poison_after=3, lost=None, sealed=()):
         """Bring what gold knows by these calls, all by default; return the rows written. They must be all there is."""
         every, connections = captured(self.broker)
 
         def message_key(call):
-            number = self.broker.brought.get(call.call_key)
+            number = None if call.closed else self.broker.brought.get(call.call_key)
             return None if number is None or (number % 7 == 0 and call.opnum) else f"message {number}"
 
         known = every if calls is None else [call for call in every if call.call_key in calls]
+        known = [Call(c.call_key, c.protocol, c.opnum, c.connection_id, c.requested_at, c.responded_at, closed=True)
+                 if c.call_key in sealed else c for c in known]  # fmt: skip
         made = gold_of(known, connections, until=self.broker.now, message_key=message_key, aliases=aliases)
         for table, rows in zip((RECEIVE_ATTEMPTS, QUEUE_OPERATIONS), made, strict=True):
             there = self.there.get(table, rows.slice(0, 0))
@@ -48,7 +63,9 @@ class Follower:
             self.there[table] = rows
         written = self.run(lost_after, poison_after)
         settings = {"lost_after": lost_after.seconds, "poison_after": poison_after}
-        expected = sequences_here(*made, **settings, unseen={"capture_loss": lost or {}})
+        expected = sequences_here(
+            *made, **settings, unseen={"capture_loss": lost or {}, "sealed": sealed_until(made[0])}
+        )
         rows = self.lake.read(ACK_SEQUENCES).toArrow().to_pylist()
         assert facts(rows) == facts(expected)
         self.written = written
@@ -82,6 +99,11 @@ def test_more_of_a_capture_changes_the_messages_it_is_about_and_no_others(lake, 
         for until in (times[len(times) // 2], times[-1] + 1, 0):
             follower.bring({call["call_key"] for call in follower.broker.calls} - gone, lost={SERVER: until})
             assert 0 < follower.written <= len(left)
+        # One of the last reads turns out to be sealed, and then not to be there.
+        starts = [call["call_key"] for call in follower.broker.calls if (call["protocol"], call["opnum"]) == START]
+        expected = follower.bring({call["call_key"] for call in follower.broker.calls} - gone, sealed=starts[-1:])
+        assert any(row["missing"] == ["sealed"] for row in expected)
+        follower.bring({call["call_key"] for call in follower.broker.calls} - gone - {*starts[-1:]})
     # Another setting makes all anew, and in Spark it is the same.
     monkeypatch.setattr(derive_sequences, "MOST", -1)
     follower.bring(lost_after=dt.timedelta(seconds=5), poison_after=1)
