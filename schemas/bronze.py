@@ -95,7 +95,7 @@ CONNECTIONS = Table(
     key=("connection_id",),
     dated_by=("first_packet_at",),
     columns=(
-        Column("connection_id", STRING, "key of the four-tuple and first_packet_at"),
+        Column("connection_id", STRING, "key of the four-tuple and the time of its first packet in the file"),
         *FOUR_TUPLE,
         Column("kind", STRING, "rpc, or binary_protocol (TCP 1801)"),
         Column("syn_seen", BOOLEAN, "the client's SYN was captured"),
@@ -369,6 +369,7 @@ PENDING = Table(
         Column("first_packet_at", TIMESTAMP, "time of its first packet in the capture, UTC"),
         Column("since", TIMESTAMP, "time of its last packet in the capture, UTC"),
         Column("first_time_ns", BIGINT, "first_packet_at in ns since the epoch"),
+        Column("named_at_ns", BIGINT, "time of the packet that is its first in the file, ns since the epoch: names it"),
         Column("last_time_ns", BIGINT, "since in ns since the epoch"),
         Column("client_known", BOOLEAN, "which side is the client was seen, not guessed"),
         Column("recognised", BOOLEAN, "an RPC PDU was seen in it"),

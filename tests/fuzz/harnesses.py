@@ -14,7 +14,7 @@ import struct
 import tracemalloc
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -189,6 +189,8 @@ def message_seeds():
     for packet in whole:
         for head in (0x00, 0x81, 0x02, 0x10, 0x20, 0x30, 0x40):
             yield bytes([head]) + struct.pack("<H", len(packet) // 2) + packet
+        # Sections that no protocol but RemoteRead has, the first one longer than the packet says it is.
+        yield b"\x23" + struct.pack("<H", len(packet) + 8) + packet + bytes(40)
     said = {"name": "OS:h\\q", "guid": Packet().source, "number": 7}
     for kinds in itertools.product((0, 3, 5, 7), (0, 2, 6), (1, 4, 7)):
         yield b"\0\0\0" + Packet(queues=tuple((kind, said) for kind in kinds)).bytes()
@@ -346,6 +348,8 @@ def capture_seeds():
     yield c.pcap(records[5:]).data
     yield c.pcap(records[::-1]).data
     yield c.pcap([*records, *records[:9]]).data
+    # A packet of a later block, a second before all others, once calls have been handed on.
+    yield c.pcap([*records, *(replace(each, time_ns=records[0].time_ns - 10**9) for each in records[-3:])]).data
     yield FRAME
 
 

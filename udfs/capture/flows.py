@@ -390,7 +390,8 @@ class Connection:
 
     index: int  # in the order of first packets, as tshark's tcp.stream
     endpoints: tuple[tuple[int, bytes, int], tuple[int, bytes, int]]  # version, address, port of sides 0 and 1
-    first_time: int
+    first_time: int  # of the packets read so far, the earliest
+    named_at: int  # the time of the first packet in the file: what is named by it is handed on before all is read
     kind: Kind = Kind.UNDECIDED
     client: int | None = None
     client_sure: bool = False  # by its SYN

@@ -114,7 +114,7 @@ class Joined:
     packets: pa.RecordBatch
 
 
-_UNKNOWN: Final = Connection(-1, ((4, b"", 0), (4, b"", 0)), NO_TIME)
+_UNKNOWN: Final = Connection(-1, ((4, b"", 0), (4, b"", 0)), NO_TIME, NO_TIME)
 
 
 @dataclass(slots=True)
@@ -169,8 +169,9 @@ def join(pending: Sequence[Row], *, window_s: float) -> Joined:
         segments, owners = _segments(block, names)
         if not len(segments.record):
             continue
+        known = len(tracker.connections)
         streams = tracker.track(segments)
-        _attribute(block, tracker, owners)
+        _attribute(block, tracker, owners, known)
         for group in block:
             for observer in group.observers:
                 observers[group.sightings[0].connection.index].append(observer)
@@ -284,13 +285,18 @@ def _segments(block: list[_Group], names: _Numbers) -> tuple[Segments, Ints]:
     return segments, array["owner"]
 
 
-def _attribute(block: list[_Group], tracker: Tracker, owners: Ints) -> None:
-    """Note which connection each remainder turned out to be part of, with what its segments do not show."""
+def _attribute(block: list[_Group], tracker: Tracker, owners: Ints, known: int) -> None:
+    """Note which connection each remainder turned out to be part of, with what its segments do not show.
+
+    ``known`` connections were there before this block: their calls have been named already.
+    """
     for index, group in enumerate(block):
         rows = np.nonzero(owners == index)[0]
         if not len(rows):
             continue
         connection = tracker.connections[int(tracker.owner[rows[-1]])]
+        if connection.index >= known:
+            connection.named_at = min(_named_at(sighting.row) for sighting in group.sightings)
         for sighting in group.sightings:
             row = sighting.row
             sighting.connection = connection
@@ -300,6 +306,11 @@ def _attribute(block: list[_Group], tracker: Tracker, owners: Ints) -> None:
                 low, _ = _ends(row)
                 client = (ipaddress.ip_address(row["client_address"]).packed, row["client_port"])
                 connection.client = 0 if client == low[1:] else 1
+
+
+def _named_at(row: Row) -> int:
+    """Return what time a remainder's connection is named by; lakes of before 2026-11 do not say it."""
+    return int(row["first_time_ns"] if row["named_at_ns"] is None else row["named_at_ns"])
 
 
 def _infer(reading: Reading, parts: dict[int, list[_Sighting]]) -> Meanings:

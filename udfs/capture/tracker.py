@@ -174,7 +174,7 @@ class Tracker:
                 side[rows] ^= 1
             connection = self._current.get(name)
             if connection is None:
-                connection = self._new(name, int(s.time[rows].min()), int(row), fresh)
+                connection = self._new(name, s, int(row), fresh)
             lives = [(connection, rows)]
             if special[group] or self._discontinuous(connection, s, rows, side):
                 lives = self._lives(connection, name, s, rows, side, marked, jumped, fresh)
@@ -201,9 +201,10 @@ class Tracker:
         return active, owner, side
 
     def _new(
-        self, name: tuple[Endpoint, Endpoint], time: int, row: int, fresh: list[tuple[int, Connection]]
+        self, name: tuple[Endpoint, Endpoint], s: Segments, row: int, fresh: list[tuple[int, Connection]]
     ) -> Connection:
-        connection = Connection(len(self.connections), name, time)
+        time = int(s.time[row])
+        connection = Connection(len(self.connections), name, time, time)
         self.connections.append(connection)
         self._current[name] = connection
         fresh.append((row, connection))
@@ -245,7 +246,7 @@ class Tracker:
                 if position > begin:
                     lives.append((connection, rows[begin:position]))
                     begin = position
-                connection = self._new(name, time, row, fresh)
+                connection = self._new(name, s, row, fresh)
                 direction = connection.sides[number]
             direction.last_sequence = (sequence + int(s.length[row])) & 0xFFFFFFFF
             if flags & ACK:

@@ -294,8 +294,8 @@ def decode_messages(
 
     ``packets`` is a binary or large_binary array; ``protocol`` says where they come from, one for all or one a row:
     ``RemoteRead`` (overlays and trailing headers of [MS-MQRR]), ``qm2qm``, ``binary_protocol`` (what follows
-    PacketSize is not looked at). The ``section_*`` lists are those of silver.remote_read_calls, for packets whose
-    sections stand one after the other without filler: they tell a body that the reader's limit cut from damage.
+    PacketSize is not looked at). The ``section_*`` lists are those of silver.remote_read_calls, for RemoteRead's rows,
+    whose sections stand one after the other without filler: they tell a body that the reader's limit cut from damage.
 
     A null packet gives nulls and no error. What could be read before an error is kept: ``errors`` has the error that
     ended the chain, if any, and one that did not; offsets are bytes from the packet's beginning. ``bodies`` keeps

@@ -45,7 +45,8 @@ def packets_of(
     """Return the packets with their sections' bounds, and the rows to read; rows that must be rejected get an error.
 
     A packet has one section of type 0, or a first one and, when headers follow the body, the second one of its kind;
-    no section is larger than what was allocated for it.
+    no section is larger than what was allocated for it. Only RemoteRead has sections ([MS-MQRR] 2.2.6): those given for
+    packets of another protocol are not looked at.
     """
     data, offsets = buffer_of(packets)
     rows = len(packets)
@@ -59,7 +60,7 @@ def packets_of(
         size, size_at, size_count = _list(sizes)
         most, most_at, most_count = _list(allocated)
         one, two = kind[at], np.where(count > 1, kind[np.minimum(at + 1, len(kind) - 1)], -1)
-        told = present & (count > 0)
+        told = remote_read & present & (count > 0)
         split = told & np.isin(one, list(_SECONDS))
         srmp = split & (one == h.SRMP_FIRST)
         length = size[size_at]

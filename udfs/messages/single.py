@@ -28,7 +28,7 @@ class _Message(Further):
         self.r, self.protocol, self.row = Reader(packet), protocol, dict[str, Any]()
         self.rpc, self.remote_read = protocol != BINARY, protocol == REMOTE_READ
         self.split, self.first, self.missing = 0, len(packet), 0
-        if sections:
+        if sections and self.remote_read:  # no other protocol has any
             _check_sections(sections, len(packet))
             kind, size, allocated = sections[0]
             if kind:

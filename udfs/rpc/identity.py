@@ -24,8 +24,8 @@ class Identity(NamedTuple):
 
 
 def identity(connection: Connection) -> Identity:
-    """Return a connection's names and its key, that of its four-tuple and the time of its first packet."""
-    made_of = (connection.likely_client(), connection.first_time)
+    """Return a connection's names and its key, that of its four-tuple and the time of its first packet in the file."""
+    made_of = (connection.likely_client(), connection.named_at)
     known = connection.identity
     if isinstance(known, Identity) and known.made_of == made_of:
         return known
