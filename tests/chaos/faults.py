@@ -56,6 +56,20 @@ def killed(scene: Scene) -> str:
     return f"{what} at {when:.2f}: {told.splitlines()[0]}"
 
 
+def killed_again(scene: Scene, many: int) -> str:
+    """So many kills in a row: what was to mend a run that was killed is killed too, some time after its start.
+
+    A run that was at its end before its kill has mended all, and is followed by one that finds nothing new.
+    """
+    told = [killed(scene)]
+    while len(told) < many:
+        what, when = scene.chance.choice(["all", "driver", "java", "workers"]), scene.chance.random()
+        seconds = scene.watched.seconds(when)
+        job = scene.start()
+        told.append((job.kill_after(seconds, what) or f"at its end before {seconds:.1f} s").splitlines()[0])
+    return "; ".join(told)
+
+
 def full_disk(scene: Scene) -> str:
     """The lake's disk has room for a part of what the run writes."""
     used = sum(path.stat().st_size for path in scene.root.rglob("*") if path.is_file())

@@ -1,8 +1,9 @@
 """Faults at random moments: ``python -m chaos.run [--kills N] [--pairs N] [--faults N]``, or ``make chaos``.
 
 Each round has a lake that some files were read into, disturbs a run over all files, and lets an ordinary run go over
-them again: every table must be that of a run that nothing disturbed. Pairs are two runs at once on one new lake. Chance
-has a seed, which is printed: the same one chooses the same faults. Exits with 1 when a table differed.
+them again: every table must be that of a run that nothing disturbed. Kills come up to eight in a row, each of the run
+that was to mend the one before. Pairs are two runs at once on one new lake. Chance has a seed, which is printed: the
+same one chooses the same faults. Exits with 1 when a table differed.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 
-from chaos.faults import FAULTS, TOUCHING, NotRunError, Scene, killed
+from chaos.faults import FAULTS, TOUCHING, NotRunError, Scene, killed_again
 from end_to_end.conversations import SMALL, Conversations
 from end_to_end.lakes import ALL, BRONZE, Job, run, tables
 from jobs.session import session
@@ -25,6 +27,7 @@ from joining.comparing import OF_THE_RUN, differences
 from pipeline.lake import Lake
 from pipeline.runs import Runs
 
+IN_A_ROW = (1, 2, 4, 8)  # kills of a round
 OF_FILES_TIMES = {"modified_at", "other_files"}
 
 
@@ -64,6 +67,14 @@ class Chaos:
             shutil.rmtree(place, ignore_errors=True)
         return told
 
+    def kills(self, left: int) -> Iterator[tuple[str, Callable[[int], str]]]:
+        """Yield the rounds of so many kills."""
+        while left:
+            many = min(left, self.chance.choice(IN_A_ROW))
+            left -= many
+            fault = partial(killed_again, many=many)
+            yield "kill", partial(self.disturbed, fault)
+
     def _compare(self, lake: Lake, left_out: Collection[str]) -> None:
         found = differences(tables(lake), tables(self.expected), left_out=left_out)
         assert not found, self.talks.explain(found)
@@ -98,7 +109,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="msmq-chaos-") as folder:
         chaos = Chaos(Path(folder), arguments.job, arguments.seed)
         rounds: list[tuple[str, Callable[[int], str]]] = []
-        rounds += [("kill", lambda n: chaos.disturbed(killed, n))] * arguments.kills
+        rounds += chaos.kills(arguments.kills)
         rounds += [("pair", chaos.pair)] * arguments.pairs
         for name, fault in FAULTS.items():
             rounds += [(name, lambda n, fault=fault: chaos.disturbed(fault, n))] * arguments.faults
@@ -110,7 +121,7 @@ def main() -> int:
                 told, verdict = str(why), "not run"
             except AssertionError as wrong:
                 told, verdict = str(wrong), "DIFFERENT"
-            came[f"{name} {verdict}"] += 1
+            came[f"{name} {verdict}"] += told.count(" killed after ") or 1
             print(f"chaos: {name}: {verdict}, {time.monotonic() - begin:.0f} s: {told}", flush=True)
         chaos.spark.stop()
     print("chaos: " + ", ".join(f"{count} {what}" for what, count in sorted(came.items())))

@@ -126,10 +126,14 @@ class Job:
 
     def moment(self, fraction: float) -> Moment:
         """The moment of a job that was watched, from its first sign (0) to its last one (1)."""
-        begin, end = self.timeline[1][0], self.timeline[-1][0]
-        at = begin + fraction * (end - begin)
+        at = self.seconds(fraction)
         when, count = [entry for entry in self.timeline if entry[0] <= at][-1]
         return Moment(count, at - when)
+
+    def seconds(self, fraction: float) -> float:
+        """How long after its start a job that was watched was so far: from its first sign (0) to its last one (1)."""
+        begin, end = self.timeline[1][0], self.timeline[-1][0]
+        return begin + fraction * (end - begin)
 
     def kill(self, moment: Moment, what: str) -> str:
         """Kill ``what`` (all, driver, java or workers) at a moment, wait for the end; what was done and said.
@@ -146,9 +150,22 @@ class Job:
         while not (chosen := self._chosen(what)):
             assert self._process.poll() is None, f"at its end without {what} after {count} signs"
             time.sleep(_LOOK_S)
+        return self._killed(chosen, what, f"after {count} signs")
+
+    def kill_after(self, seconds: float, what: str) -> str | None:
+        """Kill ``what`` some seconds after the start, as ``kill`` does; None when the job was at its end before."""
+        while self.running():
+            late = time.monotonic() >= self._began + seconds
+            if late and (chosen := self._chosen(what)):
+                return self._killed(chosen, what, f"after {seconds:.1f} s")
+            time.sleep(_LOOK_S)
+        self.succeed()
+        return None
+
+    def _killed(self, chosen: Sequence[int], what: str, when: str) -> str:
         self._kill(chosen)
         code, said = self.end()
-        return f"{what} killed after {count} signs ({len(chosen)} processes), exit code {code}:\n{said}"
+        return f"{what} killed {when} ({len(chosen)} processes), exit code {code}:\n{said}"
 
     def _chosen(self, what: str) -> list[int]:
         processes = self._processes()
