@@ -31,8 +31,9 @@ from pipeline.feeds import Feeds
 from pipeline.findings import Facts
 from pipeline.frames import frame
 from pipeline.gather import gather
-from pipeline.lake import MOST_DATES, MOST_NAMED, Commit, Lake, on_dates, versions_of
+from pipeline.lake import IS, MOST_DATES, MOST_NAMED, Commit, Lake, on_dates, versions_of
 from pipeline.queue_facts import Limits
+from pipeline.rules import of_one_call
 from pipeline.settings import unmeasured
 from pipeline.told_of_queues import Queues
 from pipeline.touched import only
@@ -58,6 +59,8 @@ _USE_MOVES: Final = (10, 15)
 _PARTS: Final = ("calls", "reads", "clients", "management", "connections", "binds")
 _HEADS: Final = {"request_bytes": "bigint", "request_head": "binary", "request_tail": "binary",
                  "response_head": "binary", "request_stub": "binary", "response_stub": "binary"}  # fmt: skip
+_ARROW: Final = {"bigint": pa.int64(), "binary": pa.binary()}
+_CHANGED: Final = pa.schema({"call_key": pa.string(), **{name: _ARROW[kind] for name, kind in _HEADS.items()}})
 _CHOOSING: Final = ("connection_id", "server_address", "interface_name", "opnum")  # of rows, beside the call's own
 _OBJECTS: Final = (7, 8, 9, 10, 11)  # of qmcomm
 _EVER: Final = -(1 << 62)
@@ -89,12 +92,14 @@ class _Touched:
 
     ``groups`` are the groups of connections as they were. ``numbered``: servers where what gives numbers changed, and
     since when, microseconds; ``moves``: where targets of moves or enlistments did; ``versions``: the calls that asked a
-    server for its version and are new, None where one of them changed or went.
+    server for its version and are new, None where one of them changed or went. ``calls``: those that changed, came or
+    went, with the bytes of their stubs that rules look at; None: too many to be told from others.
     """
 
     connections: set[str] = field(default_factory=set)
     servers: set[str] = field(default_factory=set)
     groups: set[tuple[Any, ...]] = field(default_factory=set)
+    calls: pa.Table | None = None
     numbered: dict[str, int] = field(default_factory=dict)
     moves: set[str] = field(default_factory=set)
     versions: dict[str, set[str] | None] = field(default_factory=dict)
@@ -119,6 +124,15 @@ class _Touched:
                     self.versions[server] = None
                 elif new is not None:
                     new.update(row["versions"])
+
+    def staying(self, there: pa.Table) -> pa.Table:
+        """Return those of the findings that are there which rest on one call alone that did not change."""
+        if self.calls is None:
+            return there.slice(0, 0)
+        alone = pc.is_in(there["rule_id"], _strings(of_one_call()))
+        return there.filter(
+            pc.and_(alone, pc.invert(pc.is_in(there["call_key"], self.calls["call_key"].combine_chunks())))
+        )
 
     def widen(self, connections: pa.Table) -> None:
         """Take all connections of the groups of those that are touched."""
@@ -157,37 +171,45 @@ class _Work:
     def _touched(self) -> _Touched | None:
         """Return what changed; None when the feeds cannot tell, or of too much."""
         feeds = Feeds(self.lake, self.made, self.rests_on)
-        found = gather({table: partial(feeds.rows, table, partial(self._where, table), MOST_NAMED) for table in _FED})
-        touched = _Touched()
+        emptied = self._emptied()
+        asked: dict[Any, Callable[[], Any]] = {
+            table: partial(feeds.rows, table, partial(_where, table, emptied), MOST_NAMED) for table in _FED
+        }
+        asked["calls"] = partial(self._changed, feeds, emptied)
+        found = gather(asked)
+        calls = found.pop("calls")
+        touched = _Touched(calls=calls)
         for rows in found.values():
             if rows is None:
                 return None
             touched.take(rows)
         return touched
 
-    def _where(self, table: Table, feed: DataFrame) -> DataFrame:
-        """Return where rows of a table changed, as they were and are."""
-        numbered, version, moves = F.lit(None).cast("bigint"), F.lit(False), F.lit(False)  # noqa: FBT003
-        group, key = F.lit(None).cast("bigint"), F.lit("")
-        if table is RPC_CALLS:
-            said = self.lake.said(table, self.made[str(table)])
-            emptied = [version for version, what in said.items() if what == EMPTIED]
-            if emptied:
-                feed = feed.where(~F.col("_commit_version").isin(*emptied))
-            interface, opnum, key = F.col("interface_name"), F.col("opnum"), F.col("call_key")
-            at = F.unix_micros(F.coalesce("request_at", "response_at"))
-            numbered = F.when(is_ledger() & interface.isin(*_NUMBERED), at)
-            version = (interface == QM) & (opnum == _VERSION)
-            moves = (interface == RR) & opnum.isin(*_MOVES)
-        elif table is CONNECTIONS:
-            feed, group = feed.where("kind = 'rpc'"), F.col("association_group_id")
-        where = ("connection_id", "server_address", "client_address", group.alias("association_group_id"))
-        return feed.groupBy(*where).agg(
-            F.min(numbered).alias("numbered_at"),
-            F.coalesce(F.max(moves), F.lit(False)).alias("moves"),  # noqa: FBT003
-            F.collect_set(F.when(version, key)).alias("versions"),
-            F.coalesce(F.max(version & (F.col("_change_type") != "insert")), F.lit(False)).alias("went"),  # noqa: FBT003
-        )
+    def _changed(self, feeds: Feeds, emptied: Collection[int]) -> pa.Table | None:
+        """Return the calls that changed, with the bytes that rules look at; None of too many.
+
+        The feed has these bytes, in the files that were added: to find them in the table takes reading all stubs.
+        """
+        order = ("_commit_version", F.col("_change_type").isin(*IS).alias("is"))
+
+        def ask(feed: DataFrame) -> pa.Table:
+            calls = _without(feed, emptied).select("call_key", *_heads(stubs=self.stubs), *order)
+            return calls.limit(_MOST_AT_ONCE + 1).toArrow()
+
+        found = feeds.told(RPC_CALLS, ask, _CHANGED.empty_table())
+        if found is None or found.num_rows > _MOST_AT_ONCE:
+            return None
+        if found.num_rows:
+            found = found.sort_by([("_commit_version", "ascending"), ("is", "ascending")])
+        newest = {key: place for place, key in enumerate(found["call_key"].to_pylist())}
+        rows = found.select(_CHANGED.names).cast(_CHANGED).take(pa.array(list(newest.values()), pa.int64()))
+        return rows.append_column("fresh", pa.array([True] * rows.num_rows, pa.bool_()))
+
+    def _emptied(self) -> list[int]:
+        """Return the commits of bronze.rpc_calls that only emptied stubs."""
+        since = self.made.get(str(RPC_CALLS))
+        said = {} if since is None else self.lake.said(RPC_CALLS, since)
+        return [version for version, what in said.items() if what == EMPTIED]
 
     def _bring(self, touched: _Touched, of_queues: told_of_queues.Touched) -> int:
         """Judge what is touched anew."""
@@ -268,7 +290,8 @@ class _Work:
         days = _days_of(connections.filter(ours))
         here = partial(only, column="connection_id", values=touched.connections)
         at_these = partial(only, column="server_address", values=touched.servers)
-        frames, opened = _frames(self.lake, stubs=self.stubs), _frames(self.lake, stubs=False)
+        opened = _frames(self.lake, stubs=False)
+        frames = opened if touched.calls is not None else _frames(self.lake, stubs=self.stubs)
         asked: dict[str, Callable[[], pa.Table]] = {
             name: here(frames[name].where(on_dates(days))).drop(EVENT_DATE).toArrow
             for name in ("calls", "reads", "clients", "management")
@@ -282,10 +305,15 @@ class _Work:
         found = gather(asked)
         answered = found["reads"].filter(pc.is_valid(found["reads"]["packet_bytes"]))["call_key"].to_pylist()
         messages = only(_messages(self.lake).where(on_dates(days)), "call_key", answered).drop(EVENT_DATE).toArrow()
-        calls = _together(found["calls"], found["reads"], found["clients"], found["management"], messages)
+        parts = (found["reads"], found["clients"], found["management"], messages)
+        if touched.calls is None:
+            calls = _together(found["calls"], *parts)
+        else:
+            calls = _together(found["calls"].drop_columns([*_HEADS]), *parts, touched.calls)
         ledger = _together(*(found[f"{name} of openings"] for name in ("calls", "reads", "clients")))
         facts = Facts(calls, ledger, connections.select(list(judging.CONNECTIONS)), found["binds"])
-        return judging.findings(facts, only=touched.connections), found["there"]
+        rows, there = judging.findings(facts, only=touched.connections), found["there"]
+        return pa.concat_tables([rows, touched.staying(there)]), there
 
     def _there(self, touched: _Touched) -> pa.Table:
         """Return the findings of what is touched as they were."""
@@ -297,7 +325,8 @@ class _Work:
         """Judge what is touched in Spark."""
         with unmeasured(self.lake.spark):
             found = _rows(self._judged(touched))
-        return self._put(found, self._there(touched), of_queues, says)
+        there = self._there(touched)
+        return self._put(pa.concat_tables([found, touched.staying(there)]), there, of_queues, says)
 
     def _anew(self) -> int:
         """Judge all there is: here if it is little."""
@@ -330,10 +359,14 @@ class _Work:
 
     def _judged(self, touched: _Touched | None) -> DataFrame:
         """Return the findings of what is touched, or of all, made in Spark: one group for each server."""
-        frames = _frames(self.lake, stubs=self.stubs)
+        changed = None if touched is None else touched.calls
+        frames = _frames(self.lake, stubs=self.stubs and changed is None)
         frames["reads"] = frames["reads"].join(_messages(self.lake).drop(EVENT_DATE), "call_key", "left")
         if touched is not None:
             frames = {name: _of_touched(frame, touched) for name, frame in frames.items()}
+        if changed is not None:
+            fresh = F.broadcast(frame(self.lake.spark, changed))
+            frames["calls"] = frames["calls"].drop(*_HEADS).join(fresh, "call_key", "left")
         frames["connections"] = _connections(self.lake, None if touched is None else touched.servers).drop("calls")
         frames = {name: frame.drop(EVENT_DATE) for name, frame in frames.items()}
         parts = [frames[name].withColumn("part", F.lit(name)) for name in _PARTS]
@@ -341,6 +374,32 @@ class _Work:
         columns = {name: tuple(frames[name].columns) for name in _PARTS}
         judge = _judge(columns, None if touched is None else frozenset(touched.connections))
         return every.groupBy("server_address").applyInArrow(judge, FINDINGS.struct())
+
+
+def _where(table: Table, emptied: Collection[int], feed: DataFrame) -> DataFrame:
+    """Return where rows of a table changed, as they were and are; ``emptied``: commits of calls to be passed over."""
+    numbered, version, moves = F.lit(None).cast("bigint"), F.lit(False), F.lit(False)  # noqa: FBT003
+    group, key = F.lit(None).cast("bigint"), F.lit("")
+    if table is RPC_CALLS:
+        feed = _without(feed, emptied)
+        interface, opnum, key = F.col("interface_name"), F.col("opnum"), F.col("call_key")
+        at = F.unix_micros(F.coalesce("request_at", "response_at"))
+        numbered = F.when(is_ledger() & interface.isin(*_NUMBERED), at)
+        version = (interface == QM) & (opnum == _VERSION)
+        moves = (interface == RR) & opnum.isin(*_MOVES)
+    elif table is CONNECTIONS:
+        feed, group = feed.where("kind = 'rpc'"), F.col("association_group_id")
+    where = ("connection_id", "server_address", "client_address", group.alias("association_group_id"))
+    return feed.groupBy(*where).agg(
+        F.min(numbered).alias("numbered_at"),
+        F.coalesce(F.max(moves), F.lit(False)).alias("moves"),  # noqa: FBT003
+        F.collect_set(F.when(version, key)).alias("versions"),
+        F.coalesce(F.max(version & (F.col("_change_type") != "insert")), F.lit(False)).alias("went"),  # noqa: FBT003
+    )
+
+
+def _without(feed: DataFrame, versions: Collection[int]) -> DataFrame:
+    return feed.where(~F.col("_commit_version").isin(*versions)) if versions else feed
 
 
 def _of_touched(rows: DataFrame, touched: _Touched) -> DataFrame:
@@ -427,12 +486,11 @@ def _connections(lake: Lake, servers: Collection[str] | None) -> DataFrame:
 def _frames(lake: Lake, *, stubs: bool) -> dict[str, DataFrame]:
     """Return what is read of each table: the columns that ``pipeline.findings`` names, and what chooses rows."""
     calls = lake.read(RPC_CALLS).where(F.col("interface_name").isNull() | (F.col("interface_name") != "epm"))
-    heads = _heads() if stubs else {name: F.lit(None).cast(kind) for name, kind in _HEADS.items()}
     reads = lake.read(REMOTE_READ_CALLS).withColumn("interface_name", F.col("protocol"))
     management = lake.read(MANAGEMENT_CALLS).withColumn("interface_name", F.lit(MG))
     texts = [F.col(name).alias("action_text") if name == "action" else F.col(name) for name in judging.MANAGEMENT]
     return {
-        "calls": calls.select(*judging.CALLS, *(column.alias(name) for name, column in heads.items()), EVENT_DATE),
+        "calls": calls.select(*judging.CALLS, *_heads(stubs=stubs), EVENT_DATE),
         "reads": reads.select(*judging.READS, *_CHOOSING, EVENT_DATE),
         "clients": lake.read(CLIENT_CALLS).select(*judging.CLIENTS, *_CHOOSING, EVENT_DATE),
         "management": management.select(*texts, *_CHOOSING, EVENT_DATE),
@@ -446,8 +504,10 @@ def _messages(lake: Lake) -> DataFrame:
     return lake.read(MESSAGES).select(*said, EVENT_DATE)
 
 
-def _heads() -> dict[str, Column]:
-    """Return the bytes of stubs that rules look at: those of few methods, and of these the first."""
+def _heads(*, stubs: bool) -> list[Column]:
+    """Return the bytes of stubs that rules look at: those of few methods, and of these the first; or nulls."""
+    if not stubs:
+        return [F.lit(None).cast(kind).alias(name) for name, kind in _HEADS.items()]
     interface, opnum = F.col("interface_name"), F.col("opnum")
     reads = (interface == QM) & opnum.isin(0, 9, 10)
     opens = (interface == RR) & opnum.isin(2, 11)
@@ -456,7 +516,7 @@ def _heads() -> dict[str, Column]:
     failed_reads = (interface == RR) & opnum.isin(7, 13) & (F.length("response_stub") <= judging.HEAD_BYTES)
     tail = F.expr(f"substring(request_stub, -{judging.TAIL_BYTES}, {judging.TAIL_BYTES})")
     whole = interface == MG
-    return {
+    found = {
         "request_bytes": F.when(reads, F.length("request_stub").cast("bigint")),
         "request_head": F.when(reads | opens | objects, F.substring("request_stub", 1, judging.HEAD_BYTES)),
         "request_tail": F.when(opens, tail),
@@ -464,3 +524,4 @@ def _heads() -> dict[str, Column]:
         "request_stub": F.when(whole, F.col("request_stub")),
         "response_stub": F.when(whole, F.col("response_stub")),
     }
+    return [found[name].alias(name) for name in _HEADS]

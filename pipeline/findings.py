@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ from pipeline import (
 from pipeline.associations import Connection, associations
 from pipeline.exchanges import LEDGER, Conversation, Exchange, Ledger
 from pipeline.rows import day_of, table_of
-from pipeline.rules import ACROSS, ALL, ANYWHERE, BY_METHOD, OVER, Hit, Needs, Rule, Test
+from pipeline.rules import ACROSS, ALL, ANYWHERE, BY_METHOD, OVER, Hit, Needs, Rule, Test, of_one_call
 from schemas.findings import FINDINGS
 from udfs.keys import key
 
@@ -161,7 +162,10 @@ def _plain(column: pa.ChunkedArray) -> list[int | None]:
 
 
 def findings(facts: Facts, *, only: Collection[str] | None = None) -> pa.Table:
-    """Return the findings of these calls and of these servers' openings; ``only`` those of some connections' calls."""
+    """Return the findings of these calls and of these servers' openings; ``only`` those of some connections' calls.
+
+    Where calls have a column ``fresh``, what rests on one call alone (``of_one_call``) is judged where it is true.
+    """
     rows: list[dict[str, Any]] = []
     connections = [_whole(row) for row in rows_of(facts.connections)]
     binds = defaultdict(list)
@@ -216,7 +220,7 @@ def _of_server(
         if places or ours:
             exchanges = [Exchange(row) for row in rows_of(calls.take(pa.array(places, pa.int64())))]
             conversation = Conversation(exchanges, rows, found[rows[0]["connection_id"]], binds=ours, ledger=ledger)
-            yield from _rows(judge(conversation), _ASSOCIATION)
+            yield from _rows(judge(conversation, narrow="fresh" in calls.column_names), _ASSOCIATION)
     yield from _rows(((test, hit) for test in ACROSS for hit in test.test(ledger)), _SERVER)
 
 
@@ -232,18 +236,27 @@ def _connection(row: Mapping[str, Any]) -> Connection:
     )
 
 
-def judge(conversation: Conversation) -> Iterator[tuple[Test, Hit]]:
-    """Yield the rules that an association breaks, each with the test that found it."""
+def judge(conversation: Conversation, *, narrow: bool = False) -> Iterator[tuple[Test, Hit]]:
+    """Yield the rules that an association breaks, each with the test that found it.
+
+    ``narrow``: of calls that are not fresh, what rests on one call alone is known already.
+    """
     for call in conversation.calls:
-        for tests in (ANYWHERE, BY_METHOD.get(call.method, ())):
-            for test in tests:
-                if _ready(call, test.needs):
-                    seen = test.test(call)
-                    if seen:
-                        yield test, seen if isinstance(seen, Hit) else Hit(call, seen if isinstance(seen, str) else "")
+        for test in _tests(call.method, known=narrow and not call["fresh"]):
+            if _ready(call, test.needs):
+                seen = test.test(call)
+                if seen:
+                    yield test, seen if isinstance(seen, Hit) else Hit(call, seen if isinstance(seen, str) else "")
     for test in OVER:
         for hit in test.test(conversation):
             yield test, hit
+
+
+@cache
+def _tests(method: tuple[str, int], *, known: bool) -> tuple[Test, ...]:
+    """Return the tests of one exchange that are asked of a method; ``known``: but those of rules of one call alone."""
+    found = (*ANYWHERE, *BY_METHOD.get(method, ()))
+    return tuple(test for test in found if test.rule_id not in of_one_call()) if known else found
 
 
 def _ready(call: Exchange, needs: Needs) -> bool:

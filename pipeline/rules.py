@@ -187,6 +187,12 @@ def of_queue(rule_id: str, precondition: str) -> Callable[[OfQueue], OfQueue]:
     return declare
 
 
+def of_one_call() -> frozenset[str]:
+    """Return the rules whose tests look at one call alone: what they find stays as long as the call does not change."""
+    one = {test.rule_id for tests in (ANYWHERE, *BY_METHOD.values()) for test in tests}
+    return frozenset(one - {test.rule_id for test in (*OVER, *ACROSS)})
+
+
 def found_by(rule_id: str) -> list[Test]:
     """Return the tests of a rule."""
     every = [test for tests in BY_METHOD.values() for test in tests]
