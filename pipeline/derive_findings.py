@@ -51,6 +51,7 @@ VERSION: Final = "3"  # another one when rules are added or changed: then all is
 _FED: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS)
 _BELOW: Final = (*_FED, HOSTS, *told_of_queues.BELOW)
 _MOST_AT_ONCE: Final = 200_000  # calls that are judged here; of more, in Spark
+_MOST_CHANGED: Final = 200_000  # calls that are told from those that did not change
 _EXPLAINED: Final = ("P11", "R57", "R61", "R64", "R73")  # findings that another association's opening can explain
 _NUMBERED: Final = (QM, QC)  # interfaces whose openings give numbers of the whole server
 _VERSION: Final = 8  # of qm2qm: RemoteQmGetVersion
@@ -194,10 +195,10 @@ class _Work:
 
         def ask(feed: DataFrame) -> pa.Table:
             calls = _without(feed, emptied).select("call_key", *_heads(stubs=self.stubs), *order)
-            return calls.limit(_MOST_AT_ONCE + 1).toArrow()
+            return calls.limit(_MOST_CHANGED + 1).toArrow()
 
         found = feeds.told(RPC_CALLS, ask, _CHANGED.empty_table())
-        if found is None or found.num_rows > _MOST_AT_ONCE:
+        if found is None or found.num_rows > _MOST_CHANGED:
             return None
         if found.num_rows:
             found = found.sort_by([("_commit_version", "ascending"), ("is", "ascending")])
@@ -305,15 +306,23 @@ class _Work:
         found = gather(asked)
         answered = found["reads"].filter(pc.is_valid(found["reads"]["packet_bytes"]))["call_key"].to_pylist()
         messages = only(_messages(self.lake).where(on_dates(days)), "call_key", answered).drop(EVENT_DATE).toArrow()
-        parts = (found["reads"], found["clients"], found["management"], messages)
-        if touched.calls is None:
-            calls = _together(found["calls"], *parts)
-        else:
-            calls = _together(found["calls"].drop_columns([*_HEADS]), *parts, touched.calls)
+        calls, parts = found["calls"], [found["reads"], found["clients"], found["management"], messages]
+        if touched.calls is not None:
+            calls, managed = calls.drop_columns([*_HEADS]), found["management"]["call_key"].to_pylist()
+            parts.append(touched.calls)
+            if managed:
+                theirs = only(self._managed().where(on_dates(days)), "call_key", managed)
+                parts.append(theirs.select("call_key", *_HEADS).toArrow())
+        calls = _together(calls, *parts)
         ledger = _together(*(found[f"{name} of openings"] for name in ("calls", "reads", "clients")))
         facts = Facts(calls, ledger, connections.select(list(judging.CONNECTIONS)), found["binds"])
         rows, there = judging.findings(facts, only=touched.connections), found["there"]
         return pa.concat_tables([rows, touched.staying(there)]), there
+
+    def _managed(self) -> DataFrame:
+        """Return the bytes of management calls: tests over several of them look into their stubs, and no others do."""
+        calls = _frames(self.lake, stubs=self.stubs)["calls"].where(F.col("interface_name") == MG)
+        return calls.select("call_key", *_HEADS, "connection_id", EVENT_DATE)
 
     def _there(self, touched: _Touched) -> pa.Table:
         """Return the findings of what is touched as they were."""
@@ -359,14 +368,16 @@ class _Work:
 
     def _judged(self, touched: _Touched | None) -> DataFrame:
         """Return the findings of what is touched, or of all, made in Spark: one group for each server."""
-        changed = None if touched is None else touched.calls
-        frames = _frames(self.lake, stubs=self.stubs and changed is None)
+        frames = _frames(self.lake, stubs=self.stubs and (touched is None or touched.calls is None))
         frames["reads"] = frames["reads"].join(_messages(self.lake).drop(EVENT_DATE), "call_key", "left")
         if touched is not None:
             frames = {name: _of_touched(frame, touched) for name, frame in frames.items()}
-        if changed is not None:
-            fresh = F.broadcast(frame(self.lake.spark, changed))
-            frames["calls"] = frames["calls"].drop(*_HEADS).join(fresh, "call_key", "left")
+            if touched.calls is not None:
+                fresh = frame(self.lake.spark, touched.calls)
+                managed = only(self._managed(), "connection_id", touched.connections).select("call_key", *_HEADS)
+                managed = managed.join(fresh.select("call_key"), "call_key", "left_anti")
+                heads = fresh.unionByName(managed, allowMissingColumns=True)
+                frames["calls"] = frames["calls"].drop(*_HEADS).join(heads, "call_key", "left")
         frames["connections"] = _connections(self.lake, None if touched is None else touched.servers).drop("calls")
         frames = {name: frame.drop(EVENT_DATE) for name, frame in frames.items()}
         parts = [frames[name].withColumn("part", F.lit(name)) for name in _PARTS]

@@ -143,7 +143,9 @@ QUEUES: Final[list[Test]] = []
 def each(rule_id: str, *methods: tuple[str, int], needs: Needs = "request") -> Callable[[One], One]:
     """Declare a test of one exchange at a time, of these methods; of all without any.
 
-    The test gives a Hit, or what was seen as text, or True; nothing, or False, where the rule is kept.
+    The test gives a Hit, or what was seen as text, or True; nothing, or False, where the rule is kept. It is asked when
+    the call comes or changes; where the rule has tests over several calls too, whenever these are, and then without the
+    bytes of the stub.
     """
 
     def declare(test: One) -> One:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 
 from pipeline.associations import Association, Connection, associations
-from pipeline.exchanges import LEDGER, Conversation, Exchange, Ledger
+from pipeline.exchanges import LEDGER, MG, Conversation, Exchange, Ledger
 from pipeline.findings import judge
 from pipeline.rules import ACROSS
 
@@ -201,6 +201,9 @@ def connection(name="c1", first=-10.0, last=None, closed=None, **more):
     return row | more
 
 
+HEADS = ("request_bytes", "request_head", "request_tail", "response_head", "request_stub", "response_stub")
+
+
 class Story:
     """Calls, the connections they are on (of the first one's association), binds, and others of the same server."""
 
@@ -217,8 +220,12 @@ class Story:
         self.beside += connections
         return self
 
-    def broken(self):
-        """The rules that are broken, each with its severity; ACROSS rules too."""
+    def broken(self, fresh=None):
+        """The tests that found something, each with what it found; ACROSS rules too.
+
+        ``fresh``: keys of the calls that changed; of the others stubs of management calls alone are at hand, and what
+        rests on one call alone is known already. None: all did.
+        """
         mine = {row["connection_id"] for row in self.connections}
         every = [*self.connections, *self.beside]
         for row in self.others:
@@ -230,12 +237,19 @@ class Story:
             for row in every
         )  # fmt: skip
         seen = {found[row["connection_id"]].name: 0 if row["missing_bytes"] else row["last_packet_at"] for row in every}
-        exchanges = [Exchange(row) for row in self.calls if row["connection_id"] in mine]
+        narrow, ours = fresh is not None, [row for row in self.calls if row["connection_id"] in mine]
+        if narrow:
+            known = dict.fromkeys(HEADS)
+            ours = [
+                row | ({"fresh": True} if row["call_key"] in fresh else {} if row["interface_name"] == MG else known)
+                for row in ours
+            ]
+        exchanges = [Exchange(row) for row in ours]
         opened = [Exchange(row) for row in (*self.calls, *self.others)]
         ledger = Ledger([each for each in opened if each.method in LEDGER], found, seen)
         association: Association = found[self.connections[0]["connection_id"]]
         conversation = Conversation(exchanges, self.connections, association, binds=self.binds, ledger=ledger)
-        return [*judge(conversation), *((test, hit) for test in ACROSS for hit in test.test(ledger))]
+        return [*judge(conversation, narrow=narrow), *((test, hit) for test in ACROSS for hit in test.test(ledger))]
 
 
 def broken(story):

@@ -5,7 +5,7 @@ import pytest
 from findings.exchanges import Story, broken, qm_end, qm_open, qm_start, session
 from findings.management import STORIES as MANAGEMENT
 from findings.stories import STORIES as CALLS
-from pipeline.rules import RULES, UNSHOWN, found_by
+from pipeline.rules import RULES, UNSHOWN, found_by, of_one_call
 from tools.write_rules_doc import page
 
 STORIES = CALLS | MANAGEMENT
@@ -31,6 +31,19 @@ def test_the_violating_exchange_is_found(rule):
 @pytest.mark.parametrize("rule", STORIES)
 def test_the_innocent_exchange_is_not(rule):
     assert rule not in broken(STORIES[rule][1])
+
+
+@pytest.mark.parametrize("rule", STORIES)
+def test_what_rests_on_one_call_alone_is_judged_where_it_changed(rule):
+    """With what was known of the other calls it is what all of them come to, whichever of them changed."""
+    for told in STORIES[rule]:
+        story = told if isinstance(told, Story) else Story(told)
+        every = [(test.rule_id, hit.call and hit.call["call_key"], hit.actual) for test, hit in story.broken()]
+        keys = [row["call_key"] for row in story.calls]
+        for fresh in ({}, {*keys[::2]}, {*keys[1::2]}, {*keys[-1:]}, {*keys}):
+            known = [found for found in every if found[0] in of_one_call() and found[1] not in fresh]
+            now = [(test.rule_id, hit.call and hit.call["call_key"], hit.actual) for test, hit in story.broken(fresh)]
+            assert sorted(map(str, known + now)) == sorted(map(str, every))
 
 
 @pytest.mark.parametrize(("seconds", "explains"), [(-3600, True), (29, True), (31, False), (3600, False)])
