@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -252,7 +252,7 @@ def judge(conversation: Conversation, *, narrow: bool = False) -> Iterator[tuple
             yield test, hit
 
 
-@cache
+@lru_cache(maxsize=256)  # hostile captures have any opnum
 def _tests(method: tuple[str, int], *, known: bool) -> tuple[Test, ...]:
     """Return the tests of one exchange that are asked of a method; ``known``: but those of rules of one call alone."""
     found = (*ANYWHERE, *BY_METHOD.get(method, ()))
