@@ -21,7 +21,7 @@ from pathlib import Path
 
 from chaos.faults import FAULTS, TOUCHING, NotRunError, Scene, killed_again
 from end_to_end.conversations import SMALL, Conversations
-from end_to_end.lakes import ALL, BRONZE, Job, run, tables
+from end_to_end.lakes import ALL, BRONZE, WRITTEN_BY, Job, run, tables
 from jobs.session import session
 from joining.comparing import OF_THE_RUN, differences
 from pipeline.lake import Lake
@@ -45,7 +45,7 @@ class Chaos:
         run(self.begun, self.talks.run(1), job=job)
         self.watched = Job(Path(shutil.copytree(self.begun.root, folder / "undisturbed")), [self.talks.cut], job)
         self.watched.watch()
-        self.expected = Lake(self.spark, str(self.watched.root))
+        self.expected = tables(Lake(self.spark, str(self.watched.root)), WRITTEN_BY[job])
 
     def disturbed(self, fault: Callable[[Scene], str], number: int) -> str:
         """Have a fault at a run, then an ordinary run; AssertionError when a table differs."""
@@ -76,7 +76,7 @@ class Chaos:
             yield "kill", partial(self.disturbed, fault)
 
     def _compare(self, lake: Lake, left_out: Collection[str]) -> None:
-        found = differences(tables(lake), tables(self.expected), left_out=left_out)
+        found = differences(tables(lake, WRITTEN_BY[self.job]), self.expected, left_out=left_out)
         assert not found, self.talks.explain(found)
 
     def pair(self, number: int) -> str:

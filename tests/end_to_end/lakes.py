@@ -10,13 +10,15 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
 from jobs import ingest_captures, run_all
+from pipeline.gather import gather
 from pipeline.lake import Lake
-from schemas import catalog
+from schemas import bronze, catalog
 from schemas.table import Table
 
 _LOOK_S = 0.02
@@ -25,10 +27,15 @@ _LONGEST_S = 600.0
 
 def tables(lake: Lake, of: Iterable[Table] = catalog.ALL) -> dict[str, pa.Table]:
     """Tables of a lake, all by default, by the names they have within their layers."""
-    return {table.name: lake.read(table).toArrow() for table in of}
+
+    def read(table: Table) -> pa.Table:
+        return lake.read(table).toArrow()
+
+    return gather({table.name: partial(read, table) for table in of})
 
 
 BRONZE, ALL = "ingest_captures", "run_all"  # jobs: captures to bronze, and through all layers
+WRITTEN_BY = {BRONZE: bronze.TABLES, ALL: catalog.ALL}
 _MAIN = {BRONZE: ingest_captures.main, ALL: run_all.main}
 
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from end_to_end.conversations import SAMPLE, SMALL, Conversations
-from end_to_end.lakes import ALL, BRONZE, run
+from end_to_end.lakes import ALL, BRONZE, run, tables
 from joining.cutting import evenly, plain
 from pipeline.capture_source import pack, whole
 from pipeline.lake import CHANGE, IS, WAS, Lake
@@ -81,7 +81,9 @@ def test_orders_of_five_files(spark, tmp_path, name, orders, ways, job):
         for last, size in zip(accumulate(sizes), sizes, strict=True):
             run(lake, *(talks.run(number) for number in range(last - size + 1, last + 1)), job=job)
         talks.same(lake, uncut)
-        talks.equal(lake, lakes[0])
+        if lake is lakes[0]:
+            first = tables(lake)
+        talks.equal(lake, first)
         assert [rewritten(lake, table) for table in (RPC_CALLS, CONNECTIONS, RPC_BINDS)] == [0, 0, 0]
     versions = lakes[-1].versions(*catalog.ALL)
     run(lakes[-1], talks.cut, job=job)

@@ -8,10 +8,11 @@ import time
 from functools import cache
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from end_to_end.conversations import SMALL, Conversations
-from end_to_end.lakes import ALL, BRONZE, Job, run
+from end_to_end.lakes import ALL, BRONZE, WRITTEN_BY, Job, run, tables
 from pipeline.lake import Lake
 from pipeline.runs import Runs
 
@@ -32,19 +33,19 @@ def talks(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def prepared(spark, talks, tmp_path_factory):
-    """For a job, made once: a lake that has the files of the first run, and one whose second run was watched.
+    """For a job, made once: a lake that has the files of the first run, a second run that was watched, and its tables.
 
     The job brings captures to bronze where it is to be quick, else through all layers.
     """
 
     @cache
-    def of(job: str) -> tuple[Lake, Job]:
+    def of(job: str) -> tuple[Lake, Job, dict[str, pa.Table]]:
         folder = tmp_path_factory.mktemp(job)
         begun = Lake(spark, str(folder / "begun"))
         run(begun, talks.run(1), job=job)
         undisturbed = Job(_copied(begun, folder), [talks.cut], job)
         undisturbed.watch()
-        return begun, undisturbed
+        return begun, undisturbed, tables(Lake(spark, str(undisturbed.root)), WRITTEN_BY[job])
 
     return of
 
@@ -68,13 +69,13 @@ KILLS = [(KILLED[number % 4], (number + 0.5) / 23) for number in range(22)]  # o
 def test_a_killed_run_repeated_leaves_the_tables_of_an_undisturbed_one(
     spark, talks, prepared, tmp_path, job, what, when
 ):
-    begun, undisturbed = prepared(job)
+    begun, undisturbed, expected = prepared(job)
     lake = Lake(spark, str(_copied(begun, tmp_path)))
     told = Job(Path(lake.root), [talks.cut], job).kill(undisturbed.moment(when), what)
     print(told)  # shown when the test fails
     run(lake, talks.cut, job=job)
     assert Runs.of(lake).unfinished() == {}
-    talks.equal(lake, Lake(spark, str(undisturbed.root)))
+    talks.equal(lake, expected)
 
 
 FEW_PAIRS = [((1,), (2,)), ((1, 2), (1, 2))]
@@ -96,5 +97,5 @@ def test_two_runs_at_once_lose_and_double_nothing(spark, talks, prepared, tmp_pa
         time.sleep(wait_s)
     for each in both:
         each.succeed()
-    _, undisturbed = prepared(job)
-    talks.equal(Lake(spark, str(root)), Lake(spark, str(undisturbed.root)))
+    _, _, expected = prepared(job)
+    talks.equal(Lake(spark, str(root)), expected)
