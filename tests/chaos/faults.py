@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from end_to_end.lakes import Job
+from end_to_end.lakes import KILLED, Job
 
 A_DAY_S = 86_400
 WAIT_S = 0.05
@@ -36,6 +36,7 @@ class Scene:
     job: str
     chance: random.Random
     watched: Job  # the same run, undisturbed
+    kills: int = 0  # so far
 
     def start(self) -> Job:
         """Start the run over all captures."""
@@ -48,25 +49,23 @@ class Scene:
             time.sleep(WAIT_S)
 
 
-def killed(scene: Scene) -> str:
-    """SIGKILL of the driver, of Java, of the Python workers or of all, at any moment."""
-    what = scene.chance.choice(["all", "driver", "java", "workers"])
-    when = scene.chance.random()
-    told = scene.start().kill(scene.watched.moment(when), what)
-    return f"{what} at {when:.2f}: {told.splitlines()[0]}"
+def killed(scene: Scene, many: int) -> str:
+    """SIGKILL of the driver, of Java, of the Python workers or of all, at any moment, and up to ``many`` in a row.
 
-
-def killed_again(scene: Scene, many: int) -> str:
-    """So many kills in a row: what was to mend a run that was killed is killed too, some time after its start.
-
-    A run that was at its end before its kill has mended all, and is followed by one that finds nothing new.
+    What was to mend a run that was killed is killed too, some time after its start. With a run that comes to its end,
+    before its kill or for it killed nothing that cannot be replaced, all is mended, and the row ends.
     """
-    told = [killed(scene)]
+    told: list[str] = []
     while len(told) < many:
-        what, when = scene.chance.choice(["all", "driver", "java", "workers"]), scene.chance.random()
-        seconds = scene.watched.seconds(when)
-        job = scene.start()
-        told.append((job.kill_after(seconds, what) or f"at its end before {seconds:.1f} s").splitlines()[0])
+        what, when = scene.chance.choice(KILLED), scene.chance.random()
+        job, watched = scene.start(), scene.watched
+        said = job.kill_after(watched.seconds(when), what) if told else job.kill(watched.moment(when), what)
+        if said is None:
+            break
+        told.append(f"{what} at {when:.2f}: {said.splitlines()[0]}")
+        scene.kills += 1
+        if job.survived:
+            break
     return "; ".join(told)
 
 

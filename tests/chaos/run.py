@@ -17,9 +17,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
-from chaos.faults import FAULTS, TOUCHING, NotRunError, Scene, killed_again
+from chaos.faults import FAULTS, TOUCHING, NotRunError, Scene, killed
 from end_to_end.conversations import SMALL, Conversations
 from end_to_end.lakes import ALL, BRONZE, WRITTEN_BY, Job, run, tables
 from jobs.session import session
@@ -35,7 +36,7 @@ class Chaos:
     """The conversations, a lake that has the first run's files, and one whose second run was watched."""
 
     def __init__(self, folder: Path, job: str, seed: int) -> None:
-        self.folder, self.job, self.chance = folder, job, random.Random(seed)
+        self.folder, self.job, self.chance, self.kills = folder, job, random.Random(seed), 0
         self.spark = session("chaos")
         self.talks = Conversations(folder / "captures")
         for name in SMALL:
@@ -55,7 +56,9 @@ class Chaos:
         aside = self.folder / "aside"
         shutil.copytree(self.talks.cut, aside)
         try:
-            told = fault(Scene(root, self.talks.cut, self.job, self.chance, self.watched))
+            scene = Scene(root, self.talks.cut, self.job, self.chance, self.watched)
+            told = fault(scene)
+            self.kills += scene.kills
             lake = Lake(self.spark, str(root))
             run(lake, self.talks.cut, job=self.job)
             assert Runs.of(lake).unfinished() == {}, "a run is not at its end"
@@ -67,13 +70,12 @@ class Chaos:
             shutil.rmtree(place, ignore_errors=True)
         return told
 
-    def kills(self, left: int) -> Iterator[tuple[str, Callable[[int], str]]]:
-        """Yield the rounds of so many kills."""
-        while left:
-            many = min(left, self.chance.choice(IN_A_ROW))
-            left -= many
-            fault = partial(killed_again, many=many)
-            yield "kill", partial(self.disturbed, fault)
+    def rounds_of_kills(self, wanted: int) -> Iterator[tuple[str, Callable[[int], str]]]:
+        """Yield rounds until so many runs were killed; no more of them than that, whatever becomes of them."""
+        for _ in range(wanted):
+            if self.kills < wanted:
+                many = min(wanted - self.kills, self.chance.choice(IN_A_ROW))
+                yield "kill", partial(self.disturbed, partial(killed, many=many))
 
     def _compare(self, lake: Lake, left_out: Collection[str]) -> None:
         found = differences(tables(lake, WRITTEN_BY[self.job]), self.expected, left_out=left_out)
@@ -108,12 +110,10 @@ def main() -> int:
     came: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="msmq-chaos-") as folder:
         chaos = Chaos(Path(folder), arguments.job, arguments.seed)
-        rounds: list[tuple[str, Callable[[int], str]]] = []
-        rounds += chaos.kills(arguments.kills)
-        rounds += [("pair", chaos.pair)] * arguments.pairs
+        others: list[tuple[str, Callable[[int], str]]] = [("pair", chaos.pair)] * arguments.pairs
         for name, fault in FAULTS.items():
-            rounds += [(name, lambda n, fault=fault: chaos.disturbed(fault, n))] * arguments.faults
-        for number, (name, act) in enumerate(rounds):
+            others += [(name, partial(chaos.disturbed, fault))] * arguments.faults
+        for number, (name, act) in enumerate(chain(chaos.rounds_of_kills(arguments.kills), others)):
             begin = time.monotonic()
             try:
                 told, verdict = act(number), "equal"
@@ -121,10 +121,13 @@ def main() -> int:
                 told, verdict = str(why), "not run"
             except AssertionError as wrong:
                 told, verdict = str(wrong), "DIFFERENT"
-            came[f"{name} {verdict}"] += told.count(" killed after ") or 1
+            came[f"{name} {verdict}"] += 1
             print(f"chaos: {name}: {verdict}, {time.monotonic() - begin:.0f} s: {told}", flush=True)
         chaos.spark.stop()
-    print("chaos: " + ", ".join(f"{count} {what}" for what, count in sorted(came.items())))
+    print(
+        f"chaos: {chaos.kills} runs killed; rounds: "
+        + ", ".join(f"{count} {what}" for what, count in sorted(came.items()))
+    )
     return 1 if any("DIFFERENT" in what for what in came) else 0
 
 

@@ -35,6 +35,7 @@ def tables(lake: Lake, of: Iterable[Table] = catalog.ALL) -> dict[str, pa.Table]
 
 
 BRONZE, ALL = "ingest_captures", "run_all"  # jobs: captures to bronze, and through all layers
+KILLED = ("all", "workers", "java", "driver")  # what of a job's processes can be killed
 WRITTEN_BY = {BRONZE: bronze.TABLES, ALL: catalog.ALL}
 _MAIN = {BRONZE: ingest_captures.main, ALL: run_all.main}
 
@@ -104,6 +105,11 @@ class Job:
     def running(self) -> bool:
         """Whether it is not at its end."""
         return self._process.poll() is None
+
+    @property
+    def survived(self) -> bool:
+        """Whether it is at its end, and ended well."""
+        return self._process.poll() == 0
 
     def look(self) -> int:
         """Count the signs that showed so far."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from end_to_end.conversations import SMALL, Conversations
-from end_to_end.lakes import ALL, BRONZE, WRITTEN_BY, Job, run, tables
+from end_to_end.lakes import ALL, BRONZE, KILLED, WRITTEN_BY, Job, run, tables
 from pipeline.lake import Lake
 from pipeline.runs import Runs
 
@@ -54,7 +54,6 @@ def _copied(lake: Lake, folder: Path) -> Path:
     return Path(shutil.copytree(lake.root, folder / "lake"))
 
 
-KILLED = ("all", "workers", "java", "driver")
 FEW_KILLS = [("all", 0.85), ("workers", 0.1), ("java", 0.5)]
 KILLS = [(KILLED[number % 4], (number + 0.5) / 23) for number in range(22)]  # over the whole course of a run
 
