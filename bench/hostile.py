@@ -85,12 +85,12 @@ def one_byte_backwards(count: int) -> bytes:
 def bomb(count: int) -> bytes:
     """A gzip file of a megabyte for each gigabyte of records without meaning."""
     frame = bytes(60_000)
-    record = struct.pack("<IIII", EPOCH_US // MILLION, 0, len(frame), len(frame)) + frame
+    one = record(EPOCH_US, frame)
     out = io.BytesIO()
     with gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as packed:
         packed.write(HEADER)
-        for _ in range(count * 1000 // len(record)):
-            packed.write(record)
+        for _ in range(count * 1000 // len(one)):
+            packed.write(one)
     return out.getvalue()
 
 

@@ -321,7 +321,7 @@ class _Work:
 
     def _managed(self) -> DataFrame:
         """Return the bytes of management calls: tests over several of them look into their stubs, and no others do."""
-        calls = _frames(self.lake, stubs=self.stubs)["calls"].where(F.col("interface_name") == MG)
+        calls = _calls(self.lake, stubs=self.stubs).where(F.col("interface_name") == MG)
         return calls.select("call_key", *_HEADS, "connection_id", EVENT_DATE)
 
     def _there(self, touched: _Touched) -> pa.Table:
@@ -496,17 +496,22 @@ def _connections(lake: Lake, servers: Collection[str] | None) -> DataFrame:
 
 def _frames(lake: Lake, *, stubs: bool) -> dict[str, DataFrame]:
     """Return what is read of each table: the columns that ``pipeline.findings`` names, and what chooses rows."""
-    calls = lake.read(RPC_CALLS).where(F.col("interface_name").isNull() | (F.col("interface_name") != "epm"))
     reads = lake.read(REMOTE_READ_CALLS).withColumn("interface_name", F.col("protocol"))
     management = lake.read(MANAGEMENT_CALLS).withColumn("interface_name", F.lit(MG))
     texts = [F.col(name).alias("action_text") if name == "action" else F.col(name) for name in judging.MANAGEMENT]
     return {
-        "calls": calls.select(*judging.CALLS, *_heads(stubs=stubs), EVENT_DATE),
+        "calls": _calls(lake, stubs=stubs),
         "reads": reads.select(*judging.READS, *_CHOOSING, EVENT_DATE),
         "clients": lake.read(CLIENT_CALLS).select(*judging.CLIENTS, *_CHOOSING, EVENT_DATE),
         "management": management.select(*texts, *_CHOOSING, EVENT_DATE),
         "binds": lake.read(RPC_BINDS).select(*judging.BINDS),
     }
+
+
+def _calls(lake: Lake, *, stubs: bool) -> DataFrame:
+    """Return what is read of bronze.rpc_calls, the endpoint mapper's left out."""
+    calls = lake.read(RPC_CALLS).where(F.col("interface_name").isNull() | (F.col("interface_name") != "epm"))
+    return calls.select(*judging.CALLS, *_heads(stubs=stubs), EVENT_DATE)
 
 
 def _messages(lake: Lake) -> DataFrame:
