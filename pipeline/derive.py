@@ -87,6 +87,7 @@ class _Work:
             "clients": partial(self._changes, CLIENT_CALLS, touched.clients_changed),
             "moved": partial(self._changes, CONNECTIONS, touched.connections_changed),
             "waiting": self._waiting,
+            "told": self._told,
         }
         asked = gather(questions)
         ends = _ends(asked["captures"])
@@ -105,7 +106,7 @@ class _Work:
         if renamed is None or ends is None:
             return self._anew(ends, names.texts)
         earlier = {server for server, at in self.made["ends"].items() if ends.get(server, -1) < at}
-        changed = replace(changed, earlier=earlier, renamed=renamed)
+        changed = replace(changed, told=asked["told"], earlier=earlier, renamed=renamed)
         return self._bring(changed, asked["connections"], ends, names.texts)
 
     def _bring(
@@ -125,7 +126,7 @@ class _Work:
         scope = touched.scope(changed, reads, connections, named, ends, numbered=before, cancels=cancels)
         if scope is None:
             return self._anew(ends, texts)
-        if not scope.connections:
+        if not scope:
             lake.stamp(RECEIVE_ATTEMPTS, says)
             return 0
         if scope.calls > _MOST_AT_ONCE:
@@ -158,6 +159,17 @@ class _Work:
     def _changes(self, table: Table, ask: Callable[[DataFrame], DataFrame]) -> list[Row] | None:
         """What a table's feed tells; None when it cannot tell, or of too much."""
         return self._feeds.rows(table, ask, touched.MOST) if self.made else None
+
+    def _told(self) -> pa.Table | None:
+        """Under which names the changed calls tell something; None when it cannot be told, or of too many."""
+        if not self.made:
+            return None
+
+        def ask(feed: DataFrame) -> pa.Table:
+            return touched.told(feed).limit(touched.MOST + 1).toArrow()
+
+        found = self._feeds.told(REMOTE_READ_CALLS, ask, touched.TOLD.empty_table())
+        return found if found is not None and found.num_rows <= touched.MOST else None
 
     def _waiting(self) -> list[Row] | None:
         if not self.made:

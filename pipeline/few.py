@@ -1,7 +1,8 @@
 """Few attempts and operations, settled here: the calls of a scope and all that is known of them, brought to the driver.
 
 What Spark would plan for seconds takes a fraction of one in plain rows. The rows settled are those that
-``pipeline.gold.receive_attempts`` takes of the whole tables, and the function is the same.
+``pipeline.gold.receive_attempts`` takes of the whole tables, and the function is the same. Of associations that go on
+what is touched is found by the names that it rests on (``bearing``), and then what tells something under its names.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline import touched
+from pipeline import bearing, touched
+from pipeline.frames import frame
 from pipeline.gather import gather
 from pipeline.gold import attempts_of, clients_of, facts_here, known_of, messages_of, reads_of
 from pipeline.gold_operations import operations_of
-from pipeline.lake import Lake, on_dates
+from pipeline.lake import MOST_NAMED, Lake, on_dates
 from pipeline.touched import Scope, only
 from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.bronze import RPC_CALLS
@@ -27,6 +29,7 @@ from schemas.calls import CLIENT_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
 from schemas.silver import REMOTE_READ_CALLS
+from udfs.keys import key
 
 _SHARED: Final = ("server_address", "queue_handle", "request_id")
 
@@ -54,43 +57,103 @@ def settle(
     aliases: Mapping[str, str],
     cleanup_s: float,
 ) -> Settled:
-    """Settle the attempts of the scope's connections; ``ends`` and ``aliases`` as for ``attempts_of``.
+    """Settle the attempts of the scope; ``ends`` and ``aliases`` as for ``attempts_of``.
 
     ``connections`` as for ``touched.scope``. At ``numbered`` servers queues are read from by number: what opened and
     let them go there is asked for whenever it was captured.
     """
     here = on_dates(scope.dates)
-    ours = partial(only, column="connection_id", values=scope.connections)
     servers = scope.servers & frozenset(numbered)
+    found = gather(_questions(lake, scope, servers, here))
+    ours, others = found["reads"], [found["openings"]] if servers else []
+    if scope.going_on:
+        theirs = _with_names(only(lake.read(REMOTE_READ_CALLS).where(here), "connection_id", scope.going_on))
+        tell = scope.tell | _names(found["woken"], "tells")
+        if servers:  # a close tells something of the number that was opened
+            openings = zip(
+                found["openings"]["session"].to_pylist(), found["openings"]["number"].to_pylist(), strict=True
+            )
+            tell |= {number for session, number in openings if session in tell and number is not None}
+        touched_ones = _meeting(theirs, "rests_on", tell)
+        ours = _together(ours, touched_ones)
+        others.append(_meeting(theirs, "tells", _names(touched_ones, "rests_on")))
+    facts = _together(ours, *others)
+    if shared := _keys(facts) & scope.cancels:
+        facts = _together(facts, reads_of(touched.sharing(lake.read(REMOTE_READ_CALLS), shared)).toArrow())
+    known = _together(found["known"], *([found["known of openings"]] if servers else []))
+    unknown = set(_without(facts, known)["call_key"].to_pylist())
+    more = gather(_questions_of_calls(lake, scope, "TRUE" if shared else here, ours, unknown))
+    known = pa.concat_tables([known, more["known"]])
+    there, operations_there = (pa.concat_tables([found[name], more[name]]) for name in ("there", "operations"))
+    facts = facts_here(facts, found.get("clients"), known=known, messages=more["messages"])
+    at_servers = _connections(scope, connections, servers)
+    rows = attempts_of(facts, at_servers, ends=ends, aliases=aliases, cleanup_s=cleanup_s)
+    operations = operations_of(facts, at_servers, aliases=aliases)
+    attempt_keys = pa.array([key(name) for name in ours["call_key"].to_pylist()], pa.string())
+    rows = rows.filter(pc.is_in(rows["attempt_key"], attempt_keys))
+    operations = operations.filter(pc.is_in(operations["call_key"], ours["call_key"].combine_chunks()))
+    return Settled(rows, there, more["messages"], operations, operations_there)
+
+
+def _questions(
+    lake: Lake, scope: Scope, servers: Collection[str | None], here: str
+) -> dict[str, Callable[[], pa.Table]]:
+    """Return what is asked first: of connections that are touched as a whole, and of servers."""
+    reads, clients = lake.read(REMOTE_READ_CALLS), lake.read(CLIENT_CALLS)
+    whole = partial(only, column="connection_id", values=scope.whole)
     at_these = partial(only, column="server_address", values=servers)
-    reads, bronze = lake.read(REMOTE_READ_CALLS), lake.read(RPC_CALLS)
     asked: dict[str, Callable[[], pa.Table]] = {
-        "reads": lambda: reads_of(ours(reads.where(here))).toArrow(),
-        "known": lambda: known_of(ours(bronze.where(here))).toArrow(),
-        "there": lambda: ours(lake.read(RECEIVE_ATTEMPTS).where(here)).toArrow(),
-        "operations": lambda: ours(lake.read(QUEUE_OPERATIONS).where(here)).toArrow(),
+        "reads": lambda: reads_of(whole(reads.where(here))).toArrow(),
+        "known": lambda: known_of(whole(lake.read(RPC_CALLS).where(here))).toArrow(),
+        "there": lambda: whole(lake.read(RECEIVE_ATTEMPTS).where(here)).toArrow(),
+        "operations": lambda: whole(lake.read(QUEUE_OPERATIONS).where(here)).toArrow(),
     }
     if servers:
         opening = (F.col("protocol") == "qm2qm") & F.col("opnum").isin(2, 3)
-        asked["openings"] = lambda: reads_of(at_these(reads.where(opening))).toArrow()
-        asked["clients"] = lambda: clients_of(at_these(lake.read(CLIENT_CALLS))).toArrow()
-    found = gather(asked)
-    facts, known = found["reads"], found["known"]
-    more = _without(found["openings"], facts) if servers else facts.slice(0, 0)
-    if shared := _keys(facts) & scope.cancels:
-        more = pa.concat_tables([more, _without(reads_of(touched.sharing(reads, shared)).toArrow(), facts, more)])
-    if more.num_rows:
-        facts = pa.concat_tables([facts, more])
-        known = pa.concat_tables([known, known_of(only(bronze, "call_key", more["call_key"].to_pylist())).toArrow()])
-    answered = facts.filter(pc.is_valid(facts["responded_at"]))["call_key"].to_pylist()
-    messages = messages_of(only(lake.read(MESSAGES).where(here), "call_key", answered)).toArrow()
-    facts = facts_here(facts, found.get("clients"), known=known, messages=messages)
-    theirs = _connections(scope, connections, servers)
-    rows = attempts_of(facts, theirs, ends=ends, aliases=aliases, cleanup_s=cleanup_s)
-    operations = operations_of(facts, theirs, aliases=aliases)
-    of_scope = pa.array(sorted(scope.connections), pa.string())
-    rows, operations = (made.filter(pc.is_in(made["connection_id"], of_scope)) for made in (rows, operations))
-    return Settled(rows, found["there"], messages, operations, found["operations"])
+        names = {"session": bearing.session(), "number": bearing.numbered()}
+        asked["openings"] = lambda: reads_of(at_these(reads.where(opening))).withColumns(names).toArrow()
+        calls = lake.read(RPC_CALLS).withColumnRenamed("interface_name", "protocol")
+        asked["known of openings"] = lambda: known_of(at_these(calls.where(opening))).toArrow()
+        asked["clients"] = lambda: clients_of(at_these(clients)).toArrow()
+    if scope.going_on:
+        unanswered = only(reads.where(here).where("responded_at IS NULL"), "connection_id", scope.woken)
+        asked["woken"] = lambda: unanswered.select(bearing.tells().alias("tells")).toArrow()
+    return asked
+
+
+def _questions_of_calls(
+    lake: Lake, scope: Scope, here: str, ours: pa.Table, unknown: Collection[str]
+) -> dict[str, Callable[[], pa.Table]]:
+    """Return what is asked then, by call: of connections that go on, of calls nothing is ``known`` of, and messages."""
+    going_on = partial(only, column="connection_id", values=scope.going_on)
+    calls = scope.changed | {*ours["call_key"].to_pylist()} if scope.going_on else frozenset()
+    answered = ours.filter(pc.is_valid(ours["responded_at"]))["call_key"].to_pylist()
+    there, operations = (going_on(lake.read(table).where(here)) for table in (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS))
+    return {
+        "known": lambda: known_of(only(lake.read(RPC_CALLS).where(here), "call_key", unknown)).toArrow(),
+        "messages": lambda: messages_of(only(lake.read(MESSAGES).where(here), "call_key", answered)).toArrow(),
+        "there": lambda: only(there, "attempt_key", {*map(key, calls)}).toArrow(),
+        "operations": lambda: only(operations, "call_key", calls).toArrow(),
+    }
+
+
+def _with_names(reads: DataFrame) -> DataFrame:
+    """Return calls that play a part, with the names that they tell something under, and rest on."""
+    return reads_of(reads).withColumns({"tells": bearing.tells(), "rests_on": bearing.rests_on()})
+
+
+def _meeting(rows: DataFrame, column: str, names: Collection[int]) -> pa.Table:
+    """Return the rows that have one of these names among those of a column."""
+    if len(names) <= MOST_NAMED:
+        listed = ", ".join(f"{name}L" for name in sorted(names)) or "NULL"
+        return rows.where(f"exists({column}, name -> name IN ({listed}))").toArrow()
+    wanted = frame(rows.sparkSession, pa.table({"_name": pa.array(sorted(names), pa.int64())}))
+    met = rows.withColumn("_name", F.explode(column)).join(F.broadcast(wanted), "_name", "left_semi")
+    return _together(met.drop("_name").toArrow())
+
+
+def _names(rows: pa.Table, column: str) -> set[int]:
+    return set(pc.list_flatten(rows[column]).to_pylist())
 
 
 def _connections(scope: Scope, connections: DataFrame | pa.Table, servers: frozenset[str | None]) -> pa.Table:
@@ -115,7 +178,13 @@ def _keys(reads: pa.Table) -> set[tuple[Any, ...]]:
     return set(zip(*(ours[name].to_pylist() for name in _SHARED), strict=True))
 
 
-def _without(calls: pa.Table, *others: pa.Table) -> pa.Table:
+def _together(calls: pa.Table, *more: pa.Table) -> pa.Table:
+    """Return calls and more of them, with the columns of the first ones, each once."""
+    every = pa.concat_tables([calls, *(part.select(calls.column_names) for part in more)])
+    places = {name: place for place, name in reversed([*enumerate(every["call_key"].to_pylist())])}
+    return every if len(places) == every.num_rows else every.take(pa.array(sorted(places.values()), pa.int64()))
+
+
+def _without(calls: pa.Table, others: pa.Table) -> pa.Table:
     """Return the calls that are not among others."""
-    seen = {name for other in others for name in other["call_key"].to_pylist()}
-    return calls.filter(pa.array([name not in seen for name in calls["call_key"].to_pylist()], pa.bool_()))
+    return calls.filter(pc.invert(pc.is_in(calls["call_key"], others["call_key"].combine_chunks())))

@@ -48,7 +48,7 @@ _TIMES: Final = frozenset(
     {"requested_at", "responded_at", "cancelled_at", "orphaned_at", "first_packet_at", "last_packet_at", "closed_at",
      "capture_ends_at"}
 )  # fmt: skip
-_NOT_NULL: Final[dict[str, Any]] = {"bind_seen": True, "closed": False, "outcome": "ok", "syn_seen": False,
+NOT_NULL: Final[dict[str, Any]] = {"bind_seen": True, "closed": False, "outcome": "ok", "syn_seen": False,
                                     "server_bytes": 0, "missing_bytes": 0}  # fmt: skip
 
 
@@ -226,8 +226,8 @@ def _rows(table: pa.Table, names: tuple[str, ...]) -> list[dict[str, Any]]:
         (microseconds(table.column(name)) if name in _TIMES else table.column(name)).to_pylist() for name in names
     ]
     for place, name in enumerate(names):
-        if name in _NOT_NULL:
-            columns[place] = [_NOT_NULL[name] if value is None else value for value in columns[place]]
+        if name in NOT_NULL:
+            columns[place] = [NOT_NULL[name] if value is None else value for value in columns[place]]
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 

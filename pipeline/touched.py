@@ -9,12 +9,15 @@ long enough; of attempts whose queue has another name now; of qm2qm Starts that 
 cancel, where one of them changed; and of qm2qm Starts after an opening, closing or end of a connection that changed at
 their server. What is taken is at least that. Purges and moves (gold.queue_operations) are touched with the connections
 that they came over; a purge by number is touched as a Start is.
+
+Of associations that only go on (``going_on``) not all is touched, but what rests on a name under which a changed call
+tells something (``bearing``): they may last for months.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from itertools import chain
@@ -25,9 +28,11 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
+from pipeline import bearing
 from pipeline.associations import Connection, associations
 from pipeline.frames import column_of
-from pipeline.gold import CONNECTION
+from pipeline.going_on import GoingOn, going_on
+from pipeline.gold import CONNECTION, NOT_NULL
 from pipeline.lake import IS, MOST_NAMED
 from schemas.table import EVENT_DATE, literal, quoted
 
@@ -41,6 +46,7 @@ _LIFE: Final = ("first_packet_at", "closed_at")
 _TIMES: Final = ("first_packet_at", "last_packet_at", "closed_at")
 _NAMES: Final = ("call_key", "queue", "queue_format_name", "context_handle", "_change_type")
 _SHARED: Final = ("server_address", "queue_handle", "request_id")  # by a qm2qm Start and its cancel
+TOLD: Final = pa.schema({"connection_id": pa.string(), "call_key": pa.string(), "tells": pa.list_(pa.int64())})
 _DAY_US: Final = 86_400_000_000
 _EPOCH: Final = date(1970, 1, 1)
 
@@ -49,19 +55,18 @@ _EPOCH: Final = date(1970, 1, 1)
 class Changed:
     """Rows of the feeds of silver.remote_read_calls, silver.client_calls and bronze.connections, as they are asked for.
 
-    ``earlier``: servers whose capture now ends earlier; ``renamed``: the texts that stood for queues with another
-    canonical text now.
+    ``told``: under which names the changed calls of silver.remote_read_calls tell something (``bearing``), by their
+    connections, with the columns ``TOLD``; None: too many. ``earlier``: servers whose capture now ends earlier;
+    ``renamed``: the texts that stood for queues with another canonical text now.
     """
 
     reads: list[Row] = field(default_factory=list)
     clients: list[Row] = field(default_factory=list)
     connections: list[Row] = field(default_factory=list)
     waiting: list[Row] = field(default_factory=list)
+    told: pa.Table | None = None
     earlier: Collection[str] = ()
     renamed: Collection[str] = ()
-
-    def __bool__(self) -> bool:
-        return any((self.reads, self.clients, self.connections, self.waiting, self.earlier, self.renamed))
 
     @property
     def too_many(self) -> bool:
@@ -116,6 +121,18 @@ class Changed:
                 found[row["server"], row["client"]].append((row["first_packet_at"], row["last_packet_at"]))
         return found
 
+    def connections_before(self) -> dict[str, Row | None]:
+        """Return what each changed connection was; None of a new one."""
+        before: dict[str, Row | None] = {}
+        for row in sorted(self.connections, key=lambda row: (row["version"], row["added"])):
+            before.setdefault(row["connection_id"], None if row["added"] else row)
+        return before
+
+    def told_by(self, connections: Container[str]) -> list[dict[str, Any]]:
+        """Return what was told by calls of some connections."""
+        rows = [] if self.told is None else self.told.to_pylist()
+        return [row for row in rows if row["connection_id"] in connections]
+
     def openings(self, numbered: Mapping[str, int]) -> tuple[set[str], int] | None:
         """Return the servers where something can have opened or let go queues before a qm2qm Start, and since when.
 
@@ -132,8 +149,10 @@ class Changed:
 class Scope:
     """The connections whose attempts are computed anew, and the event dates where their calls and attempts are.
 
-    ``members`` are the rows of bronze.connections of these and of more, ``calls`` how many calls they have;
-    ``cancels`` what qm2qm cancels share with Starts (server, queue handle, number), of all there are.
+    ``members`` are the rows of bronze.connections of these and of more, ``calls`` how many calls are computed of;
+    ``cancels`` what qm2qm cancels share with Starts (server, queue handle, number), of all there are. Of connections
+    that are ``going_on`` only answers are computed that rest on one of the names that ``tell``; ``changed`` are their
+    calls that changed, came or went, ``woken`` as for ``GoingOn``.
     """
 
     connections: frozenset[str] = frozenset()
@@ -141,6 +160,18 @@ class Scope:
     members: pa.Table = field(default_factory=lambda: pa.table({"connection_id": [], "server_address": []}))
     calls: int = 0
     cancels: frozenset[tuple[Any, ...]] = frozenset()
+    going_on: frozenset[str] = frozenset()
+    woken: frozenset[str] = frozenset()
+    tell: frozenset[int] = frozenset()
+    changed: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.whole or self.tell or self.woken)
+
+    @property
+    def whole(self) -> frozenset[str]:
+        """The connections of which all is computed anew."""
+        return self.connections - self.going_on
 
     @property
     def servers(self) -> frozenset[str | None]:
@@ -168,6 +199,11 @@ def reads_changed(feed: DataFrame) -> DataFrame:
     ).distinct()
 
 
+def told(feed: DataFrame) -> DataFrame:
+    """Return what else is asked of the same feed: under which names the calls tell something (``Changed.told``)."""
+    return feed.select("connection_id", "call_key", bearing.tells().alias("tells"))
+
+
 def clients_changed(feed: DataFrame) -> DataFrame:
     """Return what is asked of the feed of silver.client_calls: those that open, let go, or tell names."""
     protocol = F.col("interface_name")
@@ -178,19 +214,25 @@ def clients_changed(feed: DataFrame) -> DataFrame:
 
 def connections_changed(feed: DataFrame) -> DataFrame:
     """Return what is asked of the feed of bronze.connections: where they belong, and whether they are new."""
+    version = F.col("_commit_version").alias("version")
     places = _place(feed).withColumn("added", F.col("_change_type").isin(*IS))
     times = [F.unix_micros(name).alias(name) for name in _TIMES]
-    return places.select("connection_id", "server_address", *_GROUP, *times, "stray", "added")
+    facts = [name for name in CONNECTION if name not in _TIMES]
+    return places.select(*facts, "server_address", *_GROUP, *times, "stray", "added", version)
 
 
 def waiting(attempts: DataFrame, cleanup_s: float) -> DataFrame:
-    """Return the attempts that the capture's end can settle: connection_id, event_date, server_address, until."""
+    """Return the attempts that the capture's end can settle, and until when they cannot, microseconds (``until``).
+
+    With them connection_id, event_date, server_address, and the names of the calls that they rest on (``rest_on``).
+    """
     held = (F.col("protocol") == "RemoteRead") & F.col("returned_at").isNotNull()
     unanswered = F.col("returned_at").isNull() & (F.col("timeout_ms") != _FOR_EVER)
     expires = F.unix_micros("returned_at") + round(cleanup_s * 1e6)
     until = F.when(held, expires).when(unanswered, F.unix_micros("started_at") + F.col("timeout_ms") * 1000)
-    found = attempts.where("outcome = 'in_flight'").select("connection_id", EVENT_DATE, "server_address", until)
-    return found.toDF("connection_id", EVENT_DATE, "server_address", "until").where("until IS NOT NULL")
+    calls = F.transform("evidence", bearing.call).alias("rest_on")
+    found = attempts.where("outcome = 'in_flight'").withColumn("until", until).where("until IS NOT NULL")
+    return found.select("connection_id", EVENT_DATE, "server_address", "until", calls)
 
 
 def by_number(reads: DataFrame) -> tuple[dict[str, int], bool]:
@@ -239,24 +281,13 @@ def scope(
     """
     if changed.too_many:
         return None
-    due = [row for row in changed.waiting if row["until"] < ends.get(row["server_address"], -1)]
-    places = [(row["connection_id"], row[EVENT_DATE]) for row in (*changed.reads, *due)]
-    if changed.earlier:
-        places += _places(only(attempts, "server_address", changed.earlier))
-    if changed.renamed:
-        places += _places(_of_queues(attempts, changed.renamed))
-    openings = changed.openings(numbered)
-    if openings is not None:
-        places += _places(_started_since(reads, *openings))
-    names = {name for name, _ in places} | {row["connection_id"] for row in changed.connections}
-    shared: frozenset[tuple[Any, ...]] = frozenset()
+    reached = _reached(changed, reads, attempts, ends, numbered)
     if cancels:
-        shared, cancelled = _cancelled(changed.reads, reads, names)
-        places += cancelled
-    names |= {name for name, _ in places}
+        reached.by_cancels(changed, reads)
+    names = reached.connections
     if not names:
         return Scope()
-    if len(names) > MOST or len(places) > 2 * MOST:
+    if len(names) > MOST or len(reached.places) > 2 * MOST:
         return None
     moved = chain.from_iterable(changed.moved().values())
     wide = {tuple(row[name] for name in _GROUP) for row in moved if not row["added"]}
@@ -265,14 +296,116 @@ def scope(
     if found is None:
         return None
     rows = found.to_pylist()
-    names |= {c["connection_id"] for c in rows if _overlaps(c, strays.get((c["server"], c["client"]), ()))}
+    met = {c["connection_id"] for c in rows if _overlaps(c, strays.get((c["server"], c["client"]), ()))}
+    names |= met
     names |= _associated(rows, names, wide)
     days = _days((c["first_packet_at"], c["last_packet_at"]) for c in rows if c["connection_id"] in names)
     if days is None:
         return None
-    calls = sum(c["calls"] or 0 for c in rows if c["connection_id"] in names)
-    dates = frozenset({*(day for _, day in places), *days, None})
-    return Scope(frozenset(names), dates, found, calls, shared)
+    on = GoingOn({}, frozenset())
+    if changed.told is not None:
+        on = _going_on(rows, names, changed.connections_before(), reached.anew | met)
+    calls = changed.told_by(on.associations)
+    return Scope(
+        connections=frozenset(names),
+        dates=frozenset({*(day for _, day in reached.places), *days, None}),
+        members=found,
+        calls=sum(c["calls"] or 0 for c in rows if c["connection_id"] in names - on.associations.keys()) + len(calls),
+        cancels=frozenset(reached.shared),
+        going_on=frozenset(on.associations),
+        woken=on.woken,
+        tell=frozenset(reached.tell.union(*(row["tells"] for row in calls))),
+        changed=frozenset(row["call_key"] for row in calls),
+    )
+
+
+@dataclass(slots=True)
+class _Reached:
+    """Where changes reach before associations are looked at: ``places`` are connections and event dates.
+
+    ``connections``: those of the places and those that changed; ``anew``: those where all is touched, not only what
+    shares a name with a changed call; ``tell``: names of calls that did not change and touch what rests on them all the
+    same; ``shared``: ``Scope.cancels``.
+    """
+
+    places: list[tuple[str, date | None]]
+    connections: set[str]
+    anew: set[str]
+    tell: set[int]
+    shared: set[tuple[Any, ...]] = field(default_factory=set)
+
+    def by_cancels(self, changed: Changed, reads: DataFrame) -> None:
+        """Add the Starts that share something with a changed call, or with a cancel of a changed connection."""
+        there = reads.where((F.col("protocol") == "qm2qm") & (F.col("opnum") == _CANCEL))
+        found = there.select("connection_id", *_SHARED).distinct().collect()
+        calls = [row for row in changed.reads if row["protocol"] == "qm2qm" and row["opnum"] not in _OPENINGS]
+        cancels = {tuple(row[name] for name in _SHARED) for row in found}
+        gone = {tuple(row[name] for name in _SHARED) for row in calls if row["opnum"] == _CANCEL}
+        near = {tuple(row[name] for name in _SHARED) for row in calls}
+        near |= {tuple(row[name] for name in _SHARED) for row in found if row["connection_id"] in self.connections}
+        self.shared = {key for key in cancels if None not in key}
+        wanted = {key for key in near & (cancels | gone) if None not in key}
+        if wanted:
+            starts = sharing(reads, wanted).select("connection_id", EVENT_DATE, bearing.cancelled())
+            for name, day, shared in starts.distinct().limit(MOST + 1).collect():
+                self.places.append((name, day))
+                self.connections.add(name)
+                self.tell.add(shared)
+
+
+def _reached(
+    changed: Changed, reads: DataFrame, attempts: DataFrame, ends: Mapping[str, int], numbered: Mapping[str, int]
+) -> _Reached:
+    """Return where changes reach; the parameters are those of ``scope``."""
+    due = [row for row in changed.waiting if row["until"] < ends.get(row["server_address"], -1)]
+    places = [(row["connection_id"], row[EVENT_DATE]) for row in (*changed.reads, *due)]
+    anew = _places(only(attempts, "server_address", changed.earlier)) if changed.earlier else []
+    if changed.renamed:
+        anew += _places(_of_queues(attempts, changed.renamed))
+    openings = changed.openings(numbered)
+    if openings is not None:
+        anew += _places(_started_since(reads, *openings))
+    places += anew
+    connections = {name for name, _ in places} | {row["connection_id"] for row in changed.connections}
+    tell = {name for row in due for name in row["rest_on"]}
+    return _Reached(places, connections, {name for name, _ in anew}, tell)
+
+
+def _going_on(
+    members: list[dict[str, Any]], names: Collection[str], before: Mapping[str, Row | None], anew: Collection[str]
+) -> GoingOn:
+    """Return which of the named connections are of associations that go on; ``anew``: connections whose ones do not."""
+    servers = {c["connection_id"]: c["server_address"] for c in members}
+    images: defaultdict[str | None, dict[str, Connection | None]] = defaultdict(dict)
+    for name, row in before.items():
+        server = servers.get(name) if row is None else row["server_address"]
+        images[server][name] = None if row is None else _connection(row.asDict())
+    elsewhere = {name for name, row in before.items() if row is not None and row["server_address"] != servers.get(name)}
+    found: dict[str, str] = {}
+    woken: set[str] = set()
+    for server, theirs in _by_server(members).items():
+        on = going_on(theirs, images[server])
+        parted = {on.associations[name] for name in (*anew, *elsewhere) if name in on.associations}
+        found |= {
+            name: association
+            for name, association in on.associations.items()
+            if name in names and association not in parted
+        }
+        woken |= on.woken
+    return GoingOn(found, frozenset(woken & found.keys()))
+
+
+def _by_server(members: Iterable[Mapping[str, Any]]) -> dict[str | None, list[Connection]]:
+    found: defaultdict[str | None, list[Connection]] = defaultdict(list)
+    for row in members:
+        found[row["server_address"]].append(_connection(row))
+    return found
+
+
+def _connection(row: Mapping[str, Any]) -> Connection:
+    """Return a connection of ``members``, or of the feed."""
+    facts: dict[str, Any] = {name: NOT_NULL.get(name) if row[name] is None else row[name] for name in CONNECTION}
+    return Connection(**facts)
 
 
 def members(connections: DataFrame) -> DataFrame:
@@ -332,24 +465,6 @@ def _started_since(reads: DataFrame, servers: Collection[str | None], at: int) -
     return only(late, "server_address", servers)
 
 
-def _cancelled(
-    changes: Iterable[Row], reads: DataFrame, names: Collection[str]
-) -> tuple[frozenset[tuple[Any, ...]], list[tuple[str, date | None]]]:
-    """Return what all cancels share with Starts, and where the Starts are that share it with a change.
-
-    That is with a call that changed, or a cancel of a connection that did.
-    """
-    there = reads.where((F.col("protocol") == "qm2qm") & (F.col("opnum") == _CANCEL))
-    found = there.select("connection_id", *_SHARED).distinct().collect()
-    calls = [row for row in changes if row["protocol"] == "qm2qm" and row["opnum"] not in _OPENINGS]
-    cancels = {tuple(row[name] for name in _SHARED) for row in found}
-    gone = {tuple(row[name] for name in _SHARED) for row in calls if row["opnum"] == _CANCEL}
-    near = {tuple(row[name] for name in _SHARED) for row in calls}
-    near |= {tuple(row[name] for name in _SHARED) for row in found if row["connection_id"] in names}
-    wanted = {key for key in near & (cancels | gone) if None not in key}
-    return frozenset(key for key in cancels if None not in key), _places(sharing(reads, wanted)) if wanted else []
-
-
 def _members(
     connections: DataFrame | pa.Table,
     names: Collection[str],
@@ -406,20 +521,8 @@ def _associated(members: list[dict[str, Any]], names: Collection[str], wide: Col
     A connection that was added can only have joined associations, and these are in the one it is in now; one that
     changed or went can have parted them, so that all of its group may stand in another one than before.
     """
-    by_server: defaultdict[str | None, list[Connection]] = defaultdict(list)
-    for c in members:
-        by_server[c["server_address"]].append(
-            Connection(
-                c["connection_id"],
-                c["client_address"],
-                c["first_packet_at"],
-                c["last_packet_at"],
-                c["closed_at"],
-                c["association_group_id"],
-            )
-        )
     name_of: dict[str, str] = {}
-    for ours in by_server.values():
+    for ours in _by_server(members).values():
         name_of |= {connection: found.name for connection, found in associations(ours).items()}
     touched = {name_of[name] for name in names if name in name_of}
     return {

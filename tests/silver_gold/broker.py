@@ -512,11 +512,13 @@ class Broker:
         if locked:
             self.chance.choice(locked).state = "gone"
 
-    def run(self, steps):
+    def run(self, steps, **often):
+        """Take some steps; ``often``: how often some kinds of them are taken, where that is not as usual."""
         kinds = {
             self.arrive: 10, self.open: 5, self.start: 18, self.end: 14, self.close: 2, self.cancel: 3, self.purge: 1,
             self.move: 2, self.reject: 2, self.outcome_of_transaction: 2, self.disconnect: 1, self.remove: 0.5,
         }  # fmt: skip
+        kinds |= {getattr(self, kind): weight for kind, weight in often.items()}
         for _ in range(steps):
             self.step += 1
             self.pass_time(self.chance.choice([0.1, 1, 1, 5, 5, 20, 20, 80]))

@@ -156,6 +156,26 @@ def test_the_queue_of_a_purge_by_number_is_found_by_what_comes_later(story):
 
 
 @pytest.mark.long
+def test_a_late_close_of_what_a_move_went_to_reaches_the_move(story):
+    target = {"move_context": Decimal(5)}
+    source = {"context_handle": "aa" * 20}
+    story.add(
+        read("from", ("RemoteRead", 2), 1, 1.1, queue=ORDERS, **source),
+        read("to", ("RemoteRead", 11), 2, 2.1, queue=f"{ORDERS};late", context_handle="bb" * 20, **target),
+        read("move", ("RemoteRead", 10), 9, 9.1, hresult=0, lookup_id=Decimal(5), **source, **target),
+    )
+    story.run()
+
+    def went():
+        return [row.target_queue for row in story.lake.read(QUEUE_OPERATIONS).collect()]
+
+    assert went() == [f"{ORDERS};late"]
+    story.add(read("close", ("RemoteRead", 3), 5, 5.1, hresult=0, context_handle="bb" * 20))
+    story.run()
+    assert went() == [None]
+
+
+@pytest.mark.long
 def test_a_name_learnt_later_reaches_earlier_attempts_and_goes_with_its_evidence(story):
     guid = "c1d2e3f4-0506-0708-090a-0b0c0d0e0f10"
     private = f"{guid}\\00000009"

@@ -4,7 +4,8 @@ import datetime as dt
 
 import pytest
 
-from pipeline import derive, touched
+from pipeline import derive, few, touched
+from pipeline.gold import attempts_of
 from pipeline.lake import Lake
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
@@ -103,6 +104,66 @@ def test_an_end_settles_its_attempt_and_nothing_else_is_written(story):
     story.change(gone=["end"])
     assert story.written() == ["start"]
     assert story.written() == []
+
+
+@pytest.fixture
+def looked_at(story, monkeypatch):
+    """The calls of which attempts were made, by name, since it was last asked."""
+    seen = []
+
+    def spy(facts, *args, **options):
+        seen.extend(facts["call_key"].to_pylist())
+        return attempts_of(facts, *args, **options)
+
+    monkeypatch.setattr(few, "attempts_of", spy)
+
+    def ask():
+        found, seen[:] = sorted(seen), []
+        return found
+
+    return ask
+
+
+def test_of_an_association_that_goes_on_what_shares_nothing_with_a_change_is_not_looked_at(story, looked_at):
+    more = ASKED | {"action": 0x80000000, "hresult": 0}
+    story.add(*(read(f"peek{n}", START, 4, 4.5, **(more | {"request_id": n})) for n in range(10, 30)))
+    assert len(story.written()) == 20
+
+    def peeks():
+        return sum(name.startswith("peek") for name in looked_at())
+
+    assert peeks() == 20
+    # The connection goes on, and another one joins it.
+    change(story.lake, CONNECTIONS, _connection("c1", 0, last_packet_at=at(9)), _connection("c1b", 7))
+    story.add(read("end", END, 8, 8.5, connection_id="c1b", **IN_CONTEXT, ack=2, hresult=0))
+    assert story.written() == ["start"]
+    assert peeks() == 0
+    # One that ends, and another left: what waits on the one is answered by nobody.
+    story.add(read("asked", START, 5, None, **(ASKED | {"request_id": 31, "timeout_ms": 0xFFFFFFFF})))
+    assert story.written() == ["asked"]
+    change(story.lake, CONNECTIONS, _connection("c1", 0, closed_at=at(9), closed_by="fin", last_packet_at=at(9)))
+    assert story.written() == ["asked"]
+    assert story.outcomes()["asked"] == "unknown"
+    assert peeks() == 0
+    # The end of the last one is the association's, and everything is looked at.
+    change(story.lake, CONNECTIONS, _connection("c1b", 7, closed_at=at(9.5), closed_by="fin"))
+    assert story.written() == ["start"]
+    assert peeks() == 20
+
+
+@pytest.mark.long
+def test_a_close_by_context_reaches_what_waits_on_the_number(story, looked_at):
+    session = {"connection_id": "c2", "context_handle": "5e" * 20}
+    story.add(read("session", ("qm2qm", 2), 1, 1.5, queue_handle=28, **session))
+    story.written()
+    story.add(read("still", QM_START, 3, None, connection_id="c2", queue_handle=29, request_id=8, action=0,
+                   timeout_ms=0xFFFFFFFF))  # fmt: skip
+    assert story.written() == ["still"]
+    looked_at()
+    story.add(read("close", ("qm2qm", 3), 8, 8.5, hresult=0, **session))
+    assert story.written() == ["waits"]
+    assert "still" not in looked_at()
+    assert story.outcomes()["waits"] == "cancelled"
 
 
 @pytest.mark.long

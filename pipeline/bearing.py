@@ -1,0 +1,135 @@
+"""How calls bear on answers: the names under which one tells something, and those that an answer rests on.
+
+Of an association that goes on as it was, a call bears on few attempts: on its own; an End, a cancel and another Start
+on those with their request number or handle; a rejection, and a Start that brought it too, on those of their message;
+an opening and a close on those of their context, or number. Each such thing is a name. A call tells something under
+some names, an answer (an attempt, a purge, a move) rests on some: what ``pipeline.attempts`` and ``pipeline.handles``
+look up, and nothing that they do not. Names are hashes, so that two may meet by chance, and are not told apart by
+association: more than what a change touches is settled anew then, and comes out as it was.
+
+All are columns of silver.remote_read_calls, arrays of bigint.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from pipeline.calls import ROLES, Role
+
+_RR, _QM = "RemoteRead", "qm2qm"
+_LOOKUP_IDS: Final = 1 << 56  # what the wire carries of an identifier is below
+
+
+def tells() -> Column:
+    """Return the names under which a call tells something."""
+    opens = _is(_RR, "open") | _is(_QM, "open")
+    return _names(
+        call("call_key"),
+        F.when(_is(_RR, "start", "end", "cancel"), attempt()),
+        F.when(_is(_QM, "start", "end"), held()),
+        F.when(_is(_QM, "start", "cancel"), cancelled()),
+        F.when(_is(_RR, "start"), _message("sequence_id")),
+        F.when(_is(_RR, "reject"), _message("lookup_id")),
+        F.when(_is(_RR, "open", "close"), _context()),
+        F.when(_is(_QM, "open"), numbered()),
+        F.when(_is(_QM, "open", "close"), session()),
+        F.when(_is(_RR, "target"), _target()),
+        F.when(_is(_RR, "close"), _closes()),
+        F.when(opens, _opens()),
+    )
+
+
+def rests_on() -> Column:
+    """Return the names that the answer about a call rests on; empty for a call that has none.
+
+    A move rests on all closes of its association: one may have been of the context that its target came with.
+    """
+    remote, by_number = _is(_RR, "start", "purge", "move"), _is(_QM, "start", "purge")
+    answers = remote | by_number
+    unknown = remote & (F.coalesce("context_handle", F.lit("")) == "")
+    unknown |= by_number & (F.coalesce("queue_handle", F.lit(0)) == 0)
+    return _names(
+        F.when(answers, call("call_key")),
+        F.when(_is(_RR, "start"), attempt()),
+        F.when(_is(_QM, "start"), held()),
+        F.when(_is(_QM, "start"), cancelled()),
+        F.when(_is(_RR, "start"), _message("sequence_id")),
+        F.when(remote, _context()),
+        F.when(by_number, numbered()),
+        F.when(_is(_RR, "move"), _target()),
+        F.when(_is(_RR, "move"), _closes()),
+        F.when(unknown, _opens()),
+    )
+
+
+def call(key: str | Column) -> Column:
+    """Name a call."""
+    return _name("call", key)
+
+
+def attempt() -> Column:
+    """Name what an attempt of RemoteRead, its End and its cancel share."""
+    return _name("attempt", "context_handle", "request_id")
+
+
+def held() -> Column:
+    """Name what an attempt of qm2qm and its End share."""
+    return _name("held", "remote_read_handle")
+
+
+def cancelled() -> Column:
+    """Name what an attempt of qm2qm and its cancel share."""
+    return _name("cancel", "queue_handle", "request_id")
+
+
+def numbered() -> Column:
+    """Name a queue of qm2qm by the number that it is read by."""
+    return _name("number", "queue_handle")
+
+
+def session() -> Column:
+    """Name what an opening of qm2qm and its close share."""
+    return _name("session", "context_handle")
+
+
+def _message(number: str) -> Column:
+    """Name the message that a read brought, or that was rejected, within its context."""
+    identifier = (F.col(number) % _LOOKUP_IDS).cast("bigint")
+    return _name("message", "context_handle", F.when(identifier != 0, identifier))
+
+
+def _context() -> Column:
+    return _name("context", "context_handle")
+
+
+def _target() -> Column:
+    return _name("target", "move_context")
+
+
+def _closes() -> Column:
+    return _name("closes", "protocol")
+
+
+def _opens() -> Column:
+    return _name("opens", "protocol")
+
+
+def _is(protocol: str, *roles: Role) -> Column:
+    opnums = [opnum for (name, opnum), role in ROLES.items() if name == protocol and role in roles]
+    return (F.col("protocol") == protocol) & F.col("opnum").isin(*opnums)
+
+
+def _name(kind: str, *parts: str | Column) -> Column:
+    """Return a name; null where one of its parts is."""
+    known = [F.col(part) if isinstance(part, str) else part for part in parts]
+    there = F.lit(True)  # noqa: FBT003
+    for part in known:
+        there &= part.isNotNull()
+    return F.when(there, F.xxhash64(F.lit(kind), *known))
+
+
+def _names(*names: Column) -> Column:
+    return F.array_compact(F.array(*names))
