@@ -37,6 +37,7 @@ from pipeline.lake import IS, MOST_NAMED
 from schemas.table import EVENT_DATE, literal, quoted
 
 MOST: Final = 200_000  # connections, or days, that are named; if there are more, all is computed anew
+FEW: Final = 20_000  # calls of which all are taken sooner than those that share a name are found
 _FOR_EVER: Final = 0xFFFFFFFF  # ulTimeout
 _STARTS, _CANCEL, _OPENINGS = (0, 9, 10), 5, (2, 3)  # of qm2qm
 _USES: Final = (*_STARTS, 6)  # what uses a queue by its number: Starts and purges
@@ -302,15 +303,16 @@ def scope(
     days = _days((c["first_packet_at"], c["last_packet_at"]) for c in rows if c["connection_id"] in names)
     if days is None:
         return None
+    counts = {c["connection_id"]: c["calls"] or 0 for c in rows if c["connection_id"] in names}
     on = GoingOn({}, frozenset())
-    if changed.told is not None:
+    if changed.told is not None and sum(counts.values()) > FEW:
         on = _going_on(rows, names, changed.connections_before(), reached.anew | met)
     calls = changed.told_by(on.associations)
     return Scope(
         connections=frozenset(names),
         dates=frozenset({*(day for _, day in reached.places), *days, None}),
         members=found,
-        calls=sum(c["calls"] or 0 for c in rows if c["connection_id"] in names - on.associations.keys()) + len(calls),
+        calls=sum(count for name, count in counts.items() if name not in on.associations) + len(calls),
         cancels=frozenset(reached.shared),
         going_on=frozenset(on.associations),
         woken=on.woken,
