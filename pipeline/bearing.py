@@ -12,12 +12,17 @@ All are columns of silver.remote_read_calls, arrays of bigint.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
-from pyspark.sql import Column
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.calls import ROLES, Role
+from pipeline.frames import frame
+from pipeline.lake import MOST_NAMED
 
 _RR, _QM = "RemoteRead", "qm2qm"
 _LOOKUP_IDS: Final = 1 << 56  # what the wire carries of an identifier is below
@@ -65,6 +70,45 @@ def rests_on() -> Column:
     )
 
 
+def explains() -> Column:
+    """Return the names by which calls of an association explain one another, in rules over several of them.
+
+    A message is named by its number alone: rules look at it on all contexts of its queue.
+    """
+    starts = _is(_RR, "start") | _is(_QM, "start")
+    return _names(
+        call("call_key"),
+        F.when(_is(_RR, "start", "end", "cancel"), attempt()),
+        F.when(_is(_QM, "start", "end"), held()),
+        F.when(_is(_QM, "start", "cancel"), cancelled()),
+        F.when(starts, _number("sequence_id")),
+        F.when(_is(_RR, "reject", "move"), _number("lookup_id")),
+        F.when(F.col("protocol") == _RR, _cursor()),
+    )
+
+
+def meeting(rows: DataFrame, column: str, names: Collection[int]) -> pa.Table:
+    """Return the rows that have one of these names among those of a column, each once."""
+    if len(names) <= MOST_NAMED:
+        listed = ", ".join(f"{name}L" for name in sorted(names)) or "NULL"
+        return rows.where(f"exists({column}, name -> name IN ({listed}))").toArrow()
+    wanted = frame(rows.sparkSession, pa.table({"_name": pa.array(sorted(names), pa.int64())}))
+    met = rows.withColumn("_name", F.explode(column)).join(F.broadcast(wanted), "_name", "left_semi")
+    return once(met.drop("_name").toArrow())
+
+
+def named(rows: pa.Table, column: str) -> set[int]:
+    """Return the names in a column."""
+    return set(pc.list_flatten(rows[column]).to_pylist())
+
+
+def once(calls: pa.Table, *more: pa.Table) -> pa.Table:
+    """Return calls and more of them, with the columns of the first ones, each once."""
+    every = pa.concat_tables([calls, *(part.select(calls.column_names) for part in more)])
+    places = {name: place for place, name in reversed([*enumerate(every["call_key"].to_pylist())])}
+    return every if len(places) == every.num_rows else every.take(pa.array(sorted(places.values()), pa.int64()))
+
+
 def call(key: str | Column) -> Column:
     """Name a call."""
     return _name("call", key)
@@ -97,8 +141,21 @@ def session() -> Column:
 
 def _message(number: str) -> Column:
     """Name the message that a read brought, or that was rejected, within its context."""
+    return _name("message", "context_handle", _identifier(number))
+
+
+def _number(number: str) -> Column:
+    return _name("number of a message", _identifier(number))
+
+
+def _identifier(number: str) -> Column:
+    """Return what the wire carries of a message's identifier; null for 0, which is none."""
     identifier = (F.col(number) % _LOOKUP_IDS).cast("bigint")
-    return _name("message", "context_handle", F.when(identifier != 0, identifier))
+    return F.when(identifier != 0, identifier)
+
+
+def _cursor() -> Column:
+    return _name("cursor", "context_handle", F.when(F.col("cursor_handle") != 0, F.col("cursor_handle")))
 
 
 def _context() -> Column:

@@ -4,8 +4,9 @@ A finding of one association rests on its calls, connections and binds, and wher
 whole server on what others opened there. So these are judged anew: the associations of calls, connections and binds
 that changed; where a server's numbers changed, its associations of qmcomm, and those of qm2qm that had packets since;
 those of moves, where targets or enlistments did; all of these where the server's version did; those with a finding that
-another's opening could explain; and what the server opened, as a whole, which is little beside what was read. The
-commit says of which versions of the tables below it was made.
+another's opening could explain; and what the server opened, as a whole, which is little beside what was read. Of
+associations that only go on a few calls are judged first (``look_back``), and no others where these show that nothing
+is broken that was not. The commit says of which versions of the tables below it was made.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import date, timedelta
 from functools import partial, reduce
 from typing import Any, Final
 
@@ -26,28 +26,44 @@ from pyspark.sql import functions as F
 from pipeline import findings as judging
 from pipeline import operation, told_of_queues
 from pipeline.derive_silver import EMPTIED, LAST
-from pipeline.exchanges import CLOCKS_US, LEDGER, MG, QC, QM, RR, Exchange, Ledger
+from pipeline.exchanges import CLOCKS_US, MG, OPENS, QC, QM, RR, UNREAD, Exchange, Ledger
 from pipeline.feeds import Feeds
 from pipeline.findings import Facts
+from pipeline.findings_sources import (
+    HEADS,
+    calls_of,
+    connections_of,
+    days_of,
+    found_rows,
+    heads,
+    is_ledger,
+    messages_of,
+    names_of,
+    openings,
+    sources,
+    strings,
+    together,
+)
 from pipeline.frames import frame
 from pipeline.gather import gather
-from pipeline.lake import IS, MOST_DATES, MOST_NAMED, Commit, Lake, on_dates, versions_of
+from pipeline.gold import CONNECTION
+from pipeline.lake import IS, MOST_NAMED, Commit, Lake, on_dates, versions_of
+from pipeline.look_back import Changes, Looked, looked_at
 from pipeline.queue_facts import Limits
 from pipeline.rules import of_one_call
 from pipeline.settings import unmeasured
 from pipeline.told_of_queues import Queues
-from pipeline.touched import only
+from pipeline.touched import FEW, connections_before, connections_changed, only, those_going_on
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
-from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
+from schemas.calls import CLIENT_CALLS
 from schemas.findings import FINDINGS
 from schemas.hosts import HOSTS
-from schemas.messages import MESSAGES
 from schemas.properties import QUEUE_SNAPSHOTS
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.silver import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
 
-VERSION: Final = "3"  # another one when rules are added or changed: then all is judged anew
+VERSION: Final = "4"  # another one when rules are added or changed: then all is judged anew
 _FED: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS)
 _BELOW: Final = (*_FED, HOSTS, *told_of_queues.BELOW)
 _MOST_AT_ONCE: Final = 200_000  # calls that are judged here; of more, in Spark
@@ -58,12 +74,12 @@ _VERSION: Final = 8  # of qm2qm: RemoteQmGetVersion
 _MOVES: Final = (11, 12)  # of RemoteRead: what opens targets, and enlists; below, what uses them
 _USE_MOVES: Final = (10, 15)
 _PARTS: Final = ("calls", "reads", "clients", "management", "connections", "binds")
-_HEADS: Final = {"request_bytes": "bigint", "request_head": "binary", "request_tail": "binary",
-                 "response_head": "binary", "request_stub": "binary", "response_stub": "binary"}  # fmt: skip
 _ARROW: Final = {"bigint": pa.int64(), "binary": pa.binary()}
-_CHANGED: Final = pa.schema({"call_key": pa.string(), **{name: _ARROW[kind] for name, kind in _HEADS.items()}})
-_CHOOSING: Final = ("connection_id", "server_address", "interface_name", "opnum")  # of rows, beside the call's own
-_OBJECTS: Final = (7, 8, 9, 10, 11)  # of qmcomm
+_IMAGES: Final = pa.schema(
+    {"call_key": pa.string(), **dict.fromkeys(("at", "done"), pa.int64()), "connection_id": pa.string(),
+     **dict.fromkeys(("is", "spoils"), pa.bool_()), **{name: _ARROW[kind] for name, kind in HEADS.items()}}
+)  # fmt: skip
+_CHANGED: Final = pa.schema({"call_key": pa.string(), **{name: _ARROW[kind] for name, kind in HEADS.items()}})
 _EVER: Final = -(1 << 62)
 
 
@@ -94,7 +110,9 @@ class _Touched:
     ``groups`` are the groups of connections as they were. ``numbered``: servers where what gives numbers changed, and
     since when, microseconds; ``moves``: where targets of moves or enlistments did; ``versions``: the calls that asked a
     server for its version and are new, None where one of them changed or went. ``calls``: those that changed, came or
-    went, with the bytes of their stubs that rules look at; None: too many to be told from others.
+    went, with the bytes of their stubs that rules look at; None: too many to be told from others. ``spans``: when the
+    first of them was asked and the last one answered, by connection, microseconds. ``images``: connections that
+    changed, as they were and are; ``spoilt``: those where more changed than that calls came.
     """
 
     connections: set[str] = field(default_factory=set)
@@ -104,6 +122,9 @@ class _Touched:
     numbered: dict[str, int] = field(default_factory=dict)
     moves: set[str] = field(default_factory=set)
     versions: dict[str, set[str] | None] = field(default_factory=dict)
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    images: list[Row] = field(default_factory=list)
+    spoilt: set[str] = field(default_factory=set)
 
     def take(self, rows: Iterable[Row]) -> None:
         """Take rows of a feed."""
@@ -126,11 +147,33 @@ class _Touched:
                 elif new is not None:
                     new.update(row["versions"])
 
+    def take_calls(self, images: pa.Table) -> None:
+        """Take the images of the calls that changed, in order; the last of each is what it is now, or was."""
+        newest = {key: place for place, key in enumerate(images["call_key"].to_pylist())}
+        places = pa.array(list(newest.values()), pa.int64())
+        rows = images.select(_CHANGED.names).cast(_CHANGED).take(places)
+        self.calls = rows.append_column("fresh", pa.array([True] * rows.num_rows, pa.bool_()))
+        went = images.take(places).filter(pc.invert(images["is"].take(places)))
+        self.spoilt |= {*went["connection_id"].to_pylist()}
+        self.spoilt |= {*images.filter(images["spoils"])["connection_id"].to_pylist()}
+        times = images.group_by("connection_id").aggregate([("at", "min"), ("done", "max")])
+        for row in times.to_pylist():
+            self.spans[row["connection_id"]] = (row["at_min"], row["done_max"])
+
+    def going_on(self, connections: pa.Table) -> dict[str, str]:
+        """Return the name of the association, by connection, of those that only go on and have many calls."""
+        counts = dict(zip(connections["connection_id"].to_pylist(), connections["calls"].to_pylist(), strict=True))
+        if self.calls is None or sum(counts[name] or 0 for name in self.connections if name in counts) <= FEW:
+            return {}
+        rows = [{**dict.fromkeys(CONNECTION), **row} for row in judging.rows_of(connections)]
+        on = those_going_on(rows, self.connections, connections_before(self.images), self.spoilt)
+        return dict(on.associations)
+
     def staying(self, there: pa.Table) -> pa.Table:
         """Return those of the findings that are there which rest on one call alone that did not change."""
         if self.calls is None:
             return there.slice(0, 0)
-        alone = pc.is_in(there["rule_id"], _strings(of_one_call()))
+        alone = pc.is_in(there["rule_id"], strings(of_one_call()))
         return there.filter(
             pc.and_(alone, pc.invert(pc.is_in(there["call_key"], self.calls["call_key"].combine_chunks())))
         )
@@ -177,34 +220,47 @@ class _Work:
             table: partial(feeds.rows, table, partial(_where, table, emptied), MOST_NAMED) for table in _FED
         }
         asked["calls"] = partial(self._changed, feeds, emptied)
+        asked["images"] = partial(feeds.rows, CONNECTIONS, connections_changed, MOST_NAMED)
         found = gather(asked)
-        calls = found.pop("calls")
-        touched = _Touched(calls=calls)
+        changed, images = found.pop("calls"), found.pop("images")
+        if None in found.values():
+            return None
+        touched = _Touched()
         for rows in found.values():
-            if rows is None:
-                return None
             touched.take(rows)
+        if changed is not None and images is not None:
+            new = {name for name, row in connections_before(images).items() if row is None}
+            touched.spoilt = {row["connection_id"] for row in found[RPC_BINDS]} - new
+            touched.images = images
+        if changed is not None:
+            touched.take_calls(changed)
         return touched
 
     def _changed(self, feeds: Feeds, emptied: Collection[int]) -> pa.Table | None:
-        """Return the calls that changed, with the bytes that rules look at; None of too many.
+        """Return the images of calls that changed, in order, with the bytes that rules look at; None of too many.
 
         The feed has these bytes, in the files that were added: to find them in the table takes reading all stubs.
+        ``spoils``: it is what was of a call that could not be read, or of an opening that was not answered.
         """
-        order = ("_commit_version", F.col("_change_type").isin(*IS).alias("is"))
+        asked_at, answered_at = F.col("request_at"), F.col("response_at")
+        unread = F.col("outcome").isin(*UNREAD) | (_is_opening() & answered_at.isNull())
+        facts = {
+            "is": F.col("_change_type").isin(*IS),
+            "at": F.unix_micros(F.coalesce(asked_at, answered_at)),
+            "done": F.unix_micros(F.coalesce(answered_at, asked_at)),
+            "spoils": ~F.col("_change_type").isin(*IS) & F.coalesce(unread, F.lit(True)),  # noqa: FBT003
+        }
 
         def ask(feed: DataFrame) -> pa.Table:
-            calls = _without(feed, emptied).select("call_key", *_heads(stubs=self.stubs), *order)
+            columns = [column.alias(name) for name, column in facts.items()]
+            calls = _without(feed, emptied)
+            calls = calls.select("call_key", *heads(stubs=self.stubs), "connection_id", "_commit_version", *columns)
             return calls.limit(_MOST_CHANGED + 1).toArrow()
 
-        found = feeds.told(RPC_CALLS, ask, _CHANGED.empty_table())
+        found = feeds.told(RPC_CALLS, ask, _IMAGES.empty_table())
         if found is None or found.num_rows > _MOST_CHANGED:
             return None
-        if found.num_rows:
-            found = found.sort_by([("_commit_version", "ascending"), ("is", "ascending")])
-        newest = {key: place for place, key in enumerate(found["call_key"].to_pylist())}
-        rows = found.select(_CHANGED.names).cast(_CHANGED).take(pa.array(list(newest.values()), pa.int64()))
-        return rows.append_column("fresh", pa.array([True] * rows.num_rows, pa.bool_()))
+        return found.sort_by([("_commit_version", "ascending"), ("is", "ascending")]) if found.num_rows else found
 
     def _emptied(self) -> list[int]:
         """Return the commits of bronze.rpc_calls that only emptied stubs."""
@@ -215,22 +271,36 @@ class _Work:
     def _bring(self, touched: _Touched, of_queues: told_of_queues.Touched) -> int:
         """Judge what is touched anew."""
         lake, says = self.lake, json.dumps(self.rests_on)
-        connections = _connections(lake, touched.servers).toArrow() if touched.servers else None
+        connections = connections_of(lake, touched.servers).toArrow() if touched.servers else None
+        looked, ours = Looked.of_none(), None
         if connections is not None:
             self._add_explained(touched, connections)
             touched.widen(connections)
-        ours = (
-            pc.is_in(connections["connection_id"], _strings(touched.connections)) if connections is not None else None
-        )
+            looked = self._look_back(touched, connections)
+            touched.connections -= looked.connections
+            ours = pc.is_in(connections["connection_id"], strings(touched.connections))
         many = len(touched.connections) > MOST_NAMED
         if connections is not None and not many:
             many = (pc.sum(connections.filter(ours)["calls"]).as_py() or 0) > _MOST_AT_ONCE
-        if many:
-            return self._in_spark(touched, of_queues, says)
         rows = there = judging.SCHEMA.empty_table()
-        if connections is not None:
+        if many:
+            rows, there = self._in_spark(touched)
+        elif connections is not None:
             rows, there = self._judge(touched, connections, ours)
+        rows = pa.concat_tables([rows, looked.rows, touched.staying(looked.there)])
+        there = pa.concat_tables([there, looked.there])
         return self._put(rows, there, of_queues, says)
+
+    def _look_back(self, touched: _Touched, connections: pa.Table) -> Looked:
+        """Judge a few calls of associations that only go on."""
+        going_on = touched.going_on(connections)
+        if not going_on or touched.calls is None:
+            return Looked.of_none()
+        spans = [touched.spans[name] for name in going_on if name in touched.spans]
+        since, until = min((at for at, _ in spans), default=0), max((at for _, at in spans), default=0)
+        changes = Changes(since, until, frozenset(touched.calls["call_key"].to_pylist()))
+        opened = openings(self.lake, touched.servers)
+        return looked_at(self.lake, going_on, changes, touched.calls, connections=connections, opened=opened)
 
     def _put(self, rows: pa.Table, there: pa.Table, of_queues: told_of_queues.Touched, says: str) -> int:
         """Put findings in the place of those that were there, and what operation and queues show beside them."""
@@ -238,7 +308,7 @@ class _Work:
         asked: dict[str, Callable[[], pa.Table]] = {}
         if self.made.get(str(HOSTS)) != self.rests_on[str(HOSTS)]:
             was = lake.read(FINDINGS).where(F.col("scope") == operation.ESTATE)
-            asked |= {"hosts": partial(operation.hosts_of, lake), "hosts there": partial(_rows, was)}
+            asked |= {"hosts": partial(operation.hosts_of, lake), "hosts there": partial(found_rows, was)}
         found = gather(asked)
         ours, theirs = self.queues.bring(of_queues)
         rows = pa.concat_tables([rows, ours, *(found[name] for name in found if not name.endswith("there"))])
@@ -251,19 +321,21 @@ class _Work:
         others = self._of_another_version(touched)
         reads, clients = self.lake.read(REMOTE_READ_CALLS), self.lake.read(CLIENT_CALLS)
         found = self.lake.read(FINDINGS).where(F.col("rule_id").isin(*_EXPLAINED))
-        asked = {"findings": partial(_names, only(found, "server_address", touched.servers))}
+        asked = {"findings": partial(names_of, only(found, "server_address", touched.servers))}
         if numbered := touched.numbered.keys() | others:
             asked["owners"] = partial(
-                _names, only(clients.where(F.col("interface_name") == QC), "server_address", numbered)
+                names_of, only(clients.where(F.col("interface_name") == QC), "server_address", numbered)
             )
-            asked["qm2qm"] = partial(_names, only(reads.where(F.col("protocol") == QM), "server_address", numbered))
+            asked["qm2qm"] = partial(names_of, only(reads.where(F.col("protocol") == QM), "server_address", numbered))
         if moves := touched.moves | others:
             uses = (F.col("protocol") == RR) & F.col("opnum").between(*_USE_MOVES)
-            asked["moves"] = partial(_names, only(reads.where(uses), "server_address", moves))
+            asked["moves"] = partial(names_of, only(reads.where(uses), "server_address", moves))
         names = gather(asked)
         if numbered:  # what was opened explains nothing of an association that was over
             names["qm2qm"] &= _since(connections, touched.numbered | dict.fromkeys(others, _EVER))
         touched.connections.update(*names.values())
+        places = zip(*(connections[name].to_pylist() for name in ("connection_id", "server_address")), strict=True)
+        touched.spoilt |= {name for name, server in places if server in others}
 
     def _of_another_version(self, touched: _Touched) -> set[str]:
         """Return the servers that tell another version than before, or may."""
@@ -271,14 +343,14 @@ class _Work:
         new = {server: names for server, names in touched.versions.items() if names is not None}
         if not new:
             return found
-        frames = _frames(self.lake, stubs=False)
+        frames = sources(self.lake, stubs=False)
         version = (F.col("interface_name") == QM) & (F.col("opnum") == _VERSION)
         asked = {
             name: only(frames[name].where(version), "server_address", new.keys()).drop(EVENT_DATE).toArrow
             for name in ("calls", "reads")
         }
         told: defaultdict[str, list[Exchange]] = defaultdict(list)
-        for row in judging.rows_of(_together(*gather(asked).values())):
+        for row in judging.rows_of(together(*gather(asked).values())):
             told[row["server_address"]].append(Exchange(row))
         for server, names in new.items():
             now, before = Ledger(told[server], {}), Ledger([e for e in told[server] if e["call_key"] not in names], {})
@@ -288,54 +360,48 @@ class _Work:
 
     def _judge(self, touched: _Touched, connections: pa.Table, ours: pa.Array) -> tuple[pa.Table, pa.Table]:
         """Return the findings of what is touched as they are now, and as they were."""
-        days = _days_of(connections.filter(ours))
+        days = days_of(connections.filter(ours))
         here = partial(only, column="connection_id", values=touched.connections)
-        at_these = partial(only, column="server_address", values=touched.servers)
-        opened = _frames(self.lake, stubs=False)
-        frames = opened if touched.calls is not None else _frames(self.lake, stubs=self.stubs)
+        frames = sources(self.lake, stubs=self.stubs and touched.calls is None)
         asked: dict[str, Callable[[], pa.Table]] = {
             name: here(frames[name].where(on_dates(days))).drop(EVENT_DATE).toArrow
             for name in ("calls", "reads", "clients", "management")
         }
-        asked |= {
-            f"{name} of openings": at_these(opened[name].where(is_ledger())).drop(EVENT_DATE).toArrow
-            for name in ("calls", "reads", "clients")
-        }
+        asked["openings"] = partial(openings, self.lake, touched.servers)
         asked["binds"] = here(frames["binds"]).toArrow
         asked["there"] = partial(self._there, touched)
         found = gather(asked)
         answered = found["reads"].filter(pc.is_valid(found["reads"]["packet_bytes"]))["call_key"].to_pylist()
-        messages = only(_messages(self.lake).where(on_dates(days)), "call_key", answered).drop(EVENT_DATE).toArrow()
+        messages = only(messages_of(self.lake).where(on_dates(days)), "call_key", answered).drop(EVENT_DATE).toArrow()
         calls, parts = found["calls"], [found["reads"], found["clients"], found["management"], messages]
         if touched.calls is not None:
-            calls, managed = calls.drop_columns([*_HEADS]), found["management"]["call_key"].to_pylist()
+            calls, managed = calls.drop_columns([*HEADS]), found["management"]["call_key"].to_pylist()
             parts.append(touched.calls)
             if managed:
                 theirs = only(self._managed().where(on_dates(days)), "call_key", managed)
-                parts.append(theirs.select("call_key", *_HEADS).toArrow())
-        calls = _together(calls, *parts)
-        ledger = _together(*(found[f"{name} of openings"] for name in ("calls", "reads", "clients")))
-        facts = Facts(calls, ledger, connections.select(list(judging.CONNECTIONS)), found["binds"])
+                parts.append(theirs.select("call_key", *HEADS).toArrow())
+        calls = together(calls, *parts)
+        facts = Facts(calls, found["openings"], connections.select(list(judging.CONNECTIONS)), found["binds"])
         rows, there = judging.findings(facts, only=touched.connections), found["there"]
         return pa.concat_tables([rows, touched.staying(there)]), there
 
     def _managed(self) -> DataFrame:
         """Return the bytes of management calls: tests over several of them look into their stubs, and no others do."""
-        calls = _calls(self.lake, stubs=self.stubs).where(F.col("interface_name") == MG)
-        return calls.select("call_key", *_HEADS, "connection_id", EVENT_DATE)
+        calls = calls_of(self.lake, stubs=self.stubs).where(F.col("interface_name") == MG)
+        return calls.select("call_key", *HEADS, "connection_id", EVENT_DATE)
 
     def _there(self, touched: _Touched) -> pa.Table:
         """Return the findings of what is touched as they were."""
         there = self.lake.read(FINDINGS)
         ours = only(there.where("scope = 'association'"), "connection_id", touched.connections)
-        return _rows(ours.unionByName(only(there.where("scope = 'server'"), "server_address", touched.servers)))
+        return found_rows(ours.unionByName(only(there.where("scope = 'server'"), "server_address", touched.servers)))
 
-    def _in_spark(self, touched: _Touched, of_queues: told_of_queues.Touched, says: str) -> int:
-        """Judge what is touched in Spark."""
+    def _in_spark(self, touched: _Touched) -> tuple[pa.Table, pa.Table]:
+        """Return what ``_judge`` does, made in Spark."""
         with unmeasured(self.lake.spark):
-            found = _rows(self._judged(touched))
+            found = found_rows(self._judged(touched))
         there = self._there(touched)
-        return self._put(pa.concat_tables([found, touched.staying(there)]), there, of_queues, says)
+        return pa.concat_tables([found, touched.staying(there)]), there
 
     def _anew(self) -> int:
         """Judge all there is: here if it is little."""
@@ -345,16 +411,19 @@ class _Work:
             lake.begin_with(table)
             self.rests_on[str(table)] = lake.version(table)
         says = json.dumps(self.rests_on)
-        connections = _connections(lake, None).limit(MOST_NAMED + 1).toArrow()
+        connections = connections_of(lake, None).limit(MOST_NAMED + 1).toArrow()
         few = connections.num_rows <= MOST_NAMED and (pc.sum(connections["calls"]).as_py() or 0) <= _MOST_AT_ONCE
         if few:
-            frames = _frames(lake, stubs=self.stubs)
+            frames = sources(lake, stubs=self.stubs)
             asked: dict[str, Callable[[], pa.Table]] = {
                 name: frame.drop(EVENT_DATE).toArrow for name, frame in frames.items()
             }
-            asked |= {"messages": _messages(lake).drop(EVENT_DATE).toArrow, "hosts": partial(operation.hosts_of, lake)}
+            asked |= {
+                "messages": messages_of(lake).drop(EVENT_DATE).toArrow,
+                "hosts": partial(operation.hosts_of, lake),
+            }
             found = gather(asked)
-            calls = _together(*(found[name] for name in ("calls", "reads", "clients", "management", "messages")))
+            calls = together(*(found[name] for name in ("calls", "reads", "clients", "management", "messages")))
             ledger = calls.filter(judging.ledger_mask(calls))
             facts = Facts(calls, ledger, connections.select(list(judging.CONNECTIONS)), found["binds"])
             parts = [judging.findings(facts), found["hosts"], self.queues.anew()]
@@ -368,17 +437,17 @@ class _Work:
 
     def _judged(self, touched: _Touched | None) -> DataFrame:
         """Return the findings of what is touched, or of all, made in Spark: one group for each server."""
-        frames = _frames(self.lake, stubs=self.stubs and (touched is None or touched.calls is None))
-        frames["reads"] = frames["reads"].join(_messages(self.lake).drop(EVENT_DATE), "call_key", "left")
+        frames = sources(self.lake, stubs=self.stubs and (touched is None or touched.calls is None))
+        frames["reads"] = frames["reads"].join(messages_of(self.lake).drop(EVENT_DATE), "call_key", "left")
         if touched is not None:
             frames = {name: _of_touched(frame, touched) for name, frame in frames.items()}
             if touched.calls is not None:
                 fresh = frame(self.lake.spark, touched.calls)
-                managed = only(self._managed(), "connection_id", touched.connections).select("call_key", *_HEADS)
+                managed = only(self._managed(), "connection_id", touched.connections).select("call_key", *HEADS)
                 managed = managed.join(fresh.select("call_key"), "call_key", "left_anti")
                 heads = fresh.unionByName(managed, allowMissingColumns=True)
-                frames["calls"] = frames["calls"].drop(*_HEADS).join(heads, "call_key", "left")
-        frames["connections"] = _connections(self.lake, None if touched is None else touched.servers).drop("calls")
+                frames["calls"] = frames["calls"].drop(*HEADS).join(heads, "call_key", "left")
+        frames["connections"] = connections_of(self.lake, None if touched is None else touched.servers).drop("calls")
         frames = {name: frame.drop(EVENT_DATE) for name, frame in frames.items()}
         parts = [frames[name].withColumn("part", F.lit(name)) for name in _PARTS]
         every = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
@@ -409,6 +478,12 @@ def _where(table: Table, emptied: Collection[int], feed: DataFrame) -> DataFrame
     )
 
 
+def _is_opening() -> Column:
+    """Tell of calls of bronze whether they open something that others use."""
+    methods = [f"{interface} {opnum}" for interface, opnum in sorted(OPENS)]
+    return F.concat_ws(" ", "interface_name", "opnum").isin(*methods)
+
+
 def _without(feed: DataFrame, versions: Collection[int]) -> DataFrame:
     return feed.where(~F.col("_commit_version").isin(*versions)) if versions else feed
 
@@ -437,43 +512,8 @@ def _judge(columns: Mapping[str, tuple[str, ...]], ours: Collection[str] | None)
 
 def _facts(parts: Mapping[str, pa.Table]) -> Facts:
     """Return what is judged, of what was read of each table."""
-    calls = _together(parts["calls"], parts["reads"], parts["clients"], parts["management"])
+    calls = together(parts["calls"], parts["reads"], parts["clients"], parts["management"])
     return Facts(calls, calls.filter(judging.ledger_mask(calls)), parts["connections"], parts["binds"])
-
-
-def _together(calls: pa.Table, *parts: pa.Table) -> pa.Table:
-    """Return calls with what silver decoded of them."""
-    chosen = [part.drop_columns([name for name in _CHOOSING if name in part.column_names]) for part in parts]
-    return judging.beside(calls, *chosen)
-
-
-def _days_of(connections: pa.Table) -> set[date | None] | None:
-    """Return all days, UTC, of the connections' packets, and None for rows without one; None if they are too many."""
-    spans = zip(*(connections[name].to_pylist() for name in ("first_packet_at", "last_packet_at")), strict=True)
-    days: set[date | None] = {None}
-    for first, last in spans:
-        if (last - first).days > MOST_DATES:
-            return None
-        days |= {first.date() + timedelta(days=day) for day in range((last.date() - first.date()).days + 1)}
-    return days
-
-
-def is_ledger() -> Column:
-    """Tell of rows with interface_name and opnum whether they are of the methods in ``LEDGER``."""
-    ours: Column = F.lit(False)  # noqa: FBT003
-    for interface in sorted({name for name, _ in LEDGER}):
-        opnums = sorted(opnum for name, opnum in LEDGER if name == interface)
-        ours |= (F.col("interface_name") == interface) & F.col("opnum").isin(*opnums)
-    return ours
-
-
-def _rows(frame: DataFrame) -> pa.Table:
-    """Return rows of gold.findings as they are made here."""
-    return frame.select(*judging.SCHEMA.names).toArrow().cast(judging.SCHEMA)
-
-
-def _names(frame: DataFrame) -> set[str]:
-    return {row[0] for row in frame.select("connection_id").distinct().collect() if row[0] is not None}
 
 
 def _since(connections: pa.Table, since: Mapping[str, int]) -> set[str]:
@@ -482,62 +522,3 @@ def _since(connections: pa.Table, since: Mapping[str, int]) -> set[str]:
     rows = zip(connections["connection_id"].to_pylist(), connections["server_address"].to_pylist(), last.to_pylist(),
                strict=True)  # fmt: skip
     return {name for name, server, at in rows if server in since and at + CLOCKS_US > since[server]}
-
-
-def _strings(values: Collection[str]) -> pa.Array:
-    return pa.array(sorted(values), pa.string())
-
-
-def _connections(lake: Lake, servers: Collection[str] | None) -> DataFrame:
-    """Return the RPC connections of some servers, or of all."""
-    rows = lake.read(CONNECTIONS).where("kind = 'rpc'").select(*judging.CONNECTIONS, "calls")
-    return rows if servers is None else only(rows, "server_address", servers)
-
-
-def _frames(lake: Lake, *, stubs: bool) -> dict[str, DataFrame]:
-    """Return what is read of each table: the columns that ``pipeline.findings`` names, and what chooses rows."""
-    reads = lake.read(REMOTE_READ_CALLS).withColumn("interface_name", F.col("protocol"))
-    management = lake.read(MANAGEMENT_CALLS).withColumn("interface_name", F.lit(MG))
-    texts = [F.col(name).alias("action_text") if name == "action" else F.col(name) for name in judging.MANAGEMENT]
-    return {
-        "calls": _calls(lake, stubs=stubs),
-        "reads": reads.select(*judging.READS, *_CHOOSING, EVENT_DATE),
-        "clients": lake.read(CLIENT_CALLS).select(*judging.CLIENTS, *_CHOOSING, EVENT_DATE),
-        "management": management.select(*texts, *_CHOOSING, EVENT_DATE),
-        "binds": lake.read(RPC_BINDS).select(*judging.BINDS),
-    }
-
-
-def _calls(lake: Lake, *, stubs: bool) -> DataFrame:
-    """Return what is read of bronze.rpc_calls, the endpoint mapper's left out."""
-    calls = lake.read(RPC_CALLS).where(F.col("interface_name").isNull() | (F.col("interface_name") != "epm"))
-    return calls.select(*judging.CALLS, *_heads(stubs=stubs), EVENT_DATE)
-
-
-def _messages(lake: Lake) -> DataFrame:
-    """Return what is read of messages, by the call that brought them."""
-    said = [F.col(name).alias("message_errors") if name == "errors" else F.col(name) for name in judging.MESSAGES]
-    return lake.read(MESSAGES).select(*said, EVENT_DATE)
-
-
-def _heads(*, stubs: bool) -> list[Column]:
-    """Return the bytes of stubs that rules look at: those of few methods, and of these the first; or nulls."""
-    if not stubs:
-        return [F.lit(None).cast(kind).alias(name) for name, kind in _HEADS.items()]
-    interface, opnum = F.col("interface_name"), F.col("opnum")
-    reads = (interface == QM) & opnum.isin(0, 9, 10)
-    opens = (interface == RR) & opnum.isin(2, 11)
-    objects = (interface == QC) & opnum.isin(*_OBJECTS)
-    gives_back = ((interface == QM) & opnum.isin(1, 3)) | ((interface == RR) & (opnum == 3))
-    failed_reads = (interface == RR) & opnum.isin(7, 13) & (F.length("response_stub") <= judging.HEAD_BYTES)
-    tail = F.expr(f"substring(request_stub, -{judging.TAIL_BYTES}, {judging.TAIL_BYTES})")
-    whole = interface == MG
-    found = {
-        "request_bytes": F.when(reads, F.length("request_stub").cast("bigint")),
-        "request_head": F.when(reads | opens | objects, F.substring("request_stub", 1, judging.HEAD_BYTES)),
-        "request_tail": F.when(opens, tail),
-        "response_head": F.when(reads | gives_back | failed_reads, F.substring("response_stub", 1, judging.HEAD_BYTES)),
-        "request_stub": F.when(whole, F.col("request_stub")),
-        "response_stub": F.when(whole, F.col("response_stub")),
-    }
-    return [found[name].alias(name) for name in _HEADS]

@@ -27,7 +27,7 @@ LEDGER: Final = {*((QM, opnum) for opnum in (2, 3, 4, 7, 8)), *((RR, opnum) for 
 LOOKUP_ID: Final = (1 << 56) - 1
 SLACK_US: Final = 3_000_000  # timers have a granularity of 1 s, and the way takes its time (rules Q64, R45)
 CLOCKS_US: Final = 10_000_000  # clocks of captures that tell of one server are taken to agree so far
-_UNREAD: Final = {"damaged", "no_request", "unbound", "encrypted"}
+UNREAD: Final = {"damaged", "no_request", "unbound", "encrypted"}
 _LONG_AGO: Final = -(1 << 62)
 
 
@@ -49,7 +49,7 @@ class Exchange:
         self.done: int | None = answered_at
         wrong = {str(error["field"] or "").split(".", 1)[0] for error in row.get("errors") or ()}
         closed = bool(row.get("sealed")) and row.get("opened_by") is None
-        readable = row.get("bind_seen") is not False and outcome not in _UNREAD and not closed
+        readable = row.get("bind_seen") is not False and outcome not in UNREAD and not closed
         self.asked = readable and asked_at is not None and "request" not in wrong
         self.answered = self.asked and outcome == "ok" and "response" not in wrong
         self.ok = self.answered and row.get("hresult") == MQ_OK
@@ -175,7 +175,8 @@ class Entry:
 class Conversation:
     """The calls of one association, in order of time, and the handles that they gave, used and closed.
 
-    ``connections`` are the rows of bronze.connections of the association, ``binds`` those of bronze.rpc_binds.
+    ``connections`` are the rows of bronze.connections of the association, ``binds`` those of bronze.rpc_binds;
+    ``unread``: calls of it that are not among these could not be read.
     """
 
     def __init__(
@@ -186,6 +187,7 @@ class Conversation:
         *,
         binds: Sequence[Mapping[str, Any]] = (),
         ledger: Ledger | None = None,
+        unread: bool = False,
     ) -> None:
         self.calls = sorted(calls, key=lambda call: (call.at, call["call_key"]))
         self.connections = {row["connection_id"]: row for row in connections}
@@ -196,7 +198,7 @@ class Conversation:
         self.orderly = self.ended_at is not None and all(row["closed_by"] == "fin" for row in connections)
         self.seen_until = max((row["last_packet_at"] for row in connections), default=0)
         self.lossless = bool(connections) and not any(row["missing_bytes"] for row in connections)
-        read = not any(call["outcome"] in _UNREAD for call in self.calls)
+        read = not (unread or any(call["outcome"] in UNREAD for call in self.calls))
         given = all(call.answered or call.refused for call in self.calls if call.method in OPENS)
         self.whole = association.beginning_seen and self.lossless and read and given
         self.contexts = Lives()  # by (interface, handle)

@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline import bearing, touched
-from pipeline.frames import frame
+from pipeline.bearing import meeting, named, once
 from pipeline.gather import gather
 from pipeline.gold import attempts_of, clients_of, facts_here, known_of, messages_of, reads_of
 from pipeline.gold_operations import operations_of
-from pipeline.lake import MOST_NAMED, Lake, on_dates
+from pipeline.lake import Lake, on_dates
 from pipeline.touched import Scope, only
 from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.bronze import RPC_CALLS
@@ -68,19 +68,19 @@ def settle(
     ours, others = found["reads"], [found["openings"]] if servers else []
     if scope.going_on:
         theirs = _with_names(only(lake.read(REMOTE_READ_CALLS).where(here), "connection_id", scope.going_on))
-        tell = scope.tell | _names(found["woken"], "tells")
+        tell = scope.tell | named(found["woken"], "tells")
         if servers:  # a close tells something of the number that was opened
             openings = zip(
                 found["openings"]["session"].to_pylist(), found["openings"]["number"].to_pylist(), strict=True
             )
             tell |= {number for session, number in openings if session in tell and number is not None}
-        touched_ones = _meeting(theirs, "rests_on", tell)
-        ours = _together(ours, touched_ones)
-        others.append(_meeting(theirs, "tells", _names(touched_ones, "rests_on")))
-    facts = _together(ours, *others)
+        touched_ones = meeting(theirs, "rests_on", tell)
+        ours = once(ours, touched_ones)
+        others.append(meeting(theirs, "tells", named(touched_ones, "rests_on")))
+    facts = once(ours, *others)
     if shared := _keys(facts) & scope.cancels:
-        facts = _together(facts, reads_of(touched.sharing(lake.read(REMOTE_READ_CALLS), shared)).toArrow())
-    known = _together(found["known"], *([found["known of openings"]] if servers else []))
+        facts = once(facts, reads_of(touched.sharing(lake.read(REMOTE_READ_CALLS), shared)).toArrow())
+    known = once(found["known"], *([found["known of openings"]] if servers else []))
     unknown = set(_without(facts, known)["call_key"].to_pylist())
     more = gather(_questions_of_calls(lake, scope, "TRUE" if shared else here, ours, unknown))
     known = pa.concat_tables([known, more["known"]])
@@ -142,20 +142,6 @@ def _with_names(reads: DataFrame) -> DataFrame:
     return reads_of(reads).withColumns({"tells": bearing.tells(), "rests_on": bearing.rests_on()})
 
 
-def _meeting(rows: DataFrame, column: str, names: Collection[int]) -> pa.Table:
-    """Return the rows that have one of these names among those of a column."""
-    if len(names) <= MOST_NAMED:
-        listed = ", ".join(f"{name}L" for name in sorted(names)) or "NULL"
-        return rows.where(f"exists({column}, name -> name IN ({listed}))").toArrow()
-    wanted = frame(rows.sparkSession, pa.table({"_name": pa.array(sorted(names), pa.int64())}))
-    met = rows.withColumn("_name", F.explode(column)).join(F.broadcast(wanted), "_name", "left_semi")
-    return _together(met.drop("_name").toArrow())
-
-
-def _names(rows: pa.Table, column: str) -> set[int]:
-    return set(pc.list_flatten(rows[column]).to_pylist())
-
-
 def _connections(scope: Scope, connections: DataFrame | pa.Table, servers: frozenset[str | None]) -> pa.Table:
     """Return the connections that the scope knows of, and all of some servers."""
     ours = scope.members["connection_id"].combine_chunks()
@@ -176,13 +162,6 @@ def _keys(reads: pa.Table) -> set[tuple[Any, ...]]:
     """Return what qm2qm calls share with their cancels."""
     ours = reads.filter(pc.equal(reads["protocol"], "qm2qm"))
     return set(zip(*(ours[name].to_pylist() for name in _SHARED), strict=True))
-
-
-def _together(calls: pa.Table, *more: pa.Table) -> pa.Table:
-    """Return calls and more of them, with the columns of the first ones, each once."""
-    every = pa.concat_tables([calls, *(part.select(calls.column_names) for part in more)])
-    places = {name: place for place, name in reversed([*enumerate(every["call_key"].to_pylist())])}
-    return every if len(places) == every.num_rows else every.take(pa.array(sorted(places.values()), pa.int64()))
 
 
 def _without(calls: pa.Table, others: pa.Table) -> pa.Table:

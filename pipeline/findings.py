@@ -96,7 +96,7 @@ HEAD_BYTES: Final = 80
 TAIL_BYTES: Final = 12
 SCHEMA: Final = to_arrow_schema(FINDINGS.struct())
 _NOT_NULL: Final[dict[str, Any]] = {"syn_seen": False, "missing_bytes": 0}
-_ASSOCIATION, _SERVER = "association", "server"
+ASSOCIATION, _SERVER = "association", "server"
 _GRAVITY: Final = {"error": 0, "warning": 1, "info": 2, None: 3}
 
 
@@ -104,12 +104,14 @@ class Facts(NamedTuple):
     """What is judged: ``calls`` of whole associations of any number of servers, ``ledger`` what all associations of.
 
     these servers opened, as calls too, ``connections`` all of these servers, and ``binds``, at least of the calls.
+    ``unread``: connections with calls that could not be read, where not all calls are here.
     """
 
     calls: pa.Table
     ledger: pa.Table
     connections: pa.Table
     binds: pa.Table
+    unread: frozenset[str] = frozenset()
 
 
 def beside(calls: pa.Table, *parts: pa.Table) -> pa.Table:
@@ -179,7 +181,7 @@ def findings(facts: Facts, *, only: Collection[str] | None = None) -> pa.Table:
         ledgers[row.get("server_address")].append(Exchange(row))
     indices = _by_connection(facts.calls)
     for server, theirs in by_server.items():
-        rows += _of_server(facts.calls, indices, theirs, ledgers[server], binds, only)
+        rows += _of_server(facts, indices, theirs, ledgers[server], binds, only)
     return table_of(rows, SCHEMA)
 
 
@@ -195,7 +197,7 @@ def _by_connection(calls: pa.Table) -> dict[str, list[int]]:
 
 
 def _of_server(
-    calls: pa.Table,
+    facts: Facts,
     indices: Mapping[str, list[int]],
     connections: Sequence[dict[str, Any]],
     opened: list[Exchange],
@@ -218,9 +220,11 @@ def _of_server(
         places = sorted(place for row in rows for place in indices.get(row["connection_id"], ()))
         ours = [bind for row in rows for bind in binds.get(row["connection_id"], ())]
         if places or ours:
-            exchanges = [Exchange(row) for row in rows_of(calls.take(pa.array(places, pa.int64())))]
-            conversation = Conversation(exchanges, rows, found[rows[0]["connection_id"]], binds=ours, ledger=ledger)
-            yield from _rows(judge(conversation, narrow="fresh" in calls.column_names), _ASSOCIATION)
+            exchanges = [Exchange(row) for row in rows_of(facts.calls.take(pa.array(places, pa.int64())))]
+            unread = any(row["connection_id"] in facts.unread for row in rows)
+            association = found[rows[0]["connection_id"]]
+            conversation = Conversation(exchanges, rows, association, binds=ours, ledger=ledger, unread=unread)
+            yield from _rows(judge(conversation, narrow="fresh" in facts.calls.column_names), ASSOCIATION)
     yield from _rows(((test, hit) for test in ACROSS for hit in test.test(ledger)), _SERVER)
 
 

@@ -122,13 +122,6 @@ class Changed:
                 found[row["server"], row["client"]].append((row["first_packet_at"], row["last_packet_at"]))
         return found
 
-    def connections_before(self) -> dict[str, Row | None]:
-        """Return what each changed connection was; None of a new one."""
-        before: dict[str, Row | None] = {}
-        for row in sorted(self.connections, key=lambda row: (row["version"], row["added"])):
-            before.setdefault(row["connection_id"], None if row["added"] else row)
-        return before
-
     def told_by(self, connections: Container[str]) -> list[dict[str, Any]]:
         """Return what was told by calls of some connections."""
         rows = [] if self.told is None else self.told.to_pylist()
@@ -222,6 +215,14 @@ def connections_changed(feed: DataFrame) -> DataFrame:
     return places.select(*facts, "server_address", *_GROUP, *times, "stray", "added", version)
 
 
+def connections_before(images: Iterable[Row]) -> dict[str, Row | None]:
+    """Return what each changed connection was, of the rows of ``connections_changed``; None of a new one."""
+    before: dict[str, Row | None] = {}
+    for row in sorted(images, key=lambda row: (row["version"], row["added"])):
+        before.setdefault(row["connection_id"], None if row["added"] else row)
+    return before
+
+
 def waiting(attempts: DataFrame, cleanup_s: float) -> DataFrame:
     """Return the attempts that the capture's end can settle, and until when they cannot, microseconds (``until``).
 
@@ -306,7 +307,7 @@ def scope(
     counts = {c["connection_id"]: c["calls"] or 0 for c in rows if c["connection_id"] in names}
     on = GoingOn({}, frozenset())
     if changed.told is not None and sum(counts.values()) > FEW:
-        on = _going_on(rows, names, changed.connections_before(), reached.anew | met)
+        on = those_going_on(rows, names, connections_before(changed.connections), reached.anew | met)
     calls = changed.told_by(on.associations)
     return Scope(
         connections=frozenset(names),
@@ -373,10 +374,13 @@ def _reached(
     return _Reached(places, connections, {name for name, _ in anew}, tell)
 
 
-def _going_on(
+def those_going_on(
     members: list[dict[str, Any]], names: Collection[str], before: Mapping[str, Row | None], anew: Collection[str]
 ) -> GoingOn:
-    """Return which of the named connections are of associations that go on; ``anew``: connections whose ones do not."""
+    """Return which of the named connections are of associations that go on; ``anew``: connections whose ones do not.
+
+    ``members`` are rows of bronze.connections, all of the named ones' groups, ``before`` as ``connections_before``.
+    """
     servers = {c["connection_id"]: c["server_address"] for c in members}
     images: defaultdict[str | None, dict[str, Connection | None]] = defaultdict(dict)
     for name, row in before.items():

@@ -13,6 +13,7 @@ from pipeline import coverage, derive_findings
 from pipeline import findings as judging
 from pipeline.gather import gather
 from pipeline.lake import Lake
+from pipeline.look_back import looked_at
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.coverage import COVERAGE
@@ -22,6 +23,13 @@ from schemas.messages import MESSAGES
 from schemas.silver import REMOTE_READ_CALLS
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]  # test_any_order holds all tables to the same in make test
+
+
+@pytest.fixture(autouse=True)
+def _of_few_calls_too(monkeypatch):
+    """Of associations that go on look at a few calls first, however few there are."""
+    monkeypatch.setattr(derive_findings, "FEW", -1)
+
 
 BRONZE = {"rpc_calls": RPC_CALLS, "connections": CONNECTIONS, "rpc_binds": RPC_BINDS}
 SILVER = {str(table): table for table in (REMOTE_READ_CALLS, CLIENT_CALLS, MANAGEMENT_CALLS, MESSAGES)}
@@ -215,11 +223,32 @@ def aged(tables):
     return tables | {"rpc_calls": tables["rpc_calls"].set_column(place, "response_stub", aged)}
 
 
+def never_ending(tables):
+    """The same, of connections whose ends nobody has seen."""
+    ends = tables["connections"]["closed_at"]
+    place = tables["connections"].column_names.index("closed_at")
+    return tables | {
+        "connections": tables["connections"].set_column(place, "closed_at", pa.nulls(len(ends), ends.type))
+    }
+
+
 @pytest.mark.parametrize("most", [200_000, -1], ids=["judged here", "judged in Spark"])
-def test_more_calls_of_associations_that_go_on(spark, tmp_path, project, monkeypatch, most):
-    """What rests on one call alone is judged once, with the bytes of its stub; the rest with all calls there are."""
+@pytest.mark.parametrize("ends", [True, False], ids=["over at last", "going on"])
+def test_more_calls_of_associations_that_go_on(spark, tmp_path, project, monkeypatch, most, ends):
+    """What rests on one call alone is judged once, with the bytes of its stub; the rest with all calls there are.
+
+    Where the association goes on a few calls are judged first, and no more where they show nothing new.
+    """
     monkeypatch.setattr(derive_findings, "_MOST_AT_ONCE", most)
+    looked = []
+
+    def spy(*args, **options):
+        looked.append(looked_at(*args, **options))
+        return looked[-1]
+
+    monkeypatch.setattr(derive_findings, "looked_at", spy)
     every = aged(joined(*(read(next((project / "data" / "sample").glob(f"{n}-*"))) for n in ("03", "04", "07", "09"))))
+    every = every if ends else never_ending(every)
     calls = every["rpc_calls"]
     keys = calls.sort_by([("request_at", "ascending"), ("call_key", "ascending")])["call_key"].to_pylist()
     parts = [of_calls(every, keys[number::3]) for number in range(3)]
@@ -228,7 +257,9 @@ def test_more_calls_of_associations_that_go_on(spark, tmp_path, project, monkeyp
     for part in parts:
         world.add(part)
         found = world.follows()
-    assert {"M02", "M11", "M19", "R57", "Q18"} <= {*found["rule_id"].to_pylist()}
+    assert {"M02", "M11", "M19"} <= {*found["rule_id"].to_pylist()}
+    assert not ends or {"R57", "Q18"} <= {*found["rule_id"].to_pylist()}
+    assert any(each.connections for each in looked) != ends
     world.take(parts[1])
     world.follows()
     world.add(parts[1])

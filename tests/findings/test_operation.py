@@ -52,7 +52,7 @@ def clocks(**times):
 def test_a_message_that_arrives_before_it_was_sent_shows_the_least_difference():
     (found,) = clocks(sent_at=us(95), arrived_at=us(0))
     sender, owner = f"queue manager {FIRST}", "server 10.0.0.1"
-    assert found == (f"clocks of {sender} and {owner}", f"{sender} is ahead of {owner} by at least 95 s (1 messages)")
+    assert found == (f"clocks of {sender} and {owner}", f"{sender} is ahead of {owner} by at least 95 s")
 
 
 def test_a_message_that_arrives_after_it_was_read_does_too():
