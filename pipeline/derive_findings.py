@@ -20,13 +20,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from pipeline import findings as judging
 from pipeline import operation, told_of_queues
+from pipeline.changed_calls import ChangedCalls
 from pipeline.derive_silver import EMPTIED, LAST
-from pipeline.exchanges import CLOCKS_US, MG, OPENS, QC, QM, RR, UNREAD, Exchange, Ledger
+from pipeline.exchanges import CLOCKS_US, MG, QC, QM, RR, Exchange, Ledger
 from pipeline.feeds import Feeds
 from pipeline.findings import Facts
 from pipeline.findings_sources import (
@@ -35,7 +36,6 @@ from pipeline.findings_sources import (
     connections_of,
     days_of,
     found_rows,
-    heads,
     is_ledger,
     messages_of,
     names_of,
@@ -47,7 +47,7 @@ from pipeline.findings_sources import (
 from pipeline.frames import frame
 from pipeline.gather import gather
 from pipeline.gold import CONNECTION
-from pipeline.lake import IS, MOST_NAMED, Commit, Lake, on_dates, versions_of
+from pipeline.lake import MOST_NAMED, Commit, Lake, on_dates, versions_of
 from pipeline.look_back import Changes, Looked, looked_at
 from pipeline.queue_facts import Limits
 from pipeline.rules import of_one_call
@@ -67,19 +67,12 @@ VERSION: Final = "4"  # another one when rules are added or changed: then all is
 _FED: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS)
 _BELOW: Final = (*_FED, HOSTS, *told_of_queues.BELOW)
 _MOST_AT_ONCE: Final = 200_000  # calls that are judged here; of more, in Spark
-_MOST_CHANGED: Final = 200_000  # calls that are told from those that did not change
 _EXPLAINED: Final = ("P11", "R57", "R61", "R64", "R73")  # findings that another association's opening can explain
 _NUMBERED: Final = (QM, QC)  # interfaces whose openings give numbers of the whole server
 _VERSION: Final = 8  # of qm2qm: RemoteQmGetVersion
 _MOVES: Final = (11, 12)  # of RemoteRead: what opens targets, and enlists; below, what uses them
 _USE_MOVES: Final = (10, 15)
 _PARTS: Final = ("calls", "reads", "clients", "management", "connections", "binds")
-_ARROW: Final = {"bigint": pa.int64(), "binary": pa.binary()}
-_IMAGES: Final = pa.schema(
-    {"call_key": pa.string(), **dict.fromkeys(("at", "done"), pa.int64()), "connection_id": pa.string(),
-     **dict.fromkeys(("is", "spoils"), pa.bool_()), **{name: _ARROW[kind] for name, kind in HEADS.items()}}
-)  # fmt: skip
-_CHANGED: Final = pa.schema({"call_key": pa.string(), **{name: _ARROW[kind] for name, kind in HEADS.items()}})
 _EVER: Final = -(1 << 62)
 
 
@@ -110,20 +103,18 @@ class _Touched:
     ``groups`` are the groups of connections as they were. ``numbered``: servers where what gives numbers changed, and
     since when, microseconds; ``moves``: where targets of moves or enlistments did; ``versions``: the calls that asked a
     server for its version and are new, None where one of them changed or went. ``calls``: those that changed, came or
-    went, with the bytes of their stubs that rules look at; None: too many to be told from others. ``spans``: when the
-    first of them was asked and the last one answered, by connection, microseconds. ``images``: connections that
-    changed, as they were and are; ``spoilt``: those where more changed than that calls came.
+    went; None: too many to be told from others. ``images``: connections that changed, as they were and are; None: too
+    many. ``spoilt``: connections where more changed than that calls came.
     """
 
     connections: set[str] = field(default_factory=set)
     servers: set[str] = field(default_factory=set)
     groups: set[tuple[Any, ...]] = field(default_factory=set)
-    calls: pa.Table | None = None
+    calls: ChangedCalls | None = None
     numbered: dict[str, int] = field(default_factory=dict)
     moves: set[str] = field(default_factory=set)
     versions: dict[str, set[str] | None] = field(default_factory=dict)
-    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
-    images: list[Row] = field(default_factory=list)
+    images: list[Row] | None = None
     spoilt: set[str] = field(default_factory=set)
 
     def take(self, rows: Iterable[Row]) -> None:
@@ -147,26 +138,16 @@ class _Touched:
                 elif new is not None:
                     new.update(row["versions"])
 
-    def take_calls(self, images: pa.Table) -> None:
-        """Take the images of the calls that changed, in order; the last of each is what it is now, or was."""
-        newest = {key: place for place, key in enumerate(images["call_key"].to_pylist())}
-        places = pa.array(list(newest.values()), pa.int64())
-        rows = images.select(_CHANGED.names).cast(_CHANGED).take(places)
-        self.calls = rows.append_column("fresh", pa.array([True] * rows.num_rows, pa.bool_()))
-        went = images.take(places).filter(pc.invert(images["is"].take(places)))
-        self.spoilt |= {*went["connection_id"].to_pylist()}
-        self.spoilt |= {*images.filter(images["spoils"])["connection_id"].to_pylist()}
-        times = images.group_by("connection_id").aggregate([("at", "min"), ("done", "max")])
-        for row in times.to_pylist():
-            self.spans[row["connection_id"]] = (row["at_min"], row["done_max"])
-
     def going_on(self, connections: pa.Table) -> dict[str, str]:
         """Return the name of the association, by connection, of those that only go on and have many calls."""
         counts = dict(zip(connections["connection_id"].to_pylist(), connections["calls"].to_pylist(), strict=True))
-        if self.calls is None or sum(counts[name] or 0 for name in self.connections if name in counts) <= FEW:
+        many = sum(counts[name] or 0 for name in self.connections & counts.keys()) > FEW
+        if self.calls is None or self.images is None or not many:
             return {}
         rows = [{**dict.fromkeys(CONNECTION), **row} for row in judging.rows_of(connections)]
-        on = those_going_on(rows, self.connections, connections_before(self.images), self.spoilt)
+        spoilt = self.spoilt | self.calls.spoilt
+        spoilt |= {row["connection_id"] for row in rows if row["server_address"] in self.calls.spoilt_servers}
+        on = those_going_on(rows, self.connections, connections_before(self.images), spoilt)
         return dict(on.associations)
 
     def staying(self, there: pa.Table) -> pa.Table:
@@ -175,7 +156,7 @@ class _Touched:
             return there.slice(0, 0)
         alone = pc.is_in(there["rule_id"], strings(of_one_call()))
         return there.filter(
-            pc.and_(alone, pc.invert(pc.is_in(there["call_key"], self.calls["call_key"].combine_chunks())))
+            pc.and_(alone, pc.invert(pc.is_in(there["call_key"], self.calls.rows["call_key"].combine_chunks())))
         )
 
     def widen(self, connections: pa.Table) -> None:
@@ -219,48 +200,17 @@ class _Work:
         asked: dict[Any, Callable[[], Any]] = {
             table: partial(feeds.rows, table, partial(_where, table, emptied), MOST_NAMED) for table in _FED
         }
-        asked["calls"] = partial(self._changed, feeds, emptied)
+        asked["calls"] = partial(ChangedCalls.told, feeds, partial(_without, versions=emptied), stubs=self.stubs)
         asked["images"] = partial(feeds.rows, CONNECTIONS, connections_changed, MOST_NAMED)
         found = gather(asked)
-        changed, images = found.pop("calls"), found.pop("images")
+        touched = _Touched(calls=found.pop("calls"), images=found.pop("images"))
         if None in found.values():
             return None
-        touched = _Touched()
         for rows in found.values():
             touched.take(rows)
-        if changed is not None and images is not None:
-            new = {name for name, row in connections_before(images).items() if row is None}
-            touched.spoilt = {row["connection_id"] for row in found[RPC_BINDS]} - new
-            touched.images = images
-        if changed is not None:
-            touched.take_calls(changed)
+        new = {name for name, row in connections_before(touched.images or ()).items() if row is None}
+        touched.spoilt = {row["connection_id"] for row in found[RPC_BINDS]} - new
         return touched
-
-    def _changed(self, feeds: Feeds, emptied: Collection[int]) -> pa.Table | None:
-        """Return the images of calls that changed, in order, with the bytes that rules look at; None of too many.
-
-        The feed has these bytes, in the files that were added: to find them in the table takes reading all stubs.
-        ``spoils``: it is what was of a call that could not be read, or of an opening that was not answered.
-        """
-        asked_at, answered_at = F.col("request_at"), F.col("response_at")
-        unread = F.col("outcome").isin(*UNREAD) | (_is_opening() & answered_at.isNull())
-        facts = {
-            "is": F.col("_change_type").isin(*IS),
-            "at": F.unix_micros(F.coalesce(asked_at, answered_at)),
-            "done": F.unix_micros(F.coalesce(answered_at, asked_at)),
-            "spoils": ~F.col("_change_type").isin(*IS) & F.coalesce(unread, F.lit(True)),  # noqa: FBT003
-        }
-
-        def ask(feed: DataFrame) -> pa.Table:
-            columns = [column.alias(name) for name, column in facts.items()]
-            calls = _without(feed, emptied)
-            calls = calls.select("call_key", *heads(stubs=self.stubs), "connection_id", "_commit_version", *columns)
-            return calls.limit(_MOST_CHANGED + 1).toArrow()
-
-        found = feeds.told(RPC_CALLS, ask, _IMAGES.empty_table())
-        if found is None or found.num_rows > _MOST_CHANGED:
-            return None
-        return found.sort_by([("_commit_version", "ascending"), ("is", "ascending")]) if found.num_rows else found
 
     def _emptied(self) -> list[int]:
         """Return the commits of bronze.rpc_calls that only emptied stubs."""
@@ -296,11 +246,9 @@ class _Work:
         going_on = touched.going_on(connections)
         if not going_on or touched.calls is None:
             return Looked.of_none()
-        spans = [touched.spans[name] for name in going_on if name in touched.spans]
-        since, until = min((at for at, _ in spans), default=0), max((at for _, at in spans), default=0)
-        changes = Changes(since, until, frozenset(touched.calls["call_key"].to_pylist()))
+        changes = Changes(*touched.calls.span(going_on), frozenset(touched.calls.rows["call_key"].to_pylist()))
         opened = openings(self.lake, touched.servers)
-        return looked_at(self.lake, going_on, changes, touched.calls, connections=connections, opened=opened)
+        return looked_at(self.lake, going_on, changes, touched.calls.rows, connections=connections, opened=opened)
 
     def _put(self, rows: pa.Table, there: pa.Table, of_queues: told_of_queues.Touched, says: str) -> int:
         """Put findings in the place of those that were there, and what operation and queues show beside them."""
@@ -376,7 +324,7 @@ class _Work:
         calls, parts = found["calls"], [found["reads"], found["clients"], found["management"], messages]
         if touched.calls is not None:
             calls, managed = calls.drop_columns([*HEADS]), found["management"]["call_key"].to_pylist()
-            parts.append(touched.calls)
+            parts.append(touched.calls.rows)
             if managed:
                 theirs = only(self._managed().where(on_dates(days)), "call_key", managed)
                 parts.append(theirs.select("call_key", *HEADS).toArrow())
@@ -442,7 +390,7 @@ class _Work:
         if touched is not None:
             frames = {name: _of_touched(frame, touched) for name, frame in frames.items()}
             if touched.calls is not None:
-                fresh = frame(self.lake.spark, touched.calls)
+                fresh = frame(self.lake.spark, touched.calls.rows)
                 managed = only(self._managed(), "connection_id", touched.connections).select("call_key", *HEADS)
                 managed = managed.join(fresh.select("call_key"), "call_key", "left_anti")
                 heads = fresh.unionByName(managed, allowMissingColumns=True)
@@ -476,12 +424,6 @@ def _where(table: Table, emptied: Collection[int], feed: DataFrame) -> DataFrame
         F.collect_set(F.when(version, key)).alias("versions"),
         F.coalesce(F.max(version & (F.col("_change_type") != "insert")), F.lit(False)).alias("went"),  # noqa: FBT003
     )
-
-
-def _is_opening() -> Column:
-    """Tell of calls of bronze whether they open something that others use."""
-    methods = [f"{interface} {opnum}" for interface, opnum in sorted(OPENS)]
-    return F.concat_ws(" ", "interface_name", "opnum").isin(*methods)
 
 
 def _without(feed: DataFrame, versions: Collection[int]) -> DataFrame:

@@ -1,0 +1,107 @@
+"""What became of calls of bronze.rpc_calls, by its feed: what findings on one call, and on several, go by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.exchanges import OPENS, UNREAD
+from pipeline.feeds import Feeds
+from pipeline.findings_sources import HEADS, heads, is_ledger
+from pipeline.lake import IS
+from schemas.bronze import RPC_CALLS
+
+MOST: Final = 200_000  # images of calls; of more nobody tells which changed
+_SAME: Final = ("interface_name", "opnum", "outcome", "at", "done")  # of a call that was answered and stays what it was
+_TOLD: Final = (*_SAME, "connection_id", "server_address", "is", "open", "unread", "opened")
+_ARROW: Final = {"bigint": pa.int64(), "binary": pa.binary()}
+_CHANGED: Final = pa.schema({"call_key": pa.string(), **{name: _ARROW[kind] for name, kind in HEADS.items()}})
+
+
+@dataclass(slots=True)
+class ChangedCalls:
+    """Calls that changed, came or went: call_key, the bytes that rules look at (``HEADS``), and ``fresh``, true.
+
+    ``spans``: when the first was asked and the last one answered, by connection, microseconds. ``spoilt``: connections
+    where more happened than that calls came or were answered; ``spoilt_servers``: where that is to something opened.
+    """
+
+    rows: pa.Table
+    spans: dict[str, tuple[int, int]]
+    spoilt: set[str]
+    spoilt_servers: set[str]
+
+    @classmethod
+    def told(cls, feeds: Feeds, chosen: Callable[[DataFrame], DataFrame], *, stubs: bool) -> ChangedCalls | None:
+        """Return what the feed tells, as far as it is ``chosen``; None where it cannot, or of too many.
+
+        The feed has the bytes of stubs in the files that were added: to find them in the table takes reading all.
+        """
+
+        def ask(feed: DataFrame) -> ChangedCalls | None:
+            found = chosen(feed).select("call_key", *heads(stubs=stubs), *_images()).limit(MOST + 1).toArrow()
+            return cls.of(found) if found.num_rows <= MOST else None
+
+        nothing: ChangedCalls | None = cls(_fresh(_CHANGED.empty_table()), {}, set(), set())
+        return feeds.told(RPC_CALLS, ask, nothing)
+
+    @classmethod
+    def of(cls, images: pa.Table) -> ChangedCalls:
+        """Return what images of calls tell, as they were and are."""
+        images = images.sort_by([("_commit_version", "ascending"), ("is", "ascending")])
+        told = images.select(["call_key", *_TOLD]).to_pylist()
+        first: dict[str, dict[str, Any]] = {}
+        last: dict[str, int] = {}
+        for place, row in enumerate(told):
+            first.setdefault(row["call_key"], row)
+            last[row["call_key"]] = place
+        spoilt, servers = set(), set()
+        for key, was in first.items():
+            now = told[last[key]]
+            if not was["is"] and _is_more_than_answered(was, now):
+                spoilt |= {was["connection_id"], now["connection_id"]}
+                servers |= {row["server_address"] for row in (was, now) if row["opened"]}
+        times = images.group_by("connection_id").aggregate([("at", "min"), ("done", "max")]).to_pylist()
+        spans = {row["connection_id"]: (row["at_min"], row["done_max"]) for row in times}
+        rows = images.select(_CHANGED.names).cast(_CHANGED).take(pa.array(list(last.values()), pa.int64()))
+        return cls(_fresh(rows), spans, spoilt, servers)
+
+    def span(self, connections: Iterable[str]) -> tuple[int, int]:
+        """Return when the first call of some connections was asked, and the last one answered; 0 and 0 of none."""
+        spans = [self.spans[name] for name in connections if name in self.spans]
+        return min((at for at, _ in spans), default=0), max((at for _, at in spans), default=0)
+
+
+def _fresh(rows: pa.Table) -> pa.Table:
+    return rows.append_column("fresh", pa.array([True] * rows.num_rows, pa.bool_()))
+
+
+def _is_more_than_answered(was: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Tell whether more became of a call than that its answer came, or that it was seen once more."""
+    stays = was["open"] or all(was[name] == now[name] for name in _SAME)
+    return bool(was["unread"]) or not now["is"] or not stays or was["connection_id"] != now["connection_id"]
+
+
+def _images() -> list[Column | str]:
+    """Return what is asked of an image of a call: whether it ``is``, or was, so; its times, in microseconds.
+
+    ``open``: not answered; ``unread``: it could not be read, or opens something and was not answered; ``opened``: it is
+    of the methods in ``LEDGER``.
+    """
+    asked_at, answered_at = F.col("request_at"), F.col("response_at")
+    opens = F.concat_ws(" ", "interface_name", "opnum").isin(*(f"{name} {opnum}" for name, opnum in sorted(OPENS)))
+    facts = {
+        "is": F.col("_change_type").isin(*IS),
+        "at": F.unix_micros(F.coalesce(asked_at, answered_at)),
+        "done": F.unix_micros(F.coalesce(answered_at, asked_at)),
+        "open": answered_at.isNull(),
+        "unread": F.col("outcome").isin(*UNREAD) | (opens & answered_at.isNull()),
+        "opened": F.coalesce(is_ledger(), F.lit(False)),  # noqa: FBT003
+    }
+    names = ("connection_id", "server_address", "interface_name", "opnum", "outcome", "_commit_version")
+    return [*names, *(column.alias(name) for name, column in facts.items())]
