@@ -32,10 +32,7 @@ def tells() -> Column:
     """Return the names under which a call tells something."""
     opens = _is(_RR, "open") | _is(_QM, "open")
     return _names(
-        call("call_key"),
-        F.when(_is(_RR, "start", "end", "cancel"), attempt()),
-        F.when(_is(_QM, "start", "end"), held()),
-        F.when(_is(_QM, "start", "cancel"), cancelled()),
+        *_of_a_read(),
         F.when(_is(_RR, "start"), _message("sequence_id")),
         F.when(_is(_RR, "reject"), _message("lookup_id")),
         F.when(_is(_RR, "open", "close"), _context()),
@@ -77,10 +74,7 @@ def explains() -> Column:
     """
     starts = _is(_RR, "start") | _is(_QM, "start")
     return _names(
-        call("call_key"),
-        F.when(_is(_RR, "start", "end", "cancel"), attempt()),
-        F.when(_is(_QM, "start", "end"), held()),
-        F.when(_is(_QM, "start", "cancel"), cancelled()),
+        *_of_a_read(),
         F.when(starts, _number("sequence_id")),
         F.when(_is(_RR, "reject", "move"), _number("lookup_id")),
         F.when(F.col("protocol") == _RR, _cursor()),
@@ -137,6 +131,16 @@ def numbered() -> Column:
 def session() -> Column:
     """Name what an opening of qm2qm and its close share."""
     return _name("session", "context_handle")
+
+
+def _of_a_read() -> list[Column]:
+    """Return the names that a read shares with what ends and cancels it, and the call's own."""
+    return [
+        call("call_key"),
+        F.when(_is(_RR, "start", "end", "cancel"), attempt()),
+        F.when(_is(_QM, "start", "end"), held()),
+        F.when(_is(_QM, "start", "cancel"), cancelled()),
+    ]
 
 
 def _message(number: str) -> Column:

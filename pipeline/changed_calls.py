@@ -43,12 +43,13 @@ class ChangedCalls:
         The feed has the bytes of stubs in the files that were added: to find them in the table takes reading all.
         """
 
-        def ask(feed: DataFrame) -> ChangedCalls | None:
-            found = chosen(feed).select("call_key", *heads(stubs=stubs), *_images()).limit(MOST + 1).toArrow()
-            return cls.of(found) if found.num_rows <= MOST else None
+        def ask(feed: DataFrame) -> DataFrame:
+            return chosen(feed).select("call_key", *heads(stubs=stubs), *_images())
 
-        nothing: ChangedCalls | None = cls(_fresh(_CHANGED.empty_table()), {}, set(), set())
-        return feeds.told(RPC_CALLS, ask, nothing)
+        found = feeds.table(RPC_CALLS, ask, MOST, _CHANGED.empty_table())
+        if found is None or found.num_rows:
+            return None if found is None else cls.of(found)
+        return cls(_fresh(_CHANGED.empty_table()), {}, set(), set())
 
     @classmethod
     def of(cls, images: pa.Table) -> ChangedCalls:
@@ -70,6 +71,11 @@ class ChangedCalls:
         spans = {row["connection_id"]: (row["at_min"], row["done_max"]) for row in times}
         rows = images.select(_CHANGED.names).cast(_CHANGED).take(pa.array(list(last.values()), pa.int64()))
         return cls(_fresh(rows), spans, spoilt, servers)
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The keys of these calls."""
+        return frozenset(self.rows["call_key"].to_pylist())
 
     def span(self, connections: Iterable[str]) -> tuple[int, int]:
         """Return when the first call of some connections was asked, and the last one answered; 0 and 0 of none."""

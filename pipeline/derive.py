@@ -162,14 +162,8 @@ class _Work:
 
     def _told(self) -> pa.Table | None:
         """Under which names the changed calls tell something; None when it cannot be told, or of too many."""
-        if not self.made:
-            return None
-
-        def ask(feed: DataFrame) -> pa.Table:
-            return touched.told(feed).limit(touched.MOST + 1).toArrow()
-
-        found = self._feeds.told(REMOTE_READ_CALLS, ask, touched.TOLD.empty_table())
-        return found if found is not None and found.num_rows <= touched.MOST else None
+        nothing = touched.TOLD.empty_table()
+        return self._feeds.table(REMOTE_READ_CALLS, touched.told, touched.MOST, nothing) if self.made else None
 
     def _waiting(self) -> list[Row] | None:
         if not self.made:

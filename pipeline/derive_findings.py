@@ -48,7 +48,7 @@ from pipeline.frames import frame
 from pipeline.gather import gather
 from pipeline.gold import CONNECTION
 from pipeline.lake import MOST_NAMED, Commit, Lake, on_dates, versions_of
-from pipeline.look_back import Changes, Looked, looked_at
+from pipeline.look_back import Looked, looked_at
 from pipeline.queue_facts import Limits
 from pipeline.rules import of_one_call
 from pipeline.settings import unmeasured
@@ -236,7 +236,7 @@ class _Work:
         if many:
             rows, there = self._in_spark(touched)
         elif connections is not None:
-            rows, there = self._judge(touched, connections, ours)
+            rows, there = self._judge(touched, connections, ours, looked.opened)
         rows = pa.concat_tables([rows, looked.rows, touched.staying(looked.there)])
         there = pa.concat_tables([there, looked.there])
         return self._put(rows, there, of_queues, says)
@@ -246,9 +246,8 @@ class _Work:
         going_on = touched.going_on(connections)
         if not going_on or touched.calls is None:
             return Looked.of_none()
-        changes = Changes(*touched.calls.span(going_on), frozenset(touched.calls.rows["call_key"].to_pylist()))
         opened = openings(self.lake, touched.servers)
-        return looked_at(self.lake, going_on, changes, touched.calls.rows, connections=connections, opened=opened)
+        return looked_at(self.lake, going_on, touched.calls, connections=connections, opened=opened)
 
     def _put(self, rows: pa.Table, there: pa.Table, of_queues: told_of_queues.Touched, says: str) -> int:
         """Put findings in the place of those that were there, and what operation and queues show beside them."""
@@ -306,8 +305,10 @@ class _Work:
                 found.add(server)
         return found
 
-    def _judge(self, touched: _Touched, connections: pa.Table, ours: pa.Array) -> tuple[pa.Table, pa.Table]:
-        """Return the findings of what is touched as they are now, and as they were."""
+    def _judge(
+        self, touched: _Touched, connections: pa.Table, ours: pa.Array, opened: pa.Table | None
+    ) -> tuple[pa.Table, pa.Table]:
+        """Return the findings of what is touched as they are now, and as they were; ``opened`` if it is known."""
         days = days_of(connections.filter(ours))
         here = partial(only, column="connection_id", values=touched.connections)
         frames = sources(self.lake, stubs=self.stubs and touched.calls is None)
@@ -315,7 +316,8 @@ class _Work:
             name: here(frames[name].where(on_dates(days))).drop(EVENT_DATE).toArrow
             for name in ("calls", "reads", "clients", "management")
         }
-        asked["openings"] = partial(openings, self.lake, touched.servers)
+        if opened is None:
+            asked["openings"] = partial(openings, self.lake, touched.servers)
         asked["binds"] = here(frames["binds"]).toArrow
         asked["there"] = partial(self._there, touched)
         found = gather(asked)
@@ -329,7 +331,8 @@ class _Work:
                 theirs = only(self._managed().where(on_dates(days)), "call_key", managed)
                 parts.append(theirs.select("call_key", *HEADS).toArrow())
         calls = together(calls, *parts)
-        facts = Facts(calls, found["openings"], connections.select(list(judging.CONNECTIONS)), found["binds"])
+        ledger = found["openings"] if opened is None else opened
+        facts = Facts(calls, ledger, connections.select(list(judging.CONNECTIONS)), found["binds"])
         rows, there = judging.findings(facts, only=touched.connections), found["there"]
         return pa.concat_tables([rows, touched.staying(there)]), there
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 
 from pipeline.lake import UNTOLD, Lake
@@ -42,3 +43,10 @@ class Feeds:
         nothing: list[Row] = []
         found = self.told(table, lambda feed: ask(feed).limit(most + 1).collect(), nothing)
         return found if found is not None and len(found) <= most else None
+
+    def table(
+        self, table: Table, ask: Callable[[DataFrame], DataFrame], most: int, unchanged: pa.Table
+    ) -> pa.Table | None:
+        """Return what ``rows`` does as an Arrow table, ``unchanged`` where there is no feed."""
+        found = self.told(table, lambda feed: ask(feed).limit(most + 1).toArrow(), unchanged)
+        return found if found is not None and found.num_rows <= most else None

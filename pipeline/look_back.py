@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +23,7 @@ from pyspark.sql import functions as F
 
 from pipeline import bearing
 from pipeline.bearing import meeting, named, once
+from pipeline.changed_calls import ChangedCalls
 from pipeline.exchanges import CLOSES, OPENS, QM, RR, UNREAD
 from pipeline.findings import ASSOCIATION, CONNECTIONS, SCHEMA, Facts, findings
 from pipeline.findings_sources import HEADS, days_of, found_rows, messages_of, names_of, sources, strings, together
@@ -36,50 +36,42 @@ from schemas.silver import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE
 from udfs.codes import RR_NACK
 
-_KEPT: Final = ("call_key", "connection_id", "protocol", "opnum", "context_handle", "queue_handle", "explains")
 _PURGE, _END, _STARTS = 6, 1, (0, 9, 10)  # of qm2qm
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What changed of some associations: when the first call was made and the last one answered, microseconds.
-
-    ``calls`` are the keys of the calls that changed, ``evidence`` those of calls that findings rest on.
-    """
-
-    since: int
-    until: int
-    calls: frozenset[str]
-    evidence: frozenset[str] = frozenset()
-
-
-def look_back(reads: DataFrame, changes: Changes, openings: pa.Table) -> set[str]:
+def look_back(
+    reads: DataFrame, changed: Collection[str], span: tuple[int, int], evidence: Collection[str], openings: pa.Table
+) -> set[str]:
     """Return the keys of the calls to look at, among calls of silver.remote_read_calls.
 
-    ``openings`` are calls that opened and closed queues at their servers, with call_key, interface_name, opnum,
-    context_handle and queue_handle.
+    ``changed`` are the calls that changed, ``span`` is when the first of them was asked and the last one answered,
+    microseconds; ``evidence`` are the calls that findings rest on. ``openings`` are calls that opened and closed queues
+    at their servers, with call_key, interface_name, opnum, context_handle and queue_handle.
     """
     known = reads.withColumn("explains", bearing.explains())
-    some = known.where(_under_way(changes) | _always()).select(*_KEPT).toArrow()
-    some = once(some, only(known, "call_key", changes.evidence).select(*_KEPT).toArrow())
-    contexts, numbers = _opened(openings, changes.calls)
-    more = [meeting(known.select(*_KEPT), "explains", named(some, "explains"))]
+    keyed = known.select("call_key", "explains")
+    some = _chosen(known.where(_under_way(*span) | _always()))
+    some = once(some, _chosen(only(known, "call_key", evidence)))
+    contexts, numbers = _opened(openings, changed)
+    more = [meeting(keyed, "explains", named(some, "explains"))]
     if contexts:
-        more.append(only(known.where(F.col("protocol") == RR), "context_handle", contexts).select(*_KEPT).toArrow())
+        more.append(_chosen(only(known.where(F.col("protocol") == RR), "context_handle", contexts)))
     if numbers:
         theirs = known.where(F.col("protocol") == QM).withColumn("_number", F.col("queue_handle").cast("string"))
-        more.append(only(theirs, "_number", numbers).select(*_KEPT).toArrow())
+        more.append(_chosen(only(theirs, "_number", numbers)))
     some = once(some, *more)
-    found = once(some, meeting(known.select(*_KEPT), "explains", named(some, "explains")))
-    return {*found["call_key"].to_pylist(), *changes.calls, *changes.evidence}
+    found = once(some, meeting(keyed, "explains", named(some, "explains")))
+    return {*found["call_key"].to_pylist(), *changed, *evidence}
 
 
-def _under_way(changes: Changes) -> Column:
+def _chosen(calls: DataFrame) -> pa.Table:
+    return calls.select("call_key", "explains").toArrow()
+
+
+def _under_way(since: int, until: int) -> Column:
     """Tell of calls whether they were under way at a time, or never were answered."""
-    begun = F.coalesce("requested_at", "responded_at") <= F.timestamp_micros(F.lit(changes.until))
-    return F.col("responded_at").isNull() | (
-        begun & (F.col("responded_at") >= F.timestamp_micros(F.lit(changes.since)))
-    )
+    begun = F.coalesce("requested_at", "responded_at") <= F.timestamp_micros(F.lit(until))
+    return F.col("responded_at").isNull() | (begun & (F.col("responded_at") >= F.timestamp_micros(F.lit(since))))
 
 
 def _always() -> Column:
@@ -103,11 +95,15 @@ def _opened(openings: pa.Table, changed: Collection[str]) -> tuple[set[str], set
 
 
 class Looked(NamedTuple):
-    """Connections whose associations need not be judged as a whole, and their findings as they are, and were."""
+    """Connections whose associations need not be judged as a whole, and their findings as they are, and were.
+
+    ``opened``: what servers opened, where it was read for this.
+    """
 
     connections: frozenset[str]
     rows: pa.Table
     there: pa.Table
+    opened: pa.Table | None = None
 
     @classmethod
     def of_none(cls) -> Looked:
@@ -116,18 +112,11 @@ class Looked(NamedTuple):
 
 
 def looked_at(
-    lake: Lake,
-    going_on: Mapping[str, str],
-    changes: Changes,
-    fresh: pa.Table,
-    *,
-    connections: pa.Table,
-    opened: pa.Table,
+    lake: Lake, going_on: Mapping[str, str], changed: ChangedCalls, *, connections: pa.Table, opened: pa.Table
 ) -> Looked:
     """Judge a few calls of associations that go on (connections by their association's name).
 
-    ``fresh`` are the calls that changed, with the bytes that rules on one call look at; ``connections`` all of their
-    servers, ``opened`` what these opened (``findings_sources.openings``).
+    ``connections`` are all of their servers, ``opened`` what these opened (``findings_sources.openings``).
     """
     here = partial(only, column="connection_id", values=frozenset(going_on))
     days = on_dates(days_of(connections.filter(pc.is_in(connections["connection_id"], strings(going_on)))))
@@ -142,13 +131,13 @@ def looked_at(
         }
     )
     there = found["there"]
-    changes = replace(changes, evidence=_evidence(there))
-    keys = look_back(here(lake.read(REMOTE_READ_CALLS).where(days)), changes, opened)
+    reads = here(lake.read(REMOTE_READ_CALLS).where(days))
+    keys = look_back(reads, changed.keys, changed.span(going_on), _evidence(there), opened)
     chosen = partial(only, column="call_key", values=keys)
     asked = {name: chosen(frames[name].where(days)).drop(EVENT_DATE).toArrow for name in ("calls", "reads")}
     asked["messages"] = chosen(messages_of(lake).where(days)).drop(EVENT_DATE).toArrow
     parts = gather(asked)
-    calls = together(parts["calls"].drop_columns([*HEADS]), parts["reads"], parts["messages"], fresh)
+    calls = together(parts["calls"].drop_columns([*HEADS]), parts["reads"], parts["messages"], changed.rows)
     rest = opened.filter(
         pc.and_(
             pc.is_in(opened["connection_id"], strings(going_on)),
@@ -163,7 +152,7 @@ def looked_at(
     stay = _unbroken(judged, there, going_on) - others
     names = frozenset(name for name, association in going_on.items() if association in stay)
     rows, there = (table.filter(pc.is_in(table["connection_id"], strings(names))) for table in (judged, there))
-    return Looked(names, rows, there)
+    return Looked(names, rows, there, opened)
 
 
 def _evidence(found: pa.Table) -> frozenset[str]:

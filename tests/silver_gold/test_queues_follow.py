@@ -21,13 +21,7 @@ from silver_gold.test_tables import FOUR_TUPLE, HANDLE, _connection, at
 from silver_gold.test_touched import read
 from udfs.keys import key
 
-pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(autouse=True)
-def _in_few_calls_too(monkeypatch):
-    """Choose what shares a name with a change, however few calls there are."""
-    monkeypatch.setattr(touched, "FEW", -1)
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("in_few_calls_too")]
 
 
 ORDERS, LARGE = "srv1\\private$\\orders", "srv1\\private$\\large"
