@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final
@@ -256,7 +256,8 @@ class _Run:
         """Read the captures into side files; return the rows of the ledger.
 
         All goes to side files first: what other captures tell of a call is known when all are read, and then it is
-        written once. Writing and reading them takes a tenth of what changing rows in Delta afterwards takes.
+        written once. Writing and reading them takes a tenth of what changing rows in Delta afterwards takes. The
+        table of calls is made meanwhile if it is not there.
         """
         reads = self.planned.read
         if not reads:
@@ -266,8 +267,12 @@ class _Run:
         rows = read_captures(
             self.lake.spark, rows="capture_files", manifest=manifest, side=self._tables, **self.reader_options
         )
+        asked: dict[Table, Callable[[], Any]] = {
+            CAPTURE_FILES: rows.toArrow,
+            RPC_CALLS: partial(self.lake.create, RPC_CALLS),
+        }
         with _progress(self._tables / CAPTURE_FILES.name, len(reads), say):
-            found: list[Row] = rows.toArrow().cast(SCHEMAS["capture_files"]).to_pylist()
+            found: list[Row] = gather(asked)[CAPTURE_FILES].cast(SCHEMAS["capture_files"]).to_pylist()
         if self.horizon is not None:
             self.servers = self.horizon.trim(self._tables, found)
         return found
@@ -308,20 +313,25 @@ class _Run:
         """Write all tables but the ledger, side by side: most of a small commit is planning, by one thread."""
         changed = {row["pending_key"] for row in joined.pending}
 
-        def calls_and_connections() -> None:
-            counts = self._write_calls(joined)
+        def connections(counts: dict[str, int]) -> None:
             rows = _with_calls(joined.rows("connections"), counts)
             self._write(CONNECTIONS, joined, "connection_id", joined.was, rows=rows)
 
+        def calls_and_connections() -> None:
+            connections(self._write_calls(joined))
+
         expired = self._expired(files)
-        gather(
-            {
-                RPC_CALLS: calls_and_connections,
-                RPC_BINDS: lambda: self._write(RPC_BINDS, joined, "connection_id", joined.was),
-                QUARANTINE: lambda: self._write(QUARANTINE, joined, "quarantine_key", joined.quarantine_keys),
-                PENDING: lambda: self._write(PENDING, joined, "pending_key", changed, also=expired),
-            }
-        )
+        writes: dict[Table, Callable[[], Any]] = {
+            RPC_CALLS: partial(self._write_calls, joined),
+            CONNECTIONS: partial(connections, {}),
+            RPC_BINDS: lambda: self._write(RPC_BINDS, joined, "connection_id", joined.was),
+            QUARANTINE: lambda: self._write(QUARANTINE, joined, "quarantine_key", joined.quarantine_keys),
+            PENDING: lambda: self._write(PENDING, joined, "pending_key", changed, also=expired),
+        }
+        if joined.together:  # the calls of a connection are counted when they are merged
+            writes[RPC_CALLS] = calls_and_connections
+            del writes[CONNECTIONS]
+        gather(writes)
 
     def _write(
         self, table: Table, joined: rejoin.Changes, column: str, made: Collection[str], *, rows: pa.Table | None = None,

@@ -118,7 +118,8 @@ class CaptureReader(DataSourceReader):
 class SideFiles:
     """One capture's side files: ``<folder>/<kind>/<key of its path>.parquet``, each there whole or not at all.
 
-    Rows are written as they come. They are read once, soon: little is done to make them small.
+    Rows are written as they come. They are read once, soon: little is done to make them small, by what Java has as
+    native code (its LZ4 is a class).
     """
 
     def __init__(self, folder: str | None, path: str) -> None:
@@ -157,7 +158,7 @@ class SideFiles:
         filesystem.create_dir(f"{root}/{kind}", recursive=True)
         texts = [field.name for field in schema if pa.types.is_string(field.type)]
         return pq.ParquetWriter(
-            name, schema, filesystem=filesystem, compression="lz4", use_dictionary=texts, write_statistics=False
+            name, schema, filesystem=filesystem, compression="snappy", use_dictionary=texts, write_statistics=False
         )
 
 

@@ -34,6 +34,7 @@ from schemas.table import EVENT_DATE, Table
 EMPTIED: Final = "stubs emptied"  # what the commit of bronze.rpc_calls says that silver need not follow
 LAST: Final = TABLES[-1]
 _CALLS: Final = str(RPC_CALLS)
+_DECODED: Final = "decoded"
 _STUBS: Final = ("request_stub", "response_stub", "request_pieces", "response_pieces")
 _UNFINISHED: Final = ("no_request", "no_response", "damaged", "unbound")
 
@@ -130,13 +131,16 @@ class _Work(_Options):
         lake.begin_with(RPC_CALLS)
         says = self._says(lake.version(RPC_CALLS) or 0)
         calls = lake.read(RPC_CALLS)
-        folder, written = self._decode(calls)
+        there = {table for table in TABLES if lake.exists(table)}
+        asked: dict[str, Callable[[], Any]] = {_DECODED: partial(self._decode, calls)}
+        asked |= {str(table): partial(lake.create, table) for table in TABLES if table is not LAST}
+        decoded: tuple[Path, dict[str, int]] = gather(asked)[_DECODED]
+        folder, written = decoded
         bare = calls.where(without_stubs()).select("call_key")
 
         def make(table: Table) -> None:
-            is_there, count = lake.exists(table), written[str(table)]
+            is_there, count = table in there, written[str(table)]
             if not (is_there or count or table is LAST):
-                lake.create(table)
                 return
             rows = self._rows(table, folder, count)
             if self.emptied and is_there and table in BY_CALL:
