@@ -7,7 +7,7 @@ some names, an answer (an attempt, a purge, a move) rests on some: what ``pipeli
 look up, and nothing that they do not. Names are hashes, so that two may meet by chance, and are not told apart by
 association: more than what a change touches is settled anew then, and comes out as it was.
 
-All are columns of silver.remote_read_calls, arrays of bigint.
+All are columns of silver.remote_read_calls, arrays of bigint with nulls among them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from pyspark.sql import functions as F
 
 from pipeline.calls import ROLES, Role
 from pipeline.frames import frame
-from pipeline.lake import MOST_NAMED
 
 _RR, _QM = "RemoteRead", "qm2qm"
 _LOOKUP_IDS: Final = 1 << 56  # what the wire carries of an identifier is below
@@ -82,10 +81,10 @@ def explains() -> Column:
 
 
 def meeting(rows: DataFrame, column: str, names: Collection[int]) -> pa.Table:
-    """Return the rows that have one of these names among those of a column, each once."""
-    if len(names) <= MOST_NAMED:
-        listed = ", ".join(f"{name}L" for name in sorted(names)) or "NULL"
-        return rows.where(f"exists({column}, name -> name IN ({listed}))").toArrow()
+    """Return the rows that have one of these names among those of a column, each once.
+
+    By a join, however few they are: what Spark does with each element of an array it does not compile.
+    """
     wanted = frame(rows.sparkSession, pa.table({"_name": pa.array(sorted(names), pa.int64())}))
     met = rows.withColumn("_name", F.explode(column)).join(F.broadcast(wanted), "_name", "left_semi")
     return once(met.drop("_name").toArrow())
@@ -93,7 +92,7 @@ def meeting(rows: DataFrame, column: str, names: Collection[int]) -> pa.Table:
 
 def named(rows: pa.Table, column: str) -> set[int]:
     """Return the names in a column."""
-    return set(pc.list_flatten(rows[column]).to_pylist())
+    return set(pc.drop_null(pc.list_flatten(rows[column])).to_pylist())
 
 
 def once(calls: pa.Table, *more: pa.Table) -> pa.Table:
@@ -193,4 +192,5 @@ def _name(kind: str, *parts: str | Column) -> Column:
 
 
 def _names(*names: Column) -> Column:
-    return F.array_compact(F.array(*names))
+    """Return an array of names, null in the place of each that a call has not: to leave these out is not compiled."""
+    return F.array(*names)

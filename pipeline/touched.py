@@ -317,7 +317,7 @@ def scope(
         cancels=frozenset(reached.shared),
         going_on=frozenset(on.associations),
         woken=on.woken,
-        tell=frozenset(reached.tell.union(*(row["tells"] for row in calls))),
+        tell=frozenset(reached.tell.union(*(row["tells"] for row in calls)) - {None}),
         changed=frozenset(row["call_key"] for row in calls),
     )
 

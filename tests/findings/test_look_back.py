@@ -72,7 +72,7 @@ def names_of(spark, told):
     )
     table = frame(spark, pa.Table.from_pylist(rows, schema))
     found = table.select("story", "call_key", bearing.explains().alias("names")).toArrow().to_pylist()
-    return {(row["story"], row["call_key"]): frozenset(row["names"]) for row in found}
+    return {(row["story"], row["call_key"]): frozenset(row["names"]) - {None} for row in found}
 
 
 class Told:

@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from pathlib import Path
 from unittest.mock import Mock
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.testing import assertDataFrameEqual
 
 from pipeline.compiling import COMPILED_FROM, HELD_FROM, INTERPRETED, expect
@@ -370,3 +373,31 @@ def test_a_session_that_does_not_let_itself_be_told_is_left_alone():
         pass
     session.conf.set.assert_not_called()
     session.conf.unset.assert_not_called()
+
+
+def test_what_names_have_no_row_of_is_passed_over(lake, spark):
+    """Row groups are small, their dictionaries tell what they hold, and times have statistics."""
+    count, each = 60_000, 300
+    rows = {**dict.fromkeys(QUARANTINE.names), "quarantine_key": [f"{n:032x}" for n in range(count)]}
+    rows |= {
+        "run_id": [f"r{n // each}" for n in range(count)],
+        "seen_at": [NOON] * count,
+        "event_date": [NOON.date()] * count,
+    }
+    schema = to_arrow_schema(QUARANTINE.struct())
+    columns = [
+        pa.nulls(count, field.type) if rows[field.name] is None else pa.array(rows[field.name], field.type)
+        for field in schema
+    ]
+    lake.append(QUARANTINE, frame(spark, pa.table(columns, schema=schema)).coalesce(1))
+    (path,) = Path(lake.path(QUARANTINE)).glob("*.parquet")
+    told = pq.read_metadata(path)
+    groups = [told.row_group(n) for n in range(told.num_row_groups)]
+    assert [group.num_rows for group in groups] == [20_000] * 3
+    seen_at = groups[0].column(schema.get_field_index("seen_at"))
+    assert (seen_at.path_in_schema, seen_at.physical_type, seen_at.statistics.min) == ("seen_at", "INT64", NOON)
+
+    found = lake.read(QUARANTINE).where(F.col("run_id").isin([f"r{n}" for n in range(60)])).select("quarantine_key")
+    assert len(found.collect()) == 60 * each
+    scan = found._jdf.queryExecution().executedPlan().collectLeaves().head()
+    assert scan.metrics().apply("numOutputRows").value() == groups[0].num_rows

@@ -88,7 +88,7 @@ def names_of(spark, stories):
     named, numbers = {}, {}
     for row in found.toArrow().to_pylist():
         number, when = map(int, row["place"].split())
-        named[number, when, row["call_key"]] = frozenset(row["tells"]), frozenset(row["rests_on"])
+        named[number, when, row["call_key"]] = frozenset(row["tells"]) - {None}, frozenset(row["rests_on"]) - {None}
         numbers[row["queue_handle"]] = row["number"]
     return named, numbers
 
