@@ -95,13 +95,22 @@ class Bench:
         return seconds
 
     def silver(self, files: Sequence[Path]) -> float:
-        """Seconds of captures -> silver: bronze, and all tables that are made call by call; no bytes stored twice."""
+        """Seconds of captures -> silver: bronze, and all tables that are made call by call; no bytes stored twice.
+
+        The lake is held, as the jobs hold it.
+        """
         lake = self._lake()
         begin = time.perf_counter()
-        ingest(
-            lake, list_files([str(path) for path in files]), run_id="bench", reader_options={}, say=lambda _text: None
-        )
-        derive_silver.silver(lake, keep_packets=False, keep_bodies=False, keep_stubs=True)
+        with lake.held(lambda: None):
+            done = ingest(
+                lake,
+                list_files([str(path) for path in files]),
+                run_id="bench",
+                reader_options={},
+                say=lambda _text: None,
+                decoder=derive_silver.decoder(lake, keep_packets=False),
+            )
+            derive_silver.silver(lake, keep_packets=False, keep_stubs=True, decoded=done.decoded)
         seconds = time.perf_counter() - begin
         shutil.rmtree(lake.root)
         return seconds

@@ -16,6 +16,7 @@ from pipeline.lake import Lake
 from pipeline.lease import LeaseError, lease
 from pipeline.listing import InputError, Listed, is_pipe, list_files
 from pipeline.opening import Keys, open_sealed
+from pipeline.silver import Decoded, Decoder
 from pipeline.spool import spool
 from schemas.bronze import CAPTURE_FILES, QUARANTINE, RPC_CALLS
 
@@ -82,9 +83,13 @@ def keys_of(run: cli.Run) -> Keys:
 
 
 def ingest(
-    run: cli.Run, lake: Lake, files: list[Listed], outcome: cli.Outcome, keys: Keys | None = None
-) -> bronze.Ingested:
-    """Read what is new into bronze and count it; then open what keys open of what is closed."""
+    run: cli.Run, lake: Lake, files: list[Listed], outcome: cli.Outcome, keys: Keys | None = None,
+    decoder: Decoder | None = None,
+) -> bronze.Ingested:  # fmt: skip
+    """Read what is new into bronze and count it; then open what keys open of what is closed.
+
+    ``decoder``: for what ``decode`` is to bring to silver afterwards.
+    """
     chosen = run.arguments
     done = bronze.ingest(
         lake,
@@ -95,6 +100,7 @@ def ingest(
         expire=run.config.pending.expire,
         as_of=chosen.as_of,
         choice=bronze.Choice(chosen.between, chosen.reprocess, chosen.dry_run),
+        decoder=decoder,
     )
     outcome.bytes_read += sum(row["size_bytes"] for row in done.files)
     outcome.input_failed |= done.unreadable
@@ -115,10 +121,22 @@ def ingest(
     return done
 
 
-def decode(run: cli.Run, lake: Lake, *, keep_stubs: bool) -> dict[str, int]:
-    """Bring what is new in bronze.rpc_calls to silver; how many rows of each table were written."""
+def decoder(run: cli.Run, lake: Lake) -> Decoder | None:
+    """Return what decodes calls while they are read, to be given to ``ingest``; None where nothing is to be written."""
+    if run.arguments.dry_run:
+        return None
+    return derive_silver.decoder(lake, keep_packets=run.config.store.packets, keep_bodies=run.config.store.bodies)
+
+
+def decode(run: cli.Run, lake: Lake, *, keep_stubs: bool, decoded: Decoded | None = None) -> dict[str, int]:
+    """Bring what is new in bronze.rpc_calls to silver; how many rows of each table were written.
+
+    ``decoded``: what ``ingest`` decoded already.
+    """
     store = run.config.store
-    return derive_silver.silver(lake, keep_packets=store.packets, keep_bodies=store.bodies, keep_stubs=keep_stubs)
+    return derive_silver.silver(
+        lake, keep_packets=store.packets, keep_bodies=store.bodies, keep_stubs=keep_stubs, decoded=decoded
+    )
 
 
 def run(this: cli.Run) -> cli.Outcome:
@@ -131,9 +149,12 @@ def run(this: cli.Run) -> cli.Outcome:
     outcome = cli.Outcome()
     lake = open_lake(this)
     with alone(this, lake), redaction.apart(this, lake, by) as own:
-        done = ingest(this, lake if own is None else own.apart, files, outcome, keys)
-        if own is not None and not this.arguments.dry_run:
-            decode(this, own.apart, keep_stubs=True)
+        if own is None:
+            ingest(this, lake, files, outcome, keys)
+            return outcome
+        done = ingest(this, own.apart, files, outcome, keys, decoder(this, own.apart))
+        if not this.arguments.dry_run:
+            decode(this, own.apart, keep_stubs=True, decoded=done.decoded)
             own.bring(run_id=this.run_id, read={row["path"] for row in done.files})
     return outcome
 

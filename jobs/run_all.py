@@ -11,7 +11,7 @@ from typing import Any
 
 from jobs import check_quality, cli, ingest_snapshots, publish_dashboards, redaction
 from jobs.config import Config
-from jobs.ingest_captures import alone, captures, decode, ingest, keys_of, open_lake
+from jobs.ingest_captures import alone, captures, decode, decoder, ingest, keys_of, open_lake
 from pipeline import coverage, derive, derive_alerts, derive_findings, derive_states, hosts
 from pipeline.alert_conditions import Thresholds
 from pipeline.derive_sequences import ack_sequences
@@ -23,6 +23,7 @@ from pipeline.queue_facts import Limits
 from pipeline.queue_state import queue_lines
 from pipeline.redaction import Redaction
 from pipeline.rows import us
+from pipeline.silver import Decoded
 from pipeline.states import Settings
 from pipeline.summary import console_summary
 from schemas.ack_sequences import ACK_SEQUENCES
@@ -80,22 +81,25 @@ def _calls_and_snapshots(
     Where names are redacted that is done in the run's own lake, and brought to the lake from there.
     """
     place = lake if own is None else own.apart
-    done = ingest(this, place, files, outcome, keys)
+    done = ingest(this, place, files, outcome, keys, decoder(this, place))
     if this.arguments.dry_run:
         return None
     if landed:
         ingest_snapshots.ingest(this, place, landed, outcome)
-    hosts_say = _silver(this, place, outcome, keep_stubs=own is not None or this.config.store.stubs)
+    keep_stubs = own is not None or this.config.store.stubs
+    hosts_say = _silver(this, place, outcome, keep_stubs=keep_stubs, decoded=done.decoded)
     if own is not None:
         cli.say("replacing names")
         return own.bring(run_id=this.run_id, read={row["path"] for row in done.files})
     return hosts_say
 
 
-def _silver(this: cli.Run, lake: Lake, outcome: cli.Outcome, *, keep_stubs: bool) -> Mapping[str, Any] | None:
+def _silver(
+    this: cli.Run, lake: Lake, outcome: cli.Outcome, *, keep_stubs: bool, decoded: Decoded | None = None
+) -> Mapping[str, Any] | None:
     """Bring what is made call by call, and snapshot by snapshot, to what bronze holds."""
     cli.say("decoding calls")
-    for table, rows in decode(this, lake, keep_stubs=keep_stubs).items():
+    for table, rows in decode(this, lake, keep_stubs=keep_stubs, decoded=decoded).items():
         outcome.tables[table] = cli.TableCounts(rows_out=rows)
     written, hosts_say = hosts.collected_snapshots(lake)
     for table, rows in written.items():

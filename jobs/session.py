@@ -57,6 +57,9 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.parquet.pushdown.inFilterThreshold": "500",  # named values; each is a level of Java's stack
     "spark.hadoop.parquet.block.size": "16777216",  # row groups of stubs: the heap has to hold what is being written
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 has no statistics, and is half as large again
+    # Counted for each value, and used by nobody: how large values are, and which stub is the least and the greatest.
+    "spark.hadoop.parquet.size.statistics.enabled": "false",
+    **{f"spark.hadoop.parquet.column.statistics.enabled#{side}_stub": "false" for side in ("request", "response")},
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.databricks.delta.snapshotPartitions": "1",  # 50 by default: seconds for each commit to a small table
     "spark.python.unix.domain.socket.enabled": "true",  # 10-30 % faster than TCP between Java and Python

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +34,8 @@ from pipeline.lake import Lake, differing, on_dates, versions_of
 from pipeline.ledger import COLUMNS, Days, Known, Plan, Read, Reprocess, plan, reprocess, within
 from pipeline.listing import Listed
 from pipeline.runs import Runs, recover
+from pipeline.side_files import Batches, rows_in, rows_of, tasks_of
+from pipeline.silver import Decoded, Decoder
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.table import INGESTED_AT, RUN_ID, Table, literal
 from udfs.capture.joining import recount
@@ -44,8 +46,10 @@ from udfs.capture.tables import with_servers
 BRONZE: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # the ledger is last
 _OF_CAPTURES: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # whose rows name their capture
 _PROGRESS_S: Final = 3.0
+_READ: Final = "read"
 Say = Callable[[str], None]
 Row = dict[str, Any]
+_Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +67,20 @@ class Choice:
 
 @dataclass(slots=True)
 class Ingested:
-    """What a run read: the files' rows of the ledger, and how many it passed over because it knew them."""
+    """What a run read: the files' rows of the ledger, and how many it passed over because it knew them.
+
+    ``decoded``: what was decoded on the way, where it is all that is new.
+    """
 
     files: list[Row] = field(default_factory=list)
     known: int = 0
     written: dict[str, int] = field(default_factory=dict)  # rows by table
+    decoded: Decoded | None = None
 
     def add(self, other: Ingested) -> None:
         """Add what was read next; a capture that was read again counts once."""
         again = {row["path"] for row in other.files}
+        self.decoded = None if self.files else other.decoded
         self.files = [row for row in self.files if row["path"] not in again] + other.files
         for table, rows in other.written.items():
             self.written[table] = self.written.get(table, 0) + rows
@@ -85,11 +94,12 @@ class Ingested:
 def ingest(
     lake: Lake, files: list[Listed], *, run_id: str, reader_options: dict[str, Any], say: Say,
     expire: dt.timedelta = dt.timedelta(days=7), as_of: dt.datetime | None = None, choice: Choice | None = None,
+    decoder: Decoder | None = None,
 ) -> Ingested:  # fmt: skip
     """Bring new captures into bronze; returns what was read. Files that the ledger knows are not read again.
 
     ``expire``: how long, in the packets' time, unfinished halves are waited for; ``as_of``: until when, where that is
-    not the newest packet read.
+    not the newest packet read. ``decoder`` decodes the calls on their way to the table, if a run only adds some.
     """
     choice = choice or Choice()
     if not choice.only_say:
@@ -112,8 +122,11 @@ def ingest(
     rounds, named = 0, {place for known in ledger for place in known.learnt}
     while planned:
         name = run_id if not rounds else f"{run_id}-{rounds}"
-        side = runs.begin(name, versions(lake))
-        part = _Run(lake, name, side, planned, reader_options, expire, as_of, named, horizon=horizon).carry_out(say)
+        before = versions(lake)
+        side = runs.begin(name, before)
+        part = _Run(
+            lake, name, side, before, planned, reader_options, expire, as_of, named, horizon=horizon, decoder=decoder
+        ).carry_out(say)
         if horizon is not None:
             forgetting.recount(lake, horizon)
         runs.end(name)
@@ -172,6 +185,7 @@ class _Run:
     lake: Lake
     run_id: str
     side: Path
+    before: dict[str, int | None]  # the versions of the tables that it begins at
     planned: Plan
     reader_options: dict[str, Any]
     expire: dt.timedelta
@@ -180,6 +194,7 @@ class _Run:
     now: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.UTC))
     horizon: Horizon | None = None  # nothing older is kept
     servers: dict[str, set[str]] = field(default_factory=dict)  # of what it cut: those that stay, by path
+    decoder: Decoder | None = None
 
     def carry_out(self, say: Say) -> Ingested:
         """Take out, rename, read, join, write."""
@@ -200,9 +215,14 @@ class _Run:
         if again := self._again(joined, done.files, fresh):
             runs = Runs.of(lake)
             runs.note_again({**runs.again(), **again})
+        if joined.earlier or joined.together or self.planned.replaced:  # calls change that are there already
+            self.decoder = None
         self._write_all(joined, done.files)
+        since = self.before[str(RPC_CALLS)] or 0
+        if self.decoder is not None and (version := lake.version(RPC_CALLS)) == since + 1:
+            done.decoded = Decoded(self.decoder, since, version)
         for table in (CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING):
-            done.written[str(table)] = self._side(table.name).num_rows
+            done.written[str(table)] = rows_in(self._tables / table.name)
         done.written[str(CAPTURE_FILES)] = self._write_ledger(done.files, joined.packets)
         done.written[str(RPC_CALLS)] = sum(row["calls"] for row in done.files)
         return done
@@ -257,7 +277,7 @@ class _Run:
 
         All goes to side files first: what other captures tell of a call is known when all are read, and then it is
         written once. Writing and reading them takes a tenth of what changing rows in Delta afterwards takes. The
-        table of calls is made meanwhile if it is not there.
+        tables that nothing else is written beside are made meanwhile if they are not there.
         """
         reads = self.planned.read
         if not reads:
@@ -267,12 +287,10 @@ class _Run:
         rows = read_captures(
             self.lake.spark, rows="capture_files", manifest=manifest, side=self._tables, **self.reader_options
         )
-        asked: dict[Table, Callable[[], Any]] = {
-            CAPTURE_FILES: rows.toArrow,
-            RPC_CALLS: partial(self.lake.create, RPC_CALLS),
-        }
+        asked: dict[str, Callable[[], Any]] = {_READ: rows.toArrow}
+        asked |= {str(table): partial(self.lake.create, table) for table in (RPC_CALLS, CAPTURE_FILES)}
         with _progress(self._tables / CAPTURE_FILES.name, len(reads), say):
-            found: list[Row] = gather(asked)[CAPTURE_FILES].cast(SCHEMAS["capture_files"]).to_pylist()
+            found: list[Row] = gather(asked)[_READ].cast(SCHEMAS["capture_files"]).to_pylist()
         if self.horizon is not None:
             self.servers = self.horizon.trim(self._tables, found)
         return found
@@ -376,14 +394,12 @@ class _Run:
 
     def _write_calls(self, joined: rejoin.Changes) -> dict[str, int]:
         """Write the calls; return the numbers of those of connections that captures saw at the same time."""
-        lake, calls, own = self.lake, joined.rows("rpc_calls"), self._own(RPC_CALLS)
+        lake, calls = self.lake, joined.rows("rpc_calls")
         shared = pc.is_in(calls.column("connection_id"), pa.array(sorted(joined.together), pa.string()))
         lake.create(RPC_CALLS)
         stay = rejoin.unchanged(lake, joined)
         lake.remove(RPC_CALLS, "call_key", joined.call_keys - stay, dates=joined.dates)
-        if own is not None:
-            own = rejoin.labelled(own, joined)
-        self._append(RPC_CALLS, own, _without(calls.filter(pc.invert(shared)), "call_key", stay))
+        self._append_calls(rejoin.teaching(joined), _without(calls.filter(pc.invert(shared)), "call_key", stay))
         if not joined.together:
             return {}
         merged = rejoin.merge_together(lake, joined, calls.filter(shared))
@@ -391,15 +407,32 @@ class _Run:
         counts = Counter(merged.column("connection_id").to_pylist())
         return {name: counts[name] for name in joined.together}
 
+    def _append_calls(self, teach: Callable[[Batches], Batches], joined: pa.Table) -> None:
+        """Append the calls that captures finished alone, when they were taught, and those of joining, in one commit.
+
+        They go through Python once: what they learn is told them there, and what they hold decoded.
+        """
+        run_id, now, decoder, schema = self.run_id, self.now, self.decoder, RPC_CALLS.struct()
+
+        def stamped(batches: Batches) -> Iterator[pa.RecordBatch]:
+            for batch in teach(batches):
+                yield _stamped(RPC_CALLS, batch, run_id, now)
+
+        def through(batches: Batches) -> Batches:
+            return stamped(batches) if decoder is None else decoder.passing(stamped(batches))
+
+        frames = []
+        if tasks := tasks_of([self._tables / RPC_CALLS.name]):
+            frames.append(rows_of(self.lake.spark, tasks, schema, through))
+        if joined.num_rows:
+            rows = frame(self.lake.spark, self._stamped(RPC_CALLS, joined))
+            frames.append(rows if decoder is None else rows.mapInArrow(decoder.passing, schema))
+        if frames:
+            self.lake.append(RPC_CALLS, reduce(DataFrame.unionByName, frames))
+
     def _stamped(self, table: Table, rows: pa.Table) -> pa.Table:
         """Rows with the table's columns, those of the run too."""
-        count = rows.num_rows
-        columns = {
-            **{name: rows.column(name) for name in rows.column_names},
-            RUN_ID: pa.array([self.run_id] * count, pa.string()),
-            INGESTED_AT: pa.array([self.now] * count, pa.timestamp("us", "UTC")),
-        }
-        return pa.table({name: columns[name] for name in table.names})
+        return _stamped(table, rows, self.run_id, self.now)
 
     def _write_ledger(self, files: list[Row], packets: dict[str, list[Row]]) -> int:
         """Write the ledger: what was read, counts added to those of a capture that was read on, and moved files.
@@ -410,7 +443,9 @@ class _Run:
         rows = {row["path"]: row for row in files}
         schema = pa.schema([f for f in SCHEMAS["capture_files"] if f.name in CAPTURE_FILES.names])
         concerned = {*(read.capture_id for read in self.planned.read), *self.planned.paths, *packets}
-        there = self.lake.with_keys(CAPTURE_FILES, concerned).select(schema.names).cast(schema)
+        there = schema.empty_table()
+        if self.before[str(CAPTURE_FILES)] is not None:
+            there = self.lake.with_keys(CAPTURE_FILES, concerned).select(schema.names).cast(schema)
         ledger = {row["capture_id"]: row for row in there.to_pylist()}
         written = []
         for read in self.planned.read:
@@ -456,6 +491,13 @@ class _Run:
         before = (now - self.expire).strftime("%Y-%m-%d %H:%M:%S.%f")
         day = (now - self.expire).date()
         return f"event_date <= DATE'{day}' AND since < TIMESTAMP'{before} UTC'"
+
+
+def _stamped(table: Table, rows: _Rows, run_id: str, now: dt.datetime) -> _Rows:
+    """Return rows with the table's columns, those of the run too."""
+    of_run = {RUN_ID: pa.scalar(run_id, pa.string()), INGESTED_AT: pa.scalar(now, pa.timestamp("us", "UTC"))}
+    arrays = [pa.repeat(of_run[name], rows.num_rows) if name in of_run else rows.column(name) for name in table.names]
+    return type(rows).from_arrays(arrays, names=list(table.names))
 
 
 def _without(rows: pa.Table, column: str, values: Collection[str]) -> pa.Table:

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import heapq
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -26,9 +23,8 @@ from pyspark.sql.types import StructType
 
 from pipeline.ledger import Read
 from pipeline.listing import Listed, list_files
+from pipeline.side_files import SideFiles
 from udfs.capture.reader import SCHEMAS, Options, Part, capture_batches
-from udfs.capture.stores import place
-from udfs.keys import key
 
 FORMAT: Final = "msmq_capture"
 PACK_BYTES: Final = 64 << 20  # of small files in one task
@@ -113,53 +109,6 @@ class CaptureReader(DataSourceReader):
                 if kind == self._rows:
                     yield batch
             side.close()
-
-
-class SideFiles:
-    """One capture's side files: ``<folder>/<kind>/<key of its path>.parquet``, each there whole or not at all.
-
-    Rows are written as they come. They are read once, soon: little is done to make them small, by what Java has as
-    native code (its LZ4 is a class).
-    """
-
-    def __init__(self, folder: str | None, path: str) -> None:
-        """``folder`` is a path or URI; None: nothing is written."""
-        self._folder = folder
-        self._name = f"{key(path)}.parquet"
-        self._writers: dict[str, pq.ParquetWriter] = {}
-
-    def add(self, kind: str, rows: pa.RecordBatch) -> None:
-        """Add rows of a kind."""
-        if self._folder is None or not rows.num_rows:
-            return
-        if kind not in self._writers:
-            self._writers[kind] = self._writer(self._folder, kind, rows.schema)
-        self._writers[kind].write_batch(rows)
-
-    def close(self) -> None:
-        """Let the files appear; the ledger's row is the last: whoever counts these sees what is done."""
-        for kind, writer in sorted(self._writers.items(), key=lambda entry: entry[0] == "capture_files"):
-            writer.close()
-            if "://" not in str(self._folder):
-                place = Path(str(self._folder)) / kind
-                (place / self._temporary).replace(place / self._name)
-
-    @property
-    def _temporary(self) -> str:
-        return f".{self._name}.{os.getpid()}"
-
-    def _writer(self, folder: str, kind: str, schema: pa.Schema) -> pq.ParquetWriter:
-        if "://" in folder:
-            filesystem, root = place(folder)
-            name = f"{root}/{kind}/{self._name}"  # an object appears when it is whole
-        else:
-            filesystem, root = pafs.LocalFileSystem(), folder
-            name = f"{root}/{kind}/{self._temporary}"
-        filesystem.create_dir(f"{root}/{kind}", recursive=True)
-        texts = [field.name for field in schema if pa.types.is_string(field.type)]
-        return pq.ParquetWriter(
-            name, schema, filesystem=filesystem, compression="snappy", use_dictionary=texts, write_statistics=False
-        )
 
 
 class CaptureSource(DataSource):

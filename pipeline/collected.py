@@ -17,15 +17,14 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from pipeline.capture_source import SideFiles
 from pipeline.changes import net_changes
 from pipeline.decoding import decode_collected
 from pipeline.gather import gather
 from pipeline.lake import UNTOLD, Lake, event_date, on_dates
 from pipeline.runs import Runs
+from pipeline.side_files import SideFiles, number_of_task
 from schemas.properties import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
 from schemas.snapshots import SNAPSHOTS_RAW
 from schemas.table import EVENT_DATE, Table
@@ -94,8 +93,7 @@ def _decode(rows: DataFrame, folder: str) -> tuple[Counter[str], dict[str, set[d
 
 
 def _decode_task(folder: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    task = TaskContext.get()
-    side = SideFiles(folder, str(task.partitionId() if task is not None else 0))
+    side = SideFiles(folder, number_of_task())
     names = {str(table): table.name for table in TABLES}
     found: Counter[tuple[str, date | None]] = Counter()
     for batch in batches:

@@ -1,6 +1,7 @@
 """Silver follows bronze.rpc_calls: the tables made call by call take its changes, once, and nothing else.
 
-The changed calls are decoded in one pass, to side files; each table takes its rows from there. The last table,
+The changed calls are decoded in one pass, to side files; each table takes its rows from there. What a run only adds to
+bronze.rpc_calls is decoded while it is written there, for then it is in memory (``Decoded``). The last table,
 silver.remote_read_calls, is written after all others, also when nothing of it changed: its commit says of which version
 of bronze.rpc_calls all of them were made. The side files' folder stays where a run was killed or failed: the next one
 then puts rows in the place of any of the same calls, for some tables may have them already. Where nothing is known (a
@@ -27,7 +28,7 @@ from pipeline.decoding import BY_CALL, INTERFACES, TABLES, VERSION
 from pipeline.gather import gather
 from pipeline.lake import UNTOLD, Lake
 from pipeline.runs import Runs
-from pipeline.silver import as_decoded_before, decode_into, followed, silver_dates, without_stubs
+from pipeline.silver import Decoded, Decoder, as_decoded_before, followed, silver_dates, without_stubs
 from schemas.bronze import PENDING, RPC_CALLS
 from schemas.table import EVENT_DATE, Table
 
@@ -39,11 +40,21 @@ _STUBS: Final = ("request_stub", "response_stub", "request_pieces", "response_pi
 _UNFINISHED: Final = ("no_request", "no_response", "damaged", "unbound")
 
 
-def silver(lake: Lake, *, keep_packets: bool, keep_stubs: bool, keep_bodies: bool = False) -> dict[str, int]:
+def decoder(lake: Lake, *, keep_packets: bool, keep_bodies: bool = False) -> Decoder:
+    """Return a decoder for what is written to bronze.rpc_calls next; what an earlier one left is removed."""
+    folder = Runs.of(lake).root / "decoded"
+    shutil.rmtree(folder, ignore_errors=True)
+    return Decoder(str(folder), keep_packets, keep_bodies)
+
+
+def silver(
+    lake: Lake, *, keep_packets: bool, keep_stubs: bool, keep_bodies: bool = False, decoded: Decoded | None = None
+) -> dict[str, int]:
     """Bring changes of bronze.rpc_calls to the tables of silver; returns how many rows of each were written.
 
     Without ``keep_stubs`` bronze loses the stubs then (the setting store.stubs): they hold bodies. Those of calls that
-    still wait for something (bronze.pending) are kept until they have it.
+    still wait for something (bronze.pending) are kept until they have it. ``decoded``: what was decoded already, by
+    ``decoder`` with the same settings.
     """
     written = {str(table): 0 for table in TABLES}
     newest = lake.version(RPC_CALLS)
@@ -53,8 +64,10 @@ def silver(lake: Lake, *, keep_packets: bool, keep_stubs: bool, keep_bodies: boo
     emptied = not keep_stubs or made.get("emptied", bool(made) or lake.exists(LAST))
     side = Runs.of(lake).root / "silver"
     options = {"emptied": emptied, "keep_packets": keep_packets, "keep_bodies": keep_bodies}
-    written |= _Work(lake, side, made, newest, interrupted=side.exists(), **options).follow()
+    written |= _Work(lake, side, made, newest, decoded, interrupted=side.exists(), **options).follow()
     shutil.rmtree(side, ignore_errors=True)
+    if decoded is not None:
+        shutil.rmtree(decoded.by.folder, ignore_errors=True)
     if not keep_stubs:
         _empty_stubs(lake)
     return written
@@ -76,17 +89,29 @@ class _Work(_Options):
     side: Path
     made: dict[str, Any]
     newest: int
+    decoded: Decoded | None
 
     def follow(self) -> dict[str, int]:
         """Bring all tables to the newest version."""
         since = self.made.get(_CALLS)
+        if not self.made:  # with nothing in them tables begin, at version 0
+            return self._anew(self._added_to(0))
         if self.made.get("decoder") != VERSION or since is None or since > self.newest:
             return self._anew()
+        if (decoded := self._added_to(since)) is not None:
+            return self._bring(Net.added(self.lake.read(RPC_CALLS), "call_key"), since, decoded)
         passed_over = self._passed_over(since)
         if since + len(passed_over) == self.newest:
             return {}
         net = self._changes(since, passed_over)
         return self._anew() if net is None else self._bring(net, since)
+
+    def _added_to(self, version: int) -> Decoder | None:
+        """Return what was decoded of all that changed since a version; None if it is not all, or not known to be."""
+        known = self.decoded
+        if known is None or self.interrupted or (known.since, known.version) != (version, self.newest):
+            return None
+        return known.by
 
     def _passed_over(self, since: int) -> list[int]:
         """Return the versions that only emptied stubs."""
@@ -111,54 +136,59 @@ class _Work(_Options):
     def _says(self, version: int) -> str:
         return json.dumps({_CALLS: version, "decoder": VERSION, "emptied": self.emptied})
 
-    def _decode(self, calls: DataFrame) -> tuple[Path, dict[str, int]]:
-        """Decode calls to side files; return their folder and how many rows there are of each table."""
+    def _decode(self, calls: DataFrame) -> Decoder:
+        """Decode calls to side files."""
         folder = self.side / uuid4().hex
         folder.mkdir(parents=True)
-        options = {"keep_packets": self.keep_packets, "keep_bodies": self.keep_bodies}
-        return folder, decode_into(calls, str(folder), TABLES, **options)
+        by = Decoder(str(folder), self.keep_packets, self.keep_bodies)
+        by.decode(calls)
+        return by
 
-    def _rows(self, table: Table, folder: Path, count: int) -> DataFrame:
+    def _rows(self, table: Table, by: Decoder, count: int) -> DataFrame:
         """Return what was decoded of a table; without a row there is no file."""
         spark = self.lake.spark
         if not count:
             return spark.createDataFrame([], table.struct())
-        return spark.read.schema(table.struct()).parquet(str(folder / table.name))
+        return spark.read.schema(table.struct()).parquet(f"{by.folder}/{table.name}")
 
-    def _anew(self) -> dict[str, int]:
-        """Make all tables of all calls there are."""
-        lake = self.lake
-        lake.begin_with(RPC_CALLS)
-        says = self._says(lake.version(RPC_CALLS) or 0)
-        calls = lake.read(RPC_CALLS)
-        there = {table for table in TABLES if lake.exists(table)}
-        asked: dict[str, Callable[[], Any]] = {_DECODED: partial(self._decode, calls)}
-        asked |= {str(table): partial(lake.create, table) for table in TABLES if table is not LAST}
-        decoded: tuple[Path, dict[str, int]] = gather(asked)[_DECODED]
-        folder, written = decoded
+    def _anew(self, decoded: Decoder | None = None) -> dict[str, int]:
+        """Make all tables of all calls there are; ``decoded``: what they are decoded by already."""
+        lake, calls = self.lake, self.lake.read(RPC_CALLS)
+        found = gather({table: partial(lake.exists, table) for table in TABLES})
+        there = {table for table in TABLES if found[table]}
+        if decoded is None:
+            lake.begin_with(RPC_CALLS)
+            self.newest = lake.version(RPC_CALLS) or 0
+            asked: dict[str, Callable[[], Any]] = {_DECODED: partial(self._decode, calls)}
+            asked |= {str(table): partial(lake.create, table) for table in TABLES if table is not LAST}
+            decoded = gather(asked)[_DECODED]
+        by, written, says = decoded, decoded.written(), self._says(self.newest)
         bare = calls.where(without_stubs()).select("call_key")
 
         def make(table: Table) -> None:
             is_there, count = table in there, written[str(table)]
             if not (is_there or count or table is LAST):
                 return
-            rows = self._rows(table, folder, count)
+            rows = self._rows(table, by, count)
             if self.emptied and is_there and table in BY_CALL:
                 rows = as_decoded_before(table, rows, bare, lake.read(table))
             elif self.emptied and is_there:
                 rows = rows.unionByName(lake.read(table).join(bare, "call_key", "left_semi"))
             if is_there and "source" in table.names:  # what the collector was told is not made of calls
                 rows = rows.unionByName(lake.read(table).where("source = 'collector'"))
-            lake.replace(table, rows, made_of=says)
+            lake.replace(table, rows, made_of=says if table is not LAST else None)
 
-        _each(make, TABLES)
+        gather({table: partial(make, table) for table in TABLES})
+        lake.stamp(LAST, says)
         return written
 
-    def _bring(self, net: Net, since: int) -> dict[str, int]:
-        """Bring a net change since a version to the tables."""
+    def _bring(self, net: Net, since: int, decoded: Decoder | None = None) -> dict[str, int]:
+        """Bring a net change since a version to the tables; ``decoded``: what its rows are decoded by already."""
         lake, says, was = self.lake, self._says(self.newest), self._says(since)
-        folder, written = self._decode(net.rows)
-        rows = {table: self._rows(table, folder, written[str(table)]) for table in TABLES if written[str(table)]}
+        self.side.mkdir(parents=True, exist_ok=True)  # from here on some tables may have rows that others do not
+        by = decoded or self._decode(net.rows)
+        written = by.written()
+        rows = {table: self._rows(table, by, written[str(table)]) for table in TABLES if written[str(table)]}
         bare = self._still_bare(net) if self.emptied and net.replaces else None
         named = _keys(bare) if bare is not None and net.were is not None else frozenset()
         merged = [table for table in TABLES if bare is not None and table in BY_CALL]

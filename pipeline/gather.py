@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-_AT_ONCE: Final = 4
+_AT_ONCE: Final = 5
 
 Answer = TypeVar("Answer")
 Name = TypeVar("Name")

@@ -342,8 +342,10 @@ class Lake:
         """Take out the rows whose column has one of these values, and those of a further SQL condition, in one commit.
 
         ``values`` may be a frame of one column, no value twice. ``dates`` as for ``merge``. Without values and
-        condition nothing happens.
+        condition nothing happens, nor where there is no table.
         """
+        if not self.exists(table):
+            return
         conditions = [] if also is None else [f"({also})"]
         with self._commit(table, made_of):
             if isinstance(values, DataFrame) or len(values) > MOST_NAMED:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,9 +19,11 @@ from pyspark.sql import functions as F
 
 from pipeline.frames import column_of, frame
 from pipeline.lake import Lake, differing, on_dates
+from pipeline.side_files import Batches
 from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
 from schemas.table import literal
-from udfs.capture.joining import MEANINGS_SCHEMA, Joined, join
+from udfs.capture import finished
+from udfs.capture.joining import LABELS_SCHEMA, MEANINGS_SCHEMA, Joined, join
 from udfs.capture.reader import SCHEMAS, Place
 from udfs.capture.remainder import flow
 from udfs.capture.sightings import merged, restored
@@ -168,29 +171,36 @@ def relabel(lake: Lake, changes: Changes) -> None:
     lake.merge_into(QUARANTINE, source.where("_was <> _id"), met, update={"connection_id": "_id"})
 
 
-def labelled(rows: DataFrame, changes: Changes) -> DataFrame:
-    """Return finished calls, or stray bytes, of this run's side files with what joining tells of their connections.
+def labelled(strays: DataFrame, changes: Changes) -> DataFrame:
+    """Return stray bytes of this run's side files with what joining tells of their connections.
 
     What was made from remainders is left out: joining made it anew.
     """
     if not changes:
-        return rows
-    spark, names = rows.sparkSession, rows.columns
-    if "call_key" not in names:
-        remade = column_of(spark, changes.quarantine_keys, "quarantine_key")
-        rows = rows.join(F.broadcast(remade), "quarantine_key", "left_anti")
-        learnt, gone = {"connection_id": "_id"}, "FALSE"
-    else:
-        made = pa.table(dict(zip(("capture_id", "call_key"), _columns(changes.remade), strict=True)))
-        rows = rows.join(F.broadcast(frame(spark, made)), ["capture_id", "call_key"], "left_anti")
-        learnt, gone = _LEARNT, _GONE
+        return strays
+    rest = without(strays, changes.quarantine_keys, "quarantine_key")
     met = (F.col("capture_id") == F.col("_capture")) & (F.col("connection_id") == F.col("_was"))
-    rows = rows.join(F.broadcast(_frame(spark, changes.labels, changes)), met, "left")
-    rows = rows.where(f"_capture IS NULL OR NOT coalesce({gone}, FALSE)")
-    known = F.col("_capture").isNotNull()
-    return rows.select(
-        *(F.when(known, F.expr(learnt[n])).otherwise(F.col(n)).alias(n) if n in learnt else n for n in names)
-    )
+    known = rest.join(F.broadcast(_frame(rest.sparkSession, changes.labels, changes)), met, "left")
+    return known.withColumn("connection_id", F.coalesce("_id", "connection_id")).select(*strays.columns)
+
+
+def teaching(changes: Changes) -> Callable[[Batches], Batches]:
+    """Return what tells finished calls of this run's side files what joining found, batch by batch.
+
+    What was made from remainders is left out: joining made it anew.
+    """
+    if not changes:
+        return iter
+    labels = pa.RecordBatch.from_pylist(changes.labels, LABELS_SCHEMA)
+    meanings = pa.RecordBatch.from_pylist(list(chain.from_iterable(changes.meanings.values())), MEANINGS_SCHEMA)
+    captures, keys = _columns(changes.remade)
+    remade = pa.record_batch({"capture_id": captures, "call_key": keys})
+
+    def taught(batches: Batches) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield finished.labelled(finished.without(batch, remade), labels, meanings)
+
+    return taught
 
 
 def _columns(pairs: Iterable[tuple[str, str]]) -> tuple[pa.Array, pa.Array]:
@@ -226,7 +236,7 @@ _LABELS: Final = pa.schema(
         ("_contexts", pa.map_(pa.int32(), _MEANING)),
     ]
 )
-# What a finished call learns, as SQL over its columns and a label's (``relabelled`` in together.py says the same).
+# What a finished call learns, as SQL over its columns and a label's (``udfs.capture.finished`` says the same).
 _CONTEXT: Final = "_contexts[context_id]"
 _GONE: Final = (
     f"(({_CONTEXT} IS NOT NULL AND NOT {_CONTEXT}.known) OR (NOT _ours AND {_CONTEXT}.interface_uuid IS NULL))"

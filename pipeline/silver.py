@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.capture_source import SideFiles
-from pipeline.decoding import INTERFACES, READ, READ_IF_THERE, THROUGH, decode, remote_reads
+from pipeline.decoding import INTERFACES, READ, READ_IF_THERE, TABLES, THROUGH, decode, remote_reads
 from pipeline.lake import event_date
+from pipeline.side_files import SideFiles, number_of_task, rows_in
 from schemas.silver import REMOTE_READ_CALLS
 from schemas.table import Table
 
 Batches = Iterable[pa.RecordBatch]
 
 _ALL: Final = sorted(set(chain(*INTERFACES.values())))  # interfaces that any table takes calls of
-_COUNTS: Final = pa.schema({"table": pa.string(), "rows": pa.int64()})
+_NAMES: Final = {str(table): table.name for table in TABLES}
 
 
 def remote_read_calls(calls: DataFrame, *, keep_packets: bool = False) -> DataFrame:
@@ -41,39 +41,50 @@ def remote_read_calls(calls: DataFrame, *, keep_packets: bool = False) -> DataFr
     return _read(calls, INTERFACES[REMOTE_READ_CALLS]).mapInArrow(decoded, schema)
 
 
-def decode_into(
-    calls: DataFrame, folder: str, tables: Collection[Table], *, keep_packets: bool, keep_bodies: bool
-) -> dict[str, int]:
-    """Decode rows of ``bronze.rpc_calls``, in one job, to side files ``<folder>/<table's name>/*.parquet``.
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """Decodes rows of ``bronze.rpc_calls`` in tasks, to side files ``<folder>/<table's name>/*.parquet``.
 
-    Returns how many rows of each table, by its full name, were written; where there are none there is no file. Each
-    task has a file per table, named by its number: a repeated one does no harm.
+    Each task has a file per table, named by its number: a repeated one does no harm.
     """
-    wanted = {str(table): table.name for table in tables}
-    decoder = _writer(folder, wanted, keep_packets=keep_packets, keep_bodies=keep_bodies)
-    counted = _read(calls, _ALL).mapInArrow(decoder, "table string, rows bigint")
-    found: Counter[str] = Counter()
-    for table, rows in counted.collect():
-        found[table] += rows
-    return {name: found[name] for name in wanted}
 
+    folder: str
+    keep_packets: bool  # the setting store.packets
+    keep_bodies: bool  # store.bodies
 
-def _writer(
-    folder: str, wanted: dict[str, str], *, keep_packets: bool, keep_bodies: bool
-) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    def write(batches: Batches) -> Iterator[pa.RecordBatch]:
-        task = TaskContext.get()
-        side = SideFiles(folder, str(task.partitionId() if task is not None else 0))
-        found: Counter[str] = Counter()
+    def passing(self, batches: Batches) -> Iterator[pa.RecordBatch]:
+        """Yield the batches as they are, and decode them."""
+        side = SideFiles(self.folder, number_of_task())
         for batch in batches:
-            for name, rows in decode(batch, packets=keep_packets, bodies=keep_bodies).items():
-                if name in wanted:
-                    side.add(wanted[name], rows)
-                    found[name] += rows.num_rows
+            for name, rows in decode(batch, packets=self.keep_packets, bodies=self.keep_bodies).items():
+                side.add(_NAMES[name], rows)
+            yield batch
         side.close()
-        yield pa.RecordBatch.from_arrays([pa.array(list(found)), pa.array(list(found.values()))], schema=_COUNTS)
 
-    return write
+    def decode(self, calls: DataFrame) -> None:
+        """Decode rows of ``bronze.rpc_calls``, in one job."""
+
+        def through(batches: Batches) -> Iterator[pa.RecordBatch]:
+            for batch in self.passing(batches):
+                yield batch.slice(0, 0).select(["call_key"])
+
+        _read(calls, _ALL).mapInArrow(through, "call_key string").collect()
+
+    def written(self) -> dict[str, int]:
+        """Return how many rows of each table, by its full name, were decoded."""
+        return {name: rows_in(Path(self.folder) / folder) for name, folder in _NAMES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What was decoded while it was written: all calls that bronze.rpc_calls has in a version and had not in another.
+
+    Nothing else is new in the later one, and no other lies between them.
+    """
+
+    by: Decoder
+    since: int
+    version: int
 
 
 def _read(calls: DataFrame, interfaces: Collection[str]) -> DataFrame:

@@ -19,18 +19,17 @@ from typing import Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.bronze import BRONZE
-from pipeline.capture_source import SideFiles
 from pipeline.frames import column_of, frame
 from pipeline.horizon import Horizon
 from pipeline.lake import Lake, event_date, on_dates
 from pipeline.listing import Listed
 from pipeline.rows import moment_of, us_of
 from pipeline.runs import Runs, recover
+from pipeline.side_files import SideFiles, number_of_task
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table
@@ -235,8 +234,7 @@ def read_files(lake: Lake, files: Collection[Listed], side: str) -> pa.Table:
 
 
 def _read_task(side: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    task = TaskContext.get()
-    out = SideFiles(side, str(task.partitionId() if task is not None else 0))
+    out = SideFiles(side, number_of_task())
     counted = [_read_file(path, out) for batch in batches for path in batch.column("path").to_pylist()]
     out.close()
     yield pa.RecordBatch.from_pylist(counted, schema=_COUNTED)

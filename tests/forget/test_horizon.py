@@ -15,10 +15,10 @@ from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen import rpc
 from pcapgen.model import Dialogue, stub_of
-from pipeline.capture_source import SideFiles
 from pipeline.erasing import levels, old_entries, restated
 from pipeline.horizon import Horizon
 from pipeline.runs import Runs
+from pipeline.side_files import SideFiles
 from schemas.bronze import RPC_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.hosts import HOSTS

@@ -10,7 +10,7 @@ from pipeline.aliases import Known
 from pipeline.decoding import TABLES, decode
 from pipeline.gold import receive_attempts
 from pipeline.lake import Lake
-from pipeline.silver import decode_into
+from pipeline.silver import Decoder
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
@@ -86,13 +86,13 @@ def keys(df):
 @pytest.fixture
 def decoded(monkeypatch):
     """The keys of calls that were decoded, in the order they were handed to the decoder."""
-    seen = []
+    seen, decoding = [], Decoder.decode
 
-    def counting(calls, *where, **options):
+    def counting(decoder, calls):
         seen.append(keys(calls.where(F.col("interface_name").isin("RemoteRead", "qm2qm"))))
-        return decode_into(calls, *where, **options)
+        decoding(decoder, calls)
 
-    monkeypatch.setattr(derive_silver, "decode_into", counting)
+    monkeypatch.setattr(Decoder, "decode", counting)
     return seen
 
 

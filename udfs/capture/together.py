@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from udfs.capture.finished import labelled
 from udfs.capture.joining import Joined, join, recount
 from udfs.capture.reader import SCHEMAS, read_capture
 from udfs.capture.remainder import flow
@@ -83,38 +84,17 @@ def rejoined(calls: Iterable[Row], waiting: Sequence[Row], joined: Joined) -> li
     ``calls`` are the rows of the connections that ``waiting``, the joined remainders, named before. What joining
     replaces is told by its key and its capture: captures with one clock give one key.
     """
-    labels = {(row["capture_id"], row["was_connection_id"]): row for row in joined.labels.to_pylist()}
-    meanings = {
-        (row["capture_id"], row["was_connection_id"], row["context_id"]): row for row in joined.meanings.to_pylist()
-    }
     fresh = joined.tables["rpc_calls"].to_pylist()
     remade = {(row["capture_id"], key) for row in waiting for key in row["call_keys"]}
     remade |= {(row["capture_id"], row["call_key"]) for row in fresh}
-    kept = []
-    for each in calls:
-        row = restored(each)
-        if row is None or (not each["sightings"] and (row["capture_id"], row["call_key"]) in remade):
-            continue
-        if relabelled(row, labels, meanings):
-            kept.append(row)
-    together = {row["connection_id"] for row in labels.values() if row["together"]}
+    settled = [
+        row
+        for each in calls
+        if (row := restored(each)) is not None
+        and (each["sightings"] or (row["capture_id"], row["call_key"]) not in remade)
+    ]
+    finished = pa.RecordBatch.from_pylist(settled, SCHEMAS["rpc_calls"])
+    kept = labelled(finished, joined.labels, joined.meanings).to_pylist()
+    together = {row["connection_id"] for row in joined.labels.to_pylist() if row["together"]}
     one_each = merged(*([row for row in rows if row["connection_id"] in together] for rows in (kept, fresh)))
     return [row for row in (*kept, *fresh) if row["connection_id"] not in together] + one_each
-
-
-def relabelled(row: Row, labels: dict[Any, Row], meanings: dict[Any, Row]) -> bool:
-    """Give a finished call the connection that it is part of, and what its context means; False if it goes."""
-    label = labels[row["capture_id"], row["connection_id"]]
-    meaning = meanings.get((row["capture_id"], row["connection_id"], row["context_id"]))
-    row["connection_id"] = label["connection_id"]
-    if row["closed_reason"] == "no_handshake" and label["handshake"]:
-        row["closed_reason"] = "no_key"
-    if meaning is None:
-        return True
-    for name in ("interface_uuid", "interface_name", "transfer_syntax", "bind_seen"):
-        row[name] = meaning[name]
-    if row["auth_level"] is None:
-        row["auth_type"], row["auth_level"] = meaning["auth_type"], meaning["auth_level"]
-    if row["outcome"] in ("unbound", "ok"):
-        row["outcome"] = "ok" if meaning["bind_seen"] else "unbound"
-    return bool(meaning["known"]) and (label["ours"] or row["interface_uuid"] is not None)

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from udfs.messages import headers as h
 from udfs.messages.reading import Packets
-from udfs.messages.spans import cut
 from udfs.queues.normal_form import normal_text
+from udfs.spans import cut
 from udfs.stubs.column import Bools, Ints, Values
 
 Bytes = npt.NDArray[np.uint8]

@@ -18,7 +18,7 @@ from udfs.messages.chain import walk
 from udfs.messages.keys import message_keys
 from udfs.messages.reading import MALFORMED, Packets, note, values_of
 from udfs.messages.sections import packets_of
-from udfs.messages.spans import cut, first_unit, utf16
+from udfs.spans import cut, first_unit, utf16
 from udfs.stubs import text
 from udfs.stubs.arrays import errors
 from udfs.stubs.column import Bools, Column, Ints, Values

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from udfs.spans import cut
 from udfs.stubs import text
 from udfs.stubs.column import CODES, Bools, Column, Values
 from udfs.stubs.method import OBJECT_TYPES
@@ -221,9 +222,16 @@ def variants(values: Values, name: str, keep: Bools) -> pa.Array:
 def packets(values: Values, data: npt.NDArray[np.uint8], keep: Bools) -> pa.Array:
     """Return packets as bytes, the spans of a row one after the other; null where not ``keep`` or without one."""
     has = _has(values, "packet_bytes", keep)
-    parts: list[list[bytes]] = [[] for _ in range(values.rows)]
-    for rows, starts, sizes in values.flats.get("spans", []):
-        for row, start, size in zip(rows.tolist(), starts.tolist(), sizes.tolist(), strict=True):
-            if has[row]:
-                parts[row].append(data[start : start + size].tobytes())
-    return pa.array([b"".join(part) if has[row] else None for row, part in enumerate(parts)], pa.binary())
+    rows, starts, sizes = _listed(values, "spans", 3)
+    ours = has[rows]
+    rows, sizes = rows[ours], sizes[ours]
+    if not len(rows):
+        return pa.array([b"" if there else None for there in has.tolist()], pa.binary())
+    spans = cut(data, starts[ours], sizes, np.ones(len(rows), np.bool_))
+    # The spans stand one after the other: where a row's begin is all that makes them packets.
+    held = spans.buffers()[2]
+    offsets = np.zeros(values.rows + 1, np.int64)
+    np.cumsum(np.bincount(rows, sizes, minlength=values.rows).astype(np.int64), out=offsets[1:])
+    width = np.int64 if pa.types.is_large_binary(spans.type) else np.int32
+    there = pa.py_buffer(np.packbits(has, bitorder="little"))
+    return pa.Array.from_buffers(spans.type, values.rows, [there, pa.py_buffer(offsets.astype(width)), held])

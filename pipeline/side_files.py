@@ -1,0 +1,153 @@
+"""A run's side files: rows that tasks write to plain Parquet beside the tables, to be read once by what comes next."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from udfs.capture.stores import place
+from udfs.keys import key
+
+Batches = Iterable[pa.RecordBatch]
+_TASKS: Final = 8  # where there are bytes enough: a task for each core of a small machine, and some to balance
+_LEAST_BYTES: Final = 4 << 20  # of one task, and
+_MOST_BYTES: Final = 64 << 20
+_GROUP_BYTES: Final = 4 << 20  # of a row group at least, but for the last one
+
+
+class SideFiles:
+    """One capture's side files: ``<folder>/<kind>/<key of its path>.parquet``, each there whole or not at all.
+
+    Rows are written as they come, small batches together: a row group costs whoever reads it some time for each of its
+    columns. They are read once, soon: little is done to make them small, by what Java has as native code (its LZ4 is a
+    class).
+    """
+
+    def __init__(self, folder: str | None, path: str) -> None:
+        """``folder`` is a path or URI; None: nothing is written."""
+        self._folder = folder
+        self._name = f"{key(path)}.parquet"
+        self._writers: dict[str, pq.ParquetWriter] = {}
+        self._waiting: dict[str, list[pa.RecordBatch]] = defaultdict(list)
+
+    def add(self, kind: str, rows: pa.RecordBatch) -> None:
+        """Add rows of a kind."""
+        if self._folder is None or not rows.num_rows:
+            return
+        if kind not in self._writers:
+            self._writers[kind] = self._writer(self._folder, kind, rows.schema)
+        self._waiting[kind].append(rows)
+        if sum(batch.nbytes for batch in self._waiting[kind]) >= _GROUP_BYTES:
+            self._write(kind)
+
+    def close(self) -> None:
+        """Let the files appear; the ledger's row is the last: whoever counts these sees what is done."""
+        for kind, writer in sorted(self._writers.items(), key=lambda entry: entry[0] == "capture_files"):
+            self._write(kind)
+            writer.close()
+            if "://" not in str(self._folder):
+                place = Path(str(self._folder)) / kind
+                (place / self._temporary).replace(place / self._name)
+
+    def _write(self, kind: str) -> None:
+        """Write what waits, as one row group."""
+        if waiting := self._waiting.pop(kind, None):
+            self._writers[kind].write_table(pa.Table.from_batches(waiting))
+
+    @property
+    def _temporary(self) -> str:
+        return f".{self._name}.{os.getpid()}"
+
+    def _writer(self, folder: str, kind: str, schema: pa.Schema) -> pq.ParquetWriter:
+        if "://" in folder:
+            filesystem, root = place(folder)
+            name = f"{root}/{kind}/{self._name}"  # an object appears when it is whole
+        else:
+            filesystem, root = pafs.LocalFileSystem(), folder
+            name = f"{root}/{kind}/{self._temporary}"
+        filesystem.create_dir(f"{root}/{kind}", recursive=True)
+        texts = [field.name for field in schema if pa.types.is_string(field.type)]
+        return pq.ParquetWriter(
+            name, schema, filesystem=filesystem, compression="snappy", use_dictionary=texts, write_statistics=False
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a side file: some of its row groups; None: all of them."""
+
+    path: str
+    groups: range | None = None
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield its rows, a row group at a time."""
+        with pq.ParquetFile(self.path, memory_map=True) as file:
+            for group in range(file.num_row_groups) if self.groups is None else self.groups:
+                yield from file.read_row_group(group, use_threads=False).combine_chunks().to_batches()
+
+
+def tasks_of(folders: Iterable[Path]) -> list[list[Piece]]:
+    """Return what tasks are to read of the side files in folders: each file, and each row group, in one of them.
+
+    The more bytes there are the more a task reads, up to a limit; a file is cut only where it is more than that.
+    """
+    files = sorted(file for folder in folders if folder.is_dir() for file in folder.glob("[!.]*.parquet"))
+    sizes = {file: file.stat().st_size for file in files}
+    most = min(max(sum(sizes.values()) // _TASKS, _LEAST_BYTES), _MOST_BYTES)
+    tasks: list[list[Piece]] = []
+    room = 0
+    for file, size in sizes.items():
+        cut = _cut(file, -(-size // most))
+        for piece in cut:
+            if size > room * len(cut):
+                tasks.append([])
+                room = most
+            tasks[-1].append(piece)
+            room -= size // len(cut)
+    return tasks
+
+
+def _cut(file: Path, count: int) -> list[Piece]:
+    """Return a file in so many pieces, or in fewer where it has fewer row groups."""
+    if count < 2:
+        return [Piece(str(file))]
+    groups = pq.read_metadata(file).num_row_groups
+    step = -(-groups // count)
+    return [Piece(str(file), range(first, min(first + step, groups))) for first in range(0, groups, step)]
+
+
+def rows_in(folder: Path) -> int:
+    """Return how many rows the side files in a folder hold; without a row there is no file."""
+    return sum(pq.read_metadata(file).num_rows for file in folder.glob("[!.]*.parquet")) if folder.is_dir() else 0
+
+
+def rows_of(
+    spark: SparkSession, tasks: Sequence[Sequence[Piece]], schema: StructType, through: Callable[[Batches], Batches]
+) -> DataFrame:
+    """Return the rows of side files, task by task, after what ``through`` makes of their batches.
+
+    The bytes are read by Python alone, once: Java is given what comes out.
+    """
+
+    def read(numbers: Batches) -> Iterator[pa.RecordBatch]:
+        chosen = (number for batch in numbers for number in batch.column("id").to_pylist())
+        yield from through(batch for number in chosen for piece in tasks[number] for batch in piece.read())
+
+    return spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(read, schema)
+
+
+def number_of_task() -> str:
+    """Return the number of the task that asks, to name its side files by: a repeated one does no harm."""
+    task = TaskContext.get()
+    return str(task.partitionId() if task is not None else 0)
