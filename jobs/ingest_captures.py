@@ -88,7 +88,7 @@ def ingest(
 ) -> bronze.Ingested:  # fmt: skip
     """Read what is new into bronze and count it; then open what keys open of what is closed.
 
-    ``decoder``: for what ``decode`` is to bring to silver afterwards.
+    ``decoder``: for what ``decode`` is to bring to silver afterwards; not used with keys, for they change calls first.
     """
     chosen = run.arguments
     done = bronze.ingest(
@@ -100,7 +100,7 @@ def ingest(
         expire=run.config.pending.expire,
         as_of=chosen.as_of,
         choice=bronze.Choice(chosen.between, chosen.reprocess, chosen.dry_run),
-        decoder=decoder,
+        decoder=None if keys else decoder,
     )
     outcome.bytes_read += sum(row["size_bytes"] for row in done.files)
     outcome.input_failed |= done.unreadable

@@ -422,7 +422,7 @@ class _Run:
             return stamped(batches) if decoder is None else decoder.passing(stamped(batches))
 
         frames = []
-        if tasks := tasks_of([self._tables / RPC_CALLS.name]):
+        if tasks := tasks_of(self._tables / RPC_CALLS.name):
             frames.append(rows_of(self.lake.spark, tasks, schema, through))
         if joined.num_rows:
             rows = frame(self.lake.spark, self._stamped(RPC_CALLS, joined))

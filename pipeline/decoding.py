@@ -17,7 +17,7 @@ from schemas.properties import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
 from schemas.silver import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
 from udfs.comqc import calls as comqc
-from udfs.keys import key
+from udfs.keys import keys_of
 from udfs.messages import packets as messages
 from udfs.properties import observations, snapshots
 from udfs.stubs import calls as stubs
@@ -139,7 +139,7 @@ def _messages(reads: Columns, *, bodies: bool) -> Rows:
     decoded = messages.decode_messages(came["packet"], came["protocol"], **sections, bodies=bodies)
     rows, nothing = len(there), pa.nulls(len(there), pa.string())
     columns = {"body": pa.nulls(rows, pa.binary())} | decoded | {
-        "sighting_key": pa.array([key(each) for each in came["call_key"].to_pylist()], pa.string()),
+        "sighting_key": pa.array(keys_of(came["call_key"].to_pylist()), pa.string()),
         "seen_in": came["protocol"],
         "call_key": came["call_key"],
         "seen_at": came["responded_at"],

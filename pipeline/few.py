@@ -29,7 +29,7 @@ from schemas.calls import CLIENT_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
 from schemas.silver import REMOTE_READ_CALLS
-from udfs.keys import key
+from udfs.keys import keys_of
 
 _SHARED: Final = ("server_address", "queue_handle", "request_id")
 
@@ -89,7 +89,7 @@ def settle(
     at_servers = _connections(scope, connections, servers)
     rows = attempts_of(facts, at_servers, ends=ends, aliases=aliases, cleanup_s=cleanup_s)
     operations = operations_of(facts, at_servers, aliases=aliases)
-    attempt_keys = pa.array([key(name) for name in ours["call_key"].to_pylist()], pa.string())
+    attempt_keys = pa.array(keys_of(ours["call_key"].to_pylist()), pa.string())
     rows = rows.filter(pc.is_in(rows["attempt_key"], attempt_keys))
     operations = operations.filter(pc.is_in(operations["call_key"], ours["call_key"].combine_chunks()))
     return Settled(rows, there, more["messages"], operations, operations_there)
@@ -132,7 +132,7 @@ def _questions_of_calls(
     return {
         "known": lambda: known_of(only(lake.read(RPC_CALLS).where(here), "call_key", unknown)).toArrow(),
         "messages": lambda: messages_of(only(lake.read(MESSAGES).where(here), "call_key", answered)).toArrow(),
-        "there": lambda: only(there, "attempt_key", {*map(key, calls)}).toArrow(),
+        "there": lambda: only(there, "attempt_key", {*keys_of(calls)}).toArrow(),
         "operations": lambda: only(operations, "call_key", calls).toArrow(),
     }
 

@@ -97,13 +97,12 @@ class Piece:
                 yield from file.read_row_group(group, use_threads=False).combine_chunks().to_batches()
 
 
-def tasks_of(folders: Iterable[Path]) -> list[list[Piece]]:
-    """Return what tasks are to read of the side files in folders: each file, and each row group, in one of them.
+def tasks_of(folder: Path) -> list[list[Piece]]:
+    """Return what tasks are to read of the side files in a folder: each file, and each row group, in one of them.
 
     The more bytes there are the more a task reads, up to a limit; a file is cut only where it is more than that.
     """
-    files = sorted(file for folder in folders if folder.is_dir() for file in folder.glob("[!.]*.parquet"))
-    sizes = {file: file.stat().st_size for file in files}
+    sizes = {file: file.stat().st_size for file in _files(folder)}
     most = min(max(sum(sizes.values()) // _TASKS, _LEAST_BYTES), _MOST_BYTES)
     tasks: list[list[Piece]] = []
     room = 0
@@ -128,8 +127,13 @@ def _cut(file: Path, count: int) -> list[Piece]:
 
 
 def rows_in(folder: Path) -> int:
-    """Return how many rows the side files in a folder hold; without a row there is no file."""
-    return sum(pq.read_metadata(file).num_rows for file in folder.glob("[!.]*.parquet")) if folder.is_dir() else 0
+    """Return how many rows the side files in a folder hold."""
+    return sum(pq.read_metadata(file).num_rows for file in _files(folder))
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files in a folder that are whole; without a row there is none, and no folder."""
+    return sorted(folder.glob("[!.]*.parquet")) if folder.is_dir() else []
 
 
 def rows_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 Field = str | int | bytes | None
 
@@ -28,6 +29,12 @@ def key_bytes(*fields: Field) -> bytes:
 def key(*fields: Field) -> str:
     """Return the key of the fields: the first 128 bits of SHA-256 over ``key_bytes``, 32 lower-case hex digits."""
     return hash_key(key_bytes(*fields))
+
+
+def keys_of(texts: Iterable[str]) -> list[str]:
+    """Return the ``key`` of each text by itself."""
+    sha, every = hashlib.sha256, map(str.encode, texts)
+    return [sha(len(data).to_bytes(4, "little") + data).hexdigest()[:32] for data in every]
 
 
 def hash_key(data: bytes) -> str:

@@ -33,7 +33,7 @@ def test_each_row_group_is_read_by_one_task(tmp_path_factory, files, most):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(side_files, "_LEAST_BYTES", most)
         patch.setattr(side_files, "_MOST_BYTES", most)
-        tasks = tasks_of([folder / "calls"])
+        tasks = tasks_of(folder / "calls")
     assert all(tasks)
     read = [batch.column("place").to_pylist() for task in tasks for piece in task for batch in piece.read()]
     expected = [[f"capture {n} {b}"] * size for n, batches in enumerate(files) for b, size in enumerate(batches)]
@@ -44,24 +44,24 @@ def test_each_row_group_is_read_by_one_task(tmp_path_factory, files, most):
 def test_many_small_files_are_few_tasks_and_a_large_one_is_several(tmp_path, monkeypatch):
     for number in range(30):
         write(tmp_path / "small", f"capture {number}", [1])
-    assert len(tasks_of([tmp_path / "small" / "calls"])) == 1
+    assert len(tasks_of(tmp_path / "small" / "calls")) == 1
     write(tmp_path / "large", "capture", [40] * 32)
     monkeypatch.setattr(side_files, "_LEAST_BYTES", 1)
-    sizes = [[len(piece.groups) for piece in task] for task in tasks_of([tmp_path / "large" / "calls"])]
+    sizes = [[len(piece.groups) for piece in task] for task in tasks_of(tmp_path / "large" / "calls")]
     assert sizes == [[4]] * 8
 
 
 def test_small_batches_are_one_row_group_until_there_is_enough(tmp_path, monkeypatch):
     monkeypatch.setattr(side_files, "_GROUP_BYTES", 10 * KIB)
     write(tmp_path, "capture", [4, 4, 4, 4, 20, 1])
-    ((piece,),) = tasks_of([tmp_path / "calls"])
+    ((piece,),) = tasks_of(tmp_path / "calls")
     assert [batch.num_rows for batch in piece.read()] == [12, 24, 1]
 
 
 def test_what_is_still_written_is_none_of_them_and_a_folder_that_is_not_there_has_none(tmp_path):
     out = SideFiles(str(tmp_path), "capture")
     out.add("calls", pa.record_batch({"place": ["here"]}))
-    assert tasks_of([tmp_path / "calls", tmp_path / "nowhere"]) == []
+    assert tasks_of(tmp_path / "calls") == tasks_of(tmp_path / "nowhere") == []
     assert rows_in(tmp_path / "calls") == rows_in(tmp_path / "nowhere") == 0
     out.close()
-    assert len(tasks_of([tmp_path / "calls"])) == 1
+    assert len(tasks_of(tmp_path / "calls")) == 1

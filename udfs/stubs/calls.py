@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -40,9 +39,10 @@ _CLIENT_COLUMNS: Final = (
 _MANAGEMENT_COLUMNS: Final = ("object_type", "queue_format_name", "queue", "hresult")
 
 
-def _text_column(batch: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
-    values: npt.NDArray[Any] = batch.column(name).to_numpy(zero_copy_only=False)
-    return values
+def _is(column: pa.Array, value: str) -> Bools:
+    """Tell the rows that have a value; null is none."""
+    same = pc.fill_null(pc.equal(column, value), False)  # noqa: FBT003
+    return np.asarray(same.to_numpy(zero_copy_only=False), np.bool_)
 
 
 def _readable(batch: pa.RecordBatch) -> Bools:
@@ -57,8 +57,7 @@ def _byte_order(batch: pa.RecordBatch, side: str) -> Bools:
     order = batch.column("byte_order")
     if side == "response" and "response_byte_order" in batch.schema.names:
         order = pc.coalesce(batch.column("response_byte_order"), order)
-    big = pc.fill_null(pc.equal(order, "big"), False)  # noqa: FBT003
-    return np.asarray(big.to_numpy(zero_copy_only=False), np.bool_)
+    return _is(order, "big")
 
 
 class _Calls:
@@ -71,28 +70,27 @@ class _Calls:
         self.stubs = {side: Stubs(batch.column(f"{side}_stub"), big) for side, big in order.items()}
         self.values = {side: Values(self.rows) for side in self.stubs}
         self.readable = _readable(batch)
-        self.interface = _text_column(batch, "interface_name")
+        self.of = {interface: _is(batch.column("interface_name"), interface) for interface in methods_of}
         self.opnum = pc.fill_null(batch.column("opnum"), -1).to_numpy(zero_copy_only=False)
-        self.syntax = _text_column(batch, "transfer_syntax")
 
-        self._read()
+        self._read(batch.column("transfer_syntax"))
         # That a damaged call's stub ends early is known already.
-        damaged = _text_column(batch, "outcome") == "damaged"
+        damaged = _is(batch.column("outcome"), "damaged")
         for values in self.values.values():
             values.code[damaged & (values.code == CODES.index("truncated"))] = 0
 
-    def _read(self) -> None:
+    def _read(self, syntax: pa.Array) -> None:
         """Decode every call, the calls of one method and syntax at once."""
+        ndr, ndr64 = _is(syntax, NDR), _is(syntax, NDR64)
+        unknown = np.asarray(syntax.is_null().to_numpy(zero_copy_only=False), np.bool_)
         for interface, by_opnum in self.methods_of.items():
-            ours = self.readable & (self.interface == interface) & (self.opnum >= 0)
+            ours = self.readable & self.of[interface] & (self.opnum >= 0)
             for opnum in np.unique(self.opnum[ours]).tolist():
                 these = ours & (self.opnum == opnum)
                 method = by_opnum.get(opnum)
                 if method is None:
                     self._unsupported(these, "opnum")
                     continue
-                ndr, ndr64 = self.syntax == NDR, self.syntax == NDR64
-                unknown = np.array([syntax is None for syntax in self.syntax], np.bool_)
                 self._read_method(method, np.flatnonzero(these & ndr), self.values, ndr64=False)
                 self._read_method(method, np.flatnonzero(these & ndr64), self.values, ndr64=True)
                 self._read_either(method, np.flatnonzero(these & unknown))
@@ -145,11 +143,13 @@ def _names(numbers: pa.Array, names: dict[int, str]) -> pa.Array:
 
 
 def _method_names(calls: _Calls) -> pa.Array:
-    out = np.full(calls.rows, None, object)
-    for interface in calls.methods_of:
-        for opnum, name in enumerate(BY_NAME[interface].methods):
-            out[(calls.interface == interface) & (calls.opnum == opnum)] = name
-    return pa.array(out, pa.string())
+    index, names = np.full(calls.rows, -1, np.int32), list[str]()
+    for interface, ours in calls.of.items():
+        methods_of = BY_NAME[interface].methods
+        named = ours & (calls.opnum >= 0) & (calls.opnum < len(methods_of))
+        index[named] = calls.opnum[named] + len(names)
+        names += methods_of
+    return pa.array(names, pa.string()).take(pa.array(index, mask=index < 0))
 
 
 def _columns(calls: _Calls, names: tuple[str, ...], masks: dict[str, Bools] | None = None) -> dict[str, pa.Array]:
@@ -227,7 +227,7 @@ def decode_client_calls(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     """
     calls = _Calls(batch, CLIENT)
     out = _columns(calls, _CLIENT_COLUMNS)
-    by_number = pa.array((calls.interface == "qmcomm") & (calls.opnum == 1))
+    by_number = pa.array(calls.of["qmcomm"] & (calls.opnum == 1))
     out["queue"] = pc.if_else(by_number, normal_form(out["remote_queue_name"]), out["queue"])
     for side in calls.stubs:
         out[f"{side}_bytes"] = pc.binary_length(batch.column(f"{side}_stub")).cast(pa.int64())
