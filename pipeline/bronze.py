@@ -444,7 +444,7 @@ class _Run:
         schema = pa.schema([f for f in SCHEMAS["capture_files"] if f.name in CAPTURE_FILES.names])
         concerned = {*(read.capture_id for read in self.planned.read), *self.planned.paths, *packets}
         there = schema.empty_table()
-        if self.before[str(CAPTURE_FILES)] is not None:
+        if self.before[str(CAPTURE_FILES)] is not None:  # else the run itself made it, and it holds nothing
             there = self.lake.with_keys(CAPTURE_FILES, concerned).select(schema.names).cast(schema)
         ledger = {row["capture_id"]: row for row in there.to_pylist()}
         written = []

@@ -8,7 +8,6 @@ reader's ``reorder_window_s``, ``block_bytes``, ``max_expansion``, ``max_expande
 
 from __future__ import annotations
 
-import heapq
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,11 +23,10 @@ from pyspark.sql.types import StructType
 from pipeline.ledger import Read
 from pipeline.listing import Listed, list_files
 from pipeline.side_files import SideFiles
+from pipeline.spread import LEAST_TASKS, TASK_BYTES, spread
 from udfs.capture.reader import SCHEMAS, Options, Part, capture_batches
 
 FORMAT: Final = "msmq_capture"
-PACK_BYTES: Final = 64 << 20  # of small files in one task
-LEAST_TASKS: Final = 8  # where there are files enough: a task for each core of a small machine, and some to balance
 
 
 @dataclass(frozen=True)
@@ -53,14 +51,9 @@ def pack(readings: list[Reading]) -> list[Pack]:
     There are as many tasks as the bytes ask for, not as many as small files.
     """
     total = sum(reading.size for reading in readings)
-    count = min(len(readings), max(LEAST_TASKS, -(-total // PACK_BYTES)))
-    packs: list[list[Reading]] = [[] for _ in range(count)]
-    least = [(0, 0, number) for number in range(count)]  # bytes, files, number of a pack; a heap
-    for reading in sorted(readings, key=lambda entry: (-entry.size, entry.file.path)):
-        size, held, number = least[0]
-        packs[number].append(reading)
-        heapq.heapreplace(least, (size + reading.size, held + 1, number))
-    return [Pack(tuple(readings)) for readings in packs]
+    in_order = sorted(readings, key=lambda reading: reading.file.path)
+    packs = spread(in_order, lambda reading: reading.size, max(LEAST_TASKS, -(-total // TASK_BYTES)))
+    return [Pack(tuple(several)) for several in packs]
 
 
 def whole(files: list[Listed]) -> list[Reading]:

@@ -38,11 +38,6 @@ class Net:
     were: Mapping[str, Row] | None
     dates: frozenset[date | None]
 
-    @staticmethod
-    def added(rows: DataFrame, key: str) -> Net:
-        """Return the change that only adds rows."""
-        return Net(rows, rows.select(key).limit(0), {}, frozenset())
-
     @property
     def replaces(self) -> bool:
         """Whether any key was there before."""

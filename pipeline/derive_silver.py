@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
@@ -99,7 +99,7 @@ class _Work(_Options):
         if self.made.get("decoder") != VERSION or since is None or since > self.newest:
             return self._anew()
         if (decoded := self._added_to(since)) is not None:
-            return self._bring(Net.added(self.lake.read(RPC_CALLS), "call_key"), since, decoded)
+            return self._add(decoded)
         passed_over = self._passed_over(since)
         if since + len(passed_over) == self.newest:
             return {}
@@ -182,13 +182,20 @@ class _Work(_Options):
         lake.stamp(LAST, says)
         return written
 
-    def _bring(self, net: Net, since: int, decoded: Decoder | None = None) -> dict[str, int]:
-        """Bring a net change since a version to the tables; ``decoded``: what its rows are decoded by already."""
-        lake, says, was = self.lake, self._says(self.newest), self._says(since)
+    def _add(self, by: Decoder) -> dict[str, int]:
+        """Add what was decoded of calls that are new; nothing changed of those that were there."""
         self.side.mkdir(parents=True, exist_ok=True)  # from here on some tables may have rows that others do not
-        by = decoded or self._decode(net.rows)
         written = by.written()
-        rows = {table: self._rows(table, by, written[str(table)]) for table in TABLES if written[str(table)]}
+        self._append(self._tables(by, written))
+        self._stamp()
+        return written
+
+    def _bring(self, net: Net, since: int) -> dict[str, int]:
+        """Bring a net change since a version to the tables."""
+        lake, says, was = self.lake, self._says(self.newest), self._says(since)
+        by = self._decode(net.rows)
+        written = by.written()
+        rows = self._tables(by, written)
         bare = self._still_bare(net) if self.emptied and net.replaces else None
         named = _keys(bare) if bare is not None and net.were is not None else frozenset()
         merged = [table for table in TABLES if bare is not None and table in BY_CALL]
@@ -196,14 +203,27 @@ class _Work(_Options):
         gone = {table: self._leaving(table, net, bare, named) for table in others}
         with lake.saying(was):  # two commits, the first says that nothing is done yet: a fraction of a MERGE's time
             _each(lambda table: lake.remove(table, "call_key", gone[table], dates=self._dates(net)), others)
-        _each(lambda table: lake.append(table, rows[table], made_of=says), [table for table in others if table in rows])
+        self._append({table: rows[table] for table in others if table in rows})
         if bare is not None:
             for table in merged:
                 if table in rows or not _is_none(self._leaving(table, net, None, frozenset())):
                     self._merge(table, rows.get(table), net, bare, says)
-        if lake.made_of(LAST) != says:  # nothing of it was to be written
-            lake.stamp(LAST, says)
+        self._stamp()
         return written
+
+    def _tables(self, by: Decoder, written: Mapping[str, int]) -> dict[Table, DataFrame]:
+        """Return what was decoded of the tables that have a row of it."""
+        return {table: self._rows(table, by, written[str(table)]) for table in TABLES if written[str(table)]}
+
+    def _append(self, rows: Mapping[Table, DataFrame]) -> None:
+        says = self._says(self.newest)
+        _each(lambda table: self.lake.append(table, rows[table], made_of=says), list(rows))
+
+    def _stamp(self) -> None:
+        """Have the last table say what all are made of, where nothing of it was to be written."""
+        says = self._says(self.newest)
+        if self.lake.made_of(LAST) != says:
+            self.lake.stamp(LAST, says)
 
     def _dates(self, net: Net) -> frozenset[date | None] | None:
         """Return the dates where rows of changed calls are; all, after an interrupted run that may have put more."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-_AT_ONCE: Final = 5
+_AT_ONCE: Final = 5  # as many as bronze has tables beside its ledger
 
 Answer = TypeVar("Answer")
 Name = TypeVar("Name")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +16,12 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from pipeline.spread import LEAST_TASKS, TASK_BYTES, spread
 from udfs.capture.stores import place
 from udfs.keys import key
 
 Batches = Iterable[pa.RecordBatch]
-_TASKS: Final = 8  # where there are bytes enough: a task for each core of a small machine, and some to balance
-_LEAST_BYTES: Final = 4 << 20  # of one task, and
-_MOST_BYTES: Final = 64 << 20
+_LEAST_BYTES: Final = 4 << 20  # of one task
 _GROUP_BYTES: Final = 4 << 20  # of a row group at least, but for the last one
 
 
@@ -40,6 +39,7 @@ class SideFiles:
         self._name = f"{key(path)}.parquet"
         self._writers: dict[str, pq.ParquetWriter] = {}
         self._waiting: dict[str, list[pa.RecordBatch]] = defaultdict(list)
+        self._bytes: Counter[str] = Counter()  # of what waits
 
     def add(self, kind: str, rows: pa.RecordBatch) -> None:
         """Add rows of a kind."""
@@ -48,7 +48,8 @@ class SideFiles:
         if kind not in self._writers:
             self._writers[kind] = self._writer(self._folder, kind, rows.schema)
         self._waiting[kind].append(rows)
-        if sum(batch.nbytes for batch in self._waiting[kind]) >= _GROUP_BYTES:
+        self._bytes[kind] += rows.nbytes
+        if self._bytes[kind] >= _GROUP_BYTES:
             self._write(kind)
 
     def close(self) -> None:
@@ -64,6 +65,7 @@ class SideFiles:
         """Write what waits, as one row group."""
         if waiting := self._waiting.pop(kind, None):
             self._writers[kind].write_table(pa.Table.from_batches(waiting))
+        self._bytes[kind] = 0
 
     @property
     def _temporary(self) -> str:
@@ -88,6 +90,7 @@ class Piece:
     """A part of a side file: some of its row groups; None: all of them."""
 
     path: str
+    size: int  # bytes, about
     groups: range | None = None
 
     def read(self) -> Iterator[pa.RecordBatch]:
@@ -103,27 +106,20 @@ def tasks_of(folder: Path) -> list[list[Piece]]:
     The more bytes there are the more a task reads, up to a limit; a file is cut only where it is more than that.
     """
     sizes = {file: file.stat().st_size for file in _files(folder)}
-    most = min(max(sum(sizes.values()) // _TASKS, _LEAST_BYTES), _MOST_BYTES)
-    tasks: list[list[Piece]] = []
-    room = 0
-    for file, size in sizes.items():
-        cut = _cut(file, -(-size // most))
-        for piece in cut:
-            if size > room * len(cut):
-                tasks.append([])
-                room = most
-            tasks[-1].append(piece)
-            room -= size // len(cut)
-    return tasks
+    total = sum(sizes.values())
+    most = min(max(total // LEAST_TASKS, _LEAST_BYTES), TASK_BYTES)
+    pieces = [piece for file, size in sizes.items() for piece in _cut(file, size, most)]
+    return spread(pieces, lambda piece: piece.size, -(-total // most))
 
 
-def _cut(file: Path, count: int) -> list[Piece]:
-    """Return a file in so many pieces, or in fewer where it has fewer row groups."""
-    if count < 2:
-        return [Piece(str(file))]
+def _cut(file: Path, size: int, most: int) -> list[Piece]:
+    """Return a file in pieces of about so many bytes at most, or in fewer where it has fewer row groups."""
+    if size <= most:
+        return [Piece(str(file), size)]
     groups = pq.read_metadata(file).num_row_groups
-    step = -(-groups // count)
-    return [Piece(str(file), range(first, min(first + step, groups))) for first in range(0, groups, step)]
+    step = -(-groups // -(-size // most))
+    parts = [range(first, min(first + step, groups)) for first in range(0, groups, step)]
+    return [Piece(str(file), size // len(parts), part) for part in parts]
 
 
 def rows_in(folder: Path) -> int:

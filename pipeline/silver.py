@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -14,11 +14,9 @@ from pyspark.sql import functions as F
 
 from pipeline.decoding import INTERFACES, READ, READ_IF_THERE, TABLES, THROUGH, decode, remote_reads
 from pipeline.lake import event_date
-from pipeline.side_files import SideFiles, number_of_task, rows_in
+from pipeline.side_files import Batches, SideFiles, number_of_task, rows_in
 from schemas.silver import REMOTE_READ_CALLS
 from schemas.table import Table
-
-Batches = Iterable[pa.RecordBatch]
 
 _ALL: Final = sorted(set(chain(*INTERFACES.values())))  # interfaces that any table takes calls of
 _NAMES: Final = {str(table): table.name for table in TABLES}
@@ -56,7 +54,8 @@ class Decoder:
         """Yield the batches as they are, and decode them."""
         side = SideFiles(self.folder, number_of_task())
         for batch in batches:
-            for name, rows in decode(batch, packets=self.keep_packets, bodies=self.keep_bodies).items():
+            calls = batch.select(_needed(batch.schema.names))  # the others need not be copied with calls of one table
+            for name, rows in decode(calls, packets=self.keep_packets, bodies=self.keep_bodies).items():
                 side.add(_NAMES[name], rows)
             yield batch
         side.close()
@@ -89,8 +88,12 @@ class Decoded:
 
 def _read(calls: DataFrame, interfaces: Collection[str]) -> DataFrame:
     """Return what is read of the calls of some interfaces."""
-    names = (*READ, *(name for name in READ_IF_THERE if name in calls.columns))
-    return calls.where(F.col("interface_name").isin(*interfaces)).select(*names)
+    return calls.where(F.col("interface_name").isin(*interfaces)).select(*_needed(calls.columns))
+
+
+def _needed(columns: Sequence[str]) -> list[str]:
+    """Return which of the columns that there are a call is decoded from."""
+    return [*READ, *(name for name in READ_IF_THERE if name in columns)]
 
 
 def followed() -> Column:

@@ -33,8 +33,7 @@ def key(*fields: Field) -> str:
 
 def keys_of(texts: Iterable[str]) -> list[str]:
     """Return the ``key`` of each text by itself."""
-    sha, every = hashlib.sha256, map(str.encode, texts)
-    return [sha(len(data).to_bytes(4, "little") + data).hexdigest()[:32] for data in every]
+    return [hash_key(len(data).to_bytes(4, "little") + data) for data in map(str.encode, texts)]
 
 
 def hash_key(data: bytes) -> str:

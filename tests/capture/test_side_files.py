@@ -32,7 +32,7 @@ def test_each_row_group_is_read_by_one_task(tmp_path_factory, files, most):
         write(folder, f"capture {number}", batches)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(side_files, "_LEAST_BYTES", most)
-        patch.setattr(side_files, "_MOST_BYTES", most)
+        patch.setattr(side_files, "TASK_BYTES", most)
         tasks = tasks_of(folder / "calls")
     assert all(tasks)
     read = [batch.column("place").to_pylist() for task in tasks for piece in task for batch in piece.read()]

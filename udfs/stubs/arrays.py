@@ -225,8 +225,6 @@ def packets(values: Values, data: npt.NDArray[np.uint8], keep: Bools) -> pa.Arra
     rows, starts, sizes = _listed(values, "spans", 3)
     ours = has[rows]
     rows, sizes = rows[ours], sizes[ours]
-    if not len(rows):
-        return pa.array([b"" if there else None for there in has.tolist()], pa.binary())
     spans = cut(data, starts[ours], sizes, np.ones(len(rows), np.bool_))
     # The spans stand one after the other: where a row's begin is all that makes them packets.
     held = spans.buffers()[2]

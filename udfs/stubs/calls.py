@@ -145,10 +145,10 @@ def _names(numbers: pa.Array, names: dict[int, str]) -> pa.Array:
 def _method_names(calls: _Calls) -> pa.Array:
     index, names = np.full(calls.rows, -1, np.int32), list[str]()
     for interface, ours in calls.of.items():
-        methods_of = BY_NAME[interface].methods
-        named = ours & (calls.opnum >= 0) & (calls.opnum < len(methods_of))
+        by_opnum = BY_NAME[interface].methods
+        named = ours & (calls.opnum >= 0) & (calls.opnum < len(by_opnum))
         index[named] = calls.opnum[named] + len(names)
-        names += methods_of
+        names += by_opnum
     return pa.array(names, pa.string()).take(pa.array(index, mask=index < 0))
 
 
