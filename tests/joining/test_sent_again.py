@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from joining.comparing import equal, same
+from joining.traffic import foreign
 from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen import rpc
@@ -79,3 +80,18 @@ def test_a_connection_of_many_files_is_compared_with_its_neighbours_only(monkeyp
     monkeypatch.setattr(overlap, "_together", lambda *two: compared.append(two) or whether(*two))
     assert len(overlap.groups(rows)) == len(rows) == len(records)
     assert len(compared) < len(rows)
+
+
+@pytest.mark.parametrize("later_ns", [0, 1000])
+@pytest.mark.parametrize("last", [1, 8])
+def test_a_request_of_a_large_call_that_ends_one_file_and_begins_the_next(last, later_ns):
+    """Neither file has the bind, so the first alone is not sure what it has; such calls are not kept for others."""
+    dialogue = foreign()
+    records = t.records(dialogue.flow, t.segments(dialogue.script, mss=536, opened=False, closed=False, acks=False)[1:])
+    again = replace(records[last], time_ns=records[last].time_ns + later_ns)
+    one, two = c.pcap(records[: last + 1]).data, c.pcap([again, *records[last + 1 :]]).data
+    for runs in ([[one, two]], [[one], [two]], [[two], [one]]):
+        found = read_together(runs)
+        assert found["rpc_calls"].num_rows == len(dialogue.calls)
+        assert found["connections"]["calls"].to_pylist() == [len(dialogue.calls)]
+        assert set(found["rpc_calls"]["outcome"].to_pylist()) == {"unbound"}

@@ -15,12 +15,13 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from udfs.capture.container import NO_TIME, Ints
 from udfs.capture.flows import Connection, Kind, signed
 from udfs.capture.overlap import Observer, Part, groups, laid_over
+from udfs.capture.packets import BEGINS, CUT_BEFORE, PASSED_OVER, Segments
 from udfs.capture.packets import SEGMENT as A_SEGMENT
-from udfs.capture.packets import Segments
 from udfs.capture.reader import Reading, infer_meanings, is_ours, place_texts
 from udfs.capture.remainder import PENDING_SCHEMA, counted
 from udfs.capture.sightings import as_sighting
@@ -184,6 +185,7 @@ def join(pending: Sequence[Row], *, window_s: float) -> Joined:
     reading = Reading(connections=tracker.connections, learnt=builder.learnt)
     meanings = _infer(reading, parts)
     calls += builder.provisional(meanings, tracker.connections)
+    calls = _without_repeated(calls, parts, names)
     ours = {c.index for c in tracker.connections if is_ours(c)} | {index for index, _ in meanings}
     _add_numbers(parts)
     strays = _quarantine(tracker.connections, parts, ours, names)
@@ -349,6 +351,42 @@ def _add_numbers(parts: dict[int, list[_Sighting]]) -> None:
                 side.retransmitted_bytes += max(one["retransmitted_bytes"] for one in of)
                 side.conflicting_bytes += max(one["conflicting_bytes"] for one in of)
                 side.cold_bytes += max(one["passed_over_bytes"] for one in of)
+
+
+def _without_repeated(
+    calls: list[pa.RecordBatch], parts: dict[int, list[_Sighting]], names: _Numbers
+) -> list[pa.RecordBatch]:
+    """Leave out requests without an answer that another capture begins with, and has the answer to.
+
+    They were sent again, or a packet is in both files. A large call is not kept for others where it is finished
+    (``remaining``), so its request is among the bytes without data that the capture begins with: its row is there.
+    """
+    finished: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+    for sightings in parts.values():
+        connection = sightings[0].connection
+        for row in (sighting.row for sighting in sightings):
+            for one in row["segments"]:
+                begins = one["flags"] & (BEGINS | CUT_BEFORE | PASSED_OVER) == BEGINS | CUT_BEFORE
+                if begins and one["side"] == connection.likely_client():
+                    finished[connection_id(connection)].append((one["sequence"], one["size"], row["capture_id"]))
+    if not finished:
+        return calls
+
+    def is_there(name: str, sequence: int, packet: int) -> bool:
+        return any(
+            0 <= signed(sequence - first) < size and capture_id != names.captures[packet]
+            for first, size, capture_id in finished.get(name, ())
+        )
+
+    kept = []
+    for batch in calls:
+        unanswered = np.flatnonzero(pc.equal(batch.column("outcome"), "no_response").to_numpy(zero_copy_only=False))
+        some = batch.select(["connection_id", "request_sequence", "request_packet"]).take(pa.array(unanswered))
+        there = [is_there(*row) for row in zip(*(column.to_pylist() for column in some.columns), strict=True)]
+        mask = np.ones(batch.num_rows, np.bool_)
+        mask[unanswered] = ~np.array(there, np.bool_)
+        kept.append(batch.filter(pa.array(mask)))
+    return kept
 
 
 def _count(
