@@ -25,9 +25,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pipeline.alert_conditions import Thresholds
 from pipeline.alert_sources import SOURCES, Known, Plain, Source, Span
 from pipeline.alerts import rows
+from pipeline.commits import Commit
 from pipeline.feeds import Feeds
 from pipeline.gather import gather
-from pipeline.lake import Commit, Lake, versions_of
+from pipeline.lake import Lake, versions_of
 from pipeline.now import newest_at
 from pipeline.rows import microseconds, table_of, us, us_of
 from pipeline.settings import unmeasured

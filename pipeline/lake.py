@@ -7,7 +7,6 @@ given as the write's option, since serverless compute lets few session settings 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,16 +14,19 @@ from contextlib import contextmanager, nullcontext
 from copy import copy
 from datetime import date
 from functools import partial
-from typing import Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
-from pipeline import compiling
+from pipeline import commits, compiling
+from pipeline.commits import Commit
 from pipeline.errors import SchemaError as SchemaError  # noqa: PLC0414 - of this module, for who uses it
 from pipeline.frames import column_of, frame
 from pipeline.gather import Answer, Name, gather
@@ -60,21 +62,6 @@ def _part(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
     return pa.schema([schema.field(name) for name in names])
 
 
-class Commit(NamedTuple):
-    """A table's commit: its version, from 0, and what it said that the table is made of."""
-
-    version: int
-    made_of: str | None
-
-    def made(self) -> dict[str, Any]:
-        """What ``made_of`` tells, read as JSON; nothing when it says nothing, or in other words."""
-        try:
-            made = json.loads(self.made_of or "")
-        except ValueError:
-            return {}
-        return made if isinstance(made, dict) else {}
-
-
 def versions_of(newest: Mapping[Table, Commit], tables: Iterable[Table]) -> dict[str, int | None]:
     """The versions of tables by their names, of what ``Lake.newest`` found; None for those that do not exist."""
     return {str(table): newest[table].version if table in newest else None for table in tables}
@@ -98,9 +85,10 @@ class Lake:
         self.catalog = catalog
         self.prefix = prefix
         self._seen: set[str] = set()  # tables known to exist: they do not go away under a run
+        self._missing: set[str] = set()  # tables known not to exist, while nobody else creates any
         self._narrow: dict[str, Table] = {}  # of these, those made before some of their columns were declared
         self._check: Callable[[], None] = lambda: None  # asked before each commit: it raises where none may be
-        self._commits: dict[str, Row] | None = None  # the newest of each table, while nobody else makes any
+        self._commits: dict[str, Commit] | None = None  # the newest of each table, while nobody else makes any
 
     @contextmanager
     def held(self, check: Callable[[], None]) -> Iterator[None]:
@@ -109,6 +97,7 @@ class Lake:
         ``check`` is asked before each commit; it raises when the lake is no longer held.
         """
         self._check, self._commits = check, {}
+        self._missing.clear()
         try:
             for table in list(self._narrow.values()):
                 self.widen(table)
@@ -149,27 +138,33 @@ class Lake:
         """Whether the table has been created."""
         if str(table) in self._seen:
             return True
-        if self.catalog is not None:
-            found = self.spark.catalog.tableExists(self.sql_name(table))
-        else:
-            try:
-                self._open(table).schema  # noqa: B018 - asking for the schema is what looks for the table
-                found = True
-            except AnalysisException as error:
-                if error.getCondition() not in NO_TABLE:
-                    raise
-                found = False
-        if found:
-            self._seen.add(str(table))
-            self._adapt(table)
-        return found
+        if self._commits is not None and str(table) in self._missing:
+            return False
+        schema = self._schema(table)
+        if schema is None:
+            self._missing.add(str(table))
+            return False
+        self._seen.add(str(table))
+        self._adapt(table, schema)
+        return True
 
-    def _adapt(self, table: Table) -> None:
+    def _schema(self, table: Table) -> StructType | None:
+        """The table's schema as it is there; None when there is no table."""
+        if self.catalog is not None and not self.spark.catalog.tableExists(self.sql_name(table)):
+            return None
+        try:
+            return self._open(table).schema
+        except AnalysisException as error:
+            if error.getCondition() not in NO_TABLE:
+                raise
+            return None
+
+    def _adapt(self, table: Table, schema: StructType) -> None:
         """See that a table that is there is as declared: columns declared since are added; SchemaError for all else.
 
         Who does not hold the lake adds none: for them these columns are null.
         """
-        there = {field.name: field.dataType.simpleString() for field in self._open(table).schema.fields}
+        there = {field.name: field.dataType.simpleString() for field in schema.fields}
         declared = {column.name: column.type.simpleString() for column in table.columns}
         unknown = sorted(there.keys() - declared.keys())
         differs = [
@@ -402,8 +397,7 @@ class Lake:
     def version(self, table: Table) -> int | None:
         """The Delta version of the table as it is now, from 0; None when it does not exist."""
         newest = self._newest(table)
-        version: int | None = None if newest is None else newest["version"]
-        return version
+        return None if newest is None else newest.version
 
     def restore(self, table: Table, version: int | None) -> None:
         """Take back what was written after a version, by a commit of its own; None: after the table was made.
@@ -418,7 +412,7 @@ class Lake:
     def newest(self, *tables: Table) -> dict[Table, Commit]:
         """The newest commit of each table, asked for side by side; tables that do not exist are left out."""
         found = gather({table: partial(self._newest, table) for table in tables})
-        return {table: Commit(row["version"], row["userMetadata"]) for table, row in found.items() if row is not None}
+        return {table: commit for table, commit in found.items() if commit is not None}
 
     def changes(self, table: Table, since: int, until: int | None = None) -> DataFrame:
         """The rows inserted, deleted and updated after a version, up to the newest or ``until``.
@@ -458,13 +452,12 @@ class Lake:
     def rows_written(self, table: Table) -> int:
         """How many rows the table's last commit wrote, as it counted them."""
         newest = self._newest(table)
-        return 0 if newest is None else int(newest["operationMetrics"].get("numOutputRows", 0))
+        return 0 if newest is None else newest.rows
 
     def made_of(self, table: Table) -> str | None:
         """What the table's last commit said it was computed from; None if it said nothing or there is no table."""
         newest = self._newest(table)
-        made_of: str | None = None if newest is None else newest["userMetadata"]
-        return made_of
+        return None if newest is None else newest.made_of
 
     def made(self, table: Table) -> dict[str, Any]:
         """What ``made_of`` tells, read as JSON; nothing when the last commit said nothing, or in other words."""
@@ -537,8 +530,10 @@ class Lake:
         newest = self.version(table)
         if newest is None or newest <= since:
             return {}
-        history = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT {newest - since}")
-        return {row[0]: row[1] for row in history.select("version", "userMetadata").collect() if row[0] > since}
+        told = commits.between(self._log(table), since + 1, newest)
+        if told is None:
+            told = commits.asked(self.spark, self.sql_name(table), newest - since)
+        return {commit.version: commit.made_of for commit in told if commit.version > since}
 
     def _open(self, table: Table) -> DataFrame:
         if self.catalog is not None:
@@ -546,10 +541,10 @@ class Lake:
         return self.spark.read.format("delta").load(self.path(table))
 
     def _write(self, table: Table, df: DataFrame, *, replace: bool, made_of: str | None = None) -> None:
-        rows = conform(table, df)
+        rows, is_new = conform(table, df), not self.exists(table)
         self.create(table)
         writer = rows.write.format("delta").mode("append").option("compression", "zstd")
-        if replace:  # a plain overwrite takes the clustering away, replacing all rows does not
+        if replace and not is_new:  # a plain overwrite takes the clustering away, replacing all rows does not
             writer = writer.mode("overwrite").option("replaceWhere", "true")
         if made_of is not None:
             writer = writer.option("userMetadata", made_of)
@@ -570,17 +565,20 @@ class Lake:
             if self._commits is not None:
                 self._commits.pop(str(table), None)
 
-    def _newest(self, table: Table) -> Row | None:
-        """Delta's history of the newest commit; None when there is no table."""
+    def _newest(self, table: Table) -> Commit | None:
+        """The newest commit; None when there is no table."""
         if not self.exists(table):
             return None
         known = None if self._commits is None else self._commits.get(str(table))
         if known is None:
-            history = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT 1")
-            known = history.select("version", "userMetadata", "operationMetrics").first()
-            if self._commits is not None and known is not None:
+            known = commits.newest(self._log(table)) or commits.asked(self.spark, self.sql_name(table), 1)[0]
+            if self._commits is not None:
                 self._commits[str(table)] = known
         return known
+
+    def _log(self, table: Table) -> Path | None:
+        """Where the table's log is, if it is a folder of this machine."""
+        return None if self.catalog is not None else Path(self.path(table)) / "_delta_log"
 
 
 def differing(rows: pa.Table, there: pa.Table, key: str) -> tuple[set[str], set[str]]:

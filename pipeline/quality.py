@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pipeline.commits import Commit
 from pipeline.feeds import Feeds
 from pipeline.frames import frame
 from pipeline.gather import gather
-from pipeline.lake import Commit, Lake, versions_of
+from pipeline.lake import Lake, versions_of
 from pipeline.quality_checks import Judge, Judged
 from pipeline.quality_slices import MOST, Asking, Slice, changes, complete, slice_of
 from pipeline.quality_suites import Suite

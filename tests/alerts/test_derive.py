@@ -10,8 +10,9 @@ from jobs import alerts as job
 from pipeline import derive_alerts
 from pipeline.alert_conditions import CONDITIONS
 from pipeline.alert_sources import SOURCES
+from pipeline.commits import Commit
 from pipeline.derive_alerts import current, gold
-from pipeline.lake import Commit, Lake
+from pipeline.lake import Lake
 from questions.telling import NOW, Told, history, rows
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS

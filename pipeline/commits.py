@@ -1,0 +1,80 @@
+"""Commits of Delta tables: their versions, and what they said of themselves.
+
+Delta's DESCRIBE HISTORY runs two jobs of Spark, an eighth of a second for what is a line of a file, and a run asks it
+of every table. So the line is read where the log lies in a folder of this machine, and Delta is asked elsewhere. The
+files are those of Delta's protocol (Delta Log Entries; Last Checkpoint File; Commit Provenance Information).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyspark.sql import Row, SparkSession
+
+
+class Commit(NamedTuple):
+    """A table's commit: its version, from 0, what it said that the table is made of, and how many rows it wrote."""
+
+    version: int
+    made_of: str | None
+    rows: int = 0
+
+    def made(self) -> dict[str, Any]:
+        """What ``made_of`` tells, read as JSON; nothing when it says nothing, or in other words."""
+        try:
+            made = json.loads(self.made_of or "")
+        except ValueError:
+            return {}
+        return made if isinstance(made, dict) else {}
+
+
+def newest(log: Path | None) -> Commit | None:
+    """The newest commit of a log; None where there is no such folder, or what is in it is not as expected."""
+    if log is None:
+        return None
+    version = _checkpoint(log)
+    while _entry(log, version + 1).is_file():
+        version += 1
+    return _read(log, version)
+
+
+def between(log: Path | None, first: int, last: int) -> list[Commit] | None:
+    """The commits of these versions and all between; None as for ``newest``."""
+    found = [] if log is None else [_read(log, version) for version in range(first, last + 1)]
+    told = [commit for commit in found if commit is not None]
+    return told if len(told) == last + 1 - first else None
+
+
+def asked(spark: SparkSession, name: str, count: int) -> list[Commit]:
+    """The newest commits of a table, as it is named in SQL: so many of them, the newest first, told by Delta."""
+    history = spark.sql(f"DESCRIBE HISTORY {name} LIMIT {count}")
+    rows: list[Row] = history.select("version", "userMetadata", "operationMetrics").collect()
+    return [_commit(*row) for row in rows]
+
+
+def _commit(version: int, said: str | None, metrics: dict[str, str] | None) -> Commit:
+    return Commit(version, said, int((metrics or {}).get("numOutputRows", 0)))
+
+
+def _read(log: Path, version: int) -> Commit | None:
+    try:
+        with _entry(log, version).open(encoding="utf-8") as lines:
+            told = next((json.loads(line)["commitInfo"] for line in lines if line.startswith('{"commitInfo":')), None)
+    except (OSError, ValueError):
+        return None
+    return None if told is None else _commit(version, told.get("userMetadata"), told.get("operationMetrics"))
+
+
+def _entry(log: Path, version: int) -> Path:
+    return log / f"{version:020}.json"
+
+
+def _checkpoint(log: Path) -> int:
+    """The version of the newest checkpoint, before which entries may be gone; 0 where there is none."""
+    try:
+        version = json.loads((log / "_last_checkpoint").read_text(encoding="utf-8"))["version"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return 0
+    return version if isinstance(version, int) else 0
