@@ -39,9 +39,9 @@ STARTED_BY_OTHERS = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "SPARK_CONNECT_MODE
 # a sixth of the time of captures -> bronze.rpc_calls, and not one byte saved.
 DISTINCT = (
     "call_key", "sighting_key", "message_key", "message_id", "attempt_key", "body_sha256",
-    "request_stub", "response_stub", "packet", "body", "extension", "marshaled",
-    "call_id", "request_packet", "response_packet", "byte_offset",
-    "request_at", "request_done_at", "response_at", "response_done_at", "requested_at", "responded_at",
+    "request_stub", "response_stub", "request_pieces", "response_pieces", "packet", "body", "extension", "marshaled",
+    "call_id", "request_packet", "response_packet", "byte_offset", "request_sequence", "response_sequence", "lookup_id",
+    "request_at", "request_done_at", "response_at", "response_done_at", "requested_at", "responded_at", "seen_at",
 )  # fmt: skip
 
 # What Delta needs wherever it runs, and what makes small lakes on few cores quick. Shared by the local session and by

@@ -47,6 +47,7 @@ BRONZE: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE
 _OF_CAPTURES: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # whose rows name their capture
 _PROGRESS_S: Final = 3.0
 _READ: Final = "read"
+_JOINED: Final = "joined"
 Say = Callable[[str], None]
 Row = dict[str, Any]
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
@@ -203,12 +204,7 @@ class _Run:
         self._rename()
         done.files = self._read(say)
         fresh = self._side("pending")
-        joined = rejoin.joined(
-            fresh,
-            rejoin.earlier(lake, pa.concat_tables([fresh, out])),
-            out,
-            window_s=float(self.reader_options.get("reorder_window_s", 2.0)),
-        )
+        joined = self._join(fresh, out)
         if joined:
             say(f"joining {len(joined.was)} connections that other captures have a part of")
             rejoin.relabel(lake, joined)
@@ -295,6 +291,18 @@ class _Run:
             self.servers = self.horizon.trim(self._tables, found)
         return found
 
+    def _join(self, fresh: pa.Table, out: pa.Table) -> rejoin.Changes:
+        """Join what the captures could not finish alone, and what was ``out``, with the remainders of earlier runs.
+
+        One thread of Python does that: the tables that are written next are made meanwhile if they are not there.
+        """
+        lake, earlier = self.lake, rejoin.earlier(self.lake, pa.concat_tables([fresh, out]))
+        window_s = float(self.reader_options.get("reorder_window_s", 2.0))
+        asked: dict[str, Callable[[], Any]] = {_JOINED: partial(rejoin.joined, fresh, earlier, out, window_s=window_s)}
+        asked |= {str(table): partial(lake.create, table) for table in (CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING)}
+        joined: rejoin.Changes = gather(asked)[_JOINED]
+        return joined
+
     def _again(self, joined: rejoin.Changes, files: Sequence[Row], fresh: pa.Table) -> dict[str, set[str]]:
         """Return captures that are to be read again, and the places for whose connections that is."""
         more = [*files, *(row for rows in joined.packets.values() for row in rows)]
@@ -361,8 +369,7 @@ class _Run:
         """
         lake, own = self.lake, self._own(table)
         rows = joined.rows(table.name) if rows is None else rows
-        is_new = not lake.exists(table)
-        lake.create(table)
+        is_new = self.before[str(table)] is None
         if own is not None and made:
             own = rejoin.labelled(own, joined) if table is QUARANTINE else rejoin.without(own, made, column)
         if table is CONNECTIONS and self.planned.replaced and own is not None:  # what is read again is there already

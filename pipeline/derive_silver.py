@@ -35,7 +35,6 @@ from schemas.table import EVENT_DATE, Table
 EMPTIED: Final = "stubs emptied"  # what the commit of bronze.rpc_calls says that silver need not follow
 LAST: Final = TABLES[-1]
 _CALLS: Final = str(RPC_CALLS)
-_DECODED: Final = "decoded"
 _STUBS: Final = ("request_stub", "response_stub", "request_pieces", "response_pieces")
 _UNFINISHED: Final = ("no_request", "no_response", "damaged", "unbound")
 
@@ -159,15 +158,14 @@ class _Work(_Options):
         if decoded is None:
             lake.begin_with(RPC_CALLS)
             self.newest = lake.version(RPC_CALLS) or 0
-            asked: dict[str, Callable[[], Any]] = {_DECODED: partial(self._decode, calls)}
-            asked |= {str(table): partial(lake.create, table) for table in TABLES if table is not LAST}
-            decoded = gather(asked)[_DECODED]
+            decoded = self._decode(calls)
         by, written, says = decoded, decoded.written(), self._says(self.newest)
         bare = calls.where(without_stubs()).select("call_key")
 
         def make(table: Table) -> None:
             is_there, count = table in there, written[str(table)]
-            if not (is_there or count or table is LAST):
+            if not (is_there or count):
+                lake.create(table)
                 return
             rows = self._rows(table, by, count)
             if self.emptied and is_there and table in BY_CALL:
