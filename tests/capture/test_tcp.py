@@ -77,6 +77,19 @@ def test_a_segment_that_overlaps_the_one_before_and_the_one_after():
     check([*parts[: full[1]], wide, *parts[full[1] :]])
 
 
+def test_a_segment_that_begins_inside_one_that_waits_for_what_is_before():
+    parts = t.segments(DIALOGUE.script, mss=500)
+    full = [i for i in t.data_indexes(parts) if len(parts[i].payload) == 500]
+    first, second, third = (parts[index] for index in full[:3])
+    assert [part.offset - first.offset for part in (second, third)] == [500, 1000]
+    inside = replace(second, offset=second.offset + 200, payload=second.payload[200:] + third.payload[:250])
+    late = [
+        replace(part, time_ns=first.time_ns + 1000 * place) for place, part in enumerate((second, inside, first, third))
+    ]
+    tables = check([*parts[: full[0]], *late, *parts[full[2] + 1 :]])
+    assert tables["connections"][0]["retransmitted_bytes"] == 300 + 250
+
+
 def test_a_conflicting_overlap_counts_the_bytes_that_differ():
     parts = t.segments(DIALOGUE.script, mss=500)
     index = next(i for i in t.data_indexes(parts) if len(parts[i].payload) == 500)

@@ -288,7 +288,7 @@ class Direction:
             if other is None or stop >= end:
                 return
             again = min(end, other.offset + len(other.data))
-            self._repeated(at, packet, other.offset - at, again - at)
+            self._repeated(at, packet, max(begin, other.offset) - at, again - at)
             begin = again
             index += 1
             if begin >= end and not lost:
