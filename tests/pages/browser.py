@@ -15,6 +15,12 @@ from pathlib import Path
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "headless_shell", "chrome")
 _LONGEST_S = 120.0
 
+# The page is drawn from the address that it has now. The address changes at once; the event that has it drawn comes later.
+_SETTLED = (
+    "typeof STATE !== 'undefined' && JSON.stringify(STATE) === JSON.stringify(parseAddress())"
+    " && document.querySelector('main h1') !== null"
+)
+
 
 def program():
     """The browser's name on the path; None without one."""
@@ -82,10 +88,10 @@ class Browser:
         return found["result"].get("value")
 
     def wait(self, script):
-        """Wait until an expression in the page is true; return its value."""
+        """Wait until the page is drawn from its address and an expression in it is true; return the expression's value."""
         deadline = time.monotonic() + _LONGEST_S
         while time.monotonic() < deadline:
-            if value := self.run(script):
+            if value := self.run(f"{_SETTLED} && ({script})"):
                 return value
             time.sleep(0.05)
         raise BrowserError(f"not so in time: {script}")
@@ -94,12 +100,12 @@ class Browser:
         """Open a file and wait until it is drawn."""
         self.send("Page.navigate", url="about:blank")
         self.send("Page.navigate", url=Path(path).resolve().as_uri() + address)
-        self.wait("document.readyState === 'complete' && document.querySelector('main h1') !== null")
+        self.wait("document.readyState === 'complete'")
 
     def go(self, address):
         """Go to an address within the page."""
         self.run(f"go({json.dumps(address)})")
-        self.wait(f"location.hash === {json.dumps(address)} && document.querySelector('main h1') !== null")
+        self.wait(f"location.hash === {json.dumps(address)}")
 
     def key(self, key):
         """Press a key."""
