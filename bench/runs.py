@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bench.measure import Measure, say
 from bench.traffic import EPOCH_US, generate
+from pipeline.commits import newest
 
 DAY_US = 86_400_000_000
 RING = 100
@@ -50,7 +51,8 @@ def rows_changed(lake: Path, since: dict[str, int]) -> int:
 
 def versions(lake: Path) -> dict[str, int]:
     """The newest version of each table."""
-    return {table: max(int(log.stem) for log in (lake / table / "_delta_log").glob("*.json")) for table in TABLES}
+    found = {table: newest(lake / table / "_delta_log") for table in TABLES}
+    return {table: commit.version for table, commit in found.items() if commit is not None}
 
 
 def measure(folder: Path, total: int, days: int) -> list[Measure]:

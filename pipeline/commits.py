@@ -30,19 +30,35 @@ class Commit(NamedTuple):
         return made if isinstance(made, dict) else {}
 
 
-def newest(log: Path | None) -> Commit | None:
+class History(NamedTuple):
+    """The commits of a table that exists: its name in SQL, and its log where that is a folder of this machine."""
+
+    spark: SparkSession
+    name: str
+    log: Path | None
+
+    def newest(self) -> Commit:
+        """The newest commit."""
+        found = None if self.log is None else newest(self.log)
+        return found or asked(self.spark, self.name, 1)[0]
+
+    def since(self, version: int, until: int) -> list[Commit]:
+        """The commits after a version, up to ``until``, which is the newest."""
+        found = None if self.log is None else between(self.log, version + 1, until)
+        return asked(self.spark, self.name, until - version)[::-1] if found is None else found
+
+
+def newest(log: Path) -> Commit | None:
     """The newest commit of a log; None where there is no such folder, or what is in it is not as expected."""
-    if log is None:
-        return None
     version = _checkpoint(log)
     while _entry(log, version + 1).is_file():
         version += 1
     return _read(log, version)
 
 
-def between(log: Path | None, first: int, last: int) -> list[Commit] | None:
-    """The commits of these versions and all between; None as for ``newest``."""
-    found = [] if log is None else [_read(log, version) for version in range(first, last + 1)]
+def between(log: Path, first: int, last: int) -> list[Commit] | None:
+    """The commits of these versions and all between, the oldest first; None as for ``newest``."""
+    found = [_read(log, version) for version in range(first, last + 1)]
     told = [commit for commit in found if commit is not None]
     return told if len(told) == last + 1 - first else None
 

@@ -25,8 +25,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from pipeline import commits, compiling
-from pipeline.commits import Commit
+from pipeline import compiling
+from pipeline.commits import Commit, History
 from pipeline.errors import SchemaError as SchemaError  # noqa: PLC0414 - of this module, for who uses it
 from pipeline.frames import column_of, frame
 from pipeline.gather import Answer, Name, gather
@@ -530,10 +530,7 @@ class Lake:
         newest = self.version(table)
         if newest is None or newest <= since:
             return {}
-        told = commits.between(self._log(table), since + 1, newest)
-        if told is None:
-            told = commits.asked(self.spark, self.sql_name(table), newest - since)
-        return {commit.version: commit.made_of for commit in told if commit.version > since}
+        return {commit.version: commit.made_of for commit in self._history(table).since(since, newest)}
 
     def _open(self, table: Table) -> DataFrame:
         if self.catalog is not None:
@@ -571,14 +568,14 @@ class Lake:
             return None
         known = None if self._commits is None else self._commits.get(str(table))
         if known is None:
-            known = commits.newest(self._log(table)) or commits.asked(self.spark, self.sql_name(table), 1)[0]
+            known = self._history(table).newest()
             if self._commits is not None:
                 self._commits[str(table)] = known
         return known
 
-    def _log(self, table: Table) -> Path | None:
-        """Where the table's log is, if it is a folder of this machine."""
-        return None if self.catalog is not None else Path(self.path(table)) / "_delta_log"
+    def _history(self, table: Table) -> History:
+        log = None if self.catalog is not None else Path(self.path(table)) / "_delta_log"
+        return History(self.spark, self.sql_name(table), log)
 
 
 def differing(rows: pa.Table, there: pa.Table, key: str) -> tuple[set[str], set[str]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "headless_shell", "chrome")
 _LONGEST_S = 120.0
 
-# The page is drawn from the address that it has now. The address changes at once; the event that has it drawn comes later.
+# The page is drawn from the address that it has. That changes at once; the event that has it drawn comes later.
 _SETTLED = (
     "typeof STATE !== 'undefined' && JSON.stringify(STATE) === JSON.stringify(parseAddress())"
     " && document.querySelector('main h1') !== null"
@@ -88,7 +88,7 @@ class Browser:
         return found["result"].get("value")
 
     def wait(self, script):
-        """Wait until the page is drawn from its address and an expression in it is true; return the expression's value."""
+        """Wait until the page is drawn from its address and an expression in it is true; return its value."""
         deadline = time.monotonic() + _LONGEST_S
         while time.monotonic() < deadline:
             if value := self.run(f"{_SETTLED} && ({script})"):

@@ -5,17 +5,11 @@ from pathlib import Path
 import pytest
 
 from pipeline import commits
-from pipeline.lake import Lake
 from schemas.bronze import QUARANTINE
 
 pytestmark = pytest.mark.spark
 
 COLUMNS = QUARANTINE.struct(without=("event_date",))
-
-
-@pytest.fixture
-def lake(spark, tmp_path):
-    return Lake(spark, str(tmp_path / "a `lake`'s 100%20 ü"))
 
 
 def rows(spark, *keys):
@@ -58,6 +52,9 @@ def test_a_log_tells_what_delta_tells(lake):
     assert {each.rows for each in told_by_delta(lake, newest + 1)} >= {0, 1, 2, 3}
     assert commits.between(log_of(lake), 3, newest) == told_by_delta(lake, newest - 2)[::-1]
     assert lake.said(QUARANTINE, 2) == {each.version: each.made_of for each in told_by_delta(lake, newest - 2)}
+    elsewhere = commits.History(lake.spark, lake.sql_name(QUARANTINE), None)
+    assert elsewhere.newest() == commits.newest(log_of(lake))
+    assert elsewhere.since(2, newest) == commits.between(log_of(lake), 3, newest)
 
 
 def test_entries_before_a_checkpoint_may_be_gone(lake):
@@ -92,6 +89,6 @@ def test_where_the_log_does_not_tell_delta_is_asked(lake, monkeypatch, entry):
 
 
 def test_a_log_that_is_nowhere_here_tells_nothing(tmp_path):
-    for log in (None, tmp_path / "no" / "_delta_log", tmp_path):
+    for log in (tmp_path / "no" / "_delta_log", tmp_path):
         assert commits.newest(log) is None
         assert commits.between(log, 0, 1) is None

@@ -24,12 +24,6 @@ from schemas.table import DOUBLE, STRING, Column, literal
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture
-def lake(spark, tmp_path):
-    # A folder's name may hold anything.
-    return Lake(spark, str(tmp_path / "a `lake`'s 100%20 ü"))
-
-
 def quarantine(spark, *rows):
     """Rows of bronze.quarantine: (key, run, seen_at), the rest null, without event_date."""
     names = ("quarantine_key", "run_id", "seen_at")
