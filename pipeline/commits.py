@@ -50,8 +50,8 @@ class History(NamedTuple):
 
 def newest(log: Path) -> Commit | None:
     """The newest commit of a log; None where there is no such folder, or what is in it is not as expected."""
-    version = _checkpoint(log)
-    while _entry(log, version + 1).is_file():
+    version = checkpoint(log)
+    while entry(log, version + 1).is_file():
         version += 1
     return _read(log, version)
 
@@ -76,18 +76,19 @@ def _commit(version: int, said: str | None, metrics: dict[str, str] | None) -> C
 
 def _read(log: Path, version: int) -> Commit | None:
     try:
-        with _entry(log, version).open(encoding="utf-8") as lines:
+        with entry(log, version).open(encoding="utf-8") as lines:
             told = next((json.loads(line)["commitInfo"] for line in lines if line.startswith('{"commitInfo":')), None)
     except (OSError, ValueError):
         return None
     return None if told is None else _commit(version, told.get("userMetadata"), told.get("operationMetrics"))
 
 
-def _entry(log: Path, version: int) -> Path:
+def entry(log: Path, version: int) -> Path:
+    """Where a commit is described: a line for each action."""
     return log / f"{version:020}.json"
 
 
-def _checkpoint(log: Path) -> int:
+def checkpoint(log: Path) -> int:
     """The version of the newest checkpoint, before which entries may be gone; 0 where there is none."""
     try:
         version = json.loads((log / "_last_checkpoint").read_text(encoding="utf-8"))["version"]

@@ -30,6 +30,7 @@ from pipeline.commits import Commit, History
 from pipeline.errors import SchemaError as SchemaError  # noqa: PLC0414 - of this module, for who uses it
 from pipeline.frames import column_of, frame
 from pipeline.gather import Answer, Name, gather
+from pipeline.pinned import Pins
 from pipeline.settings import having
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal, quoted
 
@@ -87,6 +88,7 @@ class Lake:
         self._seen: set[str] = set()  # tables known to exist: they do not go away under a run
         self._missing: set[str] = set()  # tables known not to exist, while nobody else creates any
         self._narrow: dict[str, Table] = {}  # of these, those made before some of their columns were declared
+        self._pins = Pins()
         self._check: Callable[[], None] = lambda: None  # asked before each commit: it raises where none may be
         self._commits: dict[str, Commit] | None = None  # the newest of each table, while nobody else makes any
 
@@ -223,16 +225,22 @@ class Lake:
         self._narrow.pop(str(table), None)
 
     def read(self, table: Table) -> DataFrame:
-        """The table's rows; none, with the table's schema, when it does not exist yet."""
+        """The table's rows as they are now; none, with the table's schema, when it does not exist yet."""
         if not self.exists(table):
-            return self.spark.createDataFrame([], table.struct())
-        rows = self._open(table)
+            return self._without_rows(table)
+        pinned = self._pins.pinned(self.spark, self.path(table)) if self.catalog is None else None
+        if pinned is not None and not pinned.number:
+            return self._without_rows(table)
+        rows = self._open(table) if pinned is None else pinned.frame(self.spark)
         if str(table) in self._narrow:
             there = {*rows.columns}
             rows = rows.withColumns(
                 {column.name: F.lit(None).cast(column.type) for column in table.columns if column.name not in there}
             )
         return rows
+
+    def _without_rows(self, table: Table) -> DataFrame:
+        return self.spark.createDataFrame([], table.struct()).limit(0)  # from the limit Spark knows it without asking
 
     def append(self, table: Table, df: DataFrame, *, made_of: str | None = None) -> None:
         """Add the rows in one commit. ``df`` has the table's columns in any order; event_date may be left out."""

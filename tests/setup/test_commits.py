@@ -1,42 +1,16 @@
 """What a table's log says of its commits is what Delta tells of them."""
 
-from pathlib import Path
-
 import pytest
 
 from pipeline import commits
 from schemas.bronze import QUARANTINE
+from setup.writes import log_of, rows, writes
 
 pytestmark = pytest.mark.spark
-
-COLUMNS = QUARANTINE.struct(without=("event_date",))
-
-
-def rows(spark, *keys):
-    return spark.createDataFrame([[key, *[None] * (len(COLUMNS) - 1)] for key in keys], COLUMNS)
-
-
-def log_of(lake):
-    return Path(lake.path(QUARANTINE)) / "_delta_log"
 
 
 def told_by_delta(lake, count):
     return commits.asked(lake.spark, lake.sql_name(QUARANTINE), count)
-
-
-def writes(lake):
-    """Commits of every kind, and more of them than Delta makes before it writes a checkpoint."""
-    yield lambda: lake.create(QUARANTINE)
-    yield lambda: lake.append(QUARANTINE, rows(lake.spark, "a", "b", "c"), made_of='{"a": 1}')
-    yield lambda: lake.stamp(QUARANTINE, "stamped, \u00fc\n\U0001f600")
-    yield lambda: lake.remove(QUARANTINE, "quarantine_key", ["a"], dates=[None])
-    yield lambda: lake.merge(QUARANTINE, rows(lake.spark, "b", "d"), dates=[None], made_of="[1, 2]")
-    yield lambda: lake.replace(QUARANTINE, rows(lake.spark, "e"), made_of="replaced")
-    yield lambda: lake.update(QUARANTINE, {"reason": "'other'"}, "TRUE")
-    yield lambda: lake.restore(QUARANTINE, 1)
-    for number in range(6):
-        yield lambda number=number: lake.stamp(QUARANTINE, f"{number}")
-    yield lambda: lake.purge(QUARANTINE, "purged")
 
 
 def test_a_log_tells_what_delta_tells(lake):

@@ -1,0 +1,159 @@
+"""Tables of few files, read as they are now without asking Delta for their files.
+
+Each query of a Delta table first finds which of its files it needs: a query of its own, of the table's state, which is
+made anew after every commit. That costs more than to read some small files does (``docs/decisions.md``). Of a table of
+few files a query needs nearly all; which they are is in the table's log, a line for each (protocol of Delta: Action
+Reconciliation, Add File and Remove File, Checkpoints). Delta still reads the rows: it knows which of them are gone.
+
+Delta's classes are asked for what its readers of streams use. Where these are not to be had (Spark Connect, a platform
+with a Delta of its own), where the log is no folder of this machine, or is not as expected, a table is read as anybody
+reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.commits import checkpoint, entry
+
+MOST_FILES: Final = 32  # of more, statistics tell some queries that they need few
+_TOLD: Final = (
+    "path", "partitionValues", "size", "modificationTime", "deletionVector", "baseRowId", "defaultRowCommitVersion",
+)  # fmt: skip
+_VECTOR: Final = ("storageType", "pathOrInlineDv", "offset")  # what is named so are the same rows that are gone
+
+Files = dict[tuple[Any, ...], dict[str, Any]]
+
+
+class Listing(NamedTuple):
+    """The files of a table's version: of each path, and vector of rows that are gone, what ``add`` says of it."""
+
+    version: int
+    files: Files
+
+
+def listing(log: Path, version: int, known: Listing | None = None) -> Listing | None:
+    """The files of a version, going on from an earlier version where that is known; None where the log does not tell.
+
+    Statistics and tags of the files are left out.
+    """
+    if known is None or known.version > version:
+        known = _of_checkpoint(log, version)
+    if known is None:
+        return None
+    files = dict(known.files)
+    try:
+        for number in range(known.version + 1, version + 1):
+            with entry(log, number).open(encoding="utf-8") as lines:
+                for line in lines:
+                    _replay(files, json.loads(line))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+    return Listing(version, files)
+
+
+def _replay(files: Files, action: dict[str, Any]) -> None:
+    if (gone := action.get("remove")) is not None:
+        files.pop(_name(gone), None)
+    elif (there := action.get("add")) is not None:
+        files[_name(there)] = {name: there[name] for name in _TOLD if there.get(name) is not None}
+
+
+def _name(action: dict[str, Any]) -> tuple[Any, ...]:
+    vector = action.get("deletionVector") or {}
+    return action["path"], *(vector.get(part) for part in _VECTOR)
+
+
+def _of_checkpoint(log: Path, version: int) -> Listing | None:
+    """The files that the newest checkpoint, of one file, tells of; none where there is no checkpoint."""
+    newest = checkpoint(log)
+    if not newest:
+        return Listing(-1, {})
+    try:
+        told = pq.read_table(log / f"{newest:020}.checkpoint.parquet", columns=["add"])["add"].drop_null()
+    except (OSError, pa.ArrowException):
+        return None
+    files: Files = {}
+    for there in told.to_pylist(maps_as_pydicts="strict"):
+        _replay(files, {"add": there})
+    return Listing(newest, files) if newest <= version else None
+
+
+class _Delta:
+    """What is used of Java, asked for by name once: each part of a dotted name is a question of its own."""
+
+    def __init__(self, java: Any) -> None:  # noqa: ANN401 - py4j's
+        self.none = getattr(java, "scala.Option").empty()
+        self.for_table = getattr(java, "org.apache.spark.sql.delta.DeltaLog").forTable
+        self.action = getattr(getattr(java, "org.apache.spark.sql.delta.actions.Action$"), "MODULE$")
+        self.array_list = getattr(java, "java.util.ArrayList")
+        self.to_seq = java.PythonUtils.toSeq
+        self.activate = java.SparkSession.setActiveSession
+
+    def files(self, told: Listing) -> Any:  # noqa: ANN401 - py4j's
+        """Delta's own objects for what the log says of files."""
+        made = self.array_list()
+        for each in told.files.values():
+            made.add(self.action.fromJson(json.dumps({"add": {**each, "dataChange": False}})))
+        return self.to_seq(made)
+
+
+class Pinned(NamedTuple):
+    """A table of few files at one version, and how many they are; the table, its snapshot and files are Java's."""
+
+    delta: _Delta
+    table: Any
+    snapshot: Any
+    files: Any
+    number: int
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """The rows of that version, whenever they are asked for."""
+        self.delta.activate(_session(spark))  # a frame is of the session in which it is made
+        return DataFrame(self.table.createDataFrame(self.snapshot, self.files, False, self.delta.none), spark)  # noqa: FBT003
+
+
+class Pins:
+    """The files of tables, as they were listed last. One for each lake; its sessions may share it."""
+
+    def __init__(self) -> None:
+        self._delta: _Delta | None = None
+        # Of a path: the table's identity, its files, and Java's objects for them where they are few.
+        self._known: dict[str, tuple[str, Listing, Any]] = {}
+
+    def pinned(self, spark: SparkSession, path: str) -> Pinned | None:
+        """The table at a path, which has to be there, as it is now; None where Delta has to look for its files."""
+        java, log = getattr(spark, "_jvm", None), Path(path) / "_delta_log"
+        if java is None or not log.is_dir():
+            return None
+        try:
+            self._delta = self._delta or _Delta(java)
+            return self._pinned(self._delta, spark, path, log)
+        except Py4JJavaError:
+            raise
+        except (Py4JError, TypeError):  # no such class, or no such method of it
+            return None
+
+    def _pinned(self, delta: _Delta, spark: SparkSession, path: str, log: Path) -> Pinned | None:
+        table = delta.for_table(_session(spark), path)
+        now = table.update(False, delta.none, delta.none)  # noqa: FBT003 - Java's; it looks into the folder
+        identity = now.metadata().id()  # another table can have been made in the folder
+        before, known, files = self._known.get(path, (identity, None, None))
+        if known is None or before != identity or known.version != now.version():
+            known = listing(log, now.version(), known if before == identity else None)
+            if known is None:
+                return None
+            files = delta.files(known) if len(known.files) <= MOST_FILES else None
+            self._known[path] = identity, known, files
+        return None if files is None else Pinned(delta, table, now, files, len(known.files))
+
+
+def _session(spark: SparkSession) -> Any:  # noqa: ANN401 - py4j's
+    return spark._jsparkSession  # noqa: SLF001
