@@ -16,6 +16,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from jobs import shipping
@@ -116,17 +117,20 @@ def session(app_name: str, overrides: Mapping[str, str] | None = None) -> SparkS
 
 
 def remember(spark: SparkSession) -> None:
-    """Keep what PySpark asks Java for by name; under Spark Connect there is nothing to keep.
+    """Keep what PySpark asks Java for by name; nothing under Spark Connect, or where a platform lets nobody ask.
 
     Each use of ``F.col`` asks which class "functions" is, and Java looks for one of that bare name in all its archives
     first, each time. A run with little new asked 17,000 such questions, a tenth of its time.
     """
     java = getattr(spark, "_jvm", None)
-    for name, members in ASKED_FOR.items() if java is not None else ():
-        found = getattr(java, name)
-        for member in members:
-            setattr(found, member, getattr(found, member))
-        setattr(java, name, found)
+    try:
+        for name, members in ASKED_FOR.items() if java is not None else ():
+            found = getattr(java, name)
+            for member in members:
+                setattr(found, member, getattr(found, member))
+            setattr(java, name, found)
+    except Py4JError:  # then it is asked each time, as ever
+        return
 
 
 def started_as_plain_python() -> bool:

@@ -4,8 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+from py4j.java_gateway import JVMView
+from py4j.protocol import Py4JError
+from pyspark.sql import functions as F
 
 from jobs import session
 from jobs.config import ConfigError
@@ -110,6 +114,27 @@ def test_any_other_launcher_keeps_its_settings(monkeypatch, name):
 def test_a_session_that_runs_is_the_one_to_use(spark):
     assert not session.started_as_plain_python()
     assert session.session("another").conf.get("spark.sql.shuffle.partitions") == "2"
+
+
+@pytest.mark.spark
+def test_java_is_asked_once_what_a_name_stands_for(spark, monkeypatch):
+    for name in session.ASKED_FOR:
+        vars(spark._jvm).pop(name, None)
+    session.remember(spark)
+    asked = []
+    ask = JVMView.__getattr__
+    monkeypatch.setattr(JVMView, "__getattr__", lambda view, name: asked.append(name) or ask(view, name))
+    assert spark.range(3).where(F.col("id") > F.lit(0)).count() == 2
+    assert not set(asked) & set(session.ASKED_FOR)
+
+
+def test_who_lets_nobody_ask_java_is_asked_as_ever():
+    class Refusing:
+        def __getattr__(self, name):
+            raise Py4JError("not allowed")
+
+    for spark in (SimpleNamespace(_jvm=Refusing()), SimpleNamespace()):
+        session.remember(spark)
 
 
 def test_jars_that_are_missing_or_of_another_version_are_one_clear_line(monkeypatch, tmp_path):
