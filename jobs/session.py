@@ -123,8 +123,10 @@ def remember(spark: SparkSession) -> None:
     first, each time. A run with little new asked 17,000 such questions, a tenth of its time.
     """
     java = getattr(spark, "_jvm", None)
+    if java is None:
+        return
     try:
-        for name, members in ASKED_FOR.items() if java is not None else ():
+        for name, members in ASKED_FOR.items():
             found = getattr(java, name)
             for member in members:
                 setattr(found, member, getattr(found, member))

@@ -228,7 +228,8 @@ class Lake:
         """The table's rows as they are now; none, with the table's schema, when it does not exist yet."""
         if not self.exists(table):
             return self._without_rows(table)
-        pinned = self._pins.pinned(self.spark, self.path(table)) if self.catalog is None else None
+        log = self._log(table)
+        pinned = None if log is None else self._pins.pinned(self.spark, log)
         if pinned is not None and not pinned.number:
             return self._without_rows(table)
         rows = self._open(table) if pinned is None else pinned.frame(self.spark)
@@ -582,8 +583,11 @@ class Lake:
         return known
 
     def _history(self, table: Table) -> History:
-        log = None if self.catalog is not None else Path(self.path(table)) / "_delta_log"
-        return History(self.spark, self.sql_name(table), log)
+        return History(self.spark, self.sql_name(table), self._log(table))
+
+    def _log(self, table: Table) -> Path | None:
+        """The folder of the table's log; None in a catalog, and a path that is not there for an object store."""
+        return None if self.catalog is not None else Path(self.path(table)) / "_delta_log"
 
 
 def differing(rows: pa.Table, there: pa.Table, key: str) -> tuple[set[str], set[str]]:

@@ -76,6 +76,8 @@ def _of_checkpoint(log: Path, version: int) -> Listing | None:
     newest = checkpoint(log)
     if not newest:
         return Listing(-1, {})
+    if newest > version:
+        return None
     try:
         told = pq.read_table(log / f"{newest:020}.checkpoint.parquet", columns=["add"])["add"].drop_null()
     except (OSError, pa.ArrowException):
@@ -83,7 +85,7 @@ def _of_checkpoint(log: Path, version: int) -> Listing | None:
     files: Files = {}
     for there in told.to_pylist(maps_as_pydicts="strict"):
         _replay(files, {"add": there})
-    return Listing(newest, files) if newest <= version else None
+    return Listing(newest, files)
 
 
 class _Delta:
@@ -125,33 +127,33 @@ class Pins:
 
     def __init__(self) -> None:
         self._delta: _Delta | None = None
-        # Of a path: the table's identity, its files, and Java's objects for them where they are few.
-        self._known: dict[str, tuple[str, Listing, Any]] = {}
+        # Of a log: the table's identity, its files, and Java's objects for them where they are few.
+        self._known: dict[Path, tuple[str, Listing, Any]] = {}
 
-    def pinned(self, spark: SparkSession, path: str) -> Pinned | None:
-        """The table at a path, which has to be there, as it is now; None where Delta has to look for its files."""
-        java, log = getattr(spark, "_jvm", None), Path(path) / "_delta_log"
+    def pinned(self, spark: SparkSession, log: Path) -> Pinned | None:
+        """The table of a log, which has to be there, as it is now; None where Delta has to look for its files."""
+        java = getattr(spark, "_jvm", None)
         if java is None or not log.is_dir():
             return None
         try:
             self._delta = self._delta or _Delta(java)
-            return self._pinned(self._delta, spark, path, log)
+            return self._pinned(self._delta, spark, log)
         except Py4JJavaError:
             raise
         except (Py4JError, TypeError):  # no such class, or no such method of it
             return None
 
-    def _pinned(self, delta: _Delta, spark: SparkSession, path: str, log: Path) -> Pinned | None:
-        table = delta.for_table(_session(spark), path)
+    def _pinned(self, delta: _Delta, spark: SparkSession, log: Path) -> Pinned | None:
+        table = delta.for_table(_session(spark), str(log.parent))
         now = table.update(False, delta.none, delta.none)  # noqa: FBT003 - Java's; it looks into the folder
         identity = now.metadata().id()  # another table can have been made in the folder
-        before, known, files = self._known.get(path, (identity, None, None))
+        before, known, files = self._known.get(log, (identity, None, None))
         if known is None or before != identity or known.version != now.version():
             known = listing(log, now.version(), known if before == identity else None)
             if known is None:
                 return None
             files = delta.files(known) if len(known.files) <= MOST_FILES else None
-            self._known[path] = identity, known, files
+            self._known[log] = identity, known, files
         return None if files is None else Pinned(delta, table, now, files, len(known.files))
 
 
