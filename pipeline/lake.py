@@ -227,11 +227,9 @@ class Lake:
     def read(self, table: Table) -> DataFrame:
         """The table's rows as they are now; none, with the table's schema, when it does not exist yet."""
         if not self.exists(table):
-            return self._without_rows(table)
+            return self.spark.createDataFrame([], table.struct()).limit(0)  # by the limit Spark knows it without asking
         log = self._log(table)
         pinned = None if log is None else self._pins.pinned(self.spark, log)
-        if pinned is not None and not pinned.number:
-            return self._without_rows(table)
         rows = self._open(table) if pinned is None else pinned.frame(self.spark)
         if str(table) in self._narrow:
             there = {*rows.columns}
@@ -239,9 +237,6 @@ class Lake:
                 {column.name: F.lit(None).cast(column.type) for column in table.columns if column.name not in there}
             )
         return rows
-
-    def _without_rows(self, table: Table) -> DataFrame:
-        return self.spark.createDataFrame([], table.struct()).limit(0)  # from the limit Spark knows it without asking
 
     def append(self, table: Table, df: DataFrame, *, made_of: str | None = None) -> None:
         """Add the rows in one commit. ``df`` has the table's columns in any order; event_date may be left out."""

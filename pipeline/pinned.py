@@ -119,7 +119,8 @@ class Pinned(NamedTuple):
     def frame(self, spark: SparkSession) -> DataFrame:
         """The rows of that version, whenever they are asked for."""
         self.delta.activate(_session(spark))  # a frame is of the session in which it is made
-        return DataFrame(self.table.createDataFrame(self.snapshot, self.files, False, self.delta.none), spark)  # noqa: FBT003
+        rows = DataFrame(self.table.createDataFrame(self.snapshot, self.files, False, self.delta.none), spark)  # noqa: FBT003
+        return rows if self.number else rows.limit(0)  # Spark then knows without asking, in joins too
 
 
 class Pins:

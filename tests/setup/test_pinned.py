@@ -1,6 +1,7 @@
 """A table's files, as its log tells them, are those that Delta lists, and reading them is reading the table."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -83,6 +84,11 @@ def test_an_empty_table_is_not_asked(lake, spark):
     assert lake.read(QUARANTINE).schema == QUARANTINE.struct()
     lake.append(QUARANTINE, rows(spark, "a"))
     assert keys(lake.read(QUARANTINE)) == ["a"]
+
+
+def test_an_empty_table_has_the_columns_that_it_was_made_with(lake):
+    lake.create(replace(QUARANTINE, columns=QUARANTINE.columns[:-1]))
+    assert lake.read(QUARANTINE).columns == lake._open(QUARANTINE).columns != [*QUARANTINE.struct().names]
 
 
 def test_of_many_files_delta_chooses(lake, spark, monkeypatch):
