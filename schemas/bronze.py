@@ -269,6 +269,13 @@ RPC_CALLS = Table(
             "padding and signature; null when not protected, when opened or verified, or when not whole",
         ),
         Column("response_pieces", BINARY, "the same of response_stub"),
+        Column(
+            "request_span",
+            BIGINT,
+            "bytes of the TCP stream from the request's first to its last, what comes between its fragments included; "
+            "null when not seen",
+        ),
+        Column("response_span", BIGINT, "the same of the response"),
         *closing_columns("bronze", "the first of the row's times that is known, request_at first"),
     ),
 )

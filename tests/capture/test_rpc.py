@@ -12,6 +12,7 @@ from pcapgen import rpc
 from pcapgen.model import Dialogue, flow_with, stub_of
 from pcapgen.reading import binds, calls, ledger, ordered, read
 from pcapgen.scenarios import NTLM_TOKEN, captured, reads
+from udfs.capture.reader import read_capture
 
 
 def check(dialogue: Dialogue, **connection):
@@ -23,9 +24,31 @@ def check(dialogue: Dialogue, **connection):
     assert tables["connections"] == [truth.connection(**connection)]
     assert tables["quarantine"] == []
     stream = [dialogue.script.stream(side) for side in (t.CLIENT, t.SERVER)]
+    for half, side, types in (("request", t.CLIENT, (rpc.REQUEST,)), ("response", t.SERVER, (rpc.RESPONSE, rpc.FAULT))):
+        assert spans(read_capture(file.data)["rpc_calls"].to_pylist(), half) == sent_spans(dialogue, side, types)
     sent = sorted((side == t.CLIENT, stream[side][begin + 2], end - begin) for side, begin, end in dialogue.pdus)
     assert sorted((row["from_client"], row["ptype"], row["frag_length"]) for row in tables["pdus"]) == sent
     return tables
+
+
+def spans(rows, half):
+    """By call id, where a half begins in the TCP stream and how many bytes it takes to its end."""
+    return {
+        row["call_id"]: (row[f"{half}_sequence"], row[f"{half}_span"])
+        for row in rows
+        if row[f"{half}_span"] is not None
+    }
+
+
+def sent_spans(dialogue, side, types):
+    """The same of the PDUs as sent: a call's first and last may have those of others between them."""
+    stream, found = dialogue.script.stream(side), {}
+    for at, begin, end in dialogue.pdus:
+        if at == side and stream[begin + 2] in types:
+            order = "little" if stream[begin + 4] & 0x10 else "big"
+            found.setdefault(int.from_bytes(stream[begin + 12 : begin + 16], order), []).append((begin, end))
+    first = dialogue.flow.isn[side] + 1
+    return {call_id: (first + pdus[0][0], pdus[-1][1] - pdus[0][0]) for call_id, pdus in found.items()}
 
 
 @pytest.mark.parametrize("order", "<>")

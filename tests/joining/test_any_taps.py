@@ -85,6 +85,18 @@ def test_what_one_machine_saw_the_end_of_has_ended_wherever_the_other_stopped():
         assert lines == [], "\n".join(lines)
 
 
+def test_a_machine_that_came_between_the_fragments_of_several_calls_adds_none():
+    """The last fragment of an answer is further behind its first than the answer is long, for others' lie between."""
+    dialogue = interleaved()
+    records = t.records(dialogue.flow, t.segments(dialogue.script, mss=150, opened=False, closed=False, acks=False))
+    all_of_it = c.pcap(records, magic=c.NANOSECONDS).data
+    whole = read_capture(all_of_it)
+    for low in range(5, len(records) - 3, 2):
+        found = read_together([[all_of_it, c.pcapng(records[low:-2], tsresol=9).data]])
+        lines = differences(found, whole, left_out=PLACES | OF_THE_RUN | BY_CAPTURE, not_compared=OF_FILES)
+        assert lines == [], f"from record {low}:\n" + "\n".join(lines)
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
 @given(st.data())
 def test_any_two_machines_give_one_row_for_each_fact(data):

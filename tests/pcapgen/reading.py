@@ -40,6 +40,8 @@ FURTHER = {
         "sightings",
         "request_pieces",
         "response_pieces",
+        "request_span",
+        "response_span",
     ),
     "rpc_binds": ("handshake",),
     "connections": ("lost_by_capture_bytes", "packets"),

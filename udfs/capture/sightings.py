@@ -137,9 +137,14 @@ def _inside(rows: list[Row], half: str) -> Iterator[tuple[int, int]]:
         for other in indexes:
             for index in whole.get(name, ()):
                 ahead = (rows[other][f"{half}_sequence"] - rows[index][f"{half}_sequence"]) & 0xFFFFFFFF
-                size = len(rows[index][f"{half}_stub"] or b"") + _AROUND * rows[index][f"{half}_fragments"]
-                if 0 < ahead < size:
+                if 0 < ahead < _span(rows[index], half):
                     yield index, other
+
+
+def _span(row: Row, half: str) -> int:
+    """Return the bytes of the stream from a whole half's first to its last; lakes of before 2026-12 do not say it."""
+    said = row[f"{half}_span"]
+    return int(len(row[f"{half}_stub"] or b"") + _AROUND * row[f"{half}_fragments"] if said is None else said)
 
 
 def _one(rows: list[Row]) -> Row:

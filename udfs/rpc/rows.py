@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from udfs.capture.container import NO_TIME, Ints
 from udfs.capture.flows import Connection
 from udfs.capture.spool import Spool
-from udfs.rpc.calls import AUTH_LEVEL_CALL, AUTH_LEVEL_PRIVACY, NEVER, Calls, Flags, association, keep
+from udfs.rpc.calls import AUTH_LEVEL_CALL, AUTH_LEVEL_PRIVACY, NEVER, Calls, Flags, Pdus, association, keep
 from udfs.rpc.evidence import note_evidence
 from udfs.rpc.identity import call_keys, per_connection
 from udfs.rpc.interfaces import BY_UUID, EPM, EPT_MAP, PORT_ASKING, QM2QM, REMOTE_READ, infer
@@ -249,6 +249,8 @@ class RowBuilder:
             "sightings": pa.nulls(len(rows), pa.list_(SIGHTING)),
             "request_pieces": pieces(calls, request, signed[ask_first], asked_base, request_stub),
             "response_pieces": pieces(calls, response, signed[reply_first], answered_base, response_stub),
+            "request_span": pa.array(_span(pdus, ask_first, ask_last), mask=~asked),
+            "response_span": pa.array(_span(pdus, reply_first, reply_last), mask=~answered),
             "event_date": pa.array(
                 np.where(dates == NO_TIME, 0, dates // 1000 // _DAY_US), pa.int32(), mask=dates == NO_TIME
             ),
@@ -295,6 +297,11 @@ class RowBuilder:
     def _learn(self, connection: Connection, address: bytes, port: int, interface: str) -> None:
         self.learnt.setdefault((address, port), set()).add(interface)
         self.taught.setdefault(connection.index, set()).add((address, port, interface))
+
+
+def _span(pdus: Pdus, first: Ints, last: Ints) -> Ints:
+    """Return the bytes from halves' first PDU to the end of their last: fragments of several calls take turns."""
+    return pdus.offset[last] + pdus.size[last] - pdus.offset[first]
 
 
 def _count_calls(owner: Ints, connections: list[Connection]) -> None:

@@ -76,6 +76,8 @@ CALLS_SCHEMA: Final = pa.schema(
         ("sightings", pa.list_(SIGHTING)),
         ("request_pieces", pa.binary()),
         ("response_pieces", pa.binary()),
+        ("request_span", pa.int64()),
+        ("response_span", pa.int64()),
         ("event_date", pa.date32()),
     ]
 )
