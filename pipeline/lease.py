@@ -225,10 +225,15 @@ class Lease:
         return bool(dead)
 
     def _sweep(self, names: set[str]) -> None:
-        """Remove what dead runs of this machine left that were not in the queue any more."""
+        """Remove what dead runs of this machine left that were not in the queue any more.
+
+        A beat that is empty, or half there, was left by a run that was killed as it wrote it; or it is being written
+        by a run that is about to queue: that one's next beat makes the file again, and until then it counts as alive.
+        """
         queued = {_token(name) for name in names if name.endswith((".ticket", ".choosing"))}
         for token in sorted({_token(name) for name in names} - queued):
-            if _gone(self._folder.read(f"{token}.beat")):
+            beat = self._folder.read(f"{token}.beat")
+            if _gone(beat) or (beat is not None and not _parsed(beat)):
                 self._remove(token, set())
 
     def _still(self, token: str, beat: bytes | None) -> float:

@@ -265,6 +265,25 @@ def test_many_runs_some_killed_never_two_at_once(tmp_path, worker, seed):
         assert len(leftovers(tmp_path / "lake")) == 2
 
 
+@pytest.mark.parametrize("written", [b"", b'{"run_id": "r1", "ho'], ids=["nothing", "a part"])
+def test_a_beat_that_a_killed_run_was_writing_is_removed(tmp_path, written):
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "0abc.beat").write_bytes(written)
+    with lease(tmp_path, "mine", say=quiet, **SHORT):
+        assert len(leftovers(tmp_path)) == 2
+
+
+def test_who_queues_makes_a_beat_that_was_removed_again(tmp_path):
+    """It may look like a dead run's while it is written."""
+    with lease(tmp_path, "mine", say=quiet, **SHORT) as held:
+        (beat,) = (tmp_path / FOLDER).glob("*.beat")
+        beat.unlink()
+        until(beat.exists, "the next beat")
+        held.check()
+        with pytest.raises(LeaseError, match="run mine"):
+            lease(tmp_path, "other", wait_s=0, say=quiet, **SHORT).__enter__()
+
+
 # -- elsewhere, asleep -------------------------------------------------------------------------------------------------
 
 
