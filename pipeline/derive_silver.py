@@ -176,7 +176,7 @@ class _Work(_Options):
                 rows = rows.unionByName(lake.read(table).where("source = 'collector'"))
             lake.replace(table, rows, made_of=says if table is not LAST else None)
 
-        gather({table: partial(make, table) for table in TABLES})
+        _each(make, TABLES)
         lake.stamp(LAST, says)
         return written
 
@@ -266,7 +266,7 @@ class _Work(_Options):
 def _each(step: Callable[[Table], None], tables: Sequence[Table]) -> None:
     """Do a step for several tables at a time, and for the last one when all others are done.
 
-    Most of a small commit is planning, by one thread. Only steps that set nothing in the session may be side by side.
+    Most of a small commit is planning, by one thread. What one step's commit says, those beside it may say too.
     """
     gather({table: partial(step, table) for table in tables if table is not LAST})
     if LAST in tables:

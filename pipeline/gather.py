@@ -13,7 +13,7 @@ Name = TypeVar("Name")
 
 
 def gather(questions: Mapping[Name, Callable[[], Answer]]) -> dict[Name, Answer]:
-    """Return the answer to each question, by its name. Only what sets nothing in the session may be asked like this."""
+    """Return the answer to each question, by its name. They share the session's settings (``settings.having``)."""
     if len(questions) < 2:
         return {name: ask() for name, ask in questions.items()}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
