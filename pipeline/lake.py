@@ -25,7 +25,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from pipeline import compiling
+from pipeline import compiling, sessions
 from pipeline.commits import Commit, History
 from pipeline.errors import SchemaError as SchemaError  # noqa: PLC0414 - of this module, for who uses it
 from pipeline.frames import column_of, frame
@@ -107,13 +107,12 @@ class Lake:
         finally:
             self._commits = None
 
-    def apart(self) -> Lake:
+    @contextmanager
+    def apart(self) -> Iterator[Lake]:
         """The same lake through a session of its own: what its commits say is not what others say at the same time."""
         other = copy(self)
-        clone = getattr(self.spark, "cloneSession", None)  # Spark Connect gives copies, classic Spark new ones
-        other.spark = clone() if clone is not None else self.spark.newSession()
-        compiling.like(other.spark, self.spark)
-        return other
+        with sessions.beside(self.spark) as other.spark:
+            yield other
 
     @contextmanager
     def saying(self, made_of: str) -> Iterator[None]:
@@ -599,7 +598,14 @@ def differing(rows: pa.Table, there: pa.Table, key: str) -> tuple[set[str], set[
 
 def beside(lake: Lake, steps: Mapping[Name, Callable[[Lake], Answer]]) -> dict[Name, Answer]:
     """Do steps that write different tables side by side, each on a lake ``apart``; what each returned, by its name."""
-    return gather({name: partial(step, lake.apart() if len(steps) > 1 else lake) for name, step in steps.items()})
+    if len(steps) < 2:
+        return {name: step(lake) for name, step in steps.items()}
+
+    def alone(step: Callable[[Lake], Answer]) -> Answer:
+        with lake.apart() as other:
+            return step(other)
+
+    return gather({name: partial(alone, step) for name, step in steps.items()})
 
 
 def conform(table: Table, df: DataFrame, *, more: tuple[str, ...] = ()) -> DataFrame:

@@ -332,10 +332,12 @@ def test_queries_are_compiled_where_much_is_read(spark, tmp_path, much):
     asked = [lake.spark.conf.get(name) for name in INTERPRETED]
     assert asked == list(INTERPRETED.values())
     expect(lake.spark, COMPILED_FROM - 1, HELD_FROM - 1)
-    assert [lake.apart().spark.conf.get(name) for name in INTERPRETED] == asked
+    with lake.apart() as other:
+        assert [other.spark.conf.get(name) for name in INTERPRETED] == asked
     expect(lake.spark, *much)
-    for each in (lake, lake.apart()):
-        assert [each.spark.conf.get(name) for name in INTERPRETED] == ["true", "FALLBACK"]
+    with lake.apart() as other:
+        for each in (lake, other):
+            assert [each.spark.conf.get(name) for name in INTERPRETED] == ["true", "FALLBACK"]
     assert [spark.newSession().conf.get(name) for name in INTERPRETED] == asked
 
 

@@ -111,11 +111,11 @@ def test_another_table_in_the_folder_is_another_table(lake, spark):
 
 def test_what_another_session_of_the_lake_reads_is_of_that_session(lake, spark):
     lake.append(QUARANTINE, rows(spark, "a"))
-    other = lake.apart()
-    for each in (lake, other, lake):
-        frame = each.read(QUARANTINE)
-        assert is_pinned(frame)
-        assert frame._jdf.sparkSession().equals(each.spark._jsparkSession)
+    with lake.apart() as other:
+        for each in (lake, other, lake):
+            frame = each.read(QUARANTINE)
+            assert is_pinned(frame)
+            assert frame._jdf.sparkSession().equals(each.spark._jsparkSession)
 
 
 def test_columns_declared_since_are_null(lake, spark):

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.long, pytest.mark.spark]
 
 CAPTURES = ("03-qm2qm-dependent-client.pcap", "04-qmmgmt.pcapng", "10-many-clients.pcap.gz")
 OF_A_RUN = {"run_id", "ingested_at", "opened_at", "modified_at", "path", "source_path"}
-LONGEST_S = 3600
+LONGEST_S = 900
 JUDGES = {"check_quality", "alerts"}  # what they find in the data is exit code 1
 
 
