@@ -174,10 +174,10 @@ class _Work(_Options):
                 rows = rows.unionByName(lake.read(table).join(bare, "call_key", "left_semi"))
             if is_there and "source" in table.names:  # what the collector was told is not made of calls
                 rows = rows.unionByName(lake.read(table).where("source = 'collector'"))
-            lake.replace(table, rows, made_of=says if table is not LAST else None)
+            lake.replace(table, rows, made_of=says)
 
         _each(make, TABLES)
-        lake.stamp(LAST, says)
+        self._stamp()
         return written
 
     def _add(self, by: Decoder) -> dict[str, int]:
