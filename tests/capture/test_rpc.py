@@ -24,8 +24,9 @@ def check(dialogue: Dialogue, **connection):
     assert tables["connections"] == [truth.connection(**connection)]
     assert tables["quarantine"] == []
     stream = [dialogue.script.stream(side) for side in (t.CLIENT, t.SERVER)]
+    rows = read_capture(file.data)["rpc_calls"].to_pylist()
     for half, side, types in (("request", t.CLIENT, (rpc.REQUEST,)), ("response", t.SERVER, (rpc.RESPONSE, rpc.FAULT))):
-        assert spans(read_capture(file.data)["rpc_calls"].to_pylist(), half) == sent_spans(dialogue, side, types)
+        assert spans(rows, half) == sent_spans(dialogue, side, types)
     sent = sorted((side == t.CLIENT, stream[side][begin + 2], end - begin) for side, begin, end in dialogue.pdus)
     assert sorted((row["from_client"], row["ptype"], row["frag_length"]) for row in tables["pdus"]) == sent
     return tables

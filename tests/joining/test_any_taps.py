@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
-from joining.comparing import OF_FILES, OF_THE_RUN, PLACES, differences, equal
+from joining.comparing import OF_FILES, OF_THE_RUN, PLACES, Tables, differences, equal
 from joining.cutting import cut, layout
 from joining.traffic import alone, foreign, sealed
 from pcapgen import containers as c
@@ -59,6 +59,12 @@ def taps(draw: st.DrawFn) -> tuple[list[c.Record], list[bytes], int]:
     return records, files, ahead
 
 
+def as_one_saw_it(found: Tables, whole: Tables, *told: str) -> None:
+    """Fail, and say where, unless the facts are those of one capture of everything."""
+    lines = differences(found, whole, left_out=PLACES | OF_THE_RUN | BY_CAPTURE, not_compared=OF_FILES)
+    assert lines == [], "\n".join([*told, *lines])
+
+
 def seen_twice(data: st.DataObject) -> None:
     records, files, ahead = data.draw(taps())
     assume(len({layout(each).units[0].data for each in files}) == len(files))
@@ -69,8 +75,7 @@ def seen_twice(data: st.DataObject) -> None:
     if ahead:
         return  # what one machine has half may end by the other one's clock
     whole = read_capture(c.pcap(records, magic=c.NANOSECONDS).data)
-    lines = differences(found, whole, left_out=PLACES | OF_THE_RUN | BY_CAPTURE, not_compared=OF_FILES)
-    assert lines == [], "\n".join(lines)
+    as_one_saw_it(found, whole)
 
 
 def test_what_one_machine_saw_the_end_of_has_ended_wherever_the_other_stopped():
@@ -81,8 +86,7 @@ def test_what_one_machine_saw_the_end_of_has_ended_wherever_the_other_stopped():
     whole = read_capture(all_of_it)
     for high in range(2, len(records)):
         found = read_together([[c.pcapng(records[:high], tsresol=9).data, all_of_it]])
-        lines = differences(found, whole, left_out=PLACES | OF_THE_RUN | BY_CAPTURE, not_compared=OF_FILES)
-        assert lines == [], "\n".join(lines)
+        as_one_saw_it(found, whole)
 
 
 def test_a_machine_that_came_between_the_fragments_of_several_calls_adds_none():
@@ -93,8 +97,7 @@ def test_a_machine_that_came_between_the_fragments_of_several_calls_adds_none():
     whole = read_capture(all_of_it)
     for low in range(5, len(records) - 3, 2):
         found = read_together([[all_of_it, c.pcapng(records[low:-2], tsresol=9).data]])
-        lines = differences(found, whole, left_out=PLACES | OF_THE_RUN | BY_CAPTURE, not_compared=OF_FILES)
-        assert lines == [], f"from record {low}:\n" + "\n".join(lines)
+        as_one_saw_it(found, whole, f"from record {low}:")
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
