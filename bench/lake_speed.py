@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Sequence
@@ -72,10 +71,8 @@ class Bench:
             begin = time.perf_counter()
             side = Path(lake.root) / "side"
             side.mkdir(parents=True)
-            manifest = side / "manifest.json"
             reads = plan(listed, []).read
-            manifest.write_text(json.dumps([read.values() for read in reads]), encoding="utf-8")
-            frame = read_captures(self.spark, rows="rpc_calls", manifest=manifest)
+            frame = read_captures(self.spark, reads, side / "tasks.jsonl")
             lake.append(RPC_CALLS, frame.withColumns({RUN_ID: F.lit("bench"), INGESTED_AT: F.current_timestamp()}))
             seconds = time.perf_counter() - begin
         rows = lake.rows_written(RPC_CALLS)

@@ -8,7 +8,6 @@ run that never came so far is undone by the next one (``runs``). The caller hold
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -278,11 +277,8 @@ class _Run:
         reads = self.planned.read
         if not reads:
             return []
-        manifest = self.side / "manifest.json"
-        manifest.write_text(json.dumps([read.values() for read in reads]), encoding="utf-8")
-        rows = read_captures(
-            self.lake.spark, rows="capture_files", manifest=manifest, side=self._tables, **self.reader_options
-        )
+        tasks, options = self.side / "tasks.jsonl", {"rows": "capture_files", "side": self._tables}
+        rows = read_captures(self.lake.spark, reads, tasks, **options, **self.reader_options)
         asked: dict[str, Callable[[], Any]] = {_READ: rows.toArrow}
         asked |= {str(table): partial(self.lake.create, table) for table in (RPC_CALLS, CAPTURE_FILES)}
         with _progress(self._tables / CAPTURE_FILES.name, len(reads), say):

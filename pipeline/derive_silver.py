@@ -174,10 +174,10 @@ class _Work(_Options):
                 rows = rows.unionByName(lake.read(table).join(bare, "call_key", "left_semi"))
             if is_there and "source" in table.names:  # what the collector was told is not made of calls
                 rows = rows.unionByName(lake.read(table).where("source = 'collector'"))
-            lake.replace(table, rows, made_of=says)
+            lake.replace(table, rows, made_of=None if table is LAST else says)
 
-        _each(make, TABLES)
-        self._stamp()
+        gather({table: partial(make, table) for table in TABLES})
+        self._stamp()  # the last table waited for nobody, so that its rows say nothing yet
         return written
 
     def _add(self, by: Decoder) -> dict[str, int]:

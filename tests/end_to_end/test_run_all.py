@@ -15,10 +15,11 @@ from pyspark.sql import functions as F
 
 from jobs import export_packets, ingest_captures, publish_dashboards, run_all, trace_message
 from pipeline.bronze import BRONZE
-from pipeline.capture_source import register
+from pipeline.capture_source import read_captures, register
 from pipeline.gather import gather
 from pipeline.lake import Lake
-from pipeline.listing import Listed
+from pipeline.ledger import plan
+from pipeline.listing import Listed, list_files
 from pipeline.pages.reading import Limits, read_site
 from pipeline.quality import Check, check
 from pipeline.quality_suites import load
@@ -372,6 +373,18 @@ def test_the_data_source_reads_a_folder_and_lists_pdus(spark, captures):
     pdus = spark.read.format("msmq_capture").option("rows", "pdus").load(str(captures))
     expected = sum(read_capture(captures / name, all_pdus=True)["pdus"].num_rows for name in SAMPLES)
     assert pdus.count() == expected
+
+
+def test_what_a_run_reads_is_what_the_data_source_reads(spark, captures, tmp_path):
+    register(spark)
+    tasks = tmp_path / "tasks.jsonl"
+    reads = plan(list_files([str(captures)]), []).read
+    for kind in ("capture_files", "rpc_calls"):
+        rows = read_captures(spark, reads, tasks, rows=kind)
+        whole = spark.read.format("msmq_capture").option("rows", kind).load(str(captures))
+        assert rows.schema == whole.schema
+        assert sorted(rows.collect(), key=str) == sorted(whole.collect(), key=str)
+    assert len(tasks.read_text().splitlines()) == len(SAMPLES)  # small as they are, each is a task
 
 
 def test_a_messages_story_is_told_by_queue_and_number(lake, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import traceback
 import zipfile
 from pathlib import Path
@@ -12,6 +13,7 @@ from pyspark.sql import functions as F
 
 from jobs.python_daemon import show_but_good_bye, without_archives
 
+THRESHOLD = gc.get_threshold()[0]  # Python's own
 SITE = str(Path(pyspark.__file__).parents[1])
 
 
@@ -53,6 +55,19 @@ def test_workers_start_with_the_reader_loaded_and_without_archives(spark):
         return f"{'udfs.capture.reader' in sys.modules} {archives}"
 
     assert spark.range(1).select(seen("id")).first()[0] == "True []"
+
+
+@pytest.mark.spark
+def test_workers_keep_the_memory_they_freed_and_seldom_look_for_garbage(spark):
+    @F.udf("string")
+    def seen(_row):
+        import gc  # noqa: PLC0415 - of the worker
+        import os  # noqa: PLC0415
+
+        kept = [os.environ.get(f"MALLOC_{name}_THRESHOLD_") for name in ("TRIM", "MMAP")]
+        return f"{gc.isenabled()} {gc.get_threshold()[0] // THRESHOLD} {kept}"
+
+    assert spark.range(1).select(seen("id")).first()[0] == f"True 50 {[str(128 << 20), str(32 << 20)]}"
 
 
 def test_a_worker_that_cannot_say_good_bye_is_no_error_and_all_else_is_shown(capsys):

@@ -191,6 +191,36 @@ def test_silver_is_made_anew_where_the_changes_are_not_known(lake, spark, monkey
     assert silver_follows(lake)
 
 
+@pytest.mark.parametrize("before", ["nothing", "other decoders"])
+def test_a_last_table_that_was_made_while_others_were_not_says_nothing_of_them(lake, monkeypatch, before):
+    add(lake, RPC_CALLS, OPEN, START)
+    if before == "other decoders":
+        with monkeypatch.context() as older:
+            older.setattr(derive_silver, "VERSION", "previous")
+            silver(lake)
+        add(lake, RPC_CALLS, END)
+
+    def only_the_last(step):
+        def failing(self, table, *rows, **options):
+            if table is not REMOTE_READ_CALLS:
+                raise OSError("no room on the disk")
+            step(self, table, *rows, **options)
+
+        return failing
+
+    with monkeypatch.context() as full:
+        for name in ("create", "replace"):
+            full.setattr(Lake, name, only_the_last(getattr(Lake, name)))
+        with pytest.raises(OSError, match="no room"):
+            silver(lake)
+    assert lake.exists(REMOTE_READ_CALLS)
+    assert not lake.made(REMOTE_READ_CALLS)
+    add(lake, RPC_CALLS, *OTHERS)
+    silver(lake)
+    assert silver_follows(lake)
+    assert lake.made(REMOTE_READ_CALLS)
+
+
 @pytest.mark.long
 def test_emptied_stubs_are_not_decoded_again_and_what_they_said_is_kept(lake, decoded):
     add(lake, RPC_CALLS, OPEN, START, *OTHERS)
