@@ -2,10 +2,10 @@
 
 The changed calls are decoded in one pass, to side files; each table takes its rows from there. What a run only adds to
 bronze.rpc_calls is decoded while it is written there, for then it is in memory (``Decoded``). The last table,
-silver.remote_read_calls, is written after all others, also when nothing of it changed: its commit says of which version
-of bronze.rpc_calls all of them were made. The side files' folder stays where a run was killed or failed: the next one
-then puts rows in the place of any of the same calls, for some tables may have them already. Where nothing is known (a
-first run, other decoders, a feed that does not reach back) all are made anew.
+silver.remote_read_calls, has a commit after all others, also when nothing of it changed: that says of which version of
+bronze.rpc_calls all of them were made. The side files' folder stays where a run was killed or failed: the next one then
+puts rows in the place of any of the same calls, for some tables may have them already. Where nothing is known (a first
+run, other decoders, a feed that does not reach back) all are made anew.
 """
 
 from __future__ import annotations

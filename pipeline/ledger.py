@@ -213,7 +213,7 @@ class Read:
     followed: tuple[str, ...] = ()  # places whose connections are cut from their first byte on
 
     def values(self) -> dict[str, Any]:
-        """Return it as JSON can hold it, for the manifest of a run."""
+        """Return it as JSON can hold it, for the file that says what tasks read."""
         return asdict(self)
 
     @staticmethod

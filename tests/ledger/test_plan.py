@@ -419,7 +419,7 @@ def test_the_other_files_survive_the_ledger():
     }  # fmt: skip
 
 
-def test_what_is_read_survives_a_manifest():
+def test_what_is_read_survives_json():
     world = World()
     world.put("/c/1", AB)
     world.run()
