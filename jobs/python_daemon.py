@@ -36,7 +36,7 @@ def preload() -> None:
         import_module(name)
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50 * gc.get_threshold()[0], *gc.get_threshold()[1:])
+    gc.set_threshold(50 * gc.get_threshold()[0])
 
 
 def show_but_good_bye(show: Callable[..., None]) -> Callable[..., None]:

@@ -94,7 +94,7 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.daemon.module": "jobs.python_daemon",
     # What a worker frees it uses again soon: the C library keeps it (up to so many bytes, and arrays up to its limit of
-    # 32 MB) rather than have the system clear fresh pages for each block of packets, a twelfth of a first load's time.
+    # 32 MB) rather than have the system clear fresh pages for each block of packets: 5 % of a first load's time.
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(128 << 20),
     "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     **INTERPRETED,  # until a run finds much to read

@@ -277,8 +277,10 @@ class _Run:
         reads = self.planned.read
         if not reads:
             return []
-        tasks, options = self.side / "tasks.jsonl", {"rows": "capture_files", "side": self._tables}
-        rows = read_captures(self.lake.spark, reads, tasks, **options, **self.reader_options)
+        rows = read_captures(
+            self.lake.spark, reads, self.side / "tasks.jsonl", rows="capture_files", side=self._tables,
+            **self.reader_options,
+        )  # fmt: skip
         asked: dict[str, Callable[[], Any]] = {_READ: rows.toArrow}
         asked |= {str(table): partial(self.lake.create, table) for table in (RPC_CALLS, CAPTURE_FILES)}
         with _progress(self._tables / CAPTURE_FILES.name, len(reads), say):

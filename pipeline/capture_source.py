@@ -23,8 +23,8 @@ from pyspark.sql.types import StructType
 
 from pipeline.ledger import Read
 from pipeline.listing import Listed, list_files
-from pipeline.side_files import Batches, SideFiles
-from pipeline.spread import LEAST_TASKS, TASK_BYTES, spread
+from pipeline.side_files import SideFiles
+from pipeline.spread import LEAST_TASKS, TASK_BYTES, in_tasks, spread
 from udfs.capture.reader import SCHEMAS, Options, Part, capture_batches
 
 FORMAT: Final = "msmq_capture"
@@ -141,11 +141,9 @@ def read_captures(
     chosen = {name: str(value) for name, value in options.items()}
     schema = CaptureSource(chosen).schema()
 
-    def read(numbers: Batches) -> Iterator[pa.RecordBatch]:
-        reader = CaptureReader(chosen)
-        for number in (number for batch in numbers for number in batch.column("id").to_pylist()):
-            with tasks.open(encoding="utf-8") as file:
-                several = json.loads(next(islice(file, number, None)))
-            yield from reader.read(Pack(tuple(_reading(Read.of(values)) for values in several)))
+    def rows(number: int) -> Iterator[pa.RecordBatch]:
+        with tasks.open(encoding="utf-8") as file:
+            several = json.loads(next(islice(file, number, None)))
+        return CaptureReader(chosen).read(Pack(tuple(_reading(Read.of(values)) for values in several)))
 
-    return spark.range(0, len(packs), 1, max(len(packs), 1)).mapInArrow(read, schema)
+    return in_tasks(spark, len(packs), schema, rows)

@@ -218,7 +218,7 @@ class _Work(_Options):
         _each(lambda table: self.lake.append(table, rows[table], made_of=says), list(rows))
 
     def _stamp(self) -> None:
-        """Have the last table say what all are made of, where nothing of it was to be written."""
+        """Have the last table say what all are made of, where its newest commit does not yet."""
         says = self._says(self.newest)
         if self.lake.made_of(LAST) != says:
             self.lake.stamp(LAST, says)

@@ -50,7 +50,8 @@ _NEW: Final = "_new_"
 _COMMIT_SAYS: Final = "spark.databricks.delta.commitInfo.userMetadata"  # MERGE and UPDATE take no options
 _CHECKPOINTS: Final = "delta.checkpointInterval"
 # The checksum beside a commit names all files of a small table, for which Delta asks Spark. A new table has none: it is
-# made in two thirds of the time without that question, and the next commit asks it.
+# made in two thirds of the time without that question, and the next commit asks it. Not so in a catalog, whose session
+# may let nobody set that.
 _CREATIONS: Final = {"spark.databricks.delta.allFilesInCrc.enabled": "false"}
 # While files are removed the check that old versions are kept for a week is off; so are commits that tell of the
 # removal, behind which nobody would find what the one before says that the table is made of. A table's folder is listed
@@ -206,7 +207,7 @@ class Lake:
             self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
         dated = (EVENT_DATE,) if table.dated_by else ()
         looked_up = [*dated, *table.key, *table.dated_by]
-        with having(self.spark, _CREATIONS) if self.catalog is None else nullcontext():
+        with having(self.spark, _CREATIONS if self.catalog is None else {}):
             self.spark.sql(
                 f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} (\n  {table.columns_ddl()}\n) USING DELTA\n"
                 + (f"CLUSTER BY ({EVENT_DATE})\n" if dated else "")

@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from pipeline.spread import LEAST_TASKS, TASK_BYTES, spread
+from pipeline.spread import LEAST_TASKS, TASK_BYTES, in_tasks, spread
 from udfs.capture.stores import place
 from udfs.keys import key
 
@@ -140,11 +140,10 @@ def rows_of(
     The bytes are read by Python alone, once: Java is given what comes out.
     """
 
-    def read(numbers: Batches) -> Iterator[pa.RecordBatch]:
-        chosen = (number for batch in numbers for number in batch.column("id").to_pylist())
-        yield from through(batch for number in chosen for piece in tasks[number] for batch in piece.read())
+    def rows(number: int) -> Batches:
+        return through(batch for piece in tasks[number] for batch in piece.read())
 
-    return spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(read, schema)
+    return in_tasks(spark, len(tasks), schema, rows)
 
 
 def number_of_task() -> str:
