@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final, TypeVar
@@ -20,9 +21,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
-from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline import compiling, forgetting, places, rejoin
 from pipeline.capture_source import read_captures
@@ -33,8 +32,9 @@ from pipeline.lake import Lake, differing, on_dates, versions_of
 from pipeline.ledger import COLUMNS, Days, Known, Plan, Read, Reprocess, plan, reprocess, within
 from pipeline.listing import Listed
 from pipeline.runs import Runs, recover
-from pipeline.side_files import Batches, rows_in, rows_of, tasks_of
+from pipeline.side_files import Batches, SideFiles, Through, batches_of, rows_in, tasks_of
 from pipeline.silver import Decoded, Decoder
+from pipeline.spread import in_tasks
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.table import INGESTED_AT, RUN_ID, Table, literal
 from udfs.capture.joining import recount
@@ -246,7 +246,7 @@ class _Run:
         rows = shared.toArrow().cast(schema).to_pylist()
         left = [row for row in (left_by(row, gone) for row in rows) if row is not None]
         self.lake.remove(RPC_CALLS, "call_key", {row["call_key"] for row in rows}, dates=dates)
-        self._append(RPC_CALLS, None, pa.Table.from_pylist(left, schema))
+        self._append_in_memory(RPC_CALLS, pa.Table.from_pylist(left, schema))
 
     def _rename(self) -> None:
         """Give captures the keys that they have now, all at once: two may have swapped theirs."""
@@ -324,13 +324,6 @@ class _Run:
         folder = self._tables / name
         return pads.dataset(folder, SCHEMAS[name]).to_table() if folder.is_dir() else SCHEMAS[name].empty_table()
 
-    def _own(self, table: Table) -> DataFrame | None:
-        """Return the rows of a side table as a frame; None if there are none."""
-        schema, folder = SCHEMAS[table.name], self._tables / table.name
-        if not folder.is_dir():
-            return None
-        return self.lake.spark.read.schema(from_arrow_schema(schema)).parquet(str(folder)).select(*schema.names)
-
     # -- writing -------------------------------------------------------------------------------------------------
 
     def _write_all(self, joined: rejoin.Changes, files: Sequence[Row]) -> None:
@@ -365,37 +358,53 @@ class _Run:
 
         ``made`` are values of ``column``; ``also``: a condition for rows that go too, new ones among them.
         """
-        lake, own = self.lake, self._own(table)
+        lake = self.lake
         rows = joined.rows(table.name) if rows is None else rows
-        is_new = self.before[str(table)] is None
-        if own is not None and made:
-            own = rejoin.labelled(own, joined) if table is QUARANTINE else rejoin.without(own, made, column)
-        if table is CONNECTIONS and self.planned.replaced and own is not None:  # what is read again is there already
-            rows = pa.concat_tables([own.toArrow().cast(rows.schema), rows])
+        told = rejoin.renaming(joined) if table is QUARANTINE else rejoin.without(column, made)
+        if table is CONNECTIONS and self.planned.replaced:  # what is read again is there already
+            own = chain.from_iterable(map(batches_of, tasks_of(self._tables / table.name)))
+            rows = pa.concat_tables([pa.Table.from_batches(told(own), rows.schema), rows])
             dates = joined.dates | set(rows.column("event_date").to_pylist())
             there = lake.with_keys(table, {*made, *rows.column(column).to_pylist()}, dates=dates)
             lake.put(table, self._stamped(table, rows), there, dates=dates)
             return
-        if not is_new:
+        if self.before[str(table)] is not None:
             gone = set(made) if joined.earlier else set()
             if gone and table is not PENDING:  # of these only what differs is made anew
                 there = lake.with_keys(table, gone, column=column, dates=joined.dates)
                 fresh, gone = differing(rows, there, table.key[0])
                 rows = _without(rows, table.key[0], set(rows.column(table.key[0]).to_pylist()) - fresh)
             lake.remove(table, table.key[0], gone, dates=joined.dates, also=also)
-        self._append(table, own, rows, but=also)
+        self._append(table, told, rows, but=also)
 
-    def _append(self, table: Table, own: DataFrame | None, rows: pa.Table, *, but: str | None = None) -> None:
-        """Append rows of side files and rows in memory, in one commit; ``but``: a condition of those left out."""
-        frames = [own.withColumns(self._stamp())] if own is not None else []
-        if rows.num_rows:
-            frames.append(frame(self.lake.spark, self._stamped(table, rows)))
-        if frames:
-            every = reduce(DataFrame.unionByName, frames)
+    def _append(
+        self, table: Table, told: Through, joined: pa.Table, *, but: str | None = None, onward: Through = iter
+    ) -> None:
+        """Append what captures finished alone, after it was ``told`` of others, and the rows of joining, in one commit.
+
+        All goes from side files through Python to Java, once, by way of ``onward``. ``but``: a condition of those left
+        out.
+        """
+        run_id, now, ours = self.run_id, self.now, self.side / _JOINED
+        made = SideFiles(str(ours), _JOINED)
+        for batch in joined.to_batches():
+            made.add(table.name, batch)
+        made.close()
+        tasks = [(pieces, told) for pieces in tasks_of(self._tables / table.name)]
+        tasks += [(pieces, iter) for pieces in tasks_of(ours / table.name)]
+
+        def rows(number: int) -> Batches:
+            pieces, through = tasks[number]
+            return onward(_stamped(table, batch, run_id, now) for batch in through(batches_of(pieces)))
+
+        if tasks:
+            every = in_tasks(self.lake.spark, len(tasks), table.struct(), rows)
             self.lake.append(table, every if but is None else every.where(~F.coalesce(F.expr(but), F.lit(False))))  # noqa: FBT003
 
-    def _stamp(self) -> dict[str, Column]:
-        return {RUN_ID: F.lit(self.run_id), INGESTED_AT: F.lit(self.now)}
+    def _append_in_memory(self, table: Table, rows: pa.Table) -> None:
+        """Append rows in memory, if there are any."""
+        if rows.num_rows:
+            self.lake.append(table, frame(self.lake.spark, self._stamped(table, rows)))
 
     def _write_calls(self, joined: rejoin.Changes) -> dict[str, int]:
         """Write the calls; return the numbers of those of connections that captures saw at the same time."""
@@ -404,36 +413,15 @@ class _Run:
         lake.create(RPC_CALLS)
         stay = rejoin.unchanged(lake, joined)
         lake.remove(RPC_CALLS, "call_key", joined.call_keys - stay, dates=joined.dates)
-        self._append_calls(rejoin.teaching(joined), _without(calls.filter(pc.invert(shared)), "call_key", stay))
+        decoded: Through = iter if self.decoder is None else self.decoder.passing
+        alone = _without(calls.filter(pc.invert(shared)), "call_key", stay)
+        self._append(RPC_CALLS, rejoin.teaching(joined), alone, onward=decoded)
         if not joined.together:
             return {}
         merged = rejoin.merge_together(lake, joined, calls.filter(shared))
-        self._append(RPC_CALLS, None, merged)
+        self._append_in_memory(RPC_CALLS, merged)
         counts = Counter(merged.column("connection_id").to_pylist())
         return {name: counts[name] for name in joined.together}
-
-    def _append_calls(self, teach: Callable[[Batches], Batches], joined: pa.Table) -> None:
-        """Append the calls that captures finished alone, when they were taught, and those of joining, in one commit.
-
-        They go through Python once: what they learn is told them there, and what they hold decoded.
-        """
-        run_id, now, decoder, schema = self.run_id, self.now, self.decoder, RPC_CALLS.struct()
-
-        def stamped(batches: Batches) -> Iterator[pa.RecordBatch]:
-            for batch in teach(batches):
-                yield _stamped(RPC_CALLS, batch, run_id, now)
-
-        def through(batches: Batches) -> Batches:
-            return stamped(batches) if decoder is None else decoder.passing(stamped(batches))
-
-        frames = []
-        if tasks := tasks_of(self._tables / RPC_CALLS.name):
-            frames.append(rows_of(self.lake.spark, tasks, schema, through))
-        if joined.num_rows:
-            rows = frame(self.lake.spark, self._stamped(RPC_CALLS, joined))
-            frames.append(rows if decoder is None else rows.mapInArrow(decoder.passing, schema))
-        if frames:
-            self.lake.append(RPC_CALLS, reduce(DataFrame.unionByName, frames))
 
     def _stamped(self, table: Table, rows: pa.Table) -> pa.Table:
         """Rows with the table's columns, those of the run too."""

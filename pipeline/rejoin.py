@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.frames import column_of, frame
 from pipeline.lake import Lake, differing, on_dates
-from pipeline.side_files import Batches
+from pipeline.side_files import Batches, Through
 from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
 from schemas.table import literal
 from udfs.capture import finished
@@ -171,20 +172,23 @@ def relabel(lake: Lake, changes: Changes) -> None:
     lake.merge_into(QUARANTINE, source.where("_was <> _id"), met, update={"connection_id": "_id"})
 
 
-def labelled(strays: DataFrame, changes: Changes) -> DataFrame:
-    """Return stray bytes of this run's side files with what joining tells of their connections.
+def renaming(changes: Changes) -> Through:
+    """Return what gives stray bytes of this run's side files the names that their connections have when joined.
 
     What was made from remainders is left out: joining made it anew.
     """
     if not changes:
-        return strays
-    rest = without(strays, changes.quarantine_keys, "quarantine_key")
-    met = (F.col("capture_id") == F.col("_capture")) & (F.col("connection_id") == F.col("_was"))
-    known = rest.join(F.broadcast(_frame(rest.sparkSession, changes.labels, changes)), met, "left")
-    return known.withColumn("connection_id", F.coalesce("_id", "connection_id")).select(*strays.columns)
+        return iter
+    labels = pa.RecordBatch.from_pylist(changes.labels, LABELS_SCHEMA)
+    rest = without("quarantine_key", changes.quarantine_keys)
+
+    def renamed(batches: Batches) -> Iterator[pa.RecordBatch]:
+        return (finished.renamed(batch, labels) for batch in rest(batches))
+
+    return renamed
 
 
-def teaching(changes: Changes) -> Callable[[Batches], Batches]:
+def teaching(changes: Changes) -> Through:
     """Return what tells finished calls of this run's side files what joining found, batch by batch.
 
     What was made from remainders is left out: joining made it anew.
@@ -298,9 +302,16 @@ def merge_together(lake: Lake, changes: Changes, rows: pa.Table) -> pa.Table:
     return pa.Table.from_pylist(merged(kept, fresh), rows.schema)
 
 
-def without(rows: DataFrame, keys: Iterable[str], column: str) -> DataFrame:
-    """Return rows without those of some keys."""
-    return rows.join(F.broadcast(column_of(rows.sparkSession, keys, column)), column, "left_anti")
+def without(column: str, keys: Collection[str]) -> Through:
+    """Return what leaves the rows out whose column has one of these values."""
+    if not keys:
+        return iter
+    gone = pa.array(sorted(keys), pa.string())
+
+    def left(batches: Batches) -> Iterator[pa.RecordBatch]:
+        return (batch.filter(pc.invert(pc.is_in(batch[column], gone))) for batch in batches)
+
+    return left
 
 
 def pending_table(rows: Sequence[Row]) -> pa.Table:

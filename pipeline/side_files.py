@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,14 +13,13 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
-from pipeline.spread import LEAST_TASKS, TASK_BYTES, in_tasks, spread
+from pipeline.spread import LEAST_TASKS, TASK_BYTES, spread
 from udfs.capture.stores import place
 from udfs.keys import key
 
 Batches = Iterable[pa.RecordBatch]
+Through = Callable[[Batches], Batches]
 _LEAST_BYTES: Final = 4 << 20  # of one task
 _GROUP_BYTES: Final = 4 << 20  # of a row group at least, but for the last one
 
@@ -100,6 +99,12 @@ class Piece:
                 yield from file.read_row_group(group, use_threads=False).combine_chunks().to_batches()
 
 
+def batches_of(pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of pieces, one after the other."""
+    for piece in pieces:
+        yield from piece.read()
+
+
 def tasks_of(folder: Path) -> list[list[Piece]]:
     """Return what tasks are to read of the side files in a folder: each file, and each row group, in one of them.
 
@@ -130,20 +135,6 @@ def rows_in(folder: Path) -> int:
 def _files(folder: Path) -> list[Path]:
     """Return the files in a folder that are whole; without a row there is none, and no folder."""
     return sorted(folder.glob("[!.]*.parquet")) if folder.is_dir() else []
-
-
-def rows_of(
-    spark: SparkSession, tasks: Sequence[Sequence[Piece]], schema: StructType, through: Callable[[Batches], Batches]
-) -> DataFrame:
-    """Return the rows of side files, task by task, after what ``through`` makes of their batches.
-
-    The bytes are read by Python alone, once: Java is given what comes out.
-    """
-
-    def rows(number: int) -> Batches:
-        return through(batch for piece in tasks[number] for batch in piece.read())
-
-    return in_tasks(spark, len(tasks), schema, rows)
 
 
 def number_of_task() -> str:

@@ -50,6 +50,13 @@ def labelled(calls: pa.RecordBatch, labels: pa.RecordBatch, meanings: pa.RecordB
     return _where(pc.invert(pc.or_(stranger, nameless)), changed)
 
 
+def renamed(rows: pa.RecordBatch, labels: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows of any table with the connections that theirs are parts of, by ``labels`` as in ``labelled``."""
+    at = pc.index_in(_name(rows, "capture_id", "connection_id"), _name(labels, "capture_id", "was_connection_id"))
+    name = pc.if_else(at.is_valid(), labels["connection_id"].take(at), rows["connection_id"])
+    return rows.set_column(rows.schema.get_field_index("connection_id"), rows.schema.field("connection_id"), name)
+
+
 def without(calls: pa.RecordBatch, remade: pa.RecordBatch) -> pa.RecordBatch:
     """Return the calls but those that joining made anew; ``remade`` has their ``capture_id`` and ``call_key``."""
     names = ("capture_id", "call_key")
