@@ -11,6 +11,8 @@ import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -35,7 +37,7 @@ from udfs.capture.tables import (
     server_connections,
     with_servers,
 )
-from udfs.capture.tracker import Tracker
+from udfs.capture.tracker import Endpoint, Tracker
 from udfs.keys import key
 from udfs.rpc.calls import Assembler, association, bind_level
 from udfs.rpc.cutter import SAMPLE_BYTES, CutState, Cutter, Stray
@@ -115,6 +117,8 @@ class Joined:
     packets: pa.RecordBatch
 
 
+# What a remainder says of each of its segments in numbers, in the order that ``_segments`` takes them.
+_FACTS: Final = itemgetter("side", "size", "time_ns", "sequence", "acknowledgement", "flags", "file_offset")
 _UNKNOWN: Final = Connection(-1, ((4, b"", 0), (4, b"", 0)), NO_TIME, NO_TIME)
 
 
@@ -167,12 +171,12 @@ def join(pending: Sequence[Row], *, window_s: float) -> Joined:
             calls.append(batch)
 
     for block in _blocks(sightings):
-        segments, owners = _segments(block, names)
+        segments, sizes = _segments(block, names)
         if not len(segments.record):
             continue
         known = len(tracker.connections)
         streams = tracker.track(segments)
-        _attribute(block, tracker, owners, known)
+        _attribute(block, tracker, sizes, known)
         for group in block:
             for observer in group.observers:
                 observers[group.sightings[0].connection.index].append(observer)
@@ -236,13 +240,18 @@ def _blocks(sightings: Iterable[_Sighting]) -> list[list[_Group]]:
     return blocks
 
 
-def _ends(row: Row) -> tuple[Any, ...]:
+@lru_cache(maxsize=65536)
+def _octets(address: str) -> tuple[int, bytes]:
+    """Return the version and the octets of an IP address: the same few hosts talk in all remainders."""
+    parsed = ipaddress.ip_address(address)
+    return parsed.version, parsed.packed
+
+
+def _ends(row: Row) -> tuple[Endpoint, Endpoint]:
     """The endpoints in the reader's order: the lower one is side 0."""
-    ends = []
-    for who in ("client", "server"):
-        address = ipaddress.ip_address(row[f"{who}_address"])
-        ends.append((address.version, address.packed, row[f"{who}_port"]))
-    return tuple(sorted(ends))
+    client: Endpoint = (*_octets(row["client_address"]), row["client_port"])
+    server: Endpoint = (*_octets(row["server_address"]), row["server_port"])
+    return (client, server) if client <= server else (server, client)
 
 
 def _known_ports(pending: Iterable[Row]) -> set[tuple[bytes, int]]:
@@ -250,53 +259,42 @@ def _known_ports(pending: Iterable[Row]) -> set[tuple[bytes, int]]:
 
 
 def _segments(block: list[_Group], names: _Numbers) -> tuple[Segments, Ints]:
-    """Return the segments of a block's remainders, and for each the remainder it is of."""
-    data = bytearray()
-    columns: dict[str, list[int]] = defaultdict(list)
-    ends: list[tuple[Any, Any]] = []
-    for index, group in enumerate(block):
-        low, high = _ends(group.sightings[0].row)
-        for segment, capture_id in group.parts:
-            ends.append((low, high) if segment["side"] == 0 else (high, low))
-            columns["owner"].append(index)
-            number = segment["number"]
-            columns["number"].append(names.add(capture_id, number) if number else 0)
-            columns["start"].append(len(data))
-            columns["captured"].append(len(segment["data"] or b""))
-            columns["length"].append(segment["size"])
-            for name in ("time_ns", "sequence", "acknowledgement", "flags", "file_offset"):
-                columns[name].append(segment[name])
-            data += segment["data"] or b""
-    count = len(ends)
-    source, target = np.zeros((count, 16), np.uint8), np.zeros((count, 16), np.uint8)
-    for row, ((_, one, _), (_, two, _)) in enumerate(ends):
-        source[row, : len(one)], target[row, : len(two)] = list(one), list(two)
-    array = {name: np.array(values, np.int64) for name, values in columns.items()}
-    if not count:
-        array = defaultdict(lambda: np.zeros(0, np.int64))
-    data += bytes(64)
+    """Return the segments of a block's remainders, and how many are of each."""
+    counts = np.array([len(group.parts) for group in block], np.int64)
+    owner = np.repeat(np.arange(len(block)), counts)
+    parts = [part for group in block for part in group.parts]
+    facts = np.array([_FACTS(segment) for segment, _ in parts], np.int64).T.copy()
+    side, length, time, sequence, acknowledgement, flags, file_offset = facts if parts else np.zeros((7, 0), np.int64)
+    numbers = [names.add(capture_id, segment["number"]) if segment["number"] else 0 for segment, capture_id in parts]
+    data = [segment["data"] or b"" for segment, _ in parts]
+    captured = np.array([len(octets) for octets in data], np.int64)
+    ends = [end for group in block for end in _ends(group.sightings[0].row)]  # two of each remainder: sides 0 and 1
+    octets = np.frombuffer(b"".join(each.ljust(16, b"\0") for _, each, _ in ends), np.uint8).reshape(-1, 16)
+    ports = np.array([port for _, _, port in ends], np.int64)
+    source = 2 * owner + (side != 0)
+    target = source ^ 1
     segments = Segments(
-        data=data, record=np.arange(count), number=array["number"], time=array["time_ns"],
-        version=np.array([one[0] for one, _ in ends], np.int64), source=source, target=target,
-        source_port=np.array([one[2] for one, _ in ends], np.int64),
-        target_port=np.array([two[2] for _, two in ends], np.int64), sequence=array["sequence"],
-        acknowledgement=array["acknowledgement"], flags=array["flags"], start=array["start"],
-        file_offset=array["file_offset"], captured=array["captured"], length=array["length"],
-        weight=np.ones(count, np.int64), classes=np.full(count, A_SEGMENT, np.int8),
+        data=bytearray(b"".join([*data, bytes(64)])), record=np.arange(len(parts)),
+        number=np.array(numbers, np.int64), time=time,
+        version=np.array([version for version, _, _ in ends], np.int64)[source],
+        source=octets[source], target=octets[target], source_port=ports[source], target_port=ports[target],
+        sequence=sequence, acknowledgement=acknowledgement, flags=flags, start=np.cumsum(captured) - captured,
+        file_offset=file_offset, captured=captured, length=length, weight=np.ones(len(parts), np.int64),
+        classes=np.full(len(parts), A_SEGMENT, np.int8),
     )  # fmt: skip
-    return segments, array["owner"]
+    return segments, counts
 
 
-def _attribute(block: list[_Group], tracker: Tracker, owners: Ints, known: int) -> None:
+def _attribute(block: list[_Group], tracker: Tracker, counts: Ints, known: int) -> None:
     """Note which connection each remainder turned out to be part of, with what its segments do not show.
 
-    ``known`` connections were there before this block: their calls have been named already.
+    ``counts``: how many segments are of each, one remainder's after the other's. ``known`` connections were there
+    before this block: their calls have been named already.
     """
-    for index, group in enumerate(block):
-        rows = np.nonzero(owners == index)[0]
-        if not len(rows):
+    for group, count, end in zip(block, counts.tolist(), np.cumsum(counts).tolist(), strict=True):
+        if not count:
             continue
-        connection = tracker.connections[int(tracker.owner[rows[-1]])]
+        connection = tracker.connections[int(tracker.owner[end - 1])]
         if connection.index >= known:
             connection.named_at = min(_named_at(sighting.row) for sighting in group.sightings)
         for sighting in group.sightings:
@@ -306,8 +304,7 @@ def _attribute(block: list[_Group], tracker: Tracker, owners: Ints, known: int) 
             connection.last_time = max(connection.last_time, row["last_time_ns"])
             if connection.client is None and row["client_known"]:
                 low, _ = _ends(row)
-                client = (ipaddress.ip_address(row["client_address"]).packed, row["client_port"])
-                connection.client = 0 if client == low[1:] else 1
+                connection.client = 0 if (*_octets(row["client_address"]), row["client_port"]) == low else 1
 
 
 def _named_at(row: Row) -> int:
