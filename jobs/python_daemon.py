@@ -30,13 +30,18 @@ def without_archives(path: Sequence[str], spark_home: str) -> list[str]:
     return rest if found else list(path)
 
 
+def collect_seldom() -> None:
+    """Have the garbage collector look a fiftieth as often as Python's default: when so many objects are new."""
+    gc.set_threshold(35_000)
+
+
 def preload() -> None:
     """Import what the tasks need, and hide it from the garbage collector, before anything is forked."""
     for name in ("pipeline.capture_source", "pyspark.worker"):
         import_module(name)
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50 * gc.get_threshold()[0])
+    collect_seldom()
 
 
 def show_but_good_bye(show: Callable[..., None]) -> Callable[..., None]:

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from jobs import shipping
 from jobs.config import ConfigError
+from jobs.python_daemon import collect_seldom
 from jobs.shipping import PACKAGES
 from pipeline.compiling import INTERPRETED
 
@@ -79,6 +80,11 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.dataFrameQueryContext.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.databricks.delta.snapshotPartitions": "1",  # 50 by default: seconds for each commit to a small table
+    # Lakes in local folders: Hadoop keeps a file of checksums beside each file there, and starts a process for the
+    # permissions of both, a tenth of a first load. Parquet's own checksums, of each page, are looked at instead.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
     "spark.python.unix.domain.socket.enabled": "true",  # 10-30 % faster than TCP between Java and Python
     **{f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in DISTINCT},
     "spark.driver.memory": "2g",
@@ -108,6 +114,7 @@ def session(app_name: str, overrides: Mapping[str, str] | None = None) -> SparkS
     """
     builder = SparkSession.builder.appName(app_name)
     if started_as_plain_python():
+        collect_seldom()  # rows of remainders and of gold are many small objects here too
         # Workers would otherwise be whichever python3 is first on the path.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final, TypeVar
@@ -32,7 +31,7 @@ from pipeline.lake import Lake, differing, on_dates, versions_of
 from pipeline.ledger import COLUMNS, Days, Known, Plan, Read, Reprocess, plan, reprocess, within
 from pipeline.listing import Listed
 from pipeline.runs import Runs, recover
-from pipeline.side_files import Batches, SideFiles, Through, batches_of, rows_in, tasks_of
+from pipeline.side_files import Batches, SideFiles, Through, rows_in, tasks_of
 from pipeline.silver import Decoded, Decoder
 from pipeline.spread import in_tasks
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
@@ -362,8 +361,8 @@ class _Run:
         rows = joined.rows(table.name) if rows is None else rows
         told = rejoin.renaming(joined) if table is QUARANTINE else rejoin.without(column, made)
         if table is CONNECTIONS and self.planned.replaced:  # what is read again is there already
-            own = chain.from_iterable(map(batches_of, tasks_of(self._tables / table.name)))
-            rows = pa.concat_tables([pa.Table.from_batches(told(own), rows.schema), rows])
+            own = told(self._side(table.name).to_batches())
+            rows = pa.concat_tables([pa.Table.from_batches(own, rows.schema), rows])
             dates = joined.dates | set(rows.column("event_date").to_pylist())
             there = lake.with_keys(table, {*made, *rows.column(column).to_pylist()}, dates=dates)
             lake.put(table, self._stamped(table, rows), there, dates=dates)
@@ -385,17 +384,21 @@ class _Run:
         All goes from side files through Python to Java, once, by way of ``onward``. ``but``: a condition of those left
         out.
         """
-        run_id, now, ours = self.run_id, self.now, self.side / _JOINED
-        made = SideFiles(str(ours), _JOINED)
+        run_id, now = self.run_id, self.now
+        of_captures, of_joining = self._tables / table.name, self.side / _JOINED / table.name
+        made = SideFiles(str(of_joining.parent), _JOINED)
         for batch in joined.to_batches():
             made.add(table.name, batch)
         made.close()
-        tasks = [(pieces, told) for pieces in tasks_of(self._tables / table.name)]
-        tasks += [(pieces, iter) for pieces in tasks_of(ours / table.name)]
+        tasks = tasks_of(of_captures, of_joining)
+        ours = str(of_joining)
+
+        def pieces(number: int) -> Batches:
+            for piece in tasks[number]:
+                yield from piece.read() if piece.path.startswith(ours) else told(piece.read())
 
         def rows(number: int) -> Batches:
-            pieces, through = tasks[number]
-            return onward(_stamped(table, batch, run_id, now) for batch in through(batches_of(pieces)))
+            return onward(_stamped(table, batch, run_id, now) for batch in pieces(number))
 
         if tasks:
             every = in_tasks(self.lake.spark, len(tasks), table.struct(), rows)

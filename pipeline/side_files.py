@@ -99,18 +99,12 @@ class Piece:
                 yield from file.read_row_group(group, use_threads=False).combine_chunks().to_batches()
 
 
-def batches_of(pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of pieces, one after the other."""
-    for piece in pieces:
-        yield from piece.read()
-
-
-def tasks_of(folder: Path) -> list[list[Piece]]:
-    """Return what tasks are to read of the side files in a folder: each file, and each row group, in one of them.
+def tasks_of(*folders: Path) -> list[list[Piece]]:
+    """Return what tasks are to read of the side files in folders: each file, and each row group, in one of them.
 
     The more bytes there are the more a task reads, up to a limit; a file is cut only where it is more than that.
     """
-    sizes = {file: file.stat().st_size for file in _files(folder)}
+    sizes = {file: file.stat().st_size for folder in folders for file in _files(folder)}
     total = sum(sizes.values())
     most = min(max(total // LEAST_TASKS, _LEAST_BYTES), TASK_BYTES)
     pieces = [piece for file, size in sizes.items() for piece in _cut(file, size, most)]

@@ -8,6 +8,7 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -45,6 +46,32 @@ def test_a_table_that_does_not_exist_yet_reads_as_empty_and_is_not_made_by_readi
     assert not lake.exists(QUARANTINE)
     assertDataFrameEqual(lake.read(QUARANTINE), spark.createDataFrame([], QUARANTINE.struct()))
     assert not lake.exists(QUARANTINE)
+
+
+def files(lake):
+    """The files of a table, its log's among them."""
+    return [path for path in Path(lake.path(QUARANTINE)).rglob("*") if path.is_file()]
+
+
+def test_a_local_lake_has_no_files_of_checksums_and_asks_for_none_that_an_earlier_version_left(lake, spark):
+    lake.append(QUARANTINE, quarantine(spark, ("a", "r", NOON)))
+    assert not [path for path in files(lake) if path.name.startswith(".")]
+    for path in files(lake):
+        path.with_name(f".{path.name}.crc").write_bytes(b"crc\0\0\0\x02\0nothing that fits")
+    again = Lake(spark, lake.root)
+    again.append(QUARANTINE, quarantine(spark, ("b", "r", NOON)))
+    assert stored(again) == [("a", "r", NOON.date()), ("b", "r", NOON.date())]
+
+
+def test_a_page_that_changed_on_disk_is_an_error(lake, spark):
+    lake.append(QUARANTINE, quarantine(spark, ("a", "r", NOON)).coalesce(1))
+    (file,) = Path(lake.path(QUARANTINE)).glob("*.parquet")
+    column = pq.read_metadata(file).row_group(0).column(QUARANTINE.names.index("quarantine_key"))
+    content = bytearray(file.read_bytes())
+    content[column.data_page_offset + column.total_compressed_size - 1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises((PySparkException, Py4JJavaError), match="CRC checksum verification failed"):
+        stored(lake)
 
 
 def test_a_created_table_has_the_declared_schema_and_comments(lake, spark):

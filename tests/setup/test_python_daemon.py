@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import traceback
 import zipfile
 from pathlib import Path
@@ -13,7 +12,7 @@ from pyspark.sql import functions as F
 
 from jobs.python_daemon import show_but_good_bye, without_archives
 
-THRESHOLD = gc.get_threshold()[0]  # Python's own
+THRESHOLD = 700  # of Python: how many new objects are looked through
 SITE = str(Path(pyspark.__file__).parents[1])
 
 
