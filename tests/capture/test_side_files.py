@@ -51,6 +51,13 @@ def test_many_small_files_are_few_tasks_and_a_large_one_is_several(tmp_path, mon
     assert sizes == [[4]] * 8
 
 
+def test_small_files_of_several_folders_are_one_task(tmp_path):
+    for folder in ("alone", "joined"):
+        write(tmp_path / folder, "capture", [1])
+    (task,) = tasks_of(*(tmp_path / folder / "calls" for folder in ("alone", "joined", "nowhere")))
+    assert sorted(piece.path.split("/")[-3] for piece in task) == ["alone", "joined"]
+
+
 def test_small_batches_are_one_row_group_until_there_is_enough(tmp_path, monkeypatch):
     monkeypatch.setattr(side_files, "_GROUP_BYTES", 10 * KIB)
     write(tmp_path, "capture", [4, 4, 4, 4, 20, 1])

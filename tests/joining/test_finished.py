@@ -109,6 +109,23 @@ def test_what_joining_made_anew_is_left_out_by_its_capture_and_its_key():
     assert without(calls, remade.slice(0, 0)).equals(calls)
 
 
+def test_stray_bytes_of_this_run_take_their_connection_s_name_and_those_made_anew_are_left_out():
+    places = [*product("ab", ("was 0", "was 1")), ("a", None)]
+    strays = [
+        dict.fromkeys(SCHEMAS["quarantine"].names)
+        | {"quarantine_key": str(number), "capture_id": capture, "connection_id": connection}
+        for number, (capture, connection) in enumerate(places)
+    ]
+    label = {"capture_id": "a", "was_connection_id": "was 1", "connection_id": "now", "ours": True, "handshake": True}
+    changes = rejoin.Changes(labels=[{**label, "together": False}], was={"was 1"}, quarantine_keys={"2"})
+    batch = pa.RecordBatch.from_pylist(strays, SCHEMAS["quarantine"])
+    found = [row for named in rejoin.renaming(changes)([batch]) for row in named.to_pylist()]
+    assert [(row["quarantine_key"], row["connection_id"]) for row in found] == [
+        ("0", "was 0"), ("1", "now"), ("3", "was 1"), ("4", None),
+    ]  # fmt: skip
+    assert list(rejoin.renaming(rejoin.Changes())([batch])) == [batch]
+
+
 @pytest.mark.spark
 def test_the_lakes_table_learns_the_same(case, expected, spark, tmp_path):
     calls, labels, meanings = case
