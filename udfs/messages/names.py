@@ -33,6 +33,7 @@ def direct_queue(raw: bytes) -> str | None:
     return normal_text(f"DIRECT={text}") if text else None
 
 
+@lru_cache(maxsize=8192)
 def numbered_queue(raw: bytes) -> str | None:
     r"""Return the normal form of a queue without a name: type, GUID and id in 21 bytes; ``guid\%08x`` or ``public=``.
 
@@ -45,6 +46,7 @@ def numbered_queue(raw: bytes) -> str | None:
     return normal_text(f"PUBLIC={text}" if kind == 5 else f"PRIVATE={text}\\{number:08x}")
 
 
+@lru_cache(maxsize=8192)
 def path_queue(text: str) -> str | None:
     """Return the normal form of a path name."""
     return normal_text(text or None)
@@ -60,11 +62,13 @@ def sid(raw: bytes) -> str | None:
     return "-".join(("S-1", named, *map(str, struct.unpack_from(f"<{raw[1]}I", raw, 8))))
 
 
+@lru_cache(maxsize=8192)
 def queue_manager(raw: bytes) -> str | None:
     """Return a GUID as text; None when it is none."""
     return str(uuid.UUID(bytes_le=raw)) if len(raw) == 16 else None
 
 
+@lru_cache(maxsize=8192)
 def address(raw: bytes) -> str | None:
     """Return an address in 17 bytes, type and octets in network order, as text; None for a type without one."""
     if raw[0] == h.IPV4:
@@ -72,6 +76,7 @@ def address(raw: bytes) -> str | None:
     return str(ipaddress.IPv6Address(raw[1:])) if raw[0] == h.IPV6 else None
 
 
+@lru_cache(maxsize=8192)
 def near_address(octets: int) -> str:
     """Return an IPv4 address, its octets read as a little-endian number, as text."""
     return str(ipaddress.IPv4Address(octets.to_bytes(4, "little")))
