@@ -85,6 +85,9 @@ SETTINGS: Mapping[str, str] = {
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
+    # Commits to them by the same file system: Delta's store for HDFS starts a process for each name, to see if it is a
+    # link. Both exclude commits of one process alone; other processes are excluded by the lake's lease.
+    "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
     "spark.python.unix.domain.socket.enabled": "true",  # 10-30 % faster than TCP between Java and Python
     **{f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in DISTINCT},
     "spark.driver.memory": "2g",
