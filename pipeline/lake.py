@@ -30,7 +30,8 @@ from pipeline.commits import Commit, History
 from pipeline.errors import SchemaError as SchemaError  # noqa: PLC0414 - of this module, for who uses it
 from pipeline.frames import column_of, frame
 from pipeline.gather import Answer, Name, gather
-from pipeline.pinned import Pins
+from pipeline.marking import mark
+from pipeline.pinned import Pinned, Pins
 from pipeline.settings import having
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal, quoted
 
@@ -232,8 +233,7 @@ class Lake:
         """The table's rows as they are now; none, with the table's schema, when it does not exist yet."""
         if not self.exists(table):
             return self.spark.createDataFrame([], table.struct()).limit(0)  # by the limit Spark knows it without asking
-        log = self._log(table)
-        pinned = None if log is None else self._pins.pinned(self.spark, log)
+        pinned = self._pinned(table)
         rows = self._open(table) if pinned is None else pinned.frame(self.spark)
         if str(table) in self._narrow:
             there = {*rows.columns}
@@ -399,8 +399,11 @@ class Lake:
     def delete(self, table: Table, condition: str) -> None:
         """Take out the rows that meet a SQL condition; nothing happens where there is no table or no such row."""
         if self.exists(table):
-            with self._commit(table):  # Delta's DELETE does not take named parameters
-                self.spark.sql(f"DELETE FROM {self.sql_name(table)} WHERE {condition}")  # noqa: S608
+            with self._commit(table):
+                pinned = self._pinned(table)
+                if pinned is None or not mark(self.spark, pinned, condition):
+                    # Delta's DELETE does not take named parameters.
+                    self.spark.sql(f"DELETE FROM {self.sql_name(table)} WHERE {condition}")  # noqa: S608
 
     def version(self, table: Table) -> int | None:
         """The Delta version of the table as it is now, from 0; None when it does not exist."""
@@ -583,6 +586,11 @@ class Lake:
 
     def _history(self, table: Table) -> History:
         return History(self.spark, self.sql_name(table), self._log(table))
+
+    def _pinned(self, table: Table) -> Pinned | None:
+        """The table as it is now, if it is of few files that are known."""
+        log = self._log(table)
+        return None if log is None else self._pins.pinned(self.spark, log)
 
     def _log(self, table: Table) -> Path | None:
         """The folder of the table's log; None in a catalog, and a path that is not there for an object store."""

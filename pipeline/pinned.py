@@ -27,6 +27,7 @@ MOST_FILES: Final = 100  # measured: of 128 and more, files that statistics leav
 _TOLD: Final = (
     "path", "partitionValues", "size", "modificationTime", "deletionVector", "baseRowId", "defaultRowCommitVersion",
 )  # fmt: skip
+_ADDED: Final = (*_TOLD, "tags", "stats", "clusteringProvider")  # all that the log says of a file that is there
 _VECTOR: Final = ("storageType", "pathOrInlineDv", "offset")  # what is named so are the same rows that are gone
 
 Files = dict[tuple[Any, ...], dict[str, Any]]
@@ -40,10 +41,7 @@ class Listing(NamedTuple):
 
 
 def listing(log: Path, version: int, known: Listing | None = None) -> Listing | None:
-    """The files of a version, going on from an earlier version where that is known; None where the log does not tell.
-
-    Statistics and tags of the files are left out.
-    """
+    """The files of a version, going on from an earlier one where that is known; None where the log does not tell."""
     if known is None or known.version > version:
         known = _of_checkpoint(log, version)
     if known is None:
@@ -63,7 +61,7 @@ def _replay(files: Files, action: dict[str, Any]) -> None:
     if (gone := action.get("remove")) is not None:
         files.pop(_name(gone), None)
     elif (there := action.get("add")) is not None:
-        files[_name(there)] = {name: there[name] for name in _TOLD if there.get(name) is not None}
+        files[_name(there)] = {name: there[name] for name in _ADDED if there.get(name) is not None}
 
 
 def _name(action: dict[str, Any]) -> tuple[Any, ...]:
@@ -100,21 +98,27 @@ class _Delta:
         self.activate = java.SparkSession.setActiveSession
 
     def files(self, told: Listing) -> Any:  # noqa: ANN401 - py4j's
-        """Delta's own objects for what the log says of files."""
+        """Delta's own objects for what the log says of files; statistics and tags are left out."""
         made = self.array_list()
-        for each in told.files.values():
+        for file in told.files.values():
+            each = {name: file[name] for name in _TOLD if name in file}
             made.add(self.action.fromJson(json.dumps({"add": {**each, "dataChange": False}})))
         return self.to_seq(made)
 
 
 class Pinned(NamedTuple):
-    """A table of few files at one version, and how many they are; the table, its snapshot and files are Java's."""
+    """A table of few files at one version; the table, its snapshot and files are Java's, ``told`` is of the log."""
 
     delta: _Delta
     table: Any
     snapshot: Any
     files: Any
-    number: int
+    told: Listing
+
+    @property
+    def number(self) -> int:
+        """How many files there are."""
+        return len(self.told.files)
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """The rows of that version, whenever they are asked for."""
@@ -155,7 +159,7 @@ class Pins:
                 return None
             files = delta.files(known) if len(known.files) <= MOST_FILES else None
             self._known[log] = identity, known, files
-        return None if files is None else Pinned(delta, table, now, files, len(known.files))
+        return None if files is None else Pinned(delta, table, now, files, known)
 
 
 def _session(spark: SparkSession) -> Any:  # noqa: ANN401 - py4j's

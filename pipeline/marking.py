@@ -1,0 +1,132 @@
+"""Rows of tables of few files marked as gone, without asking Delta for the files.
+
+DELETE asks Delta's state of the table twice for what a few files hold: seconds in a new process, for each table. Which
+files there are is known (``pinned``); one query tells where in them the rows are, and a commit puts a larger vector of
+rows that are gone (protocol of Delta: Deletion Vectors) in the place of a file's vector, or takes a file out of which
+no row is left. Vectors and the commit are made by Delta's own classes: conflicts, change feed, checkpoints and
+checksums are what they are after a DELETE.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from pipeline.pinned import Pinned
+
+MOST_ROWS: Final = 20_000  # two bytes each in the log's line; of more, Delta writes a file of its own
+_PACKAGE: Final = "org.apache.spark.sql.delta"
+_GOES: Final = ("path", "partitionValues", "size", "tags", "deletionVector", "baseRowId", "defaultRowCommitVersion")
+
+File = dict[str, Any]  # what the log's ``add`` says of it
+Ints = npt.NDArray[np.int64]
+
+
+class _Delta:
+    """What is used of Java to make vectors and commits; TypeError or Py4JError where it is not to be had."""
+
+    def __init__(self, spark: SparkSession, pinned: Pinned) -> None:
+        java: Any = spark._jvm  # noqa: SLF001
+        gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
+        self.longs = partial(gateway.new_array, java.long)
+        self.buffer = getattr(java, "java.nio.ByteBuffer")
+        self.little = getattr(java, "java.nio.ByteOrder").LITTLE_ENDIAN
+        self.wrap = getattr(getattr(java, "scala.collection.immutable.ArraySeq$"), "MODULE$").unsafeWrapArray
+        vectors = f"{_PACKAGE}.deletionvectors"
+        self.bitmap = getattr(getattr(java, f"{vectors}.RoaringBitmapArray$"), "MODULE$")
+        self.stored = getattr(java, f"{vectors}.DeletionVectorStoredBitmap")
+        self.portable = getattr(getattr(java, f"{vectors}.RoaringBitmapArrayFormat$"), "MODULE$").Portable()
+        self.described = getattr(getattr(java, f"{_PACKAGE}.actions.DeletionVectorDescriptor$"), "MODULE$")
+        stores = getattr(getattr(java, f"{_PACKAGE}.storage.dv.DeletionVectorStore$"), "MODULE$")
+        self.store = stores.createInstance(pinned.table.newDeltaHadoopConf())
+        self.delete = getattr(java, f"{_PACKAGE}.DeltaOperations$Delete")
+        self.metric = getattr(java, "org.apache.spark.sql.execution.metric.SQLMetrics").createMetric
+        self.hash_map, self.to_map = getattr(java, "java.util.HashMap"), java.PythonUtils.toScalaMap
+        self.some = getattr(java, "scala.Option").apply
+        self.folder = self.some(pinned.table.dataPath())
+        self.action, self.to_seq, self.array_list = pinned.delta.action, pinned.delta.to_seq, pinned.delta.array_list
+
+    def vector(self, file: File, rows: Ints) -> dict[str, Any]:
+        """The vector of a file's rows that were gone, and of these, numbered from 0."""
+        longs = self.longs(len(rows))
+        self.buffer.wrap(rows.astype("<i8").tobytes()).order(self.little).asLongBuffer().get(longs)
+        bitmap = self.bitmap.apply(self.wrap(longs))
+        if "deletionVector" in file:
+            there = self.action.fromJson(json.dumps({"add": {**file, "dataChange": False}}))
+            bitmap.merge(self.stored(there.deletionVector(), self.folder).load(self.store))
+        made = self.described.inlineInLog(bitmap.serializeAsByteArray(self.portable), bitmap.cardinality())
+        return {
+            "storageType": made.storageType(), "pathOrInlineDv": made.pathOrInlineDv(),
+            "sizeInBytes": made.sizeInBytes(), "cardinality": made.cardinality(),
+        }  # fmt: skip
+
+    def commit(self, spark: SparkSession, pinned: Pinned, actions: list[dict[str, File]], rows: int) -> None:
+        """Commit actions as a DELETE, of so many rows, of the version that is pinned."""
+        made, said = self.array_list(), self.hash_map()
+        for each in actions:
+            made.add(self.action.fromJson(json.dumps(each)))
+        vectors = sum("add" in each for each in actions)
+        counts = {"numDeletedRows": rows, "numRemovedFiles": len(actions) - 2 * vectors}
+        counts["numDeletionVectorsAdded"] = vectors
+        context, session = spark.sparkContext._jsc.sc(), spark._jsparkSession  # noqa: SLF001
+        for name, count in counts.items():
+            metric = self.metric(context, name)
+            metric.set(count)
+            said.put(name, metric)
+        transaction = pinned.table.startTransaction(pinned.delta.none, self.some(pinned.snapshot))
+        transaction.registerSQLMetrics(session, self.to_map(said))
+        transaction.commit(self.to_seq(made), self.delete(self.to_seq(self.array_list())))
+
+
+def mark(spark: SparkSession, pinned: Pinned, condition: str) -> bool:
+    """Take out the rows that meet a SQL condition, in one commit; none where there is no such row.
+
+    False: nothing was done, and a DELETE has to do it.
+    """
+    try:
+        return _mark(spark, pinned, condition)
+    except Py4JJavaError:
+        raise
+    except (Py4JError, TypeError):  # no such class, or no such method of it
+        return False
+
+
+def _mark(spark: SparkSession, pinned: Pinned, condition: str) -> bool:
+    files = {each["path"].rpartition("/")[2]: each for each in pinned.told.files.values()}
+    name, row = F.substring_index("_metadata.file_path", "/", -1), F.col("_metadata.row_index")
+    rows = pinned.frame(spark).where(condition).select(name.alias("file"), row.alias("row"))
+    found = rows.limit(MOST_ROWS + 1).toArrow()
+    sizes = {each: _records(files.get(each, {})) for each in found["file"].unique().to_pylist()}
+    if found.num_rows > MOST_ROWS or len(files) < pinned.number or None in sizes.values():
+        return False
+    if not sizes:
+        return True
+    delta, now = _Delta(spark, pinned), time.time_ns() // 1_000_000
+    actions: list[dict[str, File]] = []
+    for each, size in sizes.items():
+        file = files[each]
+        vector = delta.vector(file, found.filter(pc.equal(found["file"], each))["row"].to_numpy())
+        gone: File = {part: file[part] for part in _GOES if part in file}
+        gone |= {"deletionTimestamp": now, "dataChange": True, "extendedFileMetadata": True}
+        actions.append({"remove": {**gone, "stats": json.dumps({"numRecords": size})}})
+        if vector["cardinality"] != size:
+            stats = {**json.loads(file["stats"]), "tightBounds": False}  # they may be of rows that are gone
+            left = {"dataChange": True, "deletionVector": vector, "stats": json.dumps(stats)}
+            actions.append({"add": {**file, **left}})
+    delta.commit(spark, pinned, actions, found.num_rows)
+    return True
+
+
+def _records(file: File) -> int | None:
+    """How many rows a file has, gone ones among them; None where that is not told."""
+    told = json.loads(file.get("stats") or "{}").get("numRecords")
+    return told if isinstance(told, int) else None
