@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import time
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -34,11 +33,9 @@ Ints = npt.NDArray[np.int64]
 class _Delta:
     """What is used of Java to make vectors and commits; TypeError or Py4JError where it is not to be had."""
 
-    def __init__(self, spark: SparkSession, pinned: Pinned) -> None:
-        java: Any = spark._jvm  # noqa: SLF001
-        gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
-        self.longs = partial(gateway.new_array, java.long)
-        self.buffer = getattr(java, "java.nio.ByteBuffer")
+    def __init__(self, pinned: Pinned) -> None:
+        java = pinned.delta.java
+        self.buffer, self.longs = getattr(java, "java.nio.ByteBuffer"), getattr(java, "java.nio.LongBuffer").allocate
         self.little = getattr(java, "java.nio.ByteOrder").LITTLE_ENDIAN
         self.wrap = getattr(getattr(java, "scala.collection.immutable.ArraySeq$"), "MODULE$").unsafeWrapArray
         vectors = f"{_PACKAGE}.deletionvectors"
@@ -49,7 +46,7 @@ class _Delta:
         stores = getattr(getattr(java, f"{_PACKAGE}.storage.dv.DeletionVectorStore$"), "MODULE$")
         self.store = stores.createInstance(pinned.table.newDeltaHadoopConf())
         self.delete = getattr(java, f"{_PACKAGE}.DeltaOperations$Delete")
-        self.metric = getattr(java, "org.apache.spark.sql.execution.metric.SQLMetrics").createMetric
+        self.metric = getattr(java, "org.apache.spark.sql.execution.metric.SQLMetric")
         self.hash_map, self.to_map = getattr(java, "java.util.HashMap"), java.PythonUtils.toScalaMap
         self.some = getattr(java, "scala.Option").apply
         self.folder = self.some(pinned.table.dataPath())
@@ -57,9 +54,8 @@ class _Delta:
 
     def vector(self, file: File, rows: Ints) -> dict[str, Any]:
         """The vector of a file's rows that were gone, and of these, numbered from 0."""
-        longs = self.longs(len(rows))
-        self.buffer.wrap(rows.astype("<i8").tobytes()).order(self.little).asLongBuffer().get(longs)
-        bitmap = self.bitmap.apply(self.wrap(longs))
+        numbers = self.buffer.wrap(rows.astype("<i8").tobytes()).order(self.little).asLongBuffer()
+        bitmap = self.bitmap.apply(self.wrap(self.longs(len(rows)).put(numbers).array()))
         if "deletionVector" in file:
             there = self.action.fromJson(json.dumps({"add": {**file, "dataChange": False}}))
             bitmap.merge(self.stored(there.deletionVector(), self.folder).load(self.store))
@@ -77,13 +73,12 @@ class _Delta:
         vectors = sum("add" in each for each in actions)
         counts = {"numDeletedRows": rows, "numRemovedFiles": len(actions) - 2 * vectors}
         counts["numDeletionVectorsAdded"] = vectors
-        context, session = spark.sparkContext._jsc.sc(), spark._jsparkSession  # noqa: SLF001
         for name, count in counts.items():
-            metric = self.metric(context, name)
+            metric = self.metric("sum", 0)
             metric.set(count)
             said.put(name, metric)
         transaction = pinned.table.startTransaction(pinned.delta.none, self.some(pinned.snapshot))
-        transaction.registerSQLMetrics(session, self.to_map(said))
+        transaction.registerSQLMetrics(spark._jsparkSession, self.to_map(said))  # noqa: SLF001
         transaction.commit(self.to_seq(made), self.delete(self.to_seq(self.array_list())))
 
 
@@ -110,7 +105,7 @@ def _mark(spark: SparkSession, pinned: Pinned, condition: str) -> bool:
         return False
     if not sizes:
         return True
-    delta, now = _Delta(spark, pinned), time.time_ns() // 1_000_000
+    delta, now = _Delta(pinned), time.time_ns() // 1_000_000
     actions: list[dict[str, File]] = []
     for each, size in sizes.items():
         file = files[each]

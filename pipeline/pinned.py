@@ -90,6 +90,7 @@ class _Delta:
     """What is used of Java, asked for by name once: each part of a dotted name is a question of its own."""
 
     def __init__(self, java: Any) -> None:  # noqa: ANN401 - py4j's
+        self.java = java
         self.none = getattr(java, "scala.Option").empty()
         self.for_table = getattr(java, "org.apache.spark.sql.delta.DeltaLog").forTable
         self.action = getattr(getattr(java, "org.apache.spark.sql.delta.actions.Action$"), "MODULE$")
