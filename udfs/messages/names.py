@@ -46,7 +46,6 @@ def numbered_queue(raw: bytes) -> str | None:
     return normal_text(f"PUBLIC={text}" if kind == 5 else f"PRIVATE={text}\\{number:08x}")
 
 
-@lru_cache(maxsize=8192)
 def path_queue(text: str) -> str | None:
     """Return the normal form of a path name."""
     return normal_text(text or None)
