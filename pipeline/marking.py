@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.pinned import Pinned
+from pipeline.pinned import Delta, Pinned
 
 MOST_ROWS: Final = 20_000  # two bytes each in the log's line; of more, Delta writes a file of its own
 _PACKAGE: Final = "org.apache.spark.sql.delta"
@@ -31,10 +32,13 @@ Ints = npt.NDArray[np.int64]
 
 
 class _Delta:
-    """What is used of Java to make vectors and commits; TypeError or Py4JError where it is not to be had."""
+    """What is used of Java to make vectors and commits, asked for by name once, as what reading files asks for is.
 
-    def __init__(self, pinned: Pinned) -> None:
-        java = pinned.delta.java
+    TypeError or Py4JError where it is not to be had.
+    """
+
+    def __init__(self, reading: Delta) -> None:
+        java = reading.java
         self.buffer, self.longs = getattr(java, "java.nio.ByteBuffer"), getattr(java, "java.nio.LongBuffer").allocate
         self.little = getattr(java, "java.nio.ByteOrder").LITTLE_ENDIAN
         self.wrap = getattr(getattr(java, "scala.collection.immutable.ArraySeq$"), "MODULE$").unsafeWrapArray
@@ -43,22 +47,21 @@ class _Delta:
         self.stored = getattr(java, f"{vectors}.DeletionVectorStoredBitmap")
         self.portable = getattr(getattr(java, f"{vectors}.RoaringBitmapArrayFormat$"), "MODULE$").Portable()
         self.described = getattr(getattr(java, f"{_PACKAGE}.actions.DeletionVectorDescriptor$"), "MODULE$")
-        stores = getattr(getattr(java, f"{_PACKAGE}.storage.dv.DeletionVectorStore$"), "MODULE$")
-        self.store = stores.createInstance(pinned.table.newDeltaHadoopConf())
+        self.stores = getattr(getattr(java, f"{_PACKAGE}.storage.dv.DeletionVectorStore$"), "MODULE$")
         self.delete = getattr(java, f"{_PACKAGE}.DeltaOperations$Delete")
         self.metric = getattr(java, "org.apache.spark.sql.execution.metric.SQLMetric")
         self.hash_map, self.to_map = getattr(java, "java.util.HashMap"), java.PythonUtils.toScalaMap
         self.some = getattr(java, "scala.Option").apply
-        self.folder = self.some(pinned.table.dataPath())
-        self.action, self.to_seq, self.array_list = pinned.delta.action, pinned.delta.to_seq, pinned.delta.array_list
+        self.action, self.to_seq, self.array_list = reading.action, reading.to_seq, reading.array_list
 
-    def vector(self, file: File, rows: Ints) -> dict[str, Any]:
+    def vector(self, table: Any, file: File, rows: Ints) -> dict[str, Any]:  # noqa: ANN401 - py4j's
         """The vector of a file's rows that were gone, and of these, numbered from 0."""
         numbers = self.buffer.wrap(rows.astype("<i8").tobytes()).order(self.little).asLongBuffer()
         bitmap = self.bitmap.apply(self.wrap(self.longs(len(rows)).put(numbers).array()))
         if "deletionVector" in file:
             there = self.action.fromJson(json.dumps({"add": {**file, "dataChange": False}}))
-            bitmap.merge(self.stored(there.deletionVector(), self.folder).load(self.store))
+            stored = self.stored(there.deletionVector(), self.some(table.dataPath()))
+            bitmap.merge(stored.load(self.stores.createInstance(table.newDeltaHadoopConf())))
         made = self.described.inlineInLog(bitmap.serializeAsByteArray(self.portable), bitmap.cardinality())
         return {
             "storageType": made.storageType(), "pathOrInlineDv": made.pathOrInlineDv(),
@@ -80,6 +83,9 @@ class _Delta:
         transaction = pinned.table.startTransaction(pinned.delta.none, self.some(pinned.snapshot))
         transaction.registerSQLMetrics(spark._jsparkSession, self.to_map(said))  # noqa: SLF001
         transaction.commit(self.to_seq(made), self.delete(self.to_seq(self.array_list())))
+
+
+_delta = lru_cache(maxsize=1)(_Delta)
 
 
 def mark(spark: SparkSession, pinned: Pinned, condition: str) -> bool:
@@ -105,11 +111,11 @@ def _mark(spark: SparkSession, pinned: Pinned, condition: str) -> bool:
         return False
     if not sizes:
         return True
-    delta, now = _Delta(pinned), time.time_ns() // 1_000_000
+    delta, now = _delta(pinned.delta), time.time_ns() // 1_000_000
     actions: list[dict[str, File]] = []
     for each, size in sizes.items():
         file = files[each]
-        vector = delta.vector(file, found.filter(pc.equal(found["file"], each))["row"].to_numpy())
+        vector = delta.vector(pinned.table, file, found.filter(pc.equal(found["file"], each))["row"].to_numpy())
         gone: File = {part: file[part] for part in _GOES if part in file}
         gone |= {"deletionTimestamp": now, "dataChange": True, "extendedFileMetadata": True}
         actions.append({"remove": {**gone, "stats": json.dumps({"numRecords": size})}})

@@ -86,7 +86,7 @@ def _of_checkpoint(log: Path, version: int) -> Listing | None:
     return Listing(newest, files)
 
 
-class _Delta:
+class Delta:
     """What is used of Java, asked for by name once: each part of a dotted name is a question of its own."""
 
     def __init__(self, java: Any) -> None:  # noqa: ANN401 - py4j's
@@ -110,7 +110,7 @@ class _Delta:
 class Pinned(NamedTuple):
     """A table of few files at one version; the table, its snapshot and files are Java's, ``told`` is of the log."""
 
-    delta: _Delta
+    delta: Delta
     table: Any
     snapshot: Any
     files: Any
@@ -132,7 +132,7 @@ class Pins:
     """The files of tables, as they were listed last. One for each lake; its sessions may share it."""
 
     def __init__(self) -> None:
-        self._delta: _Delta | None = None
+        self._delta: Delta | None = None
         # Of a log: the table's identity, its files, and Java's objects for them where they are few.
         self._known: dict[Path, tuple[str, Listing, Any]] = {}
 
@@ -142,14 +142,14 @@ class Pins:
         if java is None or not log.is_dir():
             return None
         try:
-            self._delta = self._delta or _Delta(java)
+            self._delta = self._delta or Delta(java)
             return self._pinned(self._delta, spark, log)
         except Py4JJavaError:
             raise
         except (Py4JError, TypeError):  # no such class, or no such method of it
             return None
 
-    def _pinned(self, delta: _Delta, spark: SparkSession, log: Path) -> Pinned | None:
+    def _pinned(self, delta: Delta, spark: SparkSession, log: Path) -> Pinned | None:
         table = delta.for_table(_session(spark), str(log.parent))
         now = table.update(False, delta.none, delta.none)  # noqa: FBT003 - Java's; it looks into the folder
         identity = now.metadata().id()  # another table can have been made in the folder
