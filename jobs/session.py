@@ -24,6 +24,7 @@ from jobs.config import ConfigError
 from jobs.python_daemon import collect_seldom
 from jobs.shipping import PACKAGES
 from pipeline.compiling import INTERPRETED
+from pipeline.table_writer import DISTINCT, GROUP_BYTES, GROUP_ROWS, STUBS
 
 PROJECT = Path(__file__).resolve().parents[1]
 # With one compiler Java keeps only 48 MB for what it made; a long run fills them, and all that follows is interpreted.
@@ -36,15 +37,6 @@ JARS_VARIABLE = "MSMQ_JARS"  # a folder with Delta's jars, for where the project
 # Each of these in the environment means that somebody else chose the session: spark-submit started this process,
 # a Spark Connect server is named, or it is a Databricks cluster.
 STARTED_BY_OTHERS = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "DATABRICKS_RUNTIME_VERSION")
-
-# Columns of which hardly any value comes twice. Parquet would build a dictionary of each, outgrow it and throw it away:
-# a sixth of the time of captures -> bronze.rpc_calls, and not one byte saved.
-DISTINCT = (
-    "call_key", "sighting_key", "message_key", "message_id", "attempt_key", "body_sha256",
-    "request_stub", "response_stub", "request_pieces", "response_pieces", "packet", "body", "extension", "marshaled",
-    "call_id", "request_packet", "response_packet", "byte_offset", "request_sequence", "response_sequence", "lookup_id",
-    "request_at", "request_done_at", "response_at", "response_done_at", "requested_at", "responded_at", "seen_at",
-)  # fmt: skip
 
 # Classes of Java that PySpark asks for by name again and again, with what it asks these for most.
 ASKED_FOR: Mapping[str, tuple[str, ...]] = {
@@ -67,14 +59,13 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.shuffle.partitions": "16",  # adaptive execution joins small ones; 200 are slow on a laptop
-    # What a change touches is looked for by its connection in whole tables: row groups without it are not read.
-    "spark.hadoop.parquet.block.row.count.limit": "20000",
+    "spark.hadoop.parquet.block.row.count.limit": str(GROUP_ROWS),
     "spark.sql.parquet.pushdown.inFilterThreshold": "500",  # named values; each is a level of Java's stack
-    "spark.hadoop.parquet.block.size": "16777216",  # row groups of stubs: the heap has to hold what is being written
+    "spark.hadoop.parquet.block.size": str(GROUP_BYTES),
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 has no statistics, and is half as large again
     # Counted for each value, and used by nobody: how large values are, and which stub is the least and the greatest.
     "spark.hadoop.parquet.size.statistics.enabled": "false",
-    **{f"spark.hadoop.parquet.column.statistics.enabled#{side}_stub": "false" for side in ("request", "response")},
+    **{f"spark.hadoop.parquet.column.statistics.enabled#{stub}": "false" for stub in STUBS},
     # Where in Python and in Java each column and frame was made, for messages of errors: thousands of questions.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",

@@ -1,21 +1,15 @@
-"""Where alerts come from: frames of what gold and silver tell, and the functions that find alerts in their rows."""
+"""Where alerts come from: questions for what gold and silver tell, and what finds alerts in the answers' rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import reduce
-from operator import or_
 from typing import Any, Final, NamedTuple
-
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import TimestampType
 
 from pipeline import alerts_calls, alerts_queues, alerts_transfers
 from pipeline.alert_conditions import Thresholds
 from pipeline.alerts import Alert
+from pipeline.asking import Question
 from pipeline.exchanges import MG
-from pipeline.lake import Lake
 from pipeline.rows import us
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
@@ -27,6 +21,7 @@ from schemas.messages import MESSAGES
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.silver import REMOTE_READ_CALLS
 from schemas.snapshots import SNAPSHOTS_RAW
+from schemas.table import TIMESTAMP, Table
 from udfs.codes import FAILURE
 from udfs.stubs import methods
 
@@ -48,111 +43,116 @@ class Span(NamedTuple):
     since: int | None
     now: int
 
-    def of(self, rows: DataFrame, *times: str, also: str = "FALSE") -> DataFrame:
-        """Return rows of which a time is in it, or of which a condition holds that are not later than now.
+    def holds(self, *times: str, also: str = "FALSE") -> str:
+        """Return the condition of rows of which a time is in it, or another condition holds and they are not later.
 
         Files that hold none are not read.
         """
-        found = rows.where(F.coalesce(*times) <= F.timestamp_micros(F.lit(self.now)))
+        until = f"coalesce({', '.join((*times, 'NULL'))}) <= timestamp_micros({self.now})"
         if self.since is None:
-            return found
-        since = F.timestamp_micros(F.lit(self.since))
-        return found.where(reduce(or_, (F.col(name) >= since for name in times), F.expr(also)))
+            return until
+        recent = " OR ".join((*(f"{name} >= timestamp_micros({self.since})" for name in times), also))
+        return f"({until} AND ({recent}))"
 
 
 class Source(NamedTuple):
-    """A frame of what is told, the columns that all rows of one subject share, and the alerts of such rows."""
+    """A question for what is told, the columns that all rows of one subject share, and the alerts of such rows."""
 
-    rows: Callable[[Lake, Thresholds, Span], DataFrame]
+    rows: Callable[[Thresholds, Span], Question]
     subject: tuple[str, ...]
     alerts: Callable[[Iterable[Plain], Thresholds, int, Known], Iterable[Alert]]
     conditions: tuple[str, ...]
 
 
-def _history(lake: Lake, _: Thresholds, span: Span) -> DataFrame:
-    return _plain(span.of(lake.read(QUEUE_HISTORY), "valid_from", "valid_to"), *alerts_queues.COLUMNS)
+def _of(table: Table, columns: Iterable[str], where: str) -> Question:
+    """Ask for columns of rows of a table, times in microseconds."""
+    names = (f"unix_micros({name}) AS {name}" if table.column(name).type == TIMESTAMP else name for name in columns)
+    return Question(f"SELECT {', '.join(names)} FROM {{rows}} WHERE {where}", {"rows": table})
 
 
-def _transfers(lake: Lake, _: Thresholds, span: Span) -> DataFrame:
-    return _plain(span.of(lake.read(EOD_TRANSFERS), "observed_at"), *alerts_transfers.TRANSFERS)
+def _history(_: Thresholds, span: Span) -> Question:
+    return _of(QUEUE_HISTORY, alerts_queues.COLUMNS, span.holds("valid_from", "valid_to"))
 
 
-def _sources(lake: Lake, _: Thresholds, span: Span) -> DataFrame:
-    return _plain(span.of(lake.read(EOD_SOURCES), "observed_at"), *alerts_transfers.SOURCES)
+def _transfers(_: Thresholds, span: Span) -> Question:
+    return _of(EOD_TRANSFERS, alerts_transfers.TRANSFERS, span.holds("observed_at"))
 
 
-def _attempts(lake: Lake, limits: Thresholds, span: Span) -> DataFrame:
-    """Return the receives that were held too long, to their reader's end, or whose end was refused.
+def _sources(_: Thresholds, span: Span) -> Question:
+    return _of(EOD_SOURCES, alerts_transfers.SOURCES, span.holds("observed_at"))
+
+
+def _attempts(limits: Thresholds, span: Span) -> Question:
+    """Ask for the receives that were held too long, to their reader's end, or whose end was refused.
 
     Those that are not ended are asked for however old they are: how long that is known goes on with the capture.
     """
     long = f"hold_ms >= {us(limits.held_after) / 1000}"
     trouble = f"outcome IN ('in_flight', 'expired', 'rundown', 'failed') OR ack_refused OR {long}"
-    found = span.of(lake.read(RECEIVE_ATTEMPTS), "returned_at", "ended_at", also="outcome = 'in_flight'")
-    return _plain(found.where(f"is_receive AND returned_at IS NOT NULL AND ({trouble})"), *alerts_calls.ATTEMPTS)
+    told = span.holds("returned_at", "ended_at", also="outcome = 'in_flight'")
+    where = f"{told} AND is_receive AND returned_at IS NOT NULL AND ({trouble})"
+    return _of(RECEIVE_ATTEMPTS, alerts_calls.ATTEMPTS, where)
 
 
-def _negative(lake: Lake, _: Thresholds, span: Span) -> DataFrame:
-    """Return negative acknowledgements (classes with the highest bit), each at its first sighting, by minutes."""
-    kind = alerts_calls.NEGATIVE[:4]
-    found = span._replace(since=None).of(lake.read(MESSAGES), "seen_at").where("class >= 32768")
-    first = found.groupBy(F.coalesce("message_key", "sighting_key").alias("message"), *kind).agg(
-        F.min(F.unix_micros("seen_at")).alias("at"), F.min_by("call_key", F.struct("seen_at", "call_key")).alias("key")
+def _negative(_: Thresholds, span: Span) -> Question:
+    """Ask for negative acknowledgements (classes with the highest bit), each at its first sighting, by minutes."""
+    names, until = ", ".join(alerts_calls.NEGATIVE[:4]), span._replace(since=None).holds("seen_at")
+    seen = f"""
+SELECT {names}, unix_micros(seen_at) AS `at`, call_key AS key, row_number() OVER (
+    PARTITION BY coalesce(message_key, sighting_key), {names} ORDER BY seen_at NULLS FIRST, call_key NULLS FIRST
+  ) AS place
+FROM {{rows}} WHERE {until} AND class >= 32768"""
+    since = "" if span.since is None else f" AND `at` >= {span.since}"
+    first = Question(f"SELECT {names}, `at`, key FROM ({seen}) WHERE place = 1{since}", {"rows": MESSAGES})
+    return _by_minute(first, *alerts_calls.NEGATIVE[:4])
+
+
+def _failing(limits: Thresholds, span: Span) -> Question:
+    """Ask for calls with a failure as result, and faults, by minutes."""
+    answered, captured = ("responded_at", "requested_at"), ("response_at", "request_at")
+    failed = f"hresult >= {FAILURE} AND {span.holds(*answered)}"
+    ours = ", ".join(map(repr, methods.ALL))
+    fault = f"outcome = 'fault' AND fault_status IS NOT NULL AND interface_name IN ({ours}) AND {span.holds(*captured)}"
+    parts = (
+        _results("reads", "protocol", "hresult AS result, FALSE AS is_fault", answered, failed),
+        _results("management", f"'{MG}'", "hresult AS result, FALSE AS is_fault", answered, failed),
+        _results("clients", "interface_name", "hresult AS result, FALSE AS is_fault", answered, failed),
+        _results("calls", "interface_name", "fault_status AS result, TRUE AS is_fault", captured, fault),
     )
-    return _by_minute(first if span.since is None else first.where(f"at >= {span.since}"), *kind)
-
-
-def _failing(lake: Lake, limits: Thresholds, span: Span) -> DataFrame:
-    """Return calls with a failure as result, and faults, by minutes."""
-    parts = []
-    for table, interface in (
-        (REMOTE_READ_CALLS, F.col("protocol")), (MANAGEMENT_CALLS, F.lit(MG)), (CLIENT_CALLS, F.col("interface_name")),
-    ):  # fmt: skip
-        failed = span.of(lake.read(table), "responded_at", "requested_at").where(f"hresult >= {FAILURE}")
-        parts.append(_results(failed, interface, "hresult", ("responded_at", "requested_at"), is_fault=False))
-    faults = span.of(lake.read(RPC_CALLS), "response_at", "request_at")
-    faults = faults.where("outcome = 'fault' AND fault_status IS NOT NULL")
-    faults = faults.where(F.col("interface_name").isin(*methods.ALL))
-    times = ("response_at", "request_at")
-    parts.append(_results(faults, F.col("interface_name"), "fault_status", times, is_fault=True))
-    every = reduce(DataFrame.unionByName, parts)
+    every = f"SELECT * FROM ({' UNION ALL '.join(parts)})"
     if limits.ignored_results:
-        every = every.where(~F.col("result").isin(*limits.ignored_results))
-    return _by_minute(every, *alerts_calls.FAILING[:5])
+        every += f" WHERE result NOT IN ({', '.join(map(str, limits.ignored_results))})"
+    of = {"reads": REMOTE_READ_CALLS, "management": MANAGEMENT_CALLS, "clients": CLIENT_CALLS, "calls": RPC_CALLS}
+    return _by_minute(Question(every, of), *alerts_calls.FAILING[:5])
 
 
-def _results(calls: DataFrame, interface: Column, result: str, times: tuple[str, str], *, is_fault: bool) -> DataFrame:
-    return calls.select(
-        "server_address",
-        interface.alias("interface_name"),
-        "opnum",
-        F.col(result).alias("result"),
-        F.lit(is_fault).alias("is_fault"),
-        F.unix_micros(F.coalesce(*times)).alias("at"),
-        F.col("call_key").alias("key"),
+def _results(rows: str, interface: str, result: str, times: tuple[str, str], where: str) -> str:
+    return (
+        f"SELECT server_address, {interface} AS interface_name, opnum, {result},"
+        f" unix_micros(coalesce({', '.join(times)})) AS `at`, call_key AS key FROM {{{rows}}} WHERE {where}"
     )
 
 
-def _judged(lake: Lake, _: Thresholds, span: Span) -> DataFrame:
-    found = span.of(lake.read(FINDINGS), "observed_at").where("rule_id IN ('O01', 'O02')")
-    return _plain(found, "rule_id", "subject", "observed_at", "actual", "evidence")
+def _judged(_: Thresholds, span: Span) -> Question:
+    names = ("rule_id", "subject", "observed_at", "actual", "evidence")
+    return _of(FINDINGS, names, f"rule_id IN ('O01', 'O02') AND {span.holds('observed_at')}")
 
 
-def _lost(lake: Lake, _: Thresholds, span: Span) -> DataFrame:
-    """Return what captures have and lack of each server, by hours; hours that lack nothing are left out."""
-    found = span.of(lake.read(COVERAGE), "hour").where("layer = 'transport' AND server_address IS NOT NULL")
+def _lost(_: Thresholds, span: Span) -> Question:
+    """Ask for what captures have and lack of each server, by hours; hours that lack nothing are left out."""
     names = ("bytes", "bytes_missing")
-    sums = [F.sum(F.when(F.col("measure") == name, F.col("value"))).alias(name) for name in names]
-    hour = F.unix_micros("hour").alias("hour")
-    return found.groupBy("server_address", hour).agg(*sums).where("bytes_missing > 0")
+    sums = ", ".join(f"CAST(sum(CASE WHEN measure = '{name}' THEN value END) AS bigint) AS {name}" for name in names)
+    where = f"layer = 'transport' AND server_address IS NOT NULL AND {span.holds('hour')}"
+    every = f"SELECT server_address, unix_micros(hour) AS hour, {sums} FROM {{rows}} WHERE {where} GROUP BY ALL"
+    return Question(f"SELECT * FROM ({every}) WHERE bytes_missing > 0", {"rows": COVERAGE})
 
 
-def _unanswered(lake: Lake, _: Thresholds, span: Span) -> DataFrame:
-    """Return how many snapshots of each queue manager there should be, and failed, by hours where any did."""
-    hour = (F.floor(F.unix_micros("asked_at") / F.lit(_HOUR_US)) * F.lit(_HOUR_US)).cast("bigint").alias("hour")
-    counts = [F.count("*").alias("expected"), F.count("error").alias("missing"), F.max("error").alias("error")]
-    found = span.of(lake.read(SNAPSHOTS_RAW), "asked_at").groupBy("queue_manager", hour).agg(*counts)
-    return found.where("missing > 0")
+def _unanswered(_: Thresholds, span: Span) -> Question:
+    """Ask how many snapshots of each queue manager there should be, and failed, by hours where any did."""
+    hour = f"CAST(floor(unix_micros(asked_at) / {_HOUR_US}) * {_HOUR_US} AS bigint) AS hour"
+    counts = "count(*) AS expected, count(error) AS missing, max(error) AS error"
+    every = f"SELECT queue_manager, {hour}, {counts} FROM {{rows}} WHERE {span.holds('asked_at')} GROUP BY ALL"
+    return Question(f"SELECT * FROM ({every}) WHERE missing > 0", {"rows": SNAPSHOTS_RAW})
 
 
 SOURCES: Final = {
@@ -215,15 +215,14 @@ SOURCES: Final = {
 """Where alerts come from."""
 
 
-def _plain(frame: DataFrame, *columns: str) -> DataFrame:
-    """Return columns with times in microseconds."""
-    times = {each.name for each in frame.schema if isinstance(each.dataType, TimestampType)}
-    return frame.select(*(F.unix_micros(name).alias(name) if name in times else F.col(name) for name in columns))
-
-
-def _by_minute(found: DataFrame, *kind: str) -> DataFrame:
-    """Return how many there are of each kind in each minute, from when to when, and the keys of the first and last."""
-    minute = F.floor(F.col("at") / F.lit(60_000_000))
-    ends = F.array(F.min_by("key", F.struct("at", "key")), F.max_by("key", F.struct("at", "key")))
-    counts = [F.min("at").alias("at"), F.max("at").alias("last"), F.count("*").alias("count"), ends.alias("evidence")]
-    return found.withColumn("minute", minute).groupBy(*kind, "minute").agg(*counts).drop("minute")
+def _by_minute(found: Question, *kind: str) -> Question:
+    """Ask how many there are of each kind in each minute, from when to when, and for the keys of the first and last."""
+    names, one = ", ".join(kind), f"PARTITION BY {', '.join(kind)}, floor(`at` / 60000000)"
+    placed = f"""
+SELECT {names}, floor(`at` / 60000000) AS minute, `at`, key,
+  row_number() OVER ({one} ORDER BY `at` ASC NULLS FIRST, key ASC NULLS FIRST) AS place,
+  row_number() OVER ({one} ORDER BY `at` DESC NULLS LAST, key DESC NULLS LAST) AS place_from_last
+FROM {{answer}}"""
+    ends = ", ".join(f"max(CASE WHEN {place} = 1 THEN key END)" for place in ("place", "place_from_last"))
+    counts = f"min(`at`) AS `at`, max(`at`) AS last, count(*) AS count, array({ends}) AS evidence"
+    return found.within(f"SELECT {names}, {counts} FROM ({placed}) GROUP BY {names}, minute")

@@ -14,11 +14,9 @@ from itertools import combinations
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.frames import frame
+from pipeline.feeds import Feeds
 from pipeline.gather import gather
 from pipeline.lake import IS, WAS, Lake
 from schemas.calls import CLIENT_CALLS, QUEUE_ALIASES
@@ -38,6 +36,39 @@ _ANSWER: Final = (
     "interface_name", "opnum", "queue", "remote_queue_name", "server_address", "queue_descriptor", "context_handle",
     "hresult", "call_key", "requested_at", "responded_at", "queue_format_name",
 )  # fmt: skip
+# The first open of each name at each address that gave a handle; as ``aliases_of_opens`` takes them.
+_FIRST_OPENS: Final = f"""
+SELECT 'RemoteRead' AS interface_name, 2 AS opnum, {", ".join(_OPEN)}, 'given' AS context_handle, call_key,
+  moment AS requested_at, moment AS responded_at
+FROM (
+  SELECT {", ".join(_OPEN)}, call_key, coalesce(responded_at, requested_at) AS moment,
+    row_number() OVER (
+      PARTITION BY {", ".join(_OPEN)} ORDER BY coalesce(responded_at, requested_at) NULLS FIRST, call_key NULLS FIRST
+    ) AS place
+  FROM {{reads}}
+  WHERE protocol = 'RemoteRead' AND opnum IN (2, 11) AND context_handle IS NOT NULL AND queue IS NOT NULL
+    AND upper(queue_format_name) LIKE 'DIRECT=%'
+)
+WHERE place = 1"""
+# The calls of qmcomm and qmcomm2 that open, name, and ask by number.
+_NAMING_CALLS: Final = f"""
+SELECT {", ".join(_ANSWER)} FROM {{clients}}
+WHERE hresult = 0 AND (
+  (interface_name = 'qmcomm' AND opnum IN (1, 2, 19)) OR (interface_name = 'qmcomm2' AND opnum = 3)
+)"""
+# The first snapshot of each path name, format name and object asked.
+_FIRST_SNAPSHOTS: Final = f"""
+SELECT {", ".join(_SNAPSHOT)}, observed_at, call_key, snapshot_id
+FROM (
+  SELECT {", ".join(_SNAPSHOT)}, observed_at, call_key, snapshot_id,
+    row_number() OVER (
+      PARTITION BY {", ".join(_SNAPSHOT)}
+      ORDER BY observed_at NULLS FIRST, call_key NULLS FIRST, snapshot_id NULLS FIRST
+    ) AS place
+  FROM {{snapshots}} WHERE pathname IS NOT NULL OR formatname IS NOT NULL
+)
+WHERE place = 1"""
+_MOST: Final = 1_000_000  # changes of the table that are looked at
 _PIECE: Final = ("queue", "other_queue", "named_as", "evidence")
 
 
@@ -52,18 +83,17 @@ class Known:
     @staticmethod
     def of(lake: Lake) -> Known:
         """Read it."""
-        at = F.unix_micros("observed_at").alias("at")
-        names = ("queue", "other_queue", "evidence", "canonical_queue", "call_key")
-        rows = lake.read(QUEUE_ALIASES).select(*names, at).collect()
+        names = "queue, other_queue, evidence, canonical_queue, call_key, unix_micros(observed_at) AS `at`"
+        rows = lake.query(f"SELECT {names} FROM {{aliases}}", aliases=QUEUE_ALIASES).to_pylist()
         return Known(
             {row["queue"]: row["canonical_queue"] for row in rows},
             {(row["queue"], row["other_queue"], row["evidence"]): row["at"] for row in rows},
             {row["call_key"] for row in rows},
         )
 
-    def misses(self, opens: Sequence[Row]) -> bool:
-        """Tell whether opens of RemoteRead that changed (``touched.reads_changed``) can show anything else."""
-        new = [row.asDict() for row in opens if row["_change_type"] in IS]
+    def misses(self, opens: Sequence[Mapping[str, Any]]) -> bool:
+        """Tell whether opens of RemoteRead that changed (``touched.READS_CHANGED``) can show anything else."""
+        new = [{**row} for row in opens if row["_change_type"] in IS]
         if any(row["call_key"] in self.calls for row in opens if row["_change_type"] in WAS):
             return True
         schema = pa.schema([(name, pa.int32() if name == "opnum" else pa.string()) for name in _OPENED])
@@ -85,22 +115,21 @@ def refresh(lake: Lake, declared: Groups = ()) -> bool:
     """
     made = alias_rows(lake, declared)
     facts = [name for name in _SCHEMA.names if name not in (RUN_ID, INGESTED_AT)]
-    there = lake.read(QUEUE_ALIASES).select(*facts).toArrow().to_pylist()
+    there = lake.select(QUEUE_ALIASES, "TRUE", facts).to_pylist()
     if sorted(there, key=_order) == sorted(made.select(facts).to_pylist(), key=_order):
         lake.create(QUEUE_ALIASES)
         return False
-    lake.replace(QUEUE_ALIASES, frame(lake.spark, made))
+    lake.replace(QUEUE_ALIASES, made)
     return True
 
 
 def alias_rows(lake: Lake, declared: Groups = ()) -> pa.Table:
     """Return the rows of the table, of all that captures and configuration show."""
-    reads, clients = lake.read(REMOTE_READ_CALLS), lake.read(CLIENT_CALLS)
     asked = gather(
         {
-            "reads": partial(_first_opens, reads.withColumn("interface_name", F.col("protocol")), [2, 11]),
-            "clients": partial(_naming_calls, clients),
-            "snapshots": partial(_first_snapshots, lake.read(QUEUE_SNAPSHOTS)),
+            "reads": partial(lake.query, _FIRST_OPENS, reads=REMOTE_READ_CALLS),
+            "clients": partial(lake.query, _NAMING_CALLS, clients=CLIENT_CALLS),
+            "snapshots": partial(lake.query, _FIRST_SNAPSHOTS, snapshots=QUEUE_SNAPSHOTS),
         }
     )
     pairs = [pair for group in declared for pair in combinations(group, 2)]
@@ -128,16 +157,18 @@ def first_pieces(evidence: pa.Table) -> pa.Table:
     return pa.Table.from_pylist([first[piece] for piece in sorted(first)], schema=aliases.EVIDENCE)
 
 
-def renamed(feed: DataFrame) -> set[str]:
-    """Return the texts that stood for a queue before changes of the table, and do not any more."""
-    rows = feed.select("queue", "canonical_queue", "_change_type", "_commit_version").collect()
+def renamed(feeds: Feeds) -> set[str] | None:
+    """Return the texts that stood for a queue before changes of the table, and do not any more; None: not told."""
+    rows = feeds.rows(QUEUE_ALIASES, "SELECT queue, canonical_queue, _change_type, _commit_version FROM {feed}", _MOST)
+    if rows is None:
+        return None
     before = _at_the_ends(rows, old=True)
     after = _at_the_ends(rows, old=False)
     both = before.keys() | after.keys()
     return {before.get(text, text) for text in both if before.get(text, text) != after.get(text, text)}
 
 
-def _at_the_ends(rows: Iterable[Row], *, old: bool) -> dict[str, str]:
+def _at_the_ends(rows: Iterable[Mapping[str, Any]], *, old: bool) -> dict[str, str]:
     """Return the canonical text of each text in a feed as it was at first, or as it is now."""
     kinds = WAS if old else IS
     found: dict[str, tuple[int, str]] = {}
@@ -152,38 +183,3 @@ def _order(row: dict[str, Any]) -> tuple[Any, ...]:
     """Order rows by time, call and snapshot; null is last."""
     names = ("observed_at", "call_key", "snapshot_id", *_PIECE)
     return tuple((row[name] is None, "" if row[name] is None else str(row[name])) for name in names)
-
-
-def _first_opens(calls: DataFrame, opnums: Collection[int]) -> pa.Table:
-    """Return the first open of each name at each address that gave a handle; as ``aliases_of_opens`` takes them."""
-    at = F.coalesce("responded_at", "requested_at").alias("at")
-    opens = calls.where(F.col("interface_name") == "RemoteRead").where(F.col("opnum").isin(*opnums))
-    opens = opens.where("context_handle IS NOT NULL AND queue IS NOT NULL")
-    direct = opens.where(F.upper("queue_format_name").startswith("DIRECT="))
-    first = direct.groupBy(*_OPEN).agg(F.min(F.struct(at, "call_key")).alias("first"))
-    return first.select(
-        F.lit("RemoteRead").alias("interface_name"),
-        F.lit(2).alias("opnum"),
-        *_OPEN,
-        F.lit("given").alias("context_handle"),
-        "first.call_key",
-        F.col("first.at").alias("requested_at"),
-        F.col("first.at").alias("responded_at"),
-    ).toArrow()
-
-
-def _naming_calls(clients: DataFrame) -> pa.Table:
-    """Return the calls of qmcomm and qmcomm2 that open, name, and ask by number."""
-    named = (F.col("interface_name") == "qmcomm") & F.col("opnum").isin(1, 2, 19)
-    cursors = (F.col("interface_name") == "qmcomm2") & (F.col("opnum") == 3)
-    found: pa.Table = clients.where(named | cursors).where("hresult = 0").select(*_ANSWER).toArrow()
-    return found
-
-
-def _first_snapshots(snapshots: DataFrame) -> pa.Table:
-    """Return the first snapshot of each path name, format name and object asked."""
-    told = snapshots.where("pathname IS NOT NULL OR formatname IS NOT NULL")
-    key = F.struct("observed_at", "call_key", "snapshot_id")
-    first = told.groupBy(*_SNAPSHOT).agg(F.min(key).alias("first"))
-    found: pa.Table = first.select(*_SNAPSHOT, "first.*").toArrow()
-    return found

@@ -20,20 +20,20 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
-from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline import compiling, forgetting, places, rejoin
 from pipeline.capture_source import read_captures
-from pipeline.frames import frame
 from pipeline.gather import gather
 from pipeline.horizon import Horizon
 from pipeline.lake import Lake, differing, on_dates, versions_of
 from pipeline.ledger import COLUMNS, Days, Known, Plan, Read, Reprocess, plan, reprocess, within
 from pipeline.listing import Listed
+from pipeline.rows import us_of
 from pipeline.runs import Runs, recover
 from pipeline.side_files import Batches, SideFiles, Through, rows_in, tasks_of
-from pipeline.silver import Decoded, Decoder
-from pipeline.spread import in_tasks
+from pipeline.silver import Decoded, Decoder, Gone
+from pipeline.spread import Tasks
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.table import INGESTED_AT, RUN_ID, Table, literal
 from udfs.capture.joining import recount
@@ -140,7 +140,8 @@ def versions(lake: Lake) -> dict[str, int | None]:
 
 
 def _ledger(lake: Lake) -> list[Known]:
-    return [Known.of(row.asDict()) for row in lake.read(CAPTURE_FILES).selectExpr(*COLUMNS).collect()]
+    rows = lake.query(f"SELECT {', '.join(COLUMNS)} FROM {{captures}}", captures=CAPTURE_FILES)
+    return [Known.of(row) for row in rows.to_pylist()]
 
 
 def _again(lake: Lake, runs: Runs, say: Say) -> Plan:
@@ -194,6 +195,7 @@ class _Run:
     horizon: Horizon | None = None  # nothing older is kept
     servers: dict[str, set[str]] = field(default_factory=dict)  # of what it cut: those that stay, by path
     decoder: Decoder | None = None
+    gone: Gone = field(default_factory=Gone)  # calls that it took out in the commit in which it added some
 
     def carry_out(self, say: Say) -> Ingested:
         """Take out, rename, read, join, write."""
@@ -209,12 +211,12 @@ class _Run:
         if again := self._again(joined, done.files, fresh):
             runs = Runs.of(lake)
             runs.note_again({**runs.again(), **again})
-        if joined.earlier or joined.together or self.planned.replaced:  # calls change that are there already
+        if joined.together or self.planned.replaced:  # calls change that are there already, not as a whole
             self.decoder = None
         self._write_all(joined, done.files)
         since = self.before[str(RPC_CALLS)] or 0
         if self.decoder is not None and (version := lake.version(RPC_CALLS)) == since + 1:
-            done.decoded = Decoded(self.decoder, since, version)
+            done.decoded = Decoded(self.decoder, since, version, self.gone)
         for table in (CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING):
             done.written[str(table)] = rows_in(self._tables / table.name)
         done.written[str(CAPTURE_FILES)] = self._write_ledger(done.files, joined.packets)
@@ -228,12 +230,11 @@ class _Run:
         lake, replaced = self.lake, sorted(self.planned.replaced)
         if not replaced:
             return rejoin.pending_table([])
-        named = ", ".join(literal(name) for name in replaced)
-        out = lake.read(PENDING).where(F.col("capture_id").isin(replaced)).select(*SCHEMAS["pending"].names)
-        rows = out.toArrow().cast(SCHEMAS["pending"])
+        rows = lake.select(PENDING, "capture_id IN {names}", SCHEMAS["pending"].names, names=replaced)
+        rows = rows.cast(SCHEMAS["pending"])
         self._take_out_of_sightings({day for row in rows.to_pylist() for day in rejoin.days(row)})
         for table in _OF_CAPTURES:
-            lake.delete(table, f"capture_id IN ({named})")
+            lake.delete(table, "capture_id IN {names}", names=replaced)
         return rows
 
     def _take_out_of_sightings(self, dates: Collection[dt.date | None]) -> None:
@@ -276,11 +277,11 @@ class _Run:
         reads = self.planned.read
         if not reads:
             return []
-        rows = read_captures(
-            self.lake.spark, reads, self.side / "tasks.jsonl", rows="capture_files", side=self._tables,
-            **self.reader_options,
-        )  # fmt: skip
-        asked: dict[str, Callable[[], Any]] = {_READ: rows.toArrow}
+        tasks = read_captures(
+            reads, self.side / "tasks.jsonl", rows="capture_files", side=self._tables, **self.reader_options
+        )
+        schema = from_arrow_schema(SCHEMAS["capture_files"])
+        asked: dict[str, Callable[[], Any]] = {_READ: partial(tasks.table, self.lake.spark, schema)}
         asked |= {str(table): partial(self.lake.create, table) for table in (RPC_CALLS, CAPTURE_FILES)}
         with _progress(self._tables / CAPTURE_FILES.name, len(reads), say):
             found: list[Row] = gather(asked)[_READ].cast(SCHEMAS["capture_files"]).to_pylist()
@@ -326,7 +327,7 @@ class _Run:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def _write_all(self, joined: rejoin.Changes, files: Sequence[Row]) -> None:
-        """Write all tables but the ledger, side by side: most of a small commit is planning, by one thread."""
+        """Write all tables but the ledger, side by side."""
         changed = {row["pending_key"] for row in joined.pending}
 
         def connections(counts: dict[str, int]) -> None:
@@ -342,7 +343,7 @@ class _Run:
             CONNECTIONS: partial(connections, {}),
             RPC_BINDS: lambda: self._write(RPC_BINDS, joined, "connection_id", joined.was),
             QUARANTINE: lambda: self._write(QUARANTINE, joined, "quarantine_key", joined.quarantine_keys),
-            PENDING: lambda: self._write(PENDING, joined, "pending_key", changed, also=expired),
+            PENDING: lambda: self._write(PENDING, joined, "pending_key", changed, but=expired),
         }
         if joined.together:  # the calls of a connection are counted when they are merged
             writes[RPC_CALLS] = calls_and_connections
@@ -351,11 +352,11 @@ class _Run:
 
     def _write(
         self, table: Table, joined: rejoin.Changes, column: str, made: Collection[str], *, rows: pa.Table | None = None,
-        also: str | None = None,
+        but: _Expired | None = None,
     ) -> None:  # fmt: skip
         """Write a small table's new rows: those of the captures, and in the place of those ``made``, those of joining.
 
-        ``made`` are values of ``column``; ``also``: a condition for rows that go too, new ones among them.
+        ``made`` are values of ``column``; ``but``: rows that go too, new ones among them.
         """
         lake = self.lake
         rows = joined.rows(table.name) if rows is None else rows
@@ -367,22 +368,23 @@ class _Run:
             there = lake.with_keys(table, {*made, *rows.column(column).to_pylist()}, dates=dates)
             lake.put(table, self._stamped(table, rows), there, dates=dates)
             return
+        gone: set[str] = set()
         if self.before[str(table)] is not None:
             gone = set(made) if joined.earlier else set()
             if gone and table is not PENDING:  # of these only what differs is made anew
                 there = lake.with_keys(table, gone, column=column, dates=joined.dates)
                 fresh, gone = differing(rows, there, table.key[0])
                 rows = _without(rows, table.key[0], set(rows.column(table.key[0]).to_pylist()) - fresh)
-            lake.remove(table, table.key[0], gone, dates=joined.dates, also=also)
-        self._append(table, told, rows, but=also)
+        self._exchange(table, told, rows, gone=gone, dates=joined.dates, but=but)
 
-    def _append(
-        self, table: Table, told: Through, joined: pa.Table, *, but: str | None = None, onward: Through = iter
-    ) -> None:
-        """Append what captures finished alone, after it was ``told`` of others, and the rows of joining, in one commit.
+    def _exchange(
+        self, table: Table, told: Through, joined: pa.Table, *, gone: Collection[str], dates: Collection[dt.date | None],
+        but: _Expired | None = None, onward: Callable[[Batches, str], Batches] | None = None,
+    ) -> None:  # fmt: skip
+        """Add what captures finished alone, after it was ``told`` of others, and the rows of joining, in one commit.
 
-        All goes from side files through Python to Java, once, by way of ``onward``. ``but``: a condition of those left
-        out.
+        All goes from side files to the table once, by way of ``onward``, which is told the task's number too. ``gone``
+        are the keys of rows that go, of these ``dates``; ``but`` those that go besides, new ones among them.
         """
         run_id, now = self.run_id, self.now
         of_captures, of_joining = self._tables / table.name, self.side / _JOINED / table.name
@@ -398,16 +400,18 @@ class _Run:
                 yield from piece.read() if piece.path.startswith(ours) else told(piece.read())
 
         def rows(number: int) -> Batches:
-            return onward(_stamped(table, batch, run_id, now) for batch in pieces(number))
+            left = pieces(number) if but is None else map(but.without, pieces(number))
+            stamped = (_stamped(table, batch, run_id, now) for batch in left)
+            return stamped if onward is None else onward(stamped, str(number))
 
-        if tasks:
-            every = in_tasks(self.lake.spark, len(tasks), table.struct(), rows)
-            self.lake.append(table, every if but is None else every.where(~F.coalesce(F.expr(but), F.lit(False))))  # noqa: FBT003
+        fresh = Tasks(len(tasks), sum(piece.size for task in tasks for piece in task), rows)
+        if tasks or gone or (but is not None and self.before[str(table)] is not None):
+            self.lake.exchange(table, table.key[0], gone, fresh, dates=dates, also=None if but is None else but.sql)
 
     def _append_in_memory(self, table: Table, rows: pa.Table) -> None:
         """Append rows in memory, if there are any."""
         if rows.num_rows:
-            self.lake.append(table, frame(self.lake.spark, self._stamped(table, rows)))
+            self.lake.append(table, self._stamped(table, rows))
 
     def _write_calls(self, joined: rejoin.Changes) -> dict[str, int]:
         """Write the calls; return the numbers of those of connections that captures saw at the same time."""
@@ -415,16 +419,27 @@ class _Run:
         shared = pc.is_in(calls.column("connection_id"), pa.array(sorted(joined.together), pa.string()))
         lake.create(RPC_CALLS)
         stay = rejoin.unchanged(lake, joined)
-        lake.remove(RPC_CALLS, "call_key", joined.call_keys - stay, dates=joined.dates)
-        decoded: Through = iter if self.decoder is None else self.decoder.passing
+        gone = joined.call_keys - stay
+        onward = None
+        if self.decoder is not None:
+            onward = self.decoder.passing
+            self.gone = Gone(frozenset(gone), self._dates_in_silver(gone, joined.dates))
         alone = _without(calls.filter(pc.invert(shared)), "call_key", stay)
-        self._append(RPC_CALLS, rejoin.teaching(joined), alone, onward=decoded)
+        self._exchange(RPC_CALLS, rejoin.teaching(joined), alone, gone=gone, dates=joined.dates, onward=onward)
         if not joined.together:
             return {}
         merged = rejoin.merge_together(lake, joined, calls.filter(shared))
         self._append_in_memory(RPC_CALLS, merged)
         counts = Counter(merged.column("connection_id").to_pylist())
         return {name: counts[name] for name in joined.together}
+
+    def _dates_in_silver(self, calls: Collection[str], dates: Collection[dt.date | None]) -> frozenset[dt.date | None]:
+        """Return the event dates that rows of silver made of calls can have: of their requests, and of their answers."""
+        if not calls:
+            return frozenset()
+        there = self.lake.with_keys(RPC_CALLS, calls, dates=dates, columns=("request_at", "response_at"))
+        times = {each for name in there.column_names for each in there[name].to_pylist()}
+        return frozenset({None, *(each.date() for each in times if each is not None)})
 
     def _stamped(self, table: Table, rows: pa.Table) -> pa.Table:
         """Rows with the table's columns, those of the run too."""
@@ -478,15 +493,28 @@ class _Run:
         first = row["first_packet_at"]
         return {**row, "first_key": read.first_key, "event_date": None if first is None else first.date()}
 
-    def _expired(self, files: Sequence[Row]) -> str | None:
-        """Return the condition of what waited too long, in the packets' time: its rows stay, no more is waited for."""
+    def _expired(self, files: Sequence[Row]) -> _Expired | None:
+        """Return what waited too long, in the packets' time: its rows stay, no more is waited for."""
         read = (row["last_packet_at"] for row in files if row["last_packet_at"] is not None)
         now = self.as_of or max(read, default=None)
-        if now is None:
-            return None
-        before = (now - self.expire).strftime("%Y-%m-%d %H:%M:%S.%f")
-        day = (now - self.expire).date()
-        return f"event_date <= DATE'{day}' AND since < TIMESTAMP'{before} UTC'"
+        return None if now is None else _Expired(now - self.expire)
+
+
+@dataclass(frozen=True, slots=True)
+class _Expired:
+    """Rows of bronze.pending that wait since before a time."""
+
+    before: dt.datetime
+
+    @property
+    def sql(self) -> str:
+        """The condition of these."""
+        return f"event_date <= DATE'{self.before.date()}' AND since < timestamp_micros({us_of(self.before)})"
+
+    def without(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows without these."""
+        gone = pc.and_kleene(pc.less_equal(rows["event_date"], self.before.date()), pc.less(rows["since"], self.before))
+        return rows.filter(pc.invert(pc.fill_null(gone, False)))  # noqa: FBT003
 
 
 def _stamped(table: Table, rows: _Rows, run_id: str, now: dt.datetime) -> _Rows:

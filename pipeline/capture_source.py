@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from pipeline.ledger import Read
 from pipeline.listing import Listed, list_files
 from pipeline.side_files import SideFiles
-from pipeline.spread import LEAST_TASKS, TASK_BYTES, in_tasks, spread
+from pipeline.spread import LEAST_TASKS, TASK_BYTES, Tasks, spread
 from udfs.capture.reader import SCHEMAS, Options, Part, capture_batches
 
 FORMAT: Final = "msmq_capture"
@@ -126,10 +126,8 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(CaptureSource)
 
 
-def read_captures(
-    spark: SparkSession, reads: Sequence[Read], tasks: Path, **options: Any,  # noqa: ANN401 - numbers and texts
-) -> DataFrame:  # fmt: skip
-    """Return the rows of what a run reads, as a frame; ``options`` as in this module's description.
+def read_captures(reads: Sequence[Read], tasks: Path, **options: Any) -> Tasks:  # noqa: ANN401 - numbers and texts
+    """Return the tasks that give the rows of what a run reads; ``options`` as in this module's description.
 
     ``tasks`` is the file to write what each task reads to, a line of JSON for each. Spark asks a data source for its
     tasks in a Python of its own, which loads all modules first: 0.7 s of each run.
@@ -139,11 +137,10 @@ def read_captures(
     lines = (json.dumps([known[reading.file.path].values() for reading in each.readings]) for each in packs)
     tasks.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     chosen = {name: str(value) for name, value in options.items()}
-    schema = CaptureSource(chosen).schema()
 
     def rows(number: int) -> Iterator[pa.RecordBatch]:
         with tasks.open(encoding="utf-8") as file:
             several = json.loads(next(islice(file, number, None)))
         return CaptureReader(chosen).read(Pack(tuple(_reading(Read.of(values)) for values in several)))
 
-    return in_tasks(spark, len(packs), schema, rows)
+    return Tasks(len(packs), sum(reading.size for each in packs for reading in each.readings), rows)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 
 from pipeline.exchanges import OPENS, UNREAD
 from pipeline.feeds import Feeds
-from pipeline.findings_sources import HEADS, heads, is_ledger
+from pipeline.findings_sources import HEADS, IS_LEDGER, among, heads
 from pipeline.lake import IS
 from schemas.bronze import RPC_CALLS
 
@@ -20,6 +18,17 @@ MOST: Final = 200_000  # images of calls; of more nobody tells which changed
 _SAME: Final = ("interface_name", "opnum", "outcome", "at", "done")  # of a call that was answered and stays what it was
 _TOLD: Final = (*_SAME, "connection_id", "server_address", "is", "open", "unread", "opened")
 _ARROW: Final = {"bigint": pa.int64(), "binary": pa.binary()}
+# What is asked of an image of a call: whether it ``is``, or was, so; its times, in microseconds. ``open``: it was not
+# answered; ``unread``: it could not be read, or opens something and was not; ``opened``: of the methods in ``LEDGER``.
+_IMAGES: Final = (
+    "connection_id", "server_address", "interface_name", "opnum", "outcome", "_commit_version",
+    f"_change_type IN ({', '.join(map(repr, IS))}) AS `is`",
+    "unix_micros(coalesce(request_at, response_at)) AS `at`",
+    "unix_micros(coalesce(response_at, request_at)) AS done",
+    "response_at IS NULL AS open",
+    f"outcome IN ({', '.join(map(repr, sorted(UNREAD)))}) OR ({among(OPENS)} AND response_at IS NULL) AS unread",
+    f"coalesce({IS_LEDGER}, FALSE) AS opened",
+)  # fmt: skip
 _CHANGED: Final = pa.schema({"call_key": pa.string(), **{name: _ARROW[kind] for name, kind in HEADS.items()}})
 
 
@@ -37,19 +46,18 @@ class ChangedCalls:
     spoilt_servers: set[str]
 
     @classmethod
-    def told(cls, feeds: Feeds, chosen: Callable[[DataFrame], DataFrame], *, stubs: bool) -> ChangedCalls | None:
-        """Return what the feed tells, as far as it is ``chosen``; None where it cannot, or of too many.
+    def told(cls, feeds: Feeds, chosen: str, *, stubs: bool) -> ChangedCalls | None:
+        """Return what the feed tells of images that meet a condition; None where it cannot, or of too many.
 
         The feed has the bytes of stubs in the files that were added: to find them in the table takes reading all.
         """
-
-        def ask(feed: DataFrame) -> DataFrame:
-            return chosen(feed).select("call_key", *heads(stubs=stubs), *_images())
-
-        found = feeds.table(RPC_CALLS, ask, MOST, _CHANGED.empty_table())
-        if found is None or found.num_rows:
-            return None if found is None else cls.of(found)
-        return cls(_fresh(_CHANGED.empty_table()), {}, set(), set())
+        columns = ", ".join(("call_key", *heads(stubs=stubs), *_IMAGES))
+        found = feeds.table(RPC_CALLS, f"SELECT {columns} FROM {{feed}} WHERE {chosen}", MOST)
+        if found is None and not feeds.is_unchanged(RPC_CALLS):
+            return None
+        if found is None or not found.num_rows:
+            return cls(_fresh(_CHANGED.empty_table()), {}, set(), set())
+        return cls.of(found)
 
     @classmethod
     def of(cls, images: pa.Table) -> ChangedCalls:
@@ -91,23 +99,3 @@ def _is_more_than_answered(was: dict[str, Any], now: dict[str, Any]) -> bool:
     """Tell whether more became of a call than that its answer came, or that it was seen once more."""
     stays = was["open"] or all(was[name] == now[name] for name in _SAME)
     return bool(was["unread"]) or not now["is"] or not stays or was["connection_id"] != now["connection_id"]
-
-
-def _images() -> list[Column | str]:
-    """Return what is asked of an image of a call: whether it ``is``, or was, so; its times, in microseconds.
-
-    ``open``: not answered; ``unread``: it could not be read, or opens something and was not answered; ``opened``: it is
-    of the methods in ``LEDGER``.
-    """
-    asked_at, answered_at = F.col("request_at"), F.col("response_at")
-    opens = F.concat_ws(" ", "interface_name", "opnum").isin(*(f"{name} {opnum}" for name, opnum in sorted(OPENS)))
-    facts = {
-        "is": F.col("_change_type").isin(*IS),
-        "at": F.unix_micros(F.coalesce(asked_at, answered_at)),
-        "done": F.unix_micros(F.coalesce(answered_at, asked_at)),
-        "open": answered_at.isNull(),
-        "unread": F.col("outcome").isin(*UNREAD) | (opens & answered_at.isNull()),
-        "opened": F.coalesce(is_ledger(), F.lit(False)),  # noqa: FBT003
-    }
-    names = ("connection_id", "server_address", "interface_name", "opnum", "outcome", "_commit_version")
-    return [*names, *(column.alias(name) for name, column in facts.items())]

@@ -14,13 +14,12 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pipeline.asking import Question
 from pipeline.feeds import Feeds
 from pipeline.gather import gather
-from pipeline.lake import MOST_DATES, Lake, event_date, on_dates, versions_of
+from pipeline.lake import MOST_DATES, Lake, on_dates, versions_of
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.coverage import COVERAGE
@@ -36,7 +35,8 @@ OUTCOMES: Final = ("ok", "fault", "no_response", "no_request", "damaged", "encry
 _FED: Final = (CAPTURE_FILES, CONNECTIONS, RPC_CALLS, QUARANTINE, SNAPSHOTS_RAW, MESSAGES)
 _BELOW: Final = (*_FED, REMOTE_READ_CALLS)
 _HOUR_US: Final = 3_600_000_000
-_DAY_S: Final = 86_400
+_DAY_US: Final = 86_400_000_000
+_ANSWERED_ON: Final = f"date_from_unix_date(CAST(floor(unix_micros(response_at) / {_DAY_US}) AS int))"
 _SCHEMA: Final = to_arrow_schema(COVERAGE.struct())
 
 Dates = set[date | None] | None
@@ -49,7 +49,7 @@ class Part(NamedTuple):
     """
 
     layer: str
-    rows: Callable[[Lake, Dates], DataFrame]
+    rows: Callable[[Dates], Question]
     hour: str
     measures: Mapping[str, str]
 
@@ -62,40 +62,44 @@ def _counts(**conditions: str) -> dict[str, str]:
     return {name: f"count_if({condition})" for name, condition in conditions.items()}
 
 
-def _table(table: Table, *columns: str) -> Callable[[Lake, Dates], DataFrame]:
-    def rows(lake: Lake, dates: Dates) -> DataFrame:
-        found = lake.read(table).where(on_dates(dates))
-        server = "server_address" if "server_address" in found.columns else "cast(NULL AS string) AS server_address"
-        return found.selectExpr(server, *columns)
+def _table(table: Table, *columns: str) -> Callable[[Dates], Question]:
+    server = "server_address" if "server_address" in table.names else "CAST(NULL AS string) AS server_address"
+
+    def rows(dates: Dates) -> Question:
+        sql = f"SELECT {', '.join((server, *columns))} FROM {{rows}} WHERE {on_dates(dates)}"
+        return Question(sql, {"rows": table})
 
     return rows
 
 
-def _quarantine(lake: Lake, dates: Dates) -> DataFrame:
-    """Return the quarantine's rows with the server of their connection, where they have one."""
-    there = lake.read(QUARANTINE).where(on_dates(dates)).where("capture_id IS NOT NULL")
-    servers = lake.read(CONNECTIONS).select(F.col("connection_id").alias("_of"), "server_address")
-    joined = there.join(F.broadcast(servers), F.col("connection_id") == F.col("_of"), "left")
-    return joined.select("server_address", "seen_at", "size_bytes")
-
-
-def _bad_lines(lake: Lake, dates: Dates) -> DataFrame:
-    """Return lines of snapshot files that are none; they have no time of their own."""
-    there = lake.read(QUARANTINE).where(on_dates(dates)).where("capture_id IS NULL")
-    return there.selectExpr("cast(NULL AS string) AS server_address", "seen_at")
-
-
-def _messages(lake: Lake, dates: Dates) -> DataFrame:
-    """Return messages with the server that they were read from."""
-    reads = (
-        lake.read(REMOTE_READ_CALLS)
-        .where(_answered_on(dates))
-        .where("packet_bytes IS NOT NULL")
-        .select(F.col("call_key").alias("_call"), "server_address")
+def _quarantine(dates: Dates) -> Question:
+    """Ask for the quarantine's rows with the server of their connection, where they have one."""
+    there = (
+        f"SELECT connection_id, seen_at, size_bytes FROM {{rows}} WHERE {on_dates(dates)} AND capture_id IS NOT NULL"
     )
-    messages = lake.read(MESSAGES).where(on_dates(dates))
-    columns = ("server_address", "seen_at", "errors", "body_complete", "queue", "message_key")
-    return messages.join(reads, F.col("call_key") == F.col("_call"), "left").select(*columns)
+    servers = "SELECT connection_id, server_address FROM {connections}"
+    sql = f"""
+SELECT server_address, seen_at, size_bytes
+FROM ({there}) AS stray LEFT JOIN ({servers}) AS servers USING (connection_id)"""
+    return Question(sql, {"rows": QUARANTINE, "connections": CONNECTIONS})
+
+
+def _bad_lines(dates: Dates) -> Question:
+    """Ask for lines of snapshot files that are none; they have no time of their own."""
+    columns = "CAST(NULL AS string) AS server_address, seen_at"
+    where = f"{on_dates(dates)} AND capture_id IS NULL"
+    return Question(f"SELECT {columns} FROM {{rows}} WHERE {where}", {"rows": QUARANTINE})
+
+
+def _messages(dates: Dates) -> Question:
+    """Ask for messages with the server that they were read from."""
+    reads = "SELECT call_key, server_address FROM {reads} WHERE packet_bytes IS NOT NULL"
+    columns = "seen_at, errors, body_complete, queue, message_key"
+    sql = f"""
+SELECT server_address, {columns}
+FROM (SELECT call_key, {columns} FROM {{rows}} WHERE {on_dates(dates)}) AS messages
+LEFT JOIN ({reads} AND ({_answered_on(dates)})) AS reads USING (call_key)"""
+    return Question(sql, {"rows": MESSAGES, "reads": REMOTE_READ_CALLS})
 
 
 def _answered_on(dates: Dates) -> str:
@@ -103,17 +107,18 @@ def _answered_on(dates: Dates) -> str:
     if dates is None:
         return "TRUE"
     at = "responded_at"
-    spans = [(_seconds(day), _seconds(day) + _DAY_S) for day in dates if day is not None]
-    found = [f"({at} >= timestamp_seconds({a}) AND {at} < timestamp_seconds({b}))" for a, b in sorted(spans)]
+    spans = [(_micros(day), _micros(day) + _DAY_US) for day in dates if day is not None]
+    found = [f"({at} >= timestamp_micros({a}) AND {at} < timestamp_micros({b}))" for a, b in sorted(spans)]
     return " OR ".join([*found, *([f"{at} IS NULL"] if None in dates else [])]) or "FALSE"
 
 
-def _seconds(day: date) -> int:
-    return (day - date(1970, 1, 1)).days * _DAY_S
+def _micros(day: date) -> int:
+    return (day - date(1970, 1, 1)).days * _DAY_US
 
 
 _DECODED: Final = {"decoded": "count_if(size(errors) = 0)", "undecoded": "count_if(size(errors) > 0)"}
-_TIME: Final = "coalesce(requested_at, responded_at) AS at"
+_TIME: Final = "coalesce(requested_at, responded_at) AS `at`"
+_CAPTURED: Final = "coalesce(request_at, response_at) AS `at`"
 PARTS: Final = (
     Part(
         "capture",
@@ -141,17 +146,17 @@ PARTS: Final = (
     Part("transport", _quarantine, "seen_at", {"quarantined": "sum(size_bytes)", "quarantined_runs": "count(*)"}),
     Part(
         "rpc",
-        _table(RPC_CALLS, "coalesce(request_at, response_at) AS at", "outcome", "sealed", "opened_by", "observations"),
-        "at",
+        _table(RPC_CALLS, _CAPTURED, "outcome", "sealed", "opened_by", "observations"),
+        "`at`",
         {"calls": "count(*)"}
         | {f"calls_{outcome}": f"count_if(outcome = '{outcome}')" for outcome in OUTCOMES}
         | _counts(sealed="sealed AND opened_by IS NULL", opened="opened_by IS NOT NULL",
                   calls_half_seen="outcome IN ('no_response', 'no_request', 'damaged')",
                   calls_seen_twice="observations > 1"),
     ),
-    Part("stub", _table(REMOTE_READ_CALLS, _TIME, "errors"), "at", _DECODED),
-    Part("stub", _table(CLIENT_CALLS, _TIME, "errors"), "at", _DECODED),
-    Part("stub", _table(MANAGEMENT_CALLS, _TIME, "errors"), "at", _DECODED),
+    Part("stub", _table(REMOTE_READ_CALLS, _TIME, "errors"), "`at`", _DECODED),
+    Part("stub", _table(CLIENT_CALLS, _TIME, "errors"), "`at`", _DECODED),
+    Part("stub", _table(MANAGEMENT_CALLS, _TIME, "errors"), "`at`", _DECODED),
     Part(
         "message",
         _messages,
@@ -192,7 +197,7 @@ def gold(lake: Lake, run_id: str | None = None) -> int:
         return 0
     lake.create(COVERAGE)
     rows = counted(lake, dates, run_id)
-    there = lake.read(COVERAGE).where(on_dates(dates)).toArrow()
+    there = lake.select(COVERAGE, on_dates(dates))
     was = set(there[EVENT_DATE].to_pylist())
     return lake.put(COVERAGE, rows, there, dates=was, made_of=says, was_made_of=json.dumps(made))
 
@@ -223,11 +228,11 @@ def table_of(totals: Mapping[tuple[datetime | None, str | None, str, str], int],
 
 
 def _count(lake: Lake, part: Part, dates: Dates) -> list[dict[str, Any]]:
-    rows = part.rows(lake, dates)
-    micros = F.floor(F.unix_micros(part.hour) / F.lit(_HOUR_US)) * F.lit(_HOUR_US)
-    aggregates: list[Column] = [F.expr(sql).cast("bigint").alias(name) for name, sql in part.measures.items()]
-    grouped = rows.withColumn("hour", micros).groupBy("hour", "server_address").agg(*aggregates)
-    return [_timed(row.asDict()) for row in grouped.collect()]
+    asked = part.rows(dates)
+    hour = f"CAST(floor(unix_micros({part.hour}) / {_HOUR_US}) * {_HOUR_US} AS bigint) AS hour"
+    measures = ", ".join(f"CAST({sql} AS bigint) AS {name}" for name, sql in part.measures.items())
+    counted = asked.within(f"SELECT {hour}, server_address, {measures} FROM {{answer}} GROUP BY ALL")
+    return [_timed(row) for row in lake.query(counted.sql, **counted.of).to_pylist()]
 
 
 def _timed(row: dict[str, Any]) -> dict[str, Any]:
@@ -251,13 +256,14 @@ def _changed(lake: Lake, made: Mapping[str, Any], rests_on: Mapping[str, Any]) -
     if made.get(str(REMOTE_READ_CALLS)) != rests_on[str(REMOTE_READ_CALLS)] and RPC_CALLS not in moved:
         return None  # decoded anew
     feeds = Feeds(lake, made, rests_on)
-    found = gather({table: partial(feeds.rows, table, partial(_dates, table), MOST_DATES) for table in moved})
+    found = gather({table: partial(feeds.rows, table, _dates(table), MOST_DATES) for table in moved})
     if any(rows is None for rows in found.values()):
         return None
-    dates = {row[0] for rows in found.values() for row in rows or ()}
+    dates = {row["day"] for rows in found.values() for row in rows or ()}
     return dates if len(dates) <= MOST_DATES else None
 
 
-def _dates(table: Table, feed: DataFrame) -> DataFrame:
-    days = F.array(EVENT_DATE, event_date("response_at")) if table is RPC_CALLS else F.array(EVENT_DATE)
-    return feed.select(F.explode(days)).distinct()
+def _dates(table: Table) -> str:
+    """Ask for the dates of rows of a table's feed; of calls for those of their answers too."""
+    days = f"array({EVENT_DATE}, {_ANSWERED_ON})" if table is RPC_CALLS else f"array({EVENT_DATE})"
+    return f"SELECT DISTINCT explode({days}) AS day FROM {{feed}}"

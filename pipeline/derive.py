@@ -16,11 +16,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline import aliases, few, message_queues, touched, unseen
@@ -39,12 +39,14 @@ from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
 from schemas.properties import QUEUE_SNAPSHOTS
 from schemas.silver import REMOTE_READ_CALLS
-from schemas.table import EVENT_DATE, Table
+from schemas.table import Table
 
 BELOW: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, CAPTURE_FILES, QUEUE_SNAPSHOTS)
 _FED: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, QUEUE_ALIASES)  # whose changes are followed
 _MOST_AT_ONCE: Final = 500_000  # calls whose attempts are computed and compared here; of more, in Spark
 _MADE_BY: Final = 5  # another number when attempts or operations are made in another way: all are made anew
+Capture: TypeAlias = tuple[list[str], int | None, int | None]
+
 _MOST_SERVERS: Final = 5000  # whose captures' ends a commit of gold remembers; with more, all is computed anew
 
 
@@ -83,15 +85,15 @@ class _Work:
             "captures": lambda: _captures(lake),
             "aliases": lambda: Known.of(lake),
             "connections": lambda: _connections(lake),
-            "reads": partial(self._changes, REMOTE_READ_CALLS, touched.reads_changed),
-            "clients": partial(self._changes, CLIENT_CALLS, touched.clients_changed),
-            "moved": partial(self._changes, CONNECTIONS, touched.connections_changed),
-            "waiting": self._waiting,
+            "reads": partial(self._changes, REMOTE_READ_CALLS, touched.READS_CHANGED),
+            "clients": partial(self._changes, CLIENT_CALLS, touched.CLIENTS_CHANGED),
+            "moved": partial(self._changes, CONNECTIONS, touched.CONNECTIONS_CHANGED),
+            "waiting": partial(touched.waiting, lake, self.cleanup_s),
             "told": self._told,
         }
         asked = gather(questions)
         ends = _ends(asked["captures"])
-        self.rests_on["lost"] = _lost(asked["connections"], asked["captures"])
+        self.rests_on["lost"] = _lost(lake, asked["connections"], asked["captures"])
         feeds = [asked[name] for name in ("reads", "clients", "moved", "waiting")]
         incremental = None not in feeds and ends is not None and self.made.get("ends") is not None
         incremental = incremental and "numbered" in self.made and self.made.get("made_by") == _MADE_BY
@@ -110,7 +112,7 @@ class _Work:
         return self._bring(changed, asked["connections"], ends, names.texts)
 
     def _bring(
-        self, changed: Changed, connections: DataFrame | pa.Table, ends: dict[str, int], texts: Mapping[str, str]
+        self, changed: Changed, connections: pa.Table | None, ends: dict[str, int], texts: Mapping[str, str]
     ) -> int:
         """Bring changes to gold."""
         lake = self.lake
@@ -122,8 +124,7 @@ class _Work:
         }
         cancels = self.made["cancels"] or changed.cancels
         says = json.dumps({**self.rests_on, "ends": ends, "numbered": numbered, "cancels": cancels})
-        reads, named = lake.read(REMOTE_READ_CALLS), _naming_queues(lake)
-        scope = touched.scope(changed, reads, connections, named, ends, numbered=before, cancels=cancels)
+        scope = touched.scope(lake, changed, connections, ends, numbered=before, cancels=cancels)
         if scope is None:
             return self._anew(ends, texts)
         if not scope:
@@ -156,27 +157,22 @@ class _Work:
         """What changed below since gold's commit."""
         return Feeds(self.lake, self.made, self.rests_on)
 
-    def _changes(self, table: Table, ask: Callable[[DataFrame], DataFrame]) -> list[Row] | None:
+    def _changes(self, table: Table, sql: str) -> list[dict[str, Any]] | None:
         """What a table's feed tells; None when it cannot tell, or of too much."""
-        return self._feeds.rows(table, ask, touched.MOST) if self.made else None
+        return self._feeds.rows(table, sql, touched.MOST) if self.made else None
 
     def _told(self) -> pa.Table | None:
         """Under which names the changed calls tell something; None when it cannot be told, or of too many."""
-        nothing = touched.TOLD.empty_table()
-        return self._feeds.table(REMOTE_READ_CALLS, touched.told, touched.MOST, nothing) if self.made else None
-
-    def _waiting(self) -> list[Row] | None:
         if not self.made:
             return None
-        rows: list[Row] = (
-            touched.waiting(self.lake.read(RECEIVE_ATTEMPTS), self.cleanup_s).limit(touched.MOST + 1).collect()
-        )
-        return rows
+        feeds = self._feeds
+        if feeds.is_unchanged(REMOTE_READ_CALLS):
+            return touched.TOLD.empty_table()
+        return feeds.table(REMOTE_READ_CALLS, touched.TOLD_OF, touched.MOST)
 
     def _renamed(self) -> set[str] | None:
         """The texts that stood for queues and do not any more, since gold's commit; None when it cannot be told."""
-        none: set[str] = set()
-        return self._feeds.told(QUEUE_ALIASES, aliases.renamed, none)
+        return aliases.renamed(self._feeds)
 
     def _many(self, scope: Scope, ends: dict[str, int], texts: Mapping[str, str], says: str) -> int:
         """Settle what is touched in Spark, of all calls of the servers that it is at."""
@@ -205,8 +201,7 @@ class _Work:
         for table in _FED:
             lake.begin_with(table)
         self.rests_on |= {str(table): lake.version(table) for table in _FED}
-        reads = lake.read(REMOTE_READ_CALLS)
-        numbered, cancels = touched.by_number(reads)
+        numbered, cancels = touched.by_number(lake)
         frame = self._ends_frame(ends) if ends is not None else None
         lake.widen(RECEIVE_ATTEMPTS)
         with unmeasured(lake.spark):
@@ -252,40 +247,32 @@ class _Work:
         return rows.select("server_address", F.timestamp_micros("at").alias("capture_ends_at"))
 
 
-def _naming_queues(lake: Lake) -> DataFrame:
-    """Attempts and operations: where they are, and the queues that they name."""
-    names = ("connection_id", EVENT_DATE, "server_address", "queue")
-    attempts = lake.read(RECEIVE_ATTEMPTS).select(*names, "inferred_queue")
-    operations = lake.read(QUEUE_OPERATIONS)
-    return attempts.unionByName(operations.select(*names, F.col("target_queue").alias("inferred_queue")))
-
-
-def _captures(lake: Lake) -> list[Row]:
+def _captures(lake: Lake) -> list[Capture]:
     """Of each capture its servers, its last packet, microseconds, and how many packets its machine lost."""
-    captures = lake.read(CAPTURE_FILES).where("servers IS NOT NULL")
-    rows: list[Row] = captures.select("servers", F.unix_micros("last_packet_at"), "packets_dropped").collect()
-    return rows
+    sql = "SELECT servers, unix_micros(last_packet_at), packets_dropped FROM {captures} WHERE servers IS NOT NULL"
+    rows = lake.query(sql, captures=CAPTURE_FILES)
+    return [*zip(*(column.to_pylist() for column in rows.columns), strict=True)]
 
 
-def _ends(captures: list[Row]) -> dict[str, int] | None:
+def _ends(captures: list[Capture]) -> dict[str, int] | None:
     """When the capture of each server ends, microseconds, as ``server_ends``; None if there are too many servers."""
     found = unseen.latest((server, at) for servers, at, _ in captures for server in servers)
     return found if len(found) <= _MOST_SERVERS else None
 
 
-def _lost(connections: DataFrame | pa.Table, captures: list[Row]) -> dict[str, int]:
+def _lost(lake: Lake, connections: pa.Table | None, captures: list[Capture]) -> dict[str, int]:
     """Until when calls at each server can have been lost, microseconds; ``connections`` as ``_connections``."""
-    told = ("server_address", "last_packet_at", "missing_bytes")
-    if isinstance(connections, DataFrame):
-        lossy = touched.members(connections).where("missing_bytes > 0").groupBy("server_address")
-        rows = lossy.agg(F.max("last_packet_at"), F.max("missing_bytes")).toArrow()
+    told = ["server_address", "last_packet_at", "missing_bytes"]
+    if connections is None:
+        lossy = f"SELECT * FROM ({touched.MEMBERS}) WHERE missing_bytes > 0"
+        sql = f"SELECT server_address, max(last_packet_at), max(missing_bytes) FROM ({lossy}) GROUP BY server_address"
+        rows = lake.query(sql, connections=CONNECTIONS)
     else:
         rows = connections.filter(pc.greater(connections["missing_bytes"], 0)).select(told)
     return unseen.lost(zip(*(column.to_pylist() for column in rows.columns), strict=True), captures)
 
 
-def _connections(lake: Lake) -> DataFrame | pa.Table:
-    """All RPC connections, or where they are too many to be brought here the table."""
-    table = lake.read(CONNECTIONS)
-    found: pa.Table = touched.members(table).limit(touched.MOST + 1).toArrow()
-    return found if found.num_rows <= touched.MOST else table
+def _connections(lake: Lake) -> pa.Table | None:
+    """All RPC connections; None where they are too many to be brought here."""
+    found = lake.query(f"{touched.MEMBERS} LIMIT {touched.MOST + 1}", connections=CONNECTIONS)
+    return found if found.num_rows <= touched.MOST else None

@@ -18,8 +18,6 @@ from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.alert_conditions import Thresholds
@@ -32,7 +30,6 @@ from pipeline.lake import Lake, versions_of
 from pipeline.now import newest_at
 from pipeline.rows import microseconds, table_of, us, us_of
 from pipeline.settings import unmeasured
-from pipeline.touched import only
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
@@ -61,6 +58,8 @@ _STANDING: Final = (REMOTE_READ_CALLS, RECEIVE_ATTEMPTS, QUEUE_HISTORY, FINDINGS
 
 _SCHEMA: Final = to_arrow_schema(ALERTS.struct())
 _DAY_US: Final = 86_400_000_000
+# The earliest date of what changed, and whether any of it has none.
+_FIRST_DAY: Final = f"SELECT min({EVENT_DATE}) AS first_day, bool_or({EVENT_DATE} IS NULL) AS undated FROM {{feed}}"
 
 
 def gold(lake: Lake, limits: Thresholds, run_id: str, as_of: datetime | None = None) -> int:
@@ -84,7 +83,7 @@ def current(lake: Lake, limits: Thresholds, as_of: datetime | None = None) -> pa
     work = _Work.of(lake, limits, "", as_of)
     if work is None:
         return _SCHEMA.empty_table()
-    return lake.read(ALERTS).toArrow().cast(_SCHEMA) if work.is_done() else work.whole()[0]
+    return lake.select(ALERTS, "TRUE") if work.is_done() else work.whole()[0]
 
 
 @dataclass(slots=True)
@@ -122,7 +121,7 @@ class _Work:
         since = self._changed_since()
         if since is None:
             found, looked = self.whole()
-            there = lake.read(ALERTS).toArrow()
+            there = lake.select(ALERTS, "TRUE")
         else:
             found, there, looked = self._part(since)
         says = json.dumps(self.rests_on | {"looked": looked, "now": self._newest()})
@@ -146,15 +145,15 @@ class _Work:
             return None
         feeds = Feeds(self.lake, self.made, self.rests_on)
         moved = [table for table in _FED if self.made.get(str(table)) != self.rests_on[str(table)]]
-        found = gather({table: partial(feeds.rows, table, _first_day, 1) for table in moved})
+        found = gather({table: partial(feeds.rows, table, _FIRST_DAY, 1) for table in moved})
         if any(told is None for told in found.values()):
             return None
         days = [date(1970, 1, 1) + timedelta(microseconds=before)]
         for told in found.values():
-            for day, undated in told or ():
-                if undated:
+            for row in told or ():
+                if row["undated"]:
                     return None
-                days += [day] if day is not None else []
+                days += [row["first_day"]] if row["first_day"] is not None else []
         return (min(days) - date(1970, 1, 1)).days * _DAY_US
 
     def _slack(self) -> int:
@@ -171,8 +170,7 @@ class _Work:
     def _part(self, changed: int) -> tuple[pa.Table, pa.Table, int]:
         """Return the alerts that a change on a day can have touched as they are now and as they were; and a count."""
         over = changed - self._slack()
-        held = F.col("until").isNull() | (F.unix_micros("until") >= F.lit(over))
-        there = self.lake.read(ALERTS).where(held).toArrow()
+        there = self.lake.select(ALERTS, f"(until IS NULL OR unix_micros(until) >= {over})")
         begun: dict[str, int] = {}
         at = microseconds(there["since"]).to_pylist()
         for condition, since in zip(there["condition"].to_pylist(), at, strict=True):
@@ -191,8 +189,7 @@ class _Work:
     def _found(self, since: Mapping[str, int | None]) -> tuple[pa.Table, int]:
         """Return the alerts of what each source tells since a time, None: all; and how many rows tell it."""
         spans = {name: Span(since[name], self._newest()) for name in SOURCES}
-        with unmeasured(self.lake.spark):
-            found = gather({name: partial(self._ask, source, spans[name]) for name, source in SOURCES.items()})
+        found = gather({name: partial(self._ask, source, spans[name]) for name, source in SOURCES.items()})
         table = pa.concat_tables([part for part, _ in found.values()])
         return self._with_reasons(table), sum(count for _, count in found.values())
 
@@ -205,13 +202,14 @@ class _Work:
 
     def _ask(self, source: Source, span: Span) -> tuple[pa.Table, int]:
         """Return the alerts of what a source tells of a time, and how many rows tell it."""
-        frame = source.rows(self.lake, self.limits, span)
+        asked = source.rows(self.limits, span)
         make = _maker(source, self.limits, span.now, self.known, self.run_id)
-        told = frame.limit(MOST + 1).toArrow()
+        told = self.lake.query(f"{asked.sql} LIMIT {MOST + 1}", **asked.of)
         if told.num_rows <= MOST:
             return make(told), told.num_rows
-        many = frame.groupBy(*source.subject).applyInArrow(make, ALERTS.struct())
-        return many.toArrow().cast(_SCHEMA), MOST + 1
+        with unmeasured(self.lake.spark):
+            rows = self.lake.frame(asked.sql, **asked.of)
+            return rows.groupBy(*source.subject).applyInArrow(make, ALERTS.struct()).toArrow().cast(_SCHEMA), MOST + 1
 
     def _with_reasons(self, found: pa.Table) -> pa.Table:
         """Return alerts, of queues that are not connected with what the queue manager says of why."""
@@ -223,9 +221,9 @@ class _Work:
         ours = {each for each in last_told if each is not None}
         if not ours:
             return found
-        asked = only(self.lake.read(QUEUE_SNAPSHOTS), "snapshot_id", ours)
-        last = F.expr("try_element_at(connection_history, -1)").alias("last")
-        told = {row["snapshot_id"]: row for row in asked.select("snapshot_id", "nexthops", last).toArrow().to_pylist()}
+        last = "SELECT snapshot_id, nexthops, try_element_at(connection_history, -1) AS last FROM {rows}"
+        asked = self.lake.query(f"{last} WHERE snapshot_id IN {{ours}}", rows=QUEUE_SNAPSHOTS, ours=ours)
+        told = {row["snapshot_id"]: row for row in asked.to_pylist()}
         messages = [
             f"{row['message']}{_reason(told[snapshot])}" if snapshot in told else row["message"]
             for row, snapshot in zip(every, last_told, strict=True)
@@ -261,8 +259,3 @@ def _maker(source: Source, limits: Thresholds, now: int, known: Known, run_id: s
         return table_of([{**row, RUN_ID: run_id} for row in found], _SCHEMA)
 
     return make
-
-
-def _first_day(feed: DataFrame) -> DataFrame:
-    """Return the earliest date of what changed, and whether any of it has none."""
-    return feed.agg(F.min(EVENT_DATE), F.coalesce(F.max(F.col(EVENT_DATE).isNull()), F.lit(False)))  # noqa: FBT003

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline import findings as judging
@@ -32,18 +32,22 @@ from pipeline.exchanges import CLOCKS_US, MG, QC, QM, RR, Exchange, Ledger
 from pipeline.feeds import Feeds
 from pipeline.findings import Facts
 from pipeline.findings_sources import (
+    BINDS,
+    CLIENTS,
+    CONNECTED,
     HEADS,
-    calls_of,
-    connections_of,
+    IS_LEDGER,
+    MANAGEMENT,
+    MESSAGES_SAID,
+    READS,
+    Part,
     days_of,
     found_rows,
-    is_ledger,
-    messages_of,
-    names_of,
+    heads,
     openings,
-    sources,
     strings,
     together,
+    with_heads,
 )
 from pipeline.frames import frame
 from pipeline.gather import gather
@@ -54,14 +58,12 @@ from pipeline.queue_facts import Limits
 from pipeline.rules import of_one_call
 from pipeline.settings import unmeasured
 from pipeline.told_of_queues import Queues
-from pipeline.touched import FEW, connections_before, connections_changed, only, those_going_on
+from pipeline.touched import CONNECTIONS_CHANGED, FEW, connections_before, only, those_going_on
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
-from schemas.calls import CLIENT_CALLS
 from schemas.findings import FINDINGS
 from schemas.hosts import HOSTS
 from schemas.properties import QUEUE_SNAPSHOTS
 from schemas.queue_history import QUEUE_HISTORY
-from schemas.silver import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
 
 VERSION: Final = "4"  # another one when rules are added or changed: then all is judged anew
@@ -74,6 +76,7 @@ _VERSION: Final = 8  # of qm2qm: RemoteQmGetVersion
 _MOVES: Final = (11, 12)  # of RemoteRead: what opens targets, and enlists; below, what uses them
 _USE_MOVES: Final = (10, 15)
 _PARTS: Final = ("calls", "reads", "clients", "management", "connections", "binds")
+_OF_CALLS: Final = ("calls", "reads", "clients", "management")  # of _PARTS, those of which what was opened is looked at
 _EVER: Final = -(1 << 62)
 
 
@@ -115,10 +118,10 @@ class _Touched:
     numbered: dict[str, int] = field(default_factory=dict)
     moves: set[str] = field(default_factory=set)
     versions: dict[str, set[str] | None] = field(default_factory=dict)
-    images: list[Row] | None = None
+    images: list[dict[str, Any]] | None = None
     spoilt: set[str] = field(default_factory=set)
 
-    def take(self, rows: Iterable[Row]) -> None:
+    def take(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Take rows of a feed."""
         for row in rows:
             self.connections.add(row["connection_id"])
@@ -132,12 +135,12 @@ class _Touched:
                 self.numbered[server] = min(row["numbered_at"], self.numbered.get(server, row["numbered_at"]))
             if row["moves"]:
                 self.moves.add(server)
-            if row["versions"]:
+            if any(row["versions"] or ()):
                 new = self.versions.setdefault(server, set())
                 if row["went"]:
                     self.versions[server] = None
                 elif new is not None:
-                    new.update(row["versions"])
+                    new.update(each for each in row["versions"] if each is not None)
 
     def going_on(self, connections: pa.Table) -> dict[str, str]:
         """Return the name of the association, by connection, of those that only go on and have many calls."""
@@ -183,6 +186,12 @@ class _Work:
     stubs: bool
     queues: Queues
 
+    @property
+    def _parts(self) -> dict[str, Part]:
+        """What is read of calls and binds, with the bytes of stubs where these are kept."""
+        calls = with_heads(stubs=self.stubs)
+        return {"calls": calls, "reads": READS, "clients": CLIENTS, "management": MANAGEMENT, "binds": BINDS}
+
     def follow(self) -> int:
         """Bring the table to what there is now."""
         same = all(self.made.get(name) == self.rests_on[name] for name in self.rests_on if name not in map(str, _BELOW))
@@ -199,10 +208,10 @@ class _Work:
         feeds = Feeds(self.lake, self.made, self.rests_on)
         emptied = self._emptied()
         asked: dict[Any, Callable[[], Any]] = {
-            table: partial(feeds.rows, table, partial(_where, table, emptied), MOST_NAMED) for table in _FED
+            table: partial(feeds.rows, table, _where(table, emptied), MOST_NAMED) for table in _FED
         }
-        asked["calls"] = partial(ChangedCalls.told, feeds, partial(_without, versions=emptied), stubs=self.stubs)
-        asked["images"] = partial(feeds.rows, CONNECTIONS, connections_changed, MOST_NAMED)
+        asked["calls"] = partial(ChangedCalls.told, feeds, _but(emptied), stubs=self.stubs)
+        asked["images"] = partial(feeds.rows, CONNECTIONS, CONNECTIONS_CHANGED, MOST_NAMED)
         found = gather(asked)
         touched = _Touched(calls=found.pop("calls"), images=found.pop("images"))
         if None in found.values():
@@ -222,7 +231,8 @@ class _Work:
     def _bring(self, touched: _Touched, of_queues: told_of_queues.Touched) -> int:
         """Judge what is touched anew."""
         lake, says = self.lake, json.dumps(self.rests_on)
-        connections = connections_of(lake, touched.servers).toArrow() if touched.servers else None
+        theirs = partial(CONNECTED.rows, lake, "server_address IN {servers}", servers=touched.servers)
+        connections = theirs() if touched.servers else None
         looked, ours = Looked.of_none(), None
         if connections is not None:
             self._add_explained(touched, connections)
@@ -255,8 +265,8 @@ class _Work:
         lake = self.lake
         asked: dict[str, Callable[[], pa.Table]] = {}
         if self.made.get(str(HOSTS)) != self.rests_on[str(HOSTS)]:
-            was = lake.read(FINDINGS).where(F.col("scope") == operation.ESTATE)
-            asked |= {"hosts": partial(operation.hosts_of, lake), "hosts there": partial(found_rows, was)}
+            was = partial(found_rows, lake, f"scope = '{operation.ESTATE}'")
+            asked |= {"hosts": partial(operation.hosts_of, lake), "hosts there": was}
         found = gather(asked)
         ours, theirs = self.queues.bring(of_queues)
         rows = pa.concat_tables([rows, ours, *(found[name] for name in found if not name.endswith("there"))])
@@ -267,17 +277,17 @@ class _Work:
     def _add_explained(self, touched: _Touched, connections: pa.Table) -> None:
         """Add the associations that what a server opened, or the end of another association, can judge otherwise."""
         others = self._of_another_version(touched)
-        reads, clients = self.lake.read(REMOTE_READ_CALLS), self.lake.read(CLIENT_CALLS)
-        found = self.lake.read(FINDINGS).where(F.col("rule_id").isin(*_EXPLAINED))
-        asked = {"findings": partial(names_of, only(found, "server_address", touched.servers))}
+        rules = f"rule_id IN ({', '.join(map(repr, _EXPLAINED))}) AND server_address IN {{servers}}"
+        explained = Part(FINDINGS, ("connection_id",))
+        asked = {"findings": partial(explained.connections, self.lake, rules, servers=touched.servers)}
         if numbered := touched.numbered.keys() | others:
-            asked["owners"] = partial(
-                names_of, only(clients.where(F.col("interface_name") == QC), "server_address", numbered)
-            )
-            asked["qm2qm"] = partial(names_of, only(reads.where(F.col("protocol") == QM), "server_address", numbered))
+            theirs = "interface_name = '{}' AND server_address IN {{servers}}"
+            asked["owners"] = partial(CLIENTS.connections, self.lake, theirs.format(QC), servers=numbered)
+            asked["qm2qm"] = partial(READS.connections, self.lake, theirs.format(QM), servers=numbered)
         if moves := touched.moves | others:
-            uses = (F.col("protocol") == RR) & F.col("opnum").between(*_USE_MOVES)
-            asked["moves"] = partial(names_of, only(reads.where(uses), "server_address", moves))
+            first, last = _USE_MOVES
+            uses = f"protocol = '{RR}' AND opnum BETWEEN {first} AND {last} AND server_address IN {{servers}}"
+            asked["moves"] = partial(READS.connections, self.lake, uses, servers=moves)
         names = gather(asked)
         if numbered:  # what was opened explains nothing of an association that was over
             names["qm2qm"] &= _since(connections, touched.numbered | dict.fromkeys(others, _EVER))
@@ -291,12 +301,9 @@ class _Work:
         new = {server: names for server, names in touched.versions.items() if names is not None}
         if not new:
             return found
-        frames = sources(self.lake, stubs=False)
-        version = (F.col("interface_name") == QM) & (F.col("opnum") == _VERSION)
-        asked = {
-            name: only(frames[name].where(version), "server_address", new.keys()).drop(EVENT_DATE).toArrow
-            for name in ("calls", "reads")
-        }
+        version = f"interface_name = '{QM}' AND opnum = {_VERSION} AND server_address IN {{servers}}"
+        parts = {"calls": with_heads(stubs=False), "reads": READS}
+        asked = {name: partial(part.rows, self.lake, version, servers=new.keys()) for name, part in parts.items()}
         told: defaultdict[str, list[Exchange]] = defaultdict(list)
         for row in judging.rows_of(together(*gather(asked).values())):
             told[row["server_address"]].append(Exchange(row))
@@ -310,48 +317,49 @@ class _Work:
         self, touched: _Touched, connections: pa.Table, ours: pa.Array, opened: pa.Table | None
     ) -> tuple[pa.Table, pa.Table]:
         """Return the findings of what is touched as they are now, and as they were; ``opened`` if it is known."""
-        days = days_of(connections.filter(ours))
-        here = partial(only, column="connection_id", values=touched.connections)
-        frames = sources(self.lake, stubs=self.stubs and touched.calls is None)
+        lake, names = self.lake, touched.connections
+        here = f"connection_id IN {{names}} AND {on_dates(days_of(connections.filter(ours)))}"
+        parts = {"reads": READS, "clients": CLIENTS, "management": MANAGEMENT}
+        parts["calls"] = with_heads(stubs=self.stubs and touched.calls is None)
         asked: dict[str, Callable[[], pa.Table]] = {
-            name: here(frames[name].where(on_dates(days))).drop(EVENT_DATE).toArrow
-            for name in ("calls", "reads", "clients", "management")
+            name: partial(part.rows, lake, here, names=names) for name, part in parts.items()
         }
         if opened is None:
-            asked["openings"] = partial(openings, self.lake, touched.servers)
-        asked["binds"] = here(frames["binds"]).toArrow
+            asked["openings"] = partial(openings, lake, touched.servers)
+        asked["binds"] = partial(BINDS.rows, lake, "connection_id IN {names}", names=names)
         asked["there"] = partial(self._there, touched)
         found = gather(asked)
         answered = found["reads"].filter(pc.is_valid(found["reads"]["packet_bytes"]))["call_key"].to_pylist()
-        messages = only(messages_of(self.lake).where(on_dates(days)), "call_key", answered).drop(EVENT_DATE).toArrow()
-        calls, parts = found["calls"], [found["reads"], found["clients"], found["management"], messages]
+        by_call = f"call_key IN {{keys}} AND {on_dates(days_of(connections.filter(ours)))}"
+        messages = MESSAGES_SAID.rows(lake, by_call, keys=answered)
+        calls, told = found["calls"], [found["reads"], found["clients"], found["management"], messages]
         if touched.calls is not None:
             calls, managed = calls.drop_columns([*HEADS]), found["management"]["call_key"].to_pylist()
-            parts.append(touched.calls.rows)
+            told.append(touched.calls.rows)
             if managed:
-                theirs = only(self._managed().where(on_dates(days)), "call_key", managed)
-                parts.append(theirs.select("call_key", *HEADS).toArrow())
-        calls = together(calls, *parts)
+                told.append(self._managed.rows(lake, by_call, keys=managed))
+        calls = together(calls, *told)
         ledger = found["openings"] if opened is None else opened
         facts = Facts(calls, ledger, connections.select(list(judging.CONNECTIONS)), found["binds"])
         rows, there = judging.findings(facts, only=touched.connections), found["there"]
         return pa.concat_tables([rows, touched.staying(there)]), there
 
-    def _managed(self) -> DataFrame:
-        """Return the bytes of management calls: tests over several of them look into their stubs, and no others do."""
-        calls = calls_of(self.lake, stubs=self.stubs).where(F.col("interface_name") == MG)
-        return calls.select("call_key", *HEADS, "connection_id", EVENT_DATE)
+    @property
+    def _managed(self) -> Part:
+        """The bytes of management calls: tests over several of them look into their stubs, and no others do."""
+        return Part(RPC_CALLS, ("call_key", *heads(stubs=self.stubs)), f"interface_name = '{MG}'")
 
     def _there(self, touched: _Touched) -> pa.Table:
         """Return the findings of what is touched as they were."""
-        there = self.lake.read(FINDINGS)
-        ours = only(there.where("scope = 'association'"), "connection_id", touched.connections)
-        return found_rows(ours.unionByName(only(there.where("scope = 'server'"), "server_address", touched.servers)))
+        ours = "scope = 'association' AND connection_id IN {names}"
+        theirs = "scope = 'server' AND server_address IN {servers}"
+        of = {"names": touched.connections, "servers": touched.servers}
+        return found_rows(self.lake, f"(({ours}) OR ({theirs}))", **of)
 
     def _in_spark(self, touched: _Touched) -> tuple[pa.Table, pa.Table]:
         """Return what ``_judge`` does, made in Spark."""
         with unmeasured(self.lake.spark):
-            found = found_rows(self._judged(touched))
+            found = self._judged(touched).toArrow().cast(judging.SCHEMA)
         there = self._there(touched)
         return pa.concat_tables([found, touched.staying(there)]), there
 
@@ -363,23 +371,17 @@ class _Work:
             lake.begin_with(table)
             self.rests_on[str(table)] = lake.version(table)
         says = json.dumps(self.rests_on)
-        connections = connections_of(lake, None).limit(MOST_NAMED + 1).toArrow()
+        connections = CONNECTED.rows(lake, f"TRUE LIMIT {MOST_NAMED + 1}")
         few = connections.num_rows <= MOST_NAMED and (pc.sum(connections["calls"]).as_py() or 0) <= _MOST_AT_ONCE
         if few:
-            frames = sources(lake, stubs=self.stubs)
-            asked: dict[str, Callable[[], pa.Table]] = {
-                name: frame.drop(EVENT_DATE).toArrow for name, frame in frames.items()
-            }
-            asked |= {
-                "messages": messages_of(lake).drop(EVENT_DATE).toArrow,
-                "hosts": partial(operation.hosts_of, lake),
-            }
+            parts = self._parts | {"messages": MESSAGES_SAID}
+            asked: dict[str, Callable[[], pa.Table]] = {name: partial(part.rows, lake) for name, part in parts.items()}
+            asked["hosts"] = partial(operation.hosts_of, lake)
             found = gather(asked)
             calls = together(*(found[name] for name in ("calls", "reads", "clients", "management", "messages")))
             ledger = calls.filter(judging.ledger_mask(calls))
             facts = Facts(calls, ledger, connections.select(list(judging.CONNECTIONS)), found["binds"])
-            parts = [judging.findings(facts), found["hosts"], self.queues.anew()]
-            rows = frame(lake.spark, pa.concat_tables(parts))
+            rows = pa.concat_tables([judging.findings(facts), found["hosts"], self.queues.anew()])
         else:
             others = pa.concat_tables([operation.hosts_of(lake), self.queues.anew()])
             rows = self._judged(None).unionByName(frame(lake.spark, others))
@@ -389,56 +391,59 @@ class _Work:
 
     def _judged(self, touched: _Touched | None) -> DataFrame:
         """Return the findings of what is touched, or of all, made in Spark: one group for each server."""
-        frames = sources(self.lake, stubs=self.stubs and (touched is None or touched.calls is None))
-        frames["reads"] = frames["reads"].join(messages_of(self.lake).drop(EVENT_DATE), "call_key", "left")
+        lake = self.lake
+        parts = self._parts
+        if touched is not None and touched.calls is not None:
+            parts["calls"] = with_heads(stubs=False)
+        frames = {name: part.frame(lake) for name, part in parts.items()}
+        said = MESSAGES_SAID.frame(lake).select(*(name.rpartition(" ")[2] for name in MESSAGES_SAID.columns))
+        frames["reads"] = frames["reads"].join(said, "call_key", "left")
+        frames["connections"] = CONNECTED.frame(lake).drop("calls")
         if touched is not None:
-            frames = {name: _of_touched(frame, touched) for name, frame in frames.items()}
+            frames |= {name: _of_touched(frames[name], touched) for name in _OF_CALLS}
+            frames["connections"] = only(frames["connections"], "server_address", touched.servers)
+            frames["binds"] = only(frames["binds"], "connection_id", touched.connections)
             if touched.calls is not None:
-                fresh = frame(self.lake.spark, touched.calls.rows)
-                managed = only(self._managed(), "connection_id", touched.connections).select("call_key", *HEADS)
-                managed = managed.join(fresh.select("call_key"), "call_key", "left_anti")
-                heads = fresh.unionByName(managed, allowMissingColumns=True)
-                frames["calls"] = frames["calls"].drop(*HEADS).join(heads, "call_key", "left")
-        frames["connections"] = connections_of(self.lake, None if touched is None else touched.servers).drop("calls")
-        frames = {name: frame.drop(EVENT_DATE) for name, frame in frames.items()}
-        parts = [frames[name].withColumn("part", F.lit(name)) for name in _PARTS]
-        every = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
+                fresh = frame(lake.spark, touched.calls.rows)
+                managed = only(self._managed.frame(lake), "connection_id", touched.connections)
+                managed = managed.select("call_key", *HEADS).join(fresh.select("call_key"), "call_key", "left_anti")
+                told = fresh.unionByName(managed, allowMissingColumns=True)
+                frames["calls"] = frames["calls"].drop(*HEADS).join(told, "call_key", "left")
+        marked = [frames[name].withColumn("part", F.lit(name)) for name in _PARTS]
+        every = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), marked)
         columns = {name: tuple(frames[name].columns) for name in _PARTS}
         judge = _judge(columns, None if touched is None else frozenset(touched.connections))
         return every.groupBy("server_address").applyInArrow(judge, FINDINGS.struct())
 
 
-def _where(table: Table, emptied: Collection[int], feed: DataFrame) -> DataFrame:
-    """Return where rows of a table changed, as they were and are; ``emptied``: commits of calls to be passed over."""
-    numbered, version, moves = F.lit(None).cast("bigint"), F.lit(False), F.lit(False)  # noqa: FBT003
-    group, key = F.lit(None).cast("bigint"), F.lit("")
+def _where(table: Table, emptied: Collection[int]) -> str:
+    """Ask where rows of a table changed, as they were and are; ``emptied``: commits of calls to be passed over."""
+    where, group = "TRUE", "NULL"
+    numbered, moves, versions, went = "CAST(NULL AS bigint)", "FALSE", "CAST(NULL AS string)", "FALSE"
     if table is RPC_CALLS:
-        feed = _without(feed, emptied)
-        interface, opnum, key = F.col("interface_name"), F.col("opnum"), F.col("call_key")
-        at = F.unix_micros(F.coalesce("request_at", "response_at"))
-        numbered = F.when(is_ledger() & interface.isin(*_NUMBERED), at)
-        version = (interface == QM) & (opnum == _VERSION)
-        moves = (interface == RR) & opnum.isin(*_MOVES)
+        where = _but(emptied)
+        version = f"(interface_name = '{QM}' AND opnum = {_VERSION})"
+        ours = f"{IS_LEDGER} AND interface_name IN ({', '.join(map(repr, _NUMBERED))})"
+        numbered = f"min(CASE WHEN {ours} THEN unix_micros(coalesce(request_at, response_at)) END)"
+        moves = f"coalesce(bool_or(interface_name = '{RR}' AND opnum IN {_MOVES}), FALSE)"
+        versions = f"collect_set(CASE WHEN {version} THEN call_key END)"
+        went = f"coalesce(bool_or({version} AND _change_type <> 'insert'), FALSE)"
     elif table is CONNECTIONS:
-        feed, group = feed.where("kind = 'rpc'"), F.col("association_group_id")
-    where = ("connection_id", "server_address", "client_address", group.alias("association_group_id"))
-    return feed.groupBy(*where).agg(
-        F.min(numbered).alias("numbered_at"),
-        F.coalesce(F.max(moves), F.lit(False)).alias("moves"),  # noqa: FBT003
-        F.collect_set(F.when(version, key)).alias("versions"),
-        F.coalesce(F.max(version & (F.col("_change_type") != "insert")), F.lit(False)).alias("went"),  # noqa: FBT003
-    )
+        where, group = "kind = 'rpc'", "association_group_id"
+    names = "connection_id, server_address, client_address"
+    told = f"{numbered} AS numbered_at, {moves} AS moves, {versions} AS versions, {went} AS went"
+    grouped = f"CAST({group} AS bigint) AS association_group_id"
+    return f"SELECT {names}, {grouped}, {told} FROM {{feed}} WHERE {where} GROUP BY ALL"
 
 
-def _without(feed: DataFrame, versions: Collection[int]) -> DataFrame:
-    return feed.where(~F.col("_commit_version").isin(*versions)) if versions else feed
+def _but(versions: Collection[int]) -> str:
+    """Return the condition of images that are not of some versions."""
+    return f"_commit_version NOT IN ({', '.join(map(str, versions))})" if versions else "TRUE"
 
 
 def _of_touched(rows: DataFrame, touched: _Touched) -> DataFrame:
     """Return the rows of connections that are touched, and, of calls, what was opened at their servers."""
-    if not {"interface_name", "opnum"} <= {*rows.columns}:
-        return only(rows, "connection_id", touched.connections)
-    opened = F.coalesce(is_ledger(), F.lit(False))  # noqa: FBT003
+    opened = F.expr(f"coalesce({IS_LEDGER}, FALSE)")
     theirs = only(rows.where(~opened), "connection_id", touched.connections)
     return theirs.unionByName(only(rows.where(opened), "server_address", touched.servers))
 

@@ -10,50 +10,57 @@ made of all reads of these messages, however old: here where they are few, in Sp
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline import unseen
+from pipeline.asking import Names
 from pipeline.feeds import Feeds
-from pipeline.frames import frame
 from pipeline.gather import gather
 from pipeline.gold_sequences import (
+    DONE,
+    HANDLE,
+    KNOWN,
+    READ_COLUMNS,
+    REMOVAL_COLUMNS,
     SCHEMA,
-    handle,
     number_of,
     place_of,
     read_rows,
-    reads_of,
     removal_rows,
-    removals_of,
     sequences_of,
 )
 from pipeline.lake import Lake, versions_of
 from pipeline.sequences import Place, Read, Removal
 from pipeline.settings import unmeasured
-from pipeline.touched import only
 from schemas.ack_sequences import ACK_SEQUENCES, QUEUE_OPERATIONS
 from schemas.gold import RECEIVE_ATTEMPTS
-from schemas.table import EVENT_DATE, Table, literal
+from schemas.table import EVENT_DATE, Table
 
 MOST: Final = 100_000  # reads, or changes, that are brought to the driver; if there are more, all is made in Spark
 _MADE_BY: Final = 3  # another number when sequences are made in another way: all are made anew
 _GROUPS: Final = 200  # of messages, in Spark; each is made by one call of Python
-_MOST_NAMED: Final = 5000  # lookup identifiers and message keys that a condition names
 _MOST_QUEUES: Final = 1000  # that a condition on operations names
 _FOLLOWED: Final = (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS)
-_NAMES: Final = ("queue", "server_address", "lookup_id")  # of a message, with its handle
+_NAMES: Final = ("queue", "server_address", "lookup_id", "message_key")  # of a message, with its handle
 _NOT_TAKEN: Final = "fate IN ('returned', 'held', 'purged')"  # by a reader; what a purge can take, or took
 _SEALED: Final = (  # of attempts: reads of which nobody can tell what they brought
     "array_contains(missing, 'sealed') AND lookup_id IS NULL AND message_key IS NULL AND coalesce(is_receive, TRUE)"
 )
+# Which messages attempts are at, and whether one is of a message that nobody can tell (no name).
+_MESSAGES_OF: Final = (
+    f"SELECT {', '.join((*_NAMES, HANDLE))}, coalesce({_SEALED}, FALSE) AS sealed"
+    f" FROM {{feed}} WHERE {KNOWN} OR {_SEALED}"
+)
+# What was done, or may have been, to which messages, or whole queues.
+_DONE: Final = f"SELECT queue, server_address, lookup_id, {HANDLE}, target_queue, operation FROM {{feed}} WHERE {DONE}"
 _UNSEEN: Final = "unseen"  # what a commit says of calls that can have been missed: ``unseen.Unseen``
 
 
@@ -157,20 +164,26 @@ class _Work:
         self.rests_on[_UNSEEN] = now
         return now
 
-    def _changes(self, table: Table) -> list[Row] | None:
+    def _changes(self, table: Table) -> list[dict[str, Any]] | None:
         """Return the messages, and purges, of a table's feed since this table's commit."""
-        ask = _messages_of if table is RECEIVE_ATTEMPTS else _done
+        ask = _MESSAGES_OF if table is RECEIVE_ATTEMPTS else _DONE
         return Feeds(self.lake, self.made, self.rests_on).rows(table, ask, MOST)
 
-    def _can_be_purged(self, places: Collection[Place]) -> list[Row]:
+    def _can_be_purged(self, places: Collection[Place]) -> list[dict[str, Any]]:
         """Return the rows of places that a purge can have taken, or had taken."""
-        rows = _at(self.lake.read(ACK_SEQUENCES).where(_NOT_TAKEN), {place.queue for place in places})
-        return [row for row in _messages(rows) if place_of(row) in places]
+        where, of = _at("queue", queues={place.queue for place in places})
+        return [row for row in self._messages(where, **of) if place_of(row) in places]
 
-    def _not_taken_since(self, at: int) -> list[Row]:
+    def _not_taken_since(self, at: int) -> list[dict[str, Any]]:
         """Return the rows that nobody is known to have taken since a time, microseconds, or may be."""
-        left = F.col("settled_at").isNull() | (F.unix_micros("settled_at") >= at)
-        return _messages(self.lake.read(ACK_SEQUENCES).where(_NOT_TAKEN).where(left))
+        return self._messages(f"(settled_at IS NULL OR unix_micros(settled_at) >= {at})")
+
+    def _messages(self, where: str, **of: Names) -> list[dict[str, Any]]:
+        """Return the messages of rows of this table that nobody took; of too many as many as tell it."""
+        columns = f"SELECT {', '.join((*_NAMES, 'handle'))} FROM {{rows}}"
+        sql = f"{columns} WHERE {_NOT_TAKEN} AND {where} LIMIT {MOST + 1}"
+        rows: list[dict[str, Any]] = self.lake.query(sql, rows=ACK_SEQUENCES, **of).to_pylist()
+        return rows
 
     def bring(self, touched: _Touched) -> int:
         """Make the rows of messages anew that changes touch."""
@@ -201,16 +214,19 @@ class _Work:
     def _ask(self, touched: _Touched, asked: _Touched, *, removals: bool) -> dict[str, pa.Table]:
         """Ask for the reads and rows of messages that were not asked for, and what was done to their places."""
         lake = self.lake
-        lookups = {lookup_id for _, lookup_id in touched.lookups - asked.lookups}
+        numbers = {lookup_id for _, lookup_id in touched.lookups - asked.lookups}
         keys = {name for _, name in touched.keys - asked.keys}
-        reads = reads_of(lake.read(RECEIVE_ATTEMPTS))
+        about = "(lookup_id IN {numbers} OR message_key IN {keys})"
+        reads = f"SELECT {', '.join(READ_COLUMNS)} FROM {{attempts}} WHERE {KNOWN} AND {about} LIMIT {MOST + 1}"
         questions: dict[str, Callable[[], pa.Table]] = {
-            "reads": lambda: _about(reads, "attempt_key", lookups, keys).limit(MOST + 1).toArrow(),
-            "there": lambda: _about(lake.read(ACK_SEQUENCES), "sequence_key", lookups, keys).toArrow(),
+            "reads": lambda: lake.query(reads, attempts=RECEIVE_ATTEMPTS, numbers=numbers, keys=keys),
+            "there": lambda: lake.select(ACK_SEQUENCES, about, numbers=numbers, keys=keys),
         }
         if removals:
             queues = {place.queue for place, _ in (*touched.lookups, *touched.keys)}
-            questions["removals"] = lambda: removals_of(_at(lake.read(QUEUE_OPERATIONS), queues)).toArrow()
+            where, of = _at("queue", "target_queue", queues=queues)
+            done = f"SELECT {', '.join(REMOVAL_COLUMNS)} FROM {{operations}} WHERE {DONE} AND {where}"
+            questions["removals"] = lambda: lake.query(done, operations=QUEUE_OPERATIONS, **of)
         return gather(questions)
 
     def _made(self, reads: list[Read], removals: list[Removal]) -> pa.Table:
@@ -228,13 +244,16 @@ class _Work:
         lake = self.lake
         self._say_unseen(_sealed_until(lake))
         says = json.dumps(self.rests_on)
-        removals = removal_rows(removals_of(lake.read(QUEUE_OPERATIONS)).toArrow())
-        reads = reads_of(lake.read(RECEIVE_ATTEMPTS))
-        few = reads.limit(MOST + 1).toArrow()
+        done = f"SELECT {', '.join(REMOVAL_COLUMNS)} FROM {{operations}} WHERE {DONE}"
+        removals = removal_rows(lake.query(done, operations=QUEUE_OPERATIONS))
+        reads = f"SELECT {', '.join(READ_COLUMNS)} FROM {{attempts}} WHERE {KNOWN} LIMIT {MOST + 1}"
+        few = lake.query(reads, attempts=RECEIVE_ATTEMPTS)
+        rows: DataFrame | pa.Table
         if few.num_rows <= MOST:
-            rows = frame(lake.spark, self._made(read_rows(few), removals))
+            rows = self._made(read_rows(few), removals)
         else:
-            rows = in_spark(reads, removals, **self._settings)
+            every = lake.read(RECEIVE_ATTEMPTS).where(KNOWN).selectExpr(*READ_COLUMNS)
+            rows = in_spark(every, removals, **self._settings)
         with unmeasured(lake.spark):
             lake.replace(ACK_SEQUENCES, rows, made_of=says)
         written: int = lake.rows_written(ACK_SEQUENCES)
@@ -242,7 +261,7 @@ class _Work:
 
 
 def in_spark(reads: DataFrame, removals: Sequence[Removal], **settings: Any) -> DataFrame:  # noqa: ANN401
-    """Return gold.ack_sequences of the rows of ``reads_of``, made in groups of whole messages by ``sequences_of``.
+    """Return gold.ack_sequences of attempts as they are read (``READ_COLUMNS``), made in groups of whole messages by ``sequences_of``.
 
     Those of a place go by their lookup identifier or message_key; where some have only the one and some the other, all
     of the place are one group.
@@ -262,56 +281,30 @@ def in_spark(reads: DataFrame, removals: Sequence[Removal], **settings: Any) -> 
     return reads.withColumn("_group", group).groupBy("_group").applyInArrow(made, ACK_SEQUENCES.struct())
 
 
-def _message(row: Row | dict[str, Any]) -> tuple[Place, int | None, str | None]:
+def _message(row: Mapping[str, Any]) -> tuple[Place, int | None, str | None]:
     """Return the message that an attempt, or a row of this table, is of."""
     return place_of(row), number_of(row["lookup_id"]), row["message_key"]
 
 
 def _sealed_until(lake: Lake) -> dict[str, int]:
     """Return until when reads at each server were sealed, microseconds."""
-    at = F.unix_micros(F.coalesce("ended_at", "returned_at", "started_at"))
-    rows = lake.read(RECEIVE_ATTEMPTS).where(_SEALED).groupBy("server_address").agg(F.max(at)).collect()
-    return unseen.latest((row[0], row[1]) for row in rows)
-
-
-def _messages(rows: DataFrame) -> list[Row]:
-    """Return the messages of rows of this table; of too many as many as tell it."""
-    found: list[Row] = rows.select(*_NAMES, "handle", "message_key").limit(MOST + 1).collect()
-    return found
+    newest = "max(unix_micros(coalesce(ended_at, returned_at, started_at)))"
+    sql = f"SELECT server_address, {newest} FROM {{attempts}} WHERE {_SEALED} GROUP BY server_address"
+    rows = lake.query(sql, attempts=RECEIVE_ATTEMPTS)
+    return unseen.latest(zip(*(column.to_pylist() for column in rows.columns), strict=True))
 
 
 def _named(read: Read) -> tuple[Place, int | None, str | None]:
     return read.place, read.lookup_id, read.message_key
 
 
-def _about(rows: DataFrame, key: str, lookups: Collection[int], keys: Collection[str]) -> DataFrame:
-    """Return the rows that have one of these lookup identifiers or message keys; ``key`` is the table's."""
-    if len(lookups) + len(keys) <= _MOST_NAMED:
-        named = [f"lookup_id IN ({', '.join(map(str, sorted(lookups)))})"] if lookups else []
-        named += [f"message_key IN ({', '.join(map(literal, sorted(keys)))})"] if keys else []
-        return rows.where(" OR ".join(named) or "FALSE")
-    by_number = only(rows.withColumn("_number", F.col("lookup_id").cast("string")), "_number", {*map(str, lookups)})
-    return by_number.drop("_number").union(only(rows, "message_key", keys)).dropDuplicates([key])
+def _at(*columns: str, queues: Collection[str | None]) -> tuple[str, dict[str, Names]]:
+    """Return the condition of rows at one of these queues, and what its names stand for.
 
-
-def _at(rows: DataFrame, queues: Collection[str | None]) -> DataFrame:
-    """Return the rows at one of these queues, and where operations go there; with None those at no known queue too."""
+    With None those at no known queue too; too many are not told apart.
+    """
     if len(queues) > _MOST_QUEUES:
-        return rows
-    named = ", ".join(literal(queue) for queue in sorted(queue for queue in queues if queue is not None))
-    conditions = ["queue IS NULL"] if None in queues else []
-    theirs = [column for column in ("queue", "target_queue") if named and column in rows.columns]
-    conditions += [f"{column} IN ({named})" for column in theirs]
-    return rows.where(" OR ".join(conditions) or "FALSE")
-
-
-def _messages_of(attempts: DataFrame) -> DataFrame:
-    """Return which messages attempts are at, and whether one is of a message that nobody can tell (no name)."""
-    sealed = F.expr(_SEALED)
-    known = attempts.where(F.expr("lookup_id IS NOT NULL OR message_key IS NOT NULL") | sealed)
-    return known.select(*_NAMES, handle(), "message_key", sealed.alias("sealed"))
-
-
-def _done(operations: DataFrame) -> DataFrame:
-    """Return what was done, or may have been, to which messages, or whole queues."""
-    return operations.where("outcome <> 'failed'").select(*_NAMES, handle(), "target_queue", "operation")
+        return "TRUE", {}
+    none = "queue IS NULL OR " if None in queues else ""
+    theirs = " OR ".join(f"{column} IN {{queues}}" for column in columns)
+    return f"({none}{theirs})", {"queues": {queue for queue in queues if queue is not None}}

@@ -94,7 +94,8 @@ class _Work(_Options):
         """Bring all tables to the newest version."""
         since = self.made.get(_CALLS)
         if not self.made:  # with nothing in them tables begin, at version 0
-            return self._anew(self._added_to(0))
+            decoded = self._added_to(0)
+            return self._anew(None if decoded is None else decoded.by)
         if self.made.get("decoder") != VERSION or since is None or since > self.newest:
             return self._anew()
         if (decoded := self._added_to(since)) is not None:
@@ -105,12 +106,12 @@ class _Work(_Options):
         net = self._changes(since, passed_over)
         return self._anew() if net is None else self._bring(net, since)
 
-    def _added_to(self, version: int) -> Decoder | None:
+    def _added_to(self, version: int) -> Decoded | None:
         """Return what was decoded of all that changed since a version; None if it is not all, or not known to be."""
         known = self.decoded
         if known is None or self.interrupted or (known.since, known.version) != (version, self.newest):
             return None
-        return known.by
+        return None if self.emptied and known.gone.calls else known
 
     def _passed_over(self, since: int) -> list[int]:
         """Return the versions that only emptied stubs."""
@@ -163,16 +164,18 @@ class _Work(_Options):
         bare = calls.where(without_stubs()).select("call_key")
 
         def make(table: Table) -> None:
-            is_there, count = table in there, written[str(table)]
-            if not (is_there or count):
+            count = written[str(table)]
+            if table not in there:
                 lake.create(table)
+                if count:
+                    lake.append(table, by.rows(table), made_of=None if table is LAST else says)
                 return
             rows = self._rows(table, by, count)
-            if self.emptied and is_there and table in BY_CALL:
+            if self.emptied and table in BY_CALL:
                 rows = as_decoded_before(table, rows, bare, lake.read(table))
-            elif self.emptied and is_there:
+            elif self.emptied:
                 rows = rows.unionByName(lake.read(table).join(bare, "call_key", "left_semi"))
-            if is_there and "source" in table.names:  # what the collector was told is not made of calls
+            if "source" in table.names:  # what the collector was told is not made of calls
                 rows = rows.unionByName(lake.read(table).where("source = 'collector'"))
             lake.replace(table, rows, made_of=None if table is LAST else says)
 
@@ -180,11 +183,19 @@ class _Work(_Options):
         self._stamp()  # the last table waited for nobody, so that its rows say nothing yet
         return written
 
-    def _add(self, by: Decoder) -> dict[str, int]:
-        """Add what was decoded of calls that are new; nothing changed of those that were there."""
+    def _add(self, decoded: Decoded) -> dict[str, int]:
+        """Bring what was decoded of calls that are new, and take out what was made of those that are gone."""
         self.side.mkdir(parents=True, exist_ok=True)  # from here on some tables may have rows that others do not
+        by, gone, says = decoded.by, decoded.gone, self._says(self.newest)
         written = by.written()
-        self._append(self._tables(by, written))
+
+        def exchange(table: Table) -> None:
+            if written[str(table)] or gone.calls:
+                self.lake.exchange(
+                    table, "call_key", gone.calls, by.rows(table), dates=gone.dates, made_of=says, was_made_of=says
+                )
+
+        _each(exchange, TABLES)
         self._stamp()
         return written
 

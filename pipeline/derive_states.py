@@ -16,20 +16,16 @@ from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F
 
 from pipeline import aliases, states, states_in_spark, states_of_queues, touched
 from pipeline.aliases import Known
 from pipeline.commits import Commit
 from pipeline.feeds import Feeds
-from pipeline.frames import frame
 from pipeline.gather import gather
 from pipeline.lake import WAS, Lake, versions_of
 from pipeline.machines import Machines
 from pipeline.states import Names, Settings
 from pipeline.states_of_queues import Made, Place, TooManyError
-from pipeline.touched import only
 from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.calls import MANAGEMENT_CALLS, QUEUE_ALIASES
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
@@ -46,6 +42,23 @@ BELOW: Final = (
 _MADE: Final = (EOD_TRANSFERS, EOD_SOURCES, QUEUE_HISTORY)
 _FED: Final = tuple(table for table in BELOW if table is not HOSTS)
 _ALWAYS: Final = 0  # a time before all others
+
+# The queues of a feed of silver.queue_snapshots, by who asked whom, and since when they changed.
+_SNAPSHOTS_CHANGED: Final = f"""
+SELECT queue, source, queue_manager, min(unix_micros(observed_at)) AS `at`,
+  bool_or(_change_type IN ({", ".join(map(repr, WAS))})) AS went
+FROM {{feed}} WHERE hresult = 0 AND queue IS NOT NULL AND observed_at IS NOT NULL
+GROUP BY queue, source, queue_manager"""
+_ANSWERED: Final = "min(unix_micros(coalesce(responded_at, requested_at))) AS `at`"
+# The queues of a feed of silver.management_calls that were paused or resumed, and since when.
+_ACTIONS_CHANGED: Final = (
+    f"SELECT queue, {_ANSWERED} FROM {{feed}} WHERE {states.ACTION} AND queue IS NOT NULL GROUP BY queue"
+)
+# The queues of a feed of gold.queue_operations, both of a move, and since when they changed.
+_OPERATIONS_CHANGED: Final = f"""
+SELECT queue, {_ANSWERED} FROM (
+  SELECT explode(array(queue, target_queue)) AS queue, responded_at, requested_at FROM {{feed}}
+) WHERE queue IS NOT NULL GROUP BY queue"""
 
 
 def gold(lake: Lake, settings: Settings, run_id: str) -> dict[str, int]:
@@ -77,12 +90,12 @@ class _Work:
     def follow(self) -> dict[str, int]:
         """Bring the tables to what there is now."""
         asked: dict[str, Callable[[], Any]] = {
-            "hosts": lambda: self.lake.read(HOSTS).select("queue_manager_id", "host_name", "address").toArrow(),
+            "hosts": partial(self.lake.select, HOSTS, "TRUE", ("queue_manager_id", "host_name", "address")),
             "texts": lambda: Known.of(self.lake).texts,
-            "snapshots": partial(self._changes, QUEUE_SNAPSHOTS, _snapshots_changed),
+            "snapshots": partial(self._changes, QUEUE_SNAPSHOTS, _SNAPSHOTS_CHANGED),
             "attempts": self._attempted,
-            "actions": partial(self._changes, MANAGEMENT_CALLS, _actions_changed),
-            "operations": partial(self._changes, QUEUE_OPERATIONS, _operations_changed),
+            "actions": partial(self._changes, MANAGEMENT_CALLS, _ACTIONS_CHANGED),
+            "operations": partial(self._changes, QUEUE_OPERATIONS, _OPERATIONS_CHANGED),
             "renamed": self._renamed,
         }
         found = gather(asked)
@@ -110,32 +123,32 @@ class _Work:
     def _called(self, hosts: pa.Table, texts: Mapping[str, str]) -> Names:
         return Names(Machines.of(hosts.to_pylist(), self.configured, self.settings.declared), texts)
 
-    def _configure(self, snapshots: Iterable[Row] | None) -> None:
+    def _configure(self, snapshots: Iterable[states.Row] | None) -> None:
         """Learn what collectors called queue managers: as before and in what is new, or where rows went in all."""
         if snapshots is not None and not any(row["went"] for row in snapshots):
             new = {row["queue_manager"] for row in snapshots if row["source"] == "collector" and row["queue_manager"]}
             self.configured = {*self.made["configured"], *new}
             return
-        rows = self.lake.read(QUEUE_SNAPSHOTS).where("source = 'collector' AND queue_manager IS NOT NULL")
-        self.configured = {row[0] for row in rows.select("queue_manager").distinct().collect()}
+        called = "SELECT DISTINCT queue_manager FROM {rows} WHERE source = 'collector' AND queue_manager IS NOT NULL"
+        self.configured = set(self.lake.query(called, rows=QUEUE_SNAPSHOTS)["queue_manager"].to_pylist())
 
     @property
     def _feeds(self) -> Feeds:
         return Feeds(self.lake, self.made, self.rests_on)
 
-    def _changes(self, table: Table, ask: Callable[[DataFrame], DataFrame]) -> list[Row] | None:
+    def _changes(self, table: Table, sql: str) -> list[states.Row] | None:
         """Return what a table's feed tells; None when it cannot tell, or of too much."""
-        return self._feeds.rows(table, ask, touched.MOST) if self.made else None
+        return self._feeds.rows(table, sql, touched.MOST) if self.made else None
 
-    def _attempted(self) -> list[Row] | None:
+    def _attempted(self) -> list[states.Row] | None:
         """Return the queues that attempts changed; none while no queue has a history: reads alone make none."""
         if self.made and not self.made.get("histories"):
             return []
-        return self._changes(RECEIVE_ATTEMPTS, _attempts_changed(self.settings))
+        told = states.attempts_told(self.settings, 0, "TRUE").replace("{rows}", "{feed}")
+        return self._changes(RECEIVE_ATTEMPTS, f"SELECT queue, min(`at`) AS `at` FROM ({told}) GROUP BY queue")
 
     def _renamed(self) -> set[str] | None:
-        none: set[str] = set()
-        return self._feeds.told(QUEUE_ALIASES, aliases.renamed, none)
+        return aliases.renamed(self._feeds)
 
     def _touched(self, found: Mapping[str, Any]) -> dict[str, int] | None:
         """Return the queues of which something changed, and since when; None if queue managers are called otherwise."""
@@ -156,15 +169,16 @@ class _Work:
             _touch(changed, self.names.queue(text), _ALWAYS)
         if machines.managers != self.made["managers"]:
             before: dict[str, list[str]] = self.made["managers"]
-            rows = self.lake.read(EOD_SOURCES).select("queue", "sender_queue_manager").distinct().collect()
-            for queue, guid in rows:
+            rows = self.lake.query("SELECT DISTINCT queue, sender_queue_manager FROM {rows}", rows=EOD_SOURCES)
+            for queue, guid in zip(*(column.to_pylist() for column in rows.columns), strict=True):
                 if guid not in machines.managers or machines.managers[guid] != before.get(guid):
                     _touch(changed, queue, _ALWAYS)
         return changed
 
     def _has(self, managers: Collection[str]) -> bool:
         """Whether gold has rows of any of these queue managers."""
-        return only(self.lake.read(QUEUE_HISTORY), "queue_manager", managers).limit(1).count() > 0
+        some = "SELECT queue_manager FROM {rows} WHERE queue_manager IN {managers} LIMIT 1"
+        return bool(self.lake.query(some, rows=QUEUE_HISTORY, managers=managers).num_rows)
 
     # Some queues, or all
 
@@ -210,12 +224,19 @@ class _Work:
         self.rests_on |= {str(table): lake.version(table) for table in _FED}
         self._configure(None)
         self.names = self._called(hosts, texts)
-        rows = states.told(lake, self.settings).limit(states_of_queues.MOST + 1).toArrow()
-        says = self._says(histories=rows.num_rows > 0)
-        if rows.num_rows > states_of_queues.MOST:
+        most = states_of_queues.MOST
+
+        def ask(told: states.Told) -> pa.Table:
+            return lake.query(f"{told.sql(self.settings, 0, 'TRUE')} LIMIT {most + 1}", rows=told.table)
+
+        found = gather({place: partial(ask, told) for place, told in enumerate(states.TELLING)})
+        count = sum(rows.num_rows for rows in found.values())
+        says = self._says(histories=count > 0)
+        if count > most:
             self.written |= states_in_spark.make(lake, self.names, self.settings, self.run_id, says)
             return self.written
-        told = states.named(rows.to_pylist(), self.names)
+        every = chain.from_iterable(rows.to_pylist() for rows in found.values())
+        told = states.named(states.as_told(every), self.names)
         observed = states.observations(told)
         transfers = states.transfer_rows(observed, self.settings)
         receivers = states.with_senders(observed, self.names)
@@ -223,7 +244,7 @@ class _Work:
 
         def replace(table: Table, rows: list[states.Row], **says: str) -> None:
             self.written[str(table)] = len(rows)
-            lake.replace(table, frame(lake.spark, states.table_of(table, rows, self.run_id)), **says)
+            lake.replace(table, states.table_of(table, rows, self.run_id), **says)
 
         parts = ((EOD_TRANSFERS, transfers), (EOD_SOURCES, sources))
         gather({table: partial(replace, table, rows) for table, rows in parts})
@@ -236,32 +257,3 @@ def _touch(changed: dict[str, int], queue: str | None, at: int | None) -> None:
     if queue is not None:
         at = max(at or _ALWAYS, _ALWAYS)
         changed[queue] = min(at, changed.get(queue, at))
-
-
-def _snapshots_changed(feed: DataFrame) -> DataFrame:
-    """Return the queues of a feed of silver.queue_snapshots, by who asked whom, and since when they changed."""
-    good = feed.where("hresult = 0 AND queue IS NOT NULL AND observed_at IS NOT NULL")
-    went = F.bool_or(F.col("_change_type").isin(*WAS)).alias("went")
-    return good.groupBy("queue", "source", "queue_manager").agg(F.min(F.unix_micros("observed_at")).alias("at"), went)
-
-
-def _attempts_changed(settings: Settings) -> Callable[[DataFrame], DataFrame]:
-    """Return what tells the queues of a feed of gold.receive_attempts, and since when something changed of each."""
-
-    def changed(feed: DataFrame) -> DataFrame:
-        return states.attempts_told(feed, settings, 0).groupBy("queue").agg(F.min("at").alias("at"))
-
-    return changed
-
-
-def _actions_changed(feed: DataFrame) -> DataFrame:
-    """Return the queues of a feed of silver.management_calls that were paused or resumed, and since when."""
-    at = F.min(F.unix_micros(F.coalesce("responded_at", "requested_at"))).alias("at")
-    return feed.where(states.is_action(feed)).where("queue IS NOT NULL").groupBy("queue").agg(at)
-
-
-def _operations_changed(feed: DataFrame) -> DataFrame:
-    """Return the queues of a feed of gold.queue_operations, both of a move, and since when they changed."""
-    at = F.min(F.unix_micros(F.coalesce("responded_at", "requested_at"))).alias("at")
-    ends = feed.withColumn("queue", F.explode(F.array("queue", "target_queue"))).where("queue IS NOT NULL")
-    return ends.groupBy("queue").agg(at)

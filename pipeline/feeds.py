@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row
 
+from pipeline.asking import Since, Source
 from pipeline.lake import UNTOLD, Lake
 from schemas.table import Table
-
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,27 +24,28 @@ class Feeds:
     made: Mapping[str, Any]
     rests_on: Mapping[str, Any]
 
-    def told(self, table: Table, ask: Callable[[DataFrame], Answer], unchanged: Answer) -> Answer | None:
-        """Return what ``ask`` finds in a table's feed, ``unchanged`` where there is none; None when it cannot tell."""
+    def rows(self, table: Table, sql: str, most: int, **of: Source) -> list[dict[str, Any]] | None:
+        """Return the rows that a question finds in what changed in a table, ``{feed}``; none where nothing did.
+
+        None when that is not told, or there are more than ``most``.
+        """
+        found = self.table(table, sql, most, **of)
+        if found is None:
+            return [] if self.is_unchanged(table) else None
+        rows: list[dict[str, Any]] = found.to_pylist()
+        return rows
+
+    def table(self, table: Table, sql: str, most: int, **of: Source) -> pa.Table | None:
+        """Return the same as an Arrow table; None also where nothing changed, for then nothing is asked."""
         since, until = self.made.get(str(table)), self.rests_on[str(table)]
-        if since == until:
-            return unchanged
-        if since is None:
+        if since is None or self.is_unchanged(table):
             return None
         try:
-            return ask(self.lake.changes(table, since, until))
+            found = self.lake.query(f"{sql} LIMIT {most + 1}", feed=Since(table, since, until), **of)
         except UNTOLD:
             return None
+        return found if found.num_rows <= most else None
 
-    def rows(self, table: Table, ask: Callable[[DataFrame], DataFrame], most: int) -> list[Row] | None:
-        """Return the rows that ``ask`` makes of a table's feed; None when it cannot tell, or of more than ``most``."""
-        nothing: list[Row] = []
-        found = self.told(table, lambda feed: ask(feed).limit(most + 1).collect(), nothing)
-        return found if found is not None and len(found) <= most else None
-
-    def table(
-        self, table: Table, ask: Callable[[DataFrame], DataFrame], most: int, unchanged: pa.Table
-    ) -> pa.Table | None:
-        """Return what ``rows`` does as an Arrow table, ``unchanged`` where there is no feed."""
-        found = self.told(table, lambda feed: ask(feed).limit(most + 1).toArrow(), unchanged)
-        return found if found is not None and found.num_rows <= most else None
+    def is_unchanged(self, table: Table) -> bool:
+        """Tell whether a table is of the version that it was of."""
+        return bool(self.made.get(str(table)) == self.rests_on[str(table)])

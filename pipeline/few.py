@@ -7,28 +7,37 @@ what is touched is found by the names that it rests on (``bearing``), and then w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from pipeline import bearing, touched
-from pipeline.bearing import meeting, named, once
+from pipeline.asking import Names, Source
+from pipeline.bearing import named, once
 from pipeline.gather import gather
-from pipeline.gold import attempts_of, clients_of, facts_here, known_of, messages_of, reads_of
+from pipeline.gold import (
+    CLIENT,
+    CLIENT_COLUMNS,
+    KNOWN_COLUMNS,
+    MESSAGE_COLUMNS,
+    READ,
+    READ_COLUMNS,
+    attempts_of,
+    facts_here,
+)
 from pipeline.gold_operations import operations_of
 from pipeline.lake import Lake, on_dates
-from pipeline.touched import Scope, only
+from pipeline.touched import Scope
 from schemas.ack_sequences import QUEUE_OPERATIONS
-from schemas.bronze import RPC_CALLS
+from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
 from schemas.silver import REMOTE_READ_CALLS
+from schemas.table import Table
 from udfs.keys import keys_of
 
 _SHARED: Final = ("server_address", "queue_handle", "request_id")
@@ -51,7 +60,7 @@ def settle(
     lake: Lake,
     scope: Scope,
     *,
-    connections: DataFrame | pa.Table,
+    connections: pa.Table | None,
     numbered: Collection[str],
     ends: Mapping[str, int],
     aliases: Mapping[str, str],
@@ -62,31 +71,31 @@ def settle(
     ``connections`` as for ``touched.scope``. At ``numbered`` servers queues are read from by number: what opened and
     let them go there is asked for whenever it was captured.
     """
-    here = on_dates(scope.dates)
-    servers = scope.servers & frozenset(numbered)
-    found = gather(_questions(lake, scope, servers, here))
-    ours, others = found["reads"], [found["openings"]] if servers else []
+    asked = _Asked(
+        lake, scope, frozenset(server for server in scope.servers if server in numbered and server is not None)
+    )
+    found = gather(asked.questions())
+    ours, others = found["reads"], [found["openings"]] if asked.servers else []
     if scope.going_on:
-        theirs = _with_names(only(lake.read(REMOTE_READ_CALLS).where(here), "connection_id", scope.going_on))
         tell = scope.tell | named(found["woken"], "tells")
-        if servers:  # a close tells something of the number that was opened
+        if asked.servers:  # a close tells something of the number that was opened
             openings = zip(
                 found["openings"]["session"].to_pylist(), found["openings"]["number"].to_pylist(), strict=True
             )
             tell |= {number for session, number in openings if session in tell and number is not None}
-        touched_ones = meeting(theirs, "rests_on", tell)
+        touched_ones = asked.meeting(bearing.RESTS_ON, tell)
         ours = once(ours, touched_ones)
-        others.append(meeting(theirs, "tells", named(touched_ones, "rests_on")))
+        others.append(asked.meeting(bearing.TELLS, named(touched_ones, "rests_on")))
     facts = once(ours, *others)
     if shared := _keys(facts) & scope.cancels:
-        facts = once(facts, reads_of(touched.sharing(lake.read(REMOTE_READ_CALLS), shared)).toArrow())
-    known = once(found["known"], *([found["known of openings"]] if servers else []))
+        facts = once(facts, asked.reads(touched.SHARING, everywhen=True, shared=touched.shared_texts(shared)))
+    known = once(found["known"], *([found["known of openings"]] if asked.servers else []))
     unknown = set(_without(facts, known)["call_key"].to_pylist())
-    more = gather(_questions_of_calls(lake, scope, "TRUE" if shared else here, ours, unknown))
+    more = gather(asked.questions_of_calls(ours, unknown, everywhen=bool(shared)))
     known = pa.concat_tables([known, more["known"]])
     there, operations_there = (pa.concat_tables([found[name], more[name]]) for name in ("there", "operations"))
     facts = facts_here(facts, found.get("clients"), known=known, messages=more["messages"])
-    at_servers = _connections(scope, connections, servers)
+    at_servers = _connections(lake, scope, connections, asked.servers)
     rows = attempts_of(facts, at_servers, ends=ends, aliases=aliases, cleanup_s=cleanup_s)
     operations = operations_of(facts, at_servers, aliases=aliases)
     attempt_keys = pa.array(keys_of(ours["call_key"].to_pylist()), pa.string())
@@ -95,61 +104,93 @@ def settle(
     return Settled(rows, there, more["messages"], operations, operations_there)
 
 
-def _questions(
-    lake: Lake, scope: Scope, servers: Collection[str | None], here: str
-) -> dict[str, Callable[[], pa.Table]]:
-    """Return what is asked first: of connections that are touched as a whole, and of servers."""
-    reads, clients = lake.read(REMOTE_READ_CALLS), lake.read(CLIENT_CALLS)
-    whole = partial(only, column="connection_id", values=scope.whole)
-    at_these = partial(only, column="server_address", values=servers)
-    asked: dict[str, Callable[[], pa.Table]] = {
-        "reads": lambda: reads_of(whole(reads.where(here))).toArrow(),
-        "known": lambda: known_of(whole(lake.read(RPC_CALLS).where(here))).toArrow(),
-        "there": lambda: whole(lake.read(RECEIVE_ATTEMPTS).where(here)).toArrow(),
-        "operations": lambda: whole(lake.read(QUEUE_OPERATIONS).where(here)).toArrow(),
-    }
-    if servers:
-        opening = (F.col("protocol") == "qm2qm") & F.col("opnum").isin(2, 3)
-        names = {"session": bearing.session(), "number": bearing.numbered()}
-        asked["openings"] = lambda: reads_of(at_these(reads.where(opening))).withColumns(names).toArrow()
-        calls = lake.read(RPC_CALLS).withColumnRenamed("interface_name", "protocol")
-        asked["known of openings"] = lambda: known_of(at_these(calls.where(opening))).toArrow()
-        asked["clients"] = lambda: clients_of(at_these(clients)).toArrow()
-    if scope.going_on:
-        unanswered = only(reads.where(here).where("responded_at IS NULL"), "connection_id", scope.woken)
-        asked["woken"] = lambda: unanswered.select(bearing.tells().alias("tells")).toArrow()
-    return asked
+class _Asked(NamedTuple):
+    """What is asked of a scope; at ``servers`` queues are read from by number."""
+
+    lake: Lake
+    scope: Scope
+    servers: frozenset[str]
+
+    def questions(self) -> dict[str, Callable[[], pa.Table]]:
+        """Return what is asked first: of connections that are touched as a whole, and of servers."""
+        named, whole = "connection_id IN {names}", self.scope.whole
+        asked: dict[str, Callable[[], pa.Table]] = {
+            "reads": lambda: self.reads(named, names=whole),
+            "known": lambda: self._ask(RPC_CALLS, KNOWN_COLUMNS, named, names=whole),
+            "there": lambda: self._there(RECEIVE_ATTEMPTS, named, names=whole),
+            "operations": lambda: self._there(QUEUE_OPERATIONS, named, names=whole),
+        }
+        if self.servers:
+            opening = "opnum IN (2, 3) AND server_address IN {servers}"
+            at_these = partial(self._ask, everywhen=True, servers=self.servers)
+            names = (f"{bearing.SESSION} AS session", f"{bearing.NUMBERED} AS number")
+            columns = (*READ_COLUMNS, *names)
+            asked["openings"] = lambda: at_these(REMOTE_READ_CALLS, columns, f"protocol = 'qm2qm' AND {opening}")
+            ours = f"interface_name = 'qm2qm' AND {opening}"
+            asked["known of openings"] = lambda: at_these(RPC_CALLS, KNOWN_COLUMNS, ours)
+            clients = f"{CLIENT} AND server_address IN {{servers}}"
+            asked["clients"] = lambda: at_these(CLIENT_CALLS, CLIENT_COLUMNS, clients)
+        if self.scope.going_on:
+            tells = (f"{bearing.listed(bearing.TELLS)} AS tells",)
+            unanswered = "responded_at IS NULL AND connection_id IN {names}"
+            asked["woken"] = lambda: self._ask(REMOTE_READ_CALLS, tells, unanswered, names=self.scope.woken)
+        return asked
+
+    def questions_of_calls(
+        self, ours: pa.Table, unknown: Collection[str], *, everywhen: bool
+    ) -> dict[str, Callable[[], pa.Table]]:
+        """Return what is asked then, by call: of connections that go on, of ``unknown`` calls, and of messages.
+
+        ``everywhen``: what is known of calls is asked for of all dates.
+        """
+        going_on = self.scope.going_on
+        calls = self.scope.changed | {*ours["call_key"].to_pylist()} if going_on else frozenset()
+        answered = ours.filter(pc.is_valid(ours["responded_at"]))["call_key"].to_pylist()
+        theirs = "connection_id IN {names} AND "
+        return {
+            "known": lambda: self._ask(
+                RPC_CALLS, KNOWN_COLUMNS, "call_key IN {keys}", keys=unknown, everywhen=everywhen
+            ),
+            "messages": lambda: self._ask(MESSAGES, MESSAGE_COLUMNS, "call_key IN {keys}", keys=answered),
+            "there": lambda: self._there(
+                RECEIVE_ATTEMPTS, f"{theirs} attempt_key IN {{keys}}", names=going_on, keys={*keys_of(calls)}
+            ),
+            "operations": lambda: self._there(
+                QUEUE_OPERATIONS, f"{theirs} call_key IN {{keys}}", names=going_on, keys=calls
+            ),
+        }
+
+    def meeting(self, names: Sequence[str], some: Collection[int]) -> pa.Table:
+        """Return the calls of associations that go on which have one of some names, with what they rest on."""
+        where = f"connection_id IN {{going_on}} AND {bearing.meets(names, 'some')}"
+        rests_on = (f"{bearing.listed(bearing.RESTS_ON)} AS rests_on",)
+        return self.reads(where, more=rests_on, going_on=self.scope.going_on, some=some)
+
+    def reads(self, where: str, *, more: Sequence[str] = (), everywhen: bool = False, **of: Source) -> pa.Table:
+        """Return calls of silver.remote_read_calls that play a part, with ``more`` columns."""
+        return self._ask(REMOTE_READ_CALLS, (*READ_COLUMNS, *more), f"{READ} AND {where}", everywhen=everywhen, **of)
+
+    def _ask(
+        self, table: Table, columns: Sequence[str], where: str, *, everywhen: bool = False, **of: Source
+    ) -> pa.Table:
+        """Return columns of the rows of a table, of the scope's dates or of all."""
+        here = "TRUE" if everywhen else on_dates(self.scope.dates)
+        return self.lake.query(f"SELECT {', '.join(columns)} FROM {{rows}} WHERE {here} AND {where}", rows=table, **of)
+
+    def _there(self, table: Table, where: str, **of: Names) -> pa.Table:
+        """Return rows of a table of gold as they are."""
+        return self.lake.select(table, f"{on_dates(self.scope.dates)} AND {where}", **of)
 
 
-def _questions_of_calls(
-    lake: Lake, scope: Scope, here: str, ours: pa.Table, unknown: Collection[str]
-) -> dict[str, Callable[[], pa.Table]]:
-    """Return what is asked then, by call: of connections that go on, of calls nothing is ``known`` of, and messages."""
-    going_on = partial(only, column="connection_id", values=scope.going_on)
-    calls = scope.changed | {*ours["call_key"].to_pylist()} if scope.going_on else frozenset()
-    answered = ours.filter(pc.is_valid(ours["responded_at"]))["call_key"].to_pylist()
-    there, operations = (going_on(lake.read(table).where(here)) for table in (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS))
-    return {
-        "known": lambda: known_of(only(lake.read(RPC_CALLS).where(here), "call_key", unknown)).toArrow(),
-        "messages": lambda: messages_of(only(lake.read(MESSAGES).where(here), "call_key", answered)).toArrow(),
-        "there": lambda: only(there, "attempt_key", {*keys_of(calls)}).toArrow(),
-        "operations": lambda: only(operations, "call_key", calls).toArrow(),
-    }
-
-
-def _with_names(reads: DataFrame) -> DataFrame:
-    """Return calls that play a part, with the names that they tell something under, and rest on."""
-    return reads_of(reads).withColumns({"tells": bearing.tells(), "rests_on": bearing.rests_on()})
-
-
-def _connections(scope: Scope, connections: DataFrame | pa.Table, servers: frozenset[str | None]) -> pa.Table:
+def _connections(lake: Lake, scope: Scope, connections: pa.Table | None, servers: frozenset[str]) -> pa.Table:
     """Return the connections that the scope knows of, and all of some servers."""
     ours = scope.members["connection_id"].combine_chunks()
-    theirs = pa.array(sorted(server for server in servers if server is not None), pa.string())
-    if isinstance(connections, DataFrame):
+    theirs = pa.array(sorted(servers), pa.string())
+    if connections is None:
         if not servers:
             return scope.members
-        found = touched.members(only(connections, "server_address", servers)).toArrow()
+        sql = f"SELECT * FROM ({touched.MEMBERS}) WHERE server_address IN {{servers}}"
+        found = lake.query(sql, connections=CONNECTIONS, servers=servers)
         return pa.concat_tables(
             [scope.members.filter(pc.invert(pc.is_in(scope.members["server_address"], theirs))), found]
         )

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from datetime import date, timedelta
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
 from pipeline import findings as judging
+from pipeline.asking import Names, Source
 from pipeline.exchanges import LEDGER, MG, QC, QM, RR
 from pipeline.gather import gather
 from pipeline.lake import MOST_DATES, Lake
-from pipeline.touched import only
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
+from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.silver import REMOTE_READ_CALLS
-from schemas.table import EVENT_DATE
+from schemas.table import Table
 
 HEADS: Final = {"request_bytes": "bigint", "request_head": "binary", "request_tail": "binary",
                  "response_head": "binary", "request_stub": "binary", "response_stub": "binary"}  # fmt: skip
@@ -27,59 +29,93 @@ _CHOOSING: Final = ("connection_id", "server_address", "interface_name", "opnum"
 _OBJECTS: Final = (7, 8, 9, 10, 11)  # of qmcomm
 
 
-def sources(lake: Lake, *, stubs: bool) -> dict[str, DataFrame]:
-    """Return what is read of each table: the columns that ``pipeline.findings`` names, and what chooses rows."""
-    reads = lake.read(REMOTE_READ_CALLS).withColumn("interface_name", F.col("protocol"))
-    management = lake.read(MANAGEMENT_CALLS).withColumn("interface_name", F.lit(MG))
-    texts = [F.col(name).alias("action_text") if name == "action" else F.col(name) for name in judging.MANAGEMENT]
-    return {
-        "calls": calls_of(lake, stubs=stubs),
-        "reads": reads.select(*judging.READS, *_CHOOSING, EVENT_DATE),
-        "clients": lake.read(CLIENT_CALLS).select(*judging.CLIENTS, *_CHOOSING, EVENT_DATE),
-        "management": management.select(*texts, *_CHOOSING, EVENT_DATE),
-        "binds": lake.read(RPC_BINDS).select(*judging.BINDS),
-    }
+class Part(NamedTuple):
+    """What is read of a table: columns in SQL, and which rows of it at all.
+
+    Conditions are asked of ``interface_name``; ``interface`` is what the table calls that.
+    """
+
+    table: Table
+    columns: tuple[str, ...]
+    where: str = "TRUE"
+    interface: str = "interface_name"
+
+    def rows(self, lake: Lake, where: str = "TRUE", /, **of: Source) -> pa.Table:
+        """Return the rows that meet a condition."""
+        return lake.query(self._sql(", ".join(self.columns), where), rows=self.table, **of)
+
+    def connections(self, lake: Lake, where: str = "TRUE", /, **of: Source) -> set[str]:
+        """Return the connections that rows are of."""
+        sql = self._sql("DISTINCT connection_id", f"{where} AND connection_id IS NOT NULL")
+        return set(lake.query(sql, rows=self.table, **of)["connection_id"].to_pylist())
+
+    def frame(self, lake: Lake) -> DataFrame:
+        """Return all rows as a frame, with what chooses them."""
+        named = (name for name in _CHOOSING if name in self.table.names and name not in self.columns)
+        more: list[str] = [name for name in named if name != "interface_name"]
+        if "opnum" in self.table.names and "interface_name" not in self.columns:
+            more.append(f"{self.interface} AS interface_name")
+        return lake.frame(self._sql(", ".join((*self.columns, *more)), "TRUE"), rows=self.table)
+
+    def _sql(self, columns: str, where: str) -> str:
+        condition = where.replace("interface_name", self.interface)
+        return f"SELECT {columns} FROM {{rows}} WHERE {self.where} AND {condition}"
 
 
-def calls_of(lake: Lake, *, stubs: bool) -> DataFrame:
-    """Return what is read of bronze.rpc_calls, the endpoint mapper's left out."""
-    calls = lake.read(RPC_CALLS).where(F.col("interface_name").isNull() | (F.col("interface_name") != "epm"))
-    return calls.select(*judging.CALLS, *heads(stubs=stubs), EVENT_DATE)
-
-
-def messages_of(lake: Lake) -> DataFrame:
-    """Return what is read of messages, by the call that brought them."""
-    said = [F.col(name).alias("message_errors") if name == "errors" else F.col(name) for name in judging.MESSAGES]
-    return lake.read(MESSAGES).select(*said, EVENT_DATE)
-
-
-def heads(*, stubs: bool) -> list[Column]:
+def heads(*, stubs: bool) -> tuple[str, ...]:
     """Return the bytes of stubs that rules look at: those of few methods, and of these the first; or nulls."""
     if not stubs:
-        return [F.lit(None).cast(kind).alias(name) for name, kind in HEADS.items()]
-    interface, opnum = F.col("interface_name"), F.col("opnum")
-    reads = (interface == QM) & opnum.isin(0, 9, 10)
-    opens = (interface == RR) & opnum.isin(2, 11)
-    objects = (interface == QC) & opnum.isin(*_OBJECTS)
-    gives_back = ((interface == QM) & opnum.isin(1, 3)) | ((interface == RR) & (opnum == 3))
-    failed_reads = (interface == RR) & opnum.isin(7, 13) & (F.length("response_stub") <= judging.HEAD_BYTES)
-    tail = F.expr(f"substring(request_stub, -{judging.TAIL_BYTES}, {judging.TAIL_BYTES})")
-    whole = interface == MG
+        return tuple(f"CAST(NULL AS {kind}) AS {name}" for name, kind in HEADS.items())
+    reads = f"(interface_name = '{QM}' AND opnum IN (0, 9, 10))"
+    opens = f"(interface_name = '{RR}' AND opnum IN (2, 11))"
+    objects = f"(interface_name = '{QC}' AND opnum IN ({', '.join(map(str, _OBJECTS))}))"
+    gives_back = f"((interface_name = '{QM}' AND opnum IN (1, 3)) OR (interface_name = '{RR}' AND opnum = 3))"
+    failed = f"(interface_name = '{RR}' AND opnum IN (7, 13) AND octet_length(response_stub) <= {judging.HEAD_BYTES})"
+    first = f"1, {judging.HEAD_BYTES})"
+    tail = f"substring(request_stub, -{judging.TAIL_BYTES}, {judging.TAIL_BYTES})"
+    whole = f"interface_name = '{MG}'"
     found = {
-        "request_bytes": F.when(reads, F.length("request_stub").cast("bigint")),
-        "request_head": F.when(reads | opens | objects, F.substring("request_stub", 1, judging.HEAD_BYTES)),
-        "request_tail": F.when(opens, tail),
-        "response_head": F.when(reads | gives_back | failed_reads, F.substring("response_stub", 1, judging.HEAD_BYTES)),
-        "request_stub": F.when(whole, F.col("request_stub")),
-        "response_stub": F.when(whole, F.col("response_stub")),
+        "request_bytes": (reads, "CAST(octet_length(request_stub) AS bigint)"),
+        "request_head": (f"{reads} OR {opens} OR {objects}", f"substring(request_stub, {first}"),
+        "request_tail": (opens, tail),
+        "response_head": (f"{reads} OR {gives_back} OR {failed}", f"substring(response_stub, {first}"),
+        "request_stub": (whole, "request_stub"),
+        "response_stub": (whole, "response_stub"),
     }
-    return [found[name].alias(name) for name in HEADS]
+    return tuple(f"CASE WHEN {found[name][0]} THEN {found[name][1]} END AS {name}" for name in HEADS)
 
 
-def connections_of(lake: Lake, servers: Collection[str] | None) -> DataFrame:
-    """Return the RPC connections of some servers, or of all."""
-    rows = lake.read(CONNECTIONS).where("kind = 'rpc'").select(*judging.CONNECTIONS, "calls")
-    return rows if servers is None else only(rows, "server_address", servers)
+def among(methods: Iterable[tuple[str, int]]) -> str:
+    """Return the condition of rows with interface_name and opnum that they are of some methods."""
+    opnums: defaultdict[str, list[str]] = defaultdict(list)
+    for interface, opnum in sorted(methods):
+        opnums[interface].append(str(opnum))
+    each = (f"(interface_name = '{name}' AND opnum IN ({', '.join(numbers)}))" for name, numbers in opnums.items())
+    return f"({' OR '.join(each)})"
+
+
+IS_LEDGER: Final = among(LEDGER)
+"""The condition of rows with interface_name and opnum that they are of the methods in ``LEDGER``."""
+
+_NOT_MAPPED: Final = "(interface_name IS NULL OR interface_name <> 'epm')"  # the endpoint mapper's are left out
+CALLS: Final = Part(RPC_CALLS, judging.CALLS, _NOT_MAPPED)
+"""Calls of bronze, without the bytes of their stubs (``heads``)."""
+READS: Final = Part(REMOTE_READ_CALLS, judging.READS, interface="protocol")
+CLIENTS: Final = Part(CLIENT_CALLS, judging.CLIENTS)
+_TEXTS = tuple("action AS action_text" if name == "action" else name for name in judging.MANAGEMENT)
+MANAGEMENT: Final = Part(MANAGEMENT_CALLS, _TEXTS, interface=f"'{MG}'")
+BINDS: Final = Part(RPC_BINDS, judging.BINDS)
+MESSAGES_SAID: Final = Part(
+    MESSAGES, tuple("errors AS message_errors" if name == "errors" else name for name in judging.MESSAGES)
+)
+"""What messages say, by the call that brought them."""
+CONNECTED: Final = Part(CONNECTIONS, (*judging.CONNECTIONS, "calls"), "kind = 'rpc'")
+"""RPC connections."""
+
+
+def with_heads(*, stubs: bool) -> Part:
+    """Return calls of bronze with the bytes of stubs that rules look at."""
+    return CALLS._replace(columns=(*CALLS.columns, *heads(stubs=stubs)))
 
 
 def together(calls: pa.Table, *parts: pa.Table) -> pa.Table:
@@ -90,23 +126,10 @@ def together(calls: pa.Table, *parts: pa.Table) -> pa.Table:
 
 def openings(lake: Lake, servers: Collection[str]) -> pa.Table:
     """Return what servers opened and were asked: the calls of the methods in ``LEDGER``, with what silver decoded."""
-    frames = sources(lake, stubs=False)
-    found = gather(
-        {
-            name: only(frames[name].where(is_ledger()), "server_address", servers).drop(EVENT_DATE).toArrow
-            for name in ("calls", "reads", "clients")
-        }
-    )
+    parts = {"calls": with_heads(stubs=False), "reads": READS, "clients": CLIENTS}
+    theirs = f"{IS_LEDGER} AND server_address IN {{servers}}"
+    found = gather({name: partial(part.rows, lake, theirs, servers=servers) for name, part in parts.items()})
     return together(*found.values())
-
-
-def is_ledger() -> Column:
-    """Tell of rows with interface_name and opnum whether they are of the methods in ``LEDGER``."""
-    ours: Column = F.lit(False)  # noqa: FBT003
-    for interface in sorted({name for name, _ in LEDGER}):
-        opnums = sorted(opnum for name, opnum in LEDGER if name == interface)
-        ours |= (F.col("interface_name") == interface) & F.col("opnum").isin(*opnums)
-    return ours
 
 
 def days_of(connections: pa.Table) -> set[date | None] | None:
@@ -120,14 +143,9 @@ def days_of(connections: pa.Table) -> set[date | None] | None:
     return days
 
 
-def found_rows(frame: DataFrame) -> pa.Table:
+def found_rows(lake: Lake, where: str, /, **of: Names) -> pa.Table:
     """Return rows of gold.findings as they are made here."""
-    return frame.select(*judging.SCHEMA.names).toArrow().cast(judging.SCHEMA)
-
-
-def names_of(frame: DataFrame) -> set[str]:
-    """Return the connections that rows are of."""
-    return {row[0] for row in frame.select("connection_id").distinct().collect() if row[0] is not None}
+    return lake.select(FINDINGS, where, judging.SCHEMA.names, **of).cast(judging.SCHEMA)
 
 
 def strings(values: Collection[str]) -> pa.Array:

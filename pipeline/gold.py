@@ -6,12 +6,13 @@ is known of them, and settled by the same function (``attempts_of``): a second p
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -80,7 +81,7 @@ def receive_attempts(
     ends = server_ends(connections, captures) if ends is None else ends
     facts = facts_of(reads, calls, clients)
     if messages is not None:
-        facts = facts.join(messages_of(messages).select("call_key", *_MESSAGE), "call_key", "left")
+        facts = facts.join(messages.selectExpr(*MESSAGE_COLUMNS).select("call_key", *_MESSAGE), "call_key", "left")
     facts = facts.join(F.broadcast(ends), "server_address", "left")
     settle = _settler(aliases or {}, cleanup_us=round(cleanup_s * 1e6))
     return each_server(facts, connections, settle, RECEIVE_ATTEMPTS)
@@ -88,8 +89,11 @@ def receive_attempts(
 
 def facts_of(reads: DataFrame, calls: DataFrame, clients: DataFrame | None = None) -> DataFrame:
     """Return the calls that play a part, with what is known of them."""
-    facts = reads_of(reads).join(known_of(calls), "call_key", "left")
-    return facts if clients is None else facts.unionByName(clients_of(clients), allowMissingColumns=True)
+    ours = reads.where(READ).selectExpr(*READ_COLUMNS)
+    facts = ours.join(calls.selectExpr(*KNOWN_COLUMNS), "call_key", "left")
+    if clients is None:
+        return facts
+    return facts.unionByName(clients.where(CLIENT).selectExpr(*CLIENT_COLUMNS), allowMissingColumns=True)
 
 
 def each_server(
@@ -101,40 +105,41 @@ def each_server(
     return grouped.applyInArrow(settle, table.struct())
 
 
-def reads_of(reads: DataFrame) -> DataFrame:
-    """Return what is read of the calls of silver.remote_read_calls that play a part in attempts."""
-    return reads.where(has_role("protocol", reads)).select(*_READ, *_THROUGH)
-
-
-def clients_of(clients: DataFrame) -> DataFrame:
-    """Return the same of silver.client_calls: what opens and lets go queues by number. A fault is an outcome."""
-    faulted = F.col("responded_at").isNotNull() & F.col("response_bytes").isNull()
-    told = {"protocol": F.col("interface_name"), "outcome": F.when(faulted, "fault").otherwise("ok")}
-    return clients.where(has_role("interface_name", clients)).withColumns(told).select(*_CLIENT, *_THROUGH)
-
-
-def known_of(calls: DataFrame) -> DataFrame:
-    """Return what bronze.rpc_calls knows of each call: its outcome, fault, security, cancellation."""
-    closed = (F.col("sealed") & F.col("opened_by").isNull()).alias("closed")
-    return calls.select("call_key", *(closed if name == "closed" else name for name in _KNOWN))
-
-
-def messages_of(messages: DataFrame) -> DataFrame:
-    """Return what attempts tell of the message that a call brought, and what it says of its queue."""
-    size = F.col("body_bytes").alias("message_bytes")
-    return messages.select("call_key", "message_key", size, "destination_queue", "sighting_key", *QUEUES)
-
-
-def has_role(interface: str, calls: DataFrame) -> Column:
-    """Tell of calls whether they play a part in remote reads."""
-    ours: Column = F.lit(False)  # noqa: FBT003
+def _has_role(interface: str) -> str:
+    """Return the condition that a call plays a part in remote reads."""
+    opnums: defaultdict[str, list[str]] = defaultdict(list)
     for protocol, opnum in ROLES:
-        ours |= (calls[interface] == protocol) & (calls["opnum"] == opnum)
-    return ours
+        opnums[protocol].append(str(opnum))
+    ours = (f"({interface} = '{name}' AND opnum IN ({', '.join(opnums[name])}))" for name in sorted(opnums))
+    return f"({' OR '.join(ours)})"
+
+
+READ: Final = _has_role("protocol")
+"""The condition of calls of silver.remote_read_calls that play a part in attempts."""
+READ_COLUMNS: Final = (*_READ, *_THROUGH)
+"""What is read of them."""
+
+CLIENT: Final = _has_role("interface_name")
+"""The same of silver.client_calls: what opens and lets go queues by number."""
+CLIENT_COLUMNS: Final = (
+    *(name for name in (*_CLIENT, *_THROUGH) if name not in ("protocol", "outcome")),
+    "interface_name AS protocol",
+    "CASE WHEN responded_at IS NOT NULL AND response_bytes IS NULL THEN 'fault' ELSE 'ok' END AS outcome",
+)
+
+KNOWN_COLUMNS: Final = (
+    "call_key", *(name for name in _KNOWN if name != "closed"), "sealed AND opened_by IS NULL AS closed",
+)  # fmt: skip
+"""What bronze.rpc_calls knows of each call: its outcome, fault, security, cancellation."""
+
+MESSAGE_COLUMNS: Final = (
+    "call_key", "message_key", "body_bytes AS message_bytes", "destination_queue", "sighting_key", *QUEUES,
+)  # fmt: skip
+"""What attempts tell of the message that a call brought, and what it says of its queue."""
 
 
 def facts_here(reads: pa.Table, clients: pa.Table | None, *, known: pa.Table, messages: pa.Table) -> pa.Table:
-    """Return what ``facts_of`` does, with the messages, of rows that were brought here (``reads_of`` and the like)."""
+    """Return what ``facts_of`` does, with the messages, of rows that were brought here: columns as above."""
     facts = _beside(reads, known)
     if clients is not None:
         facts = pa.concat_tables([facts, clients], promote_options="default")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.calls import Error
@@ -30,20 +28,18 @@ _TIMES: Final = frozenset({"started_at", "returned_at", "ended_at", "reader_gone
 Row = Any  # of Spark or of Arrow: something that gives values by their columns' names
 
 
-def reads_of(attempts: DataFrame) -> DataFrame:
-    """Return what is read of the attempts of gold.receive_attempts whose message is known."""
-    return attempts.where("lookup_id IS NOT NULL OR message_key IS NOT NULL").select(*_READ, handle())
+HANDLE: Final = "coalesce(context_handle, CAST(queue_handle AS string)) AS handle"
+"""What stands for a queue that is not known: its context handle, or its number."""
 
+KNOWN: Final = "(lookup_id IS NOT NULL OR message_key IS NOT NULL)"
+"""The condition of attempts of gold.receive_attempts whose message is known."""
+READ_COLUMNS: Final = (*_READ, HANDLE)
+"""What is read of them."""
 
-def removals_of(operations: DataFrame) -> DataFrame:
-    """Return what is read of the operations of gold.queue_operations that were done, or may have been."""
-    at = F.coalesce("requested_at", "responded_at").alias("at")
-    return operations.where("outcome <> 'failed'").select(*_REMOVAL, handle(), at)
-
-
-def handle() -> Column:
-    """Return the handle that stands for a queue that is not known: its context handle, or its number."""
-    return F.coalesce("context_handle", F.col("queue_handle").cast("string")).alias("handle")
+DONE: Final = "outcome <> 'failed'"
+"""The condition of operations of gold.queue_operations that were done, or may have been."""
+REMOVAL_COLUMNS: Final = (*_REMOVAL, HANDLE, "coalesce(requested_at, responded_at) AS `at`")
+"""What is read of them."""
 
 
 def place_of(row: Row) -> Place:
@@ -54,12 +50,12 @@ def place_of(row: Row) -> Place:
 
 
 def read_rows(rows: pa.Table) -> list[Read]:
-    """Return the rows of ``reads_of``."""
+    """Return attempts as they are read (``READ_COLUMNS``)."""
     return [_read(row) for row in _plain(rows)]
 
 
 def removal_rows(rows: pa.Table) -> list[Removal]:
-    """Return the rows of ``removals_of``."""
+    """Return operations as they are read (``REMOVAL_COLUMNS``)."""
     return [
         Removal(
             row["call_key"],

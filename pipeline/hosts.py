@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC
-from functools import partial, reduce
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 
 from pipeline import collected
 from pipeline.decoding import VERSION
@@ -45,7 +43,10 @@ _CALLS: Final = str(RPC_CALLS)
 _SEEN: Final = "seen "  # before a table's name: the version of it that the rows are made of
 _TOGETHER: Final = ("queue_manager_id", "host_name", "address", "source")
 _GUID: Final = r"\{?([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\}?"
-_IP: Final = r"^([0-9]{1,3}\.){3}[0-9]{1,3}$|:"
+_PRIVATE: Final = re.compile(f"private={_GUID}")
+_DIRECT: Final = re.compile(r"direct=os:(.*)$", re.IGNORECASE)
+_PATH: Final = re.compile(r"([^\\=;]+)\\")
+_IP: Final = re.compile(r"^([0-9]{1,3}\.){3}[0-9]{1,3}$|:")
 
 
 def collected_snapshots(lake: Lake) -> tuple[dict[str, int], dict[str, Any] | None]:
@@ -71,14 +72,14 @@ def write(lake: Lake, run_id: str, says: Mapping[str, Any]) -> int:
     made = newest[HOSTS].made() if HOSTS in newest else {}
     versions = {_SEEN + str(table): newest[table].version for table in _SHOWN if table in newest}
     lake.create(HOSTS)
-    there = lake.read(HOSTS).toArrow()
+    there = lake.select(HOSTS, "TRUE")
     known = {row["host_key"]: row for row in there.to_pylist()}
     emptied = bool(lake.made(LAST).get("emptied"))
     same = all(made.get(name) == says[name] for name in ("decoder", "hosts"))
     changed = _changes(lake, made, versions) if same and not emptied else None
     rows = None if changed is None else applied(known, changed)
     if rows is None:
-        rows = {row["host_key"]: row for row in map(_host_row, hosts(lake).toArrow().to_pylist())}
+        rows = {row["host_key"]: row for row in map(_host_row, hosts(lake))}
         if emptied:  # the endpoint mapper's answers may be gone: what they showed stays
             rows = {name: row for name, row in known.items() if row["source"] == ENDPOINT_MAPPER} | rows
     told = pa.Table.from_pylist([{**row, RUN_ID: run_id} for row in rows.values()], schema=there.schema)
@@ -98,52 +99,46 @@ def _host_row(row: Row) -> Row:
     }
 
 
-def hosts(lake: Lake) -> DataFrame:
+def hosts(lake: Lake) -> list[Row]:
     """Return what is seen together, with the first and last time and how often: all columns but the row's own."""
-    frames = [evidence(lake, table, lake.read(table)) for table in _SHOWN if lake.exists(table)]
-    return (
-        reduce(DataFrame.unionByName, frames)
-        .groupBy(*_TOGETHER)
-        .agg(
-            F.min("seen_at").alias("first_seen_at"),
-            F.max("seen_at").alias("last_seen_at"),
-            F.count("*").alias("sightings"),
-        )
-    )
+    found: dict[tuple[Any, ...], Row] = {}
+    for table, shown in _SHOWN.items():
+        if not lake.exists(table):
+            continue
+        counts = "min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at, count(*) AS sightings"
+        for row in lake.query(shown.sql(f"{counts}", "1"), rows=table, **shown.of).to_pylist():
+            for told in shown.told(row):
+                seen = found.setdefault(tuple(told.values()), {**told, **dict.fromkeys(_TIMES), "sightings": 0})
+                for name, better in _TIMES.items():
+                    times = [time for time in (seen[name], row[name]) if time is not None]
+                    seen[name] = better(times, default=None)
+                seen["sightings"] += row["sightings"]
+    return list(found.values())
 
 
-def evidence(lake: Lake, table: Table, rows: DataFrame) -> DataFrame:
-    """Return what rows of a table show: identifier, name, address, source, seen_at, sign.
-
-    ``sign`` is 1, or -1 for a row that went (of a change feed). What tells no two things together is left out.
-    """
-    gone = F.col("_change_type").isin(*WAS) if "_change_type" in rows.columns else F.lit(False)  # noqa: FBT003
-    shown = _SHOWN[table](lake, rows.withColumn("sign", F.when(gone, -1).otherwise(1)))
-    told = F.array_compact(F.array("queue_manager_id", "host_name", "address"))
-    alone = F.col("source") == ENDPOINT_MAPPER  # that an address serves Message Queuing is news enough
-    return shown.where((F.size(told) > 1) | (alone & (F.size(told) > 0)))
+_TIMES: Final[Mapping[str, Any]] = {"first_seen_at": min, "last_seen_at": max}
 
 
 def _changes(lake: Lake, made: Mapping[str, Any], versions: Mapping[str, int]) -> list[Row] | None:
     """Return what is seen more or less often than at a commit, and when; None when nothing tells."""
-    found: list[Row] = []
-    for table in _SHOWN:
+    net: Counter[tuple[Any, ...]] = Counter()
+    left = MOST
+    sign = f"CASE WHEN _change_type IN ({', '.join(map(repr, WAS))}) THEN -1 ELSE 1 END"
+    for table, shown in _SHOWN.items():
         name = _SEEN + str(table)
         if name not in versions:
             continue
         feeds = Feeds(lake, {str(table): made.get(name)}, {str(table): versions[name]})
-        rows = feeds.rows(table, partial(_net, lake, table), MOST - len(found))
+        counted = shown.sql("seen_at, CAST(sum(sign) AS bigint) AS sightings", sign).replace("{rows}", "{feed}")
+        rows = feeds.rows(table, f"SELECT * FROM ({counted}) WHERE sightings <> 0", left, **shown.of)
         if rows is None:
             return None
-        found += (row.asDict() for row in rows)
-    for row in found:  # Spark gives the machine's own time
-        row["seen_at"] = None if row["seen_at"] is None else row["seen_at"].astimezone(UTC)
-    return found
-
-
-def _net(lake: Lake, table: Table, feed: DataFrame) -> DataFrame:
-    counted = evidence(lake, table, feed).groupBy(*_TOGETHER, "seen_at").agg(F.sum("sign").alias("sightings"))
-    return counted.where("sightings <> 0")
+        left -= len(rows)
+        for row in rows:
+            for told in shown.told(row):
+                net[(*told.values(), row["seen_at"])] += row["sightings"]
+    names = (*_TOGETHER, "seen_at", "sightings")
+    return [dict(zip(names, (*seen, count), strict=True)) for seen, count in net.items() if count]
 
 
 def applied(known: Mapping[str, Row], changes: Iterable[Row]) -> dict[str, Row] | None:
@@ -170,111 +165,113 @@ def applied(known: Mapping[str, Row], changes: Iterable[Row]) -> dict[str, Row] 
     return rows
 
 
-def _row(*, guid: Column | None = None, name: Column | None = None, address: Column | None = None,
-         source: str, seen_at: str) -> list[Column]:  # fmt: skip
-    def text(column: Column | None) -> Column:
-        return F.lit(None).cast("string") if column is None else F.nullif(column, F.lit(""))
+class _Shown(NamedTuple):
+    """What rows of a table show of who a machine is: what is read of them, and what that tells.
 
-    return [
-        text(guid).alias("queue_manager_id"), text(name).alias("host_name"), text(address).alias("address"),
-        F.lit(source).alias("source"), F.col(seen_at).alias("seen_at"), F.col("sign"),
-    ]  # fmt: skip
+    ``columns`` are SQL over ``{rows}``, or over what ``joined`` makes of them; ``seen_at`` is the time. ``told`` yields
+    identifier, name and address that a row tells together.
+    """
+
+    columns: tuple[str, ...]
+    where: str
+    seen_at: str
+    source: str
+    tell: Callable[[Row], Iterable[tuple[str | None, str | None, str | None]]]
+    of: Mapping[str, Table] = {}
+    joined: str = "{rows}"
+
+    def sql(self, counts: str, sign: str) -> str:
+        """Ask for what is read, alike rows together, with aggregates over ``seen_at`` and ``sign``."""
+        names = ", ".join(column.rpartition(" ")[2] for column in self.columns)
+        read = f"SELECT {', '.join(self.columns)}, {self.seen_at} AS seen_at, {sign} AS sign FROM {self.joined}"
+        return f"SELECT {names}, {counts} FROM ({read} WHERE {self.where}) GROUP BY ALL"
+
+    def told(self, row: Row) -> Iterator[Row]:
+        """Yield what a row tells together; what tells no two things together is left out.
+
+        That an address serves Message Queuing is news enough.
+        """
+        for told in self.tell(row):
+            known = [each or None for each in told]
+            if len(known) - known.count(None) > (self.source != ENDPOINT_MAPPER):
+                yield dict(zip(_TOGETHER, (*known, self.source), strict=True))
 
 
-def _host(path_name: Column) -> Column:
-    r"""Return the host of a path name ``host\private$\q``, lower case; null where it is none, a dot, or an address."""
-    host = F.lower(F.regexp_extract(path_name, r"^([^\\=;]+)\\", 1))
-    return F.when(~host.isin("", ".") & ~host.rlike(_IP), host)
+def _host(path_name: str | None) -> str | None:
+    r"""Return the host of a path name ``host\private$\q``, lower case; None where it is none, a dot, or an address."""
+    found = _PATH.match(path_name or "")
+    host = found[1].lower() if found else ""
+    return None if host in ("", ".") or _IP.search(host) else host
 
 
-def _guid(format_name: Column) -> Column:
+def _guid(format_name: str | None) -> str | None:
     """Return the queue manager's GUID of a private format name."""
-    return F.regexp_extract(F.lower(format_name), f"^private={_GUID}", 1)
+    found = _PRIVATE.match((format_name or "").lower())
+    return found[1] if found else None
 
 
-def _of_snapshots(lake: Lake, told: DataFrame) -> DataFrame:
-    """What snapshots tell, with the address that was asked: the wire's queue manager, and what a collector noted."""
-    address = F.when(F.col("source") == "wire", F.col("queue_manager"))
-    if lake.exists(SNAPSHOTS_RAW):
-        told = told.join(lake.read(SNAPSHOTS_RAW).select("snapshot_id", "server_address"), "snapshot_id", "left")
-        address = address.otherwise(F.col("server_address"))
-    return told.select(
-        _row(guid=F.col("guid"), name=F.col("name"), address=address, source="snapshot", seen_at="observed_at")
-    )
+# The address that was asked for a snapshot: the wire's queue manager, and what a collector noted.
+_ASKED: Final = "CASE WHEN source = 'wire' THEN queue_manager ELSE server_address END AS address"
+_WITH_ADDRESS: Final = "{rows} LEFT JOIN (SELECT snapshot_id, server_address FROM {raw}) AS raw USING (snapshot_id)"
 
 
-_TOLD: Final = ("snapshot_id", "source", "queue_manager", "observed_at", "sign")
+def _local_queue(row: Row) -> Iterator[tuple[str | None, str | None, str | None]]:
+    """A queue that its own machine answers for: host of the path name, GUID of the private format name."""
+    yield _guid(row["formatname"]) or _guid(row["queue_format_name"]), _host(row["pathname"]), row["address"]
 
 
-def _local_queues(lake: Lake, rows: DataFrame) -> DataFrame:
-    """Queues that their own machine answers for: host of the path name, GUID of the private format name."""
-    rows = rows.where("upper(location) = 'LOCAL'")
-    guid = F.coalesce(F.nullif(_guid(F.col("formatname")), F.lit("")), _guid(F.col("queue_format_name")))
-    return _of_snapshots(lake, rows.select(*_TOLD, guid.alias("guid"), _host(F.col("pathname")).alias("name")))
+def _machine(row: Row) -> Iterator[tuple[str | None, str | None, str | None]]:
+    """Names of a machine: those of its private queues, and what a collector's configuration calls it."""
+    names = {_host(each) for each in row["privateq"] or ()}
+    if row["source"] == "collector" and row["queue_manager"] is not None:
+        names.add(row["queue_manager"].lower())
+    for name in sorted(names - {None}, key=str):
+        yield None, name, row["address"]
 
 
-def _machines(lake: Lake, rows: DataFrame) -> DataFrame:
-    """Names of machines: those of their private queues, and what a collector's configuration calls them."""
-    configured = F.when(F.col("source") == "collector", F.lower("queue_manager"))
-    private = F.transform(F.coalesce("privateq", F.array().cast("array<string>")), _host)
-    names = F.array_compact(F.array_distinct(F.array_append(private, configured)))
-    nobody = F.lit(None).cast("string")
-    return _of_snapshots(lake, rows.select(*_TOLD, nobody.alias("guid"), F.explode(names).alias("name")))
+def _opened(row: Row) -> Iterator[tuple[str | None, str | None, str | None]]:
+    """A queue opened at its owner by a name that holds its host or its GUID."""
+    direct = _DIRECT.match(row["queue_format_name"] or "")
+    yield _guid(row["queue_format_name"]), _host(direct[1] if direct else None), row["server_address"]
 
 
-def _messages(_lake: Lake, rows: DataFrame) -> DataFrame:
-    """Messages name the queue manager that first accepted them, and some the address that they came from."""
-    return rows.where("source_queue_manager IS NOT NULL AND sender_address IS NOT NULL").select(
-        _row(guid=F.col("source_queue_manager"), address=F.col("sender_address"), source="message", seen_at="seen_at")
-    )
-
-
-def _opened_reads(_lake: Lake, rows: DataFrame) -> DataFrame:
-    """Queues opened at their owner by a name that holds its host or its GUID: RemoteRead 2 and 11."""
-    return _opened(rows.where("protocol = 'RemoteRead' AND opnum IN (2, 11)"))
-
-
-def _opened_clients(_lake: Lake, rows: DataFrame) -> DataFrame:
-    """Likewise qmcomm 2."""
-    return _opened(rows.where("interface_name = 'qmcomm' AND opnum = 2"))
-
-
-def _opened(calls: DataFrame) -> DataFrame:
-    name = F.col("queue_format_name")
-    direct = F.regexp_extract(name, r"(?i)^direct=os:(.*)$", 1)
-    return calls.where("context_handle IS NOT NULL").select(
-        _row(guid=_guid(name), name=_host(direct), address=F.col("server_address"), source="format_name",
-             seen_at="responded_at")
-    )  # fmt: skip
-
-
-def _endpoint_mapper(_lake: Lake, rows: DataFrame) -> DataFrame:
+def _mapped(row: Row) -> Iterator[tuple[str | None, str | None, str | None]]:
     """Addresses that the endpoint mapper tells to serve one of our interfaces: those of the towers, and its own."""
-    answered = F.col("response_stub").isNotNull()
-    calls = rows.where((F.col("interface_name") == "epm") & (F.col("opnum") == EPT_MAP) & answered)
-    calls = calls.select("server_address", "response_stub", "response_at", "sign")
-    found = calls.mapInArrow(_tower_rows, "address string, seen_at timestamp, sign int")
-    return found.select(_row(address=F.col("address"), source=ENDPOINT_MAPPER, seen_at="seen_at"))
+    found = {str(ipaddress.ip_address(address)) for address, _, _ in towers(row["response_stub"])}
+    addresses = (found - {"0.0.0.0"}) | ({row["server_address"]} if found else set())  # noqa: S104 - of a tower
+    for address in sorted(addresses):
+        yield None, None, address
 
 
-def _tower_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    schema = pa.schema({"address": pa.string(), "seen_at": pa.timestamp("us", "UTC"), "sign": pa.int32()})
-    for batch in batches:
-        rows: list[Row] = []
-        for call in batch.to_pylist():
-            found = {str(ipaddress.ip_address(address)) for address, _, _ in towers(call["response_stub"])}
-            addresses = (found - {"0.0.0.0"}) | ({call["server_address"]} if found else set())  # noqa: S104 - of a tower
-            seen = {"seen_at": call["response_at"], "sign": call["sign"]}
-            rows += [{"address": address, **seen} for address in sorted(addresses)]
-        yield pa.RecordBatch.from_pylist(rows, schema=schema)
-
-
-# What shows who a machine is, and how.
-_SHOWN: Final[dict[Table, Callable[[Lake, DataFrame], DataFrame]]] = {
-    QUEUE_SNAPSHOTS: _local_queues,
-    MACHINE_SNAPSHOTS: _machines,
-    MESSAGES: _messages,
-    REMOTE_READ_CALLS: _opened_reads,
-    CLIENT_CALLS: _opened_clients,
-    RPC_CALLS: _endpoint_mapper,
-}
+# What shows who a machine is, and how. Messages name the queue manager that first accepted them, and some the address
+# that they came from; opens are RemoteRead 2 and 11, and qmcomm 2.
+_SHOWN: Final[dict[Table, _Shown]] = {
+    QUEUE_SNAPSHOTS: _Shown(
+        ("formatname", "queue_format_name", "pathname", _ASKED), "upper(location) = 'LOCAL'", "observed_at", "snapshot",
+        _local_queue, {"raw": SNAPSHOTS_RAW}, _WITH_ADDRESS,
+    ),
+    MACHINE_SNAPSHOTS: _Shown(
+        ("privateq", "source", "queue_manager", _ASKED), "TRUE", "observed_at", "snapshot", _machine,
+        {"raw": SNAPSHOTS_RAW}, _WITH_ADDRESS,
+    ),
+    MESSAGES: _Shown(
+        ("source_queue_manager", "sender_address"),
+        "source_queue_manager IS NOT NULL AND sender_address IS NOT NULL", "seen_at", "message",
+        lambda row: [(row["source_queue_manager"], None, row["sender_address"])],
+    ),
+    REMOTE_READ_CALLS: _Shown(
+        ("queue_format_name", "server_address"),
+        "protocol = 'RemoteRead' AND opnum IN (2, 11) AND context_handle IS NOT NULL", "responded_at", "format_name",
+        _opened,
+    ),
+    CLIENT_CALLS: _Shown(
+        ("queue_format_name", "server_address"),
+        "interface_name = 'qmcomm' AND opnum = 2 AND context_handle IS NOT NULL", "responded_at", "format_name",
+        _opened,
+    ),
+    RPC_CALLS: _Shown(
+        ("response_stub", "server_address"),
+        f"interface_name = 'epm' AND opnum = {EPT_MAP} AND response_stub IS NOT NULL", "response_at", ENDPOINT_MAPPER,
+        _mapped,
+    ),
+}  # fmt: skip

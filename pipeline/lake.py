@@ -7,6 +7,7 @@ given as the write's option, since serverless compute lets few session settings 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from copy import copy
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,21 +26,25 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from pipeline import compiling, sessions
+from pipeline import compiling, sessions, transaction
+from pipeline.asking import MOST_NAMED as MOST_NAMED  # noqa: PLC0414 - of this module, for who uses it
+from pipeline.asking import Names, Since, Source, in_spark, listed, values_of
 from pipeline.commits import Commit, History
 from pipeline.errors import SchemaError as SchemaError  # noqa: PLC0414 - of this module, for who uses it
 from pipeline.frames import column_of, frame
 from pipeline.gather import Answer, Name, gather
-from pipeline.marking import mark
+from pipeline.local_sql import Given
+from pipeline.local_tables import ALL, Changed, LocalTables
 from pipeline.pinned import Pinned, Pins
 from pipeline.settings import having
+from pipeline.spread import Tasks
+from pipeline.table_writer import looked_up, schema_of
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal, quoted
 
 MICROSECONDS_OF_A_DAY = 86_400_000_000
 CHANGE: Final = ("_change_type", "_commit_version")  # what the change feed adds to a table's columns
 WAS: Final = ("delete", "update_preimage")  # its types of a row as it was before, and
 IS: Final = ("insert", "update_postimage")  # as it is now
-MOST_NAMED: Final = 5000  # rows are taken out by a condition that names so many, more of them by a MERGE
 MOST_DATES: Final = 500  # a condition names so many dates one by one, more of them as a range
 
 # What Delta and Spark say when there is no table yet; everything else is a failure and stays one.
@@ -73,6 +78,10 @@ def versions_of(newest: Mapping[Table, Commit], tables: Iterable[Table]) -> dict
     return {str(table): newest[table].version if table in newest else None for table in tables}
 
 
+Made: TypeAlias = DataFrame | pa.Table | Tasks
+"""Rows to be written."""
+
+
 class FeedError(Exception):
     """The changes since a version cannot be told: the table has no such version."""
 
@@ -94,6 +103,9 @@ class Lake:
         self._missing: set[str] = set()  # tables known not to exist, while nobody else creates any
         self._narrow: dict[str, Table] = {}  # of these, those made before some of their columns were declared
         self._pins = Pins()
+        self._local: LocalTables | None = None  # where tables are folders of this machine, and Java is at hand
+        if catalog is None and self.root.startswith("/") and transaction.is_possible(spark):
+            self._local = LocalTables(self.root)
         self._check: Callable[[], None] = lambda: None  # asked before each commit: it raises where none may be
         self._commits: dict[str, Commit] | None = None  # the newest of each table, while nobody else makes any
 
@@ -156,6 +168,11 @@ class Lake:
 
     def _schema(self, table: Table) -> StructType | None:
         """The table's schema as it is there; None when there is no table."""
+        if self._local is not None:
+            if not (self._local.folder(table) / "_delta_log").is_dir():
+                return None
+            if (listing := self._local.listing(table)) is not None:
+                return StructType.fromJson(json.loads(listing.metadata["schemaString"]))
         if self.catalog is not None and not self.spark.catalog.tableExists(self.sql_name(table)):
             return None
         try:
@@ -206,15 +223,13 @@ class Lake:
         if self.catalog is not None:
             schema = ".".join(quoted(part) for part in (self.catalog, f"{self.prefix}{table.layer}"))
             self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-        dated = (EVENT_DATE,) if table.dated_by else ()
-        looked_up = [*dated, *table.key, *table.dated_by]
         with having(self.spark, _CREATIONS if self.catalog is None else {}):
             self.spark.sql(
                 f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} (\n  {table.columns_ddl()}\n) USING DELTA\n"
-                + (f"CLUSTER BY ({EVENT_DATE})\n" if dated else "")
+                + (f"CLUSTER BY ({EVENT_DATE})\n" if table.dated_by else "")
                 + f"COMMENT {table.comment_sql()}\n"
                 + "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true', "
-                + f"'delta.dataSkippingStatsColumns' = '{','.join(looked_up)}')"
+                + f"'delta.dataSkippingStatsColumns' = '{','.join(looked_up(table))}')"
             )
         self._seen.add(str(table))
 
@@ -222,7 +237,8 @@ class Lake:
         """Add the columns that the declaration has and the table does not: it was made before they were declared."""
         if not self.exists(table):
             return
-        there = set(self._open(table).columns)
+        schema = self._schema(table)
+        there = set() if schema is None else set(schema.names)
         more = [column.ddl() for column in table.columns if column.name not in there]
         if more:
             with self._commit(table):
@@ -242,17 +258,72 @@ class Lake:
             )
         return rows
 
-    def append(self, table: Table, df: DataFrame, *, made_of: str | None = None) -> None:
-        """Add the rows in one commit. ``df`` has the table's columns in any order; event_date may be left out."""
-        self._write(table, df, replace=False, made_of=made_of)
+    @property
+    def is_here(self) -> bool:
+        """Whether tables are asked and changed in this process where nothing stands against it."""
+        return self._local is not None
 
-    def replace(self, table: Table, df: DataFrame, *, made_of: str | None = None) -> None:
-        """Make the rows of ``df`` all there is, in one commit; ``df`` may have been read from the table.
+    def query(self, sql: str, /, **of: Source) -> pa.Table:
+        """Answer a question in SQL, in which names in braces stand for rows, or for what a column may be ``IN``.
+
+        Rows are those of a table as they are now, what changed in one (``Since``) with the columns of ``changes``, or
+        those of an Arrow table; values are a collection of texts or numbers. The SQL is Spark's as far as DuckDB has it
+        too (``pipeline.local_sql``), for one of them answers. Types of what is computed may differ between them: whoever
+        needs one casts to it. FeedError where changes are not told.
+        """
+        here = None if self._local is None else self._here(self._local, of)
+        if self._local is None or here is None:
+            return self.frame(sql, **of).toArrow()
+        return self._local.answer(sql, here)
+
+    def frame(self, sql: str, /, **of: Source) -> DataFrame:
+        """Return what Spark answers to a question, as for ``query``, as a frame."""
+        return in_spark(self.spark, sql, {name: self._there(source) for name, source in of.items()})
+
+    def _here(self, local: LocalTables, of: Mapping[str, Source]) -> dict[str, Given] | None:
+        """Return what names stand for on this machine; None where a table is not told by its files alone."""
+        found: dict[str, Given] = {}
+        for name, source in of.items():
+            if isinstance(source, Table):
+                rows = local.rows(source) if self.exists(source) else schema_of(source).empty_table()
+                if rows is None:
+                    return None
+                found[name] = rows
+            elif isinstance(source, Since):
+                if local.listing(source.table) is None:
+                    return None
+                try:
+                    found[name] = local.changes(*source)
+                except ValueError as error:
+                    raise FeedError(str(error)) from error
+            else:
+                found[name] = source if isinstance(source, pa.Table) else values_of(source)
+        return found
+
+    def _there(self, source: Source) -> DataFrame | pa.Table | Names:
+        """Return the same for Spark."""
+        if isinstance(source, Since):
+            return self.changes(*source)
+        return self.read(source) if isinstance(source, Table) else source
+
+    def append(self, table: Table, rows: Made, *, made_of: str | None = None) -> None:
+        """Add the rows in one commit. They have the table's columns in any order; event_date may be left out."""
+        if isinstance(rows, DataFrame) or self._change(table, rows=rows, says=made_of) is None:
+            self._write(table, self._made(table, rows), replace=False, made_of=made_of)
+
+    def _made(self, table: Table, rows: Made) -> DataFrame:
+        if isinstance(rows, Tasks):
+            return rows.frame(self.spark, table.struct())
+        return rows if isinstance(rows, DataFrame) else frame(self.spark, rows)
+
+    def replace(self, table: Table, rows: DataFrame | pa.Table, *, made_of: str | None = None) -> None:
+        """Make rows all there is, in one commit; a frame may have been read from the table.
 
         ``made_of`` is kept with the commit: what the rows were computed from, for ``made_of`` to tell. Where there is
         no row, and was none, Delta commits nothing: then another commit says so.
         """
-        self._write(table, df, replace=True, made_of=made_of)
+        if isinstance(rows, DataFrame) or self._change(table, rows=rows, gone=ALL, says=made_of) is None:
+            self._write(table, self._made(table, rows), replace=True, made_of=made_of)
         if made_of is not None and self.made_of(table) != made_of:
             self.stamp(table, made_of)
 
@@ -311,10 +382,17 @@ class Lake:
 
         ``column``: another column than the key; ``columns``: those that are read, all by default.
         """
-        rows = self.read(table).where(on_dates(dates))
-        wanted = column_of(self.spark, values, _KEY)
-        found = rows.join(F.broadcast(wanted), F.col(column or table.key[0]) == F.col(_KEY), "left_semi")
-        return found.select(*(columns or table.names)).toArrow()
+        where = f"{quoted(column or table.key[0])} IN {{values}} AND {on_dates(dates)}"
+        return self.select(table, where, columns, values=values)
+
+    def select(self, table: Table, where: str, columns: Sequence[str] = (), /, **of: Names) -> pa.Table:
+        """Return the rows of a table that meet a condition, in SQL as for ``query``, with the columns' declared types.
+
+        ``columns``: those that are read, all by default.
+        """
+        names = columns or table.names
+        found = self.query(f"SELECT {', '.join(map(quoted, names))} FROM {{rows}} WHERE {where}", rows=table, **of)
+        return found.cast(_part(schema_of(table), names))
 
     def put(
         self, table: Table, rows: pa.Table, there: pa.Table, *, dates: Collection[date | None],
@@ -330,13 +408,46 @@ class Lake:
         """
         name = table.key[0]
         fresh, stale = differing(rows, there, name)
-        self.remove(table, name, stale, dates=dates, made_of=was_made_of)
-        if fresh:
+        if fresh or stale:
             chosen = rows.filter(pc.is_in(rows.column(name), pa.array(sorted(fresh), pa.string())))
-            self.append(table, frame(self.spark, chosen), made_of=made_of)
-        elif made_of is not None and self.made_of(table) != made_of:
+            self.exchange(table, name, stale, chosen, dates=dates, made_of=made_of, was_made_of=was_made_of)
+        if made_of is not None and self.made_of(table) != made_of:
             self.stamp(table, made_of)
         return len(fresh)
+
+    def exchange(
+        self, table: Table, column: str, gone: Collection[str], rows: pa.Table | Tasks, *,
+        dates: Collection[date | None] | None, also: str | None = None, made_of: str | None = None,
+        was_made_of: str | None = None,
+    ) -> None:  # fmt: skip
+        """Take out rows as ``remove`` does, and add others, in one commit where that is done here.
+
+        Elsewhere these are two commits: the first one says ``was_made_of``.
+        """
+        conditions = [f"({quoted(column)} IN {{gone}} AND {on_dates(dates)})"] if gone else []
+        conditions += [] if also is None else [f"({also})"]
+        leaving = " OR ".join(conditions) or None
+        if self._change(table, rows=rows, gone=leaving, of={"gone": gone}, says=made_of) is not None:
+            return
+        self.remove(table, column, gone, dates=dates, also=also, made_of=was_made_of)
+        if isinstance(rows, Tasks) or rows.num_rows:
+            self.append(table, rows, made_of=made_of)
+
+    def _change(
+        self, table: Table, *, rows: pa.Table | Tasks | None = None, gone: str | None = None,
+        of: Mapping[str, Names] | None = None, says: str | None = None,
+    ) -> Changed | None:  # fmt: skip
+        """Add rows and take out others in one commit, where that is done here; None where Spark has to.
+
+        ``gone``: a SQL condition of rows, in which names in braces stand for values of ``of``.
+        """
+        if self._local is None:
+            return None
+        self.create(table)
+        values = {name: values_of(names) for name, names in (of or {}).items()}
+        added = () if rows is None else self._local.write(self.spark, table, rows)
+        with self._commit(table):
+            return self._local.change(self.spark, table, added=added, gone=gone, of=values, says=says)
 
     def remove(
         self, table: Table, column: str, values: Collection[str] | DataFrame, *, dates: Collection[date | None] | None,
@@ -349,17 +460,17 @@ class Lake:
         """
         if not self.exists(table):
             return
-        conditions = [] if also is None else [f"({also})"]
-        with self._commit(table, made_of):
-            if isinstance(values, DataFrame) or len(values) > MOST_NAMED:
+        with nullcontext() if made_of is None else self.saying(made_of):
+            if isinstance(values, DataFrame) or (self._local is None and len(values) > MOST_NAMED):
                 wanted = values.toDF(_KEY) if isinstance(values, DataFrame) else column_of(self.spark, values, _KEY)
                 found = F.expr(f"{quoted(column)} = {_KEY} AND {on_dates(dates)}")
-                wanted.mergeInto(self.sql_name(table), found).whenMatched().delete().merge()
-            elif values:
-                named = ", ".join(literal(value) for value in sorted(values))
-                conditions.append(f"({quoted(column)} IN ({named}) AND {on_dates(dates)})")
+                with self._commit(table):
+                    wanted.mergeInto(self.sql_name(table), found).whenMatched().delete().merge()
+                values = ()
+            conditions = [f"({quoted(column)} IN {{values}} AND {on_dates(dates)})"] if values else []
+            conditions += [] if also is None else [f"({also})"]
             if conditions:
-                self.delete(table, " OR ".join(conditions))
+                self.delete(table, " OR ".join(conditions), values=values)
 
     def merge_into(
         self,
@@ -387,23 +498,34 @@ class Lake:
             merge.whenMatched(F.expr(update_when)).update(values).merge()
 
     def update(
-        self, table: Table, assignments: Mapping[str, str], condition: str, *, made_of: str | None = None
+        self, table: Table, assignments: Mapping[str, str], condition: str, *, made_of: str | None = None, **of: Names
     ) -> None:
-        """Set columns to SQL expressions in the rows that meet a condition, in one commit; without a row, none."""
+        """Set columns to SQL expressions in the rows that meet a condition, in one commit; without a row, none.
+
+        Names in braces stand for values that a column may be ``IN``, or for one text.
+        """
         if not self.exists(table):
             return
+        if self._local is not None:
+            values = ", ".join(assignments.get(name, quoted(name)) + f" AS {quoted(name)}" for name in table.names)
+            rows = self.query(f"SELECT {values} FROM {{rows}} WHERE {condition}", rows=table, **of)
+            if self._change(table, rows=rows, gone=condition, of=of, says=made_of) is not None:
+                return
         to = ", ".join(f"{quoted(column)} = {expression}" for column, expression in assignments.items())
+        spelled = f"SET {to} WHERE {condition}".format(**{name: listed(values) for name, values in of.items()})
         with self._commit(table, made_of):
-            self.spark.sql(f"UPDATE {self.sql_name(table)} SET {to} WHERE {condition}")  # noqa: S608
+            self.spark.sql(f"UPDATE {self.sql_name(table)} {spelled}")
 
-    def delete(self, table: Table, condition: str) -> None:
-        """Take out the rows that meet a SQL condition; nothing happens where there is no table or no such row."""
-        if self.exists(table):
+    def delete(self, table: Table, condition: str, **of: Names) -> None:
+        """Take out the rows that meet a SQL condition; nothing happens where there is no table or no such row.
+
+        Names in braces stand for values that a column may be ``IN``.
+        """
+        if self.exists(table) and self._change(table, gone=condition, of=of) is None:
+            spelled = condition.format(**{name: listed(values) for name, values in of.items()})
             with self._commit(table):
-                pinned = self._pinned(table)
-                if pinned is None or not mark(self.spark, pinned, condition):
-                    # Delta's DELETE does not take named parameters.
-                    self.spark.sql(f"DELETE FROM {self.sql_name(table)} WHERE {condition}")  # noqa: S608
+                # Delta's DELETE does not take named parameters.
+                self.spark.sql(f"DELETE FROM {self.sql_name(table)} WHERE {spelled}")
 
     def version(self, table: Table) -> int | None:
         """The Delta version of the table as it is now, from 0; None when it does not exist."""
@@ -501,6 +623,8 @@ class Lake:
     def stamp(self, table: Table, made_of: str) -> None:
         """Say what the table's rows are made of, by a commit that changes none."""
         self.create(table)
+        if self._change(table, says=made_of) is not None:
+            return
         with self._commit(table, made_of):
             self.spark.sql(f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES ('made_of' = {literal(made_of)})")
 

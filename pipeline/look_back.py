@@ -3,7 +3,7 @@
 Rules over several calls rest on all calls of an association, which may last for months. What new calls can break they
 break together with calls that they have something to do with, and these are few: those that were under way while the
 new ones were made, those that never were answered, those with the same number, handle, message or cursor
-(``bearing.explains``), those on a queue that was opened or closed now, and those that earlier findings rest on. Judged
+(``bearing.EXPLAINS``), those on a queue that was opened or closed now, and those that earlier findings rest on. Judged
 of these alone an association either comes to the findings that it had: then nothing else can have changed. Or it does
 not, be it for want of calls that are not here: then it is judged of all of its calls. So what is taken has to be enough
 to show that something is wrong, not what.
@@ -14,33 +14,59 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 
 from pipeline import bearing
-from pipeline.bearing import meeting, named, once
+from pipeline.asking import Source
+from pipeline.bearing import named, once
 from pipeline.changed_calls import ChangedCalls
 from pipeline.exchanges import CLOSES, OPENS, QM, RR, UNREAD
 from pipeline.findings import ASSOCIATION, CONNECTIONS, SCHEMA, Facts, findings
-from pipeline.findings_sources import HEADS, days_of, found_rows, messages_of, names_of, sources, strings, together
+from pipeline.findings_sources import (
+    BINDS,
+    CALLS,
+    CLIENTS,
+    HEADS,
+    MANAGEMENT,
+    MESSAGES_SAID,
+    READS,
+    days_of,
+    found_rows,
+    strings,
+    together,
+)
 from pipeline.gather import gather
 from pipeline.lake import Lake, on_dates
 from pipeline.rules import of_one_call
-from pipeline.touched import only
-from schemas.findings import FINDINGS
 from schemas.silver import REMOTE_READ_CALLS
-from schemas.table import EVENT_DATE
 from udfs.codes import RR_NACK
 
 _PURGE, _END, _STARTS = 6, 1, (0, 9, 10)  # of qm2qm
 
 
+class _Reads(NamedTuple):
+    """The calls of silver.remote_read_calls among which calls are looked for: of some connections and dates."""
+
+    lake: Lake
+    names: frozenset[str]
+    days: str
+
+    def some(self, where: str, /, **of: Source) -> pa.Table:
+        """Return the keys of those that meet a condition, with the names that explain them."""
+        columns = f"SELECT call_key, {bearing.listed(bearing.EXPLAINS)} AS explains FROM {{reads}}"
+        theirs = f"connection_id IN {{names}} AND {self.days} AND ({where})"
+        return self.lake.query(f"{columns} WHERE {theirs}", reads=REMOTE_READ_CALLS, names=self.names, **of)
+
+    def explained(self, by: pa.Table) -> pa.Table:
+        """Return the same of those that have a name with some in common."""
+        return self.some(bearing.meets(bearing.EXPLAINS, "some"), some=named(by, "explains"))
+
+
 def look_back(
-    reads: DataFrame, changed: Collection[str], span: tuple[int, int], evidence: Collection[str], openings: pa.Table
+    reads: _Reads, changed: Collection[str], span: tuple[int, int], evidence: Collection[str], openings: pa.Table
 ) -> set[str]:
     """Return the keys of the calls to look at, among calls of silver.remote_read_calls.
 
@@ -48,50 +74,40 @@ def look_back(
     microseconds; ``evidence`` are the calls that findings rest on. ``openings`` are calls that opened and closed queues
     at their servers, with call_key, interface_name, opnum, context_handle and queue_handle.
     """
-    known = reads.withColumn("explains", bearing.explains())
-    keyed = known.select("call_key", "explains")
-    some = _chosen(known.where(_under_way(*span) | _always()))
-    some = once(some, _chosen(only(known, "call_key", evidence)))
+    some = reads.some(f"{_under_way(*span)} OR {_ALWAYS} OR call_key IN {{evidence}}", evidence=evidence)
     contexts, numbers = _opened(openings, changed)
-    more = [meeting(keyed, "explains", named(some, "explains"))]
+    more = [reads.explained(some)]
     if contexts:
-        more.append(_chosen(only(known.where(F.col("protocol") == RR), "context_handle", contexts)))
+        more.append(reads.some(f"protocol = '{RR}' AND context_handle IN {{contexts}}", contexts=contexts))
     if numbers:
-        theirs = known.where(F.col("protocol") == QM).withColumn("_number", F.col("queue_handle").cast("string"))
-        more.append(_chosen(only(theirs, "_number", numbers)))
+        more.append(reads.some(f"protocol = '{QM}' AND queue_handle IN {{numbers}}", numbers=numbers))
     some = once(some, *more)
-    found = once(some, meeting(keyed, "explains", named(some, "explains")))
+    found = once(some, reads.explained(some))
     return {*found["call_key"].to_pylist(), *changed, *evidence}
 
 
-def _chosen(calls: DataFrame) -> pa.Table:
-    return calls.select("call_key", "explains").toArrow()
+def _under_way(since: int, until: int) -> str:
+    """Return the condition of calls that they were under way at a time, or never were answered."""
+    begun = f"coalesce(requested_at, responded_at) <= timestamp_micros({until})"
+    return f"(responded_at IS NULL OR ({begun} AND responded_at >= timestamp_micros({since})))"
 
 
-def _under_way(since: int, until: int) -> Column:
-    """Tell of calls whether they were under way at a time, or never were answered."""
-    begun = F.coalesce("requested_at", "responded_at") <= F.timestamp_micros(F.lit(until))
-    return F.col("responded_at").isNull() | (begun & (F.col("responded_at") >= F.timestamp_micros(F.lit(since))))
+# Of calls that rules look back on from any time: purges, what was given back, cursors by number.
+_ALWAYS: Final = (
+    f"(protocol = '{QM}' AND (opnum = {_PURGE} OR (opnum = {_END} AND ack = {RR_NACK})"
+    f" OR (opnum IN ({', '.join(map(str, _STARTS))}) AND cursor_handle <> 0)))"
+)
 
 
-def _always() -> Column:
-    """Tell of calls whether rules look back on them from any time: purges, what was given back, cursors by number."""
-    opnum = F.col("opnum")
-    rare = opnum == _PURGE
-    rare |= (opnum == _END) & (F.col("ack") == RR_NACK)
-    rare |= opnum.isin(*_STARTS) & (F.col("cursor_handle") != 0)
-    return (F.col("protocol") == QM) & rare
-
-
-def _opened(openings: pa.Table, changed: Collection[str]) -> tuple[set[str], set[str]]:
-    """Return the contexts of RemoteRead, and the numbers of qm2qm as text, that were opened or closed now."""
+def _opened(openings: pa.Table, changed: Collection[str]) -> tuple[set[str], set[int]]:
+    """Return the contexts of RemoteRead, and the numbers of qm2qm, that were opened or closed now."""
     methods = {*OPENS, *CLOSES}
     rows = openings.select(["call_key", "interface_name", "opnum", "context_handle", "queue_handle"]).to_pylist()
     ours = [row for row in rows if (row["interface_name"], row["opnum"]) in methods]
     contexts = {(row["interface_name"], row["context_handle"]) for row in ours if row["call_key"] in changed}
     numbers = {row["queue_handle"] for row in ours if (row["interface_name"], row["context_handle"]) in contexts}
     remote = {handle for interface, handle in contexts if interface == RR and handle is not None}
-    return remote, {str(number) for number in numbers if number is not None}
+    return remote, {number for number in numbers if number is not None}
 
 
 class Looked(NamedTuple):
@@ -118,26 +134,31 @@ def looked_at(
 
     ``connections`` are all of their servers, ``opened`` what these opened (``findings_sources.openings``).
     """
-    here = partial(only, column="connection_id", values=frozenset(going_on))
+    names = frozenset(going_on)
     days = on_dates(days_of(connections.filter(pc.is_in(connections["connection_id"], strings(going_on)))))
-    frames = {name: here(rows) for name, rows in sources(lake, stubs=False).items()}
-    unread = frames["calls"].where(F.col("outcome").isin(*UNREAD))
+    here = "connection_id IN {names}"
+    unread = f"{here} AND outcome IN ({', '.join(map(repr, sorted(UNREAD)))})"
     found: dict[str, Any] = gather(
         {
-            "there": lambda: found_rows(here(lake.read(FINDINGS).where(F.col("scope") == ASSOCIATION))),
-            "binds": frames["binds"].toArrow,
-            "unread": partial(names_of, unread),
-            **{name: partial(names_of, frames[name]) for name in ("clients", "management")},
+            "there": lambda: found_rows(lake, f"{here} AND scope = '{ASSOCIATION}'", names=names),
+            "binds": partial(BINDS.rows, lake, here, names=names),
+            "unread": partial(CALLS.connections, lake, unread, names=names),
+            "clients": partial(CLIENTS.connections, lake, here, names=names),
+            "management": partial(MANAGEMENT.connections, lake, here, names=names),
         }
     )
     there = found["there"]
-    reads = here(lake.read(REMOTE_READ_CALLS).where(days))
+    reads = _Reads(lake, names, days)
     keys = look_back(reads, changed.keys, changed.span(going_on), _evidence(there), opened)
-    chosen = partial(only, column="call_key", values=keys)
-    asked = {name: chosen(frames[name].where(days)).drop(EVENT_DATE).toArrow for name in ("calls", "reads")}
-    asked["messages"] = chosen(messages_of(lake).where(days)).drop(EVENT_DATE).toArrow
+    of: dict[str, Source] = {"keys": keys, "names": names}
+    theirs = f"call_key IN {{keys}} AND {days}"
+    asked = {
+        "calls": partial(CALLS.rows, lake, f"{theirs} AND {here}", **of),
+        "reads": partial(READS.rows, lake, f"{theirs} AND {here}", **of),
+        "messages": partial(MESSAGES_SAID.rows, lake, theirs, keys=keys),
+    }
     parts = gather(asked)
-    calls = together(parts["calls"].drop_columns([*HEADS]), parts["reads"], parts["messages"], changed.rows)
+    calls = together(parts["calls"], parts["reads"], parts["messages"], changed.rows)
     rest = opened.filter(
         pc.and_(
             pc.is_in(opened["connection_id"], strings(going_on)),

@@ -8,19 +8,19 @@ the rows that differ, whatever wrote them: an open can be captured long after th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import date
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.asking import MOST_NAMED, Names
 from pipeline.frames import frame
 from pipeline.gold import QUEUES
-from pipeline.lake import MOST_NAMED, Lake, on_dates
+from pipeline.lake import Lake, on_dates
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
-from schemas.table import literal
 
 Dates = Collection[date | None]
 Queues = tuple[str | None, str | None]  # queue, inferred_queue
@@ -48,15 +48,16 @@ def write(lake: Lake, wanted: Mapping[str, Queues], *, dates: Dates) -> None:
     """Write what ``differing`` found, in one commit; ``dates`` as for ``Lake.merge``."""
     if not wanted:
         return
-    says = lake.made_of(MESSAGES)
-    if len(wanted) <= MOST_NAMED:
-        values = {name: _case(wanted, place) for place, name in enumerate(QUEUES)}
-        lake.update(MESSAGES, values, f"{_named(wanted)} AND {on_dates(dates)}", made_of=says)
+    if len(wanted) > MOST_NAMED and not lake.is_here:
+        keys = sorted(wanted)
+        columns = {f"_{name}": [wanted[key][place] for key in keys] for place, name in enumerate(QUEUES)}
+        rows = pa.table({"_key": keys} | {name: pa.array(values, pa.string()) for name, values in columns.items()})
+        _merge(lake, frame(lake.spark, rows), dates)
         return
-    keys = sorted(wanted)
-    columns = {f"_{name}": [wanted[key][place] for key in keys] for place, name in enumerate(QUEUES)}
-    rows = pa.table({"_key": keys} | {name: pa.array(values, pa.string()) for name, values in columns.items()})
-    _merge(lake, frame(lake.spark, rows), dates)
+    of: dict[str, Names] = {"wanted": wanted.keys()}
+    values = {name: _case(wanted, place, of) for place, name in enumerate(QUEUES)}
+    met = f"sighting_key IN {{wanted}} AND {on_dates(dates)}"
+    lake.update(MESSAGES, values, met, made_of=lake.made_of(MESSAGES), **of)
 
 
 def follow_gold(lake: Lake, *, dates: Dates | None) -> None:
@@ -96,17 +97,15 @@ def _merge(lake: Lake, rows: DataFrame, dates: Dates) -> None:
     lake.merge_into(MESSAGES, rows, met, update={name: f"_{name}" for name in QUEUES}, made_of=says)
 
 
-def _named(keys: Iterable[str]) -> str:
-    return f"sighting_key IN ({', '.join(map(literal, sorted(keys)))})"
-
-
-def _case(wanted: Mapping[str, Queues], place: int) -> str:
-    """Return the SQL value of a column: the queues are few, the calls many."""
+def _case(wanted: Mapping[str, Queues], place: int, of: dict[str, Names]) -> str:
+    """Return the SQL value of a column, with names for what it is made of: the queues are few, the calls many."""
     calls: defaultdict[str, list[str]] = defaultdict(list)
     for key, queues in wanted.items():
         if (queue := queues[place]) is not None:
             calls[queue].append(key)
-    if not calls:
-        return "NULL"
-    cases = (f"WHEN {_named(keys)} THEN {literal(queue)}" for queue, keys in sorted(calls.items()))
-    return f"CASE {' '.join(cases)} END"
+    cases = []
+    for number, queue in enumerate(sorted(calls)):
+        name = f"{QUEUES[place]}_{number}"
+        of |= {name: queue, f"of_{name}": calls[queue]}
+        cases.append(f"WHEN sighting_key IN {{of_{name}}} THEN {{{name}}}")
+    return f"CASE {' '.join(cases)} END" if cases else "CAST(NULL AS string)"

@@ -50,22 +50,19 @@ def changes(feeds: Feeds, suites: Collection[Suite]) -> Changes:
 
 
 def _values(feeds: Feeds, table: Table, column: str) -> Values | None:
-    rows = feeds.rows(table, partial(_net, table, column), MOST)
+    net = f"CAST(sum(CASE WHEN {CHANGE[0]} IN ({', '.join(map(repr, IS))}) THEN 1 ELSE -1 END) AS bigint) AS net"
+    day = EVENT_DATE if table.dated_by else "CAST(NULL AS date)"
+    sql = f"SELECT CAST({column} AS string) AS value, {day} AS day, {net} FROM {{feed}} GROUP BY ALL"
+    rows = feeds.rows(table, sql, MOST)
     if rows is None:
         return None
     found = Values()
-    for value, day, net in rows:
-        found.changed.add(value)
-        found.dates.add(day)
-        if net < 0:
-            found.gone.add(value)
+    for row in rows:
+        found.changed.add(row["value"])
+        found.dates.add(row["day"])
+        if row["net"] < 0:
+            found.gone.add(row["value"])
     return found
-
-
-def _net(table: Table, column: str, feed: DataFrame) -> DataFrame:
-    """Return by value and date how many more rows there are than before."""
-    net = F.sum(F.when(F.col(CHANGE[0]).isin(*IS), 1).otherwise(-1))
-    return feed.groupBy(F.col(column).cast("string").alias("value"), _day(table)).agg(net.alias("net"))
 
 
 def _day(table: Table) -> Column:

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from pyspark.sql import functions as F
-
 from pipeline.lake import Lake
 from pipeline.printing import plain
 from pipeline.runs import Runs
@@ -45,16 +43,14 @@ def queue_lines(lake: Lake) -> list[str]:
 
 
 def _last(lake: Lake) -> list[dict[str, Any]]:
-    last = (
-        lake.read(QUEUE_SNAPSHOTS)
-        .where("queue IS NOT NULL")
-        .groupBy("queue", "queue_manager", "source")
-        .agg(F.max_by(F.struct(*_SHOWN), F.struct("observed_at", "snapshot_id")).alias("last"), F.count("*").alias("n"))
-    )
-    found = last.select("queue", "queue_manager", "source", "n", "last.*").orderBy(
-        F.col("message_count").desc_nulls_last(), "queue", "source", "queue_manager"
-    )
-    return [row.asDict() for row in found.limit(_MOST_LINES + 1).collect()]
+    one = "PARTITION BY queue, queue_manager, source"
+    newest = f"row_number() OVER ({one} ORDER BY observed_at DESC NULLS LAST, snapshot_id DESC NULLS LAST) AS place"
+    names = ", ".join(("queue", "queue_manager", "source", *_SHOWN))
+    each = f"SELECT {names}, {newest}, count(*) OVER ({one}) AS n FROM {{rows}} WHERE queue IS NOT NULL"
+    order = "message_count DESC NULLS LAST, queue NULLS FIRST, source NULLS FIRST, queue_manager NULLS FIRST"
+    sql = f"SELECT {names}, n FROM ({each}) WHERE place = 1 ORDER BY {order} LIMIT {_MOST_LINES + 1}"
+    rows: list[dict[str, Any]] = lake.query(sql, rows=QUEUE_SNAPSHOTS).to_pylist()
+    return rows
 
 
 def format_queues(rows: Iterable[Mapping[str, Any]], *, most: int) -> list[str]:

@@ -16,13 +16,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
-from pipeline.frames import column_of, frame
+from pipeline.frames import frame
 from pipeline.lake import Lake, differing, on_dates
 from pipeline.side_files import Batches, Through
 from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
-from schemas.table import literal
 from udfs.capture import finished
 from udfs.capture.joining import LABELS_SCHEMA, MEANINGS_SCHEMA, Joined, join
 from udfs.capture.reader import SCHEMAS, Place
@@ -31,6 +29,8 @@ from udfs.capture.sightings import merged, restored
 
 Row = dict[str, Any]
 Dates = set[dt.date | None]
+_ONE, _TWO = (f"concat_ws('|', {side}_address, {side}_port)" for side in ("client", "server"))
+_FLOW: Final = f"concat_ws(' ', least({_ONE}, {_TWO}), greatest({_ONE}, {_TWO}))"  # as ``flow`` names a four-tuple
 _AT_ONCE: Final = 2000  # four-tuples joined together: their remainders are in memory
 _MEANING: Final = pa.struct(list(MEANINGS_SCHEMA)[3:])  # behind what names the context
 
@@ -288,9 +288,9 @@ def merge_together(lake: Lake, changes: Changes, rows: pa.Table) -> pa.Table:
 
     ``rows`` are their calls as joining gave them.
     """
-    named = ", ".join(literal(name) for name in sorted(changes.together))
-    where = f"connection_id IN ({named}) AND {on_dates(changes.dates)}"
-    there = lake.read(RPC_CALLS).where(where).select(*rows.schema.names).toArrow().cast(rows.schema).to_pylist()
+    where = f"connection_id IN {{names}} AND {on_dates(changes.dates)}"
+    names = rows.schema.names
+    there = lake.select(RPC_CALLS, where, names, names=changes.together).cast(rows.schema).to_pylist()
     fresh = rows.to_pylist()
     remade = changes.remade | {(row["capture_id"], row["call_key"]) for row in fresh}
     kept = []
@@ -298,7 +298,7 @@ def merge_together(lake: Lake, changes: Changes, rows: pa.Table) -> pa.Table:
         row = restored(each)
         if row is not None and (each["sightings"] or (row["capture_id"], row["call_key"]) not in remade):
             kept.append(row)
-    lake.delete(RPC_CALLS, where)
+    lake.delete(RPC_CALLS, where, names=changes.together)
     return pa.Table.from_pylist(merged(kept, fresh), rows.schema)
 
 
@@ -323,12 +323,9 @@ def earlier(lake: Lake, fresh: pa.Table) -> pa.Table:
     """Return the remainders of earlier runs of the four-tuples in ``fresh``."""
     if not lake.exists(PENDING) or not fresh.num_rows:
         return pending_table([])
-    names = column_of(lake.spark, {flow(row) for row in _tuples(fresh)}, "_flow")
-    one = F.concat_ws("|", "client_address", "client_port")
-    two = F.concat_ws("|", "server_address", "server_port")
-    rows = lake.read(PENDING).withColumn("_flow", F.concat_ws(" ", F.least(one, two), F.greatest(one, two)))
-    found = rows.join(F.broadcast(names), "_flow", "left_semi").select(*SCHEMAS["pending"].names)
-    return found.toArrow().cast(SCHEMAS["pending"])
+    flows = {flow(row) for row in _tuples(fresh)}
+    found = lake.select(PENDING, f"{_FLOW} IN {{flows}}", SCHEMAS["pending"].names, flows=flows)
+    return found.cast(SCHEMAS["pending"])
 
 
 def _tuples(rows: pa.Table) -> list[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,8 @@ from pyspark.sql import functions as F
 
 from pipeline.decoding import INTERFACES, READ, READ_IF_THERE, TABLES, THROUGH, decode, remote_reads
 from pipeline.lake import event_date
-from pipeline.side_files import Batches, SideFiles, number_of_task, rows_in
+from pipeline.side_files import Batches, SideFiles, number_of_task, rows_in, tasks_of
+from pipeline.spread import Tasks
 from schemas.silver import REMOTE_READ_CALLS
 from schemas.table import Table
 
@@ -50,9 +52,9 @@ class Decoder:
     keep_packets: bool  # the setting store.packets
     keep_bodies: bool  # store.bodies
 
-    def passing(self, batches: Batches) -> Iterator[pa.RecordBatch]:
-        """Yield the batches as they are, and decode them."""
-        side = SideFiles(self.folder, number_of_task())
+    def passing(self, batches: Batches, task: str) -> Iterator[pa.RecordBatch]:
+        """Yield the batches as they are, and decode them; ``task`` names who does."""
+        side = SideFiles(self.folder, task)
         for batch in batches:
             calls = batch.select(_needed(batch.schema.names))  # the others need not be copied with calls of one table
             for name, rows in decode(calls, packets=self.keep_packets, bodies=self.keep_bodies).items():
@@ -64,7 +66,7 @@ class Decoder:
         """Decode rows of ``bronze.rpc_calls``, in one job."""
 
         def through(batches: Batches) -> Iterator[pa.RecordBatch]:
-            for batch in self.passing(batches):
+            for batch in self.passing(batches, number_of_task()):
                 yield batch.slice(0, 0).select(["call_key"])
 
         _read(calls, _ALL).mapInArrow(through, "call_key string").collect()
@@ -73,17 +75,36 @@ class Decoder:
         """Return how many rows of each table, by its full name, were decoded."""
         return {name: rows_in(Path(self.folder) / folder) for name, folder in _NAMES.items()}
 
+    def rows(self, table: Table) -> Tasks:
+        """Return the rows that were decoded of a table."""
+        tasks, names = tasks_of(Path(self.folder) / table.name), list(table.names)
+
+        def rows(number: int) -> Iterator[pa.RecordBatch]:
+            return (batch.select(names) for piece in tasks[number] for batch in piece.read())
+
+        return Tasks(len(tasks), sum(piece.size for task in tasks for piece in task), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Calls that bronze.rpc_calls has no more, or not as it had them, and the dates that silver's rows of them have."""
+
+    calls: frozenset[str] = frozenset()
+    dates: frozenset[date | None] = frozenset()
+
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """What was decoded while it was written: all calls that bronze.rpc_calls has in a version and had not in another.
 
-    Nothing else is new in the later one, and no other lies between them.
+    ``gone`` are those that it has not any more, or not as they were. Nothing else differs in the later version, and no
+    other lies between them.
     """
 
     by: Decoder
     since: int
     version: int
+    gone: Gone = Gone()
 
 
 def _read(calls: DataFrame, interfaces: Collection[str]) -> DataFrame:

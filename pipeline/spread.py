@@ -1,17 +1,24 @@
-"""Things of different sizes spread over tasks, so that these are alike in size, and the rows that such tasks give."""
+"""Things of different sizes spread over tasks, so that these are alike in size, and the rows that such tasks give.
+
+Tasks run in Spark, or where they are little in this process: a task of Spark that needs Python takes two seconds to begin
+in a process that has just begun.
+"""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 LEAST_TASKS: Final = 8  # where there is enough: a task for each core of a small machine, and some to balance
 TASK_BYTES: Final = 64 << 20  # of one task, where there is more than that for each
+HERE_BYTES: Final = 128 << 20  # of all tasks that are done in this process
 
 Thing = TypeVar("Thing")
 
@@ -27,14 +34,36 @@ def spread(things: Sequence[Thing], size: Callable[[Thing], int], count: int) ->
     return lists
 
 
-def in_tasks(
-    spark: SparkSession, count: int, schema: StructType, rows: Callable[[int], Iterable[pa.RecordBatch]]
-) -> DataFrame:
-    """Return the rows of so many tasks as a frame: each gives those of its number, from 0."""
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """Rows in so many parts, each given by a function of its number, from 0; ``size``: bytes they are made of, about."""
 
-    def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column("id").to_pylist():
-                yield from rows(number)
+    count: int
+    size: int
+    rows: Callable[[int], Iterable[pa.RecordBatch]]
 
-    return spark.range(0, count, 1, max(count, 1)).mapInArrow(read, schema)
+    @property
+    def are_little(self) -> bool:
+        """Whether they are done here sooner."""
+        return self.size <= HERE_BYTES
+
+    def here(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all parts, one after the other."""
+        for number in range(self.count):
+            yield from self.rows(number)
+
+    def frame(self, spark: SparkSession, schema: StructType) -> DataFrame:
+        """Return the rows as a frame, each part made by a task."""
+
+        def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in numbers:
+                for number in batch.column("id").to_pylist():
+                    yield from self.rows(number)
+
+        return spark.range(0, self.count, 1, max(self.count, 1)).mapInArrow(read, schema)
+
+    def table(self, spark: SparkSession, schema: StructType) -> pa.Table:
+        """Return the rows, here."""
+        if self.are_little:
+            return pa.Table.from_batches(self.here(), to_arrow_schema(schema))
+        return self.frame(spark, schema).toArrow()

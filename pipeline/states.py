@@ -1,30 +1,26 @@
 """What silver and gold tell of queues, in one form of rows, and the rows of gold that are made of it.
 
-``told`` is a frame of everything that histories and transfers are made of, ``named`` gives its rows their queue
-managers and canonical queues, ``history_rows``, ``transfer_rows`` and ``source_rows`` make gold's of them, whatever
-queues they hold: here or in a task of Spark. Times are microseconds since the epoch.
+``TELLING`` asks for everything that histories and transfers are made of, ``named`` gives its rows their queue managers
+and canonical queues, ``as_told`` their form; ``history_rows``, ``transfer_rows`` and ``source_rows`` make gold's of
+them, whatever queues they hold: here or in a task of Spark. Times are microseconds since the epoch.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline import eod, eod_sources, queue_history
-from pipeline.lake import Lake
 from pipeline.machines import Machines
 from pipeline.queue_history import Cut, Event
-from pipeline.rows import day_of, microseconds, us
+from pipeline.rows import day_of, microseconds, us, us_of
 from pipeline.rows import table_of as as_arrow
-from pipeline.touched import only
 from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.calls import MANAGEMENT_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
@@ -51,7 +47,8 @@ _PLAIN: Final = (
     "location", "xact", *_VALUES.values(), "eod_last_ack_count", "eod_no_read_count", "eod_no_ack_count",
     "eod_resend_count", "eod_resend_interval",
 )  # fmt: skip
-_EVENT: Final = "struct<code:string,field:string,offset:bigint>"
+_REPORTED: Final = (*_PLAIN, *_SEQUENCES, "eod_source_info", "property_states")  # as the table has them
+_REPORTED_TIMES: Final = ("eod_last_ack_time", "eod_resend_time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,168 +89,133 @@ class Names:
         return canonical_text(text, self.texts)
 
 
-def told(
-    lake: Lake,
-    settings: Settings,
-    *,
-    raw: Collection[str] | None = None,
-    queues: Collection[str] = (),
-    since: int = 0,
-    attempts_since: int = 0,
-) -> DataFrame:
-    """Return everything that is told of queues since some times: of all, or of the normal forms ``raw``.
+class Told(NamedTuple):
+    """What is told of queues by a table: a question, in which ``{rows}`` stands for its rows.
 
-    ``queues`` are the canonical texts of those, by which gold's own tables are asked.
+    It is made of the settings, a time, microseconds, and a further condition; ``queue`` is the column that names them.
     """
-    frames = [
-        _snapshots(_of(lake.read(QUEUE_SNAPSHOTS), raw, "queue"), since),
-        attempts_told(
-            _of(lake.read(RECEIVE_ATTEMPTS), None if raw is None else queues, "queue"), settings, attempts_since
-        ),
-        _actions(_of(lake.read(MANAGEMENT_CALLS), raw, "queue"), since),
-        *_operations(lake.read(QUEUE_OPERATIONS), None if raw is None else queues, since),
-    ]
-    out = frames[0]
-    for frame in frames[1:]:
-        out = out.unionByName(frame, allowMissingColumns=True)
-    return out
+
+    table: Table
+    sql: Callable[[Settings, int, str], str]
+    queue: str = "queue"
 
 
-def _of(rows: DataFrame, values: Collection[str] | None, column: str) -> DataFrame:
-    return rows if values is None else only(rows, column, values)
+def _since(at: int, *times: str) -> str:
+    """Return the condition that one of some times is not before another; files that hold none are not read."""
+    return f"({' OR '.join(f'{name} >= timestamp_micros({max(at, 0)})' for name in times)})"
 
 
-def _since(at: int, *columns: str) -> Column:
-    """Tell of rows that one of their times is not before another; files that hold none are not read."""
-    condition = F.lit(False)  # noqa: FBT003
-    for column in columns:
-        condition |= F.col(column) >= F.timestamp_micros(F.lit(at))
-    return condition
+def _snapshots(_: Settings, since: int, where: str) -> str:
+    """Ask for successful snapshots; a failed one is no evidence."""
+    times = (f"unix_micros({name}) AS {name}" for name in _REPORTED_TIMES)
+    return f"""
+SELECT 'snapshot' AS kind, queue_manager, queue, unix_micros(observed_at) AS `at`, snapshot_id AS key,
+  queue_format_name AS name, source, errors, {", ".join((*_REPORTED, *times))}
+FROM {{rows}}
+WHERE hresult = 0 AND queue IS NOT NULL AND observed_at IS NOT NULL AND {_since(since, "observed_at")} AND {where}"""
 
 
-def _snapshots(rows: DataFrame, since: int) -> DataFrame:
-    """Return successful snapshots; a failed one is no evidence."""
-    source = F.transform(
-        "eod_source_info",
-        lambda each: F.struct(
-            each["sender_format_name"].alias("sender_format_name"),
-            each["sender_queue_manager"].alias("sender_queue_manager"),
-            each["sequence_id"].alias("sequence_id"),
-            each["last_number"].alias("last_number"),
-            F.unix_micros(each["last_access_at"]).alias("last_access_at"),
-            each["reject_count"].alias("reject_count"),
-        ),
-    )
-    snapshot = F.struct(
-        *_PLAIN, *_SEQUENCES, source.alias("eod_source_info"),
-        *(F.unix_micros(name).alias(name) for name in ("eod_last_ack_time", "eod_resend_time")),
-        F.map_filter("property_states", lambda name, _: name.isin(*_VALUES.values())).alias("property_states"),
-    )  # fmt: skip
-    good = rows.where("hresult = 0 AND queue IS NOT NULL AND observed_at IS NOT NULL").where(
-        _since(since, "observed_at")
-    )
-    return good.select(
-        F.lit("snapshot").alias("kind"),
-        "queue_manager",
-        "queue",
-        F.unix_micros("observed_at").alias("at"),
-        F.col("snapshot_id").alias("key"),
-        F.col("queue_format_name").alias("name"),
-        "source",
-        F.lit(None).cast("bigint").alias("held_since"),
-        F.array().cast("array<string>").alias("missing"),
-        F.coalesce("errors", F.array().cast(f"array<{_EVENT}>")).alias("errors"),
-        snapshot.alias("snapshot"),
-    )
+def attempts_told(settings: Settings, since: int, where: str) -> str:
+    """Ask what attempts did to their queues, and for those of which that is not known."""
+    began = "coalesce(returned_at, started_at)"
+    expired = f"timestamp_micros(unix_micros(returned_at) + {us(settings.cleanup)})"
+    taken, given_back = "(outcome = 'acked' AND ended_at IS NOT NULL)", "outcome IN ('nacked', 'rundown', 'expired')"
+    wide = since - us(settings.cleanup)  # a message that expired counts later than any of the row's times says
+    told = f"""
+SELECT CASE WHEN {taken} THEN 'received' WHEN outcome = 'peeked' THEN 'peeked' WHEN {given_back} THEN 'nacked'
+    WHEN outcome IN ('acked', 'rejected', 'unknown') THEN 'doubt'
+    WHEN outcome = 'in_flight' AND returned_at IS NOT NULL THEN 'doubt' END AS kind,
+  server_address AS queue_manager, queue,
+  unix_micros(CASE WHEN {taken} THEN ended_at
+    WHEN {given_back} THEN coalesce(ended_at, CASE WHEN outcome = 'expired' THEN {expired} END, {began})
+    WHEN outcome = 'rejected' THEN coalesce(ended_at, {began}) ELSE {began} END) AS `at`,
+  try_element_at(evidence, -1) AS key, 'wire' AS source, unix_micros(returned_at) AS held_since, missing
+FROM {{rows}}
+WHERE queue IS NOT NULL AND (is_receive IS NULL OR is_receive OR outcome = 'peeked')
+  AND {_since(wide, "started_at", "returned_at", "ended_at")} AND {where}"""
+    return f"SELECT * FROM ({told}) WHERE kind IS NOT NULL AND `at` >= {since}"
 
 
-def attempts_told(rows: DataFrame, settings: Settings, since: int) -> DataFrame:
-    """Return what attempts did to their queues, and those of which that is not known."""
-    outcome, ended, returned = F.col("outcome"), F.unix_micros("ended_at"), F.unix_micros("returned_at")
-    began = F.coalesce(returned, F.unix_micros("started_at"))
-    given_back = outcome.isin("nacked", "rundown", "expired")
-    taken = (outcome == "acked") & ended.isNotNull()
-    kind = (
-        F.when(taken, "received")
-        .when(outcome == "peeked", "peeked")
-        .when(given_back, "nacked")
-        .when(outcome.isin("acked", "rejected", "unknown"), "doubt")
-        .when((outcome == "in_flight") & returned.isNotNull(), "doubt")
-    )
-    expired = F.when(outcome == "expired", returned + F.lit(us(settings.cleanup)))
-    at = (
-        F.when(taken, ended)
-        .when(given_back, F.coalesce(ended, expired, began))
-        .when(outcome == "rejected", F.coalesce(ended, began))
-        .otherwise(began)
-    )
-    # A message that expired counts later than any of the row's times says.
-    wide = max(since - us(settings.cleanup), 0)
-    known = rows.where("queue IS NOT NULL AND (is_receive IS NULL OR is_receive OR outcome = 'peeked')")
-    known = known.where(_since(wide, "started_at", "returned_at", "ended_at"))
-    found = known.select(
-        kind.alias("kind"),
-        F.col("server_address").alias("queue_manager"),
-        "queue",
-        at.alias("at"),
-        F.element_at("evidence", -1).alias("key"),
-        F.lit(None).cast("string").alias("name"),
-        F.lit("wire").alias("source"),
-        returned.alias("held_since"),
-        "missing",
-        F.array().cast(f"array<{_EVENT}>").alias("errors"),
-    )
-    return found.where(f"kind IS NOT NULL AND at IS NOT NULL AND at >= {since}")
+ACTION: Final = "(object_type = 'queue' AND upper(action) IN ('PAUSE', 'RESUME'))"
+"""The condition of calls of silver.management_calls that pause or resume a queue ([MS-MQMR] 3.1.4.2)."""
 
 
-def is_action(calls: DataFrame) -> Column:
-    """Tell of the calls of silver.management_calls which pause or resume a queue ([MS-MQMR] 3.1.4.2)."""
-    return (calls["object_type"] == "queue") & F.upper(calls["action"]).isin("PAUSE", "RESUME")
-
-
-def _actions(calls: DataFrame, since: int) -> DataFrame:
-    """Return pauses and resumes; in doubt is what was not answered, or cannot be read."""
-    done = calls.where(is_action(calls)).where(_since(since, "responded_at", "requested_at"))
-    done = done.where("queue IS NOT NULL").where(F.col("hresult").isNull() | (F.col("hresult") == MQ_OK))
+def _actions(_: Settings, since: int, where: str) -> str:
+    """Ask for pauses and resumes; in doubt is what was not answered, or cannot be read."""
     codes = {
-        "decode_error": F.size("errors") > 0,
-        "no_request": F.col("requested_at").isNull(),
-        "no_response": F.col("responded_at").isNull(),
+        "decode_error": "size(errors) > 0",
+        "no_request": "requested_at IS NULL",
+        "no_response": "responded_at IS NULL",
     }
-    missing = F.array_compact(F.array(*(F.when(holds, F.lit(code)) for code, holds in codes.items())))
-    kind = F.when(F.col("hresult").isNull(), "doubt").otherwise(F.lower("action"))
-    return _done(done, kind, "queue", missing)
+    missing = ", ".join(f"CASE WHEN {holds} THEN '{code}' END" for code, holds in codes.items())
+    done = f"{ACTION} AND {_since(since, 'responded_at', 'requested_at')} AND queue IS NOT NULL"
+    return _done(
+        "CASE WHEN hresult IS NULL THEN 'doubt' ELSE lower(action) END",
+        "queue",
+        f"array({missing})",
+        f"{done} AND (hresult IS NULL OR hresult = {MQ_OK}) AND {where}",
+    )
 
 
-def _operations(rows: DataFrame, queues: Collection[str] | None, since: int) -> list[DataFrame]:
-    """Return purges, and of moves both ends; in doubt is what was not answered, or cannot be read."""
-    recent = rows.where(_since(since, "responded_at", "requested_at")).where("outcome <> 'failed'")
-    ends = []
-    for column, moved in (("queue", "moved_out"), ("target_queue", "moved_in")):
-        kind = F.when(F.col("outcome") == "unknown", "doubt").when(F.col("operation") == "move", moved)
-        found = _of(recent, queues, column).where(f"{column} IS NOT NULL")
-        ends.append(_done(found, kind.otherwise(F.col("operation")), column, F.col("missing")))
-    return ends
+def _operations(queue: str, moved: str) -> Callable[[Settings, int, str], str]:
+    """Ask for purges and moves by one of the queues; in doubt is what was not answered, or cannot be read."""
+
+    def ask(_: Settings, since: int, where: str) -> str:
+        kind = f"CASE WHEN outcome = 'unknown' THEN 'doubt' WHEN operation = 'move' THEN '{moved}' ELSE operation END"
+        known = f"outcome <> 'failed' AND {queue} IS NOT NULL AND {_since(since, 'responded_at', 'requested_at')}"
+        return _done(kind, queue, "missing", f"{known} AND {where}")
+
+    return ask
 
 
-def _done(rows: DataFrame, kind: Column, queue: str, missing: Column) -> DataFrame:
-    """Return calls that did something to a queue: from their answer on it counts."""
-    return rows.select(
-        kind.alias("kind"),
-        F.col("server_address").alias("queue_manager"),
-        F.col(queue).alias("queue"),
-        F.unix_micros(F.coalesce("responded_at", "requested_at")).alias("at"),
-        F.col("call_key").alias("key"),
-        F.col("queue_format_name").alias("name"),
-        F.lit(queue_history.OPERATIONS).alias("source"),
-        F.lit(None).cast("bigint").alias("held_since"),
-        missing.alias("missing"),
-        F.coalesce("errors", F.array().cast(f"array<{_EVENT}>")).alias("errors"),
-    ).where("at IS NOT NULL")
+def _done(kind: str, queue: str, missing: str, where: str) -> str:
+    """Ask for calls that did something to a queue: from their answer on it counts."""
+    at = "coalesce(responded_at, requested_at)"
+    return f"""
+SELECT {kind} AS kind, server_address AS queue_manager, {queue} AS queue, unix_micros({at}) AS `at`, call_key AS key,
+  queue_format_name AS name, '{queue_history.OPERATIONS}' AS source, {missing} AS missing, errors
+FROM {{rows}} WHERE {at} IS NOT NULL AND {where}"""
+
+
+TELLING: Final = (
+    Told(QUEUE_SNAPSHOTS, _snapshots),
+    Told(RECEIVE_ATTEMPTS, attempts_told),
+    Told(MANAGEMENT_CALLS, _actions),
+    Told(QUEUE_OPERATIONS, _operations("queue", "moved_out")),
+    Told(QUEUE_OPERATIONS, _operations("target_queue", "moved_in"), "target_queue"),
+)
+"""Everything that is told of queues."""
+OF_GOLD: Final = (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS)  # whose queues are canonical texts
+
+
+def as_told(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    """Yield rows of ``TELLING`` in their form: all columns that any has, and what a snapshot reports in one."""
+    nothing = dict.fromkeys(("name", "held_since", "missing", "errors", "snapshot"))
+    for row in rows:
+        told = nothing | {name: value for name, value in row.items() if name not in _OF_SNAPSHOTS}
+        told["missing"] = [code for code in told["missing"] or () if code is not None]
+        told["errors"] = told["errors"] or []
+        if row["kind"] == "snapshot":
+            told["snapshot"] = _reported(row)
+        yield told
+
+
+_OF_SNAPSHOTS: Final = frozenset((*_REPORTED, *_REPORTED_TIMES))
+
+
+def _reported(row: Mapping[str, Any]) -> Row:
+    """Return what a snapshot reports, times in microseconds."""
+    reported = {name: row[name] for name in _OF_SNAPSHOTS}
+    if reported["eod_source_info"] is not None:
+        reported["eod_source_info"] = [
+            {**each, "last_access_at": None if each["last_access_at"] is None else us_of(each["last_access_at"])}
+            for each in reported["eod_source_info"]
+        ]
+    return reported
 
 
 def named(rows: Iterable[Mapping[str, Any]], names: Names) -> list[Row]:
-    """Return rows of ``told`` with the queue managers and queues that gold knows them by."""
+    """Return rows of ``TELLING`` with the queue managers and queues that gold knows them by."""
     out = []
     for row in rows:
         found = dict(row)
@@ -295,7 +257,7 @@ def _values(snapshot: Mapping[str, Any]) -> dict[str, Any]:
 def history_rows(
     rows: Iterable[Mapping[str, Any]], settings: Settings, taken_up: Mapping[Series, Cut] | None = None
 ) -> list[Row]:
-    """Return the rows of gold.queue_history that rows of ``told``, named, give; from where each is taken up."""
+    """Return the rows of gold.queue_history that rows of ``as_told``, named, give; from where each is taken up."""
     by_place = events(rows)
     cuts: defaultdict[Place, dict[str | None, Cut]] = defaultdict(dict)
     for (manager, queue, name), cut in (taken_up or {}).items():
@@ -312,7 +274,7 @@ def history_rows(
 
 
 def observations(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Return the snapshots among rows of ``told``, as exactly-once delivery takes them."""
+    """Return the snapshots among rows of ``as_told``, as exactly-once delivery takes them."""
     return [
         {
             **row["snapshot"],

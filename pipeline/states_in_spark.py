@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial, reduce
 from typing import Final
 
 import pyarrow as pa
@@ -24,12 +25,13 @@ _TO: Final = "_to"  # the canonical queue
 def make(lake: Lake, names: Names, settings: Settings, run_id: str, says: str) -> dict[str, int]:
     """Make all rows of the three tables; the history's commit says what they are made of. How many there are."""
     with unmeasured(lake.spark):
-        told = states.told(lake, settings)
-        named = _named(told, names)
+        parts = [lake.frame(told.sql(settings, 0, "TRUE"), rows=told.table) for told in states.TELLING]
+        every = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
+        named = _named(every, names)
         lake.replace(EOD_TRANSFERS, named.where("kind = 'snapshot'").groupBy(_TO).applyInArrow(
             _maker(EOD_TRANSFERS, settings, run_id), EOD_TRANSFERS.struct()
         ))  # fmt: skip
-        receivers = named.where("kind = 'snapshot' AND size(snapshot.eod_source_info) > 0")
+        receivers = named.where("kind = 'snapshot' AND size(eod_source_info) > 0")
         senders = _to_receivers(lake.read(EOD_TRANSFERS), receivers, names)
         lake.replace(EOD_SOURCES, receivers.groupBy(_TO).cogroup(senders.groupBy(_TO)).applyInArrow(
             _confronting(names, settings, run_id), EOD_SOURCES.struct()
@@ -64,7 +66,7 @@ def _to_receivers(senders: DataFrame, receivers: DataFrame, names: Names) -> Dat
             found = {
                 (states.sender_queue(each, names), row[_TO])
                 for row in batch.to_pylist()
-                for each in row["snapshot"]["eod_source_info"]
+                for each in row["eod_source_info"]
             }
             rows = [{"sends": sends, _TO: to} for sends, to in found if sends not in (None, to)]
             yield pa.RecordBatch.from_pylist(rows, schema=pa.schema({"sends": pa.string(), _TO: pa.string()}))
@@ -78,7 +80,7 @@ def _maker(table: Table, settings: Settings, run_id: str) -> Callable[[pa.Table]
     """Return what makes a table's rows of what is told of one queue."""
 
     def make_rows(told: pa.Table) -> pa.Table:
-        rows = told.to_pylist()
+        rows = list(states.as_told(told.to_pylist()))
         if table == QUEUE_HISTORY:
             made = states.history_rows(rows, settings)
         else:
@@ -92,7 +94,7 @@ def _confronting(names: Names, settings: Settings, run_id: str) -> Callable[[pa.
     """Return what compares incoming sequences of one queue with what was reported of those that send to it."""
 
     def confront(receivers: pa.Table, senders: pa.Table) -> pa.Table:
-        found = states.with_senders(states.observations(receivers.to_pylist()), names)
+        found = states.with_senders(states.observations(states.as_told(receivers.to_pylist())), names)
         made = states.source_rows(found, states.rows_of(senders), names, settings)
         return states.table_of(EOD_SOURCES, made, run_id)
 

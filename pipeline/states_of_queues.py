@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from pipeline import eod, states
 from pipeline.gather import gather
 from pipeline.lake import Lake
 from pipeline.queue_history import Cut
 from pipeline.states import Names, Row, Series, Settings
-from pipeline.touched import only
+from pipeline.table_writer import schema_of
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.table import Table
@@ -67,43 +66,46 @@ class Reader:
 
     def told(self, queues: Collection[str], since: int) -> list[Row]:
         """Return what is told of queues since a time."""
-        return self._named(queues, self._told(queues, since, since))
+        return self._told(queues, since, states.TELLING)
 
     def counted(self, queues: Collection[str], since: int) -> list[Row]:
         """Return what of that is counted alone: reads, moves and purges."""
-        return self._named(
-            queues, self._told(queues, since, since).where("kind NOT IN ('snapshot', 'pause', 'resume')")
-        )
+        return self._told(queues, since, [each for each in states.TELLING if each.table in states.OF_GOLD])
 
-    def _told(self, queues: Collection[str], since: int, attempts_since: int) -> DataFrame:
+    def _told(self, queues: Collection[str], since: int, telling: Sequence[states.Told]) -> list[Row]:
         raw = texts_of(queues, self.names)
-        return states.told(
-            self.lake, self.settings, raw=raw, queues=queues, since=max(since, 0), attempts_since=max(attempts_since, 0)
-        )
 
-    def _named(self, queues: Collection[str], rows: DataFrame) -> list[Row]:
-        found: pa.Table = rows.limit(MOST + 1).toArrow()
-        if found.num_rows > MOST:
+        def ask(told: states.Told) -> pa.Table:
+            sql = told.sql(self.settings, max(since, 0), f"{told.queue} IN {{queues}}")
+            of = queues if told.table in states.OF_GOLD else raw
+            return self.lake.query(f"{sql} LIMIT {MOST + 1}", rows=told.table, queues=of)
+
+        found = gather({place: partial(ask, each) for place, each in enumerate(telling)})
+        if sum(rows.num_rows for rows in found.values()) > MOST:
             raise TooManyError
-        return [row for row in states.named(found.to_pylist(), self.names) if row["queue"] in queues]
+        every = chain.from_iterable(rows.to_pylist() for rows in found.values())
+        return [row for row in states.named(states.as_told(every), self.names) if row["queue"] in queues]
 
     def since(self, table: Table, queues: Collection[str], since: int, column: str = "queue") -> pa.Table:
         """Return the rows of some queues that reach up to a time, or are of a later one."""
-        rows = only(self.lake.read(table), column, queues)
         at = "valid_to" if table == QUEUE_HISTORY else "observed_at"
-        return rows.where(F.col(at) >= F.timestamp_micros(F.lit(since))).toArrow()
+        return self.lake.select(table, f"{column} IN {{queues}} AND {at} >= timestamp_micros({since})", queues=queues)
 
     def ended(self, queues: Collection[str]) -> dict[Series, int]:
         """Return when each history of some queues ends."""
-        rows = only(self.lake.read(QUEUE_HISTORY), "queue", queues)
-        last = rows.groupBy(*_SERIES).agg(F.unix_micros(F.max("valid_to")).alias("end")).collect()
-        return {(row["queue_manager"], row["queue"], row["queue_format_name"]): row["end"] for row in last}
+        series = ", ".join(_SERIES)
+        sql = f"SELECT {series}, unix_micros(max(valid_to)) AS ends FROM {{rows}} WHERE queue IN {{queues}}"
+        last = self.lake.query(f"{sql} GROUP BY {series}", rows=QUEUE_HISTORY, queues=queues).to_pylist()
+        return {(row["queue_manager"], row["queue"], row["queue_format_name"]): row["ends"] for row in last}
 
     def last_transfers(self, queues: Collection[str], before: int) -> pa.Table:
         """Return the last row of each series of some queues before a time."""
-        rows = only(self.lake.read(EOD_TRANSFERS), "queue", queues).where(F.unix_micros("observed_at") < before)
-        newest = F.max_by(F.struct(*EOD_TRANSFERS.names), F.struct("observed_at", "snapshot_id")).alias("last")
-        return rows.groupBy(*eod.SERIES).agg(newest).select("last.*").toArrow()
+        newest = f"""
+SELECT *, row_number() OVER (PARTITION BY {", ".join(eod.SERIES)} ORDER BY observed_at DESC, snapshot_id DESC) AS place
+FROM {{rows}} WHERE queue IN {{queues}} AND unix_micros(observed_at) < {before}"""
+        sql = f"SELECT {', '.join(EOD_TRANSFERS.names)} FROM ({newest}) WHERE place = 1"
+        found = self.lake.query(sql, rows=EOD_TRANSFERS, queues=queues)
+        return found.cast(schema_of(EOD_TRANSFERS))
 
 
 @dataclass(slots=True)

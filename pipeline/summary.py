@@ -7,10 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
-
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from typing import Any, Final, NamedTuple
 
 from pipeline.gather import gather
 from pipeline.lake import Lake
@@ -76,7 +73,7 @@ class Count(NamedTuple):
     number: int
 
 
-_Counting = Callable[[DataFrame], list[Count]]
+_Counting = Callable[[Lake], list[Count]]
 _Kept = tuple[int | None, list[Count]]  # a table's version, and what was counted in it
 
 
@@ -215,7 +212,7 @@ def counts_of(lake: Lake) -> list[Count]:
 
     def count(table: Table) -> _Kept:
         known, version = before.get(str(table)), newest[table].version
-        return known if known is not None and known[0] == version else (version, _COUNTED[table](lake.read(table)))
+        return known if known is not None and known[0] == version else (version, _COUNTED[table](lake))
 
     now = {str(table): counted for table, counted in gather({t: partial(count, t) for t in newest}).items()}
     if now != before:
@@ -241,63 +238,70 @@ def _keep(path: Path, counted: Mapping[str, _Kept]) -> None:
     temporary.replace(path)
 
 
-def _files(captures: DataFrame) -> list[Count]:
-    rows = captures.groupBy(_text("status")).agg(F.count("*"), *_sums(F.col(name) for name in _PACKETS)).collect()
-    packets = {name: sum(row[2 + place] for row in rows) for place, name in enumerate(_PACKETS)}
-    files = [Count("file", row[0], "", "", row[1]) for row in rows]
+def _files(lake: Lake) -> list[Count]:
+    rows = _rows_of(lake, CAPTURE_FILES, ["coalesce(status, '') AS status", "count(*) AS files", *_sums({n: n for n in _PACKETS})])
+    packets = {name: sum(row[name] for row in rows) for name in _PACKETS}
+    files = [Count("file", row["status"], "", "", row["files"]) for row in rows]
     return files + [Count("packet", name, "", "", number) for name, number in packets.items()]
 
 
-def _bytes(rows: DataFrame, columns: Mapping[str, Column]) -> list[Count]:
-    sums = rows.agg(*_sums(columns.values())).collect()[0]
-    return [Count("byte", name, "", "", number) for name, number in zip(columns, sums, strict=True)]
+def _bytes(table: Table, where: str, columns: Mapping[str, str]) -> _Counting:
+    """Return what sums columns of rows."""
 
-
-def _connections(connections: DataFrame) -> list[Count]:
-    columns = {
-        "payload": F.col("client_bytes") + F.col("server_bytes"),
-        "missing": F.col("missing_bytes"),
-        "retransmitted": F.col("retransmitted_bytes"),
-    }
-    return _bytes(connections.where(F.col("kind") == "rpc"), columns)
-
-
-def _stray(quarantine: DataFrame) -> list[Count]:
-    return _bytes(quarantine.where(F.col("connection_id").isNotNull()), {"quarantined": F.col("size_bytes")})
-
-
-def _values(part: str, name: str | None, detail: str | None = None, outcome: str | None = None) -> _Counting:
-    """Return what counts the rows of each value of up to three columns."""
-
-    def counted(rows: DataFrame) -> list[Count]:
-        columns = [_text(column).alias(alias) for column, alias in ((name, "n"), (detail, "d"), (outcome, "o"))]
-        return [Count(part, *row) for row in rows.select(*columns).groupBy("n", "d", "o").count().collect()]
+    def counted(lake: Lake) -> list[Count]:
+        (row,) = _rows_of(lake, table, _sums(columns), where)
+        return [Count("byte", name, "", "", row[name]) for name in columns]
 
     return counted
 
 
-def _rows(name: str) -> _Counting:
+def _values(
+    table: Table, part: str, name: str | None, detail: str | None = None, outcome: str | None = None
+) -> _Counting:
+    """Return what counts the rows of each value of up to three columns."""
+    named = [f"{_text(column)} AS {alias}" for column, alias in ((name, "n"), (detail, "d"), (outcome, "o"))]
+
+    def counted(lake: Lake) -> list[Count]:
+        rows = _rows_of(lake, table, [*named, "count(*) AS number"])
+        return [Count(part, *row.values()) for row in rows]
+
+    return counted
+
+
+def _number_of(table: Table, name: str) -> _Counting:
     """Return what counts all rows."""
-    return lambda rows: [Count("decoded", name, "", "", rows.count())]
+    return lambda lake: [Count("decoded", name, "", "", _rows_of(lake, table, ["count(*) AS number"])[0]["number"])]
 
 
-def _text(column: str | None) -> Column:
-    return F.lit("") if column is None else F.coalesce(F.col(column).cast("string"), F.lit(""))
+def _rows_of(lake: Lake, table: Table, columns: Iterable[str], where: str = "TRUE") -> list[dict[str, Any]]:
+    sql = f"SELECT {', '.join(columns)} FROM {{rows}} WHERE {where} GROUP BY ALL"
+    rows: list[dict[str, Any]] = lake.query(sql, rows=table).to_pylist()
+    return rows
 
 
-def _sums(columns: Iterable[Column]) -> list[Column]:
-    return [F.coalesce(F.sum(column), F.lit(0)).cast("bigint") for column in columns]
+def _text(column: str | None) -> str:
+    return "''" if column is None else f"coalesce(CAST({column} AS string), '')"
 
 
+def _sums(columns: Mapping[str, str]) -> list[str]:
+    """Return the sums of columns, by names."""
+    return [f"CAST(coalesce(sum({column}), 0) AS bigint) AS {name}" for name, column in columns.items()]
+
+
+_PAYLOAD: Final = {
+    "payload": "client_bytes + server_bytes",
+    "missing": "missing_bytes",
+    "retransmitted": "retransmitted_bytes",
+}
 _COUNTED: Final[dict[Table, _Counting]] = {
     CAPTURE_FILES: _files,
-    RPC_CALLS: _values("call", "interface_name", "opnum", "outcome"),
-    RECEIVE_ATTEMPTS: _values("attempt", "protocol", outcome="outcome"),
-    ACK_SEQUENCES: _values("sequence", "loss_risk", outcome="fate"),
-    MESSAGES: _values("message", None, "class_name"),
-    EOD_TRANSFERS: _values("transfer", None, outcome="condition"),
-    CONNECTIONS: _connections,
-    QUARANTINE: _stray,
-    **{table: _rows(name) for name, table in _DECODED.items()},
+    RPC_CALLS: _values(RPC_CALLS, "call", "interface_name", "opnum", "outcome"),
+    RECEIVE_ATTEMPTS: _values(RECEIVE_ATTEMPTS, "attempt", "protocol", outcome="outcome"),
+    ACK_SEQUENCES: _values(ACK_SEQUENCES, "sequence", "loss_risk", outcome="fate"),
+    MESSAGES: _values(MESSAGES, "message", None, "class_name"),
+    EOD_TRANSFERS: _values(EOD_TRANSFERS, "transfer", None, outcome="condition"),
+    CONNECTIONS: _bytes(CONNECTIONS, "kind = 'rpc'", _PAYLOAD),
+    QUARANTINE: _bytes(QUARANTINE, "connection_id IS NOT NULL", {"quarantined": "size_bytes"}),
+    **{table: _number_of(table, name) for name, table in _DECODED.items()},
 }
 """What is counted of each table."""

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from functools import partial, reduce
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
-from pyspark.sql.window import Window
 
 from pipeline import aliases, states
 from pipeline import findings_of_queues as judging
 from pipeline.aliases import Known
+from pipeline.asking import Question, Source
 from pipeline.feeds import Feeds
 from pipeline.findings import SCHEMA
 from pipeline.gather import gather
@@ -32,7 +33,6 @@ from pipeline.queue_facts import DAY_US, Limits
 from pipeline.settings import unmeasured
 from pipeline.states import Names
 from pipeline.states_of_queues import texts_of
-from pipeline.touched import only
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import QUEUE_ALIASES
@@ -55,7 +55,9 @@ _RULES: Final = {
 }
 """The rules that are asked of what is read first; the reads are those of reports, or of what came again."""
 _DAILY: Final = (*_RULES["counts"], *_RULES["sources"])
-_COUNTED: Final = r";(journal|deadletter|deadxact)$|_deadqueue$"  # queues whose own number of messages is looked at
+_COUNTED: Final = (  # queues whose own number of messages is looked at
+    "(queue LIKE '%;journal' OR queue LIKE '%;deadletter' OR queue LIKE '%;deadxact' OR endswith(queue, '_deadqueue'))"
+)
 _WAITED: Final = ("timed_out", "cancelled")
 _ALWAYS: Final = 0  # a time before all others
 
@@ -70,8 +72,30 @@ _READS: Final = (
 )  # fmt: skip
 _SOURCES: Final = ("queue_manager", "queue", "observed_at", "source_key", "sender_queue_manager",
                    "disagrees_with_sender", "evidence")  # fmt: skip
-_CALLS: Final = ("call_key", "capture_id", "request_at", "arrived_at", "cursor_handle")
-_CONNECTIONS: Final = ("connection_id", "first_packet_at", "association_group_id")
+_CONNECTIONS: Final = "SELECT connection_id, first_packet_at, association_group_id FROM {rows}"
+_ASKED_AT: Final = "SELECT snapshot_id, asked_at FROM {rows}"
+
+# Messages that were handed out again after one reader acknowledged them.
+_AGAIN: Final = (
+    "queue IS NOT NULL AND lookup_id IS NOT NULL AND message_key IS NOT NULL "
+    "AND array_position(outcomes, 'acked') BETWEEN 1 AND size(outcomes) - 1"
+)
+
+
+def _first(where: str, *times: str) -> str:
+    """Ask for the queues of what changed, and since when something of each did."""
+    at = f"min(unix_micros(coalesce({', '.join((*times, 'NULL'))})))"
+    return f"SELECT queue, {at} AS `at` FROM {{feed}} WHERE queue IS NOT NULL AND {where} GROUP BY queue"
+
+
+_COUNTED_ROWS: Final = "hresult = 0 AND (message_count IS NOT NULL OR journal_message_count IS NOT NULL)"
+_CHANGED: Final[dict[Table, tuple[str, tuple[str, ...]]]] = {
+    QUEUE_SNAPSHOTS: (_first(_COUNTED_ROWS, "observed_at"), ("counts", "reports")),
+    RECEIVE_ATTEMPTS: (_first("TRUE", "started_at", "returned_at", "ended_at"), ("reports",)),
+    EOD_SOURCES: (_first("disagrees_with_sender IS NOT NULL", "observed_at"), ("sources",)),
+    ACK_SEQUENCES: (_first(_AGAIN, "first_attempt_at"), ("again",)),
+}
+"""What of each table's changes tells queues and times, and what is read again then."""
 
 Rows = list[dict[str, Any]]
 
@@ -105,11 +129,10 @@ class Queues:
         if any(made.get(str(table)) is None and rests_on[str(table)] is not None for table in BELOW):
             return None
         feeds = Feeds(self.lake, made, rests_on)
-        none: set[str] = set()
         asked: dict[Table, Callable[[], Any]] = {
             table: partial(feeds.rows, table, ask, _MOST_QUEUES) for table, (ask, _) in _CHANGED.items()
         }
-        asked[QUEUE_ALIASES] = partial(feeds.told, QUEUE_ALIASES, aliases.renamed, none)
+        asked[QUEUE_ALIASES] = partial(aliases.renamed, feeds)
         found = gather(asked)
         if None in found.values():
             return None
@@ -134,17 +157,16 @@ class Queues:
             return SCHEMA.empty_table(), SCHEMA.empty_table()
         since = max(touched.since - self.limits.max_gap, _ALWAYS)
         day = touched.since // DAY_US * DAY_US
-        moment = F.col("observed_at") >= F.timestamp_micros(F.lit(since))
-        daily = F.col("rule_id").isin(*_DAILY) & (F.col("observed_at") >= F.timestamp_micros(F.lit(day)))
-        there = only(self.lake.read(FINDINGS).where(F.col("scope") == judging.SCOPE), "queue", touched.queues)
-        there = there.where(daily | ~F.col("rule_id").isin(*_DAILY) & moment)
-        there = there.where(F.col("rule_id").isin(*(rule for what in sorted(touched.what) for rule in _RULES[what])))
+        daily = f"rule_id IN ({', '.join(map(repr, _DAILY))})"
+        late = f"(({daily} AND {_since(day, 'observed_at')}) OR (NOT {daily} AND {_since(since, 'observed_at')}))"
+        rules = [rule for what in sorted(touched.what) for rule in _RULES[what]]
+        where = f"scope = '{judging.SCOPE}' AND queue IN {{queues}} AND rule_id IN {{rules}} AND {late}"
+        was = self.lake.select(FINDINGS, where, SCHEMA.names, queues=touched.queues, rules=rules).cast(SCHEMA)
         asked = _Asked(self.lake, self.limits, self._names(), touched.queues, since, day, frozenset(touched.what))
         rows = self._judged(asked)
         at = rows.column("observed_at").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
         is_daily = pc.is_in(rows.column("rule_id"), pa.array(_DAILY))
         kept = pc.greater_equal(at, pc.if_else(is_daily, pa.scalar(day), pa.scalar(since)))
-        was = there.select(*SCHEMA.names).toArrow().cast(SCHEMA)
         return rows.filter(kept), was
 
     def anew(self) -> pa.Table:
@@ -171,23 +193,26 @@ class _Asked:
     def here(self) -> dict[str, Rows] | None:
         """Return it, named; None where it is more than is brought here."""
         told: dict[str, Rows] = {name: [] for name in (*judging.PARTS, "again")}
-        frames = {"counts": self._counts, "reports": self._reports, "again": self._again, "sources": self._sources}
-        if not self._bring(told, {name: frame() for name, frame in frames.items() if name in self.what}):
+        asked = {"counts": self._counts, "reports": self._reports, "again": self._again, "sources": self._sources}
+        if not self._bring(told, {name: ask() for name, ask in asked.items() if name in self.what}):
             return None
         if not self._bring_reads(told):
             return None
         reads, reports = told["reads"], told["reports"]
         keys = {each for row in reads for each in row["evidence"] or ()}
         keys |= {row["call_key"] for row in reports if row["call_key"] is not None}
-        asked = {row["snapshot_id"] for row in reports if row["call_key"] is None}
-        more: dict[str, DataFrame] = {}
+        snapshots = {row["snapshot_id"] for row in reports if row["call_key"] is None}
+        more: dict[str, Question] = {}
         if keys:
-            connections = self.lake.read(CONNECTIONS).select(*_CONNECTIONS)
-            more["calls"] = only(self._calls(), "call_key", keys)
-            more["connections"] = only(connections, "connection_id", {row["connection_id"] for row in reads})
-        if asked:
-            more["asked"] = only(self._asked_at(), "snapshot_id", asked)
-        brought = {name: judging.plain(rows) for name, rows in gather({n: f.toArrow for n, f in more.items()}).items()}
+            more["calls"] = self._calls("call_key IN {keys}", keys=keys)
+            names = {row["connection_id"] for row in reads}
+            more["connections"] = Question(f"{_CONNECTIONS} WHERE connection_id IN {{names}}",
+                                            {"rows": CONNECTIONS, "names": names})  # fmt: skip
+        if snapshots:
+            more["asked"] = Question(f"{_ASKED_AT} WHERE snapshot_id IN {{names}}",
+                                      {"rows": SNAPSHOTS_RAW, "names": snapshots})  # fmt: skip
+        found = gather({name: partial(self.lake.query, each.sql, **each.of) for name, each in more.items()})
+        brought = {name: judging.plain(rows) for name, rows in found.items()}
         told |= {name: brought.get(name, []) for name in ("calls", "connections")}
         calls = {row["call_key"]: row for row in told["calls"]}
         times = {row["snapshot_id"]: row["asked_at"] for row in brought.get("asked", ())}
@@ -197,22 +222,25 @@ class _Asked:
             row |= {"capture_id": call.get("capture_id"), "asked_at": min(at, row["observed_at"])}
         return told
 
-    def _bring(self, told: dict[str, Rows], frames: Mapping[str, DataFrame]) -> bool:
+    def _bring(self, told: dict[str, Rows], questions: Mapping[str, Question]) -> bool:
         """Bring rows, with the names of gold; tell whether they are few enough."""
-        found = gather({name: frame.limit(MOST + 1).toArrow for name, frame in frames.items()})
+        some = {name: each.within(f"SELECT * FROM {{answer}} LIMIT {MOST + 1}") for name, each in questions.items()}
+        found = gather({name: partial(self.lake.query, each.sql, **each.of) for name, each in some.items()})
         for name, rows in found.items():
             told[name] = states.named(judging.plain(rows), self.names)
         return all(rows.num_rows <= MOST for rows in found.values())
 
     def _bring_reads(self, told: dict[str, Rows]) -> bool:
         """Bring the reads of queues with reports, and of messages that came again."""
-        frames = {}
+        asked = {}
         if reported := {row["queue"] for row in told["reports"]}:
-            frames["reads"] = only(self._reads(self.since - self.limits.max_gap), "queue", reported)
+            asked["reads"] = self._reads(self.since - self.limits.max_gap, "queue IN {some}", some=reported)
         if again := {(row["queue"], row["lookup_id"]) for row in told["again"]}:
-            theirs = only(self._reads(self.since - DAY_US), "queue", {queue for queue, _ in again})
-            frames["more"] = only(theirs, "lookup_id", {str(lookup_id) for _, lookup_id in again})
-        if not self._bring(told, frames):
+            asked["more"] = self._reads(
+                self.since - DAY_US, "queue IN {some} AND lookup_id IN {numbers}",
+                some={queue for queue, _ in again}, numbers={int(lookup_id) for _, lookup_id in again},
+            )  # fmt: skip
+        if not self._bring(told, asked):
             return False
         both = {row["attempt_key"]: row for row in (*told["reads"], *told.pop("more", ()))}
         told["reads"] = list(both.values())
@@ -222,29 +250,33 @@ class _Asked:
 
     def in_spark(self) -> pa.Table:
         """Return the findings, judged queue by queue in tasks of Spark."""
-        reports, again = self._reports(), self._again()
-        reads = self._named(self._reads(_ALWAYS))
+
+        def frame(asked: Question) -> DataFrame:
+            return self.lake.frame(asked.sql, **asked.of)
+
+        reports, again = frame(self._reports()), frame(self._again())
+        reads = self._named(frame(self._reads(_ALWAYS)))
         about = self._named(reports).select("queue", F.lit(None).cast("string").alias("_lookup"))
         about = about.unionByName(again.select("queue", F.col("lookup_id").cast("string").alias("_lookup"))).distinct()
         met = (reads["queue"] == about["queue"]) & (
             about["_lookup"].isNull() | (about["_lookup"] == reads["lookup_id"].cast("string"))
         )
         reads = reads.join(about, met, "left_semi")
-        calls = self._calls()
+        calls = frame(self._calls())
         asked = reports.join(calls.select("call_key", "capture_id", "request_at"), "call_key", "left")
-        asked = asked.join(self._asked_at(), "snapshot_id", "left")
+        asked = asked.join(frame(Question(_ASKED_AT, {"rows": SNAPSHOTS_RAW})), "snapshot_id", "left")
         at = F.least(F.coalesce("request_at", "asked_at", "observed_at"), "observed_at")
         asked = asked.withColumn("asked_at", at).drop("request_at")
         rests_on = reads.select("queue", F.explode("evidence").alias("call_key")).distinct()
         through = reads.select("queue", "connection_id").distinct()
-        connections = self.lake.read(CONNECTIONS).select(*_CONNECTIONS)
+        connections = frame(Question(_CONNECTIONS, {"rows": CONNECTIONS}))
         frames = {
-            "counts": self._counts(),
+            "counts": frame(self._counts()),
             "reports": asked,
             "reads": reads,
             "calls": rests_on.join(calls, "call_key"),
             "connections": through.join(connections, "connection_id"),
-            "sources": self._sources(),
+            "sources": frame(self._sources()),
         }
         columns = {name: tuple(frame.columns) for name, frame in frames.items()}
         parts = [frame.withColumn("part", F.lit(name)) for name, frame in frames.items()]
@@ -271,89 +303,65 @@ class _Asked:
 
     # What is read of each table
 
-    def _of(self, rows: DataFrame, *, raw: bool = False) -> DataFrame:
+    def _of(self, table: Table, columns: str, where: str, /, **of: Source) -> Question:
+        """Ask for columns of rows of the queues; of snapshots these are normal forms, elsewhere canonical texts."""
         if self.queues is None:
-            return rows.where("queue IS NOT NULL")
-        return only(rows, "queue", texts_of(self.queues, self.names) if raw else self.queues)
+            return Question(
+                f"SELECT {columns} FROM {{rows}} WHERE queue IS NOT NULL AND {where}", {"rows": table, **of}
+            )
+        names = texts_of(self.queues, self.names) if table is QUEUE_SNAPSHOTS else self.queues
+        sql = f"SELECT {columns} FROM {{rows}} WHERE queue IN {{queues}} AND {where}"
+        return Question(sql, {"rows": table, "queues": names, **of})
 
-    def _snapshots(self, since: int) -> DataFrame:
-        good = self._of(self.lake.read(QUEUE_SNAPSHOTS), raw=True).where("hresult = 0")
-        return good.where(_since(since, "observed_at"))
+    def _counts(self) -> Question:
+        """Ask for the reports of dead letters, and of journals that ever held anything."""
+        since = _since(self.day - self.limits.slow_window, "observed_at")
+        looked = f"CASE WHEN {_COUNTED} THEN message_count END AS message_count"
+        names = ", ".join(looked if name == "message_count" else name for name in _COUNTS)
+        most = "max(journal_message_count) OVER (PARTITION BY queue) AS most"
+        found = self._of(QUEUE_SNAPSHOTS, f"{names}, {most}", f"hresult = 0 AND {since}")
+        kept = "most > 0 OR message_count IS NOT NULL"
+        return found.within(f"SELECT {', '.join(_COUNTS)} FROM {{answer}} WHERE {kept}")
 
-    def _counts(self) -> DataFrame:
-        """Return the reports of dead letters, and of journals that ever held anything."""
-        rows = self._snapshots(self.day - self.limits.slow_window).select(*_COUNTS)
-        looked = F.col("queue").rlike(_COUNTED)
-        rows = rows.withColumn("message_count", F.when(looked, F.col("message_count")))
-        most = F.max("journal_message_count").over(Window.partitionBy("queue"))
-        return (
-            rows.withColumn("_most", most)
-            .where((F.col("_most") > 0) | F.col("message_count").isNotNull())
-            .drop("_most")
-        )
+    def _reports(self) -> Question:
+        local = "(upper(state) = 'LOCAL CONNECTION' OR upper(location) = 'LOCAL') AND message_count IS NOT NULL"
+        where = f"hresult = 0 AND {local} AND {_since(self.since, 'observed_at')}"
+        return self._of(QUEUE_SNAPSHOTS, ", ".join(_REPORTS), where)
 
-    def _reports(self) -> DataFrame:
-        local = (F.upper("state") == "LOCAL CONNECTION") | (F.upper("location") == "LOCAL")
-        return self._snapshots(self.since).where(local & F.col("message_count").isNotNull()).select(*_REPORTS)
+    def _reads(self, since: int, where: str = "TRUE", **of: Source) -> Question:
+        """Ask for reads that brought a message, and those that waited for none; not those that waited for days."""
+        told = {"source": "'wire' AS source", "queue_manager": "server_address AS queue_manager"}
+        found = f"lookup_id IS NOT NULL OR outcome IN ({', '.join(map(repr, _WAITED))})"
+        waited = "returned_at IS NOT NULL AND coalesce(wait_ms, 0) <= 86400000"
+        return self._of(
+            RECEIVE_ATTEMPTS, ", ".join(told.get(name, name) for name in _READS),
+            f"({found}) AND {waited} AND {_since(since, 'started_at', 'returned_at', 'ended_at')} AND {where}", **of,
+        )  # fmt: skip
 
-    def _asked_at(self) -> DataFrame:
-        return self.lake.read(SNAPSHOTS_RAW).select("snapshot_id", "asked_at")
+    def _again(self) -> Question:
+        """Ask for the messages that were handed out again after one reader acknowledged them."""
+        columns = "'wire' AS source, CAST(NULL AS string) AS queue_manager, queue, lookup_id"
+        return self._of(ACK_SEQUENCES, columns, f"{_AGAIN} AND {_since(self.since - DAY_US, 'settled_at')}")
 
-    def _reads(self, since: int) -> DataFrame:
-        """Return reads that brought a message, and those that waited for none; not those that waited for days."""
-        rows = self._of(self.lake.read(RECEIVE_ATTEMPTS)).where(_since(since, "started_at", "returned_at", "ended_at"))
-        rows = rows.where(F.col("lookup_id").isNotNull() | F.col("outcome").isin(*_WAITED))
-        rows = rows.where("returned_at IS NOT NULL AND coalesce(wait_ms, 0) <= 86400000")
-        return rows.withColumns({"source": F.lit("wire"), "queue_manager": F.col("server_address")}).select(*_READS)
+    def _sources(self) -> Question:
+        columns = f"{', '.join(_SOURCES)}, 'collector' AS source"  # its queue managers have their names
+        where = f"disagrees_with_sender IS NOT NULL AND {_since(self.day, 'observed_at')}"
+        return self._of(EOD_SOURCES, columns, where)
 
-    def _again(self) -> DataFrame:
-        """Return the messages that were handed out again after one reader acknowledged them."""
-        rows = self._of(self.lake.read(ACK_SEQUENCES)).where(_AGAIN).where(_since(self.since - DAY_US, "settled_at"))
-        nobody = {"source": F.lit("wire"), "queue_manager": F.lit(None).cast("string")}
-        return rows.withColumns(nobody).select("source", "queue_manager", "queue", "lookup_id")
-
-    def _sources(self) -> DataFrame:
-        rows = self._of(self.lake.read(EOD_SOURCES)).where(_since(self.day, "observed_at"))
-        rows = rows.where("disagrees_with_sender IS NOT NULL").select(*_SOURCES)
-        return rows.withColumn("source", F.lit("collector"))  # its queue managers have their names
-
-    def _calls(self) -> DataFrame:
-        """Return what is asked of calls; days before the time are left out."""
-        days: Column = F.lit(True)  # noqa: FBT003
+    def _calls(self, where: str = "TRUE", **of: Source) -> Question:
+        """Ask for what is looked at of calls; days before the time are left out."""
+        days = "TRUE"
         if self.since > 2 * DAY_US:
-            first = F.timestamp_micros(F.lit(self.since - 2 * DAY_US)).cast("date")
-            days = F.col(EVENT_DATE).isNull() | (F.col(EVENT_DATE) >= first)
-        calls = self.lake.read(RPC_CALLS).where(days).select("call_key", "capture_id", "request_at")
-        reads = self.lake.read(REMOTE_READ_CALLS).where(days).select("call_key", "arrived_at", "cursor_handle")
-        return calls.join(reads, "call_key", "left").select(*_CALLS)
+            first = date(1970, 1, 1) + timedelta(days=self.since // DAY_US - 2)
+            days = f"({EVENT_DATE} IS NULL OR {EVENT_DATE} >= DATE'{first}')"
+        sql = f"""
+SELECT call_key, capture_id, request_at, arrived_at, cursor_handle
+FROM (SELECT call_key, capture_id, request_at FROM {{rows}} WHERE {days} AND {where}) AS calls
+LEFT JOIN (SELECT call_key, arrived_at, cursor_handle FROM {{reads}} WHERE {days} AND {where}) AS reads
+USING (call_key)"""
+        return Question(sql, {"rows": RPC_CALLS, "reads": REMOTE_READ_CALLS, **of})
 
 
-_AGAIN: Final = (
-    "queue IS NOT NULL AND lookup_id IS NOT NULL AND message_key IS NOT NULL "
-    "AND array_position(outcomes, 'acked') BETWEEN 1 AND size(outcomes) - 1"
-)
-
-
-def _since(at: int, *columns: str) -> Column:
-    """Tell of rows that one of their times is not before another; files that hold none are not read."""
-    return reduce(Column.__or__, (F.col(name) >= F.timestamp_micros(F.lit(max(at, 0))) for name in columns))
-
-
-def _first(rows: DataFrame, *times: str) -> DataFrame:
-    """Return the queues of rows, and since when something of each changed."""
-    at = F.min(F.unix_micros(F.coalesce(*times))).alias("at")
-    return rows.where("queue IS NOT NULL").groupBy("queue").agg(at)
-
-
-def _snapshots_changed(feed: DataFrame) -> DataFrame:
-    told = F.col("message_count").isNotNull() | F.col("journal_message_count").isNotNull()
-    return _first(feed.where("hresult = 0").where(told), "observed_at")
-
-
-_CHANGED: Final[dict[Table, tuple[Callable[[DataFrame], DataFrame], tuple[str, ...]]]] = {
-    QUEUE_SNAPSHOTS: (_snapshots_changed, ("counts", "reports")),
-    RECEIVE_ATTEMPTS: (lambda feed: _first(feed, "started_at", "returned_at", "ended_at"), ("reports",)),
-    EOD_SOURCES: (lambda feed: _first(feed.where("disagrees_with_sender IS NOT NULL"), "observed_at"), ("sources",)),
-    ACK_SEQUENCES: (lambda feed: _first(feed.where(_AGAIN), "first_attempt_at"), ("again",)),
-}
-"""What of each table's changes tells queues and times, and what is read again then."""
+def _since(at: int, *columns: str) -> str:
+    """Return the condition that one of some times is not before another; files that hold none are not read."""
+    return f"({' OR '.join(f'{name} >= timestamp_micros({max(at, 0)})' for name in columns)})"

@@ -21,20 +21,25 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline import bearing
+from pipeline.asking import Source
 from pipeline.associations import Connection, associations
 from pipeline.frames import column_of
 from pipeline.going_on import GoingOn, going_on
 from pipeline.gold import CONNECTION, NOT_NULL
-from pipeline.lake import IS, MOST_NAMED
-from schemas.table import EVENT_DATE, literal, quoted
+from pipeline.lake import IS, MOST_NAMED, Lake
+from schemas.ack_sequences import QUEUE_OPERATIONS
+from schemas.bronze import CONNECTIONS
+from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.silver import REMOTE_READ_CALLS
+from schemas.table import EVENT_DATE, Table, literal, quoted
 
 MOST: Final = 200_000  # connections, or days, that are named; if there are more, all is computed anew
 FEW: Final = 20_000  # calls of which all are taken sooner than those that share a name are found
@@ -50,6 +55,63 @@ _SHARED: Final = ("server_address", "queue_handle", "request_id")  # by a qm2qm 
 TOLD: Final = pa.schema({"connection_id": pa.string(), "call_key": pa.string(), "tells": pa.list_(pa.int64())})
 _DAY_US: Final = 86_400_000_000
 _EPOCH: Final = date(1970, 1, 1)
+
+
+Row: TypeAlias = Mapping[str, Any]
+
+_AT: Final = "unix_micros(coalesce(requested_at, responded_at))"
+
+
+def _listed(values: Iterable[object]) -> str:
+    return f"({', '.join(map(repr, values))})"
+
+
+_NUMBERED: Final = f"(protocol = 'qm2qm' AND opnum IN {_listed((*_USES, _CANCEL, *_OPENINGS))})"
+_NAMED: Final = "(protocol = 'RemoteRead' AND opnum IN (2, 11))"
+READS_CHANGED: Final = ", ".join(
+    [
+        f"SELECT DISTINCT connection_id, {EVENT_DATE}",
+        *(
+            f"CASE WHEN {_NUMBERED} OR {_NAMED} THEN {name} END AS {name}"
+            for name in ("protocol", "opnum", "server_address")
+        ),
+        *(f"CASE WHEN {_NUMBERED} THEN {name} END AS {name}" for name in _SHARED[1:]),
+        *(f"CASE WHEN {_NAMED} THEN {name} END AS {name}" for name in _NAMES),
+        f"CASE WHEN {_NAMED} THEN unix_micros(coalesce(responded_at, requested_at)) END AS observed",
+        f"CASE WHEN {_NUMBERED} OR {_NAMED} THEN {_AT} END AS `at` FROM {{feed}}",
+    ]
+)
+"""What is asked of the feed of silver.remote_read_calls.
+
+Where calls are; of those by number, and of those that open, what they share with others, and when they were.
+"""
+
+TOLD_OF: Final = f"SELECT connection_id, call_key, {bearing.listed(bearing.TELLS)} AS tells FROM {{feed}}"
+"""What else is asked of the same feed: under which names the calls tell something (``Changed.told``)."""
+
+CLIENTS_CHANGED: Final = (
+    f"SELECT interface_name AS protocol, opnum, server_address, {_AT} AS `at` FROM {{feed}} WHERE "
+    "(interface_name = 'qmcomm' AND opnum IN (1, 2, 3, 19)) OR (interface_name = 'qmcomm2' AND opnum = 3)"
+)
+"""What is asked of the feed of silver.client_calls: those that open, let go, or tell names."""
+
+_GROUPED: Final = "CASE WHEN association_group_id <> 0 THEN CAST(association_group_id AS string) END"
+# Where an RPC connection belongs: its server, its client, and its group, alone without one; and whether it is a stray
+# (``Connection.is_stray``).
+_PLACE: Final = (
+    "server_address", "coalesce(server_address, '') AS server", "coalesce(client_address, '') AS client",
+    f"coalesce({_GROUPED}, connection_id) AS association", *(f"unix_micros({name}) AS {name}" for name in _TIMES),
+    f"NOT coalesce(syn_seen, FALSE) AND {_GROUPED} IS NULL AS stray",
+)  # fmt: skip
+_OWN: Final = tuple(name for name in CONNECTION if name not in _TIMES)
+CONNECTIONS_CHANGED: Final = (
+    f"SELECT {', '.join((*_OWN, *_PLACE))}, _change_type IN {_listed(IS)} AS added, _commit_version AS version"
+    " FROM {feed} WHERE kind = 'rpc'"
+)
+"""What is asked of the feed of bronze.connections: where they belong, and whether they are new."""
+
+MEMBERS: Final = f"SELECT {', '.join((*_OWN, 'calls', *_PLACE))} FROM {{connections}} WHERE kind = 'rpc'"
+"""RPC connections as ``Scope.members`` has them; times are microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,47 +236,6 @@ class Scope:
         return frozenset(row["server_address"] for row in rows if row["connection_id"] in self.connections)
 
 
-def reads_changed(feed: DataFrame) -> DataFrame:
-    """Return what is asked of the feed of silver.remote_read_calls.
-
-    Where calls are; of those by number, and of those that open, what they share with others, and when they were.
-    """
-    by_number = (F.col("protocol") == "qm2qm") & F.col("opnum").isin(*_USES, _CANCEL, *_OPENINGS)
-    named = (F.col("protocol") == "RemoteRead") & F.col("opnum").isin(2, 11)
-    more = by_number | named
-    return feed.select(
-        "connection_id",
-        EVENT_DATE,
-        *(F.when(more, F.col(name)).alias(name) for name in ("protocol", "opnum", "server_address")),
-        *(F.when(by_number, F.col(name)).alias(name) for name in _SHARED[1:]),
-        *(F.when(named, F.col(name)).alias(name) for name in _NAMES),
-        F.when(named, F.unix_micros(F.coalesce("responded_at", "requested_at"))).alias("observed"),
-        F.when(more, _at()).alias("at"),
-    ).distinct()
-
-
-def told(feed: DataFrame) -> DataFrame:
-    """Return what else is asked of the same feed: under which names the calls tell something (``Changed.told``)."""
-    return feed.select("connection_id", "call_key", bearing.tells().alias("tells"))
-
-
-def clients_changed(feed: DataFrame) -> DataFrame:
-    """Return what is asked of the feed of silver.client_calls: those that open, let go, or tell names."""
-    protocol = F.col("interface_name")
-    ours = (protocol == "qmcomm") & F.col("opnum").isin(1, 2, 3, 19)
-    ours |= (protocol == "qmcomm2") & (F.col("opnum") == 3)
-    return feed.where(ours).select(protocol.alias("protocol"), "opnum", "server_address", _at().alias("at"))
-
-
-def connections_changed(feed: DataFrame) -> DataFrame:
-    """Return what is asked of the feed of bronze.connections: where they belong, and whether they are new."""
-    version = F.col("_commit_version").alias("version")
-    places = _place(feed).withColumn("added", F.col("_change_type").isin(*IS))
-    times = [F.unix_micros(name).alias(name) for name in _TIMES]
-    facts = [name for name in CONNECTION if name not in _TIMES]
-    return places.select(*facts, "server_address", *_GROUP, *times, "stray", "added", version)
-
-
 def connections_before(images: Iterable[Row]) -> dict[str, Row | None]:
     """Return what each changed connection was, of the rows of ``connections_changed``; None of a new one."""
     before: dict[str, Row | None] = {}
@@ -223,26 +244,38 @@ def connections_before(images: Iterable[Row]) -> dict[str, Row | None]:
     return before
 
 
-def waiting(attempts: DataFrame, cleanup_s: float) -> DataFrame:
+def waiting(lake: Lake, cleanup_s: float) -> list[dict[str, Any]]:
     """Return the attempts that the capture's end can settle, and until when they cannot, microseconds (``until``).
 
-    With them connection_id, event_date, server_address, and the names of the calls that they rest on (``rest_on``).
+    With them connection_id, event_date, server_address, and the names of the calls that they rest on, a row for each
+    (``rests_on``). Of too many as many as tell it.
     """
-    held = (F.col("protocol") == "RemoteRead") & F.col("returned_at").isNotNull()
-    unanswered = F.col("returned_at").isNull() & (F.col("timeout_ms") != _FOR_EVER)
-    expires = F.unix_micros("returned_at") + round(cleanup_s * 1e6)
-    until = F.when(held, expires).when(unanswered, F.unix_micros("started_at") + F.col("timeout_ms") * 1000)
-    calls = F.transform("evidence", bearing.call).alias("rest_on")
-    found = attempts.where("outcome = 'in_flight'").withColumn("until", until).where("until IS NOT NULL")
-    return found.select("connection_id", EVENT_DATE, "server_address", "until", calls)
+    held = "protocol = 'RemoteRead' AND returned_at IS NOT NULL"
+    unanswered = f"returned_at IS NULL AND timeout_ms <> {_FOR_EVER}"
+    until = (
+        f"CASE WHEN {held} THEN unix_micros(returned_at) + {round(cleanup_s * 1e6)}"
+        f" WHEN {unanswered} THEN unix_micros(started_at) + timeout_ms * 1000 END"
+    )
+    each = (
+        f"SELECT connection_id, {EVENT_DATE}, server_address, {until} AS until, explode(evidence) AS call_key"
+        " FROM {attempts} WHERE outcome = 'in_flight'"
+    )
+    names = f"connection_id, {EVENT_DATE}, server_address, until, {bearing.CALL} AS rests_on"
+    sql = f"SELECT {names} FROM ({each}) WHERE until IS NOT NULL LIMIT {MOST + 1}"
+    rows: list[dict[str, Any]] = lake.query(sql, attempts=RECEIVE_ATTEMPTS).to_pylist()
+    return rows
 
 
-def by_number(reads: DataFrame) -> tuple[dict[str, int], bool]:
+def by_number(lake: Lake) -> tuple[dict[str, int], bool]:
     """Return the newest qm2qm Start or purge of each server, microseconds, and whether there are cancels of Starts."""
-    start, cancel = F.col("opnum").isin(*_USES), F.col("opnum") == _CANCEL
-    theirs = reads.where((F.col("protocol") == "qm2qm") & (start | cancel)).groupBy("server_address")
-    rows = theirs.agg(F.max(F.when(start, _at())), F.coalesce(F.max(cancel), F.lit(False))).collect()  # noqa: FBT003
-    return {row[0]: row[1] for row in rows if None not in row[:2]}, any(row[2] for row in rows)
+    start, cancel = f"opnum IN {_listed(_USES)}", f"opnum = {_CANCEL}"
+    rows = lake.query(
+        f"SELECT server_address, max(CASE WHEN {start} THEN {_AT} END) AS newest, bool_or({cancel}) AS cancels"
+        f" FROM {{reads}} WHERE protocol = 'qm2qm' AND ({start} OR {cancel}) GROUP BY server_address",
+        reads=REMOTE_READ_CALLS,
+    ).to_pylist()
+    known = (row for row in rows if row["server_address"] is not None and row["newest"] is not None)
+    return {row["server_address"]: row["newest"] for row in known}, any(row["cancels"] for row in rows)
 
 
 def only(rows: DataFrame, column: str, values: Collection[str | None]) -> DataFrame:
@@ -256,18 +289,21 @@ def only(rows: DataFrame, column: str, values: Collection[str | None]) -> DataFr
     return rows.join(F.broadcast(wanted), met | F.col(column).isNull() if None in values else met, "left_semi")
 
 
-def sharing(reads: DataFrame, keys: Collection[tuple[Any, ...]]) -> DataFrame:
-    """Return the qm2qm Starts and cancels that share server, queue handle and number (``Scope.cancels``)."""
-    theirs = reads.where((F.col("protocol") == "qm2qm") & F.col("opnum").isin(*_STARTS, _CANCEL))
-    shared = theirs.withColumn("_shared", F.concat_ws("|", *_SHARED))
-    return only(shared, "_shared", {"|".join(map(str, key)) for key in keys}).drop("_shared")
+SHARED: Final = f"concat_ws('|', {', '.join(_SHARED)})"
+"""What a qm2qm Start and its cancel share, as one text (``shared_texts``)."""
+SHARING: Final = f"protocol = 'qm2qm' AND opnum IN {_listed((*_STARTS, _CANCEL))} AND {SHARED} IN {{shared}}"
+"""The condition of qm2qm Starts and cancels that share server, queue handle and number (``Scope.cancels``)."""
+
+
+def shared_texts(keys: Iterable[tuple[Any, ...]]) -> set[str]:
+    """Return what Starts and cancels share as ``SHARING`` takes it."""
+    return {"|".join(map(str, key)) for key in keys}
 
 
 def scope(
+    lake: Lake,
     changed: Changed,
-    reads: DataFrame,
-    connections: DataFrame | pa.Table,
-    attempts: DataFrame,
+    connections: pa.Table | None,
     ends: Mapping[str, int],
     *,
     numbered: Mapping[str, int],
@@ -275,17 +311,16 @@ def scope(
 ) -> Scope | None:
     """Return what changes touch; None when it is too much to be named.
 
-    ``reads`` are the calls as they are now, ``attempts`` where attempts and operations are and which queues they name,
-    ``connections`` RPC connections (``members``), all or the table itself where they are too many, ``ends`` the newest
-    packet of captures that hold packets of a server,
-    ``numbered`` the newest qm2qm Start of each server before the changes, microseconds; ``cancels``: there are such of
-    qm2qm. Each call's connection has a row, and the call's times lie within it.
+    ``connections`` are all RPC connections (``MEMBERS``), None where they are too many to be here; ``ends`` the newest
+    packet of captures that hold packets of a server, ``numbered`` the newest qm2qm Start of each server before the
+    changes, microseconds; ``cancels``: there are such of qm2qm. Each call's connection has a row, and the call's times
+    lie within it.
     """
     if changed.too_many:
         return None
-    reached = _reached(changed, reads, attempts, ends, numbered)
+    reached = _reached(lake, changed, ends, numbered)
     if cancels:
-        reached.by_cancels(changed, reads)
+        reached.by_cancels(lake, changed)
     names = reached.connections
     if not names:
         return Scope()
@@ -294,7 +329,7 @@ def scope(
     moved = chain.from_iterable(changed.moved().values())
     wide = {tuple(row[name] for name in _GROUP) for row in moved if not row["added"]}
     strays = changed.strays()
-    found = _members(connections, names, wide, strays)
+    found = _members(lake, connections, names, wide, strays)
     if found is None:
         return None
     rows = found.to_pylist()
@@ -337,10 +372,11 @@ class _Reached:
     tell: set[int]
     shared: set[tuple[Any, ...]] = field(default_factory=set)
 
-    def by_cancels(self, changed: Changed, reads: DataFrame) -> None:
+    def by_cancels(self, lake: Lake, changed: Changed) -> None:
         """Add the Starts that share something with a changed call, or with a cancel of a changed connection."""
-        there = reads.where((F.col("protocol") == "qm2qm") & (F.col("opnum") == _CANCEL))
-        found = there.select("connection_id", *_SHARED).distinct().collect()
+        columns = ", ".join(("connection_id", *_SHARED))
+        cancelled = f"SELECT DISTINCT {columns} FROM {{reads}} WHERE protocol = 'qm2qm' AND opnum = {_CANCEL}"
+        found = lake.query(cancelled, reads=REMOTE_READ_CALLS).to_pylist()
         calls = [row for row in changed.reads if row["protocol"] == "qm2qm" and row["opnum"] not in _OPENINGS]
         cancels = {tuple(row[name] for name in _SHARED) for row in found}
         gone = {tuple(row[name] for name in _SHARED) for row in calls if row["opnum"] == _CANCEL}
@@ -349,29 +385,30 @@ class _Reached:
         self.shared = {key for key in cancels if None not in key}
         wanted = {key for key in near & (cancels | gone) if None not in key}
         if wanted:
-            starts = sharing(reads, wanted).select("connection_id", EVENT_DATE, bearing.cancelled())
-            for name, day, shared in starts.distinct().limit(MOST + 1).collect():
-                self.places.append((name, day))
-                self.connections.add(name)
-                self.tell.add(shared)
+            columns = f"connection_id, {EVENT_DATE}, {bearing.CANCELLED} AS told"
+            sql = f"SELECT DISTINCT {columns} FROM {{reads}} WHERE {SHARING} LIMIT {MOST + 1}"
+            for row in lake.query(sql, reads=REMOTE_READ_CALLS, shared=shared_texts(wanted)).to_pylist():
+                self.places.append((row["connection_id"], row[EVENT_DATE]))
+                self.connections.add(row["connection_id"])
+                self.tell.add(row["told"])
 
 
-def _reached(
-    changed: Changed, reads: DataFrame, attempts: DataFrame, ends: Mapping[str, int], numbered: Mapping[str, int]
-) -> _Reached:
+def _reached(lake: Lake, changed: Changed, ends: Mapping[str, int], numbered: Mapping[str, int]) -> _Reached:
     """Return where changes reach; the parameters are those of ``scope``."""
     due = [row for row in changed.waiting if row["until"] < ends.get(row["server_address"], -1)]
     places = [(row["connection_id"], row[EVENT_DATE]) for row in (*changed.reads, *due)]
-    anew = _places(only(attempts, "server_address", changed.earlier)) if changed.earlier else []
-    if changed.renamed:
-        anew += _places(_of_queues(attempts, changed.renamed))
+    anew: list[tuple[str, date | None]] = []
+    for table, other in ((RECEIVE_ATTEMPTS, "inferred_queue"), (QUEUE_OPERATIONS, "target_queue")):
+        if changed.earlier:
+            anew += _places(lake, table, "server_address IN {servers}", servers=changed.earlier)
+        if changed.renamed:
+            anew += _places(lake, table, _of_queues("queue", other), texts=changed.renamed)
     openings = changed.openings(numbered)
     if openings is not None:
-        anew += _places(_started_since(reads, *openings))
+        anew += _started_since(lake, *openings)
     places += anew
     connections = {name for name, _ in places} | {row["connection_id"] for row in changed.connections}
-    tell = {name for row in due for name in row["rest_on"]}
-    return _Reached(places, connections, {name for name, _ in anew}, tell)
+    return _Reached(places, connections, {name for name, _ in anew}, {row["rests_on"] for row in due})
 
 
 def those_going_on(
@@ -385,7 +422,7 @@ def those_going_on(
     images: defaultdict[str | None, dict[str, Connection | None]] = defaultdict(dict)
     for name, row in before.items():
         server = servers.get(name) if row is None else row["server_address"]
-        images[server][name] = None if row is None else _connection(row.asDict())
+        images[server][name] = None if row is None else _connection(row)
     elsewhere = {name for name, row in before.items() if row is not None and row["server_address"] != servers.get(name)}
     found: dict[str, str] = {}
     woken: set[str] = set()
@@ -414,17 +451,6 @@ def _connection(row: Mapping[str, Any]) -> Connection:
     return Connection(**facts)
 
 
-def members(connections: DataFrame) -> DataFrame:
-    """Return RPC connections as ``Scope.members`` has them; times are microseconds."""
-    columns = [name for name in (*CONNECTION, "server_address", "calls") if name not in _TIMES]
-    times = (F.unix_micros(name).alias(name) for name in _TIMES)
-    return _place(connections).select(*columns, *_GROUP, *times, "stray")
-
-
-def _at() -> Column:
-    return F.unix_micros(F.coalesce("requested_at", "responded_at"))
-
-
 def _moved_at(images: list[Row]) -> int:
     """Return since when a connection that moved can have changed associations: one that only ended, since its end."""
     began: int = min(row["first_packet_at"] for row in images)
@@ -434,45 +460,29 @@ def _moved_at(images: list[Row]) -> int:
     return min(ends, default=began) if stayed and both else began
 
 
-def _places(rows: DataFrame) -> list[tuple[str, date | None]]:
-    found = rows.select("connection_id", EVENT_DATE).distinct().limit(MOST + 1).collect()
-    return [(row[0], row[1]) for row in found]
+def _places(lake: Lake, table: Table, where: str, **of: Source) -> list[tuple[str, date | None]]:
+    columns = f"SELECT DISTINCT connection_id, {EVENT_DATE} FROM {{rows}} WHERE {where} LIMIT {MOST + 1}"
+    found = lake.query(columns, rows=table, **of).to_pylist()
+    return [(row["connection_id"], row[EVENT_DATE]) for row in found]
 
 
-def _place(connections: DataFrame) -> DataFrame:
-    """Add where an RPC connection belongs: its server, its client, and its group, alone without one.
-
-    And whether it is a stray (``Connection.is_stray``).
-    """
-    group = F.when(F.col("association_group_id") != 0, F.col("association_group_id").cast("string"))
-    return connections.where(F.col("kind") == "rpc").withColumns(
-        {
-            "server": F.coalesce("server_address", F.lit("")),
-            "client": F.coalesce("client_address", F.lit("")),
-            "association": F.coalesce(group, "connection_id"),
-            "stray": ~F.coalesce("syn_seen", F.lit(False)) & group.isNull(),  # noqa: FBT003
-        }
-    )
+def _of_queues(*columns: str) -> str:
+    """Return the condition that a queue, or the one that a journal or subqueue belongs to, has one of some texts."""
+    bases = (f"split_part({column}, ';', 1)" for column in columns)
+    return " OR ".join(f"{name} IN {{texts}}" for name in (*columns, *bases))
 
 
-def _of_queues(attempts: DataFrame, texts: Collection[str]) -> DataFrame:
-    """The attempts whose queue, or the one that its journal or subqueue belongs to, has one of these texts."""
-    columns = [F.col(name) for name in ("queue", "inferred_queue")]
-    bases = [F.substring_index(column, ";", 1) for column in columns]
-    named = F.array_compact(F.array(*columns, *bases))
-    return attempts.where(F.arrays_overlap(named, F.array(*map(F.lit, sorted(texts)))))
-
-
-def _started_since(reads: DataFrame, servers: Collection[str | None], at: int) -> DataFrame:
-    """The qm2qm Starts and purges of some servers since a time, microseconds."""
+def _started_since(lake: Lake, servers: Collection[str], at: int) -> list[tuple[str, date | None]]:
+    """Return where qm2qm Starts and purges of some servers are since a time, microseconds."""
     day = (_EPOCH + timedelta(days=at // _DAY_US)).isoformat()
-    starts = reads.where((F.col("protocol") == "qm2qm") & F.col("opnum").isin(*_USES))
-    late = starts.where(f"{EVENT_DATE} >= DATE'{day}' OR {EVENT_DATE} IS NULL").where(_at() >= at)
-    return only(late, "server_address", servers)
+    late = f"({EVENT_DATE} >= DATE'{day}' OR {EVENT_DATE} IS NULL) AND {_AT} >= {at}"
+    where = f"protocol = 'qm2qm' AND opnum IN {_listed(_USES)} AND {late} AND server_address IN {{servers}}"
+    return _places(lake, REMOTE_READ_CALLS, where, servers=servers)
 
 
 def _members(
-    connections: DataFrame | pa.Table,
+    lake: Lake,
+    connections: pa.Table | None,
     names: Collection[str],
     groups: Collection[tuple[str, ...]],
     clients: Collection[tuple[str, str]],
@@ -481,15 +491,17 @@ def _members(
 
     With the strays of all their clients. None if there are too many.
     """
-    if isinstance(connections, DataFrame):
-        placed = members(connections)
-        asked = only(placed, "connection_id", names).select(*_GROUP).distinct().limit(MOST + 1).collect()
-        wanted = {*groups, *(tuple(row) for row in asked)}
-        near = {client for _, client, _ in wanted} | {client for _, client in clients}
-        some = only(placed, "association", {group[2] for group in wanted})
-        some = some.unionByName(only(placed.where("stray"), "client", near))
-        some = some.unionByName(only(placed, "client", {client for _, client in clients})) if clients else some
-        found: pa.Table = some.dropDuplicates(["connection_id"]).limit(MOST + 1).toArrow()
+    if connections is None:
+        asked = lake.query(f"SELECT DISTINCT {', '.join(_GROUP)} FROM ({MEMBERS}) WHERE connection_id IN {{names}}"
+                           f" LIMIT {MOST + 1}", connections=CONNECTIONS, names=names)  # fmt: skip
+        wanted = {*groups, *(tuple(row.values()) for row in asked.to_pylist())}
+        near_clients = {client for _, client, _ in wanted} | {client for _, client in clients}
+        found: pa.Table = lake.query(
+            f"SELECT * FROM ({MEMBERS}) WHERE association IN {{groups}} OR (stray AND client IN {{near}})"
+            f" OR client IN {{clients}} LIMIT {MOST + 1}",
+            connections=CONNECTIONS, groups={group[2] for group in wanted}, near=near_clients,
+            clients={client for _, client in clients},
+        )  # fmt: skip
         if found.num_rows > MOST:
             return None
     else:

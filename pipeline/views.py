@@ -178,7 +178,7 @@ class Views:
         measures = (name for name in self.answer(NOT_KNOWN).columns if name not in ("hour", "server_address"))
         sums = ", ".join(f"sum({measure}) AS {measure}" for measure in measures)
         return self.lake.spark.sql(
-            f"SELECT server_address, min(hour) AS from_hour, max(hour) AS to_hour, {sums} FROM {quoted(NOT_KNOWN)} "  # noqa: S608 - names and numbers of ours
+            f"SELECT server_address, min(hour) AS from_hour, max(hour) AS to_hour, {sums} FROM {quoted(NOT_KNOWN)} "
             f"WHERE {' AND '.join(conditions)} GROUP BY server_address ORDER BY server_address NULLS FIRST"
         )
 

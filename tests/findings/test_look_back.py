@@ -18,8 +18,8 @@ from pipeline import bearing
 from pipeline.associations import Connection, associations
 from pipeline.exchanges import CLOSES, LEDGER, OPENS, QM, RR, UNREAD, Conversation, Exchange, Ledger
 from pipeline.findings import judge
-from pipeline.frames import frame
 from pipeline.rules import of_one_call
+from silver_gold.test_bearing import answered
 
 pytestmark = pytest.mark.spark
 
@@ -70,8 +70,8 @@ def names_of(spark, told):
     schema = pa.schema(
         [(each, pa.string()) for each in ("story", "protocol", *TEXTS)] + [(n, pa.int64()) for n in NAMED]
     )
-    table = frame(spark, pa.Table.from_pylist(rows, schema))
-    found = table.select("story", "call_key", bearing.explains().alias("names")).toArrow().to_pylist()
+    sql = f"SELECT story, call_key, {bearing.listed(bearing.EXPLAINS)} AS names FROM {{rows}}"
+    found = answered(sql, spark, pa.Table.from_pylist(rows, schema)).to_pylist()
     return {(row["story"], row["call_key"]): frozenset(row["names"]) - {None} for row in found}
 
 
@@ -164,9 +164,10 @@ def parts_of(calls, chance):
         yield {*ordered}, {key for key in ordered if chance.random() < 0.2} or {chance.choice(ordered)}
 
 
-def test_what_a_few_calls_come_to_tells_whether_all_come_to_something_else(spark):
+@pytest.mark.parametrize("by_spark", [True, False])
+def test_what_a_few_calls_come_to_tells_whether_all_come_to_something_else(spark, by_spark):
     told = list(stories())
-    named, seen = names_of(spark, told), Counter()
+    named, seen = names_of(spark if by_spark else None, told), Counter()
     for name, story in told:
         association = Told(story)
         calls = [call for call in story.calls if call["connection_id"] in association.mine]

@@ -20,7 +20,7 @@ from pipeline.lake import FeedError, Lake, SchemaError, conform, on_dates
 from pipeline.settings import short_batches, unmeasured
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.gold import RECEIVE_ATTEMPTS
-from schemas.table import DOUBLE, STRING, Column, literal
+from schemas.table import DOUBLE, STRING, Column
 
 pytestmark = pytest.mark.spark
 
@@ -270,10 +270,10 @@ def test_dates_are_named_one_by_one_and_very_many_as_a_range():
 
 
 def test_rows_named_by_any_text_can_be_taken_out(lake, spark):
-    lake.delete(QUARANTINE, f"run_id = {literal('nothing there yet')}")
+    lake.delete(QUARANTINE, "run_id IN {runs}", runs=["nothing there yet"])
     lake.append(QUARANTINE, quarantine(spark, ("a", "it's \\ one", NOON), ("b", "two", NOON)))
     run = "it's \\ one"
-    lake.delete(QUARANTINE, f"run_id = {literal(run)}")
+    lake.delete(QUARANTINE, "run_id IN {runs}", runs=[run])
     assert stored(lake) == [("b", "two", date(2024, 2, 29))]
 
 

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 from pipeline import bearing
-from pipeline.frames import frame
+from pipeline.asking import in_spark
 from pipeline.going_on import going_on
+from pipeline.local_sql import LocalSql
 from silver_gold.broker import CLEAN_UP, Broker, captured
 from silver_gold.telling import facts_of, gold_of
 from udfs.keys import key
@@ -74,6 +75,12 @@ def story(seed):
     return tuple((*as_of(calls, connections, at), at) for at in moments)
 
 
+def answered(sql, spark, rows):
+    """The answer to a question on rows: of DuckDB here, or of Spark."""
+    of = {"rows": rows}
+    return LocalSql().answer(sql, of) if spark is None else in_spark(spark, sql, of).toArrow()
+
+
 def names_of(spark, stories):
     """The names of all calls as they were and are, (story, when, call) -> tells, rests_on; and those of numbers."""
     parts = []
@@ -82,11 +89,11 @@ def names_of(spark, stories):
             facts, _ = facts_of(calls, connections)
             place = pa.array([f"{number} {when}"] * facts.num_rows, pa.string())
             parts.append(facts.select(FIELDS).append_column("place", place))
-    rows = frame(spark, pa.concat_tables(parts))
-    names = {"tells": bearing.tells(), "rests_on": bearing.rests_on(), "number": bearing.numbered()}
-    found = rows.withColumns(names).select("place", "call_key", "queue_handle", *names)
+    lists = {"tells": bearing.listed(bearing.TELLS), "rests_on": bearing.listed(bearing.RESTS_ON)}
+    names = ", ".join(f"{sql} AS {name}" for name, sql in (lists | {"number": bearing.NUMBERED}).items())
+    sql = f"SELECT place, call_key, queue_handle, {names} FROM {{rows}}"
     named, numbers = {}, {}
-    for row in found.toArrow().to_pylist():
+    for row in answered(sql, spark, pa.concat_tables(parts)).to_pylist():
         number, when = map(int, row["place"].split())
         named[number, when, row["call_key"]] = frozenset(row["tells"]) - {None}, frozenset(row["rests_on"]) - {None}
         numbers[row["queue_handle"]] = row["number"]
@@ -130,10 +137,11 @@ def due(rows, until):
     return found
 
 
+@pytest.mark.parametrize("by_spark", [True, False])
 @pytest.mark.parametrize("seeds", [range(150), pytest.param(range(150, 2000), marks=pytest.mark.long)], ids=str)
-def test_a_change_touches_what_rests_on_the_names_that_it_tells_under_and_nothing_else(spark, seeds):
+def test_a_change_touches_what_rests_on_the_names_that_it_tells_under_and_nothing_else(spark, seeds, by_spark):
     stories = [story(seed) for seed in seeds]
-    named, numbers = names_of(spark, stories)
+    named, numbers = names_of(spark if by_spark else None, stories)
     seen = defaultdict(int)
     for number, (before, after) in enumerate(stories):
         was, now = ({call.call_key: call for call in state[0]} for state in (before, after))

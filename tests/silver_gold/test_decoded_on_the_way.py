@@ -58,17 +58,38 @@ def silver(lake, decoded):
     assert silver_follows(lake)
 
 
-def test_what_is_added_is_decoded_on_the_way_and_what_changes_afterwards(lake, captures, again, tmp_path):
+def test_what_is_added_and_what_changes_is_decoded_on_the_way(lake, captures, again, tmp_path):
     one, stranger, others = captures
     for name, capture in (("one", one), ("stranger", stranger)):
         silver(lake, ingest(lake, tmp_path / "files", name, capture))
         assert lake.read(REMOTE_READ_CALLS).where(f"run_id = '{name}'").count() > 0
-    assert again == []  # neither the first nor the second was read back
     decoded = ingest(lake, tmp_path / "files", "others", *others)
-    assert decoded is None  # calls of the first are whole now
+    assert decoded.gone.calls  # calls of the first are whole now
+    silver(lake, decoded)
+    assert again == []  # nothing was read back
+    assert not (Runs.of(lake).root / "decoded").exists()
+
+
+def test_where_spark_changes_calls_by_two_commits_what_changes_is_decoded_afterwards(lake, captures, again, tmp_path):
+    one, _, others = captures
+    lake._local = None
+    silver(lake, ingest(lake, tmp_path / "files", "one", one))
+    assert again == []
+    decoded = ingest(lake, tmp_path / "files", "others", *others)
+    assert decoded is None
     silver(lake, decoded)
     assert len(again) == 1
-    assert not (Runs.of(lake).root / "decoded").exists()
+
+
+@pytest.mark.long
+def test_calls_that_change_whose_stubs_were_emptied_are_decoded_afterwards(lake, captures, again, tmp_path):
+    one, _, others = captures
+    silver(lake, ingest(lake, tmp_path / "files", "one", one))
+    derive_silver.silver(lake, keep_packets=False, keep_stubs=False)
+    decoded = ingest(lake, tmp_path / "files", "others", *others)
+    assert decoded.gone.calls
+    derive_silver.silver(lake, keep_packets=False, keep_stubs=False, decoded=decoded)
+    assert len(again) == 1
 
 
 @pytest.mark.long

@@ -136,18 +136,19 @@ def test_a_lake_is_counted(spark, tmp_path):
 
 @pytest.mark.spark
 def test_what_did_not_change_is_not_counted_again(spark, tmp_path, monkeypatch):
-    lake, read = Lake(spark, str(tmp_path)), []
+    lake, asked = Lake(spark, str(tmp_path)), []
     files = [{"capture_id": "one", "status": "complete", "packets": 9}]
     lake.append(CAPTURE_FILES, frame(spark, CAPTURE_FILES, files))
     bad = {"quarantine_key": "1", "connection_id": "c1", "size_bytes": 5, "seen_at": at(0)}
     lake.append(QUARANTINE, frame(spark, QUARANTINE, [bad]))
     first = console_summary(lake)
-    monkeypatch.setattr(Lake, "read", lambda self, table: read.append(table) or self._open(table))
+    query = Lake.query
+    monkeypatch.setattr(Lake, "query", lambda self, sql, rows: asked.append(rows) or query(self, sql, rows=rows))
     assert console_summary(lake) == first
-    assert read == []
+    assert asked == []
     lake.append(QUARANTINE, frame(spark, QUARANTINE, [bad | {"quarantine_key": "2"}]))
     assert Count("byte", "quarantined", "", "", 10) in counts_of(lake)
-    assert read == [QUARANTINE]
+    assert asked == [QUARANTINE]
     (tmp_path / "_runs" / "summary").write_text('{"counted_as": 2, "tables": [')
     assert Count("byte", "quarantined", "", "", 10) in counts_of(lake)
-    assert set(read) == {QUARANTINE, CAPTURE_FILES}
+    assert set(asked) == {QUARANTINE, CAPTURE_FILES}

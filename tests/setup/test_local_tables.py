@@ -1,12 +1,11 @@
-"""Rows marked as gone are those that DELETE takes out, and the table is then what it is after a DELETE."""
+"""What is asked and changed here, without Spark, is what Spark answers, and a table is then as after Spark's commits."""
 
 import random
 
 import pytest
 from pyspark.sql import functions as F
 
-from pipeline import lake as lakes
-from pipeline import marking
+from pipeline import transaction
 from pipeline.commits import newest
 from pipeline.lake import Lake
 from schemas.bronze import QUARANTINE
@@ -15,26 +14,23 @@ from setup.writes import log_of, rows
 pytestmark = pytest.mark.spark
 
 
-def by_delete(_spark, _pinned, _condition):
-    return False
-
-
-def marked(*asked):
-    assert marking.mark(*asked)
-    return True
+def by_spark(spark, root):
+    """A lake whose tables Spark reads and changes, wherever they are."""
+    made = Lake(spark, str(root))
+    made._local = None
+    return made
 
 
 @pytest.fixture
-def both(lake, spark, tmp_path, monkeypatch):
-    """Do the same to a lake whose rows are marked, and to one that Delta deletes from."""
-    lakes_and_ways = ((lake, marked), (Lake(spark, str(tmp_path / "by_delete")), by_delete))
+def both(lake, spark, tmp_path):
+    """Do the same to a lake whose tables are changed here, and to one that Spark changes."""
+    lakes = (lake, by_spark(spark, tmp_path / "by_spark"))
 
     def do(what):
-        for each, way in lakes_and_ways:
-            monkeypatch.setattr(lakes, "mark", way)
+        for each in lakes:
             what(each)
 
-    do.lakes = [each for each, _ in lakes_and_ways]
+    do.lakes = lakes
     return do
 
 
@@ -56,7 +52,7 @@ def told_now(lake):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_marked_is_what_delete_takes_out(both, seed):
+def test_what_is_taken_out_is_what_delete_takes_out(both, seed):
     pick = random.Random(seed)
     keys = [f"{number:04}" for number in range(600)]
     for part in range(3):
@@ -116,46 +112,58 @@ def test_a_file_without_a_row_left_is_taken_out(lake, spark):
     assert spark.sql(f"DESCRIBE DETAIL {lake.sql_name(QUARANTINE)}").first()["numFiles"] == 0
 
 
-def test_one_job_finds_the_rows(lake, spark):
+def test_no_job_of_spark_finds_the_rows_or_adds_some(lake, spark):
     lake.append(QUARANTINE, rows(spark, "a", "b", "c").coalesce(1))
-    spark.sparkContext.setJobGroup("marking", "")
+    spark.sparkContext.setJobGroup("here", "")
     lake.delete(QUARANTINE, "quarantine_key = 'a'")
+    found = lake.query("SELECT * FROM {rows}", rows=QUARANTINE)
+    lake.append(QUARANTINE, found)
+    lake.stamp(QUARANTINE, "stamped")
     spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
-    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup("marking")) == 1
+    assert not spark.sparkContext.statusTracker().getJobIdsForGroup("here")
+    assert sorted(found["quarantine_key"].to_pylist()) == ["b", "c"]
+    assert lake.read(QUARANTINE).count() == 4
 
 
-def test_many_rows_are_deltas_to_delete(lake, spark, monkeypatch):
-    monkeypatch.setattr(marking, "MOST_ROWS", 2)
-    asked = []
-    monkeypatch.setattr(lakes, "mark", lambda *args: asked.append(marking.mark(*args)) or asked[-1])
-    lake.append(QUARANTINE, rows(spark, "a", "b", "c", "d"))
-    lake.delete(QUARANTINE, "quarantine_key <= 'c'")
-    lake.delete(QUARANTINE, "quarantine_key = 'd'")
-    assert asked == [False, True]
-    assert lake.read(QUARANTINE).count() == 0
+def test_many_rows_that_are_gone_have_a_file_of_their_own(both, monkeypatch):
+    monkeypatch.setattr("pipeline.deletion_vectors._MOST_INLINE", 40)
+    both(lambda lake: lake.append(QUARANTINE, rows(lake.spark, *map(str, range(100))).coalesce(1)))
+    both(lambda lake: lake.delete(QUARANTINE, "quarantine_key LIKE '%3'"))
+    both(lambda lake: lake.delete(QUARANTINE, "quarantine_key LIKE '%7'"))
+    assert told(both.lakes[0]) == told(both.lakes[1])
+    assert len(list(log_of(both.lakes[0]).parent.glob("deletion_vector_*.bin"))) == 2
+    assert both.lakes[0].query("SELECT count(*) AS n FROM {rows}", rows=QUARANTINE)["n"].to_pylist() == [80]
 
 
-@pytest.mark.parametrize("name", ["stats", "path"])
-def test_files_that_the_log_tells_too_little_of_are_deltas_to_delete(lake, spark, monkeypatch, name):
+@pytest.mark.parametrize("stats", ['{"minValues": {}}', None])
+def test_rows_go_of_files_of_which_the_log_tells_little(lake, spark, stats):
+    lake.append(QUARANTINE, rows(spark, "a", "b").coalesce(1))
+    found = lake._local.listing(QUARANTINE)
+    for file in found.files.values():
+        file["stats"] = stats
+    lake.delete(QUARANTINE, "quarantine_key = 'a'")
+    assert lake.version(QUARANTINE) == 2
+    assert told_now(lake) == (["b"], 1)
+
+
+def test_without_deltas_classes_spark_reads_and_changes(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(transaction, "_PACKAGE", "com.example.another.delta")
+    transaction._delta.cache_clear()
+    lake = Lake(spark, str(tmp_path))
+    assert lake._local is None
     lake.append(QUARANTINE, rows(spark, "a", "b"))
-    pinned = lake._pinned(QUARANTINE)
-    for file in pinned.told.files.values():
-        file[name] = '{"minValues": {}}' if name == "stats" else "elsewhere/x"
-    assert not marking.mark(spark, pinned, "quarantine_key = 'a'")
-    assert lake.version(QUARANTINE) == 1
-
-
-def test_without_deltas_classes_nothing_is_marked(lake, spark, monkeypatch):
-    lake.append(QUARANTINE, rows(spark, "a", "b"))
-    monkeypatch.setattr(marking, "_PACKAGE", "com.example.another.delta")
     lake.delete(QUARANTINE, "quarantine_key = 'a'")
     assert lake.read(QUARANTINE).select(F.col("quarantine_key")).collect() == [("b",)]
+    assert lake.query("SELECT quarantine_key FROM {rows}", rows=QUARANTINE).to_pylist() == [{"quarantine_key": "b"}]
+    transaction._delta.cache_clear()
 
 
-def test_a_commit_that_another_one_came_before_is_refused(lake, spark):
+def test_a_commit_that_another_one_came_before_is_refused(lake, spark, monkeypatch):
     lake.append(QUARANTINE, rows(spark, "a", "b", "c").coalesce(1))
-    pinned = lake._pinned(QUARANTINE)
+    found = lake._local.listing(QUARANTINE)
     lake.delete(QUARANTINE, "quarantine_key = 'a'")
-    with pytest.raises(Exception, match=r"[Cc]oncurrent"):
-        marking.mark(spark, pinned, "quarantine_key = 'b'")
+    monkeypatch.setattr(lake._local, "listing", lambda _: found)
+    with pytest.raises(transaction.ConflictError, match="version 2 instead of 1"):
+        lake.delete(QUARANTINE, "quarantine_key = 'b'")
+    monkeypatch.undo()
     assert lake.read(QUARANTINE).count() == 2

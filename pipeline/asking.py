@@ -1,0 +1,76 @@
+"""Questions in SQL with names in braces for what they are asked of, and their answers by Spark.
+
+``Lake.query`` answers them in this process where tables are at hand (``local_tables``), and here elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.frames import frame
+from schemas.table import Table, literal
+
+MOST_NAMED: Final = 5000  # values that a condition names; more of them are joined with
+
+
+class Since(NamedTuple):
+    """What changed in a table after a version, up to another."""
+
+    table: Table
+    since: int
+    until: int
+
+
+Names: TypeAlias = Collection[str] | Collection[int] | str
+"""What a column may be ``IN``, without null; or one text."""
+
+Source: TypeAlias = Table | Since | pa.Table | Names
+"""What a name in a question stands for: rows, or values."""
+
+
+class Question(NamedTuple):
+    """A question, and what its names stand for."""
+
+    sql: str
+    of: Mapping[str, Source]
+
+    def within(self, sql: str) -> Question:
+        """Return a question about this one's answer, whose name is ``{answer}``."""
+        return self._replace(sql=sql.replace("{answer}", f"({self.sql})"))
+
+
+def values_of(names: Names) -> pa.Array | str:
+    """Return values as an array, sorted; one text as it is."""
+    return names if isinstance(names, str) else pa.array(sorted(names))
+
+
+def listed(names: Names) -> str:
+    """Return values as Spark's SQL lists them; one text as a literal."""
+    if isinstance(names, str):
+        return literal(names)
+    spelled = (literal(each) if isinstance(each, str) else str(each) for each in sorted(names))
+    return f"({', '.join(spelled) or 'NULL'})"
+
+
+def in_spark(spark: SparkSession, sql: str, of: Mapping[str, DataFrame | pa.Table | Names]) -> DataFrame:
+    """Return Spark's answer as a frame; of what is asked at least one is rows."""
+    frames: dict[str, Any] = {}
+    texts: dict[str, str] = {}
+    for name, given in of.items():
+        if isinstance(given, DataFrame):
+            frames[name] = given
+        elif isinstance(given, pa.Table):
+            frames[name] = frame(spark, given)
+        elif isinstance(given, str) or len(given) <= MOST_NAMED:
+            texts[name] = listed(given).replace("{", "{{").replace("}", "}}")
+            continue
+        else:
+            frames[name] = frame(spark, pa.table({"value": values_of(given)}))
+            texts[name] = f"(SELECT value FROM {{{name}}})"
+            continue
+        texts[name] = f"{{{name}}}"
+    return spark.sql(sql.format(**texts), **frames)  # which gives frames names of their own, as long as it needs them

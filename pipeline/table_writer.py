@@ -1,0 +1,195 @@
+"""Parquet files for Delta tables, written by Arrow: rows as a table declares them, and what the log says of a file.
+
+What Spark's session says of the tables' files (``jobs/session.py``) holds for these too: small row groups, checksums of
+pages, no statistics of stubs and no dictionary of values that hardly ever come twice.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pipeline.errors import SchemaError
+from schemas.table import EVENT_DATE, Table
+
+# Columns of which hardly any value comes twice. Parquet would build a dictionary of each, outgrow it and throw it away:
+# a sixth of the time of captures -> bronze.rpc_calls, and not one byte saved.
+DISTINCT: Final = (
+    "call_key", "sighting_key", "message_key", "message_id", "attempt_key", "body_sha256",
+    "request_stub", "response_stub", "request_pieces", "response_pieces", "packet", "body", "extension", "marshaled",
+    "call_id", "request_packet", "response_packet", "byte_offset", "request_sequence", "response_sequence", "lookup_id",
+    "request_at", "request_done_at", "response_at", "response_done_at", "requested_at", "responded_at", "seen_at",
+)  # fmt: skip
+STUBS: Final = ("request_stub", "response_stub")  # of which nobody asks for the least and the greatest
+# What a change touches is looked for by its connection in whole tables: row groups without it are not read.
+GROUP_ROWS: Final = 20_000
+GROUP_BYTES: Final = 16 << 20  # of stubs: memory has to hold what is being written
+_MOST_LETTERS: Final = 32  # of a text in what the log says of a file; of a longer one nothing is said
+
+
+def schema_of(table: Table) -> pa.Schema:
+    """Return a table's columns as Arrow has them."""
+    return to_arrow_schema(table.struct())
+
+
+def conformed(table: Table, rows: pa.Table) -> pa.Table:
+    """Return rows with exactly the table's columns, in order; event_date is made where it is not there.
+
+    SchemaError for columns that are missing, unknown, or of another type: a write must not cast or drop in silence.
+    """
+    wanted = schema_of(table)
+    if table.dated_by and EVENT_DATE not in rows.column_names:
+        rows = rows.append_column(EVENT_DATE, _dates(rows, table.dated_by))
+    given = {each.name: each.type for each in rows.schema}
+    differs = [
+        f"{name}: {given.get(name, 'missing')} instead of {wanted.field(name).type if name in table.names else 'nothing'}"
+        for name in (*table.names, *(name for name in given if name not in table.names))
+        if name not in table.names or name not in given or not _is_same(given[name], wanted.field(name).type)
+    ]
+    if differs:
+        raise SchemaError(f"{table}: {'; '.join(differs)}")
+    return rows.select(wanted.names).cast(wanted)
+
+
+def _is_same(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Tell whether types are the same, whatever elements of lists are called and whichever may be null."""
+    if pa.types.is_list(given) and pa.types.is_list(wanted):
+        return _is_same(given.value_type, wanted.value_type)
+    if pa.types.is_map(given) and pa.types.is_map(wanted):
+        return _is_same(given.key_type, wanted.key_type) and _is_same(given.item_type, wanted.item_type)
+    if pa.types.is_struct(given) and pa.types.is_struct(wanted):
+        both = list(zip(given.fields, wanted.fields, strict=False))
+        same = [one.name == other.name and _is_same(one.type, other.type) for one, other in both]
+        return given.num_fields == wanted.num_fields and all(same)
+    return bool(given == wanted)
+
+
+def _dates(rows: pa.Table, times: Iterable[str]) -> pa.ChunkedArray:
+    """Return the UTC date of the first of the times that is known."""
+    first = pc.coalesce(*(rows[name].cast(pa.timestamp("us", "UTC")) for name in times))
+    return pc.floor_temporal(first, unit="day").cast(pa.timestamp("us")).cast(pa.date32())
+
+
+class TableWriter:
+    """One file of a table, written as rows come: there when it is whole, and the table's when that is committed."""
+
+    def __init__(self, folder: Path, table: Table) -> None:
+        """``folder`` is the table's."""
+        self._folder, self._table, self._schema = folder, table, schema_of(table)
+        self._name = f"part-00000-{uuid4()}-c000.zstd.parquet"
+        self._writer: pq.ParquetWriter | None = None
+        self._waiting: list[pa.Table] = []
+        self._waits = Counter(rows=0, bytes=0)
+        self._rows = 0
+        self._said = _Statistics(table)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Add rows, which are ``conformed``."""
+        self._waiting.append(conformed(self._table, pa.Table.from_batches([rows])))
+        self._waits.update(rows=rows.num_rows, bytes=rows.nbytes)
+        if self._waits["rows"] >= GROUP_ROWS or self._waits["bytes"] >= GROUP_BYTES:
+            self._write()
+
+    def close(self) -> dict[str, Any] | None:
+        """Return what the log is to say of the file (``add``); None without a row, then there is none."""
+        self._write()
+        if self._writer is None:
+            return None
+        self._writer.close()
+        path = self._folder / self._name
+        self._temporary.replace(path)
+        return {
+            "path": self._name, "partitionValues": {}, "size": path.stat().st_size, "dataChange": True,
+            "modificationTime": time.time_ns() // 1_000_000, "stats": json.dumps(self._said.said(self._rows)),
+        }  # fmt: skip
+
+    @property
+    def _temporary(self) -> Path:
+        return self._folder / f".{self._name}"
+
+    def _write(self) -> None:
+        """Write what waits, as row groups."""
+        waiting = pa.concat_tables(self._waiting) if self._waiting else None
+        self._waiting.clear()
+        self._waits.update(rows=-self._waits["rows"], bytes=-self._waits["bytes"])
+        if waiting is None or not waiting.num_rows:
+            return
+        if self._writer is None:
+            names = [each.name for each in self._schema]
+            self._writer = pq.ParquetWriter(
+                self._temporary, self._schema, compression="zstd", write_page_checksum=True, store_schema=False,
+                use_dictionary=[name for name in names if name not in DISTINCT],
+                write_statistics=[name for name in names if name not in STUBS],
+            )  # fmt: skip
+        self._writer.write_table(waiting, row_group_size=GROUP_ROWS)
+        self._rows += waiting.num_rows
+        self._said.add(waiting)
+
+
+class _Statistics:
+    """What the log says of a file's columns (protocol of Delta: Per-file Statistics): those that are looked up."""
+
+    def __init__(self, table: Table) -> None:
+        self._names = looked_up(table)
+        self._least: dict[str, Any] = {}
+        self._most: dict[str, Any] = {}
+        self._nulls: Counter[str] = Counter(dict.fromkeys(self._names, 0))
+        self._untold: set[str] = set()
+
+    def add(self, rows: pa.Table) -> None:
+        """Take rows into account."""
+        for name in self._names:
+            column = rows[name]
+            self._nulls[name] += column.null_count
+            try:
+                least, most = pc.min_max(column).as_py().values()
+            except (ValueError, OverflowError):  # a time beyond the calendar
+                self._untold.add(name)
+                continue
+            if least is None:
+                continue
+            if isinstance(most, str) and max(len(least), len(most)) > _MOST_LETTERS:
+                self._untold.add(name)
+            self._least[name] = min(least, self._least.get(name, least))
+            self._most[name] = max(most, self._most.get(name, most))
+
+    def said(self, rows: int) -> dict[str, Any]:
+        """Return it, of a file of so many rows."""
+        least, most = (
+            {name: _plain(value) for name, value in found.items() if name not in self._untold}
+            for found in (self._least, self._most)
+        )
+        return {"numRecords": rows, "minValues": least, "maxValues": most, "nullCount": dict(self._nulls)}
+
+
+def looked_up(table: Table) -> list[str]:
+    """Return the columns of a table of whose values the log says something."""
+    dated = (EVENT_DATE,) if table.dated_by else ()
+    return list(dict.fromkeys((*dated, *table.key, *table.dated_by)))
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a column holds
+    """Return a value as the log has it: times to the millisecond, which readers take into account."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def write(folder: Path, table: Table, rows: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
+    """Write rows to a file of a table, whose folder this is; return what the log is to say of it, nothing without a row."""
+    writer = TableWriter(folder, table)
+    for batch in rows:
+        writer.add(batch)
+    said = writer.close()
+    return [] if said is None else [said]
