@@ -16,9 +16,10 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pipeline.asking import IS, WAS
 from pipeline.feeds import Feeds
 from pipeline.gather import gather
-from pipeline.lake import IS, WAS, Lake
+from pipeline.lake import Lake
 from schemas.calls import CLIENT_CALLS, QUEUE_ALIASES
 from schemas.properties import QUEUE_SNAPSHOTS
 from schemas.silver import REMOTE_READ_CALLS

@@ -9,12 +9,25 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.frames import frame
 from schemas.table import Table, literal
 
+CHANGE: Final = ("_change_type", "_commit_version")  # what the change feed adds to a table's columns
+WAS: Final = ("delete", "update_preimage")  # its types of a row as it was before, and
+IS: Final = ("insert", "update_postimage")  # as it is now
 MOST_NAMED: Final = 5000  # values that a condition names; more of them are joined with
+
+
+class FeedError(Exception):
+    """The changes since a version cannot be told: the table has no such version."""
+
+
+# What asking for changes ends with where nothing can tell them any more: PySpark translates not all that Java says.
+UNTOLD: Final = (FeedError, PySparkException, Py4JJavaError)
 
 
 class Since(NamedTuple):

@@ -24,9 +24,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline import compiling, forgetting, places, rejoin
 from pipeline.capture_source import read_captures
+from pipeline.conforming import differing
+from pipeline.dates import on_dates
 from pipeline.gather import gather
 from pipeline.horizon import Horizon
-from pipeline.lake import Lake, differing, on_dates, versions_of
+from pipeline.lake import Lake, versions_of
 from pipeline.ledger import COLUMNS, Days, Known, Plan, Read, Reprocess, plan, reprocess, within
 from pipeline.listing import Listed
 from pipeline.rows import us_of
@@ -378,8 +380,9 @@ class _Run:
         self._exchange(table, told, rows, gone=gone, dates=joined.dates, but=but)
 
     def _exchange(
-        self, table: Table, told: Through, joined: pa.Table, *, gone: Collection[str], dates: Collection[dt.date | None],
-        but: _Expired | None = None, onward: Callable[[Batches, str], Batches] | None = None,
+        self, table: Table, told: Through, joined: pa.Table, *, gone: Collection[str],
+        dates: Collection[dt.date | None], but: _Expired | None = None,
+        onward: Callable[[Batches, str], Batches] | None = None,
     ) -> None:  # fmt: skip
         """Add what captures finished alone, after it was ``told`` of others, and the rows of joining, in one commit.
 
@@ -434,7 +437,7 @@ class _Run:
         return {name: counts[name] for name in joined.together}
 
     def _dates_in_silver(self, calls: Collection[str], dates: Collection[dt.date | None]) -> frozenset[dt.date | None]:
-        """Return the event dates that rows of silver made of calls can have: of their requests, and of their answers."""
+        """Return the event dates that silver's rows of calls can have: of their requests, and of their answers."""
         if not calls:
             return frozenset()
         there = self.lake.with_keys(RPC_CALLS, calls, dates=dates, columns=("request_at", "response_at"))

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pipeline.asking import IS
 from pipeline.exchanges import OPENS, UNREAD
 from pipeline.feeds import Feeds
 from pipeline.findings_sources import HEADS, IS_LEDGER, among, heads
-from pipeline.lake import IS
 from schemas.bronze import RPC_CALLS
 
 MOST: Final = 200_000  # images of calls; of more nobody tells which changed

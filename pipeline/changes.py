@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.asking import IS, WAS
 from pipeline.frames import frame
-from pipeline.lake import IS, WAS
 
 Row = dict[str, Any]
 

@@ -19,10 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
+from pipeline.asking import UNTOLD
 from pipeline.changes import net_changes
+from pipeline.conforming import event_date
+from pipeline.dates import on_dates
 from pipeline.decoding import decode_collected
 from pipeline.gather import gather
-from pipeline.lake import UNTOLD, Lake, event_date, on_dates
+from pipeline.lake import Lake
 from pipeline.runs import Runs
 from pipeline.side_files import SideFiles, number_of_task
 from schemas.properties import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS

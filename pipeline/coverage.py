@@ -17,9 +17,10 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.asking import Question
+from pipeline.dates import MOST_DATES, on_dates
 from pipeline.feeds import Feeds
 from pipeline.gather import gather
-from pipeline.lake import MOST_DATES, Lake, on_dates, versions_of
+from pipeline.lake import Lake, versions_of
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.coverage import COVERAGE

@@ -1,4 +1,4 @@
-"""Deletion vectors: which rows of a Parquet file are gone (protocol of Delta: Deletion Vectors, Deletion Vector Format).
+"""Deletion vectors: which rows of a Parquet file are gone (protocol of Delta: Deletion Vectors, their Format).
 
 A vector is a 64-bit Roaring bitmap of row numbers, in the log's line itself (``i``), or in a file of the table (``u``)
 or elsewhere (``p``).
@@ -54,7 +54,7 @@ def rows_gone(vector: Vector | None, folder: Path) -> Ints:
 
 
 def vector_of(rows: Ints, folder: Path) -> dict[str, Any]:
-    """Return the vector of rows by their numbers: in the log's line, or where that would be long in a file of the table."""
+    """Return the vector of rows by their numbers: in the log's line, or where that would be long in a file."""
     bitmap = BitMap64(rows.tolist())
     data = _MAGIC + bitmap.serialize()
     told = {"sizeInBytes": len(data), "cardinality": len(bitmap)}

@@ -25,11 +25,12 @@ from pyspark.sql import functions as F
 
 from pipeline import aliases, few, message_queues, touched, unseen
 from pipeline.aliases import Groups, Known
+from pipeline.dates import on_dates
 from pipeline.feeds import Feeds
 from pipeline.gather import gather
 from pipeline.gold import receive_attempts, with_gone
 from pipeline.gold_operations import queue_operations
-from pipeline.lake import Lake, on_dates, versions_of
+from pipeline.lake import Lake, versions_of
 from pipeline.settings import unmeasured
 from pipeline.touched import Changed, Scope, only
 from schemas.ack_sequences import QUEUE_OPERATIONS

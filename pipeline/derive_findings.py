@@ -25,8 +25,10 @@ from pyspark.sql import functions as F
 
 from pipeline import findings as judging
 from pipeline import operation, told_of_queues
+from pipeline.asking import MOST_NAMED
 from pipeline.changed_calls import ChangedCalls
 from pipeline.commits import Commit
+from pipeline.dates import on_dates
 from pipeline.derive_silver import EMPTIED, LAST
 from pipeline.exchanges import CLOCKS_US, MG, QC, QM, RR, Exchange, Ledger
 from pipeline.feeds import Feeds
@@ -52,7 +54,7 @@ from pipeline.findings_sources import (
 from pipeline.frames import frame
 from pipeline.gather import gather
 from pipeline.gold import CONNECTION
-from pipeline.lake import MOST_NAMED, Lake, on_dates, versions_of
+from pipeline.lake import Lake, versions_of
 from pipeline.look_back import Looked, looked_at
 from pipeline.queue_facts import Limits
 from pipeline.rules import of_one_call

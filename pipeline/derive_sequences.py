@@ -261,7 +261,7 @@ class _Work:
 
 
 def in_spark(reads: DataFrame, removals: Sequence[Removal], **settings: Any) -> DataFrame:  # noqa: ANN401
-    """Return gold.ack_sequences of attempts as they are read (``READ_COLUMNS``), made in groups of whole messages by ``sequences_of``.
+    """Return gold.ack_sequences of attempts as they are read, made in groups of whole messages by ``sequences_of``.
 
     Those of a place go by their lookup identifier or message_key; where some have only the one and some the other, all
     of the place are one group.

@@ -23,10 +23,11 @@ from uuid import uuid4
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.asking import UNTOLD
 from pipeline.changes import Net, net_changes
 from pipeline.decoding import BY_CALL, INTERFACES, TABLES, VERSION
 from pipeline.gather import gather
-from pipeline.lake import UNTOLD, Lake
+from pipeline.lake import Lake
 from pipeline.runs import Runs
 from pipeline.silver import Decoded, Decoder, as_decoded_before, followed, silver_dates, without_stubs
 from schemas.bronze import PENDING, RPC_CALLS

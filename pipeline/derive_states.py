@@ -19,10 +19,11 @@ import pyarrow as pa
 
 from pipeline import aliases, states, states_in_spark, states_of_queues, touched
 from pipeline.aliases import Known
+from pipeline.asking import WAS
 from pipeline.commits import Commit
 from pipeline.feeds import Feeds
 from pipeline.gather import gather
-from pipeline.lake import WAS, Lake, versions_of
+from pipeline.lake import Lake, versions_of
 from pipeline.machines import Machines
 from pipeline.states import Names, Settings
 from pipeline.states_of_queues import Made, Place, TooManyError

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.asking import Since, Source
-from pipeline.lake import UNTOLD, Lake
+from pipeline.asking import UNTOLD, Since, Source
+from pipeline.lake import Lake
 from schemas.table import Table
 
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pipeline import bearing, touched
 from pipeline.asking import Names, Source
 from pipeline.bearing import named, once
+from pipeline.dates import on_dates
 from pipeline.gather import gather
 from pipeline.gold import (
     CLIENT,
@@ -29,7 +30,7 @@ from pipeline.gold import (
     facts_here,
 )
 from pipeline.gold_operations import operations_of
-from pipeline.lake import Lake, on_dates
+from pipeline.lake import Lake
 from pipeline.touched import Scope
 from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.bronze import CONNECTIONS, RPC_CALLS

@@ -13,9 +13,10 @@ from pyspark.sql import DataFrame
 
 from pipeline import findings as judging
 from pipeline.asking import Names, Source
+from pipeline.dates import MOST_DATES
 from pipeline.exchanges import LEDGER, MG, QC, QM, RR
 from pipeline.gather import gather
-from pipeline.lake import MOST_DATES, Lake
+from pipeline.lake import Lake
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.findings import FINDINGS

@@ -18,10 +18,11 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from pipeline import collected
+from pipeline.asking import WAS
 from pipeline.decoding import VERSION
 from pipeline.derive_silver import LAST
 from pipeline.feeds import Feeds
-from pipeline.lake import WAS, Lake
+from pipeline.lake import Lake
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.hosts import HOSTS

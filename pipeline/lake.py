@@ -20,17 +20,17 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from pipeline import compiling, sessions, transaction
-from pipeline.asking import MOST_NAMED as MOST_NAMED  # noqa: PLC0414 - of this module, for who uses it
-from pipeline.asking import Names, Since, Source, in_spark, listed, values_of
+from pipeline.asking import CHANGE, MOST_NAMED, FeedError, Names, Since, Source, in_spark, listed, values_of
 from pipeline.commits import Commit, History
-from pipeline.errors import SchemaError as SchemaError  # noqa: PLC0414 - of this module, for who uses it
+from pipeline.conforming import conform, differing, part_of, schema_of
+from pipeline.dates import on_dates
+from pipeline.errors import SchemaError
 from pipeline.frames import column_of, frame
 from pipeline.gather import Answer, Name, gather
 from pipeline.local_sql import Given
@@ -38,14 +38,8 @@ from pipeline.local_tables import ALL, Changed, LocalTables
 from pipeline.pinned import Pinned, Pins
 from pipeline.settings import having
 from pipeline.spread import Tasks
-from pipeline.table_writer import looked_up, schema_of
+from pipeline.table_writer import looked_up
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal, quoted
-
-MICROSECONDS_OF_A_DAY = 86_400_000_000
-CHANGE: Final = ("_change_type", "_commit_version")  # what the change feed adds to a table's columns
-WAS: Final = ("delete", "update_preimage")  # its types of a row as it was before, and
-IS: Final = ("insert", "update_postimage")  # as it is now
-MOST_DATES: Final = 500  # a condition names so many dates one by one, more of them as a range
 
 # What Delta and Spark say when there is no table yet; everything else is a failure and stays one.
 NO_TABLE = {"DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND"}
@@ -69,10 +63,6 @@ _VACUUMS: Final = {
 }
 
 
-def _part(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    return pa.schema([schema.field(name) for name in names])
-
-
 def versions_of(newest: Mapping[Table, Commit], tables: Iterable[Table]) -> dict[str, int | None]:
     """The versions of tables by their names, of what ``Lake.newest`` found; None for those that do not exist."""
     return {str(table): newest[table].version if table in newest else None for table in tables}
@@ -80,14 +70,6 @@ def versions_of(newest: Mapping[Table, Commit], tables: Iterable[Table]) -> dict
 
 Made: TypeAlias = DataFrame | pa.Table | Tasks
 """Rows to be written."""
-
-
-class FeedError(Exception):
-    """The changes since a version cannot be told: the table has no such version."""
-
-
-# What asking for changes ends with where nothing can tell them any more: PySpark translates not all that Java says.
-UNTOLD: Final = (FeedError, PySparkException, Py4JJavaError)
 
 
 class Lake:
@@ -104,7 +86,7 @@ class Lake:
         self._narrow: dict[str, Table] = {}  # of these, those made before some of their columns were declared
         self._pins = Pins()
         self._local: LocalTables | None = None  # where tables are folders of this machine, and Java is at hand
-        if catalog is None and self.root.startswith("/") and transaction.is_possible(spark):
+        if catalog is None and transaction.is_possible(spark, self.root):
             self._local = LocalTables(self.root)
         self._check: Callable[[], None] = lambda: None  # asked before each commit: it raises where none may be
         self._commits: dict[str, Commit] | None = None  # the newest of each table, while nobody else makes any
@@ -267,9 +249,9 @@ class Lake:
         """Answer a question in SQL, in which names in braces stand for rows, or for what a column may be ``IN``.
 
         Rows are those of a table as they are now, what changed in one (``Since``) with the columns of ``changes``, or
-        those of an Arrow table; values are a collection of texts or numbers. The SQL is Spark's as far as DuckDB has it
-        too (``pipeline.local_sql``), for one of them answers. Types of what is computed may differ between them: whoever
-        needs one casts to it. FeedError where changes are not told.
+        those of an Arrow table; values are a collection of texts or numbers, or one text. The SQL is Spark's as far as
+        DuckDB has it too (``pipeline.local_sql``), for one of them answers. Types of what is computed may differ
+        between them: whoever needs one casts to it. FeedError where changes are not told.
         """
         here = None if self._local is None else self._here(self._local, of)
         if self._local is None or here is None:
@@ -392,7 +374,7 @@ class Lake:
         """
         names = columns or table.names
         found = self.query(f"SELECT {', '.join(map(quoted, names))} FROM {{rows}} WHERE {where}", rows=table, **of)
-        return found.cast(_part(schema_of(table), names))
+        return found.cast(part_of(schema_of(table), names))
 
     def put(
         self, table: Table, rows: pa.Table, there: pa.Table, *, dates: Collection[date | None],
@@ -721,18 +703,6 @@ class Lake:
         return None if self.catalog is not None else Path(self.path(table)) / "_delta_log"
 
 
-def differing(rows: pa.Table, there: pa.Table, key: str) -> tuple[set[str], set[str]]:
-    """Return the keys of rows that are not there as they are, and of those there that have to go.
-
-    Both tables have the columns of ``rows``; of the run (run_id, ingested_at) they may differ.
-    """
-    facts = [column for column in rows.schema.names if column not in (RUN_ID, INGESTED_AT)]
-    before = {row[key]: row for row in there.select(facts).cast(_part(rows.schema, facts)).to_pylist()}
-    now = {row[key]: row for row in rows.select(facts).to_pylist()}
-    fresh = {name for name, row in now.items() if before.get(name) != row}
-    return fresh, fresh & before.keys() | before.keys() - now.keys()
-
-
 def beside(lake: Lake, steps: Mapping[Name, Callable[[Lake], Answer]]) -> dict[Name, Answer]:
     """Do steps that write different tables side by side, each on a lake ``apart``; what each returned, by its name."""
     if len(steps) < 2:
@@ -743,43 +713,3 @@ def beside(lake: Lake, steps: Mapping[Name, Callable[[Lake], Answer]]) -> dict[N
             return step(other)
 
     return gather({name: partial(alone, step) for name, step in steps.items()})
-
-
-def conform(table: Table, df: DataFrame, *, more: tuple[str, ...] = ()) -> DataFrame:
-    """The frame with exactly the table's columns, in order; event_date is made when it is not there.
-
-    Columns named in ``more`` are kept as they are, after the table's. SchemaError for columns that are missing,
-    unknown, or of another type: a write must not cast or drop in silence.
-    """
-    if table.dated_by and EVENT_DATE not in df.columns:
-        df = df.withColumn(EVENT_DATE, event_date(*table.dated_by))
-    wanted = {column.name: column.type.simpleString() for column in table.columns}
-    given = {each.name: each.dataType.simpleString() for each in df.schema.fields if each.name not in more}
-    differs = [
-        f"{name}: {given.get(name, 'missing')} instead of {wanted.get(name, 'nothing')}"
-        for name in (*wanted, *(name for name in given if name not in wanted))
-        if wanted.get(name) != given.get(name)
-    ]
-    if differs:
-        raise SchemaError(f"{table}: {'; '.join(differs)}")
-    return df.select(*table.names, *more)
-
-
-def event_date(*times: str) -> Column:
-    """The UTC date of the first of the time columns that is not null, whatever the session's time zone."""
-    micros = F.unix_micros(F.coalesce(*times))
-    return F.date_from_unix_date(F.floor(micros / F.lit(MICROSECONDS_OF_A_DAY)).cast("int"))
-
-
-def on_dates(dates: Collection[date | None] | None, column: str = EVENT_DATE) -> str:
-    """The SQL condition that a date is one of these, for files of other dates not to be read; None: any date."""
-    if dates is None:
-        return "TRUE"
-    days = sorted(day for day in dates if day is not None)
-    conditions = [f"{column} IS NULL"] if None in dates else []
-    if len(days) > MOST_DATES:
-        conditions.append(f"{column} BETWEEN DATE'{days[0]}' AND DATE'{days[-1]}'")
-    elif days:
-        named = ", ".join(f"DATE'{day}'" for day in days)
-        conditions.append(f"{column} IN ({named})")
-    return f"({' OR '.join(conditions)})" if conditions else "FALSE"

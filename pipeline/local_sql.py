@@ -1,9 +1,9 @@
 """SQL over tables whose files lie in folders of this machine, answered by DuckDB in this process.
 
-A run with little new asks its tables a hundred questions. To plan one takes Spark longer than to answer it: a quarter of
-a second and more in a process that has just begun, and DuckDB a few milliseconds. So what is asked in SQL is asked here
-where the files are at hand (``docs/decisions.md``). Texts are Spark's SQL as far as both know it: functions that DuckDB
-names otherwise have Spark's names here (``_MACROS``).
+A run with little new asks its tables a hundred questions. To plan one takes Spark a quarter of a second and more in a
+process that has just begun, whatever there is to answer, and DuckDB a few milliseconds. So what is asked in SQL is
+asked here where the files are at hand (``docs/decisions.md``). Texts are Spark's SQL as far as both know it: functions
+that DuckDB names otherwise have Spark's names here (``_MACROS``).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _MACROS: Final = (
     "explode(list) AS unnest(list)",
     "collect_set(value) AS array_agg(DISTINCT value)",
     "try_element_at(list, place) AS list_extract(list, place)",
-    # A hash of values, the same for the same ones within a question; Spark's is another.
-    "xxhash64(one, two) AS CAST(hash(one, two) >> 1 AS BIGINT), (one, two, three) AS CAST(hash(one, two, three) >> 1 AS BIGINT)",
+    # The same for the same values, whichever question asks; Spark's is another number.
+    "xxhash64(a, b) AS CAST(hash(a, b) >> 1 AS BIGINT), (a, b, c) AS CAST(hash(a, b, c) >> 1 AS BIGINT)",
 )
 _SPELLINGS: Final = (("array(", "list_value("),)  # what no function can be named
 _CHANGE: Final = pa.schema([("_kind", pa.string()), ("_change_type", pa.string()), ("_commit_version", pa.int64())])
@@ -43,7 +43,7 @@ class Relation:
     """Rows of files as a query, and the Arrow tables that it names beside them."""
 
     def __init__(self, schema: pa.Schema, more: pa.Schema = _NOTHING) -> None:
-        """``schema``: the columns, in order; those that files do not have are null. ``more``: those that may be told."""
+        """``schema``: the columns, in order, null where files do not have them; ``more``: those that may be told."""
         self._columns = [_quoted(name) for name in schema.names]
         self._tables: dict[str, pa.Table] = {"none": pa.schema([*schema, *more]).empty_table()}
         self._parts = ["SELECT * FROM {none}"]
@@ -122,7 +122,7 @@ class LocalSql:
         self._lock = Lock()
 
     def answer(self, sql: str, of: Mapping[str, Given]) -> pa.Table:
-        """Return the answer to a question, which has names in braces for relations, Arrow tables, and lists of values."""
+        """Return the answer to a question, in which names in braces stand for what is given."""
         cursor = self._cursor()
         count = 0
 

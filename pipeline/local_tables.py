@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,17 +21,19 @@ from pyspark.sql.types import StringType, StructType
 
 from pipeline import transaction
 from pipeline.commits import entry
+from pipeline.conforming import schema_of
 from pipeline.deletion_vectors import Ints, rows_gone, vector_of
 from pipeline.local_sql import Given, LocalSql, Relation
 from pipeline.spread import Tasks
 from pipeline.table_files import File, Listing, changes, listing, path_of, rows_of
-from pipeline.table_writer import schema_of, write
-from pipeline.transaction import Action, Kind
+from pipeline.table_writer import write
+from pipeline.transaction import Action, ConflictError, Kind
 from schemas.table import Table
 
 _GOES: Final = ("path", "partitionValues", "size", "tags", "deletionVector", "baseRowId", "defaultRowCommitVersion")
 ALL: Final = "TRUE"  # the condition of all rows
 _SAID: Final = "said"
+_TRIES: Final = 5  # of a commit that others come before
 _FOUND: Final = "SELECT _file, _row FROM {rows} WHERE "
 
 
@@ -104,11 +107,21 @@ class LocalTables:
 
         ``of``: what the condition has names in braces for; ``says``: what the commit says of itself. Nothing is
         committed where only rows were to go and none is found. None: nothing was done, and Spark has to do it.
+        ConflictError where others commit before it each time.
         """
+        for _ in range(_TRIES - 1):
+            with suppress(ConflictError):
+                return self._change(spark, table, added, gone, of or {}, says)
+        return self._change(spark, table, added, gone, of or {}, says)
+
+    def _change(
+        self, spark: SparkSession, table: Table, added: Sequence[File], gone: str | None, of: Mapping[str, Given],
+        says: str | None,
+    ) -> Changed | None:  # fmt: skip
         folder, found = self.folder(table), self.listing(table)
         if found is None:
             return None
-        leaving = {} if gone is None else self._find(table, found, gone, of or {})
+        leaving = {} if gone is None else self._find(table, found, gone, of)
         if not (leaving or added or gone is None):
             return Changed()
         actions: list[Action] = [{"add": file} for file in added]
@@ -124,7 +137,7 @@ class LocalTables:
             "numRemovedFiles": sum("remove" in action for action in actions) - vectors,
         }  # fmt: skip
         kind: Kind = "WRITE" if added or not leaving else "DELETE"
-        replacing = gone.format(**dict.fromkeys(of or (), "(...)")) if gone is not None and leaving else None
+        replacing = gone.format(**dict.fromkeys(of, "(...)")) if gone is not None and leaving else None
         transaction.commit(
             spark, folder, found.version, actions, kind=kind, counts=counts, says=says, replacing=replacing
         )

@@ -23,6 +23,7 @@ from pipeline import bearing
 from pipeline.asking import Source
 from pipeline.bearing import named, once
 from pipeline.changed_calls import ChangedCalls
+from pipeline.dates import on_dates
 from pipeline.exchanges import CLOSES, OPENS, QM, RR, UNREAD
 from pipeline.findings import ASSOCIATION, CONNECTIONS, SCHEMA, Facts, findings
 from pipeline.findings_sources import (
@@ -39,7 +40,7 @@ from pipeline.findings_sources import (
     together,
 )
 from pipeline.gather import gather
-from pipeline.lake import Lake, on_dates
+from pipeline.lake import Lake
 from pipeline.rules import of_one_call
 from schemas.silver import REMOTE_READ_CALLS
 from udfs.codes import RR_NACK

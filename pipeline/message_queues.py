@@ -16,9 +16,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.asking import MOST_NAMED, Names
+from pipeline.dates import on_dates
 from pipeline.frames import frame
 from pipeline.gold import QUEUES
-from pipeline.lake import Lake, on_dates
+from pipeline.lake import Lake
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
 

@@ -25,9 +25,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.asking import IS, UNTOLD
 from pipeline.bronze import versions
+from pipeline.dates import on_dates
 from pipeline.frames import frame
-from pipeline.lake import IS, UNTOLD, Lake, on_dates
+from pipeline.lake import Lake
 from pipeline.runs import Runs
 from pipeline.settings import unmeasured
 from pipeline.touched import only

@@ -19,9 +19,12 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from pipeline.asking import CHANGE, IS
+from pipeline.conforming import event_date
+from pipeline.dates import MOST_DATES, on_dates
 from pipeline.feeds import Feeds
 from pipeline.gather import gather
-from pipeline.lake import CHANGE, IS, MOST_DATES, Lake, event_date, on_dates
+from pipeline.lake import Lake
 from pipeline.quality_suites import Beside, Suite, SuiteError
 from pipeline.rows import us_of
 from pipeline.touched import only

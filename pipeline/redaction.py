@@ -27,13 +27,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from pipeline import collected
+from pipeline.asking import MOST_NAMED
 from pipeline.decoding import TABLES, VERSION
 from pipeline.derive_silver import LAST
 from pipeline.frames import frame
 from pipeline.gather import gather
 from pipeline.horizon import Horizon
 from pipeline.hosts import DECODER_VERSION as HOSTS_VERSION
-from pipeline.lake import MOST_NAMED, Lake
+from pipeline.lake import Lake
 from pipeline.redacted_columns import redact
 from pipeline.runs import Runs
 from pipeline.settings import short_batches

@@ -17,8 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from pipeline.conforming import differing
+from pipeline.dates import on_dates
 from pipeline.frames import frame
-from pipeline.lake import Lake, differing, on_dates
+from pipeline.lake import Lake
 from pipeline.side_files import Batches, Through
 from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
 from udfs.capture import finished

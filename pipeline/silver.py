@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.conforming import event_date
 from pipeline.decoding import INTERFACES, READ, READ_IF_THERE, TABLES, THROUGH, decode, remote_reads
-from pipeline.lake import event_date
 from pipeline.side_files import Batches, SideFiles, number_of_task, rows_in, tasks_of
 from pipeline.spread import Tasks
 from schemas.silver import REMOTE_READ_CALLS

@@ -23,9 +23,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.bronze import BRONZE
+from pipeline.conforming import event_date
+from pipeline.dates import on_dates
 from pipeline.frames import column_of, frame
 from pipeline.horizon import Horizon
-from pipeline.lake import Lake, event_date, on_dates
+from pipeline.lake import Lake
 from pipeline.listing import Listed
 from pipeline.rows import moment_of, us_of
 from pipeline.runs import Runs, recover

@@ -1,7 +1,7 @@
-"""Things of different sizes spread over tasks, so that these are alike in size, and the rows that such tasks give.
+"""Things of different sizes spread over tasks, so that these are alike in size, and the rows that tasks give.
 
-Tasks run in Spark, or where they are little in this process: a task of Spark that needs Python takes two seconds to begin
-in a process that has just begun.
+Tasks run in Spark, or where they are little in this process: where that has just begun, Spark takes two seconds to
+start tasks of Python.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def spread(things: Sequence[Thing], size: Callable[[Thing], int], count: int) ->
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Rows in so many parts, each given by a function of its number, from 0; ``size``: bytes they are made of, about."""
+    """Rows in so many parts, each given by a function of its number, from 0; ``size``: of about how many bytes."""
 
     count: int
     size: int

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline import eod, states
+from pipeline.conforming import schema_of
 from pipeline.gather import gather
 from pipeline.lake import Lake
 from pipeline.queue_history import Cut
 from pipeline.states import Names, Row, Series, Settings
-from pipeline.table_writer import schema_of
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.table import Table

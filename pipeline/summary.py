@@ -239,7 +239,9 @@ def _keep(path: Path, counted: Mapping[str, _Kept]) -> None:
 
 
 def _files(lake: Lake) -> list[Count]:
-    rows = _rows_of(lake, CAPTURE_FILES, ["coalesce(status, '') AS status", "count(*) AS files", *_sums({n: n for n in _PACKETS})])
+    rows = _rows_of(
+        lake, CAPTURE_FILES, ["coalesce(status, '') AS status", "count(*) AS files", *_sums({n: n for n in _PACKETS})]
+    )
     packets = {name: sum(row[name] for row in rows) for name in _PACKETS}
     files = [Count("file", row["status"], "", "", row["files"]) for row in rows]
     return files + [Count("packet", name, "", "", number) for name, number in packets.items()]

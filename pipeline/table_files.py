@@ -128,7 +128,7 @@ def rows_of(folder: Path, files: Sequence[File]) -> list[Rows]:
 
 
 class Change(NamedTuple):
-    """Rows that a commit brought or took: ``kind`` is ``insert`` or ``delete``, or None where a column of theirs says it."""
+    """Rows that a commit brought or took: ``kind`` is ``insert`` or ``delete``, None where a column of theirs says."""
 
     version: int
     kind: Literal["insert", "delete"] | None

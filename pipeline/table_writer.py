@@ -18,9 +18,8 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.errors import SchemaError
+from pipeline.conforming import conformed, schema_of
 from schemas.table import EVENT_DATE, Table
 
 # Columns of which hardly any value comes twice. Parquet would build a dictionary of each, outgrow it and throw it away:
@@ -38,56 +37,13 @@ GROUP_BYTES: Final = 16 << 20  # of stubs: memory has to hold what is being writ
 _MOST_LETTERS: Final = 32  # of a text in what the log says of a file; of a longer one nothing is said
 
 
-def schema_of(table: Table) -> pa.Schema:
-    """Return a table's columns as Arrow has them."""
-    return to_arrow_schema(table.struct())
-
-
-def conformed(table: Table, rows: pa.Table) -> pa.Table:
-    """Return rows with exactly the table's columns, in order; event_date is made where it is not there.
-
-    SchemaError for columns that are missing, unknown, or of another type: a write must not cast or drop in silence.
-    """
-    wanted = schema_of(table)
-    if table.dated_by and EVENT_DATE not in rows.column_names:
-        rows = rows.append_column(EVENT_DATE, _dates(rows, table.dated_by))
-    given = {each.name: each.type for each in rows.schema}
-    differs = [
-        f"{name}: {given.get(name, 'missing')} instead of {wanted.field(name).type if name in table.names else 'nothing'}"
-        for name in (*table.names, *(name for name in given if name not in table.names))
-        if name not in table.names or name not in given or not _is_same(given[name], wanted.field(name).type)
-    ]
-    if differs:
-        raise SchemaError(f"{table}: {'; '.join(differs)}")
-    return rows.select(wanted.names).cast(wanted)
-
-
-def _is_same(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Tell whether types are the same, whatever elements of lists are called and whichever may be null."""
-    if pa.types.is_list(given) and pa.types.is_list(wanted):
-        return _is_same(given.value_type, wanted.value_type)
-    if pa.types.is_map(given) and pa.types.is_map(wanted):
-        return _is_same(given.key_type, wanted.key_type) and _is_same(given.item_type, wanted.item_type)
-    if pa.types.is_struct(given) and pa.types.is_struct(wanted):
-        both = list(zip(given.fields, wanted.fields, strict=False))
-        same = [one.name == other.name and _is_same(one.type, other.type) for one, other in both]
-        return given.num_fields == wanted.num_fields and all(same)
-    return bool(given == wanted)
-
-
-def _dates(rows: pa.Table, times: Iterable[str]) -> pa.ChunkedArray:
-    """Return the UTC date of the first of the times that is known."""
-    first = pc.coalesce(*(rows[name].cast(pa.timestamp("us", "UTC")) for name in times))
-    return pc.floor_temporal(first, unit="day").cast(pa.timestamp("us")).cast(pa.date32())
-
-
 class TableWriter:
-    """One file of a table, written as rows come: there when it is whole, and the table's when that is committed."""
+    """One file of a table, written as rows come: it is the table's when that is committed."""
 
     def __init__(self, folder: Path, table: Table) -> None:
         """``folder`` is the table's."""
-        self._folder, self._table, self._schema = folder, table, schema_of(table)
-        self._name = f"part-00000-{uuid4()}-c000.zstd.parquet"
+        self._table, self._schema = table, schema_of(table)
+        self._path = folder / f"part-00000-{uuid4()}-c000.zstd.parquet"
         self._writer: pq.ParquetWriter | None = None
         self._waiting: list[pa.Table] = []
         self._waits = Counter(rows=0, bytes=0)
@@ -107,16 +63,10 @@ class TableWriter:
         if self._writer is None:
             return None
         self._writer.close()
-        path = self._folder / self._name
-        self._temporary.replace(path)
         return {
-            "path": self._name, "partitionValues": {}, "size": path.stat().st_size, "dataChange": True,
+            "path": self._path.name, "partitionValues": {}, "size": self._path.stat().st_size, "dataChange": True,
             "modificationTime": time.time_ns() // 1_000_000, "stats": json.dumps(self._said.said(self._rows)),
         }  # fmt: skip
-
-    @property
-    def _temporary(self) -> Path:
-        return self._folder / f".{self._name}"
 
     def _write(self) -> None:
         """Write what waits, as row groups."""
@@ -128,7 +78,7 @@ class TableWriter:
         if self._writer is None:
             names = [each.name for each in self._schema]
             self._writer = pq.ParquetWriter(
-                self._temporary, self._schema, compression="zstd", write_page_checksum=True, store_schema=False,
+                self._path, self._schema, compression="zstd", write_page_checksum=True, store_schema=False,
                 use_dictionary=[name for name in names if name not in DISTINCT],
                 write_statistics=[name for name in names if name not in STUBS],
             )  # fmt: skip
@@ -187,7 +137,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a column holds
 
 
 def write(folder: Path, table: Table, rows: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
-    """Write rows to a file of a table, whose folder this is; return what the log is to say of it, nothing without a row."""
+    """Write rows to a file in a table's folder; return what the log is to say of it: of no row nothing."""
     writer = TableWriter(folder, table)
     for batch in rows:
         writer.add(batch)

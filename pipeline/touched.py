@@ -29,12 +29,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline import bearing
-from pipeline.asking import Source
+from pipeline.asking import IS, MOST_NAMED, Source
 from pipeline.associations import Connection, associations
 from pipeline.frames import column_of
 from pipeline.going_on import GoingOn, going_on
 from pipeline.gold import CONNECTION, NOT_NULL
-from pipeline.lake import IS, MOST_NAMED, Lake
+from pipeline.lake import Lake
 from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.bronze import CONNECTIONS
 from schemas.gold import RECEIVE_ATTEMPTS

@@ -26,7 +26,7 @@ Action = dict[str, Any]  # a line of the log: what it is, and what it says
 
 
 class ConflictError(Exception):
-    """The table is not of the version any more that a commit was to follow."""
+    """Another commit came before one that was to follow a version of a table."""
 
 
 class _Delta:
@@ -53,8 +53,14 @@ class _Delta:
         self.array_list, self.hash_map = named("java.util.ArrayList"), named("java.util.HashMap")
         self.to_seq, self.to_map = java.PythonUtils.toSeq, java.PythonUtils.toScalaMap
         self.activate = java.SparkSession.setActiveSession
+        self.path = named("org.apache.hadoop.fs.Path")
         self.written(None, None)  # of another Delta the operation may be made of other things
         self.deleted()
+
+    def is_local(self, spark: SparkSession, root: str) -> bool:
+        """Tell whether a path is one of this machine's files to the session."""
+        settings = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
+        return bool(self.path(root).getFileSystem(settings).getUri().getScheme() == "file")
 
     def deleted(self) -> Any:  # noqa: ANN401 - py4j's
         """The operation of rows taken out."""
@@ -83,10 +89,17 @@ class _Delta:
 _delta = lru_cache(maxsize=1)(_Delta)
 
 
-def is_possible(spark: SparkSession) -> bool:
-    """Tell whether commits can be made here: Java is at hand, with Delta's classes as they are known."""
+def is_possible(spark: SparkSession, root: str) -> bool:
+    """Tell whether tables below a folder can be changed here.
+
+    Java has to be at hand, with Delta's classes as they are known, and to take the folder for one of this machine: what
+    a path without a scheme means is the session's to say.
+    """
+    if not root.startswith("/"):
+        return False
     try:
-        return _of(spark) is not None
+        delta = _of(spark)
+        return delta is not None and delta.is_local(spark, root)
     except Py4JJavaError:
         raise
     except (Py4JError, TypeError):  # no such class, or no such method of it
@@ -120,4 +133,10 @@ def commit(
     transaction = table.startTransaction(delta.none, delta.option.apply(now))
     transaction.registerSQLMetrics(session, delta.counted(counts))
     done = delta.deleted() if kind == "DELETE" else delta.written(replacing, says)
-    transaction.commit(delta.sequence([delta.action(json.dumps(action)) for action in actions]), done)
+    try:
+        transaction.commit(delta.sequence([delta.action(json.dumps(action)) for action in actions]), done)
+    except Py4JJavaError as error:
+        name = error.java_exception.getClass().getSimpleName()
+        if not name.startswith("Concurrent"):
+            raise
+        raise ConflictError(f"{folder}: {name} behind version {version}") from error

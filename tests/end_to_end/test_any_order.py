@@ -13,8 +13,9 @@ from pyspark.sql import functions as F
 from end_to_end.conversations import SAMPLE, SMALL, Conversations
 from end_to_end.lakes import ALL, BRONZE, run, tables
 from joining.cutting import evenly, plain
+from pipeline.asking import CHANGE, IS, WAS
 from pipeline.capture_source import pack, whole
-from pipeline.lake import CHANGE, IS, WAS, Lake
+from pipeline.lake import Lake
 from pipeline.listing import list_files
 from schemas import catalog
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS

@@ -14,9 +14,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.testing import assertDataFrameEqual
 
+from pipeline.asking import FeedError
 from pipeline.compiling import COMPILED_FROM, HELD_FROM, INTERPRETED, expect
+from pipeline.conforming import conform
+from pipeline.dates import on_dates
+from pipeline.errors import SchemaError
 from pipeline.frames import frame
-from pipeline.lake import FeedError, Lake, SchemaError, conform, on_dates
+from pipeline.lake import Lake
 from pipeline.settings import short_batches, unmeasured
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.gold import RECEIVE_ATTEMPTS

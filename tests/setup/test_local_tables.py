@@ -1,4 +1,4 @@
-"""What is asked and changed here, without Spark, is what Spark answers, and a table is then as after Spark's commits."""
+"""What is changed here, without Spark, is what Spark reads, and a table is then as it is after Spark's commits."""
 
 import random
 

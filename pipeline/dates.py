@@ -1,0 +1,25 @@
+"""Conditions on the dates that tables are laid out by."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import date
+from typing import Final
+
+from schemas.table import EVENT_DATE
+
+MOST_DATES: Final = 500  # a condition names so many dates one by one, more of them as a range
+
+
+def on_dates(dates: Collection[date | None] | None, column: str = EVENT_DATE) -> str:
+    """The SQL condition that a date is one of these, for files of other dates not to be read; None: any date."""
+    if dates is None:
+        return "TRUE"
+    days = sorted(day for day in dates if day is not None)
+    conditions = [f"{column} IS NULL"] if None in dates else []
+    if len(days) > MOST_DATES:
+        conditions.append(f"{column} BETWEEN DATE'{days[0]}' AND DATE'{days[-1]}'")
+    elif days:
+        named = ", ".join(f"DATE'{day}'" for day in days)
+        conditions.append(f"{column} IN ({named})")
+    return f"({' OR '.join(conditions)})" if conditions else "FALSE"
