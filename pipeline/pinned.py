@@ -2,8 +2,8 @@
 
 Each query of a Delta table first finds which of its files it needs: a query of its own, of the table's state, which is
 made anew after every commit. That costs more than to read some small files does (``docs/decisions.md``). Of a table of
-few files a query needs nearly all; which they are is in the table's log, a line for each (protocol of Delta: Action
-Reconciliation, Add File and Remove File, Checkpoints). Delta still reads the rows: it knows which of them are gone.
+few files a query needs nearly all; which they are is in the table's log (``table_files``). Delta still reads the rows:
+it knows which of them are gone.
 
 Delta's classes are asked for what its readers of streams use. Where these are not to be had (Spark Connect, a platform
 with a Delta of its own), where the log is no folder of this machine, or is not as expected, a table is read as anybody
@@ -16,74 +16,15 @@ import json
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.commits import checkpoint, entry
+from pipeline.table_files import Listing, listing
 
 MOST_FILES: Final = 100  # measured: of 128 and more, files that statistics leave out cost more than asking for them
 _TOLD: Final = (
     "path", "partitionValues", "size", "modificationTime", "deletionVector", "baseRowId", "defaultRowCommitVersion",
 )  # fmt: skip
-_ADDED: Final = (*_TOLD, "tags", "stats", "clusteringProvider")  # all that the log says of a file that is there
-_VECTOR: Final = ("storageType", "pathOrInlineDv", "offset")  # what is named so are the same rows that are gone
-
-Files = dict[tuple[Any, ...], dict[str, Any]]
-
-
-class Listing(NamedTuple):
-    """The files of a table's version: of each path, and vector of rows that are gone, what ``add`` says of it."""
-
-    version: int
-    files: Files
-
-
-def listing(log: Path, version: int, known: Listing | None = None) -> Listing | None:
-    """The files of a version, going on from an earlier one where that is known; None where the log does not tell."""
-    if known is None or known.version > version:
-        known = _of_checkpoint(log, version)
-    if known is None:
-        return None
-    files = dict(known.files)
-    try:
-        for number in range(known.version + 1, version + 1):
-            with entry(log, number).open(encoding="utf-8") as lines:
-                for line in lines:
-                    _replay(files, json.loads(line))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return None
-    return Listing(version, files)
-
-
-def _replay(files: Files, action: dict[str, Any]) -> None:
-    if (gone := action.get("remove")) is not None:
-        files.pop(_name(gone), None)
-    elif (there := action.get("add")) is not None:
-        files[_name(there)] = {name: there[name] for name in _ADDED if there.get(name) is not None}
-
-
-def _name(action: dict[str, Any]) -> tuple[Any, ...]:
-    vector = action.get("deletionVector") or {}
-    return action["path"], *(vector.get(part) for part in _VECTOR)
-
-
-def _of_checkpoint(log: Path, version: int) -> Listing | None:
-    """The files that the newest checkpoint, of one file, tells of; none where there is no checkpoint."""
-    newest = checkpoint(log)
-    if not newest:
-        return Listing(-1, {})
-    if newest > version:
-        return None
-    try:
-        told = pq.read_table(log / f"{newest:020}.checkpoint.parquet", columns=["add"])["add"].drop_null()
-    except (OSError, pa.ArrowException):
-        return None
-    files: Files = {}
-    for there in told.to_pylist(maps_as_pydicts="strict"):
-        _replay(files, {"add": there})
-    return Listing(newest, files)
 
 
 class Delta:

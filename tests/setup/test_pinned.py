@@ -8,7 +8,7 @@ import pytest
 from pipeline import pinned
 from pipeline.commits import newest
 from pipeline.lake import Lake
-from pipeline.pinned import listing
+from pipeline.table_files import listing
 from schemas.bronze import QUARANTINE
 from setup.writes import log_of, rows, writes
 
