@@ -24,7 +24,7 @@ from jobs.config import ConfigError
 from jobs.python_daemon import collect_seldom
 from jobs.shipping import PACKAGES
 from pipeline.compiling import INTERPRETED
-from pipeline.table_writer import DISTINCT, GROUP_BYTES, GROUP_ROWS, STUBS
+from pipeline.files import DISTINCT, GROUP_BYTES, GROUP_ROWS, STUBS
 
 PROJECT = Path(__file__).resolve().parents[1]
 # With one compiler Java keeps only 48 MB for what it made; a long run fills them, and all that follows is interpreted.

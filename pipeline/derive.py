@@ -250,7 +250,9 @@ class _Work:
 
 def _captures(lake: Lake) -> list[Capture]:
     """Of each capture its servers, its last packet, microseconds, and how many packets its machine lost."""
-    sql = "SELECT servers, unix_micros(last_packet_at), packets_dropped FROM {captures} WHERE servers IS NOT NULL"
+    sql = (
+        "SELECT servers, unix_micros(last_packet_at) AS `at`, packets_dropped FROM {captures} WHERE servers IS NOT NULL"
+    )
     rows = lake.query(sql, captures=CAPTURE_FILES)
     return [*zip(*(column.to_pylist() for column in rows.columns), strict=True)]
 
@@ -266,7 +268,8 @@ def _lost(lake: Lake, connections: pa.Table | None, captures: list[Capture]) -> 
     told = ["server_address", "last_packet_at", "missing_bytes"]
     if connections is None:
         lossy = f"SELECT * FROM ({touched.MEMBERS}) WHERE missing_bytes > 0"
-        sql = f"SELECT server_address, max(last_packet_at), max(missing_bytes) FROM ({lossy}) GROUP BY server_address"
+        last = "max(last_packet_at) AS `at`, max(missing_bytes) AS missing"
+        sql = f"SELECT server_address, {last} FROM ({lossy}) GROUP BY server_address"
         rows = lake.query(sql, connections=CONNECTIONS)
     else:
         rows = connections.filter(pc.greater(connections["missing_bytes"], 0)).select(told)

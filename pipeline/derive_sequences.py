@@ -288,7 +288,7 @@ def _message(row: Mapping[str, Any]) -> tuple[Place, int | None, str | None]:
 
 def _sealed_until(lake: Lake) -> dict[str, int]:
     """Return until when reads at each server were sealed, microseconds."""
-    newest = "max(unix_micros(coalesce(ended_at, returned_at, started_at)))"
+    newest = "max(unix_micros(coalesce(ended_at, returned_at, started_at))) AS newest"
     sql = f"SELECT server_address, {newest} FROM {{attempts}} WHERE {_SEALED} GROUP BY server_address"
     rows = lake.query(sql, attempts=RECEIVE_ATTEMPTS)
     return unseen.latest(zip(*(column.to_pylist() for column in rows.columns), strict=True))

@@ -490,7 +490,8 @@ class Lake:
             return
         if self._local is not None:
             values = ", ".join(assignments.get(name, quoted(name)) + f" AS {quoted(name)}" for name in table.names)
-            rows = self.query(f"SELECT {values} FROM {{rows}} WHERE {condition}", rows=table, **of)
+            found = self.query(f"SELECT {values} FROM {{rows}} WHERE {condition}", rows=table, **of)
+            rows = found.cast(schema_of(table))
             if self._change(table, rows=rows, gone=condition, of=of, says=made_of) is not None:
                 return
         to = ", ".join(f"{quoted(column)} = {expression}" for column, expression in assignments.items())

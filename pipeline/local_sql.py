@@ -28,7 +28,8 @@ _MACROS: Final = (
     "size(list) AS len(list)",
     "substring(bytes, first, count) AS array_slice(bytes, first, first + count - 1)",
     "explode(list) AS unnest(list)",
-    "collect_set(value) AS array_agg(DISTINCT value)",
+    "collect_set(value) AS coalesce(array_agg(DISTINCT value) FILTER (WHERE value IS NOT NULL), [])",
+    "array_position(list, value) AS CASE WHEN list IS NOT NULL THEN coalesce(list_position(list, value), 0) END",
     "try_element_at(list, place) AS list_extract(list, place)",
     # The same for the same values, whichever question asks; Spark's is another number.
     "xxhash64(a, b) AS CAST(hash(a, b) >> 1 AS BIGINT), (a, b, c) AS CAST(hash(a, b, c) >> 1 AS BIGINT)",

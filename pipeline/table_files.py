@@ -70,7 +70,7 @@ def listing(log: Path, version: int | None = None, known: Listing | None = None)
             number += 1
             for action in _actions(log, number):
                 _replay(files, action)
-                told |= {name: action[name] for name in told if name in action}
+                told |= {name: _known(action[name]) for name in told if name in action}
     except _MALFORMED:
         return None
     if number < 0:
@@ -111,7 +111,12 @@ def _of_checkpoint(log: Path, version: int | None) -> Listing | None:
     for there in told["add"].drop_null().to_pylist(maps_as_pydicts="strict"):
         _replay(files, {"add": there})
     said = [told[name].drop_null().to_pylist(maps_as_pydicts="strict") for name in ("metaData", "protocol")]
-    return Listing(newest, files, *said[0], *said[1]) if len(said[0]) == len(said[1]) == 1 else None
+    return Listing(newest, files, _known(*said[0]), _known(*said[1])) if len(said[0]) == len(said[1]) == 1 else None
+
+
+def _known(action: dict[str, Any]) -> dict[str, Any]:
+    """Return what an action says; a checkpoint has columns too for what it does not."""
+    return {name: value for name, value in action.items() if value is not None}
 
 
 class Rows(NamedTuple):

@@ -56,7 +56,8 @@ _RULES: Final = {
 """The rules that are asked of what is read first; the reads are those of reports, or of what came again."""
 _DAILY: Final = (*_RULES["counts"], *_RULES["sources"])
 _COUNTED: Final = (  # queues whose own number of messages is looked at
-    "(queue LIKE '%;journal' OR queue LIKE '%;deadletter' OR queue LIKE '%;deadxact' OR endswith(queue, '_deadqueue'))"
+    "(right(queue, 10) = '_deadqueue'"
+    " OR queue LIKE '%;journal' OR queue LIKE '%;deadletter' OR queue LIKE '%;deadxact')"
 )
 _WAITED: Final = ("timed_out", "cancelled")
 _ALWAYS: Final = 0  # a time before all others

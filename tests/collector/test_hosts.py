@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.asking import in_spark
 from pipeline.decoding import TABLES, decode, decode_collected
 from pipeline.hosts import applied, hosts
+from pipeline.local_sql import LocalSql
 from schemas.bronze import RPC_CALLS
 from schemas.catalog import table
 from schemas.snapshots import SNAPSHOTS_RAW
@@ -22,20 +24,22 @@ TOGETHER = ("queue_manager_id", "host_name", "address", "source")
 
 
 class Tables:
-    """What of a lake is read here."""
+    """What of a lake is asked here, of DuckDB or of Spark."""
 
-    def __init__(self, spark, rows):
-        self.frames = {name: spark.createDataFrame(found) for name, found in rows.items()}
+    def __init__(self, rows, spark=None):
+        self.rows, self.spark = rows, spark
 
     def exists(self, wanted):
-        return str(wanted) in self.frames
+        return str(wanted) in self.rows
 
-    def read(self, wanted):
-        return self.frames[str(wanted)]
+    def query(self, sql, /, **of):
+        given = {name: self.rows[str(each)] for name, each in of.items()}
+        return LocalSql().answer(sql, given) if self.spark is None else in_spark(self.spark, sql, given).toArrow()
 
 
 @pytest.mark.spark
-def test_hosts_of_every_source(spark, project):
+@pytest.mark.parametrize("by_spark", [True, False])
+def test_hosts_of_every_source(spark, project, by_spark):
     captured = [read_capture(project / "data" / name)["rpc_calls"] for name in CAPTURES]
     calls = pa.concat_tables(captured)
     calls = calls.append_column("run_id", pa.array(["r"] * len(calls))).combine_chunks()
@@ -52,11 +56,11 @@ def test_hosts_of_every_source(spark, project):
         rows[name] = pa.Table.from_batches(batches)
     assert {table(name) for name in rows} >= set(TABLES)
 
-    found = hosts(Tables(spark, rows)).collect()
+    found = hosts(Tables(rows, spark if by_spark else None))
     told = {
-        (row.source, row.address, row.host_name, row.queue_manager_id): row.sightings
+        (row["source"], row["address"], row["host_name"], row["queue_manager_id"]): row["sightings"]
         for row in found
-        if row.source != "endpoint_mapper"
+        if row["source"] != "endpoint_mapper"
     }
     sent = {key: count for key, count in told.items() if key[0] == "message"}
     assert {key[1:] for key in sent} == {("10.0.0.9", None, "5f0c2b1a-9d3e-4c77-8a10-000102030405")}
@@ -70,12 +74,12 @@ def test_hosts_of_every_source(spark, project):
         ("10.77.0.14", "shop2", None): 16,
         ("10.77.0.14", "shop2", CLONED): 16,
     }
-    mapped = {row.address: row.sightings for row in found if row.source == "endpoint_mapper"}
+    mapped = {row["address"]: row["sightings"] for row in found if row["source"] == "endpoint_mapper"}
     assert {address: mapped[address] for address in mapped if address != "10.77.0.1"} == dict.fromkeys(
         ("10.77.0.11", "10.77.0.12", "10.77.0.13", "10.77.0.14"), 8
     )
     assert mapped["10.77.0.1"] > 0
-    assert all(row.first_seen_at <= row.last_seen_at for row in found)
+    assert all(row["first_seen_at"] <= row["last_seen_at"] for row in found)
 
 
 SEEN = st.tuples(

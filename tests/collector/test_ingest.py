@@ -105,9 +105,7 @@ def test_once_whatever_is_read_how_often(lake, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.delattr(hosts, "hosts")  # what came is added to what was counted, not counted with all the rest
         silver(lake)
-    assert [row.sightings for row in lake.read(HOSTS).collect()] == [
-        row.sightings for row in hosts.hosts(lake).collect()
-    ]
+    assert [row.sightings for row in lake.read(HOSTS).collect()] == [row["sightings"] for row in hosts.hosts(lake)]
     assert lake.read(HOSTS).first().sightings == 3
     raw = {(row["snapshot_id"], row["source_path"], row["source_line"]) for row in rows(lake, SNAPSHOTS_RAW)}
     assert {(path, number) for _, path, number in raw} == {(str(again), 1), (str(again), 2), (str(again), 3)}

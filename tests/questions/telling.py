@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import TimestampType
 
 from alerts.telling import NAMES, SETTINGS
 from pipeline import states
+from pipeline.asking import values_of
+from pipeline.conforming import schema_of
+from pipeline.local_sql import LocalSql
 from pipeline.rows import table_of
 from schemas.bronze import CAPTURE_FILES
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.queue_history import QUEUE_HISTORY
+from schemas.table import Table
 from udfs.keys import key
 
 NOW = 240
@@ -57,6 +62,14 @@ class Told:
         if table not in self.tables:
             return self.spark.createDataFrame([], table.struct())
         return self.spark.createDataFrame(self.tables[table])
+
+    def query(self, sql, /, **of):
+        return LocalSql().answer(sql, {name: self._given(each) for name, each in of.items()})
+
+    def _given(self, source):
+        if isinstance(source, Table):
+            return self.tables.get(source, schema_of(source).empty_table())
+        return source if isinstance(source, pa.Table) else values_of(source)
 
     def exists(self, table):
         return table in self.tables

@@ -5,7 +5,6 @@ import random
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import Row
 
 from pipeline.aliases import Known, first_pieces
 from pipeline.message_queues import differing
@@ -43,7 +42,7 @@ def opened(change="insert", second=5, queue=ORDERS, **more):
         "queue_format_name": f"DIRECT=OS:{queue}", "context_handle": "aa", "server_address": "10.0.0.7",
         "observed": second * SECOND,
     }  # fmt: skip
-    return Row(**(row | more))
+    return row | more
 
 
 KNOWN = Known(

@@ -14,6 +14,10 @@ from setup.writes import log_of, rows
 pytestmark = pytest.mark.spark
 
 
+# An update is told as rows that went and came, or as what they were and are.
+KINDS = {"update_preimage": "delete", "update_postimage": "insert"}
+
+
 def by_spark(spark, root):
     """A lake whose tables Spark reads and changes, wherever they are."""
     made = Lake(spark, str(root))
@@ -36,8 +40,8 @@ def both(lake, spark, tmp_path):
 
 def told(lake):
     """What Delta tells of the table, and its change feed."""
-    feed = lake.changes(QUARANTINE, 0).select("_commit_version", "_change_type", "quarantine_key")
-    return *told_now(lake), sorted(feed.collect())
+    feed = lake.changes(QUARANTINE, 0).select("_commit_version", "_change_type", "quarantine_key").collect()
+    return *told_now(lake), sorted((version, KINDS.get(kind, kind), key) for version, kind, key in feed)
 
 
 def told_now(lake):

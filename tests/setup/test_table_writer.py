@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from pipeline.conforming import conformed, schema_of
 from pipeline.deletion_vectors import rows_gone, vector_of
 from pipeline.errors import SchemaError
+from pipeline.files import GROUP_ROWS
 from pipeline.frames import frame
 from pipeline.lake import Lake
 from pipeline.spread import Tasks
 from pipeline.table_files import listing
-from pipeline.table_writer import GROUP_ROWS, TableWriter
+from pipeline.table_writer import TableWriter
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.catalog import EVERY
 from schemas.messages import MESSAGES
