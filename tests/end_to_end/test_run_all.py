@@ -12,6 +12,7 @@ from functools import partial
 
 import pytest
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from jobs import export_packets, ingest_captures, publish_dashboards, run_all, trace_message
 from pipeline.bronze import BRONZE
@@ -29,7 +30,7 @@ from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.quality import QUALITY_RESULTS
 from schemas.silver import REMOTE_READ_CALLS
-from udfs.capture.reader import capture_batches, read_capture
+from udfs.capture.reader import SCHEMAS, capture_batches, read_capture
 
 pytestmark = pytest.mark.spark
 
@@ -380,7 +381,7 @@ def test_what_a_run_reads_is_what_the_data_source_reads(spark, captures, tmp_pat
     tasks = tmp_path / "tasks.jsonl"
     reads = plan(list_files([str(captures)]), []).read
     for kind in ("capture_files", "rpc_calls"):
-        rows = read_captures(spark, reads, tasks, rows=kind)
+        rows = read_captures(reads, tasks, rows=kind).frame(spark, from_arrow_schema(SCHEMAS[kind]))
         whole = spark.read.format("msmq_capture").option("rows", kind).load(str(captures))
         assert rows.schema == whole.schema
         assert sorted(rows.collect(), key=str) == sorted(whole.collect(), key=str)

@@ -142,7 +142,7 @@ class Broker:
     # What a capture shows
 
     def connect(self, name, number):
-        self.connections[name] = {"at": self.now, "number": number, "closed": None}
+        self.connections[name] = {"at": self.now, "number": number, "closed": None, "last_step": None}
 
     def call(self, protocol, opnum, connection, **values):
         name = f"call{len(self.calls):04}"
@@ -194,7 +194,7 @@ class Broker:
         for attempt in [a for a in self.waiting if a.call["connection_id"] == name]:
             self.forget(attempt)
             attempt.outcome = "unknown"
-        self.connections[name]["closed"] = self.now
+        self.connections[name] |= {"closed": self.now, "last_step": self.step}
         if client.connections:
             return
         client.gone = True
@@ -543,7 +543,7 @@ def captured(broker, begin=0):
         Connection(name, f"10.0.1.{each['number'] % 250}", each["at"], each["closed"] or broker.now, each["closed"],
                    each["number"])
         for name, each in broker.connections.items()
-        if name in seen
+        if name in seen or each["last_step"] is None or each["last_step"] >= begin  # it is there, used or not
     ]  # fmt: skip
     return calls, connections
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from silver_gold.broker import Broker, attempts_truth, captured, place, truth
@@ -46,6 +46,7 @@ def compared(broker, begin, order):
 
 @settings(max_examples=120, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 150))
+@example(11424, 126)  # a client goes on by a connection that it has not used
 def test_attempts_and_fates_are_what_the_queue_manager_knows(seed, steps):
     compared(Broker(Random(seed)).run(steps), 0, Random(seed))
 
