@@ -26,6 +26,9 @@ from jobs.shipping import PACKAGES
 from pipeline.compiling import INTERPRETED
 from pipeline.files import DISTINCT, GROUP_BYTES, GROUP_ROWS, STUBS
 
+# How long a thread that computes keeps the interpreter from those that have an answer of Java or DuckDB: a commit asks
+# Java some fifty times.
+_TURN_S = 0.0005
 PROJECT = Path(__file__).resolve().parents[1]
 # With one compiler Java keeps only 48 MB for what it made; a long run fills them, and all that follows is interpreted.
 ONE_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
@@ -109,6 +112,7 @@ def session(app_name: str, overrides: Mapping[str, str] | None = None) -> SparkS
     builder = SparkSession.builder.appName(app_name)
     if started_as_plain_python():
         collect_seldom()  # rows of remainders and of gold are many small objects here too
+        sys.setswitchinterval(_TURN_S)
         # Workers would otherwise be whichever python3 is first on the path.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

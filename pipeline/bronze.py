@@ -284,7 +284,7 @@ class _Run:
         )
         schema = from_arrow_schema(SCHEMAS["capture_files"])
         asked: dict[str, Callable[[], Any]] = {_READ: partial(tasks.table, self.lake.spark, schema)}
-        asked |= {str(table): partial(self.lake.create, table) for table in (RPC_CALLS, CAPTURE_FILES)}
+        asked |= {str(table): partial(self.lake.prepare, table) for table in (RPC_CALLS, CAPTURE_FILES)}
         with _progress(self._tables / CAPTURE_FILES.name, len(reads), say):
             found: list[Row] = gather(asked)[_READ].cast(SCHEMAS["capture_files"]).to_pylist()
         if self.horizon is not None:
@@ -299,7 +299,7 @@ class _Run:
         lake, earlier = self.lake, rejoin.earlier(self.lake, pa.concat_tables([fresh, out]))
         window_s = float(self.reader_options.get("reorder_window_s", 2.0))
         asked: dict[str, Callable[[], Any]] = {_JOINED: partial(rejoin.joined, fresh, earlier, out, window_s=window_s)}
-        asked |= {str(table): partial(lake.create, table) for table in (CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING)}
+        asked |= {str(table): partial(lake.prepare, table) for table in (CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING)}
         joined: rejoin.Changes = gather(asked)[_JOINED]
         return joined
 

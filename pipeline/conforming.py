@@ -93,10 +93,22 @@ def differing(rows: pa.Table, there: pa.Table, key: str) -> tuple[set[str], set[
     Both tables have the columns of ``rows``; of the run (run_id, ingested_at) they may differ.
     """
     facts = [column for column in rows.schema.names if column not in (RUN_ID, INGESTED_AT)]
-    before = {row[key]: row for row in there.select(facts).cast(part_of(rows.schema, facts)).to_pylist()}
-    now = {row[key]: row for row in rows.select(facts).to_pylist()}
-    fresh = {name for name, row in now.items() if before.get(name) != row}
-    return fresh, fresh & before.keys() | before.keys() - now.keys()
+    there = there.select(facts).cast(part_of(rows.schema, facts))
+    places = pc.index_in(rows[key], there[key].combine_chunks())
+    same = pc.is_valid(places)
+    for name in facts:
+        same = pc.and_(same, _alike(rows[name], there[name].take(places)))
+    fresh = set(rows[key].filter(pc.invert(same)).to_pylist())
+    before, now = set(there[key].to_pylist()), set(rows[key].to_pylist())
+    return fresh, fresh & before | before - now
+
+
+def _alike(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Tell where values are the same, nulls among them."""
+    if pa.types.is_nested(one.type):  # which Arrow does not compare
+        return pa.array([a == b for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)], pa.bool_())
+    both_null = pc.and_(pc.is_null(one), pc.is_null(other))
+    return pc.or_(both_null, pc.fill_null(pc.equal(one, other), False))  # noqa: FBT003 - Arrow's
 
 
 def part_of(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:

@@ -303,5 +303,5 @@ def _empty_stubs(lake: Lake) -> None:
     calls = calls.join(pending.select(F.explode("call_keys").alias("call_key")), "call_key", "left_anti")
     dates = [row[0] for row in calls.select(EVENT_DATE).distinct().collect()]
     if dates:
-        nothing = dict.fromkeys(_STUBS, F.lit(None).cast("binary"))
-        lake.fill(RPC_CALLS, calls.select("call_key"), nothing, dates=dates, made_of=EMPTIED)
+        nothing = (F.lit(None).cast("binary").alias(name) for name in _STUBS)
+        lake.fill(RPC_CALLS, calls.select("call_key", *nothing), dates=dates, made_of=EMPTIED)

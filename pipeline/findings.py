@@ -146,7 +146,7 @@ def ledger_mask(table: pa.Table) -> pa.Array:
 
 def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield rows as dictionaries without nulls; times as microseconds since the epoch."""
-    names = table.column_names
+    names = [name for name in table.column_names if table[name].null_count < table.num_rows]
     columns = [_plain(table[name]) if name in TIMES else table[name].to_pylist() for name in names]
     for values in zip(*columns, strict=True):
         row = {name: value for name, value in zip(names, values, strict=True) if value is not None}
@@ -179,9 +179,9 @@ def findings(facts: Facts, *, only: Collection[str] | None = None) -> pa.Table:
     ledgers: defaultdict[str | None, list[Exchange]] = defaultdict(list)
     for row in rows_of(facts.ledger):
         ledgers[row.get("server_address")].append(Exchange(row))
-    indices = _by_connection(facts.calls)
+    calls = _by_connection(facts.calls)
     for server, theirs in by_server.items():
-        rows += _of_server(facts, indices, theirs, ledgers[server], binds, only)
+        rows += _of_server(facts, calls, theirs, ledgers[server], binds, only)
     return table_of(rows, SCHEMA)
 
 
@@ -189,16 +189,18 @@ def _whole(row: dict[str, Any]) -> dict[str, Any]:
     return {**dict.fromkeys(CONNECTIONS), **_NOT_NULL, **row}
 
 
-def _by_connection(calls: pa.Table) -> dict[str, list[int]]:
-    found: defaultdict[str, list[int]] = defaultdict(list)
-    for place, name in enumerate(calls["connection_id"].to_pylist()):
-        found[name].append(place)
-    return found
+def _by_connection(calls: pa.Table) -> dict[str, pa.Table]:
+    """Return the calls of each connection; all of them are laid out anew once, and not for each."""
+    ordered = calls.take(pc.sort_indices(calls["connection_id"]))
+    names = ordered["connection_id"].to_pylist()
+    starts = [place for place, name in enumerate(names) if place == 0 or name != names[place - 1]]
+    ends = [*starts[1:], len(names)]
+    return {names[start]: ordered.slice(start, end - start) for start, end in zip(starts, ends, strict=False)}
 
 
 def _of_server(
     facts: Facts,
-    indices: Mapping[str, list[int]],
+    calls: Mapping[str, pa.Table],
     connections: Sequence[dict[str, Any]],
     opened: list[Exchange],
     binds: Mapping[str, list[Any]],
@@ -217,10 +219,10 @@ def _of_server(
     for rows in members.values():
         if only is not None and not any(row["connection_id"] in only for row in rows):
             continue
-        places = sorted(place for row in rows for place in indices.get(row["connection_id"], ()))
+        theirs = [calls[row["connection_id"]] for row in rows if row["connection_id"] in calls]
         ours = [bind for row in rows for bind in binds.get(row["connection_id"], ())]
-        if places or ours:
-            exchanges = [Exchange(row) for row in rows_of(facts.calls.take(pa.array(places, pa.int64())))]
+        if theirs or ours:
+            exchanges = [Exchange(row) for several in theirs for row in rows_of(several)]
             unread = any(row["connection_id"] in facts.unread for row in rows)
             association = found[rows[0]["connection_id"]]
             conversation = Conversation(exchanges, rows, association, binds=ours, ledger=ledger, unread=unread)

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -214,6 +214,13 @@ class Lake:
                 + f"'delta.dataSkippingStatsColumns' = '{','.join(looked_up(table))}')"
             )
         self._seen.add(str(table))
+
+    def prepare(self, table: Table) -> None:
+        """Create the table if it does not exist; have all ready that its next commit needs if it does."""
+        if self._local is not None and self.exists(table):
+            transaction.prepare(self.spark, self._local.folder(table))
+        else:
+            self.create(table)
 
     def widen(self, table: Table) -> None:
         """Add the columns that the declaration has and the table does not: it was made before they were declared."""
@@ -584,24 +591,29 @@ class Lake:
         return " ".join(f"{table}={self.version(table)}" for table in tables)
 
     def fill(
-        self,
-        table: Table,
-        keys: DataFrame,
-        values: Mapping[str, Column],
-        *,
-        dates: Collection[date | None],
-        made_of: str | None = None,
-    ) -> None:
-        """Set columns in the rows whose keys a frame holds, in one commit; ``dates`` as for ``merge``.
+        self, table: Table, rows: DataFrame | pa.Table, *, dates: Collection[date | None], made_of: str | None = None,
+    ) -> None:  # fmt: skip
+        """Set columns in the rows of some keys, in one commit; ``dates`` as for ``merge``.
 
-        ``keys`` has the table's key columns, no key twice. What rows held before stays in older versions until VACUUM.
+        ``rows`` has the table's key, a single column, no key twice, and the columns to be set; keys that are not there
+        are passed over. What rows held before stays in older versions until VACUUM.
         """
-        found = " AND ".join(f"{quoted(name)} = {quoted(_NEW + name)}" for name in table.key)
-        renamed = keys.select(*(F.col(name).alias(_NEW + name) for name in table.key))
+        (key,) = table.key
+        if self.is_here and isinstance(rows, pa.Table):
+            keys = rows[key].to_pylist()
+            now = self.with_keys(table, keys, dates=dates)
+            places = pc.index_in(now[key], rows[key].combine_chunks())
+            for name in rows.column_names:
+                now = now.set_column(table.names.index(name), name, rows[name].take(places))
+            leaving = f"{quoted(key)} IN {{keys}} AND {on_dates(dates)}"
+            if self._change(table, rows=now, gone=leaving, of={"keys": keys}, says=made_of) is not None:
+                return
+        rows = rows if isinstance(rows, DataFrame) else frame(self.spark, rows)
+        renamed = rows.withColumnsRenamed({name: _NEW + name for name in rows.columns})
+        found = F.expr(f"{quoted(key)} = {quoted(_NEW + key)} AND {on_dates(dates)}")
+        values = {name: F.col(_NEW + name) for name in rows.columns if name != key}
         with self._commit(table, made_of):
-            renamed.mergeInto(self.sql_name(table), F.expr(f"{found} AND {on_dates(dates)}")).whenMatched().update(
-                dict(values)
-            ).merge()
+            renamed.mergeInto(self.sql_name(table), found).whenMatched().update(values).merge()
 
     def stamp(self, table: Table, made_of: str) -> None:
         """Say what the table's rows are made of, by a commit that changes none."""

@@ -177,9 +177,11 @@ SELECT {kind} AS kind, server_address AS queue_manager, {queue} AS queue, unix_m
 FROM {{rows}} WHERE {at} IS NOT NULL AND {where}"""
 
 
+READS: Final = Told(RECEIVE_ATTEMPTS, attempts_told)
+"""What reads did: it is counted, and begins no history."""
 TELLING: Final = (
     Told(QUEUE_SNAPSHOTS, _snapshots),
-    Told(RECEIVE_ATTEMPTS, attempts_told),
+    READS,
     Told(MANAGEMENT_CALLS, _actions),
     Told(QUEUE_OPERATIONS, _operations("queue", "moved_out")),
     Told(QUEUE_OPERATIONS, _operations("target_queue", "moved_in"), "target_queue"),

@@ -65,8 +65,12 @@ class Reader:
     settings: Settings
 
     def told(self, queues: Collection[str], since: int) -> list[Row]:
-        """Return what is told of queues since a time."""
-        return self._told(queues, since, states.TELLING)
+        """Return what is told of queues since a time, but for what was read from them."""
+        return self._told(queues, since, [each for each in states.TELLING if each != states.READS])
+
+    def reads(self, queues: Collection[str], since: int) -> list[Row]:
+        """Return what is told of reads since a time."""
+        return self._told(queues, since, [states.READS])
 
     def counted(self, queues: Collection[str], since: int) -> list[Row]:
         """Return what of that is counted alone: reads, moves and purges."""
@@ -153,14 +157,17 @@ class _Queues:
             _series(row, row["name"]) for row in told if row["kind"] in _CUTTING and row["at"] >= self.since
         } - cuts.keys()
         cuts |= {series: Cut(end, end) for series, end in self._ended(fresh).items()}
+        wanted = cuts.keys() | fresh
+        theirs = {queue for _, queue, _ in wanted}  # most queues that are read from have no history: nobody asked
         begin = min((cut.since for cut in cuts.values()), default=self.since)
         known_since = self.since - 3 * self.gap
+        if theirs:
+            told = [*told, *self.reader.reads(theirs, known_since)]
         if begin < known_since:  # what is counted in a time of which nothing else is known
-            told = [*told, *(row for row in self.reader.counted(self.queues, begin) if row["at"] < known_since)]
+            told = [*told, *(row for row in self.reader.counted(theirs, begin) if row["at"] < known_since)]
         whole = known_since + self.gap  # of an earlier purge it cannot be told which names something was known of
         told = [row | {"kind": "purged"} if row["kind"] == "purge" and row["at"] < whole else row for row in told]
         rows = states.history_rows(told, self.reader.settings, cuts)
-        wanted = cuts.keys() | fresh
         self.made[QUEUE_HISTORY].rows += [row for row in rows if _series(row, row["queue_format_name"]) in wanted]
         self.made[QUEUE_HISTORY].there.append(there)
 

@@ -111,6 +111,20 @@ def _of(spark: SparkSession) -> _Delta | None:
     return None if java is None else _delta(java)
 
 
+def prepare(spark: SparkSession, folder: Path) -> None:
+    """Have Java read the log of a table, and what commits need of its own, which takes the first one a second."""
+    if (delta := _of(spark)) is not None:
+        _begun(delta, spark._jsparkSession, folder)  # noqa: SLF001
+
+
+def _begun(delta: _Delta, session: Any, folder: Path) -> tuple[int, Any]:  # noqa: ANN401 - py4j's
+    """Return the newest version of a table, and a transaction that follows it."""
+    delta.activate(session)  # whose settings a transaction has
+    table = delta.for_table(session, str(folder))
+    now = table.update(False, delta.none, delta.none)  # noqa: FBT003 - Java's; it looks into the folder
+    return now.version(), table.startTransaction(delta.none, delta.option.apply(now))
+
+
 def commit(
     spark: SparkSession, folder: Path, version: int, actions: Sequence[Action], *, kind: Kind,
     counts: Mapping[str, int], says: str | None = None, replacing: str | None = None,
@@ -121,16 +135,12 @@ def commit(
     metrics. ``says``: what the commit says of itself; of a
     DELETE, or without it, what the session has it say. ConflictError where the table has another version by now.
     """
-    delta = _of(spark)
+    delta, session = _of(spark), spark._jsparkSession  # noqa: SLF001
     if delta is None:
         raise TypeError("no Java to commit with")
-    session = spark._jsparkSession  # noqa: SLF001
-    delta.activate(session)  # whose settings a transaction has
-    table = delta.for_table(session, str(folder))
-    now = table.update(False, delta.none, delta.none)  # noqa: FBT003 - Java's; it looks into the folder
-    if now.version() != version:
-        raise ConflictError(f"{folder}: version {now.version()} instead of {version}")
-    transaction = table.startTransaction(delta.none, delta.option.apply(now))
+    now, transaction = _begun(delta, session, folder)
+    if now != version:
+        raise ConflictError(f"{folder}: version {now} instead of {version}")
     transaction.registerSQLMetrics(session, delta.counted(counts))
     done = delta.deleted() if kind == "DELETE" else delta.written(replacing, says)
     try:

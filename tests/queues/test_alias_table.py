@@ -82,4 +82,8 @@ def test_messages_that_say_something_else_than_was_found():
     names = ("sighting_key", "queue", "inferred_queue", "destination_queue")
     messages = pa.Table.from_pylist(rows, schema=pa.schema([(name, pa.string()) for name in names]))
     opened_queues = {"same": "q", "learnt": "q", "lost": None, "nothing": None}
-    assert differing(messages, opened_queues) == {"learnt": ("q", None), "lost": (None, "d")}
+    assert differing(messages, opened_queues).to_pylist() == [
+        {"sighting_key": "learnt", "queue": "q", "inferred_queue": None},
+        {"sighting_key": "lost", "queue": None, "inferred_queue": "d"},
+    ]
+    assert not differing(messages, {}).num_rows

@@ -20,6 +20,7 @@ from states.telling import FAR, FAR_NAME, MINUTE, incoming, outgoing, read, snap
 TABLES = (QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES)
 GUIDS = {"g1": ["relay"], "g2": ["relay2"]}
 NAMES = Names(Machines({}, GUIDS), {})
+COUNTED_READS = ("received", "peeked", "nacked")
 OTHER = "10.0.0.9\\private$\\q"  # what the second sender calls the queue
 
 
@@ -34,10 +35,16 @@ class Tables:
     rows: dict = field(default_factory=lambda: {table: [] for table in TABLES})
 
     def told(self, queues, since):
-        return [row for row in self.everything if row["queue"] in queues and row["at"] >= since]
+        return [row for row in self._all(queues, since) if row["kind"] not in COUNTED_READS]
+
+    def reads(self, queues, since):
+        return [row for row in self._all(queues, since) if row["kind"] in COUNTED_READS]
 
     def counted(self, queues, since):
-        return [row for row in self.told(queues, since) if row["kind"] not in ("snapshot", "pause", "resume")]
+        return [row for row in self._all(queues, since) if row["kind"] not in ("snapshot", "pause", "resume")]
+
+    def _all(self, queues, since):
+        return [row for row in self.everything if row["queue"] in queues and row["at"] >= since]
 
     def since(self, table, queues, since, column="queue"):
         at = "valid_to" if table == QUEUE_HISTORY else "observed_at"
