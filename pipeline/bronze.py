@@ -421,13 +421,12 @@ class _Run:
         lake, calls = self.lake, joined.rows("rpc_calls")
         shared = pc.is_in(calls.column("connection_id"), pa.array(sorted(joined.together), pa.string()))
         lake.create(RPC_CALLS)
-        stay = rejoin.unchanged(lake, joined)
-        gone = joined.call_keys - stay
+        gone = joined.call_keys
         onward = None
         if self.decoder is not None:
             onward = self.decoder.passing
             self.gone = Gone(frozenset(gone), self._dates_in_silver(gone, joined.dates))
-        alone = _without(calls.filter(pc.invert(shared)), "call_key", stay)
+        alone = _without(calls.filter(pc.invert(shared)), "call_key", joined.unchanged)
         self._exchange(RPC_CALLS, rejoin.teaching(joined), alone, gone=gone, dates=joined.dates, onward=onward)
         if not joined.together:
             return {}

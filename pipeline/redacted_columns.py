@@ -126,7 +126,7 @@ _OF_TABLES: Final[Mapping[Table, Mapping[str, How]]] = {
         "learnt": stays,  # interfaces
         "counted_server": _ADDRESS,
         **dict.fromkeys(("call_keys", "quarantine_keys"), _KEYS),
-        **dict.fromkeys(("segments", "runs", "told"), gone),
+        **dict.fromkeys(("segments", "runs", "told", "calls_made"), gone),
     },
     SNAPSHOTS_RAW: {
         "format_name": _NAME,

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.conforming import differing
 from pipeline.dates import on_dates
 from pipeline.frames import frame
 from pipeline.lake import Lake
@@ -43,12 +42,13 @@ class Changes:
 
     Connections that were joined, by the names they had (``was``): what side files and tables hold of them goes, with
     the rows of ``tables`` in their place; so do calls (``remade``: capture and key; ``call_keys``: of those that the
-    tables hold and that are not merged) and stray bytes (``quarantine_keys``) that were made from remainders.
-    ``labels`` and ``meanings`` say what finished calls learn: those in the tables only where it is news (``news``:
-    capture and name before). ``pending`` are the remainders in their new state, of this run and those that changed.
-    ``packets``: by capture, what is to be added to its counts. ``together`` are connections that captures saw at the
-    same time: their calls are merged as a whole. ``calls_before`` are the calls that joining makes of the remainders of
-    earlier runs alone. ``earlier`` tells whether the tables hold anything of all this, ``dates`` where.
+    tables hold and that are not merged) and stray bytes (``quarantine_keys``) that were made from remainders. In a ring
+    of files each edge cuts calls of all connections that are open there, and joining makes them anew with each file
+    that comes: those that come to the same (``unchanged``) stay in the tables. ``labels`` and ``meanings`` say what
+    finished calls learn: those in the tables only where it is news (``news``: capture and name before). ``pending`` are
+    the remainders in their new state, of this run and those that changed. ``packets``: by capture, what is to be added
+    to its counts. ``together`` are connections that captures saw at the same time: their calls are merged as a whole.
+    ``earlier`` tells whether the tables hold anything of all this, ``dates`` where.
     """
 
     tables: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: defaultdict(list))
@@ -58,11 +58,11 @@ class Changes:
     was: set[str] = field(default_factory=set)
     remade: set[tuple[str, str]] = field(default_factory=set)
     call_keys: set[str] = field(default_factory=set)
+    unchanged: set[str] = field(default_factory=set)
     quarantine_keys: set[str] = field(default_factory=set)
     together: set[str] = field(default_factory=set)
     packets: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
     pending: list[Row] = field(default_factory=list)
-    calls_before: list[pa.RecordBatch] = field(default_factory=list)
     dates: Dates = field(default_factory=set)
     earlier: bool = False
 
@@ -104,9 +104,6 @@ def joined(fresh: pa.Table, earlier: pa.Table, out: pa.Table, *, window_s: float
         rows = [row for group in some for row in group]
         alone = {group[0][0]["pending_key"] for group in some if len(group) == 1}
         _add(changes, rows, join([row for row, _ in rows], window_s=window_s), alone)
-        was = [row for row, is_fresh in rows if not is_fresh]
-        if any(row["call_keys"] for row in was):  # else there is nothing that could be as it was
-            changes.calls_before.append(join(was, window_s=window_s).tables["rpc_calls"])
     for row in gone:  # what was made of it went with its capture's rows; not its connection, which names none
         changes.was.add(row["connection_id"])
         changes.dates.update(days(row))
@@ -130,12 +127,14 @@ def _add(changes: Changes, rows: list[tuple[Row, bool]], found: Joined, alone: C
         changes.dates.update(days(row))
         changes.earlier |= not is_fresh
         if not is_fresh and not (name in labels and labels[name]["together"]):
-            changes.call_keys.update(row["call_keys"])
+            made = after.get(row["pending_key"], {}).get("calls_made")
+            same = made is not None and made == row["calls_made"]
+            (changes.unchanged if same else changes.call_keys).update(row["call_keys"])
         if not is_fresh and name in labels and _is_news(row, labels[name], changes.meanings.get(name, ())):
             changes.news.add(name)
         now = {**row, **after.get(row["pending_key"], {})}
         if row["pending_key"] in alone:
-            now["told"] = None
+            now |= {"told": None, "calls_made": None}
         if row["pending_key"] in after and (is_fresh or now != row):
             changes.pending.append(now)
     for packets in found.packets.to_pylist():
@@ -260,29 +259,6 @@ _LEARNT: Final = {
     f"THEN if({_CONTEXT}.bind_seen, 'ok', 'unbound') ELSE outcome END",
     "closed_reason": "CASE WHEN closed_reason = 'no_handshake' AND _handshake THEN 'no_key' ELSE closed_reason END",
 }
-
-
-def unchanged(lake: Lake, changes: Changes) -> set[str]:
-    """Return the keys of calls that joining made anew and that the table has as they are: nothing is to follow them.
-
-    In a ring of files each edge cuts calls of all connections that are open there, and joining makes all of them anew
-    with each file that comes. Their bytes are compared with those that joining makes of what was there before: to read
-    them back from the table would mean to read it whole.
-    """
-    schema = SCHEMAS["rpc_calls"]
-    data = [each.name for each in schema if pa.types.is_binary(each.type)]
-    facts = [name for name in schema.names if name not in data]
-    was = {
-        row["call_key"]: row for batch in changes.calls_before for row in batch.select(["call_key", *data]).to_pylist()
-    }
-    calls = changes.rows("rpc_calls")
-    now = {row["call_key"]: row for row in calls.select(["call_key", *data]).to_pylist()}
-    same = {key for key in changes.call_keys & now.keys() if was.get(key) == now[key]}
-    if not same:
-        return same
-    there = lake.with_keys(RPC_CALLS, same, dates=changes.dates, columns=facts)
-    fresh, _ = differing(calls.select(facts), there, "call_key")
-    return same - fresh
 
 
 def merge_together(lake: Lake, changes: Changes, rows: pa.Table) -> pa.Table:

@@ -389,6 +389,7 @@ PENDING = Table(
         Column("segments", ArrayType(_SEGMENT), "TCP segments that matter still, of sides 0 and 1, each in order"),
         Column("evidence", ArrayType(_EVIDENCE), "shapes of calls whose bind was not seen; lengths in bytes"),
         Column("call_keys", STRINGS, "bronze.rpc_calls made from this and its like: joining replaces them"),
+        Column("calls_made", STRING, "key of these calls as joining last made them; null where it did not"),
         Column("quarantine_keys", STRINGS, "bronze.quarantine likewise"),
         Column("runs", ArrayType(_RUN), "stretches of bytes, should the connection stay unrecognised"),
         Column("told", STRING, "key of what joining last told its finished calls; null when it told them nothing"),

@@ -14,11 +14,17 @@ from udfs.capture.remainder import flow
 
 
 @pytest.fixture(scope="module")
-def remainders():
-    """Remainders of five captures of many clients that read on from one another."""
+def ring():
+    """Remainders of each of five captures of many clients that read on from one another."""
     (many,) = (path for path in sample_captures() if path.name.startswith("10-"))
     capture = plain(many)
-    return pa.concat_tables(read_capture(piece)["pending"] for piece in cut(capture, evenly(capture)))
+    return [read_capture(piece)["pending"] for piece in cut(capture, evenly(capture))]
+
+
+@pytest.fixture(scope="module")
+def remainders(ring):
+    """All of them."""
+    return pa.concat_tables(ring)
 
 
 def counts(changes):
@@ -49,3 +55,25 @@ def test_a_remainder_that_is_read_again_and_joined_with_no_other_is_as_it_was(ca
     alone = rows.filter(pa.array([names[flow(row)] == 1 for row in rows.to_pylist()], pa.bool_()))
     found = rejoin.joined(alone, SCHEMAS["pending"].empty_table(), alone, window_s=2.0)
     assert {row["pending_key"]: row for row in found.pending} == {row["pending_key"]: row for row in alone.to_pylist()}
+
+
+def test_calls_that_come_to_the_same_stay_and_all_others_are_made_anew(ring):
+    """Captures come one by one: what the tables hold then is what one joining of all of them makes."""
+    none = SCHEMAS["pending"].empty_table()
+    pending: dict[str, dict] = {}
+    calls: dict[str, dict] = {}
+    stayed = 0
+    for fresh in ring:
+        flows = {flow(row) for row in fresh.to_pylist()}
+        earlier = rejoin.pending_table([row for row in pending.values() if flow(row) in flows])
+        changes = rejoin.joined(fresh, earlier, none, window_s=2.0)
+        now = {row["call_key"]: row for row in changes.rows("rpc_calls").to_pylist()}
+        assert not changes.unchanged & changes.call_keys
+        assert changes.unchanged <= now.keys()
+        assert {key: now[key] for key in changes.unchanged} == {key: calls[key] for key in changes.unchanged}
+        stayed += len(changes.unchanged)
+        calls = {key: row for key, row in calls.items() if key not in changes.call_keys} | now
+        pending |= {row["pending_key"]: row for row in (*fresh.to_pylist(), *changes.pending)}
+    assert stayed  # else nothing was shown
+    whole = rejoin.joined(pa.concat_tables(ring), none, none, window_s=2.0).rows("rpc_calls").to_pylist()
+    assert calls == {row["call_key"]: row for row in whole}

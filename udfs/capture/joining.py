@@ -82,8 +82,8 @@ MEANINGS_SCHEMA: Final = pa.schema(
 
 CHANGES_SCHEMA: Final = pa.schema(
     [PENDING_SCHEMA.field(name) for name in (
-        "pending_key", "event_date", "connection_id", "call_keys", "quarantine_keys", "counted", "counted_server",
-        "told",
+        "pending_key", "event_date", "connection_id", "call_keys", "calls_made", "quarantine_keys", "counted",
+        "counted_server", "told",
     )]
 )  # fmt: skip
 COUNTS: Final = ("packets_used", "packets_other", "packets_binary_protocol")
@@ -610,11 +610,10 @@ def _pending(
 ) -> pa.RecordBatch:
     """What remainders stand for now: each names the rows that were made of them and are of its capture."""
     told = {(label["capture_id"], label["was_connection_id"]): label["told"] for label in labels}
-    keys: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for identity, capture_id, name in zip(
-        *(calls.column(column).to_pylist() for column in ("connection_id", "capture_id", "call_key")), strict=True
-    ):
-        keys[identity, capture_id].append(name)
+    made: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    for call in calls.to_pylist():
+        values = (value if isinstance(value, bytes) else repr(value) for value in call.values())
+        made[call["connection_id"], call["capture_id"]][call["call_key"]] = key(*values)
     of: dict[tuple[int, str], list[str]] = defaultdict(list)
     for stray in strays:
         of[stray["index"], stray["capture_id"]].append(stray["quarantine_key"])
@@ -623,12 +622,14 @@ def _pending(
         identity = connection_id(sightings[0].connection)
         for sighting in sightings:
             capture_id = sighting.row["capture_id"]
+            theirs = dict(sorted(made.pop((identity, capture_id), {}).items()))
             rows.append(
                 {
                     "pending_key": sighting.row["pending_key"],
                     "event_date": sighting.row["event_date"],
                     "connection_id": identity,
-                    "call_keys": sorted(keys.pop((identity, capture_id), [])),
+                    "call_keys": list(theirs),
+                    "calls_made": key(*theirs.values()) if theirs else None,
                     "quarantine_keys": sorted(of.pop((index, capture_id), [])),
                     "counted": counted(sighting.connection, used=index in ours),
                     "counted_server": four_tuple(sighting.connection)[2],

@@ -102,6 +102,7 @@ PENDING_SCHEMA: Final = pa.schema(
         ("segments", pa.list_(SEGMENT)),
         ("evidence", pa.list_(EVIDENCE)),
         ("call_keys", pa.list_(pa.string())),
+        ("calls_made", pa.string()),
         ("quarantine_keys", pa.list_(pa.string())),
         ("runs", pa.list_(RUN)),
         ("told", pa.string()),
@@ -302,6 +303,7 @@ def _remainder(edge: Edge, capture_id: str, meanings: Meanings, learnt: Learnt) 
             for one in sorted(shapes, key=repr)  # a set's own order is another in each process
         ],
         "runs": [] if known.ours else runs,
+        "calls_made": None,
         "told": None,
         "event_date": None if last_time == NO_TIME else last_time // _DAY_NS,
     }
