@@ -151,7 +151,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--size", type=size, nargs="*", default=[size("200M"), size("1G")], help="captures (200M 1G)")
     top.add_argument("--ring", type=int, default=20, help="files of the ring (20)")
     top.add_argument("--memory", type=size, default=size("2G"), help="capture of one connection (2G; 0: none)")
-    top.add_argument("--runs", type=size, default=size("5G"), help="ring of 100 for runs that add one (5G; 0: none)")
+    top.add_argument("--runs", type=size, default=size("10G"), help="ring of 100 for runs that add one (10G; 0: none)")
     top.add_argument("--history", type=int, default=100, help="days of history for these (100; 0: none)")
     top.add_argument("--queues", type=int, default=1000, help="queues x 100 rounds of snapshots (1000; 0: none)")
     top.add_argument("--sealed", type=size, default=size("100M"), help="capture of sealed calls (100M; 0: none)")

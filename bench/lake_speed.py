@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from bench import limit
 from bench.memory import PeakMemory
@@ -22,6 +23,7 @@ from pipeline.ledger import plan
 from pipeline.listing import list_files
 from schemas.bronze import RPC_CALLS
 from schemas.table import INGESTED_AT, RUN_ID
+from udfs.capture.reader import SCHEMAS
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Bench:
         return Lake(self.spark, str(self.folder / f"lake{self._lakes}"))
 
     def calls(self, files: Sequence[Path]) -> Written:
-        """Captures -> bronze.rpc_calls, straight from the data source; ``job`` joins them and writes the rest too."""
+        """Captures -> bronze.rpc_calls, straight from the captures; ``job`` joins them and writes the rest too."""
         lake = self._lake()
         listed = list_files([str(path) for path in files])
         compiling.expect(self.spark, sum(file.size for file in listed))  # as ingest does
@@ -72,7 +74,8 @@ class Bench:
             side = Path(lake.root) / "side"
             side.mkdir(parents=True)
             reads = plan(listed, []).read
-            frame = read_captures(self.spark, reads, side / "tasks.jsonl")
+            tasks = read_captures(reads, side / "tasks.jsonl")
+            frame = tasks.frame(self.spark, from_arrow_schema(SCHEMAS["rpc_calls"]))
             lake.append(RPC_CALLS, frame.withColumns({RUN_ID: F.lit("bench"), INGESTED_AT: F.current_timestamp()}))
             seconds = time.perf_counter() - begin
         rows = lake.rows_written(RPC_CALLS)

@@ -58,7 +58,8 @@ def versions(lake: Path) -> dict[str, int]:
 def measure(folder: Path, total: int, days: int) -> list[Measure]:
     """A ring of a hundred captures of ``total`` bytes: all but two, one more, a late one, nothing; then with history.
 
-    ``days``: of history, a small capture each, that another lake holds before the same is done with it.
+    ``days``: of history, a small capture each, that another lake holds before the same is done with it. Each day has
+    a seed of its own, and none the ring's: with the same ports and numbers their connections would be the ring's.
     """
     files = generate(folder / "ring", total, ring=RING)
     last, late = files[-1], files[LATE]
@@ -68,7 +69,7 @@ def measure(folder: Path, total: int, days: int) -> list[Measure]:
     shutil.rmtree(lake)
     if days:
         history = [
-            generate(folder / f"day{day}", 200_000, seed=day, begin_us=EPOCH_US - day * DAY_US)[0]
+            generate(folder / f"day{day}", 200_000, seed=1 + day, begin_us=EPOCH_US - day * DAY_US)[0]
             for day in range(1, days + 1)
         ]
         say(f"runs: {days} days of history")

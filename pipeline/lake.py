@@ -380,6 +380,10 @@ class Lake:
         ``columns``: those that are read, all by default.
         """
         names = columns or table.names
+        if self._local is not None and self.exists(table):
+            here = self._local.select(table, where, names, {name: values_of(given) for name, given in of.items()})
+            if here is not None:
+                return here
         found = self.query(f"SELECT {', '.join(map(quoted, names))} FROM {{rows}} WHERE {where}", rows=table, **of)
         return found.cast(part_of(schema_of(table), names))
 
@@ -468,23 +472,19 @@ class Lake:
         on: str,
         *,
         update: Mapping[str, str],
-        update_when: str = "TRUE",
-        delete: str | None = None,
-        made_of: str | None = None,
+        delete: str,
     ) -> None:
         """Change the rows that a frame's rows meet, in one commit: delete some, set columns of others.
 
-        ``on``, ``delete``, ``update_when`` and the values of ``update`` are SQL over the columns of both sides, whose
+        ``on``, ``delete`` and the values of ``update`` are SQL over the columns of both sides, whose
         names must differ. No row of the table may be met twice; nothing happens where there is no table.
         """
         if not self.exists(table):
             return
-        merge = source.mergeInto(self.sql_name(table), F.expr(on))
-        if delete is not None:
-            merge = merge.whenMatched(F.expr(delete)).delete()
+        merge = source.mergeInto(self.sql_name(table), F.expr(on)).whenMatched(F.expr(delete)).delete()
         values = {column: F.expr(expression) for column, expression in update.items()}
-        with self._commit(table, made_of):
-            merge.whenMatched(F.expr(update_when)).update(values).merge()
+        with self._commit(table):
+            merge.whenMatched().update(values).merge()
 
     def update(
         self, table: Table, assignments: Mapping[str, str], condition: str, *, made_of: str | None = None, **of: Names

@@ -21,11 +21,12 @@ from pyspark.sql.types import StringType, StructType
 
 from pipeline import transaction
 from pipeline.commits import entry
-from pipeline.conforming import schema_of
+from pipeline.conforming import part_of, schema_of
 from pipeline.deletion_vectors import Ints, rows_gone, vector_of
 from pipeline.local_sql import Given, LocalSql, Relation
 from pipeline.spread import Tasks
 from pipeline.table_files import File, Listing, changes, listing, path_of, rows_of
+from pipeline.table_reader import rows_at
 from pipeline.table_writer import write
 from pipeline.transaction import Action, ConflictError, Kind
 from schemas.table import Table
@@ -82,6 +83,20 @@ class LocalTables:
     def answer(self, sql: str, of: Mapping[str, Given]) -> pa.Table:
         """Answer a question; names in braces stand for relations, Arrow tables, and lists of values."""
         return self._sql.answer(sql, of)
+
+    def select(self, table: Table, condition: str, columns: Sequence[str], of: Mapping[str, Given]) -> pa.Table | None:
+        """Return columns, as they are declared, of the rows that meet a SQL condition; None as for ``listing``.
+
+        Which rows these are is asked first, and then their columns are read where such rows are: of calls the stubs are
+        nearly all there is to read.
+        """
+        found = self.listing(table)
+        if found is None:
+            return None
+        schema = part_of(schema_of(table), columns)
+        places = self._find(table, found, condition, of)
+        parts = [rows_at(Path(name), numbers, schema) for name, numbers in sorted(places.items())]
+        return pa.concat_tables([schema.empty_table(), *parts])
 
     def write(self, spark: SparkSession, table: Table, rows: pa.Table | Tasks) -> list[File]:
         """Write rows to files of the table, here or in tasks of Spark; return what the log is to say of them."""

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructField, StructType
 
+from pipeline.conforming import differing
 from pipeline.dates import on_dates
-from pipeline.frames import frame
 from pipeline.lake import Lake
 from pipeline.side_files import Batches, Through
 from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
+from schemas.table import Table
 from udfs.capture import finished
 from udfs.capture.joining import LABELS_SCHEMA, MEANINGS_SCHEMA, Joined, join
 from udfs.capture.reader import SCHEMAS, Place
@@ -33,7 +34,9 @@ Dates = set[dt.date | None]
 _ONE, _TWO = (f"concat_ws('|', {side}_address, {side}_port)" for side in ("client", "server"))
 _FLOW: Final = f"concat_ws(' ', least({_ONE}, {_TWO}), greatest({_ONE}, {_TWO}))"  # as ``flow`` names a four-tuple
 _AT_ONCE: Final = 2000  # four-tuples joined together: their remainders are in memory
-_MEANING: Final = pa.struct(list(MEANINGS_SCHEMA)[3:])  # behind what names the context
+_MOST_HERE: Final = 20_000  # rows that learn something in this process: whole rows of theirs are in memory
+_GOES: Final = "_goes"
+_MET: Final = "_met_"  # before the columns of what a MERGE meets a table with
 
 
 @dataclass(slots=True)
@@ -164,13 +167,69 @@ def days(row: Row) -> Iterator[dt.date | None]:
 
 def relabel(lake: Lake, changes: Changes) -> None:
     """Tell finished calls and stray bytes in the tables what is new of their connections; most often, nothing is."""
-    labels = [label for label in changes.labels if (label["capture_id"], label["was_connection_id"]) in changes.news]
-    if not labels:
+    news = [label for label in changes.labels if (label["capture_id"], label["was_connection_id"]) in changes.news]
+    if not news:
         return
-    source = _frame(lake.spark, labels, changes)
-    met = f"capture_id = _capture AND connection_id = _was AND {on_dates(changes.dates)}"
-    lake.merge_into(RPC_CALLS, source, met, delete=_GONE, update_when=_CHANGED, update=_LEARNT)
-    lake.merge_into(QUARANTINE, source.where("_was <> _id"), met, update={"connection_id": "_id"})
+    labels = pa.RecordBatch.from_pylist(news, LABELS_SCHEMA)
+    of_news = chain.from_iterable(changes.meanings.get(name, ()) for name in sorted(changes.news))
+    meanings = pa.RecordBatch.from_pylist(list(of_news), MEANINGS_SCHEMA)
+    names = {label["was_connection_id"] for label in news}
+    renamed = {label["was_connection_id"] for label in news if label["was_connection_id"] != label["connection_id"]}
+    _teach(
+        lake, RPC_CALLS, changes.dates, names, finished.LOOKED_AT, finished.LEARNT,
+        lambda calls: finished.labelled(calls, labels, meanings),
+    )  # fmt: skip
+    _teach(
+        lake, QUARANTINE, changes.dates, renamed, ("capture_id", "connection_id"), ("connection_id",),
+        lambda rows: finished.renamed(rows, labels),
+    )  # fmt: skip
+
+
+def _teach(
+    lake: Lake, table: Table, dates: Dates, names: Collection[str], looked_at: Sequence[str], learnt: Sequence[str],
+    taught: Callable[[pa.RecordBatch], pa.RecordBatch],
+) -> None:  # fmt: skip
+    """Have a table's rows of some connections learn what they are ``taught``, by the columns that are ``looked_at``.
+
+    Of these ``learnt`` may change; rows that taught ones lack go. A few change here, many by a MERGE.
+    """
+    if not names or not lake.exists(table):
+        return
+    (key,) = table.key
+    columns, where = (key, *looked_at), f"connection_id IN {{names}} AND {on_dates(dates)}"
+    if lake.is_here:
+        there = lake.select(table, where, columns, names=names)
+        if not there.num_rows:
+            return
+        news = pa.concat_tables([_news(batch, taught(batch), key, learnt) for batch in there.to_batches()])
+        if news.num_rows <= _MOST_HERE:
+            goes = news[_GOES].combine_chunks()
+            lake.remove(table, key, set(news[key].filter(goes).to_pylist()), dates=dates)
+            lake.fill(table, news.filter(pc.invert(goes)).drop_columns(_GOES), dates=dates)
+            return
+
+    def told(batches: Batches) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from _news(batch, taught(batch), key, learnt).rename_columns(met.names).to_batches()
+
+    met = StructType([StructField(_MET + name, table.struct()[name].dataType) for name in (key, *learnt)])
+    met = met.add(_MET + _GOES, "boolean")
+    source = lake.frame(f"SELECT {', '.join(columns)} FROM {{rows}} WHERE {where}", rows=table, names=names)
+    lake.merge_into(
+        table, source.mapInArrow(told, met), f"{key} = {_MET}{key} AND {on_dates(dates)}",
+        update={name: _MET + name for name in learnt}, delete=_MET + _GOES,
+    )  # fmt: skip
+
+
+def _news(there: pa.RecordBatch, now: pa.RecordBatch, key: str, learnt: Sequence[str]) -> pa.Table:
+    """Return what rows say now that they did not say, and those that are no more (``_goes``)."""
+    before, after = (pa.Table.from_batches([rows]) for rows in (there, now))
+    fresh, stale = differing(after, before, key)
+    parts = []
+    for rows, keys, goes in ((after, fresh, False), (before, stale - fresh, True)):
+        found = rows.filter(pc.is_in(rows[key], pa.array(sorted(keys), pa.string()))).select([key, *learnt])
+        parts.append(found.append_column(_GOES, pa.repeat(goes, found.num_rows)))
+    return pa.concat_tables(parts)
 
 
 def renaming(changes: Changes) -> Through:
@@ -211,54 +270,6 @@ def teaching(changes: Changes) -> Through:
 def _columns(pairs: Iterable[tuple[str, str]]) -> tuple[pa.Array, pa.Array]:
     ordered = sorted(pairs)
     return pa.array([one for one, _ in ordered], pa.string()), pa.array([two for _, two in ordered], pa.string())
-
-
-def _frame(spark: SparkSession, labels: Iterable[Row], changes: Changes) -> DataFrame:
-    """Return labels with the meanings of their contexts, under names that no table has."""
-    rows = []
-    for label in labels:
-        contexts = changes.meanings.get((label["capture_id"], label["was_connection_id"]), [])
-        rows.append(
-            {
-                "_capture": label["capture_id"],
-                "_was": label["was_connection_id"],
-                "_id": label["connection_id"],
-                "_ours": label["ours"],
-                "_handshake": label["handshake"],
-                "_contexts": [(c["context_id"], {m.name: c[m.name] for m in _MEANING}) for c in contexts],
-            }
-        )
-    return frame(spark, pa.Table.from_pylist(rows, _LABELS))
-
-
-_LABELS: Final = pa.schema(
-    [
-        ("_capture", pa.string()),
-        ("_was", pa.string()),
-        ("_id", pa.string()),
-        ("_ours", pa.bool_()),
-        ("_handshake", pa.bool_()),
-        ("_contexts", pa.map_(pa.int32(), _MEANING)),
-    ]
-)
-# What a finished call learns, as SQL over its columns and a label's (``udfs.capture.finished`` says the same).
-_CONTEXT: Final = "_contexts[context_id]"
-_GONE: Final = (
-    f"(({_CONTEXT} IS NOT NULL AND NOT {_CONTEXT}.known) OR (NOT _ours AND {_CONTEXT}.interface_uuid IS NULL))"
-)
-_CHANGED: Final = f"(connection_id <> _id OR {_CONTEXT} IS NOT NULL OR (_handshake AND closed_reason = 'no_handshake'))"
-_NO_LEVEL: Final = f"auth_level IS NULL AND {_CONTEXT} IS NOT NULL"
-_LEARNT: Final = {
-    "connection_id": "_id",
-    **{
-        name: f"CASE WHEN {_CONTEXT} IS NULL THEN {name} ELSE {_CONTEXT}.{name} END"
-        for name in ("bind_seen", "interface_uuid", "interface_name", "transfer_syntax")
-    },
-    **{name: f"CASE WHEN {_NO_LEVEL} THEN {_CONTEXT}.{name} ELSE {name} END" for name in ("auth_type", "auth_level")},
-    "outcome": f"CASE WHEN {_CONTEXT} IS NOT NULL AND outcome IN ('unbound', 'ok') "
-    f"THEN if({_CONTEXT}.bind_seen, 'ok', 'unbound') ELSE outcome END",
-    "closed_reason": "CASE WHEN closed_reason = 'no_handshake' AND _handshake THEN 'no_key' ELSE closed_reason END",
-}
 
 
 def merge_together(lake: Lake, changes: Changes, rows: pa.Table) -> pa.Table:

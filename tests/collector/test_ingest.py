@@ -6,6 +6,7 @@ from itertools import permutations
 import pytest
 
 from collector.landed import AT, failed, machine, queue, write
+from killing import KilledError, dying
 from pipeline import collected, derive_silver, hosts, snapshots
 from pipeline.lake import Lake
 from pipeline.listing import list_files
@@ -146,28 +147,15 @@ def test_a_file_that_cannot_be_read_is_said_and_tried_again(lake, tmp_path):
     assert len(rows(lake, SNAPSHOTS_RAW)) == 2
 
 
-class KilledError(Exception):
-    """Stands for a process that is gone."""
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("commits", range(1, 9))
+@pytest.mark.parametrize("commits", range(8))
 def test_a_run_that_was_killed_is_repeated(spark, lake, tmp_path, commits):
     """Whichever of its commits was the last."""
     first = write(tmp_path / "a.jsonl", machine(), queue(7), "broken")
     then = write(tmp_path / "b.jsonl", machine(at=LATER), queue(8, at=LATER), queue(7), "worse")
     ingest(lake, first)
     silver(lake)
-    left = commits
-
-    def die():
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise KilledError
-
-    killed = Lake(spark, lake.root)
-    with pytest.raises(KilledError), killed.held(die):
+    with pytest.raises(KilledError), dying(lake, commits) as killed:
         end_to_end(killed, first, then)
     end_to_end(lake, first, then)
     other = Lake(spark, str(tmp_path / "other"))

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from killing import killed_and_repeated
 from pipeline import derive_sequences
 from pipeline.calls import Call
 from pipeline.lake import Lake
@@ -34,6 +35,10 @@ def sealed_until(attempts):
         if row["is_receive"] is not False
     ]
     return {SERVER: round(max(times).timestamp() * 1e6)} if times else {}
+
+
+def sequences(lake, lost_after, poison_after):
+    return derive_sequences.ack_sequences(lake, lost_after=lost_after, poison_after=poison_after)
 
 
 class Follower:
@@ -72,7 +77,7 @@ class Follower:
         return expected
 
     def run(self, lost_after=LOST_AFTER, poison_after=3):
-        return derive_sequences.ack_sequences(self.lake, lost_after=lost_after, poison_after=poison_after)
+        return sequences(self.lake, lost_after, poison_after)
 
 
 @pytest.fixture
@@ -136,20 +141,21 @@ def test_in_any_order_and_number_of_runs_all_is_as_if_made_anew(lake, monkeypatc
 
 
 @pytest.mark.long
-def test_killed_between_its_commits_and_repeated(lake, monkeypatch):
+@pytest.mark.parametrize("here", [True, False], ids=["one commit", "Spark's two"])
+def test_killed_before_any_commit_and_repeated(lake, monkeypatch, here):
+    if not here:
+        lake._local = None
     follower = Follower(lake, Broker(Random(5)).run(120))
     follower.bring()
     follower.broker.run(40)
+    kills = []
 
-    def die(*args, **options):
-        raise KeyboardInterrupt
+    def run(*settings):
+        kills.append(killed_and_repeated(lake, lambda held: sequences(held, *settings)))
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Lake, "append", lambda self, table, *args, **more: die() if table is ACK_SEQUENCES else
-                      self._write(table, *args, replace=False, **more))  # fmt: skip
-        with pytest.raises(KeyboardInterrupt):
-            follower.bring()
+    monkeypatch.setattr(follower, "run", run)
     follower.bring()
+    assert kills[0] > (0 if here else 1)
 
 
 @pytest.mark.long

@@ -14,6 +14,10 @@ import pyarrow.compute as pc
 # What a call takes of its context's meaning, and what it takes only where it said nothing of it itself.
 _TAKEN: Final = ("bind_seen", "interface_uuid", "interface_name", "transfer_syntax")
 _LEVEL: Final = ("auth_type", "auth_level")
+LEARNT: Final = ("connection_id", *_TAKEN, *_LEVEL, "outcome", "closed_reason")
+"""The columns that ``labelled`` may change."""
+LOOKED_AT: Final = ("capture_id", "context_id", *LEARNT)
+"""The columns that it looks at."""
 _OF_BINDS: Final = pa.array(["ok", "unbound"])  # outcomes that only say whether the bind was seen
 
 
@@ -21,7 +25,8 @@ def labelled(calls: pa.RecordBatch, labels: pa.RecordBatch, meanings: pa.RecordB
     """Return the calls with what they learn, without those that turn out to be of another protocol.
 
     ``labels`` and ``meanings`` are ``Joined.labels`` and ``Joined.meanings`` (``LABELS_SCHEMA``, ``MEANINGS_SCHEMA``),
-    of any captures; a call whose connection has no label stays as it is.
+    of any captures; a call whose connection has no label stays as it is. ``calls`` may have any columns beside those
+    that are looked at.
     """
     connection = _name(calls, "capture_id", "connection_id")
     at = pc.index_in(connection, _name(labels, "capture_id", "was_connection_id"))
