@@ -24,7 +24,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline import compiling, forgetting, places, rejoin
 from pipeline.capture_source import read_captures
-from pipeline.conforming import differing
+from pipeline.conforming import differing, part_of, schema_of
 from pipeline.dates import on_dates
 from pipeline.gather import gather
 from pipeline.horizon import Horizon
@@ -45,6 +45,7 @@ from udfs.capture.tables import with_servers
 
 BRONZE: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # the ledger is last
 _OF_CAPTURES: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # whose rows name their capture
+_TIMES_OF_CALLS: Final = ("request_at", "response_at")
 _PROGRESS_S: Final = 3.0
 _READ: Final = "read"
 _JOINED: Final = "joined"
@@ -421,12 +422,14 @@ class _Run:
         lake, calls = self.lake, joined.rows("rpc_calls")
         shared = pc.is_in(calls.column("connection_id"), pa.array(sorted(joined.together), pa.string()))
         lake.create(RPC_CALLS)
-        gone = joined.call_keys
+        there = self._made_before(joined)
+        same = joined.unchanged | _same(calls, there)
+        gone = joined.call_keys - same
         onward = None
         if self.decoder is not None:
             onward = self.decoder.passing
-            self.gone = Gone(frozenset(gone), self._dates_in_silver(gone, joined.dates))
-        alone = _without(calls.filter(pc.invert(shared)), "call_key", joined.unchanged)
+            self.gone = Gone(frozenset(gone), _dates_in_silver(_among(there, "call_key", gone)))
+        alone = _without(calls.filter(pc.invert(shared)), "call_key", same)
         self._exchange(RPC_CALLS, rejoin.teaching(joined), alone, gone=gone, dates=joined.dates, onward=onward)
         if not joined.together:
             return {}
@@ -435,13 +438,15 @@ class _Run:
         counts = Counter(merged.column("connection_id").to_pylist())
         return {name: counts[name] for name in joined.together}
 
-    def _dates_in_silver(self, calls: Collection[str], dates: Collection[dt.date | None]) -> frozenset[dt.date | None]:
-        """Return the event dates that silver's rows of calls can have: of their requests, and of their answers."""
-        if not calls:
-            return frozenset()
-        there = self.lake.with_keys(RPC_CALLS, calls, dates=dates, columns=("request_at", "response_at"))
-        times = {each for name in there.column_names for each in there[name].to_pylist()}
-        return frozenset({None, *(each.date() for each in times if each is not None)})
+    def _made_before(self, joined: rejoin.Changes) -> pa.Table:
+        """Return the calls, as the table has them, that joining makes anew.
+
+        Where whole rows are not at hand but by reading the table whole, only what silver's rows are found by.
+        """
+        columns = () if self.lake.is_here else ("call_key", *_TIMES_OF_CALLS)
+        if not joined.call_keys:
+            return part_of(schema_of(RPC_CALLS), columns or RPC_CALLS.names).empty_table()
+        return self.lake.with_keys(RPC_CALLS, joined.call_keys, dates=joined.dates, columns=columns)
 
     def _stamped(self, table: Table, rows: pa.Table) -> pa.Table:
         """Rows with the table's columns, those of the run too."""
@@ -526,9 +531,31 @@ def _stamped(table: Table, rows: _Rows, run_id: str, now: dt.datetime) -> _Rows:
     return type(rows).from_arrays(arrays, names=list(table.names))
 
 
+def _among(rows: pa.Table, column: str, values: Collection[str]) -> pa.Table:
+    """Return the rows of some values."""
+    return rows.filter(pc.is_in(rows.column(column), pa.array(sorted(values), pa.string())))
+
+
 def _without(rows: pa.Table, column: str, values: Collection[str]) -> pa.Table:
     """Return rows without those of some values."""
     return rows.filter(pc.invert(pc.is_in(rows.column(column), pa.array(sorted(values), pa.string()))))
+
+
+def _same(calls: pa.Table, there: pa.Table) -> set[str]:
+    """Return the keys of calls that are there as they are: nothing is to follow them."""
+    if not {*calls.column_names} <= {*there.column_names}:
+        return set()
+    ours = _among(calls, "call_key", there["call_key"].to_pylist())
+    fresh, _ = differing(ours, there, "call_key")
+    return {*ours["call_key"].to_pylist()} - fresh
+
+
+def _dates_in_silver(there: pa.Table) -> frozenset[dt.date | None]:
+    """Return the event dates that silver's rows of calls can have: of their requests, and of their answers."""
+    if not there.num_rows:
+        return frozenset()
+    times = {each for name in _TIMES_OF_CALLS for each in there[name].to_pylist()}
+    return frozenset({None, *(each.date() for each in times if each is not None)})
 
 
 def _with_calls(connections: pa.Table, counts: dict[str, int]) -> pa.Table:
