@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from pipeline import alerts_calls, alerts_queues, alerts_transfers
 from pipeline.alert_conditions import Thresholds
 from pipeline.alerts import Alert
-from pipeline.asking import Question
+from pipeline.asking import Question, Standing
 from pipeline.exchanges import MG
 from pipeline.rows import us
 from schemas.bronze import RPC_CALLS
@@ -89,9 +89,9 @@ def _attempts(limits: Thresholds, span: Span) -> Question:
     """
     long = f"hold_ms >= {us(limits.held_after) / 1000}"
     trouble = f"outcome IN ('in_flight', 'expired', 'rundown', 'failed') OR ack_refused OR {long}"
+    in_trouble = Standing(RECEIVE_ATTEMPTS, f"is_receive AND returned_at IS NOT NULL AND ({trouble})")
     told = span.holds("returned_at", "ended_at", also="outcome = 'in_flight'")
-    where = f"{told} AND is_receive AND returned_at IS NOT NULL AND ({trouble})"
-    return _of(RECEIVE_ATTEMPTS, alerts_calls.ATTEMPTS, where)
+    return _of(RECEIVE_ATTEMPTS, alerts_calls.ATTEMPTS, told)._replace(of={"rows": in_trouble})
 
 
 def _negative(_: Thresholds, span: Span) -> Question:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType
 
 from pipeline.frames import frame
 from schemas.table import Table, literal
@@ -38,10 +39,26 @@ class Since(NamedTuple):
     until: int
 
 
+class Standing(NamedTuple):
+    """The rows of a table that meet a condition, in SQL over its columns alone, which is always the same.
+
+    Their columns are the table's but those of bytes. They are few, and asked for again and again: where tables are at
+    hand they are kept (``standing``), so that not all of the table is looked through for them each time.
+    """
+
+    table: Table
+    where: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their columns' names, in the table's order."""
+        return tuple(column.name for column in self.table.columns if not isinstance(column.type, BinaryType))
+
+
 Names: TypeAlias = Collection[str] | Collection[int] | str
 """What a column may be ``IN``, without null; or one text."""
 
-Source: TypeAlias = Table | Since | pa.Table | Names
+Source: TypeAlias = Table | Since | Standing | pa.Table | Names
 """What a name in a question stands for: rows, or values."""
 
 

@@ -11,7 +11,8 @@ import pyarrow as pa
 from pipeline.asking import IS
 from pipeline.exchanges import OPENS, UNREAD
 from pipeline.feeds import Feeds
-from pipeline.findings_sources import HEADS, IS_LEDGER, among, heads
+from pipeline.findings_sources import HEADS, heads
+from pipeline.openings import IS_LEDGER, among
 from schemas.bronze import RPC_CALLS
 
 MOST: Final = 200_000  # images of calls; of more nobody tells which changed

@@ -31,6 +31,7 @@ from pipeline.gather import gather
 from pipeline.gold import receive_attempts, with_gone
 from pipeline.gold_operations import queue_operations
 from pipeline.lake import Lake, versions_of
+from pipeline.openings import OPENINGS
 from pipeline.settings import unmeasured
 from pipeline.touched import Changed, Scope, only
 from schemas.ack_sequences import QUEUE_OPERATIONS
@@ -213,6 +214,7 @@ class _Work:
         lake.stamp(
             RECEIVE_ATTEMPTS, json.dumps({**self.rests_on, "ends": ends, "numbered": numbered, "cancels": cancels})
         )
+        lake.keep(*OPENINGS.values())  # which the next run asks for
         return written
 
     def _computed(

@@ -38,7 +38,6 @@ from pipeline.findings_sources import (
     CLIENTS,
     CONNECTED,
     HEADS,
-    IS_LEDGER,
     MANAGEMENT,
     MESSAGES_SAID,
     READS,
@@ -56,6 +55,7 @@ from pipeline.gather import gather
 from pipeline.gold import CONNECTION
 from pipeline.lake import Lake, versions_of
 from pipeline.look_back import Looked, looked_at
+from pipeline.openings import IS_LEDGER, OPENINGS
 from pipeline.queue_facts import Limits
 from pipeline.rules import of_one_call
 from pipeline.settings import unmeasured
@@ -305,7 +305,10 @@ class _Work:
             return found
         version = f"interface_name = '{QM}' AND opnum = {_VERSION} AND server_address IN {{servers}}"
         parts = {"calls": with_heads(stubs=False), "reads": READS}
-        asked = {name: partial(part.rows, self.lake, version, servers=new.keys()) for name, part in parts.items()}
+        asked = {
+            name: partial(part.rows, self.lake, version, rows=OPENINGS[part.table], servers=new.keys())
+            for name, part in parts.items()
+        }
         told: defaultdict[str, list[Exchange]] = defaultdict(list)
         for row in judging.rows_of(together(*gather(asked).values())):
             told[row["server_address"]].append(Exchange(row))

@@ -31,6 +31,7 @@ from pipeline.gold import (
 )
 from pipeline.gold_operations import operations_of
 from pipeline.lake import Lake
+from pipeline.openings import OPENINGS
 from pipeline.touched import Scope
 from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.bronze import CONNECTIONS, RPC_CALLS
@@ -123,7 +124,7 @@ class _Asked(NamedTuple):
         }
         if self.servers:
             opening = "opnum IN (2, 3) AND server_address IN {servers}"
-            at_these = partial(self._ask, everywhen=True, servers=self.servers)
+            at_these = partial(self._opened, servers=self.servers)
             names = (f"{bearing.SESSION} AS session", f"{bearing.NUMBERED} AS number")
             columns = (*READ_COLUMNS, *names)
             asked["openings"] = lambda: at_these(REMOTE_READ_CALLS, columns, f"protocol = 'qm2qm' AND {opening}")
@@ -177,6 +178,10 @@ class _Asked(NamedTuple):
         """Return columns of the rows of a table, of the scope's dates or of all."""
         here = "TRUE" if everywhen else on_dates(self.scope.dates)
         return self.lake.query(f"SELECT {', '.join(columns)} FROM {{rows}} WHERE {here} AND {where}", rows=table, **of)
+
+    def _opened(self, table: Table, columns: Sequence[str], where: str, **of: Source) -> pa.Table:
+        """Return columns of what servers opened and let go, of all dates."""
+        return self.lake.query(f"SELECT {', '.join(columns)} FROM {{rows}} WHERE {where}", rows=OPENINGS[table], **of)
 
     def _there(self, table: Table, where: str, **of: Names) -> pa.Table:
         """Return rows of a table of gold as they are."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from datetime import date, timedelta
 from functools import partial
 from typing import Final, NamedTuple
@@ -14,9 +13,10 @@ from pyspark.sql import DataFrame
 from pipeline import findings as judging
 from pipeline.asking import Names, Source
 from pipeline.dates import MOST_DATES
-from pipeline.exchanges import LEDGER, MG, QC, QM, RR
+from pipeline.exchanges import MG, QC, QM, RR
 from pipeline.gather import gather
 from pipeline.lake import Lake
+from pipeline.openings import OPENINGS
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.findings import FINDINGS
@@ -42,8 +42,8 @@ class Part(NamedTuple):
     interface: str = "interface_name"
 
     def rows(self, lake: Lake, where: str = "TRUE", /, **of: Source) -> pa.Table:
-        """Return the rows that meet a condition."""
-        return lake.query(self._sql(", ".join(self.columns), where), rows=self.table, **of)
+        """Return the rows that meet a condition; ``rows`` among ``of``: some of the table's, of which they are."""
+        return lake.query(self._sql(", ".join(self.columns), where), **{"rows": self.table, **of})
 
     def connections(self, lake: Lake, where: str = "TRUE", /, **of: Source) -> set[str]:
         """Return the connections that rows are of."""
@@ -86,18 +86,6 @@ def heads(*, stubs: bool) -> tuple[str, ...]:
     return tuple(f"CASE WHEN {found[name][0]} THEN {found[name][1]} END AS {name}" for name in HEADS)
 
 
-def among(methods: Iterable[tuple[str, int]]) -> str:
-    """Return the condition of rows with interface_name and opnum that they are of some methods."""
-    opnums: defaultdict[str, list[str]] = defaultdict(list)
-    for interface, opnum in sorted(methods):
-        opnums[interface].append(str(opnum))
-    each = (f"(interface_name = '{name}' AND opnum IN ({', '.join(numbers)}))" for name, numbers in opnums.items())
-    return f"({' OR '.join(each)})"
-
-
-IS_LEDGER: Final = among(LEDGER)
-"""The condition of rows with interface_name and opnum that they are of the methods in ``LEDGER``."""
-
 _NOT_MAPPED: Final = "(interface_name IS NULL OR interface_name <> 'epm')"  # the endpoint mapper's are left out
 CALLS: Final = Part(RPC_CALLS, judging.CALLS, _NOT_MAPPED)
 """Calls of bronze, without the bytes of their stubs (``heads``)."""
@@ -127,10 +115,9 @@ def together(calls: pa.Table, *parts: pa.Table) -> pa.Table:
 
 def openings(lake: Lake, servers: Collection[str]) -> pa.Table:
     """Return what servers opened and were asked: the calls of the methods in ``LEDGER``, with what silver decoded."""
-    parts = {"calls": with_heads(stubs=False), "reads": READS, "clients": CLIENTS}
-    theirs = f"{IS_LEDGER} AND server_address IN {{servers}}"
-    found = gather({name: partial(part.rows, lake, theirs, servers=servers) for name, part in parts.items()})
-    return together(*found.values())
+    theirs, parts = "server_address IN {servers}", (with_heads(stubs=False), READS, CLIENTS)
+    asked = {part.table: partial(part.rows, lake, theirs, rows=OPENINGS[part.table], servers=servers) for part in parts}
+    return together(*gather(asked).values())
 
 
 def days_of(connections: pa.Table) -> set[date | None] | None:

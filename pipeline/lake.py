@@ -25,8 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from pipeline import compiling, sessions, transaction
-from pipeline.asking import CHANGE, MOST_NAMED, FeedError, Names, Since, Source, in_spark, listed, values_of
+from pipeline import compiling, sessions, standing, transaction
+from pipeline.asking import CHANGE, MOST_NAMED, FeedError, Names, Since, Source, Standing, in_spark, listed, values_of
 from pipeline.commits import Commit, History
 from pipeline.conforming import conform, differing, part_of, schema_of
 from pipeline.dates import on_dates
@@ -255,15 +255,21 @@ class Lake:
     def query(self, sql: str, /, **of: Source) -> pa.Table:
         """Answer a question in SQL, in which names in braces stand for rows, or for what a column may be ``IN``.
 
-        Rows are those of a table as they are now, what changed in one (``Since``) with the columns of ``changes``, or
-        those of an Arrow table; values are a collection of texts or numbers, or one text. The SQL is Spark's as far as
-        DuckDB has it too (``pipeline.local_sql``), for one of them answers. Types of what is computed may differ
-        between them: whoever needs one casts to it. FeedError where changes are not told.
+        Rows are those of a table as they are now, those of one that meet a condition which is always the same
+        (``Standing``), what changed in one (``Since``) with the columns of ``changes``, or those of an Arrow table;
+        values are a collection of texts or numbers, or one text. The SQL is Spark's as far as DuckDB has it too
+        (``pipeline.local_sql``), for one of them answers. Types of what is computed may differ between them: whoever
+        needs one casts to it. FeedError where changes are not told.
         """
         here = None if self._local is None else self._here(self._local, of)
         if self._local is None or here is None:
             return self.frame(sql, **of).toArrow()
         return self._local.answer(sql, here)
+
+    def keep(self, *standing: Standing) -> None:
+        """Have rows kept where tables are at hand: whoever asks for them next has to ask what changed alone."""
+        if self._local is not None:
+            gather({each: partial(self._here, self._local, {"rows": each}) for each in standing})
 
     def frame(self, sql: str, /, **of: Source) -> DataFrame:
         """Return what Spark answers to a question, as for ``query``, as a frame."""
@@ -278,6 +284,11 @@ class Lake:
                 if rows is None:
                     return None
                 found[name] = rows
+            elif isinstance(source, Standing):
+                kept = local.standing(source) if self.exists(source.table) else standing.schema(source).empty_table()
+                if kept is None:
+                    return None
+                found[name] = kept
             elif isinstance(source, Since):
                 if local.listing(source.table) is None:
                     return None
@@ -293,6 +304,8 @@ class Lake:
         """Return the same for Spark."""
         if isinstance(source, Since):
             return self.changes(*source)
+        if isinstance(source, Standing):
+            return self.read(source.table).where(source.where).select(*source.names)
         return self.read(source) if isinstance(source, Table) else source
 
     def append(self, table: Table, rows: Made, *, made_of: str | None = None) -> None:

@@ -136,7 +136,9 @@ class LocalSql:
         try:
             for ours, here in _SPELLINGS:
                 sql = sql.replace(ours, here)
-            return cursor.sql(sql.format(**{name: _text(each, register) for name, each in of.items()})).to_arrow_table()
+            asked = sql.format(**{name: _text(each, register) for name, each in of.items()})
+            # Rows found here and there come in chunks of a few, for which all that is done with them would pay.
+            return cursor.sql(asked).to_arrow_table().combine_chunks()
         finally:
             cursor.close()
 

@@ -19,12 +19,14 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructType
 
-from pipeline import transaction
+from pipeline import standing, transaction
+from pipeline.asking import Standing
 from pipeline.commits import entry
 from pipeline.conforming import part_of, schema_of
 from pipeline.deletion_vectors import Ints, rows_gone, vector_of
 from pipeline.local_sql import Given, LocalSql, Relation
 from pipeline.spread import Tasks
+from pipeline.standing import Keeper, Kept
 from pipeline.table_files import File, Listing, changes, listing, path_of, rows_of
 from pipeline.table_reader import rows_at
 from pipeline.table_writer import write
@@ -34,6 +36,7 @@ from schemas.table import Table
 _GOES: Final = ("path", "partitionValues", "size", "tags", "deletionVector", "baseRowId", "defaultRowCommitVersion")
 ALL: Final = "TRUE"  # the condition of all rows
 _SAID: Final = "said"
+_STANDING: Final = "_runs/standing"  # below the lake
 _TRIES: Final = 5  # of a commit that others come before
 _FOUND: Final = "SELECT _file, _row FROM {rows} WHERE "
 
@@ -79,6 +82,31 @@ class LocalTables:
     def changes(self, table: Table, since: int, until: int) -> Relation:
         """Return the rows that changed after a version, up to another; ValueError where that is not told any more."""
         return Relation.of_changes(schema_of(table), changes(self.folder(table), since, until))
+
+    def standing(self, wanted: Standing) -> pa.Table | None:
+        """Return rows that are kept, as they are now; None as for ``listing``."""
+        found = self.listing(wanted.table)
+        if found is None:
+            return None
+        keeper = Keeper(self._root / _STANDING, wanted, found.metadata["id"])
+        before = keeper.newest(found.version)
+        if before is not None and before.version == found.version:
+            return before.rows
+        now = None if before is None else self._up_to_date(wanted, before, found.version)
+        if now is None:
+            rows = self._relation(wanted.table, found)
+            now = self.answer(standing.all_of_them(wanted), {"rows": rows}).cast(standing.schema(wanted))
+        keeper.keep(Kept(now, found.version), before)
+        return now
+
+    def _up_to_date(self, wanted: Standing, before: Kept, version: int) -> pa.Table | None:
+        """Return rows that are kept as they are in a later version; None where nothing tells what changed."""
+        try:
+            feed = self.changes(wanted.table, before.version, version)
+        except ValueError:
+            return None
+        changed = self.answer(standing.what_changed(wanted), {"feed": feed})
+        return standing.brought_up_to_date(wanted, before.rows, changed)
 
     def answer(self, sql: str, of: Mapping[str, Given]) -> pa.Table:
         """Answer a question; names in braces stand for relations, Arrow tables, and lists of values."""

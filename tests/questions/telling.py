@@ -7,8 +7,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import TimestampType
 
 from alerts.telling import NAMES, SETTINGS
-from pipeline import states
-from pipeline.asking import values_of
+from pipeline import standing, states
+from pipeline.asking import Standing, values_of
 from pipeline.conforming import schema_of
 from pipeline.local_sql import LocalSql
 from pipeline.rows import table_of
@@ -69,6 +69,8 @@ class Told:
     def _given(self, source):
         if isinstance(source, Table):
             return self.tables.get(source, schema_of(source).empty_table())
+        if isinstance(source, Standing):
+            return LocalSql().answer(standing.all_of_them(source), {"rows": self._given(source.table)})
         return source if isinstance(source, pa.Table) else values_of(source)
 
     def exists(self, table):
