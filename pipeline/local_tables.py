@@ -25,7 +25,7 @@ from pipeline.commits import entry
 from pipeline.conforming import part_of, schema_of
 from pipeline.deletion_vectors import Ints, rows_gone, vector_of
 from pipeline.local_sql import Given, LocalSql, Relation
-from pipeline.spread import Tasks
+from pipeline.spread import Tasks, ahead
 from pipeline.standing import Keeper, Kept
 from pipeline.table_files import File, Listing, changes, listing, path_of, rows_of
 from pipeline.table_reader import rows_at
@@ -132,7 +132,7 @@ class LocalTables:
         if isinstance(rows, pa.Table):
             return write(folder, table, rows.to_batches())
         if rows.are_little:
-            return write(folder, table, rows.here())
+            return write(folder, table, ahead(rows.here()))
         each = rows.rows
 
         def written(number: int) -> Iterator[pa.RecordBatch]:

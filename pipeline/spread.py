@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -67,3 +68,13 @@ class Tasks:
         if self.are_little:
             return pa.Table.from_batches(self.here(), to_arrow_schema(schema))
         return self.frame(spark, schema).toArrow()
+
+
+def ahead(things: Iterable[Thing]) -> Iterator[Thing]:
+    """Yield things as they are; the next one is made by a thread while one is used."""
+    each, nothing = iter(things), object()
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(next, each, nothing)
+        while (thing := following.result()) is not nothing:
+            following = pool.submit(next, each, nothing)
+            yield thing  # type: ignore[misc]
