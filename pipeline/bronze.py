@@ -31,7 +31,7 @@ from pipeline.horizon import Horizon
 from pipeline.lake import Lake, versions_of
 from pipeline.ledger import COLUMNS, Days, Known, Plan, Read, Reprocess, plan, reprocess, within
 from pipeline.listing import Listed
-from pipeline.rows import us_of
+from pipeline.rows import one_of, us_of
 from pipeline.runs import Runs, recover
 from pipeline.side_files import Batches, SideFiles, Through, rows_in, tasks_of
 from pipeline.silver import Decoded, Decoder, Gone
@@ -377,7 +377,7 @@ class _Run:
             if gone and table is not PENDING:  # of these only what differs is made anew
                 there = lake.with_keys(table, gone, column=column, dates=joined.dates)
                 fresh, gone = differing(rows, there, table.key[0])
-                rows = _without(rows, table.key[0], set(rows.column(table.key[0]).to_pylist()) - fresh)
+                rows = rows.filter(one_of(rows, table.key[0], fresh))
         self._exchange(table, told, rows, gone=gone, dates=joined.dates, but=but)
 
     def _exchange(
@@ -420,7 +420,7 @@ class _Run:
     def _write_calls(self, joined: rejoin.Changes) -> dict[str, int]:
         """Write the calls; return the numbers of those of connections that captures saw at the same time."""
         lake, calls = self.lake, joined.rows("rpc_calls")
-        shared = pc.is_in(calls.column("connection_id"), pa.array(sorted(joined.together), pa.string()))
+        shared = one_of(calls, "connection_id", joined.together)
         lake.create(RPC_CALLS)
         there = self._made_before(joined)
         same = joined.unchanged | _same(calls, there)
@@ -428,8 +428,8 @@ class _Run:
         onward = None
         if self.decoder is not None:
             onward = self.decoder.passing
-            self.gone = Gone(frozenset(gone), _dates_in_silver(_among(there, "call_key", gone)))
-        alone = _without(calls.filter(pc.invert(shared)), "call_key", same)
+            self.gone = Gone(frozenset(gone), _dates_in_silver(there.filter(one_of(there, "call_key", gone))))
+        alone = calls.filter(pc.invert(pc.or_(shared, one_of(calls, "call_key", same))))
         self._exchange(RPC_CALLS, rejoin.teaching(joined), alone, gone=gone, dates=joined.dates, onward=onward)
         if not joined.together:
             return {}
@@ -531,21 +531,11 @@ def _stamped(table: Table, rows: _Rows, run_id: str, now: dt.datetime) -> _Rows:
     return type(rows).from_arrays(arrays, names=list(table.names))
 
 
-def _among(rows: pa.Table, column: str, values: Collection[str]) -> pa.Table:
-    """Return the rows of some values."""
-    return rows.filter(pc.is_in(rows.column(column), pa.array(sorted(values), pa.string())))
-
-
-def _without(rows: pa.Table, column: str, values: Collection[str]) -> pa.Table:
-    """Return rows without those of some values."""
-    return rows.filter(pc.invert(pc.is_in(rows.column(column), pa.array(sorted(values), pa.string()))))
-
-
 def _same(calls: pa.Table, there: pa.Table) -> set[str]:
     """Return the keys of calls that are there as they are: nothing is to follow them."""
     if not {*calls.column_names} <= {*there.column_names}:
         return set()
-    ours = _among(calls, "call_key", there["call_key"].to_pylist())
+    ours = calls.filter(one_of(calls, "call_key", there["call_key"].to_pylist()))
     fresh, _ = differing(ours, there, "call_key")
     return {*ours["call_key"].to_pylist()} - fresh
 

@@ -42,11 +42,10 @@ from pipeline.findings_sources import (
     MESSAGES_SAID,
     READS,
     Part,
+    Servers,
     days_of,
     found_rows,
     heads,
-    openings,
-    strings,
     together,
     with_heads,
 )
@@ -57,6 +56,7 @@ from pipeline.lake import Lake, versions_of
 from pipeline.look_back import Looked, looked_at
 from pipeline.openings import IS_LEDGER, OPENINGS
 from pipeline.queue_facts import Limits
+from pipeline.rows import one_of
 from pipeline.rules import of_one_call
 from pipeline.settings import unmeasured
 from pipeline.told_of_queues import Queues
@@ -160,7 +160,7 @@ class _Touched:
         """Return those of the findings that are there which rest on one call alone that did not change."""
         if self.calls is None:
             return there.slice(0, 0)
-        alone = pc.is_in(there["rule_id"], strings(of_one_call()))
+        alone = one_of(there, "rule_id", of_one_call())
         return there.filter(
             pc.and_(alone, pc.invert(pc.is_in(there["call_key"], self.calls.rows["call_key"].combine_chunks())))
         )
@@ -235,32 +235,30 @@ class _Work:
         lake, says = self.lake, json.dumps(self.rests_on)
         theirs = partial(CONNECTED.rows, lake, "server_address IN {servers}", servers=touched.servers)
         connections = theirs() if touched.servers else None
-        looked, ours = Looked.of_none(), None
+        looked, many = Looked.of_none(), len(touched.connections) > MOST_NAMED
+        rows = there = judging.SCHEMA.empty_table()
         if connections is not None:
             self._add_explained(touched, connections)
             touched.widen(connections)
-            looked = self._look_back(touched, connections)
+            servers = Servers.of(lake, connections, touched.servers)
+            looked = self._look_back(touched, servers)
             touched.connections -= looked.connections
-            ours = pc.is_in(connections["connection_id"], strings(touched.connections))
-        many = len(touched.connections) > MOST_NAMED
-        if connections is not None and not many:
-            many = (pc.sum(connections.filter(ours)["calls"]).as_py() or 0) > _MOST_AT_ONCE
-        rows = there = judging.SCHEMA.empty_table()
+            ours = connections.filter(one_of(connections, "connection_id", touched.connections))
+            many = len(touched.connections) > MOST_NAMED or (pc.sum(ours["calls"]).as_py() or 0) > _MOST_AT_ONCE
+            if not many:
+                rows, there = self._judge(touched, servers, ours)
         if many:
             rows, there = self._in_spark(touched)
-        elif connections is not None:
-            rows, there = self._judge(touched, connections, ours, looked.opened)
         rows = pa.concat_tables([rows, looked.rows, touched.staying(looked.there)])
         there = pa.concat_tables([there, looked.there])
         return self._put(rows, there, of_queues, says)
 
-    def _look_back(self, touched: _Touched, connections: pa.Table) -> Looked:
+    def _look_back(self, touched: _Touched, servers: Servers) -> Looked:
         """Judge a few calls of associations that only go on."""
-        going_on = touched.going_on(connections)
+        going_on = touched.going_on(servers.connections)
         if not going_on or touched.calls is None:
             return Looked.of_none()
-        opened = openings(self.lake, touched.servers)
-        return looked_at(self.lake, going_on, touched.calls, connections=connections, opened=opened)
+        return looked_at(self.lake, going_on, touched.calls, servers)
 
     def _put(self, rows: pa.Table, there: pa.Table, of_queues: told_of_queues.Touched, says: str) -> int:
         """Put findings in the place of those that were there, and what operation and queues show beside them."""
@@ -318,24 +316,20 @@ class _Work:
                 found.add(server)
         return found
 
-    def _judge(
-        self, touched: _Touched, connections: pa.Table, ours: pa.Array, opened: pa.Table | None
-    ) -> tuple[pa.Table, pa.Table]:
-        """Return the findings of what is touched as they are now, and as they were; ``opened`` if it is known."""
-        lake, names = self.lake, touched.connections
-        here = f"connection_id IN {{names}} AND {on_dates(days_of(connections.filter(ours)))}"
+    def _judge(self, touched: _Touched, servers: Servers, ours: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """Return the findings of what is touched as they are now, and as they were; ``ours``: its connections."""
+        lake, names, days = self.lake, touched.connections, on_dates(days_of(ours))
+        here = f"connection_id IN {{names}} AND {days}"
         parts = {"reads": READS, "clients": CLIENTS, "management": MANAGEMENT}
         parts["calls"] = with_heads(stubs=self.stubs and touched.calls is None)
         asked: dict[str, Callable[[], pa.Table]] = {
             name: partial(part.rows, lake, here, names=names) for name, part in parts.items()
         }
-        if opened is None:
-            asked["openings"] = partial(openings, lake, touched.servers)
         asked["binds"] = partial(BINDS.rows, lake, "connection_id IN {names}", names=names)
         asked["there"] = partial(self._there, touched)
         found = gather(asked)
         answered = found["reads"].filter(pc.is_valid(found["reads"]["packet_bytes"]))["call_key"].to_pylist()
-        by_call = f"call_key IN {{keys}} AND {on_dates(days_of(connections.filter(ours)))}"
+        by_call = f"call_key IN {{keys}} AND {days}"
         messages = MESSAGES_SAID.rows(lake, by_call, keys=answered)
         calls, told = found["calls"], [found["reads"], found["clients"], found["management"], messages]
         if touched.calls is not None:
@@ -344,9 +338,8 @@ class _Work:
             if managed:
                 told.append(self._managed.rows(lake, by_call, keys=managed))
         calls = together(calls, *told)
-        ledger = found["openings"] if opened is None else opened
-        facts = Facts(calls, ledger, connections.select(list(judging.CONNECTIONS)), found["binds"])
-        rows, there = judging.findings(facts, only=touched.connections), found["there"]
+        facts = Facts(calls, servers.opened, servers.connections, found["binds"])
+        rows, there = judging.findings(facts, only=touched.connections, servers=servers.each), found["there"]
         return pa.concat_tables([rows, touched.staying(there)]), there
 
     @property

@@ -32,6 +32,7 @@ from pipeline.gold import (
 from pipeline.gold_operations import operations_of
 from pipeline.lake import Lake
 from pipeline.openings import OPENINGS
+from pipeline.rows import one_of
 from pipeline.touched import Scope
 from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.bronze import CONNECTIONS, RPC_CALLS
@@ -190,19 +191,16 @@ class _Asked(NamedTuple):
 
 def _connections(lake: Lake, scope: Scope, connections: pa.Table | None, servers: frozenset[str]) -> pa.Table:
     """Return the connections that the scope knows of, and all of some servers."""
-    ours = scope.members["connection_id"].combine_chunks()
-    theirs = pa.array(sorted(servers), pa.string())
     if connections is None:
         if not servers:
             return scope.members
         sql = f"SELECT * FROM ({touched.MEMBERS}) WHERE server_address IN {{servers}}"
         found = lake.query(sql, connections=CONNECTIONS, servers=servers)
         return pa.concat_tables(
-            [scope.members.filter(pc.invert(pc.is_in(scope.members["server_address"], theirs))), found]
+            [scope.members.filter(pc.invert(one_of(scope.members, "server_address", servers))), found]
         )
-    return connections.filter(
-        pc.or_(pc.is_in(connections["connection_id"], ours), pc.is_in(connections["server_address"], theirs))
-    )
+    ours = pc.is_in(connections["connection_id"], scope.members["connection_id"].combine_chunks())
+    return connections.filter(pc.or_(ours, one_of(connections, "server_address", servers)))
 
 
 def _keys(reads: pa.Table) -> set[tuple[Any, ...]]:

@@ -26,7 +26,7 @@ from pipeline import (
     rules_remote_read,
     rules_rpc,
 )
-from pipeline.associations import Connection, associations
+from pipeline.associations import Association, Connection, associations
 from pipeline.exchanges import LEDGER, Conversation, Exchange, Ledger
 from pipeline.rows import day_of, table_of
 from pipeline.rules import ACROSS, ALL, ANYWHERE, BY_METHOD, OVER, Hit, Needs, Rule, Test, of_one_call
@@ -163,25 +163,55 @@ def _plain(column: pa.ChunkedArray) -> list[int | None]:
     return column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
 
 
-def findings(facts: Facts, *, only: Collection[str] | None = None) -> pa.Table:
+class Server(NamedTuple):
+    """One server: its connections by association, the association of each, and what all of them opened."""
+
+    members: Mapping[str, Sequence[dict[str, Any]]]
+    associations: Mapping[str, Association]
+    ledger: Ledger
+
+
+def servers_of(connections: pa.Table, ledger: pa.Table) -> list[Server]:
+    """Return the servers of connections; ``ledger`` is what they opened (``Facts``)."""
+    by_server: defaultdict[str | None, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows_of(connections):
+        by_server[row.get("server_address")].append(_whole(row))
+    opened: defaultdict[str | None, list[Exchange]] = defaultdict(list)
+    for row in rows_of(ledger):
+        opened[row.get("server_address")].append(Exchange(row))
+    return [_server(theirs, opened[server]) for server, theirs in by_server.items()]
+
+
+def _server(connections: Sequence[dict[str, Any]], opened: Iterable[Exchange]) -> Server:
+    found = associations(_connection(row) for row in connections)
+    members: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in connections:
+        members[found[row["connection_id"]].name].append(row)
+    seen = {
+        name: 0 if any(row["missing_bytes"] for row in rows) else max(row["last_packet_at"] for row in rows)
+        for name, rows in members.items()
+    }
+    return Server(members, found, Ledger(opened, found, seen))
+
+
+def findings(
+    facts: Facts, *, only: Collection[str] | None = None, servers: Sequence[Server] | None = None, across: bool = True
+) -> pa.Table:
     """Return the findings of these calls and of these servers' openings; ``only`` those of some connections' calls.
 
     Where calls have a column ``fresh``, what rests on one call alone (``of_one_call``) is judged where it is true.
+    ``servers``: of the connections and the ledger, where these are known already; not ``across``: those on calls alone.
     """
-    rows: list[dict[str, Any]] = []
-    connections = [_whole(row) for row in rows_of(facts.connections)]
+    servers = servers_of(facts.connections, facts.ledger) if servers is None else servers
     binds = defaultdict(list)
     for row in rows_of(facts.binds):
         binds[row["connection_id"]].append(defaultdict(lambda: None, row))
-    by_server: defaultdict[str | None, list[dict[str, Any]]] = defaultdict(list)
-    for connection in connections:
-        by_server[connection["server_address"]].append(connection)
-    ledgers: defaultdict[str | None, list[Exchange]] = defaultdict(list)
-    for row in rows_of(facts.ledger):
-        ledgers[row.get("server_address")].append(Exchange(row))
     calls = _by_connection(facts.calls)
-    for server, theirs in by_server.items():
-        rows += _of_server(facts, calls, theirs, ledgers[server], binds, only)
+    rows: list[dict[str, Any]] = []
+    for server in servers:
+        rows += _of_associations(facts, calls, server, binds, only)
+        if across:
+            rows += _rows(((test, hit) for test in ACROSS for hit in test.test(server.ledger)), _SERVER)
     return table_of(rows, SCHEMA)
 
 
@@ -198,25 +228,15 @@ def _by_connection(calls: pa.Table) -> dict[str, pa.Table]:
     return {names[start]: ordered.slice(start, end - start) for start, end in zip(starts, ends, strict=False)}
 
 
-def _of_server(
+def _of_associations(
     facts: Facts,
     calls: Mapping[str, pa.Table],
-    connections: Sequence[dict[str, Any]],
-    opened: list[Exchange],
+    server: Server,
     binds: Mapping[str, list[Any]],
     only: Collection[str] | None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the findings of one server, association by association: rows are made of one at a time."""
-    found = associations(_connection(row) for row in connections)
-    members: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in connections:
-        members[found[row["connection_id"]].name].append(row)
-    seen = {
-        name: 0 if any(row["missing_bytes"] for row in rows) else max(row["last_packet_at"] for row in rows)
-        for name, rows in members.items()
-    }
-    ledger = Ledger(opened, found, seen)
-    for rows in members.values():
+    """Yield the findings of one server's associations, one after the other: rows are made of one at a time."""
+    for rows in server.members.values():
         if only is not None and not any(row["connection_id"] in only for row in rows):
             continue
         theirs = [calls[row["connection_id"]] for row in rows if row["connection_id"] in calls]
@@ -224,10 +244,9 @@ def _of_server(
         if theirs or ours:
             exchanges = [Exchange(row) for several in theirs for row in rows_of(several)]
             unread = any(row["connection_id"] in facts.unread for row in rows)
-            association = found[rows[0]["connection_id"]]
-            conversation = Conversation(exchanges, rows, association, binds=ours, ledger=ledger, unread=unread)
+            association = server.associations[rows[0]["connection_id"]]
+            conversation = Conversation(exchanges, rows, association, binds=ours, ledger=server.ledger, unread=unread)
             yield from _rows(judge(conversation, narrow="fresh" in facts.calls.column_names), ASSOCIATION)
-    yield from _rows(((test, hit) for test in ACROSS for hit in test.test(ledger)), _SERVER)
 
 
 def _connection(row: Mapping[str, Any]) -> Connection:

@@ -113,11 +113,25 @@ def together(calls: pa.Table, *parts: pa.Table) -> pa.Table:
     return judging.beside(calls, *chosen)
 
 
-def openings(lake: Lake, servers: Collection[str]) -> pa.Table:
-    """Return what servers opened and were asked: the calls of the methods in ``LEDGER``, with what silver decoded."""
-    theirs, parts = "server_address IN {servers}", (with_heads(stubs=False), READS, CLIENTS)
-    asked = {part.table: partial(part.rows, lake, theirs, rows=OPENINGS[part.table], servers=servers) for part in parts}
-    return together(*gather(asked).values())
+class Servers(NamedTuple):
+    """What is read of some servers as a whole: their ``connections``, what they ``opened``, and each of them."""
+
+    connections: pa.Table
+    opened: pa.Table
+    each: list[judging.Server]
+
+    @classmethod
+    def of(cls, lake: Lake, connections: pa.Table, addresses: Collection[str]) -> Servers:
+        """Read what servers opened and were asked: the calls of the methods in ``LEDGER``, with what silver decoded.
+
+        ``connections`` are all of theirs.
+        """
+        theirs, parts = "server_address IN {servers}", (with_heads(stubs=False), READS, CLIENTS)
+        asked = {
+            part.table: partial(part.rows, lake, theirs, rows=OPENINGS[part.table], servers=addresses) for part in parts
+        }
+        opened = together(*gather(asked).values())
+        return cls(connections, opened, judging.servers_of(connections.select(list(judging.CONNECTIONS)), opened))
 
 
 def days_of(connections: pa.Table) -> set[date | None] | None:
@@ -134,8 +148,3 @@ def days_of(connections: pa.Table) -> set[date | None] | None:
 def found_rows(lake: Lake, where: str, /, **of: Names) -> pa.Table:
     """Return rows of gold.findings as they are made here."""
     return lake.select(FINDINGS, where, judging.SCHEMA.names, **of).cast(judging.SCHEMA)
-
-
-def strings(values: Collection[str]) -> pa.Array:
-    """Return texts as an array, sorted."""
-    return pa.array(sorted(values), pa.string())

@@ -36,6 +36,7 @@ from pipeline.gather import Answer, Name, gather
 from pipeline.local_sql import Given
 from pipeline.local_tables import ALL, Changed, LocalTables
 from pipeline.pinned import Pinned, Pins
+from pipeline.rows import one_of
 from pipeline.settings import having
 from pipeline.spread import Tasks
 from pipeline.table_writer import looked_up
@@ -415,7 +416,7 @@ class Lake:
         name = table.key[0]
         fresh, stale = differing(rows, there, name)
         if fresh or stale:
-            chosen = rows.filter(pc.is_in(rows.column(name), pa.array(sorted(fresh), pa.string())))
+            chosen = rows.filter(one_of(rows, name, fresh))
             self.exchange(table, name, stale, chosen, dates=dates, made_of=made_of, was_made_of=was_made_of)
         if made_of is not None and self.made_of(table) != made_of:
             self.stamp(table, made_of)

@@ -25,7 +25,7 @@ from pipeline.bearing import named, once
 from pipeline.changed_calls import ChangedCalls
 from pipeline.dates import on_dates
 from pipeline.exchanges import CLOSES, OPENS, QM, RR, UNREAD
-from pipeline.findings import ASSOCIATION, CONNECTIONS, SCHEMA, Facts, findings
+from pipeline.findings import ASSOCIATION, SCHEMA, Facts, findings
 from pipeline.findings_sources import (
     BINDS,
     CALLS,
@@ -34,13 +34,14 @@ from pipeline.findings_sources import (
     MANAGEMENT,
     MESSAGES_SAID,
     READS,
+    Servers,
     days_of,
     found_rows,
-    strings,
     together,
 )
 from pipeline.gather import gather
 from pipeline.lake import Lake
+from pipeline.rows import one_of
 from pipeline.rules import of_one_call
 from schemas.silver import REMOTE_READ_CALLS
 from udfs.codes import RR_NACK
@@ -112,15 +113,11 @@ def _opened(openings: pa.Table, changed: Collection[str]) -> tuple[set[str], set
 
 
 class Looked(NamedTuple):
-    """Connections whose associations need not be judged as a whole, and their findings as they are, and were.
-
-    ``opened``: what servers opened, where it was read for this.
-    """
+    """Connections whose associations need not be judged as a whole, and their findings as they are, and were."""
 
     connections: frozenset[str]
     rows: pa.Table
     there: pa.Table
-    opened: pa.Table | None = None
 
     @classmethod
     def of_none(cls) -> Looked:
@@ -128,15 +125,10 @@ class Looked(NamedTuple):
         return cls(frozenset(), SCHEMA.empty_table(), SCHEMA.empty_table())
 
 
-def looked_at(
-    lake: Lake, going_on: Mapping[str, str], changed: ChangedCalls, *, connections: pa.Table, opened: pa.Table
-) -> Looked:
-    """Judge a few calls of associations that go on (connections by their association's name).
-
-    ``connections`` are all of their servers, ``opened`` what these opened (``findings_sources.openings``).
-    """
-    names = frozenset(going_on)
-    days = on_dates(days_of(connections.filter(pc.is_in(connections["connection_id"], strings(going_on)))))
+def looked_at(lake: Lake, going_on: Mapping[str, str], changed: ChangedCalls, servers: Servers) -> Looked:
+    """Judge a few calls of associations that go on (connections by their association's name), at some servers."""
+    names, connections, opened = frozenset(going_on), servers.connections, servers.opened
+    days = on_dates(days_of(connections.filter(one_of(connections, "connection_id", going_on))))
     here = "connection_id IN {names}"
     unread = f"{here} AND outcome IN ({', '.join(map(repr, sorted(UNREAD)))})"
     found: dict[str, Any] = gather(
@@ -162,24 +154,23 @@ def looked_at(
     calls = together(parts["calls"], parts["reads"], parts["messages"], changed.rows)
     rest = opened.filter(
         pc.and_(
-            pc.is_in(opened["connection_id"], strings(going_on)),
+            one_of(opened, "connection_id", going_on),
             pc.invert(pc.is_in(opened["call_key"], calls["call_key"].combine_chunks())),
         )
     )
     calls = pa.concat_tables([calls, rest.drop_columns([*HEADS])], promote_options="default")
-    facts = Facts(calls, opened, connections.select(list(CONNECTIONS)), found["binds"], frozenset(found["unread"]))
-    judged = findings(facts, only=going_on)
-    judged = judged.filter(pc.equal(judged["scope"], ASSOCIATION))
+    facts = Facts(calls, opened, connections, found["binds"], frozenset(found["unread"]))
+    judged = findings(facts, only=going_on, servers=servers.each, across=False)
     others = {going_on[name] for name in found["clients"] | found["management"]}
     stay = _unbroken(judged, there, going_on) - others
     names = frozenset(name for name, association in going_on.items() if association in stay)
-    rows, there = (table.filter(pc.is_in(table["connection_id"], strings(names))) for table in (judged, there))
-    return Looked(names, rows, there, opened)
+    rows, there = (table.filter(one_of(table, "connection_id", names)) for table in (judged, there))
+    return Looked(names, rows, there)
 
 
 def _evidence(found: pa.Table) -> frozenset[str]:
     """Return the calls that findings rest on which look at several."""
-    ours = found.filter(pc.invert(pc.is_in(found["rule_id"], strings(of_one_call()))))
+    ours = found.filter(pc.invert(one_of(found, "rule_id", of_one_call())))
     return frozenset({*pc.list_flatten(ours["evidence"]).to_pylist(), *ours["call_key"].to_pylist()} - {None})
 
 
@@ -193,7 +184,7 @@ def _unbroken(judged: pa.Table, there: pa.Table, going_on: Mapping[str, str]) ->
 
 def _by_association(found: pa.Table, going_on: Mapping[str, str]) -> dict[str | None, dict[str, Any]]:
     """Return findings over several calls, but for the run that made them, by association and key."""
-    ours = found.filter(pc.invert(pc.is_in(found["rule_id"], strings(of_one_call()))))
+    ours = found.filter(pc.invert(one_of(found, "rule_id", of_one_call())))
     told: defaultdict[str | None, dict[str, Any]] = defaultdict(dict)
     for row in ours.drop_columns(["run_id"]).to_pylist():
         told[going_on.get(row["connection_id"])][row["finding_key"]] = row

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructField, StructType
 from pipeline.conforming import differing
 from pipeline.dates import on_dates
 from pipeline.lake import Lake
+from pipeline.rows import one_of
 from pipeline.side_files import Batches, Through
 from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
 from schemas.table import Table
@@ -227,7 +228,7 @@ def _news(there: pa.RecordBatch, now: pa.RecordBatch, key: str, learnt: Sequence
     fresh, stale = differing(after, before, key)
     parts = []
     for rows, keys, goes in ((after, fresh, False), (before, stale - fresh, True)):
-        found = rows.filter(pc.is_in(rows[key], pa.array(sorted(keys), pa.string()))).select([key, *learnt])
+        found = rows.filter(one_of(rows, key, keys)).select([key, *learnt])
         parts.append(found.append_column(_GOES, pa.repeat(goes, found.num_rows)))
     return pa.concat_tables(parts)
 

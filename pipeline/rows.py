@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _DAY_US: Final = 86_400_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -17,6 +18,11 @@ _LAST_US: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(micro
 def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     """Return rows as a table; what they hold beside its columns is left out."""
     return pa.Table.from_arrays([_array([row[f.name] for row in rows], f.type) for f in schema], schema=schema)
+
+
+def one_of(rows: pa.Table | pa.RecordBatch, column: str, values: Collection[str]) -> Any:  # noqa: ANN401 - of either's kind
+    """Tell which rows have one of some texts in a column."""
+    return pc.is_in(rows.column(column), pa.array(sorted(values), pa.string()))
 
 
 def day_of(*times: int | None) -> int | None:

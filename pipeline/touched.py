@@ -35,6 +35,7 @@ from pipeline.frames import column_of
 from pipeline.going_on import GoingOn, going_on
 from pipeline.gold import CONNECTION, NOT_NULL
 from pipeline.lake import Lake
+from pipeline.rows import one_of
 from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.bronze import CONNECTIONS
 from schemas.gold import RECEIVE_ATTEMPTS
@@ -505,10 +506,10 @@ def _members(
         if found.num_rows > MOST:
             return None
     else:
-        ours = _among(connections, "connection_id", names)
+        ours = one_of(connections, "connection_id", names)
         wanted = {*groups, *(tuple(row.values()) for row in connections.filter(ours).select(list(_GROUP)).to_pylist())}
-        theirs = _among(connections, "association", {group[2] for group in wanted})
-        theirs = pc.or_(theirs, _among(connections, "client", {client for _, client in clients}))
+        theirs = one_of(connections, "association", {group[2] for group in wanted})
+        theirs = pc.or_(theirs, one_of(connections, "client", {client for _, client in clients}))
         found = connections.filter(pc.or_(theirs, connections["stray"]))
     near = {group[:2] for group in wanted} | {*clients}
     here = zip(*(found[name].to_pylist() for name in (*_GROUP, "stray")), strict=True)
@@ -521,10 +522,6 @@ def _members(
             pa.bool_(),
         )
     )
-
-
-def _among(rows: pa.Table, column: str, values: Collection[str]) -> pa.ChunkedArray:
-    return pc.is_in(rows[column], pa.array(sorted(values), pa.string()))
 
 
 def _overlaps(connection: Mapping[str, Any], spans: Iterable[tuple[int, int]]) -> bool:
