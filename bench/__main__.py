@@ -18,7 +18,7 @@ from bench.traffic import generate
 
 LEAST_BOUNDED = 200_000_000  # bytes; below, Delta's fixed cost for a commit is all there is to see
 SMALL = 500_000_000  # bytes
-PARTS = ("decoders", "sealed", "gold", "findings", "spark", "captures", "runs", "collector")
+PARTS = ("decoders", "sealed", "gold", "findings", "spark", "captures", "runs", "files", "collector")
 FIELDS = ("frame.number", "tcp.stream", "dcerpc.pkt_type", "dcerpc.cn_call_id", "dcerpc.opnum", "dcerpc.cn_frag_len")
 
 
@@ -153,6 +153,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--memory", type=size, default=size("2G"), help="capture of one connection (2G; 0: none)")
     top.add_argument("--runs", type=size, default=size("10G"), help="ring of 100 for runs that add one (10G; 0: none)")
     top.add_argument("--history", type=int, default=100, help="days of history for these (100; 0: none)")
+    top.add_argument("--files", type=int, default=100_000, help="small captures that are listed (100000; 0: none)")
     top.add_argument("--queues", type=int, default=1000, help="queues x 100 rounds of snapshots (1000; 0: none)")
     top.add_argument("--sealed", type=size, default=size("100M"), help="capture of sealed calls (100M; 0: none)")
     top.add_argument("--rows", type=int, default=200_000, help="packets and stubs for the decoders (200000)")
@@ -195,6 +196,7 @@ def main() -> None:
     if arguments.quick:
         sizes, memory, ring, rows = [size("20M"), size("100M")], size("100M"), size("50M"), 20_000
         queues = min(queues, 50)
+        arguments.files = min(arguments.files, 2_000)
         arguments.sealed = min(arguments.sealed, size("10M"))
     measures: list[Measure] = []
     with tempfile.TemporaryDirectory(prefix="msmq-bench-", dir=arguments.folder) as folder:
@@ -216,6 +218,10 @@ def main() -> None:
             measures += measure(Path(folder), sizes, arguments.ring, memory, arguments.repeat)
         if ring and "runs" in arguments.only:
             measures += runs.measure(Path(folder) / "runs", ring, arguments.history)
+        if arguments.files and "files" in arguments.only:
+            from bench import many_files  # noqa: PLC0415 (Spark)
+
+            measures += many_files.measure(Path(folder) / "files", arguments.files)
         if "findings" in arguments.only:
             measures += judging(arguments.rows, arguments.repeat)
         if queues and "collector" in arguments.only:

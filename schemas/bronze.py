@@ -110,7 +110,8 @@ CONNECTIONS = Table(
         Column(
             "missing_bytes",
             BIGINT,
-            "payload bytes never captured: between captured ones, or before a FIN, RST or ACK; both directions",
+            "payload bytes never captured: between captured ones, or before a FIN, RST or ACK; and those of calls in a"
+            " capture that was gone when others showed that they are MSMQ; both directions",
         ),
         Column("round_trip_ms", DOUBLE, "SYN to the handshake's last ACK, milliseconds; null when not seen"),
         Column("association_group_id", BIGINT, "RPC association group, from the bind's answer, else as asked"),
@@ -342,6 +343,7 @@ _EVIDENCE = StructType(
         StructField("syntax", STRING),
     ]
 )
+_UNREAD = StructType([StructField("context_id", INT), StructField("side", INT), StructField("bytes", BIGINT)])
 _RUN = StructType(
     [
         StructField("side", INT),
@@ -392,6 +394,7 @@ PENDING = Table(
         Column("calls_made", STRING, "key of these calls as joining last made them; null where it did not"),
         Column("quarantine_keys", STRINGS, "bronze.quarantine likewise"),
         Column("runs", ArrayType(_RUN), "stretches of bytes, should the connection stay unrecognised"),
+        Column("unread", ArrayType(_UNREAD), "bytes of calls without a bind that were too many to be kept"),
         Column("told", STRING, "key of what joining last told its finished calls; null when it told them nothing"),
         *closing_columns("bronze", "since"),
     ),

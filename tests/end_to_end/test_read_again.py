@@ -9,10 +9,12 @@ from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen import rpc
 from pcapgen.model import Dialogue, stub_of
+from pipeline import coverage
 from pipeline.bronze import BRONZE
 from pipeline.lake import Lake
 from pipeline.runs import Runs
-from schemas.bronze import CAPTURE_FILES, RPC_CALLS
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
+from schemas.coverage import COVERAGE
 from udfs.capture.reader import SCHEMAS, read_capture
 
 pytestmark = pytest.mark.spark
@@ -64,7 +66,7 @@ def test_a_connection_that_turns_out_to_be_msmq_is_cut_from_its_captures_again(s
 
 @pytest.mark.long
 def test_where_the_capture_is_gone_that_is_said_and_the_rest_stays(spark, captures, tmp_path, capfd):
-    pieces, _ = captures
+    pieces, whole = captures
     lake = Lake(spark, str(tmp_path / "lake"))
     for number in (1, 0):
         path = tmp_path / f"{number}.pcap"
@@ -74,6 +76,15 @@ def test_where_the_capture_is_gone_that_is_said_and_the_rest_stays(spark, captur
     assert "gone or changed since; its part of connections known by now is not read" in capfd.readouterr().err
     assert 8 < lake.read(RPC_CALLS).where("outcome = 'ok'").count() < 801
     assert Runs.of(lake).again() == {}
+    # What was not kept is as good as lost, and coverage tells how much that is.
+    (uncut,) = read_capture(whole)["connections"].to_pylist()
+    (left,) = lake.read(CONNECTIONS).collect()
+    assert left.missing_bytes == left.lost_by_capture_bytes > 1 << 20
+    read = left.client_bytes + left.server_bytes
+    assert read + left.missing_bytes == uncut["client_bytes"] + uncut["server_bytes"]
+    coverage.gold(lake)
+    told = {row.measure: row.value for row in lake.read(COVERAGE).where("layer = 'transport'").collect()}
+    assert (told["bytes"], told["bytes_missing"]) == (read, left.missing_bytes)
 
 
 @pytest.fixture(scope="module")

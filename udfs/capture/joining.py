@@ -39,6 +39,7 @@ from udfs.capture.tables import (
 )
 from udfs.capture.tracker import Endpoint, Tracker
 from udfs.keys import key
+from udfs.rpc.association import Context
 from udfs.rpc.calls import Assembler, association, bind_level
 from udfs.rpc.cutter import SAMPLE_BYTES, CutState, Cutter, Stray
 from udfs.rpc.identity import connection_id, four_tuple
@@ -331,7 +332,9 @@ def _infer(reading: Reading, parts: dict[int, list[_Sighting]]) -> Meanings:
 def _add_numbers(parts: dict[int, list[_Sighting]]) -> None:
     """Add what the segments of remainders do not show to what was counted from them.
 
-    What captures saw at the same time counts once: of these the largest number counts.
+    What captures saw at the same time counts once: of these the largest number counts. Calls that captures have, and
+    did not keep (``unread``), are as good as lost until these are read again, and for good where they are gone: of what
+    captures saw at the same time the one that read most counts.
     """
     for sightings in parts.values():
         connection = sightings[0].connection
@@ -348,6 +351,25 @@ def _add_numbers(parts: dict[int, list[_Sighting]]) -> None:
                 side.retransmitted_bytes += max(one["retransmitted_bytes"] for one in of)
                 side.conflicting_bytes += max(one["conflicting_bytes"] for one in of)
                 side.cold_bytes += max(one["passed_over_bytes"] for one in of)
+                unread = min(_unread(row, number, connection) for row in rows)
+                side.distinct_bytes -= unread
+                side.missing_bytes += unread
+                side.lost_by_capture_bytes += unread
+
+
+def _unread(row: Row, number: int, connection: Connection) -> int:
+    """Return how many bytes of a side a capture has and did not keep, without those of contexts that are not ours."""
+    bound = association(connection).contexts
+    return sum(
+        one["bytes"]
+        for one in row["unread"] or ()
+        if one["side"] == number and _may_be_ours(bound.get(one["context_id"]))
+    )
+
+
+def _may_be_ours(bound: Sequence[Context] | None) -> bool:
+    """Tell whether a context is of one of our interfaces, or of nobody knows which."""
+    return not bound or any(context.interface in BY_UUID for context in bound)
 
 
 def _without_repeated(

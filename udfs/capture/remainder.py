@@ -63,6 +63,7 @@ EVIDENCE: Final = pa.struct(
         ("syntax", pa.string()),
     ]
 )
+UNREAD: Final = pa.struct([("context_id", pa.int32()), ("side", pa.int32()), ("bytes", pa.int64())])
 RUN: Final = pa.struct(
     [
         ("side", pa.int32()),
@@ -105,6 +106,7 @@ PENDING_SCHEMA: Final = pa.schema(
         ("calls_made", pa.string()),
         ("quarantine_keys", pa.list_(pa.string())),
         ("runs", pa.list_(RUN)),
+        ("unread", pa.list_(UNREAD)),
         ("told", pa.string()),
         ("event_date", pa.date32()),
     ]
@@ -270,7 +272,7 @@ def _remainder(edge: Edge, capture_id: str, meanings: Meanings, learnt: Learnt) 
         "end": connection.closed is None,
         "call": any(kept.context_id >= 0 and not kept.settled for kept in edge.kept),
         "bind": bool(known.evidence),
-        "capture": not known.kept_all or any(side["passed_over_bytes"] for side in sides),
+        "capture": bool(known.unread) or any(side["passed_over_bytes"] for side in sides),
     }
     first, last_time = connection.first_time, connection.last_time
     client_address, client_port, server_address, server_port = four_tuple(connection)
@@ -303,6 +305,11 @@ def _remainder(edge: Edge, capture_id: str, meanings: Meanings, learnt: Learnt) 
             for one in sorted(shapes, key=repr)  # a set's own order is another in each process
         ],
         "runs": [] if known.ours else runs,
+        "unread": [
+            {"context_id": context, "side": side, "bytes": count}
+            for (context, side), count in sorted(known.unread.items())
+            if (connection.index, context) not in meanings
+        ],
         "calls_made": None,
         "told": None,
         "event_date": None if last_time == NO_TIME else last_time // _DAY_NS,

@@ -7,7 +7,7 @@ which transfer syntax holds.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -93,7 +93,7 @@ class Association:
     kept: list[Kept] = field(default_factory=list)  # binds, and what belongs to calls that are not finished
     unknown: list[Kept] = field(default_factory=list)  # whole calls, of contexts without a bind
     kept_bytes: int = 0
-    kept_all: bool = True  # none of the unknown ones was too much
+    unread: Counter[tuple[int, int]] = field(default_factory=Counter)  # bytes too many to be kept, by context and side
     left: set[tuple[int, int]] = field(default_factory=set)  # answers (1) and requests (0) too many to be kept: offsets
     handshake: tuple[int, bool] = (0, False)  # of how many tokens it is known, and whether these hold one
 

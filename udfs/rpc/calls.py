@@ -212,8 +212,11 @@ def keep(
     known = association(connection)
     kept = known.unknown if unknown else known.kept
     if len(kept) >= MAX_KEPT or known.kept_bytes > MAX_KEPT_BYTES:
-        # Without its bind it is no row either, so that only its capture has it then.
-        known.kept_all &= bool(known.contexts.get(int(pdus.context[which[0]])))
+        context = int(pdus.context[which[0]])
+        if not known.contexts.get(context):  # without its bind it is no row either, so that only its capture has it
+            for index in which:
+                side = connection.likely_client() ^ int(pdus.kind[index] == REPLY)
+                known.unread[context, side] += int(pdus.size[index])
         return False
     for index in which:
         side = connection.likely_client() ^ int(pdus.kind[index] == REPLY)
