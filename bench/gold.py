@@ -31,9 +31,9 @@ def calls(reads: int) -> tuple[list[Call], list[Connection]]:
     for number in range(reads):
         turn, n = divmod(number, CONNECTIONS)
         place, at, given_back = f"c{n}", (number + 1) * US, turn % 5 == 3
-        held = {"context_handle": f"{n:040x}", "request_id": turn % 7, "hresult": 0}
+        held: dict[str, Any] = {"context_handle": f"{n:040x}", "request_id": turn % 7, "hresult": 0}
         message = turn // 5 * 4 + min(turn % 5, 3) + 1
-        asked = {"action": 0, "timeout_ms": 0, "sequence_id": message}
+        asked: dict[str, Any] = {"action": 0, "timeout_ms": 0, "sequence_id": message}
         out.append(Call(f"s{number}", "RemoteRead", 7, place, at, at + 10, **asked, **held))
         out.append(Call(f"e{number}", "RemoteRead", 9, place, at + 20, at + 30, ack=1 if given_back else 2, **held))
     return out, connections

@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from bench.measure import Measure, say
 from bench.traffic import ACK, EPOCH_US, POOL, REMOTE_READ, SYN, Flow, Packet, bind, bind_ack, write
@@ -35,7 +36,8 @@ def _connection(slot: int) -> Iterator[Packet]:
 
     def secured(plain: bytes, token: bytes) -> bytes:
         pdu = parse(plain)
-        return Pdu(pdu.type, pdu.call_id, pdu.body, pdu.flags, Auth(NTLM_TYPE, PRIVACY, 7, token)).pack()
+        made: bytes = Pdu(pdu.type, pdu.call_id, pdu.body, pdu.flags, Auth(NTLM_TYPE, PRIVACY, 7, token)).pack()
+        return made
 
     yield from flow.send(0, secured(bind(1, REMOTE_READ, ndr64=False), client.negotiate()))
     challenge = server.challenge_for(client.negotiate())
@@ -83,7 +85,7 @@ def ours(path: Path) -> tuple[float, float, int, int]:
     begin = time.perf_counter()
     tables = read_capture(path)
     read = time.perf_counter()
-    tokens = defaultdict(list)
+    tokens: defaultdict[str, list[Any]] = defaultdict(list)
     for row in tables["rpc_binds"].to_pylist():
         tokens[row["connection_id"]] += of_rows(row["handshake"] or [])
     contexts = {name: security_contexts(each, keys) for name, each in tokens.items()}

@@ -12,6 +12,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,7 +37,7 @@ def _columns(packets: pa.Array) -> pa.Array:
 KIND = _columns(pa.array([b""], pa.binary())).type
 
 
-def _value(kind: pa.DataType, value: object) -> object:
+def _value(kind: pa.DataType, value: Any) -> object:
     """A value of the single-value reader as Spark's rows have it."""
     if value is None:
         return None
@@ -62,7 +63,7 @@ def measure(folder: Path, rows: int = 200_000, few: int = 10_000) -> list[Measur
     try:
         kind = from_arrow_type(KIND)
         ways = {
-            "many": F.arrow_udf(_columns, kind),
+            "many": F.arrow_udf(_columns, kind),  # type: ignore[attr-defined]
             "few": F.udf(_row, kind),
         }
         rates = {}
