@@ -255,3 +255,12 @@ def test_trailing_headers_come_with_a_subqueue_of_none():
 def test_a_session_flag_of_a_stored_packet_may_stand_without_the_header():
     for tail, protocol in ((trailing(), REMOTE_READ), (b"", REMOTE_READ), (b"", QM2QM)):
         assert "SessionHeader" not in said(Packet(flags=3 | 16, trailing=tail), protocol)["header_sizes"]
+
+
+def test_of_a_session_header_that_is_cut_off_there_is_none():
+    """One that has not a byte left begins nowhere: the header before it ends with the packet."""
+    whole = said(Packet())["header_sizes"]
+    for bytes_left in (0, 1, 15):
+        values, errors = one(Packet(flags=3 | 16).bytes() + bytes(bytes_left))
+        assert errors == [("truncated", "SessionHeader", sum(whole.values()))]
+        assert values["header_sizes"] == whole | ({"SessionHeader": bytes_left} if bytes_left else {})

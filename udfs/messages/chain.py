@@ -18,6 +18,7 @@ from udfs.messages.reading import (
     UNSUPPORTED,
     Packets,
     align,
+    begin,
     header,
     keep,
     note,
@@ -145,7 +146,7 @@ def _multi_queue(c: Cursors, base: Ints) -> None:
 
 def _session(c: Cursors) -> None:
     """Pass over a SessionHeader, [MS-MQMQ] 2.2.20.4: it is the session's, not the message's."""
-    c.out.put("@SessionHeader", c.rows, c.position)
+    begin(c, "SessionHeader")
     c.take(16, "SessionHeader")
 
 

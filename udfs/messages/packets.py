@@ -23,7 +23,7 @@ from udfs.stubs import text
 from udfs.stubs.arrays import errors
 from udfs.stubs.column import Bools, Column, Ints, Values
 
-DECODER_VERSION: Final = "2"  # 2: an empty name is no queue
+DECODER_VERSION: Final = "3"  # 3: a SessionHeader that is not there has no size; 2: an empty name is no queue
 
 _U64: Final = pa.decimal128(20, 0)
 _INT32_MOST: Final = 0x7FFF_FFFF

@@ -49,14 +49,19 @@ def record(c: Cursors, name: str, kind: np.dtype[np.void]) -> Column:
     return view[at].view(kind)
 
 
-def header(c: Cursors, name: str, kind: np.dtype[np.void]) -> Column:
-    """Read the fixed part of the header ``name`` and keep it, with where it begins if any of it is there."""
+def begin(c: Cursors, name: str) -> None:
+    """Keep where a header begins, if any of it is there."""
     begun = c.position < c.end
     if begun.all():
         keep(c, f"@{name}", c.position.copy())
     else:
         begun &= c.live
         c.out.put(f"@{name}", c.rows[begun], c.position[begun])
+
+
+def header(c: Cursors, name: str, kind: np.dtype[np.void]) -> Column:
+    """Read the fixed part of the header ``name`` and keep it, with where it begins."""
+    begin(c, name)
     records = record(c, name, kind)
     keep(c, name, records)
     return records
