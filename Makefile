@@ -38,10 +38,10 @@ test-all: setup  ## the long tests too; a missing program or data set is a failu
 	@$(PYTEST) --long --require-tools $(PYTEST_ARGS)
 
 fuzz: setup  ## let atheris try the decoders (FUZZ_SECONDS=20 for each; FUZZ="messages comqc": these alone)
-	@PYTHONPATH=tests $(PY) -m fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ)
+	@PYTHONPATH=tests:tests/support $(PY) -m fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ)
 
 chaos: setup  ## kill runs, fill disks, run two at once; tables must not differ (CHAOS_KILLS=200, CHAOS_PAIRS=50)
-	@PYTHONPATH=tests:. $(PY) -m chaos.run --kills $(CHAOS_KILLS) --pairs $(CHAOS_PAIRS) $(CHAOS_ARGS)
+	@PYTHONPATH=tests:tests/support:. $(PY) -m chaos.run --kills $(CHAOS_KILLS) --pairs $(CHAOS_PAIRS) $(CHAOS_ARGS)
 
 check: setup  ## lint, format and types, as CI does
 	@$(PY) -m ruff check .
@@ -74,16 +74,16 @@ questions-doc: setup  ## write docs/questions.md and docs/alerts.md from the vie
 	@PYTHONPATH=. $(PY) tools/write_questions_doc.py docs
 
 test-peer: setup  ## start the test queue manager (PEER_ARGS=... gives it ports)
-	@PYTHONPATH=tests $(PY) -m peer.server $(PEER_ARGS)
+	@PYTHONPATH=tests/support $(PY) -m peer.server $(PEER_ARGS)
 
 estate: setup  ## start a simulated estate to collect from (ESTATE_ARGS=... --conf FILE, --every SECONDS)
-	@PYTHONPATH=tests $(PY) -m peer.estate $(ESTATE_ARGS)
+	@PYTHONPATH=tests/support $(PY) -m peer.estate $(ESTATE_ARGS)
 
 record-estate: setup  ## record data/estate anew, by the collector and on the wire (as root)
-	@PYTHONPATH=tests $(PY) -m peer.record_estate
+	@PYTHONPATH=tests/support $(PY) -m peer.record_estate
 
 record-sample: setup  ## record data/sample anew (as root: it makes network namespaces)
-	@PYTHONPATH=tests $(PY) -m peer.record $(ARGS)
+	@PYTHONPATH=tests/support $(PY) -m peer.record $(ARGS)
 
 clean:  ## take away what runs and tools have made; .venv and .cache stay
 	@rm -rf dist .lake .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log

@@ -43,7 +43,7 @@ def tshark(files: Sequence[Path]) -> tuple[float, int]:
 def reader(files: Sequence[Path]) -> None:
     """The reader alone on one core, without Spark: MB/s for each file."""
     from udfs.capture.reader import capture_batches  # noqa: PLC0415 (generate needs no reader)
-    from udfs.capture.sources import Source  # noqa: PLC0415
+    from udfs.files.sources import Source  # noqa: PLC0415
 
     for path in files:
         begin = time.perf_counter()

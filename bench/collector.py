@@ -47,7 +47,7 @@ def collect(folder: Path) -> list[Measure]:
     folder.mkdir(parents=True, exist_ok=True)
     conf = folder / "collector.yml"
     command = [sys.executable, "-c", SERVER, "--conf", str(conf), "--every", "60", str(ASKED)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": ".:tests"})
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": ".:tests/support"})
     try:
         while not conf.exists() or not conf.stat().st_size:
             if server.poll() is not None:
@@ -106,16 +106,17 @@ def line(format_name: str, at: datetime, turn: int) -> dict[str, Any]:
 def through(folder: Path, queues: int, rounds: int) -> list[Measure]:
     """Bring the rounds to bronze and silver, all but one first, then that one; sessions are warm."""
     from jobs.session import session  # noqa: PLC0415 (Spark, which collecting does not need)
-    from pipeline import hosts, snapshots  # noqa: PLC0415
-    from pipeline.lake import Lake  # noqa: PLC0415
-    from pipeline.listing import list_files  # noqa: PLC0415
+    from pipeline.bronze import ingest_snapshots  # noqa: PLC0415
+    from pipeline.bronze.input_files import list_files  # noqa: PLC0415
+    from pipeline.lake.lake import Lake  # noqa: PLC0415
+    from pipeline.silver import hosts  # noqa: PLC0415
 
     files = landed(folder / "landed", queues, rounds)
     spark = session("bench")
 
     def run(lake: Lake, paths: list[Path]) -> tuple[float, float]:
         begun = time.perf_counter()
-        snapshots.ingest(lake, list_files(map(str, paths)), run_id="bench", say=lambda _: None)
+        ingest_snapshots.ingest(lake, list_files(map(str, paths)), run_id="bench", say=lambda _: None)
         between = time.perf_counter()
         _, says = hosts.collected_snapshots(lake)
         if says is not None:

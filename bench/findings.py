@@ -11,7 +11,7 @@ import time
 import pyarrow as pa
 
 from bench.measure import Measure, report
-from pipeline import findings as judging
+from pipeline.findings import evaluate as judging
 
 ROWS = 100_000
 OF_A_CONNECTION = 400

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from bench.measure import Measure
-from pipeline.associations import Connection
-from pipeline.attempts import receive_attempts
-from pipeline.calls import Call
-from pipeline.sequences import Place, Read, ack_sequences
+from pipeline.attempts.associations import Connection
+from pipeline.attempts.calls import Call
+from pipeline.attempts.receive_attempts import receive_attempts
+from pipeline.sequences.message_fates import Place, Read, ack_sequences
 
 CONNECTIONS = 50
 US = 1_000_000

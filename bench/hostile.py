@@ -114,7 +114,7 @@ def long_blocks(count: int) -> bytes:
 
 def _read(data: bytes) -> Told:
     from udfs.capture.reader import capture_batches  # noqa: PLC0415 (imported by the process that is measured)
-    from udfs.capture.sources import Source  # noqa: PLC0415
+    from udfs.files.sources import Source  # noqa: PLC0415
 
     told: Told = {"input": len(data)}
     rows: dict[str, int] = {}

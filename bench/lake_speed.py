@@ -15,12 +15,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from bench import limit
 from bench.memory import PeakMemory
 from jobs.session import PROJECT, session
-from pipeline import compiling, derive_silver
-from pipeline.bronze import ingest
-from pipeline.capture_source import pack, read_captures, whole
-from pipeline.lake import Lake
-from pipeline.ledger import plan
-from pipeline.listing import list_files
+from pipeline.bronze.capture_source import pack, read_captures, whole
+from pipeline.bronze.ingest_captures import ingest
+from pipeline.bronze.ingest_plan import plan
+from pipeline.bronze.input_files import list_files
+from pipeline.lake import codegen
+from pipeline.lake.lake import Lake
+from pipeline.silver import update as silver_update
 from schemas.bronze import RPC_CALLS
 from schemas.table import INGESTED_AT, RUN_ID
 from udfs.capture.reader import SCHEMAS
@@ -68,7 +69,7 @@ class Bench:
         """Captures -> bronze.rpc_calls, straight from the captures; ``job`` joins them and writes the rest too."""
         lake = self._lake()
         listed = list_files([str(path) for path in files])
-        compiling.expect(self.spark, sum(file.size for file in listed))  # as ingest does
+        codegen.expect(self.spark, sum(file.size for file in listed))  # as ingest does
         with PeakMemory() as peak:
             begin = time.perf_counter()
             side = Path(lake.root) / "side"
@@ -108,9 +109,9 @@ class Bench:
                 run_id="bench",
                 reader_options={},
                 say=lambda _text: None,
-                decoder=derive_silver.decoder(lake, keep_packets=False),
+                decoder=silver_update.decoder(lake, keep_packets=False),
             )
-            derive_silver.silver(lake, keep_packets=False, keep_stubs=True, decoded=done.decoded)
+            silver_update.silver(lake, keep_packets=False, keep_stubs=True, decoded=done.decoded)
         seconds = time.perf_counter() - begin
         shutil.rmtree(lake.root)
         return seconds

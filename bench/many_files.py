@@ -14,11 +14,11 @@ import pyarrow as pa
 from bench.lake_speed import Bench
 from bench.measure import Measure, say
 from bench.traffic import generate
-from pipeline.capture_source import pack, whole
-from pipeline.conforming import conformed, schema_of
-from pipeline.lake import Lake
-from pipeline.ledger import Read, plan
-from pipeline.listing import list_files
+from pipeline.bronze.capture_source import pack, whole
+from pipeline.bronze.ingest_plan import Read, plan
+from pipeline.bronze.input_files import list_files
+from pipeline.lake.lake import Lake
+from pipeline.lake.schema_enforcement import conformed, schema_of
 from schemas.bronze import CAPTURE_FILES
 
 SMALL = 3_000  # bytes of each

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.measure import Measure, say
 from bench.traffic import EPOCH_US, generate
-from pipeline.commits import newest
+from pipeline.lake.local.commits import newest
 
 DAY_US = 86_400_000_000
 RING = 100

@@ -15,7 +15,7 @@ from typing import Any
 from bench.measure import Measure, say
 from bench.traffic import ACK, EPOCH_US, POOL, REMOTE_READ, SYN, Flow, Packet, bind, bind_ack, write
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
 ANSWERS = (200, 3_000, 24_000)  # bytes of the answers' stubs, in turn
 CALLS = 300  # of a connection
@@ -76,7 +76,7 @@ def ours(path: Path) -> tuple[float, float, int, int]:
     import pyarrow.compute as pc  # noqa: PLC0415
 
     from peer.server import ACCOUNT  # noqa: PLC0415
-    from pipeline.opening import Keys, NtlmKey, changed_rows  # noqa: PLC0415
+    from pipeline.bronze.decryption import Keys, NtlmKey, changed_rows  # noqa: PLC0415
     from udfs.capture.reader import read_capture  # noqa: PLC0415
     from udfs.sealed.contexts import security_contexts  # noqa: PLC0415
     from udfs.sealed.tokens import of_rows  # noqa: PLC0415

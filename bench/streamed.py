@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.traffic import HEADER, packets, record
 from udfs.capture.reader import capture_batches
-from udfs.capture.sources import Source
+from udfs.files.sources import Source
 
 _PIECE = 1 << 20
 

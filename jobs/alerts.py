@@ -13,9 +13,9 @@ from jobs import cli, redaction
 from jobs.config import ConfigError
 from jobs.ingest_captures import open_lake
 from jobs.run_all import thresholds
-from pipeline.alert_conditions import CONDITIONS
-from pipeline.alerts import GRAVITY
-from pipeline.derive_alerts import current, is_there
+from pipeline.alerts.conditions import CONDITIONS
+from pipeline.alerts.episodes import GRAVITY
+from pipeline.alerts.update import current, is_there
 from pipeline.printing import cell, json_value, plain
 from schemas.table import RUN_ID
 

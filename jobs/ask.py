@@ -10,10 +10,10 @@ from typing import Any, TextIO
 from jobs import cli
 from jobs.config import ConfigError
 from jobs.ingest_captures import open_lake
-from pipeline.derive_alerts import is_there
+from pipeline.alerts.update import is_there
 from pipeline.printing import json_value, table
-from pipeline.view import View
-from pipeline.views import ALL, NOT_KNOWN, QUESTIONS, Views, of_question
+from pipeline.reports.views.catalog import ALL, NOT_KNOWN, QUESTIONS, Views, of_question
+from pipeline.reports.views.view import View
 
 JOB = "ask"
 

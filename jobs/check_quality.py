@@ -9,10 +9,10 @@ from pathlib import Path
 from jobs import cli
 from jobs.config import ConfigError
 from jobs.ingest_captures import alone, open_lake
-from pipeline import quality_docs
-from pipeline.lake import Lake
-from pipeline.quality import Check, Checked, check
-from pipeline.quality_suites import Suite, SuiteError, load, shipped
+from pipeline.lake.lake import Lake
+from pipeline.quality import data_docs
+from pipeline.quality.check import Check, Checked, check
+from pipeline.quality.suites import Suite, SuiteError, load, shipped
 from schemas.quality import QUALITY_RESULTS
 
 JOB = "check_quality"
@@ -36,7 +36,7 @@ def run(this: cli.Run) -> cli.Outcome:
     sys.stdout.write("\n".join(lines) + "\n")
     if this.arguments.docs:
         try:
-            index = quality_docs.write(Path(this.arguments.docs), found.rows, found.reports)
+            index = data_docs.write(Path(this.arguments.docs), found.rows, found.reports)
         except OSError as error:
             raise ConfigError(f"--docs: {error}") from error
         cli.say(f"pages: {index}")

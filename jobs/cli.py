@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jobs.config import Config, ConfigError
-from pipeline.errors import SchemaError
-from pipeline.ledger import Days, Reprocess
+from pipeline.bronze.ingest_plan import Days, Reprocess
+from pipeline.lake.errors import SchemaError
 
 LAKE = "folder of the Delta tables; where lake.catalog names a catalog, of the runs' own files alone"
 _CAPTURE_ID = re.compile(r"[0-9a-f]{32}")

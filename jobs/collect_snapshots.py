@@ -17,8 +17,8 @@ from jobs import cli
 from jobs.config import CollectorConfig, ConfigError, Machine
 from pipeline.collector.client import Credentials, Place
 from pipeline.collector.plan import Wanted, check
-from pipeline.collector.rounds import Collector, Schedule
-from pipeline.collector.snapshots import Patience
+from pipeline.collector.round import Patience
+from pipeline.collector.scheduler import Collector, Schedule
 
 JOB = "collect_snapshots"
 PASSWORD_VARIABLE: Final = "MSMQ_COLLECTOR_PASSWORD"  # noqa: S105 - its name

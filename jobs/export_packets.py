@@ -9,8 +9,8 @@ from pathlib import Path
 from jobs import cli
 from jobs.config import ConfigError
 from jobs.ingest_captures import open_lake
-from pipeline.excerpt import wanted, write_excerpt
-from pipeline.redaction import marked
+from pipeline.privacy.redaction import marked
+from pipeline.reports.packet_export import wanted, write_excerpt
 
 JOB = "export_packets"
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from jobs import cli, publish_dashboards, redaction, run_all
 from jobs.config import ConfigError
 from jobs.ingest_captures import alone, open_lake
-from pipeline import erasing, forgetting
-from pipeline.bronze import BRONZE
-from pipeline.horizon import Horizon
-from pipeline.lake import Lake
-from pipeline.runs import Runs, recover
+from pipeline.bronze.ingest_captures import BRONZE
+from pipeline.bronze.retention_cutoff import Horizon
+from pipeline.lake.lake import Lake
+from pipeline.lake.recovery import Runs, recover
+from pipeline.privacy import erasure, retention
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES
 
@@ -65,7 +65,7 @@ def run(this: cli.Run) -> cli.Outcome:
     if not any(lake.exists(table) for table in catalog.EVERY):
         raise ConfigError(f"{lake.root} holds no tables: --lake names the folder that runs were given")
     if this.arguments.dry_run:
-        return _counted(forgetting.forget(lake, horizon, dry_run=True), "would go")
+        return _counted(retention.forget(lake, horizon, dry_run=True), "would go")
     with alone(this, lake), redaction.agreed(this, lake, by):
         recover(lake, BRONZE, CAPTURE_FILES, cli.say)  # else the next run would restore what goes here
         runs = Runs.of(lake)
@@ -75,19 +75,19 @@ def run(this: cli.Run) -> cli.Outcome:
             horizon = known
         horizon.note(runs)  # first of all: from now on nothing older comes in
         cli.say(f"taking out what is older than {horizon.before}")
-        outcome = _counted(forgetting.forget(lake, horizon), "removed")
+        outcome = _counted(retention.forget(lake, horizon), "removed")
         derived = cli.Outcome()
         run_all.derive_all(replace(this, config=redaction.redacted(this.config, by)), lake, derived)
         spooled = _spool(lake, horizon)
         cli.say("removing bytes: deleted rows, older versions, changes, logs")
-        tables = erasing.erase(lake)
-        erasing.leftovers(lake)
+        tables = erasure.erase(lake)
+        erasure.leftovers(lake)
         outcome.more |= {"before": horizon.before.isoformat(), "tables_erased": tables, "spooled_removed": spooled}
         _pages(this, lake)
     return outcome
 
 
-def _counted(found: forgetting.Forgotten, what: str) -> cli.Outcome:
+def _counted(found: retention.Forgotten, what: str) -> cli.Outcome:
     lines = [f"{table:<24}{rows:>12} rows {what}" for table, rows in found.rows.items() if rows]
     if found.files:
         lines.append(f"{found.files} files stay in the ledgers as read, without what was in them")

@@ -11,12 +11,13 @@ from jobs import cli, redaction
 from jobs.config import Config, ConfigError
 from jobs.keys import load_keys
 from jobs.session import one_origin, session
-from pipeline import bronze, derive_silver
-from pipeline.lake import Lake
-from pipeline.lease import LeaseError, lease
-from pipeline.listing import InputError, Listed, is_pipe, list_files
-from pipeline.opening import Keys, open_sealed
-from pipeline.silver import Decoded, Decoder
+from pipeline.bronze import ingest_captures
+from pipeline.bronze.decryption import Keys, open_sealed
+from pipeline.bronze.input_files import InputError, Listed, is_pipe, list_files
+from pipeline.lake.lake import Lake
+from pipeline.lake.lease import LeaseError, lease
+from pipeline.silver import update as silver_update
+from pipeline.silver.decode_tasks import Decoded, Decoder
 from pipeline.spool import spool
 from schemas.bronze import CAPTURE_FILES, QUARANTINE, RPC_CALLS
 
@@ -85,13 +86,13 @@ def keys_of(run: cli.Run) -> Keys:
 def ingest(
     run: cli.Run, lake: Lake, files: list[Listed], outcome: cli.Outcome, keys: Keys | None = None,
     decoder: Decoder | None = None,
-) -> bronze.Ingested:  # fmt: skip
+) -> ingest_captures.Ingested:  # fmt: skip
     """Read what is new into bronze and count it; then open what keys open of what is closed.
 
     ``decoder``: for what ``decode`` is to bring to silver afterwards; not used with keys, for they change calls first.
     """
     chosen = run.arguments
-    done = bronze.ingest(
+    done = ingest_captures.ingest(
         lake,
         files,
         run_id=run.run_id,
@@ -99,7 +100,7 @@ def ingest(
         say=cli.say,
         expire=run.config.pending.expire,
         as_of=chosen.as_of,
-        choice=bronze.Choice(chosen.between, chosen.reprocess, chosen.dry_run),
+        choice=ingest_captures.Choice(chosen.between, chosen.reprocess, chosen.dry_run),
         decoder=None if keys else decoder,
     )
     outcome.bytes_read += sum(row["size_bytes"] for row in done.files)
@@ -112,7 +113,7 @@ def ingest(
         str(CAPTURE_FILES): sum(row["status"] != "complete" for row in done.files),
         str(QUARANTINE): done.written.get(str(QUARANTINE), 0),
     }
-    for table in map(str, bronze.BRONZE):
+    for table in map(str, ingest_captures.BRONZE):
         outcome.tables[table] = cli.TableCounts(0, done.written.get(table, 0), flagged.get(table, 0))
     if keys and not chosen.dry_run:
         opened = open_sealed(lake, keys, run_id=run.run_id, say=cli.say)
@@ -125,7 +126,7 @@ def decoder(run: cli.Run, lake: Lake) -> Decoder | None:
     """Return what decodes calls while they are read, to be given to ``ingest``; None where nothing is to be written."""
     if run.arguments.dry_run:
         return None
-    return derive_silver.decoder(lake, keep_packets=run.config.store.packets, keep_bodies=run.config.store.bodies)
+    return silver_update.decoder(lake, keep_packets=run.config.store.packets, keep_bodies=run.config.store.bodies)
 
 
 def decode(run: cli.Run, lake: Lake, *, keep_stubs: bool, decoded: Decoded | None = None) -> dict[str, int]:
@@ -134,7 +135,7 @@ def decode(run: cli.Run, lake: Lake, *, keep_stubs: bool, decoded: Decoded | Non
     ``decoded``: what ``ingest`` decoded already.
     """
     store = run.config.store
-    return derive_silver.silver(
+    return silver_update.silver(
         lake, keep_packets=store.packets, keep_bodies=store.bodies, keep_stubs=keep_stubs, decoded=decoded
     )
 

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from jobs import cli, redaction
 from jobs.config import ConfigError
 from jobs.ingest_captures import alone, open_lake
-from pipeline import hosts, snapshots
-from pipeline.lake import Lake
-from pipeline.listing import InputError, Listed, list_files
+from pipeline.bronze import ingest_snapshots
+from pipeline.bronze.input_files import InputError, Listed, list_files
+from pipeline.lake.lake import Lake
+from pipeline.silver import hosts
 from schemas.bronze import QUARANTINE
 from schemas.snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 
@@ -34,7 +35,7 @@ def snapshot_files(run: cli.Run) -> list[Listed]:
 
 def ingest(run: cli.Run, lake: Lake, files: list[Listed], outcome: cli.Outcome) -> None:
     """Read what is new into bronze and count it. Broken lines are flagged and no failure, an unreadable file is one."""
-    done = snapshots.ingest(lake, files, run_id=run.run_id, say=cli.say)
+    done = ingest_snapshots.ingest(lake, files, run_id=run.run_id, say=cli.say)
     outcome.bytes_read += sum(row["size_bytes"] for row in done.files)
     outcome.input_failed |= done.unreadable
     for row in done.files:

@@ -23,7 +23,7 @@ from typing import Any, Final
 import yaml
 
 from jobs.config import ConfigError
-from pipeline.opening import Keys, KeytabError, NtlmKey, keytab_keys
+from pipeline.bronze.decryption import Keys, KeytabError, NtlmKey, keytab_keys
 
 VARIABLE: Final = "MSMQ_KEYS_FILE"
 Say = Callable[[str], None]

@@ -12,12 +12,12 @@ from typing import Any
 from jobs import cli
 from jobs.config import ConfigError
 from jobs.ingest_captures import open_lake
-from pipeline.lake import Lake, versions_of
-from pipeline.pages.attention import attention
-from pipeline.pages.databricks import dashboard
-from pipeline.pages.page import PageError, page, program_digest
-from pipeline.pages.prometheus import metrics
-from pipeline.pages.reading import Limits, read_site
+from pipeline.dashboards.databricks import dashboard
+from pipeline.dashboards.highlights import attention
+from pipeline.dashboards.html_page import PageError, page, program_digest
+from pipeline.dashboards.prometheus import metrics
+from pipeline.dashboards.read_site import Limits, read_site
+from pipeline.lake.lake import Lake, versions_of
 from schemas import catalog
 
 JOB = "publish_dashboards"

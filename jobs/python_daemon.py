@@ -37,7 +37,7 @@ def collect_seldom() -> None:
 
 def preload() -> None:
     """Import what the tasks need, and hide it from the garbage collector, before anything is forked."""
-    for name in ("pipeline.capture_source", "pyspark.worker"):
+    for name in ("pipeline.bronze.capture_source", "pyspark.worker"):
         import_module(name)
     gc.collect()
     gc.freeze()

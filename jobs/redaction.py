@@ -20,10 +20,10 @@ from typing import Final
 from jobs import cli
 from jobs.config import Config, ConfigError
 from jobs.keys import read_secret
-from pipeline.lake import Lake
-from pipeline.lease import started
-from pipeline.listing import Listed
-from pipeline.redaction import Pseudonyms, Redaction, RedactionError, claim, private_folder, refuse_plain
+from pipeline.bronze.input_files import Listed
+from pipeline.lake.lake import Lake
+from pipeline.lake.lease import started
+from pipeline.privacy.redaction import Pseudonyms, Redaction, RedactionError, claim, private_folder, refuse_plain
 
 VARIABLE: Final = "MSMQ_REDACT_KEY"
 FILE_VARIABLE: Final = "MSMQ_REDACT_KEY_FILE"

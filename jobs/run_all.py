@@ -12,20 +12,25 @@ from typing import Any
 from jobs import check_quality, cli, ingest_snapshots, publish_dashboards, redaction
 from jobs.config import Config
 from jobs.ingest_captures import alone, captures, decode, decoder, ingest, keys_of, open_lake
-from pipeline import coverage, derive, derive_alerts, derive_findings, derive_states, hosts
-from pipeline.alert_conditions import Thresholds
-from pipeline.derive_sequences import ack_sequences
-from pipeline.lake import Lake, beside
-from pipeline.listing import Listed
-from pipeline.opening import Keys
-from pipeline.quality_suites import Suite
-from pipeline.queue_facts import Limits
-from pipeline.queue_state import queue_lines
-from pipeline.redaction import Redaction
-from pipeline.rows import us
-from pipeline.silver import Decoded
-from pipeline.states import Settings
-from pipeline.summary import console_summary
+from pipeline.alerts import update as alerts_update
+from pipeline.alerts.conditions import Thresholds
+from pipeline.attempts import update as attempts_update
+from pipeline.bronze.decryption import Keys
+from pipeline.bronze.input_files import Listed
+from pipeline.findings import update as findings_update
+from pipeline.findings.rules.queue_facts import Limits
+from pipeline.lake.arrow_rows import us
+from pipeline.lake.lake import Lake, beside
+from pipeline.privacy.redaction import Redaction
+from pipeline.quality import coverage
+from pipeline.quality.suites import Suite
+from pipeline.queues import update as queues_update
+from pipeline.queues.queue_rows import Settings
+from pipeline.reports.queue_overview import queue_lines
+from pipeline.reports.summary import console_summary
+from pipeline.sequences.update import ack_sequences
+from pipeline.silver import hosts
+from pipeline.silver.decode_tasks import Decoded
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.alerts import ALERTS
 from schemas.coverage import COVERAGE
@@ -130,7 +135,7 @@ def _steps(this: cli.Run, hosts_say: Mapping[str, Any] | None) -> Iterator[Steps
     config, run_id = this.config, this.run_id
     cli.say("rebuilding attempts")
     first: Steps = {
-        RECEIVE_ATTEMPTS: partial(derive.gold, cleanup=config.timers.cleanup, declared=config.queues.aliases)
+        RECEIVE_ATTEMPTS: partial(attempts_update.gold, cleanup=config.timers.cleanup, declared=config.queues.aliases)
     }
     if hosts_say is not None:
         first[HOSTS] = partial(hosts.write, run_id=run_id, says=hosts_say)
@@ -139,16 +144,16 @@ def _steps(this: cli.Run, hosts_say: Mapping[str, Any] | None) -> Iterator[Steps
     reads = config.reads
     yield {
         ACK_SEQUENCES: partial(ack_sequences, lost_after=reads.lost_after, poison_after=reads.poison_after),
-        QUEUE_HISTORY: partial(derive_states.gold, settings=states_settings(config), run_id=run_id),
+        QUEUE_HISTORY: partial(queues_update.gold, settings=states_settings(config), run_id=run_id),
     }
     limits = thresholds(config)
     cli.say("judging")
     yield {
-        FINDINGS: partial(derive_findings.gold, stubs=config.store.stubs, limits=of_queues(limits)),
+        FINDINGS: partial(findings_update.gold, stubs=config.store.stubs, limits=of_queues(limits)),
         COVERAGE: partial(coverage.gold, run_id=run_id),
     }
     as_of = this.arguments.as_of
-    yield {ALERTS: partial(derive_alerts.gold, limits=limits, run_id=run_id, as_of=as_of)}
+    yield {ALERTS: partial(alerts_update.gold, limits=limits, run_id=run_id, as_of=as_of)}
 
 
 def _quality(this: cli.Run, lake: Lake, suites: Sequence[Suite], outcome: cli.Outcome) -> list[str]:

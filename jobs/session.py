@@ -23,8 +23,8 @@ from jobs import shipping
 from jobs.config import ConfigError
 from jobs.python_daemon import collect_seldom
 from jobs.shipping import PACKAGES
-from pipeline.compiling import INTERPRETED
-from pipeline.files import DISTINCT, GROUP_BYTES, GROUP_ROWS, STUBS
+from pipeline.lake.codegen import INTERPRETED
+from pipeline.lake.parquet_options import DISTINCT, GROUP_BYTES, GROUP_ROWS, STUBS
 
 # How long a thread that computes keeps the interpreter from those that have an answer of Java or DuckDB: a commit asks
 # Java some fifty times.

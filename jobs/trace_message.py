@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from jobs import cli
 from jobs.config import ConfigError
 from jobs.ingest_captures import open_lake
-from pipeline.story_sources import Wanted, tell
-from pipeline.story_text import lines, plain
+from pipeline.reports.trace.inputs import Wanted, tell
+from pipeline.reports.trace.text import lines, plain
 
 JOB = "trace_message"
 

@@ -1,1 +1,1 @@
-"""DataFrame in, DataFrame out: one module per stage; stages meet in tables, not in imports."""
+"""From captures and snapshots to answers: one room for each subject (docs/architecture.md)."""

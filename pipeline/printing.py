@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Final
 
-from pipeline.shown import shown
+from pipeline.text import shown
 
 _WIDEST: Final = 60  # characters of a cell
 

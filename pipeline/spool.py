@@ -7,7 +7,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from pipeline.listing import InputError
+from pipeline.bronze.input_files import InputError
 
 _CHUNK = 1 << 20
 

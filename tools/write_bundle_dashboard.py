@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pipeline.pages.databricks import dashboard
+from pipeline.dashboards.databricks import dashboard
 from schemas.table import Table, quoted
 
 

@@ -7,9 +7,9 @@ import textwrap
 from pathlib import Path
 
 from jobs.config import settings
-from pipeline.alert_conditions import CONDITIONS
-from pipeline.view import View
-from pipeline.views import ALL, QUESTIONS, of_question
+from pipeline.alerts.conditions import CONDITIONS
+from pipeline.reports.views.catalog import ALL, QUESTIONS, of_question
+from pipeline.reports.views.view import View
 
 HEAD = """\
 # Questions
@@ -48,7 +48,7 @@ the wire), **T** captures of the binary protocol on TCP 1801, which are counted 
 ALERTS_HEAD = """\
 # Alerts
 
-Made by `make questions-doc` from `pipeline/alert_conditions.py` and `jobs/config.py`; change it there.
+Made by `make questions-doc` from `pipeline/alerts/conditions.py` and `jobs/config.py`; change it there.
 `gold.alerts` has a row for each condition and subject, and each time that it held; `jobs.run_all` brings it up to date.
 
 ```

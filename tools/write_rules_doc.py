@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline import findings, findings_of_queues  # noqa: F401 - importing them declares the tests
-from pipeline.rules import OPERATION, RULES, UNSHOWN, Rule, found_by
+from pipeline.findings import evaluate, evaluate_queues  # noqa: F401 - importing them declares the tests
+from pipeline.findings.rules.registry import OPERATION, RULES, UNSHOWN, Rule, found_by
 
 GROUPS = {
     "P": "RPC",
@@ -24,7 +24,7 @@ READABLE = {"H": "headers", "S": "stubs", "P": "packets", "H/S": "headers, stubs
 HEAD = """\
 # Rules
 
-Made by `make rules-doc` from `pipeline/rule_table.py` and the tests of `pipeline/rules_*.py`; change it there. Each row
+Made by `make rules-doc` from `pipeline/findings/rules/`; change it there. Each row
 of `gold.findings` is a rule broken by one call, with the calls that prove it (`evidence`) and what was seen (`actual`).
 
 **When a rule is asked.** Only where its precondition was fully observed, as the last column says. "Whole" is an
@@ -48,7 +48,7 @@ message; of a message that came to readers of several, Q22, Q24 and R53 are aske
 known by the name that the collector asks it by). Growth and disagreement are one finding for each day and queue: a
 count that only rises for a while is no fault of a protocol, hence never an error. A snapshot differs from traffic for
 many good reasons (sends and local readers that nobody captures, expiry, held messages, clocks): what is left of them is
-in `pipeline/rules_queues.py`. `gold.queue_history.unexplained_change` has every difference, explained or not.
+in `pipeline/findings/rules/queues.py`. `gold.queue_history.unexplained_change` has every difference, explained or not.
 
 """
 

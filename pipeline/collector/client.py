@@ -19,8 +19,8 @@ from impacket.dcerpc.v5.rpcrt import (
 from impacket.krb5.kerberosv5 import KerberosError, SessionKeyDecryptionError
 from impacket.uuid import uuidtup_to_bin
 
-from pipeline.collector.questions import GET_INFO, INTERFACE, AnswerError, get_info, read_answer
-from pipeline.collector.wire import RESPONSE, Clock, CutError, ProtocolError, StoppedError, Transport, fault_status
+from pipeline.collector.get_info import GET_INFO, INTERFACE, AnswerError, get_info, read_answer
+from pipeline.collector.transport import RESPONSE, Clock, CutError, ProtocolError, StoppedError, Transport, fault_status
 
 Authentication = Literal["none", "ntlm", "kerberos"]
 ENDPOINT_MAPPER: Final = 135

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pipeline.collector.client import Answer, Place
-from pipeline.collector.questions import MOST_PROPERTIES
+from pipeline.collector.get_info import MOST_PROPERTIES
 from udfs.codes import FAILURE
 from udfs.properties.names import MACHINE, QUEUE
-from udfs.queues.asking import FormatNameError, format_name_of, queue_format
+from udfs.queues.format_name_parser import FormatNameError, format_name_of, queue_format
 from udfs.queues.normal_form import normal_text
 
 Discovery = Literal["active", "private"]

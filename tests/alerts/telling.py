@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pipeline import states
-from pipeline.alert_conditions import Thresholds
-from pipeline.alerts import rows
-from pipeline.alerts_queues import queues
-from pipeline.alerts_transfers import sources, transfers
-from pipeline.machines import Machines
-from pipeline.states import Names, Settings
-from states.telling import MINUTE, us
+from pipeline.alerts.conditions import Thresholds
+from pipeline.alerts.episodes import rows
+from pipeline.alerts.queue_alerts import queues
+from pipeline.alerts.transfer_alerts import sources, transfers
+from pipeline.queues import queue_rows
+from pipeline.queues.queue_managers import Machines
+from pipeline.queues.queue_rows import Names, Settings
+from queue_states.telling import MINUTE, us
 
 LIMITS = Thresholds()
 NAMES = Names(Machines(managers={"a1": ["relay"]}), {})
@@ -25,10 +25,10 @@ def minutes(number):
 def of_story(told, now, limits=LIMITS):
     """All alerts on queues and transfers of what ``states.told`` gives, as rows."""
     told = [row | {"queue": NAMES.queue(row["queue"])} for row in told]
-    observed = states.observations(told)
-    outgoing = states.transfer_rows(observed, SETTINGS)
-    incoming = states.source_rows(states.with_senders(observed, NAMES), outgoing, NAMES, SETTINGS)
-    history = states.history_rows(told, SETTINGS)
+    observed = queue_rows.observations(told)
+    outgoing = queue_rows.transfer_rows(observed, SETTINGS)
+    incoming = queue_rows.source_rows(queue_rows.with_senders(observed, NAMES), outgoing, NAMES, SETTINGS)
+    history = queue_rows.history_rows(told, SETTINGS)
     at = us(now * MINUTE)
     found = [*queues(history, limits, at), *transfers(outgoing, limits, at), *sources(incoming, limits, at)]
     return rows(found)

@@ -7,13 +7,14 @@ import pytest
 
 from alerts.telling import LIMITS
 from jobs import alerts as job
-from pipeline import derive_alerts
-from pipeline.alert_conditions import CONDITIONS
-from pipeline.alert_sources import SOURCES
-from pipeline.commits import Commit
-from pipeline.derive_alerts import current, gold
-from pipeline.lake import Lake
-from questions.telling import NOW, Told, history, rows
+from pipeline.alerts import update as alerts_update
+from pipeline.alerts.conditions import CONDITIONS
+from pipeline.alerts.inputs import SOURCES
+from pipeline.alerts.update import current, gold
+from pipeline.lake.lake import Lake
+from pipeline.lake.local.commits import Commit
+from queue_states.telling import MINUTE, incoming, outgoing, snapshot
+from reports.questions.telling import NOW, Told, history, rows
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
 from schemas.calls import MANAGEMENT_CALLS
@@ -26,7 +27,6 @@ from schemas.properties import QUEUE_SNAPSHOTS
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.silver import REMOTE_READ_CALLS
 from schemas.snapshots import SNAPSHOTS_RAW
-from states.telling import MINUTE, incoming, outgoing, snapshot
 
 pytestmark = pytest.mark.spark
 
@@ -185,21 +185,21 @@ def test_alerts_follow_run_by_run_as_if_made_anew(spark, tmp_path, monkeypatch):
     assert gold(lake, LIMITS, "again") == 0
     assert lake.version(ALERTS) == versions
 
-    monkeypatch.setattr(derive_alerts, "FEW", -1)  # what changed is asked for
+    monkeypatch.setattr(alerts_update, "FEW", -1)  # what changed is asked for
     days = 4  # later, when the queue is connected again
     late = [row | {"at": row["at"] + days * 86_400_000_000, "key": f"late{row['key']}"} for row in queues(0, 61)]
     lake.stamp(ALERTS, "nothing")
     gold(lake, LIMITS, "anew")
     add(history(late), days * 1440 + 61)
     asked = []
-    found = derive_alerts._Work._part
-    monkeypatch.setattr(derive_alerts._Work, "_part", lambda self, since: asked.append(since) or found(self, since))
+    found = alerts_update._Work._part
+    monkeypatch.setattr(alerts_update._Work, "_part", lambda self, since: asked.append(since) or found(self, since))
     gold(lake, LIMITS, "two")
     assert asked == [0]  # the day of the newest packet before
     followed = told()
     assert ("queue_disconnected", 100.0, days * 1440.0) in minutes(followed)
-    for most in (derive_alerts.MOST, 0):  # on the driver, in Spark
-        monkeypatch.setattr(derive_alerts, "MOST", most)
+    for most in (alerts_update.MOST, 0):  # on the driver, in Spark
+        monkeypatch.setattr(alerts_update, "MOST", most)
         lake.stamp(ALERTS, "nothing")
         gold(lake, LIMITS, "anew")
         assert told() == followed

@@ -6,11 +6,21 @@ from datetime import timedelta
 import pytest
 
 from findings.test_operation import FIRST, clocks, host
-from pipeline.alert_conditions import Thresholds
-from pipeline.alerts import rows
-from pipeline.alerts_calls import ATTEMPTS, FAILING, NEGATIVE, failing, judged, lost, negative, receives, unanswered
-from pipeline.operation import one_machine
-from pipeline.rows import microseconds
+from pipeline.alerts.call_alerts import (
+    ATTEMPTS,
+    FAILING,
+    NEGATIVE,
+    failing,
+    judged,
+    lost,
+    negative,
+    receives,
+    unanswered,
+)
+from pipeline.alerts.conditions import Thresholds
+from pipeline.alerts.episodes import rows
+from pipeline.findings.duplicate_machines import one_machine
+from pipeline.lake.arrow_rows import microseconds
 
 LIMITS = Thresholds()
 MINUTE = 60_000_000

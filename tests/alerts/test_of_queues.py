@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from alerts.telling import LIMITS, of_story, short
-from pipeline.alert_conditions import CONDITIONS
-from states.telling import MINUTE, incoming, outgoing, read, snapshot, us
+from pipeline.alerts.conditions import CONDITIONS
+from queue_states.telling import MINUTE, incoming, outgoing, read, snapshot, us
 
 LOCAL = "LOCAL CONNECTION"
 

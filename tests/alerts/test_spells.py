@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.alerts import ERROR, INFO, WARNING, Alert, Event, Look, Spell, rows, runs, spells
-from pipeline.rows import us
+from pipeline.alerts.episodes import ERROR, INFO, WARNING, Alert, Event, Look, Spell, rows, runs, spells
+from pipeline.lake.arrow_rows import us
 
 S = timedelta(seconds=1)
 GAP = 10

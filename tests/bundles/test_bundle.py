@@ -23,7 +23,7 @@ from databricks.bundles.volumes import Volume
 from bundles.databricks_bundle import UnresolvedError, load, resolved, tasks
 from jobs import __main__ as command
 from jobs.config import Config
-from pipeline.pages.databricks import dashboard
+from pipeline.dashboards.databricks import dashboard
 from schemas import catalog
 from schemas.table import quoted
 

@@ -20,13 +20,13 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+from capture.merge.comparing import OF_THE_RUN, differences
 from chaos.faults import FAULTS, TOUCHING, NotRunError, Scene, killed
 from end_to_end.conversations import SMALL, Conversations
 from end_to_end.lakes import ALL, BRONZE, WRITTEN_BY, Job, run, tables
 from jobs.session import session
-from joining.comparing import OF_THE_RUN, differences
-from pipeline.lake import Lake
-from pipeline.runs import Runs
+from pipeline.lake.lake import Lake
+from pipeline.lake.recovery import Runs
 
 IN_A_ROW = (1, 2, 4, 8)  # kills of a round
 OF_FILES_TIMES = {"modified_at", "other_files"}

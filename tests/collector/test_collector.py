@@ -21,9 +21,9 @@ from peer.manager import Manager
 from peer.server import ACCOUNT
 from pipeline.collector.client import Credentials, Place
 from pipeline.collector.plan import QUEUE_PROPERTIES, Wanted
-from pipeline.collector.rounds import Collector, Schedule
-from pipeline.collector.snapshots import Patience, Round
-from pipeline.collector.wire import Clock
+from pipeline.collector.round import Patience, Round
+from pipeline.collector.scheduler import Collector, Schedule
+from pipeline.collector.transport import Clock
 
 QUICK = Patience(timeout_s=5, retries=1, backoff_s=0.01)
 PASSWORD = "s3cret-Pässword-of-the-estate"

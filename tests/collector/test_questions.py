@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from peer.idl import Variant
 from peer.methods import BY_NAME
-from pipeline.collector.questions import AnswerError, get_info, read_answer, value_json
-from udfs.queues.asking import FormatNameError, format_name_of, queue_format
+from pipeline.collector.get_info import AnswerError, get_info, read_answer, value_json
+from udfs.queues.format_name_parser import FormatNameError, format_name_of, queue_format
 from udfs.queues.format_names import format_name
 from udfs.queues.normal_form import normal_text
 

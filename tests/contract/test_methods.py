@@ -2,7 +2,7 @@
 
 import pytest
 
-from udfs.rpc.interfaces import BY_NAME, MSMQ
+from udfs.dcerpc.interfaces import BY_NAME, MSMQ
 from udfs.stubs.method import HRESULT, Kind
 from udfs.stubs.methods import ALL
 

@@ -5,7 +5,8 @@ import pytest
 
 from comqc.helpers import chdr, invoke, message, method, secd, value
 from messages.building import Packet
-from pipeline import decoding, derive_silver
+from pipeline.silver import decode
+from pipeline.silver import update as silver_update
 from udfs.capture.reader import read_capture
 from udfs.comqc import calls as comqc
 from udfs.comqc.layout import MARKER
@@ -28,7 +29,7 @@ def calls(project):
     table = pa.concat_tables(
         read_capture(str(project / "data" / "sample" / name))["rpc_calls"] for name in names
     )  # fmt: skip
-    return table.append_column("run_id", pa.nulls(table.num_rows, pa.string())).select(decoding.READ)
+    return table.append_column("run_id", pa.nulls(table.num_rows, pa.string())).select(decode.READ)
 
 
 def test_every_row_has_the_version_of_its_decoder(calls, monkeypatch):
@@ -37,20 +38,20 @@ def test_every_row_has_the_version_of_its_decoder(calls, monkeypatch):
             monkeypatch.setattr(module, "DECODER_VERSION", f"{name} next")
     body = message(chdr(), secd(), method(invoke([value(3, "i", 1)])))
     packet = Packet(body=body, extension=MARKER).bytes()
-    whole = decoding.messages.decode_messages
+    whole = decode.messages.decode_messages
     monkeypatch.setattr(
-        decoding.messages, "decode_messages",
+        decode.messages, "decode_messages",
         lambda given, _, **asked: whole(pa.array([packet] * len(given), pa.binary()), "qm2qm", **{
             name: each for name, each in asked.items() if not name.startswith("section_")}),
     )  # fmt: skip
     (batch,) = calls.combine_chunks().to_batches()
-    tables = decoding.decode(batch, packets=False, bodies=False)
+    tables = decode.decode(batch, packets=False, bodies=False)
     assert {name for name, rows in tables.items() if rows.num_rows} == {*OF}
     for name, rows in tables.items():
         assert set(rows.column("decoder_version").to_pylist()) == {f"{OF[name]} next"}, name
 
 
 def test_silvers_version_is_made_of_all():
-    """A change of one makes silver anew: tests/silver_gold/test_derive.py, ``other decoders``."""
-    assert derive_silver.VERSION == decoding.VERSION
-    assert ", ".join(f"{name} {modules[0].DECODER_VERSION}" for name, modules in MODULES.items()) == decoding.VERSION
+    """A change of one makes silver anew: tests/attempts/test_update.py, ``other decoders``."""
+    assert silver_update.VERSION == decode.VERSION
+    assert ", ".join(f"{name} {modules[0].DECODER_VERSION}" for name, modules in MODULES.items()) == decode.VERSION

@@ -14,11 +14,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capture.merge.comparing import OF_FILES, OF_THE_RUN, PLACES, differences
+from capture.merge.cutting import cut, elsewhere, padded, plain, records
 from end_to_end.lakes import tables
-from joining.comparing import OF_FILES, OF_THE_RUN, PLACES, differences
-from joining.cutting import cut, elsewhere, padded, plain, records
 from pcapgen.record import sample_captures
-from pipeline.lake import Lake
+from pipeline.lake.lake import Lake
 from schemas import catalog
 
 SAMPLE = {path.name: path for path in sample_captures()}

@@ -16,8 +16,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from jobs import ingest_captures, run_all
-from pipeline.gather import gather
-from pipeline.lake import Lake
+from pipeline.lake.concurrency import gather
+from pipeline.lake.lake import Lake
 from schemas import bronze, catalog
 from schemas.table import Table
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import functions as F
 
+from capture.merge.cutting import evenly, plain
 from end_to_end.conversations import SAMPLE, SMALL, Conversations
 from end_to_end.lakes import ALL, BRONZE, run, tables
-from joining.cutting import evenly, plain
-from pipeline.capture_source import pack, whole
-from pipeline.lake import Lake
-from pipeline.listing import list_files
+from pipeline.bronze.capture_source import pack, whole
+from pipeline.bronze.input_files import list_files
+from pipeline.lake.lake import Lake
 from schemas import catalog
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.table import INGESTED_AT, RUN_ID, Table

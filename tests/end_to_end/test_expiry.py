@@ -7,7 +7,7 @@ from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen import rpc
 from pcapgen.model import Dialogue, stub_of
-from pipeline.lake import Lake
+from pipeline.lake.lake import Lake
 from schemas.bronze import PENDING, RPC_CALLS
 
 pytestmark = pytest.mark.spark

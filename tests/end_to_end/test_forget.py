@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from capture.merge.comparing import OF_THE_RUN, differences
+from capture.merge.cutting import elsewhere, layout
 from end_to_end.lakes import Job, tables
 from jobs import forget, run_all
-from joining.comparing import OF_THE_RUN, differences
-from joining.cutting import elsewhere, layout
 from pcapgen.record import sample_captures
-from pipeline.horizon import Horizon
-from pipeline.lake import Lake
-from pipeline.runs import Runs
+from pipeline.bronze.retention_cutoff import Horizon
+from pipeline.lake.lake import Lake
+from pipeline.lake.recovery import Runs
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
 from schemas.quality import QUALITY_RESULTS

@@ -13,8 +13,8 @@ import pytest
 
 from end_to_end.conversations import SMALL, Conversations
 from end_to_end.lakes import ALL, BRONZE, KILLED, WRITTEN_BY, Job, run, tables
-from pipeline.lake import Lake
-from pipeline.runs import Runs
+from pipeline.lake.lake import Lake
+from pipeline.lake.recovery import Runs
 
 pytestmark = pytest.mark.spark
 LONG = pytest.mark.long  # for `make test-all`

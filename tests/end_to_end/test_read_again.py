@@ -3,16 +3,16 @@
 import pyarrow.compute as pc
 import pytest
 
+from capture.merge.comparing import OF_FILES, OF_THE_RUN, PLACES, differences
 from jobs import ingest_captures
-from joining.comparing import OF_FILES, OF_THE_RUN, PLACES, differences
 from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen import rpc
 from pcapgen.model import Dialogue, stub_of
-from pipeline import coverage
-from pipeline.bronze import BRONZE
-from pipeline.lake import Lake
-from pipeline.runs import Runs
+from pipeline.bronze.ingest_captures import BRONZE
+from pipeline.lake.lake import Lake
+from pipeline.lake.recovery import Runs
+from pipeline.quality import coverage
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.coverage import COVERAGE
 from udfs.capture.reader import SCHEMAS, read_capture

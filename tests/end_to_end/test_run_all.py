@@ -15,16 +15,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from jobs import export_packets, ingest_captures, publish_dashboards, run_all, trace_message
-from pipeline.bronze import BRONZE
-from pipeline.capture_source import read_captures, register
-from pipeline.gather import gather
-from pipeline.lake import Lake
-from pipeline.ledger import plan
-from pipeline.listing import Listed, list_files
-from pipeline.pages.reading import Limits, read_site
-from pipeline.quality import Check, check
-from pipeline.quality_suites import load
-from pipeline.runs import Runs
+from pipeline.bronze.capture_source import read_captures, register
+from pipeline.bronze.ingest_captures import BRONZE
+from pipeline.bronze.ingest_plan import plan
+from pipeline.bronze.input_files import Listed, list_files
+from pipeline.dashboards.read_site import Limits, read_site
+from pipeline.lake.concurrency import gather
+from pipeline.lake.lake import Lake
+from pipeline.lake.recovery import Runs
+from pipeline.quality.check import Check, check
+from pipeline.quality.suites import load
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS

@@ -2,17 +2,17 @@
 
 import pytest
 
+from capture.merge.comparing import OF_FILES, OF_THE_RUN, differences
+from capture.merge.test_two_captures import MILLISECOND, shifted
 from jobs import ingest_captures
-from joining.comparing import OF_FILES, OF_THE_RUN, differences
-from joining.test_two_captures import MILLISECOND, shifted
 from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen.scenarios import reads
-from pipeline.bronze import BRONZE
-from pipeline.lake import Lake
+from pipeline.bronze.ingest_captures import BRONZE
+from pipeline.lake.lake import Lake
 from schemas.bronze import RPC_CALLS
+from udfs.capture.in_memory import read_together
 from udfs.capture.reader import SCHEMAS
-from udfs.capture.together import read_together
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

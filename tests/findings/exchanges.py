@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import struct
 
-from pipeline.associations import Association, Connection, associations
-from pipeline.exchanges import LEDGER, MG, Conversation, Exchange, Ledger
-from pipeline.findings import judge
-from pipeline.rules import ACROSS
+from pipeline.attempts.associations import Association, Connection, associations
+from pipeline.findings.evaluate import judge
+from pipeline.findings.rules.conversations import LEDGER, MG, Conversation, Exchange, Ledger
+from pipeline.findings.rules.registry import ACROSS
 
 US = 1_000_000
 H, H2, READ, READ2 = "aa" * 20, "bb" * 20, "cc" * 20, "dd" * 20

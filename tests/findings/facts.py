@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline import findings as judging
-from pipeline.decoding import decode
+from pipeline.findings import evaluate as judging
+from pipeline.silver.decode import decode
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.messages import MESSAGES
 from schemas.silver import REMOTE_READ_CALLS

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from pipeline.changed_calls import ChangedCalls
-from pipeline.findings_sources import HEADS
+from pipeline.findings.changed_calls import ChangedCalls
+from pipeline.findings.inputs import HEADS
 
 ASKED = {"call_key": "a", "connection_id": "c1", "server_address": "s", "interface_name": "qm2qm", "opnum": 9,
          "outcome": "no_response", "at": 1, "done": 1, "open": True, "unread": False, "opened": False}  # fmt: skip

@@ -9,11 +9,12 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from findings.facts import facts, plain, read
-from pipeline import coverage, derive_findings
-from pipeline import findings as judging
-from pipeline.gather import gather
-from pipeline.lake import Lake
-from pipeline.look_back import looked_at
+from pipeline.findings import evaluate as judging
+from pipeline.findings import update as findings_update
+from pipeline.findings.lookback import looked_at
+from pipeline.lake.concurrency import gather
+from pipeline.lake.lake import Lake
+from pipeline.quality import coverage
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.coverage import COVERAGE
@@ -28,7 +29,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]  # test_any_order holds all t
 @pytest.fixture(autouse=True)
 def _of_few_calls_too(monkeypatch):
     """Of associations that go on look at a few calls first, however few there are."""
-    monkeypatch.setattr(derive_findings, "FEW", -1)
+    monkeypatch.setattr(findings_update, "FEW", -1)
 
 
 BRONZE = {"rpc_calls": RPC_CALLS, "connections": CONNECTIONS, "rpc_binds": RPC_BINDS}
@@ -98,7 +99,7 @@ class World:
         return joined(*self.parts)
 
     def follows(self):
-        derive_findings.gold(self.lake)
+        findings_update.gold(self.lake)
         found = self.lake.read(FINDINGS).toArrow()
         assert plain(found) == plain(judging.findings(facts(self.tables())))
         return found
@@ -166,7 +167,7 @@ def test_findings_and_coverage_follow_what_comes_and_goes(spark, tmp_path, proje
     world.take(readers)
     world.follows()
     version = world.lake.version(FINDINGS)
-    assert derive_findings.gold(world.lake) == 0
+    assert findings_update.gold(world.lake) == 0
     assert world.lake.version(FINDINGS) == version
 
     rows = covered(world.lake)
@@ -196,7 +197,7 @@ def test_findings_and_coverage_follow_what_comes_and_goes(spark, tmp_path, proje
 @pytest.mark.parametrize("most", [200_000, -1], ids=["judged here", "judged in Spark"])
 def test_what_one_association_opens_explains_others_that_were_there_then(spark, tmp_path, project, monkeypatch, most):
     """Whenever it comes: before, long after, at the same time but for what clocks differ, with another version."""
-    monkeypatch.setattr(derive_findings, "_MOST_AT_ONCE", most)
+    monkeypatch.setattr(findings_update, "_MOST_AT_ONCE", most)
     dependent = read(next((project / "data" / "sample").glob("03-*")))
     applications = names_of(dependent, "qmcomm")
     others = set(dependent["connections"]["connection_id"].to_pylist()) - applications
@@ -239,14 +240,14 @@ def test_more_calls_of_associations_that_go_on(spark, tmp_path, project, monkeyp
 
     Where the association goes on a few calls are judged first, and no more where they show nothing new.
     """
-    monkeypatch.setattr(derive_findings, "_MOST_AT_ONCE", most)
+    monkeypatch.setattr(findings_update, "_MOST_AT_ONCE", most)
     looked = []
 
     def spy(*args, **options):
         looked.append(looked_at(*args, **options))
         return looked[-1]
 
-    monkeypatch.setattr(derive_findings, "looked_at", spy)
+    monkeypatch.setattr(findings_update, "looked_at", spy)
     every = aged(joined(*(read(next((project / "data" / "sample").glob(f"{n}-*"))) for n in ("03", "04", "07", "09"))))
     every = every if ends else never_ending(every)
     calls = every["rpc_calls"]

@@ -11,15 +11,15 @@ from random import Random
 import pyarrow as pa
 import pytest
 
+from attempts.test_dependency_keys import answered
 from findings.exchanges import Story, qm_end, qm_open, qm_start, qm_version, rr_end, rr_open, rr_start, us
 from findings.management import STORIES as MANAGEMENT
 from findings.stories import STORIES as CALLS
-from pipeline import bearing
-from pipeline.associations import Connection, associations
-from pipeline.exchanges import CLOSES, LEDGER, OPENS, QM, RR, UNREAD, Conversation, Exchange, Ledger
-from pipeline.findings import judge
-from pipeline.rules import of_one_call
-from silver_gold.test_bearing import answered
+from pipeline.attempts import dependency_keys
+from pipeline.attempts.associations import Connection, associations
+from pipeline.findings.evaluate import judge
+from pipeline.findings.rules.conversations import CLOSES, LEDGER, OPENS, QM, RR, UNREAD, Conversation, Exchange, Ledger
+from pipeline.findings.rules.registry import of_one_call
 
 pytestmark = pytest.mark.spark
 
@@ -70,7 +70,7 @@ def names_of(spark, told):
     schema = pa.schema(
         [(each, pa.string()) for each in ("story", "protocol", *TEXTS)] + [(n, pa.int64()) for n in NAMED]
     )
-    sql = f"SELECT story, call_key, {bearing.listed(bearing.EXPLAINS)} AS names FROM {{rows}}"
+    sql = f"SELECT story, call_key, {dependency_keys.listed(dependency_keys.EXPLAINS)} AS names FROM {{rows}}"
     found = answered(sql, spark, pa.Table.from_pylist(rows, schema)).to_pylist()
     return {(row["story"], row["call_key"]): frozenset(row["names"]) - {None} for row in found}
 
@@ -119,7 +119,7 @@ class Told:
 
 
 def looked_back(calls, fresh, evidence, names):
-    """The keys of the calls that are looked at (``pipeline.look_back.look_back``)."""
+    """The keys of the calls that are looked at (``pipeline.findings.lookback.look_back``)."""
     news = [call for call in calls if call["call_key"] in fresh]
     since = min(Exchange(call).at for call in news)
     until = max(call.get("response_at") or call["request_at"] for call in news)

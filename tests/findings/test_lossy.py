@@ -4,11 +4,11 @@ import random
 
 import pytest
 
+from capture.merge.cutting import layout, plain
 from findings.exchanges import Story, app, connection, qc, rr, rr_open
 from findings.exchanges import broken as rules
 from findings.facts import facts, read
-from joining.cutting import layout, plain
-from pipeline import findings as judging
+from pipeline.findings import evaluate as judging
 
 SHORT = ("01-remoteread-ndr.pcap", "03-qm2qm-dependent-client.pcap", "04-qmmgmt.pcapng",
          "09-transactions-and-moves.pcapng")  # fmt: skip

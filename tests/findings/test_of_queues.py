@@ -8,9 +8,9 @@ import datetime as dt
 
 import pytest
 
-from pipeline.findings_of_queues import PARTS, findings
-from pipeline.queue_facts import Limits
-from pipeline.rules import ALL, OPERATION, QUEUES
+from pipeline.findings.evaluate_queues import PARTS, findings
+from pipeline.findings.rules.queue_facts import Limits
+from pipeline.findings.rules.registry import ALL, OPERATION, QUEUES
 from udfs.keys import key
 
 US = 1_000_000

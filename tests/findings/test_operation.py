@@ -3,7 +3,7 @@
 import datetime as dt
 
 from findings.exchanges import Story, remote, rr_end, rr_start, us
-from pipeline.operation import one_machine
+from pipeline.findings.duplicate_machines import one_machine
 
 FIRST = "5ba1e0aa-0000-4000-8000-000000000001"
 AT = dt.datetime(2024, 5, 1, 8, 30, tzinfo=dt.UTC)

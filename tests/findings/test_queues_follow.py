@@ -7,10 +7,11 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from findings.facts import plain
-from pipeline import derive_findings, told_of_queues
-from pipeline.gather import gather
-from pipeline.lake import Lake
-from pipeline.rows import day_of, table_of
+from pipeline.findings import queue_inputs
+from pipeline.findings import update as findings_update
+from pipeline.lake.arrow_rows import day_of, table_of
+from pipeline.lake.concurrency import gather
+from pipeline.lake.lake import Lake
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.calls import QUEUE_ALIASES
@@ -145,7 +146,7 @@ class World:
             self.lake.remove(table, table.key[0], keys, dates=None)
 
     def found(self):
-        derive_findings.gold(self.lake)
+        findings_update.gold(self.lake)
         return plain(self.lake.read(FINDINGS).where("scope = 'queue'").toArrow())
 
     def anew(self):
@@ -161,8 +162,8 @@ def test_findings_on_queues_follow_what_comes_and_goes(spark, tmp_path, monkeypa
     world.add(order[0])
     world.found()
     anew = []
-    whole = derive_findings._Work._anew
-    monkeypatch.setattr(derive_findings._Work, "_anew", lambda self: anew.append(1) or whole(self))
+    whole = findings_update._Work._anew
+    monkeypatch.setattr(findings_update._Work, "_anew", lambda self: anew.append(1) or whole(self))
     for name in order[1:]:
         world.add(name)
         found = world.found()
@@ -170,10 +171,10 @@ def test_findings_on_queues_follow_what_comes_and_goes(spark, tmp_path, monkeypa
     rules = [row["rule_id"] for row in found.values() if row["severity"] != "info"]
     assert {rule: rules.count(rule) for rule in sorted(set(rules))} == FOUND
     version = world.lake.version(FINDINGS)
-    assert derive_findings.gold(world.lake) == 0
+    assert findings_update.gold(world.lake) == 0
     assert world.lake.version(FINDINGS) == version
     assert world.anew() == found
-    monkeypatch.setattr(told_of_queues, "MOST", 0)  # in Spark
+    monkeypatch.setattr(queue_inputs, "MOST", 0)  # in Spark
     assert world.anew() == found
     monkeypatch.undo()
     world.take("a report on the wire")

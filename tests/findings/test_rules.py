@@ -5,7 +5,7 @@ import pytest
 from findings.exchanges import Story, broken, qm_end, qm_open, qm_start, session
 from findings.management import STORIES as MANAGEMENT
 from findings.stories import STORIES as CALLS
-from pipeline.rules import RULES, UNSHOWN, found_by, of_one_call
+from pipeline.findings.rules.registry import RULES, UNSHOWN, found_by, of_one_call
 from tools.write_rules_doc import page
 
 STORIES = CALLS | MANAGEMENT

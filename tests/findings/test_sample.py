@@ -8,8 +8,8 @@ import pytest
 
 from findings.exchanges import broken, qm_end, qm_start, remote, rr_end, rr_start, session
 from findings.facts import facts, plain, read
-from pipeline import findings as judging
-from pipeline.rules import RULES
+from pipeline.findings import evaluate as judging
+from pipeline.findings.rules.registry import RULES
 
 # The errors that data/README.md tells of. What a client never closes or ends is an error of its own.
 ERRORS = {

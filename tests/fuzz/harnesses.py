@@ -32,11 +32,13 @@ from properties import test_observations as observed
 from queues.test_normal_form import NAMES
 from sealed.test_nlmp import AUTHENTICATE, CHALLENGE_V2
 from stubs import helpers as stubs
-from udfs.capture.container import NO_TIME, Container, NotACaptureError
-from udfs.capture.joining import join
+from udfs.capture.merge import join
 from udfs.capture.reader import read_capture
-from udfs.capture.sources import ExpansionLimitError, Source
 from udfs.comqc.calls import decode_comqc, explode
+from udfs.dcerpc.towers import towers
+from udfs.dcerpc.verification import without_trailers
+from udfs.files.container import NO_TIME, Container, NotACaptureError
+from udfs.files.sources import ExpansionLimitError, Source
 from udfs.messages import names
 from udfs.messages.packets import decode_messages
 from udfs.properties import snapshot_lines
@@ -44,8 +46,6 @@ from udfs.properties.observations import properties
 from udfs.properties.snapshots import machine_snapshots, queue_snapshots
 from udfs.queues.format_names import QueueFormat, format_name
 from udfs.queues.normal_form import normal_form, normal_text, parent
-from udfs.rpc.towers import towers
-from udfs.rpc.verification import without_trailers
 from udfs.sealed.contexts import security_contexts
 from udfs.sealed.keys import KerberosKey, Keys, NtlmKey
 from udfs.sealed.tokens import Token

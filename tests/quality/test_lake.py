@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import functions as F
 
 from jobs import check_quality, run_all
-from pipeline.lake import Lake
-from pipeline.quality import Check, check
-from pipeline.quality_suites import load
+from pipeline.lake.lake import Lake
+from pipeline.quality.check import Check, check
+from pipeline.quality.suites import load
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.quality import QUALITY_RESULTS

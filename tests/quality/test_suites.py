@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from pipeline import quality_docs
-from pipeline.alert_conditions import CONDITIONS
-from pipeline.quality import Checked, table_of
-from pipeline.quality_checks import Judge
-from pipeline.quality_suites import SuiteError, load
+from pipeline.alerts.conditions import CONDITIONS
+from pipeline.quality import data_docs
+from pipeline.quality.check import Checked, table_of
+from pipeline.quality.gx_checks import Judge
+from pipeline.quality.suites import SuiteError, load
 from schemas import catalog
 from schemas.quality import QUALITY_RESULTS
 
@@ -133,7 +133,7 @@ def test_what_was_seen_is_printed_harmlessly():
 def test_pages_ask_nobody_and_run_nothing(tmp_path, judge):
     rows = rows_of(coverage_key=["a"], even=[True], copies=[1], layer=["<script>alert(1)</script>"])
     report = judge.judge(suite_of(tmp_path), rows).report
-    index = quality_docs.write(tmp_path / "pages", [result("layers", "info", success=False)], {"one": report})
+    index = data_docs.write(tmp_path / "pages", [result("layers", "info", success=False)], {"one": report})
     for page in (index, tmp_path / "pages" / "one.html"):
         text = page.read_text(encoding="utf-8")
         loaded = re.findall(r"<(?:link|script|img|iframe|source|embed|object)\b[^>]*(?:src|href)\s*=[^>]*>", text)
@@ -151,6 +151,6 @@ def test_what_templates_load_is_taken_out():
         "<body><img src=http://x/p.png><a href='https://docs'>link</a><script>run()</script>"
         "<style>@import url(https://x/f.css); a{background:url('https://x/b.png')}</style></body></html>"
     )
-    alone = quality_docs.alone(page)
+    alone = data_docs.alone(page)
     assert "//x" not in alone
     assert "<a href='https://docs'>link</a>" in alone

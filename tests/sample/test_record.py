@@ -29,7 +29,7 @@ def test_a_sample_recorded_anew_makes_the_same_calls(tmp_path, name):
 
 
 def test_the_server_says_what_it_offers():
-    environment = {"PYTHONPATH": str(ROOT / "tests")}
+    environment = {"PYTHONPATH": str(ROOT / "tests" / "support")}
     command = [sys.executable, "-m", "peer.server", "--help"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     for option in ("--host", "--port", "--qm2qm-port", "--epm-port"):

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.opening import changed_rows
-from udfs.capture.together import read_together
+from pipeline.bronze.decryption import changed_rows
+from udfs.capture.in_memory import read_together
 from udfs.sealed.contexts import security_contexts
 from udfs.sealed.keys import Keys, NtlmKey
 from udfs.sealed.tokens import of_rows

@@ -23,7 +23,7 @@ from peer.reading import Reader
 from peer.security import PRIVACY
 from peer.server import ServerThread
 from pipeline.collector.client import AskError, Client, Credentials, Place
-from pipeline.collector.wire import Clock
+from pipeline.collector.transport import Clock
 from sealed.impackets_client import open_thrice
 from sealed.opened import digests, opened, reasons
 from sealed.tap import Tap

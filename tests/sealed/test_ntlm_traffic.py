@@ -18,7 +18,7 @@ from peer.server import ACCOUNT, ServerThread
 from peer.world import Impacket
 from sealed.opened import digests, opened, password, reasons
 from sealed.tap import Tap, capture_of
-from udfs.capture.sightings import merged
+from udfs.capture.duplicate_calls import merged
 from udfs.sealed.keys import Keys, NtlmKey
 from udfs.sealed.ntlm import EXTENDED_SECURITY, KEY_128, KEY_EXCHANGE
 

@@ -7,7 +7,7 @@ import pytest
 from peer.idl import QueueFormat
 from peer.methods import BY_NAME
 from stubs.helpers import BY_METHOD, ENCODINGS, column, peer_stub, single
-from udfs.rpc.interfaces import QM2QM, REMOTE_READ
+from udfs.dcerpc.interfaces import QM2QM, REMOTE_READ
 from udfs.stubs.calls import METHODS
 
 HANDLE = bytes.fromhex("01000000a1b2c3d4e5f60718292a2b2c2d2e2f30")

@@ -9,7 +9,7 @@ import pytest
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from stubs.helpers import OTHER_VECTORS
 from udfs.capture.reader import read_capture
-from udfs.rpc.interfaces import QMCOMM
+from udfs.dcerpc.interfaces import QMCOMM
 from udfs.stubs.calls import CLIENT, DECODER_VERSION, MANAGEMENT, decode_client_calls, decode_management_calls
 
 SCHEMA = pa.schema(

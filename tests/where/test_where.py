@@ -11,11 +11,11 @@ import sys
 
 import pytest
 
+from bronze.stores.bucket import serving
 from bundles.databricks_bundle import load, resolved, tasks
-from pipeline.lake import Lake
+from pipeline.lake.lake import Lake
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES
-from stores.bucket import serving
 from where.servers import HERE, cluster, connect_server, environment
 
 pytestmark = [pytest.mark.long, pytest.mark.spark]

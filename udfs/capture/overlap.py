@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from udfs.capture.container import PAD
-from udfs.capture.flows import JUMP, signed
-from udfs.capture.packets import ACK, BEGINS, CUT_BEFORE, FIN, PASSED_OVER, RST, SYN
-from udfs.rpc.pdu import frag_length, walk
+from udfs.dcerpc.pdu import frag_length, walk
+from udfs.files.container import PAD
+from udfs.tcp.flows import JUMP, signed
+from udfs.tcp.packets import ACK, BEGINS, CUT_BEFORE, FIN, PASSED_OVER, RST, SYN
 
 Row = dict[str, Any]
 _REPEATED: Final = 64 << 10  # more than that is not sent again at once

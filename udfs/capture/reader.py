@@ -21,12 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udfs.capture.container import NO_TIME, Container, NotACaptureError, Records, lead_in
-from udfs.capture.flows import Connection, Kind
-from udfs.capture.identity import Prefix
-from udfs.capture.packets import DAMAGED, PacketDecoder, Segments
-from udfs.capture.remainder import PENDING_SCHEMA, Edge, edges, pending_rows
-from udfs.capture.sources import Decompressed, ExpansionLimitError, Source
+from udfs.capture.open_connections import PENDING_SCHEMA, Edge, edges, pending_rows
 from udfs.capture.tables import (
     BINDS_SCHEMA,
     CAPTURE_FILES_SCHEMA,
@@ -41,13 +36,18 @@ from udfs.capture.tables import (
     quarantine_batch,
     quarantine_rows,
 )
-from udfs.capture.tracker import Streams, Tracker
+from udfs.dcerpc.interfaces import infer
+from udfs.files.container import NO_TIME, Container, NotACaptureError, Records, lead_in
+from udfs.files.identity import Prefix
+from udfs.files.sources import Decompressed, ExpansionLimitError, Source
 from udfs.rpc.association import Association
 from udfs.rpc.calls import Assembler, association
-from udfs.rpc.cutter import Cutter
-from udfs.rpc.interfaces import infer
+from udfs.rpc.pdu_framing import Cutter
 from udfs.rpc.rows import Made, Meaning, Meanings, RowBuilder
 from udfs.rpc.schema import CALLS_SCHEMA
+from udfs.tcp.flows import Connection, Kind
+from udfs.tcp.packets import DAMAGED, PacketDecoder, Segments
+from udfs.tcp.tracker import Streams, Tracker
 
 __all__ = ["Options", "Place", "capture_batches", "read_capture"]
 

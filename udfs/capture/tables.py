@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from udfs.capture.container import NO_TIME, Ints
-from udfs.capture.flows import Connection, Kind
-from udfs.capture.identity import DECODER_VERSION
+from udfs.dcerpc.interfaces import BY_UUID
+from udfs.files.container import NO_TIME, Ints
+from udfs.files.identity import DECODER_VERSION
 from udfs.keys import key
 from udfs.rpc.association import Association
 from udfs.rpc.calls import association
-from udfs.rpc.cutter import SAMPLE_BYTES, CutState, Stray
 from udfs.rpc.identity import connection_id, four_tuple
-from udfs.rpc.interfaces import BY_UUID
+from udfs.rpc.pdu_framing import SAMPLE_BYTES, CutState, Stray
 from udfs.rpc.schema import TIMESTAMP, batch_of
 from udfs.sealed.tokens import TOKEN
+from udfs.tcp.flows import Connection, Kind
 
 if TYPE_CHECKING:
     from udfs.capture.reader import Reading
-    from udfs.capture.sources import Source
+    from udfs.files.sources import Source
 
 _TUPLE: Final = [
     ("client_address", pa.string()),

@@ -16,8 +16,8 @@ import pyarrow as pa
 from udfs.messages import headers as h
 from udfs.messages.reading import Packets
 from udfs.queues.normal_form import normal_text
-from udfs.spans import cut
 from udfs.stubs.column import Bools, Ints, Values
+from udfs.stubs.spans import cut
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -18,10 +18,10 @@ from udfs.messages.chain import walk
 from udfs.messages.keys import message_keys
 from udfs.messages.reading import MALFORMED, Packets, note, values_of
 from udfs.messages.sections import packets_of
-from udfs.spans import cut, first_unit, utf16
 from udfs.stubs import text
 from udfs.stubs.arrays import errors
 from udfs.stubs.column import Bools, Column, Ints, Values
+from udfs.stubs.spans import cut, first_unit, utf16
 
 DECODER_VERSION: Final = "3"  # 3: a SessionHeader that is not there has no size; 2: an empty name is no queue
 

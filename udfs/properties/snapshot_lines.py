@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from udfs.capture.container import Readable
+from udfs.files.container import Readable
 from udfs.keys import key
 from udfs.properties.observations import loads
 

@@ -11,9 +11,9 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from udfs.rpc.bind import Answer, Element, MalformedBindError, parse_bind, parse_bind_ack
-from udfs.rpc.interfaces import BY_UUID, Seen
-from udfs.rpc.pdu import ALTER_CONTEXT, ALTER_CONTEXT_RESP, AUTH3, BIND, BIND_ACK, BIND_NAK
+from udfs.dcerpc.bind import Answer, Element, MalformedBindError, parse_bind, parse_bind_ack
+from udfs.dcerpc.interfaces import BY_UUID, Seen
+from udfs.dcerpc.pdu import ALTER_CONTEXT, ALTER_CONTEXT_RESP, AUTH3, BIND, BIND_ACK, BIND_NAK
 from udfs.sealed.tokens import Token, shown
 
 AUTH_LEVEL_CONNECT = 2

@@ -20,13 +20,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from udfs.capture.container import Ints
-from udfs.capture.flows import Connection, Kind
-from udfs.capture.tracker import Streams
-from udfs.rpc.association import ANSWERS, AUTH_LEVEL_CONNECT, REQUESTS, THIRD_LEGS, Association, Context, Kept
-from udfs.rpc.bind import MalformedBindError
-from udfs.rpc.cutter import Cuts, CutState, Stray
-from udfs.rpc.pdu import (
+from udfs.dcerpc.bind import MalformedBindError
+from udfs.dcerpc.pdu import (
     CO_CANCEL,
     FAULT,
     FIRST_FRAG,
@@ -37,7 +32,12 @@ from udfs.rpc.pdu import (
     REQUEST,
     RESPONSE,
 )
+from udfs.files.container import Ints
+from udfs.rpc.association import ANSWERS, AUTH_LEVEL_CONNECT, REQUESTS, THIRD_LEGS, Association, Context, Kept
+from udfs.rpc.pdu_framing import Cuts, CutState, Stray
 from udfs.sealed.tokens import Token
+from udfs.tcp.flows import Connection, Kind
+from udfs.tcp.tracker import Streams
 
 Flags = npt.NDArray[np.bool_]
 

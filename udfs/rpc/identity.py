@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from udfs.capture.container import NO_TIME, Ints
-from udfs.capture.flows import Connection
+from udfs.files.container import NO_TIME, Ints
 from udfs.keys import hash_key, key_bytes
+from udfs.tcp.flows import Connection
 
 
 class Identity(NamedTuple):

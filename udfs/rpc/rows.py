@@ -12,20 +12,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udfs.capture.container import NO_TIME, Ints
-from udfs.capture.flows import Connection
-from udfs.capture.spool import Spool
+from udfs.dcerpc.interfaces import BY_UUID, EPM, EPT_MAP, PORT_ASKING, QM2QM, REMOTE_READ, infer
+from udfs.dcerpc.pdu import FAULT, OBJECT_UUID, REQUEST
+from udfs.dcerpc.towers import towers
+from udfs.dcerpc.verification import without_trailers
+from udfs.files.container import NO_TIME, Ints
 from udfs.rpc.calls import AUTH_LEVEL_CALL, AUTH_LEVEL_PRIVACY, NEVER, Calls, Flags, Pdus, association, keep
-from udfs.rpc.evidence import note_evidence
+from udfs.rpc.context_binding import Contexts, contexts_of
 from udfs.rpc.identity import call_keys, per_connection
-from udfs.rpc.interfaces import BY_UUID, EPM, EPT_MAP, PORT_ASKING, QM2QM, REMOTE_READ, infer
-from udfs.rpc.meaning import Contexts, contexts_of
-from udfs.rpc.pdu import FAULT, OBJECT_UUID, REQUEST
-from udfs.rpc.remaining import keep_for_others, were_left
+from udfs.rpc.row_spool import Spool
 from udfs.rpc.schema import CALLS_SCHEMA, OUTCOMES, SIGHTING, chosen_of, times
 from udfs.rpc.stub_bytes import pieces, stub_column
-from udfs.rpc.towers import towers
-from udfs.rpc.verification import without_trailers
+from udfs.rpc.unbound_calls import note_evidence
+from udfs.rpc.unfinished_calls import keep_for_others, were_left
+from udfs.tcp.flows import Connection
 
 _EPT_MAP: Final = (EPM.name, EPT_MAP)
 _DAY_US: Final = 86_400_000_000

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from udfs.capture.container import NO_TIME, Ints
+from udfs.files.container import NO_TIME, Ints
 from udfs.rpc.calls import NEVER, Flags
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udfs.capture.container import Ints
+from udfs.files.container import Ints
 from udfs.rpc.calls import Calls, Flags, spans
 from udfs.sealed.pieces import packed
 

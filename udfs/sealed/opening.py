@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from udfs.rpc.verification import trailer_start
+from udfs.dcerpc.verification import trailer_start
 from udfs.sealed.contexts import SecurityContext
 from udfs.sealed.pieces import MalformedPiecesError, Piece, unpacked
 from udfs.sealed.session import Closed, Opened, Sent

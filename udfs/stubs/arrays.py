@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from udfs.spans import cut
 from udfs.stubs import text
 from udfs.stubs.column import CODES, Bools, Column, Values
 from udfs.stubs.method import OBJECT_TYPES
 from udfs.stubs.single_variants import NUMBERS, VT_CLSIDS, VT_STRINGS, Variant
+from udfs.stubs.spans import cut
 
 ERRORS_TYPE: Final = pa.list_(
     pa.struct([pa.field("code", pa.string()), pa.field("field", pa.string()), pa.field("offset", pa.int64())])

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from udfs import codes
+from udfs.dcerpc.interfaces import BY_NAME, NDR, NDR64
 from udfs.queues.normal_form import normal_form
-from udfs.rpc.interfaces import BY_NAME, NDR, NDR64
 from udfs.stubs import arrays, methods
 from udfs.stubs.column import CODES, Bools, Column, Ints, Values
 from udfs.stubs.decode import Stubs, column_of, read_rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from udfs.rpc.interfaces import QM2QM, QMCOMM, QMCOMM2, QMMGMT, REMOTE_READ
+from udfs.dcerpc.interfaces import QM2QM, QMCOMM, QMCOMM2, QMMGMT, REMOTE_READ
 from udfs.stubs import qm2qm, qmcomm, qmcomm2, qmmgmt, remote_read
 from udfs.stubs.method import Method
 

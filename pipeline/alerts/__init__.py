@@ -1,0 +1,1 @@
+"""Alert conditions, and the episodes in which they held."""

@@ -1,0 +1,175 @@
+"""Every condition that there are alerts of, and the thresholds that they go by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+from pipeline.lake.arrow_rows import us
+from pipeline.queues.history import NOT_CONNECTED
+
+
+class Condition(NamedTuple):
+    """What alerts of a condition tell: the ``question`` that it answers (of docs/questions.md), and what to do."""
+
+    question: int
+    meaning: str
+    suggestion: str
+
+
+CONDITIONS: Final = {
+    "queue_disconnected": Condition(
+        1,
+        f"an outgoing queue has no connection to its next hop ({', '.join(NOT_CONNECTED)}) "
+        "for alerts.disconnected_after; info without messages, error with messages after alerts.error_after",
+        "Look at the connection's last error and next hops (connection_history); see whether the next hop's name "
+        "resolves, its service runs and TCP 1801 reaches it.",
+    ),
+    "queue_on_hold": Condition(
+        1,
+        "an outgoing queue with messages is on hold (ONHOLD) for alerts.on_hold_after",
+        "Somebody paused it: resume it when the reason is gone.",
+    ),
+    "queue_stuck": Condition(
+        4,
+        "messages wait in a local queue, and for alerts.stuck_after nothing shows that any is read: no captured "
+        "receive, move or purge, and neither their number nor their bytes ever fall; error after alerts.error_after",
+        "See whether the reader runs, and whether it fails (receives_not_ended, calls_failing); a message that comes "
+        "back again and again is in gold.ack_sequences (loss_risk poison).",
+    ),
+    "messages_unacknowledged": Condition(
+        6,
+        "the oldest message sent and not acknowledged is alerts.unacked_after old or older",
+        "See whether the receiver is reachable, and what gold.eod_sources says of the same sequence there.",
+    ),
+    "messages_unread": Condition(
+        6,
+        "messages arrived and are not read for alerts.unread_after, as the sender knows it by acknowledgements: their "
+        "number never falls",
+        "See whether the receiving application runs; at the receiver the queue is then stuck too.",
+    ),
+    "transfer_stalled": Condition(
+        7,
+        "an exactly-once transfer stands still for alerts.stalled_after: messages wait, none is acknowledged; error on "
+        "the third step of the resend ladder, or after alerts.error_after",
+        "Until the next try nothing moves: EOD_RESEND asks for one now. If tries fail, look at the receiver: its "
+        "queue, its quota, and whether it disagrees about the next number (ends_disagree).",
+    ),
+    "sequence_gap": Condition(
+        9,
+        "a receiver rejected alerts.rejected messages or more of one sequence since it last took one: they do not "
+        "follow what it has",
+        "Compare what the sender has (gold.eod_transfers, ends_disagree); a sender that was set up anew or restored "
+        "goes on with other numbers.",
+    ),
+    "ends_disagree": Condition(
+        11,
+        "sender and receiver of a sequence disagree about the next number, so that the receiver rejects for good",
+        "Nothing gets better by waiting. Save the outgoing messages, then have the sender begin a new sequence (purge "
+        "its outgoing queue) or restore the end that went back.",
+    ),
+    "negative_acknowledgements": Condition(
+        14,
+        "alerts.negative acknowledgements or more of one class and sender, no further apart than alerts.window",
+        "The class says why (MQMSG_CLASS_NACK_...); the messages meant are those of correlation_id.",
+    ),
+    "dead_letters_growing": Condition(
+        16,
+        "a dead-letter queue, or the dead queue of a queued component, grew by alerts.dead_letters within "
+        "alerts.slow_window",
+        "Read a dead letter: its class or the reason of its sender's queue manager says why it died. Then remove them: "
+        "they count against the machine's quota.",
+    ),
+    "journal_growing": Condition(
+        17,
+        "a journal grew by alerts.journal_messages within alerts.slow_window",
+        "Nothing empties a journal by itself: remove what is no longer needed, or turn journaling off.",
+    ),
+    "nearly_full": Condition(
+        17,
+        "a journal or queue holds nine tenths of its quota (error), or will be full within alerts.full_within at the "
+        "rate of alerts.slow_window; asked where quotas.* or quotas.queues say what the quota is",
+        "Empty the journal or have the queue read, or raise the quota: messages that find it full are refused.",
+    ),
+    "receives_not_ended": Condition(
+        19,
+        "a reader got a message and for alerts.held_after neither acknowledged it nor gave it back, or was gone with "
+        "it",
+        "See whether the reader hangs or crashes; the message is locked meanwhile and is read again afterwards.",
+    ),
+    "ends_refused": Condition(
+        19,
+        "the end of a receive was refused after the message had been handed out",
+        "The application may have done its work, and the message may come again: see gold.ack_sequences (loss_risk).",
+    ),
+    "calls_failing": Condition(
+        21,
+        "a method at a server fails with one result alerts.failures times or more, no further apart than "
+        "alerts.window; results of alerts.ignored_results are none",
+        "The result says why; the view failures lists clients and queues.",
+    ),
+    "duplicate_queue_manager": Condition(
+        22,
+        "two machines answer to one identifier of a queue manager",
+        "One of them was cloned: give it an identifier of its own (remove QMId and set Message Queuing up again).",
+    ),
+    "clocks_differ": Condition(
+        23,
+        "the clocks of two machines differ by alerts.clock_difference at least",
+        "Set the clocks: times to reach a queue and to be received, and tickets of Kerberos, depend on them.",
+    ),
+    "capture_lost": Condition(
+        25,
+        "in an hour captures lack alerts.lost_share of a server's bytes or more",
+        "What is not captured is not known: capture whole packets (-s 0), on a machine that can follow.",
+    ),
+    "snapshots_missing": Condition(
+        25,
+        "in an hour half of a queue manager's snapshots or more were not answered",
+        "See bronze.snapshots_raw.error; until it answers the state of its queues is not known.",
+    ),
+}
+"""Every condition, by its name in gold.alerts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """The settings of alerts, and those others that they rest on; sizes in bytes, None: not known."""
+
+    rejoin: timedelta = timedelta(minutes=5)
+    error_after: timedelta = timedelta(hours=1)
+    disconnected_after: timedelta = timedelta(minutes=5)
+    on_hold_after: timedelta = timedelta(minutes=30)
+    stuck_after: timedelta = timedelta(minutes=15)
+    unacked_after: timedelta = timedelta(minutes=30)
+    unread_after: timedelta = timedelta(hours=4)
+    stalled_after: timedelta = timedelta(minutes=2)
+    rejected: int = 3
+    window: timedelta = timedelta(hours=1)
+    negative: int = 1
+    slow_window: timedelta = timedelta(days=1)
+    dead_letters: int = 1
+    journal_messages: int = 1000
+    full_within: timedelta = timedelta(days=7)
+    held_after: timedelta = timedelta(minutes=5)
+    failures: int = 5
+    ignored_results: tuple[int, ...] = (0xC00E001B, 0xC00E0004, 0xC00E0008, 0xC00E0088, 0xC0000225, 0x1C00000D)
+    clock_difference: timedelta = timedelta(seconds=5)
+    lost_share: float = 0.01
+    max_gap: timedelta = timedelta(minutes=15)
+    cleanup: timedelta = timedelta(minutes=5)
+    queue_quota: int | None = None
+    journal_quota: int | None = None
+    quotas: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)  # of a queue, and its journal
+
+    def said(self) -> dict[str, Any]:
+        """Return them as a commit tells what rows are made of."""
+        found: dict[str, Any] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            found[each.name] = us(value) if isinstance(value, timedelta) else value
+        found["ignored_results"] = sorted(self.ignored_results)
+        found["quotas"] = {queue: list(sizes) for queue, sizes in sorted(self.quotas.items())}
+        return found

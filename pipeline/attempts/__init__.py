@@ -1,0 +1,1 @@
+"""Receive attempts, queue operations, and the handles that they use."""

@@ -1,0 +1,76 @@
+"""One server's calls and connections -> the purges and moves on its queues. Plain rows in, plain rows out; no Spark.
+
+R_PurgeQueue and RemoteQMPurgeQueue empty the queue behind their handle ([MS-MQRR] 3.1.4.6, [MS-MQQP] 3.1.4.7).
+R_MoveMessage takes a message from the queue of its handle to that of an R_OpenQueueForMove, which it names by the
+number that this returned ([MS-MQRR] 3.1.4.10, D7); the number is looked up within its association, whose client was
+given it. Purges through rpc_ACPurgeQueue are of applications at their own queue manager; what it purges elsewhere comes
+over one of the other two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pipeline.attempts.associations import Connection
+from pipeline.attempts.calls import ROLES, Call
+from pipeline.attempts.evidence import Answer, Server, confidence
+from pipeline.attempts.receive_attempts import LOOKUP_ID
+
+
+@dataclass(slots=True)
+class Operation(Answer):
+    """A purge or a move: the queue it was done to, and of a move where the message went."""
+
+    queue: str | None = None
+    opens: list[Call] = field(default_factory=list)
+    target: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """What was done: purge or move."""
+        return ROLES[self.call.protocol, self.call.opnum]
+
+    @property
+    def outcome(self) -> str:
+        """done, failed, or unknown: the answer was not seen, or cannot be read."""
+        return "done" if self.call.accepted else "failed" if self.call.refused else "unknown"
+
+    @property
+    def lookup_id(self) -> int | None:
+        """The moved message's identifier, 56 bits."""
+        return None if self.kind == "purge" or not self.call.lookup_id else self.call.lookup_id & LOOKUP_ID
+
+    @property
+    def confidence(self) -> str:
+        """How sure the answer is, by what is missing."""
+        return confidence(self.missing, guessed=False)
+
+
+def queue_operations(calls: Iterable[Call], connections: Iterable[Connection]) -> list[Operation]:
+    """Return one operation per purge or move of one server, in order of (time, call key)."""
+    server = Server(calls, connections)
+    found = []
+    for call in server.calls:
+        if ROLES[call.protocol, call.opnum] not in ("purge", "move"):
+            continue
+        operation = Operation(call)
+        operation.queue = server.name_queue(operation)
+        operation.opens = [*operation.used]
+        if operation.kind == "move":
+            _find_target(server, operation)
+        server.say_what_is_missing(operation)
+        found.append(operation)
+    return found
+
+
+def _find_target(server: Server, move: Operation) -> None:
+    """Say where the message went, and that the outcome of its transaction decides."""
+    opened = server.handles.target(move.call)
+    if opened is not None:
+        move.target = opened.queue
+        move.used.append(opened)
+    if move.target is None:
+        move.missing |= {"queue_unknown"} if opened is not None else {"no_open", "queue_unknown"}
+    if move.outcome == "done" and move.call.transaction_id is not None:
+        move.missing.add("transaction_open")

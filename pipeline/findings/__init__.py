@@ -1,0 +1,1 @@
+"""Conformance rules, evaluated over calls and queues."""

@@ -1,0 +1,1 @@
+"""The conformance rules themselves, a module for each protocol or subject."""

@@ -1,0 +1,1 @@
+"""The lake: declared tables in Delta, changes, incremental updates, the lease, recovery, maintenance."""

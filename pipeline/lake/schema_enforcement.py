@@ -1,0 +1,116 @@
+"""Rows as a table declares them: a write must not cast or drop in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pipeline.lake.errors import SchemaError
+from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table
+
+_DAY_US: Final = 86_400_000_000
+
+
+def conform(table: Table, df: DataFrame, *, more: tuple[str, ...] = ()) -> DataFrame:
+    """The frame with exactly the table's columns, in order; event_date is made when it is not there.
+
+    Columns named in ``more`` are kept as they are, after the table's. SchemaError for columns that are missing,
+    unknown, or of another type: a write must not cast or drop in silence.
+    """
+    if table.dated_by and EVENT_DATE not in df.columns:
+        df = df.withColumn(EVENT_DATE, event_date(*table.dated_by))
+    wanted = {column.name: column.type.simpleString() for column in table.columns}
+    given = {each.name: each.dataType.simpleString() for each in df.schema.fields if each.name not in more}
+    differs = [
+        f"{name}: {given.get(name, 'missing')} instead of {wanted.get(name, 'nothing')}"
+        for name in (*wanted, *(name for name in given if name not in wanted))
+        if wanted.get(name) != given.get(name)
+    ]
+    if differs:
+        raise SchemaError(f"{table}: {'; '.join(differs)}")
+    return df.select(*table.names, *more)
+
+
+def event_date(*times: str) -> Column:
+    """The UTC date of the first of the time columns that is not null, whatever the session's time zone."""
+    micros = F.unix_micros(F.coalesce(*times))
+    return F.date_from_unix_date(F.floor(micros / F.lit(_DAY_US)).cast("int"))
+
+
+def schema_of(table: Table) -> pa.Schema:
+    """Return a table's columns as Arrow has them."""
+    return to_arrow_schema(table.struct())
+
+
+def conformed(table: Table, rows: pa.Table) -> pa.Table:
+    """Return rows with exactly the table's columns, in order; event_date is made where it is not there.
+
+    SchemaError for columns that are missing, unknown, or of another type: a write must not cast or drop in silence.
+    """
+    wanted = schema_of(table)
+    if table.dated_by and EVENT_DATE not in rows.column_names:
+        rows = rows.append_column(EVENT_DATE, _dates(rows, table.dated_by))
+    given = {each.name: each.type for each in rows.schema}
+    declared = {each.name: each.type for each in wanted}
+    differs = [
+        f"{name}: {given.get(name, 'missing')} instead of {declared.get(name, 'nothing')}"
+        for name in dict.fromkeys((*declared, *given))
+        if name not in declared or name not in given or not _is_same(given[name], declared[name])
+    ]
+    if differs:
+        raise SchemaError(f"{table}: {'; '.join(differs)}")
+    return rows.select(wanted.names).cast(wanted)
+
+
+def _is_same(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Tell whether types are the same, whatever elements of lists are called and whichever may be null."""
+    if pa.types.is_list(given) and pa.types.is_list(wanted):
+        return _is_same(given.value_type, wanted.value_type)
+    if pa.types.is_map(given) and pa.types.is_map(wanted):
+        return _is_same(given.key_type, wanted.key_type) and _is_same(given.item_type, wanted.item_type)
+    if pa.types.is_struct(given) and pa.types.is_struct(wanted):
+        both = list(zip(given.fields, wanted.fields, strict=False))
+        same = [one.name == other.name and _is_same(one.type, other.type) for one, other in both]
+        return given.num_fields == wanted.num_fields and all(same)
+    return bool(given == wanted)
+
+
+def _dates(rows: pa.Table, times: Iterable[str]) -> pa.ChunkedArray:
+    """Return the UTC date of the first of the times that is known."""
+    first = pc.coalesce(*(rows[name].cast(pa.timestamp("us", "UTC")) for name in times))
+    return pc.floor_temporal(first, unit="day").cast(pa.timestamp("us")).cast(pa.date32())
+
+
+def differing(rows: pa.Table, there: pa.Table, key: str) -> tuple[set[str], set[str]]:
+    """Return the keys of rows that are not there as they are, and of those there that have to go.
+
+    Both tables have the columns of ``rows``; of the run (run_id, ingested_at) they may differ.
+    """
+    facts = [column for column in rows.schema.names if column not in (RUN_ID, INGESTED_AT)]
+    there = there.select(facts).cast(part_of(rows.schema, facts))
+    places = pc.index_in(rows[key], there[key].combine_chunks())
+    same = pc.is_valid(places)
+    for name in facts:
+        same = pc.and_(same, _alike(rows[name], there[name].take(places)))
+    fresh = set(rows[key].filter(pc.invert(same)).to_pylist())
+    before, now = set(there[key].to_pylist()), set(rows[key].to_pylist())
+    return fresh, fresh & before | before - now
+
+
+def _alike(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Tell where values are the same, nulls among them."""
+    if pa.types.is_nested(one.type):  # which Arrow does not compare
+        return pa.array([a == b for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)], pa.bool_())
+    both_null = pc.and_(pc.is_null(one), pc.is_null(other))
+    return pc.or_(both_null, pc.fill_null(pc.equal(one, other), False))  # noqa: FBT003 - Arrow's
+
+
+def part_of(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """Return some fields of a schema, in their order."""
+    return pa.schema([schema.field(name) for name in names])

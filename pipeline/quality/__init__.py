@@ -1,0 +1,1 @@
+"""Whether tables can be trusted: Great Expectations suites, and coverage."""

@@ -1,0 +1,270 @@
+"""bronze and silver -> gold.coverage: per hour and server, how much was seen at each layer, and how much was not.
+
+An hour is that of the row's own time: a capture's and a connection's first packet, a call's request (else its answer),
+the answer that brought a message, the question of a snapshot. So each row counts in one hour of its own date, and what
+changed is counted anew date by date. Counts of 0 have no row, but for what the layer begins with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, date, datetime
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pipeline.lake.change_feeds import Feeds
+from pipeline.lake.concurrency import gather
+from pipeline.lake.date_filters import MOST_DATES, on_dates
+from pipeline.lake.lake import Lake, versions_of
+from pipeline.lake.queries import Question
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
+from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
+from schemas.coverage import COVERAGE
+from schemas.messages import MESSAGES
+from schemas.silver import REMOTE_READ_CALLS
+from schemas.snapshots import SNAPSHOTS_RAW
+from schemas.table import EVENT_DATE, Table
+from udfs.keys import key
+
+VERSION: Final = "1"  # another one when something else is counted: then all is
+OUTCOMES: Final = ("ok", "fault", "no_response", "no_request", "damaged", "encrypted", "unbound")
+# Silver has the dates of its calls; but a message gets its queue by what opened it, which may be of another date.
+_FED: Final = (CAPTURE_FILES, CONNECTIONS, RPC_CALLS, QUARANTINE, SNAPSHOTS_RAW, MESSAGES)
+_BELOW: Final = (*_FED, REMOTE_READ_CALLS)
+_HOUR_US: Final = 3_600_000_000
+_DAY_US: Final = 86_400_000_000
+_ANSWERED_ON: Final = f"date_from_unix_date(CAST(floor(unix_micros(response_at) / {_DAY_US}) AS int))"
+_SCHEMA: Final = to_arrow_schema(COVERAGE.struct())
+
+Dates = set[date | None] | None
+
+
+class Part(NamedTuple):
+    """What is counted of one table: its layer, the time that gives the hour, and its measures by name, in SQL.
+
+    The first measure is shown where it is 0 too.
+    """
+
+    layer: str
+    rows: Callable[[Dates], Question]
+    hour: str
+    measures: Mapping[str, str]
+
+
+def _sums(*names: str, **renamed: str) -> dict[str, str]:
+    return {name: f"sum({name})" for name in names} | {name: f"sum({column})" for name, column in renamed.items()}
+
+
+def _counts(**conditions: str) -> dict[str, str]:
+    return {name: f"count_if({condition})" for name, condition in conditions.items()}
+
+
+def _table(table: Table, *columns: str) -> Callable[[Dates], Question]:
+    server = "server_address" if "server_address" in table.names else "CAST(NULL AS string) AS server_address"
+
+    def rows(dates: Dates) -> Question:
+        sql = f"SELECT {', '.join((server, *columns))} FROM {{rows}} WHERE {on_dates(dates)}"
+        return Question(sql, {"rows": table})
+
+    return rows
+
+
+def _quarantine(dates: Dates) -> Question:
+    """Ask for the quarantine's rows with the server of their connection, where they have one."""
+    there = (
+        f"SELECT connection_id, seen_at, size_bytes FROM {{rows}} WHERE {on_dates(dates)} AND capture_id IS NOT NULL"
+    )
+    servers = "SELECT connection_id, server_address FROM {connections}"
+    sql = f"""
+SELECT server_address, seen_at, size_bytes
+FROM ({there}) AS stray LEFT JOIN ({servers}) AS servers USING (connection_id)"""
+    return Question(sql, {"rows": QUARANTINE, "connections": CONNECTIONS})
+
+
+def _bad_lines(dates: Dates) -> Question:
+    """Ask for lines of snapshot files that are none; they have no time of their own."""
+    columns = "CAST(NULL AS string) AS server_address, seen_at"
+    where = f"{on_dates(dates)} AND capture_id IS NULL"
+    return Question(f"SELECT {columns} FROM {{rows}} WHERE {where}", {"rows": QUARANTINE})
+
+
+def _messages(dates: Dates) -> Question:
+    """Ask for messages with the server that they were read from."""
+    reads = "SELECT call_key, server_address FROM {reads} WHERE packet_bytes IS NOT NULL"
+    columns = "seen_at, errors, body_complete, queue, message_key"
+    sql = f"""
+SELECT server_address, {columns}
+FROM (SELECT call_key, {columns} FROM {{rows}} WHERE {on_dates(dates)}) AS messages
+LEFT JOIN ({reads} AND ({_answered_on(dates)})) AS reads USING (call_key)"""
+    return Question(sql, {"rows": MESSAGES, "reads": REMOTE_READ_CALLS})
+
+
+def _answered_on(dates: Dates) -> str:
+    """Return the SQL condition that a read was answered on one of these dates: its message is dated by that."""
+    if dates is None:
+        return "TRUE"
+    at = "responded_at"
+    spans = [(_micros(day), _micros(day) + _DAY_US) for day in dates if day is not None]
+    found = [f"({at} >= timestamp_micros({a}) AND {at} < timestamp_micros({b}))" for a, b in sorted(spans)]
+    return " OR ".join([*found, *([f"{at} IS NULL"] if None in dates else [])]) or "FALSE"
+
+
+def _micros(day: date) -> int:
+    return (day - date(1970, 1, 1)).days * _DAY_US
+
+
+_DECODED: Final = {"decoded": "count_if(size(errors) = 0)", "undecoded": "count_if(size(errors) > 0)"}
+_TIME: Final = "coalesce(requested_at, responded_at) AS `at`"
+_CAPTURED: Final = "coalesce(request_at, response_at) AS `at`"
+PARTS: Final = (
+    Part(
+        "capture",
+        _table(
+            CAPTURE_FILES, "first_packet_at", "status", "packets", "packets_used", "packets_binary_protocol",
+            "packets_other", "packets_damaged", "packets_truncated", "packets_dropped", "bytes_read",
+        ),
+        "first_packet_at",
+        _sums("packets", "packets_used", "packets_binary_protocol", "packets_other", "packets_damaged",
+              "packets_truncated", "packets_dropped", bytes="bytes_read")
+        | {"files": "count(*)"} | _counts(files_partial="status = 'partial'", files_unreadable="status = 'unreadable'"),
+    ),
+    Part(
+        "transport",
+        _table(
+            CONNECTIONS, "first_packet_at", "kind", "syn_seen", "packets", "client_bytes + server_bytes AS bytes",
+            "missing_bytes", "retransmitted_bytes", "conflicting_bytes",
+        ),
+        "first_packet_at",
+        _sums("bytes", "packets", bytes_missing="missing_bytes", bytes_retransmitted="retransmitted_bytes",
+              bytes_conflicting="conflicting_bytes")
+        | {"connections": "count(*)", "bytes_binary_protocol": "sum(CASE WHEN kind = 'binary_protocol' THEN bytes END)"}
+        | _counts(connections_binary_protocol="kind = 'binary_protocol'", connections_half_seen="NOT syn_seen"),
+    ),
+    Part("transport", _quarantine, "seen_at", {"quarantined": "sum(size_bytes)", "quarantined_runs": "count(*)"}),
+    Part(
+        "rpc",
+        _table(RPC_CALLS, _CAPTURED, "outcome", "sealed", "opened_by", "observations"),
+        "`at`",
+        {"calls": "count(*)"}
+        | {f"calls_{outcome}": f"count_if(outcome = '{outcome}')" for outcome in OUTCOMES}
+        | _counts(sealed="sealed AND opened_by IS NULL", opened="opened_by IS NOT NULL",
+                  calls_half_seen="outcome IN ('no_response', 'no_request', 'damaged')",
+                  calls_seen_twice="observations > 1"),
+    ),
+    Part("stub", _table(REMOTE_READ_CALLS, _TIME, "errors"), "`at`", _DECODED),
+    Part("stub", _table(CLIENT_CALLS, _TIME, "errors"), "`at`", _DECODED),
+    Part("stub", _table(MANAGEMENT_CALLS, _TIME, "errors"), "`at`", _DECODED),
+    Part(
+        "message",
+        _messages,
+        "seen_at",
+        {"messages": "count(*)"}
+        | _counts(undecoded="size(errors) > 0", unidentified="message_key IS NULL",
+                  bodies_incomplete="NOT coalesce(body_complete, FALSE)", queue_unknown="queue IS NULL"),
+    ),
+    Part(
+        "snapshot",
+        _table(SNAPSHOTS_RAW, "asked_at", "error", "hresult"),
+        "asked_at",
+        {"snapshots_expected": "count(*)"}
+        | _counts(snapshots_seen="error IS NULL", snapshots_missing="error IS NOT NULL",
+                  snapshots_refused="error IS NULL AND hresult != 0"),
+    ),
+    Part("snapshot", _bad_lines, "seen_at", {"quarantined": "count(*)"}),
+)  # fmt: skip
+
+
+def gold(lake: Lake, run_id: str | None = None) -> int:
+    """Count what changed below anew, date by date; return how many rows were written."""
+    newest = lake.newest(*_BELOW, COVERAGE)
+    if CAPTURE_FILES not in newest and SNAPSHOTS_RAW not in newest:
+        return 0
+    made = newest[COVERAGE].made() if COVERAGE in newest else {}
+    rests_on: dict[str, Any] = {**versions_of(newest, _BELOW), "counted": VERSION}
+    if made == rests_on:
+        return 0
+    says = json.dumps(rests_on)
+    dates = _changed(lake, made, rests_on)
+    if dates is None:
+        for table in _FED:
+            lake.begin_with(table)
+        says = json.dumps(rests_on | {str(table): lake.version(table) for table in _FED})
+    if dates is not None and not dates:
+        lake.stamp(COVERAGE, says)
+        return 0
+    lake.create(COVERAGE)
+    rows = counted(lake, dates, run_id)
+    there = lake.select(COVERAGE, on_dates(dates))
+    was = set(there[EVENT_DATE].to_pylist())
+    return lake.put(COVERAGE, rows, there, dates=was, made_of=says, was_made_of=json.dumps(made))
+
+
+def counted(lake: Lake, dates: Dates, run_id: str | None = None) -> pa.Table:
+    """Return what there is of some dates, or of all, as rows of the table."""
+    questions = {place: partial(_count, lake, part, dates) for place, part in enumerate(PARTS)}
+    totals: dict[tuple[datetime | None, str | None, str, str], int] = {}
+    for place, rows in gather(questions).items():
+        for row in rows:
+            for name, value in _of(PARTS[place], row):
+                at = (row["hour"], row["server_address"], PARTS[place].layer, name)
+                totals[at] = totals.get(at, 0) + value
+    return table_of(totals, run_id)
+
+
+def table_of(totals: Mapping[tuple[datetime | None, str | None, str, str], int], run_id: str | None) -> pa.Table:
+    """Return totals by hour, server, layer and measure as rows of the table."""
+    rows = []
+    for (hour, server, layer, measure), value in totals.items():
+        micros = None if hour is None else round(hour.timestamp()) * 1_000_000
+        day = None if hour is None else hour.astimezone(UTC).date()
+        rows.append(
+            {"coverage_key": key(micros, server, layer, measure), "hour": hour, "server_address": server,
+             "layer": layer, "measure": measure, "value": value, EVENT_DATE: day, "run_id": run_id}
+        )  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=_SCHEMA)
+
+
+def _count(lake: Lake, part: Part, dates: Dates) -> list[dict[str, Any]]:
+    asked = part.rows(dates)
+    hour = f"CAST(floor(unix_micros({part.hour}) / {_HOUR_US}) * {_HOUR_US} AS bigint) AS hour"
+    measures = ", ".join(f"CAST({sql} AS bigint) AS {name}" for name, sql in part.measures.items())
+    counted = asked.within(f"SELECT {hour}, server_address, {measures} FROM {{answer}} GROUP BY ALL")
+    return [_timed(row) for row in lake.query(counted.sql, **counted.of).to_pylist()]
+
+
+def _timed(row: dict[str, Any]) -> dict[str, Any]:
+    hour = row["hour"]
+    return row | {"hour": None if hour is None else datetime.fromtimestamp(hour / 1_000_000, UTC)}
+
+
+def _of(part: Part, row: Mapping[str, Any]) -> Iterable[tuple[str, int]]:
+    """Yield the measures of a row that are to be shown; what was not told is none."""
+    for place, name in enumerate(part.measures):
+        value = row[name]
+        if value or (place == 0 and value is not None):
+            yield name, value
+
+
+def _changed(lake: Lake, made: Mapping[str, Any], rests_on: Mapping[str, Any]) -> Dates:
+    """Return the dates of rows that changed since the last commit, as they were and are; None: all."""
+    if made.get("counted") != VERSION:
+        return None
+    moved = [table for table in _FED if made.get(str(table)) != rests_on[str(table)]]
+    if made.get(str(REMOTE_READ_CALLS)) != rests_on[str(REMOTE_READ_CALLS)] and RPC_CALLS not in moved:
+        return None  # decoded anew
+    feeds = Feeds(lake, made, rests_on)
+    found = gather({table: partial(feeds.rows, table, _dates(table), MOST_DATES) for table in moved})
+    if any(rows is None for rows in found.values()):
+        return None
+    dates = {row["day"] for rows in found.values() for row in rows or ()}
+    return dates if len(dates) <= MOST_DATES else None
+
+
+def _dates(table: Table) -> str:
+    """Ask for the dates of rows of a table's feed; of calls for those of their answers too."""
+    days = f"array({EVENT_DATE}, {_ANSWERED_ON})" if table is RPC_CALLS else f"array({EVENT_DATE})"
+    return f"SELECT DISTINCT explode({days}) AS day FROM {{feed}}"

@@ -1,0 +1,1 @@
+"""Queue histories and exactly-once state, as queue managers report them."""

@@ -1,0 +1,1 @@
+"""The 25 questions as SQL views over the tables."""

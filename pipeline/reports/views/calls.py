@@ -1,0 +1,244 @@
+"""Views of calls and remote reads: how long they take, how they fail, who reads; and of what is not known."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pipeline.reports.views.view import View
+
+_CALLS: Final = """
+        WITH named AS (
+          SELECT call_key, protocol AS interface_name, method, server_address, client_address, requested_at,
+            responded_at, hresult, hresult_name, queue FROM silver.remote_read_calls
+          UNION ALL
+          SELECT call_key, 'qmmgmt', method, server_address, client_address, requested_at, responded_at, hresult,
+            hresult_name, queue FROM silver.management_calls
+          UNION ALL
+          SELECT call_key, interface_name, method, server_address, client_address, requested_at, responded_at, hresult,
+            hresult_name, queue FROM silver.client_calls
+        ), starts AS (
+          SELECT attempt_key, coalesce(queue, inferred_queue) AS read_from FROM gold.receive_attempts
+        ), ends AS (
+          SELECT call_key, outcome, fault_status FROM bronze.rpc_calls
+        ), calls AS (
+          SELECT named.*, coalesce(read_from, queue) AS of_queue, outcome,
+            CASE WHEN outcome = 'fault' THEN coalesce('fault 0x' || lpad(hex(fault_status), 8, '0'), 'fault')
+              WHEN hresult_name IS NOT NULL THEN hresult_name
+              WHEN outcome = 'ok' THEN 'answered'
+              ELSE outcome END AS result,
+            outcome = 'fault' OR coalesce(hresult >= 2147483648, FALSE) AS failed
+          FROM named JOIN ends USING (call_key)
+          LEFT JOIN starts ON attempt_key = left(sha2(concat(X'20000000', encode(call_key, 'UTF-8')), 256), 32)
+        )
+"""
+"""Calls of all decoded interfaces with their queue and result; a Start's queue is that of its attempt, whose key is
+that of the call's (docs/tables.md): SHA-256 over the key's length, 32, and the key."""
+
+VIEWS: Final = (
+    View(
+        "response_times", 18,
+        "a method at a server, with one result, of one queue where it is known",
+        "Time from a request's first byte to its answer's, milliseconds. Of calls that wait for a message "
+        "(R_StartReceive and the like) this is mostly waiting: receive_times tells it apart. `result` is the HRESULT, "
+        "a fault, or the outcome of a call without an answer that can be read (no_response, encrypted, ...).",
+        "Times are as the capture saw packets, at its own place in the network. Calls of which one half was not "
+        "captured count in `calls` and have no time.",
+        _CALLS + """
+        SELECT server_address, interface_name, method, of_queue AS queue, result, count(*) AS calls,
+          count(ms) AS answered, percentile_approx(ms, 0.5, 10000) AS p50_ms,
+          percentile_approx(ms, 0.95, 10000) AS p95_ms, percentile_approx(ms, 0.99, 10000) AS p99_ms,
+          max(ms) AS max_ms,
+          min(coalesce(requested_at, responded_at)) AS first_at, max(coalesce(requested_at, responded_at)) AS last_at
+        FROM (SELECT *, (unix_micros(responded_at) - unix_micros(requested_at)) / 1e3 AS ms FROM calls)
+        GROUP BY server_address, interface_name, method, of_queue, result
+        ORDER BY server_address, interface_name, method, calls DESC
+        """,
+        "server_address", ("first_at", "last_at"),
+    ),
+    View(
+        "receive_times", 18,
+        "a way to wait for a message, of one queue at one server",
+        "`waited`: `poll` could not wait, `message_there` arrived a second or more before it was asked for (so that "
+        "the time is the server's), `for_a_message` arrived meanwhile, `in_vain` timed out, was cancelled or failed. "
+        "Times in milliseconds; `hold` is from the message to the end of the receive: the application's own.",
+        "Whether a message was there is told by whole seconds of the owner's clock (clock_differences); `not_told` "
+        "where it cannot be said. Attempts without an answer have no time.",
+        """
+        WITH arrivals AS (
+          SELECT message_key, max(arrived_at) AS arrived_at FROM silver.messages
+          WHERE message_key IS NOT NULL GROUP BY message_key
+        ), reads AS (
+          SELECT a.*, coalesce(queue, inferred_queue) AS of_queue,
+            CASE WHEN start_hresult = 0 AND is_receive THEN hold_ms END AS held_ms,
+            CASE WHEN timeout_ms = 0 THEN 'poll'
+              WHEN start_hresult <> 0 OR outcome IN ('timed_out', 'cancelled') THEN 'in_vain'
+              WHEN arrived_at <= started_at - INTERVAL 1 SECOND THEN 'message_there'
+              WHEN arrived_at >= started_at THEN 'for_a_message'
+              ELSE 'not_told' END AS waited
+          FROM gold.receive_attempts AS a LEFT JOIN arrivals USING (message_key)
+        )
+        SELECT server_address, of_queue AS queue, protocol, action_name, waited, count(*) AS attempts,
+          percentile_approx(wait_ms, 0.5, 10000) AS p50_ms, percentile_approx(wait_ms, 0.95, 10000) AS p95_ms,
+          percentile_approx(wait_ms, 0.99, 10000) AS p99_ms, max(wait_ms) AS max_ms,
+          percentile_approx(held_ms, 0.5, 10000) AS hold_p50_ms, max(held_ms) AS hold_max_ms,
+          min(started_at) AS first_at, max(started_at) AS last_at
+        FROM reads
+        GROUP BY server_address, of_queue, protocol, action_name, waited
+        ORDER BY server_address, queue, attempts DESC
+        """,
+        "server_address", ("first_at", "last_at"),
+    ),
+    View(
+        "receives_not_ended", 19,
+        "a receive that got a message and was not ended as it should",
+        "`how`: `never` ended as far as the capture goes, `expired` by the clean-up timer, `reader_gone` with its "
+        "connection, `refused`: the end was refused after the message had been handed out. `fate` and `loss_risk` are "
+        "the message's own (gold.ack_sequences).",
+        "`never` means up to the end of what was captured of that server.",
+        """
+        WITH sequences AS (
+          SELECT explode(attempt_keys) AS attempt_key, fate, loss_risk FROM gold.ack_sequences
+        )
+        SELECT CASE WHEN outcome = 'in_flight' THEN 'never' WHEN outcome = 'expired' THEN 'expired'
+            WHEN outcome = 'rundown' THEN 'reader_gone' ELSE 'refused' END AS how,
+          server_address, client_address, coalesce(queue, inferred_queue) AS queue, returned_at, ended_at,
+          hold_ms / 1e3 AS held_s, lookup_id, message_key, end_hresult, fate, loss_risk, attempt_key, confidence,
+          missing
+        FROM gold.receive_attempts LEFT JOIN sequences USING (attempt_key)
+        WHERE is_receive AND returned_at IS NOT NULL AND (lookup_id IS NOT NULL OR message_key IS NOT NULL)
+          AND (outcome IN ('in_flight', 'expired', 'rundown', 'failed') OR ack_refused)
+        ORDER BY returned_at
+        """,
+        "server_address", ("returned_at", "ended_at"),
+    ),
+    View(
+        "reader_load", 20,
+        "a reader of a queue",
+        "`share` is of all messages that were got from that queue remotely: one that is far above the others starves "
+        "them. `polls_in_vain` are receives with time-out 0 that found nothing: load without use.",
+        "Readers on the machine itself are not seen. One address may be many applications.",
+        """
+        SELECT server_address, coalesce(queue, inferred_queue) AS queue, client_address,
+          count_if(is_receive) AS receives, count_if(NOT is_receive) AS peeks,
+          count_if(is_receive AND message_key IS NOT NULL) AS messages,
+          count_if(outcome = 'acked') AS acked, count_if(outcome IN ('nacked', 'expired', 'rundown')) AS given_back,
+          count_if(outcome = 'empty') AS polls_in_vain, sum(message_bytes) AS bytes,
+          try_divide(count_if(is_receive AND message_key IS NOT NULL),
+            sum(count_if(is_receive AND message_key IS NOT NULL))
+              OVER (PARTITION BY server_address, coalesce(queue, inferred_queue))) AS share,
+          min(started_at) AS first_at, max(started_at) AS last_at
+        FROM gold.receive_attempts
+        GROUP BY server_address, coalesce(queue, inferred_queue), client_address
+        ORDER BY server_address, queue, messages DESC
+        """,
+        "server_address", ("first_at", "last_at"),
+    ),
+    View(
+        "receives_waiting", 20,
+        "an hour of a server in which a receive or peek began or was answered",
+        "The most that waited at once, and when; each of them keeps a call of the server.",
+        "Of attempts whose end was not captured it is not known how long they waited: they are left out, but for "
+        "those that wait when the capture ends.",
+        """
+        WITH known AS (
+          SELECT server_address, started_at, coalesce(returned_at, ended_at) AS done_at FROM gold.receive_attempts
+          WHERE started_at IS NOT NULL AND (coalesce(returned_at, ended_at) IS NOT NULL OR outcome = 'in_flight')
+        ), steps AS (
+          SELECT server_address, started_at AS at, 1 AS step FROM known
+          UNION ALL
+          SELECT server_address, done_at, -1 FROM known WHERE done_at IS NOT NULL
+        ), running AS (
+          SELECT *, sum(step) OVER (
+            PARTITION BY server_address ORDER BY at, step ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+          ) AS waiting FROM steps
+        )
+        SELECT server_address, date_trunc('hour', at) AS hour, max(waiting) AS most_waiting,
+          max_by(at, struct(waiting, -unix_micros(at))) AS most_at, count_if(step = 1) AS begun
+        FROM running
+        GROUP BY server_address, date_trunc('hour', at)
+        ORDER BY server_address, hour
+        """,
+        "server_address", ("hour",),
+    ),
+    View(
+        "failures", 21,
+        "a result with which a method fails at a server, of one queue where it is known",
+        "`share` is of all calls of that method at that server. `still`: the last one is no older than an hour. A "
+        "time-out, an empty queue and a cancelled wait are results too; the alert calls_failing leaves them out.",
+        "Calls that were not answered, or are sealed, fail or not: they count in `share` alone (coverage).",
+        _CALLS + """
+        , methods AS (
+          SELECT server_address, interface_name, method, count(*) AS of_method FROM calls GROUP BY ALL
+        )
+        SELECT server_address, interface_name, method, of_queue AS queue, result, count(*) AS calls,
+          count(*) / max(of_method) AS share, min(coalesce(responded_at, requested_at)) AS first_at,
+          max(coalesce(responded_at, requested_at)) AS last_at,
+          max(coalesce(responded_at, requested_at)) > max(now) - INTERVAL 1 HOUR AS still,
+          slice(sort_array(collect_set(client_address)), 1, 10) AS clients
+        FROM calls JOIN methods USING (server_address, interface_name, method) CROSS JOIN setting.now
+        WHERE failed
+        GROUP BY server_address, interface_name, method, of_queue, result
+        ORDER BY still DESC, calls DESC
+        """,
+        "server_address", ("first_at", "last_at"),
+    ),
+    View(
+        "shared_identifiers", 22,
+        "an identifier of a queue manager that two machines have",
+        "`machines` as they were told apart by their names; `addresses` where it was seen.",
+        "Machines whose names are not known are not told apart: two addresses may be one machine.",
+        """
+        SELECT f.subject, f.actual AS machines, f.observed_at,
+          sort_array(collect_set(h.host_name)) AS names, sort_array(collect_set(h.address)) AS addresses,
+          min(h.first_seen_at) AS first_seen_at, max(h.last_seen_at) AS last_seen_at
+        FROM gold.findings AS f LEFT JOIN silver.hosts AS h ON f.subject = 'queue manager ' || h.queue_manager_id
+        WHERE f.rule_id = 'O01'
+        GROUP BY f.subject, f.actual, f.observed_at
+        """,
+        None, ("first_seen_at", "last_seen_at"),
+    ),
+    View(
+        "retransmitted", 13,
+        "a server and kind of connection (rpc, or binary_protocol: TCP 1801)",
+        "Bytes that TCP sent again, and their share of all payload: the network's loss, not Message Queuing's own "
+        "resends (view resends).",
+        "On TCP 1801 connections are counted and not decoded: which messages were sent again is not known.",
+        """
+        SELECT server_address, kind, count(*) AS connections, sum(client_bytes + server_bytes) AS bytes,
+          sum(retransmitted_bytes) AS retransmitted_bytes,
+          try_divide(sum(retransmitted_bytes), sum(client_bytes + server_bytes + retransmitted_bytes)) AS share,
+          min(first_packet_at) AS first_at, max(last_packet_at) AS last_at
+        FROM bronze.connections
+        GROUP BY server_address, kind
+        ORDER BY share DESC NULLS LAST
+        """,
+        "server_address", ("first_at", "last_at"),
+    ),
+    View(
+        "not_known", 25,
+        "an hour of a server (null: of no single one)",
+        "What was seen, and beside it what was not: bytes that captures lack, packets their machine lost, connections "
+        "seen in half, calls without one half, sealed, not decoded, bytes in quarantine, questions of the collector "
+        "that failed. docs/coverage.md says what each counts, and in which hour.",
+        "What passed where nobody captured leaves no trace at all: no count can tell of it.",
+        """
+        SELECT hour, server_address,
+          sum(value) FILTER (WHERE layer = 'transport' AND measure = 'bytes') AS bytes,
+          sum(value) FILTER (WHERE layer = 'transport' AND measure = 'bytes_missing') AS bytes_missing,
+          sum(value) FILTER (WHERE layer = 'capture' AND measure = 'packets_dropped') AS packets_dropped,
+          sum(value) FILTER (WHERE layer = 'transport' AND measure = 'connections_half_seen') AS connections_half_seen,
+          sum(value) FILTER (WHERE layer = 'rpc' AND measure = 'calls') AS calls,
+          sum(value) FILTER (WHERE layer = 'rpc' AND measure = 'calls_half_seen') AS calls_half_seen,
+          sum(value) FILTER (WHERE layer = 'rpc' AND measure = 'sealed') AS sealed,
+          sum(value) FILTER (WHERE layer IN ('stub', 'message') AND measure = 'undecoded') AS undecoded,
+          sum(value) FILTER (WHERE layer = 'transport' AND measure = 'quarantined') AS quarantined_bytes,
+          sum(value) FILTER (WHERE layer = 'message' AND measure = 'queue_unknown') AS queue_unknown,
+          sum(value) FILTER (WHERE layer = 'snapshot' AND measure = 'snapshots_expected') AS snapshots_expected,
+          sum(value) FILTER (WHERE layer = 'snapshot' AND measure = 'snapshots_missing') AS snapshots_missing
+        FROM gold.coverage
+        GROUP BY hour, server_address
+        ORDER BY hour, server_address
+        """,
+        "server_address", ("hour",),
+    ),
+)  # fmt: skip

@@ -1,0 +1,230 @@
+"""Views of messages: as they were seen in remote reads, the only place where captures of RPC show them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pipeline.reports.views.view import View
+
+_SEEN: Final = "Messages are seen where they are read or peeked remotely; all others are not known."
+
+VIEWS: Final = (
+    View(
+        "oldest_unread", 5,
+        "a queue of which a message was seen that nobody took yet, as far as is known",
+        "`age_s` is from when the oldest one was put in the queue (where that is not told: sent) up to now, `seen_at` "
+        "when it was last seen there. Given back, held and only peeked messages count; those received, moved or "
+        "purged do not.",
+        _SEEN + " An application on the machine itself may have taken one since `seen_at`. Clocks of sender and owner "
+        "may differ (clock_differences).",
+        """
+        WITH seen AS (
+          SELECT coalesce(queue, inferred_queue) AS queue, message_key, max(server_address) AS server_address,
+            max(returned_at) AS seen_at
+          FROM gold.receive_attempts
+          WHERE message_key IS NOT NULL AND coalesce(queue, inferred_queue) IS NOT NULL
+          GROUP BY coalesce(queue, inferred_queue), message_key
+        ), gone AS (
+          SELECT DISTINCT coalesce(queue, inferred_queue) AS queue, message_key FROM gold.ack_sequences
+          WHERE message_key IS NOT NULL AND fate NOT IN ('returned', 'held')
+        ), purges AS (
+          SELECT queue, max(responded_at) AS purged_at FROM gold.queue_operations
+          WHERE operation = 'purge' AND outcome = 'done' AND queue IS NOT NULL GROUP BY queue
+        ), told AS (
+          SELECT message_key, min(coalesce(arrived_at, sent_at)) AS since, min(sent_at) AS sent_at, max(label) AS label
+          FROM silver.messages WHERE message_key IS NOT NULL GROUP BY message_key
+        ), there AS (
+          SELECT seen.*, told.since, told.sent_at, told.label
+          FROM seen LEFT ANTI JOIN gone USING (queue, message_key)
+          LEFT JOIN purges USING (queue) LEFT JOIN told USING (message_key)
+          WHERE purged_at IS NULL OR purged_at < seen_at
+        )
+        SELECT queue, max(server_address) AS server_address, count(*) AS messages, min(since) AS since,
+          min_by(sent_at, since) AS sent_at, min_by(message_key, since) AS message_key, min_by(label, since) AS label,
+          min_by(seen_at, since) AS seen_at, (unix_micros(max(now)) - unix_micros(min(since))) / 1e6 AS age_s
+        FROM there CROSS JOIN setting.now
+        GROUP BY queue
+        ORDER BY age_s DESC
+        """,
+        "server_address", ("seen_at",),
+    ),
+    View(
+        "read_twice", 10,
+        "a message that was handed out again after the first time, or that two receives acknowledged",
+        "`read_twice` says that two receives of it were acknowledged: applications have it twice. Else it was only "
+        "given out again; `loss_risk` says what else is to be feared, `outcomes` what became of each receive.",
+        _SEEN + " Whether a message came twice over the wire between queue managers is on TCP 1801 alone. A queue "
+        "manager that was set up anew numbers its messages alike: those are taken for the same.",
+        """
+        SELECT queue, inferred_queue, server_address, lookup_id, message_key, loss_risk = 'read_twice' AS read_twice,
+          attempts, outcomes, readers, first_attempt_at, settled_at, fate, loss_risk, confidence, missing
+        FROM gold.ack_sequences
+        WHERE redelivered OR loss_risk = 'read_twice'
+        ORDER BY loss_risk = 'read_twice' DESC NULLS LAST, attempts DESC, first_attempt_at
+        """,
+        None, ("first_attempt_at", "settled_at"),
+    ),
+    View(
+        "negative_acknowledgements", 14,
+        "a class of negative acknowledgements from one queue manager in one administration queue",
+        "Each message counts once, however often it was seen. `source_queue_manager` is who sent the "
+        "acknowledgement, "
+        "`destinations` the queues of the messages that they are of, where these were seen too.",
+        "Only administration queues that are read remotely show them. " + _SEEN,
+        """
+        WITH negative AS (
+          SELECT message_key, class_name, source_queue_manager, coalesce(queue, inferred_queue) AS admin_queue,
+            min(correlation_id) AS correlation_id, min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at
+          FROM silver.messages WHERE class >= 32768 GROUP BY ALL
+        ), originals AS (
+          SELECT message_id AS correlation_id, max(destination_queue) AS destination_queue FROM silver.messages
+          WHERE message_id IS NOT NULL GROUP BY message_id
+        )
+        SELECT class_name, source_queue_manager, admin_queue, count(*) AS messages, min(first_seen_at) AS first_seen_at,
+          max(last_seen_at) AS last_seen_at, sort_array(collect_set(destination_queue)) AS destinations
+        FROM negative LEFT JOIN originals USING (correlation_id)
+        GROUP BY class_name, source_queue_manager, admin_queue
+        ORDER BY messages DESC, class_name
+        """,
+        None, ("first_seen_at", "last_seen_at"),
+    ),
+    View(
+        "acknowledgements_missing", 15,
+        "a message that asked for an acknowledgement of which none was seen",
+        "`wanted` adds up 1 arrival, 2 receive, 4 and 8 their lack. Where `admin_queue_read` is false nobody was seen "
+        "to read that queue: the acknowledgement may lie there. Acknowledgements that only tell of a lack (4, 8) may "
+        "never come, and that is good.",
+        _SEEN + " An administration queue that is read on its own machine shows nothing.",
+        """
+        WITH asked AS (
+          SELECT message_id, max(message_key) AS message_key, max(destination_queue) AS destination_queue,
+            max(admin_queue) AS admin_queue, max(acknowledgement_requested) AS wanted, min(sent_at) AS sent_at,
+            min(seen_at) AS first_seen_at
+          FROM silver.messages
+          WHERE acknowledgement_requested > 0 AND message_id IS NOT NULL AND class = 0 GROUP BY message_id
+        ), answers AS (
+          SELECT DISTINCT correlation_id AS message_id FROM silver.messages
+          WHERE class <> 0 AND correlation_id IS NOT NULL
+        ), names AS (
+          SELECT queue, max(canonical_queue) AS canonical FROM silver.queue_aliases GROUP BY queue
+        ), reads AS (
+          SELECT DISTINCT queue AS canonical FROM gold.receive_attempts WHERE queue IS NOT NULL
+        )
+        SELECT asked.message_id, asked.message_key, asked.destination_queue, asked.admin_queue, asked.wanted,
+          asked.sent_at, asked.first_seen_at, reads.canonical IS NOT NULL AS admin_queue_read
+        FROM asked LEFT ANTI JOIN answers USING (message_id)
+          LEFT JOIN names ON names.queue = asked.admin_queue
+          LEFT JOIN reads ON reads.canonical = coalesce(names.canonical, asked.admin_queue)
+        ORDER BY admin_queue_read DESC, asked.sent_at
+        """,
+        None, ("first_seen_at",),
+    ),
+    View(
+        "dead_letters", 16,
+        "a reason for which messages lie in a dead-letter queue",
+        "The class of a dead letter is the reason (`MQMSG_CLASS_NORMAL` in the dead queue of a queued component: its "
+        "retries are used up). `oldest_sent_at` and `age_s` are of the oldest, up to now.",
+        _SEEN + " How many there are in all, and how they grow, is in dead_letter_growth.",
+        """
+        WITH dead AS (
+          SELECT coalesce(queue, inferred_queue) AS queue, class_name,
+            coalesce(message_key, sighting_key) AS message, min(sent_at) AS sent_at, min(seen_at) AS first_seen_at,
+            max(seen_at) AS last_seen_at, max(destination_queue) AS destination_queue
+          FROM silver.messages
+          WHERE coalesce(queue, inferred_queue) RLIKE ';dead(letter|xact)$|_deadqueue$' GROUP BY ALL
+        )
+        SELECT queue, class_name, count(*) AS messages, min(sent_at) AS oldest_sent_at,
+          (unix_micros(max(now)) - unix_micros(min(sent_at))) / 1e6 AS age_s, min(first_seen_at) AS first_seen_at,
+          max(last_seen_at) AS last_seen_at, sort_array(collect_set(destination_queue)) AS destinations
+        FROM dead CROSS JOIN setting.now
+        GROUP BY queue, class_name
+        ORDER BY messages DESC
+        """,
+        None, ("first_seen_at", "last_seen_at"),
+    ),
+    View(
+        "clock_differences", 23,
+        "a sender's queue manager and a server that its messages were read from",
+        "`sender_ahead_s`: by so much at least the sender's clock is ahead of the owner's (a message arrived before "
+        "it was sent), `owner_ahead_s` the owner's of the capture's (read before it arrived); null where nothing "
+        "shows it. `least_transit_s` is the shortest time from sent to arrived: a sender that is behind shows as a "
+        "long one.",
+        "Times in messages are whole seconds: less than 2 s show nothing. A clock that is behind is never proven: "
+        "messages may have been on their way for so long.",
+        """
+        WITH times AS (
+          SELECT m.source_queue_manager, r.server_address, m.seen_at, unix_micros(m.sent_at) AS sent,
+            unix_micros(m.arrived_at) AS arrived, unix_micros(m.seen_at) AS seen
+          FROM silver.messages AS m JOIN silver.remote_read_calls AS r USING (call_key)
+          WHERE m.sent_at IS NOT NULL AND m.arrived_at IS NOT NULL
+        )
+        SELECT source_queue_manager, server_address, count(*) AS messages,
+          max(CASE WHEN sent - arrived > 2000000 THEN sent - arrived END) / 1e6 AS sender_ahead_s,
+          max(CASE WHEN arrived - seen > 2000000 THEN arrived - seen END) / 1e6 AS owner_ahead_s,
+          min(arrived - sent) / 1e6 AS least_transit_s, min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at
+        FROM times
+        GROUP BY source_queue_manager, server_address
+        ORDER BY greatest(sender_ahead_s, owner_ahead_s) DESC NULLS LAST, messages DESC
+        """,
+        "server_address", ("first_seen_at", "last_seen_at"),
+    ),
+    View(
+        "comqc_methods", 24,
+        "a method of a COM+ component that was called through queues",
+        "`calls` recorded in `messages`; `retried` of these messages were seen in one of the component's retry queues "
+        "(name_0 to name_4), `dead` in its dead queue, `poison` were given back `reads.poison_after` times. A method "
+        "with dead or poison messages fails for good.",
+        _SEEN + " Methods of bodies that were cut, encrypted or rejected (messages.comqc_rejected) are not known.",
+        """
+        WITH places AS (
+          SELECT message_key, max(int(coalesce(queue, inferred_queue) RLIKE '_[0-4]$')) AS retried,
+            max(int(coalesce(queue, inferred_queue) RLIKE '_deadqueue$')) AS dead
+          FROM silver.messages WHERE is_comqc AND message_key IS NOT NULL GROUP BY message_key
+        ), poison AS (
+          SELECT DISTINCT message_key, 1 AS poison FROM gold.ack_sequences
+          WHERE loss_risk = 'poison' AND message_key IS NOT NULL
+        ), calls AS (
+          SELECT DISTINCT message_key, call_index, interface_id, opnum, dispatch_id, target_clsid,
+            first_value(seen_at) OVER (PARTITION BY message_key, call_index ORDER BY seen_at) AS seen_at
+          FROM silver.comqc_calls WHERE message_key IS NOT NULL
+        )
+        SELECT interface_id, opnum, dispatch_id, target_clsid, count(*) AS calls,
+          count(DISTINCT message_key) AS messages,
+          count(DISTINCT CASE WHEN retried = 1 THEN message_key END) AS retried,
+          count(DISTINCT CASE WHEN dead = 1 THEN message_key END) AS dead,
+          count(DISTINCT CASE WHEN poison = 1 THEN message_key END) AS poison,
+          min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at
+        FROM calls LEFT JOIN places USING (message_key) LEFT JOIN poison USING (message_key)
+        GROUP BY interface_id, opnum, dispatch_id, target_clsid
+        ORDER BY dead DESC, poison DESC, calls DESC
+        """,
+        None, ("first_seen_at", "last_seen_at"),
+    ),
+    View(
+        "comqc_paths", 24,
+        "a message with recorded calls",
+        "`path` are the queues that it was seen in, in order of time: the component's own, its retry queues, its dead "
+        "queue; `rejected` is why its container breaks the format, null where it does not.",
+        _SEEN + " The listener of the component reads on its own machine: what happened between two sightings is not "
+        "known.",
+        """
+        WITH sightings AS (
+          SELECT message_key, coalesce(queue, inferred_queue) AS queue, min(seen_at) AS first_at,
+          max(seen_at) AS last_at,
+            max(comqc_rejected) AS rejected, max(label) AS label, count(*) AS seen
+          FROM silver.messages WHERE is_comqc AND message_key IS NOT NULL
+          GROUP BY message_key, coalesce(queue, inferred_queue)
+        ), calls AS (
+          SELECT message_key, count(DISTINCT call_index) AS calls FROM silver.comqc_calls GROUP BY message_key
+        )
+        SELECT message_key, max(label) AS label, max(calls) AS calls,
+          transform(array_sort(collect_list(struct(first_at, queue))), each -> each.queue) AS path,
+          sum(seen) AS sightings,
+          min(first_at) AS first_seen_at, max(last_at) AS last_seen_at, max(rejected) AS rejected
+        FROM sightings LEFT JOIN calls USING (message_key)
+        GROUP BY message_key
+        ORDER BY size(path) DESC, first_seen_at
+        """,
+        None, ("first_seen_at", "last_seen_at"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,376 @@
+"""Views of the state of queues, and of exactly-once transfers between them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pipeline.queues.history import NOT_CONNECTED, ON_HOLD
+from pipeline.reports.views.view import View
+from schemas.table import literal
+
+_ENDS: Final = (
+    "An observation holds `history.max_gap`; then the state is UNKNOWN, which is a row of its own and no good news."
+)
+
+_NOT_CONNECTED: Final = ", ".join(map(literal, (*NOT_CONNECTED, ON_HOLD)))
+
+VIEWS: Final = (
+    View(
+        "outgoing_not_connected", 1,
+        "a time through which an outgoing queue was not connected",
+        "`still` says that it was so when it was last looked at and that this look still holds; `why` is the last "
+        "entry of the queue manager's connection history, null where it does not keep one (before Windows Vista), or "
+        "was not asked. ONHOLD: somebody paused it.",
+        f"{_ENDS} Why a connection failed before the last entry is not known, nor anything of queue managers nobody "
+        f"asks.",
+        """
+        WITH changes AS (
+          SELECT *, coalesce(state <> lag(state) OVER queue_in_time, TRUE) AS changed
+          FROM gold.queue_history
+          WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
+        ), runs AS (
+          SELECT *, sum(int(changed)) OVER queue_in_time AS run
+          FROM changes
+          WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
+        ), down AS (
+          SELECT queue_manager, queue, queue_format_name, state, min(valid_from) AS since, max(valid_to) AS until,
+            max_by(message_count, valid_from) AS message_count, max_by(bytes, valid_from) AS bytes,
+            max_by(element_at(evidence, -1), valid_from) AS snapshot_id
+          FROM runs
+          WHERE state IN (""" + _NOT_CONNECTED + """)
+          GROUP BY queue_manager, queue, queue_format_name, state, run
+        ), reasons AS (
+          SELECT snapshot_id, nexthops, try_element_at(connection_history, -1) AS last FROM silver.queue_snapshots
+        )
+        SELECT down.queue_manager, down.queue, down.queue_format_name, down.state, down.since, down.until,
+          down.until > clock.now AS still, down.message_count, down.bytes, reasons.last.status_name AS why,
+          reasons.last.error_name AS error, reasons.last.changed_at AS failed_at, reasons.nexthops
+        FROM down LEFT JOIN reasons USING (snapshot_id) CROSS JOIN setting.now AS clock
+        ORDER BY still DESC, down.since
+        """,
+        "queue_manager", ("since", "until"),
+    ),
+    View(
+        "time_in_state", 2,
+        "a state of a queue, UNKNOWN among them",
+        "`seconds` in all from the first evidence on up to now, `share` of the time since then, `times` how often the "
+        "queue came into it.",
+        _ENDS,
+        """
+        WITH steps AS (
+          SELECT *, coalesce(state <> lag(state) OVER queue_in_time, TRUE) AS entered,
+            (unix_micros(least(valid_to, now)) - unix_micros(valid_from)) / 1e6 AS seconds
+          FROM gold.queue_history CROSS JOIN setting.now
+          WHERE valid_from <= now
+          WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
+        )
+        SELECT queue_manager, queue, queue_format_name, state, sum(seconds) AS seconds,
+          sum(seconds) / nullif(sum(sum(seconds)) OVER (PARTITION BY queue_manager, queue, queue_format_name), 0)
+            AS share,
+          count_if(entered) AS times, min(valid_from) AS first_at, max(least(valid_to, now)) AS last_at
+        FROM steps
+        GROUP BY queue_manager, queue, queue_format_name, state
+        ORDER BY queue_manager, queue, queue_format_name, seconds DESC
+        """,
+        "queue_manager", ("first_at", "last_at"),
+    ),
+    View(
+        "depth_over_time", 3,
+        "an hour of a queue",
+        "The least, the most and the last number of messages and bytes that were reported to hold in it; `received` "
+        "counts captured receives, `unexplained` what came or went without a captured call (others' sends, local "
+        "readers).",
+        _ENDS + " Between two reports the number may have been anything.",
+        """
+        SELECT queue_manager, queue, queue_format_name, date_trunc('hour', valid_from) AS hour,
+          min(message_count) AS least_messages, max(message_count) AS most_messages,
+          max_by(message_count, valid_from) AS last_messages, max(bytes) AS most_bytes,
+          max_by(bytes, valid_from) AS last_bytes, sum(received) AS received, sum(unexplained_change) AS unexplained
+        FROM gold.queue_history
+        WHERE state <> 'UNKNOWN'
+        GROUP BY queue_manager, queue, queue_format_name, date_trunc('hour', valid_from)
+        ORDER BY queue_manager, queue, queue_format_name, hour
+        """,
+        "queue_manager", ("hour",),
+    ),
+    View(
+        "depth_growth", 3,
+        "a queue, over the day before now",
+        "Growth from the first to the last report of that day, by the hour. `hours_until_full` goes on at that rate "
+        "to the quota of `quotas.*`; null without growth or quota.",
+        "Queue managers do not tell quotas by this interface: they come from the configuration. Two reports close "
+        "together make a poor rate: `span_s` says how far apart they are.",
+        """
+        WITH told AS (
+          SELECT queue_manager, queue, queue_format_name, min(valid_from) AS first_at, max(valid_from) AS last_at,
+            min_by(message_count, valid_from) AS first_messages, max_by(message_count, valid_from) AS last_messages,
+            min_by(bytes, valid_from) AS first_bytes, max_by(bytes, valid_from) AS last_bytes
+          FROM gold.queue_history CROSS JOIN setting.now
+          WHERE message_count IS NOT NULL AND valid_from > now - INTERVAL 1 DAY AND valid_from <= now
+          GROUP BY queue_manager, queue, queue_format_name
+        ), rates AS (
+          SELECT *, (unix_micros(last_at) - unix_micros(first_at)) / 1e6 AS span_s FROM told
+        ), limits AS (
+          SELECT rates.*, max_by(quotas.messages, quotas.queue IS NOT NULL) AS quota
+          FROM rates LEFT JOIN setting.quotas AS quotas
+            ON (quotas.queue = rates.queue OR quotas.queue IS NULL) AND quotas.messages IS NOT NULL
+          GROUP BY ALL
+        )
+        SELECT queue_manager, queue, queue_format_name, first_at, last_at, span_s, last_messages, last_bytes,
+          try_divide((last_messages - first_messages) * 3600, span_s) AS messages_per_hour,
+          try_divide((last_bytes - first_bytes) * 3600, span_s) AS bytes_per_hour, quota AS quota_bytes,
+          CASE WHEN last_bytes > first_bytes
+            THEN try_divide(greatest(quota - last_bytes, 0) * span_s, (last_bytes - first_bytes) * 3600) END
+            AS hours_until_full
+        FROM limits
+        ORDER BY hours_until_full NULLS LAST, messages_per_hour DESC NULLS LAST
+        """,
+        "queue_manager", ("first_at", "last_at"),
+    ),
+    View(
+        "stuck_queues", 4,
+        "a time through which messages waited in a local queue and nothing showed that any was read",
+        "`minutes` up to now; ask for `still AND minutes >= 15`. A wait ends with a captured receive (or one that was "
+        "given back), a move, a purge, and where messages or bytes are fewer than expected: somebody read on the "
+        "machine itself. `last_attempt_at` and `last_reader`: the newest captured Start at the queue.",
+        "A reader on the machine itself is seen only by what it takes away; one that takes as much as comes in is "
+        "not. "
+        + _ENDS,
+        """
+        WITH local AS (
+          SELECT *, message_count = 0 OR received + nacked + moved_out + purged > 0
+              OR coalesce(unexplained_change < 0, FALSE) AS is_read,
+            coalesce(message_count < lag(message_count) OVER queue_in_time
+              OR bytes < lag(bytes) OVER queue_in_time, FALSE) AS fell,
+            lead(valid_from) OVER queue_in_time IS NULL AS is_last
+          FROM gold.queue_history
+          WHERE state = 'LOCAL CONNECTION' AND message_count IS NOT NULL
+            AND NOT queue RLIKE ';(journal|deadletter|deadxact)$'
+          WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
+        ), waits AS (
+          SELECT *, sum(int(is_read OR fell)) OVER queue_in_time AS wait
+          FROM local
+          WINDOW queue_in_time AS (PARTITION BY queue_manager, queue, queue_format_name ORDER BY valid_from)
+        ), readers AS (
+          SELECT queue, max(started_at) AS last_attempt_at, max_by(client_address, started_at) AS last_reader
+          FROM gold.receive_attempts WHERE queue IS NOT NULL GROUP BY queue
+        ), found AS (
+          SELECT queue_manager, queue, queue_format_name, min(valid_from) AS since, max(valid_to) AS until,
+            max(is_last) AS is_last, max_by(message_count, valid_from) AS message_count,
+            max_by(bytes, valid_from) AS bytes
+          FROM waits WHERE NOT is_read GROUP BY queue_manager, queue, queue_format_name, wait
+        )
+        SELECT queue_manager, queue, queue_format_name, since, least(until, now) AS until,
+          is_last AND until > now AS still,
+          (unix_micros(least(until, now)) - unix_micros(since)) / 6e7 AS minutes, message_count, bytes,
+          last_attempt_at, last_reader
+        FROM found LEFT JOIN readers USING (queue) CROSS JOIN setting.now
+        ORDER BY still DESC, minutes DESC
+        """,
+        "queue_manager", ("since", "until"),
+    ),
+    View(
+        "outgoing_backlog", 6,
+        "the newest observation of an outgoing transactional queue",
+        "`not_sent` wait for a connection or their turn, `unacknowledged` were sent, `unread` arrived and were not "
+        "read as far as acknowledgements tell; `in_flight_s` is how long the oldest unacknowledged one is on its "
+        "way.",
+        "Outgoing queues that are not transactional tell no acknowledgements. A value that was not asked for is "
+        "null.",
+        """
+        SELECT last.queue_manager, last.queue, last.queue_format_name, last.source, last.observed_at,
+          greatest(snapshot.message_count - coalesce(last.unacked_count, 0), 0) AS not_sent,
+          last.unacked_count AS unacknowledged, last.unread_count AS unread, last.in_flight_s, last.condition
+        FROM (
+          SELECT *, row_number() OVER (
+            PARTITION BY queue_manager, queue, queue_format_name, source ORDER BY observed_at DESC, snapshot_id DESC
+          ) AS place FROM gold.eod_transfers
+        ) AS last LEFT JOIN silver.queue_snapshots AS snapshot USING (snapshot_id)
+        WHERE last.place = 1
+        ORDER BY unacknowledged DESC NULLS LAST, not_sent DESC NULLS LAST
+        """,
+        "queue_manager", ("observed_at",),
+    ),
+    View(
+        "transfer_stalls", 7,
+        "a standstill of an outgoing transactional queue",
+        "No number was acknowledged from `since` to `last_seen_at`; `resend_count` and `ladder_step` say how often it "
+        "was tried and how long the pauses are by now (docs/tables.md, gold.eod_transfers), `next_resend_at` when the "
+        "next try is due. `still`: no later observation shows it moving.",
+        "Between two observations more can have happened; tries are counted by the queue manager, not seen.",
+        """
+        WITH seen AS (
+          SELECT *, lead(observed_at) OVER (
+            PARTITION BY queue_manager, queue, queue_format_name, source ORDER BY observed_at, snapshot_id
+          ) IS NULL AS is_last
+          FROM gold.eod_transfers
+        )
+        SELECT queue_manager, queue, queue_format_name, source, stalled_since AS since,
+          max(observed_at) AS last_seen_at, max(is_last) AS still,
+          max_by(first_unacked_number, observed_at) AS first_unacked_number,
+          max_by(unacked_count, observed_at) AS unacknowledged, min(resend_count) AS first_resend_count,
+          max_by(resend_count, observed_at) AS resend_count, max_by(ladder_step, observed_at) AS ladder_step,
+          max_by(ladder_interval_s, observed_at) AS ladder_interval_s,
+          max_by(next_resend_at, observed_at) AS next_resend_at
+        FROM seen
+        WHERE condition = 'stalled'
+        GROUP BY queue_manager, queue, queue_format_name, source, stalled_since
+        ORDER BY still DESC, since
+        """,
+        "queue_manager", ("since", "last_seen_at"),
+    ),
+    View(
+        "never_acknowledged", 8,
+        "a range of numbers of one sequence",
+        "`pending` were not acknowledged when the queue was last observed; `given_up` were not when its sequence "
+        "began anew: what is sent again then has other numbers.",
+        "Numbers come from observations: what was given up between two of them is not counted. Which message has a "
+        "number is told by captures of the binary protocol (TCP 1801) alone.",
+        """
+        WITH seen AS (
+          SELECT *, lead(observed_at) OVER series AS next_at, lead(sequence_reset) OVER series AS reset_next
+          FROM gold.eod_transfers
+          WINDOW series AS (
+            PARTITION BY queue_manager, queue, queue_format_name, source ORDER BY observed_at, snapshot_id
+          )
+        )
+        SELECT queue_manager, queue, queue_format_name, source, sequence_id, first_unacked_number AS from_number,
+          last_unacked_number AS to_number, unacked_count AS messages,
+          CASE WHEN next_at IS NULL THEN 'pending' ELSE 'given_up' END AS what, observed_at, next_at AS reset_seen_at
+        FROM seen
+        WHERE first_unacked_number IS NOT NULL AND (next_at IS NULL OR reset_next)
+        ORDER BY what, observed_at
+        """,
+        "queue_manager", ("observed_at",),
+    ),
+    View(
+        "sequence_gaps", 9,
+        "a sequence that a receiver rejected messages of",
+        "`rejected` since it last accepted one, as last reported; `still`: the newest report says so. "
+        "`disagrees_with_sender` lays the sender's report beside it.",
+        "A receiver counts what it rejects since the last one that it took: what went well again between two "
+        "observations is not seen. The messages themselves are on TCP 1801 alone.",
+        """
+        WITH seen AS (
+          SELECT *, lead(observed_at) OVER (
+            PARTITION BY queue_manager, queue, source, sender_queue_manager, sender_format_name
+            ORDER BY observed_at, source_key
+          ) IS NULL AS is_last
+          FROM gold.eod_sources
+        )
+        SELECT queue_manager, queue, source, sender_queue_manager, sender_format_name, sequence_id, last_number,
+          max_by(reject_count, observed_at) AS rejected, max(reject_count) AS most_rejected,
+          min(observed_at) AS first_seen_at, max(observed_at) AS last_seen_at, max(is_last) AS still,
+          max_by(disagrees_with_sender, observed_at) AS disagrees_with_sender
+        FROM seen
+        WHERE reject_count > 0 OR disagrees_with_sender LIKE 'gap:%'
+        GROUP BY queue_manager, queue, source, sender_queue_manager, sender_format_name, sequence_id, last_number
+        ORDER BY still DESC, rejected DESC
+        """,
+        "queue_manager", ("first_seen_at", "last_seen_at"),
+    ),
+    View(
+        "ends_that_disagree", 11,
+        "a way in which sender and receiver of a sequence disagree",
+        "`how` is sequence_behind, number_behind, gap or sequence_unknown; `last_told` says it with numbers. The "
+        "receiver then rejects all that comes: nothing gets better by waiting.",
+        "Asked only where both ends were observed within `history.max_gap` of each other; elsewhere the rows of "
+        "gold.eod_sources lack the sender (`missing`: no_snapshot).",
+        """
+        SELECT queue_manager, queue, sender_queue_manager, sender_queue, sequence_id,
+          substring_index(disagrees_with_sender, ':', 1) AS how, min(observed_at) AS first_seen_at,
+          max(observed_at) AS last_seen_at, count(*) AS observations,
+          max_by(disagrees_with_sender, observed_at) AS last_told
+        FROM gold.eod_sources
+        WHERE disagrees_with_sender IS NOT NULL
+        GROUP BY queue_manager, queue, sender_queue_manager, sender_queue, sequence_id,
+          substring_index(disagrees_with_sender, ':', 1)
+        ORDER BY last_seen_at DESC
+        """,
+        "queue_manager", ("first_seen_at", "last_seen_at"),
+    ),
+    View(
+        "resends", 13,
+        "a day of an outgoing transactional queue",
+        "`resends` adds up the rises of the resend count, `sent` those of the next number; `share` is resends of "
+        "both.",
+        "The count is of tries of the oldest message, and resets when one is acknowledged: what rose and fell between "
+        "two observations is not counted, so that `resends` is the least. Bytes sent again are on TCP 1801 alone.",
+        """
+        WITH steps AS (
+          SELECT *, lag(sequence_id) OVER series AS id_before,
+            greatest(resend_count - lag(resend_count) OVER series, 0) AS again,
+            greatest(next_number - lag(next_number) OVER series, 0) AS fresh
+          FROM gold.eod_transfers
+          WINDOW series AS (
+            PARTITION BY queue_manager, queue, queue_format_name, source ORDER BY observed_at, snapshot_id
+          )
+        ), days AS (
+          SELECT queue_manager, queue, queue_format_name, source, date_trunc('day', observed_at) AS day,
+            sum(again) AS resends, sum(CASE WHEN sequence_id = id_before THEN fresh END) AS sent
+          FROM steps GROUP BY ALL
+        )
+        SELECT *, try_divide(resends, resends + sent) AS share FROM days
+        ORDER BY day, resends DESC
+        """,
+        "queue_manager", ("day",),
+    ),
+    View(
+        "dead_letter_growth", 16,
+        "a day of a dead-letter queue, or of the dead queue of a queued component",
+        "Messages at its first and last report, the most there were, and growth by the day at that rate.",
+        _ENDS + " Dead-letter queues are known where the collector asks for them (`collector.machines`, `queues`).",
+        """
+        WITH days AS (
+          SELECT queue_manager, queue, queue_format_name, date_trunc('day', valid_from) AS day,
+            min_by(message_count, valid_from) AS first_messages, max_by(message_count, valid_from) AS last_messages,
+            max(message_count) AS most_messages, max_by(bytes, valid_from) AS last_bytes,
+            (unix_micros(max(valid_from)) - unix_micros(min(valid_from))) / 1e6 AS span_s
+          FROM gold.queue_history
+          WHERE message_count IS NOT NULL AND queue RLIKE ';dead(letter|xact)$|_deadqueue$'
+          GROUP BY ALL
+        )
+        SELECT *, last_messages - first_messages AS growth,
+          try_divide((last_messages - first_messages) * 86400, span_s) AS growth_per_day
+        FROM days ORDER BY day DESC, growth DESC
+        """,
+        "queue_manager", ("day",),
+    ),
+    View(
+        "journal_growth", 17,
+        "a day of a queue's journal",
+        "Messages and bytes at its first and last report; `days_until_full` goes on at that day's rate to the quota "
+        "of `quotas.*`; null without growth or quota.",
+        _ENDS + " Quotas come from the configuration.",
+        """
+        WITH reports AS (
+          SELECT queue_manager, queue, queue_format_name, valid_from, journal_count AS messages, journal_bytes AS bytes
+          FROM gold.queue_history WHERE journal_count IS NOT NULL AND NOT queue LIKE '%;journal'
+          UNION ALL
+          SELECT queue_manager, replace(queue, ';journal'), queue_format_name, valid_from, message_count, bytes
+          FROM gold.queue_history WHERE message_count IS NOT NULL AND queue LIKE '%;journal'
+        ), days AS (
+          SELECT queue_manager, queue, queue_format_name, date_trunc('day', valid_from) AS day,
+            min_by(messages, valid_from) AS first_messages, max_by(messages, valid_from) AS last_messages,
+            min_by(bytes, valid_from) AS first_bytes, max_by(bytes, valid_from) AS last_bytes,
+            (unix_micros(max(valid_from)) - unix_micros(min(valid_from))) / 1e6 AS span_s
+          FROM reports GROUP BY ALL
+        ), limits AS (
+          SELECT days.*, max_by(quotas.journal, quotas.queue IS NOT NULL) AS quota_bytes
+          FROM days LEFT JOIN setting.quotas AS quotas
+            ON (quotas.queue = days.queue OR quotas.queue IS NULL) AND quotas.journal IS NOT NULL
+          GROUP BY ALL
+        )
+        SELECT queue_manager, queue, queue_format_name, day, first_messages, last_messages, last_bytes,
+          last_messages - first_messages AS growth, span_s,
+          try_divide((last_bytes - first_bytes) * 86400, span_s) AS bytes_per_day, quota_bytes,
+          CASE WHEN last_bytes > first_bytes
+            THEN try_divide(greatest(quota_bytes - last_bytes, 0) * span_s, (last_bytes - first_bytes) * 86400) END
+            AS days_until_full
+        FROM limits
+        WHERE last_messages > 0 OR first_messages > 0
+        ORDER BY day DESC, days_until_full NULLS LAST, growth DESC
+        """,
+        "queue_manager", ("day",),
+    ),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Bronze to silver: decoded calls and messages, hosts, queue aliases."""

@@ -1,0 +1,94 @@
+"""Calls of a story -> rows of gold, by the functions that the pipeline calls, without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields, replace
+
+import pyarrow as pa
+
+from pipeline.attempts.attempt_rows import CONNECTION, attempts_of
+from pipeline.attempts.calls import Call
+from pipeline.attempts.capture_gaps import NOTHING
+from pipeline.attempts.operation_rows import operations_of
+from pipeline.sequences.sequence_rows import read_rows, removal_rows, sequences_of
+from udfs.codes import MQ_OK
+
+TIME = pa.timestamp("us", tz="UTC")
+PLACES = ("client_address", "client_port", "server_address", "server_port", "queue_format_name", "run_id")
+SERVER = "10.0.0.1"
+_KINDS = {
+    "int | None": pa.int64(),
+    "int": pa.int64(),
+    "str": pa.string(),
+    "str | None": pa.string(),
+    "bool": pa.bool_(),
+}
+_ERRORS = pa.list_(pa.struct({"code": pa.string(), "field": pa.string(), "offset": pa.int64()}))
+_TIMES = {"requested_at", "responded_at", "cancelled_at", "orphaned_at"}
+
+
+def _kind(field):
+    if field.name in _TIMES:
+        return TIME
+    return _ERRORS if field.name == "errors" else _KINDS[field.type]
+
+
+_FACTS = pa.schema(
+    [(field.name, _kind(field)) for field in fields(Call)]
+    + [(name, pa.int32() if name.endswith("port") else pa.string()) for name in PLACES]
+    + [("message_key", pa.string()), ("message_bytes", pa.int64()), ("destination_queue", pa.string())]
+)
+_CONNECTIONS = pa.schema(
+    [(name, TIME if name.endswith("_at") else pa.string()) for name in CONNECTION if name.endswith(("_at", "address"))]
+    + [("connection_id", pa.string()), ("association_group_id", pa.int64()), ("syn_seen", pa.bool_())]
+    + [("server_bytes", pa.int64()), ("missing_bytes", pa.int64()), ("server_address", pa.string())]
+)
+
+
+def key_of(call):
+    """The message_key of the message that a call brought: its number in the queue says which message it is."""
+    return f"message {call.sequence_id}" if call.sequence_id and call.hresult == MQ_OK else None
+
+
+def facts_of(calls, connections, *, message_key=key_of, destination=None):
+    """Calls and connections as the tables that gold is made of."""
+    clients = {each.connection_id: each.client_address for each in connections}
+    rows = []
+    for call in calls:
+        errors = [{"code": code, "field": name, "offset": offset} for code, name, offset in call.errors]
+        name = None if call.queue is None else f"DIRECT=OS:{call.queue}"
+        place = {"client_address": clients.get(call.connection_id), "client_port": 50000, "server_address": SERVER,
+                 "server_port": 2103, "queue_format_name": name, "run_id": "run"}  # fmt: skip
+        key = message_key(call)
+        message = {"message_key": key, "message_bytes": None, "destination_queue": destination if key else None}
+        rows.append(asdict(replace(call, errors=())) | {"errors": errors} | place | message)
+    connected = [asdict(each) | {"server_address": SERVER} for each in connections]
+    return pa.Table.from_pylist(rows, _FACTS), pa.Table.from_pylist(connected, _CONNECTIONS)
+
+
+def gold_of(calls, connections, *, until, aliases=None, **options):
+    """Rows of gold.receive_attempts and gold.queue_operations; ``until`` in microseconds."""
+    facts, connected = facts_of(calls, connections, **options)
+    made = attempts_of(facts, connected, ends={SERVER: until}, aliases=aliases or {}, cleanup_s=300)
+    return made, operations_of(facts, connected, aliases=aliases or {})
+
+
+def _handle(table):
+    contexts, numbers = table["context_handle"].to_pylist(), table["queue_handle"].to_pylist()
+    handles = [
+        context or (None if number is None else str(number)) for context, number in zip(contexts, numbers, strict=True)
+    ]
+    return table.append_column("handle", pa.array(handles, pa.string()))
+
+
+def sequences_here(attempts, operations, *, lost_after=60, poison_after=3, unseen=NOTHING):
+    """Rows of gold.ack_sequences, as dictionaries."""
+    known = [row["lookup_id"] is not None or row["message_key"] is not None for row in attempts.to_pylist()]
+    done = operations.filter(pa.array([row["outcome"] != "failed" for row in operations.to_pylist()], pa.bool_()))
+    return sequences_of(
+        read_rows(_handle(attempts.filter(pa.array(known, pa.bool_())))),
+        removal_rows(_handle(done).append_column("at", done["requested_at"])),
+        lost_after_us=lost_after * 1_000_000,
+        poison_after=poison_after,
+        unseen=unseen,
+    ).to_pylist()

@@ -1,0 +1,130 @@
+"""One conversation over five files, in any order, in one run and in several: the tables of the one uncut file.
+
+All 120 orders of one story run always; those of each story and of each sample capture with ``--long``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import permutations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from capture.merge.comparing import equal, same
+from capture.merge.cutting import cut, evenly, plain
+from capture.merge.traffic import stories
+from pcapgen.record import sample_captures
+from udfs.capture.in_memory import read_together
+from udfs.capture.reader import read_capture
+
+STORIES = stories()
+SAMPLE = {path.name: path for path in sample_captures()}
+COUNTS = (
+    "packets", "packets_tcp", "packets_truncated", "packets_used", "packets_other", "packets_damaged",
+    "packets_binary_protocol",
+)  # fmt: skip
+Order = tuple[int, ...]
+ALL = tuple(permutations(range(5)))
+SOME = (ALL[0], ALL[-1], *random.Random(4).sample(ALL[1:-1], 4))
+
+
+@cache
+def pieces_of(name: str) -> tuple[bytes, tuple[bytes, ...]]:
+    """A story's or a sample's uncut capture, and its five files."""
+    if name in STORIES:
+        story = STORIES[name]()
+        return story.capture, tuple(cut(story.capture, story.places))
+    capture = plain(SAMPLE[name])
+    return capture, tuple(cut(capture, evenly(capture)))
+
+
+@cache
+def uncut(name: str) -> dict[str, pa.Table]:
+    return read_capture(pieces_of(name)[0])
+
+
+def grouped(order: Order, sizes: Sequence[int]) -> list[Order]:
+    """The order's files given to as many runs as there are sizes."""
+    runs, at = [], 0
+    for size in sizes:
+        runs.append(order[at : at + size])
+        at += size
+    assert at == len(order)
+    return runs
+
+
+ONE_RUN, FIVE_RUNS = (5,), (1, 1, 1, 1, 1)
+GROUPS = (ONE_RUN, FIVE_RUNS, (2, 3), (1, 3, 1), (4, 1))
+
+
+def together(name: str, runs: Iterable[Order]) -> dict[str, pa.Table]:
+    pieces = pieces_of(name)[1]
+    return read_together([[pieces[index] for index in run] for run in runs])
+
+
+def readings(name: str, orders: Iterable[Order], groups: Iterable[tuple[int, ...]]) -> Iterator[dict[str, pa.Table]]:
+    """Each order in each grouping, held against the uncut capture; a failure names both."""
+    groups = list(groups)
+    for order in orders:
+        for sizes in groups:
+            runs = grouped(order, sizes)
+            found = together(name, runs)
+            try:
+                same(found, uncut(name))
+            except AssertionError as failure:
+                raise AssertionError(f"{name}, runs {runs} | uncut:{failure}") from None
+            yield found
+
+
+def all_alike(found: Iterator[dict[str, pa.Table]]) -> None:
+    """Readings of one set of files are equal in every column, those of places and files too."""
+    first = next(found)
+    for other in found:
+        equal(other, first)
+
+
+@pytest.mark.parametrize("name", [*STORIES, *SAMPLE])
+def test_one_file_alone_is_what_the_reader_makes_of_it(name):
+    capture, _ = pieces_of(name)
+    same(read_together([[capture]]), uncut(name))
+
+
+def test_all_orders_of_five_files_in_one_run_and_in_five():
+    all_alike(readings("fragments", ALL, (ONE_RUN, FIVE_RUNS)))
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_some_orders_of_every_story(name):
+    all_alike(readings(name, SOME[:3], GROUPS[:3]))
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_some_orders_of_the_sample(name):
+    all_alike(readings(name, SOME[1:2], (ONE_RUN, FIVE_RUNS)))
+
+
+@pytest.mark.parametrize("name", [*STORIES, *SAMPLE])
+def test_the_files_count_their_packets_as_the_uncut_one(name):
+    """What a bind in one file tells makes packets of another one used."""
+    ledger = together(name, [ALL[-1]])["capture_files"]
+    assert ledger.num_rows == 5
+    whole = uncut(name)["capture_files"].to_pylist()[0]
+    assert {count: pc.sum(ledger[count]).as_py() for count in COUNTS} == {count: whole[count] for count in COUNTS}
+
+
+@pytest.mark.parametrize("name", ["fragments", "bind in pieces", "another protocol", "nobody answers"])
+def test_after_each_run_the_tables_are_those_of_the_files_read_so_far(name):
+    """Runs leave no trace: one after another, or the same files at once."""
+    for order in SOME:
+        for count in range(1, 5):
+            equal(together(name, [(index,) for index in order[:count]]), together(name, [order[:count]]))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [*STORIES, *SAMPLE])
+def test_all_orders_of_everything(name):
+    all_alike(readings(name, ALL, (ONE_RUN, FIVE_RUNS)))

@@ -1,0 +1,135 @@
+"""Settings: the file is the defaults, everything wrong is one line that says where."""
+
+from dataclasses import fields
+from datetime import timedelta
+
+import pytest
+import yaml
+
+from jobs.config import SECTIONS, Config, ConfigError, settings
+from jobs.run_all import states_settings, thresholds
+from pipeline.alerts.conditions import Thresholds
+from pipeline.queues.queue_rows import Settings
+
+
+def test_the_local_file_holds_every_setting_at_its_default(project):
+    path = project / "conf" / "local.yml"
+    assert Config.load(path) == Config()
+    written = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert {f"{section}.{name}" for section, values in written.items() for name in values} == settings().keys()
+
+
+def test_every_setting_of_the_file_has_a_comment_above(project):
+    lines = (project / "conf" / "local.yml").read_text(encoding="utf-8").split("\n")
+    names = {each.name for tree in SECTIONS.values() for each in fields(tree)}
+    at = [number for number, line in enumerate(lines) if line.startswith("  ") and line.split(":")[0].strip() in names]
+    assert len(at) == len(settings())
+    assert [lines[number] for number in at if not lines[number - 1].startswith("  # ")] == []
+
+
+def test_the_contracts_defaults():
+    config = Config()
+    assert (config.store.bodies, config.store.packets, config.store.stubs) == (False, False, True)
+    assert config.pending.expire == timedelta(days=7)
+    assert (config.reads.lost_after, config.reads.poison_after) == (timedelta(seconds=60), 3)
+    assert config.capture.reorder_window_s == 2
+    assert config.history.max_gap == timedelta(minutes=15)
+    assert config.eod.resend_rise == 1
+    assert config.timers.cleanup == timedelta(minutes=5)
+    assert config.privacy.redact == ()
+
+
+def test_what_rests_on_settings_has_their_defaults():
+    assert thresholds(Config()) == Thresholds()
+    assert states_settings(Config()) == Settings()
+
+
+def test_a_file_and_what_overrides_it(tmp_path):
+    path = tmp_path / "c.yml"
+    path.write_text(
+        "reads: {poison_after: 5, lost_after: 500ms}\ncapture:\nprivacy:\n  redact: [hosts, labels, hosts]\n"
+    )
+    config = Config.load(path, ["reads.poison_after=7", "capture.spool_bytes=2MiB", "lake.catalog=main"])
+    assert config.reads.poison_after == 7
+    assert config.reads.lost_after == timedelta(milliseconds=500)
+    assert config.capture.spool_bytes == 2 << 20
+    assert config.privacy.redact == ("hosts", "labels")
+    assert config.lake.catalog == "main"
+    assert config.store == Config().store
+
+
+def test_an_empty_file_is_the_defaults(tmp_path):
+    path = tmp_path / "c.yml"
+    path.write_text("# nothing yet\n")
+    assert Config.load(path) == Config.load(None) == Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("reads:\n  posion_after: 3", ":2: unknown setting reads.posion_after (there are lost_after, poison_after)"),
+        ("\nraeds:\n  lost_after: 3s", ":2: unknown setting raeds (there are lake, capture, store, "),
+        ("store: 3", ":1: store must hold settings"),
+        ("- 1", ":1: the file must hold settings"),
+        ("store:\n  stubs: 1", ":2: store.stubs: expected true or false, not 1"),
+        ("store:\n  stubs: true\n  stubs: true", ":3: store.stubs stands twice"),
+        ("store:\n  stubs: true\nstore:\n  stubs: true", ":3: store stands twice"),
+        ("reads:\n  poison_after: true", ":2: reads.poison_after: expected a whole number, not True"),
+        ("reads:\n  poison_after: 0", ":2: reads.poison_after: must be at least 1, not 0"),
+        (
+            "reads:\n  lost_after: 60",
+            ":2: reads.lost_after: expected a duration like 500ms, 60s, 15m, 12h or 7d, not 60",
+        ),
+        ("reads:\n  lost_after: -1s", ":2: reads.lost_after: expected a duration"),
+        ("reads:\n  lost_after: 999999999d", ":2: reads.lost_after: 999999999d is too long a time"),
+        ("capture:\n  reorder_window_s: .nan", ":2: capture.reorder_window_s: must be at least 0, not nan"),
+        ("capture:\n  block_bytes: 2GiB", ":2: capture.block_bytes: must be at most 1073741824, not 2GiB"),
+        ("capture:\n  spool_bytes: 1MB", ":2: capture.spool_bytes: expected bytes, like 1048576 or 16MiB, not '1MB'"),
+        (
+            "privacy:\n  redact: [names]",
+            ":2: privacy.redact: expected a list of labels, queues, hosts, addresses, senders",
+        ),
+        ("queues:\n  aliases: [[one]]", ":2: queues.aliases: expected a list of lists of two names or more"),
+        ("queues:\n  aliases: [[one, 2]]", ":2: queues.aliases: expected a list of lists of two names or more"),
+        ("queues:\n  aliases: one", ":2: queues.aliases: expected a list of lists of two names or more"),
+        ("privacy:\n  redact: [[labels]]", ":2: privacy.redact: expected a list"),
+        ("lake:\n  prefix: null", ":2: lake.prefix: expected text, not None"),
+        ("lake:\n  catalog: !!python/object:os.system x", ":2: lake.catalog: could not determine a constructor"),
+        ("reads: [", ":1: not YAML: "),
+        ("\0", ": not YAML: "),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_one_line_with_its_place(tmp_path, text, complaint):
+    path = tmp_path / "c.yml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        Config.load(path)
+    assert str(error.value).startswith(f"{path}{complaint}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("reads.poison_after", "--set reads.poison_after: expected key.path=value"),
+        ("reads=3", "--set reads=3: unknown setting reads (there are lost_after, poison_after)"),
+        ("a.b.c=3", "--set a.b.c=3: unknown setting a.b.c (there are lake, "),
+        ("store.stubs=maybe", "--set store.stubs=maybe: store.stubs: expected true or false, not 'maybe'"),
+        ("store.stubs=[", "--set store.stubs=[: not YAML: "),
+    ],
+)
+def test_what_is_wrong_in_an_override_names_it(override, complaint):
+    with pytest.raises(ConfigError) as error:
+        Config.load(None, [override])
+    assert str(error.value).startswith(complaint)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.yml: No such file or directory$"):
+        Config.load(tmp_path / "none.yml")
+    with pytest.raises(ConfigError, match=r": Is a directory$"):
+        Config.load(tmp_path)
+    (tmp_path / "latin.yml").write_bytes(b"lake: \xe9")
+    with pytest.raises(ConfigError, match=r"latin\.yml: not UTF-8 text at byte 6$"):
+        Config.load(tmp_path / "latin.yml")

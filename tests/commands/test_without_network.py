@@ -1,0 +1,107 @@
+"""Once set up, nothing needs the network; and what set-up cannot do it says in one line."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from jobs.session import PROJECT
+
+# In a namespace of its own there is no way out; loopback is up, as on a machine without a cable.
+WITHOUT_NETWORK = ["unshare", "-rn", "sh", "-ec", 'ip link set lo up; exec "$@"', "sh"]
+
+
+def run(command, **options):
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_", "PYTEST_"))}
+    env |= options.pop("env", {})
+    return subprocess.run(
+        [*options.pop("before", ()), *command],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+        **options,
+    )
+
+
+@pytest.fixture
+def set_up(project):
+    """The project's own environment, which `make test` has made."""
+    if not (project / ".venv" / ".stamp").exists():
+        pytest.fail("the project is not set up: these tests are run by `make test`")
+    return project
+
+
+@pytest.mark.network_namespace
+def test_the_namespace_has_no_way_out():
+    code = "import socket; socket.create_connection(('192.0.2.1', 80), 5)"
+    done = run(["python3", "-c", code], before=WITHOUT_NETWORK)
+    assert "Network is unreachable" in done.stderr
+
+
+@pytest.mark.network_namespace
+@pytest.mark.tool("make")
+def test_make_test_needs_no_network_once_set_up(set_up):
+    done = run(["make", "test", "PYTEST_ARGS=-q tests/commands/test_config.py"], cwd=set_up, before=WITHOUT_NETWORK)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+    assert "setup:" not in done.stderr  # nothing was left to do
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.network_namespace
+@pytest.mark.tool("make")
+def test_make_demo_needs_no_network_once_set_up(set_up, tmp_path):
+    done = run(["make", "demo", f"LAKE={tmp_path / 'lake'}"], cwd=set_up, before=WITHOUT_NETWORK)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["tables"]["bronze.rpc_calls"]["rows_out"] > 0
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A copy of set-up alone, and a path whose first folder holds what the test puts there."""
+    for name in ("tools/setup.sh", "conf/requirements.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(PROJECT / name, tmp_path / name)
+    (tmp_path / "bin").mkdir()
+    return tmp_path
+
+
+def program(folder, name, text):
+    path = folder / "bin" / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def set_up_alone(folder):
+    env = {"PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": str(folder), "MSMQ_NO_SYSTEM_PACKAGES": "1", "JAVA_HOME": ""}
+    return run(["bash", "tools/setup.sh"], cwd=folder, env=env)
+
+
+def java(version):
+    return f"echo 'openjdk version \"{version}\" 2022-01-18' >&2"
+
+
+@pytest.mark.parametrize("answer", [java("11.0.22"), java("1.8.0_402"), "exit 127"])
+def test_a_java_too_old_or_missing_is_one_line_with_what_to_type(elsewhere, answer):
+    program(elsewhere, "java", answer)
+    done = set_up_alone(elsewhere)
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("setup: Java 17 or later is needed. Type: ")
+    assert not (elsewhere / ".venv").exists()
+
+
+def test_no_fitting_python_is_one_line_with_what_to_type(elsewhere):
+    program(elsewhere, "java", java("17.0.15"))
+    for name in ("python3", "python3.11", "python3.12"):
+        program(elsewhere, name, "exit 1")
+    done = set_up_alone(elsewhere)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "setup: Python 3.11 or 3.12 is needed. Install one, or name it: PYTHON=/path/to/python3.12 make setup\n"
+    )

@@ -1,0 +1,201 @@
+"""Sites of known content: plain data, as the lake would give it, without a lake."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pyarrow as pa
+
+from pipeline.dashboards.datasets import DATASETS, LAST
+from pipeline.dashboards.model import Data, Site
+
+NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
+TIME = pa.timestamp("us", tz="UTC")
+
+# Labels and queue names that would like to be more than text.
+HOSTILE = (
+    "<script>window.owned=1</script>",
+    "</script><script>window.owned=1</script>",
+    "\"><img src=x onerror='window.owned=1'>",
+    '<b>bold</b> & <a href="javascript:window.owned=1">x</a>',
+    "%{x} ${window.owned=1} {{plotly}} &lt;i&gt;",
+    "\u202eegnaro\u2066 \u200bnul\x00 \x1b[31m",
+    "]]> --> <!-- <svg onload=window.owned=1>",
+)
+
+
+def at(seconds):
+    return NOON + timedelta(seconds=seconds)
+
+
+def data(rows, **times):
+    """A dataset of rows; every one has the same columns. ``total`` and the like go to Data."""
+    names = list(rows[0]) if rows else []
+    columns = {}
+    for name in names:
+        values = [row[name] for row in rows]
+        kind = TIME if any(isinstance(value, datetime) for value in values) else None
+        if all(value is None for value in values):
+            kind = TIME if name.endswith(("_at", "_since")) else pa.string()
+        columns[name] = pa.array(values, kind)
+    table = pa.table(columns)
+    return Data(table, times.pop("total", len(rows)), times.pop("query", "SELECT 1"), **times)
+
+
+def evidence(*keys):
+    return {"confidence": "complete", "missing": [], "evidence": list(keys), "evidence_count": len(keys)}
+
+
+def call(key, number, **more):
+    return {
+        "call_key": key, "connection_id": "c", "interface_name": "RemoteRead", "method": "R_StartReceive", "opnum": 7,
+        "client_address": "10.0.0.2", "client_port": 50000, "server_address": "10.0.0.1", "server_port": 2103,
+        "request_at": at(number), "response_at": at(number + 0.25), "answer_ms": 250.0, "outcome": "ok",
+        "fault_status": None, "hresult_name": "MQ_OK", "result": "MQ_OK", "failed": False, "sealed": False,
+        "opened_by": None, "closed_reason": None, "capture": "/captures/one.pcap", "request_packet": 10 + number,
+        "response_capture": "/captures/one.pcap", "response_packet": 11 + number, **more,
+    }  # fmt: skip
+
+
+def queue(name, number, **more):
+    return {
+        "queue": name, "queue_manager": "srv1", "queue_format_name": f"DIRECT=OS:{name}",
+        "interval_key": f"i{number}", "valid_from": at(600), "valid_to": at(1500),
+        "state": "LOCAL CONNECTION", "message_count": number, "bytes": 1000 * number, "journal_count": 0,
+        "journal_bytes": 0, "paused": False, "source": "collector", **evidence(f"s{number}"), **more,
+    }  # fmt: skip
+
+
+def interval(name, number, begin, end, **more):
+    return {
+        "queue": name, "queue_manager": "srv1", "queue_format_name": f"DIRECT=OS:{name}", "interval_key": f"i{number}",
+        "valid_from": at(begin), "valid_to": at(end), "state": "LOCAL CONNECTION", "message_count": 5, "bytes": 100,
+        "journal_count": 0, "journal_bytes": 0, "received": 0, "peeked": 0, "nacked": 0, "moved_in": 0, "moved_out": 0,
+        "purged": 0, "paused": False, "expected_message_count": 5, "unexplained_change": None, "source": "collector",
+        **evidence(f"s{number}"), **more,
+    }  # fmt: skip
+
+
+def transfer(name, number, **more):
+    return {
+        "queue": name, "queue_manager": "srv1", "queue_format_name": f"DIRECT=OS:{name}", "snapshot_id": f"s{number}",
+        "source": "collector", "observed_at": at(600), "sequence_id": Decimal(2**63 + 1), "last_acked_number": 15,
+        "first_unacked_number": 16, "last_unacked_number": 27, "next_number": 28, "unacked_count": 12,
+        "unread_count": 0, "last_ack_at": at(500), "resend_count": 7, "resend_interval_s": 60,
+        "next_resend_at": at(700), "ladder_step": 3, "ladder_interval_s": 1800.0, "acked_per_s": 0.0,
+        "sent_per_s": 0.5, "in_flight_s": 100.0, "stalled_since": at(300), "sequence_reset": False,
+        "condition": "stalled", **evidence(f"s{number}"), **more,
+    }  # fmt: skip
+
+
+def attempt(name, number, **more):
+    return {
+        "attempt_key": f"a{number}", "protocol": "RemoteRead", "queue": name, "inferred_queue": None,
+        "server_address": "10.0.0.1", "server_port": 2103, "client_address": "10.0.0.2", "client_port": 50000,
+        "action_name": "MQ_ACTION_RECEIVE", "is_receive": True, "transactional": False, "started_at": at(number),
+        "returned_at": at(number + 1), "ended_at": at(number + 2), "wait_ms": 1000.0, "hold_ms": 1000.0,
+        "timeout_ms": 0, "lookup_id": Decimal(2**56 - number), "message_key": f"m{number}", "message_bytes": 100,
+        "start_hresult": 0, "end_hresult": 0, "outcome": "acked", "ack_refused": False, "ack_unanswered": False,
+        **evidence(f"k{number}"), **more,
+    }  # fmt: skip
+
+
+def sequence(name, number, **more):
+    return {
+        "sequence_key": f"q{number}", "queue": name, "inferred_queue": None, "server_address": None,
+        "lookup_id": Decimal(number), "message_key": f"m{number}", "attempts": 2, "peeks": 0,
+        "outcomes": ["nacked", "acked"], "readers": ["10.0.0.2"], "first_attempt_at": at(number),
+        "settled_at": at(number + 2), "fate": "consumed", "redelivered": True, "loss_risk": "read_twice",
+        "moved_to": None, "removed_at": None, "attempt_keys": [f"a{number}"], **evidence(f"k{number}"), **more,
+    }  # fmt: skip
+
+
+def finding(number, **more):
+    return {
+        "finding_key": f"f{number}", "rule_id": "R14", "source": "MS-MQRR 3.2.4.13", "severity": "error",
+        "subject": "client 10.0.0.2", "server_address": "10.0.0.1", "scope": "association", "observed_at": at(number),
+        "message": "never closed", "expected": "closed", "actual": "not closed", "call_key": f"k{number}",
+        **evidence(f"k{number}"), **more,
+    }  # fmt: skip
+
+
+def comqc(name, number, **more):
+    return {
+        "sighting_key": f"g{number}", "call_index": 0, "message_key": f"m{number}", "call_key": f"k{number}",
+        "seen_at": at(number), "queue": name, "inferred_queue": None, "label": name, "message_id": "guid\\1",
+        "source_queue_manager": None, "header": "METH", "target_clsid": "clsid", "target_text": name,
+        "partition_id": None, "interface_id": "iid", "is_dispatch": True, "opnum": 6, "dispatch_id": 3,
+        "dispatch_flags": 1, "marshaled_bytes": 80,
+        "arguments": [{"vt": 8, "vt_name": "VT_BSTR", "value": name}], "errors": [], **more,
+    }  # fmt: skip
+
+
+def alert(name, number, **more):
+    return {
+        "alert_key": f"e{number}", "condition": "transfer_stalled", "severity": "error", "subject": name, "queue": name,
+        "queue_manager": "srv1", "since": at(300), "until": None, "last_seen_at": at(600), "message": f"{name} stalls",
+        "suggestion": "look at the next hop", **evidence(f"s{number}"), **more,
+    }  # fmt: skip
+
+
+def host(number, **more):
+    return {
+        "host_key": f"h{number}", "queue_manager_id": "6b29fc40", "host_name": f"srv{number}",
+        "address": "10.0.0.1", "source": "format_name", "first_seen_at": at(1), "last_seen_at": at(2), "sightings": 3,
+        **more,
+    }  # fmt: skip
+
+
+def quality(name, number, **more):
+    return {
+        "result_key": f"r{number}", "run_at": at(2000), "run_id": "run", "table": "bronze.rpc_calls",
+        "suite": "rpc_calls", "expectation": name, "severity": "error", "success": True, "evaluated": 10,
+        "unexpected": 0, "observed": None, "scope": "all", **more,
+    }  # fmt: skip
+
+
+SEEN = (("rpc", "calls", 100), ("rpc", "sealed", 3), ("rpc", "calls_half_seen", 2))
+
+
+def site(names=("srv1\\private$\\orders", "far\\private$\\out"), **replaced):
+    """A site with a row or two of everything, about queues of these names."""
+    each = list(enumerate(names, 1))
+    made = {
+        "queues": data([queue(name, number) for number, name in each]),
+        "intervals": data(
+            [interval(name, 2 * n + side, 900 * side, 900 * side + 900) for n, name in each for side in (0, 1)]
+        ),
+        "transfers": data([transfer(name, number) for number, name in each]),
+        "transfer_points": data([transfer(name, number) for number, name in each]),
+        "sources": data([]),
+        "attempts": data([attempt(name, number) for number, name in each]),
+        "sequences": data([sequence(name, number) for number, name in each]),
+        "operations": data([]),
+        "calls": data([call(f"k{number}", number) for number, _ in each]),
+        "comqc": data([comqc(name, number) for number, name in each]),
+        "findings": data([finding(number) for number, _ in each]),
+        "alerts": data([alert(name, number) for number, name in each]),
+        "quality": Data(None, note="not computed: the lake has no gold.quality_results"),
+        "coverage": data(
+            [
+                {"hour": NOON, "server_address": "10.0.0.1", "layer": layer, "measure": measure, "value": value}
+                for layer, measure, value in SEEN
+            ]
+        ),
+        "captures": data([{"capture_id": "one", "path": "/captures/one.pcap", "status": "complete"}]),
+        "labels": data([{"message_key": f"m{number}", "label": name} for number, name in each]),
+        "snapshots": data(
+            [
+                {
+                    "snapshot_id": f"s{number}", "queue_manager": "srv1", "object_type": "queue",
+                    "format_name": f"DIRECT=OS:{name}", "asked_at": at(600), "error": None,
+                    "source_path": "/snapshots/day.jsonl", "source_line": number,
+                }
+                for number, name in each
+            ]
+        ),
+        **replaced,
+    }  # fmt: skip
+    assert {dataset.name for dataset in (*DATASETS, *LAST)} <= made.keys()
+    return Site("/lake", at(1000), at(5000), made, {"queues": {"message_count": "messages in the queue"}})

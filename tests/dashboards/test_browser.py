@@ -1,0 +1,337 @@
+"""The page in headless Chromium: it draws, filters, leads somewhere, asks for nothing, and texts stay texts."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from dashboards import browser
+from dashboards.sites import HOSTILE, NOON, alert, attempt, call, data, evidence, host, quality, queue, site
+from pipeline.dashboards.html_page import page
+from pipeline.queues.history import NOT_CONNECTED, ON_HOLD
+
+SECTIONS = ("overview", "alerts", "queues", "transfers", "reads", "calls", "comqc", "findings", "quality", "coverage")
+DRAWN = "document.querySelectorAll('.chart.js-plotly-plot').length"
+HEADING = "[...document.querySelectorAll('h2')].find((each) => each.textContent === 'Each receive and peek')"
+RECEIVES = f"{HEADING}.nextElementSibling"
+FIRST_TABLE = "[...document.querySelector('main table').querySelectorAll('tbody tr')]"
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """Files of sites: an ordinary one, one of hostile names, one of very many rows."""
+    folder = tmp_path_factory.mktemp("site")
+    made = {"plain": site(), "hostile": site(names=HOSTILE), "large": large(), "states": states(), "checked": checked()}
+    for name, each in made.items():
+        (folder / f"{name}.html").write_text(page(each), encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in made}
+
+
+def states():
+    """A queue in each state, of which the first holds a message."""
+    each = (*NOT_CONNECTED, "INACTIVE", ON_HOLD, "CONNECTED", "LOCAL CONNECTION")
+    return site(queues=data([queue(f"q{n}", n, state=state, message_count=int(not n)) for n, state in enumerate(each)]))
+
+
+def checked():
+    """A site whose tables were checked: an expectation of one name in two suites, one of which failed; odd times."""
+    wrong = {"success": False, "suite": "pending", "table": "bronze.pending", "observed": "1 of 4; keys a"}
+    labels = data([{"message_key": "m1", "label": "order", "message_id": "6b29fc40-ca47-1067-b31d-00dd010662da\\7"}])
+    late = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    return site(
+        hosts=data([host(1), host(2, address=None)]),
+        alerts=data([alert("queue manager 6b29fc40", 1, **evidence("h1", "h2"))]),
+        quality=data([quality("keys_unique", 1), quality("keys_unique", 2, **wrong)]),
+        labels=labels,
+        attempts=data([attempt("a", n, started_at=moment) for n, moment in enumerate((NOON, late), 1)]),
+    )
+
+
+def large():
+    """A thousand queues, and a million attempts of which the sums and the first rows travel."""
+    names = [f"srv{number % 9}\\private$\\queue{number:04}" for number in range(1000)]
+    groups = [
+        {
+            "started_at": NOON + timedelta(hours=number // 1000), "protocol": "RemoteRead",
+            "queue": names[number % 1000], "inferred_queue": None, "server_address": f"10.0.0.{number % 9}",
+            "client_address": "10.1.0.1",
+            "outcome": ("acked", "expired")[number % 10 == 0], "n": 100, "wait_ms": 5.0, "hold_ms": 6.0,
+        }
+        for number in range(10_000)
+    ]  # fmt: skip
+    cut = {"total": 1_000_000, "chosen": "the newest of each queue", "summed": data(groups).rows, "step_s": 3600}
+    return site(
+        queues=data([queue(name, number) for number, name in enumerate(names, 1)]),
+        attempts=data([attempt(names[number % 1000], number) for number in range(5000)], **cut),
+    )
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    name = browser.program()
+    if name is None:
+        yield None
+        return
+    with browser.chromium(name) as started:
+        yield started
+
+
+@pytest.fixture
+def at(request, chromium):
+    """The browser, with nothing to complain of in the end, and no request but for the file."""
+    if chromium is None:
+        request.getfixturevalue("need_tool")("chromium")
+    chromium.complaints.clear()
+    chromium.requests.clear()
+    chromium.look(width=1366, height=800)
+    yield chromium
+    assert chromium.complaints == []
+    assert {url.split(":")[0] for url in chromium.requests} <= {"file", "about", "data"}
+
+
+def text(at, selector="main"):
+    return at.run(f"document.querySelector({json.dumps(selector)}).textContent")
+
+
+def test_every_section_draws(at, pages):
+    at.open(pages["plain"])
+    for section in SECTIONS:
+        at.go(f"#{section}")
+        assert at.run("document.querySelector('nav a[aria-current]').hash") == f"#{section}"
+        assert len(text(at)) > 20
+    at.go("#queues")
+    assert at.wait(DRAWN) == 3  # states, messages and bytes; there is nothing in a journal
+    assert "not computed: the lake has no gold.quality_results" in (at.go("#quality") or text(at))
+
+
+def test_the_overview_says_what_is_wrong_and_leads_to_its_rows(at, pages):
+    at.open(pages["plain"])
+    assert "transfers in trouble (2)" in text(at, ".verdict")
+    tiles = at.run(
+        "[...document.querySelectorAll('a.tile')].map((each) => [...each.innerText.split('\\n'), each.hash])"
+    )
+    assert [tile[:2] for tile in tiles] == [
+        ["alerts that hold", "2"], ["queues not connected", "0"], ["queues of unknown state", "0"],
+        ["transfers in trouble", "2"], ["senders turned away", "0"], ["messages at risk", "2"],
+        ["receives that went wrong", "0"], ["calls that failed", "0"], ["rules broken (error)", "2"],
+        ["quality checks failed", "not computed"],
+    ]  # fmt: skip
+    for _, number, _, address in tiles:
+        at.go(address)
+        rows = at.run("document.querySelectorAll('main tbody tr[tabindex]').length")
+        assert rows >= int(number) if number.isdigit() else "not computed" in text(at)
+
+
+def test_queues_without_a_connection_are_one_number_and_its_rows(at, pages):
+    at.open(pages["states"])
+    tile = "[...document.querySelectorAll('a.tile')].find((each) => each.innerText.startsWith('queues not connected'))"
+    assert at.run(f"[...{tile}.innerText.split('\\n'), {tile}.className]") == [
+        "queues not connected", str(len(NOT_CONNECTED)), "1 with messages, of 9 queues", "tile bad",
+    ]  # fmt: skip
+    at.go(at.run(f"{tile}.hash"))
+    rows = at.run("[...document.querySelector('main table').querySelectorAll('tbody tr')].map((row) => row.innerText)")
+    assert len(rows) == len(NOT_CONNECTED)
+    assert all(any(state in row for row in rows) for state in NOT_CONNECTED)
+
+
+def test_quality_is_shown_what_failed_first(at, pages):
+    at.open(pages["checked"])
+    assert "quality checks failed (1)" in text(at, ".verdict")
+    at.go("#quality")
+    heading = "[...document.querySelectorAll('h2')].find((each) => each.textContent === 'Each check')"
+    rows = f"[...{heading}.nextElementSibling.querySelectorAll('tbody tr')]"
+    shown = at.run(f"{rows}.map((row) => [...row.cells].map((cell) => cell.textContent).slice(0, 4))")
+    assert shown == [
+        ["no", "error", "bronze.pending", "keys_unique"],
+        ["yes", "error", "bronze.rpc_calls", "keys_unique"],
+    ]
+    badges = at.run(f"{rows}.map((row) => row.cells[1].querySelector('.badge.bad') !== null)")
+    assert badges == [True, False]  # a check that holds is no error, however grave it would be
+    assert at.run("[...document.querySelectorAll('.tile .value')].map((each) => each.textContent)") == list("1001")
+    at.run(f"{rows}[0].click()")
+    at.wait("document.querySelector('dialog[open]') !== null")
+    assert "1 of 4; keys a" in text(at, "dialog[open]")
+    assert text(at, "dialog[open] .command") == "python -m jobs.check_quality --lake /lake --all"
+
+
+def test_a_row_leads_to_the_story_of_its_message(at, pages):
+    at.open(pages["checked"], "#reads?row=attempts:a1")
+    at.wait("document.querySelector('dialog[open]') !== null")
+    story = r"python -m jobs.trace_message --lake /lake --id '6b29fc40-ca47-1067-b31d-00dd010662da\7'"
+    assert text(at, "dialog[open] .command") == story
+    at.open(pages["checked"], "#reads")
+    buttons = "[...document.querySelectorAll('main td[data-label=story] button')].map((each) => each.title)"
+    assert story in at.run(buttons)
+
+
+def test_what_was_seen_of_a_machine_leads_to_its_calls(at, pages):
+    at.open(pages["checked"], "#alerts?row=alerts:e1")
+    at.wait("document.querySelector('dialog[open]') !== null")
+    proofs = at.run("[...document.querySelectorAll('dialog[open] .proof')].map((each) => each.innerText)")
+    assert [each.split("\n")[0] for each in proofs] == [
+        "seen together in format names: 6b29fc40, srv1, 10.0.0.1", "seen together in format names: 6b29fc40, srv2",
+    ]  # fmt: skip
+    assert ["calls of this address meanwhile" in each for each in proofs] == [True, False]
+    at.go(at.run("document.querySelector('dialog[open] .proof a').hash"))
+    at.wait("document.querySelector('dialog[open]') === null")
+    assert "2 rows" in text(at)
+
+
+def test_a_count_of_an_hour_leads_to_what_was_counted(at, pages):
+    at.open(pages["plain"], "#coverage")
+    heading = "[...document.querySelectorAll('h2')].find((each) => each.textContent === 'Counts by hour')"
+    at.run(f"{heading}.nextElementSibling.querySelector('tbody tr').click()")
+    at.wait("location.hash.startsWith('#calls?')")
+    assert "2 rows" in text(at)
+
+
+def test_values_are_told_as_people_read_them(at, pages):
+    at.open(pages["plain"])
+    told = {
+        119_600: "2 min 0 s",
+        59_960: "1 min 0 s",
+        3_599_700: "1 h 0 min",
+        172_799_000: "2.0 d",
+        61_000: "1 min 1 s",
+    }
+    assert at.run(f"[{', '.join(map(str, told))}].map(durationText)") == list(told.values())
+    assert at.run("['72057594037927936', 9, '10', 'queue10', 'queue9', null].sort((a, b) => compare(a, b, false))") == [
+        9, "10", "72057594037927936", "queue9", "queue10", None,
+    ]  # fmt: skip
+    assert at.run("[moment(0), moment(9e15), moment(-9e15)]") == ["1970-01-01 00:00:00.000", None, None]
+
+
+def test_filters_choose_rows_and_stand_in_the_address(at, pages):
+    at.open(pages["plain"], "#reads")
+    rows = f"[...{RECEIVES}.querySelectorAll('tbody tr')].map((each) => each.cells[1].textContent)"
+    assert sorted(at.run(rows)) == ["far\\private$\\out", "srv1\\private$\\orders"]
+    at.type("#f-queue", "ORDERS")
+    at.wait("location.hash.includes('queue=ORDERS')")
+    assert at.run(rows) == ["srv1\\private$\\orders"]
+    at.go("#reads?machine=10.9")
+    assert at.run(rows) == []
+    at.go("#reads?from=2024-05-01 12:00:02&to=2024-05-01 12:00:03".replace(" ", "%20"))
+    assert at.run(rows) == ["far\\private$\\out"]
+    at.go("#reads?outcome=expired")
+    assert at.run(rows) == []
+    assert "outcome: expired" in text(at, ".facets")
+    at.run("document.querySelector('.facets .chip button').click()")
+    at.wait("location.hash === '#reads'")
+    assert len(at.run(rows)) == 2
+
+
+def test_a_row_leads_to_capture_file_and_packet(at, pages):
+    at.open(pages["plain"], "#reads")
+    at.run(f"{RECEIVES}.querySelector('tbody tr').focus()")
+    at.key("Enter")
+    at.wait("document.querySelector('dialog[open]') !== null")
+    commands = at.run("[...document.querySelectorAll('dialog[open] .command')].map((each) => each.textContent)")
+    assert commands == [
+        f"python -m jobs.trace_message --lake /lake --queue 'far\\private$\\out' --lookup-id {2**56 - 2}",
+        "/captures/one.pcap",
+        "frame.number == 12 || frame.number == 13",
+        "ip.addr == 10.0.0.2 && ip.addr == 10.0.0.1 && tcp.port == 50000 && tcp.port == 2103",
+        "python -m jobs.export_packets --lake /lake --call k2 --out call.pcapng",
+    ]
+    address = at.run("location.hash")
+    at.key("Escape")
+    at.wait("document.querySelector('dialog[open]') === null && !location.hash.includes('row=')")
+    at.open(pages["plain"], address)
+    assert "far\\private$\\out" in text(at, "dialog[open]")
+    at.go("#queues?row=queues%3Ai1")
+    assert "/snapshots/day.jsonl:1" in text(at, "dialog[open]")
+    at.go("#queues?row=queues%3Anone")
+    assert "not among those" in text(at, "dialog[open]")
+
+
+def test_answers_in_another_capture_and_ipv6_have_filters_of_their_own(at, pages, tmp_path):
+    split = call("k1", 1, client_address="fe80::2", server_address="fe80::1", response_capture="/captures/two.pcap")
+    (tmp_path / "split.html").write_text(page(site(calls=data([split]))), encoding="utf-8")
+    at.open(tmp_path / "split.html", "#calls?row=calls%3Ak1")
+    commands = at.run("[...document.querySelectorAll('dialog[open] .command')].map((each) => each.textContent)")
+    assert commands[:5] == [
+        "/captures/one.pcap", "frame.number == 11", "/captures/two.pcap", "frame.number == 12",
+        "ipv6.addr == fe80::2 && ipv6.addr == fe80::1 && tcp.port == 50000 && tcp.port == 2103",
+    ]  # fmt: skip
+
+
+def test_hostile_names_stay_text(at, pages):
+    at.open(pages["hostile"])
+    for section in SECTIONS:
+        at.go(f"#{section}")
+        at.run("new Promise((done) => setTimeout(done, 50))")
+        assert (
+            at.run("document.querySelectorAll('main script, main img, main iframe, main a[href^=javascript]').length")
+            == 0
+        )
+    for address in ("#reads?row=attempts%3Aa1", "#comqc?row=comqc%3Ag2", "#queues?row=queues%3Ai3"):
+        at.go(address)
+        assert at.run("document.querySelectorAll('dialog script, dialog img').length") == 0
+    at.go("#queues")
+    shown = at.run(f"{FIRST_TABLE}.map((each) => each.cells[0].textContent)")
+    assert len(shown) == len(HOSTILE)
+    # What cannot be seen or turns the direction of what follows is spelt out.
+    spelt = str.maketrans({c: f"\\u{{{ord(c):x}}}" for c in "\u202e\u2066\u200b\x00\x1b"})
+    assert set(shown) == {name.translate(spelt) for name in HOSTILE}
+    at.wait(DRAWN)
+    labels = at.run("[...document.querySelectorAll('.chart text')].map((each) => each.textContent)")
+    assert any("<script>" in each for each in labels)
+    assert at.run("document.querySelectorAll('.chart svg a, .chart svg script, .chart svg image').length") == 0
+    for name in HOSTILE:
+        at.go("#reads?" + at.run(f"new URLSearchParams({{queue: {json.dumps(name)}}}).toString()"))
+        found = at.run(f"[...{RECEIVES}.querySelectorAll('tbody tr')].map((each) => each.cells[1].textContent)")
+        assert name.translate(spelt) in found
+        assert len(found) < 3
+    assert at.run("window.owned === undefined")
+
+
+def test_very_many_rows_are_paged_and_what_is_cut_is_said(at, pages):
+    at.open(pages["large"], "#reads")
+    assert "Of 1\u202f000\u202f000 rows 5\u202f000 are on this page: the newest of each queue" in text(at)
+    tiles = at.run("[...document.querySelectorAll('a.tile')].map((each) => each.innerText.split('\\n').slice(0, 2))")
+    assert ["acked", "900\u202f000"] in tiles
+    assert ["expired", "100\u202f000"] in tiles
+    assert at.run(f"{RECEIVES}.querySelectorAll('tbody tr').length") == 50
+    assert "page 1 of 100" in at.run(f"{RECEIVES}.querySelector('.pager').textContent")
+    at.run(f"{RECEIVES}.querySelector('.pager button:last-of-type').click()")
+    assert "page 2 of 100" in at.run(f"{RECEIVES}.querySelector('.pager').textContent")
+    at.go("#reads?queue=queue0010")
+    tiles = at.run("[...document.querySelectorAll('a.tile')].map((each) => each.innerText.split('\\n').slice(0, 2))")
+    assert ["expired", "1\u202f000"] in tiles  # of sums over all rows, not of the rows that travel
+    at.go("#queues")
+    assert "page 1 of 20" in text(at)
+
+
+def test_keys_do_what_the_help_says(at, pages):
+    at.open(pages["plain"])
+    at.key("3")
+    at.wait("location.hash === '#queues'")
+    at.key("/")
+    assert at.run("document.activeElement.id") == "f-queue"
+    at.key("Escape")
+    at.key("j")
+    assert at.run("document.activeElement.tagName") == "TR"
+    before = at.run("document.activeElement.rowIndex")
+    at.key("j")
+    assert at.run("document.activeElement.rowIndex") == before + 1
+    at.key("?")
+    assert "next row" in text(at, "dialog[open]")
+    at.key("Escape")
+    theme = at.run("document.documentElement.dataset.theme")
+    at.key("t")
+    assert at.run("document.documentElement.dataset.theme") != theme
+    at.key("t")
+
+
+@pytest.mark.parametrize(("name", "dark"), [("plain", True), ("hostile", False)])
+def test_on_a_phone_nothing_is_wider_than_the_screen(at, pages, name, dark):
+    at.look(width=390, height=844, dark=dark, mobile=True)
+    at.open(pages[name])
+    at.run("localStorage.clear()")
+    at.open(pages[name])
+    assert at.run("document.documentElement.dataset.theme") == ("dark" if dark else "light")
+    for section in SECTIONS:
+        at.go(f"#{section}")
+        assert at.run("document.documentElement.scrollWidth") <= 390, section

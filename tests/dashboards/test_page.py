@@ -1,0 +1,153 @@
+"""The page as a text: what it may load and run, and that no data gets out of its element."""
+
+import base64
+import hashlib
+import json
+import math
+import re
+from datetime import UTC, datetime
+from decimal import Decimal
+from html.parser import HTMLParser
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboards.sites import HOSTILE, at, data, queue, site
+from pipeline.dashboards.highlights import attention
+from pipeline.dashboards.html_page import page
+from pipeline.dashboards.model import columns_of, plain, script_json
+from pipeline.quality.coverage import PARTS
+from pipeline.quality.coverage_gaps import MEANINGS, NOT_SEEN
+from pipeline.queues.history import NOT_CONNECTED
+
+
+class Elements(HTMLParser):
+    """Elements with their attributes, and the texts of scripts and styles, as a browser would part them."""
+
+    def __init__(self):
+        super().__init__()
+        self.found, self.texts, self.inside = [], [], False
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag in ("script", "style"):
+            self.texts.append([tag, dict(attrs), ""])
+            self.inside = True
+
+    def handle_endtag(self, _):
+        self.inside = False
+
+    def handle_data(self, data):
+        if self.inside:
+            self.texts[-1][2] += data
+
+
+@pytest.fixture(scope="module")
+def made():
+    parser = Elements()
+    text = page(site(names=HOSTILE))
+    parser.feed(text)
+    return text, parser
+
+
+def digest(text):
+    return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+
+
+def test_the_policy_names_the_scripts_and_styles_and_nothing_else(made):
+    _, parser = made
+    policy = next(
+        attrs["content"] for tag, attrs in parser.found if attrs.get("http-equiv") == "Content-Security-Policy"
+    )
+    rules = {rule.split()[0]: set(rule.split()[1:]) for rule in policy.split("; ")}
+    run = [text for tag, attrs, text in parser.texts if tag == "script" and attrs.get("type") != "application/json"]
+    assert len(run) == 2
+    assert rules["script-src"] == {digest(text) for text in run}
+    assert rules["style-src"] == {digest(text) for tag, _, text in parser.texts if tag == "style"}
+    assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == {"'none'"}
+    assert not any("unsafe" in source for sources in rules.values() for source in sources)
+
+
+def test_no_element_names_anything_elsewhere(made):
+    _, parser = made
+    assert [
+        attrs for _, attrs in parser.found if {"src", "srcset", "action", "background", "data"} & attrs.keys()
+    ] == []
+    assert {attrs.get("href") for _, attrs in parser.found} <= {None, "#main"}
+    assert not any(name.startswith("on") or name == "style" for _, attrs in parser.found for name in attrs)
+
+
+def test_hostile_names_stay_in_the_data(made):
+    text, parser = made
+    (held,) = (text for tag, attrs, text in parser.texts if attrs.get("type") == "application/json")
+    assert not re.search("[<>&]", held)
+    assert json.loads(held)["data"]["queues"]["columns"]["queue"]["values"] == list(HOSTILE)
+    assert [tag for tag, _ in parser.found].count("script") == 3
+    assert "window.owned" not in text.replace(held, "")
+
+
+@given(
+    st.recursive(st.none() | st.booleans() | st.text() | st.integers(-(2**53) + 1, 2**53 - 1), st.lists, max_leaves=8)
+)
+def test_json_comes_back_as_it_was_and_never_ends_its_element(value):
+    text = script_json(value)
+    assert not re.search("[<>&\u2028\u2029]", text)
+    text.encode("utf-8")
+    assert json.loads(text) == value
+
+
+def test_lone_surrogates_can_be_written():
+    assert json.loads(script_json("a\ud800b").encode("utf-8")) == "a\ud800b"
+
+
+def test_numbers_that_javascript_would_round_travel_as_text():
+    assert [plain(value) for value in (2**53 - 1, 2**53, Decimal(2**64 - 1), Decimal("0.5"), -(2**53))] == [
+        2**53 - 1, str(2**53), str(2**64 - 1), 0.5, str(-(2**53)),
+    ]  # fmt: skip
+    assert [plain(value) for value in (math.nan, math.inf, 1.5, None, True, b"\x00\xff")] == [
+        None, None, 1.5, None, True, "00ff",
+    ]  # fmt: skip
+
+
+def test_columns_keep_every_value():
+    moment = datetime(2024, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
+    table = pa.table(
+        {
+            "at": pa.array([moment, None, moment], pa.timestamp("us", tz="UTC")),
+            "word": ["a", None, "a"],
+            "few": ["x", "y", "z"],
+            "number": pa.array([Decimal(2**60), None, Decimal(3)], pa.decimal128(20, 0)),
+            "list": [["a"], None, []],
+        }
+    )
+    found = columns_of(table)
+    assert found["count"] == 3
+    assert found["columns"] == {
+        "at": {"kind": "time", "values": [1714564800123456, None, 1714564800123456]},
+        "word": {"kind": "text", "words": ["a"], "places": [0, -1, 0]},
+        "few": {"kind": "text", "values": ["x", "y", "z"]},
+        "number": {"kind": "number", "values": [str(2**60), None, 3]},
+        "list": {"kind": "other", "values": [["a"], None, []]},
+    }
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_column_of_no_texts(rows):
+    table = pa.table({"word": pa.array([None] * rows, pa.string())})
+    column = columns_of(table)["columns"]["word"]
+    assert (column.get("places") or column.get("values") or []) in ([], [None], [-1])
+
+
+def test_what_is_said_not_to_be_seen_is_counted():
+    counted = {(part.layer, measure) for part in PARTS for measure in part.measures}
+    assert {(each.layer, measure) for each in NOT_SEEN for measure in (each.measure, *each.of)} <= counted
+    assert len(MEANINGS) == len(NOT_SEEN) == len(set(MEANINGS.values()))
+    assert [each["measure"] for each in site().plain()["not_seen"]] == [each.measure for each in NOT_SEEN]
+
+
+@pytest.mark.parametrize("state", NOT_CONNECTED)
+def test_a_queue_is_not_connected_as_long_as_that_holds(state):
+    rows = [queue("waits", 1, state=state), queue("waited", 2, state=state, valid_to=at(900)), queue("off", 3)]
+    assert ("queues", "1 queues not connected") in attention(site(queues=data(rows)))

@@ -1,0 +1,95 @@
+"""Metrics in Prometheus' text format, read back by a reader of the format's own rules."""
+
+from __future__ import annotations
+
+import re
+
+from dashboards.sites import HOSTILE, at, attempt, data, queue, site
+from pipeline.dashboards.model import Data
+from pipeline.dashboards.prometheus import metrics
+
+NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\["\\n])*)"')
+SAMPLE = re.compile(rf"({NAME})(?:\{{((?:{LABEL.pattern}(?:,(?!\}})|(?=\}})))*)\}})? (\S+)")
+
+
+def read(text):
+    """Samples as {name: [(labels, value)]}; every line must be a sample of the family announced before it."""
+    assert text.endswith("\n")
+    found, family, seen = {}, None, set()
+    for line in text.removesuffix("\n").split("\n"):
+        if line.startswith("# HELP "):
+            family = line.split(" ")[2]
+            assert family not in seen, f"{family} twice"
+            seen.add(family)
+            found[family] = []
+        elif line.startswith("# TYPE "):
+            assert line.split(" ")[2] == family
+            assert line.split(" ")[3] in {"gauge", "counter"}
+        else:
+            matched = SAMPLE.fullmatch(line)
+            assert matched, line
+            assert matched[1] == family
+            labels = {name: unescaped(value) for name, value in LABEL.findall(matched[2] or "")}
+            assert labels not in [each for each, _ in found[family]], f"{line} twice"
+            found[family].append((labels, float(matched[5])))
+    return found
+
+
+def unescaped(value):
+    return re.sub(r"\\(.)", lambda match: {"n": "\n"}.get(match[1], match[1]), value)
+
+
+def test_what_is_known_is_told():
+    found = read(metrics(site()))
+    one = {
+        "queue": "srv1\\private$\\orders",
+        "queue_manager": "srv1",
+        "queue_format_name": "DIRECT=OS:srv1\\private$\\orders",
+    }
+    assert (one, 1.0) in found["msmq_queue_messages"]
+    assert ({**one, "state": "LOCAL CONNECTION"}, 1.0) in found["msmq_queue_state"]
+    assert (one, at(600).timestamp()) in found["msmq_queue_told_timestamp_seconds"]
+    assert ({**one, "source": "collector"}, 3.0) in found["msmq_transfer_ladder_step"]
+    assert ({}, at(1000).timestamp()) in found["msmq_newest_evidence_timestamp_seconds"]
+    assert [value for _, value in found["msmq_alerts"]] == [1.0, 1.0]
+    assert found["msmq_messages_at_risk"][0][0]["loss_risk"] == "read_twice"
+    assert ({"layer": "rpc", "measure": "sealed", "server_address": "10.0.0.1"}, 3.0) in found["msmq_coverage_total"]
+
+
+def test_hostile_names_come_back_as_they_were():
+    names = (*HOSTILE, 'quote " slash \\ line\nend', "")
+    found = read(metrics(site(names=names)))
+    assert {labels["queue"] for labels, _ in found["msmq_queue_messages"]} == set(names)
+
+
+def test_what_is_not_known_has_no_sample_and_is_never_zero():
+    rows = [
+        queue("told", 1, message_count=None, bytes=None),
+        queue("over", 2, valid_to=at(1000)),  # what was told holds until the newest evidence, and no longer
+        queue("unknown", 3, state="UNKNOWN", message_count=None, bytes=None, journal_count=None, journal_bytes=None),
+    ]
+    found = read(metrics(site(queues=data(rows))))
+    assert found["msmq_queue_messages"] == []
+    assert {labels["queue"] for labels, _ in found["msmq_queue_journal_messages"]} == {"told"}
+    states = {labels["queue"]: labels["state"] for labels, _ in found["msmq_queue_state"]}
+    assert states == {"told": "LOCAL CONNECTION", "over": "UNKNOWN", "unknown": "UNKNOWN"}
+    assert len(found["msmq_queue_told_timestamp_seconds"]) == 3
+
+
+def test_counts_are_of_all_rows_where_some_are_cut():
+    summed = data(
+        [{"queue": "a", "server_address": "s", "outcome": "acked", "n": number} for number in (400, 600)]
+    ).rows
+    cut = data([attempt("a", 1, server_address="s")], total=1000, summed=summed)
+    found = read(metrics(site(attempts=cut)))
+    assert found["msmq_receive_attempts_total"] == [({"queue": "a", "server_address": "s", "outcome": "acked"}, 1000.0)]
+
+
+def test_a_lake_without_tables_gives_families_without_samples():
+    bare = site()
+    nothing = site(**{name: Data(None, note="not computed") for name in bare.data})
+    found = read(metrics(nothing))
+    assert {name for name, samples in found.items() if samples} == {
+        "msmq_newest_evidence_timestamp_seconds", "msmq_published_timestamp_seconds",
+    }  # fmt: skip

@@ -1,0 +1,422 @@
+"""The lake: tables with their comments, written whole or not at all, wherever they live."""
+
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from unittest.mock import Mock
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.testing import assertDataFrameEqual
+
+from pipeline.lake.codegen import COMPILED_FROM, HELD_FROM, INTERPRETED, expect
+from pipeline.lake.date_filters import on_dates
+from pipeline.lake.errors import SchemaError
+from pipeline.lake.frames import frame
+from pipeline.lake.lake import Lake
+from pipeline.lake.queries import FeedError
+from pipeline.lake.schema_enforcement import conform
+from pipeline.lake.settings import short_batches, unmeasured
+from schemas.bronze import CAPTURE_FILES, QUARANTINE
+from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.table import DOUBLE, STRING, Column
+
+pytestmark = pytest.mark.spark
+
+
+def quarantine(spark, *rows):
+    """Rows of bronze.quarantine: (key, run, seen_at), the rest null, without event_date."""
+    names = ("quarantine_key", "run_id", "seen_at")
+    full = [{**dict.fromkeys(QUARANTINE.names), **dict(zip(names, row, strict=True))} for row in rows]
+    schema = QUARANTINE.struct(without=("event_date",))
+    return spark.createDataFrame([[row[name] for name in schema.names] for row in full], schema)
+
+
+def stored(lake):
+    return sorted(
+        tuple(row) for row in lake.read(QUARANTINE).select("quarantine_key", "run_id", "event_date").collect()
+    )
+
+
+NOON = datetime(2024, 2, 29, 12, tzinfo=UTC)
+
+
+def test_a_table_that_does_not_exist_yet_reads_as_empty_and_is_not_made_by_reading(lake, spark):
+    assert not lake.exists(QUARANTINE)
+    assertDataFrameEqual(lake.read(QUARANTINE), spark.createDataFrame([], QUARANTINE.struct()))
+    assert not lake.exists(QUARANTINE)
+
+
+def files(lake):
+    """The files of a table, its log's among them."""
+    return [path for path in Path(lake.path(QUARANTINE)).rglob("*") if path.is_file()]
+
+
+def test_a_local_lake_has_no_files_of_checksums_and_asks_for_none_that_an_earlier_version_left(lake, spark):
+    lake.append(QUARANTINE, quarantine(spark, ("a", "r", NOON)))
+    assert not [path for path in files(lake) if path.name.startswith(".")]
+    for path in files(lake):
+        path.with_name(f".{path.name}.crc").write_bytes(b"crc\0\0\0\x02\0nothing that fits")
+    again = Lake(spark, lake.root)
+    again.append(QUARANTINE, quarantine(spark, ("b", "r", NOON)))
+    assert stored(again) == [("a", "r", NOON.date()), ("b", "r", NOON.date())]
+
+
+def test_a_page_that_changed_on_disk_is_an_error(lake, spark):
+    lake.append(QUARANTINE, quarantine(spark, ("a", "r", NOON)).coalesce(1))
+    (file,) = Path(lake.path(QUARANTINE)).glob("*.parquet")
+    column = pq.read_metadata(file).row_group(0).column(QUARANTINE.names.index("quarantine_key"))
+    content = bytearray(file.read_bytes())
+    content[column.data_page_offset + column.total_compressed_size - 1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises((PySparkException, Py4JJavaError), match="CRC checksum verification failed"):
+        stored(lake)
+
+
+def test_a_created_table_has_the_declared_schema_and_comments(lake, spark):
+    for table in (CAPTURE_FILES, RECEIVE_ATTEMPTS):
+        lake.create(table)
+        lake.create(table)
+        again = Lake(spark, lake.root)
+        assert again.exists(table)
+        assert again.read(table).schema == table.struct()
+        detail = spark.sql(f"DESCRIBE DETAIL {lake.sql_name(table)}").first()
+        assert detail["description"] == table.comment
+        assert detail["clusteringColumns"] == ["event_date"]
+
+
+def test_a_lake_of_an_earlier_version_is_upgraded_by_the_next_run_and_no_other(lake, spark):
+    """Columns that were declared since are added, and null before; what cannot be taken over is said, not tried."""
+    later = replace(QUARANTINE, columns=(*QUARANTINE.columns[:4], Column("news", STRING, "n"), *QUARANTINE.columns[4:]))
+    lake.append(QUARANTINE, quarantine(spark, ("a", "1", NOON)))
+    reader = Lake(spark, lake.root)
+    assert [row.news for row in reader.read(later).collect()] == [None]
+    assert "news" not in Lake(spark, lake.root).read(QUARANTINE).columns  # who only reads changes nothing
+    for writer in (
+        reader,
+        Lake(spark, lake.root),
+    ):  # one that had read it before it held the lake, and one that had not
+        with writer.held(lambda: None):
+            rows = quarantine(spark, ("b", "2", NOON)).withColumn("news", F.lit("x"))
+            writer.append(later, rows)
+            writer.append(later, rows.withColumn("news", F.lit(None).cast("string")))
+            writer.delete(later, "quarantine_key = 'b' AND news IS NULL")
+    found = Lake(spark, lake.root).read(later).select("quarantine_key", "news")
+    assert sorted(map(tuple, found.collect()), key=str) == [("a", None), ("b", "x"), ("b", "x")]
+    with pytest.raises(SchemaError, match=r"by a later version of this program \(columns news\): run that"):
+        Lake(spark, lake.root).read(QUARANTINE)
+    other = replace(
+        later, columns=tuple(replace(c, type=DOUBLE) if c.name == "packet_number" else c for c in later.columns)
+    )
+    with pytest.raises(
+        SchemaError, match=r"packet_number is bigint, not double\): have run_all read the captures into a new"
+    ):
+        Lake(spark, lake.root).exists(other)
+
+
+def test_append_adds_and_replace_makes_the_rows_all_there_is(lake, spark):
+    lake.append(QUARANTINE, quarantine(spark, ("a", "1", NOON)))
+    lake.append(QUARANTINE, quarantine(spark, ("b", "2", NOON), ("c", "2", None)))
+    day = date(2024, 2, 29)
+    assert stored(lake) == [("a", "1", day), ("b", "2", day), ("c", "2", None)]
+    lake.replace(QUARANTINE, lake.read(QUARANTINE).where("quarantine_key <> 'b'").withColumn("run_id", F.lit("3")))
+    assert stored(lake) == [("a", "3", day), ("c", "3", None)]
+    assert lake.read(QUARANTINE).schema == QUARANTINE.struct()
+    detail = spark.sql(f"DESCRIBE DETAIL {lake.sql_name(QUARANTINE)}").first()
+    assert detail["clusteringColumns"] == ["event_date"]
+
+
+EVE = datetime(2024, 2, 28, 12, tzinfo=UTC)
+
+
+def changed(lake, since):
+    rows = lake.changes(QUARANTINE, since).select("quarantine_key", "run_id", "_change_type", "_commit_version")
+    return sorted(tuple(row) for row in rows.collect())
+
+
+@pytest.fixture(params=["path", "catalog"])
+def filled(request, spark, tmp_path):
+    """A lake with three rows, two of which have a date, as version 1."""
+    catalog = {"catalog": "spark_catalog", "prefix": "filled_"} if request.param == "catalog" else {}
+    lake = Lake(spark, str(tmp_path / "the `lake`"), **catalog)
+    lake.append(QUARANTINE, quarantine(spark, ("a", "1", EVE), ("b", "1", NOON), ("c", "1", None)))
+    yield lake
+    spark.sql("DROP SCHEMA IF EXISTS spark_catalog.filled_bronze CASCADE")
+
+
+def test_rows_behind_a_part_without_any_are_written_too(lake, spark):
+    rows = quarantine(spark, ("a", "one", NOON), ("b", "one", NOON)).toArrow()
+    parts = pa.concat_tables([rows.slice(0, 0), rows.slice(0, 1), rows.slice(0, 0), rows.slice(1, 1)])
+    lake.append(QUARANTINE, frame(spark, parts))
+    assert [key for key, *_ in stored(lake)] == ["a", "b"]
+
+
+def test_a_table_without_rows_says_its_schema(spark):
+    rows = quarantine(spark, ("a", "one", NOON)).toArrow()
+
+    class LikeConnect:  # which finds no schema in a table without rows
+        def createDataFrame(self, data, schema=None):  # noqa: N802 - Spark's name
+            assert len(data) or schema is not None
+            return spark.createDataFrame(data, schema)
+
+    made = frame(LikeConnect(), rows.slice(0, 0))
+    assert made.schema == frame(spark, rows).schema
+    assert made.collect() == []
+
+
+def test_a_table_of_no_rows_tells_what_it_was_made_of_too(lake, spark):
+    lake.replace(QUARANTINE, quarantine(spark), made_of="nothing")
+    assert lake.made_of(QUARANTINE) == "nothing"
+    version = lake.version(QUARANTINE)
+    lake.replace(QUARANTINE, quarantine(spark), made_of="nothing else")
+    assert (lake.made_of(QUARANTINE), stored(lake)) == ("nothing else", [])
+    assert lake.version(QUARANTINE) == version + 1
+
+
+def test_a_merge_replaces_adds_and_deletes_in_one_commit_and_rewrites_no_other_row(filled, spark):
+    rows = quarantine(spark, ("a", "2", NOON), ("b", "2", NOON), ("c", "2", NOON), ("d", "2", None), ("e", "2", NOON))
+    rows = rows.withColumn("gone", F.col("quarantine_key").isin("b", "e"))
+    day = date(2024, 2, 29)
+    filled.merge(QUARANTINE, rows, dates={EVE.date(), day, None}, delete_when="gone", made_of="these")
+    assert stored(filled) == [("a", "2", day), ("c", "2", day), ("d", "2", None)]
+    assert (filled.version(QUARANTINE), filled.made_of(QUARANTINE)) == (2, "these")
+    metrics = spark.sql(f"DESCRIBE HISTORY {filled.sql_name(QUARANTINE)} LIMIT 1").first()["operationMetrics"]
+    assert metrics["numTargetRowsCopied"] == "0"
+    assert filled.made_of(QUARANTINE) == "these"
+    filled.append(QUARANTINE, quarantine(spark, ("f", "3", NOON)))
+    assert filled.made_of(QUARANTINE) is None  # what one commit was made of is not said of the next
+
+
+def test_a_merge_looks_at_the_dates_it_names_and_without_any_it_appends(filled, spark):
+    filled.merge(QUARANTINE, quarantine(spark, ("a", "2", NOON)), dates={NOON.date()})
+    filled.merge(
+        QUARANTINE, quarantine(spark, ("b", "2", NOON)).withColumn("x", F.lit(False)), dates=(), delete_when="x"
+    )
+    assert [row[:2] for row in stored(filled)] == [("a", "1"), ("a", "2"), ("b", "1"), ("b", "2"), ("c", "1")]
+
+
+def test_what_changes_nothing_commits_nothing(filled, spark):
+    gone = quarantine(spark, ("x", "2", NOON)).withColumn("gone", F.lit(True))
+    filled.merge(QUARANTINE, gone, dates={NOON.date()}, delete_when="gone")
+    filled.delete(QUARANTINE, "quarantine_key = 'x'")
+    filled.update(QUARANTINE, {"reason": "'r'"}, "quarantine_key = 'x'")
+    filled.restore(QUARANTINE, 1)
+    filled.append(QUARANTINE, quarantine(spark))
+    assert filled.version(QUARANTINE) == 1
+
+
+def test_a_table_tells_what_changed_since_a_version(filled, spark):
+    filled.update(QUARANTINE, {"run_id": "'it''s'", "reason": "NULL"}, "quarantine_key = 'a'", made_of="an update")
+    assert filled.made_of(QUARANTINE) == "an update"
+    filled.delete(QUARANTINE, "quarantine_key = 'b'")
+    was, is_now = ("delete", "insert") if filled.is_here else ("update_preimage", "update_postimage")
+    updated = [("a", "1", was, 2), ("a", "it's", is_now, 2)]
+    assert changed(filled, 1) == [*updated, ("b", "1", "delete", 3)]
+    assert changed(filled, 0) == sorted(
+        [*updated, ("b", "1", "delete", 3), *((key, "1", "insert", 1) for key in "abc")]
+    )
+    assert changed(filled, 3) == []
+    assert filled.changes(QUARANTINE, 1, 2).count() == 2
+    with pytest.raises(FeedError, match="has no version 4: it is at 3"):
+        filled.changes(QUARANTINE, 4)
+
+
+def test_a_restored_table_is_as_it_was_and_tells_the_way_back(filled, spark):
+    before = stored(filled)
+    filled.merge(QUARANTINE, quarantine(spark, ("a", "2", EVE), ("d", "2", NOON)), dates={EVE.date()})
+    filled.delete(QUARANTINE, "quarantine_key = 'c'")
+    filled.restore(QUARANTINE, 1)
+    assert stored(filled) == before
+    assert filled.version(QUARANTINE) == 4
+    assert changed(filled, 3) == [
+        ("a", "1", "insert", 4), ("a", "2", "delete", 4), ("c", "1", "insert", 4), ("d", "2", "delete", 4)
+    ]  # fmt: skip
+    filled.restore(QUARANTINE, None)
+    assert stored(filled) == []
+
+
+def test_a_table_that_is_not_there_has_no_version_and_nothing_to_delete_or_restore(lake):
+    assert lake.version(QUARANTINE) is None
+    lake.delete(QUARANTINE, "TRUE")
+    lake.update(QUARANTINE, {"reason": "NULL"}, "TRUE")
+    lake.restore(QUARANTINE, None)
+    lake.begin_with(QUARANTINE)
+    with pytest.raises(FeedError):
+        lake.changes(QUARANTINE, 0)
+    assert not lake.exists(QUARANTINE)
+
+
+def test_the_feed_of_an_older_table_can_be_turned_on(filled, spark):
+    name = filled.sql_name(QUARANTINE)
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'false')")
+    filled.append(QUARANTINE, quarantine(spark, ("d", "2", NOON)))
+    with pytest.raises(PySparkException):
+        changed(filled, 2)
+    filled.begin_with(QUARANTINE)
+    filled.begin_with(QUARANTINE)
+    assert filled.version(QUARANTINE) == 4
+    filled.append(QUARANTINE, quarantine(spark, ("e", "3", NOON)))
+    assert changed(filled, 4) == [("e", "3", "insert", 5)]
+
+
+def test_dates_are_named_one_by_one_and_very_many_as_a_range():
+    assert on_dates([date(2024, 3, 1), None, date(2024, 2, 29)], "d") == (
+        "(d IS NULL OR d IN (DATE'2024-02-29', DATE'2024-03-01'))"
+    )
+    assert on_dates([date.fromordinal(day) for day in range(1, 502)]) == (
+        "(event_date BETWEEN DATE'0001-01-01' AND DATE'0002-05-16')"
+    )
+    assert on_dates([]) == "FALSE"
+
+
+def test_rows_named_by_any_text_can_be_taken_out(lake, spark):
+    lake.delete(QUARANTINE, "run_id IN {runs}", runs=["nothing there yet"])
+    lake.append(QUARANTINE, quarantine(spark, ("a", "it's \\ one", NOON), ("b", "two", NOON)))
+    run = "it's \\ one"
+    lake.delete(QUARANTINE, "run_id IN {runs}", runs=[run])
+    assert stored(lake) == [("b", "two", date(2024, 2, 29))]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Auckland", "America/Los_Angeles"])
+def test_event_date_is_the_utc_date_whatever_the_sessions_zone(spark, zone):
+    times = [datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), datetime(2024, 2, 29, 0, 0, tzinfo=UTC), None]
+    rows = quarantine(spark, *((str(index), "r", when) for index, when in enumerate(times)))
+    before = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        dates = [row[0] for row in conform(QUARANTINE, rows).orderBy("quarantine_key").select("event_date").collect()]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    assert dates == [date(1969, 12, 31), date(2024, 2, 29), None]
+
+
+def test_a_frame_of_another_schema_is_refused_and_every_difference_named(lake, spark):
+    rows = (
+        quarantine(spark, ("a", "1", NOON)).drop("reason").withColumn("size_bytes", F.lit(1)).withColumn("x", F.lit(""))
+    )
+    with pytest.raises(SchemaError) as error:
+        lake.append(QUARANTINE, rows)
+    assert str(error.value) == (
+        "bronze.quarantine: size_bytes: int instead of bigint; reason: missing instead of string; "
+        "x: string instead of nothing"
+    )
+    assert not lake.exists(QUARANTINE)
+
+
+def test_a_catalogs_tables(spark, tmp_path):
+    lake = Lake(spark, str(tmp_path), catalog="spark_catalog", prefix="test_")
+    try:
+        assert not lake.exists(QUARANTINE)
+        lake.append(QUARANTINE, quarantine(spark, ("a", "1", NOON)))
+        lake.replace(QUARANTINE, quarantine(spark, ("b", "2", NOON)))
+        assert Lake(spark, "elsewhere", catalog="spark_catalog", prefix="test_").exists(QUARANTINE)
+        assert lake.path(QUARANTINE) == "spark_catalog.test_bronze.quarantine"
+        assert spark.table("spark_catalog.test_bronze.quarantine").select("quarantine_key").collect() == [("b",)]
+    finally:
+        spark.sql("DROP SCHEMA IF EXISTS spark_catalog.test_bronze CASCADE")
+
+
+def test_nothing_is_written_once_the_lease_is_lost(lake, spark):
+    lake.append(QUARANTINE, quarantine(spark, ("a", "one", NOON)))
+
+    def lost():
+        raise RuntimeError("the lease is lost")
+
+    writes = (
+        lambda: lake.append(QUARANTINE, quarantine(spark, ("b", "two", NOON))),
+        lambda: lake.replace(QUARANTINE, quarantine(spark, ("b", "two", NOON))),
+        lambda: lake.delete(QUARANTINE, "TRUE"),
+        lambda: lake.remove(QUARANTINE, "quarantine_key", ["a"], dates=[NOON.date()]),
+        lambda: lake.update(QUARANTINE, {"reason": "'other'"}, "TRUE"),
+        lambda: lake.merge(QUARANTINE, quarantine(spark, ("a", "two", NOON)), dates=[NOON.date()]),
+        lambda: lake.stamp(QUARANTINE, "something else"),
+        lambda: lake.restore(QUARANTINE, 0),
+    )
+    with lake.held(lost):
+        for write in writes:
+            with pytest.raises(RuntimeError, match="the lease is lost"):
+                write()
+    assert stored(lake) == [("a", "one", date(2024, 2, 29))]
+
+
+def test_what_is_known_of_the_newest_commit_follows_ones_own(lake, spark):
+    with lake.held(lambda: None):
+        assert lake.version(QUARANTINE) is None
+        lake.append(QUARANTINE, quarantine(spark, ("a", "one", NOON)), made_of="a")
+        first = lake.version(QUARANTINE)
+        assert (lake.made_of(QUARANTINE), lake.rows_written(QUARANTINE)) == ("a", 1)
+        with lake.saying("b"):
+            lake.remove(QUARANTINE, "quarantine_key", ["a"], dates=[NOON.date()])
+        assert (lake.version(QUARANTINE), lake.made_of(QUARANTINE)) == (first + 1, "b")
+        Lake(spark, lake.root).append(QUARANTINE, quarantine(spark, ("c", "one", NOON)), made_of="c")
+        assert lake.made_of(QUARANTINE) == "b"  # it was said that nobody else writes
+    assert lake.made_of(QUARANTINE) == "c"
+
+
+@pytest.mark.parametrize("much", [(COMPILED_FROM, 0), (1, HELD_FROM)])
+def test_queries_are_compiled_where_much_is_read(spark, tmp_path, much):
+    lake = Lake(spark.newSession(), str(tmp_path / "lake"))  # the tests' own session has compiled where it read much
+    asked = [lake.spark.conf.get(name) for name in INTERPRETED]
+    assert asked == list(INTERPRETED.values())
+    expect(lake.spark, COMPILED_FROM - 1, HELD_FROM - 1)
+    with lake.apart() as other:
+        assert [other.spark.conf.get(name) for name in INTERPRETED] == asked
+    expect(lake.spark, *much)
+    with lake.apart() as other:
+        for each in (lake, other):
+            assert [each.spark.conf.get(name) for name in INTERPRETED] == ["true", "FALLBACK"]
+    assert [spark.newSession().conf.get(name) for name in INTERPRETED] == asked
+
+
+def test_what_somebody_else_chose_for_compiling_stays(spark):
+    other = spark.newSession()
+    other.conf.set("spark.sql.codegen.wholeStage", "true")
+    expect(other, COMPILED_FROM)
+    assert other.conf.get("spark.sql.codegen.factoryMode") == "NO_CODEGEN"
+
+
+def test_batches_for_python_are_not_measured_within_and_as_before_behind(spark):
+    name = "spark.sql.execution.arrow.maxBytesPerBatch"
+    before = spark.conf.get(name)
+
+    def fails():
+        with unmeasured(spark):
+            assert spark.conf.get(name) == str(2**31 - 1) != before
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        fails()
+    assert spark.conf.get(name) == before
+
+
+def test_a_session_that_does_not_let_itself_be_told_is_left_alone():
+    session = Mock()
+    session.conf.isModifiable.return_value = False  # as on serverless compute
+    with unmeasured(session), short_batches(session):
+        pass
+    session.conf.set.assert_not_called()
+    session.conf.unset.assert_not_called()
+
+
+def test_what_names_have_no_row_of_is_passed_over(lake, spark):
+    """Row groups are small, their dictionaries tell what they hold, and times have statistics."""
+    count, each = 60_000, 300
+    schema = to_arrow_schema(QUARANTINE.struct(without=("event_date",)))
+    keyed = ({"quarantine_key": f"{n:032x}", "run_id": f"r{n // each}", "seen_at": NOON} for n in range(count))
+    lake.append(QUARANTINE, frame(spark, pa.Table.from_pylist([*keyed], schema)).coalesce(1))
+    (path,) = Path(lake.path(QUARANTINE)).glob("*.parquet")
+    told = pq.read_metadata(path)
+    groups = [told.row_group(n) for n in range(told.num_row_groups)]
+    assert [group.num_rows for group in groups] == [20_000] * 3
+    seen_at = groups[0].column(schema.get_field_index("seen_at"))
+    assert (seen_at.path_in_schema, seen_at.physical_type, seen_at.statistics.min) == ("seen_at", "INT64", NOON)
+
+    found = lake.read(QUARANTINE).where(F.col("run_id").isin([f"r{n}" for n in range(60)])).select("quarantine_key")
+    assert len(found.collect()) == 60 * each
+    scan = found._jdf.queryExecution().executedPlan().collectLeaves().head()
+    assert scan.metrics().apply("numOutputRows").value() == groups[0].num_rows

@@ -1,0 +1,179 @@
+"""Each question has one answer, whether Spark gives it or DuckDB."""
+
+import datetime as dt
+import re
+from collections import Counter
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from capture.merge.cutting import cut, evenly, plain
+from end_to_end.lakes import run
+from jobs import ingest_snapshots
+from lake.writes import log_of, rows, writes
+from pcapgen.record import sample_captures
+from pipeline.lake.lake import Lake
+from pipeline.lake.local.local_sql import LocalSql
+from pipeline.lake.queries import FeedError, Since, in_spark, values_of
+from schemas.bronze import QUARANTINE
+
+pytestmark = pytest.mark.spark
+
+HASHES = {"tells", "rests_on", "explains", "session", "number", "told"}  # of each engine's own
+NAMES_OF_HASHES = "some"  # what a question names them by
+
+
+def alike(value):
+    """A value as both engines give it: numbers are numbers, whatever their type."""
+    if isinstance(value, Decimal):
+        return int(value) if value == int(value) else float(value)
+    if isinstance(value, dict):
+        return tuple((name, alike(each)) for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(alike, value))
+    return value.astimezone(dt.UTC) if isinstance(value, dt.datetime) else value
+
+
+def told(found, hashed):
+    left = [name for name in found.column_names if not (hashed and name in HASHES)]
+    return left, Counter(tuple(alike(row[name]) for name in left) for row in found.to_pylist())
+
+
+@pytest.fixture
+def twice(monkeypatch):
+    """Ask each question of both engines; what was asked, by its text without numbers, with the most rows it had."""
+    asked, query = Counter(), Lake.query
+
+    def ask(lake, sql, /, **of):
+        found = query(lake, sql, **of)
+        if lake.is_here and NAMES_OF_HASHES not in of:
+            hashed = "xxhash64(" in sql
+            assert told(lake.frame(sql, **of).toArrow(), hashed) == told(found, hashed), sql
+            asked[re.sub(r"\d+", "0", sql)] |= found.num_rows
+        return found
+
+    monkeypatch.setattr(Lake, "query", ask)
+    return asked
+
+
+@pytest.mark.parametrize("parts", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_what_runs_ask_has_one_answer(spark, project, tmp_path, twice, parts):
+    """Runs over sample and estate, with more of them each time, ask all that the layers ask of what changed."""
+    lake = Lake(spark, str(tmp_path / "lake"))
+    *some, many = sample_captures()
+    content = plain(many)
+    files = [tmp_path / f"{number}.pcap" for number in range(parts + 1)]
+    for file, piece in zip(files, cut(content, evenly(content, parts + 1)), strict=True):
+        file.write_bytes(piece)
+    estate = project / "data" / "estate"
+    run(lake, some[0], some[2], files[0])
+    assert ingest_snapshots.main(["--lake", lake.root, "--snapshots", str(estate / "snapshots")]) == 0
+    for number in range(1, parts + 1):
+        run(lake, *some[: 5 * number], *files[: number + 1])
+    run(lake, *some, *files, *sorted((estate / "wire").iterdir()))
+    assert len(twice) > 100
+    assert sum(most > 0 for most in twice.values()) > 70
+
+
+def test_what_changed_is_what_spark_tells(lake, twice):
+    for write in writes(lake):
+        write()
+    newest = lake.version(QUARANTINE)
+    for since in range(newest):
+        feed = lake.query("SELECT * FROM {feed}", feed=Since(QUARANTINE, since, newest))
+        assert feed.column_names == [*QUARANTINE.names, "_change_type", "_commit_version"]
+    assert max(twice.values()) > 10
+
+
+def test_changes_that_nobody_can_tell_any_more_are_an_error(lake, spark):
+    lake.append(QUARANTINE, rows(spark, "a").coalesce(1))
+    since = lake.version(QUARANTINE)
+    lake.append(QUARANTINE, rows(spark, "b").coalesce(1))
+    lake.replace(QUARANTINE, rows(spark, "c").coalesce(1))
+    newest = lake.version(QUARANTINE)
+    told = lake.query("SELECT quarantine_key FROM {feed}", feed=Since(QUARANTINE, since, newest))
+    assert sorted(told["quarantine_key"].to_pylist()) == ["a", "b", "b", "c"]
+    lake.vacuum(QUARANTINE)
+    with pytest.raises(FeedError, match="gone are"):
+        lake.query("SELECT * FROM {feed}", feed=Since(QUARANTINE, since, newest))
+    (log_of(lake) / f"{newest:020}.json").unlink()
+    with pytest.raises(FeedError, match="is not told"):
+        lake.query("SELECT * FROM {feed}", feed=Since(QUARANTINE, since, newest))
+
+
+AT = dt.datetime(2024, 2, 29, 23, 59, 59, 123456, tzinfo=dt.UTC)
+VALUES = pa.table(
+    {
+        "place": pa.array(range(5), pa.int64()),
+        "moment": pa.array([AT, None, dt.datetime(1969, 12, 31, 23, 59, 59, 1, tzinfo=dt.UTC), AT, AT]),
+        "text": ["it's \\ {one}", "", None, "b;journal", "A\u00dc\U0001f600"],
+        "number": pa.array([1, None, -5, 1 << 62, 0], pa.int64()),
+        "large": pa.array([Decimal(2**64 - 1), None, Decimal(0), Decimal(7), Decimal(1 << 56)], pa.decimal128(20, 0)),
+        "list": pa.array([["a", "b"], [], None, [None, "c"], ["a"]], pa.list_(pa.string())),
+        "bytes": pa.array([b"0123456789abcdef", b"", None, b"abc", b"\x00\xff"], pa.binary()),
+        "flag": pa.array([True, False, None, True, True]),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "unix_micros(moment)",
+        "timestamp_micros(number % 1000000)",
+        "CAST(floor(unix_micros(moment) / 3600000000) * 3600000000 AS bigint)",
+        "date_from_unix_date(CAST(floor(unix_micros(moment) / 86400000000) AS int))",
+        "coalesce(size(list), -1)",
+        "try_element_at(list, -1)",
+        "substring(bytes, 1, 4)",
+        "substring(bytes, -12, 12)",
+        "octet_length(bytes)",
+        "split_part(text, ';', 1)",
+        "concat_ws('|', text, number, NULL)",
+        "least(text, 'b')",
+        "greatest(text, 'b')",
+        "nullif(CAST(large % 72057594037927936 AS bigint), 0)",
+        "array_position(list, 'a') BETWEEN 1 AND size(list) - 1",
+        "right(text, 7) = 'journal'",
+        "upper(text)",
+        "array(text, CAST(number AS string), NULL)",
+        "flag IS NOT TRUE",
+        "number IN {numbers}",
+        "text IN {texts}",
+        "text = {one}",
+        "CASE WHEN text IN {many} THEN 1 END",
+        "CASE WHEN text IN {none} THEN 1 END",
+    ],
+)
+def test_an_expression_has_one_value(spark, sql):
+    of = {"numbers": {1, 0}, "texts": ["it's \\ {one}", "A\u00dc\U0001f600"], "one": "it's \\ {one}",
+          "many": [*map(str, range(6000)), "b;journal"], "none": []}  # fmt: skip
+    of = {"rows": VALUES} | {name: each for name, each in of.items() if f"{{{name}}}" in sql}
+    found = [
+        by(f"SELECT place, {sql} AS found FROM {{rows}}", of)
+        for by in (lambda sql, of: in_spark(spark, sql, of).toArrow(), here)
+    ]
+    assert told(found[0], False) == told(found[1], False)
+
+
+def here(sql, of):
+    return LocalSql().answer(
+        sql, {name: each if isinstance(each, pa.Table) else values_of(each) for name, each in of.items()}
+    )
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT explode(list) AS each FROM {rows}",
+        "SELECT flag, count(*) AS n, min(moment) AS one, CAST(sum(place) AS bigint) AS two FROM {rows} GROUP BY ALL",
+        "SELECT count_if(size(list) > 0) AS n, bool_or(flag) AS any, max(text) AS most FROM {rows} GROUP BY ALL",
+        "SELECT size(collect_set(CASE WHEN flag THEN text END)) AS n FROM {rows}",
+        "SELECT text FROM (SELECT *, row_number() OVER (PARTITION BY flag ORDER BY place) n FROM {rows}) WHERE n < 2",
+        "SELECT one.text FROM {rows} AS one LEFT JOIN {rows} AS two USING (place) WHERE two.flag",
+    ],
+)
+def test_a_question_has_one_answer(spark, sql):
+    of = {"rows": VALUES}
+    assert told(in_spark(spark, sql, of).toArrow(), False) == told(here(sql, of), False)

@@ -1,0 +1,74 @@
+"""Side files are shared out among tasks: each row group to one of them, and no task with much more than others."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.lake import staging_files
+from pipeline.lake.staging_files import SideFiles, rows_in, tasks_of
+
+KIB = 1024
+
+
+@pytest.fixture(autouse=True)
+def every_batch_is_a_row_group(monkeypatch):
+    monkeypatch.setattr(staging_files, "_GROUP_BYTES", 1)
+
+
+def write(folder, name, batches):
+    """Write a side file of batches of so many KiB each, whose rows say where they are."""
+    out = SideFiles(str(folder), name)
+    for number, size in enumerate(batches):
+        noise = [f"{name} {number}".encode().ljust(KIB, b"%c" % (number % 256)) for _ in range(size)]
+        out.add("calls", pa.record_batch({"place": [f"{name} {number}"] * size, "data": noise}))
+    out.close()
+
+
+@given(files=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=6), max_size=8), most=st.integers(1, 200))
+def test_each_row_group_is_read_by_one_task(tmp_path_factory, files, most):
+    folder = tmp_path_factory.mktemp("side")
+    for number, batches in enumerate(files):
+        write(folder, f"capture {number}", batches)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staging_files, "_LEAST_BYTES", most)
+        patch.setattr(staging_files, "TASK_BYTES", most)
+        tasks = tasks_of(folder / "calls")
+    assert all(tasks)
+    read = [batch.column("place").to_pylist() for task in tasks for piece in task for batch in piece.read()]
+    expected = [[f"capture {n} {b}"] * size for n, batches in enumerate(files) for b, size in enumerate(batches)]
+    assert sorted(read) == sorted(expected)
+    assert rows_in(folder / "calls") == sum(map(len, expected))
+
+
+def test_many_small_files_are_few_tasks_and_a_large_one_is_several(tmp_path, monkeypatch):
+    for number in range(30):
+        write(tmp_path / "small", f"capture {number}", [1])
+    assert len(tasks_of(tmp_path / "small" / "calls")) == 1
+    write(tmp_path / "large", "capture", [40] * 32)
+    monkeypatch.setattr(staging_files, "_LEAST_BYTES", 1)
+    sizes = [[len(piece.groups) for piece in task] for task in tasks_of(tmp_path / "large" / "calls")]
+    assert sizes == [[4]] * 8
+
+
+def test_small_files_of_several_folders_are_one_task(tmp_path):
+    for folder in ("alone", "joined"):
+        write(tmp_path / folder, "capture", [1])
+    (task,) = tasks_of(*(tmp_path / folder / "calls" for folder in ("alone", "joined", "nowhere")))
+    assert sorted(piece.path.split("/")[-3] for piece in task) == ["alone", "joined"]
+
+
+def test_small_batches_are_one_row_group_until_there_is_enough(tmp_path, monkeypatch):
+    monkeypatch.setattr(staging_files, "_GROUP_BYTES", 10 * KIB)
+    write(tmp_path, "capture", [4, 4, 4, 4, 20, 1])
+    ((piece,),) = tasks_of(tmp_path / "calls")
+    assert [batch.num_rows for batch in piece.read()] == [12, 24, 1]
+
+
+def test_what_is_still_written_is_none_of_them_and_a_folder_that_is_not_there_has_none(tmp_path):
+    out = SideFiles(str(tmp_path), "capture")
+    out.add("calls", pa.record_batch({"place": ["here"]}))
+    assert tasks_of(tmp_path / "calls") == tasks_of(tmp_path / "nowhere") == []
+    assert rows_in(tmp_path / "calls") == rows_in(tmp_path / "nowhere") == 0
+    out.close()
+    assert len(tasks_of(tmp_path / "calls")) == 1

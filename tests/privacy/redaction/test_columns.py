@@ -1,0 +1,101 @@
+"""Every column of bronze and silver that holds texts or bytes has been decided about, and what is decided is done."""
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pipeline.privacy import redacted_columns
+from pipeline.privacy.redacted_columns import BRONZE, SILVER, holds_text, how, redact
+from schemas import catalog
+from schemas.bronze import CAPTURE_FILES, PENDING, QUARANTINE, RPC_CALLS
+from schemas.calls import QUEUE_ALIASES
+from schemas.comqc import COMQC_CALLS
+from schemas.hosts import HOSTS
+from schemas.messages import MESSAGES
+from schemas.properties import PROPERTIES
+from schemas.snapshots import SNAPSHOTS_RAW
+from udfs.keys import key
+from udfs.pseudonyms import KINDS, Pseudonyms
+
+BY = Pseudonyms(KINDS, b"a key of the tests")
+
+
+def batch(table, **columns):
+    """A row of a table, null but for some columns."""
+    schema = to_arrow_schema(table.struct())
+    return pa.RecordBatch.from_pylist([{name: columns.get(name) for name in schema.names}], schema)
+
+
+def redacted(table, **columns):
+    return redact(table, batch(table, **columns), BY).to_pylist()[0]
+
+
+@pytest.mark.parametrize("table", [*BRONZE, *SILVER], ids=str)
+def test_every_column_with_texts_is_decided_about(table):
+    fields = to_arrow_schema(table.struct())
+    undecided = [
+        f.name for f in fields if holds_text(f.type) and f.name != "sighting_key" and how(table, f.name) is None
+    ]
+    assert undecided == []
+
+
+def test_every_table_below_gold_is_written_by_redaction_or_made_of_such():
+    assert {*BRONZE, *SILVER, QUEUE_ALIASES, HOSTS} == {table for table in catalog.ALL if table.layer != "gold"}
+
+
+def test_a_column_that_nobody_decided_about_is_not_written(monkeypatch):
+    monkeypatch.setattr(redacted_columns, "how", lambda *_: None)
+    with pytest.raises(KeyError, match=r"bronze\.rpc_calls\.call_key"):
+        redact(RPC_CALLS, batch(RPC_CALLS), BY)
+
+
+def test_nothing_is_kept_of_bytes():
+    row = redacted(
+        RPC_CALLS, request_stub=b"secret", response_stub=b"secret", request_pieces=b"secret", response_pieces=b"secret"
+    )
+    assert [value for value in row.values() if value is not None] == []
+    assert redacted(QUARANTINE, sample=b"secret", reason="stray")["sample"] is None
+    assert redacted(MESSAGES, body=b"secret", extension=b"secret")["body"] is None
+    segment = dict.fromkeys(
+        ("side", "time_ns", "number", "file_offset", "sequence", "acknowledgement", "flags", "size"), 1
+    )
+    assert redacted(PENDING, segments=[{**segment, "data": b"secret"}])["segments"] is None
+    assert redacted(COMQC_CALLS, target_text="secret", marshaled=b"secret", arguments=[{"vt": 8, "value": "secret"}])[
+        "arguments"
+    ] == [{"vt": 8, "vt_name": None, "value": None}]
+    raw = redacted(SNAPSHOTS_RAW, properties=[{"property_id": 1, "vt": 31, "value_json": '"secret"'}])
+    assert raw["properties"] == [{"property_id": 1, "vt": 31, "value_json": None}]
+
+
+def test_keys_agree_over_tables():
+    call = redacted(RPC_CALLS, call_key="c", connection_id="n")
+    message = redacted(MESSAGES, call_key="c", sighting_key=key("c"))
+    assert message["call_key"] == call["call_key"] != "c"
+    assert message["sighting_key"] == key(call["call_key"])
+    assert redacted(PENDING, call_keys=["c"])["call_keys"] == [call["call_key"]]
+    assert redacted(PROPERTIES, snapshot_id="c")["snapshot_id"] == call["call_key"]  # of the wire the call's key
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "value", "told"),
+    [
+        ("PROPID_MGMT_QUEUE_PATHNAME", "value_text", r"srv1\private$\q", BY.name(r"srv1\private$\q")),
+        ("PROPID_MGMT_QUEUE_STATE", "value_text", "CONNECTED", "CONNECTED"),
+        ("PROPID_MGMT_MSMQ_PRIVATEQ", "value_texts", [r"srv1\private$\q", None], [BY.name(r"srv1\private$\q"), None]),
+        ("PROPID_MGMT_MSMQ_DSSERVER", "value_text", r"\\dc1", BY.host("dc1")),
+        ("PROPID_MGMT_QUEUE_CONNECTION_HISTORY", "value_json", '["10.0.0.7"]', f'["{BY.address("10.0.0.7")}"]'),
+        ("PROPID_MGMT_QUEUE_EOD_NEXT_SEQ", "value_binary", b"\1", b"\1"),
+        ("0x00000400", "value_text", "whatever", None),
+        ("0x00000400", "value_binary", b"whatever", None),
+    ],
+)
+def test_what_a_text_is_hangs_on_the_property(name, column, value, told):
+    assert redacted(PROPERTIES, property_name=name, **{column: value})[column] == told
+
+
+def test_addresses_in_lists_agree_with_those_of_connections():
+    servers = [{"server_address": "10.0.0.7", "connections": 3}]
+    row = redacted(CAPTURE_FILES, servers=["10.0.0.7"], server_connections=servers, learnt=["10.0.0.7|2103|qmcomm"])
+    assert row["servers"] == [BY.address("10.0.0.7")]
+    assert row["server_connections"] == [{"server_address": BY.address("10.0.0.7"), "connections": 3}]
+    assert row["learnt"] is None

@@ -1,0 +1,198 @@
+"""A lake in which names are redacted: nothing of them is in any of its files, and it says the same as one without."""
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from jobs import export_packets, ingest_captures, ingest_snapshots, run_all
+from pipeline.lake.lake import Lake
+from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.alerts import ALERTS
+from schemas.bronze import CAPTURE_FILES, RPC_CALLS
+from schemas.findings import FINDINGS
+from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.messages import MESSAGES
+from schemas.queue_history import QUEUE_HISTORY
+
+pytestmark = pytest.mark.spark
+
+# Of the sample and the estate: machines, queues, a label, an address, a sender; no word of ours has these letters.
+NAMES = (
+    "srv1",
+    "shop1",
+    "orders1",
+    "private$\\orders",
+    "private$\\till",
+    "order 10",
+    "order 2",
+    "10.77.0.",
+    "s-1-5-21-",
+)
+EVERYTHING = "privacy.redact=[labels,queues,hosts,addresses,senders]"
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory):
+    path = tmp_path_factory.mktemp("key") / "key"
+    path.write_text("7d9f0a53c1b24e6688aa0b1c2d3e4f50\n")
+    path.chmod(0o600)
+    return path
+
+
+def options(key, root, workplace):
+    return [
+        "--set",
+        EVERYTHING,
+        "--set",
+        f"privacy.workplace={workplace}",
+        "--redact-key",
+        str(key),
+        "--lake",
+        str(root),
+    ]
+
+
+def texts(value):
+    """All texts in a value, bytes as the texts they may hold."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, bytes):
+        yield from (
+            value.decode("latin-1"),
+            value.decode("utf-16-le", "ignore"),
+            value[1:].decode("utf-16-le", "ignore"),
+        )
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield name
+            yield from texts(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from texts(each)
+
+
+def found(root: Path, names=NAMES) -> list[tuple[str, str]]:
+    """Which names are in which files of a folder, whatever Parquet has made of them."""
+    hits = []
+    for path in (path for path in root.rglob("*") if path.is_file()):
+        held = pq.ParquetFile(path).read().to_pylist() if path.suffix == ".parquet" else path.read_bytes()
+        told = {text.lower() for text in texts(held)}
+        hits += [(str(path.relative_to(root)), name) for name in names if any(name in text for text in told)]
+    return hits
+
+
+def histogram(lake, table, *columns):
+    return Counter(tuple(row) for row in lake.read(table).select(*columns).collect())
+
+
+@pytest.fixture(scope="module")
+def ingested(spark, project, key, tmp_path_factory):
+    """A lake of two captures of the sample, of reads and of queue state, and the folder where its run worked."""
+    root, work = tmp_path_factory.mktemp("redacted"), tmp_path_factory.mktemp("work")
+    sample = project / "data" / "sample"
+    named = [str(sample / name) for name in ("01-remoteread-ndr.pcap", "04-qmmgmt.pcapng")]
+    assert ingest_captures.main([*options(key, root, work), "--captures", *named]) == 0
+    return Lake(spark, str(root)), work
+
+
+def test_no_name_is_in_any_file(ingested, key):
+    lake, work = ingested
+    assert found(Path(lake.root)) == []
+    assert found(Path(lake.root), (key.read_text().strip(),)) == []
+    assert list(work.iterdir()) == []
+
+
+def test_rows_are_all_there_and_join(ingested):
+    lake, _ = ingested
+    calls, messages = lake.read(RPC_CALLS), lake.read(MESSAGES)
+    assert messages.count() > 0
+    assert messages.join(calls, "call_key", "left_anti").count() == 0
+    assert calls.where("request_stub IS NOT NULL OR response_stub IS NOT NULL").count() == 0
+    assert messages.where("label NOT LIKE 'label-%'").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (["--set", "privacy.redact=[]"], "names in this lake are redacted"),
+        (["--set", "privacy.redact=[labels]"], "another key, or of other kinds"),
+        (["--redact-key", "other"], "another key, or of other kinds"),
+        (["--redact-key", "short"], "fewer than 16 bytes"),
+        (["--redact-key", "missing"], "cannot be read"),
+    ],
+)
+def test_what_would_not_agree_is_refused(ingested, key, project, tmp_path, monkeypatch, capsys, changed, said):
+    lake, work = ingested
+    monkeypatch.chdir(tmp_path)
+    Path("other").write_text("0" * 32)
+    Path("short").write_text("0" * 8)
+    capture = project / "data" / "sample" / "05-sealed-ntlm.pcap"
+    assert ingest_captures.main([*options(key, lake.root, work), "--captures", str(capture), *changed]) == 2
+    assert said in capsys.readouterr().err
+    assert lake.read(CAPTURE_FILES).count() == 2
+
+
+def test_packets_are_not_looked_for(ingested, tmp_path, capsys):
+    lake, _ = ingested
+    assert export_packets.main(["--lake", lake.root, "--call", "x", "--out", str(tmp_path / "out.pcapng")]) == 2
+    assert "names are redacted" in capsys.readouterr().err
+
+
+def test_a_lake_with_names_is_not_redacted_afterwards(spark, key, project, tmp_path, capsys):
+    root = tmp_path / "lake"
+    capture = str(project / "data" / "sample" / "08-endpoint-mapper.pcap")
+    assert ingest_captures.main(["--lake", str(root), "--captures", capture]) == 0
+    assert ingest_captures.main([*options(key, root, tmp_path), "--captures", capture]) == 2
+    assert "filled without redaction" in capsys.readouterr().err
+
+
+def test_the_key_can_be_in_the_environment(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("MSMQ_REDACT_KEY", "too short")
+    assert run_all.main(["--set", EVERYTHING, "--lake", str(tmp_path / "lake"), "--captures", str(tmp_path)]) == 2
+    assert "MSMQ_REDACT_KEY: a key of fewer than 16 bytes" in capsys.readouterr().err
+    monkeypatch.delenv("MSMQ_REDACT_KEY")
+    assert run_all.main(["--set", EVERYTHING, "--lake", str(tmp_path / "lake"), "--captures", str(tmp_path)]) == 2
+    assert "needs a key" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_gold_says_the_same_of_names_and_of_pseudonyms(spark, project, key, tmp_path):
+    """In one run without redaction and in three with it: a capture comes later, and one that has grown is read anew."""
+    sample, estate = project / "data" / "sample", project / "data" / "estate"
+    captures = tmp_path / "captures"
+    shutil.copytree(sample, captures)
+    mine = ["--snapshots", str(estate / "snapshots"), "--captures", str(captures)]
+    files = sorted((estate / "snapshots").iterdir())[:3]
+    late, whole = captures / "09-transactions-and-moves.pcapng", captures / "01-remoteread-ndr.pcap"
+    root = tmp_path / "redacted"
+    content = whole.read_bytes()
+    whole.write_bytes(content[: len(content) // 2])
+    held = late.rename(tmp_path / late.name)
+    assert run_all.main([*options(key, root, tmp_path / "work"), *mine]) == 0
+    assert ingest_snapshots.main([*options(key, root, tmp_path / "work"), "--snapshots", *map(str, files)]) == 0
+    held.rename(late)
+    assert run_all.main([*options(key, root, tmp_path / "work"), *mine]) == 0
+    whole.write_bytes(content)
+    assert run_all.main([*options(key, root, tmp_path / "work"), *mine]) == 0
+    plain, redacted = Lake(spark, str(tmp_path / "plain")), Lake(spark, str(root))
+    assert run_all.main(["--lake", plain.root, *mine]) == 0
+    assert found(root) == []
+    for table, *columns in (
+        (RPC_CALLS, "interface_name", "opnum", "outcome", "request_at"),
+        (MESSAGES, "class_name", "seen_at", "body_bytes"),
+        (RECEIVE_ATTEMPTS, "protocol", "outcome"),
+        (ACK_SEQUENCES, "fate", "attempts"),
+        (FINDINGS, "rule_id", "level"),
+        (QUEUE_HISTORY, "from_at", "to_at", "message_count"),
+        (ALERTS, "condition", "severity", "since"),
+    ):
+        here = [name for name in columns if name in table.names]
+        assert histogram(redacted, table, *here) == histogram(plain, table, *here), table
+    before = {str(table): redacted.version(table) for table in (RPC_CALLS, RECEIVE_ATTEMPTS, FINDINGS)}
+    assert run_all.main([*options(key, root, tmp_path / "work"), *mine]) == 0
+    assert before == {str(table): redacted.version(table) for table in (RPC_CALLS, RECEIVE_ATTEMPTS, FINDINGS)}
+    assert json.loads((root / "_redaction.json").read_text())["kinds"]

@@ -1,0 +1,143 @@
+"""What stands for names: of the same form, the same for the same name, and nothing of the name is in it."""
+
+import ipaddress
+import json
+import re
+import string
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from udfs.pseudonyms import ADDRESSES, HOSTS, KINDS, LABELS, QUEUES, Pseudonyms, replaced
+from udfs.queues.format_name_parser import format_name_of, queue_format
+from udfs.queues.normal_form import normal_text
+
+KEY = bytes(range(32))
+ALL = Pseudonyms(KINDS, KEY)
+GUID = "0e1b7d1c-1111-2222-3333-444455556666"
+
+word = st.text(string.ascii_letters + string.digits + "-_äé ", min_size=1, max_size=12).map(str.strip).filter(bool)
+address = st.ip_addresses().map(str)
+host = st.one_of(word, st.tuples(word, word, word).map(".".join), address)
+path = st.tuples(st.sampled_from(["", "private$\\"]), word, st.sampled_from(["", ";journal", ";Deadletter"])).map(
+    "".join
+)
+direct = st.tuples(st.sampled_from(["DIRECT=OS:", "os:", ""]), word, path).map(lambda t: f"{t[0]}{t[1]}\\{t[2]}")
+tcp = st.tuples(st.sampled_from(["DIRECT=TCP:", "tcp:"]), address, path).map(lambda t: f"{t[0]}{t[1]}\\{t[2]}")
+web = st.tuples(host.filter(lambda text: ":" not in text), word).map(
+    lambda t: f"DIRECT=https://{t[0]}:443/msmq/private$/{t[1]}"
+)
+by_guid = st.sampled_from([f"PUBLIC={GUID}", f"PRIVATE={GUID}\\0000000A", f"MACHINE={GUID};DEADXACT", f"{GUID}\\a"])
+one_name = st.one_of(direct, tcp, web, by_guid, st.just("MULTICAST=225.2.3.4:8001"))
+
+
+@given(one_name)
+def test_names_have_one_pseudonym_however_they_are_written(name):
+    """The normal form of a name's pseudonym is the pseudonym of its normal form: rows of gold join as they did."""
+    assert normal_text(ALL.name(name)) == normal_text(ALL.name(normal_text(name)))
+    assert normal_text(ALL.name(name.upper())) == normal_text(ALL.name(name))
+
+
+@given(one_name)
+def test_the_pseudonym_of_a_format_name_is_one(name):
+    told = ALL.name(name)
+    if "=" in name.partition("\\")[0] and "https" not in name:
+        assert queue_format(told).qft == queue_format(name).qft
+    assert queue_format(format_name_of(told)) is not None or "=" not in told
+
+
+@given(
+    st.lists(
+        st.one_of(direct.filter(lambda text: text.startswith("DIRECT")), by_guid.filter(lambda t: "=" in t)), min_size=2
+    )
+)
+def test_of_several_elements_each_is_replaced(names):
+    assert ALL.name(",".join(names)) == ",".join(map(ALL.name, names))
+
+
+@given(host)
+def test_nothing_of_a_name_is_left(text):
+    told = ALL.host(text)
+    assert text.lower() in ("localhost", ".", "*") or told.lower() != text.lower()
+    assert told == ALL.host(text.upper())
+
+
+@given(address)
+def test_an_address_becomes_a_local_one(text):
+    told = ipaddress.ip_address(ALL.address(text))
+    assert told.version == 6
+    assert told in ipaddress.ip_network("fd00::/8")
+
+
+def test_an_address_is_one_however_it_is_spelt():
+    assert ALL.address("2001:DB8:0:0::1") == ALL.address("2001:db8::1")
+    assert ALL.name("DIRECT=TCP:10.1.2.3\\q").partition(":")[2] == ALL.name("10.1.2.3\\q")
+
+
+def test_a_machine_is_found_with_its_domain_and_without():
+    assert ALL.host("srv1.example.com").partition(".")[0] == ALL.host("SRV1") == ALL.host("\\\\srv1")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"PUBLIC={GUID};JOURNAL", f"PRIVATE={GUID}\\0000000a", f"{GUID}\\0000000a", f"MACHINE={GUID};DEADXACT",
+     ".\\private$\\order_queue$", ""],
+)  # fmt: skip
+def test_what_names_nobody_stays(text):
+    assert ALL.name(text) == text
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (QUEUES, r"DIRECT=OS:srv1\private$\queue-#;queue-#"),
+        (HOSTS, r"DIRECT=OS:host-#\private$\orders;poisoned"),
+        (ADDRESSES, r"DIRECT=OS:srv1\private$\orders;poisoned"),
+        (LABELS, r"DIRECT=OS:srv1\private$\orders;poisoned"),
+    ],
+)
+def test_only_the_kinds_asked_for_are_replaced(kind, told):
+    text = Pseudonyms([kind], KEY).name(r"DIRECT=OS:srv1\private$\orders;poisoned")
+    assert re.sub("-[0-9a-f]{12}", "-#", text) == told
+
+
+def test_another_key_gives_other_pseudonyms():
+    other = Pseudonyms(KINDS, KEY[::-1])
+    for of in ("address", "host", "queue", "label", "sender", "key"):
+        assert getattr(other, of)("10.0.0.7") != getattr(ALL, of)("10.0.0.7")
+    assert other.check() != ALL.check()
+
+
+@pytest.mark.parametrize(("kinds", "key"), [(["colours"], KEY), (KINDS, b"short")])
+def test_what_cannot_be_is_refused(kinds, key):
+    with pytest.raises(ValueError, match=r"no such kinds|fewer than 16"):
+        Pseudonyms(kinds, key)
+
+
+def test_the_key_is_not_shown():
+    assert KEY.hex() not in repr(ALL)
+    assert str(KEY) not in repr(ALL)
+
+
+def test_texts_of_unknown_form_in_json():
+    value = [{"vt": 4127, "value": ["10.0.0.7", "IP=10.0.0.7:1801", "srv1", r"OS:srv1\q", "12.5", GUID, None, 7, True]}]
+    told = json.loads(ALL.json(json.dumps(value)))[0]
+    assert told["vt"] == 4127
+    assert told["value"][0] == ALL.address("10.0.0.7")
+    assert told["value"][1] == f"IP=[{ALL.address('10.0.0.7')}]:1801"
+    assert told["value"][2] == ALL.host("srv1")
+    assert told["value"][3] == ALL.name(r"OS:srv1\q")
+    assert told["value"][4:] == ["12.5", GUID, None, 7, True]
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, '"\\ud800"x'])
+def test_what_is_no_json_is_nothing(text):
+    assert ALL.json(text) == "null"
+
+
+@given(st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "c"]))))
+def test_arrays_keep_their_nulls_and_places(texts):
+    told = replaced(pa.array(texts, pa.string()), str.upper)
+    assert told.to_pylist() == [None if text is None else text.upper() for text in texts]

@@ -1,0 +1,480 @@
+"""Every view on rows in which the answer is known, one Spark session and one lake in memory for all."""
+
+import datetime as dt
+import json
+import time
+from functools import partial
+
+import pyarrow as pa
+import pytest
+
+from alerts.telling import NAMES
+from jobs import ask
+from pipeline.lake.lake import Lake
+from pipeline.reports.views.catalog import ALL, NOT_KNOWN, QUESTIONS, Views, of_question
+from queue_states.telling import FAR, MINUTE, incoming, outgoing, read, snapshot
+from reports.questions.telling import NOW, Told, call, history, rows
+from schemas.ack_sequences import ACK_SEQUENCES, QUEUE_OPERATIONS
+from schemas.bronze import CONNECTIONS, RPC_CALLS
+from schemas.calls import MANAGEMENT_CALLS
+from schemas.comqc import COMQC_CALLS
+from schemas.coverage import COVERAGE
+from schemas.findings import FINDINGS
+from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.hosts import HOSTS
+from schemas.messages import MESSAGES
+from schemas.properties import QUEUE_SNAPSHOTS
+from schemas.queue_history import QUEUE_HISTORY
+from schemas.silver import REMOTE_READ_CALLS
+from tools.write_questions_doc import alerts as alerts_page
+from tools.write_questions_doc import questions as questions_page
+from udfs.keys import key
+
+EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - as collect() gives times
+LOCAL = "LOCAL CONNECTION"
+S, R, G = (f"srv1\\private$\\{name}" for name in ("stuck", "read", "grow"))
+DEAD, QUEUE = "srv1\\system$;deadletter", "srv1\\private$\\orders"
+
+
+def shot(at, queue, count, *, size=None, state=LOCAL, **more):
+    values = {"message_count": count, "bytes": 100 * count if size is None else size}
+    return snapshot(at * MINUTE, f"{queue} {at}", state=state, queue=queue, name=queue, **values, **more)
+
+
+def queues():
+    told = []
+    for at in range(0, NOW + 1, 10):
+        told += [
+            shot(at, S, 5),
+            shot(at, R, 5),
+            shot(at, G, at, journal_count=10 + at, journal_bytes=10 * at),
+            shot(at, DEAD, 2 + (at >= 120)),
+            shot(at, "far\\private$\\down", 3, state="WAITING" if 100 <= at <= 160 else "CONNECTED", manager="relay"),
+        ]
+    told.append(read(125 * MINUTE, queue=R))
+    for at, waiting in enumerate((4, 4, 4, 2)):
+        ack_at = -60 if waiting == 4 else 200
+        acked = 10 if waiting == 4 else 12
+        told.append(outgoing(at * MINUTE, acked, waiting, ack_at=ack_at, resends=2 * at * (waiting == 4), unread=1))
+    told.append(outgoing(5 * MINUTE, 0, 1, stamp=8, previous=0))
+    told += [incoming(at * MINUTE, ("a1", 7, 9, {"reject_count": at})) for at in range(3)]
+    return [row | {"queue": NAMES.queue(row["queue"])} for row in told]
+
+
+def attempt(
+    name, started, *, wait_ms=1.0, hold_ms=None, queue=QUEUE, client="10.0.0.9", outcome="acked", message=None, **more
+):
+    """A receive of a message; ``name`` is of its Start's call."""
+    returned = None if wait_ms is None else started + wait_ms / 60_000
+    ended = None if hold_ms is None else returned + hold_ms / 60_000
+    row = {
+        "attempt_key": key(key(name)), "queue": queue, "server_address": "10.0.0.1", "client_address": client,
+        "started_at": started, "returned_at": returned, "ended_at": ended, "wait_ms": wait_ms, "hold_ms": hold_ms,
+        "protocol": "RemoteRead", "action_name": "MQ_ACTION_RECEIVE", "timeout_ms": 60_000, "is_receive": True,
+        "start_hresult": 0, "outcome": outcome, "message_key": message, "confidence": "complete",
+    }  # fmt: skip
+    return row | more
+
+
+def message(name, seen, *, queue=QUEUE, sent=0.0, arrived=1.0, code=0, kind="MQMSG_CLASS_NORMAL", **more):
+    row = {
+        "message_key": name, "sighting_key": f"{name}{seen}", "call_key": key(f"{name}{seen}"), "seen_at": seen,
+        "queue": queue, "sent_at": sent, "arrived_at": arrived, "class": code, "class_name": kind, "is_comqc": False,
+        "source_queue_manager": "a1", "message_id": f"a1\\{name}",
+    }  # fmt: skip
+    return row | more
+
+
+ATTEMPTS = [
+    attempt("there", 20, wait_ms=2.0, hold_ms=100.0, message="m1"),
+    attempt("meanwhile", 20, wait_ms=60_000.0, hold_ms=50.0, message="m2"),
+    attempt("poll", 30, timeout_ms=0, outcome="empty", start_hresult=0xC00E001B),
+    attempt("vain", 30, wait_ms=5000.0, outcome="timed_out", start_hresult=0xC00E001B, client="10.0.0.8"),
+    attempt("held", 100, outcome="in_flight", message="m3", lookup_id=3),
+    attempt("gone", 110, hold_ms=9.0, outcome="rundown", message="m4", client="10.0.0.8"),
+    attempt("refused", 120, hold_ms=9.0, outcome="failed", message="m5", end_hresult=0xC00E0088),
+    attempt("peeked", 125, outcome="peeked", is_receive=False, message="m6"),
+    attempt("peeked early", 60, outcome="peeked", is_receive=False, message="m7"),
+    attempt("waits", 200, wait_ms=None, outcome="in_flight"),
+]
+SEQUENCES = [
+    {"message_key": "m1", "fate": "consumed", "attempts": 2, "redelivered": True, "loss_risk": "read_twice"},
+    {"message_key": "m2", "fate": "consumed", "attempts": 1, "redelivered": False},
+    {"message_key": "m3", "fate": "held", "attempts": 1, "redelivered": False},
+    {"message_key": "m4", "fate": "returned", "attempts": 3, "redelivered": True, "loss_risk": "poison"},
+    {"message_key": "m5", "fate": "unknown", "attempts": 1, "redelivered": False},
+]
+MACHINES = {"rule_id": "O01", "subject": "queue manager g", "actual": "machines a, b", "observed_at": 3}
+COMQC = {"is_comqc": True, "sent": 50.0}
+MESSAGES_SEEN = [
+    message("m1", 20, arrived=1.0), message("m2", 21, arrived=20.5), message("m3", 100, sent=90.0, arrived=91.0),
+    message("m4", 110, sent=80.0, arrived=85.0), message("m6", 125, sent=100.0, arrived=97.0),
+    message("m7", 60, sent=50.0, arrived=55.0),
+    message("n1", 130, queue="srv1\\private$\\admin", code=0x8000, kind="NACK", correlation_id="a1\\m1"),
+    message("n1", 131, queue="srv1\\private$\\admin", code=0x8000, kind="NACK", correlation_id="a1\\m1"),
+    message("n2", 132, queue="srv1\\private$\\admin", code=0x8000, kind="NACK", correlation_id="a1\\none"),
+    message("w1", 20, acknowledgement_requested=3, admin_queue="srv1\\private$\\admin"),
+    message("w2", 20, acknowledgement_requested=3, admin_queue=QUEUE),
+    message("w3", 20, acknowledgement_requested=3, admin_queue=QUEUE),
+    message("k3", 22, code=2, kind="ACK", correlation_id="a1\\w3"),
+    message("d1", 200, queue=DEAD, sent=40.0, kind="MQMSG_CLASS_NACK_RECEIVE_TIMEOUT", code=0xC002),
+    message("d2", 200, queue=DEAD, sent=60.0, kind="MQMSG_CLASS_NACK_RECEIVE_TIMEOUT", code=0xC002),
+    message("q1", 50, queue="srv1\\private$\\app", **COMQC), message("q1", 60, queue="srv1\\private$\\app_0", **COMQC),
+    message("q1", 70, queue="srv1\\private$\\app_deadqueue", **COMQC),
+    message("q2", 55, queue="srv1\\private$\\app", **COMQC),
+]  # fmt: skip
+
+
+def recorded(name, seen, index, opnum):
+    return {"message_key": name, "sighting_key": f"{name}{seen}", "call_index": index, "interface_id": "i",
+            "opnum": opnum, "seen_at": seen}  # fmt: skip
+
+
+def coverage(hour, measures, server="10.0.0.1"):
+    return [
+        {"hour": hour * 60, "server_address": server, "layer": layer, "measure": measure, "value": value}
+        for (layer, measure), value in measures.items()
+    ]
+
+
+def connection(server, size, again, kind="rpc"):
+    return {"server_address": server, "kind": kind, "client_bytes": size, "server_bytes": 0,
+            "retransmitted_bytes": again, "first_packet_at": 10, "last_packet_at": 20}  # fmt: skip
+
+
+def calls():
+    """RemoteRead opens and Starts with known times, and a qmmgmt call that was not answered."""
+    read_call = partial(call, REMOTE_READ_CALLS, protocol="RemoteRead")
+    reads = [read_call(f"o{ms}", 20, ms, method="R_OpenQueue", opnum=2, queue=QUEUE) for ms in range(1, 101)]
+    reads += [read_call(f"d{at}", at, 3.0, method="R_OpenQueue", opnum=2) for at in (30, 200)]
+    failed = {"hresult": 0xC00E001B, "hresult_name": "MQ_ERROR_IO_TIMEOUT", "opnum": 7, "method": "R_StartReceive"}
+    reads += [read_call("vain", 30, 5000.0, **failed)]
+    reads += [read_call(f"{name}{at}", at, 1.0) for name, at in (("m1", 20), ("m6", 125))]
+    ends = [{"call_key": key(f"o{ms}"), "outcome": "ok"} for ms in range(1, 101)]
+    ends += [{"call_key": key(f"d{at}"), "outcome": "fault", "fault_status": 0xC00E0025} for at in (30, 200)]
+    ends += [{"call_key": key("vain"), "outcome": "ok"}, {"call_key": key("half"), "outcome": "no_response"}]
+    half = call(MANAGEMENT_CALLS, "half", 40, None, method="R_QMMgmtGetInfo", opnum=0)
+    return {REMOTE_READ_CALLS: pa.concat_tables(reads), MANAGEMENT_CALLS: half, RPC_CALLS: rows(RPC_CALLS, *ends)}
+
+
+@pytest.fixture(scope="module")
+def views(spark):
+    """The views of a session of its own, in which few rows are not worth a compiler's work."""
+    quick = spark.newSession()
+    for name, value in {"codegen.wholeStage": "false", "codegen.factoryMode": "NO_CODEGEN", "adaptive.enabled": "false",
+                        "shuffle.partitions": "1"}.items():  # fmt: skip
+        quick.conf.set(f"spark.sql.{name}", value)
+    hours = coverage(0, {("transport", "bytes"): 1000, ("transport", "bytes_missing"): 7, ("rpc", "sealed"): 2})
+    hours += coverage(1, {("rpc", "calls"): 5, ("stub", "undecoded"): 1, ("message", "undecoded"): 2})
+    hours += coverage(0, {("capture", "packets_dropped"): 3}, None) + coverage(0, {("rpc", "calls"): 9}, "10.0.0.7")
+    why = {"status_name": "MQCONN_CONNECTION_FAILED", "changed_at": None, "error": 1, "error_name": "REFUSED"}
+    why |= {"status": 1, "addresses": None}
+    snapshots = {"snapshot_id": "far\\private$\\down 160", "nexthops": ["TCP:10.0.0.5"], "connection_history": [why]}
+    last = {"snapshot_id": f"s{5 * MINUTE}", "message_count": 4}
+    lake = Told(
+        quick,
+        history(queues()) | calls() | {
+            RECEIVE_ATTEMPTS: rows(RECEIVE_ATTEMPTS, *ATTEMPTS),
+            ACK_SEQUENCES: rows(ACK_SEQUENCES, *SEQUENCES, queue=QUEUE, confidence="complete"),
+            QUEUE_OPERATIONS: rows(
+                QUEUE_OPERATIONS, {"operation": "purge", "outcome": "done", "queue": QUEUE, "responded_at": 90}
+            ),
+            MESSAGES: rows(MESSAGES, *MESSAGES_SEEN),
+            COMQC_CALLS: rows(
+                COMQC_CALLS, recorded("q1", 50, 0, 7), recorded("q1", 50, 1, 8), recorded("q1", 60, 0, 7),
+                recorded("q2", 55, 0, 7),
+            ),
+            QUEUE_SNAPSHOTS: rows(QUEUE_SNAPSHOTS, snapshots, last),
+            COVERAGE: rows(COVERAGE, *hours),
+            CONNECTIONS: rows(
+                CONNECTIONS, connection("10.0.0.1", 300, 100), connection("10.0.0.1", 500, 100),
+                connection("10.0.0.1", 50, 0, "binary_protocol"),
+            ),
+            FINDINGS: rows(
+                FINDINGS, MACHINES,
+                {"rule_id": "R01", "subject": "client", "actual": "x", "observed_at": 3},
+            ),
+            HOSTS: rows(
+                HOSTS, {"host_name": "a", "address": "10.0.0.1", "first_seen_at": 1, "last_seen_at": 9},
+                {"host_name": "b", "address": "10.0.0.2", "first_seen_at": 3, "last_seen_at": 5}, queue_manager_id="g",
+            ),
+        },
+        {QUEUE_HISTORY: {"names": {"10.0.0.1": "srv1"}}},
+    )  # fmt: skip
+    made = Views(lake, None, None, None, {G: (30_000, 9_000)})
+    made.temporary()
+    return made
+
+
+def minutes(value):
+    if isinstance(value, dt.datetime):
+        return round((value - EPOCH).total_seconds() / 60, 3)
+    return round(value, 3) if isinstance(value, float) else value
+
+
+@pytest.fixture(scope="module")
+def answer(views):
+    """Columns of a view's rows, times in minutes."""
+
+    def ask(name, *columns, where="TRUE"):
+        found = views.answer(name).where(where).select(*columns).collect()
+        return [tuple(map(minutes, row)) if len(columns) > 1 else minutes(row[0]) for row in found]
+
+    return ask
+
+
+pytestmark = pytest.mark.spark
+
+
+def test_states_and_depths_of_queues(answer):
+    down = answer(
+        "outgoing_not_connected", "queue_manager", "state", "since", "until", "still", "message_count", "error"
+    )
+    assert down == [("relay", "WAITING", 100, 170, False, 3, "REFUSED")]
+    (hops,) = answer("outgoing_not_connected", "nexthops")
+    assert hops == ["TCP:10.0.0.5"]
+    states = answer("time_in_state", "state", "seconds", "times", where="queue LIKE '%down'")
+    assert sorted(states) == [("CONNECTED", 170 * 60, 2), ("WAITING", 70 * 60, 1)]
+    assert answer("time_in_state", "share", where="queue LIKE '%stuck'") == [1]
+    depth = answer(
+        "depth_over_time", "hour", "least_messages", "most_messages", "last_bytes", where="queue LIKE '%grow'"
+    )
+    assert depth[:2] == [(0, 0, 50, 5000), (60, 60, 110, 11_000)]
+    received = answer("depth_over_time", "received", "unexplained", where="queue LIKE '%read' AND hour(hour) = 2")
+    assert received == [(1, 1)]
+
+
+def test_growth_and_quotas(answer):
+    grown = answer("depth_growth", "messages_per_hour", "bytes_per_hour", "quota_bytes", "hours_until_full",
+                   where="queue LIKE '%grow'")  # fmt: skip
+    assert grown == [(60, 6000, 30_000, 1)]
+    assert answer("depth_growth", "hours_until_full", where="queue LIKE '%stuck'") == [None]
+    dead = answer("dead_letter_growth", "queue", "first_messages", "last_messages", "growth", "growth_per_day")
+    assert dead == [(DEAD, 2, 3, 1, 6)]
+    journal = answer("journal_growth", "queue", "growth", "bytes_per_day", "quota_bytes", "days_until_full")
+    assert journal == [(G, 240, 14_400, 9_000, 0.458)]
+
+
+def test_what_nobody_reads(answer):
+    stuck = answer("stuck_queues", "queue", "since", "still", "minutes", "message_count",
+                   where="queue LIKE '%stuck' OR queue LIKE '%read'")  # fmt: skip
+    assert sorted(stuck) == [(R, 0, False, 120, 5), (R, 130, True, 110, 5), (S, 0, True, 240, 5)]
+    oldest = answer("oldest_unread", "queue", "messages", "since", "message_key", "age_s", where="queue LIKE '%orders'")
+    assert oldest == [(QUEUE, 3, 85, "m4", 155 * 60)]  # m7 went with the purge, m1, m2 and m5 are gone
+
+
+def test_transfers(answer):
+    place = ("queue", "source")
+    backlog = answer("outgoing_backlog", *place, "observed_at", "not_sent", "unacknowledged", "unread")
+    assert backlog == [(FAR, "collector", 5, 3, 1, 0)]
+    stalls = answer(
+        "transfer_stalls", "since", "last_seen_at", "still", "unacknowledged", "resend_count", "ladder_step"
+    )
+    assert stalls == [(0, 2, False, 4, 4, 2)]
+    never = answer("never_acknowledged", "what", "from_number", "to_number", "observed_at", "reset_seen_at")
+    assert sorted(never) == [("given_up", 13, 14, 3, 5), ("pending", 1, 1, 5, None)]
+    gaps = answer("sequence_gaps", "sender_queue_manager", "rejected", "first_seen_at", "last_seen_at", "still")
+    assert gaps == [("a1", 2, 0, 2, True)]
+    disagree = answer("ends_that_disagree", "how", "first_seen_at", "last_seen_at", "observations")
+    assert disagree == [("gap", 0, 2, 3)]
+    assert answer("resends", "resends", "sent", "share") == [(4, 0, 1)]
+    again = answer("retransmitted", "kind", "connections", "bytes", "retransmitted_bytes", "share")
+    assert again == [("rpc", 2, 800, 200, 0.2), ("binary_protocol", 1, 50, 0, 0)]
+
+
+def test_messages(answer):
+    twice = answer("read_twice", "message_key", "read_twice", "loss_risk")
+    assert twice == [("m1", True, "read_twice"), ("m4", False, "poison")]
+    nacks = answer("negative_acknowledgements", "class_name", "messages", "first_seen_at", "last_seen_at",
+                   where="class_name = 'NACK'")  # fmt: skip
+    assert nacks == [("NACK", 2, 130, 132)]
+    missing = answer("acknowledgements_missing", "message_key", "wanted", "admin_queue_read")
+    assert missing == [("w2", 3, True), ("w1", 3, False)]
+    dead = answer("dead_letters", "queue", "class_name", "messages", "oldest_sent_at", "age_s",
+                  where="class_name LIKE 'MQMSG_CLASS_NACK%'")  # fmt: skip
+    assert dead == [(DEAD, "MQMSG_CLASS_NACK_RECEIVE_TIMEOUT", 2, 40, 200 * 60)]
+    clocks = answer("clock_differences", "messages", "sender_ahead_s", "owner_ahead_s", "least_transit_s")
+    assert clocks == [(2, 180, None, -180)]
+
+
+def test_recorded_calls(answer):
+    methods = answer("comqc_methods", "opnum", "calls", "messages", "retried", "dead", "poison")
+    assert sorted(methods) == [(7, 2, 2, 1, 1, 0), (8, 1, 1, 1, 1, 0)]
+    paths = answer("comqc_paths", "message_key", "path", "calls", "sightings")
+    app = "srv1\\private$\\app"
+    assert paths == [("q1", [app, f"{app}_0", f"{app}_deadqueue"], 2, 3), ("q2", [app], 1, 1)]
+
+
+def test_times_of_calls(answer):
+    times = answer(
+        "response_times",
+        "queue",
+        "calls",
+        "p50_ms",
+        "p95_ms",
+        "p99_ms",
+        "max_ms",
+        where="result = 'answered' AND calls > 9",
+    )
+    assert times == [(QUEUE, 100, 50, 95, 99, 100)]
+    others = answer(
+        "response_times",
+        "interface_name",
+        "result",
+        "calls",
+        "answered",
+        "max_ms",
+        where="calls < 9 AND method IS NOT NULL",
+    )
+    assert others == [
+        ("RemoteRead", "fault 0xC00E0025", 2, 2, 3), ("RemoteRead", "MQ_ERROR_IO_TIMEOUT", 1, 1, 5000),
+        ("qmmgmt", "no_response", 1, 0, None),
+    ]  # fmt: skip
+    (queue,) = answer("response_times", "queue", where="result = 'MQ_ERROR_IO_TIMEOUT'")
+    assert queue == QUEUE  # by the attempt of the Start
+    failed = answer("failures", "result", "calls", "share", "first_at", "last_at", "still")
+    assert failed == [
+        ("fault 0xC00E0025", 2, 0.02, 30, 200, True), ("MQ_ERROR_IO_TIMEOUT", 1, 1, 30.083, 30.083, False),
+    ]  # fmt: skip
+
+
+def test_readers(answer):
+    waits = answer("receive_times", "waited", "attempts", "p50_ms", "hold_max_ms")
+    assert sorted(waits) == [
+        ("for_a_message", 1, 60_000, 50), ("in_vain", 1, 5000, None), ("message_there", 5, 1, 100),
+        ("not_told", 2, 1, 9), ("poll", 1, 1, None),
+    ]  # fmt: skip
+    unended = answer("receives_not_ended", "how", "client_address", "message_key", "returned_at")
+    assert unended == [
+        ("never", "10.0.0.9", "m3", 100),
+        ("reader_gone", "10.0.0.8", "m4", 110),
+        ("refused", "10.0.0.9", "m5", 120),
+    ]
+    load = answer(
+        "reader_load",
+        "client_address",
+        "receives",
+        "peeks",
+        "messages",
+        "acked",
+        "given_back",
+        "polls_in_vain",
+        "share",
+    )
+    assert load == [("10.0.0.9", 6, 2, 4, 2, 0, 1, 0.8), ("10.0.0.8", 2, 0, 1, 0, 1, 0, 0.2)]
+    assert answer("receives_waiting", "hour", "most_waiting", "begun") == [
+        (0, 2, 4),
+        (60, 1, 3),
+        (120, 1, 2),
+        (180, 1, 1),
+    ]
+
+
+def test_machines_and_what_is_not_known(answer):
+    assert answer("shared_identifiers", "machines", "names", "addresses") == [
+        ("machines a, b", ["a", "b"], ["10.0.0.1", "10.0.0.2"])
+    ]
+    unknown = answer(NOT_KNOWN, "hour", "server_address", "bytes_missing", "packets_dropped", "sealed", "undecoded")
+    assert unknown == [
+        (0, None, None, 3, None, None), (0, "10.0.0.1", 7, None, 2, None), (0, "10.0.0.7", None, None, None, None),
+        (60, "10.0.0.1", None, None, None, 3),
+    ]  # fmt: skip
+
+
+def test_an_answer_is_told_with_what_was_not_seen_of_its_hours_and_servers(views):
+    def beside(name, **row):
+        found = views.beside(name, [dict.fromkeys(views.answer(name).columns) | row])
+        return [(row["server_address"], row["bytes_missing"], row["undecoded"]) for row in found.collect()]
+
+    def at(minute):
+        return EPOCH + dt.timedelta(minutes=minute)
+
+    server = "10.0.0.1"
+    assert beside("response_times", server_address=server, first_at=at(70), last_at=at(80)) == [(server, None, 3)]
+    both = beside("response_times", server_address=server, first_at=at(30), last_at=at(80))
+    assert both == [(None, None, None), (server, 7, 3)]
+    assert beside("stuck_queues", queue_manager="srv1", since=at(70), until=at(100)) == [(server, None, 3)]
+    assert [row[0] for row in beside("negative_acknowledgements")] == [None, server, "10.0.0.7"]  # of all there is
+
+
+@pytest.fixture
+def in_tokyo(monkeypatch):
+    """A machine whose own time is not UTC."""
+    with monkeypatch.context() as there:
+        there.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_tokyo")
+def test_the_job_prints_an_answer_or_writes_it_as_json_lines(views, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(ask, "open_lake", lambda _: views.lake)
+    out = tmp_path / "answer.jsonl"
+    assert ask.main(["--lake", "x", "22", "12", "--json", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "22. Do two machines share one queue-manager identifier?"
+    assert lines[1] == "shared_identifiers: one row is an identifier of a queue manager that two machines have"
+    head, _, row = lines[3:6]
+    assert row[head.index("machines") :].startswith("machines a, b")
+    assert row[head.index("addresses") :].startswith("10.0.0.1, 10.0.0.2")
+    assert row[head.index("observed_at") :].startswith("1970-01-01 00:03:00")
+    assert any(line.startswith("What was not seen (question 25)") for line in lines)
+    assert any(line.startswith("Not told (12): It cannot be known from what was captured.") for line in lines)
+    assert json.loads(lines[-1])["rows"] == {"shared_identifiers": 1}
+    (told,) = map(json.loads, out.read_text().splitlines())
+    assert (told["view"], told["names"], told["observed_at"]) == (
+        "shared_identifiers",
+        ["a", "b"],
+        "1970-01-01T00:03:00Z",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["26"], "no such question: 26 (1 to 25, or "),
+        (["stuck"], "no such question: stuck"),
+        (["--define"], "--define: views need a catalog"),
+        (["1", "--rows", "-1"], "--rows: must be at least 0, not -1"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(arguments, says, capsys):
+    assert ask.main(["--lake", "x", *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_without_a_question_they_are_listed(capsys):
+    assert ask.main(["--lake", "x"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:3] for line in lines[:-1:2]] == [f"{number:>3}" for number in QUESTIONS]
+    assert "no view: cannot be known from what was captured" in lines[23]
+
+
+@pytest.mark.long
+def test_views_can_be_permanent_in_a_catalog(spark, tmp_path):
+    lake = Lake(spark, str(tmp_path / "lake"), catalog="spark_catalog", prefix="asked_")
+    lake.append(FINDINGS, spark.createDataFrame(rows(FINDINGS, MACHINES).drop_columns(["event_date"])))
+    views = Views(lake, queue_quota=1000)
+    made = dict(zip(ALL, views.permanent(), strict=True))
+    assert made["shared_identifiers"] == "`spark_catalog`.`asked_gold`.`shared_identifiers`"
+    for name, full in made.items():
+        answered = spark.table(full).collect()
+        assert len(answered) == (1 if name == "shared_identifiers" else 0), name
+    assert [row["machines"] for row in spark.table(made["shared_identifiers"]).collect()] == ["machines a, b"]
+    assert views.permanent(["shared_identifiers"]) == [made["shared_identifiers"]]  # defined again
+    described = spark.sql(f"DESCRIBE TABLE EXTENDED {made['stuck_queues']}").collect()
+    assert any(row["data_type"].startswith("Question 4: one row is") for row in described)
+
+
+def test_every_question_is_answered_or_says_what_would_be_needed():
+    assert list(QUESTIONS) == list(range(1, 26))
+    assert [number for number in QUESTIONS if not of_question(number)] == [12]
+    assert "TCP 1801" in QUESTIONS[12].needs
+    assert all(view.question in QUESTIONS and view.times for view in ALL.values())
+
+
+def test_the_pages_are_the_views_and_the_conditions(project):
+    """`make questions-doc` writes them anew."""
+    assert (project / "docs" / "questions.md").read_text(encoding="utf-8") == questions_page()
+    assert (project / "docs" / "alerts.md").read_text(encoding="utf-8") == alerts_page()

@@ -1,0 +1,154 @@
+"""The console summary: what it says of given numbers, and that it counts the lake's tables rightly."""
+
+import pytest
+
+from attempts.test_tables import CONNECTED, END, OPEN, OTHERS, START, at, frame
+from pipeline.attempts.attempt_rows import receive_attempts
+from pipeline.lake.lake import Lake
+from pipeline.reports.summary import Count, console_summary, counts_of, format_summary
+from pipeline.silver.decode_tasks import remote_read_calls
+from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
+from schemas.calls import CLIENT_CALLS
+from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.messages import MESSAGES
+
+COUNTS = [
+    Count("file", "complete", "", "", 2),
+    Count("file", "partial", "", "", 1),
+    Count("packet", "packets", "", "", 1234567),
+    Count("packet", "packets_used", "", "", 1234000),
+    Count("packet", "packets_other", "", "", 567),
+    Count("packet", "packets_damaged", "", "", 0),
+    Count("call", "RemoteRead", "7", "fault", 1),
+    Count("call", "RemoteRead", "7", "ok", 40),
+    Count("call", "RemoteRead", "13", "no_response", 2),
+    Count("call", "RemoteRead", "99", "fault", 1),
+    Count("call", "RemoteRead", "", "no_request", 1),
+    Count("call", "epm", "3", "ok", 1),
+    Count("message", "", "MQMSG_CLASS_NORMAL", "", 39),
+    Count("message", "", "", "", 1),
+    Count("message", "", "MQMSG_CLASS_ACK_RECEIVE", "", 1200),
+    Count("decoded", "client calls", "", "", 3),
+    Count("decoded", "COMQC calls", "", "", 2),
+    Count("decoded", "queue snapshots", "", "", 0),
+    Count("attempt", "RemoteRead", "", "in_flight", 2),
+    Count("attempt", "RemoteRead", "", "acked", 40),
+    Count("attempt", "RemoteRead", "", "some_new_outcome", 1),
+    Count("sequence", "", "", "consumed", 1030),
+    Count("sequence", "poison", "", "returned", 2),
+    Count("sequence", "read_twice", "", "consumed", 1),
+    Count("sequence", "poison", "", "consumed", 1),
+    Count("transfer", "", "", "stalled", 2),
+    Count("transfer", "", "", "", 1),
+    Count("transfer", "", "", "flowing", 30),
+    Count("byte", "payload", "", "", 10000),
+    Count("byte", "quarantined", "", "", 25),
+    Count("byte", "missing", "", "", 1460),
+]
+TEXT = """\
+run       captures 3, seconds 4.2
+files     3: complete 2, partial 1
+packets   1 234 000 of MSMQ RPC, 567 not ours; 1 234 567 packets in all
+calls     46
+  RemoteRead                                       45
+    (opnum not seen)                                1  no_request 1
+    R_StartReceive                                 41  ok 40, fault 1
+    R_StartTransactionalReceive                     2  no_response 2
+    opnum 99                                        1  fault 1
+  epm                                               1
+    ept_map                                         1  ok 1
+messages  1 240 seen: MQMSG_CLASS_ACK_RECEIVE 1 200, MQMSG_CLASS_NORMAL 39, (class not seen) 1
+decoded   2 COMQC calls, 3 client calls
+attempts  43 to receive or peek
+  RemoteRead                                       43  acked 40, in_flight 2, some_new_outcome 1
+read      1 034 messages: consumed 1 032, returned 2
+at risk   4 of them: read_twice 1, poison 3
+transfers 33 observations: flowing 30, stalled 2, not told 1
+bytes             10 000 payload bytes captured on MSMQ connections (99.75% in PDUs)
+                      25 of them in quarantine
+                   1 460 bytes that no capture holds
+                       0 bytes seen again"""
+EMPTY = """\
+files     0
+packets   0
+calls     0
+attempts  0 to receive or peek
+bytes                  0 payload bytes captured on MSMQ connections
+                       0 of them in quarantine
+                       0 bytes that no capture holds
+                       0 bytes seen again"""
+
+
+def test_the_text_of_given_numbers():
+    run = {"captures": 3, "seconds": 4.2}
+    assert format_summary(COUNTS, run) == TEXT
+    assert format_summary(reversed(COUNTS), run) == TEXT
+    assert format_summary([]) == EMPTY
+
+
+@pytest.mark.spark
+def test_a_lake_is_counted(spark, tmp_path):
+    lake = Lake(spark, str(tmp_path))
+    assert console_summary(lake) == EMPTY
+    calls = frame(spark, RPC_CALLS, [OPEN, START, END, *OTHERS])
+    connections = frame(spark, CONNECTIONS, [row | {"client_bytes": 50} for row in CONNECTED])
+    lake.append(RPC_CALLS, calls)
+    lake.append(CONNECTIONS, connections)
+    seen = [{"sighting_key": str(n), "class_name": name, "seen_at": at(0)} for n, name in enumerate(["A", "B", "A"])]
+    lake.append(MESSAGES, frame(spark, MESSAGES, seen))
+    lake.append(CLIENT_CALLS, frame(spark, CLIENT_CALLS, [{"call_key": "c", "requested_at": at(0)}]))
+    lake.append(RECEIVE_ATTEMPTS, receive_attempts(remote_read_calls(calls), connections, calls))
+    read = [{"sequence_key": str(n), "fate": "held", "loss_risk": risk} for n, risk in enumerate(["poison", None])]
+    lake.append(ACK_SEQUENCES, frame(spark, ACK_SEQUENCES, read))
+    files = [{"capture_id": "one", "status": "complete", "packets": 9, "packets_used": 7, "packets_other": 2},
+             {"capture_id": "two", "status": "unreadable", "packets": 0}]  # fmt: skip
+    lake.append(CAPTURE_FILES, frame(spark, CAPTURE_FILES, files))
+    bad = [{"quarantine_key": str(n), "connection_id": name, "size_bytes": 5, "seen_at": at(0)}
+           for n, name in enumerate(["c1", "c1", None])]  # fmt: skip
+    lake.append(QUARANTINE, frame(spark, QUARANTINE, bad))
+    assert {count for count in counts_of(lake) if count.number} == {
+        Count("file", "complete", "", "", 1),
+        Count("file", "unreadable", "", "", 1),
+        Count("packet", "packets", "", "", 9),
+        Count("packet", "packets_used", "", "", 7),
+        Count("packet", "packets_other", "", "", 2),
+        Count("call", "RemoteRead", "2", "ok", 1),
+        Count("call", "RemoteRead", "7", "ok", 1),
+        Count("call", "RemoteRead", "7", "damaged", 1),
+        Count("call", "RemoteRead", "7", "encrypted", 1),
+        Count("call", "RemoteRead", "9", "ok", 1),
+        Count("call", "qm2qm", "0", "fault", 1),
+        Count("call", "qmmgmt", "0", "ok", 1),
+        Count("message", "", "A", "", 2),
+        Count("message", "", "B", "", 1),
+        Count("decoded", "client calls", "", "", 1),
+        Count("attempt", "RemoteRead", "", "acked", 1),
+        Count("attempt", "RemoteRead", "", "in_flight", 1),
+        Count("attempt", "RemoteRead", "", "unknown", 1),
+        Count("attempt", "qm2qm", "", "failed", 1),
+        Count("sequence", "poison", "", "held", 1),
+        Count("sequence", "", "", "held", 1),
+        Count("byte", "payload", "", "", 450),
+        Count("byte", "quarantined", "", "", 10),
+    }
+
+
+@pytest.mark.spark
+def test_what_did_not_change_is_not_counted_again(spark, tmp_path, monkeypatch):
+    lake, asked = Lake(spark, str(tmp_path)), []
+    files = [{"capture_id": "one", "status": "complete", "packets": 9}]
+    lake.append(CAPTURE_FILES, frame(spark, CAPTURE_FILES, files))
+    bad = {"quarantine_key": "1", "connection_id": "c1", "size_bytes": 5, "seen_at": at(0)}
+    lake.append(QUARANTINE, frame(spark, QUARANTINE, [bad]))
+    first = console_summary(lake)
+    query = Lake.query
+    monkeypatch.setattr(Lake, "query", lambda self, sql, rows: asked.append(rows) or query(self, sql, rows=rows))
+    assert console_summary(lake) == first
+    assert asked == []
+    lake.append(QUARANTINE, frame(spark, QUARANTINE, [bad | {"quarantine_key": "2"}]))
+    assert Count("byte", "quarantined", "", "", 10) in counts_of(lake)
+    assert asked == [QUARANTINE]
+    (tmp_path / "_runs" / "summary").write_text('{"counted_as": 2, "tables": [')
+    assert Count("byte", "quarantined", "", "", 10) in counts_of(lake)
+    assert set(asked) == {QUARANTINE, CAPTURE_FILES}

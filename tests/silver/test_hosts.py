@@ -1,0 +1,120 @@
+"""silver.hosts of recorded traffic and snapshots: who was seen with which name, address and identifier, and where."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.lake.local.local_sql import LocalSql
+from pipeline.lake.queries import in_spark
+from pipeline.silver.decode import TABLES, decode, decode_collected
+from pipeline.silver.hosts import applied, hosts
+from schemas.bronze import RPC_CALLS
+from schemas.catalog import table
+from schemas.snapshots import SNAPSHOTS_RAW
+from udfs.capture.reader import read_capture
+from udfs.properties.snapshot_lines import ROWS, read_lines
+
+CAPTURES = ("sample/01-remoteread-ndr.pcap", "sample/08-endpoint-mapper.pcap", "estate/wire/collector.pcap.gz")
+CLONED = "5ba1e0aa-0000-4000-8000-00000000c10e"
+TOGETHER = ("queue_manager_id", "host_name", "address", "source")
+
+
+class Tables:
+    """What of a lake is asked here, of DuckDB or of Spark."""
+
+    def __init__(self, rows, spark=None):
+        self.rows, self.spark = rows, spark
+
+    def exists(self, wanted):
+        return str(wanted) in self.rows
+
+    def query(self, sql, /, **of):
+        given = {name: self.rows[str(each)] for name, each in of.items()}
+        return LocalSql().answer(sql, given) if self.spark is None else in_spark(self.spark, sql, given).toArrow()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("by_spark", [True, False])
+def test_hosts_of_every_source(spark, project, by_spark):
+    captured = [read_capture(project / "data" / name)["rpc_calls"] for name in CAPTURES]
+    calls = pa.concat_tables(captured)
+    calls = calls.append_column("run_id", pa.array(["r"] * len(calls))).combine_chunks()
+    lines = []
+    for path in sorted((project / "data" / "estate" / "snapshots").iterdir()):
+        with path.open("rb") as stream:
+            lines += read_lines(stream, path.name)
+    raw = pa.Table.from_pylist(lines, schema=ROWS)
+    batch = raw.combine_chunks().to_batches()[0]
+    collected = decode_collected(batch.append_column("run_id", pa.array(["r"] * len(raw))))
+    rows = {str(RPC_CALLS): calls, str(SNAPSHOTS_RAW): raw}
+    for name, found in decode(calls.to_batches()[0]).items():
+        batches = [found, *([collected[name]] if name in collected else [])]
+        rows[name] = pa.Table.from_batches(batches)
+    assert {table(name) for name in rows} >= set(TABLES)
+
+    found = hosts(Tables(rows, spark if by_spark else None))
+    told = {
+        (row["source"], row["address"], row["host_name"], row["queue_manager_id"]): row["sightings"]
+        for row in found
+        if row["source"] != "endpoint_mapper"
+    }
+    sent = {key: count for key, count in told.items() if key[0] == "message"}
+    assert {key[1:] for key in sent} == {("10.0.0.9", None, "5f0c2b1a-9d3e-4c77-8a10-000102030405")}
+    assert {key for key in told if key[0] == "format_name"} == {("format_name", "10.77.0.1", "srv1", None)}
+    # eight rounds by two roads: of the machine, and of the queues that answered
+    assert {key[1:]: count for key, count in told.items() if key[0] == "snapshot"} == {
+        ("10.77.0.11", "orders1", None): 8 * 2 * (1 + 4),
+        ("10.77.0.12", "relay1", None): 8,  # it has no queue of its own: only the collector knows its name
+        ("10.77.0.13", "shop1", None): 16,
+        ("10.77.0.13", "shop1", CLONED): 16,
+        ("10.77.0.14", "shop2", None): 16,
+        ("10.77.0.14", "shop2", CLONED): 16,
+    }
+    mapped = {row["address"]: row["sightings"] for row in found if row["source"] == "endpoint_mapper"}
+    assert {address: mapped[address] for address in mapped if address != "10.77.0.1"} == dict.fromkeys(
+        ("10.77.0.11", "10.77.0.12", "10.77.0.13", "10.77.0.14"), 8
+    )
+    assert mapped["10.77.0.1"] > 0
+    assert all(row["first_seen_at"] <= row["last_seen_at"] for row in found)
+
+
+SEEN = st.tuples(
+    st.sampled_from("abc"), st.integers(0, 9).map(lambda n: datetime(2024, 5, 1, tzinfo=UTC) + timedelta(n))
+)
+
+
+def counted(sightings):
+    """What the table says of sightings (host, time): first, last and how often, by host."""
+    times = {}
+    for host, at in sightings:
+        times.setdefault(host, []).append(at)
+    return {host: (min(found), max(found), len(found)) for host, found in times.items()}
+
+
+def told(rows):
+    return {row["host_name"]: (row["first_seen_at"], row["last_seen_at"], row["sightings"]) for row in rows.values()}
+
+
+def changes(before, now):
+    net = Counter(now)
+    net.subtract(before)
+    seen = {"queue_manager_id": None, "address": "10.0.0.1", "source": "snapshot"}
+    return [{**seen, "host_name": h, "seen_at": at, "sightings": n} for (h, at), n in net.items() if n]
+
+
+@given(st.lists(SEEN), st.lists(SEEN), st.data())
+def test_sightings_that_come_and_go_are_added_and_taken_off_or_not_told_at_all(before, more, data):
+    rows = applied({}, changes([], before))
+    assert told(rows) == counted(before)
+    stay = data.draw(st.lists(st.booleans(), min_size=len(before), max_size=len(before)))
+    now = [seen for seen, stays in zip(before, stay, strict=True) if stays] + more
+    found = applied(rows, data.draw(st.permutations(changes(before, now))))
+    if found is not None:
+        assert told(found) == counted(now)
+    ends = {(host, at) for host, (first, last, _) in counted(before).items() for at in (first, last)}
+    if not (Counter(before) - Counter(now)).keys() & ends and not (Counter(now) - Counter(before)):
+        assert found is not None

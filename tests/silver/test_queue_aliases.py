@@ -1,0 +1,89 @@
+"""What of the evidence is kept, and when a change of calls can show anything else. Without Spark."""
+
+import datetime as dt
+import random
+
+import pyarrow as pa
+import pytest
+
+from pipeline.attempts.message_queues import differing
+from pipeline.silver.queue_aliases import Known, first_pieces
+from udfs.queues.aliases import EVIDENCE, canonical_queues
+
+SECOND = 1_000_000
+ORDERS, AT_ADDRESS = "srv1\\private$\\orders", "10.0.0.7\\private$\\orders"
+
+
+def piece(queue, other, second, call="k", named_as="format_name", evidence="open"):
+    at = dt.datetime.fromtimestamp(second, dt.UTC)
+    return {"queue": queue, "other_queue": other, "named_as": named_as, "evidence": evidence, "call_key": call,
+            "observed_at": at}  # fmt: skip
+
+
+def test_of_the_same_two_texts_the_first_piece_of_each_kind_is_kept_in_any_order():
+    rows = [
+        piece("a", "b", 5), piece("a", "b", 3, "late"), piece("a", "b", 3, "first"), piece("b", "a", 3, "first"),
+        piece("a", "b", 9, "s", "path_name", "snapshot"), piece("a", "c", 7),
+    ]  # fmt: skip
+    expected = [("a", "b", "open", "first"), ("a", "b", "snapshot", "s"), ("a", "c", "open", "k"),
+                ("b", "a", "open", "first")]  # fmt: skip
+    for seed in range(5):
+        shuffled = random.Random(seed).sample(rows, len(rows))
+        kept = first_pieces(pa.Table.from_pylist(shuffled, schema=EVIDENCE))
+        names = ("queue", "other_queue", "evidence", "call_key")
+        assert list(zip(*(kept[name].to_pylist() for name in names), strict=True)) == expected
+        whole = pa.Table.from_pylist(rows, schema=EVIDENCE)
+        assert canonical_queues(kept).to_pylist() == canonical_queues(whole).to_pylist()
+
+
+def opened(change="insert", second=5, queue=ORDERS, **more):
+    row = {
+        "_change_type": change, "protocol": "RemoteRead", "opnum": 2, "call_key": "new", "queue": queue,
+        "queue_format_name": f"DIRECT=OS:{queue}", "context_handle": "aa", "server_address": "10.0.0.7",
+        "observed": second * SECOND,
+    }  # fmt: skip
+    return row | more
+
+
+KNOWN = Known(
+    {ORDERS: ORDERS, AT_ADDRESS: ORDERS},
+    {(ORDERS, AT_ADDRESS, "open"): 5 * SECOND, (AT_ADDRESS, ORDERS, "open"): 5 * SECOND},
+    {"first"},
+)
+
+
+@pytest.mark.parametrize(
+    ("opens", "misses"),
+    [
+        ([], False),
+        ([opened()], False),  # the same two texts again
+        ([opened(second=4)], True),  # they were shown before
+        ([opened(queue="srv1\\private$\\large")], True),
+        ([opened(queue="srv1\\private$\\large", context_handle=None)], False),  # it was refused
+        ([opened(queue="a1\\b2", queue_format_name="PUBLIC=x")], False),  # no direct name
+        ([opened(server_address="10.0.0.8")], True),
+        ([opened("delete")], False),  # not what the table rests on
+        ([opened("delete", call_key="first")], True),
+        ([opened("update_preimage", call_key="first"), opened("update_postimage", call_key="first")], True),
+    ],
+)
+def test_a_change_is_looked_at_where_it_can_show_anything_else(opens, misses):
+    assert KNOWN.misses(opens) is misses
+
+
+def test_messages_that_say_something_else_than_was_found():
+    rows = [
+        {"sighting_key": "same", "queue": "q", "destination_queue": "d"},
+        {"sighting_key": "learnt", "inferred_queue": "d", "destination_queue": "d"},
+        {"sighting_key": "lost", "queue": "q", "destination_queue": "d"},
+        {"sighting_key": "nothing"},
+        {"sighting_key": "elsewhere", "queue": "q"},
+    ]
+    names = ("sighting_key", "queue", "inferred_queue", "destination_queue")
+    messages = pa.Table.from_pylist(rows, schema=pa.schema([(name, pa.string()) for name in names]))
+    opened_queues = {"same": "q", "learnt": "q", "lost": None, "nothing": None}
+    assert differing(messages, opened_queues).to_pylist() == [
+        {"sighting_key": "learnt", "queue": "q", "inferred_queue": None},
+        {"sighting_key": "lost", "queue": None, "inferred_queue": "d"},
+    ]
+    assert not differing(messages, {}).num_rows

@@ -1,0 +1,223 @@
+"""All tables of silver by one pass over the calls: what it makes of a batch, and that the tables follow bronze."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from attempts.test_tables import HANDLE, call, stubs
+from comqc.helpers import IID, MARKER, chdr, message, method, secd
+from messages.building import Packet
+from messages.test_sections import cut
+from pipeline.lake import concurrency
+from pipeline.lake.lake import Lake
+from pipeline.silver import update as silver_update
+from pipeline.silver.decode import READ, TABLES, decode
+from schemas.bronze import RPC_CALLS
+from schemas.comqc import COMQC_CALLS
+from schemas.messages import MESSAGES
+from schemas.properties import PROPERTIES
+from schemas.silver import REMOTE_READ_CALLS
+from udfs.capture.reader import read_capture
+from udfs.keys import key
+
+SAMPLES = ("03-qm2qm-dependent-client.pcap", "04-qmmgmt.pcapng", "07-faults-cancels-groups.pcap")
+SCHEMA = to_arrow_schema(RPC_CALLS.struct())
+BODY = message(chdr(), secd(), method(b"abcdefg", iid=IID), method(b"", iid=None, opnum=7))
+
+
+def received(name, packet, parts=None, **more):
+    """A call that brought a message back; ``parts`` are kind, bytes and bytes allocated of its sections."""
+    parts, at = parts or [(0, len(packet), len(packet))], 0
+    sections = []
+    for kind, size, most in parts:
+        data, at = packet[at : at + size], at + size
+        given = {"SectionBufferType": kind, "SectionSizeAlloc": most, "SectionSize": size, "pSectionBuffer": data}
+        sections.append(given)
+    return call(name, 7, 1, 2, **stubs(
+        "R_StartReceive",
+        {"phContext": HANDLE, "LookupId": 0, "hCursor": 0, "ulAction": 0, "ulTimeout": 5000, "dwRequestId": 7,
+         "dwMaxBodySize": 8, "dwMaxCompoundMessageSize": 9},
+        {"pdwArriveTime": 1715990000, "pSequenceId": (9 << 56) + 41, "pdwNumberOfSections": len(parts),
+         "ppPacketSections": sections, "return": 0},
+    ), **more)  # fmt: skip
+
+
+def batch(*rows):
+    return pa.RecordBatch.from_pylist([{name: row.get(name) for name in SCHEMA.names} for row in rows], SCHEMA)
+
+
+def made(*rows, **options):
+    return {name.split(".")[1]: rows.to_pylist() for name, rows in decode(batch(*rows).select(READ), **options).items()}
+
+
+def test_a_message_and_what_a_component_recorded_in_it():
+    packet = Packet(body=BODY, extension=MARKER).bytes()
+    found = made(received("one", packet), call("epm", 3, 1, 2, "epm"))
+    (row,), (read,) = found["messages"], found["remote_read_calls"]
+    assert (row["sighting_key"], row["call_key"], row["seen_in"]) == (key("one"), "one", "RemoteRead")
+    assert (row["seen_at"], row["event_date"]) == (read["responded_at"], read["responded_at"].date())
+    assert row["event_date"] != read["requested_at"].date()  # the story begins just before midnight
+    assert (row["lookup_id"], row["is_comqc"], row["comqc_rejected"], row["errors"]) == (41, True, None, [])
+    assert (row["body"], read["packet"]) == (None, None)
+    recorded = found["comqc_calls"]
+    handed = ("sighting_key", "message_key", "call_key", "seen_at", "event_date", "run_id")
+    assert [{name: one[name] for name in handed} for one in recorded] == [{name: row[name] for name in handed}] * 2
+    assert [(one["call_index"], one["header"], one["interface_id"]) for one in recorded] == [
+        (0, "METH", str(IID)),
+        (1, "SMTH", str(IID)),
+    ]
+    assert [one["marshaled"] for one in recorded] == [None, None]
+
+    kept = made(received("one", packet), packets=True, bodies=True)
+    assert kept["remote_read_calls"] == [read | {"packet": packet}]
+    assert kept["messages"] == [row | {"body": BODY}]
+    assert [one["marshaled"] for one in kept["comqc_calls"]] == [b"abcdefg", b""]
+
+
+def test_components_messages_that_are_encrypted_cut_short_or_to_be_rejected():
+    whole = Packet(body=BODY, extension=MARKER)
+    secret = Packet(body=BODY, extension=MARKER, security=(0x20, (b"",) * 5))
+    wrong = Packet(body=b"CHDR" + BODY[4:60], extension=MARKER)
+    plain = Packet(body=BODY)
+    short, parts = cut(whole, len(BODY) - 20, b"")
+    packets = {"secret": secret.bytes(), "wrong": wrong.bytes(), "plain": plain.bytes()}
+    for bodies in (False, True):
+        found = made(received("short", short, parts), *(received(*each) for each in packets.items()), bodies=bodies)
+        rows = {row["call_key"]: row for row in found["messages"]}
+        assert [one["call_key"] for one in found["comqc_calls"]] == ["short"]
+        assert [error["code"] for error in rows["short"]["errors"]] == ["truncated"]
+        assert (rows["short"]["comqc_rejected"], rows["short"]["body_complete"]) == (None, False)
+        assert (rows["secret"]["encrypted"], rows["secret"]["is_comqc"]) == (True, True)
+        assert rows["wrong"]["comqc_rejected"].startswith("[MC-COMQC]")
+        assert {rows[name]["comqc_rejected"] for name in ("secret", "plain")} == {None}
+
+
+def test_no_calls_give_no_rows():
+    assert {len(rows) for rows in made().values()} == {0}
+
+
+def sample(project):
+    """The calls of some of the sample, as bronze has them, and two with messages of components."""
+    tables = []
+    for name in SAMPLES:
+        table = read_capture(str(project / "data" / "sample" / name))["rpc_calls"]
+        columns = [
+            table.column(f.name).cast(f.type) if f.name in table.column_names else pa.nulls(len(table), f.type)
+            for f in SCHEMA
+        ]
+        tables.append(pa.table(columns, schema=SCHEMA))
+    components = Packet(body=BODY, extension=MARKER).bytes()
+    more = pa.Table.from_batches([batch(received("component", components), received("another", components))])
+    return pa.concat_tables([*tables, more]).drop_columns(["event_date"])
+
+
+@pytest.fixture
+def follow(spark, tmp_path, project):
+    return Following(Lake(spark, str(tmp_path / "lake")), sample(project))
+
+
+class Following:
+    """A lake with half of the sample's calls in bronze, and what silver should be."""
+
+    def __init__(self, lake, calls):
+        self.lake, self.calls = lake, calls
+
+    def add(self, calls):
+        self.lake.append(RPC_CALLS, self.lake.spark.createDataFrame(calls))
+
+    def run(self, **options):
+        return silver_update.silver(self.lake, **({"keep_packets": False, "keep_stubs": True} | options))
+
+    def versions(self):
+        return self.lake.versions(*TABLES)
+
+    def expected(self, **options):
+        (calls,) = self.lake.read(RPC_CALLS).toArrow().combine_chunks().to_batches()
+        return {name: plain(rows) for name, rows in decode(calls, **options).items()}
+
+    def found(self):
+        return {str(table): plain(self.lake.read(table).toArrow()) for table in TABLES}
+
+
+def plain(rows):
+    return sorted(rows.to_pylist(), key=str)
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_the_tables_follow_the_calls_also_when_a_run_is_killed_between_them(follow, monkeypatch):
+    lake, calls = follow.lake, follow.calls
+    half = pa.array([number % 2 == 0 for number in range(len(calls))])
+    follow.add(calls.filter(half))
+    written = follow.run()
+    expected = follow.expected()
+    assert follow.found() == expected
+    assert written == {name: len(rows) for name, rows in expected.items()}
+    assert all(written.values())
+    versions = follow.versions()
+    assert set(follow.run().values()) == {0}
+    assert follow.versions() == versions
+
+    # Calls come, change and go; the run is killed when some tables are done.
+    follow.add(calls.filter(pc.invert(half)))
+    changed = pc.is_in(calls.column("call_key"), calls.filter(half).column("call_key").take(pa.array(range(0, 60, 7))))
+    lake.update(RPC_CALLS, {"response_at": "response_at + INTERVAL 1 DAY"}, f"call_key IN {_named(calls, changed)}")
+    lake.delete(RPC_CALLS, "call_key = 'component'")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(concurrency, "_AT_ONCE", 1)
+        patch.setattr(Lake, "append", _dying(Lake.append, MESSAGES))
+        with pytest.raises(KeyboardInterrupt):
+            follow.run()
+    counted = {str(table): lake.read(table).count() for table in TABLES}
+    done = {name for name, rows in follow.expected().items() if counted[name] == len(rows)}
+    assert done  # some tables have all of it
+    assert {str(MESSAGES), str(REMOTE_READ_CALLS)}.isdisjoint(done)
+    lake.spark.sql(f"OPTIMIZE {lake.sql_name(PROPERTIES)}")  # by somebody else: its commit says nothing
+    lake.delete(RPC_CALLS, "opnum = 0 AND interface_name = 'qmmgmt' AND call_id % 2 = 0")
+    follow.run()
+    assert follow.found() == follow.expected()
+    versions = follow.versions()
+    assert set(follow.run().values()) == {0}
+    assert follow.versions() == versions
+
+
+def _named(calls, chosen):
+    return "('" + "', '".join(calls.filter(chosen).column("call_key").to_pylist()) + "')"
+
+
+def _dying(write, at):
+    def dying(lake, table, *rest, **options):
+        if table is at:
+            raise KeyboardInterrupt
+        return write(lake, table, *rest, **options)
+
+    return dying
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_rows_of_calls_whose_stubs_were_emptied_stay(follow):
+    lake, calls = follow.lake, follow.calls
+    follow.add(calls)
+    everything = follow.expected()
+    follow.run(keep_stubs=False)
+    assert lake.read(RPC_CALLS).where("request_stub IS NOT NULL OR response_stub IS NOT NULL").count() == 0
+    assert follow.found() == everything
+    # A later capture joins a connection; another takes a call out.
+    lake.update(RPC_CALLS, {"connection_id": "'joined'"}, "call_key = 'another'")
+    lake.delete(RPC_CALLS, "call_key = 'component'")
+    follow.run(keep_stubs=False)
+    for table in TABLES:
+        rows = [row for row in everything[str(table)] if row["call_key"] != "component"]
+        if table is REMOTE_READ_CALLS:
+            rows = [row | {"connection_id": "joined"} if row["call_key"] == "another" else row for row in rows]
+        assert plain(lake.read(table).toArrow()) == sorted(rows, key=str), table
+    # Made anew, of calls without stubs.
+    before = follow.found()
+    lake.replace(REMOTE_READ_CALLS, lake.read(REMOTE_READ_CALLS), made_of="something else")
+    follow.run()
+    assert follow.found() == before
+    assert lake.read(COMQC_CALLS).select(F.countDistinct("call_key")).first()[0] == 1

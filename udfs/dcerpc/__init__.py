@@ -1,0 +1,1 @@
+"""DCE/RPC as on the wire: PDUs, binds, interfaces, towers."""

@@ -1,0 +1,1 @@
+"""Capture files: containers (pcap, pcapng), compression, where files lie."""

@@ -1,0 +1,1 @@
+"""From packets to TCP streams: headers, flows, reassembly."""
