@@ -22,6 +22,7 @@ from pipeline.bronze.input_files import list_files
 from pipeline.lake import codegen
 from pipeline.lake.lake import Lake
 from pipeline.silver import update as silver_update
+from pipeline.silver.decode_tasks import Decoded
 from schemas.bronze import RPC_CALLS
 from schemas.table import INGESTED_AT, RUN_ID
 from udfs.capture.reader import SCHEMAS
@@ -103,15 +104,17 @@ class Bench:
         lake = self._lake()
         begin = time.perf_counter()
         with lake.held(lambda: None):
+            decoder = silver_update.decoder(lake, keep_packets=False)
             done = ingest(
                 lake,
                 list_files([str(path) for path in files]),
                 run_id="bench",
                 reader_options={},
                 say=lambda _text: None,
-                decoder=silver_update.decoder(lake, keep_packets=False),
+                tap=decoder,
             )
-            silver_update.silver(lake, keep_packets=False, keep_stubs=True, decoded=done.decoded)
+            decoded = Decoded.of(decoder, done.tapped)
+            silver_update.silver(lake, keep_packets=False, keep_stubs=True, decoded=decoded)
         seconds = time.perf_counter() - begin
         shutil.rmtree(lake.root)
         return seconds

@@ -15,8 +15,9 @@ from bench.lake_speed import Bench
 from bench.measure import Measure, say
 from bench.traffic import generate
 from pipeline.bronze.capture_source import pack, whole
-from pipeline.bronze.ingest_plan import Read, plan
+from pipeline.bronze.ingest_plan import plan
 from pipeline.bronze.input_files import list_files
+from pipeline.bronze.ledger_entries import Read
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import conformed, schema_of
 from schemas.bronze import CAPTURE_FILES

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from jobs import cli, redaction
 from jobs.config import ConfigError
-from jobs.ingest_captures import open_lake
-from jobs.run_all import thresholds
+from jobs.lake_access import open_lake
+from jobs.step_settings import thresholds
 from pipeline.alerts.conditions import CONDITIONS
 from pipeline.alerts.episodes import GRAVITY
 from pipeline.alerts.update import current, is_there
-from pipeline.printing import cell, json_value, plain
+from pipeline.text import cell, json_value, plain
 from schemas.table import RUN_ID
 
 JOB = "alerts"

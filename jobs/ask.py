@@ -9,11 +9,11 @@ from typing import Any, TextIO
 
 from jobs import cli
 from jobs.config import ConfigError
-from jobs.ingest_captures import open_lake
+from jobs.lake_access import open_lake
 from pipeline.alerts.update import is_there
-from pipeline.printing import json_value, table
 from pipeline.reports.views.catalog import ALL, NOT_KNOWN, QUESTIONS, Views, of_question
 from pipeline.reports.views.view import View
+from pipeline.text import json_value, table
 
 JOB = "ask"
 

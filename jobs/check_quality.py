@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jobs import cli
 from jobs.config import ConfigError
-from jobs.ingest_captures import alone, open_lake
+from jobs.lake_access import alone, open_lake
 from pipeline.lake.lake import Lake
 from pipeline.quality import data_docs
 from pipeline.quality.check import Check, Checked, check

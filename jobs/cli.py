@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jobs.config import Config, ConfigError
-from pipeline.bronze.ingest_plan import Days, Reprocess
+from pipeline.bronze.ledger_entries import Days, Reprocess
 from pipeline.lake.errors import SchemaError
 
 LAKE = "folder of the Delta tables; where lake.catalog names a catalog, of the runs' own files alone"
@@ -84,6 +84,7 @@ class Run:
     ``ends`` is left when the run ends, however it does: what must not outlast it is entered there.
     """
 
+    job: str
     arguments: argparse.Namespace
     config: Config
     run_id: str
@@ -213,7 +214,7 @@ def main(job: str, made: Parser, run: Callable[[Run], Outcome], argv: Sequence[s
     try:
         arguments = made.parse_args(argv)
         config = Config.load(arguments.conf, arguments.overrides)
-        this = Run(arguments, config, uuid.uuid4().hex, datetime.now(UTC))
+        this = Run(job, arguments, config, uuid.uuid4().hex, datetime.now(UTC))
         with this.ends:
             outcome = run(this)
     except (ConfigError, SchemaError) as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jobs import cli
 from jobs.config import ConfigError
-from jobs.ingest_captures import open_lake
+from jobs.lake_access import open_lake
 from pipeline.privacy.redaction import marked
 from pipeline.reports.packet_export import wanted, write_excerpt
 

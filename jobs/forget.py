@@ -17,7 +17,7 @@ from pathlib import Path
 
 from jobs import cli, publish_dashboards, redaction, run_all
 from jobs.config import ConfigError
-from jobs.ingest_captures import alone, open_lake
+from jobs.lake_access import alone, open_lake
 from pipeline.bronze.ingest_captures import BRONZE
 from pipeline.bronze.retention_cutoff import Horizon
 from pipeline.lake.lake import Lake

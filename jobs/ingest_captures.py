@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from jobs import cli, redaction
 from jobs.config import Config, ConfigError
 from jobs.keys import load_keys
-from jobs.session import one_origin, session
+from jobs.lake_access import alone, open_lake
 from pipeline.bronze import ingest_captures
 from pipeline.bronze.decryption import Keys, open_sealed
-from pipeline.bronze.input_files import InputError, Listed, is_pipe, list_files
+from pipeline.bronze.input_files import InputError, Listed, is_pipe, list_files, spool
 from pipeline.lake.lake import Lake
-from pipeline.lake.lease import LeaseError, lease
 from pipeline.silver import update as silver_update
 from pipeline.silver.decode_tasks import Decoded, Decoder
-from pipeline.spool import spool
 from schemas.bronze import CAPTURE_FILES, QUARANTINE, RPC_CALLS
 
 JOB = "ingest_captures"
@@ -43,27 +40,6 @@ def captures(run: cli.Run, lake_root: str) -> list[Listed]:
         folder = redaction.spool_folder(run, lake_root) or Path(lake_root) / "_spool"
         return list_files([str(spool(uri, folder, limit)) if is_pipe(uri) else uri for uri in uris])
     except InputError as error:
-        raise ConfigError(str(error)) from error
-
-
-def open_lake(run: cli.Run) -> Lake:
-    """Return the lake that arguments and settings name, with a session for it."""
-    one_origin()
-    config = run.config.lake
-    return Lake(session(JOB), run.arguments.lake, catalog=config.catalog, prefix=config.prefix)
-
-
-@contextmanager
-def alone(run: cli.Run, lake: Lake) -> Iterator[None]:
-    """Hold the lake while it is written: a run that comes meanwhile waits, or gives up with one line and exit 2."""
-    if getattr(run.arguments, "dry_run", False):
-        yield
-        return
-    try:
-        wait_s = run.config.lake.lease_wait.total_seconds()
-        with lease(lake.root, run.run_id, wait_s=wait_s, say=cli.say) as mine, lake.held(mine.check):
-            yield
-    except LeaseError as error:
         raise ConfigError(str(error)) from error
 
 
@@ -101,7 +77,7 @@ def ingest(
         expire=run.config.pending.expire,
         as_of=chosen.as_of,
         choice=ingest_captures.Choice(chosen.between, chosen.reprocess, chosen.dry_run),
-        decoder=None if keys else decoder,
+        tap=None if keys else decoder,
     )
     outcome.bytes_read += sum(row["size_bytes"] for row in done.files)
     outcome.input_failed |= done.unreadable
@@ -153,9 +129,10 @@ def run(this: cli.Run) -> cli.Outcome:
         if own is None:
             ingest(this, lake, files, outcome, keys)
             return outcome
-        done = ingest(this, own.apart, files, outcome, keys, decoder(this, own.apart))
+        while_writing = decoder(this, own.apart)
+        done = ingest(this, own.apart, files, outcome, keys, while_writing)
         if not this.arguments.dry_run:
-            decode(this, own.apart, keep_stubs=True, decoded=done.decoded)
+            decode(this, own.apart, keep_stubs=True, decoded=Decoded.of(while_writing, done.tapped))
             own.bring(run_id=this.run_id, read={row["path"] for row in done.files})
     return outcome
 

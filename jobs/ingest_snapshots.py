@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jobs import cli, redaction
 from jobs.config import ConfigError
-from jobs.ingest_captures import alone, open_lake
+from jobs.lake_access import alone, open_lake
 from pipeline.bronze import ingest_snapshots
 from pipeline.bronze.input_files import InputError, Listed, list_files
 from pipeline.lake.lake import Lake

@@ -11,7 +11,7 @@ from typing import Any
 
 from jobs import cli
 from jobs.config import ConfigError
-from jobs.ingest_captures import open_lake
+from jobs.lake_access import open_lake
 from pipeline.dashboards.databricks import dashboard
 from pipeline.dashboards.highlights import attention
 from pipeline.dashboards.html_page import PageError, page, program_digest

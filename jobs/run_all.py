@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jobs import check_quality, cli, ingest_snapshots, publish_dashboards, redaction
-from jobs.config import Config
-from jobs.ingest_captures import alone, captures, decode, decoder, ingest, keys_of, open_lake
+from jobs.ingest_captures import captures, decode, decoder, ingest, keys_of
+from jobs.lake_access import alone, open_lake
+from jobs.step_settings import of_queues, states_settings, thresholds
 from pipeline.alerts import update as alerts_update
-from pipeline.alerts.conditions import Thresholds
 from pipeline.attempts import update as attempts_update
 from pipeline.bronze.decryption import Keys
 from pipeline.bronze.input_files import Listed
 from pipeline.findings import update as findings_update
-from pipeline.findings.rules.queue_facts import Limits
-from pipeline.lake.arrow_rows import us
 from pipeline.lake.lake import Lake, beside
 from pipeline.privacy.redaction import Redaction
 from pipeline.quality import coverage
 from pipeline.quality.suites import Suite
 from pipeline.queues import update as queues_update
-from pipeline.queues.queue_rows import Settings
 from pipeline.reports.queue_overview import queue_lines
 from pipeline.reports.summary import console_summary
 from pipeline.sequences.update import ack_sequences
@@ -86,13 +83,14 @@ def _calls_and_snapshots(
     Where names are redacted that is done in the run's own lake, and brought to the lake from there.
     """
     place = lake if own is None else own.apart
-    done = ingest(this, place, files, outcome, keys, decoder(this, place))
+    while_writing = decoder(this, place)
+    done = ingest(this, place, files, outcome, keys, while_writing)
     if this.arguments.dry_run:
         return None
     if landed:
         ingest_snapshots.ingest(this, place, landed, outcome)
     keep_stubs = own is not None or this.config.store.stubs
-    hosts_say = _silver(this, place, outcome, keep_stubs=keep_stubs, decoded=done.decoded)
+    hosts_say = _silver(this, place, outcome, keep_stubs=keep_stubs, decoded=Decoded.of(while_writing, done.tapped))
     if own is not None:
         cli.say("replacing names")
         return own.bring(run_id=this.run_id, read={row["path"] for row in done.files})
@@ -164,41 +162,6 @@ def _quality(this: cli.Run, lake: Lake, suites: Sequence[Suite], outcome: cli.Ou
     outcome.quality_failed = came.quality_failed
     outcome.tables |= came.tables
     return found.lines()
-
-
-def states_settings(config: Config) -> Settings:
-    """Return the settings that histories and transfers of queues rest on."""
-    return Settings(
-        max_gap=config.history.max_gap,
-        resend_rise=config.eod.resend_rise,
-        ladder=config.eod.resend_ladder,
-        cleanup=config.timers.cleanup,
-        declared={machine.address: machine.name for machine in config.collector.machines},
-    )
-
-
-def of_queues(limits: Thresholds) -> Limits:
-    """Return the settings that findings on queues rest on: the same."""
-    return Limits(
-        slow_window=us(limits.slow_window),
-        dead_letters=limits.dead_letters,
-        journal_messages=limits.journal_messages,
-        clock_difference=us(limits.clock_difference),
-        max_gap=us(limits.max_gap),
-    )
-
-
-def thresholds(config: Config) -> Thresholds:
-    """Return the settings that alerts rest on."""
-    each = {entry.queue.lower(): (entry.messages, entry.journal) for entry in config.quotas.queues}
-    return Thresholds(
-        **{name.name: getattr(config.alerts, name.name) for name in fields(config.alerts)},
-        max_gap=config.history.max_gap,
-        cleanup=config.timers.cleanup,
-        queue_quota=config.quotas.queue,
-        journal_quota=config.quotas.journal,
-        quotas=each,
-    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from jobs import cli
 from jobs.config import ConfigError
-from jobs.ingest_captures import open_lake
+from jobs.lake_access import open_lake
 from pipeline.reports.trace.inputs import Wanted, tell
 from pipeline.reports.trace.text import lines, plain
 

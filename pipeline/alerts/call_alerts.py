@@ -12,8 +12,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 from pipeline.alerts.conditions import Thresholds
-from pipeline.alerts.episodes import ERROR, WARNING, Alert, Event, Row, Spell, clock, counted, runs
+from pipeline.alerts.episodes import ERROR, WARNING, Alert, Event, Row, Spell, runs
 from pipeline.lake.arrow_rows import us
+from pipeline.text import clock, counted
 from udfs.codes import FAILURE, FAULT, HRESULT, name_of
 from udfs.stubs import methods
 

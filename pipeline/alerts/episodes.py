@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from pipeline.alerts.conditions import CONDITIONS
 from pipeline.attempts.evidence import confidence
-from pipeline.lake.arrow_rows import day_of, moment_of, us
+from pipeline.lake.arrow_rows import day_of, us
 from udfs.keys import key
 
 Row = dict[str, Any]
@@ -218,13 +218,3 @@ def _row(alert: Alert) -> Row:
         "errors": [],
         "event_date": day_of(spell.since),
     }
-
-
-def clock(at: int) -> str:
-    """Return a time for a sentence, to the second."""
-    return moment_of(at).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def counted(count: int, thing: str) -> str:
-    """Return a number of things for a sentence."""
-    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"

@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple
 from pipeline.alerts import call_alerts, queue_alerts, transfer_alerts
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import Alert
-from pipeline.findings.rules.conversations import MG
 from pipeline.lake.arrow_rows import us
 from pipeline.lake.queries import Question, Standing
 from schemas.bronze import RPC_CALLS
@@ -23,6 +22,7 @@ from schemas.silver import REMOTE_READ_CALLS
 from schemas.snapshots import SNAPSHOTS_RAW
 from schemas.table import TIMESTAMP, Table
 from udfs.codes import FAILURE
+from udfs.dcerpc.interfaces import MG
 from udfs.stubs import methods
 
 _HOUR_US: Final = 3_600_000_000

@@ -5,7 +5,6 @@ Rows are plain, with times in microseconds, of whole histories from some time on
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -13,10 +12,11 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from pipeline.alerts.conditions import Thresholds
-from pipeline.alerts.episodes import ERROR, INFO, WARNING, Alert, Look, Row, clock, counted, spells
+from pipeline.alerts.episodes import ERROR, INFO, WARNING, Alert, Look, Row, spells
 from pipeline.lake.arrow_rows import us
 from pipeline.queues.growth import Point, with_least
-from pipeline.queues.history import NOT_CONNECTED, ON_HOLD, UNKNOWN
+from pipeline.queues.history import DEAD, JOURNAL, NOT_CONNECTED, ON_HOLD, UNKNOWN
+from pipeline.text import clock, counted
 
 COLUMNS: Final = (
     "queue_manager", "queue", "queue_format_name", "valid_from", "valid_to", "state", "message_count", "bytes",
@@ -27,8 +27,6 @@ COLUMNS: Final = (
 
 SERIES: Final = ("queue_manager", "queue", "queue_format_name")
 _LOCAL: Final = "LOCAL CONNECTION"
-DEAD: Final = re.compile(r";dead(letter|xact)$|_deadqueue$")
-JOURNAL: Final = ";journal"
 _NINE_TENTHS: Final = 0.9
 _HOUR_US: Final = 3_600_000_000
 

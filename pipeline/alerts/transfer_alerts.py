@@ -13,8 +13,9 @@ from itertools import groupby
 from typing import Any, Final
 
 from pipeline.alerts.conditions import Thresholds
-from pipeline.alerts.episodes import ERROR, WARNING, Alert, Look, Row, clock, counted, spells
+from pipeline.alerts.episodes import ERROR, WARNING, Alert, Look, Row, spells
 from pipeline.lake.arrow_rows import us
+from pipeline.text import clock, counted
 
 TRANSFERS: Final = (
     "queue_manager", "queue", "queue_format_name", "source", "observed_at", "condition", "stalled_since",

@@ -25,22 +25,19 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from pipeline.attempts import dependency_keys
 from pipeline.attempts.associations import Connection, associations
 from pipeline.attempts.attempt_rows import CONNECTION, NOT_NULL
 from pipeline.attempts.ongoing_associations import GoingOn, going_on
 from pipeline.lake.arrow_rows import one_of
-from pipeline.lake.frames import column_of
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import IS, MOST_NAMED, Source
+from pipeline.lake.queries import IS, Source
 from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.bronze import CONNECTIONS
 from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.silver import REMOTE_READ_CALLS
-from schemas.table import EVENT_DATE, Table, literal, quoted
+from schemas.table import EVENT_DATE, Table
 
 MOST: Final = 200_000  # connections, or days, that are named; if there are more, all is computed anew
 FEW: Final = 20_000  # calls of which all are taken sooner than those that share a name are found
@@ -279,17 +276,6 @@ def by_number(lake: Lake) -> tuple[dict[str, int], bool]:
     ).to_pylist()
     known = (row for row in rows if row["server_address"] is not None and row["newest"] is not None)
     return {row["server_address"]: row["newest"] for row in known}, any(row["cancels"] for row in rows)
-
-
-def only(rows: DataFrame, column: str, values: Collection[str | None]) -> DataFrame:
-    """Return the rows whose column has one of these values: by a condition that names them if they are few."""
-    known = sorted(value for value in values if value is not None)
-    if len(known) <= MOST_NAMED:
-        named = f"{quoted(column)} IN ({', '.join(map(literal, known))})" if known else "FALSE"
-        return rows.where(f"({named} OR {quoted(column)} IS NULL)" if None in values else named)
-    wanted = column_of(rows.sparkSession, known, "_value")
-    met = F.col(column) == F.col("_value")
-    return rows.join(F.broadcast(wanted), met | F.col(column).isNull() if None in values else met, "left_semi")
 
 
 SHARED: Final = f"concat_ws('|', {', '.join(_SHARED)})"

@@ -9,12 +9,16 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from pipeline.findings.rules.conversations import LEDGER
 from pipeline.lake.queries import Standing
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.silver import REMOTE_READ_CALLS
 from schemas.table import Table
+from udfs.dcerpc.interfaces import QC, QM, RR
+
+LEDGER: Final = {*((QM, opnum) for opnum in (2, 3, 4, 7, 8)), *((RR, opnum) for opnum in (2, 3, 11, 12)),
+                 *((QC, opnum) for opnum in (2, 3, 4))}  # fmt: skip
+"""What is known of a whole server when one of its associations is judged: who opened what, and asked what."""
 
 
 def among(methods: Iterable[tuple[str, int]], interface: str = "interface_name") -> str:

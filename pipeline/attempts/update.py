@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.attempts import affected_scope, capture_gaps, message_queues, recompute_in_memory
-from pipeline.attempts.affected_scope import Changed, Scope, only
+from pipeline.attempts.affected_scope import Changed, Scope
 from pipeline.attempts.attempt_rows import receive_attempts, with_gone
 from pipeline.attempts.operation_rows import queue_operations
 from pipeline.attempts.server_openings import OPENINGS
@@ -32,6 +32,7 @@ from pipeline.lake.change_feeds import Feeds
 from pipeline.lake.concurrency import gather
 from pipeline.lake.date_filters import on_dates
 from pipeline.lake.lake import Lake, versions_of
+from pipeline.lake.queries import only
 from pipeline.lake.settings import unmeasured
 from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import Groups, Known

@@ -21,8 +21,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from pipeline.bronze.ingest_plan import Read
 from pipeline.bronze.input_files import Listed, list_files
+from pipeline.bronze.ledger_entries import Read
 from pipeline.lake.staging_files import SideFiles
 from pipeline.lake.tasks import LEAST_TASKS, TASK_BYTES, Tasks, spread
 from udfs.capture.reader import SCHEMAS, Options, Part, capture_batches

@@ -25,12 +25,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.attempts.affected_scope import only
 from pipeline.bronze.ingest_captures import versions
 from pipeline.lake.date_filters import on_dates
 from pipeline.lake.frames import frame
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import IS, UNTOLD
+from pipeline.lake.queries import IS, UNTOLD, only
 from pipeline.lake.recovery import Runs
 from pipeline.lake.settings import unmeasured
 from schemas.bronze import RPC_BINDS, RPC_CALLS

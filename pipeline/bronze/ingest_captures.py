@@ -24,9 +24,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.bronze import learned_endpoints, merge_connections
 from pipeline.bronze.capture_source import read_captures
-from pipeline.bronze.ingest_plan import COLUMNS, Days, Known, Plan, Read, Reprocess, plan, reprocess, within
+from pipeline.bronze.ingest_plan import plan, reprocess, within
 from pipeline.bronze.input_files import Listed
-from pipeline.bronze.retention_cutoff import Horizon
+from pipeline.bronze.ledger_entries import COLUMNS, Days, Known, Plan, Read, Reprocess
+from pipeline.bronze.retention_cutoff import Horizon, recount_calls
+from pipeline.bronze.write_tap import RemovedCalls, TappedWrite, WriteTap
 from pipeline.lake import codegen
 from pipeline.lake.arrow_rows import one_of, us_of
 from pipeline.lake.concurrency import gather
@@ -36,8 +38,6 @@ from pipeline.lake.recovery import Runs, recover
 from pipeline.lake.schema_enforcement import differing, part_of, schema_of
 from pipeline.lake.staging_files import Batches, SideFiles, Through, rows_in, tasks_of
 from pipeline.lake.tasks import Tasks
-from pipeline.privacy import retention
-from pipeline.silver.decode_tasks import Decoded, Decoder, Gone
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.table import INGESTED_AT, RUN_ID, Table, literal
 from udfs.capture.duplicate_calls import left_by
@@ -73,18 +73,18 @@ class Choice:
 class Ingested:
     """What a run read: the files' rows of the ledger, and how many it passed over because it knew them.
 
-    ``decoded``: what was decoded on the way, where it is all that is new.
+    ``tapped``: the commit of the calls, where all that is new went through the tap.
     """
 
     files: list[Row] = field(default_factory=list)
     known: int = 0
     written: dict[str, int] = field(default_factory=dict)  # rows by table
-    decoded: Decoded | None = None
+    tapped: TappedWrite | None = None
 
     def add(self, other: Ingested) -> None:
         """Add what was read next; a capture that was read again counts once."""
         again = {row["path"] for row in other.files}
-        self.decoded = None if self.files else other.decoded
+        self.tapped = None if self.files else other.tapped
         self.files = [row for row in self.files if row["path"] not in again] + other.files
         for table, rows in other.written.items():
             self.written[table] = self.written.get(table, 0) + rows
@@ -98,12 +98,12 @@ class Ingested:
 def ingest(
     lake: Lake, files: list[Listed], *, run_id: str, reader_options: dict[str, Any], say: Say,
     expire: dt.timedelta = dt.timedelta(days=7), as_of: dt.datetime | None = None, choice: Choice | None = None,
-    decoder: Decoder | None = None,
+    tap: WriteTap | None = None,
 ) -> Ingested:  # fmt: skip
     """Bring new captures into bronze; returns what was read. Files that the ledger knows are not read again.
 
     ``expire``: how long, in the packets' time, unfinished halves are waited for; ``as_of``: until when, where that is
-    not the newest packet read. ``decoder`` decodes the calls on their way to the table, if a run only adds some.
+    not the newest packet read. ``tap`` reads the calls on their way to the table, if a run only adds some.
     """
     choice = choice or Choice()
     if not choice.only_say:
@@ -129,10 +129,10 @@ def ingest(
         before = versions(lake)
         side = runs.begin(name, before)
         part = _Run(
-            lake, name, side, before, planned, reader_options, expire, as_of, named, horizon=horizon, decoder=decoder
+            lake, name, side, before, planned, reader_options, expire, as_of, named, horizon=horizon, tap=tap
         ).carry_out(say)
         if horizon is not None:
-            retention.recount(lake, horizon)
+            recount_calls(lake, horizon)
         runs.end(name)
         done.add(part)
         planned, rounds = _again(lake, runs, say), rounds + 1
@@ -155,14 +155,8 @@ def _again(lake: Lake, runs: Runs, say: Say) -> Plan:
     if not wanted:
         return planned
     ledger = {known.capture_id: known for known in _ledger(lake)}
-    more = {
-        name: {*learned_endpoints, *ledger[name].followed}
-        for name, learned_endpoints in wanted.items()
-        if name in ledger
-    }
-    names = frozenset(
-        name for name, learned_endpoints in more.items() if learned_endpoints != set(ledger[name].followed)
-    )
+    more = {name: {*endpoints, *ledger[name].followed} for name, endpoints in wanted.items() if name in ledger}
+    names = frozenset(name for name, endpoints in more.items() if endpoints != set(ledger[name].followed))
     reprocess(planned, list(ledger.values()), Reprocess(captures=names))
     planned.read = [replace(read, followed=tuple(sorted(more[read.capture_id]))) for read in planned.read]
     for known in planned.missing:
@@ -205,8 +199,8 @@ class _Run:
     now: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.UTC))
     horizon: Horizon | None = None  # nothing older is kept
     servers: dict[str, set[str]] = field(default_factory=dict)  # of what it cut: those that stay, by path
-    decoder: Decoder | None = None
-    gone: Gone = field(default_factory=Gone)  # calls that it took out in the commit in which it added some
+    tap: WriteTap | None = None
+    removed: RemovedCalls = field(default_factory=RemovedCalls)  # by the commit in which it added calls
 
     def carry_out(self, say: Say) -> Ingested:
         """Take out, rename, read, join, write."""
@@ -223,11 +217,11 @@ class _Run:
             runs = Runs.of(lake)
             runs.note_again({**runs.again(), **again})
         if joined.together or self.planned.replaced:  # calls change that are there already, not as a whole
-            self.decoder = None
+            self.tap = None
         self._write_all(joined, done.files)
         since = self.before[str(RPC_CALLS)] or 0
-        if self.decoder is not None and (version := lake.version(RPC_CALLS)) == since + 1:
-            done.decoded = Decoded(self.decoder, since, version, self.gone)
+        if self.tap is not None and (version := lake.version(RPC_CALLS)) == since + 1:
+            done.tapped = TappedWrite(since, version, self.removed)
         for table in (CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING):
             done.written[str(table)] = rows_in(self._tables / table.name)
         done.written[str(CAPTURE_FILES)] = self._write_ledger(done.files, joined.packets)
@@ -437,9 +431,10 @@ class _Run:
         same = joined.unchanged | _same(calls, there)
         gone = joined.call_keys - same
         onward = None
-        if self.decoder is not None:
-            onward = self.decoder.passing
-            self.gone = Gone(frozenset(gone), _dates_in_silver(there.filter(one_of(there, "call_key", gone))))
+        if self.tap is not None:
+            onward = self.tap.passing
+            dates = _dates_in_silver(there.filter(one_of(there, "call_key", gone)))
+            self.removed = RemovedCalls(frozenset(gone), dates)
         alone = calls.filter(pc.invert(pc.or_(shared, one_of(calls, "call_key", same))))
         self._exchange(
             RPC_CALLS, merge_connections.teaching(joined), alone, gone=gone, dates=joined.dates, onward=onward

@@ -11,15 +11,22 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
+from pipeline.lake.frames import frame
+from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import Runs
+from schemas.bronze import CONNECTIONS, RPC_CALLS
+from schemas.table import EVENT_DATE, Table
 from udfs.capture.overlap import WHOLE
 from udfs.capture.tables import with_servers
 from udfs.dcerpc.pdu import ALTER_CONTEXT, ALTER_CONTEXT_RESP, AUTH3, BIND, BIND_ACK, BIND_NAK
@@ -185,3 +192,24 @@ class Horizon:
                         out.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
             temporary.replace(path)
         return servers
+
+
+def recount_calls(lake: Lake, horizon: Horizon) -> None:
+    """Have connections that cross the date count the calls that are left of them."""
+    if not lake.exists(CONNECTIONS):
+        return
+    crossing = lake.read(CONNECTIONS).where(f"first_packet_at < {horizon.time_sql}").select("connection_id", "calls")
+    calls: DataFrame = lake.read(RPC_CALLS).join(crossing.select("connection_id"), "connection_id", "left_semi")
+    counted = calls.groupBy("connection_id").agg(F.count("*").alias("n"))
+    found = crossing.join(counted, "connection_id", "left").select("connection_id", "calls", F.coalesce("n", F.lit(0)))
+    left = {name: now for name, before, now in found.collect() if before != now}
+    if left:
+        there = lake.with_keys(CONNECTIONS, left)
+        now = [{**row, "calls": left[row["connection_id"]]} for row in there.to_pylist()]
+        put_rows(lake, CONNECTIONS, now, there.schema, {row[EVENT_DATE] for row in now})
+
+
+def put_rows(lake: Lake, table: Table, rows: Sequence[Row], schema: pa.Schema, dates: Collection[date | None]) -> None:
+    """Put rows in the place of those with their keys, in one commit: killed, the job finds the old or the new."""
+    if rows:
+        lake.merge(table, frame(lake.spark, pa.Table.from_pylist(rows, schema)), dates=dates, unless_same=True)

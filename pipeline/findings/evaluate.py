@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.attempts.associations import Association, Connection, associations
+from pipeline.attempts.server_openings import LEDGER
 from pipeline.findings.rules import clocks, handles, messages, qm2qm, qmcomm, qmmgmt, reads, remote_read, rpc
-from pipeline.findings.rules.conversations import LEDGER, Conversation, Exchange, Ledger
+from pipeline.findings.rules.conversations import Conversation, Exchange, Ledger
 from pipeline.findings.rules.registry import ACROSS, ALL, ANYWHERE, BY_METHOD, OVER, Hit, Needs, Rule, Test, of_one_call
 from pipeline.lake.arrow_rows import day_of, table_of
 from schemas.findings import FINDINGS

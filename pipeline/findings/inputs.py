@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame
 
 from pipeline.attempts.server_openings import OPENINGS
 from pipeline.findings import evaluate as judging
-from pipeline.findings.rules.conversations import MG, QC, QM, RR
 from pipeline.lake.concurrency import gather
 from pipeline.lake.date_filters import MOST_DATES
 from pipeline.lake.lake import Lake
@@ -23,6 +22,7 @@ from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.silver import REMOTE_READ_CALLS
 from schemas.table import Table
+from udfs.dcerpc.interfaces import MG, QC, QM, RR
 
 HEADS: Final = {"request_bytes": "bigint", "request_head": "binary", "request_tail": "binary",
                  "response_head": "binary", "request_stub": "binary", "response_stub": "binary"}  # fmt: skip

@@ -36,7 +36,7 @@ from pipeline.findings.inputs import (
     found_rows,
     together,
 )
-from pipeline.findings.rules.conversations import CLOSES, OPENS, QM, RR, UNREAD
+from pipeline.findings.rules.conversations import CLOSES, OPENS, UNREAD
 from pipeline.findings.rules.registry import of_one_call
 from pipeline.lake.arrow_rows import one_of
 from pipeline.lake.concurrency import gather
@@ -45,6 +45,7 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.queries import Source
 from schemas.silver import REMOTE_READ_CALLS
 from udfs.codes import RR_NACK
+from udfs.dcerpc.interfaces import QM, RR
 
 _PURGE, _END, _STARTS = 6, 1, (0, 9, 10)  # of qm2qm
 

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.attempts.affected_scope import CONNECTIONS_CHANGED, FEW, connections_before, only, those_going_on
+from pipeline.attempts.affected_scope import CONNECTIONS_CHANGED, FEW, connections_before, those_going_on
 from pipeline.attempts.attempt_rows import CONNECTION
 from pipeline.attempts.server_openings import IS_LEDGER, OPENINGS
 from pipeline.findings import duplicate_machines, queue_inputs
@@ -48,7 +48,7 @@ from pipeline.findings.inputs import (
 )
 from pipeline.findings.lookback import Looked, looked_at
 from pipeline.findings.queue_inputs import Queues
-from pipeline.findings.rules.conversations import CLOCKS_US, MG, QC, QM, RR, Exchange, Ledger
+from pipeline.findings.rules.conversations import CLOCKS_US, Exchange, Ledger
 from pipeline.findings.rules.queue_facts import Limits
 from pipeline.findings.rules.registry import of_one_call
 from pipeline.lake.arrow_rows import one_of
@@ -58,7 +58,7 @@ from pipeline.lake.date_filters import on_dates
 from pipeline.lake.frames import frame
 from pipeline.lake.lake import Lake, versions_of
 from pipeline.lake.local.commits import Commit
-from pipeline.lake.queries import MOST_NAMED
+from pipeline.lake.queries import MOST_NAMED, only
 from pipeline.lake.settings import unmeasured
 from pipeline.silver.update import EMPTIED, LAST
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
@@ -67,6 +67,7 @@ from schemas.hosts import HOSTS
 from schemas.properties import QUEUE_SNAPSHOTS
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.table import EVENT_DATE, Table
+from udfs.dcerpc.interfaces import MG, QC, QM, RR
 
 VERSION: Final = "4"  # another one when rules are added or changed: then all is judged anew
 _FED: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS)

@@ -12,10 +12,11 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType
 
-from pipeline.lake.frames import frame
-from schemas.table import Table, literal
+from pipeline.lake.frames import column_of, frame
+from schemas.table import Table, literal, quoted
 
 CHANGE: Final = ("_change_type", "_commit_version")  # what the change feed adds to a table's columns
 WAS: Final = ("delete", "update_preimage")  # its types of a row as it was before, and
@@ -104,3 +105,14 @@ def in_spark(spark: SparkSession, sql: str, of: Mapping[str, DataFrame | pa.Tabl
             continue
         texts[name] = f"{{{name}}}"
     return spark.sql(sql.format(**texts), **frames)  # which gives frames names of their own, as long as it needs them
+
+
+def only(rows: DataFrame, column: str, values: Collection[str | None]) -> DataFrame:
+    """Return the rows whose column has one of these values: by a condition that names them if they are few."""
+    known = sorted(value for value in values if value is not None)
+    if len(known) <= MOST_NAMED:
+        named = f"{quoted(column)} IN ({', '.join(map(literal, known))})" if known else "FALSE"
+        return rows.where(f"({named} OR {quoted(column)} IS NULL)" if None in values else named)
+    wanted = column_of(rows.sparkSession, known, "_value")
+    met = F.col(column) == F.col("_value")
+    return rows.join(F.broadcast(wanted), met | F.col(column).isNull() if None in values else met, "left_semi")

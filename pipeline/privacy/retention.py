@@ -8,19 +8,14 @@ not end.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
 
-import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
-from pipeline.bronze.ingest_plan import COLUMNS, Known
 from pipeline.bronze.input_files import Listed, find_file
-from pipeline.bronze.retention_cutoff import Horizon
-from pipeline.lake.frames import frame
+from pipeline.bronze.ledger_entries import COLUMNS, Known
+from pipeline.bronze.retention_cutoff import Horizon, put_rows, recount_calls
 from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.hosts import HOSTS
@@ -75,7 +70,7 @@ class _Work:
         self._quality()
         self._captures()
         if not self.dry_run:
-            recount(self.lake, self.horizon)
+            recount_calls(self.lake, self.horizon)
         return self.done
 
     def _delete(self, table: Table, condition: str) -> None:
@@ -130,7 +125,7 @@ class _Work:
         if not changed or self.dry_run:
             return
         dates: set[date | None] = {row[EVENT_DATE] for row in rows}
-        _put(self.lake, PENDING, now, there.schema, dates)
+        put_rows(self.lake, PENDING, now, there.schema, dates)
 
     def _connections_without_times(self) -> None:
         """Take out connections without any time that nothing is left of."""
@@ -160,7 +155,7 @@ class _Work:
         now = [self.horizon.ledger_row(row, servers[row["capture_id"]]) for row in old if row["capture_id"] not in gone]
         dates: set[date | None] = {row[EVENT_DATE] for row in old}
         self.lake.remove(CAPTURE_FILES, "capture_id", gone, dates=dates)
-        _put(self.lake, CAPTURE_FILES, now, there.schema, dates)
+        put_rows(self.lake, CAPTURE_FILES, now, there.schema, dates)
 
     def _is_to_change(self, row: Row) -> bool:
         """Whether the ledger still tells of something older; a file that is gone is asked for each time."""
@@ -221,24 +216,3 @@ class _Work:
 
 
 _AT_ONCE: Final = 500
-
-
-def recount(lake: Lake, horizon: Horizon) -> None:
-    """Have connections that cross the date count the calls that are left of them."""
-    if not lake.exists(CONNECTIONS):
-        return
-    crossing = lake.read(CONNECTIONS).where(f"first_packet_at < {horizon.time_sql}").select("connection_id", "calls")
-    calls: DataFrame = lake.read(RPC_CALLS).join(crossing.select("connection_id"), "connection_id", "left_semi")
-    counted = calls.groupBy("connection_id").agg(F.count("*").alias("n"))
-    found = crossing.join(counted, "connection_id", "left").select("connection_id", "calls", F.coalesce("n", F.lit(0)))
-    left = {name: now for name, before, now in found.collect() if before != now}
-    if left:
-        there = lake.with_keys(CONNECTIONS, left)
-        now = [{**row, "calls": left[row["connection_id"]]} for row in there.to_pylist()]
-        _put(lake, CONNECTIONS, now, there.schema, {row[EVENT_DATE] for row in now})
-
-
-def _put(lake: Lake, table: Table, rows: Sequence[Row], schema: pa.Schema, dates: Collection[date | None]) -> None:
-    """Put rows in the place of those with their keys, in one commit: killed, the job finds the old or the new."""
-    if rows:
-        lake.merge(table, frame(lake.spark, pa.Table.from_pylist(rows, schema)), dates=dates, unless_same=True)

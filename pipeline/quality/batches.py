@@ -19,13 +19,12 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.attempts.affected_scope import only
 from pipeline.lake.arrow_rows import us_of
 from pipeline.lake.change_feeds import Feeds
 from pipeline.lake.concurrency import gather
 from pipeline.lake.date_filters import MOST_DATES, on_dates
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import CHANGE, IS
+from pipeline.lake.queries import CHANGE, IS, only
 from pipeline.lake.schema_enforcement import event_date
 from pipeline.quality.suites import Beside, Suite, SuiteError
 from schemas.table import EVENT_DATE, Table, literal

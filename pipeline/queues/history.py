@@ -17,6 +17,7 @@ Times are microseconds since the epoch, UTC.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -246,3 +247,8 @@ def _confidence(missing: set[str]) -> str:
     if not missing:
         return "complete"
     return "provisional" if missing == {"transaction_open"} else "partial"
+
+
+DEAD: Final = re.compile(r";dead(letter|xact)$|_deadqueue$")
+
+JOURNAL: Final = ";journal"

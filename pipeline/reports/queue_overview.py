@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import Runs
-from pipeline.printing import plain
+from pipeline.text import plain
 from schemas.properties import QUEUE_SNAPSHOTS
 
 _MOST_LINES: Final = 40

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -13,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.bronze.write_tap import TappedWrite
 from pipeline.lake.schema_enforcement import event_date
 from pipeline.lake.staging_files import Batches, SideFiles, number_of_task, rows_in, tasks_of
 from pipeline.lake.tasks import Tasks
@@ -86,25 +86,16 @@ class Decoder:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
-    """Calls that bronze.rpc_calls has no more, or not as it had them, and the dates that silver's rows of them have."""
-
-    calls: frozenset[str] = frozenset()
-    dates: frozenset[date | None] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
 class Decoded:
-    """What was decoded while it was written: all calls that bronze.rpc_calls has in a version and had not in another.
-
-    ``gone`` are those that it has not any more, or not as they were. Nothing else differs in the later version, and no
-    other lies between them.
-    """
+    """What a decoder decoded while it was written: all calls that one commit added to ``bronze.rpc_calls``."""
 
     by: Decoder
-    since: int
-    version: int
-    gone: Gone = Gone()
+    write: TappedWrite
+
+    @staticmethod
+    def of(by: Decoder | None, write: TappedWrite | None) -> Decoded | None:
+        """Return what ``by`` decoded of a commit; None where nothing was decoded, or not all that the commit added."""
+        return None if by is None or write is None else Decoded(by, write)
 
 
 def _read(calls: DataFrame, interfaces: Collection[str]) -> DataFrame:

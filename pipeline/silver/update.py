@@ -110,9 +110,9 @@ class _Work(_Options):
     def _added_to(self, version: int) -> Decoded | None:
         """Return what was decoded of all that changed since a version; None if it is not all, or not known to be."""
         known = self.decoded
-        if known is None or self.interrupted or (known.since, known.version) != (version, self.newest):
+        if known is None or self.interrupted or (known.write.since, known.write.version) != (version, self.newest):
             return None
-        return None if self.emptied and known.gone.calls else known
+        return None if self.emptied and known.write.removed.calls else known
 
     def _passed_over(self, since: int) -> list[int]:
         """Return the versions that only emptied stubs."""
@@ -187,7 +187,7 @@ class _Work(_Options):
     def _add(self, decoded: Decoded) -> dict[str, int]:
         """Bring what was decoded of calls that are new, and take out what was made of those that are gone."""
         self.side.mkdir(parents=True, exist_ok=True)  # from here on some tables may have rows that others do not
-        by, gone, says = decoded.by, decoded.gone, self._says(self.newest)
+        by, gone, says = decoded.by, decoded.write.removed, self._says(self.newest)
         written = by.written()
 
         def exchange(table: Table) -> None:

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from jobs.config import SECTIONS, Config, ConfigError, settings
-from jobs.run_all import states_settings, thresholds
+from jobs.step_settings import states_settings, thresholds
 from pipeline.alerts.conditions import Thresholds
 from pipeline.queues.queue_rows import Settings
 

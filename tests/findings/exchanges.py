@@ -8,9 +8,11 @@ from __future__ import annotations
 import struct
 
 from pipeline.attempts.associations import Association, Connection, associations
+from pipeline.attempts.server_openings import LEDGER
 from pipeline.findings.evaluate import judge
-from pipeline.findings.rules.conversations import LEDGER, MG, Conversation, Exchange, Ledger
+from pipeline.findings.rules.conversations import Conversation, Exchange, Ledger
 from pipeline.findings.rules.registry import ACROSS
+from udfs.dcerpc.interfaces import MG
 
 US = 1_000_000
 H, H2, READ, READ2 = "aa" * 20, "bb" * 20, "cc" * 20, "dd" * 20

@@ -17,9 +17,11 @@ from findings.management import STORIES as MANAGEMENT
 from findings.stories import STORIES as CALLS
 from pipeline.attempts import dependency_keys
 from pipeline.attempts.associations import Connection, associations
+from pipeline.attempts.server_openings import LEDGER
 from pipeline.findings.evaluate import judge
-from pipeline.findings.rules.conversations import CLOSES, LEDGER, OPENS, QM, RR, UNREAD, Conversation, Exchange, Ledger
+from pipeline.findings.rules.conversations import CLOSES, OPENS, UNREAD, Conversation, Exchange, Ledger
 from pipeline.findings.rules.registry import of_one_call
+from udfs.dcerpc.interfaces import QM, RR
 
 pytestmark = pytest.mark.spark
 

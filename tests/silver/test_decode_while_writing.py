@@ -10,7 +10,7 @@ from pipeline.bronze.input_files import list_files
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import Runs
 from pipeline.silver import update as silver_update
-from pipeline.silver.decode_tasks import Decoder
+from pipeline.silver.decode_tasks import Decoded, Decoder
 from schemas.bronze import RPC_CALLS
 from schemas.silver import REMOTE_READ_CALLS
 
@@ -50,8 +50,8 @@ def ingest(lake, folder, name, *captures):
         (folder / f"{name}{number}.pcap").write_bytes(capture)
     files = list_files([str(path) for path in folder.glob(f"{name}*")])
     decoder = silver_update.decoder(lake, keep_packets=False)
-    options = {"reader_options": {}, "say": lambda _text: None, "decoder": decoder}
-    return ingest_captures.ingest(lake, files, run_id=name, **options).decoded
+    options = {"reader_options": {}, "say": lambda _text: None, "tap": decoder}
+    return Decoded.of(decoder, ingest_captures.ingest(lake, files, run_id=name, **options).tapped)
 
 
 def silver(lake, decoded):
@@ -65,7 +65,7 @@ def test_what_is_added_and_what_changes_is_decoded_on_the_way(lake, captures, ag
         silver(lake, ingest(lake, tmp_path / "files", name, capture))
         assert lake.read(REMOTE_READ_CALLS).where(f"run_id = '{name}'").count() > 0
     decoded = ingest(lake, tmp_path / "files", "others", *others)
-    assert decoded.gone.calls  # calls of the first are whole now
+    assert decoded.write.removed.calls  # calls of the first are whole now
     silver(lake, decoded)
     assert again == []  # nothing was read back
     assert not (Runs.of(lake).root / "decoded").exists()
@@ -88,7 +88,7 @@ def test_calls_that_change_whose_stubs_were_emptied_are_decoded_afterwards(lake,
     silver(lake, ingest(lake, tmp_path / "files", "one", one))
     silver_update.silver(lake, keep_packets=False, keep_stubs=False)
     decoded = ingest(lake, tmp_path / "files", "others", *others)
-    assert decoded.gone.calls
+    assert decoded.write.removed.calls
     silver_update.silver(lake, keep_packets=False, keep_stubs=False, decoded=decoded)
     assert len(again) == 1
 

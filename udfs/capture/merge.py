@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 from udfs.capture.duplicate_calls import as_sighting
 from udfs.capture.open_connections import PENDING_SCHEMA, counted
 from udfs.capture.overlap import Observer, Part, groups, laid_over
-from udfs.capture.reader import Reading, infer_meanings, is_ours, place_texts
+from udfs.capture.reader import infer_meanings, is_ours, place_texts
+from udfs.capture.reading import Reading
 from udfs.capture.tables import (
     SERVER_CONNECTIONS,
     bind_rows,

@@ -13,7 +13,7 @@ import ipaddress
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
@@ -21,7 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udfs.capture.open_connections import PENDING_SCHEMA, Edge, edges, pending_rows
+from udfs.capture.open_connections import PENDING_SCHEMA, edges, pending_rows
+from udfs.capture.reading import Reading
 from udfs.capture.tables import (
     BINDS_SCHEMA,
     CAPTURE_FILES_SCHEMA,
@@ -38,7 +39,6 @@ from udfs.capture.tables import (
 )
 from udfs.dcerpc.interfaces import infer
 from udfs.files.container import NO_TIME, Container, NotACaptureError, Records, lead_in
-from udfs.files.identity import Prefix
 from udfs.files.sources import Decompressed, ExpansionLimitError, Source
 from udfs.rpc.association import Association
 from udfs.rpc.calls import Assembler, association
@@ -76,29 +76,6 @@ class Options:
     max_expansion: int = 1100
     max_expanded_bytes: int = 256 << 30
     all_pdus: bool = False
-
-
-@dataclass(slots=True)
-class Reading:
-    """What one pass over a file found."""
-
-    connections: list[Connection] = field(default_factory=list)
-    container: Container | None = None
-    source: Source | None = None
-    capture_id: str = ""
-    counts: Counter[str] = field(default_factory=Counter)
-    links: set[int] = field(default_factory=set)
-    first_time: int | None = None
-    last_time: int | None = None
-    error: tuple[str, str] | None = None
-    learnt: dict[tuple[bytes, int], set[str]] = field(default_factory=dict)
-    taught: dict[int, set[tuple[bytes, int, str]]] = field(default_factory=dict)
-    late: set[int] = field(default_factory=set)  # connections that are better read again, from their first byte on
-    meanings: Meanings = field(default_factory=dict)
-    made: Made = field(default_factory=Made)
-    prefix: Prefix = field(default_factory=Prefix)
-    edges: list[Edge] = field(default_factory=list)  # connections that may go on in another capture
-    followed: tuple[str, ...] = ()
 
 
 class Place(NamedTuple):

@@ -23,7 +23,7 @@ from udfs.sealed.tokens import TOKEN
 from udfs.tcp.flows import Connection, Kind
 
 if TYPE_CHECKING:
-    from udfs.capture.reader import Reading
+    from udfs.capture.reading import Reading
     from udfs.files.sources import Source
 
 _TUPLE: Final = [

@@ -318,3 +318,6 @@ def infer(calls: Iterable[Seen], port: int, learnt: Iterable[str] = ()) -> tuple
         return None
     _, interface, syntaxes = ranked[0]
     return interface, next(iter(syntaxes)) if len(syntaxes) == 1 else None
+
+
+QM, RR, MG, QC, QC2 = "qm2qm", "RemoteRead", "qmmgmt", "qmcomm", "qmcomm2"

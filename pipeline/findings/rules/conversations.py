@@ -15,14 +15,11 @@ from typing import Any, Final
 
 from pipeline.attempts.associations import Association
 from udfs.codes import MQ_OK, is_peek
+from udfs.dcerpc.interfaces import QC, QM, RR
 
-QM, RR, MG, QC, QC2 = "qm2qm", "RemoteRead", "qmmgmt", "qmcomm", "qmcomm2"
 READS: Final = {(QM, 0), (QM, 9), (QM, 10), (RR, 7), (RR, 13)}
 OPENS: Final = {(QM, 2), (RR, 2), (RR, 11), (QC, 2), (QC, 19)}
 CLOSES: Final = {(QM, 3): QM, (RR, 3): RR, (QC, 3): QC, (QC, 20): QC}
-LEDGER: Final = {*((QM, opnum) for opnum in (2, 3, 4, 7, 8)), *((RR, opnum) for opnum in (2, 3, 11, 12)),
-                 *((QC, opnum) for opnum in (2, 3, 4))}  # fmt: skip
-"""What is known of a whole server when one of its associations is judged: who opened what, and asked what."""
 
 LOOKUP_ID: Final = (1 << 56) - 1
 SLACK_US: Final = 3_000_000  # timers have a granularity of 1 s, and the way takes its time (rules Q64, R45)

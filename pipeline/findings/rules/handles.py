@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Iterator
 from typing import Final
 
-from pipeline.findings.rules.conversations import QC, QM, RR, Busy, Conversation, Exchange, Ledger, Life, Lives
+from pipeline.findings.rules.conversations import Busy, Conversation, Exchange, Ledger, Life, Lives
 from pipeline.findings.rules.registry import WHOLE, Hit, across, over
 from pipeline.findings.rules.remote_read import PEEK_ACCESS, RECEIVE_ACCESS
+from udfs.dcerpc.interfaces import QC, QM, RR
 
 _QM: Final = ((QM, 0), (QM, 9), (QM, 10))
 _RR: Final = ((RR, 7), (RR, 13))

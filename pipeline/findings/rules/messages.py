@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from pipeline.findings.rules.conversations import QM, RR, SLACK_US, Conversation, Exchange
+from pipeline.findings.rules.conversations import SLACK_US, Conversation, Exchange
 from pipeline.findings.rules.registry import WHOLE, Hit, over
 from udfs.codes import NACK_REJECTED, RR_ACK, RR_NACK
+from udfs.dcerpc.interfaces import QM, RR
 
 _READS: Final = {QM: ((QM, 0), (QM, 9), (QM, 10)), RR: ((RR, 7), (RR, 13))}
 _CLEANUP_US: Final = 300_000_000

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipeline.findings.rules.conversations import LOOKUP_ID, QM, Exchange
+from pipeline.findings.rules.conversations import LOOKUP_ID, Exchange
 from pipeline.findings.rules.registry import Hit, each
 from udfs.codes import ACTION, FAULT, HRESULT, name_of
+from udfs.dcerpc.interfaces import QM
 
 STARTS: Final = ((QM, 0), (QM, 9), (QM, 10))
 READ_ACTIONS: Final = (0x00000000, 0x80000000, 0x80000001)

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from pipeline.findings.rules.conversations import QC, RR, Conversation, Exchange, Ledger
+from pipeline.findings.rules.conversations import Conversation, Exchange, Ledger
 from pipeline.findings.rules.qm2qm import port_of
 from pipeline.findings.rules.registry import WHOLE, Hit, across, each, over
 from udfs.codes import FAULT, HRESULT, name_of
+from udfs.dcerpc.interfaces import QC, RR
 
 _RECEIVE, _PEEK = 0x01, 0x20
 _DENIED: Final = (0x00000005, 0xC00E0025)

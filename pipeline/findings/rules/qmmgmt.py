@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-from pipeline.findings.rules.conversations import MG, Conversation, Exchange
+from pipeline.findings.rules.conversations import Conversation, Exchange
 from pipeline.findings.rules.registry import Hit, each, over
+from udfs.dcerpc.interfaces import MG
 from udfs.properties.names import MACHINE, QUEUE
 from udfs.stubs.method import Kind, Method, Param
 from udfs.stubs.qmmgmt import METHODS

@@ -22,11 +22,11 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate, groupby, pairwise
 from typing import Final
 
-from pipeline.alerts.episodes import clock, counted
-from pipeline.alerts.queue_alerts import DEAD, JOURNAL
 from pipeline.findings.rules.queue_facts import DAY_US, Limits, Read, Row, Told
 from pipeline.findings.rules.registry import Severity, Sign, of_queue
 from pipeline.queues.growth import Point, with_least
+from pipeline.queues.history import DEAD, JOURNAL
+from pipeline.text import clock, counted
 
 _SECOND: Final = 1_000_000  # times of arrival are whole seconds
 _STEPS: Final = 2  # a number that rose so often, and never fell, grows

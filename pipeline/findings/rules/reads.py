@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from pipeline.findings.rules.conversations import QM, READS, RR, SLACK_US, Busy, Conversation, Exchange, Life
+from pipeline.findings.rules.conversations import READS, SLACK_US, Busy, Conversation, Exchange, Life
 from pipeline.findings.rules.registry import WHOLE, Hit, over
 from udfs.codes import (
     HRESULT,
@@ -17,6 +17,7 @@ from udfs.codes import (
     is_lookup,
     name_of,
 )
+from udfs.dcerpc.interfaces import QM, RR
 
 _QM: Final = ((QM, 0), (QM, 9), (QM, 10))
 _RR: Final = ((RR, 7), (RR, 13))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipeline.findings.rules.conversations import LOOKUP_ID, RR, Exchange
+from pipeline.findings.rules.conversations import LOOKUP_ID, Exchange
 from pipeline.findings.rules.qm2qm import (
     CURRENT,
     LOOKUP_ACTIONS,
@@ -16,6 +16,7 @@ from pipeline.findings.rules.qm2qm import (
     port_of,
 )
 from pipeline.findings.rules.registry import Hit, each
+from udfs.dcerpc.interfaces import RR
 
 STARTS: Final = ((RR, 7), (RR, 13))
 OPENS: Final = ((RR, 2), (RR, 11))

@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pipeline.findings.rules.conversations import MG, OPENS, QC, QC2, QM, RR, Conversation, Exchange
+from pipeline.findings.rules.conversations import OPENS, Conversation, Exchange
 from pipeline.findings.rules.registry import Hit, each, over
 from udfs.codes import FAULT, HRESULT, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, name_of
+from udfs.dcerpc.interfaces import MG, QC, QC2, QM, RR
 
 _RESERVED: Final = {(RR, 1), *((QC, opnum) for opnum in (0, 5, 13, 21, 24, 25, 29, 30, 32, 33, 34))}
 _LAST: Final = {QM: 10, RR: 15, MG: 1, QC: 34, QC2: 3}

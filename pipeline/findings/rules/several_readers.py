@@ -19,9 +19,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from pipeline.findings.rules.conversations import QM, RR, SLACK_US
+from pipeline.findings.rules.conversations import SLACK_US
 from pipeline.findings.rules.queue_facts import DAY_US, Limits, Read, Told
 from pipeline.findings.rules.registry import Sign, of_queue
+from udfs.dcerpc.interfaces import QM, RR
 
 _CLEANUP_US: Final = 300_000_000
 _SEEN: Final = (

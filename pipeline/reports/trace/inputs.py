@@ -11,9 +11,9 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.attempts.affected_scope import only
 from pipeline.lake.concurrency import gather
 from pipeline.lake.lake import Lake
+from pipeline.lake.queries import only
 from pipeline.reports.trace.timeline import Place, Sources, Story, hour_of, place_of, stories
 from schemas.ack_sequences import ACK_SEQUENCES, QUEUE_OPERATIONS
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS

@@ -10,8 +10,9 @@ import pytest
 from bronze.ledger.world import HEADER, World, capture, record
 from jobs import cli
 from pcapgen.model import key
-from pipeline.bronze.ingest_plan import Days, Known, Plan, Read, Reprocess, Sighting, plan, reprocess, within
+from pipeline.bronze.ingest_plan import plan, reprocess, within
 from pipeline.bronze.input_files import Listed
+from pipeline.bronze.ledger_entries import Days, Known, Plan, Read, Reprocess, Sighting
 from udfs.files.sources import Source
 
 DAY = 86_400

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from bronze.ledger.world import BOUNDS, HEADER, World, capture, expected, first_end, record, unpacked
 from pcapgen.model import key
-from pipeline.bronze.ingest_plan import Known, Names, Read, Sighting, plan
+from pipeline.bronze.ingest_plan import plan
 from pipeline.bronze.input_files import Listed, find_file, list_files
+from pipeline.bronze.ledger_entries import Known, Names, Read, Sighting
 from udfs.files import identity
 from udfs.files.identity import identify
 from udfs.files.sources import Source

@@ -12,8 +12,9 @@ import struct
 from dataclasses import dataclass, field, replace
 
 from pcapgen.model import key
-from pipeline.bronze.ingest_plan import Known, Names, Plan, Sighting, plan
+from pipeline.bronze.ingest_plan import plan
 from pipeline.bronze.input_files import Listed
+from pipeline.bronze.ledger_entries import Known, Names, Plan, Sighting
 from udfs.files.container import Container, NotACaptureError, lead_in
 from udfs.files.sources import Source
 

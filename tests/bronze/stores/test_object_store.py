@@ -7,8 +7,9 @@ import pytest
 import zstandard
 
 from bronze.stores.bucket import serving
-from pipeline.bronze.ingest_plan import Known, plan
+from pipeline.bronze.ingest_plan import plan
 from pipeline.bronze.input_files import InputError, find_file, list_files
+from pipeline.bronze.ledger_entries import Known
 from udfs.capture.reader import Options, Part, capture_batches, read_capture
 from udfs.files import stores
 

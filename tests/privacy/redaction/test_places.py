@@ -12,7 +12,7 @@ from pipeline.privacy.redaction import RedactionError, private_folder
 
 def run_with(workplace) -> cli.Run:
     settings = [f"privacy.workplace={workplace}", "privacy.redact=[hosts]"]
-    return cli.Run(SimpleNamespace(), Config.load(None, settings), "run", None)
+    return cli.Run("run_all", SimpleNamespace(), Config.load(None, settings), "run", None)
 
 
 def test_only_this_user_may_read_a_folder_and_it_goes(tmp_path):
