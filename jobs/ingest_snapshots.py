@@ -13,7 +13,7 @@ from pipeline.bronze.input_files import InputError, Listed, list_files
 from pipeline.lake.lake import Lake
 from pipeline.silver import hosts
 from schemas.bronze import QUARANTINE
-from schemas.snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
+from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 
 JOB = "ingest_snapshots"
 

@@ -32,10 +32,10 @@ from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.alerts import ALERTS
 from schemas.coverage import COVERAGE
 from schemas.findings import FINDINGS
-from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.hosts import HOSTS
 from schemas.queue_history import QUEUE_HISTORY
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
 
 JOB = "run_all"

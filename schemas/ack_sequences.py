@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from schemas.gold import EVIDENCE
+from schemas.receive_attempts import EVIDENCE, QUEUE_OPERATIONS
 from schemas.table import (
-    BIGINT,
     BOOLEAN,
-    FOUR_TUPLE,
     INT,
     STRING,
     STRINGS,
@@ -15,35 +13,6 @@ from schemas.table import (
     Column,
     Table,
     closing_columns,
-)
-
-QUEUE_OPERATIONS = Table(
-    "gold",
-    "queue_operations",
-    "One row per purge of a queue, and per move of a message between a queue and its subqueues, seen in captures.",
-    key=("call_key",),
-    dated_by=("requested_at", "responded_at"),
-    columns=(
-        Column("call_key", STRING, "bronze.rpc_calls"),
-        Column("operation", STRING, "purge (R_PurgeQueue, RemoteQMPurgeQueue) or move (R_MoveMessage)"),
-        Column("protocol", STRING, "qm2qm ([MS-MQQP]) or RemoteRead ([MS-MQRR])"),
-        Column("queue", STRING, "canonical normal form of the queue purged or moved from; null when not known"),
-        Column("opened_queue", STRING, "normal form of that queue as it was opened, as in silver; null when not known"),
-        Column("queue_format_name", STRING, "format name that it was opened by; null when not known"),
-        Column("target_queue", STRING, "of a move: canonical normal form of the queue moved to; null when not known"),
-        Column("connection_id", STRING, "bronze.connections"),
-        *FOUR_TUPLE,
-        Column("context_handle", STRING, "context handle of the queue, hex of 20 bytes"),
-        Column("queue_handle", BIGINT, "qm2qm: number of the queue at its owner"),
-        Column("lookup_id", UINT64, "of a move: lookup identifier of the message, 56 bits"),
-        Column("transaction_id", STRING, "of a move: transaction identifier as GUID text; null when zero"),
-        Column("requested_at", TIMESTAMP, "time of the request, UTC"),
-        Column("responded_at", TIMESTAMP, "time of the response, UTC"),
-        Column("hresult", BIGINT, "result of the call, unsigned"),
-        Column("outcome", STRING, "done, failed, or unknown: no answer was seen, or it cannot be read"),
-        *EVIDENCE,
-        *closing_columns("gold", "requested_at, else of responded_at"),
-    ),
 )
 
 ACK_SEQUENCES = Table(

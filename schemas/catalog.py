@@ -7,29 +7,29 @@ from schemas import (
     alerts,
     bronze,
     calls,
+    collected_snapshots,
     comqc,
     coverage,
     eod,
     findings,
-    gold,
     hosts,
     messages,
-    properties,
     quality,
     queue_history,
-    silver,
-    snapshots,
+    queue_snapshots,
+    receive_attempts,
+    remote_read_calls,
 )
 from schemas.table import Table
 
 SILVER: tuple[Table, ...] = (
-    *silver.TABLES, *calls.TABLES, *messages.TABLES, *comqc.TABLES, *properties.TABLES, *hosts.TABLES,
+    *remote_read_calls.TABLES, *calls.TABLES, *messages.TABLES, *comqc.TABLES, *queue_snapshots.TABLES, *hosts.TABLES,
 )  # fmt: skip
 GOLD: tuple[Table, ...] = (
-    *gold.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES, *findings.TABLES, *coverage.TABLES,
+    *receive_attempts.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES, *findings.TABLES, *coverage.TABLES,
     *alerts.TABLES,
 )  # fmt: skip
-ALL: tuple[Table, ...] = (*bronze.TABLES, *snapshots.TABLES, *SILVER, *GOLD)
+ALL: tuple[Table, ...] = (*bronze.TABLES, *collected_snapshots.TABLES, *SILVER, *GOLD)
 
 # What runs say of themselves: alone not a function of what was read.
 OF_RUNS: tuple[Table, ...] = quality.TABLES

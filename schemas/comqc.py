@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructField, StructType
 
-from schemas.silver import DECODING
-from schemas.table import BIGINT, BINARY, BOOLEAN, INT, STRING, TIMESTAMP, Column, Table, closing_columns
+from schemas.table import BIGINT, BINARY, BOOLEAN, DECODING, INT, STRING, TIMESTAMP, Column, Table, closing_columns
 
 ARGUMENTS = ArrayType(
     StructType(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schemas.gold import EVIDENCE
+from schemas.receive_attempts import EVIDENCE
 from schemas.table import BIGINT, BOOLEAN, DOUBLE, INT, STRING, TIMESTAMP, UINT64, Column, Table, closing_columns
 
 _MANAGER = Column("queue_manager", STRING, "the configured name where one is tied to the server's address, else that")

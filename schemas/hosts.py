@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from schemas.silver import DECODING
-from schemas.table import BIGINT, STRING, TIMESTAMP, Column, Table, closing_columns
+from schemas.table import BIGINT, DECODING, STRING, TIMESTAMP, Column, Table, closing_columns
 
 HOSTS = Table(
     "silver",

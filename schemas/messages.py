@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pyspark.sql.types import IntegerType, MapType, StringType
 
-from schemas.silver import DECODING
 from schemas.table import (
     BIGINT,
     BINARY,
     BOOLEAN,
+    DECODING,
     INT,
     STRING,
     TIMESTAMP,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schemas.gold import EVIDENCE
+from schemas.receive_attempts import EVIDENCE
 from schemas.table import BIGINT, BOOLEAN, STRING, TIMESTAMP, Column, Table, closing_columns
 
 QUEUE_HISTORY = Table(

@@ -161,3 +161,9 @@ def literal(text: str) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
+
+
+DECODING = (
+    Column("errors", ERRORS, "what did not decode: code, field, offset in the stub in bytes; empty when all is well"),
+    Column("decoder_version", STRING, "version of the decoders that made the row"),
+)

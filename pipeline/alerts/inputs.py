@@ -12,14 +12,14 @@ from pipeline.lake.arrow_rows import us
 from pipeline.lake.queries import Question, Standing
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
+from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.coverage import COVERAGE
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.findings import FINDINGS
-from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
 from schemas.queue_history import QUEUE_HISTORY
-from schemas.silver import REMOTE_READ_CALLS
-from schemas.snapshots import SNAPSHOTS_RAW
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import TIMESTAMP, Table
 from udfs.codes import FAILURE
 from udfs.dcerpc.interfaces import MG

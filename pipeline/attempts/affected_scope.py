@@ -33,10 +33,9 @@ from pipeline.attempts.ongoing_associations import GoingOn, going_on
 from pipeline.lake.arrow_rows import one_of
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import IS, Source
-from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.bronze import CONNECTIONS
-from schemas.gold import RECEIVE_ATTEMPTS
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
 
 MOST: Final = 200_000  # connections, or days, that are named; if there are more, all is computed anew

@@ -21,7 +21,7 @@ from pipeline.attempts.associations import Connection
 from pipeline.attempts.calls import ROLES, Call
 from pipeline.attempts.evidence import Answer
 from pipeline.lake.arrow_rows import day_of, microseconds, table_of
-from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import Table
 from udfs.keys import key
 from udfs.queues.aliases import canonical_text

@@ -18,8 +18,8 @@ from pipeline.attempts.attempt_rows import QUEUES
 from pipeline.lake.date_filters import on_dates
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import MOST_NAMED
-from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
 
 Dates = Collection[date | None]
 

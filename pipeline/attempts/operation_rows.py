@@ -28,7 +28,7 @@ from pipeline.attempts.calls import ROLES
 from pipeline.attempts.operations import Operation
 from pipeline.attempts.operations import queue_operations as operations_here
 from pipeline.lake.arrow_rows import day_of, table_of
-from schemas.ack_sequences import QUEUE_OPERATIONS
+from schemas.receive_attempts import QUEUE_OPERATIONS
 from udfs.queues.aliases import canonical_text
 
 _SCHEMA: Final = to_arrow_schema(QUEUE_OPERATIONS.struct())

@@ -34,12 +34,11 @@ from pipeline.lake.concurrency import gather
 from pipeline.lake.date_filters import on_dates
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import Names, Source
-from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS
-from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
 from udfs.keys import keys_of
 

@@ -12,7 +12,7 @@ from typing import Final
 from pipeline.lake.queries import Standing
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
 from udfs.dcerpc.interfaces import QC, QM, RR
 

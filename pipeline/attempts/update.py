@@ -36,13 +36,13 @@ from pipeline.lake.queries import only
 from pipeline.lake.settings import unmeasured
 from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import Groups, Known
-from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
-from schemas.calls import CLIENT_CALLS, QUEUE_ALIASES
-from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.calls import CLIENT_CALLS
 from schemas.messages import MESSAGES
-from schemas.properties import QUEUE_SNAPSHOTS
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.queue_aliases import QUEUE_ALIASES
+from schemas.queue_snapshots import QUEUE_SNAPSHOTS
+from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
 
 BELOW: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, CAPTURE_FILES, QUEUE_SNAPSHOTS)

@@ -6,7 +6,7 @@ from typing import Final
 
 from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES
-from schemas.snapshots import SNAPSHOTS_RAW
+from schemas.collected_snapshots import SNAPSHOTS_RAW
 
 _NEWEST: Final = {CAPTURE_FILES: "max(last_packet_at)", SNAPSHOTS_RAW: "max(coalesce(collected_at, asked_at))"}
 

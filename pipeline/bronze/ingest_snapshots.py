@@ -33,7 +33,7 @@ from pipeline.lake.recovery import Runs, recover
 from pipeline.lake.schema_enforcement import event_date
 from pipeline.lake.staging_files import SideFiles, number_of_task
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
-from schemas.snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
+from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table
 from udfs.files.identity import MAX_EXPANDED, MAX_EXPANSION
 from udfs.files.sources import Source

@@ -20,7 +20,7 @@ from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
 from udfs.dcerpc.interfaces import MG, QC, QM, RR
 

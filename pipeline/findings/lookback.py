@@ -43,7 +43,7 @@ from pipeline.lake.concurrency import gather
 from pipeline.lake.date_filters import on_dates
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import Source
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.codes import RR_NACK
 from udfs.dcerpc.interfaces import QM, RR
 

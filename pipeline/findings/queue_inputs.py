@@ -36,13 +36,13 @@ from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import Known
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CONNECTIONS, RPC_CALLS
-from schemas.calls import QUEUE_ALIASES
+from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.eod import EOD_SOURCES
 from schemas.findings import FINDINGS
-from schemas.gold import RECEIVE_ATTEMPTS
-from schemas.properties import QUEUE_SNAPSHOTS
-from schemas.silver import REMOTE_READ_CALLS
-from schemas.snapshots import SNAPSHOTS_RAW
+from schemas.queue_aliases import QUEUE_ALIASES
+from schemas.queue_snapshots import QUEUE_SNAPSHOTS
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
 
 BELOW: Final = (QUEUE_SNAPSHOTS, RECEIVE_ATTEMPTS, EOD_SOURCES, ACK_SEQUENCES, QUEUE_ALIASES)

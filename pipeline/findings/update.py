@@ -64,8 +64,8 @@ from pipeline.silver.update import EMPTIED, LAST
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.findings import FINDINGS
 from schemas.hosts import HOSTS
-from schemas.properties import QUEUE_SNAPSHOTS
 from schemas.queue_history import QUEUE_HISTORY
+from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.table import EVENT_DATE, Table
 from udfs.dcerpc.interfaces import MG, QC, QM, RR
 

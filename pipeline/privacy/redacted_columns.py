@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 from pipeline.silver.decode import BY_ANSWER, BY_CALL
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
+from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
-from schemas.properties import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
-from schemas.silver import REMOTE_READ_CALLS
-from schemas.snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
+from schemas.queue_snapshots import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
 from udfs.keys import key
 from udfs.pseudonyms import Pseudonyms, replaced

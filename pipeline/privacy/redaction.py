@@ -39,10 +39,10 @@ from pipeline.silver.decode import TABLES, VERSION
 from pipeline.silver.hosts import DECODER_VERSION as HOSTS_VERSION
 from pipeline.silver.update import LAST
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
+from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.comqc import COMQC_CALLS
 from schemas.hosts import HOSTS
-from schemas.properties import PROPERTIES
-from schemas.snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
+from schemas.queue_snapshots import PROPERTIES
 from schemas.table import RUN_ID, Table, literal
 from udfs.pseudonyms import Pseudonyms
 

@@ -18,9 +18,9 @@ from pipeline.bronze.ledger_entries import COLUMNS, Known
 from pipeline.bronze.retention_cutoff import Horizon, put_rows, recount_calls
 from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
+from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.hosts import HOSTS
 from schemas.quality import QUALITY_RESULTS
-from schemas.snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.table import EVENT_DATE, INGESTED_AT, Table, literal
 
 Row = dict[str, Any]

@@ -23,10 +23,10 @@ from pipeline.lake.lake import Lake, versions_of
 from pipeline.lake.queries import Question
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
+from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.coverage import COVERAGE
 from schemas.messages import MESSAGES
-from schemas.silver import REMOTE_READ_CALLS
-from schemas.snapshots import SNAPSHOTS_RAW
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
 from udfs.keys import key
 

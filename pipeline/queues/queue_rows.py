@@ -21,10 +21,9 @@ from pipeline.lake.arrow_rows import table_of as as_arrow
 from pipeline.queues import eod_sources, eod_transfers, history
 from pipeline.queues.history import Cut, Event
 from pipeline.queues.queue_managers import Machines
-from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.calls import MANAGEMENT_CALLS
-from schemas.gold import RECEIVE_ATTEMPTS
-from schemas.properties import QUEUE_SNAPSHOTS
+from schemas.queue_snapshots import QUEUE_SNAPSHOTS
+from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.table import EVENT_DATE, RUN_ID, Table
 from udfs.codes import MQ_OK
 from udfs.keys import key

@@ -29,13 +29,13 @@ from pipeline.queues.queue_rows import Names, Settings
 from pipeline.queues.recompute_queues import Made, Place, TooManyError
 from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import Known
-from schemas.ack_sequences import QUEUE_OPERATIONS
-from schemas.calls import MANAGEMENT_CALLS, QUEUE_ALIASES
+from schemas.calls import MANAGEMENT_CALLS
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
-from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.hosts import HOSTS
-from schemas.properties import QUEUE_SNAPSHOTS
+from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_history import QUEUE_HISTORY
+from schemas.queue_snapshots import QUEUE_SNAPSHOTS
+from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.table import EVENT_DATE, Table
 
 VERSION: Final = "1"

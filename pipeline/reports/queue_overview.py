@@ -10,7 +10,7 @@ from typing import Any, Final
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import Runs
 from pipeline.text import plain
-from schemas.properties import QUEUE_SNAPSHOTS
+from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 
 _MOST_LINES: Final = 40
 _FORMAT: Final = 1  # of the lines, with which others are not taken for these

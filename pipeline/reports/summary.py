@@ -17,9 +17,9 @@ from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.comqc import COMQC_CALLS
 from schemas.eod import EOD_TRANSFERS
-from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
-from schemas.properties import MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS
+from schemas.queue_snapshots import MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import Table
 from udfs.dcerpc.interfaces import BY_NAME
 

@@ -40,8 +40,8 @@ from pipeline.sequences.sequence_rows import (
     removal_rows,
     sequences_of,
 )
-from schemas.ack_sequences import ACK_SEQUENCES, QUEUE_OPERATIONS
-from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.table import EVENT_DATE, Table
 
 MOST: Final = 100_000  # reads, or changes, that are brought to the driver; if there are more, all is made in Spark

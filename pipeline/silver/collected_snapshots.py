@@ -28,8 +28,8 @@ from pipeline.lake.recovery import Runs
 from pipeline.lake.schema_enforcement import event_date
 from pipeline.lake.staging_files import SideFiles, number_of_task
 from pipeline.silver.decode import decode_collected
-from schemas.properties import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
-from schemas.snapshots import SNAPSHOTS_RAW
+from schemas.collected_snapshots import SNAPSHOTS_RAW
+from schemas.queue_snapshots import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
 from schemas.table import EVENT_DATE, Table
 
 TABLES: Final = (PROPERTIES, MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS)

@@ -13,8 +13,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
-from schemas.properties import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.queue_snapshots import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
 from udfs.comqc import calls as comqc
 from udfs.keys import keys_of

@@ -17,7 +17,7 @@ from pipeline.lake.schema_enforcement import event_date
 from pipeline.lake.staging_files import Batches, SideFiles, number_of_task, rows_in, tasks_of
 from pipeline.lake.tasks import Tasks
 from pipeline.silver.decode import INTERFACES, READ, READ_IF_THERE, TABLES, THROUGH, decode, remote_reads
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
 
 _ALL: Final = sorted(set(chain(*INTERFACES.values())))  # interfaces that any table takes calls of

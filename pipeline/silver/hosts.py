@@ -25,11 +25,11 @@ from pipeline.silver.decode import VERSION
 from pipeline.silver.update import LAST
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS
+from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
-from schemas.properties import MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS
-from schemas.silver import REMOTE_READ_CALLS
-from schemas.snapshots import SNAPSHOTS_RAW
+from schemas.queue_snapshots import MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, RUN_ID, Table
 from udfs.dcerpc.interfaces import EPT_MAP
 from udfs.dcerpc.towers import towers

@@ -20,9 +20,10 @@ from pipeline.lake.change_feeds import Feeds
 from pipeline.lake.concurrency import gather
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import IS, WAS
-from schemas.calls import CLIENT_CALLS, QUEUE_ALIASES
-from schemas.properties import QUEUE_SNAPSHOTS
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.calls import CLIENT_CALLS
+from schemas.queue_aliases import QUEUE_ALIASES
+from schemas.queue_snapshots import QUEUE_SNAPSHOTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID
 from udfs.queues import aliases
 

@@ -18,15 +18,15 @@ from reports.questions.telling import NOW, Told, history, rows
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
 from schemas.calls import MANAGEMENT_CALLS
+from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.coverage import COVERAGE
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.findings import FINDINGS
-from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
-from schemas.properties import QUEUE_SNAPSHOTS
 from schemas.queue_history import QUEUE_HISTORY
-from schemas.silver import REMOTE_READ_CALLS
-from schemas.snapshots import SNAPSHOTS_RAW
+from schemas.queue_snapshots import QUEUE_SNAPSHOTS
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 
 pytestmark = pytest.mark.spark
 

@@ -17,7 +17,7 @@ from pcapgen.containers import pcap, pcapng, statistics
 from pipeline.attempts.capture_gaps import lost
 from pipeline.lake.lake import Lake
 from schemas.ack_sequences import ACK_SEQUENCES
-from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from udfs.capture.in_memory import read_together
 from udfs.keys import key
 

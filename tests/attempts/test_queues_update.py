@@ -13,13 +13,13 @@ from pipeline.attempts import update as attempts_update
 from pipeline.attempts.operation_rows import queue_operations
 from pipeline.lake.lake import Lake
 from pipeline.silver.queue_aliases import Known, alias_rows
-from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
-from schemas.calls import CLIENT_CALLS, QUEUE_ALIASES
-from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.calls import CLIENT_CALLS
 from schemas.messages import MESSAGES
-from schemas.properties import QUEUE_SNAPSHOTS
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.queue_aliases import QUEUE_ALIASES
+from schemas.queue_snapshots import QUEUE_SNAPSHOTS
+from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.keys import key
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("in_few_calls_too")]

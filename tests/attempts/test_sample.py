@@ -17,7 +17,7 @@ from pipeline.attempts.operation_rows import operations_of
 from pipeline.silver.decode import decode
 from schemas.calls import CLIENT_CALLS
 from schemas.messages import MESSAGES
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.capture.reader import read_capture
 from udfs.codes import ACTION
 

@@ -10,9 +10,9 @@ from peer.idl import QueueFormat
 from pipeline.attempts.attempt_rows import receive_attempts
 from pipeline.silver.decode_tasks import remote_read_calls
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
-from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from stubs.helpers import peer_stub
 from stubs.test_methods import TAIL
 from udfs.keys import key

@@ -16,9 +16,9 @@ from pipeline.silver.decode_tasks import Decoder
 from pipeline.silver.queue_aliases import Known
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, RPC_CALLS
 from schemas.calls import CLIENT_CALLS
-from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 
 pytestmark = pytest.mark.spark
 

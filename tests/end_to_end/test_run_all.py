@@ -27,9 +27,9 @@ from pipeline.quality.check import Check, check
 from pipeline.quality.suites import load
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
-from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.quality import QUALITY_RESULTS
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.capture.reader import SCHEMAS, capture_batches, read_capture
 
 pytestmark = pytest.mark.spark

@@ -9,7 +9,7 @@ from pipeline.findings import evaluate as judging
 from pipeline.silver.decode import decode
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.messages import MESSAGES
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.capture.reader import read_capture
 
 HEAD, TAIL = judging.HEAD_BYTES, judging.TAIL_BYTES

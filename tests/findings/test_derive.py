@@ -21,7 +21,7 @@ from schemas.coverage import COVERAGE
 from schemas.findings import FINDINGS
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]  # test_any_order holds all tables to the same in make test
 

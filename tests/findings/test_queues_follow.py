@@ -14,15 +14,15 @@ from pipeline.lake.concurrency import gather
 from pipeline.lake.lake import Lake
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
-from schemas.calls import QUEUE_ALIASES
+from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.eod import EOD_SOURCES
 from schemas.findings import FINDINGS
-from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.hosts import HOSTS
-from schemas.properties import QUEUE_SNAPSHOTS
+from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_history import QUEUE_HISTORY
-from schemas.silver import REMOTE_READ_CALLS
-from schemas.snapshots import SNAPSHOTS_RAW
+from schemas.queue_snapshots import QUEUE_SNAPSHOTS
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.keys import key
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]

@@ -23,7 +23,7 @@ from pipeline.lake.queries import FeedError
 from pipeline.lake.schema_enforcement import conform
 from pipeline.lake.settings import short_batches, unmeasured
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
-from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import DOUBLE, STRING, Column
 
 pytestmark = pytest.mark.spark

@@ -22,7 +22,7 @@ from pipeline.lake.tasks import Tasks
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.catalog import EVERY
 from schemas.messages import MESSAGES
-from schemas.properties import QUEUE_SNAPSHOTS
+from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 
 SCHEMA = schema_of(QUARANTINE)
 TIMES = [

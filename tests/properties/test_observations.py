@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peer.idl import Variant
-from schemas.properties import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
+from schemas.queue_snapshots import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
 from stubs.helpers import peer_stub
 from udfs.capture.reader import read_capture
 from udfs.properties import names

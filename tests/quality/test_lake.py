@@ -13,10 +13,10 @@ from pipeline.lake.lake import Lake
 from pipeline.quality.check import Check, check
 from pipeline.quality.suites import load
 from schemas.bronze import CONNECTIONS, RPC_CALLS
-from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.quality import QUALITY_RESULTS
-from schemas.silver import REMOTE_READ_CALLS
-from schemas.snapshots import SNAPSHOTS_RAW
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]  # test_run_all tries a few suites in make test
 

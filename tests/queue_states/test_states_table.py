@@ -8,9 +8,9 @@ from pipeline.lake.lake import Lake
 from pipeline.queues import recompute_queues
 from pipeline.queues import update as queues_update
 from pipeline.queues.update import gold
-from schemas.ack_sequences import QUEUE_OPERATIONS
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.queue_history import QUEUE_HISTORY
+from schemas.receive_attempts import QUEUE_OPERATIONS
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

@@ -5,7 +5,7 @@ import random
 
 import pyarrow as pa
 
-from schemas.calls import QUEUE_ALIASES
+from schemas.queue_aliases import QUEUE_ALIASES
 from udfs.queues.aliases import (
     EVIDENCE,
     aliases_of_answers,

@@ -10,8 +10,8 @@ from pipeline.silver.decode_tasks import remote_read_calls
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS
-from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
 
 COUNTS = [
     Count("file", "complete", "", "", 2),

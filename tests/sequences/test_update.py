@@ -13,8 +13,8 @@ from killing import killed_and_repeated
 from pipeline.attempts.calls import Call
 from pipeline.lake.lake import Lake
 from pipeline.sequences import update as sequences_update
-from schemas.ack_sequences import ACK_SEQUENCES, QUEUE_OPERATIONS
-from schemas.gold import RECEIVE_ATTEMPTS
+from schemas.ack_sequences import ACK_SEQUENCES
+from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 
 pytestmark = pytest.mark.spark
 

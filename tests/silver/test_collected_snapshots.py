@@ -13,9 +13,9 @@ from pipeline.lake.lake import Lake
 from pipeline.silver import collected_snapshots, hosts
 from pipeline.silver import update as silver_update
 from schemas.bronze import QUARANTINE, RPC_CALLS
+from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.hosts import HOSTS
-from schemas.properties import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
-from schemas.snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
+from schemas.queue_snapshots import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,7 @@ from pipeline.lake.recovery import Runs
 from pipeline.silver import update as silver_update
 from pipeline.silver.decode_tasks import Decoded, Decoder
 from schemas.bronze import RPC_CALLS
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 
 pytestmark = pytest.mark.spark
 

@@ -14,7 +14,7 @@ from pipeline.silver.decode import TABLES, decode, decode_collected
 from pipeline.silver.hosts import applied, hosts
 from schemas.bronze import RPC_CALLS
 from schemas.catalog import table
-from schemas.snapshots import SNAPSHOTS_RAW
+from schemas.collected_snapshots import SNAPSHOTS_RAW
 from udfs.capture.reader import read_capture
 from udfs.properties.snapshot_lines import ROWS, read_lines
 

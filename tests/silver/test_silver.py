@@ -17,8 +17,8 @@ from pipeline.silver.decode import READ, TABLES, decode
 from schemas.bronze import RPC_CALLS
 from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
-from schemas.properties import PROPERTIES
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.queue_snapshots import PROPERTIES
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.capture.reader import read_capture
 from udfs.keys import key
 

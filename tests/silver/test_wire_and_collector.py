@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.silver.decode import decode, decode_collected
-from schemas.properties import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
+from schemas.queue_snapshots import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
 from udfs.capture.reader import read_capture
 from udfs.properties.snapshot_lines import ROWS, read_lines
 

@@ -6,7 +6,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from stubs.helpers import VECTORS, peer_stub
 from udfs.stubs.arrays import COLUMN_TYPES
 from udfs.stubs.calls import DECODER_VERSION, decode_calls

@@ -15,15 +15,16 @@ from pipeline.lake.concurrency import gather
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import only
 from pipeline.reports.trace.timeline import Place, Sources, Story, hour_of, place_of, stories
-from schemas.ack_sequences import ACK_SEQUENCES, QUEUE_OPERATIONS
+from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
-from schemas.calls import CLIENT_CALLS, QUEUE_ALIASES
+from schemas.calls import CLIENT_CALLS
 from schemas.comqc import COMQC_CALLS
 from schemas.coverage import COVERAGE
 from schemas.findings import FINDINGS
-from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.queue_aliases import QUEUE_ALIASES
+from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table, literal
 from udfs.queues.normal_form import normal_form
 

@@ -20,9 +20,9 @@ from pipeline.lake.recovery import Runs
 from pipeline.lake.staging_files import SideFiles
 from pipeline.privacy.erasure import levels, old_entries, restated
 from schemas.bronze import RPC_CALLS
-from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.hosts import HOSTS
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.capture.merge import join
 from udfs.capture.reader import read_capture
 

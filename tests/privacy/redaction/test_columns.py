@@ -8,12 +8,12 @@ from pipeline.privacy import redacted_columns
 from pipeline.privacy.redacted_columns import BRONZE, SILVER, holds_text, how, redact
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES, PENDING, QUARANTINE, RPC_CALLS
-from schemas.calls import QUEUE_ALIASES
+from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.comqc import COMQC_CALLS
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
-from schemas.properties import PROPERTIES
-from schemas.snapshots import SNAPSHOTS_RAW
+from schemas.queue_aliases import QUEUE_ALIASES
+from schemas.queue_snapshots import PROPERTIES
 from udfs.keys import key
 from udfs.pseudonyms import KINDS, Pseudonyms
 

@@ -14,9 +14,9 @@ from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
 from schemas.findings import FINDINGS
-from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.messages import MESSAGES
 from schemas.queue_history import QUEUE_HISTORY
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
 
 pytestmark = pytest.mark.spark
 

@@ -14,18 +14,18 @@ from pipeline.lake.lake import Lake
 from pipeline.reports.views.catalog import ALL, NOT_KNOWN, QUESTIONS, Views, of_question
 from queue_states.telling import FAR, MINUTE, incoming, outgoing, read, snapshot
 from reports.questions.telling import NOW, Told, call, history, rows
-from schemas.ack_sequences import ACK_SEQUENCES, QUEUE_OPERATIONS
+from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import MANAGEMENT_CALLS
 from schemas.comqc import COMQC_CALLS
 from schemas.coverage import COVERAGE
 from schemas.findings import FINDINGS
-from schemas.gold import RECEIVE_ATTEMPTS
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
-from schemas.properties import QUEUE_SNAPSHOTS
 from schemas.queue_history import QUEUE_HISTORY
-from schemas.silver import REMOTE_READ_CALLS
+from schemas.queue_snapshots import QUEUE_SNAPSHOTS
+from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
 from tools.write_questions_doc import alerts as alerts_page
 from tools.write_questions_doc import questions as questions_page
 from udfs.keys import key

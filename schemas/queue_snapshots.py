@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
 
-from schemas.silver import DECODING
 from schemas.table import (
     BIGINT,
     BINARY,
+    DECODING,
     INT,
     STRING,
     STRINGS,

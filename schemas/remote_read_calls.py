@@ -11,7 +11,7 @@ from schemas.table import (
     BIGINTS,
     BINARY,
     BOOLEAN,
-    ERRORS,
+    DECODING,
     FOUR_TUPLE,
     INT,
     INTS,
@@ -21,11 +21,6 @@ from schemas.table import (
     Column,
     Table,
     closing_columns,
-)
-
-DECODING = (
-    Column("errors", ERRORS, "what did not decode: code, field, offset in the stub in bytes; empty when all is well"),
-    Column("decoder_version", STRING, "version of the decoders that made the row"),
 )
 
 REMOTE_READ_CALLS = Table(
