@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schemas.receive_attempts import EVIDENCE, QUEUE_OPERATIONS
+from schemas.receive_attempts import EVIDENCE
 from schemas.table import (
     BOOLEAN,
     INT,
@@ -59,4 +59,4 @@ ACK_SEQUENCES = Table(
     ),
 )
 
-TABLES = (QUEUE_OPERATIONS, ACK_SEQUENCES)
+TABLES = (ACK_SEQUENCES,)

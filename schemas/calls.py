@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.table import BIGINT, DECODING, FOUR_TUPLE, INT, INTS, STRING, TIMESTAMP, Column, Table, closing_columns
 
 _CALL = (
@@ -80,4 +79,4 @@ CLIENT_CALLS = Table(
 )
 
 
-TABLES = (MANAGEMENT_CALLS, CLIENT_CALLS, QUEUE_ALIASES)
+TABLES = (MANAGEMENT_CALLS, CLIENT_CALLS)

@@ -15,6 +15,7 @@ from schemas import (
     hosts,
     messages,
     quality,
+    queue_aliases,
     queue_history,
     queue_snapshots,
     receive_attempts,
@@ -23,11 +24,12 @@ from schemas import (
 from schemas.table import Table
 
 SILVER: tuple[Table, ...] = (
-    *remote_read_calls.TABLES, *calls.TABLES, *messages.TABLES, *comqc.TABLES, *queue_snapshots.TABLES, *hosts.TABLES,
+    *remote_read_calls.TABLES, *calls.TABLES, *queue_aliases.TABLES, *messages.TABLES, *comqc.TABLES,
+    *queue_snapshots.TABLES, *hosts.TABLES,
 )  # fmt: skip
 GOLD: tuple[Table, ...] = (
-    *receive_attempts.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES, *findings.TABLES, *coverage.TABLES,
-    *alerts.TABLES,
+    *receive_attempts.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES, *findings.TABLES,
+    *coverage.TABLES, *alerts.TABLES,
 )  # fmt: skip
 ALL: tuple[Table, ...] = (*bronze.TABLES, *collected_snapshots.TABLES, *SILVER, *GOLD)
 

@@ -23,3 +23,5 @@ QUEUE_ALIASES = Table(
         *closing_columns("silver", "observed_at"),
     ),
 )
+
+TABLES = (QUEUE_ALIASES,)

@@ -1,4 +1,4 @@
-"""gold.receive_attempts and gold.queue_operations: what was done to queues, with the evidence and what is missing of it."""
+"""gold.receive_attempts and gold.queue_operations: what was done to queues, on which evidence, and what is missing."""
 
 from __future__ import annotations
 
@@ -80,9 +80,6 @@ RECEIVE_ATTEMPTS = Table(
     ),
 )
 
-TABLES = (RECEIVE_ATTEMPTS,)
-
-
 QUEUE_OPERATIONS = Table(
     "gold",
     "queue_operations",
@@ -111,3 +108,5 @@ QUEUE_OPERATIONS = Table(
         *closing_columns("gold", "requested_at, else of responded_at"),
     ),
 )
+
+TABLES = (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS)
