@@ -1,13 +1,13 @@
-# Everything a person does here. `make` alone lists it; demo and test set up what they need.
+# All tasks of the project. `make` lists them. demo, test and the others run set-up first.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup demo test test-all fuzz chaos check format bench wheel pyfiles dashboard tables-doc rules-doc questions-doc test-peer estate record-estate record-sample clean
+.PHONY: help setup demo test test-all fuzz chaos check format bench wheel pyfiles dashboard docs tables-doc rules-doc questions-doc configuration-doc rooms-doc test-peer estate record-estate record-sample clean
 
 PY := .venv/bin/python
 LAKE ?= .lake/demo
-# Two processes, each with a Spark session (4 GB); a file's tests stay together, for they share fixtures.
+# Two processes, each with a Spark session (4 GB). The tests of a file run in one process, because they share fixtures.
 PYTEST := .venv/bin/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 PYTEST_ARGS ?=
 SCHEMA ?= msmq
@@ -22,68 +22,76 @@ ESTATE_ARGS ?=
 RECORD_ARGS ?=
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup:  ## Python packages, Delta's jars, Java and capture tools; a second time it does nothing
+setup:  ## install Python packages, the command msmq, Delta's jars, Java and capture tools; does nothing if all is there
 	@tools/setup.sh
 
-demo: setup  ## run the whole pipeline on data/ and print what it found (LAKE=... elsewhere)
-	@$(PY) -m jobs.run_all --conf conf/local.yml --captures data/sample data/estate/wire \
+demo: setup  ## run the whole pipeline on data/ and print a summary (LAKE=...: another folder for the tables)
+	@.venv/bin/msmq run_all --conf conf/local.yml --captures data/sample data/estate/wire \
 	  --snapshots data/estate/snapshots --lake $(LAKE) --pages $(LAKE)/pages
 
-test: setup  ## run the tests (PYTEST_ARGS=... adds arguments)
+test: setup  ## run the tests (PYTEST_ARGS=...: more arguments for pytest)
 	@$(PYTEST) $(PYTEST_ARGS)
 
-test-all: setup  ## the long tests too; a missing program or data set is a failure
+test-all: setup  ## run all tests, also the long ones; a missing program or data set is a failure
 	@$(PYTEST) --long --require-tools $(PYTEST_ARGS)
 
-fuzz: setup  ## let atheris try the decoders (FUZZ_SECONDS=20 for each; FUZZ="messages comqc": these alone)
+fuzz: setup  ## fuzz the decoders with atheris (FUZZ_SECONDS=20 for each; FUZZ="messages comqc": only these)
 	@PYTHONPATH=tests:tests/support $(PY) -m fuzz.run --seconds $(FUZZ_SECONDS) $(FUZZ)
 
-chaos: setup  ## kill runs, fill disks, run two at once; tables must not differ (CHAOS_KILLS=200, CHAOS_PAIRS=50)
+chaos: setup  ## kill runs, fill disks, run two at a time; the tables must be equal (CHAOS_KILLS=200, CHAOS_PAIRS=50)
 	@PYTHONPATH=tests:tests/support:. $(PY) -m chaos.run --kills $(CHAOS_KILLS) --pairs $(CHAOS_PAIRS) $(CHAOS_ARGS)
 
-check: setup  ## lint, format and types, as CI does
+check: setup  ## check style, format and types, as CI does
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 
-format: setup  ## put the code in its format
+format: setup  ## format the code and fix what ruff can fix
 	@$(PY) -m ruff format .
 	@$(PY) -m ruff check --fix .
 
-bench: setup  ## measure the reader against tshark and Delta's limit (BENCH_ARGS=--quick: in minutes)
+bench: setup  ## measure speed and memory, against tshark, impacket and Delta (BENCH_ARGS=--quick: takes minutes)
 	@$(PY) -m bench $(BENCH_ARGS)
 
-wheel: setup  ## build the wheel into dist/ (needs no network)
+wheel: setup  ## build the wheel in dist/ (needs no network)
 	@$(PY) -m hatchling build -t wheel
 
-pyfiles: setup  ## dist/pyfiles.zip, for spark-submit --py-files
+pyfiles: setup  ## build dist/pyfiles.zip, for spark-submit --py-files
 	@PYTHONPATH=. $(PY) tools/build_pyfiles.py dist/pyfiles.zip
 
 dashboard: setup  ## write the dashboard that databricks.yml deploys (SCHEMA=msmq)
 	@PYTHONPATH=. $(PY) tools/write_bundle_dashboard.py conf/msmq.lvdash.json $(SCHEMA)
 
-tables-doc: setup  ## write docs/tables.md from schemas/
-	@PYTHONPATH=. $(PY) tools/write_tables_doc.py docs/tables.md
+docs: tables-doc rules-doc questions-doc configuration-doc rooms-doc  ## write the generated pages of docs/reference
 
-rules-doc: setup  ## write docs/rules.md from the rules and their tests
-	@PYTHONPATH=. $(PY) tools/write_rules_doc.py docs/rules.md
+tables-doc: setup  ## write tables.md from schemas/ and example_rows.json
+	@PYTHONPATH=. $(PY) tools/write_tables_doc.py docs/reference/tables.md
 
-questions-doc: setup  ## write docs/questions.md and docs/alerts.md from the views and conditions
-	@PYTHONPATH=. $(PY) tools/write_questions_doc.py docs
+rules-doc: setup  ## write rules.md from the rules and their tests
+	@PYTHONPATH=. $(PY) tools/write_rules_doc.py docs/reference/rules.md
 
-test-peer: setup  ## start the test queue manager (PEER_ARGS=... gives it ports)
+questions-doc: setup  ## write questions.md and alerts.md from the views and conditions
+	@PYTHONPATH=. $(PY) tools/write_questions_doc.py docs/reference
+
+configuration-doc: setup  ## write configuration.md from jobs/config.py and conf/local.yml
+	@PYTHONPATH=. $(PY) tools/write_configuration_doc.py docs/reference/configuration.md
+
+rooms-doc: setup  ## draw the rooms of pipeline/ and their imports into architecture.md
+	@$(PY) tools/draw_rooms.py
+
+test-peer: setup  ## start the test queue manager (PEER_ARGS=...: its ports)
 	@PYTHONPATH=tests/support $(PY) -m peer.server $(PEER_ARGS)
 
-estate: setup  ## start a simulated estate to collect from (ESTATE_ARGS=... --conf FILE, --every SECONDS)
+estate: setup  ## start simulated queue managers to collect from (ESTATE_ARGS=... --conf FILE, --every SECONDS)
 	@PYTHONPATH=tests/support $(PY) -m peer.estate $(ESTATE_ARGS)
 
-record-estate: setup  ## record data/estate anew, by the collector and on the wire (as root)
+record-estate: setup  ## record data/estate again, with the collector and on the wire (as root)
 	@PYTHONPATH=tests/support $(PY) -m peer.record_estate
 
-record-sample: setup  ## record data/sample anew (as root: it makes network namespaces)
-	@PYTHONPATH=tests/support $(PY) -m peer.record $(ARGS)
+record-sample: setup  ## record data/sample again (as root, because it makes network namespaces)
+	@PYTHONPATH=tests/support $(PY) -m peer.record $(RECORD_ARGS)
 
-clean:  ## take away what runs and tools have made; .venv and .cache stay
+clean:  ## remove the files that runs and tools have made; keep .venv and .cache
 	@rm -rf dist .lake .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log

@@ -1,1 +1,1 @@
-"""``make bench``: how fast the capture reader is, beside tshark and beside the limit of the platform."""
+"""Benchmarks of the reader, the decoders and the pipeline, compared with tshark, impacket and Delta."""

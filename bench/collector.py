@@ -1,6 +1,7 @@
-"""The collector: snapshots a second from one queue manager over loopback, and many snapshots through bronze and silver.
+"""Benchmark of the collector and of snapshots: collection from one queue manager, and ingestion to bronze and silver.
 
-Run from the top folder: ``python -m bench.collector [queues] [rounds]``. The test queue manager is another process.
+Run from the project's folder: ``python -m bench.collector [queues] [rounds]``. The test queue manager is a separate
+process, over loopback.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from bench.measure import Measure, report, say
+from bench.measure import Measure, format_report, log_progress
 
 EPOCH = datetime(2024, 5, 1, tzinfo=UTC)
-ASKED = 300  # queues of the one queue manager
+QUEUES_QUERIED = 300  # number of queues of the test queue manager
 ROUNDS = 4
 
-SERVER = """
+SERVER_SCRIPT = """
 import sys
 from peer.estate import Estate, Machine, main
 from peer import estate
@@ -42,11 +43,11 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def collect(folder: Path) -> list[Measure]:
-    """Collect a queue manager's queues again and again; what came a second, and how much of that was waiting."""
+def measure_collection(folder: Path) -> list[Measure]:
+    """Collect the queues of a queue manager; measure snapshots per second and the share of time spent waiting."""
     folder.mkdir(parents=True, exist_ok=True)
     conf = folder / "collector.yml"
-    command = [sys.executable, "-c", SERVER, "--conf", str(conf), "--every", "60", str(ASKED)]
+    command = [sys.executable, "-c", SERVER_SCRIPT, "--conf", str(conf), "--every", "60", str(QUEUES_QUERIED)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": ".:tests/support"})
     try:
         while not conf.exists() or not conf.stat().st_size:
@@ -55,35 +56,38 @@ def collect(folder: Path) -> list[Measure]:
             time.sleep(0.1)
         done = subprocess.run(
             [sys.executable, "-m", "jobs.collect_snapshots", "--conf", str(conf), "--out", str(folder / "out"),
-             "--set", f"collector.rounds={ROUNDS}", "--set", "collector.every=1ms"],
+             "--set", f"collector.rounds={ROUNDS}", "--set", "collector.interval=1ms"],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
     finally:
         server.terminate()
         server.wait(10)
-    told = json.loads(done.stdout.splitlines()[-1])["snapshots"]
-    assert told["answered"] == ROUNDS * (ASKED + 1), told
+    counts = json.loads(done.stdout.splitlines()[-1])["snapshots"]
+    assert counts["answered"] == ROUNDS * (QUEUES_QUERIED + 1), counts
     return [
-        Measure("collector: snapshots from one queue manager", told["asked"] / told["busy_s"], "1/s"),
-        Measure("collector: share of the time spent waiting", 100 * told["waited_s"] / told["busy_s"], "%"),
+        Measure("collector: snapshots from one queue manager", counts["asked"] / counts["busy_s"], "1/s"),
+        Measure("collector: share of the time spent waiting", 100 * counts["waited_s"] / counts["busy_s"], "%"),
     ]
 
 
-def landed(folder: Path, queues: int, rounds: int) -> list[Path]:
-    """Write a snapshot file for each round, a minute apart, of a machine with so many queues."""
+def write_snapshot_files(folder: Path, queues: int, rounds: int) -> list[Path]:
+    """Write one snapshot file per round, a minute apart, for a machine with the given number of queues."""
     folder.mkdir(parents=True)
     names = [f"DIRECT=OS:bench1\\private$\\q{number}" for number in range(queues)]
     out = []
     for turn in range(rounds):
         at = EPOCH + timedelta(minutes=turn)
-        lines = [json.dumps(line(name, at + timedelta(microseconds=place), turn)) for place, name in enumerate(names)]
+        lines = [
+            json.dumps(snapshot_line(name, at + timedelta(microseconds=place), turn))
+            for place, name in enumerate(names)
+        ]
         out.append(folder / f"{turn:04}.jsonl")
         out[-1].write_text("\n".join(lines) + "\n", encoding="utf-8")
     return out
 
 
-def line(format_name: str, at: datetime, turn: int) -> dict[str, Any]:
-    """A snapshot of a queue as the collector lands it: 27 properties, of which an outgoing queue has most."""
+def snapshot_line(format_name: str, at: datetime, turn: int) -> dict[str, Any]:
+    """Return a snapshot of an outgoing queue as the collector writes it, with 27 properties."""
     path = format_name.removeprefix("DIRECT=OS:")
     texts = {1: path, 2: format_name, 3: "PRIVATE", 4: "REMOTE", 5: "YES", 6: "NO", 11: "CONNECTED"}
     blob = (1 << 32 | 7).to_bytes(8, "little") + turn.to_bytes(4, "little") + bytes(4)
@@ -103,28 +107,28 @@ def line(format_name: str, at: datetime, turn: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def through(folder: Path, queues: int, rounds: int) -> list[Measure]:
-    """Bring the rounds to bronze and silver, all but one first, then that one; sessions are warm."""
-    from jobs.session import session  # noqa: PLC0415 (Spark, which collecting does not need)
+def measure_ingestion(folder: Path, queues: int, rounds: int) -> list[Measure]:
+    """Measure ingestion to bronze and silver, first of all rounds but one, then of the last; the session is warm."""
+    from jobs.session import get_spark_session  # noqa: PLC0415 (Spark, which collecting does not need)
     from pipeline.bronze import ingest_snapshots  # noqa: PLC0415
     from pipeline.bronze.input_files import list_files  # noqa: PLC0415
     from pipeline.lake.lake import Lake  # noqa: PLC0415
     from pipeline.silver import hosts  # noqa: PLC0415
 
-    files = landed(folder / "landed", queues, rounds)
-    spark = session("bench")
+    files = write_snapshot_files(folder / "landed", queues, rounds)
+    spark = get_spark_session("bench")
 
     def run(lake: Lake, paths: list[Path]) -> tuple[float, float]:
         begun = time.perf_counter()
-        ingest_snapshots.ingest(lake, list_files(map(str, paths)), run_id="bench", say=lambda _: None)
+        ingest_snapshots.ingest(lake, list_files(map(str, paths)), run_id="bench", log=lambda _: None)
         between = time.perf_counter()
-        _, says = hosts.collected_snapshots(lake)
+        _, says = hosts.update_collected_snapshots(lake)
         if says is not None:
-            hosts.write(lake, "bench", says)
+            hosts.update_hosts(lake, "bench", says)
         return between - begun, time.perf_counter() - between
 
     warm = Lake(spark, str(folder / "warm"))
-    run(warm, landed(folder / "little", 10, 2))
+    run(warm, write_snapshot_files(folder / "little", 10, 2))
     lake = Lake(spark, str(folder / "lake"))
     size = sum(path.stat().st_size for path in files[:-1])
     bronze, silver = run(lake, files[:-1])
@@ -142,23 +146,23 @@ def through(folder: Path, queues: int, rounds: int) -> list[Measure]:
 
 
 def measure(folder: Path, queues: int, rounds: int) -> list[Measure]:
-    """Both measures; files and lakes are made and removed below ``folder``."""
-    say("collector: one queue manager over loopback")
-    out = collect(folder)
-    say(f"collector: {queues} queues x {rounds} rounds through bronze and silver")
-    out += through(folder, queues, rounds)
+    """Measure collection and ingestion; files and lakes are made and removed below ``folder``."""
+    log_progress("collector: one queue manager over loopback")
+    out = measure_collection(folder)
+    log_progress(f"collector: {queues} queues x {rounds} rounds through bronze and silver")
+    out += measure_ingestion(folder, queues, rounds)
     shutil.rmtree(folder)
     return out
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print the report."""
     import tempfile  # noqa: PLC0415 (only here)
 
     numbers = [int(text) for text in sys.argv[1:]]
     queues, rounds = (*numbers, *(1000, 100)[len(numbers) :])
     with tempfile.TemporaryDirectory(prefix="msmq-bench-") as folder:
-        print(report(measure(Path(folder) / "collector", queues, rounds)))
+        print(format_report(measure(Path(folder) / "collector", queues, rounds)))
 
 
 if __name__ == "__main__":

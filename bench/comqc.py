@@ -1,8 +1,8 @@
-"""COMQC messages a second and core: the column reader beside the single-value reader, on the same bytes.
+"""Benchmark of the COM+ Queued Components decoder: message bodies per second and core, by column and one by one.
 
-Messages of one container with two dispatch calls (a number, a text, a truth value, a date; one call by SMTH) and one
-call of another interface, and messages of one call alone. From the top folder: ``python -m bench.comqc [messages]``.
-What is compared: bytes to all columns of silver.comqc_calls; for the column reader as Arrow arrays.
+One kind of body has two dispatch calls (a number, a text, a boolean, a date; one call in a SMTH header) and one call of
+another interface. The other kind has one dispatch call. Both decoders make all columns of silver.comqc_calls; the
+column decoder makes Arrow arrays. Run from the project's folder: ``python -m bench.comqc [messages]``.
 """
 
 import struct
@@ -11,9 +11,9 @@ import time
 
 import pyarrow as pa
 
-from bench.measure import Measure, report
-from udfs.comqc.calls import decode_comqc, explode
-from udfs.comqc.single import decode_body
+from bench.measure import Measure, format_report
+from udfs.comqc.body_decoder import decode_bodies, explode_calls
+from udfs.comqc.single_body import decode_body
 
 ROWS = 20_000
 SINGLE_ROWS = 1_000
@@ -21,22 +21,22 @@ IDISPATCH = bytes.fromhex("0004020000000000c000000000000046")
 CLSID = bytes(range(16))
 
 
-def variant(vt, data):
+def build_variant(vt, data):
     return struct.pack("<IIHHHHI", 3, 0, vt, 0, 0, 0, vt) + data
 
 
-def text(value):
+def build_text_variant(value):
     raw = value.encode("utf-16-le")
     units = len(raw) // 2
-    return variant(8, struct.pack("<IIII", 0x72657355, units, len(raw), units) + raw)
+    return build_variant(8, struct.pack("<IIII", 0x72657355, units, len(raw), units) + raw)
 
 
-def invoke(number):
+def build_invoke_data(number):
     arguments = [
-        variant(3, struct.pack("<i", number)),
-        text(f"order {number:08d}"),
-        variant(0xB, struct.pack("<H", 0xFFFF * (number % 2))),
-        variant(7, struct.pack("<Id", 0, 40000 + number / 1000)),
+        build_variant(3, struct.pack("<i", number)),
+        build_text_variant(f"order {number:08d}"),
+        build_variant(0xB, struct.pack("<H", 0xFFFF * (number % 2))),
+        build_variant(7, struct.pack("<Id", 0, 40000 + number / 1000)),
     ]
     data = struct.pack("<i16sIIIIII", number % 7, bytes(16), 0x409, 1, 0x20000, 0, len(arguments), 0)
     data += struct.pack("<I", len(arguments)) + struct.pack("<I", 0x72657355) * len(arguments)
@@ -45,14 +45,14 @@ def invoke(number):
     return data + bytes(-len(data) % 4) + struct.pack("<III", 0, 0, 0)
 
 
-def method(data, iid=None):
+def build_method_header(data, iid=None):
     body = data + bytes(-len(data) % 8)
     fixed = 48 if iid else 32
     name = 0x4854454D if iid else 0x48544D53
     return struct.pack("<8I", name, fixed + len(body), 6, 0x10, 0x1000, len(data), 1, 0) + (iid or b"") + body
 
 
-def message(*methods):
+def build_message_body(*methods):
     target = bytes.fromhex("c6afabec197fd211978e0000f8757e2a") + CLSID
     string = "{03020100-0504-0706-0809-0a0b0c0d0e0f}\0".encode("utf-16-le")
     target += struct.pack("<I", len(string)) + string
@@ -65,18 +65,22 @@ def message(*methods):
     )
 
 
-def mixed(number):
-    return message(method(invoke(number), IDISPATCH), method(invoke(number + 1)), method(b"x" * 40, CLSID))
+def build_three_call_body(number):
+    return build_message_body(
+        build_method_header(build_invoke_data(number), IDISPATCH),
+        build_method_header(build_invoke_data(number + 1)),
+        build_method_header(b"x" * 40, CLSID),
+    )
 
 
-def alone(number):
-    return message(method(invoke(number), IDISPATCH))
+def build_one_call_body(number):
+    return build_message_body(build_method_header(build_invoke_data(number), IDISPATCH))
 
 
 def column_rate(bodies):
     begin = time.process_time()
-    for place in range(0, len(bodies), 10_000):  # Spark's batches have 10 000 rows
-        explode(decode_comqc(bodies.slice(place, 10_000)))
+    for place in range(0, len(bodies), 10_000):  # as in Spark's Arrow batches
+        explode_calls(decode_bodies(bodies.slice(place, 10_000)))
     return len(bodies) / (time.process_time() - begin)
 
 
@@ -88,15 +92,18 @@ def single_rate(bodies):
 
 
 def measure(rows=ROWS, repeat=3):
-    """Thousands of messages a second and core, and how many times the single-value reader's."""
+    """Measure bodies per second and core of the column decoder, and its speed relative to the single decoder."""
     out = []
-    for name, make, calls in (("three calls, two dispatch", mixed, 3), ("one dispatch call", alone, 1)):
+    for name, make, calls in (
+        ("three calls, two dispatch", build_three_call_body, 3),
+        ("one dispatch call", build_one_call_body, 1),
+    ):
         made = [make(number) for number in range(rows)]
         bodies = pa.array(made, pa.binary())
-        decoded = decode_comqc(bodies)
+        decoded = decode_bodies(bodies)
         assert decoded.column("comqc_rejected").null_count == rows
-        assert explode(decoded)[1].num_rows == rows * calls
-        assert not any(explode(decoded)[1].column("errors").value_lengths().to_numpy())
+        assert explode_calls(decoded)[1].num_rows == rows * calls
+        assert not any(explode_calls(decoded)[1].column("errors").value_lengths().to_numpy())
         fast = max(column_rate(bodies) for _ in range(repeat))
         slow = single_rate(made[:SINGLE_ROWS])
         out += [
@@ -107,4 +114,4 @@ def measure(rows=ROWS, repeat=3):
 
 
 if __name__ == "__main__":
-    print(report(measure(int(sys.argv[1]) if len(sys.argv) > 1 else ROWS)))
+    print(format_report(measure(int(sys.argv[1]) if len(sys.argv) > 1 else ROWS)))

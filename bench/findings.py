@@ -1,8 +1,8 @@
-"""What judging costs: seconds of the processor for a million calls, from Arrow tables to gold.findings.
+"""Benchmark of the conformance rules: CPU seconds per million calls, from Arrow tables to the rows of gold.findings.
 
-Readers of RemoteRead and of qm2qm, half of each, on connections of 400 calls: a queue is opened, messages are received
-and acknowledged, the queue is closed. Nothing is wrong with them, so that every rule is asked to its end. Run from the
-top folder: ``python -m bench.findings [calls]``.
+The calls are on connections of 400 calls, half of RemoteRead and half of qm2qm: a queue is opened, messages are
+received and acknowledged, the queue is closed. No call breaks a rule, so every rule is evaluated completely. Run from
+the project's folder: ``python -m bench.findings [calls]``.
 """
 
 import sys
@@ -10,11 +10,11 @@ import time
 
 import pyarrow as pa
 
-from bench.measure import Measure, report
-from pipeline.findings import evaluate as judging
+from bench.measure import Measure, format_report
+from pipeline.findings import evaluate
 
 ROWS = 100_000
-OF_A_CONNECTION = 400
+CALLS_PER_CONNECTION = 400
 BEGIN_US = 1_700_000_000_000_000
 _HANDLE = "{:040x}"
 _TIMES = pa.timestamp("us", tz="UTC")
@@ -30,81 +30,88 @@ def _call(number, connection, interface, opnum, at, **columns):
     }  # fmt: skip
 
 
-def _came(number, at):
+def _message_columns(number, at):
     columns = {"arrived_at": at, "sent_at": at - 1_000_000, "packet_bytes": 500, "body_bytes": 100}
     more = {"sequence_id": number + 1, "source_queue_manager": "q", "time_to_reach_queue_s": 60, "is_srmp": False}
     return columns | more
 
 
-def _remote_read(connection, number, at):
+def _remote_read_calls(connection, number, at):
     handle = {"context_handle": _HANDLE.format(connection)}
     modes = {"queue_format_type": 3, "queue_format_name": "DIRECT=OS:srv\\private$\\q", "queue": "srv\\private$\\q",
              "access": 1, "share_mode": 0, "version_major": 6, "version_minor": 1, "workgroup": True}  # fmt: skip
     yield _call(number, connection, "RemoteRead", 2, at, **handle, **modes)
-    for place in range(1, OF_A_CONNECTION - 1, 2):
+    for place in range(1, CALLS_PER_CONNECTION - 1, 2):
         read = {"request_id": place, "action": 0, "timeout_ms": 1000, "lookup_id": 0, "cursor_handle": 0,
                 "max_body_bytes": 4096, "section_types": [0], "section_bytes": [500],
                 "section_allocated_bytes": [500]}  # fmt: skip
         when = at + place * 10_000
-        came = _came(number + place, when)
+        came = _message_columns(number + place, when)
         yield _call(number + place, connection, "RemoteRead", 7, when, **handle, **read, **came)
         ended = {"request_id": place, "ack": 2}
         yield _call(number + place + 1, connection, "RemoteRead", 9, when + 5000, **handle, **ended)
-    yield _call(number + OF_A_CONNECTION - 1, connection, "RemoteRead", 3, at + OF_A_CONNECTION * 10_000, **handle)
+    yield _call(
+        number + CALLS_PER_CONNECTION - 1, connection, "RemoteRead", 3, at + CALLS_PER_CONNECTION * 10_000, **handle
+    )
 
 
-def _qm2qm(connection, number, at):
+def _qm2qm_calls(connection, number, at):
     handle, queue = {"context_handle": _HANDLE.format(connection)}, connection + 1
     numbers = dict.fromkeys(("queue_handle", "queue_descriptor", "open_context"), queue)
     client = "0d4b0d05-4f2a-4d1f-9a3f-2f3d1f0a0b0c"
     yield _call(number, connection, "qm2qm", 2, at, **handle, **numbers, mqs=1, client_id=client)
-    for place in range(1, OF_A_CONNECTION - 1, 2):
+    for place in range(1, CALLS_PER_CONNECTION - 1, 2):
         read = {"queue_handle": queue, "queue_descriptor": queue, "request_id": place, "action": 0, "timeout_ms": 1000,
                 "cursor_handle": 0, "remote_read_handle": _HANDLE.format(number + place)}  # fmt: skip
         when = at + place * 10_000
-        came = _came(number + place, when)
+        came = _message_columns(number + place, when)
         yield _call(number + place, connection, "qm2qm", 9, when, **read, **came)
         ended = {"remote_read_handle": read["remote_read_handle"], "ack": 2}
         yield _call(number + place + 1, connection, "qm2qm", 1, when + 5000, **ended)
-    yield _call(number + OF_A_CONNECTION - 1, connection, "qm2qm", 3, at + OF_A_CONNECTION * 10_000, **handle)
+    yield _call(number + CALLS_PER_CONNECTION - 1, connection, "qm2qm", 3, at + CALLS_PER_CONNECTION * 10_000, **handle)
 
 
-def facts(rows):
-    """So many calls as what is judged."""
+def build_evaluation_input(rows):
+    """Build the input of the rules for about ``rows`` calls."""
     calls, connections = [], []
-    for connection in range(rows // OF_A_CONNECTION):
-        made = (_remote_read, _qm2qm)[connection % 2]
+    for connection in range(rows // CALLS_PER_CONNECTION):
+        made = (_remote_read_calls, _qm2qm_calls)[connection % 2]
         at = BEGIN_US + connection * 100_000
-        calls += made(connection, connection * OF_A_CONNECTION, at)
-        last = at + (OF_A_CONNECTION + 10) * 10_000
+        calls += made(connection, connection * CALLS_PER_CONNECTION, at)
+        last = at + (CALLS_PER_CONNECTION + 10) * 10_000
         connections.append(
             {"connection_id": f"{connection:032x}", "client_address": calls[-1]["client_address"],
              "server_address": "10.1.0.1", "first_packet_at": at - 1000, "last_packet_at": last, "closed_at": last,
              "closed_by": "fin", "association_group_id": None, "syn_seen": True, "missing_bytes": 0}
         )  # fmt: skip
-    names = (judging.CALLS, judging.READS, judging.CLIENTS, judging.MESSAGES)
+    names = (
+        evaluate.CALL_COLUMNS,
+        evaluate.REMOTE_READ_COLUMNS,
+        evaluate.CLIENT_CALL_COLUMNS,
+        evaluate.MESSAGE_COLUMNS,
+    )
     extra = dict.fromkeys(name for part in names for name in part if name != "errors")
     table = pa.Table.from_pylist([dict.fromkeys(extra) | call for call in calls])
-    table = _timed(table).append_column("errors", pa.nulls(len(table)))
-    empty = pa.table({name: pa.array([], pa.string()) for name in judging.BINDS})
-    opened = table.filter(judging.ledger_mask(table))
-    return judging.Facts(table, opened, _timed(pa.Table.from_pylist(connections)), empty)
+    table = _cast_times(table).append_column("errors", pa.nulls(len(table)))
+    empty = pa.table({name: pa.array([], pa.string()) for name in evaluate.BIND_COLUMNS})
+    opened = table.filter(evaluate.opening_call_mask(table))
+    return evaluate.EvaluationInput(table, opened, _cast_times(pa.Table.from_pylist(connections)), empty)
 
 
-def _timed(table):
+def _cast_times(table):
     for place, name in enumerate(table.column_names):
-        if name in judging.TIMES and pa.types.is_integer(table[name].type):
+        if name in evaluate.TIMESTAMP_COLUMNS and pa.types.is_integer(table[name].type):
             table = table.set_column(place, name, table[name].cast(_TIMES))
     return table
 
 
 def measure(rows: int = ROWS, repeat: int = 3) -> list[Measure]:
-    """Seconds of the processor for a million calls, the best of some runs."""
-    given = facts(rows)
+    """Measure CPU seconds for a million calls; the best of ``repeat`` runs."""
+    given = build_evaluation_input(rows)
     took = []
     for _ in range(repeat):
         begin = time.process_time()
-        found = judging.findings(given)
+        found = evaluate.evaluate_calls(given)
         took.append(time.process_time() - begin)
     million = 1e6 / given.calls.num_rows
     return [
@@ -115,4 +122,4 @@ def measure(rows: int = ROWS, repeat: int = 3) -> list[Measure]:
 
 
 if __name__ == "__main__":
-    print(report(measure(int(sys.argv[1]) if len(sys.argv) > 1 else ROWS)))
+    print(format_report(measure(int(sys.argv[1]) if len(sys.argv) > 1 else ROWS)))

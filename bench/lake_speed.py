@@ -1,4 +1,4 @@
-"""The reader through Spark into Delta, and the limit beside it, timed in one session."""
+"""Time reading captures into bronze and silver through Spark, and the limit of writing Delta, in one session."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from bench import limit
 from bench.memory import PeakMemory
-from jobs.session import PROJECT, session
-from pipeline.bronze.capture_source import pack, read_captures, whole
+from jobs.session import PROJECT_ROOT, get_spark_session
+from pipeline.bronze.capture_source import build_read_tasks, pack_partitions, whole_file_splits
 from pipeline.bronze.ingest_captures import ingest
-from pipeline.bronze.ingest_plan import plan
+from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import list_files
 from pipeline.lake import codegen
 from pipeline.lake.lake import Lake
 from pipeline.silver import update as silver_update
-from pipeline.silver.decode_tasks import Decoded
+from pipeline.silver.decode_tasks import DecodedWrite
 from schemas.bronze import RPC_CALLS
 from schemas.table import INGESTED_AT, RUN_ID
-from udfs.capture.reader import SCHEMAS
+from udfs.capture.capture_reader import BRONZE_SCHEMAS
 
 
 @dataclass(frozen=True)
-class Written:
-    """One way of filling bronze.rpc_calls: seconds, what was written, and the peaks of memory in bytes."""
+class WriteResult:
+    """Result of writing bronze.rpc_calls: seconds, rows and stub bytes written, tasks, and peak memory in bytes."""
 
     seconds: float
     rows: int
@@ -41,93 +41,104 @@ class Written:
     jvm_peak: int
 
 
-# The executor in a process of its own, so that the driver's memory can be told from it.
-APART = {
+# A separate executor process, so that its memory and the driver's can be measured separately.
+SEPARATE_EXECUTOR = {
     "spark.master": "local-cluster[1,2,2048]",
     "spark.executor.memory": "2g",
-    "spark.executorEnv.PYTHONPATH": str(PROJECT),
+    "spark.executorEnv.PYTHONPATH": str(PROJECT_ROOT),
 }
 
 
-class Bench:
-    """One local session of two cores, as the measure asks; its lakes lie below ``folder``."""
+class LakeBench:
+    """Runs timed steps in a local Spark session with two cores; its lakes are below ``folder``."""
 
-    def __init__(self, folder: Path, *, apart: bool = False) -> None:
-        """``apart``: the executor in a process of its own."""
+    def __init__(self, folder: Path, *, separate_executor: bool = False) -> None:
+        """Start the session. ``separate_executor`` gives it one core, in an executor process of its own."""
         self.folder = folder
-        self.spark: SparkSession = session("bench", APART if apart else {"spark.master": "local[2]"})
-        limit.register(self.spark)
+        self.spark: SparkSession = get_spark_session(
+            "bench", SEPARATE_EXECUTOR if separate_executor else {"spark.master": "local[2]"}
+        )
+        limit.register_source(self.spark)
         self._lakes = 0
 
     def stop(self) -> None:
+        """Stop the Spark session."""
         self.spark.stop()
 
     def _lake(self) -> Lake:
         self._lakes += 1
         return Lake(self.spark, str(self.folder / f"lake{self._lakes}"))
 
-    def calls(self, files: Sequence[Path]) -> Written:
-        """Captures -> bronze.rpc_calls, straight from the captures; ``job`` joins them and writes the rest too."""
+    def write_rpc_calls(self, files: Sequence[Path]) -> WriteResult:
+        """Write captures to bronze.rpc_calls only, without merging connections across captures."""
         lake = self._lake()
         listed = list_files([str(path) for path in files])
-        codegen.expect(self.spark, sum(file.size for file in listed))  # as ingest does
+        codegen.enable_for(self.spark, sum(file.size for file in listed))  # as ingest does
         with PeakMemory() as peak:
             begin = time.perf_counter()
             side = Path(lake.root) / "side"
             side.mkdir(parents=True)
-            reads = plan(listed, []).read
-            tasks = read_captures(reads, side / "tasks.jsonl")
-            frame = tasks.frame(self.spark, from_arrow_schema(SCHEMAS["rpc_calls"]))
+            reads = plan_ingest(listed, []).reads
+            tasks = build_read_tasks(reads, side / "tasks.jsonl")
+            frame = tasks.frame(self.spark, from_arrow_schema(BRONZE_SCHEMAS["rpc_calls"]))
             lake.append(RPC_CALLS, frame.withColumns({RUN_ID: F.lit("bench"), INGESTED_AT: F.current_timestamp()}))
             seconds = time.perf_counter() - begin
         rows = lake.rows_written(RPC_CALLS)
         request, response = self._sizes(lake)
         shutil.rmtree(lake.root)
-        return Written(seconds, rows, request, response, len(pack(whole(listed))), peak.worker, peak.jvm)
+        return WriteResult(
+            seconds,
+            rows,
+            request,
+            response,
+            len(pack_partitions(whole_file_splits(listed))),
+            peak.worker_bytes,
+            peak.jvm_bytes,
+        )
 
-    def job(self, files: Sequence[Path]) -> float:
-        """Seconds of the whole of bronze: all five tables with their commits."""
+    def time_bronze(self, files: Sequence[Path]) -> float:
+        """Return the seconds to write captures to all tables of bronze."""
         lake = self._lake()
         begin = time.perf_counter()
         ingest(
-            lake, list_files([str(path) for path in files]), run_id="bench", reader_options={}, say=lambda _text: None
+            lake, list_files([str(path) for path in files]), run_id="bench", reader_options={}, log=lambda _text: None
         )
         seconds = time.perf_counter() - begin
         shutil.rmtree(lake.root)
         return seconds
 
-    def silver(self, files: Sequence[Path]) -> float:
-        """Seconds of captures -> silver: bronze, and all tables that are made call by call; no bytes stored twice.
+    def time_silver(self, files: Sequence[Path]) -> float:
+        """Return the seconds to write captures to bronze and silver, with exclusive access as in the jobs.
 
-        The lake is held, as the jobs hold it.
+        Bodies and packets are not stored.
         """
         lake = self._lake()
         begin = time.perf_counter()
-        with lake.held(lambda: None):
+        with lake.exclusive(lambda: None):
             decoder = silver_update.decoder(lake, keep_packets=False)
             done = ingest(
                 lake,
                 list_files([str(path) for path in files]),
                 run_id="bench",
                 reader_options={},
-                say=lambda _text: None,
+                log=lambda _text: None,
                 tap=decoder,
             )
-            decoded = Decoded.of(decoder, done.tapped)
-            silver_update.silver(lake, keep_packets=False, keep_stubs=True, decoded=decoded)
+            decoded = DecodedWrite.from_tapped(decoder, done.tapped_write)
+            silver_update.update(lake, keep_packets=False, keep_stubs=True, decoded=decoded)
         seconds = time.perf_counter() - begin
         shutil.rmtree(lake.root)
         return seconds
 
-    def limit(self, like: Written) -> float:
-        """Seconds to write as many rows with as many bytes, made up, in as many tasks."""
+    def time_write_limit(self, reference: WriteResult) -> float:
+        """Return the seconds to write generated rows: as many rows, bytes and tasks as in ``reference``."""
         lake = self._lake()
         begin = time.perf_counter()
         options = {
-            "tasks": like.tasks,
-            "rows": like.rows,
-            "request_bytes": like.request_bytes // max(like.rows, 1),
-            "response_bytes": like.response_bytes // max(like.rows, 1),
+            "tasks": reference.tasks,
+            "rows": reference.rows,
+            "request_bytes": reference.request_bytes // max(reference.rows, 1),
+            "response_bytes": reference.response_bytes // max(reference.rows, 1),
         }
         plain = [field for field in RPC_CALLS.struct().fields if field.name not in (RUN_ID, INGESTED_AT)]
         schema = type(RPC_CALLS.struct())(plain)

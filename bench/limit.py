@@ -1,4 +1,4 @@
-"""The limit: as many rows with as many bytes as the reader gave, made up by tasks that do nothing else."""
+"""Data source of generated rows, to measure how fast Spark and Delta can write: the limit for the capture reader."""
 
 from __future__ import annotations
 
@@ -23,30 +23,32 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from bench.traffic import EPOCH_US, POOL
+from bench.traffic import BODY_POOL, EPOCH_US
 
 FORMAT = "bench_limit"
 BATCH_BYTES = 4 << 20
 EVENT_DATE = dt.datetime.fromtimestamp(EPOCH_US // 1_000_000, dt.UTC).date()
-UNIQUE = ("call_key",)  # the rest of the text columns repeats, as in a capture
+UNIQUE_COLUMNS = ("call_key",)  # all other text columns have repeated values, as in a capture
 
 
 @dataclass
-class Share(InputPartition):
-    """The rows of one task."""
+class TaskRows(InputPartition):
+    """Partition of one task: the number of rows to generate."""
 
     rows: int
 
 
-def _binary(rows: int, size: int, shift: int) -> pa.Array:
-    """``rows`` pieces of ``size`` bytes of the generator's own bodies, without a copy for each."""
-    pool = POOL[shift:] + POOL[:shift]
+def _binary_column(rows: int, size: int, shift: int) -> pa.Array:
+    """Return ``rows`` values of ``size`` bytes from the body pool, without copying each."""
+    pool = BODY_POOL[shift:] + BODY_POOL[:shift]
     data = (pool * (rows * size // len(pool) + 1))[: rows * size]
     offsets = pa.array(range(0, rows * size + 1, size) if size else [0] * (rows + 1), pa.int32())
     return pa.Array.from_buffers(pa.binary(), rows, [None, offsets.buffers()[1], pa.py_buffer(data)])
 
 
 class LimitReader(DataSourceReader):
+    """Generates rows of a schema, with given numbers of tasks, rows and stub bytes."""
+
     def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
         self._schema = schema
         self._tasks, self._rows = int(options["tasks"]), int(options["rows"])
@@ -54,17 +56,17 @@ class LimitReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         each, more = divmod(self._rows, self._tasks)
-        return [Share(each + (task < more)) for task in range(self._tasks)]
+        return [TaskRows(each + (task < more)) for task in range(self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Share)
+        assert isinstance(partition, TaskRows)
         left = partition.rows
         size = sum(self._sizes.values()) + 400
         shift = int.from_bytes(os.urandom(2), "little")
         while left:
             rows = min(left, max(BATCH_BYTES // size, 1))
             left -= rows
-            shift = (shift + 4099) % len(POOL)
+            shift = (shift + 4099) % len(BODY_POOL)
             yield self._batch(rows, shift)
 
     def _batch(self, rows: int, shift: int) -> pa.RecordBatch:
@@ -72,10 +74,10 @@ class LimitReader(DataSourceReader):
         for field in self._schema.fields:
             name, kind = field.name, field.dataType
             if name in self._sizes:
-                columns[name] = _binary(rows, self._sizes[name], shift)
+                columns[name] = _binary_column(rows, self._sizes[name], shift)
             elif isinstance(kind, (BinaryType, ArrayType)):
                 columns[name] = pa.nulls(rows, to_arrow_type(kind))
-            elif name in UNIQUE:
+            elif name in UNIQUE_COLUMNS:
                 columns[name] = pa.array([os.urandom(16).hex() for _ in range(rows)], pa.string())
             elif isinstance(kind, StringType):
                 columns[name] = pa.array([f"{name}-{shift % 50}"] * rows, pa.string())
@@ -95,16 +97,19 @@ class LimitReader(DataSourceReader):
 
 
 class LimitSource(DataSource):
+    """Spark data source ``bench_limit``. Its options are tasks, rows, request_bytes and response_bytes."""
+
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> str:
-        raise NotImplementedError("the frame to be like is given with schema()")
+        raise NotImplementedError("give the schema with schema()")
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return LimitReader(schema, self.options)
 
 
-def register(spark: SparkSession) -> None:
+def register_source(spark: SparkSession) -> None:
+    """Register the data source in a session."""
     spark.dataSource.register(LimitSource)

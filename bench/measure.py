@@ -1,4 +1,4 @@
-"""One line of the report."""
+"""Measured values and the report that is printed of them."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Measure:
-    """One line of the report; ``floor`` and ``goal`` are what the project asks, ``least`` whether more is better."""
+    """One measured value. ``floor`` and ``goal`` are the project's requirement and its target for the value."""
 
     name: str
     value: float
     unit: str
     floor: float | None = None
     goal: float | None = None
-    least: bool = True
+    higher_is_better: bool = True
 
     @property
     def verdict(self) -> str:
+        """Return ``goal`` or ``floor``, whichever is reached, ``missed``, or an empty text without bounds."""
         if self.floor is None:
             return ""
         for bound, word in ((self.goal, "goal"), (self.floor, "floor")):
-            if bound is not None and (self.value >= bound if self.least else self.value <= bound):
+            if bound is not None and (self.value >= bound if self.higher_is_better else self.value <= bound):
                 return word
         return "missed"
 
 
-def say(text: str) -> None:
-    """Tell how far the bench has come."""
+def log_progress(text: str) -> None:
+    """Print a line of progress to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
-def report(measures: Sequence[Measure]) -> str:
-    """The measures as a table."""
+def format_report(measures: Sequence[Measure]) -> str:
+    """Format the measures as a table."""
     lines = [f"{'measure':<46}{'value':>12} {'unit':<6}{'floor':>8}{'goal':>8}  met"]
     for each in measures:
         bounds = [f"{bound:.1f}" if bound is not None else "" for bound in (each.floor, each.goal)]

@@ -1,4 +1,4 @@
-"""Peak resident memory of this process's descendants, read from /proc (Linux)."""
+"""Measure the peak resident memory of this process's descendants from /proc (Linux only)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from types import TracebackType
 PROC = Path("/proc")
 
 
-def _status(pid: str) -> tuple[int, str, int] | None:
-    """Parent, name and peak resident bytes of a process; None when it is gone."""
+def _process_status(pid: str) -> tuple[int, str, int] | None:
+    """Return the parent's id, name and peak resident bytes of a process; None if it has ended."""
     try:
         lines = (PROC / pid / "status").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -22,13 +22,13 @@ def _status(pid: str) -> tuple[int, str, int] | None:
 
 
 class PeakMemory:
-    """Watches inside ``with``: ``worker`` is the largest Python worker's peak, ``jvm`` the driver's, in bytes.
+    """Context manager that records peak memory: of the largest Python worker, and of the driver's JVM, in bytes.
 
-    The kernel keeps each process's high-water mark; sampling has only to catch each process once near its end.
+    The kernel keeps the peak of each process. So sampling only has to see each process once near its end.
     """
 
     def __init__(self, interval_s: float = 0.1) -> None:
-        self.worker = self.jvm = 0
+        self.worker_bytes = self.jvm_bytes = 0
         self._interval = interval_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -50,7 +50,7 @@ class PeakMemory:
     def _sample(self) -> None:
         if not PROC.is_dir():
             return
-        found = {int(entry.name): _status(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()}
+        found = {int(entry.name): _process_status(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()}
         children: dict[int, list[int]] = defaultdict(list)
         for pid, status in found.items():
             if status is not None:
@@ -62,9 +62,9 @@ class PeakMemory:
             assert status is not None
             _, name, peak = status
             if name.startswith("java"):
-                if not below_java:  # executors of their own are the driver's children
-                    self.jvm = max(self.jvm, peak)
+                if not below_java:  # separate executors are children of the driver
+                    self.jvm_bytes = max(self.jvm_bytes, peak)
                 below_java = True
             elif below_java and name.startswith("python"):
-                self.worker = max(self.worker, peak)
+                self.worker_bytes = max(self.worker_bytes, peak)
             queue += [(child, below_java) for child in children[pid]]

@@ -1,6 +1,6 @@
-"""Scheduled runs: what one more capture costs, beside the first run of all and beside a run that finds nothing new.
+"""Benchmark of scheduled runs: the first run over a ring of captures, one more capture, a late one, and nothing new.
 
-Each run is a process of its own, as a scheduler starts it: starting Java and the session are in its time.
+Each run is a separate process, as a scheduler starts it. So its time includes the start of Java and of the session.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.measure import Measure, say
-from bench.traffic import EPOCH_US, generate
-from pipeline.lake.local.commits import newest
+from bench.measure import Measure, log_progress
+from bench.traffic import EPOCH_US, generate_captures
+from pipeline.lake.local.commits import newest_in_log
 
 DAY_US = 86_400_000_000
-RING = 100
-LATE = 50  # the file that comes last of all
+RING_FILES = 100
+LATE_FILE_INDEX = 50  # this file of the ring is read last
 TABLES = (
     "bronze/rpc_calls", "bronze/connections", "bronze/rpc_binds", "bronze/quarantine", "bronze/pending",
     "silver/remote_read_calls", "gold/receive_attempts", "gold/ack_sequences",
 )  # fmt: skip
 
 
-def run(lake: Path, captures: Sequence[Path]) -> float:
-    """Seconds of a run of the whole pipeline over these captures."""
+def time_run(lake: Path, captures: Sequence[Path]) -> float:
+    """Run the whole pipeline over captures and return the seconds that it takes."""
     command = [sys.executable, "-m", "jobs.run_all", "--lake", str(lake), "--captures", *map(str, captures)]
     begin = time.perf_counter()
     done = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -36,8 +36,8 @@ def run(lake: Path, captures: Sequence[Path]) -> float:
     return time.perf_counter() - begin
 
 
-def rows_changed(lake: Path, since: dict[str, int]) -> int:
-    """Rows that commits after these versions took out of tables or changed in them; what they added does not count."""
+def count_changed_rows(lake: Path, since: dict[str, int]) -> int:
+    """Count the rows that commits after the given versions deleted or updated; inserted rows do not count."""
     total = 0
     for table, version in since.items():
         for log in (lake / table / "_delta_log").glob("*.json"):
@@ -49,53 +49,54 @@ def rows_changed(lake: Path, since: dict[str, int]) -> int:
     return total
 
 
-def versions(lake: Path) -> dict[str, int]:
-    """The newest version of each table."""
-    found = {table: newest(lake / table / "_delta_log") for table in TABLES}
+def table_versions(lake: Path) -> dict[str, int]:
+    """Return the newest version of each table."""
+    found = {table: newest_in_log(lake / table / "_delta_log") for table in TABLES}
     return {table: commit.version for table, commit in found.items() if commit is not None}
 
 
 def measure(folder: Path, total: int, days: int) -> list[Measure]:
-    """A ring of a hundred captures of ``total`` bytes: all but two, one more, a late one, nothing; then with history.
+    """Measure runs over a ring of a hundred captures with ``total`` bytes, in a new lake and in one with history.
 
-    ``days``: of history, a small capture each, that another lake holds before the same is done with it. Each day has
-    a seed of its own, and none the ring's: with the same ports and numbers their connections would be the ring's.
+    The runs read all but two captures, then one more, then a late one from the middle, then nothing new. ``days`` is
+    the number of days of history, one small capture each. Each day has another seed than the ring; otherwise its
+    connections would have the same ports and sequence numbers.
     """
-    files = generate(folder / "ring", total, ring=RING)
-    last, late = files[-1], files[LATE]
+    files = generate_captures(folder / "ring", total, ring=RING_FILES)
+    last, late = files[-1], files[LATE_FILE_INDEX]
     most = [path for path in files if path not in (last, late)]
     lake = folder / "lake"
-    out = _lake("", lake, most, last, files)
+    out = _measure_lake("", lake, most, last, files)
     shutil.rmtree(lake)
     if days:
         history = [
-            generate(folder / f"day{day}", 200_000, seed=1 + day, begin_us=EPOCH_US - day * DAY_US)[0]
+            generate_captures(folder / f"day{day}", 200_000, seed=1 + day, begin_us=EPOCH_US - day * DAY_US)[0]
             for day in range(1, days + 1)
         ]
-        say(f"runs: {days} days of history")
-        run(lake, history)
-        out += _lake(f"after {days} days, ", lake, most, last, files)
+        log_progress(f"runs: {days} days of history")
+        time_run(lake, history)
+        out += _measure_lake(f"after {days} days, ", lake, most, last, files)
     shutil.rmtree(folder)
     return out
 
 
-def _lake(when: str, lake: Path, most: Sequence[Path], last: Path, files: Sequence[Path]) -> list[Measure]:
-    say(f"runs: {when}the first of {len(most)} captures")
-    first = run(lake, most)
-    say(f"runs: {when}one more")
-    more = run(lake, [*most, last])
-    before = versions(lake)
-    say(f"runs: {when}a late one")
-    behind = run(lake, files)
-    rewritten = rows_changed(lake, before)
-    say(f"runs: {when}nothing new")
-    nothing = min(run(lake, files) for _ in range(2))
+def _measure_lake(when: str, lake: Path, most: Sequence[Path], last: Path, files: Sequence[Path]) -> list[Measure]:
+    log_progress(f"runs: {when}the first of {len(most)} captures")
+    first = time_run(lake, most)
+    log_progress(f"runs: {when}one more")
+    more = time_run(lake, [*most, last])
+    before = table_versions(lake)
+    log_progress(f"runs: {when}a late one")
+    behind = time_run(lake, files)
+    rewritten = count_changed_rows(lake, before)
+    log_progress(f"runs: {when}nothing new")
+    nothing = min(time_run(lake, files) for _ in range(2))
     share = 100 * (more - nothing) / (first - nothing)
     return [
         Measure(f"{when}{len(most)} captures, first run", first, "s"),
         Measure(f"{when}a run that adds one", more, "s"),
         Measure(f"{when}a run that adds a late one", behind, "s"),
         Measure(f"{when}rows taken out or changed for it", rewritten, ""),
-        Measure(f"{when}a run with nothing new", nothing, "s", 20, 8, least=False),
-        Measure(f"{when}one more against the first", share, "%", 5, 2, least=False),
+        Measure(f"{when}a run with nothing new", nothing, "s", 20, 8, higher_is_better=False),
+        Measure(f"{when}one more against the first", share, "%", 5, 2, higher_is_better=False),
     ]

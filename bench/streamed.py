@@ -1,6 +1,6 @@
-"""One large capture that is nowhere stored: made while it is read, in one process, and read in bounded memory.
+"""Benchmark of peak memory with one large capture that is generated while it is read, and never stored.
 
-``python -m bench streamed 10G``. What it takes includes making the packets, about half of it; the peak is of both.
+``python -m bench streamed 10G``. About half of the time is spent on generating packets. The peak is of the process.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from bench.traffic import HEADER, packets, record
-from udfs.capture.reader import capture_batches
-from udfs.files.sources import Source
+from bench.traffic import PCAP_HEADER, generate_packets, pcap_record
+from udfs.capture.capture_reader import read_capture_batches
+from udfs.files.file_source import FileSource
 
-_PIECE = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
-def _pieces(total: int) -> Iterator[bytes]:
-    """A pcap file of ``total`` bytes or a packet more, piece by piece; always the same."""
-    piece = bytearray(HEADER)
+def _generate_chunks(total: int) -> Iterator[bytes]:
+    """Yield a pcap file of at least ``total`` bytes in chunks; the content is always the same."""
+    piece = bytearray(PCAP_HEADER)
     left = total - len(piece)
-    for at, _slot, frame in packets():
+    for at, _slot, frame in generate_packets():
         if left <= 0:
             break
-        one = record(at, frame)
+        one = pcap_record(at, frame)
         piece += one
         left -= len(one)
-        if len(piece) >= _PIECE:
+        if len(piece) >= _CHUNK_BYTES:
             yield bytes(piece)
             piece.clear()
     yield bytes(piece)
 
 
-class Streamed(io.RawIOBase):
-    """These bytes as a file that can be read on from any place, and from the beginning again."""
+class GeneratedCapture(io.RawIOBase):
+    """The generated capture as a binary file. Seeking forward reads; seeking back generates it from the start."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._begin()
 
     def _begin(self) -> None:
-        self._pieces, self._piece, self._at = _pieces(self._total), memoryview(b""), 0
+        self._pieces, self._piece, self._at = _generate_chunks(self._total), memoryview(b""), 0
 
     def readable(self) -> bool:
         return True
@@ -60,7 +60,7 @@ class Streamed(io.RawIOBase):
             raise io.UnsupportedOperation("only from the beginning")
         if offset < self._at:
             self._begin()
-        while self._at < offset and self.readinto(bytearray(min(_PIECE, offset - self._at))):
+        while self._at < offset and self.readinto(bytearray(min(_CHUNK_BYTES, offset - self._at))):
             pass
         return self._at
 
@@ -73,12 +73,12 @@ class Streamed(io.RawIOBase):
         return size
 
 
-def main(total: int) -> None:
-    """Read such a capture and print what it took."""
-    source = Source("streamed.pcap", total, None, lambda: io.BufferedReader(Streamed(total)))
+def print_streamed(total: int) -> None:
+    """Read a generated capture of ``total`` bytes and print time, peak memory and rows."""
+    source = FileSource("streamed.pcap", total, None, lambda: io.BufferedReader(GeneratedCapture(total)))
     rows: Counter[str] = Counter()
     begin = time.perf_counter()
-    for kind, batch in capture_batches(source):
+    for kind, batch in read_capture_batches(source):
         rows[kind] += batch.num_rows
     seconds = time.perf_counter() - begin
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

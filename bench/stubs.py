@@ -1,9 +1,9 @@
-"""Stubs a second and core: the column reader beside impacket's NDR engine, one row after the other, on the same bytes.
+"""Benchmark of the stub decoder: stubs per second and core, compared with impacket's NDR engine on the same bytes.
 
-R_StartReceive requests and responses, NDR and NDR64, messages of about 400 bytes; R_QMMgmtGetInfo responses of a state,
-ten numbers and a list; then, without a counterpart in impacket, what opens queues. Run from the top folder:
-``python -m bench.stubs [rows]``. What is compared: bytes to values of all parameters, in seconds of the processor; for
-the column reader as Arrow arrays, texts and decimals made. impacket gets one stub at a time, which is how it works.
+The stubs are R_StartReceive requests and responses in NDR and NDR64, with messages of about 400 bytes, R_QMMgmtGetInfo
+responses with a state, ten numbers and a list, and two requests without a counterpart in impacket. The measured CPU
+time is for decoding all parameters. The column decoder makes Arrow arrays, with text and decimals. impacket decodes one
+stub at a time. Run from the project's folder: ``python -m bench.stubs [rows]``.
 """
 
 import struct
@@ -25,14 +25,14 @@ from impacket.dcerpc.v5.ndr import (
     NDRUniConformantArray,
 )
 
-from bench.measure import Measure, report
-from udfs.stubs.calls import CLIENT, MANAGEMENT, METHODS
-from udfs.stubs.decode import decode
+from bench.measure import Measure, format_report
+from udfs.stubs.method_registry import CLIENT_METHODS, MANAGEMENT_METHODS, REMOTE_READ_METHODS
+from udfs.stubs.stub_decoder import decode_stubs
 
 ROWS = 200_000
-IMPACKET_ROWS = 2_000
+ROWS_FOR_IMPACKET = 2_000
 MESSAGE = bytes(range(256)) + bytes(144)
-START = METHODS["RemoteRead"][7]
+START_RECEIVE = REMOTE_READ_METHODS["RemoteRead"][7]
 
 
 class ContextHandle(NDRSTRUCT):
@@ -95,12 +95,12 @@ class StartResponse(NDRCALL):
     )
 
 
-def request(number):
+def start_receive_request(number):
     handle = struct.pack("<I16s", 0, struct.pack("<QQ", number % 97 + 1, 42))
     return handle + struct.pack("<IQIIIIII", 0, 0, 0, 0, 30000, number, 1 << 22, 1 << 22)
 
 
-def response(number, *, ndr64):
+def start_receive_response(number, *, ndr64):
     size = len(MESSAGE) + number % 7
     head = struct.pack("<IIQI", 1715990000, 0, number + 1, 1)
     if ndr64:
@@ -111,8 +111,8 @@ def response(number, *, ndr64):
     return stub + bytes(-len(stub) % 4) + struct.pack("<I", 0)
 
 
-def open_request(number):
-    """R_QMOpenRemoteQueue of one of a hundred queues."""
+def open_remote_queue_request(number):
+    """Build an R_QMOpenRemoteQueue request for one of a hundred queues."""
     name = f"OS:srv{number % 10}\\private$\\orders{number % 97}\0"
     head = struct.pack("<IBBHBxxxIIII", 0x20000, 3, 0, 0, 3, 0x20004, len(name), 0, len(name)) + name.encode(
         "utf-16-le"
@@ -120,8 +120,8 @@ def open_request(number):
     return head + bytes(-len(head) % 4) + struct.pack("<III16sI", number, 1, 0, bytes(range(16)), 0x400)
 
 
-def info_response(number):
-    """R_QMMgmtGetInfo: a state, ten numbers, a list of two addresses."""
+def get_info_response(number):
+    """Build an R_QMMgmtGetInfo response with a state, ten numbers and a list of two addresses."""
     heads = [struct.pack("<HxxIHxxI4x", 31, 0, 31, 0x20000)[:16]]
     heads += [struct.pack("<HxxIHxxI", 19, 0, 19, number + place) for place in range(10)]
     heads += [struct.pack("<HxxIHxxII", 0x101F, 0, 0x101F, 2, 0x20004)]
@@ -133,8 +133,8 @@ def info_response(number):
     return stub + struct.pack("<I", 0)
 
 
-def receive_request(number):
-    """rpc_ACReceiveMessageEx with a buffer of nothing but a receive's own members."""
+def receive_message_request(number):
+    """Build an rpc_ACReceiveMessageEx request whose buffer has only the members of a receive."""
     return struct.pack("<IIIIIII", number, 1, 1, 1000, 0, 0, 7) + bytes(72 - 24 + 212 + 12)
 
 
@@ -159,7 +159,7 @@ class Arm(NDRUNION):
 
 
 class PropVariant(NDRSTRUCT):
-    """The engine takes its alignment for 4 (defect I1 of the fact sheet, 3.7)."""
+    """PROPVARIANT with alignment 8. impacket would use 4 (defect I1 of the fact sheet, 3.7)."""
 
     structure = (("vt", NDRUSHORT), ("r1", NDRUSMALL), ("r2", NDRUSMALL), ("r3", NDRULONG), ("arm", Arm))
 
@@ -175,25 +175,43 @@ class InfoResponse(NDRCALL):
     structure = (("apVar", Variants), ("ErrorCode", ULONG))
 
 
-GET_INFO = MANAGEMENT["qmmgmt"][0]
-# Against impacket: name, what makes stubs, method and direction, impacket's class, NDR64, floor and goal.
-AGAINST = (
-    ("R_StartReceive request, NDR", request, START, "request", StartRequest, False, 20, 100),
-    ("R_StartReceive response, NDR", partial(response, ndr64=False), START, "response", StartResponse, False, 20, 100),
-    ("R_StartReceive request, NDR64", request, START, "request", StartRequest, True, 20, 100),
-    ("R_StartReceive response, NDR64", partial(response, ndr64=True), START, "response", StartResponse, True, 20, 100),
-    ("R_QMMgmtGetInfo response of 12", info_response, GET_INFO, "response", InfoResponse, False, 10, 50),
+GET_INFO = MANAGEMENT_METHODS["qmmgmt"][0]
+# Comparisons with impacket: name, function that builds stubs, method, direction, impacket's class, NDR64, floor, goal.
+IMPACKET_COMPARISONS = (
+    ("R_StartReceive request, NDR", start_receive_request, START_RECEIVE, "request", StartRequest, False, 20, 100),
+    (
+        "R_StartReceive response, NDR",
+        partial(start_receive_response, ndr64=False),
+        START_RECEIVE,
+        "response",
+        StartResponse,
+        False,
+        20,
+        100,
+    ),
+    ("R_StartReceive request, NDR64", start_receive_request, START_RECEIVE, "request", StartRequest, True, 20, 100),
+    (
+        "R_StartReceive response, NDR64",
+        partial(start_receive_response, ndr64=True),
+        START_RECEIVE,
+        "response",
+        StartResponse,
+        True,
+        20,
+        100,
+    ),
+    ("R_QMMgmtGetInfo response of 12", get_info_response, GET_INFO, "response", InfoResponse, False, 10, 50),
 )
-OTHERS = (
-    ("R_QMOpenRemoteQueue request", CLIENT["qmcomm"][2], "request", open_request),
-    ("rpc_ACReceiveMessageEx request", CLIENT["qmcomm2"][2], "request", receive_request),
+OTHER_STUBS = (
+    ("R_QMOpenRemoteQueue request", CLIENT_METHODS["qmcomm"][2], "request", open_remote_queue_request),
+    ("rpc_ACReceiveMessageEx request", CLIENT_METHODS["qmcomm2"][2], "request", receive_message_request),
 )
 
 
 def column_rate(method, direction, stubs, *, ndr64):
     begin = time.process_time()
-    for place in range(0, len(stubs), 10_000):  # Spark's batches have 10 000 rows
-        decode(method, direction, stubs.slice(place, 10_000), ndr64=ndr64)
+    for place in range(0, len(stubs), 10_000):  # as in Spark's Arrow batches
+        decode_stubs(method, direction, stubs.slice(place, 10_000), ndr64=ndr64)
     return len(stubs) / (time.process_time() - begin)
 
 
@@ -204,28 +222,28 @@ def impacket_rate(kind, stubs, *, ndr64):
     return len(stubs) / (time.process_time() - begin)
 
 
-def column_of(make, method, direction, rows, *, ndr64=False):
-    """So many stubs, which all decode."""
+def build_stub_column(make, method, direction, rows, *, ndr64=False):
+    """Build a column of stubs and check that all decode without errors."""
     stubs = pa.array([make(number) for number in range(rows)], pa.binary())
-    assert not any(decode(method, direction, stubs, ndr64=ndr64).field("errors").value_lengths().to_numpy())
+    assert not any(decode_stubs(method, direction, stubs, ndr64=ndr64).field("errors").value_lengths().to_numpy())
     return stubs
 
 
 def measure(rows=ROWS, repeat=3):
-    """Stubs a second and core, and how many times what impacket reads row by row."""
+    """Measure stubs per second and core, and the speed relative to impacket."""
     out = []
-    for name, make, method, direction, kind, ndr64, floor, goal in AGAINST:
-        stubs = column_of(make, method, direction, rows, ndr64=ndr64)
-        few = [make(number) for number in range(min(rows, IMPACKET_ROWS))]
+    for name, make, method, direction, kind, ndr64, floor, goal in IMPACKET_COMPARISONS:
+        stubs = build_stub_column(make, method, direction, rows, ndr64=ndr64)
+        few = [make(number) for number in range(min(rows, ROWS_FOR_IMPACKET))]
         fast = max(column_rate(method, direction, stubs, ndr64=ndr64) for _ in range(repeat))
         slow = max(impacket_rate(kind, few, ndr64=ndr64) for _ in range(repeat))
         out += [Measure(name, fast / 1000, "k/s"), Measure("  against impacket", fast / slow, "x", floor, goal)]
-    for name, method, direction, make in OTHERS:
-        stubs = column_of(make, method, direction, rows)
+    for name, method, direction, make in OTHER_STUBS:
+        stubs = build_stub_column(make, method, direction, rows)
         fast = max(column_rate(method, direction, stubs, ndr64=False) for _ in range(repeat))
         out.append(Measure(name, fast / 1000, "k/s"))
     return out
 
 
 if __name__ == "__main__":
-    print(report(measure(int(sys.argv[1]) if len(sys.argv) > 1 else ROWS)))
+    print(format_report(measure(int(sys.argv[1]) if len(sys.argv) > 1 else ROWS)))

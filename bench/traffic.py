@@ -1,10 +1,10 @@
-"""A large capture made of realistic MSMQ traffic, written as a stream.
+"""Generator of large captures with realistic MSMQ traffic, written as a stream.
 
 Many clients read queues of a few queue managers over RemoteRead (port 2103) and qm2qm (port 2105): bind, open, receives
-with a message of 200 B to 64 KB, peeks that find nothing, acknowledgements, close, FIN. Fragments are 5840 bytes long
-(the default of Windows), packets fit an MTU of 1500, half of the connections carry TCP timestamps, some PDUs an
-authentication token (level packet integrity), some receives wait while others go on. All do what the specifications
-ask of them, so that hardly any call is a finding. Everything follows from the seed.
+of messages of 200 B to 64 KB, peeks that find nothing, acknowledgements, close, FIN. Fragments have 5840 bytes (the
+default of Windows), packets fit an MTU of 1500, half of the connections have TCP timestamps, some PDUs have an
+authentication token (level packet integrity), and some receives wait while other calls are made. The traffic follows
+the specifications, so that it has hardly any findings. It depends only on the seed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-MAX_FRAGMENT = 5840  # bytes of a PDU, the default of Windows (C706 max_xmit_frag 0x16d0)
+MAX_FRAGMENT_BYTES = 5840  # bytes of a PDU, the default of Windows (C706 max_xmit_frag 0x16d0)
 EPOCH_US = 1_750_000_000_000_000  # the capture's first packet, microseconds since 1970
 NDR = bytes.fromhex("045d888aeb1cc9119fe808002b10486002000000")
 NDR64 = bytes.fromhex("33057171babe37498319b5dbef9ccc3601000000")
@@ -27,12 +27,12 @@ QM2QM = uuid.UUID("1088a980-eae5-11d0-8d9b-00a02453c337").bytes_le + b"\x01\0\0\
 
 FIN, SYN, PUSH, ACK = 0x01, 0x02, 0x08, 0x10
 _RR_ACK = 2  # RR_ACK of an End ([MS-MQRR] 2.2.1.3)
-_PEEKS = 1 << 24  # added to a peek's number: no other that waits has it
+_PEEK_REQUEST_BIT = 1 << 24  # set in the request id of a peek, so that it differs from the waiting receive
 Packet = tuple[int, int, bytes]  # microseconds since 1970, slot (breaks ties), frame
 
 
-def _body_pool(size: int = 1 << 20) -> bytes:
-    """Bodies to cut messages from: half XML-like text, which compresses, half noise, which does not."""
+def _make_body_pool(size: int = 1 << 20) -> bytes:
+    """Return bytes from which message bodies are cut: half XML-like text, which compresses, and half random bytes."""
     rng = random.Random(7)
     text = b"".join(
         b"<order id='%d'><customer>%08x</customer><amount>%d.%02d</amount></order>\n"
@@ -42,11 +42,11 @@ def _body_pool(size: int = 1 << 20) -> bytes:
     return text[: size // 2] + rng.randbytes(size - size // 2)
 
 
-POOL = _body_pool()
+BODY_POOL = _make_body_pool()
 
 
-def pdu(ptype: int, call_id: int, body: bytes, *, flags: int = 3, token: bytes = b"") -> bytes:
-    """One little-endian PDU; with ``token`` an authentication trailer of NTLM, packet integrity, padded to 16."""
+def build_pdu(ptype: int, call_id: int, body: bytes, *, flags: int = 3, token: bytes = b"") -> bytes:
+    """Build a little-endian PDU; ``token`` adds an NTLM authentication trailer (packet integrity), padded to 16."""
     trailer = b""
     if token:
         pad = -(len(body) - 8) % 16  # MS-RPCE 2.2.2.11: from the start of the stub, which is 8 bytes into the body
@@ -55,9 +55,9 @@ def pdu(ptype: int, call_id: int, body: bytes, *, flags: int = 3, token: bytes =
     return struct.pack("<BBBB4sHHI", 5, 0, ptype, flags, b"\x10\0\0\0", size, len(token), call_id) + body + trailer
 
 
-def fragments(ptype: int, call_id: int, context: int, opnum: int, stub: bytes, token: bytes = b"") -> list[bytes]:
-    """A request (0) or response (2) cut into PDUs of at most MAX_FRAGMENT bytes."""
-    room = MAX_FRAGMENT - 24 - ((len(token) + 8) if token else 0)
+def build_fragments(ptype: int, call_id: int, context: int, opnum: int, stub: bytes, token: bytes = b"") -> list[bytes]:
+    """Build a request (PDU type 0) or response (2) as PDUs of at most MAX_FRAGMENT_BYTES."""
+    room = MAX_FRAGMENT_BYTES - 24 - ((len(token) + 8) if token else 0)
     room -= room % (16 if token else 8)
     pieces = [stub[at : at + room] for at in range(0, len(stub), room)] or [b""]
     out = []
@@ -65,37 +65,37 @@ def fragments(ptype: int, call_id: int, context: int, opnum: int, stub: bytes, t
     for index, piece in enumerate(pieces):
         flags = (1 if index == 0 else 0) | (2 if index == len(pieces) - 1 else 0)
         head = struct.pack("<IHH", left, context, opnum if ptype == 0 else 0)
-        out.append(pdu(ptype, call_id, head + piece, flags=flags, token=token))
+        out.append(build_pdu(ptype, call_id, head + piece, flags=flags, token=token))
         left -= len(piece)
     return out
 
 
-def bind(call_id: int, interface: bytes, *, ndr64: bool, group: int = 0) -> bytes:
-    """A bind offering NDR and perhaps NDR64."""
+def build_bind(call_id: int, interface: bytes, *, ndr64: bool, group: int = 0) -> bytes:
+    """Build a bind that offers NDR, and NDR64 if asked."""
     syntaxes = [NDR, NDR64] if ndr64 else [NDR]
     items = b"".join(struct.pack("<HBB", i, 1, 0) + interface + syntax for i, syntax in enumerate(syntaxes))
-    return pdu(11, call_id, struct.pack("<HHIBBH", 5840, 5840, group, len(syntaxes), 0, 0) + items)
+    return build_pdu(11, call_id, struct.pack("<HHIBBH", 5840, 5840, group, len(syntaxes), 0, 0) + items)
 
 
-def bind_ack(call_id: int, port: int, *, ndr64: bool, group: int) -> bytes:
-    """Accepts the last syntax offered, refuses the first when there were two."""
+def build_bind_ack(call_id: int, port: int, *, ndr64: bool, group: int) -> bytes:
+    """Build a bind_ack that accepts the last offered syntax and rejects the first of two."""
     address = b"%d\0" % port
     refused = struct.pack("<HH", 2, 2) + bytes(20)
     results = [refused, bytes(4) + NDR64] if ndr64 else [bytes(4) + NDR]
     head = struct.pack("<HHIH", 5840, 5840, group, len(address)) + address
     head += bytes(-len(head) % 4) + struct.pack("<BBH", len(results), 0, 0)
-    return pdu(12, call_id, head + b"".join(results))
+    return build_pdu(12, call_id, head + b"".join(results))
 
 
 @dataclass
-class Flow:
-    """One TCP connection: addresses, sequence numbers, the clock; makes the frames of both directions."""
+class TcpConnection:
+    """TCP connection that builds the frames of both directions, with addresses, sequence numbers and a clock."""
 
     client: bytes
     client_port: int
     server: bytes
     server_port: int
-    now: int  # microseconds
+    now_us: int  # microseconds
     timestamps: bool
     next_seq: list[int]
     slot: int
@@ -110,14 +110,14 @@ class Flow:
         self.mss = 1448 if self.timestamps else 1460
 
     def frame(self, side: int, flags: int, payload: bytes = b"") -> Packet:
-        """The next packet of side 0 (client) or 1 (server). Its TCP checksum is 0, as with offloading."""
+        """Build the next packet of side 0 (client) or 1 (server). Its TCP checksum is 0, as with offloading."""
         seq = self.next_seq[side]
         self.next_seq[side] = (seq + len(payload) + (1 if flags & (SYN | FIN) else 0)) & 0xFFFFFFFF
         options = b""
         if flags & SYN:
             options = b"\x02\x04\x05\xb4\x01\x03\x03\x08\x01\x01\x04\x02"
         elif self.timestamps:
-            options = b"\x01\x01\x08\x0a" + struct.pack(">II", (self.now // 1000) & 0xFFFFFFFF, 0)
+            options = b"\x01\x01\x08\x0a" + struct.pack(">II", (self.now_us // 1000) & 0xFFFFFFFF, 0)
         total = 40 + len(options) + len(payload)
         self._ip_id = (self._ip_id + 1) & 0xFFFF
         ethernet, words = self._prefix[side]
@@ -132,22 +132,22 @@ class Flow:
             *ports, seq, self.next_seq[1 - side] if flags & ACK else 0,
             (20 + len(options)) << 2, flags, 0xFFFF, 0, 0,
         )  # fmt: skip
-        return self.now, self.slot, ethernet + head + options + payload
+        return self.now_us, self.slot, ethernet + head + options + payload
 
     def send(self, side: int, data: bytes) -> Iterator[Packet]:
-        """``data`` in full segments, each second one acknowledged by the other side."""
+        """Yield ``data`` in full segments; the other side acknowledges every second one."""
         mss = self.mss
         last = len(data) - mss
         for count, at in enumerate(range(0, len(data), mss)):
             yield self.frame(side, ACK | PUSH if at >= last else ACK, data[at : at + mss])
-            self.now += 12  # 1500 bytes at 1 Gbit/s
+            self.now_us += 12  # 1500 bytes at 1 Gbit/s
             if count % 2:
                 yield self.frame(1 - side, ACK)
-                self.now += 3
+                self.now_us += 3
 
 
-def _packet(source: bytes, number: int, sent: int, body: bytes) -> bytes:
-    """A message packet with its four usual headers ([MS-MQMQ] 2.2.20) around a body."""
+def _message_packet(source: bytes, number: int, sent: int, body: bytes) -> bytes:
+    """Build a message packet: the four usual headers ([MS-MQMQ] 2.2.20) and a body."""
     queue = f"OS:srv{number % 5}\\private$\\orders{number % 40}\0".encode("utf-16-le")
     label = f"Order {number}\0".encode("utf-16-le")
     user = (
@@ -157,13 +157,13 @@ def _packet(source: bytes, number: int, sent: int, body: bytes) -> bytes:
     )
     user += struct.pack("<H", len(queue)) + queue + bytes(-(2 + len(queue)) % 4)
     size = len(body)
-    told = struct.pack("<BBH20x8I", 0, len(label) // 2, 0, 8, 0, size, size, 0, 0x8004, 0x6602, 0) + label + body
-    rest = user + told + bytes(-len(told) % 4)
+    properties = struct.pack("<BBH20x8I", 0, len(label) // 2, 0, 8, 0, size, size, 0, 0x8004, 0x6602, 0) + label + body
+    rest = user + properties + bytes(-len(properties) % 4)
     return struct.pack("<BBHIII", 0x10, 0, 3, 0x524F494C, 16 + len(rest), 0xFFFFFFFF) + rest
 
 
 def _remote_read_message(packet: bytes, message: int, arrived: int, *, ndr64: bool) -> bytes:
-    """R_StartReceive response with one section ([MS-MQRR] 3.1.4.7)."""
+    """Build the stub of an R_StartReceive response with one section ([MS-MQRR] 3.1.4.7)."""
     size = len(packet)
     stub = struct.pack("<IIQI", arrived, 0, message, 1)
     if ndr64:
@@ -174,16 +174,16 @@ def _remote_read_message(packet: bytes, message: int, arrived: int, *, ndr64: bo
 
 
 def _qm2qm_message(packet: bytes, queue: int, request: int, arrived: int, handle: bytes) -> bytes:
-    """RemoteQMStartReceive response with a packet ([MS-MQQP] 3.1.4.1), NDR."""
+    """Build the NDR stub of a RemoteQMStartReceive response with a packet ([MS-MQQP] 3.1.4.1)."""
     size = len(packet)
     desc = struct.pack("<9IHHI", queue, 0, 0, 30000, size, queue, request, 1, arrived, 0, 0, 0x20000)
     return handle + desc + struct.pack("<III", size, 0, size) + packet + bytes(-size % 4) + bytes(4)
 
 
 class Conversation:
-    """The calls of one connection: opens, receives and their ends, in the stubs of one of the two interfaces."""
+    """The calls of one connection over RemoteRead or qm2qm: open, receives with their Ends, close."""
 
-    def __init__(self, flow: Flow, rng: random.Random, *, think_us: float):
+    def __init__(self, flow: TcpConnection, rng: random.Random, *, think_us: float):
         self.flow, self.rng, self.think_us = flow, rng, think_us
         self.remote_read = flow.server_port == 2103
         self.ndr64 = self.remote_read and rng.random() < 0.2
@@ -194,28 +194,28 @@ class Conversation:
         self.queue = 28 + flow.slot  # the number that the owner gave for it
 
     def run(self, calls: int | None) -> Iterator[Packet]:
-        """The whole connection; ``calls`` receives, or endlessly many when None."""
+        """Yield the packets of the whole connection, with ``calls`` receives; None means no end."""
         flow, rng = self.flow, self.rng
         yield flow.frame(0, SYN)
-        flow.now += 300
+        flow.now_us += 300
         yield flow.frame(1, SYN | ACK)
-        flow.now += 200
+        flow.now_us += 200
         yield flow.frame(0, ACK)
         group = rng.getrandbits(31) | 1
         interface = REMOTE_READ if self.remote_read else QM2QM
-        yield from flow.send(0, bind(self.call_id, interface, ndr64=self.ndr64))
-        flow.now += 400
-        yield from flow.send(1, bind_ack(self.call_id, flow.server_port, ndr64=self.ndr64, group=group))
+        yield from flow.send(0, build_bind(self.call_id, interface, ndr64=self.ndr64))
+        flow.now_us += 400
+        yield from flow.send(1, build_bind_ack(self.call_id, flow.server_port, ndr64=self.ndr64, group=group))
         yield from self._call(2, self._open_stub(), self.handle if self.remote_read else self.handle + bytes(4))
         done = 0
         while calls is None or done < calls:
             done += 1
             yield from self._receive()
-            flow.now += int(rng.expovariate(1 / self.think_us)) + 1
+            flow.now_us += int(rng.expovariate(1 / self.think_us)) + 1
         yield from self._call(3, self.handle, bytes(24))
         for side in (0, 1):
             yield flow.frame(side, FIN | ACK)
-            flow.now += 200
+            flow.now_us += 200
         yield flow.frame(0, ACK)
 
     def _open_stub(self) -> bytes:
@@ -229,50 +229,53 @@ class Conversation:
 
     def _request(self, opnum: int, stub: bytes) -> tuple[int, bytes]:
         self.call_id += 1
-        return self.call_id, b"".join(fragments(0, self.call_id, self.context, opnum, stub, self.token))
+        return self.call_id, b"".join(build_fragments(0, self.call_id, self.context, opnum, stub, self.token))
 
     def _response(self, call_id: int, stub: bytes) -> bytes:
-        return b"".join(fragments(2, call_id, self.context, 0, stub, self.token))
+        return b"".join(build_fragments(2, call_id, self.context, 0, stub, self.token))
 
     def _call(self, opnum: int, request: bytes, response: bytes) -> Iterator[Packet]:
         call_id, data = self._request(opnum, request)
         yield from self.flow.send(0, data)
-        self.flow.now += self.rng.randrange(200, 2000)
+        self.flow.now_us += self.rng.randrange(200, 2000)
         yield from self.flow.send(1, self._response(call_id, response))
-        self.flow.now += 100
+        self.flow.now_us += 100
 
     def _receive(self) -> Iterator[Packet]:
-        """Start, then End; one in ten finds no message, one in twenty waits while a peek is answered."""
+        """Yield the packets of a Start and its End.
+
+        A tenth of the receives find no message. A twentieth wait while a peek is answered.
+        """
         rng, flow = self.rng, self.flow
         number = self.call_id
         empty = rng.random() < 0.1
         size = int(200 * 327.68 ** rng.random())  # 200 B to 64 KB, evenly over the logarithm
-        at = rng.randrange(len(POOL) - size)
-        sent = flow.now // 1_000_000
-        packet = _packet(self.handle[4:], number, sent, POOL[at : at + size])
+        at = rng.randrange(len(BODY_POOL) - size)
+        sent = flow.now_us // 1_000_000
+        packet = _message_packet(self.handle[4:], number, sent, BODY_POOL[at : at + size])
         wait = 0 if empty else 30000
         if self.remote_read:
             opnum, end = 7, 9
             start = self._remote_read_start(0, wait, number)
-            peek = self._remote_read_start(0x80000000, 0, number | _PEEKS)
+            peek = self._remote_read_start(0x80000000, 0, number | _PEEK_REQUEST_BIT)
             nothing = none = bytes(32 if self.ndr64 else 24) + struct.pack("<I", 0xC00E001B)
             answer = nothing if empty else _remote_read_message(packet, rng.getrandbits(48), sent, ndr64=self.ndr64)
             ending, ended = self.handle + struct.pack("<II", _RR_ACK, number), bytes(4)
         else:
             opnum, end = 0, 1
             start = self._qm2qm_start(0, wait, number)
-            peek = self._qm2qm_start(0x80000000, 0, number | _PEEKS)
+            peek = self._qm2qm_start(0x80000000, 0, number | _PEEK_REQUEST_BIT)
             nothing, none = (bytes(20) + each + struct.pack("<I", 0xC00E001B) for each in (start, peek))
             handle = bytes(4) + struct.pack("<I", number) + self.handle[8:]
             answer = nothing if empty else _qm2qm_message(packet, self.queue, number, sent, handle)
             ending, ended = handle + struct.pack("<I", _RR_ACK), bytes(24)
         call_id, data = self._request(opnum, start)
         yield from flow.send(0, data)
-        flow.now += rng.randrange(200, 3000)
+        flow.now_us += rng.randrange(200, 3000)
         if rng.random() < 0.05:
             yield from self._call(opnum, peek, none)
         yield from flow.send(1, self._response(call_id, answer))
-        flow.now += 100
+        flow.now_us += 100
         if not empty:
             yield from self._call(end, ending, ended)
 
@@ -283,63 +286,67 @@ class Conversation:
         return struct.pack("<9IHHI", self.queue, 0, action, timeout_ms, 0, self.queue, number, 0, 0, 0, 0, 0)
 
 
-def _slot(slot: int, seed: int, begin_us: int, *, single: bool) -> Iterator[Packet]:
-    """Connections one after another in one place: the next begins soon after the last ended."""
+def _connections_of_slot(slot: int, seed: int, begin_us: int, *, single: bool) -> Iterator[Packet]:
+    """Yield the packets of successive connections in one slot; each starts soon after the one before has ended."""
     rng = random.Random(f"{seed}/{slot}")
     now = begin_us + rng.randrange(200_000)
     lives_long = single or slot % 10 == 0  # one in ten connections lasts as long as the capture
     count = 0
     while True:
-        flow = Flow(
+        flow = TcpConnection(
             client=bytes((10, 1, slot >> 8, slot & 0xFF)),
             client_port=49152 + count % 16000,
             server=bytes((10, 0, 1, 1 + slot % 5)),
             server_port=2105 if rng.random() < 0.3 else 2103,
-            now=now,
+            now_us=now,
             timestamps=rng.random() < 0.5,
             next_seq=[rng.getrandbits(32), rng.getrandbits(32)],
             slot=slot,
         )
         talk = Conversation(flow, rng, think_us=2000 if single else 40_000)
         yield from talk.run(None if lives_long else rng.randrange(5, 120))
-        now = flow.now + rng.randrange(1000, 100_000)
+        now = flow.now_us + rng.randrange(1000, 100_000)
         count += 1
 
 
-def packets(*, seed: int = 1, begin_us: int = EPOCH_US, slots: int = 120, single: bool = False) -> Iterator[Packet]:
-    """Endless packets in order of time: ``slots`` connections at a time, or one that never ends."""
+def generate_packets(
+    *, seed: int = 1, begin_us: int = EPOCH_US, slots: int = 120, single: bool = False
+) -> Iterator[Packet]:
+    """Yield endless packets in order of time: of ``slots`` parallel connections, or of a single endless one."""
     if single:
-        return _slot(0, seed, begin_us, single=True)
-    return heapq.merge(*(_slot(slot, seed, begin_us, single=False) for slot in range(slots)))
+        return _connections_of_slot(0, seed, begin_us, single=True)
+    return heapq.merge(*(_connections_of_slot(slot, seed, begin_us, single=False) for slot in range(slots)))
 
 
-HEADER: Final = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262144, 1)  # of pcap: little endian, microseconds
+PCAP_HEADER: Final = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262144, 1)  # of pcap: little endian, microseconds
 
 
-def record(at_us: int, frame: bytes) -> bytes:
-    """Return a packet's record in such a file."""
+def pcap_record(at_us: int, frame: bytes) -> bytes:
+    """Return the pcap record of a frame."""
     return struct.pack("<IIII", at_us // 1_000_000, at_us % 1_000_000, len(frame), len(frame)) + frame
 
 
-def write(stream: Iterable[Packet], files: list[Path], total: int) -> list[Path]:
-    """Fill ``files`` one after another with ``total`` bytes of pcap (little endian, microseconds) in equal parts."""
+def write_pcaps(stream: Iterable[Packet], files: list[Path], total: int) -> list[Path]:
+    """Write packets to pcap files (little endian, microseconds), ``total`` bytes in equal parts; return the files."""
     source = iter(stream)
     each = total // len(files)
     for path in files:
-        written = len(HEADER)
+        written = len(PCAP_HEADER)
         with path.open("wb", buffering=1 << 20) as out:
-            out.write(HEADER)
+            out.write(PCAP_HEADER)
             for now, _slot_number, frame in source:
-                written += out.write(record(now, frame))
+                written += out.write(pcap_record(now, frame))
                 if written >= each:
                     break
     return files
 
 
-def generate(
+def generate_captures(
     folder: Path, total: int, *, ring: int = 0, single: bool = False, seed: int = 1, begin_us: int = EPOCH_US
 ) -> list[Path]:
-    """One capture of ``total`` bytes in ``folder``, or ``ring`` files that hold as many together; returns the paths."""
+    """Write captures of ``total`` bytes to ``folder``: one file, or a ring of ``ring`` files; return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"ring_{i:05d}.pcap" for i in range(ring)] or ["single_connection.pcap" if single else "one.pcap"]
-    return write(packets(seed=seed, begin_us=begin_us, single=single), [folder / name for name in names], total)
+    return write_pcaps(
+        generate_packets(seed=seed, begin_us=begin_us, single=single), [folder / name for name in names], total
+    )

@@ -1,1 +1,1 @@
-"""Entry points for ``python -m jobs.<job>`` and ``spark-submit``; a module here is a verb."""
+"""Commands: each job is a module that runs as ``msmq JOB`` or under ``spark-submit``; the others are shared by jobs."""

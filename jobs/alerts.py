@@ -1,97 +1,122 @@
-"""Tell what is wrong: print the alerts of a lake, write them as JSON lines, exit 1 where they are grave."""
+"""Print the active alerts of a lake, or write them as JSON lines; exit with 1 if an error is active."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from jobs import cli, redaction
-from jobs.config import ConfigError
+from jobs.config import Config, ConfigError
 from jobs.lake_access import open_lake
-from jobs.step_settings import thresholds
-from pipeline.alerts.conditions import CONDITIONS
-from pipeline.alerts.episodes import GRAVITY
-from pipeline.alerts.update import current, is_there
-from pipeline.text import cell, json_value, plain
+from pipeline.alerts.conditions import CONDITIONS, Thresholds
+from pipeline.alerts.episodes import SEVERITY_ORDER
+from pipeline.alerts.update import current_alerts, has_inputs
+from pipeline.text import escape_as_hex, format_cell, json_default
 from schemas.table import RUN_ID
 
 JOB = "alerts"
-_NOT_TOLD: Final = (RUN_ID, "event_date", "errors")  # in JSON
+_COLUMNS_NOT_IN_JSON: Final = (RUN_ID, "event_date", "errors")
 
 
-def parser() -> cli.Parser:
-    """Return the job's command line."""
-    made = cli.parser(JOB, __doc__)
-    redaction.add_argument(made)
-    levels = [*GRAVITY[::-1], "never"]
-    made.add_argument(
-        "--json", metavar="FILE", help="write all alerts to a file, one JSON object a line; - prints them"
+def build_parser() -> cli.JobArgumentParser:
+    """Return the argument parser of this job."""
+    parser = cli.build_base_parser(JOB, __doc__)
+    redaction.add_redact_key_argument(parser)
+    levels = [*SEVERITY_ORDER[::-1], "never"]
+    parser.add_argument(
+        "--json", metavar="FILE", help="write all alerts to FILE, one JSON object per line; - prints them"
     )
-    made.add_argument("--ended", action="store_true", help="print those that ended too")
-    made.add_argument(
-        "--condition", metavar="NAME", nargs="+", action="extend", default=[], help="only these (docs/alerts.md)"
+    parser.add_argument("--ended", action="store_true", help="also print alerts that have ended")
+    parser.add_argument(
+        "--condition",
+        metavar="NAME",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="print only alerts of these conditions (docs/reference/alerts.md)",
     )
-    made.add_argument(
+    parser.add_argument(
         "--fail-on",
         choices=levels,
         default="error",
-        help="exit with 1 when an alert of this level or a graver one holds (default: error)",
+        help="exit with 1 if an alert of this severity or a higher one is active (default: error)",
     )
-    return made
+    return parser
 
 
-def run(this: cli.Run) -> cli.Outcome:
-    """Read the alerts, or work them out with other thresholds or as of another time; nothing is written to the lake."""
-    wanted = set(this.arguments.condition)
+def alert_thresholds(config: Config) -> Thresholds:
+    """Return the thresholds of the alerts, including the settings of other sections that they use."""
+    quotas = {entry.queue.lower(): (entry.messages, entry.journal) for entry in config.quotas.queues}
+    return Thresholds(
+        **{field.name: getattr(config.alerts, field.name) for field in fields(config.alerts)},
+        max_gap=config.history.max_gap,
+        cleanup=config.timers.cleanup,
+        queue_quota=config.quotas.queue,
+        journal_quota=config.quotas.journal,
+        quotas=quotas,
+    )
+
+
+def run(job_run: cli.JobRun) -> cli.Outcome:
+    """Print the alerts, and write them as JSON if asked; nothing is written to the lake.
+
+    They are read from ``gold.alerts`` if that table was made with the same thresholds and as-of time, else computed.
+    """
+    wanted = set(job_run.arguments.condition)
     if unknown := sorted(wanted - CONDITIONS.keys()):
         raise ConfigError(f"no such condition: {unknown[0]} (there are {', '.join(CONDITIONS)})")
-    lake = open_lake(this)
-    if not is_there(lake):
-        raise ConfigError(f"{this.arguments.lake}: nothing was read into this lake (jobs.run_all does that)")
-    config = this.config
-    if config.quotas.queues:  # by their names, where the lake may have pseudonyms
-        config = redaction.redacted(config, redaction.pseudonyms(this))
-    found = current(lake, thresholds(config), this.arguments.as_of).to_pylist()
-    alerts = sorted((row for row in found if not wanted or row["condition"] in wanted), key=_order)
-    holding = [row for row in alerts if row["until"] is None]
-    _write(this.arguments.json, alerts)
-    if this.arguments.json != "-":
-        shown = alerts if this.arguments.ended else holding
-        sys.stdout.write("".join(f"{line}\n" for row in shown for line in lines(row)))
-    counts = {level: sum(row["severity"] == level for row in holding) for level in GRAVITY[::-1]}
-    told = ", ".join(f"{count} {level}" for level, count in counts.items())
-    cli.say(f"{len(holding)} alerts hold ({told}), {len(alerts) - len(holding)} ended")
-    level = this.arguments.fail_on
-    failed = level != "never" and any(GRAVITY.index(row["severity"]) >= GRAVITY.index(level) for row in holding)
-    return cli.Outcome(quality_failed=failed, more={"alerts": counts, "ended": len(alerts) - len(holding)})
+    lake = open_lake(job_run)
+    if not has_inputs(lake):
+        raise ConfigError(
+            f"{job_run.arguments.lake}: no captures or snapshots were read into this lake; run 'msmq run_all' first"
+        )
+    config = job_run.config
+    if config.quotas.queues:  # they name queues, for which the lake may have pseudonyms
+        config = redaction.redact_config(config, redaction.load_pseudonymizer(job_run))
+    found = current_alerts(lake, alert_thresholds(config), job_run.arguments.as_of).to_pylist()
+    alerts = sorted((row for row in found if not wanted or row["condition"] in wanted), key=_sort_key)
+    active = [row for row in alerts if row["until"] is None]
+    _write_json_lines(job_run.arguments.json, alerts)
+    if job_run.arguments.json != "-":
+        shown = alerts if job_run.arguments.ended else active
+        sys.stdout.write("".join(f"{line}\n" for row in shown for line in format_alert(row)))
+    counts = {level: sum(row["severity"] == level for row in active) for level in SEVERITY_ORDER[::-1]}
+    by_level = ", ".join(f"{count} {level}" for level, count in counts.items())
+    cli.log_progress(f"{len(active)} alerts are active ({by_level}), {len(alerts) - len(active)} have ended")
+    level = job_run.arguments.fail_on
+    failed = level != "never" and any(
+        SEVERITY_ORDER.index(row["severity"]) >= SEVERITY_ORDER.index(level) for row in active
+    )
+    return cli.Outcome(quality_failed=failed, summary_fields={"alerts": counts, "ended": len(alerts) - len(active)})
 
 
-def _order(row: Mapping[str, Any]) -> tuple[bool, int, datetime, str]:
-    """Order alerts: those that hold first, of these the gravest, of these the oldest."""
-    return row["until"] is not None, -GRAVITY.index(row["severity"]), row["since"], row["alert_key"]
+def _sort_key(row: Mapping[str, Any]) -> tuple[bool, int, datetime, str]:
+    """Sort active alerts before ended ones, then by descending severity, then by age."""
+    return row["until"] is not None, -SEVERITY_ORDER.index(row["severity"]), row["since"], row["alert_key"]
 
 
-def lines(row: Mapping[str, Any]) -> list[str]:
-    """Return what is printed of an alert; names and texts come from the wire, and are escaped."""
-    until = "" if row["until"] is None else f", ended {cell(row['until'])}"
+def format_alert(row: Mapping[str, Any]) -> list[str]:
+    """Return the lines printed for an alert. Names and texts that come from the wire are escaped."""
+    until = "" if row["until"] is None else f", ended {format_cell(row['until'])}"
     known = "" if row["confidence"] == "complete" else f" ({row['confidence']}: {', '.join(row['missing'])})"
     return [
-        f"{row['severity']:<8}{row['condition']}  {plain(row['subject'])}",
-        f"        since {cell(row['since'])}, last seen {cell(row['last_seen_at'])}{until}{known}",
-        f"        {plain(row['message'])}",
+        f"{row['severity']:<8}{row['condition']}  {escape_as_hex(row['subject'])}",
+        f"        since {format_cell(row['since'])}, last seen {format_cell(row['last_seen_at'])}{until}{known}",
+        f"        {escape_as_hex(row['message'])}",
         f"        {row['suggestion']}",
     ]
 
 
-def _write(target: str | None, alerts: Sequence[Mapping[str, Any]]) -> None:
-    """Write alerts as JSON lines."""
+def _write_json_lines(target: str | None, alerts: Sequence[Mapping[str, Any]]) -> None:
+    """Write alerts as JSON lines to a file, or to standard output for ``-``; None writes nothing."""
     if target is None:
         return
-    text = "".join(f"{json.dumps(_told(row), default=json_value)}\n" for row in alerts)
+    text = "".join(f"{json.dumps(_json_fields(row), default=json_default)}\n" for row in alerts)
     if target == "-":
         sys.stdout.write(text)
         return
@@ -101,13 +126,13 @@ def _write(target: str | None, alerts: Sequence[Mapping[str, Any]]) -> None:
         raise ConfigError(f"{target}: {error.strerror}") from error
 
 
-def _told(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in _NOT_TOLD}
+def _json_fields(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in _COLUMNS_NOT_IN_JSON}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; the exit code."""
-    return cli.main(JOB, parser(), run, argv)
+    """Run the job and return its exit code."""
+    return cli.run_job(JOB, build_parser(), run, argv)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Answer questions of the people who run Message Queuing from a lake's tables, with what is not known beside it."""
+"""Answer operators' questions from the tables of a lake, and print the gaps in coverage."""
 
 from __future__ import annotations
 
@@ -10,121 +10,141 @@ from typing import Any, TextIO
 from jobs import cli
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake
-from pipeline.alerts.update import is_there
-from pipeline.reports.views.catalog import ALL, NOT_KNOWN, QUESTIONS, Views, of_question
+from pipeline.alerts.update import has_inputs
+from pipeline.reports.views.catalog import COVERAGE_VIEW, QUESTIONS, VIEWS_BY_NAME, LakeViews, views_of_question
 from pipeline.reports.views.view import View
-from pipeline.text import json_value, table
+from pipeline.text import format_table, json_default
 
 JOB = "ask"
 
 
-def parser() -> cli.Parser:
-    """Return the job's command line."""
-    made = cli.parser(JOB, __doc__)
-    made.add_argument(
+def build_parser() -> cli.JobArgumentParser:
+    """Return the argument parser of this job."""
+    parser = cli.build_base_parser(JOB, __doc__)
+    parser.add_argument(
         "questions",
         metavar="QUESTION",
         nargs="*",
-        help="a question's number, or a view's name (docs/questions.md); without any they are listed",
+        help="number of a question, or name of a view (docs/reference/questions.md); without any, list the questions",
     )
-    made.add_argument("--rows", metavar="N", type=int, default=40, help="most rows of an answer (default: 40; 0: all)")
-    made.add_argument(
-        "--json", metavar="FILE", help="write the answers' rows to a file, one JSON object a line; - prints them"
+    parser.add_argument(
+        "--rows",
+        metavar="N",
+        type=int,
+        default=40,
+        help="print at most N rows of each answer (default: 40; 0: all rows)",
     )
-    made.add_argument(
-        "--define", action="store_true", help="make all views permanent ones of the catalog (lake.catalog)"
+    parser.add_argument(
+        "--json", metavar="FILE", help="write the rows of the answers to FILE, one JSON object per line; - prints them"
     )
-    return made
+    parser.add_argument(
+        "--define", action="store_true", help="create all views as permanent views of the catalog (lake.catalog)"
+    )
+    return parser
 
 
-def run(this: cli.Run) -> cli.Outcome:
-    """Answer the questions; nothing is written to the lake, but for --define."""
-    if this.arguments.define and this.config.lake.catalog is None:
-        raise ConfigError("--define: views need a catalog (lake.catalog); a folder of tables can hold none")
-    if this.arguments.rows < 0:
-        raise ConfigError(f"--rows: must be at least 0, not {this.arguments.rows}")
-    asked = [view for text in this.arguments.questions for view in _asked(text)]
-    numbers = [int(text) for text in this.arguments.questions if text.isdecimal()]
-    if not this.arguments.questions and not this.arguments.define:
-        sys.stdout.write("\n".join(_listed()) + "\n")
+def run(job_run: cli.JobRun) -> cli.Outcome:
+    """Answer the questions; only --define writes to the lake."""
+    if job_run.arguments.define and job_run.config.lake.catalog is None:
+        raise ConfigError(
+            "--define: permanent views need a catalog (lake.catalog); a folder of tables cannot hold views"
+        )
+    if job_run.arguments.rows < 0:
+        raise ConfigError(f"--rows: must be at least 0, not {job_run.arguments.rows}")
+    requested = [view for text in job_run.arguments.questions for view in _resolve_question(text)]
+    numbers = [int(text) for text in job_run.arguments.questions if text.isdecimal()]
+    if not job_run.arguments.questions and not job_run.arguments.define:
+        sys.stdout.write("\n".join(_list_questions()) + "\n")
         return cli.Outcome()
-    quotas = this.config.quotas
-    lake = open_lake(this)
-    if not is_there(lake):
-        raise ConfigError(f"{this.arguments.lake}: nothing was read into this lake (jobs.run_all does that)")
-    views = Views(
+    quotas = job_run.config.quotas
+    lake = open_lake(job_run)
+    if not has_inputs(lake):
+        raise ConfigError(
+            f"{job_run.arguments.lake}: no captures or snapshots were read into this lake; run 'msmq run_all' first"
+        )
+    views = LakeViews(
         lake,
-        this.arguments.as_of,
+        job_run.arguments.as_of,
         quotas.queue,
         quotas.journal,
         {each.queue.lower(): (each.messages, each.journal) for each in quotas.queues},
     )
-    more: dict[str, Any] = {"defined": views.permanent()} if this.arguments.define else {}
-    views.temporary(list(dict.fromkeys([*(view.name for view in asked), NOT_KNOWN])))
-    target = this.arguments.json
+    defined: dict[str, Any] = {"defined": views.create_permanent()} if job_run.arguments.define else {}
+    views.create_temporary(list(dict.fromkeys([*(view.name for view in requested), COVERAGE_VIEW])))
+    target = job_run.arguments.json
     try:
-        to = None if target is None else sys.stdout if target == "-" else open(target, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+        output = None if target is None else sys.stdout if target == "-" else open(target, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     except OSError as error:
         raise ConfigError(f"{target}: {error.strerror}") from error
     try:
-        counts = {view.name: _answer(views, view, this.arguments.rows, to) for view in asked}
+        counts = {view.name: _write_answer(views, view, job_run.arguments.rows, output) for view in requested}
     finally:
-        if to is not None and to is not sys.stdout:
-            to.close()
-    if to is not sys.stdout:
+        if output is not None and output is not sys.stdout:
+            output.close()
+    if output is not sys.stdout:
         for number in numbers:
-            if QUESTIONS[number].needs:
-                sys.stdout.write(f"Not told ({number}): {QUESTIONS[number].needs}\n")
-    return cli.Outcome(more={"rows": counts, **more})
+            if QUESTIONS[number].missing_evidence:
+                sys.stdout.write(f"Not answered ({number}): {QUESTIONS[number].missing_evidence}\n")
+    return cli.Outcome(summary_fields={"rows": counts, **defined})
 
 
-def _asked(text: str) -> list[View]:
-    """Return the views that a question's number or a view's name means."""
-    if text in ALL:
-        return [ALL[text]]
+def _resolve_question(text: str) -> list[View]:
+    """Return the views for the number of a question or the name of a view; ConfigError if there are none."""
+    if text in VIEWS_BY_NAME:
+        return [VIEWS_BY_NAME[text]]
     if text.isdecimal() and int(text) in QUESTIONS:
-        return of_question(int(text))
-    raise ConfigError(f"no such question: {text} (1 to {max(QUESTIONS)}, or {', '.join(ALL)})")
+        return views_of_question(int(text))
+    raise ConfigError(f"no such question: {text} (1 to {max(QUESTIONS)}, or {', '.join(VIEWS_BY_NAME)})")
 
 
-def _listed() -> list[str]:
+def _list_questions() -> list[str]:
     lines = []
     for number, question in QUESTIONS.items():
-        names = (
-            ", ".join(view.name for view in of_question(number)) or "no view: cannot be known from what was captured"
-        )
+        names = ", ".join(view.name for view in views_of_question(number)) or "no view: captures cannot answer it"
         lines += [f"{number:>3}  {question.text}", f"     {names}"]
     return lines
 
 
-def _answer(views: Views, view: View, most: int, to: TextIO | None) -> int:
-    """Print a view's rows, or write them as JSON lines, with what is not known beside them; how many there are."""
-    frame = views.answer(view.name)
-    # By Arrow, whose times have their zone: rows that are collected have those of this machine's, and do not say so.
-    rows = (frame.limit(most + 1) if most else frame).toArrow().to_pylist()
-    shown = rows[:most] if most else rows
-    if to is not None:
-        to.writelines(f"{json.dumps({'view': view.name, **row}, default=json_value)}\n" for row in shown)
-    if to is sys.stdout:
+def _write_answer(views: LakeViews, view: View, max_rows: int, output: TextIO | None) -> int:
+    """Print the rows of a view with its gaps in coverage, and write them as JSON lines; return the number of rows.
+
+    ``max_rows`` of 0 means all rows. ``output`` receives the JSON lines; if it is standard output, nothing else is
+    printed.
+    """
+    frame = views.read(view.name)
+    # Arrow keeps the time zone. collect() would return naive times in the zone of this machine.
+    rows = (frame.limit(max_rows + 1) if max_rows else frame).toArrow().to_pylist()
+    shown = rows[:max_rows] if max_rows else rows
+    if output is not None:
+        output.writelines(f"{json.dumps({'view': view.name, **row}, default=json_default)}\n" for row in shown)
+    if output is sys.stdout:
         return len(shown)
-    lines = [f"{view.question}. {QUESTIONS[view.question].text}", f"{view.name}: one row is {view.row}", ""]
-    lines += table(frame.columns, [[row[name] for name in frame.columns] for row in shown]) if rows else ["(no row)"]
-    if most and len(rows) > most:
-        lines.append(f"... and more: --rows 0, or the view {view.name}")
-    lines += ["", f"What it cannot tell: {view.unknown}"]
-    if view.name != NOT_KNOWN:
-        beside = views.beside(view.name, shown)
-        told = beside.toArrow().to_pylist()
-        names = [name for name in beside.columns if name == "server_address" or any(row[name] for row in told)]
-        lines += ["What was not seen (question 25), of these hours and servers:"]
-        lines += table(names, [[row[name] for name in names] for row in told]) if told else ["(nothing was read)"]
+    lines = [
+        f"{view.question_number}. {QUESTIONS[view.question_number].text}",
+        f"{view.name}: one row is {view.row_meaning}",
+        "",
+    ]
+    lines += (
+        format_table(frame.columns, [[row[name] for name in frame.columns] for row in shown]) if rows else ["(no row)"]
+    )
+    if max_rows and len(rows) > max_rows:
+        lines.append(f"... more rows: use --rows 0, or query the view {view.name}")
+    lines += ["", f"Limitations: {view.limitations}"]
+    if view.name != COVERAGE_VIEW:
+        coverage = views.coverage_for(view.name, shown)
+        gaps = coverage.toArrow().to_pylist()
+        names = [name for name in coverage.columns if name == "server_address" or any(row[name] for row in gaps)]
+        lines += ["Gaps in coverage (question 25) in these hours and of these servers:"]
+        lines += (
+            format_table(names, [[row[name] for name in names] for row in gaps]) if gaps else ["(nothing was read)"]
+        )
     sys.stdout.write("\n".join(lines) + "\n\n")
     return len(shown)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; the exit code."""
-    return cli.main(JOB, parser(), run, argv)
+    """Run the job and return its exit code."""
+    return cli.run_job(JOB, build_parser(), run, argv)
 
 
 if __name__ == "__main__":

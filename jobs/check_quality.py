@@ -1,4 +1,4 @@
-"""Ask of what changed since the last check what is expected of it (conf/quality); exit 1 when an error fails."""
+"""Check the changed rows against the expectations in conf/quality; exit with 1 on an error."""
 
 from __future__ import annotations
 
@@ -8,75 +8,85 @@ from pathlib import Path
 
 from jobs import cli
 from jobs.config import ConfigError
-from jobs.lake_access import alone, open_lake
+from jobs.lake_access import lake_lease, open_lake
 from pipeline.lake.lake import Lake
 from pipeline.quality import data_docs
-from pipeline.quality.check import Check, Checked, check
-from pipeline.quality.suites import Suite, SuiteError, load, shipped
+from pipeline.quality.check import CheckOptions, CheckResult, check_suites
+from pipeline.quality.suites import Suite, SuiteError, bundled_suites, read_suites
 from schemas.quality import QUALITY_RESULTS
 
 JOB = "check_quality"
 
 
-def parser() -> cli.Parser:
-    """Return the job's command line."""
-    made = cli.parser(JOB, __doc__)
-    made.add_argument("--all", action="store_true", help="ask of all rows, not only of those that changed")
-    made.add_argument("--docs", metavar="DIR", help="write Great Expectations' Data Docs there, as HTML")
-    return made
+def build_parser() -> cli.JobArgumentParser:
+    """Return the argument parser of this job."""
+    parser = cli.build_base_parser(JOB, __doc__)
+    parser.add_argument(
+        "--all", action="store_true", help="check all rows, not only those that changed since the last check"
+    )
+    parser.add_argument(
+        "--docs", metavar="DIR", help="write the Data Docs of Great Expectations (HTML) to DIR; checks all rows"
+    )
+    return parser
 
 
-def run(this: cli.Run) -> cli.Outcome:
-    """Check the lake, print what does not hold, write the pages."""
-    suites = suites_of(this)
-    lake = open_lake(this)
-    with alone(this, lake):
-        found = checked(this, lake, suites, everything=this.arguments.all or bool(this.arguments.docs), clock=True)
-    lines = found.lines() or ["quality   nothing changed since the last check, which found no error"]
+def run(job_run: cli.JobRun) -> cli.Outcome:
+    """Check the lake, print the expectations that failed and, if asked, write the Data Docs."""
+    suites = select_suites(job_run)
+    lake = open_lake(job_run)
+    with lake_lease(job_run, lake):
+        found = check_lake(
+            job_run, lake, suites, all_rows=job_run.arguments.all or bool(job_run.arguments.docs), check_freshness=True
+        )
+    lines = found.summary_lines() or ["quality   nothing changed since the last check, which found no error"]
     sys.stdout.write("\n".join(lines) + "\n")
-    if this.arguments.docs:
+    if job_run.arguments.docs:
         try:
-            index = data_docs.write(Path(this.arguments.docs), found.rows, found.reports)
+            index = data_docs.write_data_docs(Path(job_run.arguments.docs), found.rows, found.reports)
         except OSError as error:
             raise ConfigError(f"--docs: {error}") from error
-        cli.say(f"pages: {index}")
-    return outcome(found)
+        cli.log_progress(f"pages: {index}")
+    return quality_outcome(found)
 
 
-def suites_of(this: cli.Run) -> tuple[Suite, ...]:
-    """Return the suites of the folder ``quality.suites``, else of ``quality`` beside the settings, else ours."""
-    named, conf = this.config.quality.suites, this.arguments.conf
-    beside = Path(conf).parent / "quality" if conf else None
+def select_suites(job_run: cli.JobRun) -> tuple[Suite, ...]:
+    """Load the suites: from ``quality.suites``, else from ``quality`` beside the settings file, else the bundled."""
+    configured, conf = job_run.config.quality.suites, job_run.arguments.conf
+    beside_conf = Path(conf).parent / "quality" if conf else None
     try:
-        if named is not None:
-            return load(Path(named))
-        return load(beside if beside is not None and beside.is_dir() else shipped())
+        if configured is not None:
+            return read_suites(Path(configured))
+        return read_suites(beside_conf if beside_conf is not None and beside_conf.is_dir() else bundled_suites())
     except SuiteError as error:
         raise ConfigError(str(error)) from error
 
 
-def checked(
-    this: cli.Run, lake: Lake, suites: Sequence[Suite], *, everything: bool = False, clock: bool = False
-) -> Checked:
-    """Check a lake that is held; ConfigError for suites that cannot be asked of its tables."""
-    machines = tuple(machine.name for machine in this.config.collector.machines)
-    how = Check(
-        this.run_id,
-        this.started_at,
-        this.arguments.as_of or this.started_at,
+def check_lake(
+    job_run: cli.JobRun, lake: Lake, suites: Sequence[Suite], *, all_rows: bool = False, check_freshness: bool = False
+) -> CheckResult:
+    """Check a lake whose lease is held; ConfigError if a suite does not fit its tables.
+
+    ``all_rows`` checks all rows instead of the changed ones. ``check_freshness`` also checks the suites that compare
+    with the clock.
+    """
+    machines = tuple(machine.name for machine in job_run.config.collector.machines)
+    options = CheckOptions(
+        job_run.run_id,
+        job_run.started_at,
+        job_run.arguments.as_of or job_run.started_at,
         machines,
-        everything=everything,
-        clock=clock,
+        all_rows=all_rows,
+        include_clock_suites=check_freshness,
     )
     try:
-        return check(lake, suites, how)
+        return check_suites(lake, suites, options)
     except SuiteError as error:
         raise ConfigError(str(error)) from error
 
 
-def outcome(found: Checked) -> cli.Outcome:
-    """Return what a check comes to: the gate fails when an expectation of level error does."""
-    failed = found.failed()
+def quality_outcome(found: CheckResult) -> cli.Outcome:
+    """Return the outcome of a check: the quality gate fails if an expectation of severity error failed."""
+    failed = found.failed_rows()
     counts = cli.TableCounts(
         rows_in=sum(row["evaluated"] for row in found.rows), rows_out=len(found.rows), rows_flagged=len(failed)
     )
@@ -84,8 +94,8 @@ def outcome(found: Checked) -> cli.Outcome:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; the exit code."""
-    return cli.main(JOB, parser(), run, argv)
+    """Run the job and return its exit code."""
+    return cli.run_job(JOB, build_parser(), run, argv)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""What the jobs' command lines share: arguments, exit codes, and the JSON summary that ends standard output.
+"""Shared command line of all jobs: common arguments, exit codes, and the JSON summary on standard output.
 
-A job is ``run(arguments, config) -> Outcome``; ``main`` parses, loads, runs it, prints the summary and gives the exit
-code. Progress and messages go to standard error, so that the last line of standard output is always the summary.
+A job module has ``build_parser()``, ``run(job_run) -> Outcome`` and ``main(argv)``. ``run_job`` parses the arguments,
+loads the settings, calls ``run``, prints the summary and returns the exit code. Progress and error messages go to
+standard error. So the last line of standard output is always the summary.
 """
 
 from __future__ import annotations
@@ -22,25 +23,25 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jobs.config import Config, ConfigError
-from pipeline.bronze.ledger_entries import Days, Reprocess
+from pipeline.bronze.ledger_entries import DateRange, ReprocessSelector
 from pipeline.lake.errors import SchemaError
 
-LAKE = "folder of the Delta tables; where lake.catalog names a catalog, of the runs' own files alone"
+LAKE_HELP = "folder of the Delta tables; if lake.catalog names a catalog, the folder of the runs' working files"
 _CAPTURE_ID = re.compile(r"[0-9a-f]{32}")
 
 
-class Exit(IntEnum):
-    """Exit codes of every job; ``INPUT`` wins over ``QUALITY``."""
+class ExitCode(IntEnum):
+    """Exit codes of every job. ``INPUT_UNREADABLE`` takes precedence over ``QUALITY_FAILED``."""
 
     OK = 0
-    QUALITY = 1  # a quality gate failed
-    USAGE = 2  # wrong usage or configuration
-    INPUT = 3  # some input could not be read; the rest was processed
+    QUALITY_FAILED = 1  # a quality gate failed
+    USAGE_ERROR = 2  # wrong usage or configuration
+    INPUT_UNREADABLE = 3  # some input could not be read; the rest was processed
 
 
 @dataclass(slots=True)
 class TableCounts:
-    """Rows of one table in this run: read for it, written to it, and written with errors or damage."""
+    """Row counts of one table in this run: input rows, written rows, and written rows with errors or damage."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -49,24 +50,24 @@ class TableCounts:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a job did: counts for each ``layer.table``, bytes of input read, and what went wrong."""
+    """Result of a job: row counts by ``layer.table``, bytes of input read, and whether something failed."""
 
     tables: dict[str, TableCounts] = field(default_factory=dict)
     bytes_read: int = 0
     quality_failed: bool = False
     input_failed: bool = False
-    more: dict[str, Any] = field(default_factory=dict)  # further facts for the summary, JSON values
+    summary_fields: dict[str, Any] = field(default_factory=dict)  # additional fields of the summary, JSON values
 
     @property
-    def exit_code(self) -> Exit:
-        """The exit code that says it."""
+    def exit_code(self) -> ExitCode:
+        """The exit code for this result."""
         if self.input_failed:
-            return Exit.INPUT
-        return Exit.QUALITY if self.quality_failed else Exit.OK
+            return ExitCode.INPUT_UNREADABLE
+        return ExitCode.QUALITY_FAILED if self.quality_failed else ExitCode.OK
 
-    def summary(self, job: str, run_id: str, seconds: float) -> str:
-        """The JSON line that ends standard output."""
-        facts = {
+    def summary_json(self, job: str, run_id: str, seconds: float) -> str:
+        """Return the summary as one line of JSON."""
+        summary = {
             "job": job,
             "run_id": run_id,
             "exit_code": int(self.exit_code),
@@ -74,14 +75,15 @@ class Outcome:
             "bytes": self.bytes_read,
             "tables": {name: asdict(counts) for name, counts in self.tables.items()},
         }
-        return json.dumps({**facts, **self.more})
+        return json.dumps({**summary, **self.summary_fields})
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One run of a job: its arguments, settings and identity. ``started_at`` is clock time, UTC.
+class JobRun:
+    """One run of a job: its arguments, settings, run id and start time.
 
-    ``ends`` is left when the run ends, however it does: what must not outlast it is entered there.
+    ``started_at`` is the machine's clock time, in UTC. ``exit_stack`` is closed when the run ends, also after an error:
+    enter there what must be released or removed with the run.
     """
 
     job: str
@@ -89,58 +91,70 @@ class Run:
     config: Config
     run_id: str
     started_at: datetime
-    ends: ExitStack = field(default_factory=ExitStack)
+    exit_stack: ExitStack = field(default_factory=ExitStack)
 
 
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaint is one line."""
+class JobArgumentParser(argparse.ArgumentParser):
+    """Argument parser that reports wrong usage in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Exit with code 2 and the message, without the usage."""
-        self.exit(Exit.USAGE, f"{self.prog}: {message} (--help lists the options)\n")
+        """Print the message without the usage text and exit with code 2."""
+        self.exit(ExitCode.USAGE_ERROR, f"{self.prog.removeprefix('msmq ')}: {message} (--help lists the options)\n")
 
 
-def parser(
+def build_base_parser(
     job: str, description: str | None, *, captures: bool = False, snapshots: bool = False, lake: bool = True
-) -> Parser:
-    """The arguments that every job takes; a lake and the named inputs where the job has to do with them."""
-    made = Parser(prog=job, description=description, allow_abbrev=False)
-    made.add_argument("--conf", metavar="FILE", help="settings, YAML (default: every setting's default)")
-    made.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides", help="override one setting"
+) -> JobArgumentParser:
+    """Return a parser with the arguments that jobs share.
+
+    ``lake``, ``captures`` and ``snapshots`` say which of these the job works with; each adds its arguments.
+    """
+    parser = JobArgumentParser(prog=f"msmq {job}", description=description, allow_abbrev=False)
+    parser.add_argument("--conf", metavar="FILE", help="settings file, YAML (default: the default of every setting)")
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        dest="overrides",
+        help="override one setting, for example store.stubs=false; may be repeated",
     )
     if lake:
-        made.add_argument("--lake", metavar="URI", required=True, help=LAKE)
+        parser.add_argument("--lake", metavar="URI", required=True, help=LAKE_HELP)
     if captures:
-        made.add_argument(
+        parser.add_argument(
             "--captures",
             metavar="URI",
             nargs="+",
             action="extend",
             default=[],
-            help="capture files, folders (all files below) and patterns, also s3://BUCKET/...; - is standard input",
+            help="capture files, folders (all files below them) and patterns, also s3://BUCKET/...; - reads standard "
+            "input",
         )
-        made.add_argument(
+        parser.add_argument(
             "--between",
             metavar="FROM..TO",
-            type=days,
-            help="of new captures only those with packets, or last modified, on these days (YYYY-MM-DD, UTC)",
+            type=parse_days,
+            help="read only new captures that have packets from these days or were last modified on them "
+            "(YYYY-MM-DD, UTC, both included)",
         )
-        made.add_argument(
+        parser.add_argument(
             "--reprocess",
             metavar="WHAT",
-            type=reprocess,
-            help="read captures of the lake again and replace what they gave: all, capture=ID or capture=PATH, "
-            "date=YYYY-MM-DD or date=FROM..TO (of their packets), decoder=VERSION (what any other version read)",
+            type=parse_reprocess,
+            help="read captures of the lake again and replace their rows: all, capture=ID or capture=PATH, "
+            "date=YYYY-MM-DD or date=FROM..TO (by the days of their packets), decoder=VERSION (all that were read by "
+            "another version)",
         )
-        made.add_argument(
+        parser.add_argument(
             "--keys",
             metavar="FILE",
-            help="keys of sealed traffic, YAML (default: the file that MSMQ_KEYS_FILE names; docs/sealed.md)",
+            help="keys that decrypt sealed traffic, YAML (default: the file named by MSMQ_KEYS_FILE; "
+            "docs/guides/encrypted-traffic.md)",
         )
-        made.add_argument("--dry-run", action="store_true", help="say what would be read, write nothing")
+        parser.add_argument("--dry-run", action="store_true", help="list what would be read; write nothing")
     if snapshots:
-        made.add_argument(
+        parser.add_argument(
             "--snapshots",
             metavar="URI",
             nargs="+",
@@ -149,14 +163,17 @@ def parser(
             help="snapshot files (JSON lines), folders and patterns",
         )
     if lake:
-        made.add_argument(
-            "--as-of", metavar="TIME", type=utc_time, help="what counts as now, ISO 8601 (default: the newest packet)"
+        parser.add_argument(
+            "--as-of",
+            metavar="TIME",
+            type=parse_utc_time,
+            help="the time that counts as now, ISO 8601 (default: the time of the newest packet or snapshot)",
         )
-    return made
+    return parser
 
 
-def utc_time(text: str) -> datetime:
-    """An ISO 8601 time as UTC; without an offset it is taken to be UTC."""
+def parse_utc_time(text: str) -> datetime:
+    """Parse an ISO 8601 time and convert it to UTC; a time without an offset is UTC."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError as error:
@@ -165,72 +182,79 @@ def utc_time(text: str) -> datetime:
         when = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
     except OverflowError as error:
         raise argparse.ArgumentTypeError(f"out of range: {text!r}") from error
-    if when.year < 1971:  # what captures can hold, and room for a time before it
+    if when.year < 1971:  # captures hold no earlier times, and a duration can be subtracted from this one
         raise argparse.ArgumentTypeError(f"out of range: {text!r}")
     return when
 
 
-def whole_number(text: str) -> int:
-    """A whole number from 1."""
+def parse_positive_int(text: str) -> int:
+    """Parse a whole number of at least 1."""
     if not re.fullmatch(r"[0-9]{1,9}", text) or not int(text):
         raise argparse.ArgumentTypeError(f"not a whole number from 1: {text!r}")
     return int(text)
 
 
-def days(text: str) -> Days:
-    """``YYYY-MM-DD`` or ``YYYY-MM-DD..YYYY-MM-DD`` as the days from the first to the last, both included."""
+def parse_days(text: str) -> DateRange:
+    """Parse ``YYYY-MM-DD`` or ``YYYY-MM-DD..YYYY-MM-DD`` into a range of days; both ends are included."""
     first, dots, last = text.partition("..")
-    found = Days(_date(first, text), _date(last if dots else first, text))
+    found = DateRange(_parse_date(first, text), _parse_date(last if dots else first, text))
     if found.first > found.last:
         raise argparse.ArgumentTypeError(f"ends before it begins: {text!r}")
     return found
 
 
-def _date(part: str, text: str) -> date:
+def _parse_date(part: str, text: str) -> date:
     try:
         return datetime.strptime(part, "%Y-%m-%d").replace(tzinfo=UTC).date()
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"not dates like 2024-05-01..2024-05-31: {text!r}") from error
 
 
-def reprocess(text: str) -> Reprocess:
-    """``all``, ``capture=ID-or-path``, ``date=DAYS`` or ``decoder=VERSION`` as what to read again."""
+def parse_reprocess(text: str) -> ReprocessSelector:
+    """Parse the value of --reprocess: ``all``, ``capture=ID-or-path``, ``date=DAYS`` or ``decoder=VERSION``."""
     kind, _, value = text.partition("=")
     if text == "all":
-        return Reprocess()
+        return ReprocessSelector()
     if kind == "capture" and value:
         is_path = "://" not in value and not _CAPTURE_ID.fullmatch(value)
-        return Reprocess(capture=str(Path(value).absolute()) if is_path else value)  # the ledger's paths are absolute
+        return ReprocessSelector(
+            capture=str(Path(value).absolute()) if is_path else value
+        )  # the ledger: absolute paths
     if kind == "date" and value:
-        return Reprocess(days=days(value))
+        return ReprocessSelector(days=parse_days(value))
     if kind == "decoder" and value:
-        return Reprocess(decoder=value)
+        return ReprocessSelector(except_decoder_version=value)
     raise argparse.ArgumentTypeError(f"not all, capture=ID-or-path, date=DAYS or decoder=VERSION: {text!r}")
 
 
-def main(job: str, made: Parser, run: Callable[[Run], Outcome], argv: Sequence[str] | None = None) -> int:
-    """Parse, load the settings, run the job, print its summary; the exit code. ConfigError is one line and 2."""
+def run_job(
+    job: str, parser: JobArgumentParser, run: Callable[[JobRun], Outcome], argv: Sequence[str] | None = None
+) -> int:
+    """Parse the arguments, load the settings, run the job and print its summary; return the exit code.
+
+    A ConfigError or SchemaError is printed as one line and gives exit code 2.
+    """
     started = time.monotonic()
     try:
-        arguments = made.parse_args(argv)
+        arguments = parser.parse_args(argv)
         config = Config.load(arguments.conf, arguments.overrides)
-        this = Run(job, arguments, config, uuid.uuid4().hex, datetime.now(UTC))
-        with this.ends:
-            outcome = run(this)
+        job_run = JobRun(job, arguments, config, uuid.uuid4().hex, datetime.now(UTC))
+        with job_run.exit_stack:
+            outcome = run(job_run)
     except (ConfigError, SchemaError) as error:
-        say(f"{job}: {error}")
-        return Exit.USAGE
-    except SystemExit as left:  # argparse: --help or a complaint, already printed
-        return int(left.code or 0)
-    sys.stdout.write(outcome.summary(job, this.run_id, time.monotonic() - started) + "\n")
+        log_progress(f"{job}: {error}")
+        return ExitCode.USAGE_ERROR
+    except SystemExit as stop:  # from argparse, which has already printed the help or the error
+        return int(stop.code or 0)
+    sys.stdout.write(outcome.summary_json(job, job_run.run_id, time.monotonic() - started) + "\n")
     sys.stdout.flush()
     return outcome.exit_code
 
 
-def say(message: str) -> None:
-    """One line for the person who waits, on standard error."""
+def log_progress(message: str) -> None:
+    """Write one line of progress to standard error."""
     try:
         sys.stderr.write(message + "\n")
         sys.stderr.flush()
-    except BrokenPipeError:  # nobody listens any more; the run goes on
+    except BrokenPipeError:  # the reader of standard error has gone; the run continues without it
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123

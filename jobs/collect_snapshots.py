@@ -1,4 +1,4 @@
-"""Ask queue managers about themselves and their queues, and land the answers as snapshot files (JSON lines)."""
+"""Query queue managers for the state of their queues; write the answers to snapshot files."""
 
 from __future__ import annotations
 
@@ -14,51 +14,54 @@ from pathlib import Path
 from typing import Final
 
 from jobs import cli
-from jobs.config import CollectorConfig, ConfigError, Machine
-from pipeline.collector.client import Credentials, Place
-from pipeline.collector.plan import Wanted, check
-from pipeline.collector.round import Patience
-from pipeline.collector.scheduler import Collector, Schedule
+from jobs.config import CollectorConfig, CollectorMachine, ConfigError
+from pipeline.collector.client import Credentials, ServerAddress
+from pipeline.collector.round import RetryPolicy
+from pipeline.collector.scheduler import CollectionSchedule, Collector
+from pipeline.collector.targets import CollectionTarget, validate_queues
 
 JOB = "collect_snapshots"
 PASSWORD_VARIABLE: Final = "MSMQ_COLLECTOR_PASSWORD"  # noqa: S105 - its name
 
 
-def parser() -> cli.Parser:
-    """Return the job's command line."""
-    made = cli.parser(JOB, __doc__, lake=False)
-    made.add_argument("--out", metavar="FOLDER", required=True, type=Path, help="where the snapshot files land")
-    return made
+def build_parser() -> cli.JobArgumentParser:
+    """Return the argument parser of this job."""
+    parser = cli.build_base_parser(JOB, __doc__, lake=False)
+    parser.add_argument("--out", metavar="FOLDER", required=True, type=Path, help="folder for the snapshot files")
+    return parser
 
 
-def credentials(config: CollectorConfig) -> Credentials:
-    """Return who asks. The password is in the environment, in a file, or typed in; it stands in no setting."""
+def load_credentials(config: CollectorConfig) -> Credentials:
+    """Return the user to authenticate as, with the password.
+
+    The password comes from the environment, from a file, or from the terminal. It is never a setting.
+    """
     if config.authentication == "none":
         if config.privacy:
             raise ConfigError("collector.privacy: needs collector.authentication ntlm or kerberos")
         return Credentials()
     if not config.user:
         raise ConfigError(f"collector.user: is needed for authentication {config.authentication}")
-    # With Kerberos the ticket may lie in a cache, as kinit leaves it.
+    # With Kerberos, kinit may have put a ticket into a cache. Then no password is needed.
     has_ticket = config.authentication == "kerberos" and bool(os.environ.get("KRB5CCNAME"))
     return Credentials(
         config.authentication,
         config.user,
         config.domain,
-        "" if has_ticket else _password(config),
+        "" if has_ticket else _read_password(config),
         privacy=config.privacy,
         kdc=config.kdc,
     )
 
 
-def _password(config: CollectorConfig) -> str:
+def _read_password(config: CollectorConfig) -> str:
     if (given := os.environ.get(PASSWORD_VARIABLE)) is not None:
         return given
     if config.password_file is not None:
         path = Path(config.password_file)
         try:
             if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
-                cli.say(f"{JOB}: {path}: others may read this password (chmod 600)")
+                cli.log_progress(f"{JOB}: {path}: other users can read this password file (chmod 600)")
             lines = path.read_text(encoding="utf-8").splitlines()
         except OSError as error:
             raise ConfigError(f"collector.password_file: {path}: {error.strerror}") from error
@@ -69,14 +72,17 @@ def _password(config: CollectorConfig) -> str:
         return lines[0]
     if sys.stdin.isatty():
         return getpass.getpass(f"Password of {config.domain}\\{config.user}: ")
-    raise ConfigError(f"no password: set {PASSWORD_VARIABLE}, or collector.password_file, or start it at a terminal")
+    raise ConfigError(f"no password: set {PASSWORD_VARIABLE}, or collector.password_file, or run the job in a terminal")
 
 
-def wanted(machine: Machine, config: CollectorConfig) -> Wanted:
-    """Return what is asked of a machine: its own settings, else the collector's; ConfigError for a wrong queue name."""
-    found = Wanted(
+def plan_machine(machine: CollectorMachine, config: CollectorConfig) -> CollectionTarget:
+    """Return what to collect from a machine: its own settings, with the collector's as defaults.
+
+    ConfigError for an invalid queue name.
+    """
+    target = CollectionTarget(
         machine.name,
-        Place(machine.address, machine.port, config.endpoint_mapper_port),
+        ServerAddress(machine.address, machine.port, config.endpoint_mapper_port),
         machine.queues,
         config.discover if machine.discover is None else machine.discover,
         config.include if machine.include is None else machine.include,
@@ -84,79 +90,79 @@ def wanted(machine: Machine, config: CollectorConfig) -> Wanted:
         config.properties,
     )
     try:
-        check(found)
+        validate_queues(target)
     except ValueError as error:
         raise ConfigError(f"collector.machines: {machine.name}: {error}") from error
-    return found
+    return target
 
 
-def collector(config: CollectorConfig, out: Path) -> Collector:
-    """Return the collector that the settings describe."""
+def build_collector(config: CollectorConfig, out: Path) -> Collector:
+    """Return a collector for the machines of the settings, which writes to the folder ``out``."""
     if not config.machines:
-        raise ConfigError("collector.machines: no machine to ask; list them in the file given by --conf")
+        raise ConfigError("collector.machines: no machine to query; list them in the file given by --conf")
     if not config.properties:
-        raise ConfigError("collector.properties: at least one property has to be asked for")
-    if config.rounds != 1 and not config.every:
-        raise ConfigError("collector.every: several rounds need a time between them")
-    machines = [wanted(machine, config) for machine in config.machines]
+        raise ConfigError("collector.properties: at least one property is needed")
+    if config.rounds != 1 and not config.interval:
+        raise ConfigError("collector.interval: more than one round needs an interval above 0")
+    targets = [plan_machine(machine, config) for machine in config.machines]
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--out {out}: {error.strerror}") from error
     return Collector(
-        machines,
-        credentials(config),
+        targets,
+        load_credentials(config),
         out,
-        patience=Patience(config.timeout.total_seconds(), config.retries, config.backoff.total_seconds()),
-        schedule=Schedule(config.every.total_seconds(), config.rounds),
-        at_once=config.at_once,
+        retry_policy=RetryPolicy(config.timeout.total_seconds(), config.retries, config.backoff.total_seconds()),
+        schedule=CollectionSchedule(config.interval.total_seconds(), config.rounds),
+        max_parallel=config.max_parallel,
     )
 
 
-def run(this: cli.Run) -> cli.Outcome:
-    """Collect until all rounds are over or a signal comes; exit code 3 where a machine never answered."""
-    made = collector(this.config.collector, this.arguments.out)
-    with _stopped_by_signals(made):
-        return _collect(this, made)
+def run(job_run: cli.JobRun) -> cli.Outcome:
+    """Collect until all rounds are done or a signal arrives; exit code 3 if a machine never answered."""
+    collector = build_collector(job_run.config.collector, job_run.arguments.out)
+    with _stop_on_signals(collector):
+        return _collect(job_run, collector)
 
 
 @contextmanager
-def _stopped_by_signals(made: Collector) -> Iterator[None]:
-    """Let SIGTERM and SIGINT end the collector cleanly."""
+def _stop_on_signals(collector: Collector) -> Iterator[None]:
+    """Stop the collector cleanly on SIGTERM or SIGINT."""
     numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, lambda *_: made.stop()) for number in numbers]
+    previous = [signal.signal(number, lambda *_: collector.stop()) for number in numbers]
     try:
         yield
     finally:
-        for number, handler in zip(numbers, before, strict=True):
+        for number, handler in zip(numbers, previous, strict=True):
             signal.signal(number, handler)
 
 
-def _collect(this: cli.Run, made: Collector) -> cli.Outcome:
+def _collect(job_run: cli.JobRun, collector: Collector) -> cli.Outcome:
     counts: Counter[str] = Counter()
     waited = busy = 0.0
     answered: dict[str, bool] = {}
     try:
-        for landed in made.run():
+        for landed in collector.run():
             report = landed.report
-            cli.say(report.line())
-            counts.update(asked=report.asked, answered=report.answered, failed=report.failed, rounds=1)
+            cli.log_progress(report.format_line())
+            counts.update(asked=report.requested, answered=report.answered, failed=report.failed, rounds=1)
             counts["files"] += landed.path is not None
             waited, busy = waited + report.waited_s, busy + report.seconds
-            if report.asked and not report.stopped:
+            if report.requested and not report.stopped:
                 answered[report.name] = answered.get(report.name, False) or report.reached
     except OSError as error:
-        raise ConfigError(f"--out {this.arguments.out}: {error.strerror or error}") from error
+        raise ConfigError(f"--out {job_run.arguments.out}: {error.strerror or error}") from error
     numbers = {name: counts[name] for name in ("rounds", "asked", "answered", "failed", "files")}
     return cli.Outcome(
         input_failed=not all(answered.values()),
-        more={"snapshots": {**numbers, "waited_s": round(waited, 3), "busy_s": round(busy, 3)}},
+        summary_fields={"snapshots": {**numbers, "waited_s": round(waited, 3), "busy_s": round(busy, 3)}},
     )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; the exit code."""
-    return cli.main(JOB, parser(), run, argv)
+    """Run the job and return its exit code."""
+    return cli.run_job(JOB, build_parser(), run, argv)
 
 
 if __name__ == "__main__":

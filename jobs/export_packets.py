@@ -1,4 +1,4 @@
-"""Write the packets of given calls as a small pcapng file, with the bind that Wireshark needs to read them."""
+"""Write the packets of chosen calls, and the bind that decodes them, to a pcapng file."""
 
 from __future__ import annotations
 
@@ -9,43 +9,47 @@ from pathlib import Path
 from jobs import cli
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake
-from pipeline.privacy.redaction import marked
-from pipeline.reports.packet_export import wanted, write_excerpt
+from pipeline.privacy.redaction import is_redacted
+from pipeline.reports.packet_export import plan_export, write_packets
 
 JOB = "export_packets"
 
 
-def parser() -> cli.Parser:
-    """Return the job's command line."""
-    made = cli.parser(JOB, __doc__)
-    made.add_argument("--call", metavar="KEY", nargs="+", action="extend", required=True, help="call_key of rpc_calls")
-    made.add_argument("--out", metavar="FILE", required=True, help="the pcapng file to write")
-    return made
+def build_parser() -> cli.JobArgumentParser:
+    """Return the argument parser of this job."""
+    parser = cli.build_base_parser(JOB, __doc__)
+    parser.add_argument(
+        "--call", metavar="KEY", nargs="+", action="extend", required=True, help="call_key values of rpc_calls"
+    )
+    parser.add_argument("--out", metavar="FILE", required=True, help="the pcapng file to write")
+    return parser
 
 
-def run(this: cli.Run) -> cli.Outcome:
+def run(job_run: cli.JobRun) -> cli.Outcome:
     """Find the calls, read their captures again and write their packets."""
-    lake = open_lake(this)
-    if marked(lake):
-        raise ConfigError(f"{this.arguments.lake}: names are redacted; captures hold no pseudonyms to be found by")
-    found = wanted(lake, this.arguments.call)
-    if not found.spans:
-        raise ConfigError(f"no such call in {this.arguments.lake}: {', '.join(found.unknown)}")
-    capture = this.config.capture
+    lake = open_lake(job_run)
+    if is_redacted(lake):
+        raise ConfigError(f"{job_run.arguments.lake}: names are redacted, so the calls cannot be found in the captures")
+    found = plan_export(lake, job_run.arguments.call)
+    if not found.intervals_by_path:
+        raise ConfigError(f"no such call in {job_run.arguments.lake}: {', '.join(found.unknown_calls)}")
+    capture = job_run.config.capture
     try:
-        with Path(this.arguments.out).open("wb") as out:
-            packets = write_excerpt(found.spans, out, capture.max_expansion, int(capture.max_expanded_bytes))
+        with Path(job_run.arguments.out).open("wb") as out:
+            packets = write_packets(
+                found.intervals_by_path, out, capture.max_expansion, int(capture.max_expanded_bytes)
+            )
     except OSError as error:
         raise ConfigError(str(error)) from error
-    for key in found.unknown:
-        cli.say(f"no such call: {key}")
-    cli.say(f"{packets} packets of {len(found.spans)} captures in {this.arguments.out}")
-    return cli.Outcome(input_failed=bool(found.unknown), more={"packets": packets})
+    for key in found.unknown_calls:
+        cli.log_progress(f"no such call: {key}")
+    cli.log_progress(f"{packets} packets of {len(found.intervals_by_path)} captures in {job_run.arguments.out}")
+    return cli.Outcome(input_failed=bool(found.unknown_calls), summary_fields={"packets": packets})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; the exit code."""
-    return cli.main(JOB, parser(), run, argv)
+    """Run the job and return its exit code."""
+    return cli.run_job(JOB, build_parser(), run, argv)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Remove what is older than a date from every layer, from older versions of the tables, and from the pages.
+"""Erase all data older than a date: from every table, from old table versions, and from the pages.
 
-What an ordinary run would make of what is left is made, then the bytes go: deleted rows, versions, changes that tables
-told, entries of their logs, spooled captures. Later runs bring nothing back that is older, whatever lies in the folders
-they read. Killed anywhere and repeated it is done.
+First the rows of bronze are deleted, and silver and gold are updated as in an ordinary run. Then the bytes are removed:
+deleted rows, old versions, change data, log entries and spooled captures. Later runs read nothing that is older, even
+from captures that are still in their folders. A job that was killed can be repeated.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 
 from jobs import cli, publish_dashboards, redaction, run_all
 from jobs.config import ConfigError
-from jobs.lake_access import alone, open_lake
-from pipeline.bronze.ingest_captures import BRONZE
-from pipeline.bronze.retention_cutoff import Horizon
+from jobs.lake_access import lake_lease, open_lake
+from pipeline.bronze.ingest_captures import BRONZE_TABLES
+from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.lake import Lake
-from pipeline.lake.recovery import Runs, recover
+from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.privacy import erasure, retention
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES
@@ -29,110 +29,117 @@ from schemas.bronze import CAPTURE_FILES
 JOB = "forget"
 
 
-def parser() -> cli.Parser:
-    """Return the job's command line."""
-    made = cli.parser(JOB, __doc__)
-    redaction.add_argument(made)
-    made.add_argument(
+def build_parser() -> cli.JobArgumentParser:
+    """Return the argument parser of this job."""
+    parser = cli.build_base_parser(JOB, __doc__)
+    redaction.add_redact_key_argument(parser)
+    parser.add_argument(
         "--before",
         metavar="DATE",
-        type=_day,
+        type=_parse_past_day,
         required=True,
-        help="the first day that is kept, YYYY-MM-DD, UTC: all before it goes, for good",
+        help="first day to keep, YYYY-MM-DD, UTC; everything before it is erased and cannot be restored",
     )
-    made.add_argument("--dry-run", action="store_true", help="say what would go, remove nothing")
-    made.add_argument(
+    parser.add_argument("--dry-run", action="store_true", help="print what would be removed; remove nothing")
+    parser.add_argument(
         "--pages",
         metavar="FOLDER",
         action="append",
         default=[],
-        help="pages of publish_dashboards to write anew of what is left; those in the lake's folder pages always are",
+        help="folder of pages from publish_dashboards to rewrite; pages in <lake>/pages are always rewritten",
     )
-    made.add_argument(
-        "--docs", metavar="DIR", action="append", default=[], help="Data Docs of check_quality, to be removed"
+    parser.add_argument(
+        "--docs", metavar="DIR", action="append", default=[], help="folder of Data Docs from check_quality to remove"
     )
-    return made
+    return parser
 
 
-def run(this: cli.Run) -> cli.Outcome:
-    """Take out what is older, bring the layers above to what is left, remove the bytes."""
-    horizon = Horizon(this.arguments.before)
-    for folder in map(Path, this.arguments.docs):
+def run(job_run: cli.JobRun) -> cli.Outcome:
+    """Delete old rows, update silver and gold, erase the bytes, and rewrite the pages."""
+    cutoff = RetentionCutoff(job_run.arguments.before)
+    for folder in map(Path, job_run.arguments.docs):
         if folder.exists() and not (folder / "index.html").exists():
-            raise ConfigError(f"--docs {folder}: no index.html there, so these are no Data Docs; nothing was removed")
-    by = redaction.pseudonyms(this)
-    lake = open_lake(this)
+            raise ConfigError(f"--docs {folder}: not Data Docs, for there is no index.html; nothing was removed")
+    pseudonymizer = redaction.load_pseudonymizer(job_run)
+    lake = open_lake(job_run)
     if not any(lake.exists(table) for table in catalog.EVERY):
-        raise ConfigError(f"{lake.root} holds no tables: --lake names the folder that runs were given")
-    if this.arguments.dry_run:
-        return _counted(retention.forget(lake, horizon, dry_run=True), "would go")
-    with alone(this, lake), redaction.agreed(this, lake, by):
-        recover(lake, BRONZE, CAPTURE_FILES, cli.say)  # else the next run would restore what goes here
-        runs = Runs.of(lake)
-        known = Horizon.of(runs)
-        if known is not None and known.before > horizon.before:
-            cli.say(f"all before {known.before} was forgotten already")
-            horizon = known
-        horizon.note(runs)  # first of all: from now on nothing older comes in
-        cli.say(f"taking out what is older than {horizon.before}")
-        outcome = _counted(retention.forget(lake, horizon), "removed")
-        derived = cli.Outcome()
-        run_all.derive_all(replace(this, config=redaction.redacted(this.config, by)), lake, derived)
-        spooled = _spool(lake, horizon)
-        cli.say("removing bytes: deleted rows, older versions, changes, logs")
-        tables = erasure.erase(lake)
-        erasure.leftovers(lake)
-        outcome.more |= {"before": horizon.before.isoformat(), "tables_erased": tables, "spooled_removed": spooled}
-        _pages(this, lake)
+        raise ConfigError(f"{lake.root} holds no tables; --lake must name the folder of earlier runs")
+    if job_run.arguments.dry_run:
+        return _report_rows(retention.apply_retention(lake, cutoff, dry_run=True), "would be removed")
+    with lake_lease(job_run, lake), redaction.check_redaction_matches(job_run, lake, pseudonymizer):
+        # Otherwise the next run would restore table versions that have the old rows.
+        undo_unfinished_runs(lake, BRONZE_TABLES, CAPTURE_FILES, cli.log_progress)
+        runs = RunMarkers.of(lake)
+        earlier = RetentionCutoff.load(runs)
+        if earlier is not None and earlier.first_kept_date > cutoff.first_kept_date:
+            cli.log_progress(f"everything before {earlier.first_kept_date} was already erased")
+            cutoff = earlier
+        cutoff.save(runs)  # before anything else: from now on no run reads older data
+        cli.log_progress(f"deleting rows older than {cutoff.first_kept_date}")
+        outcome = _report_rows(retention.apply_retention(lake, cutoff), "removed")
+        redacted_run = replace(job_run, config=redaction.redact_config(job_run.config, pseudonymizer))
+        run_all.update_silver_and_gold(redacted_run, lake, cli.Outcome())
+        spooled = _remove_spooled_captures(lake, cutoff)
+        cli.log_progress("erasing deleted rows, old versions, change data and logs")
+        tables = erasure.erase_history(lake)
+        erasure.remove_leftover_files(lake)
+        outcome.summary_fields |= {
+            "before": cutoff.first_kept_date.isoformat(),
+            "tables_erased": tables,
+            "spooled_removed": spooled,
+        }
+        _republish_pages(job_run, lake)
     return outcome
 
 
-def _counted(found: retention.Forgotten, what: str) -> cli.Outcome:
-    lines = [f"{table:<24}{rows:>12} rows {what}" for table, rows in found.rows.items() if rows]
-    if found.files:
-        lines.append(f"{found.files} files stay in the ledgers as read, without what was in them")
+def _report_rows(result: retention.RetentionResult, what: str) -> cli.Outcome:
+    """Print the removed rows by table and return them as the outcome; ``what`` ends each line."""
+    removed = {table: rows for table, rows in result.rows_removed.items() if rows}
+    lines = [f"{table:<24}{rows:>12} rows {what}" for table, rows in removed.items()]
+    if result.files_emptied:
+        lines.append(f"{result.files_emptied} files stay in the ledgers as already read, without their contents")
     sys.stdout.write("\n".join(lines or ["nothing is older"]) + "\n")
-    return cli.Outcome(more={"forgotten": {table: rows for table, rows in found.rows.items() if rows}})
+    return cli.Outcome(summary_fields={"forgotten": removed})
 
 
-def _spool(lake: Lake, horizon: Horizon) -> int:
-    """Remove copies of what was piped in that hold anything older, or that no row of the ledger is of."""
+def _remove_spooled_captures(lake: Lake, cutoff: RetentionCutoff) -> int:
+    """Remove spooled captures that contain older packets or have no row in the ledger; return their number."""
     folder = Path(lake.root) / "_spool"
     if not folder.is_dir():
         return 0
     kept = {
         row["path"]
         for row in lake.read(CAPTURE_FILES).select("path", "first_packet_at", "last_packet_at").toArrow().to_pylist()
-        if not horizon.crosses(row)
+        if not cutoff.affects_capture(row)
     }
-    old = [path for path in sorted(folder.iterdir()) if str(path) not in kept]
-    for path in old:
+    removed = [path for path in sorted(folder.iterdir()) if str(path) not in kept]
+    for path in removed:
         path.unlink(missing_ok=True)
-    return len(old)
+    return len(removed)
 
 
-def _pages(this: cli.Run, lake: Lake) -> None:
-    """Write pages anew, and remove Data Docs, which quote rows."""
-    own = Path(lake.root) / "pages"
-    for folder in dict.fromkeys([*([own] if own.is_dir() else []), *map(Path, this.arguments.pages)]):
-        publish_dashboards.publish(this, lake, folder)
-    for folder in map(Path, this.arguments.docs):
+def _republish_pages(job_run: cli.JobRun, lake: Lake) -> None:
+    """Rewrite the pages, and remove Data Docs because they quote rows."""
+    lake_pages = Path(lake.root) / "pages"
+    for folder in dict.fromkeys([*([lake_pages] if lake_pages.is_dir() else []), *map(Path, job_run.arguments.pages)]):
+        publish_dashboards.publish_pages(job_run, lake, folder)
+    for folder in map(Path, job_run.arguments.docs):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _day(text: str) -> date:
+def _parse_past_day(text: str) -> date:
     try:
         day = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).date()
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"not a date like 2024-05-01: {text!r}") from error
     if day > datetime.now(UTC).date():
-        raise argparse.ArgumentTypeError(f"a day to come: {text!r}")
+        raise argparse.ArgumentTypeError(f"a day in the future: {text!r}")
     return day
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; the exit code."""
-    return cli.main(JOB, parser(), run, argv)
+    """Run the job and return its exit code."""
+    return cli.run_job(JOB, build_parser(), run, argv)
 
 
 if __name__ == "__main__":

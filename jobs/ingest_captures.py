@@ -1,4 +1,4 @@
-"""Bring RPC calls cut from packet captures into the bronze tables."""
+"""Read packet captures into the bronze tables: connections, binds and RPC calls."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from pathlib import Path
 
 from jobs import cli, redaction
 from jobs.config import Config, ConfigError
-from jobs.keys import load_keys
-from jobs.lake_access import alone, open_lake
+from jobs.key_file import load_keys
+from jobs.lake_access import lake_lease, open_lake
 from pipeline.bronze import ingest_captures
-from pipeline.bronze.decryption import Keys, open_sealed
-from pipeline.bronze.input_files import InputError, Listed, is_pipe, list_files, spool
+from pipeline.bronze.decryption import DecryptionKeys, decrypt_calls
+from pipeline.bronze.input_files import InputError, InputFile, is_pipe, list_files, spool_pipe
 from pipeline.lake.lake import Lake
 from pipeline.silver import update as silver_update
-from pipeline.silver.decode_tasks import Decoded, Decoder
+from pipeline.silver.decode_tasks import CallDecoder, DecodedWrite
 from schemas.bronze import CAPTURE_FILES, QUARANTINE, RPC_CALLS
 
 JOB = "ingest_captures"
 
 
-def parser() -> cli.Parser:
-    """Return the job's command line."""
-    made = cli.parser(JOB, __doc__, captures=True)
-    redaction.add_argument(made)
-    return made
+def build_parser() -> cli.JobArgumentParser:
+    """Return the argument parser of this job."""
+    parser = cli.build_base_parser(JOB, __doc__, captures=True)
+    redaction.add_redact_key_argument(parser)
+    return parser
 
 
-def captures(run: cli.Run, lake_root: str) -> list[Listed]:
-    """Return the capture files of the command line; standard input and named pipes are spooled first."""
-    uris = run.arguments.captures
-    if not uris and run.arguments.reprocess is None:
-        if getattr(run.arguments, "snapshots", None):
-            return []  # those alone, then
+def list_captures(job_run: cli.JobRun, lake_root: str) -> list[InputFile]:
+    """List the capture files named on the command line; copy standard input and named pipes to files first."""
+    uris = job_run.arguments.captures
+    if not uris and job_run.arguments.reprocess is None:
+        if getattr(job_run.arguments, "snapshots", None):
+            return []  # a run that reads only snapshots
         raise ConfigError("no captures: --captures takes files, folders, patterns or - for standard input")
-    limit = run.config.capture.spool_bytes
+    limit = job_run.config.capture.spool_bytes
     try:
-        folder = redaction.spool_folder(run, lake_root) or Path(lake_root) / "_spool"
-        return list_files([str(spool(uri, folder, limit)) if is_pipe(uri) else uri for uri in uris])
+        folder = redaction.create_private_spool(job_run, lake_root) or Path(lake_root) / "_spool"
+        return list_files([str(spool_pipe(uri, folder, limit)) if is_pipe(uri) else uri for uri in uris])
     except InputError as error:
         raise ConfigError(str(error)) from error
 
 
 def reader_options(config: Config) -> dict[str, object]:
-    """Return the settings that the data source takes."""
+    """Return the options of the capture data source, from the settings."""
     capture = config.capture
     return {
         "reorder_window_s": capture.reorder_window_s,
@@ -54,92 +54,102 @@ def reader_options(config: Config) -> dict[str, object]:
     }
 
 
-def keys_of(run: cli.Run) -> Keys:
-    """Return the keys that the command line or the environment names."""
-    return load_keys(run.arguments.keys, cli.say)
+def load_decryption_keys(job_run: cli.JobRun) -> DecryptionKeys:
+    """Load the decryption keys from the file named by --keys or the environment; no keys if none is named."""
+    return load_keys(job_run.arguments.keys, cli.log_progress)
 
 
-def ingest(
-    run: cli.Run, lake: Lake, files: list[Listed], outcome: cli.Outcome, keys: Keys | None = None,
-    decoder: Decoder | None = None,
-) -> ingest_captures.Ingested:  # fmt: skip
-    """Read what is new into bronze and count it; then open what keys open of what is closed.
+def update_bronze(
+    job_run: cli.JobRun, lake: Lake, files: list[InputFile], outcome: cli.Outcome, keys: DecryptionKeys | None = None,
+    decoder: CallDecoder | None = None,
+) -> ingest_captures.CaptureIngestResult:  # fmt: skip
+    """Read new captures into bronze, decrypt calls with the keys, and add the counts to ``outcome``.
 
-    ``decoder``: for what ``decode`` is to bring to silver afterwards; not used with keys, for they change calls first.
+    ``decoder`` decodes calls while they are written, for ``decode_to_silver``. It is not used with keys, which change
+    calls after they are written.
     """
-    chosen = run.arguments
+    arguments = job_run.arguments
     done = ingest_captures.ingest(
         lake,
         files,
-        run_id=run.run_id,
-        reader_options=reader_options(run.config),
-        say=cli.say,
-        expire=run.config.pending.expire,
-        as_of=chosen.as_of,
-        choice=ingest_captures.Choice(chosen.between, chosen.reprocess, chosen.dry_run),
+        run_id=job_run.run_id,
+        reader_options=reader_options(job_run.config),
+        log=cli.log_progress,
+        pending_expiry=job_run.config.pending.expire,
+        as_of=arguments.as_of,
+        options=ingest_captures.IngestOptions(arguments.between, arguments.reprocess, arguments.dry_run),
         tap=None if keys else decoder,
     )
-    outcome.bytes_read += sum(row["size_bytes"] for row in done.files)
-    outcome.input_failed |= done.unreadable
-    for row in done.files:
+    outcome.bytes_read += sum(row["size_bytes"] for row in done.file_rows)
+    outcome.input_failed |= done.has_unreadable_files
+    for row in done.file_rows:
         if row["status"] != "complete":
-            cli.say(f"{row['path']}: {row['status']}: {row['error']}")
+            cli.log_progress(f"{row['path']}: {row['status']}: {row['error']}")
     flagged = {
-        str(RPC_CALLS): sum(row["calls_damaged"] for row in done.files),
-        str(CAPTURE_FILES): sum(row["status"] != "complete" for row in done.files),
-        str(QUARANTINE): done.written.get(str(QUARANTINE), 0),
+        str(RPC_CALLS): sum(row["calls_damaged"] for row in done.file_rows),
+        str(CAPTURE_FILES): sum(row["status"] != "complete" for row in done.file_rows),
+        str(QUARANTINE): done.rows_written.get(str(QUARANTINE), 0),
     }
-    for table in map(str, ingest_captures.BRONZE):
-        outcome.tables[table] = cli.TableCounts(0, done.written.get(table, 0), flagged.get(table, 0))
-    if keys and not chosen.dry_run:
-        opened = open_sealed(lake, keys, run_id=run.run_id, say=cli.say)
-        outcome.more["sealed"] = opened
-        outcome.tables[str(RPC_CALLS)].rows_out += sum(opened.values())
+    for table in map(str, ingest_captures.BRONZE_TABLES):
+        outcome.tables[table] = cli.TableCounts(0, done.rows_written.get(table, 0), flagged.get(table, 0))
+    if keys and not arguments.dry_run:
+        decrypted = decrypt_calls(lake, keys, run_id=job_run.run_id, log=cli.log_progress)
+        outcome.summary_fields["sealed"] = decrypted
+        outcome.tables[str(RPC_CALLS)].rows_out += sum(decrypted.values())
     return done
 
 
-def decoder(run: cli.Run, lake: Lake) -> Decoder | None:
-    """Return what decodes calls while they are read, to be given to ``ingest``; None where nothing is to be written."""
-    if run.arguments.dry_run:
+def build_inline_decoder(job_run: cli.JobRun, lake: Lake) -> CallDecoder | None:
+    """Return a decoder that ``update_bronze`` applies to calls while it writes them; None for --dry-run."""
+    if job_run.arguments.dry_run:
         return None
-    return silver_update.decoder(lake, keep_packets=run.config.store.packets, keep_bodies=run.config.store.bodies)
+    return silver_update.decoder(
+        lake, keep_packets=job_run.config.store.packets, keep_bodies=job_run.config.store.bodies
+    )
 
 
-def decode(run: cli.Run, lake: Lake, *, keep_stubs: bool, decoded: Decoded | None = None) -> dict[str, int]:
-    """Bring what is new in bronze.rpc_calls to silver; how many rows of each table were written.
+def decode_to_silver(
+    job_run: cli.JobRun, lake: Lake, *, keep_stubs: bool, decoded: DecodedWrite | None = None
+) -> dict[str, int]:
+    """Decode new calls of bronze.rpc_calls into silver; return the number of rows written by table.
 
-    ``decoded``: what ``ingest`` decoded already.
+    ``decoded`` holds the calls that ``update_bronze`` has already decoded.
     """
-    store = run.config.store
-    return silver_update.silver(
+    store = job_run.config.store
+    return silver_update.update(
         lake, keep_packets=store.packets, keep_bodies=store.bodies, keep_stubs=keep_stubs, decoded=decoded
     )
 
 
-def run(this: cli.Run) -> cli.Outcome:
-    """Read the captures of the command line into the lake's bronze tables.
+def run(job_run: cli.JobRun) -> cli.Outcome:
+    """Read the captures named on the command line into bronze.
 
-    Where names are redacted silver is made as well, for afterwards there are no stubs to make it of.
+    With redaction silver is written too, because the stubs that it is made from are not kept.
     """
-    keys, by = keys_of(this), redaction.pseudonyms(this)
-    files = captures(this, this.arguments.lake)
+    keys, pseudonymizer = load_decryption_keys(job_run), redaction.load_pseudonymizer(job_run)
+    files = list_captures(job_run, job_run.arguments.lake)
     outcome = cli.Outcome()
-    lake = open_lake(this)
-    with alone(this, lake), redaction.apart(this, lake, by) as own:
-        if own is None:
-            ingest(this, lake, files, outcome, keys)
+    lake = open_lake(job_run)
+    with lake_lease(job_run, lake), redaction.open_scratch_lake(job_run, lake, pseudonymizer) as redacting:
+        if redacting is None:
+            update_bronze(job_run, lake, files, outcome, keys)
             return outcome
-        while_writing = decoder(this, own.apart)
-        done = ingest(this, own.apart, files, outcome, keys, while_writing)
-        if not this.arguments.dry_run:
-            decode(this, own.apart, keep_stubs=True, decoded=Decoded.of(while_writing, done.tapped))
-            own.bring(run_id=this.run_id, read={row["path"] for row in done.files})
+        decoder = build_inline_decoder(job_run, redacting.scratch_lake)
+        done = update_bronze(job_run, redacting.scratch_lake, files, outcome, keys, decoder)
+        if not job_run.arguments.dry_run:
+            decode_to_silver(
+                job_run,
+                redacting.scratch_lake,
+                keep_stubs=True,
+                decoded=DecodedWrite.from_tapped(decoder, done.tapped_write),
+            )
+            redacting.publish(run_id=job_run.run_id, read_paths={row["path"] for row in done.file_rows})
     return outcome
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; the exit code."""
-    return cli.main(JOB, parser(), run, argv)
+    """Run the job and return its exit code."""
+    return cli.run_job(JOB, build_parser(), run, argv)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Bring snapshot files that the collector landed into the bronze tables."""
+"""Read snapshot files of the collector into the bronze tables."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from jobs import cli, redaction
 from jobs.config import ConfigError
-from jobs.lake_access import alone, open_lake
+from jobs.lake_access import lake_lease, open_lake
 from pipeline.bronze import ingest_snapshots
-from pipeline.bronze.input_files import InputError, Listed, list_files
+from pipeline.bronze.input_files import InputError, InputFile, list_files
 from pipeline.lake.lake import Lake
 from pipeline.silver import hosts
 from schemas.bronze import QUARANTINE
@@ -18,61 +18,64 @@ from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 JOB = "ingest_snapshots"
 
 
-def parser() -> cli.Parser:
-    """Return the job's command line."""
-    made = cli.parser(JOB, __doc__, snapshots=True)
-    redaction.add_argument(made)
-    return made
+def build_parser() -> cli.JobArgumentParser:
+    """Return the argument parser of this job."""
+    parser = cli.build_base_parser(JOB, __doc__, snapshots=True)
+    redaction.add_redact_key_argument(parser)
+    return parser
 
 
-def snapshot_files(run: cli.Run) -> list[Listed]:
-    """Return the snapshot files of the command line."""
+def list_snapshot_files(job_run: cli.JobRun) -> list[InputFile]:
+    """List the snapshot files named on the command line."""
     try:
-        return list_files(run.arguments.snapshots)
+        return list_files(job_run.arguments.snapshots)
     except InputError as error:
         raise ConfigError(str(error)) from error
 
 
-def ingest(run: cli.Run, lake: Lake, files: list[Listed], outcome: cli.Outcome) -> None:
-    """Read what is new into bronze and count it. Broken lines are flagged and no failure, an unreadable file is one."""
-    done = ingest_snapshots.ingest(lake, files, run_id=run.run_id, say=cli.say)
-    outcome.bytes_read += sum(row["size_bytes"] for row in done.files)
-    outcome.input_failed |= done.unreadable
-    for row in done.files:
+def update_bronze(job_run: cli.JobRun, lake: Lake, files: list[InputFile], outcome: cli.Outcome) -> None:
+    """Read new snapshot files into bronze and add the counts to ``outcome``.
+
+    Broken lines go to quarantine and are not a failure. A file that cannot be read is one.
+    """
+    done = ingest_snapshots.ingest(lake, files, run_id=job_run.run_id, log=cli.log_progress)
+    outcome.bytes_read += sum(row["size_bytes"] for row in done.file_rows)
+    outcome.input_failed |= done.has_unreadable_files
+    for row in done.file_rows:
         if row["error"] is not None:
-            cli.say(f"{row['path']}: {row['status']}: {row['error']}")
+            cli.log_progress(f"{row['path']}: {row['status']}: {row['error']}")
         if row["quarantined"]:
-            cli.say(f"{row['path']}: {row['quarantined']} of {row['lines']} lines are no snapshots")
-    unreadable = sum(row["status"] != "complete" for row in done.files)
+            cli.log_progress(f"{row['path']}: {row['quarantined']} of {row['lines']} lines are not snapshots")
+    unreadable = sum(row["status"] != "complete" for row in done.file_rows)
     for table, flagged in ((SNAPSHOTS_RAW, 0), (SNAPSHOT_FILES, unreadable)):
         outcome.tables[str(table)] = cli.TableCounts(
-            sum(row["lines"] for row in done.files), done.written.get(str(table), 0), flagged
+            sum(row["lines"] for row in done.file_rows), done.rows_written.get(str(table), 0), flagged
         )
-    broken = done.written.get(str(QUARANTINE), 0)
+    broken = done.rows_written.get(str(QUARANTINE), 0)
     counts = outcome.tables.setdefault(str(QUARANTINE), cli.TableCounts())
     counts.rows_out += broken
     counts.rows_flagged += broken
 
 
-def run(this: cli.Run) -> cli.Outcome:
-    """Read the snapshot files of the command line into the lake's bronze tables."""
-    if not this.arguments.snapshots:
+def run(job_run: cli.JobRun) -> cli.Outcome:
+    """Read the snapshot files named on the command line into bronze."""
+    if not job_run.arguments.snapshots:
         raise ConfigError("no snapshots: --snapshots takes files, folders and patterns")
-    by = redaction.pseudonyms(this)
-    files = snapshot_files(this)
+    pseudonymizer = redaction.load_pseudonymizer(job_run)
+    files = list_snapshot_files(job_run)
     outcome = cli.Outcome()
-    lake = open_lake(this)
-    with alone(this, lake), redaction.apart(this, lake, by, files) as own:
-        ingest(this, lake if own is None else own.apart, files, outcome)
-        if own is not None:
-            hosts.collected_snapshots(own.apart)
-            own.bring(run_id=this.run_id, read=())
+    lake = open_lake(job_run)
+    with lake_lease(job_run, lake), redaction.open_scratch_lake(job_run, lake, pseudonymizer, files) as redacting:
+        update_bronze(job_run, lake if redacting is None else redacting.scratch_lake, files, outcome)
+        if redacting is not None:
+            hosts.update_collected_snapshots(redacting.scratch_lake)
+            redacting.publish(run_id=job_run.run_id, read_paths=())
     return outcome
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; the exit code."""
-    return cli.main(JOB, parser(), run, argv)
+    """Run the job and return its exit code."""
+    return cli.run_job(JOB, build_parser(), run, argv)
 
 
 if __name__ == "__main__":

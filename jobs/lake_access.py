@@ -1,4 +1,4 @@
-"""How jobs open the lake and hold exclusive write access to it."""
+"""Open the lake that a job names, and hold its write lease."""
 
 from __future__ import annotations
 
@@ -7,27 +7,33 @@ from contextlib import contextmanager
 
 from jobs import cli
 from jobs.config import ConfigError
-from jobs.session import one_origin, session
+from jobs.session import check_single_installation, get_spark_session
 from pipeline.lake.lake import Lake
-from pipeline.lake.lease import LeaseError, lease
+from pipeline.lake.lease import LeaseError, hold_lease
 
 
-def open_lake(run: cli.Run) -> Lake:
-    """Return the lake that arguments and settings name, with a session for it."""
-    one_origin()
-    config = run.config.lake
-    return Lake(session(run.job), run.arguments.lake, catalog=config.catalog, prefix=config.prefix)
+def open_lake(job_run: cli.JobRun) -> Lake:
+    """Return the lake named by the arguments and settings, with a Spark session."""
+    check_single_installation()
+    config = job_run.config.lake
+    return Lake(get_spark_session(job_run.job), job_run.arguments.lake, catalog=config.catalog, prefix=config.prefix)
 
 
 @contextmanager
-def alone(run: cli.Run, lake: Lake) -> Iterator[None]:
-    """Hold the lake while it is written: a run that comes meanwhile waits, or gives up with one line and exit 2."""
-    if getattr(run.arguments, "dry_run", False):
+def lake_lease(job_run: cli.JobRun, lake: Lake) -> Iterator[None]:
+    """Hold exclusive write access to the lake; with --dry-run, do nothing.
+
+    Another run that holds the lease is waited for, at most ``lake.lease_wait``. ConfigError if it is still held then.
+    """
+    if getattr(job_run.arguments, "dry_run", False):
         yield
         return
     try:
-        wait_s = run.config.lake.lease_wait.total_seconds()
-        with lease(lake.root, run.run_id, wait_s=wait_s, say=cli.say) as mine, lake.held(mine.check):
+        wait_s = job_run.config.lake.lease_wait.total_seconds()
+        with (
+            hold_lease(lake.root, job_run.run_id, wait_s=wait_s, say=cli.log_progress) as mine,
+            lake.exclusive(mine.check),
+        ):
             yield
     except LeaseError as error:
         raise ConfigError(str(error)) from error

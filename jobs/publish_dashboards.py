@@ -1,4 +1,4 @@
-"""Write what the lake says as pages for people: one HTML file, metrics for Prometheus, a Databricks dashboard."""
+"""Write dashboards of a lake: an HTML page, Prometheus metrics and a Databricks dashboard."""
 
 from __future__ import annotations
 
@@ -12,95 +12,96 @@ from typing import Any
 from jobs import cli
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake
-from pipeline.dashboards.databricks import dashboard
-from pipeline.dashboards.highlights import attention
-from pipeline.dashboards.html_page import PageError, page, program_digest
-from pipeline.dashboards.prometheus import metrics
-from pipeline.dashboards.read_site import Limits, read_site
-from pipeline.lake.lake import Lake, versions_of
+from pipeline.dashboards.databricks import dashboard_json
+from pipeline.dashboards.html_page import PageError, page_code_digest, render_page
+from pipeline.dashboards.problems import count_problems
+from pipeline.dashboards.prometheus import render_metrics
+from pipeline.dashboards.read_datasets import RowLimits, read_dashboard_data
+from pipeline.lake.lake import Lake, versions_by_name
 from schemas import catalog
 
 JOB = "publish_dashboards"
-PAGE, METRICS, DASHBOARD = "index.html", "metrics.prom", "msmq.lvdash.json"
-_MADE_OF = ".made_of.json"
+PAGE_FILE, METRICS_FILE, DASHBOARD_FILE = "index.html", "metrics.prom", "msmq.lvdash.json"
+_PROVENANCE_FILE = ".provenance.json"
 
 
-def parser() -> cli.Parser:
-    """Return the job's command line."""
-    made = cli.parser(JOB, __doc__)
-    made.add_argument("--out", metavar="FOLDER", required=True, help=f"where {PAGE}, {METRICS} and {DASHBOARD} go")
-    made.add_argument(
+def build_parser() -> cli.JobArgumentParser:
+    """Return the argument parser of this job."""
+    parser = cli.build_base_parser(JOB, __doc__)
+    parser.add_argument(
+        "--out", metavar="FOLDER", required=True, help=f"folder for {PAGE_FILE}, {METRICS_FILE} and {DASHBOARD_FILE}"
+    )
+    parser.add_argument(
         "--rows",
         metavar="NUMBER",
-        type=cli.whole_number,
-        default=Limits().rows,
-        help="most rows of each table in the page (default %(default)s); counts are of all rows",
+        type=cli.parse_positive_int,
+        default=RowLimits().dataset_rows,
+        help="maximum rows of each table in the page (default: %(default)s); counts are of all rows",
     )
-    return made
+    return parser
 
 
-def run(this: cli.Run) -> cli.Outcome:
-    """Read the lake and write the pages."""
-    return publish(this, open_lake(this), Path(this.arguments.out), rows=this.arguments.rows)
+def run(job_run: cli.JobRun) -> cli.Outcome:
+    """Read the lake and write its pages."""
+    return publish_pages(job_run, open_lake(job_run), Path(job_run.arguments.out), rows=job_run.arguments.rows)
 
 
-def publish(this: cli.Run, lake: Lake, out: Path, *, rows: int = Limits().rows) -> cli.Outcome:
-    """Write the pages of a lake into a folder, each file whole or not at all; nothing where they are there already.
+def publish_pages(job_run: cli.JobRun, lake: Lake, out: Path, *, rows: int = RowLimits().dataset_rows) -> cli.Outcome:
+    """Write the pages of a lake to a folder, unless they are already there and up to date.
 
-    What they were made of is kept beside them: the tables' versions, what was asked for, and the program.
+    Each file is replaced atomically. Their provenance is stored beside them: table versions, options and program.
     """
-    made_of = _made_of(lake, rows, this.arguments.as_of)
-    if (kept := _kept(out, made_of)) is not None:
-        cli.say("nothing has changed since the pages were written")
-        return cli.Outcome(more=kept)
-    cli.say("reading what the pages show")
-    limits = Limits()._replace(rows=rows)
-    site = read_site(lake, limits=limits, published_at=this.started_at, as_of=this.arguments.as_of)
-    if all(data.rows is None for data in site.data.values()):
-        raise ConfigError(f"{lake.root} holds no tables: run jobs.run_all first")
+    provenance = _page_provenance(lake, rows, job_run.arguments.as_of)
+    if (unchanged := _unchanged_pages(out, provenance)) is not None:
+        cli.log_progress("the pages are up to date")
+        return cli.Outcome(summary_fields=unchanged)
+    cli.log_progress("reading the data of the pages")
+    limits = RowLimits()._replace(dataset_rows=rows)
+    site = read_dashboard_data(lake, limits=limits, published_at=job_run.started_at, as_of=job_run.arguments.as_of)
+    if all(data.rows is None for data in site.datasets.values()):
+        raise ConfigError(f"{lake.root} holds no tables; run 'msmq run_all' first")
     try:
-        texts = {PAGE: page(site), METRICS: metrics(site), DASHBOARD: dashboard(lake)}
+        texts = {PAGE_FILE: render_page(site), METRICS_FILE: render_metrics(site), DASHBOARD_FILE: dashboard_json(lake)}
         out.mkdir(parents=True, exist_ok=True)
-        written = {name: _write(out / name, text) for name, text in texts.items()}
-        cut = {name: data.total for name, data in site.data.items() if data.cut}
-        seen = [f"#{section}  {what}" for section, what in attention(site)]
-        more = {"site": str(out / PAGE), "written_bytes": written, "cut": cut, "attention": seen}
-        _write(out / _MADE_OF, json.dumps({"made_of": made_of, "more": more}))
+        written = {name: _replace_file(out / name, text) for name, text in texts.items()}
+        truncated = {name: data.total_rows for name, data in site.datasets.items() if data.truncated}
+        problems = [f"#{section}  {what}" for section, what in count_problems(site)]
+        summary = {"site": str(out / PAGE_FILE), "written_bytes": written, "cut": truncated, "attention": problems}
+        _replace_file(out / _PROVENANCE_FILE, json.dumps({"provenance": provenance, "summary": summary}))
     except PageError as error:
         raise ConfigError(str(error)) from error
     except OSError as error:
         raise ConfigError(f"{error.filename or out}: {error.strerror or error}") from error
-    cli.say(f"the pages are in {(out / PAGE).resolve().as_uri()}")
-    for name, total in cut.items():
-        cli.say(f"  of {total} rows of {name} {rows} are in the page, and sums over all")
-    return cli.Outcome(more=more)
+    cli.log_progress(f"the pages are in {(out / PAGE_FILE).resolve().as_uri()}")
+    for name, total in truncated.items():
+        cli.log_progress(f"  {name}: the page has {rows} of {total} rows; totals are of all rows")
+    return cli.Outcome(summary_fields=summary)
 
 
-def _made_of(lake: Lake, rows: int, as_of: datetime | None) -> dict[str, Any]:
-    newest = lake.newest(*catalog.EVERY)
-    asked = {"lake": lake.path(catalog.EVERY[0]), "rows": rows, "as_of": str(as_of)}
-    return {**asked, "tables": versions_of(newest, catalog.EVERY), "program": program_digest()}
+def _page_provenance(lake: Lake, rows: int, as_of: datetime | None) -> dict[str, Any]:
+    newest = lake.snapshots(*catalog.EVERY)
+    options = {"lake": lake.path(catalog.EVERY[0]), "rows": rows, "as_of": str(as_of)}
+    return {**options, "tables": versions_by_name(newest, catalog.EVERY), "program": page_code_digest()}
 
 
-def _kept(out: Path, made_of: dict[str, Any]) -> dict[str, Any] | None:
-    """What was told of the pages that are there, if they were made of the same."""
+def _unchanged_pages(out: Path, provenance: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the summary of the existing pages if they have the same provenance and sizes, else None."""
     try:
-        kept = json.loads((out / _MADE_OF).read_text(encoding="utf-8"))
-        sizes = {name: (out / name).stat().st_size for name in (PAGE, METRICS, DASHBOARD)}
-        same = kept["made_of"] == made_of and kept["more"]["written_bytes"] == sizes
-        return dict(kept["more"]) if same else None
+        stored = json.loads((out / _PROVENANCE_FILE).read_text(encoding="utf-8"))
+        sizes = {name: (out / name).stat().st_size for name in (PAGE_FILE, METRICS_FILE, DASHBOARD_FILE)}
+        same = stored["provenance"] == provenance and stored["summary"]["written_bytes"] == sizes
+        return dict(stored["summary"]) if same else None
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
-def worth_a_look(published: cli.Outcome) -> list[str]:
-    """Lines for the person who has just run it: where the site is, and what is worth looking at there."""
-    site = Path(published.more["site"]).resolve().as_uri()
-    found = published.more["attention"]
-    return [f"site      {site}", *(f"  {line}" for line in found)]
+def highlight_lines(published: cli.Outcome) -> list[str]:
+    """Return lines for the terminal: the address of the page, and the problems that it shows."""
+    site = Path(published.summary_fields["site"]).resolve().as_uri()
+    return [f"site      {site}", *(f"  {line}" for line in published.summary_fields["attention"])]
 
 
-def _write(path: Path, text: str) -> int:
+def _replace_file(path: Path, text: str) -> int:
     data = text.encode("utf-8")
     temporary = path.with_name(f".{path.name}.part")
     temporary.write_bytes(data)
@@ -109,8 +110,8 @@ def _write(path: Path, text: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; the exit code."""
-    return cli.main(JOB, parser(), run, argv)
+    """Run the job and return its exit code."""
+    return cli.run_job(JOB, build_parser(), run, argv)
 
 
 if __name__ == "__main__":

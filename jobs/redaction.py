@@ -1,8 +1,8 @@
-"""What jobs that read do where names are redacted (privacy.redact): the key, and where they work.
+"""Redaction in jobs that read input (``privacy.redact``): the key of the pseudonyms, and the private working files.
 
-The key is any text of at least 16 bytes, best of a random source (``openssl rand -hex 32``): the content of
-``--redact-key FILE``, of the file that MSMQ_REDACT_KEY_FILE names, or of MSMQ_REDACT_KEY. It is no setting and is never
-kept.
+The key is text of at least 16 bytes, best from a random source (``openssl rand -hex 32``). It is the content of
+``--redact-key FILE``, of the file named by MSMQ_REDACT_KEY_FILE, or the text of MSMQ_REDACT_KEY. It is not a setting
+and is never stored.
 """
 
 from __future__ import annotations
@@ -19,104 +19,120 @@ from typing import Final
 
 from jobs import cli
 from jobs.config import Config, ConfigError
-from jobs.keys import read_secret
-from pipeline.bronze.input_files import Listed
+from jobs.key_file import read_secret
+from pipeline.bronze.input_files import InputFile
 from pipeline.lake.lake import Lake
-from pipeline.lake.lease import started
-from pipeline.privacy.redaction import Pseudonyms, Redaction, RedactionError, claim, private_folder, refuse_plain
+from pipeline.lake.lease import process_start_time
+from pipeline.privacy.redaction import (
+    Pseudonymizer,
+    RedactionError,
+    RedactionRun,
+    mark_redacted,
+    private_folder,
+    require_unredacted,
+)
 
-VARIABLE: Final = "MSMQ_REDACT_KEY"
-FILE_VARIABLE: Final = "MSMQ_REDACT_KEY_FILE"
-_LEAST_BYTES: Final = 16
+KEY_VARIABLE: Final = "MSMQ_REDACT_KEY"
+KEY_FILE_VARIABLE: Final = "MSMQ_REDACT_KEY_FILE"
+_MIN_KEY_BYTES: Final = 16
 
 
-def add_argument(parser: cli.Parser) -> None:
+def add_redact_key_argument(parser: cli.JobArgumentParser) -> None:
     """Add --redact-key to a job's command line."""
     parser.add_argument(
         "--redact-key",
         metavar="FILE",
-        help=f"key of pseudonyms, for privacy.redact (default: the file that {FILE_VARIABLE} names, or {VARIABLE})",
+        help="file with the key of the pseudonyms, for privacy.redact (default: the file named by "
+        f"{KEY_FILE_VARIABLE}, or the text of {KEY_VARIABLE})",
     )
 
 
-def pseudonyms(run: cli.Run) -> Pseudonyms | None:
-    """Return what stands for names, None where none are redacted; ConfigError where there is no key, or a poor one."""
-    kinds = run.config.privacy.redact
+def load_pseudonymizer(job_run: cli.JobRun) -> Pseudonymizer | None:
+    """Return the pseudonymizer for ``privacy.redact``, None if nothing is redacted; ConfigError without a good key."""
+    kinds = job_run.config.privacy.redact
     if not kinds:
         return None
-    named = getattr(run.arguments, "redact_key", None) or os.environ.get(FILE_VARIABLE)
-    source = "--redact-key" if getattr(run.arguments, "redact_key", None) else FILE_VARIABLE
-    if named:
-        key = read_secret(named, source, cli.say).strip()
-    elif (text := os.environ.get(VARIABLE)) is not None:
-        source, key = VARIABLE, text.strip().encode("utf-8", "surrogateescape")
+    argument = getattr(job_run.arguments, "redact_key", None)
+    key_file, source = argument or os.environ.get(KEY_FILE_VARIABLE), "--redact-key" if argument else KEY_FILE_VARIABLE
+    if key_file:
+        key = read_secret(key_file, source, cli.log_progress).strip()
+    elif (text := os.environ.get(KEY_VARIABLE)) is not None:
+        source, key = KEY_VARIABLE, text.strip().encode("utf-8", "surrogateescape")
     else:
-        raise ConfigError(f"privacy.redact needs a key: --redact-key FILE, {FILE_VARIABLE} or {VARIABLE}")
-    if len(key) < _LEAST_BYTES:
-        raise ConfigError(f"{source}: a key of fewer than {_LEAST_BYTES} bytes can be guessed: openssl rand -hex 32")
-    return Pseudonyms(kinds, key)
+        raise ConfigError(f"privacy.redact needs a key: --redact-key FILE, {KEY_FILE_VARIABLE} or {KEY_VARIABLE}")
+    if len(key) < _MIN_KEY_BYTES:
+        raise ConfigError(f"{source}: a key needs {_MIN_KEY_BYTES} bytes or more; make one with: openssl rand -hex 32")
+    return Pseudonymizer(kinds, key)
 
 
-def spool_folder(run: cli.Run, root: str) -> Path | None:
-    """Return where standard input is kept while a run that redacts reads it; None where nothing is redacted."""
-    if not run.config.privacy.redact:
+def create_private_spool(job_run: cli.JobRun, root: str) -> Path | None:
+    """Create the folder in which a redacting run spools standard input; None if nothing is redacted.
+
+    The folder is removed when the run ends. Folders of processes that were killed are removed first.
+    """
+    if not job_run.config.privacy.redact:
         return None
-    place = workplace(run, root)
-    for left in place.parent.glob(f"{place.name}.spool-*"):
-        number = left.name.rpartition("-")[2]
-        if number.isdecimal() and started(int(number)) is None:  # the process is gone
-            shutil.rmtree(left, ignore_errors=True)
+    scratch = scratch_folder_path(job_run, root)
+    for spool in scratch.parent.glob(f"{scratch.name}.spool-*"):
+        pid = spool.name.rpartition("-")[2]
+        if pid.isdecimal() and process_start_time(int(pid)) is None:  # that process has ended
+            shutil.rmtree(spool, ignore_errors=True)
     try:
-        return run.ends.enter_context(private_folder(place.with_name(f"{place.name}.spool-{os.getpid()}")))
+        spool = scratch.with_name(f"{scratch.name}.spool-{os.getpid()}")
+        return job_run.exit_stack.enter_context(private_folder(spool))
     except RedactionError as error:
         raise ConfigError(str(error)) from error
 
 
-def workplace(run: cli.Run, root: str) -> Path:
-    """Return the folder in which a run that redacts works: one for each lake and user."""
-    folder = run.config.privacy.workplace or tempfile.gettempdir()
+def scratch_folder_path(job_run: cli.JobRun, root: str) -> Path:
+    """Return the path of the scratch lake's folder; it is different for each lake and user."""
+    folder = job_run.config.privacy.scratch_folder or tempfile.gettempdir()
     return Path(folder) / f"msmq-{os.getuid()}-{hashlib.sha256(str(root).encode()).hexdigest()[:16]}"
 
 
 @contextmanager
-def apart(
-    run: cli.Run, lake: Lake, by: Pseudonyms | None, snapshots: Sequence[Listed] = ()
-) -> Iterator[Redaction | None]:
-    """Make the place where a run that redacts works; None where nothing is redacted. Call it holding the lake.
+def open_scratch_lake(
+    job_run: cli.JobRun, lake: Lake, pseudonymizer: Pseudonymizer | None, snapshots: Sequence[InputFile] = ()
+) -> Iterator[RedactionRun | None]:
+    """Open a scratch lake in which a redacting run reads and decodes; None if nothing is redacted.
 
-    ``snapshots``: the snapshot files given, for the ledger does not have their names.
+    The caller holds the lease of ``lake``. ``snapshots`` are the snapshot files of the command line; the ledger of a
+    redacted lake does not contain their names.
     """
-    with agreed(run, lake, by):
-        if by is None:
+    with check_redaction_matches(job_run, lake, pseudonymizer):
+        if pseudonymizer is None:
             yield None
             return
-        with private_folder(workplace(run, lake.root)) as folder:
-            yield Redaction.begin(lake, folder / "lake", by, [file.path for file in snapshots])
+        with private_folder(scratch_folder_path(job_run, lake.root)) as folder:
+            yield RedactionRun.create(lake, folder / "lake", pseudonymizer, [file.path for file in snapshots])
 
 
 @contextmanager
-def agreed(run: cli.Run, lake: Lake, by: Pseudonyms | None) -> Iterator[None]:
-    """Work on a lake: ConfigError where what it holds is redacted otherwise than this run would."""
+def check_redaction_matches(job_run: cli.JobRun, lake: Lake, pseudonymizer: Pseudonymizer | None) -> Iterator[None]:
+    """Check that the lake is redacted in the same way as this run; ConfigError if not.
+
+    A lake without tables is marked with the redaction of this run. A RedactionError in the body becomes a ConfigError.
+    """
     try:
-        if by is None:
-            refuse_plain(lake)
-        elif not getattr(run.arguments, "dry_run", False):
-            claim(lake, by)
+        if pseudonymizer is None:
+            require_unredacted(lake)
+        elif not getattr(job_run.arguments, "dry_run", False):
+            mark_redacted(lake, pseudonymizer)
         yield
     except RedactionError as error:
         raise ConfigError(str(error)) from error
 
 
-def redacted(config: Config, by: Pseudonyms | None) -> Config:
-    """Return the settings with pseudonyms in the place of the names in them: those that tables are compared with."""
-    if by is None:
+def redact_config(config: Config, pseudonymizer: Pseudonymizer | None) -> Config:
+    """Replace the names in settings by pseudonyms, for settings that are compared with the tables."""
+    if pseudonymizer is None:
         return config
     machines = tuple(
-        replace(machine, name=by.host(machine.name), address=by.address(machine.address))
+        replace(machine, name=pseudonymizer.host_name(machine.name), address=pseudonymizer.address(machine.address))
         for machine in config.collector.machines
     )
-    quotas = tuple(replace(each, queue=by.name(each.queue)) for each in config.quotas.queues)
-    aliases = tuple(tuple(by.name(name) for name in group) for group in config.queues.aliases)
+    quotas = tuple(replace(each, queue=pseudonymizer.queue_name(each.queue)) for each in config.quotas.queues)
+    aliases = tuple(tuple(pseudonymizer.queue_name(name) for name in group) for group in config.queues.aliases)
     return replace(
         config,
         collector=replace(config.collector, machines=machines),

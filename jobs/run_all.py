@@ -1,4 +1,4 @@
-"""Run the whole pipeline: captures and snapshots to bronze, silver and gold, and a summary of what was found."""
+"""Run the whole pipeline on captures and snapshots, and print a summary of the lake."""
 
 from __future__ import annotations
 
@@ -10,24 +10,35 @@ from pathlib import Path
 from typing import Any
 
 from jobs import check_quality, cli, ingest_snapshots, publish_dashboards, redaction
-from jobs.ingest_captures import captures, decode, decoder, ingest, keys_of
-from jobs.lake_access import alone, open_lake
-from jobs.step_settings import of_queues, states_settings, thresholds
+from jobs.alerts import alert_thresholds
+from jobs.config import Config
+from jobs.ingest_captures import (
+    build_inline_decoder,
+    decode_to_silver,
+    list_captures,
+    load_decryption_keys,
+    update_bronze,
+)
+from jobs.lake_access import lake_lease, open_lake
 from pipeline.alerts import update as alerts_update
+from pipeline.alerts.conditions import Thresholds
 from pipeline.attempts import update as attempts_update
-from pipeline.bronze.decryption import Keys
-from pipeline.bronze.input_files import Listed
+from pipeline.bronze.decryption import DecryptionKeys
+from pipeline.bronze.input_files import InputFile
 from pipeline.findings import update as findings_update
-from pipeline.lake.lake import Lake, beside
-from pipeline.privacy.redaction import Redaction
+from pipeline.findings.rules.queue_facts import QueueRuleLimits
+from pipeline.lake.arrow_rows import span_to_us
+from pipeline.lake.lake import Lake, run_in_parallel
+from pipeline.privacy.redaction import RedactionRun
 from pipeline.quality import coverage
 from pipeline.quality.suites import Suite
 from pipeline.queues import update as queues_update
+from pipeline.queues.queue_rows import QueueSettings
 from pipeline.reports.queue_overview import queue_lines
 from pipeline.reports.summary import console_summary
-from pipeline.sequences.update import ack_sequences
+from pipeline.sequences import update as sequences_update
 from pipeline.silver import hosts
-from pipeline.silver.decode_tasks import Decoded
+from pipeline.silver.decode_tasks import DecodedWrite
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.alerts import ALERTS
 from schemas.coverage import COVERAGE
@@ -40,133 +51,173 @@ from schemas.table import Table
 
 JOB = "run_all"
 
-# What writes a table, named by it, and how many rows it wrote; or how many of each, where it writes several.
-Steps = dict[Table, Callable[[Lake], int | Mapping[str, int]]]
+# Update functions by table. Each returns the number of rows written, or numbers by table if it writes several tables.
+UpdateSteps = dict[Table, Callable[[Lake], int | Mapping[str, int]]]
 
 
-def parser() -> cli.Parser:
-    """Return the job's command line."""
-    made = cli.parser(JOB, __doc__, captures=True, snapshots=True)
-    redaction.add_argument(made)
-    made.add_argument("--pages", metavar="FOLDER", help="write the lake's pages there in the end (publish_dashboards)")
-    return made
+def build_parser() -> cli.JobArgumentParser:
+    """Return the argument parser of this job."""
+    parser = cli.build_base_parser(JOB, __doc__, captures=True, snapshots=True)
+    redaction.add_redact_key_argument(parser)
+    parser.add_argument(
+        "--pages", metavar="FOLDER", help="then write the pages of the lake to FOLDER, like publish_dashboards"
+    )
+    return parser
 
 
-def run(this: cli.Run) -> cli.Outcome:
-    """Bring captures and snapshots through all layers and print what the lake holds."""
-    keys, by = keys_of(this), redaction.pseudonyms(this)
-    files = captures(this, this.arguments.lake)
-    landed = ingest_snapshots.snapshot_files(this)
-    suites = check_quality.suites_of(this) if this.config.quality.in_runs else ()
-    lake = open_lake(this)
+def run(job_run: cli.JobRun) -> cli.Outcome:
+    """Update all layers from the captures and snapshots, and print a summary of the lake."""
+    keys, pseudonymizer = load_decryption_keys(job_run), redaction.load_pseudonymizer(job_run)
+    captures = list_captures(job_run, job_run.arguments.lake)
+    snapshot_files = ingest_snapshots.list_snapshot_files(job_run)
+    suites = check_quality.select_suites(job_run) if job_run.config.quality.in_runs else ()
+    lake = open_lake(job_run)
     outcome = cli.Outcome()
-    with alone(this, lake):
-        with redaction.apart(this, lake, by, landed) as own:
-            hosts_say = _calls_and_snapshots(this, lake, own, files, landed, outcome, keys)
-        if not this.arguments.dry_run:
-            _answers(replace(this, config=redaction.redacted(this.config, by)), lake, outcome, hosts_say)
-            lines = _quality(this, lake, suites, outcome) if suites else []
+    with lake_lease(job_run, lake):
+        with redaction.open_scratch_lake(job_run, lake, pseudonymizer, snapshot_files) as redacting:
+            hosts_provenance = _update_bronze_and_silver(
+                job_run, lake, redacting, captures, snapshot_files, outcome, keys
+            )
+        if not job_run.arguments.dry_run:
+            redacted_run = replace(job_run, config=redaction.redact_config(job_run.config, pseudonymizer))
+            update_gold(redacted_run, lake, outcome, hosts_provenance)
+            lines = _check_quality(job_run, lake, suites, outcome) if suites else []
             sys.stdout.write("\n".join([console_summary(lake), *queue_lines(lake), *lines]) + "\n")
-        if this.arguments.pages and not this.arguments.dry_run:
-            published = publish_dashboards.publish(this, lake, Path(this.arguments.pages))
-            outcome.more |= published.more
-            sys.stdout.write("\n".join(publish_dashboards.worth_a_look(published)) + "\n")
+        if job_run.arguments.pages and not job_run.arguments.dry_run:
+            published = publish_dashboards.publish_pages(job_run, lake, Path(job_run.arguments.pages))
+            outcome.summary_fields |= published.summary_fields
+            sys.stdout.write("\n".join(publish_dashboards.highlight_lines(published)) + "\n")
     return outcome
 
 
-def _calls_and_snapshots(
-    this: cli.Run, lake: Lake, own: Redaction | None, files: list[Listed], landed: list[Listed], outcome: cli.Outcome,
-    keys: Keys,
-) -> Mapping[str, Any] | None:  # fmt: skip
-    """Bring bronze up to date, and what is made of it call by call; returns what silver.hosts is to say, if anything.
-
-    Where names are redacted that is done in the run's own lake, and brought to the lake from there.
-    """
-    place = lake if own is None else own.apart
-    while_writing = decoder(this, place)
-    done = ingest(this, place, files, outcome, keys, while_writing)
-    if this.arguments.dry_run:
-        return None
-    if landed:
-        ingest_snapshots.ingest(this, place, landed, outcome)
-    keep_stubs = own is not None or this.config.store.stubs
-    hosts_say = _silver(this, place, outcome, keep_stubs=keep_stubs, decoded=Decoded.of(while_writing, done.tapped))
-    if own is not None:
-        cli.say("replacing names")
-        return own.bring(run_id=this.run_id, read={row["path"] for row in done.files})
-    return hosts_say
-
-
-def _silver(
-    this: cli.Run, lake: Lake, outcome: cli.Outcome, *, keep_stubs: bool, decoded: Decoded | None = None
+def _update_bronze_and_silver(
+    job_run: cli.JobRun,
+    lake: Lake,
+    redacting: RedactionRun | None,
+    captures: list[InputFile],
+    snapshot_files: list[InputFile],
+    outcome: cli.Outcome,
+    keys: DecryptionKeys,
 ) -> Mapping[str, Any] | None:
-    """Bring what is made call by call, and snapshot by snapshot, to what bronze holds."""
-    cli.say("decoding calls")
-    for table, rows in decode(this, lake, keep_stubs=keep_stubs, decoded=decoded).items():
+    """Read new input into bronze and decode it into silver; return the provenance for silver.hosts, if it must change.
+
+    With redaction this happens in the scratch lake of the run, and the redacted rows are then written to the lake.
+    """
+    target = lake if redacting is None else redacting.scratch_lake
+    decoder = build_inline_decoder(job_run, target)
+    done = update_bronze(job_run, target, captures, outcome, keys, decoder)
+    if job_run.arguments.dry_run:
+        return None
+    if snapshot_files:
+        ingest_snapshots.update_bronze(job_run, target, snapshot_files, outcome)
+    keep_stubs = redacting is not None or job_run.config.store.stubs
+    hosts_provenance = _update_silver(
+        job_run,
+        target,
+        outcome,
+        keep_stubs=keep_stubs,
+        decoded=DecodedWrite.from_tapped(decoder, done.tapped_write),
+    )
+    if redacting is not None:
+        cli.log_progress("replacing names")
+        return redacting.publish(run_id=job_run.run_id, read_paths={row["path"] for row in done.file_rows})
+    return hosts_provenance
+
+
+def _update_silver(
+    job_run: cli.JobRun, lake: Lake, outcome: cli.Outcome, *, keep_stubs: bool, decoded: DecodedWrite | None = None
+) -> Mapping[str, Any] | None:
+    """Decode new calls and snapshots of bronze into silver; return the provenance for silver.hosts, or None."""
+    cli.log_progress("decoding calls")
+    for table, rows in decode_to_silver(job_run, lake, keep_stubs=keep_stubs, decoded=decoded).items():
         outcome.tables[table] = cli.TableCounts(rows_out=rows)
-    written, hosts_say = hosts.collected_snapshots(lake)
+    written, hosts_provenance = hosts.update_collected_snapshots(lake)
     for table, rows in written.items():
         outcome.tables.setdefault(table, cli.TableCounts()).rows_out += rows
     outcome.tables[str(HOSTS)] = cli.TableCounts()
-    return hosts_say
+    return hosts_provenance
 
 
-def derive_all(this: cli.Run, lake: Lake, outcome: cli.Outcome) -> None:
-    """Bring silver and gold to what bronze holds, of a lake that nothing new was read into."""
-    _answers(this, lake, outcome, _silver(this, lake, outcome, keep_stubs=this.config.store.stubs))
+def update_silver_and_gold(job_run: cli.JobRun, lake: Lake, outcome: cli.Outcome) -> None:
+    """Update silver and gold from bronze, without reading new input."""
+    update_gold(job_run, lake, outcome, _update_silver(job_run, lake, outcome, keep_stubs=job_run.config.store.stubs))
 
 
-def _answers(this: cli.Run, lake: Lake, outcome: cli.Outcome, hosts_say: Mapping[str, Any] | None) -> None:
-    """Bring what is made of silver up to date."""
+def update_gold(
+    job_run: cli.JobRun, lake: Lake, outcome: cli.Outcome, hosts_provenance: Mapping[str, Any] | None
+) -> None:
+    """Update silver.hosts and all tables of gold from silver, and add the row counts to ``outcome``."""
     decoded = outcome.tables[str(REMOTE_READ_CALLS)].rows_out
-    for steps in _steps(this, hosts_say):
-        for answer, written_by in beside(lake, steps).items():
-            for table, count in [(str(answer), written_by)] if isinstance(written_by, int) else written_by.items():
+    for steps in _gold_steps(job_run, hosts_provenance):
+        for step_table, written in run_in_parallel(lake, steps).items():
+            for table, count in [(str(step_table), written)] if isinstance(written, int) else written.items():
                 outcome.tables[table] = cli.TableCounts(rows_out=count)
-    for made in (RECEIVE_ATTEMPTS, FINDINGS):
-        outcome.tables[str(made)].rows_in = decoded
+    for table_of_calls in (RECEIVE_ATTEMPTS, FINDINGS):
+        outcome.tables[str(table_of_calls)].rows_in = decoded
     outcome.tables[str(ACK_SEQUENCES)].rows_in = outcome.tables[str(RECEIVE_ATTEMPTS)].rows_out
 
 
-def _steps(this: cli.Run, hosts_say: Mapping[str, Any] | None) -> Iterator[Steps]:
-    """Yield the steps from silver to gold, those together that do not rest on one another."""
-    config, run_id = this.config, this.run_id
-    cli.say("rebuilding attempts")
-    first: Steps = {
-        RECEIVE_ATTEMPTS: partial(attempts_update.gold, cleanup=config.timers.cleanup, declared=config.queues.aliases)
+def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None) -> Iterator[UpdateSteps]:
+    """Yield the update steps from silver to gold in groups; the steps of a group are independent of each other."""
+    config, run_id = job_run.config, job_run.run_id
+    cli.log_progress("updating receive attempts")
+    first: UpdateSteps = {
+        RECEIVE_ATTEMPTS: partial(attempts_update.update, cleanup=config.timers.cleanup, declared=config.queues.aliases)
     }
-    if hosts_say is not None:
-        first[HOSTS] = partial(hosts.write, run_id=run_id, says=hosts_say)
+    if hosts_provenance is not None:
+        first[HOSTS] = partial(hosts.update_hosts, run_id=run_id, provenance=hosts_provenance)
     yield first
-    cli.say("following messages and queues")
+    cli.log_progress("updating sequences and queue histories")
     reads = config.reads
     yield {
-        ACK_SEQUENCES: partial(ack_sequences, lost_after=reads.lost_after, poison_after=reads.poison_after),
-        QUEUE_HISTORY: partial(queues_update.gold, settings=states_settings(config), run_id=run_id),
+        ACK_SEQUENCES: partial(sequences_update.update, lost_after=reads.lost_after, poison_after=reads.poison_after),
+        QUEUE_HISTORY: partial(queues_update.update, settings=queue_state_settings(config), run_id=run_id),
     }
-    limits = thresholds(config)
-    cli.say("judging")
+    limits = alert_thresholds(config)
+    cli.log_progress("updating findings, coverage and alerts")
     yield {
-        FINDINGS: partial(findings_update.gold, stubs=config.store.stubs, limits=of_queues(limits)),
-        COVERAGE: partial(coverage.gold, run_id=run_id),
+        FINDINGS: partial(findings_update.update, stubs=config.store.stubs, limits=queue_rule_limits(limits)),
+        COVERAGE: partial(coverage.update, run_id=run_id),
     }
-    as_of = this.arguments.as_of
-    yield {ALERTS: partial(alerts_update.gold, limits=limits, run_id=run_id, as_of=as_of)}
+    as_of = job_run.arguments.as_of
+    yield {ALERTS: partial(alerts_update.update, limits=limits, run_id=run_id, as_of=as_of)}
 
 
-def _quality(this: cli.Run, lake: Lake, suites: Sequence[Suite], outcome: cli.Outcome) -> list[str]:
-    """Ask of what changed what is expected of it; return what did not hold, as lines."""
-    cli.say("checking quality")
-    found = check_quality.checked(this, lake, suites)
-    came = check_quality.outcome(found)
-    outcome.quality_failed = came.quality_failed
-    outcome.tables |= came.tables
-    return found.lines()
+def queue_state_settings(config: Config) -> QueueSettings:
+    """Return the settings of queue histories and exactly-once transfers."""
+    return QueueSettings(
+        max_gap=config.history.max_gap,
+        resend_rise=config.eod.resend_rise,
+        ladder=config.eod.resend_ladder,
+        cleanup=config.timers.cleanup,
+        configured_names={machine.address: machine.name for machine in config.collector.machines},
+    )
+
+
+def queue_rule_limits(thresholds: Thresholds) -> QueueRuleLimits:
+    """Return the thresholds of the queue rules. They are those of the alerts, with durations in microseconds."""
+    return QueueRuleLimits(
+        slow_window=span_to_us(thresholds.slow_window),
+        dead_letters=thresholds.dead_letters,
+        journal_messages=thresholds.journal_messages,
+        clock_difference=span_to_us(thresholds.clock_difference),
+        max_gap=span_to_us(thresholds.max_gap),
+    )
+
+
+def _check_quality(job_run: cli.JobRun, lake: Lake, suites: Sequence[Suite], outcome: cli.Outcome) -> list[str]:
+    """Check the changed rows against their expectations; return lines about those that failed."""
+    cli.log_progress("checking quality")
+    result = check_quality.check_lake(job_run, lake, suites)
+    checked = check_quality.quality_outcome(result)
+    outcome.quality_failed = checked.quality_failed
+    outcome.tables |= checked.tables
+    return result.summary_lines()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; the exit code."""
-    return cli.main(JOB, parser(), run, argv)
+    """Run the job and return its exit code."""
+    return cli.run_job(JOB, build_parser(), run, argv)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The Spark session of a job, and where the project's packages were loaded from.
+"""Spark session of a job, and a check that the project's packages come from one installation.
 
-Whoever starts the process decides the settings. Under ``spark-submit``, Databricks or Spark Connect they are made
-before this code runs (``conf/spark.conf``, which set-up writes; the cluster), and nothing is added. Only a process
-started as plain Python (``python -m jobs.run_all``, the tests) gets the local settings below. Delta's jars are local
-files of the project's cache: resolving them by name would need the network at every start.
+The launcher of the process chooses the Spark settings. Under ``spark-submit``, Databricks or Spark Connect they are set
+before this code runs (``conf/spark.conf``, which set-up writes, or the cluster), and nothing is added. Only a process
+started as plain Python (``msmq run_all``, the tests) gets the local settings below. Delta's jars are local files of the
+project's cache, because resolving them by name would need the network at every start.
 """
 
 from __future__ import annotations
@@ -19,30 +19,35 @@ from pathlib import Path
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from jobs import shipping
+from jobs import code_archive
+from jobs.code_archive import PACKAGES
 from jobs.config import ConfigError
-from jobs.python_daemon import collect_seldom
-from jobs.shipping import PACKAGES
+from jobs.python_daemon import reduce_garbage_collection
 from pipeline.lake.codegen import INTERPRETED
-from pipeline.lake.parquet_options import DISTINCT, GROUP_BYTES, GROUP_ROWS, STUBS
+from pipeline.lake.parquet_options import DISTINCT_VALUED_COLUMNS, GROUP_BYTES, GROUP_ROWS, STUB_COLUMNS
 
-# How long a thread that computes keeps the interpreter from those that have an answer of Java or DuckDB: a commit asks
-# Java some fifty times.
-_TURN_S = 0.0005
-PROJECT = Path(__file__).resolve().parents[1]
-# With one compiler Java keeps only 48 MB for what it made; a long run fills them, and all that follows is interpreted.
-ONE_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-# The collector without threads of its own, with room for what is new, and none of its passes for the sake of classes.
-ONE_COLLECTOR = "-XX:+UseSerialGC -Xms1g -XX:NewSize=512m -XX:MetaspaceSize=256m"
-CLASSES = PROJECT / ".cache" / "classes.jsa"  # what Java starts from; tools/archive_classes.py makes it
-JARS_VARIABLE = "MSMQ_JARS"  # a folder with Delta's jars, for where the project's cache is not (an installed wheel)
+# Longest time that a computing thread keeps the interpreter lock from threads with a response from Java or DuckDB. One
+# commit calls Java about fifty times.
+_SWITCH_INTERVAL_S = 0.0005
+PROJECT_ROOT = Path(__file__).resolve().parents[1]
+# With one compiler Java reserves only 48 MB for compiled code. A long run fills them; then new code is interpreted.
+C1_COMPILER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+# Garbage collector without its own threads, with a large young generation, and without collections to unload classes.
+SERIAL_GC_OPTIONS = "-XX:+UseSerialGC -Xms1g -XX:NewSize=512m -XX:MetaspaceSize=256m"
+CLASS_ARCHIVE = PROJECT_ROOT / ".cache" / "classes.jsa"  # Java class data sharing; made by tools/archive_classes.py
+JARS_VARIABLE = "MSMQ_JARS"  # folder with Delta's jars, for an installed wheel, which has no project cache
 
-# Each of these in the environment means that somebody else chose the session: spark-submit started this process,
-# a Spark Connect server is named, or it is a Databricks cluster.
-STARTED_BY_OTHERS = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "DATABRICKS_RUNTIME_VERSION")
+# Environment variables that a launcher sets: spark-submit, a Spark Connect client, or a Databricks cluster. If one is
+# set, the launcher has chosen the settings of the session.
+LAUNCHER_VARIABLES = (
+    "PYSPARK_GATEWAY_PORT",
+    "SPARK_REMOTE",
+    "SPARK_CONNECT_MODE_ENABLED",
+    "DATABRICKS_RUNTIME_VERSION",
+)
 
-# Classes of Java that PySpark asks for by name again and again, with what it asks these for most.
-ASKED_FOR: Mapping[str, tuple[str, ...]] = {
+# Java classes that PySpark looks up by name for each call, with their most used members.
+CACHED_JAVA_MEMBERS: Mapping[str, tuple[str, ...]] = {
     "functions": ("col", "lit"),
     "org.apache.spark.sql.functions": ("col", "lit"),
     "org.apache.spark.sql.classic.SparkSession": ("getActiveSession", "setActiveSession"),
@@ -54,130 +59,130 @@ ASKED_FOR: Mapping[str, tuple[str, ...]] = {
     "SparkSession": ("setActiveSession",),
 }
 
-# What Delta needs wherever it runs, and what makes small lakes on few cores quick. Shared by the local session and by
-# the properties file of spark-submit.
-SETTINGS: Mapping[str, str] = {
+# Settings that Delta needs, and settings that make small lakes on few cores fast. The local session and the properties
+# file of spark-submit share them.
+SPARK_SETTINGS: Mapping[str, str] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.compression.codec": "zstd",
-    "spark.sql.shuffle.partitions": "16",  # adaptive execution joins small ones; 200 are slow on a laptop
+    "spark.sql.shuffle.partitions": "16",  # adaptive execution merges small ones; 200 are slow on a laptop
     "spark.hadoop.parquet.block.row.count.limit": str(GROUP_ROWS),
-    "spark.sql.parquet.pushdown.inFilterThreshold": "500",  # named values; each is a level of Java's stack
+    "spark.sql.parquet.pushdown.inFilterThreshold": "500",  # literals of an IN list; each takes a level of Java's stack
     "spark.hadoop.parquet.block.size": str(GROUP_BYTES),
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 has no statistics, and is half as large again
-    # Counted for each value, and used by nobody: how large values are, and which stub is the least and the greatest.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 is larger and has no statistics
+    # Statistics that no query uses: sizes of values, and minimum and maximum of stubs.
     "spark.hadoop.parquet.size.statistics.enabled": "false",
-    **{f"spark.hadoop.parquet.column.statistics.enabled#{stub}": "false" for stub in STUBS},
-    # Where in Python and in Java each column and frame was made, for messages of errors: thousands of questions.
+    **{f"spark.hadoop.parquet.column.statistics.enabled#{stub}": "false" for stub in STUB_COLUMNS},
+    # Call sites of columns and frames, for error messages: they cost thousands of calls to Java.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.databricks.delta.snapshotPartitions": "1",  # 50 by default: seconds for each commit to a small table
-    # Lakes in local folders: Hadoop keeps a file of checksums beside each file there, and starts a process for the
-    # permissions of both, a tenth of a first load. Parquet's own checksums, of each page, are looked at instead.
+    "spark.databricks.delta.snapshotPartitions": "1",  # the default, 50, costs seconds per commit to a small table
+    # For lakes in local folders. By default Hadoop writes a checksum file beside each file and starts a process to set
+    # the permissions of both, a tenth of the time of a first load. Parquet's page checksums are verified instead.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
-    # Commits to them by the same file system: Delta's store for HDFS starts a process for each name, to see if it is a
-    # link. Both exclude commits of one process alone; other processes are excluded by the lake's lease.
+    # Commits use the same file system: Delta's log store for HDFS starts a process for each name to check for links.
+    # Both stores only exclude concurrent commits of one process. The lake's lease excludes other processes.
     "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
-    "spark.python.unix.domain.socket.enabled": "true",  # 10-30 % faster than TCP between Java and Python
-    **{f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in DISTINCT},
+    "spark.python.unix.domain.socket.enabled": "true",  # 10 to 30 % faster than TCP between Java and Python
+    **{f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in DISTINCT_VALUED_COLUMNS},
     "spark.driver.memory": "2g",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
 
-# Local only: no name of this machine has to resolve, so that it starts without any network; and this project's
-# packages are on the workers' path, as they are on the driver's.
-LOCAL_SETTINGS: Mapping[str, str] = {
+# Settings of the local session only. It starts without a network, because no host name has to be resolved.
+LOCAL_SPARK_SETTINGS: Mapping[str, str] = {
     "spark.master": "local[*]",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.daemon.module": "jobs.python_daemon",
-    # What a worker frees it uses again soon: the C library keeps it (up to so many bytes, and arrays up to its limit of
-    # 32 MB) rather than have the system clear fresh pages for each block of packets: 5 % of a first load's time.
+    # Workers soon reuse the memory that they free. So the C library keeps it (up to 128 MiB, arrays of up to 32 MiB)
+    # instead of taking cleared pages from the system for each block of packets: 5 % of the time of a first load.
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(128 << 20),
     "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-    **INTERPRETED,  # until a run finds much to read
+    **INTERPRETED,  # until a run has much to read
 }
 
 
-def session(app_name: str, overrides: Mapping[str, str] | None = None) -> SparkSession:
-    """The session to work with: the one there is, or a local one when this process was started as plain Python.
+def get_spark_session(app_name: str, overrides: Mapping[str, str] | None = None) -> SparkSession:
+    """Return the Spark session: the existing one, or a local one if this process was started as plain Python.
 
-    ``overrides`` go over the local settings (tests use them), never over those of somebody else's session.
+    ``overrides`` replace local settings (for tests). They do not apply to a session that a launcher has set up. A Spark
+    Connect session also receives the project's code.
     """
     builder = SparkSession.builder.appName(app_name)
     if started_as_plain_python():
-        collect_seldom()  # rows of remainders and of gold are many small objects here too
-        sys.setswitchinterval(_TURN_S)
-        # Workers would otherwise be whichever python3 is first on the path.
+        reduce_garbage_collection()  # the driver too makes many small objects: rows of bronze.pending and of gold
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        # Otherwise the workers would run the first python3 on the path.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-        for name, value in {**local_settings(), **(overrides or {})}.items():
+        for name, value in {**local_spark_settings(), **(overrides or {})}.items():
             builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    remember(spark)
-    if shipping.is_connected(spark):
-        shipping.send(spark, one_origin())
+    cache_java_members(spark)
+    if code_archive.is_spark_connect(spark):
+        code_archive.upload_code(spark, check_single_installation())
     return spark
 
 
-def remember(spark: SparkSession) -> None:
-    """Keep what PySpark asks Java for by name; nothing under Spark Connect, or where a platform lets nobody ask.
+def cache_java_members(spark: SparkSession) -> None:
+    """Cache the Java classes and members that PySpark looks up by name; do nothing if Java is not accessible.
 
-    Each use of ``F.col`` asks which class "functions" is, and Java looks for one of that bare name in all its archives
-    first, each time. A run with little new asked 17,000 such questions, a tenth of its time.
+    Each use of ``F.col`` looks up the class "functions", and Java first searches all its archives for that name. A run
+    with little new input made 17,000 such lookups, a tenth of its time. There is no Java under Spark Connect, and some
+    platforms forbid the access.
     """
     java = getattr(spark, "_jvm", None)
     if java is None:
         return
     try:
-        for name, members in ASKED_FOR.items():
+        for name, members in CACHED_JAVA_MEMBERS.items():
             found = getattr(java, name)
             for member in members:
                 setattr(found, member, getattr(found, member))
             setattr(java, name, found)
-    except Py4JError:  # then it is asked each time, as ever
+    except Py4JError:  # access is forbidden: PySpark looks up each name as usual
         return
 
 
 def started_as_plain_python() -> bool:
-    """True when nobody has chosen the session's settings: no launcher, no server, and no session in this process."""
-    return not any(os.environ.get(name) for name in STARTED_BY_OTHERS) and SparkSession.getActiveSession() is None
+    """Whether no launcher has set up Spark: no launcher variable is set, and this process has no active session."""
+    return not any(os.environ.get(name) for name in LAUNCHER_VARIABLES) and SparkSession.getActiveSession() is None
 
 
-def local_settings() -> dict[str, str]:
-    """The settings of the local session; ConfigError when Delta's jars are not in the project's cache."""
+def local_spark_settings() -> dict[str, str]:
+    """Return the settings of the local session; ConfigError if Delta's jars are not in the project's cache."""
     return {
-        **SETTINGS,
-        **LOCAL_SETTINGS,
-        **java_settings(),
+        **SPARK_SETTINGS,
+        **LOCAL_SPARK_SETTINGS,
+        **java_options(),
         "spark.jars": ",".join(str(jar) for jar in delta_jars()),
-        "spark.sql.warehouse.dir": (PROJECT / ".cache" / "warehouse").as_uri(),
+        "spark.sql.warehouse.dir": (PROJECT_ROOT / ".cache" / "warehouse").as_uri(),
     }
 
 
-def java_settings(classes: Path = CLASSES) -> dict[str, str]:
-    """The driver's Java options: Spark's own log kept to errors, where the project's log settings are; few threads.
+def java_options(class_archive: Path = CLASS_ARCHIVE) -> dict[str, str]:
+    """Return the Java options of the driver: log settings, the archive of classes, one compiler, serial collector.
 
-    A run of seconds is over before the optimising compiler has paid for itself; on two cores it competes with the
-    work. Without it 200 MB of captures take three quarters of the time, and 1 GB no more than with it. The collector
-    that works beside the program costs such a run two fifths of its CPU time. ``classes`` is an archive of loaded
-    classes, used if it is there and fits this Java and these jars: it saves a third of the time of a run that finds
-    nothing new.
+    Short runs end before the optimising compiler pays off, and on two cores it competes with the work. Without it, 200
+    MB of captures take three quarters of the time, and 1 GB takes no more than with it. A concurrent garbage collector
+    costs a short run two fifths of its CPU time. ``class_archive`` holds loaded classes (class data sharing). It is
+    used if it exists and fits this Java and these jars, and saves a third of the time of a run that finds nothing new.
     """
-    path = PROJECT / "conf" / "log4j2.properties"
+    path = PROJECT_ROOT / "conf" / "log4j2.properties"
     logging = [f"-Dlog4j2.configurationFile={path.as_uri()}"] if path.exists() else []  # not with an installed wheel
-    shared = [f'"-XX:SharedArchiveFile={classes}"', "-Xlog:cds*=off"] if classes.exists() else []
-    return {"spark.driver.extraJavaOptions": " ".join([*logging, *shared, ONE_COMPILER, ONE_COLLECTOR])}
+    shared = [f'"-XX:SharedArchiveFile={class_archive}"', "-Xlog:cds*=off"] if class_archive.exists() else []
+    return {"spark.driver.extraJavaOptions": " ".join([*logging, *shared, C1_COMPILER_OPTIONS, SERIAL_GC_OPTIONS])}
 
 
 def delta_jars() -> list[Path]:
-    """Delta's jars on this machine, sorted; ConfigError when there are none or they are of another version."""
-    folder = Path(os.environ.get(JARS_VARIABLE) or PROJECT / ".cache" / "jars")
+    """Return the paths of Delta's jars, sorted; ConfigError if they are missing or have the wrong version."""
+    folder = Path(os.environ.get(JARS_VARIABLE) or PROJECT_ROOT / ".cache" / "jars")
     jars = sorted(folder.glob("delta-*.jar"))
     try:
         wanted = version("delta-spark")
@@ -192,25 +197,25 @@ def delta_jars() -> list[Path]:
     return jars
 
 
-def one_origin() -> Path:
-    """The folder or archive that holds all four packages; ConfigError when they come from different ones.
+def check_single_installation() -> Path:
+    """Return the folder or archive that holds all four packages; ConfigError if they come from different ones.
 
-    The names are short, and other projects use them too: a stranger's ``schemas`` would be imported silently.
+    The package names are short, and other projects use them too: another ``schemas`` would be imported silently.
     """
     found: dict[str, Path] = {}
     for name in PACKAGES:
         file = import_module(name).__file__
         if file is None:
-            raise ConfigError(f"the package {name} that is imported has no __init__.py: it is not this project's")
+            raise ConfigError(f"the imported package {name} has no __init__.py, so it is not part of this project")
         found[name] = Path(file).parents[1]
-    # Spark puts a copy of an archive given by --py-files before the original on the path when the session starts, so
-    # that what is imported later comes from the copy: the same archive is the same origin.
-    if len(set(found.values())) > 1 and len({_content(place) for place in found.values()}) > 1:
+    # When a session starts, Spark puts a copy of the --py-files archive on the path, before the original. Modules that
+    # are imported later come from the copy. So origins are equal if the archives are.
+    if len(set(found.values())) > 1 and len({_origin_identity(place) for place in found.values()}) > 1:
         places = ", ".join(f"{name} from {place}" for name, place in found.items())
         raise ConfigError(f"packages of different origin: {places}")
     return found["jobs"]
 
 
-def _content(place: Path) -> str:
-    """What tells origins apart: an archive's bytes, a folder's path."""
+def _origin_identity(place: Path) -> str:
+    """Return what identifies an origin: the digest of an archive, or the path of a folder."""
     return hashlib.sha256(place.read_bytes()).hexdigest() if place.is_file() else str(place)

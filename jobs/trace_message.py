@@ -1,4 +1,4 @@
-"""Print the story of a message: sightings, attempts, outcomes, moves, purges, findings and COM+ calls, by time."""
+"""Print the timeline of a message: sightings, attempts, moves, purges, findings, COM+ calls."""
 
 from __future__ import annotations
 
@@ -10,47 +10,52 @@ from collections.abc import Sequence
 from jobs import cli
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake
-from pipeline.reports.trace.inputs import Wanted, tell
-from pipeline.reports.trace.text import lines, plain
+from pipeline.reports.trace.formatting import format_timeline, timeline_to_json
+from pipeline.reports.trace.inputs import TraceRequest, trace_messages
 
 JOB = "trace_message"
 
 
-def parser() -> cli.Parser:
-    """Return the job's command line."""
-    made = cli.parser(JOB, __doc__)
-    made.add_argument("--id", metavar="GUID\\N", help="message identifier, as silver.messages.message_id has it")
-    made.add_argument("--lookup-id", metavar="N", type=int, help="the message's number in its queue; give --queue too")
-    made.add_argument("--queue", metavar="NAME", help="a queue that it was read from, in any of its names")
-    made.add_argument("--label", metavar="TEXT", help="its label, exactly")
-    made.add_argument(
-        "--most", metavar="N", type=cli.whole_number, default=20, help="messages told at most, the earliest (20)"
+def build_parser() -> cli.JobArgumentParser:
+    """Return the argument parser of this job."""
+    parser = cli.build_base_parser(JOB, __doc__)
+    parser.add_argument("--id", metavar="GUID\\N", help="message identifier, as in silver.messages.message_id")
+    parser.add_argument("--lookup-id", metavar="N", type=int, help="lookup identifier of the message; needs --queue")
+    parser.add_argument("--queue", metavar="NAME", help="any name of a queue that the message was read from")
+    parser.add_argument("--label", metavar="TEXT", help="label of the message, the whole text")
+    parser.add_argument(
+        "--most",
+        metavar="N",
+        type=cli.parse_positive_int,
+        default=20,
+        help="print at most N messages, the earliest ones (default: 20)",
     )
-    made.add_argument("--json", action="store_true", help="one JSON object per message, for programs")
-    return made
+    parser.add_argument("--json", action="store_true", help="print one JSON object per message")
+    return parser
 
 
-def run(this: cli.Run) -> cli.Outcome:
-    """Find the messages asked for and tell what is known of each."""
-    asked = this.arguments
-    if (asked.id, asked.lookup_id, asked.queue, asked.label) == (None, None, None, None):
-        raise ConfigError("which message? --id, --lookup-id with --queue, --label or --queue")
-    told = tell(open_lake(this), Wanted(asked.id, asked.lookup_id, asked.queue, asked.label, asked.most))
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal without these letters is shown their code points
+def run(job_run: cli.JobRun) -> cli.Outcome:
+    """Find the messages and print the timeline of each."""
+    arguments = job_run.arguments
+    if (arguments.id, arguments.lookup_id, arguments.queue, arguments.label) == (None, None, None, None):
+        raise ConfigError("which message? Give --id, --lookup-id with --queue, --label or --queue")
+    request = TraceRequest(arguments.id, arguments.lookup_id, arguments.queue, arguments.label, arguments.most)
+    trace = trace_messages(open_lake(job_run), request)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # characters that the terminal's encoding lacks are escaped
         sys.stdout.reconfigure(errors="backslashreplace")
-    for story in told.stories:
-        text = json.dumps(plain(story)) if asked.json else "\n".join([*lines(story), ""])
+    for timeline in trace.timelines:
+        text = json.dumps(timeline_to_json(timeline)) if arguments.json else "\n".join([*format_timeline(timeline), ""])
         sys.stdout.write(text + "\n")
-    if not told.stories:
-        cli.say("no such message was read in these captures")
-    if told.cut:
-        cli.say(f"there are more: only the earliest {asked.most} are told (--most)")
-    return cli.Outcome(more={"messages": len(told.stories), "more": told.cut})
+    if not trace.timelines:
+        cli.log_progress("no such message was read in these captures")
+    if trace.truncated:
+        cli.log_progress(f"there are more: only the earliest {arguments.most} are printed (--most)")
+    return cli.Outcome(summary_fields={"messages": len(trace.timelines), "more": trace.truncated})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; the exit code."""
-    return cli.main(JOB, parser(), run, argv)
+    """Run the job and return its exit code."""
+    return cli.run_job(JOB, build_parser(), run, argv)
 
 
 if __name__ == "__main__":

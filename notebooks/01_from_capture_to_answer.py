@@ -2,10 +2,10 @@
 # MAGIC %md
 # MAGIC # From capture to answer
 # MAGIC
-# MAGIC A tour of the lake in five stops: what was captured, which calls were in it, what they meant, what became of the
-# MAGIC messages, and what cannot be known. Each stop is a table; the columns' comments say what they hold and in what unit.
+# MAGIC A tour of the lake in five steps: captures, calls, decoded parameters, outcomes of messages, and gaps. Each step uses
+# MAGIC one table. The comments of the columns give their meaning and unit.
 # MAGIC
-# MAGIC Set **lake** to the folder that `jobs.run_all --lake` wrote, or **catalog** where the tables are in one.
+# MAGIC Set **lake** to the folder that `jobs.run_all --lake` wrote, or **catalog** if the tables are in a catalog.
 
 # COMMAND ----------
 
@@ -27,10 +27,10 @@ def table(name):
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## 1. What was captured
+# MAGIC ## 1. Captures
 # MAGIC
-# MAGIC Every packet record is counted once: **used** (of MSMQ connections), **binary protocol** (TCP 1801), **damaged**, or
-# MAGIC **other**. `packets_dropped` is what the capturing machine itself says that it lost: null means that it does not say.
+# MAGIC Every packet is counted once: as **used** (of MSMQ connections), **binary protocol** (TCP 1801), **damaged** or **other**.
+# MAGIC `packets_dropped` is the number of packets that the capturing machine reports as dropped; null means that it reports none.
 
 # COMMAND ----------
 
@@ -45,25 +45,23 @@ display(
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## 2. Which calls
+# MAGIC ## 2. Calls
 # MAGIC
-# MAGIC Message Queuing's remote reads and its administration are DCE/RPC. The reader puts TCP streams back together, cuts
-# MAGIC them into calls, and says of each how much of it was seen: `ok`, `fault`, `no_response`, `encrypted`, ...
+# MAGIC Message Queuing uses DCE/RPC for remote reads and administration. The reader reassembles TCP streams, splits them into
+# MAGIC calls, and records for each call how much of it was captured: `ok`, `fault`, `no_response`, `encrypted`, ...
 
 # COMMAND ----------
 
 calls = table("bronze.rpc_calls").groupBy("interface_name", "outcome").count()
-display(
-    px.bar(calls.toPandas(), x="interface_name", y="count", color="outcome", title="Calls, by what was seen of them")
-)
+display(px.bar(calls.toPandas(), x="interface_name", y="count", color="outcome", title="Calls by outcome"))
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## 3. What they meant
+# MAGIC ## 3. Decoded parameters
 # MAGIC
-# MAGIC Stubs are decoded to parameters. A receive is two calls: **Start** hands the message out, **End** acknowledges it
-# MAGIC (`RR_ACK`) or gives it back (`RR_NACK`). Here are the calls of one connection, in order.
+# MAGIC Stubs are decoded to parameters. A receive consists of two calls: **Start** hands out the message, **End** acknowledges
+# MAGIC it (`RR_ACK`) or gives it back (`RR_NACK`). These are the calls of one connection, in order.
 
 # COMMAND ----------
 
@@ -79,18 +77,18 @@ display(
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## 4. What became of the messages
+# MAGIC ## 4. Outcomes of messages
 # MAGIC
-# MAGIC `gold.receive_attempts` joins Start and End, over connections and captures: how each attempt ended, how long it
-# MAGIC waited, how long the message was held. `gold.ack_sequences` puts the attempts at one message in order, and says when
-# MAGIC a message may have been lost or read twice.
+# MAGIC `gold.receive_attempts` joins Start and End across connections and captures: the outcome of each attempt, how long it
+# MAGIC waited, and how long the message was held. `gold.ack_sequences` orders the attempts to receive one message, and shows
+# MAGIC messages that may have been lost or read twice.
 
 # COMMAND ----------
 
 attempts = table("gold.receive_attempts")
-ended = attempts.groupBy("queue", "outcome").count().toPandas()
-ended["queue"] = ended["queue"].fillna("not known")
-display(px.bar(ended, x="count", y="queue", color="outcome", orientation="h", title="How receives and peeks ended"))
+outcomes = attempts.groupBy("queue", "outcome").count().toPandas()
+outcomes["queue"] = outcomes["queue"].fillna("unknown")
+display(px.bar(outcomes, x="count", y="queue", color="outcome", orientation="h", title="Receives and peeks by outcome"))
 
 # COMMAND ----------
 
@@ -100,21 +98,21 @@ display(risks.select("queue", "lookup_id", "loss_risk", "outcomes", "readers", "
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## 5. What it rests on, and what cannot be known
+# MAGIC ## 5. Evidence and gaps
 # MAGIC
-# MAGIC `evidence` holds the keys of the calls behind an answer. From there it is one join to the capture file and the packet
-# MAGIC number, and a display filter that shows just these packets in Wireshark.
+# MAGIC `evidence` holds the keys of the calls that a row is based on. One join gives the capture file and the packet numbers,
+# MAGIC and a display filter that shows exactly these packets in Wireshark.
 
 # COMMAND ----------
 
-proof = (
+evidence_packets = (
     attempts.where("outcome = 'acked'").orderBy("started_at").limit(3)
     .select("queue", "lookup_id", F.explode("evidence").alias("call_key"))
     .join(table("bronze.rpc_calls").select("call_key", "capture_id", "request_packet", "response_packet"), "call_key")
     .join(captures.select("capture_id", "path"), "capture_id")
 )  # fmt: skip
 display(
-    proof.select(
+    evidence_packets.select(
         "queue", "lookup_id", "path",
         F.format_string("frame.number == %d || frame.number == %d", "request_packet", "response_packet").alias("filter"),
     )
@@ -123,12 +121,11 @@ display(
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC And what is *not* known stands beside every answer: in `confidence` and `missing` of the row, and added up in
-# MAGIC `gold.coverage`.
+# MAGIC Each row shows what is *not* known in its columns `confidence` and `missing`. `gold.coverage` has the totals.
 
 # COMMAND ----------
 
-unknown = (
+gaps = (
     attempts.select("confidence", F.explode_outer("missing").alias("missing")).groupBy("confidence", "missing").count()
 )
-display(unknown.orderBy(F.desc("count")))
+display(gaps.orderBy(F.desc("count")))

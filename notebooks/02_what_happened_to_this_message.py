@@ -2,11 +2,11 @@
 # MAGIC %md
 # MAGIC # What happened to this message?
 # MAGIC
-# MAGIC Give a part of its **label**, its identifier (`guid\number`), or its lookup id. Without any the message that was handed out
-# MAGIC most often is taken, which is usually one that deserves a look.
+# MAGIC Enter a part of its **label**, its identifier (`guid\number`), or its lookup id. Without input, the notebook takes the
+# MAGIC message that was handed out most often, because such a message usually has a problem.
 # MAGIC
-# MAGIC A message is known by three names: `message_key` (sender, number and time: it stays the same wherever the message is
-# MAGIC seen), the message identifier that applications log, and the **lookup id** that its queue gave it.
+# MAGIC A message has three names: `message_key` (from sender, number and time: the same wherever the message is seen), the
+# MAGIC message identifier that applications log, and the **lookup id** that its queue assigned.
 
 # COMMAND ----------
 
@@ -29,19 +29,19 @@ def table(name):
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Which message
+# MAGIC ## Message
 
 # COMMAND ----------
 
-wanted = dbutils.widgets.get("message")
+search_text = dbutils.widgets.get("message")
 messages, sequences = table("silver.messages"), table("gold.ack_sequences")
-if wanted:
-    named = (
-        F.col("label").contains(wanted)
-        | (F.col("message_id") == wanted)
-        | (F.col("lookup_id").cast("string") == wanted)
+if search_text:
+    matches = (
+        F.col("label").contains(search_text)
+        | (F.col("message_id") == search_text)
+        | (F.col("lookup_id").cast("string") == search_text)
     )
-    first = messages.where(named & F.col("message_key").isNotNull()).orderBy("seen_at", "sighting_key").first()
+    first = messages.where(matches & F.col("message_key").isNotNull()).orderBy("seen_at", "sighting_key").first()
     key = first["message_key"] if first else None
 else:
     most = sequences.where("message_key IS NOT NULL").orderBy(F.desc("attempts"), "sequence_key").first()
@@ -61,15 +61,15 @@ display(
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Its receives, in order
+# MAGIC ## Receives in order of time
 # MAGIC
-# MAGIC **hold** is the time between handing the message out and the reader's word on it. `acked` more than once means that two
-# MAGIC readers believe it was theirs: `read_twice`. A `rundown` is a connection that ended while it held the message.
+# MAGIC **hold** is the time from handing out the message to its acknowledgement. More than one `acked` means that two readers
+# MAGIC processed the message: `read_twice`. A `rundown` is a connection that ended while it held the message.
 
 # COMMAND ----------
 
 attempts = table("gold.receive_attempts").where(F.col("message_key") == key).orderBy("started_at")
-shown = attempts.select(
+attempt_rows = attempts.select(
     "started_at",
     "returned_at",
     "ended_at",
@@ -81,26 +81,31 @@ shown = attempts.select(
     "confidence",
     "missing",
 )
-display(shown)
+display(attempt_rows)
 
 # COMMAND ----------
 
-held = shown.toPandas()
-held["until"] = held["ended_at"].fillna(held["returned_at"]).fillna(held["started_at"])
-if len(held):
+timeline = attempt_rows.toPandas()
+timeline["until"] = timeline["ended_at"].fillna(timeline["returned_at"]).fillna(timeline["started_at"])
+if len(timeline):
     display(
         px.timeline(
-            held, x_start="started_at", x_end="until", y="client_address", color="outcome", title="Who held it when"
+            timeline,
+            x_start="started_at",
+            x_end="until",
+            y="client_address",
+            color="outcome",
+            title="Readers that held the message",
         )
     )
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Its fate
+# MAGIC ## Fate and loss risk
 # MAGIC
-# MAGIC `fate` follows from the last receive that was settled; a later move or purge overrides it. `loss_risk` is the first that
-# MAGIC holds of: read twice, acknowledgement refused, acknowledgement unanswered, reader lost, poison.
+# MAGIC `fate` follows from the last completed receive, unless a later move or purge overrides it. `loss_risk` is the first that
+# MAGIC applies: read twice, acknowledgement refused, acknowledgement unanswered, reader lost, poison.
 
 # COMMAND ----------
 
@@ -123,10 +128,10 @@ display(
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## The packets
+# MAGIC ## Packets
 # MAGIC
-# MAGIC Open the capture in Wireshark and paste the filter; or have `python -m jobs.export_packets --call KEY` write the packets
-# MAGIC and the bind that explains them.
+# MAGIC Open the capture in Wireshark and go to these packet numbers. Or let `msmq export_packets --call KEY` write the
+# MAGIC packets to a file, with the bind that Wireshark needs to decode them.
 
 # COMMAND ----------
 

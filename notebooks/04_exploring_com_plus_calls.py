@@ -3,9 +3,9 @@
 # MAGIC # Exploring COM+ calls
 # MAGIC
 # MAGIC Queued components record method calls in messages ([MC-COMQC]): an application calls a method, the recorder writes the
-# MAGIC call into a message, a player makes it on the other side, later. When a player fails the message is tried again, moves
-# MAGIC through retry queues, and ends in a dead queue. `silver.comqc_calls` has a row for each call in each sighting of its
-# MAGIC message, so a call that was tried three times is there three times.
+# MAGIC call to a message, and a player executes it later on the other side. If the player fails, the message is retried, moves
+# MAGIC through retry queues, and ends in a dead queue. `silver.comqc_calls` has one row per call and sighting of its message: a
+# MAGIC call that was tried three times has three rows.
 
 # COMMAND ----------
 
@@ -27,17 +27,17 @@ def table(name):
 # COMMAND ----------
 
 calls, messages = table("silver.comqc_calls"), table("silver.messages")
-number = calls.count()
-print(f"{number} calls in {messages.where('is_comqc').count()} sightings of messages that say that they hold some")
-print(f"{messages.where('comqc_rejected IS NOT NULL').count()} of them must be rejected: see comqc_rejected")
+call_count = calls.count()
+print(f"{call_count} calls in {messages.where('is_comqc').count()} sightings of messages with recorded calls")
+print(f"{messages.where('comqc_rejected IS NOT NULL').count()} of them violate the format: see comqc_rejected")
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Which methods
+# MAGIC ## Methods
 # MAGIC
-# MAGIC An interface is known by its GUID; what its methods are called stands in its type library, which no message carries. Calls
-# MAGIC by **dispatch** carry a dispatch id, and their arguments in a form that tells its own types.
+# MAGIC An interface is identified by its GUID. The names of its methods are in its type library, which messages do not contain.
+# MAGIC Calls by **dispatch** have a dispatch id, and arguments with their types.
 
 # COMMAND ----------
 
@@ -45,16 +45,16 @@ methods = calls.groupBy("target_clsid", "interface_id", "opnum", "dispatch_id").
     F.count("*").alias("calls"), F.countDistinct("message_key").alias("messages"), F.max("seen_at").alias("last")
 )
 display(methods.orderBy(F.desc("calls")))
-if number:
-    counted = methods.withColumn(
+if call_count:
+    methods_by_count = methods.withColumn(
         "method", F.concat_ws(" ", "interface_id", F.coalesce("dispatch_id", "opnum"))
     ).toPandas()
-    display(px.bar(counted, x="calls", y="method", orientation="h", title="Calls by method"))
+    display(px.bar(methods_by_count, x="calls", y="method", orientation="h", title="Calls by method"))
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## What they were called with
+# MAGIC ## Arguments
 
 # COMMAND ----------
 
@@ -68,13 +68,14 @@ display(
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Tried again, and poison
+# MAGIC ## Retries and poison messages
 # MAGIC
-# MAGIC The same message seen several times, with a growing abort count or in a retry queue, is a call that its player could not make.
+# MAGIC A message that was seen several times, with a rising abort count or in a retry queue, contains a call that its player cannot
+# MAGIC execute.
 
 # COMMAND ----------
 
-again = (
+retried = (
     messages.where("is_comqc AND message_key IS NOT NULL")
     .groupBy("message_key")
     .agg(
@@ -83,18 +84,18 @@ again = (
     )
     .where("sightings > 1 OR aborts > 0")
 )  # fmt: skip
-display(again.orderBy(F.desc("sightings")))
+display(retried.orderBy(F.desc("sightings")))
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC What became of these messages tells `gold.ack_sequences`, by `message_key`: the notebook *What happened to this message* takes
-# MAGIC it from there.
+# MAGIC `gold.ack_sequences` has the fates of these messages, by `message_key`. The notebook *What happened to this message?* shows
+# MAGIC more.
 
 # COMMAND ----------
 
 display(
     table("gold.ack_sequences")
-    .join(again.select("message_key"), "message_key")
+    .join(retried.select("message_key"), "message_key")
     .select("queue", "lookup_id", "outcomes", "fate", "loss_risk")
 )

@@ -2,9 +2,9 @@
 # MAGIC %md
 # MAGIC # Data quality
 # MAGIC
-# MAGIC Two different questions: *is what the tables say true to what was captured* (keys unique, nothing counted twice, nothing lost
-# MAGIC between layers), and *how much was captured at all*. The first one has rules that must hold; the second has shares that
-# MAGIC one has to know before one believes an answer.
+# MAGIC Two different questions: *do the tables represent the captures correctly* (keys unique, nothing counted twice, nothing lost
+# MAGIC between layers), and *how much was captured*. The first has rules that must hold. The second has shares, which tell how far
+# MAGIC to trust an answer.
 
 # COMMAND ----------
 
@@ -27,27 +27,27 @@ def table(name):
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## What must hold
+# MAGIC ## Rules
 # MAGIC
-# MAGIC Three of the rules, by hand, to show how they read. Every one of these numbers must be 0.
+# MAGIC Three of the rules, written as queries. Each of these numbers must be 0.
 
 # COMMAND ----------
 
 captures, calls = table("bronze.capture_files"), table("bronze.rpc_calls")
 parts = F.col("packets_used") + F.col("packets_binary_protocol") + F.col("packets_damaged") + F.col("packets_other")
-wrong = {
+violations = {
     "captures whose packets do not add up": captures.where(parts != F.col("packets")).count(),
-    "calls with a key that is there twice": calls.groupBy("call_key").count().where("count > 1").count(),
+    "calls with a duplicate key": calls.groupBy("call_key").count().where("count > 1").count(),
     "attempts that end before they start": table("gold.receive_attempts").where("ended_at < started_at").count(),
 }
-display(spark.createDataFrame(list(wrong.items()), "rule string, rows bigint"))
+display(spark.createDataFrame(list(violations.items()), "rule string, rows bigint"))
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## What was checked
+# MAGIC ## Quality results
 # MAGIC
-# MAGIC `gold.quality_results` holds every check of every run, where checks were made.
+# MAGIC `gold.quality_results` has the result of every check of every run. It is empty if no checks were run.
 
 # COMMAND ----------
 
@@ -63,9 +63,10 @@ except AnalysisException:
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## What was not seen
+# MAGIC ## Coverage
 # MAGIC
-# MAGIC `gold.coverage` counts per hour, server and layer. A share is a measure over the total of its layer.
+# MAGIC `gold.coverage` counts what was captured and what is missing, by hour, server and layer. A share is a measure divided by the
+# MAGIC total of its layer.
 
 # COMMAND ----------
 
@@ -74,14 +75,14 @@ display(coverage.orderBy("layer", F.desc("value")))
 
 # COMMAND ----------
 
-half = ("calls_half_seen", "sealed", "calls_unbound")
+gap_measures = ("calls_half_seen", "sealed", "calls_unbound")
 rpc = (
     table("gold.coverage")
     .where("layer = 'rpc'")
     .groupBy("hour", "server_address")
     .agg(
         F.sum(F.when(F.col("measure") == "calls", F.col("value"))).alias("calls"),
-        F.coalesce(F.sum(F.when(F.col("measure").isin(*half), F.col("value"))), F.lit(0)).alias("not_known"),
+        F.coalesce(F.sum(F.when(F.col("measure").isin(*gap_measures), F.col("value"))), F.lit(0)).alias("not_known"),
     )
     .orderBy("hour", "server_address")
 )
@@ -96,16 +97,16 @@ if len(shares):
             y="share",
             color="hour",
             barmode="group",
-            title="Calls of which something is not known",
+            title="Share of calls with missing parts",
         )
     )
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## What did not decode
+# MAGIC ## Decoding errors
 # MAGIC
-# MAGIC A stub that does not decode is a row with its error and the offset where it happened, and the call is still there.
+# MAGIC A stub that cannot be decoded has a row with the error and its offset; the call itself is kept.
 
 # COMMAND ----------
 

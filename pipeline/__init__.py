@@ -1,1 +1,1 @@
-"""From captures and snapshots to answers: one room for each subject (docs/architecture.md)."""
+"""From captures and snapshots to answers: one room for each subject (docs/internals/architecture.md)."""

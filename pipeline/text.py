@@ -1,9 +1,8 @@
-"""Text for people: text of the wire made harmless for a terminal, values as table cells, parts of sentences.
+"""Text for people: escaping of text from the wire, table cells and console tables, counts and times in sentences.
 
-Labels and names on the wire are whatever a sender liked to write.
-
-A terminal obeys control characters and escape sequences, and turns lines around for marks of direction. Of these, and
-of whatever else has no shape of its own, the code point is shown instead.
+Labels and names on the wire are whatever a sender wrote. A terminal obeys control characters and escape sequences, and
+bidirectional marks reorder a line. Such characters, and all others that are not printable, are replaced by their code
+point.
 """
 
 from __future__ import annotations
@@ -14,91 +13,87 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
-CODE: Final = "<U+{:04X}>"
-_MOST_MARKS: Final = 3  # accents on one letter; more of them are a tower over the lines above
+CODE_POINT_FORMAT: Final = "<U+{:04X}>"
+_MAX_COMBINING_MARKS: Final = 3  # on one letter; more of them would cover the lines above
+_MAX_CELL_CHARS: Final = 60
 
 
-def shown(text: str, most: int | None = None, *, code: str = CODE) -> str:
-    r"""Return a text as it may be printed: ``<U+202E>`` for what is obeyed or not seen, ``...`` for what is too long.
+def escape_unprintable(text: str, max_chars: int | None = None, *, code_format: str = CODE_POINT_FORMAT) -> str:
+    r"""Return a text that is safe to print: ``<U+202E>`` for unprintable characters, ``...`` after ``max_chars``.
 
-    Hidden is what Python calls not printable: controls, marks of direction and other formats, lone surrogates, code
-    points of private use or of none, separators of lines and paragraphs, and all spaces but the plain one. ``most`` is
-    the number of characters of the text that are shown, ``code`` how code points are.
+    Unprintable is what ``str.isprintable`` says: controls, bidirectional marks and other formats, lone surrogates,
+    private-use and unassigned code points, line and paragraph separators, and all spaces but the plain one.
+    ``max_chars`` limits the characters of the input, not of the output.
     """
     parts: list[str] = []
     marks = 0
-    for char in text if most is None else text[:most]:
+    for char in text if max_chars is None else text[:max_chars]:
         marks = marks + 1 if unicodedata.category(char) in ("Mn", "Me") else 0
-        hidden = not char.isprintable() or marks > _MOST_MARKS
-        parts.append(code.format(ord(char)) if hidden else char)
-    return "".join(parts) + ("..." if most is not None and len(text) > most else "")
+        unsafe = not char.isprintable() or marks > _MAX_COMBINING_MARKS
+        parts.append(code_format.format(ord(char)) if unsafe else char)
+    return "".join(parts) + ("..." if max_chars is not None and len(text) > max_chars else "")
 
 
-def clock(at: int) -> str:
-    """Return a time for a sentence, to the second."""
-    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)).strftime("%Y-%m-%d %H:%M:%S")
+def escape_as_hex(text: str) -> str:
+    r"""Return a text with unprintable characters as ``\x1b``."""
+    return escape_unprintable(text, code_format="\\x{:02x}")
 
 
-def counted(count: int, thing: str) -> str:
-    """Return a number of things for a sentence."""
-    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+def format_time(at_us: int) -> str:
+    """Return a time, given in microseconds since the epoch, as UTC text to the second."""
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at_us)).strftime("%Y-%m-%d %H:%M:%S")
 
 
-_WIDEST: Final = 60  # characters of a cell
+def format_count(count: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless the number is 1: ``1 call``, ``2 calls``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def plain(text: str) -> str:
-    """Return a text of the wire without what a terminal would obey."""
-    return shown(text, code="\\x{:02x}")
-
-
-def cell(value: object) -> str:
-    """Return a value as it stands in a table: nothing for what is not known, times in UTC, numbers to three digits."""
+def format_cell(value: object) -> str:
+    """Return a value as a table cell of at most 60 characters: empty for null, times in UTC, three decimals."""
     if value is None:
         return ""
     if isinstance(value, datetime):
-        return _utc(value).strftime("%Y-%m-%d %H:%M:%S")
+        return _as_utc(value).strftime("%Y-%m-%d %H:%M:%S")
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.3f}".rstrip("0").rstrip(".")
     if isinstance(value, list | tuple):
-        return ", ".join(map(cell, value))
-    text = plain(str(value))
-    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."
+        return ", ".join(map(format_cell, value))
+    text = escape_as_hex(str(value))
+    return text if len(text) <= _MAX_CELL_CHARS else f"{text[: _MAX_CELL_CHARS - 3]}..."
 
 
-def json_value(value: object) -> int | float | str:
-    """Return a value that JSON does not know: times as ISO 8601 in UTC, decimals as numbers, all else as text."""
+def json_default(value: object) -> int | float | str:
+    """Return a value for ``json.dumps(default=...)``: times as ISO 8601 in UTC, decimals as numbers, else text."""
     if isinstance(value, datetime):
-        return _utc(value).isoformat().replace("+00:00", "Z")
+        return _as_utc(value).isoformat().replace("+00:00", "Z")
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
     return str(value)
 
 
-def _utc(at: datetime) -> datetime:
-    """Return a time as UTC; one without a zone is."""
+def _as_utc(at: datetime) -> datetime:
+    """Return a time in UTC; a time without a zone is taken as UTC."""
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
-def table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Return a table's lines, its head first; numbers stand to the right."""
-    cells = [[cell(value) for value in row] for row in rows]
-    widths = [
-        max(len(name), *(len(row[place]) for row in cells)) if cells else len(name) for place, name in enumerate(names)
-    ]
-    right = [
-        any(isinstance(row[place], int | float) for row in rows)
-        and not any(isinstance(row[place], bool) for row in rows)
-        for place in range(len(names))
+def format_table(column_names: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Return the lines of a console table: header, rule, rows. Columns of numbers are aligned right."""
+    cells = [[format_cell(value) for value in row] for row in rows]
+    columns = range(len(column_names))
+    widths = [max(len(column_names[i]), *(len(row[i]) for row in cells), 0) for i in columns]
+    numeric = [
+        any(isinstance(row[i], int | float) for row in rows) and not any(isinstance(row[i], bool) for row in rows)
+        for i in columns
     ]
 
     def line(values: Sequence[str]) -> str:
-        parts = (
-            value.rjust(width) if number else value.ljust(width)
-            for value, width, number in zip(values, widths, right, strict=True)
+        aligned = (
+            value.rjust(width) if right else value.ljust(width)
+            for value, width, right in zip(values, widths, numeric, strict=True)
         )
-        return "  ".join(parts).rstrip()
+        return "  ".join(aligned).rstrip()
 
-    return [line(names), line(["-" * width for width in widths]), *map(line, cells)]
+    return [line(column_names), line(["-" * width for width in widths]), *map(line, cells)]

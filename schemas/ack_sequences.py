@@ -28,15 +28,15 @@ ACK_SEQUENCES = Table(
             "key of queue, server_address and handle (both null where the queue is known), lookup_id, message_key",
         ),
         Column("queue", STRING, "canonical normal form of the queue; null when not known"),
-        Column("inferred_queue", STRING, "queue guessed from the message's destination; never stands in queue"),
+        Column("inferred_queue", STRING, "queue guessed from the message's destination; never copied to queue"),
         Column("server_address", STRING, "where the queue is not known: IP address of its owner"),
         Column("handle", STRING, "where the queue is not known: context handle in hex, of qm2qm the queue's number"),
         Column("lookup_id", UINT64, "lookup identifier of the message, 56 bits; null where no read tells it"),
         Column("message_key", STRING, "silver.messages; null when its header was not seen whole"),
         Column("attempts", INT, "how many times it was received"),
         Column("peeks", INT, "how many times it was peeked"),
-        Column("outcomes", STRINGS, "of the receives, in the order in which the message was handed out"),
-        Column("readers", STRINGS, "IP addresses of who received it, in that order, each once"),
+        Column("outcomes", STRINGS, "of the receives, in the order in which the message was delivered"),
+        Column("readers", STRINGS, "IP addresses of its receivers, in that order, each once"),
         Column("first_attempt_at", TIMESTAMP, "start of the first receive, UTC"),
         Column("settled_at", TIMESTAMP, "end of the last receive that was settled, UTC; null while it is held"),
         Column(
@@ -45,7 +45,7 @@ ACK_SEQUENCES = Table(
             "consumed, returned, rejected, held, unknown: by the last receive that was settled; moved or purged if "
             "that came later; as of the captures' end",
         ),
-        Column("redelivered", BOOLEAN, "it was handed out again after the first time"),
+        Column("redelivered", BOOLEAN, "it was delivered again after the first time"),
         Column(
             "loss_risk",
             STRING,

@@ -77,13 +77,11 @@ CAPTURE_FILES = Table(
         ),
         Column("server_connections", ArrayType(_SERVER), "its MSMQ connections by their server's address"),
         Column(
-            "learnt",
+            "learned_endpoints",
             STRINGS,
             "address|port|interface that port-asking and endpoint-mapper calls in it name; null when none",
         ),
-        Column(
-            "followed", STRINGS, "address|port|interface of connections that it was read again for; null when never"
-        ),
+        Column("reread_endpoints", STRINGS, "address|port|interface that it was read again for; null when never"),
         *closing_columns("bronze", "first_packet_at"),
     ),
 )
@@ -264,12 +262,12 @@ RPC_CALLS = Table(
             "response: how much of each (0 none, 1 some, 2 all); settled: the capture alone has all; else null",
         ),
         Column(
-            "request_pieces",
+            "request_signed_bytes",
             BINARY,
-            "what a key that comes later needs beside a sealed or signed request_stub: of each PDU place, header, "
-            "padding and signature; null when not protected, when opened or verified, or when not whole",
+            "bytes that a later key needs beside a sealed or signed request_stub: of each PDU place, header, padding "
+            "and signature; null when not protected, when opened or verified, or when not whole",
         ),
-        Column("response_pieces", BINARY, "the same of response_stub"),
+        Column("response_signed_bytes", BINARY, "the same bytes of response_stub"),
         Column(
             "request_span",
             BIGINT,
@@ -343,7 +341,7 @@ _EVIDENCE = StructType(
         StructField("syntax", STRING),
     ]
 )
-_UNREAD = StructType([StructField("context_id", INT), StructField("side", INT), StructField("bytes", BIGINT)])
+_DROPPED = StructType([StructField("context_id", INT), StructField("side", INT), StructField("bytes", BIGINT)])
 _RUN = StructType(
     [
         StructField("side", INT),
@@ -359,9 +357,9 @@ _RUN = StructType(
 PENDING = Table(
     "bronze",
     "pending",
-    "One row per connection that a capture could not finish alone: what is needed to go on in other captures.",
+    "One row per connection that a capture could not finish alone: what is needed to continue in other captures.",
     key=("pending_key",),
-    dated_by=("since",),
+    dated_by=("last_packet_at",),
     columns=(
         Column("pending_key", STRING, "key of the capture and of the connection as it alone saw it"),
         Column("capture_id", STRING, "bronze.capture_files"),
@@ -376,27 +374,27 @@ PENDING = Table(
         ),
         Column("bytes", BIGINT, "bytes of the stream that are kept here"),
         Column("first_packet_at", TIMESTAMP, "time of its first packet in the capture, UTC"),
-        Column("since", TIMESTAMP, "time of its last packet in the capture, UTC"),
+        Column("last_packet_at", TIMESTAMP, "time of its last packet in the capture, UTC"),
         Column("first_time_ns", BIGINT, "first_packet_at in ns since the epoch"),
         Column("named_at_ns", BIGINT, "time of the packet that is its first in the file, ns since the epoch: names it"),
-        Column("last_time_ns", BIGINT, "since in ns since the epoch"),
+        Column("last_time_ns", BIGINT, "last_packet_at in ns since the epoch"),
         Column("client_known", BOOLEAN, "which side is the client was seen, not guessed"),
         Column("recognised", BOOLEAN, "an RPC PDU was seen in it"),
         Column("packets", BIGINT, "its packets in the capture"),
         Column("counted", STRING, "the column of bronze.capture_files that counts these packets"),
         Column("counted_server", STRING, "server address that bronze.capture_files counts the connection at"),
         Column("settled", ArrayType(_SETTLED), "finished calls by context id; -1: of contexts bound in the capture"),
-        Column("learnt", STRINGS, "interfaces that the capture shows to be at the server's port"),
+        Column("learned_interfaces", STRINGS, "interfaces that the capture shows to be at the server's port"),
         Column("sides", ArrayType(_SIDE), "bytes of the lower and the higher endpoint that the segments do not show"),
         Column("segments", ArrayType(_SEGMENT), "TCP segments that matter still, of sides 0 and 1, each in order"),
         Column("evidence", ArrayType(_EVIDENCE), "shapes of calls whose bind was not seen; lengths in bytes"),
-        Column("call_keys", STRINGS, "bronze.rpc_calls made from this and its like: joining replaces them"),
-        Column("calls_made", STRING, "key of these calls as joining last made them; null where it did not"),
+        Column("call_keys", STRINGS, "bronze.rpc_calls made from this and similar rows: merging replaces them"),
+        Column("calls_made", STRING, "digest of these calls as the last merge made them; null when it made none"),
         Column("quarantine_keys", STRINGS, "bronze.quarantine likewise"),
-        Column("runs", ArrayType(_RUN), "stretches of bytes, should the connection stay unrecognised"),
-        Column("unread", ArrayType(_UNREAD), "bytes of calls without a bind that were too many to be kept"),
-        Column("told", STRING, "key of what joining last told its finished calls; null when it told them nothing"),
-        *closing_columns("bronze", "since"),
+        Column("runs", ArrayType(_RUN), "runs of bytes that go to quarantine if the connection stays unrecognised"),
+        Column("dropped_bytes", ArrayType(_DROPPED), "bytes of calls without a bind that were too many to be kept"),
+        Column("merge_digest", STRING, "digest of what the last merge changed in its finished calls; null if nothing"),
+        *closing_columns("bronze", "last_packet_at"),
     ),
 )
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from schemas.receive_attempts import EVIDENCE
 from schemas.table import BIGINT, BOOLEAN, DOUBLE, INT, STRING, TIMESTAMP, UINT64, Column, Table, closing_columns
 
-_MANAGER = Column("queue_manager", STRING, "the configured name where one is tied to the server's address, else that")
+_MANAGER = Column(
+    "queue_manager", STRING, "configured name of the queue manager, if one is known for its address, else the address"
+)
 
 EOD_TRANSFERS = Table(
     "gold",
     "eod_transfers",
-    "One row per observation of an outgoing transactional queue, compared with the one before of the same source.",
+    "One row per observation of an outgoing transactional queue, compared with the previous one of the same source.",
     key=("snapshot_id",),
     dated_by=("observed_at",),
     columns=(
@@ -21,27 +23,37 @@ EOD_TRANSFERS = Table(
         Column("source", STRING, "wire or collector"),
         Column("observed_at", TIMESTAMP, "time of the answer, UTC"),
         Column("sequence_id", UINT64, "sequence of the next message, else of those not acknowledged ([MS-MQMQ] 2.2.5)"),
-        Column("last_acked_number", BIGINT, "last number acknowledged in order, of this sequence; null when not told"),
+        Column(
+            "last_acked_number", BIGINT, "last number acknowledged in order, of this sequence; null when not reported"
+        ),
         Column("first_unacked_number", BIGINT, "oldest number sent and not acknowledged"),
         Column("last_unacked_number", BIGINT, "newest number sent and not acknowledged"),
         Column("next_number", BIGINT, "number of the next message"),
-        Column("first_unacked_previous_number", BIGINT, "number that the oldest not acknowledged one names before it"),
+        Column(
+            "first_unacked_previous_number",
+            BIGINT,
+            "number that the oldest unacknowledged message names as its predecessor",
+        ),
         Column("unacked_count", BIGINT, "messages sent and not acknowledged in order"),
         Column("unread_count", BIGINT, "messages acknowledged in order and not yet as received"),
         Column("last_ack_at", TIMESTAMP, "time of the last acknowledgement in order, UTC"),
         Column("resend_count", BIGINT, "times that the last message was sent, or place on the ladder (MS-MQQB)"),
         Column("resend_interval_s", BIGINT, "interval of resends as reported, seconds"),
         Column("next_resend_at", TIMESTAMP, "when the next resend is due, as reported, UTC"),
-        Column("ladder_step", INT, "step of the ladder that resend_count stands on, from 1; null at 0"),
+        Column("ladder_step", INT, "step of the resend ladder that resend_count has reached, from 1; null at 0"),
         Column("ladder_interval_s", DOUBLE, "interval of that step by the setting eod.resend_ladder, seconds"),
-        Column("acked_per_s", DOUBLE, "acknowledged numbers per second since the observation before"),
-        Column("sent_per_s", DOUBLE, "numbers given out per second since the observation before"),
+        Column("acked_per_s", DOUBLE, "acknowledged numbers per second since the previous observation"),
+        Column("sent_per_s", DOUBLE, "numbers assigned per second since the previous observation"),
         Column(
             "in_flight_s", DOUBLE, "seconds since the first observation that showed the oldest not acknowledged as sent"
         ),
-        Column("stalled_since", TIMESTAMP, "first observation of the standstill, UTC; null while there is none"),
-        Column("sequence_reset", BOOLEAN, "the sequence was made anew, or it or a number in it went back"),
-        Column("condition", STRING, "reset, stalled, resending, slow, flowing, idle; null when not enough was told"),
+        Column("stalled_since", TIMESTAMP, "first observation of the stall, UTC; null while there is none"),
+        Column(
+            "sequence_reset", BOOLEAN, "a new sequence was started, or the sequence or one of its numbers went back"
+        ),
+        Column(
+            "condition", STRING, "reset, stalled, resending, slow, flowing, idle; null when not enough was reported"
+        ),
         *EVIDENCE,
         *closing_columns("gold", "observed_at"),
     ),

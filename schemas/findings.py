@@ -8,7 +8,7 @@ from schemas.table import STRING, TIMESTAMP, Column, Table, closing_columns
 FINDINGS = Table(
     "gold",
     "findings",
-    "One row per rule broken, of conformance (docs/rules.md) or of operation, each with the calls that prove it.",
+    "One row per violation of a conformance or operation rule (docs/reference/rules.md), with the calls that prove it.",
     key=("finding_key",),
     dated_by=("observed_at",),
     columns=(

@@ -17,7 +17,7 @@ QUALITY_RESULTS = Table(
         Column("expectation", STRING, "its name in that file"),
         Column("severity", STRING, "error: the gate fails; warning; info"),
         Column("success", BOOLEAN, "it held for these rows"),
-        Column("evaluated", BIGINT, "how many rows it was asked of: those that changed and that it applies to"),
+        Column("evaluated", BIGINT, "rows that were evaluated: those that changed and to which it applies"),
         Column("unexpected", BIGINT, "how many of them were not as expected"),
         Column("observed", STRING, "what was seen instead, at most a few values; null where all was as expected"),
         Column("run_at", TIMESTAMP, "clock time of the run, UTC"),

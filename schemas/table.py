@@ -122,12 +122,6 @@ class Table:
         """The table's comment as a SQL literal."""
         return literal(self.comment)
 
-    def markdown(self) -> str:
-        """The table's part of the documentation page."""
-        rows = (f"| `{c.name}` | `{c.type.simpleString()}` | {_cell(c.comment)} |" for c in self.columns)
-        head = (f"### {self}", "", self.comment, "", f"Key: {', '.join(f'`{name}`' for name in self.key)}.", "")
-        return "\n".join((*head, "| Column | Type | Meaning |", "| --- | --- | --- |", *rows, ""))
-
 
 FOUR_TUPLE = (
     Column("client_address", STRING, "IP address of the client, as text"),
@@ -140,7 +134,7 @@ FOUR_TUPLE = (
 def closing_columns(layer: Layer, dated_by: str) -> tuple[Column, ...]:
     """The columns that end every fact table of a layer; ``dated_by`` says in words where event_date is from."""
     columns: tuple[Column, ...] = (
-        Column(EVENT_DATE, DATE, f"UTC date of {dated_by}; the table is laid out by it"),
+        Column(EVENT_DATE, DATE, f"UTC date of {dated_by}; the table is clustered by it"),
         Column(RUN_ID, STRING, "run that wrote the row; may differ between two ways of reading the same files"),
     )
     if layer == "bronze":
@@ -157,10 +151,6 @@ def literal(text: str) -> str:
     """A text as a literal of Spark SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 DECODING = (

@@ -1,7 +1,7 @@
-"""What every test may use: one Spark session, the shared captures, and a list of what could not be run.
+"""Fixtures of all tests: the Spark session, the shared captures, and the list of tests that were not run.
 
-A test whose program, right or data is missing is not skipped in silence: it is listed at the end, with the line
-that would make it run, and ``--require-tools`` (``make test-all``) makes it a failure.
+If a program, a permission or data is missing, a test is skipped and listed at the end with the command that would make
+it run. With ``--require-tools`` (``make test-all``) it fails instead.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs.session import ONE_COMPILER, java_settings, session
+from jobs.session import C1_COMPILER_OPTIONS, get_spark_session, java_options
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Naive times out of collect() are in the process's zone; rows of tests are written in UTC.
+# collect() returns naive times in the time zone of the process. The rows of tests are written in UTC.
 os.environ["TZ"] = "UTC"
 time.tzset()
 
@@ -42,19 +42,19 @@ INSTALL[NAMESPACES] = "run as root, or allow user namespaces (sysctl user.max_us
 CAPTURES = "captures"
 INSTALL[CAPTURES] = "set MSMQ_CAPTURES to the folder with the shared captures"
 
-NOT_RUN = (
-    "not run"  # a report's property, which reaches the process that prints the summary from whichever ran the test
-)
+NOT_RUN = "not run"  # name of a report property; it reaches the process that prints the summary from any test process
 
 
 def pytest_addoption(parser):
     group = parser.getgroup("this project")
-    group.addoption("--long", action="store_true", help="run the tests marked long too")
+    group.addoption("--long", action="store_true", help="also run the tests marked long")
     group.addoption("--require-tools", action="store_true", help="a missing program or data set is a failure")
 
 
 def pytest_collection_modifyitems(config, items):
-    items.sort(key=lambda item: item.path.parent.name != "end_to_end")  # the longest first, for both processes to end
+    items.sort(
+        key=lambda item: item.path.parent.name != "end_to_end"
+    )  # the longest first, so that both processes end at about the same time
     if config.getoption("--long"):
         return
     long = [item for item in items if item.get_closest_marker("long")]
@@ -74,7 +74,7 @@ def pytest_runtest_setup(item):
 
 
 def not_run(item: pytest.Item, what: str) -> None:
-    """Leave the test out, on the list shown at the end; fail it where everything is required."""
+    """Skip the test and add it to the list at the end; fail it with --require-tools."""
     item.user_properties.append((NOT_RUN, what))
     if item.config.getoption("--require-tools"):
         pytest.fail(f"{what} missing: {INSTALL.get(what, 'install it')}", pytrace=False)
@@ -83,7 +83,7 @@ def not_run(item: pytest.Item, what: str) -> None:
 
 @cache
 def network_namespaces() -> bool:
-    """Whether this user may make a network namespace and bring its loopback up."""
+    """Whether this user may create a network namespace and start its loopback interface."""
     if shutil.which("unshare") is None or shutil.which("ip") is None:
         return False
     done = subprocess.run(["unshare", "-rn", "ip", "link", "set", "lo", "up"], capture_output=True, check=False)
@@ -107,16 +107,17 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
-    """One local session for the run: two cores, UTC, few shuffle partitions, Delta."""
-    running = session(
+    """The local Spark session of the test run: two cores, UTC, few shuffle partitions, Delta."""
+    options = java_options()["spark.driver.extraJavaOptions"]
+    running = get_spark_session(
         "tests",
         {
             "spark.master": "local[2]",
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
-            "spark.driver.memory": "4g",  # of hundreds of lakes one after the other Delta keeps what it has read
-            # A job is short, this session is not: here the optimising compiler pays for itself.
-            "spark.driver.extraJavaOptions": java_settings()["spark.driver.extraJavaOptions"].replace(ONE_COMPILER, ""),
+            "spark.driver.memory": "4g",  # Delta caches what it has read of hundreds of lakes
+            # This session lives longer than that of a job, so the optimising compiler pays off.
+            "spark.driver.extraJavaOptions": options.replace(C1_COMPILER_OPTIONS, ""),
             "spark.sql.warehouse.dir": tmp_path_factory.mktemp("warehouse").as_uri(),
         },
     )
@@ -126,7 +127,7 @@ def spark(tmp_path_factory):
 
 @pytest.fixture
 def captures(request) -> Path:
-    """The folder of captures from public test suites, shared beside the repository."""
+    """The folder of captures from public test suites, beside the repository or named by MSMQ_CAPTURES."""
     folder = Path(os.environ.get("MSMQ_CAPTURES") or ROOT.parent / "shared" / "data" / "captures")
     if not folder.is_dir():
         not_run(request.node, CAPTURES)
@@ -135,11 +136,11 @@ def captures(request) -> Path:
 
 @pytest.fixture
 def need_tool(request):
-    """Call it with a program's name where only the test itself can tell that it is missing."""
+    """A function that skips the test for a missing program, if only the test itself can find that out."""
     return lambda name: not_run(request.node, name)
 
 
 @pytest.fixture(scope="session")
 def project() -> Path:
-    """The repository's top folder."""
+    """The top folder of the repository."""
     return ROOT

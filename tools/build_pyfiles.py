@@ -1,6 +1,6 @@
-"""Zip the four packages for ``spark-submit --py-files``, with what the wheel puts into them beside their own files.
+"""Build the archive for ``spark-submit --py-files``: the four packages with the data files of the wheel.
 
-The same sources give the same bytes.
+Equal sources give equal bytes.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from jobs.shipping import archive
+from jobs.code_archive import build_code_archive
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def main() -> None:
-    """Write the archive named on the command line."""
+    """Write the archive to the path given on the command line."""
     target = Path(sys.argv[1])
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(archive(ROOT))
+    target.write_bytes(build_code_archive(ROOT))
     print(target)
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Everything the project needs, put where it belongs: Python packages in .venv, Delta's jars and an archive of Java's
-# classes in .cache, conf/spark.conf for spark-submit; Java and the capture tools through the machine's package manager where that is
-# allowed. A second run finds all of it in place, does nothing, and needs no network.
+# Set up the project: Python packages and the command msmq in .venv, Delta's jars and an archive of Java classes in
+# .cache, conf/spark.conf for spark-submit, and, if the package manager may be used, Java and the capture tools. A second
+# run finds everything in place, changes nothing, and needs no network.
 #
-# PYTHON=... chooses the Python; MSMQ_NO_SYSTEM_PACKAGES=1 leaves the package manager alone.
+# PYTHON=... chooses the Python; MSMQ_NO_SYSTEM_PACKAGES=1 does not use the package manager.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -15,7 +15,7 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 stop() { say "$*"; exit 2; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# Two set-ups at once (make demo and make test side by side) would install into one folder.
+# Two set-ups at the same time (make demo and make test) would install into the same folder.
 if have flock; then exec 9>.cache/setup.lock; flock 9; fi
 
 # --- the machine's package manager -------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ apt_install() { as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y
 
 # --- Java 17 or later ---------------------------------------------------------------------------------------------
 
-java_version() {  # the major version of the Java that Spark would start, or 0
+java_version() {  # print the major version of the Java that Spark would start, or 0
   local java=java
   [ -n "${JAVA_HOME:-}" ] && java="$JAVA_HOME/bin/java"
   { "$java" -version 2>&1 || true; } | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1 | grep . || echo 0
@@ -62,7 +62,7 @@ java_line() {
   if have apt-get; then echo "sudo apt-get install openjdk-17-jre-headless   (or openjdk-21-jre-headless)"
   elif have dnf; then echo "sudo dnf install java-21-openjdk-headless"
   elif have brew; then echo 'brew install openjdk@17 && export JAVA_HOME="$(brew --prefix openjdk@17)"'
-  else echo "the line for your system in README.md, section Prerequisites"
+  else echo "the command for your system in docs/start/quickstart.md, section Prerequisites"
   fi
 }
 
@@ -82,7 +82,7 @@ find_python() {
 need_packages() {
   local python wanted
   wanted="$(cksum <"$LOCK") $PWD"
-  # The stamp holds the path too: a moved environment has the old one in its scripts.
+  # The stamp contains the path: the scripts of a moved environment contain the old path.
   if [ "$(cat "$VENV/.stamp" 2>/dev/null)" = "$wanted" ] && suits "$VENV/bin/python"; then return; fi
   if ! python="$(find_python)"; then
     system_package python3 python3.12 || true
@@ -100,7 +100,13 @@ need_packages() {
   printf '%s\n' "$wanted" >"$VENV/.stamp"
 }
 
-# --- Delta's jars, and what spark-submit is told -------------------------------------------------------------------
+# --- the command msmq --------------------------------------------------------------------------------------------
+
+need_command() {
+  cmp -s tools/msmq "$VENV/bin/msmq" || install -m 755 tools/msmq "$VENV/bin/msmq"
+}
+
+# --- Delta's jars, and the settings of spark-submit --------------------------------------------------------------
 
 need_jars() {
   if "$VENV/bin/python" tools/fetch_jars.py --check; then return; fi
@@ -108,15 +114,15 @@ need_jars() {
   "$VENV/bin/python" tools/fetch_jars.py || stop "Delta's jars could not be fetched: see the lines above"
 }
 
-# Java starts in half the time from an archive of the classes that a run loads. Without it all works, slower.
+# With an archive of the classes that a run loads, Java starts in half the time. Without it everything works, slower.
 need_classes() {
   local wanted
   wanted="$(cat "$LOCK" conf/jars.sha256 tools/archive_classes.py | cksum) $PWD $("${JAVA_HOME:+$JAVA_HOME/bin/}java" -version 2>&1 | cksum)"
   if [ "$(cat .cache/classes.stamp 2>/dev/null)" = "$wanted" ]; then return; fi
-  say "an archive of Java's classes, for runs to start sooner (some minutes, once)"
+  say "an archive of Java classes, so that runs start faster (some minutes, once)"
   rm -f .cache/classes.jsa
   PYTHONPATH=. "$VENV/bin/python" tools/archive_classes.py .cache/classes.jsa >>.cache/setup.log 2>&1 ||
-    say "there will be none: see .cache/setup.log; runs start slower, and that is all"
+    say "the archive could not be made (see .cache/setup.log); runs start slower without it"
   printf '%s\n' "$wanted" >.cache/classes.stamp
 }
 
@@ -128,7 +134,7 @@ need_spark_conf() {
   printf '%s\n' "$wanted" >.cache/spark.conf.stamp
 }
 
-# --- programs that some tests and recordings use: wanted, never needed ---------------------------------------------
+# --- programs that only some tests and recordings use -------------------------------------------------------------
 
 want_tools() {
   local missing=""
@@ -139,18 +145,19 @@ want_tools() {
   have krb5kdc || missing="$missing krb5-kdc:krb5-server"
   have kadmin.local || missing="$missing krb5-admin-server:krb5-server"
   have kinit || missing="$missing krb5-user:krb5-workstation"
-  # Tried once, not at every start: without the network each try would take its time.
+  # Only once, not at every start: without a network each attempt takes time.
   if [ -z "$missing" ] || [ "$(cat .cache/tools.tried 2>/dev/null)" = "$missing" ]; then return; fi
   printf '%s\n' "$missing" >.cache/tools.tried
   local each
   for each in $missing; do
     say "installing ${each%%:*}, which some tests use"
-    system_package "${each%%:*}" "${each##*:}" || say "${each%%:*} is not there: tests that use it will be listed as not run"
+    system_package "${each%%:*}" "${each##*:}" || say "${each%%:*} is not installed: tests that need it are listed as not run"
   done
 }
 
 need_java
 need_packages
+need_command
 need_jars
 need_classes
 need_spark_conf

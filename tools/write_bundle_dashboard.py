@@ -1,29 +1,29 @@
-"""Write the dashboard that databricks.yml deploys: the tables by schema and name, for the bundle says the catalog."""
+"""Generate the dashboard that databricks.yml deploys. It names tables by schema; the bundle sets the catalog."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from pipeline.dashboards.databricks import dashboard
+from pipeline.dashboards.databricks import dashboard_json
 from schemas.table import Table, quoted
 
 
-class InSchemas:
-    """Tables by ``<prefix><layer>.<table>``, of whatever catalog a query is asked in."""
+class SchemaTableNames:
+    """Names tables as ``<prefix><layer>.<table>``, relative to the current catalog of a query."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
 
     def sql_name(self, table: Table) -> str:
-        """The table as it stands in SQL, quoted."""
+        """Return the quoted SQL name of a table."""
         return f"{quoted(self.prefix + table.layer)}.{quoted(table.name)}"
 
 
 def main() -> None:
-    """Write it to the file named first on the command line, for the schema named second."""
+    """Write the dashboard to a file (first argument) for a schema name (second argument)."""
     target, schema = sys.argv[1:]
-    Path(target).write_text(dashboard(InSchemas(f"{schema}_")), encoding="utf-8")
+    Path(target).write_text(dashboard_json(SchemaTableNames(f"{schema}_")), encoding="utf-8")
     print(target)
 
 

@@ -1,4 +1,4 @@
-"""Write the documentation pages of the questions, from the views that answer them, and of the alerts."""
+"""Generate docs/reference/questions.md from the views and questions, and alerts.md from the alert conditions."""
 
 from __future__ import annotations
 
@@ -6,40 +6,43 @@ import sys
 import textwrap
 from pathlib import Path
 
-from jobs.config import settings
+from jobs.config import list_settings
 from pipeline.alerts.conditions import CONDITIONS
-from pipeline.reports.views.catalog import ALL, QUESTIONS, of_question
+from pipeline.reports.views.catalog import QUESTIONS, VIEWS_BY_NAME, views_of_question
 from pipeline.reports.views.view import View
 
-HEAD = """\
+QUESTIONS_HEAD = """\
 # Questions
 
-Made by `make questions-doc` from `pipeline/views*.py`; change it there. What the people who run Message Queuing
-ask, and the SQL that answers it: each is a view, tested on traffic or state in which the answer is known.
+Made by `make questions-doc` from `pipeline/reports/views`; change it there. These are the questions of people who
+operate Message Queuing, with the SQL that answers them. Each is a view, tested on traffic whose answer is known. The
+words are explained in the [glossary](../start/glossary.md).
 
 ```
-.venv/bin/python -m jobs.ask --lake /data/lake                       # lists the questions
-.venv/bin/python -m jobs.ask --lake /data/lake 4 oldest_unread       # answers: by number, or by the name of a view
-.venv/bin/python -m jobs.ask --lake /data/lake 18 --json answer.jsonl --rows 0
+msmq ask --lake /data/lake                       # lists the questions
+msmq ask --lake /data/lake 4 oldest_unread       # answers, by number or by the name of a view
+msmq ask --lake /data/lake 18 --json answer.jsonl --rows 0
 ```
 
-Each answer is printed with what it cannot tell, and with what was not seen of its hours and servers (question 25,
-the view `not_known`): an answer says something of what was captured, and nothing of the rest. An empty answer with
-a gap beside it is no "none". Where a catalog is configured (`lake.catalog`), `--define` makes the views permanent
-ones in gold's schema. In a session of one's own:
+Each answer is printed with its limitations, and with what was not seen in its hours at its servers (question 25,
+the view `not_known`). An answer describes what was captured and says nothing about the rest: an empty answer beside a
+gap does not mean "none".
+
+With a catalog (`lake.catalog`), `--define` creates the views permanently in gold's schema. In a Spark session of your
+own:
 
 ```python
-from pipeline.lake import Lake
-from pipeline.views import Views
+from pipeline.lake.lake import Lake
+from pipeline.reports.views.catalog import LakeViews
 
-Views(Lake(spark, "/data/lake")).temporary()
+LakeViews(Lake(spark, "/data/lake")).create_temporary()
 spark.table("response_times").where("p99_ms > 1000")
 ```
 
-*From* says which evidence can answer: **R** RPC captures, **S** snapshots of queue managers (collected, or seen on
-the wire), **T** captures of the binary protocol on TCP 1801, which are counted and not decoded. In the SQL
-`setting.now` is the time of the newest packet or snapshot (`--as-of` gives another) and `setting.quotas` what
-`quotas.*` of the configuration say.
+The column *From* says which evidence can answer a question: **R** RPC captures, **S** snapshots of queue managers
+(collected, or captured), **T** captures of the binary protocol on TCP 1801, which are counted and not decoded. In the
+SQL, `setting.now` is the time of the newest packet or snapshot (`--as-of` overrides it), and `setting.quotas` are the
+settings `quotas.*`.
 
 | # | Question | From | Views |
 | --- | --- | --- | --- |
@@ -49,86 +52,93 @@ ALERTS_HEAD = """\
 # Alerts
 
 Made by `make questions-doc` from `pipeline/alerts/conditions.py` and `jobs/config.py`; change it there.
-`gold.alerts` has a row for each condition and subject, and each time that it held; `jobs.run_all` brings it up to date.
+`gold.alerts` has one row per condition, subject and [episode](../start/glossary.md#episode). `msmq run_all` keeps it up
+to date.
 
 ```
-.venv/bin/python -m jobs.alerts --lake /data/lake                          # those that hold; exit code 1 with an error
-.venv/bin/python -m jobs.alerts --lake /data/lake --ended --json alerts.jsonl --fail-on warning
-.venv/bin/python -m jobs.alerts --lake /data/lake --as-of 2024-05-01T12:00:00Z --set alerts.stuck_after=1h
+msmq alerts --lake /data/lake                          # alerts that hold; exit code 1 if one is an error
+msmq alerts --lake /data/lake --ended --json alerts.jsonl --fail-on warning
+msmq alerts --lake /data/lake --as-of 2024-05-01T12:00:00Z --set alerts.stuck_after=1h
 ```
 
-The job writes nothing to the lake. With other thresholds, or as of another time than the last run's, it works the
-alerts out anew. `--fail-on` is `error` unless given; `never` is the way to print alone.
+The job writes nothing to the lake. With other thresholds, or another `--as-of` than the last run's, it computes the
+alerts again. `--fail-on` is `error` by default; with `never` it only prints.
 
-**Since and until.** `since` is when what was seen first showed the condition, `until` when it no longer did;
-`until` is null while it holds, and an alert that ended keeps its row. "Now" is the time of the newest packet or
-snapshot, never the machine's clock. A condition that must hold for some time is told of when it was *seen* to hold
-for so long: at both ends, and nothing between that says otherwise. What nobody looks at ends no alert, for it is
-not known to be over: such a row says `no_snapshot` in `missing`, and `last_seen_at` says how old the last sign of
-it is. Things that happen (failures, negative acknowledgements, lost bytes) are over when none came for
-`alerts.window`. What begins again within `alerts.rejoin` is the same alert.
+**Since and until.** `since` is the first observation that showed the condition, `until` the first that no longer
+did. `until` is null while the condition holds. An alert that ended keeps its row. "Now" is the time of the newest
+packet or snapshot, not the clock.
 
-**Severity** is the gravest that an alert came to. Nothing that clean traffic does is an error.
+**Duration.** A condition that must hold for some time is reported when it was *observed* to hold for so long: at both
+ends, and nothing between says otherwise.
 
-**Where they come from.** Gold and silver alone, with their whole history: the rows are the same whatever the order
-and the number of runs. A run reads anew what a change can touch: since the alerts that still hold began, and the
-day of the change less the longest threshold.
+**Silence ends no alert.** If nobody observes the subject any more, the alert stays open: `missing` contains
+`no_snapshot`, and `last_seen_at` says how old the last observation is. Events (failures, negative acknowledgements,
+lost bytes) have ended if none came for `alerts.window`.
+
+**Merging.** A condition that begins again within `alerts.merge_within` continues the same alert.
+
+**Severity** is the highest that the alert reached. Normal traffic never causes an error.
+
+**Source.** Alerts are computed from gold and silver with their whole history: the rows are the same whatever the order
+and number of runs. A run reads only what a change can affect: rows since the oldest alert that still holds began, and
+since the day of the change less the longest threshold.
 
 | Condition | Question | Holds when | What to do |
 | --- | --- | --- | --- |
 """
 
 
-def questions() -> str:
-    """The page of the questions."""
-    lines = [HEAD]
+def questions_page() -> str:
+    """Return the text of questions.md."""
+    lines = [QUESTIONS_HEAD]
     for number, question in QUESTIONS.items():
-        names = ", ".join(f"[`{view.name}`](#{view.name})" for view in of_question(number)) or "-"
+        names = ", ".join(f"[`{view.name}`](#{view.name})" for view in views_of_question(number)) or "-"
         lines.append(f"| {number} | {question.text} | {question.evidence} | {names} |\n")
     for number, question in QUESTIONS.items():
         lines.append(f"\n## {number}. {question.text}\n")
-        if question.needs:
-            lines.append(f"\n{_wrapped(f'**What evidence would be needed.** {question.needs}')}\n")
-        lines += [_view(view) for view in ALL.values() if view.question == number]
+        if question.missing_evidence:
+            lines.append(f"\n{_wrap(f'**Missing evidence.** {question.missing_evidence}')}\n")
+        lines += [_view_section(view) for view in VIEWS_BY_NAME.values() if view.question_number == number]
     return "".join(lines)
 
 
-def _view(view: View) -> str:
+def _view_section(view: View) -> str:
     parts = (
-        f"One row is {view.row}.",
-        f"**How to read it.** {view.read}",
-        f"**What it cannot tell.** {view.unknown}",
+        f"One row is {view.row_meaning}.",
+        f"**How to read it.** {view.how_to_read}",
+        f"**Limitations.** {view.limitations}",
     )
-    text = "\n\n".join(map(_wrapped, parts))
+    text = "\n\n".join(map(_wrap, parts))
     return f"\n### {view.name}\n\n{text}\n\n```sql\n{textwrap.dedent(view.sql).strip()}\n```\n"
 
 
-def alerts() -> str:
-    """The page of the alerts."""
+def alerts_page() -> str:
+    """Return the text of alerts.md."""
     lines = [ALERTS_HEAD]
     for name, condition in CONDITIONS.items():
         cells = (f"`{name}`", str(condition.question), condition.meaning, condition.suggestion)
-        lines.append(f"| {' | '.join(map(_cell, cells))} |\n")
+        lines.append(f"| {' | '.join(map(_table_cell, cells))} |\n")
     lines.append(
-        "\n## Settings\n\n`conf/local.yml` has them with their defaults.\n\n| Setting | Meaning |\n| --- | --- |\n"
+        "\n## Settings\n\n[Configuration](configuration.md#alerts) has their types and defaults.\n\n"
+        "| Setting | Meaning |\n| --- | --- |\n"
     )
     lines += [
-        f"| `{key}` | {_cell(setting.meaning)} |\n"
-        for key, setting in settings().items()
+        f"| `{key}` | {_table_cell(setting.meaning)} |\n"
+        for key, setting in list_settings().items()
         if key.startswith(("alerts.", "quotas."))
     ]
     return "".join(lines)
 
 
-def _wrapped(text: str) -> str:
+def _wrap(text: str) -> str:
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
-def _cell(text: str) -> str:
+def _table_cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    (folder / "questions.md").write_text(questions(), encoding="utf-8")
-    (folder / "alerts.md").write_text(alerts(), encoding="utf-8")
+    (folder / "questions.md").write_text(questions_page(), encoding="utf-8")
+    (folder / "alerts.md").write_text(alerts_page(), encoding="utf-8")

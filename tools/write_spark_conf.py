@@ -1,6 +1,6 @@
-"""Write the properties file for spark-submit: what jobs/session.py sets by itself when it is started as plain Python.
+"""Write the properties file for spark-submit, with the settings that jobs/session.py uses in plain Python.
 
-Jars and extensions come too late in a session's builder; spark-submit must have them before.
+spark-submit needs jars and extensions before the session is built, so a job cannot set them.
 """
 
 from __future__ import annotations
@@ -8,29 +8,29 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from jobs.session import PROJECT, SETTINGS, delta_jars, java_settings
+from jobs.session import PROJECT_ROOT, SPARK_SETTINGS, delta_jars, java_options
 
-HEAD = """\
-# Made by `make setup` for this machine, from jobs/session.py; not kept in the repository.
+FILE_HEADER = """\
+# Made by `make setup` for this machine, from jobs/session.py; not part of the repository.
 # spark-submit --properties-file conf/spark.conf --py-files dist/pyfiles.zip jobs/run_all.py ...
-# On a cluster: --conf spark.pyspark.python=... names the executors' Python, --conf spark.jars=... Delta's jars there.
+# On a cluster: set --conf spark.pyspark.python=... to the executors' Python and --conf spark.jars=... to Delta's jars.
 """
 
 
-def properties() -> dict[str, str]:
-    """Every property, by name."""
+def spark_properties() -> dict[str, str]:
+    """Return all Spark properties by name."""
     return {
-        **SETTINGS,
-        **java_settings(),
+        **SPARK_SETTINGS,
+        **java_options(),
         "spark.jars": ",".join(jar.as_uri() for jar in delta_jars()),
-        "spark.pyspark.python": str(PROJECT / ".venv" / "bin" / "python"),
+        "spark.pyspark.python": str(PROJECT_ROOT / ".venv" / "bin" / "python"),
     }
 
 
 def main() -> None:
-    """Write them to the file named on the command line."""
-    escaped = {name: value.replace("\\", "\\\\") for name, value in properties().items()}
-    text = HEAD + "".join(f"{name} {value}\n" for name, value in escaped.items())
+    """Write the properties to the path given on the command line."""
+    escaped = {name: value.replace("\\", "\\\\") for name, value in spark_properties().items()}
+    text = FILE_HEADER + "".join(f"{name} {value}\n" for name, value in escaped.items())
     Path(sys.argv[1]).write_text(text, encoding="utf-8")
 
 

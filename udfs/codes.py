@@ -1,6 +1,7 @@
-"""Codes and their names. The number is the truth; the name is a courtesy, and an unknown code is not an error.
+"""Names of codes: HRESULTs, RPC faults, actions, acknowledgements, message classes.
 
-Names are the specification's own; a code without one is shown as ``0x`` and 8 upper-case hex digits.
+Names are those of the specifications. A code without a name is shown as ``0x`` and 8 upper-case hex digits; it is not
+an error.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 MQ_OK: Final = 0x00000000
-FAILURE: Final = 0x80000000  # the bit of an HRESULT, and of an NTSTATUS, that says that it failed, [MS-ERREF] 2.1
+FAILURE_BIT: Final = 0x80000000  # set in the HRESULT or NTSTATUS of a failure, [MS-ERREF] 2.1
 MQ_ERROR_OPERATION_CANCELLED: Final = 0xC00E0008
 MQ_ERROR_IO_TIMEOUT: Final = 0xC00E001B
 MQ_ERROR_MESSAGE_NOT_FOUND: Final = 0xC00E0088
@@ -17,10 +18,10 @@ MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT: Final = 0x400E03E9
 RR_NACK: Final = 1
 RR_ACK: Final = 2
 
-NACK_REJECTED: Final = 0xC004  # usClass of R_SetUserAcknowledgementClass, [MS-MQRR] 3.1.4.14
+MQMSG_CLASS_NACK_RECEIVE_REJECTED: Final = 0xC004  # usClass of R_SetUserAcknowledgementClass, [MS-MQRR] 3.1.4.14
 
 # ulAction, [MS-MQQP] 3.1.4.1 and 3.1.4.11, [MS-MQRR] 3.1.4.7
-ACTION: Final = {
+ACTION_NAMES: Final = {
     0x00000000: "MQ_ACTION_RECEIVE",
     0x80000000: "MQ_ACTION_PEEK_CURRENT",
     0x80000001: "MQ_ACTION_PEEK_NEXT",
@@ -33,10 +34,10 @@ ACTION: Final = {
 }
 
 # dwAck, [MS-MQQP] 2.2.1.2 (REMOTEREADACK), [MS-MQRR] 3.1.4.9
-ACK: Final = {0: "RR_UNKNOWN", RR_NACK: "RR_NACK", RR_ACK: "RR_ACK"}
+ACK_NAMES: Final = {0: "RR_UNKNOWN", RR_NACK: "RR_NACK", RR_ACK: "RR_ACK"}
 
-# RPC fault statuses, [C706] appendix E and [MS-RPCE]; the methods also throw HRESULTs
-FAULT: Final = {
+# RPC fault statuses, [C706] appendix E and [MS-RPCE]; methods also raise HRESULTs as faults
+FAULT_NAMES: Final = {
     0x00000005: "ERROR_ACCESS_DENIED",
     0x000006F7: "RPC_X_BAD_STUB_DATA",
     0x1C00000D: "nca_s_fault_cancel",
@@ -49,7 +50,7 @@ FAULT: Final = {
 }
 
 # [MS-MQMQ] 2.4, with the NTSTATUS, RPC and [MS-OAUT] codes that the Message Queuing documents use
-HRESULT: Final = {
+HRESULT_NAMES: Final = {
     0x00000000: "MQ_OK",
     0x00000005: "access",
     0x000006D9: "EPT_S_NOT_REGISTERED",
@@ -228,7 +229,7 @@ HRESULT: Final = {
 
 
 # MessageClass, [MS-MQMQ] 2.2.18.1.6 and [MC-MQAC] 2.2.2.9
-MESSAGE_CLASS: Final = {
+MESSAGE_CLASS_NAMES: Final = {
     0x0000: "MQMSG_CLASS_NORMAL",
     0x0001: "MQMSG_CLASS_REPORT",
     0x0002: "MQMSG_CLASS_ACK_REACH_QUEUE",
@@ -255,21 +256,21 @@ MESSAGE_CLASS: Final = {
 }
 
 
-def class_name(code: int) -> str:
-    """Return the name of a message class, or ``0x%04X`` when it has none."""
-    return MESSAGE_CLASS.get(code) or f"0x{code:04X}"
+def message_class_name(code: int) -> str:
+    """Return the name of a message class, or ``0x%04X`` if it has none."""
+    return MESSAGE_CLASS_NAMES.get(code) or f"0x{code:04X}"
 
 
-def name_of(names: dict[int, str], code: int) -> str:
-    """Return the name of a 32-bit code, or ``0x%08X`` when it has none."""
+def code_name(names: dict[int, str], code: int) -> str:
+    """Return the name of a 32-bit code in ``names``, or ``0x%08X`` if it has none."""
     return names.get(code) or f"0x{code:08X}"
 
 
-def is_peek(action: int) -> bool:
-    """Tell whether a ulAction leaves the message in the queue; unknown actions are told by their class bits."""
+def is_peek_action(action: int) -> bool:
+    """Return whether a ulAction leaves the message in the queue; unknown actions are classified by their high bits."""
     return bool(action & 0x80000000) or action & 0xF0000030 == 0x40000010
 
 
-def is_lookup(action: int) -> bool:
-    """Tell whether a ulAction addresses its message by LookupIdentifier (MQ_LOOKUP_*)."""
+def is_lookup_action(action: int) -> bool:
+    """Return whether a ulAction addresses its message by LookupIdentifier (MQ_LOOKUP_*)."""
     return action & 0xC0000000 == 0x40000000

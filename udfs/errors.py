@@ -1,7 +1,7 @@
-"""One family of decode errors: three kinds, each with the field and the offset at which it was noticed.
+"""Decode errors: truncated, malformed or unsupported input, each with the field and the byte offset.
 
-A decode error is data. The single-value readers raise these and whoever calls them catches ``DecodeError`` and nothing
-wider; the column readers put the same code, field and offset into the row.
+A decode error is data. The readers of single values raise these exceptions; their callers catch ``DecodeError`` only.
+The readers of columns write the same code, field and offset to the row instead.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ UNSUPPORTED: Final = "unsupported"
 
 
 class DecodeError(Exception):
-    """Bytes that do not fit their declared layout: ``field`` as the specification names it, ``offset`` in bytes."""
+    """Bytes do not fit their declared layout: ``field`` is named as in the specification, ``offset`` is in bytes."""
 
     code: str = MALFORMED
 
     def __init__(self, field: str, offset: int) -> None:
-        super().__init__(field, offset)  # positional, so that it survives pickling
+        super().__init__(field, offset)  # positional, so that the error can be pickled
         self.field = field
         self.offset = offset
 
@@ -28,18 +28,18 @@ class DecodeError(Exception):
 
 
 class TruncatedError(DecodeError):
-    """The bytes end too early; more of them could have been decoded."""
+    """The bytes end too early; with more bytes they might be valid."""
 
     code = TRUNCATED
 
 
 class MalformedError(DecodeError):
-    """No further bytes could make this valid."""
+    """The bytes are invalid, whatever follows them."""
 
     code = MALFORMED
 
 
 class UnsupportedError(DecodeError):
-    """Valid as far as can be told, but not decoded here: an opnum or a transfer syntax without a table."""
+    """The bytes may be valid, but no decoder exists for them: an unknown opnum or transfer syntax."""
 
     code = UNSUPPORTED

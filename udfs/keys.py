@@ -1,20 +1,20 @@
-"""Keys that every run computes alike: hashes of facts in the data, never of positions in a task."""
+"""Row keys: hashes of field values. They depend on the data alone, so that every run computes the same keys."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
 
-Field = str | int | bytes | None
+KeyField = str | int | bytes | None
 
 _NULL = b"\xff\xff\xff\xff"
 
 
-def key_bytes(*fields: Field) -> bytes:
-    """Return the fields as they are hashed: each after its length as 4 bytes little-endian.
+def encode_key_fields(*fields: KeyField) -> bytes:
+    """Return the bytes to hash for a key: each field, preceded by its length as 4 bytes little-endian.
 
-    Numbers are decimal text, text is UTF-8, bytes stand as they are, null is the length 0xFFFFFFFF alone. The
-    lengths keep ("ab", "c") and ("a", "bc") apart.
+    Numbers are encoded as decimal text, text as UTF-8, bytes unchanged, null as the length 0xFFFFFFFF alone. The
+    lengths distinguish ("ab", "c") from ("a", "bc").
     """
     parts = []
     for field in fields:
@@ -26,16 +26,16 @@ def key_bytes(*fields: Field) -> bytes:
     return b"".join(parts)
 
 
-def key(*fields: Field) -> str:
-    """Return the key of the fields: the first 128 bits of SHA-256 over ``key_bytes``, 32 lower-case hex digits."""
-    return hash_key(key_bytes(*fields))
+def key(*fields: KeyField) -> str:
+    """Return the key of the fields: the first 128 bits of SHA-256 over the encoded fields, as 32 hex digits."""
+    return hash_encoded_fields(encode_key_fields(*fields))
 
 
-def keys_of(texts: Iterable[str]) -> list[str]:
-    """Return the ``key`` of each text by itself."""
-    return [hash_key(len(data).to_bytes(4, "little") + data) for data in map(str.encode, texts)]
+def keys_of_texts(texts: Iterable[str]) -> list[str]:
+    """Return ``key(text)`` for each text."""
+    return [hash_encoded_fields(len(data).to_bytes(4, "little") + data) for data in map(str.encode, texts)]
 
 
-def hash_key(data: bytes) -> str:
-    """Return the key of bytes that were laid out by ``key_bytes`` already."""
+def hash_encoded_fields(data: bytes) -> str:
+    """Return the key of bytes that ``encode_key_fields`` has made."""
     return hashlib.sha256(data).hexdigest()[:32]

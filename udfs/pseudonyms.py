@@ -1,9 +1,9 @@
-r"""Names and addresses -> pseudonyms under a key: equal names have equal ones, and who has no key cannot tell whose.
+r"""Keyed pseudonyms for names and addresses: equal names get equal pseudonyms, irreversible without the key.
 
-A pseudonym has the form of what it stands for, so that all that reads names works on: an address becomes a unique local
-IPv6 address (fd00::/8), ``srv1.example.com`` becomes ``host-....domain-....``, and of a queue's name its parts are
-replaced where they stand: ``DIRECT=OS:srv1\private$\orders`` becomes ``direct=os:host-...\private$\queue-...``. Upper
-and lower case and the spelling of an address make no difference. GUIDs stay: they are pseudonyms already.
+A pseudonym has the form of the original, so that code that parses names still works: an address becomes a unique local
+IPv6 address (fd00::/8), ``srv1.example.com`` becomes ``host-....domain-....``, and in a queue name each part is
+replaced in place: ``DIRECT=OS:srv1\private$\orders`` becomes ``DIRECT=OS:host-...\private$\queue-...``. Letter case
+and the spelling of an address make no difference. GUIDs stay: they reveal no name.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-LABELS, QUEUES, HOSTS, ADDRESSES, SENDERS = "labels", "queues", "hosts", "addresses", "senders"
-KINDS: Final = (LABELS, QUEUES, HOSTS, ADDRESSES, SENDERS)
+KIND_LABELS, KIND_QUEUES, KIND_HOSTS, KIND_ADDRESSES, KIND_SENDERS = "labels", "queues", "hosts", "addresses", "senders"
+PSEUDONYM_KINDS: Final = (KIND_LABELS, KIND_QUEUES, KIND_HOSTS, KIND_ADDRESSES, KIND_SENDERS)
 
-_DIGITS: Final = 12  # of a pseudonym: 48 bits, one clash is to be expected among 16 million names
+_PSEUDONYM_DIGITS: Final = 12  # hex digits, 48 bits: one collision is expected among 16 million names
 _KEPT_HOSTS: Final = frozenset({"", ".", "*", "localhost"})
-# Parts of names that are everyone's ([MS-MQMQ] 2.1): kinds of queues, those of the system, what stands behind a queue.
+# Parts of queue names that are the same everywhere ([MS-MQMQ] 2.1) and stay: system queues, and suffixes below.
 _KEPT_QUEUES: Final = frozenset(
     {"", "private$", "system$", "msmq", "admin_queue$", "mqis_queue$", "notify_queue$", "order_queue$", "tree_queue$"}
 )
 _KEPT_SUFFIXES: Final = frozenset({"", "journal", "deadletter", "deadxact", "xactonly", "poison", "retry"})
 _GUID: Final = r"\{?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\}?"
 _IS_GUID: Final = re.compile(rf"{_GUID}(\\[0-9a-f]{{1,10}})?", re.IGNORECASE)
-# The elements of a multiple-element format name ([MS-MQMQ] 2.1.7): a comma that a kind follows.
+# Separator of the elements of a multiple-element format name ([MS-MQMQ] 2.1.7): a comma before a kind.
 _ELEMENTS: Final = re.compile(r",(?=(?:direct|public|private|machine|connector|dl|multicast)=)", re.IGNORECASE)
 _BY_GUID: Final = re.compile(
     rf"(?:(?:public|private|machine|connector)=)?{_GUID}(?:\\[0-9a-f]{{1,10}})?", re.IGNORECASE
@@ -40,17 +40,17 @@ _MULTICAST: Final = re.compile(r"(multicast=)([^:]+)(:.*)?", re.IGNORECASE | re.
 _WEB: Final = re.compile(r"((?:direct=)?https?://)(\[[^\]]*\]|[^/:;]*)(:[0-9]+)?(.*)", re.IGNORECASE | re.DOTALL)
 _DIRECT: Final = re.compile(r"((?:direct=)?(?:[a-z]+:)?)(.*)", re.IGNORECASE | re.DOTALL)
 _PROTOCOL: Final = re.compile(r"(?:direct=)?(?:os|tcp|ipx|spx):|direct=", re.IGNORECASE)
-# As NEXTHOPS has them ([MS-MQMQ] 2.3.12.12): IP=10.0.0.7:1801.
+# An entry of NEXTHOPS ([MS-MQMQ] 2.3.12.12): IP=10.0.0.7:1801.
 _HOP: Final = re.compile(r"(IP=|IPX=)?(\[[^\]]*\]|[^\\/=:\[\]]+)(:[0-9]+)", re.IGNORECASE)
-_NUMBER: Final = re.compile(r"[-+0-9.eE:TZ ]*")  # numbers and times, as JSON has them
+_NUMBER: Final = re.compile(r"[-+0-9.eE:TZ ]*")  # numbers and times as JSON has them
 
 
-class Pseudonyms:
-    """What stands for names of some kinds, under a key."""
+class Pseudonymizer:
+    """Replaces names of the given kinds by pseudonyms under a key; names of other kinds stay."""
 
     def __init__(self, kinds: Collection[str], key: bytes) -> None:
-        """``kinds``: of ``KINDS``; ``key``: any bytes, at least 16. ValueError for others."""
-        if unknown := set(kinds) - set(KINDS):
+        """``kinds`` are some of ``PSEUDONYM_KINDS``; ``key`` has at least 16 bytes. Raises ValueError for others."""
+        if unknown := set(kinds) - set(PSEUDONYM_KINDS):
             raise ValueError(f"no such kinds: {', '.join(sorted(unknown))}")
         if len(key) < 16:
             raise ValueError("a key of fewer than 16 bytes")
@@ -58,70 +58,81 @@ class Pseudonyms:
         self._key = key
 
     def __repr__(self) -> str:
-        """Tell the kinds; never the key."""
-        return f"Pseudonyms({sorted(self.kinds)})"
+        """Show the kinds, never the key."""
+        return f"Pseudonymizer({sorted(self.kinds)})"
 
     def _digest(self, kind: str, value: str) -> str:
         return hmac.new(self._key, f"{kind}\0{value}".encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
-    def check(self) -> str:
-        """Return a text by which a lake knows its key again."""
+    def key_check(self) -> str:
+        """Return a check value of the key: a lake stores it to recognise its key."""
         return self._digest("check", "")[:16]
 
-    def key(self, text: str) -> str:
-        """Return what stands for a key of rows: it was a hash of addresses, which anybody could try out."""
+    def row_key(self, text: str) -> str:
+        """Return the pseudonym of a row key: row keys are hashes of addresses, which could be found by trying."""
         return self._digest("key", text)[:32]
 
     def label(self, text: str) -> str:
-        """Return what stands for a message's label."""
-        return f"label-{self._digest(LABELS, text)[:_DIGITS]}" if LABELS in self.kinds and text else text
+        """Return the pseudonym of a message label."""
+        return (
+            f"label-{self._digest(KIND_LABELS, text)[:_PSEUDONYM_DIGITS]}"
+            if KIND_LABELS in self.kinds and text
+            else text
+        )
 
-    def sender(self, text: str) -> str:
-        """Return what stands for who sent: a SID, a user's name, a principal."""
-        return f"sender-{self._digest(SENDERS, text.lower())[:_DIGITS]}" if SENDERS in self.kinds and text else text
+    def sender_name(self, text: str) -> str:
+        """Return the pseudonym of a sender: a SID, a user name, a principal."""
+        return (
+            f"sender-{self._digest(KIND_SENDERS, text.lower())[:_PSEUDONYM_DIGITS]}"
+            if KIND_SENDERS in self.kinds and text
+            else text
+        )
 
     def address(self, text: str) -> str:
-        """Return what stands for an IP address, an IP address too; a text that is none is taken for a host's name."""
-        if (address := _address(text)) is None:
-            return self.host(text)
-        if ADDRESSES not in self.kinds:
+        """Return the pseudonym of an IP address, also an IP address; other text is treated as a host name."""
+        if (address := _parse_address(text)) is None:
+            return self.host_name(text)
+        if KIND_ADDRESSES not in self.kinds:
             return text
-        digest = bytes.fromhex(self._digest(ADDRESSES, str(address)))
+        digest = bytes.fromhex(self._digest(KIND_ADDRESSES, str(address)))
         return str(ipaddress.IPv6Address(b"\xfd" + digest[:15]))
 
-    def host(self, text: str) -> str:
-        """Return what stands for a machine, given by its name (its domain apart) or its address."""
-        if _address(text) is not None:
+    def host_name(self, text: str) -> str:
+        """Return the pseudonym of a machine name or address; host and domain get pseudonyms of their own."""
+        if _parse_address(text) is not None:
             return self.address(text)
         bare = text.strip("\\").lower()
-        if HOSTS not in self.kinds or bare in _KEPT_HOSTS or _IS_GUID.fullmatch(bare):
+        if KIND_HOSTS not in self.kinds or bare in _KEPT_HOSTS or _IS_GUID.fullmatch(bare):
             return text
         name, dot, domain = bare.partition(".")
-        told = f"host-{self._digest(HOSTS, name)[:_DIGITS]}" if name else ""
-        return f"{told}{dot}domain-{self._digest('domain', domain)[:_DIGITS]}" if domain else told
+        host = f"host-{self._digest(KIND_HOSTS, name)[:_PSEUDONYM_DIGITS]}" if name else ""
+        return f"{host}{dot}domain-{self._digest('domain', domain)[:_PSEUDONYM_DIGITS]}" if domain else host
 
-    def queue(self, text: str) -> str:
-        """Return what stands for the last part of a queue's name, or a subqueue's name."""
-        if QUEUES not in self.kinds or text.lower() in _KEPT_QUEUES:
+    def queue_part(self, text: str) -> str:
+        """Return the pseudonym of the last part of a queue name, or of a subqueue name."""
+        if KIND_QUEUES not in self.kinds or text.lower() in _KEPT_QUEUES:
             return text
-        return f"queue-{self._digest(QUEUES, text.lower())[:_DIGITS]}"
+        return f"queue-{self._digest(KIND_QUEUES, text.lower())[:_PSEUDONYM_DIGITS]}"
 
-    def name(self, text: str) -> str:
-        """Return what stands for a format name of one or more elements, a path name, or a normal form."""
-        return ",".join(map(self._element, _ELEMENTS.split(text)))
+    def queue_name(self, text: str) -> str:
+        """Return the pseudonym of a queue name: a format name of any number of elements, a path name, a normal form."""
+        return ",".join(map(self._format_name_element, _ELEMENTS.split(text)))
 
-    def _element(self, text: str) -> str:
+    def _format_name_element(self, text: str) -> str:
         if web := _WEB.fullmatch(text):
             scheme, host, port, rest = web.groups()
             parts = re.split(r"([/;])", rest)
-            named = [part if part in "/;" else self._part(part, parts[at - 1]) for at, part in enumerate(parts)]
-            return scheme + self._before_port(host) + (port or "") + "".join(named)
+            named = [
+                part if part in "/;" else self._queue_part_or_suffix(part, parts[at - 1])
+                for at, part in enumerate(parts)
+            ]
+            return scheme + self._host_before_port(host) + (port or "") + "".join(named)
         if several := _LIST.fullmatch(text):
-            return several[1] + (f"@{self.host(several[2])}" if several[2] else "")
+            return several[1] + (f"@{self.host_name(several[2])}" if several[2] else "")
         if group := _MULTICAST.fullmatch(text):
-            return group[1] + self._group(group[2]) + (group[3] or "")
+            return group[1] + self._multicast_address(group[2]) + (group[3] or "")
         base, semicolon, suffix = text.partition(";")
-        suffix = semicolon + self._part(suffix, semicolon)
+        suffix = semicolon + self._queue_part_or_suffix(suffix, semicolon)
         if _BY_GUID.fullmatch(base):
             return base + suffix
         kind, rest = "", base
@@ -130,66 +141,66 @@ class Pseudonyms:
             kind, rest = direct.groups() if direct is not None else (kind, rest)
         host, separator, path = rest.partition("\\")
         if not separator and not kind:
-            return self.queue(rest) + suffix  # a name alone: of a subqueue, or of a queue of nobody's
-        return kind + self.host(host) + separator + "\\".join(map(self.queue, path.split("\\"))) + suffix
+            return self.queue_part(rest) + suffix  # a bare name: of a subqueue, or of a queue without a host
+        return kind + self.host_name(host) + separator + "\\".join(map(self.queue_part, path.split("\\"))) + suffix
 
-    def _part(self, text: str, before: str) -> str:
-        return text if before == ";" and text.lower() in _KEPT_SUFFIXES else self.queue(text)
+    def _queue_part_or_suffix(self, text: str, before: str) -> str:
+        return text if before == ";" and text.lower() in _KEPT_SUFFIXES else self.queue_part(text)
 
-    def _group(self, text: str) -> str:
-        """Return what stands for a multicast address: one of 239.0.0.0/8 ([MS-MQMQ] 2.1.5 knows IPv4 alone)."""
-        if ADDRESSES not in self.kinds:
+    def _multicast_address(self, text: str) -> str:
+        """Return the pseudonym of a multicast address, in 239.0.0.0/8 ([MS-MQMQ] 2.1.5 has IPv4 only)."""
+        if KIND_ADDRESSES not in self.kinds:
             return text
-        digest = bytes.fromhex(self._digest(ADDRESSES, text))
+        digest = bytes.fromhex(self._digest(KIND_ADDRESSES, text))
         return str(ipaddress.IPv4Address(b"\xef" + digest[:3]))
 
-    def text(self, text: str) -> str:
-        """Return what stands for a text of which the form alone tells what it is: address, queue's name, machine."""
-        if _address(text) is not None:
+    def any_text(self, text: str) -> str:
+        """Return the pseudonym of a text of unknown kind; its form decides: address, next hop, queue or machine."""
+        if _parse_address(text) is not None:
             return self.address(text)
         if hop := _HOP.fullmatch(text):
-            return (hop[1] or "") + self._before_port(hop[2]) + hop[3]
+            return (hop[1] or "") + self._host_before_port(hop[2]) + hop[3]
         if _NUMBER.fullmatch(text) or _IS_GUID.fullmatch(text):
             return text
         if "\\" in text or "=" in text or ":" in text:
-            return self.name(text)
-        return self.host(text)
+            return self.queue_name(text)
+        return self.host_name(text)
 
-    def snapshot_file(self, path: str) -> str:
-        """Return what stands for a snapshot file: the collector names them by machines. Its folder stays."""
-        if HOSTS not in self.kinds:
+    def snapshot_path(self, path: str) -> str:
+        """Return the pseudonym of a snapshot file's path; the folder stays. File names contain machine names."""
+        if KIND_HOSTS not in self.kinds:
             return path
         folder, slash, _ = path.rpartition("/")
-        return f"{folder}{slash}snapshots-{self._digest('file', path)[:_DIGITS]}"
+        return f"{folder}{slash}snapshots-{self._digest('file', path)[:_PSEUDONYM_DIGITS]}"
 
-    def _before_port(self, host: str) -> str:
-        told = self.host(host)
-        return f"[{told}]" if ":" in told else told
+    def _host_before_port(self, host: str) -> str:
+        pseudonym = self.host_name(host)
+        return f"[{pseudonym}]" if ":" in pseudonym else pseudonym
 
-    def json(self, text: str) -> str:
-        """Return JSON with all its texts replaced; the names of its fields stay. What is no JSON is nothing."""
+    def json_text(self, text: str) -> str:
+        """Return JSON text with all strings replaced and field names unchanged; "null" for invalid JSON."""
         try:
-            return json.dumps(self._told(json.loads(text)), separators=(",", ":"))
+            return json.dumps(self._json_value(json.loads(text)), separators=(",", ":"))
         except (ValueError, RecursionError):
             return "null"
 
-    def _told(self, value: Any) -> Any:  # noqa: ANN401 - JSON
+    def _json_value(self, value: Any) -> Any:  # noqa: ANN401 - JSON
         if isinstance(value, str):
-            return self.text(value)
+            return self.any_text(value)
         if isinstance(value, list):
-            return [self._told(each) for each in value]
-        return {name: self._told(each) for name, each in value.items()} if isinstance(value, dict) else value
+            return [self._json_value(each) for each in value]
+        return {name: self._json_value(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(text.removeprefix("[").removesuffix("]"))
     except ValueError:
         return None
 
 
-def replaced(texts: pa.Array, by: Callable[[str], str]) -> pa.Array:
-    """Return an array of texts with each replaced; nulls stay. Equal texts are asked about once."""
+def replace_distinct(texts: pa.Array, by: Callable[[str], str]) -> pa.Array:
+    """Return a string array with each text replaced by ``by``, called once per distinct text; nulls stay."""
     encoded = texts.dictionary_encode()
-    told = [None if text is None else by(text) for text in encoded.dictionary.to_pylist()]
-    return pa.array(told, pa.string()).take(encoded.indices)
+    replaced = [None if text is None else by(text) for text in encoded.dictionary.to_pylist()]
+    return pa.array(replaced, pa.string()).take(encoded.indices)

@@ -1,4 +1,4 @@
-"""Every condition that there are alerts of, and the thresholds that they go by."""
+"""The alert conditions: what each means, what to do about it, and the thresholds that decide whether it holds."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
-from pipeline.lake.arrow_rows import us
-from pipeline.queues.history import NOT_CONNECTED
+from pipeline.lake.arrow_rows import span_to_us
+from pipeline.queues.history import NOT_CONNECTED_STATES
 
 
 class Condition(NamedTuple):
-    """What alerts of a condition tell: the ``question`` that it answers (of docs/questions.md), and what to do."""
+    """A kind of alert: the ``question`` of docs/reference/questions.md that it answers, its meaning, and what to do."""
 
     question: int
     meaning: str
@@ -22,7 +22,7 @@ class Condition(NamedTuple):
 CONDITIONS: Final = {
     "queue_disconnected": Condition(
         1,
-        f"an outgoing queue has no connection to its next hop ({', '.join(NOT_CONNECTED)}) "
+        f"an outgoing queue has no connection to its next hop ({', '.join(NOT_CONNECTED_STATES)}) "
         "for alerts.disconnected_after; info without messages, error with messages after alerts.error_after",
         "Look at the connection's last error and next hops (connection_history); see whether the next hop's name "
         "resolves, its service runs and TCP 1801 reaches it.",
@@ -41,38 +41,38 @@ CONDITIONS: Final = {
     ),
     "messages_unacknowledged": Condition(
         6,
-        "the oldest message sent and not acknowledged is alerts.unacked_after old or older",
+        "the oldest message sent and not acknowledged is at least alerts.unacked_after old",
         "See whether the receiver is reachable, and what gold.eod_sources says of the same sequence there.",
     ),
     "messages_unread": Condition(
         6,
-        "messages arrived and are not read for alerts.unread_after, as the sender knows it by acknowledgements: their "
-        "number never falls",
+        "messages arrived and were not read for alerts.unread_after, by the acknowledgements that the sender got: "
+        "their number never falls",
         "See whether the receiving application runs; at the receiver the queue is then stuck too.",
     ),
     "transfer_stalled": Condition(
         7,
-        "an exactly-once transfer stands still for alerts.stalled_after: messages wait, none is acknowledged; error on "
-        "the third step of the resend ladder, or after alerts.error_after",
+        "an exactly-once transfer makes no progress for alerts.stalled_after: messages wait, none is acknowledged; "
+        "error on the third step of the resend ladder, or after alerts.error_after",
         "Until the next try nothing moves: EOD_RESEND asks for one now. If tries fail, look at the receiver: its "
         "queue, its quota, and whether it disagrees about the next number (ends_disagree).",
     ),
     "sequence_gap": Condition(
         9,
-        "a receiver rejected alerts.rejected messages or more of one sequence since it last took one: they do not "
+        "a receiver rejected at least alerts.rejected messages of one sequence since it last accepted one: they do not "
         "follow what it has",
         "Compare what the sender has (gold.eod_transfers, ends_disagree); a sender that was set up anew or restored "
         "goes on with other numbers.",
     ),
     "ends_disagree": Condition(
         11,
-        "sender and receiver of a sequence disagree about the next number, so that the receiver rejects for good",
+        "sender and receiver of a sequence disagree about the next number, so that the receiver rejects all messages",
         "Nothing gets better by waiting. Save the outgoing messages, then have the sender begin a new sequence (purge "
         "its outgoing queue) or restore the end that went back.",
     ),
     "negative_acknowledgements": Condition(
         14,
-        "alerts.negative acknowledgements or more of one class and sender, no further apart than alerts.window",
+        "at least alerts.negative acknowledgements of one class and sender, no further apart than alerts.window",
         "The class says why (MQMSG_CLASS_NACK_...); the messages meant are those of correlation_id.",
     ),
     "dead_letters_growing": Condition(
@@ -90,13 +90,13 @@ CONDITIONS: Final = {
     "nearly_full": Condition(
         17,
         "a journal or queue holds nine tenths of its quota (error), or will be full within alerts.full_within at the "
-        "rate of alerts.slow_window; asked where quotas.* or quotas.queues say what the quota is",
+        "rate of alerts.slow_window; only where quotas.* or quotas.queues set the quota",
         "Empty the journal or have the queue read, or raise the quota: messages that find it full are refused.",
     ),
     "receives_not_ended": Condition(
         19,
-        "a reader got a message and for alerts.held_after neither acknowledged it nor gave it back, or was gone with "
-        "it",
+        "a reader got a message and for alerts.held_after neither acknowledged it nor gave it back, or "
+        "disconnected while it held it",
         "See whether the reader hangs or crashes; the message is locked meanwhile and is read again afterwards.",
     ),
     "ends_refused": Condition(
@@ -106,39 +106,39 @@ CONDITIONS: Final = {
     ),
     "calls_failing": Condition(
         21,
-        "a method at a server fails with one result alerts.failures times or more, no further apart than "
-        "alerts.window; results of alerts.ignored_results are none",
+        "a method at a server fails with one result at least alerts.failures times, no further apart than "
+        "alerts.window; results in alerts.ignored_results do not count",
         "The result says why; the view failures lists clients and queues.",
     ),
     "duplicate_queue_manager": Condition(
         22,
-        "two machines answer to one identifier of a queue manager",
+        "two machines have the same queue manager identifier",
         "One of them was cloned: give it an identifier of its own (remove QMId and set Message Queuing up again).",
     ),
     "clocks_differ": Condition(
         23,
-        "the clocks of two machines differ by alerts.clock_difference at least",
+        "the clocks of two machines differ by at least alerts.clock_difference",
         "Set the clocks: times to reach a queue and to be received, and tickets of Kerberos, depend on them.",
     ),
     "capture_lost": Condition(
         25,
-        "in an hour captures lack alerts.lost_share of a server's bytes or more",
+        "in one hour captures lack at least alerts.lost_share of a server's bytes",
         "What is not captured is not known: capture whole packets (-s 0), on a machine that can follow.",
     ),
     "snapshots_missing": Condition(
         25,
-        "in an hour half of a queue manager's snapshots or more were not answered",
+        "in one hour at least half of a queue manager's snapshots were not answered",
         "See bronze.snapshots_raw.error; until it answers the state of its queues is not known.",
     ),
 }
-"""Every condition, by its name in gold.alerts."""
+"""All alert conditions, by their names in gold.alerts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """The settings of alerts, and those others that they rest on; sizes in bytes, None: not known."""
+    """The thresholds of alerts, and the other settings that alerts depend on. Quotas are in bytes, None: not known."""
 
-    rejoin: timedelta = timedelta(minutes=5)
+    merge_within: timedelta = timedelta(minutes=5)
     error_after: timedelta = timedelta(hours=1)
     disconnected_after: timedelta = timedelta(minutes=5)
     on_hold_after: timedelta = timedelta(minutes=30)
@@ -162,14 +162,13 @@ class Thresholds:
     cleanup: timedelta = timedelta(minutes=5)
     queue_quota: int | None = None
     journal_quota: int | None = None
-    quotas: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)  # of a queue, and its journal
+    quotas: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
+    """The quotas of a queue and of its journal, by queue."""
 
-    def said(self) -> dict[str, Any]:
-        """Return them as a commit tells what rows are made of."""
-        found: dict[str, Any] = {}
-        for each in fields(self):
-            value = getattr(self, each.name)
-            found[each.name] = us(value) if isinstance(value, timedelta) else value
+    def as_provenance(self) -> dict[str, Any]:
+        """Return the thresholds as JSON values for the provenance in a commit; durations in microseconds."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        found = {name: span_to_us(value) if isinstance(value, timedelta) else value for name, value in values.items()}
         found["ignored_results"] = sorted(self.ignored_results)
         found["quotas"] = {queue: list(sizes) for queue, sizes in sorted(self.quotas.items())}
         return found

@@ -1,42 +1,44 @@
-"""What alerts are made of: looks at a subject, and since when and until when a condition held of it. No Spark.
+"""Alert episodes: the periods in which a condition held for one subject. No Spark.
 
-A look is one observation: the condition holds, or does not, and that is believed for a while. A spell is a time through
-which it held. What nobody looked at ends no spell that was long enough to be told of, and makes none long enough: an
-alert ends where something shows that it is over, and its ``last_seen_at`` says how old the last sign of it is.
+An observation says whether the condition holds, and until when that stays valid. An episode covers successive
+observations that say it holds. Time without a valid observation does not end an episode that is long enough to report,
+and does not make a short one long enough. So an alert ends only where an observation shows that the condition is over;
+``last_seen_at`` is the time of the last observation that showed the condition.
 
-Times are microseconds since the epoch, UTC, spans microseconds. "Now" is that of the newest packet or snapshot.
+Times are microseconds since the epoch (UTC). "Now" is the time of the newest packet or snapshot.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from pipeline.alerts.conditions import CONDITIONS
-from pipeline.attempts.evidence import confidence
-from pipeline.lake.arrow_rows import day_of, us
+from pipeline.attempts.evidence import confidence_level
+from pipeline.lake.arrow_rows import epoch_day, span_to_us
 from udfs.keys import key
 
 Row = dict[str, Any]
 
 ERROR, WARNING, INFO = "error", "warning", "info"
-GRAVITY: Final = (INFO, WARNING, ERROR)  # from the least
+SEVERITY_ORDER: Final = (INFO, WARNING, ERROR)  # ascending
 NO_SNAPSHOT: Final = "no_snapshot"
-_MOST_EVIDENCE: Final = 10
+_MAX_EVIDENCE: Final = 10
 
 
-class Look(NamedTuple):
-    """One observation of a subject; what it shows is believed up to ``to``, if no other comes before.
+class Observation(NamedTuple):
+    """Whether a condition holds for a subject at one time; valid until the next observation, at most ``valid_until``.
 
-    ``since``: when what it shows began, where it tells that itself. What is said is of use where it ``holds``.
+    ``since`` is the time when the observed situation began, where the source reports it. ``message``, ``severity`` and
+    ``since`` are used only if the condition ``holds``.
     """
 
-    at: int
+    observed_at: int
     holds: bool
-    to: int
+    valid_until: int
     message: str = ""
     severity: str = WARNING
     evidence: tuple[str, ...] = ()
@@ -44,23 +46,27 @@ class Look(NamedTuple):
     since: int | None = None
 
 
-class Event(NamedTuple):
-    """Something that happened so many ``times`` from ``at`` to ``last``."""
+class EventCount(NamedTuple):
+    """A number of equal events, the first at ``first_at`` and the last at ``last_at``."""
 
-    at: int
-    last: int
-    times: int = 1
+    first_at: int
+    last_at: int
+    occurrences: int = 1
     evidence: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
-class Spell:
-    """A time through which a condition held; ``known_to``: up to when that is known, ``until`` None: it holds still."""
+class Episode:
+    """A period in which a condition held.
+
+    ``known_until`` is the end of the last valid observation. ``until`` is the end of the period, None if the condition
+    still holds. ``count`` is the number of events, in episodes that are made of events.
+    """
 
     since: int
     last_seen_at: int
-    known_to: int
+    known_until: int
     severity: str = INFO
     message: str = ""
     until: int | None = None
@@ -68,153 +74,184 @@ class Spell:
     evidence: list[str] = field(default_factory=list)
     missing: set[str] = field(default_factory=set)
 
-    def add(self, evidence: Iterable[str], missing: Iterable[str]) -> None:
-        """Add what shows it: the first and the newest of it are kept."""
+    def add_evidence(self, evidence: Iterable[str], missing: Iterable[str]) -> None:
+        """Add evidence and codes of what is missing; of the evidence the first and the newest entries are kept."""
         every = list(dict.fromkeys((*self.evidence, *evidence)))
-        self.evidence = every[:1] + every[1:][-(_MOST_EVIDENCE - 1) :]
+        self.evidence = every[:1] + every[1:][-(_MAX_EVIDENCE - 1) :]
         self.missing |= set(missing)
 
 
-def spells(
-    looks: Iterable[Look],
+def episodes_from_observations(
+    observations: Iterable[Observation],
     now: int,
     *,
-    after: timedelta = timedelta(0),
+    min_duration: timedelta = timedelta(0),
     error_after: timedelta | None = None,
-    rejoin: timedelta | None = None,
-) -> list[Spell]:
-    """Return the times, ``after`` or longer, through which looks at one subject hold, in order of time.
+    merge_within: timedelta | None = None,
+) -> list[Episode]:
+    """Return the episodes of one subject that last ``min_duration`` or longer, in order of time.
 
-    A warning of one that is ``error_after`` long is an error. One that begins again so soon as ``rejoin`` is the same.
+    A warning becomes an error once its episode lasts ``error_after``. An episode that begins within ``merge_within``
+    after the end of the one before continues that one.
     """
-    seen = sorted((look for look in looks if look.at <= now), key=lambda look: look.at)
-    out: list[Spell] = []
-    spell: Spell | None = None
-    for place, look in enumerate(seen):
-        known_to = min([look.to, now, *(each.at for each in seen[place + 1 : place + 2])])
-        if spell is not None and look.at > spell.known_to:  # nobody looked in between
-            if _held(spell) < us(after):
-                spell = None
+    seen = sorted((each for each in observations if each.observed_at <= now), key=lambda each: each.observed_at)
+    out: list[Episode] = []
+    episode: Episode | None = None
+    for place, observation in enumerate(seen):
+        at = observation.observed_at
+        known_until = min([observation.valid_until, now, *(each.observed_at for each in seen[place + 1 : place + 2])])
+        if episode is not None and at > episode.known_until:  # a gap between observations
+            if _observed_duration(episode) < span_to_us(min_duration):
+                episode = None
             else:
-                spell.missing.add(NO_SNAPSHOT)
-        if not look.holds:
-            if spell is not None and _held(spell) >= us(after):
-                spell.until = look.at
-                _put(out, spell, rejoin)
-            spell = None
+                episode.missing.add(NO_SNAPSHOT)
+        if not observation.holds:
+            if episode is not None and _observed_duration(episode) >= span_to_us(min_duration):
+                episode.until = at
+                _append_or_merge(out, episode, merge_within)
+            episode = None
             continue
-        if spell is None:
-            spell = Spell(look.at if look.since is None else look.since, look.at, known_to)
-        spell.last_seen_at, spell.known_to, spell.message = look.at, max(known_to, look.at), look.message
-        spell.add(look.evidence, look.missing)
-        long = error_after is not None and _held(spell) >= us(error_after)
-        worse = ERROR if long and look.severity == WARNING else look.severity
-        spell.severity = max(spell.severity, worse, key=GRAVITY.index)
-    if spell is not None and _held(spell) >= us(after):
-        if spell.known_to < now:
-            spell.missing.add(NO_SNAPSHOT)
-        _put(out, spell, rejoin)
+        if episode is None:
+            episode = Episode(at if observation.since is None else observation.since, at, known_until)
+        episode.last_seen_at, episode.known_until, episode.message = at, max(known_until, at), observation.message
+        episode.add_evidence(observation.evidence, observation.missing)
+        long = error_after is not None and _observed_duration(episode) >= span_to_us(error_after)
+        severity = ERROR if long and observation.severity == WARNING else observation.severity
+        episode.severity = max(episode.severity, severity, key=SEVERITY_ORDER.index)
+    if episode is not None and _observed_duration(episode) >= span_to_us(min_duration):
+        if episode.known_until < now:
+            episode.missing.add(NO_SNAPSHOT)
+        _append_or_merge(out, episode, merge_within)
     return out
 
 
-def _put(out: list[Spell], spell: Spell, rejoin: timedelta | None) -> None:
-    """Put a spell behind those before it, or make it one with the last of them."""
+def _append_or_merge(out: list[Episode], episode: Episode, merge_within: timedelta | None) -> None:
+    """Append an episode to the list, or merge it into the last one if that ended shortly before."""
     ended = out[-1].until if out else None
-    if rejoin is not None and ended is not None and spell.since - ended <= us(rejoin):
+    if merge_within is not None and ended is not None and episode.since - ended <= span_to_us(merge_within):
         out[-1].until = None
-        _join(out[-1], spell)
-        out[-1].until = spell.until
+        _merge(out[-1], episode)
+        out[-1].until = episode.until
     else:
-        out.append(spell)
+        out.append(episode)
 
 
-def _held(spell: Spell) -> int:
-    """Return for how long it was seen to hold: what the last look shows is believed for longer."""
-    return spell.last_seen_at - spell.since
+def _observed_duration(episode: Episode) -> int:
+    """Return the time up to the last observation of an episode, without the time for which that stays valid."""
+    return episode.last_seen_at - episode.since
 
 
-def runs(events: Iterable[Event], now: int, *, window: timedelta, least: int = 1) -> list[Spell]:
-    """Return the runs of ``least`` events or more, none further than ``window`` from the one before.
+def episodes_from_events(
+    events: Iterable[EventCount], now: int, *, window: timedelta, min_count: int = 1
+) -> list[Episode]:
+    """Return the episodes of at least ``min_count`` events; a gap longer than ``window`` begins another episode.
 
-    A run is over when none came for so long.
+    An episode ends ``window`` after its last event.
     """
-    out: list[Spell] = []
+    out: list[Episode] = []
     for event in sorted(
-        (each for each in events if each.at <= now), key=lambda each: (each.at, each.last, each.evidence)
+        (each for each in events if each.first_at <= now), key=lambda each: (each.first_at, each.last_at, each.evidence)
     ):
-        run = out[-1] if out else None
-        if run is None or event.at - run.last_seen_at > us(window):
-            run = Spell(event.at, event.at, event.at, WARNING, count=0)
-            out.append(run)
-        run.last_seen_at = run.known_to = max(run.last_seen_at, min(event.last, now))
-        run.count += event.times
-        run.add(event.evidence, event.missing)
-    for run in out:
-        over = run.last_seen_at + us(window)
-        run.until = over if over <= now else None
-    return [run for run in out if run.count >= least]
+        episode = out[-1] if out else None
+        if episode is None or event.first_at - episode.last_seen_at > span_to_us(window):
+            episode = Episode(event.first_at, event.first_at, event.first_at, WARNING, count=0)
+            out.append(episode)
+        episode.last_seen_at = episode.known_until = max(episode.last_seen_at, min(event.last_at, now))
+        episode.count += event.occurrences
+        episode.add_evidence(event.evidence, event.missing)
+    for episode in out:
+        over = episode.last_seen_at + span_to_us(window)
+        episode.until = over if over <= now else None
+    return [episode for episode in out if episode.count >= min_count]
 
 
 class Alert(NamedTuple):
-    """A spell, and what it is a spell of."""
+    """An episode with its condition and subject."""
 
     condition: str
     subject: str
-    spell: Spell
+    episode: Episode
     queue: str | None = None
     queue_manager: str | None = None
-    guessed: bool = False  # its queue is
+    queue_inferred: bool = False
 
 
-def rows(alerts: Iterable[Alert]) -> list[Row]:
-    """Return alerts as rows of gold.alerts without run_id; those of one subject that overlap are one.
+class ConditionCheck(NamedTuple):
+    """The observations of one subject for one condition, and how to make episodes of them.
 
-    What the wire showed and what the collector was told are two series of one subject, for instance.
+    ``mergeable``: episodes that follow one another closely are one alert.
     """
-    together: defaultdict[tuple[str, str], list[Alert]] = defaultdict(list)
+
+    condition: str
+    subject: str
+    observations: Iterable[Observation]
+    min_duration: timedelta = timedelta(0)
+    error_after: timedelta | None = None
+    mergeable: bool = True
+
+    def alerts(
+        self, now: int, merge_within: timedelta, queue: str | None, queue_manager: str | None
+    ) -> Iterator[Alert]:
+        """Yield the alerts of the subject, a queue at a queue manager."""
+        for episode in episodes_from_observations(
+            self.observations,
+            now,
+            min_duration=self.min_duration,
+            error_after=self.error_after,
+            merge_within=merge_within if self.mergeable else None,
+        ):
+            yield Alert(self.condition, self.subject, episode, queue, queue_manager)
+
+
+def alert_rows(alerts: Iterable[Alert]) -> list[Row]:
+    """Return alerts as rows of gold.alerts without run_id; overlapping alerts of one subject become one row.
+
+    They overlap, for instance, where captures and the collector both show the same queue.
+    """
+    by_subject: defaultdict[tuple[str, str], list[Alert]] = defaultdict(list)
     for alert in alerts:
-        together[alert.condition, alert.subject].append(alert)
+        by_subject[alert.condition, alert.subject].append(alert)
     out: list[Row] = []
-    for several in together.values():
-        several.sort(key=lambda alert: (alert.spell.since, alert.spell.last_seen_at, alert.spell.evidence))
-        joined: list[Alert] = []
+    for several in by_subject.values():
+        several.sort(key=lambda alert: (alert.episode.since, alert.episode.last_seen_at, alert.episode.evidence))
+        merged: list[Alert] = []
         for alert in several:
-            last = joined[-1].spell if joined else None
-            if last is not None and (last.until is None or alert.spell.since < last.until):
-                _join(last, alert.spell)
+            last = merged[-1].episode if merged else None
+            if last is not None and (last.until is None or alert.episode.since < last.until):
+                _merge(last, alert.episode)
             else:
-                joined.append(alert)
-        out += map(_row, joined)
+                merged.append(alert)
+        out += map(_alert_row, merged)
     return sorted(out, key=lambda row: str(row["alert_key"]))
 
 
-def _join(spell: Spell, other: Spell) -> None:
-    """Make one of two spells, of which the other begins later."""
-    if other.last_seen_at > spell.last_seen_at:
-        spell.message = other.message
-    spell.last_seen_at = max(spell.last_seen_at, other.last_seen_at)
-    spell.until = None if spell.until is None or other.until is None else max(spell.until, other.until)
-    spell.severity = max(spell.severity, other.severity, key=GRAVITY.index)
-    spell.add(other.evidence, other.missing)
+def _merge(episode: Episode, later: Episode) -> None:
+    """Extend an episode by one that begins later."""
+    if later.last_seen_at > episode.last_seen_at:
+        episode.message = later.message
+    episode.last_seen_at = max(episode.last_seen_at, later.last_seen_at)
+    episode.until = None if episode.until is None or later.until is None else max(episode.until, later.until)
+    episode.severity = max(episode.severity, later.severity, key=SEVERITY_ORDER.index)
+    episode.add_evidence(later.evidence, later.missing)
 
 
-def _row(alert: Alert) -> Row:
-    spell = alert.spell
+def _alert_row(alert: Alert) -> Row:
+    episode = alert.episode
     return {
-        "alert_key": key(alert.condition, alert.subject, spell.since),
+        "alert_key": key(alert.condition, alert.subject, episode.since),
         "condition": alert.condition,
-        "severity": spell.severity,
+        "severity": episode.severity,
         "subject": alert.subject,
         "queue": alert.queue,
         "queue_manager": alert.queue_manager,
-        "since": spell.since,
-        "until": spell.until,
-        "last_seen_at": spell.last_seen_at,
-        "message": spell.message,
+        "since": episode.since,
+        "until": episode.until,
+        "last_seen_at": episode.last_seen_at,
+        "message": episode.message,
         "suggestion": CONDITIONS[alert.condition].suggestion,
-        "evidence": list(spell.evidence),
-        "confidence": confidence(spell.missing, guessed=alert.guessed),
-        "missing": sorted(spell.missing),
+        "evidence": list(episode.evidence),
+        "confidence": confidence_level(episode.missing, guessed=alert.queue_inferred),
+        "missing": sorted(episode.missing),
         "errors": [],
-        "event_date": day_of(spell.since),
+        "event_date": epoch_day(episode.since),
     }

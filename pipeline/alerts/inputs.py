@@ -1,4 +1,4 @@
-"""Where alerts come from: questions for what gold and silver tell, and what finds alerts in the answers' rows."""
+"""The sources of alerts: for each a query over tables, and the function that finds alerts in its rows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 from pipeline.alerts import call_alerts, queue_alerts, transfer_alerts
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import Alert
-from pipeline.lake.arrow_rows import us
-from pipeline.lake.queries import Question, Standing
+from pipeline.lake.arrow_rows import span_to_us
+from pipeline.lake.queries import BoundQuery, CachedFilter
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
@@ -21,203 +21,218 @@ from schemas.queue_history import QUEUE_HISTORY
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import TIMESTAMP, Table
-from udfs.codes import FAILURE
-from udfs.dcerpc.interfaces import MG
-from udfs.stubs import methods
+from udfs.codes import FAILURE_BIT
+from udfs.dcerpc.interfaces import QMMGMT
+from udfs.stubs import method_registry
 
 _HOUR_US: Final = 3_600_000_000
 
-Plain = Mapping[str, Any]
+InputRow = Mapping[str, Any]
 
 
-class Known(NamedTuple):
-    """What the commits of gold tell beside their rows: names of queue managers by address, ends of captures."""
+class AlertContext(NamedTuple):
+    """Provenance of gold tables that alerts use: names of queue managers, and the ends of captures in microseconds.
 
-    names: Mapping[str, str]
-    ends: Mapping[str, int]
+    Both are by server address.
+    """
+
+    queue_manager_names: Mapping[str, str]
+    capture_ends: Mapping[str, int]
 
 
-class Span(NamedTuple):
-    """The time that is asked about: from ``since`` (None: the beginning) to ``now``, microseconds."""
+class TimeWindow(NamedTuple):
+    """The period that a query covers, in microseconds: from ``since`` (None: the beginning) to ``now``."""
 
     since: int | None
     now: int
 
-    def holds(self, *times: str, also: str = "FALSE") -> str:
-        """Return the condition of rows of which a time is in it, or another condition holds and they are not later.
+    def filter_sql(self, *times: str, or_sql: str = "FALSE") -> str:
+        """Return the SQL condition that one of ``times`` lies in the window, or ``or_sql`` holds and none is later.
 
-        Files that hold none are not read.
+        The condition lets Delta skip files without such rows.
         """
-        until = f"coalesce({', '.join((*times, 'NULL'))}) <= timestamp_micros({self.now})"
+        not_later = f"coalesce({', '.join((*times, 'NULL'))}) <= timestamp_micros({self.now})"
         if self.since is None:
-            return until
-        recent = " OR ".join((*(f"{name} >= timestamp_micros({self.since})" for name in times), also))
-        return f"({until} AND ({recent}))"
+            return not_later
+        recent = " OR ".join((*(f"{name} >= timestamp_micros({self.since})" for name in times), or_sql))
+        return f"({not_later} AND ({recent}))"
 
 
-class Source(NamedTuple):
-    """A question for what is told, the columns that all rows of one subject share, and the alerts of such rows."""
+class AlertSource(NamedTuple):
+    """A query, and the function that finds alerts of some ``conditions`` in its rows.
 
-    rows: Callable[[Thresholds, Span], Question]
-    subject: tuple[str, ...]
-    alerts: Callable[[Iterable[Plain], Thresholds, int, Known], Iterable[Alert]]
+    All rows of one subject have the same values in ``grouping_columns``, so that Spark can process subjects apart.
+    """
+
+    query: Callable[[Thresholds, TimeWindow], BoundQuery]
+    grouping_columns: tuple[str, ...]
+    find_alerts: Callable[[Iterable[InputRow], Thresholds, int, AlertContext], Iterable[Alert]]
     conditions: tuple[str, ...]
 
 
-def _of(table: Table, columns: Iterable[str], where: str) -> Question:
-    """Ask for columns of rows of a table, times in microseconds."""
+def _select_rows(table: Table, columns: Iterable[str], where: str) -> BoundQuery:
+    """Return a query for columns of a table, times in microseconds."""
     names = (f"unix_micros({name}) AS {name}" if table.column(name).type == TIMESTAMP else name for name in columns)
-    return Question(f"SELECT {', '.join(names)} FROM {{rows}} WHERE {where}", {"rows": table})
+    return BoundQuery(f"SELECT {', '.join(names)} FROM {{rows}} WHERE {where}", {"rows": table})
 
 
-def _history(_: Thresholds, span: Span) -> Question:
-    return _of(QUEUE_HISTORY, queue_alerts.COLUMNS, span.holds("valid_from", "valid_to"))
+def _queue_history_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
+    return _select_rows(QUEUE_HISTORY, queue_alerts.HISTORY_COLUMNS, window.filter_sql("valid_from", "valid_to"))
 
 
-def _transfers(_: Thresholds, span: Span) -> Question:
-    return _of(EOD_TRANSFERS, transfer_alerts.TRANSFERS, span.holds("observed_at"))
+def _eod_transfers_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
+    return _select_rows(EOD_TRANSFERS, transfer_alerts.EOD_TRANSFER_COLUMNS, window.filter_sql("observed_at"))
 
 
-def _sources(_: Thresholds, span: Span) -> Question:
-    return _of(EOD_SOURCES, transfer_alerts.SOURCES, span.holds("observed_at"))
+def _eod_sources_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
+    return _select_rows(EOD_SOURCES, transfer_alerts.EOD_SOURCE_COLUMNS, window.filter_sql("observed_at"))
 
 
-def _attempts(limits: Thresholds, span: Span) -> Question:
-    """Ask for the receives that were held too long, to their reader's end, or whose end was refused.
+def _overdue_receives_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
+    """Return a query for receives that were held too long or until their reader was gone, or whose end was refused.
 
-    Those that are not ended are asked for however old they are: how long that is known goes on with the capture.
+    It includes receives that are still open however old they are: their duration grows with the capture.
     """
-    long = f"hold_ms >= {us(limits.held_after) / 1000}"
+    long = f"hold_ms >= {span_to_us(limits.held_after) / 1000}"
     trouble = f"outcome IN ('in_flight', 'expired', 'rundown', 'failed') OR ack_refused OR {long}"
-    in_trouble = Standing(RECEIVE_ATTEMPTS, f"is_receive AND returned_at IS NOT NULL AND ({trouble})")
-    told = span.holds("returned_at", "ended_at", also="outcome = 'in_flight'")
-    return _of(RECEIVE_ATTEMPTS, call_alerts.ATTEMPTS, told)._replace(of={"rows": in_trouble})
+    in_trouble = CachedFilter(RECEIVE_ATTEMPTS, f"is_receive AND returned_at IS NOT NULL AND ({trouble})")
+    where = window.filter_sql("returned_at", "ended_at", or_sql="outcome = 'in_flight'")
+    return _select_rows(RECEIVE_ATTEMPTS, call_alerts.ATTEMPT_COLUMNS, where)._replace(inputs={"rows": in_trouble})
 
 
-def _negative(_: Thresholds, span: Span) -> Question:
-    """Ask for negative acknowledgements (classes with the highest bit), each at its first sighting, by minutes."""
-    names, until = ", ".join(call_alerts.NEGATIVE[:4]), span._replace(since=None).holds("seen_at")
+def _negative_acknowledgements_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
+    """Return a query that counts negative acknowledgements (bit 15 of the class) per minute, when first seen."""
+    names = ", ".join(call_alerts.NACK_COUNT_COLUMNS[:4])
+    not_later = window._replace(since=None).filter_sql("seen_at")
     seen = f"""
 SELECT {names}, unix_micros(seen_at) AS `at`, call_key AS key, row_number() OVER (
     PARTITION BY coalesce(message_key, sighting_key), {names} ORDER BY seen_at NULLS FIRST, call_key NULLS FIRST
   ) AS place
-FROM {{rows}} WHERE {until} AND class >= 32768"""
-    since = "" if span.since is None else f" AND `at` >= {span.since}"
-    first = Question(f"SELECT {names}, `at`, key FROM ({seen}) WHERE place = 1{since}", {"rows": MESSAGES})
-    return _by_minute(first, *call_alerts.NEGATIVE[:4])
+FROM {{rows}} WHERE {not_later} AND class >= 32768"""
+    since = "" if window.since is None else f" AND `at` >= {window.since}"
+    first = BoundQuery(f"SELECT {names}, `at`, key FROM ({seen}) WHERE place = 1{since}", {"rows": MESSAGES})
+    return _count_by_minute(first, *call_alerts.NACK_COUNT_COLUMNS[:4])
 
 
-def _failing(limits: Thresholds, span: Span) -> Question:
-    """Ask for calls with a failure as result, and faults, by minutes."""
+def _failing_calls_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
+    """Return a query that counts calls with a failure as result, and faults, per minute."""
     answered, captured = ("responded_at", "requested_at"), ("response_at", "request_at")
-    failed = f"hresult >= {FAILURE} AND {span.holds(*answered)}"
-    ours = ", ".join(map(repr, methods.ALL))
-    fault = f"outcome = 'fault' AND fault_status IS NOT NULL AND interface_name IN ({ours}) AND {span.holds(*captured)}"
+    failed = f"hresult >= {FAILURE_BIT} AND {window.filter_sql(*answered)}"
+    ours = ", ".join(map(repr, method_registry.ALL_METHODS))
+    fault = f"outcome = 'fault' AND fault_status IS NOT NULL AND interface_name IN ({ours})"
+    fault += f" AND {window.filter_sql(*captured)}"
     parts = (
-        _results("reads", "protocol", "hresult AS result, FALSE AS is_fault", answered, failed),
-        _results("management", f"'{MG}'", "hresult AS result, FALSE AS is_fault", answered, failed),
-        _results("clients", "interface_name", "hresult AS result, FALSE AS is_fault", answered, failed),
-        _results("calls", "interface_name", "fault_status AS result, TRUE AS is_fault", captured, fault),
+        _call_results_sql("reads", "protocol", "hresult AS result, FALSE AS is_fault", answered, failed),
+        _call_results_sql("management", f"'{QMMGMT}'", "hresult AS result, FALSE AS is_fault", answered, failed),
+        _call_results_sql("clients", "interface_name", "hresult AS result, FALSE AS is_fault", answered, failed),
+        _call_results_sql("calls", "interface_name", "fault_status AS result, TRUE AS is_fault", captured, fault),
     )
     every = f"SELECT * FROM ({' UNION ALL '.join(parts)})"
     if limits.ignored_results:
         every += f" WHERE result NOT IN ({', '.join(map(str, limits.ignored_results))})"
-    of = {"reads": REMOTE_READ_CALLS, "management": MANAGEMENT_CALLS, "clients": CLIENT_CALLS, "calls": RPC_CALLS}
-    return _by_minute(Question(every, of), *call_alerts.FAILING[:5])
+    tables = {"reads": REMOTE_READ_CALLS, "management": MANAGEMENT_CALLS, "clients": CLIENT_CALLS, "calls": RPC_CALLS}
+    return _count_by_minute(BoundQuery(every, tables), *call_alerts.FAILURE_COUNT_COLUMNS[:5])
 
 
-def _results(rows: str, interface: str, result: str, times: tuple[str, str], where: str) -> str:
+def _call_results_sql(rows: str, interface: str, result: str, times: tuple[str, str], where: str) -> str:
     return (
         f"SELECT server_address, {interface} AS interface_name, opnum, {result},"
         f" unix_micros(coalesce({', '.join(times)})) AS `at`, call_key AS key FROM {{{rows}}} WHERE {where}"
     )
 
 
-def _judged(_: Thresholds, span: Span) -> Question:
+def _findings_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
     names = ("rule_id", "subject", "observed_at", "actual", "evidence")
-    return _of(FINDINGS, names, f"rule_id IN ('O01', 'O02') AND {span.holds('observed_at')}")
+    return _select_rows(FINDINGS, names, f"rule_id IN ('O01', 'O02') AND {window.filter_sql('observed_at')}")
 
 
-def _lost(_: Thresholds, span: Span) -> Question:
-    """Ask for what captures have and lack of each server, by hours; hours that lack nothing are left out."""
+def _capture_loss_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
+    """Return a query for the bytes captured and missing per server and hour, of hours that lack any."""
     names = ("bytes", "bytes_missing")
     sums = ", ".join(f"CAST(sum(CASE WHEN measure = '{name}' THEN value END) AS bigint) AS {name}" for name in names)
-    where = f"layer = 'transport' AND server_address IS NOT NULL AND {span.holds('hour')}"
+    where = f"layer = 'transport' AND server_address IS NOT NULL AND {window.filter_sql('hour')}"
     every = f"SELECT server_address, unix_micros(hour) AS hour, {sums} FROM {{rows}} WHERE {where} GROUP BY ALL"
-    return Question(f"SELECT * FROM ({every}) WHERE bytes_missing > 0", {"rows": COVERAGE})
+    return BoundQuery(f"SELECT * FROM ({every}) WHERE bytes_missing > 0", {"rows": COVERAGE})
 
 
-def _unanswered(_: Thresholds, span: Span) -> Question:
-    """Ask how many snapshots of each queue manager there should be, and failed, by hours where any did."""
+def _missing_snapshots_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
+    """Return a query that counts expected and failed snapshots per queue manager and hour, of hours with failures."""
     hour = f"CAST(floor(unix_micros(asked_at) / {_HOUR_US}) * {_HOUR_US} AS bigint) AS hour"
     counts = "count(*) AS expected, count(error) AS missing, max(error) AS error"
-    every = f"SELECT queue_manager, {hour}, {counts} FROM {{rows}} WHERE {span.holds('asked_at')} GROUP BY ALL"
-    return Question(f"SELECT * FROM ({every}) WHERE missing > 0", {"rows": SNAPSHOTS_RAW})
+    every = f"SELECT queue_manager, {hour}, {counts} FROM {{rows}} WHERE {window.filter_sql('asked_at')} GROUP BY ALL"
+    return BoundQuery(f"SELECT * FROM ({every}) WHERE missing > 0", {"rows": SNAPSHOTS_RAW})
 
 
-SOURCES: Final = {
-    "history": Source(
-        _history,
+ALERT_SOURCES: Final = {
+    "history": AlertSource(
+        _queue_history_query,
         ("queue_manager", "queue"),
-        lambda found, limits, now, _: queue_alerts.queues(found, limits, now),
+        lambda rows, limits, now, _: queue_alerts.history_alerts(rows, limits, now),
         ("queue_disconnected", "queue_on_hold", "queue_stuck", "dead_letters_growing", "journal_growing",
          "nearly_full"),
     ),
-    "transfers": Source(
-        _transfers,
+    "transfers": AlertSource(
+        _eod_transfers_query,
         ("queue_manager", "queue"),
-        lambda found, limits, now, _: transfer_alerts.transfers(found, limits, now),
+        lambda rows, limits, now, _: transfer_alerts.eod_transfer_alerts(rows, limits, now),
         ("transfer_stalled", "messages_unacknowledged", "messages_unread"),
     ),
-    "sources": Source(
-        _sources,
+    "sources": AlertSource(
+        _eod_sources_query,
         ("queue_manager", "queue"),
-        lambda found, limits, now, _: transfer_alerts.sources(found, limits, now),
+        lambda rows, limits, now, _: transfer_alerts.eod_source_alerts(rows, limits, now),
         ("sequence_gap", "ends_disagree"),
     ),
-    "attempts": Source(
-        _attempts,
+    "attempts": AlertSource(
+        _overdue_receives_query,
         ("server_address", "client_address"),
-        lambda found, limits, now, known: call_alerts.receives(found, limits, now, known.names, known.ends),
+        lambda rows, limits, now, context: call_alerts.receive_alerts(
+            rows, limits, now, context.queue_manager_names, context.capture_ends
+        ),
         ("receives_not_ended", "ends_refused"),
     ),
-    "negative": Source(
-        _negative,
+    "negative_acknowledgements": AlertSource(
+        _negative_acknowledgements_query,
         ("class_name", "source_queue_manager"),
-        lambda found, limits, now, _: call_alerts.negative(found, limits, now),
+        lambda rows, limits, now, _: call_alerts.negative_acknowledgement_alerts(rows, limits, now),
         ("negative_acknowledgements",),
     ),
-    "failing": Source(
-        _failing,
+    "failing_calls": AlertSource(
+        _failing_calls_query,
         ("server_address", "interface_name", "opnum", "result"),
-        lambda found, limits, now, known: call_alerts.failing(found, limits, now, known.names),
+        lambda rows, limits, now, context: call_alerts.failing_call_alerts(
+            rows, limits, now, context.queue_manager_names
+        ),
         ("calls_failing",),
     ),
-    "judged": Source(
-        _judged,
+    "findings": AlertSource(
+        _findings_query,
         ("rule_id", "subject"),
-        lambda found, limits, now, _: call_alerts.judged(found, limits, now),
+        lambda rows, limits, now, _: call_alerts.finding_alerts(rows, limits, now),
         ("duplicate_queue_manager", "clocks_differ"),
     ),
-    "lost": Source(
-        _lost,
+    "capture_loss": AlertSource(
+        _capture_loss_query,
         ("server_address",),
-        lambda found, limits, now, known: call_alerts.lost(found, limits, now, known.names),
+        lambda rows, limits, now, context: call_alerts.capture_loss_alerts(
+            rows, limits, now, context.queue_manager_names
+        ),
         ("capture_lost",),
     ),
-    "unanswered": Source(
-        _unanswered,
+    "missing_snapshots": AlertSource(
+        _missing_snapshots_query,
         ("queue_manager",),
-        lambda found, _, now, __: call_alerts.unanswered(found, now),
+        lambda rows, _, now, __: call_alerts.missing_snapshot_alerts(rows, now),
         ("snapshots_missing",),
     ),
 }  # fmt: skip
-"""Where alerts come from."""
+"""All sources of alerts, by name."""
 
 
-def _by_minute(found: Question, *kind: str) -> Question:
-    """Ask how many there are of each kind in each minute, from when to when, and for the keys of the first and last."""
-    names, one = ", ".join(kind), f"PARTITION BY {', '.join(kind)}, floor(`at` / 60000000)"
+def _count_by_minute(events: BoundQuery, *key_columns: str) -> BoundQuery:
+    """Return a query that counts events per key and minute, with first and last time and the calls as evidence."""
+    names = ", ".join(key_columns)
+    one = f"PARTITION BY {names}, floor(`at` / 60000000)"
     placed = f"""
 SELECT {names}, floor(`at` / 60000000) AS minute, `at`, key,
   row_number() OVER ({one} ORDER BY `at` ASC NULLS FIRST, key ASC NULLS FIRST) AS place,
@@ -225,4 +240,4 @@ SELECT {names}, floor(`at` / 60000000) AS minute, `at`, key,
 FROM {{answer}}"""
     ends = ", ".join(f"max(CASE WHEN {place} = 1 THEN key END)" for place in ("place", "place_from_last"))
     counts = f"min(`at`) AS `at`, max(`at`) AS last, count(*) AS count, array({ends}) AS evidence"
-    return found.within(f"SELECT {names}, {counts} FROM ({placed}) GROUP BY {names}, minute")
+    return events.wrap(f"SELECT {names}, {counts} FROM ({placed}) GROUP BY {names}, minute")

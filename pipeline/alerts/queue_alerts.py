@@ -1,162 +1,160 @@
-"""Alerts of queues: rows of gold.queue_history of any queues -> what is wrong with them (questions 1, 4, 16, 17).
+"""Alerts from rows of gold.queue_history (questions 1, 4, 16, 17). No Spark.
 
-Rows are plain, with times in microseconds, of whole histories from some time on. No Spark.
+Rows are dictionaries with times in microseconds: for each queue its whole history from some time on.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pipeline.alerts.conditions import Thresholds
-from pipeline.alerts.episodes import ERROR, INFO, WARNING, Alert, Look, Row, spells
-from pipeline.lake.arrow_rows import us
-from pipeline.queues.growth import Point, with_least
-from pipeline.queues.history import DEAD, JOURNAL, NOT_CONNECTED, ON_HOLD, UNKNOWN
-from pipeline.text import clock, counted
+from pipeline.alerts.episodes import ERROR, INFO, WARNING, Alert, ConditionCheck, Observation, Row
+from pipeline.lake.arrow_rows import span_to_us
+from pipeline.queues.growth import CountSample, pair_with_window_minimum
+from pipeline.queues.history import (
+    DEAD_LETTER_QUEUE_PATTERN,
+    JOURNAL_SUFFIX,
+    NOT_CONNECTED_STATES,
+    STATE_ON_HOLD,
+    STATE_UNKNOWN,
+)
+from pipeline.text import format_count, format_time
 
-COLUMNS: Final = (
+HISTORY_COLUMNS: Final = (
     "queue_manager", "queue", "queue_format_name", "valid_from", "valid_to", "state", "message_count", "bytes",
     "journal_count", "journal_bytes", "received", "nacked", "moved_out", "purged", "unexplained_change", "evidence",
     "missing",
 )  # fmt: skip
-"""What is read of gold.queue_history."""
+"""The columns of gold.queue_history that ``history_alerts`` needs."""
 
-SERIES: Final = ("queue_manager", "queue", "queue_format_name")
+_SERIES_COLUMNS: Final = ("queue_manager", "queue", "queue_format_name")
 _LOCAL: Final = "LOCAL CONNECTION"
-_NINE_TENTHS: Final = 0.9
+_NEARLY_FULL_SHARE: Final = 0.9
 _HOUR_US: Final = 3_600_000_000
 
 
-class _Asked(NamedTuple):
-    """A condition that can hold of a queue, its looks, and how long it must hold; ``of`` it, or its journal.
-
-    ``rejoins``: one that comes again soon is the same.
-    """
-
-    condition: str
-    looks: Iterator[Look]
-    after: timedelta = timedelta(0)
-    error_after: timedelta | None = None
-    of: str = "queue"
-    rejoins: bool = True
-
-
-def queues(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> Iterator[Alert]:
-    """Yield the alerts of whole histories."""
-    ordered = sorted(rows, key=lambda row: (*(row[name] or "" for name in SERIES), row["valid_from"]))
-    for (manager, queue, _), series in groupby(ordered, key=lambda row: tuple(row[name] for name in SERIES)):
+def history_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> Iterator[Alert]:
+    """Yield the alerts of queues, from rows of gold.queue_history (``HISTORY_COLUMNS``)."""
+    ordered = sorted(rows, key=lambda row: (*(row[name] or "" for name in _SERIES_COLUMNS), row["valid_from"]))
+    for (manager, queue, _), series in groupby(ordered, key=lambda row: tuple(row[name] for name in _SERIES_COLUMNS)):
         history = [dict(row) for row in series if row["valid_from"] <= now]
-        for asked in _asked(queue or "", history, limits):
-            rejoin = limits.rejoin if asked.rejoins else None
-            found = spells(asked.looks, now, after=asked.after, error_after=asked.error_after, rejoin=rejoin)
-            for spell in found:
-                yield Alert(asked.condition, f"{asked.of} {queue} at {manager}", spell, queue, manager)
+        for check in _condition_checks(queue or "", f"{queue} at {manager}", history, limits):
+            yield from check.alerts(now, limits.merge_within, queue, manager)
 
 
-def _asked(queue: str, history: Sequence[Row], limits: Thresholds) -> Iterator[_Asked]:
-    messages, journal = _points(history, "message_count", "bytes"), _points(history, "journal_count", "journal_bytes")
-    if queue.endswith(JOURNAL):
-        yield from _of_journal(messages, queue.removesuffix(JOURNAL), limits, "queue")
+def _condition_checks(queue: str, subject: str, history: Sequence[Row], limits: Thresholds) -> Iterator[ConditionCheck]:
+    messages = _samples(history, "message_count", "bytes")
+    journal = _samples(history, "journal_count", "journal_bytes")
+    own, of_journal = f"queue {subject}", f"journal of {subject}"
+    if queue.endswith(JOURNAL_SUFFIX):
+        yield from _journal_checks(messages, queue.removesuffix(JOURNAL_SUFFIX), limits, own)
         return
-    yield _Asked("queue_disconnected", _disconnected(history), limits.disconnected_after, limits.error_after)
-    yield _Asked("queue_on_hold", _on_hold(history), limits.on_hold_after)
-    if DEAD.search(queue):
-        yield _Asked("dead_letters_growing", _growing(messages, limits, limits.dead_letters, "dead letter"))
+    disconnected = _disconnected(history)
+    yield ConditionCheck("queue_disconnected", own, disconnected, limits.disconnected_after, limits.error_after)
+    yield ConditionCheck("queue_on_hold", own, _on_hold(history), limits.on_hold_after)
+    if DEAD_LETTER_QUEUE_PATTERN.search(queue):
+        growing = _growing(messages, limits, limits.dead_letters, "dead letter")
+        yield ConditionCheck("dead_letters_growing", own, growing)
     else:
-        yield _Asked("queue_stuck", _stuck(history), limits.stuck_after, limits.error_after, rejoins=False)
-    yield _Asked("nearly_full", _filling(messages, limits, _quota(queue, limits)[0]))
-    yield from _of_journal(journal, queue, limits, "journal of")
+        stuck = _stuck(history)
+        yield ConditionCheck("queue_stuck", own, stuck, limits.stuck_after, limits.error_after, mergeable=False)
+    yield ConditionCheck("nearly_full", own, _filling(messages, limits, _quotas(queue, limits)[0]))
+    yield from _journal_checks(journal, queue, limits, of_journal)
 
 
-def _of_journal(points: Sequence[Point], queue: str, limits: Thresholds, of: str) -> Iterator[_Asked]:
-    yield _Asked("journal_growing", _growing(points, limits, limits.journal_messages, "message"), of=of)
-    yield _Asked("nearly_full", _filling(points, limits, _quota(queue, limits)[1]), of=of)
+def _journal_checks(
+    samples: Sequence[CountSample], queue: str, limits: Thresholds, subject: str
+) -> Iterator[ConditionCheck]:
+    yield ConditionCheck("journal_growing", subject, _growing(samples, limits, limits.journal_messages, "message"))
+    yield ConditionCheck("nearly_full", subject, _filling(samples, limits, _quotas(queue, limits)[1]))
 
 
-def _look(row: Row, *, holds: bool, message: str = "", severity: str = WARNING) -> Look:
+def _observation(row: Row, *, holds: bool, message: str = "", severity: str = WARNING) -> Observation:
     evidence, missing = tuple(row["evidence"] or ())[-1:], tuple(row["missing"] or ())
-    return Look(row["valid_from"], holds, row["valid_to"], message, severity, evidence, missing)
+    return Observation(row["valid_from"], holds, row["valid_to"], message, severity, evidence, missing)
 
 
-def _known(history: Iterable[Row]) -> Iterator[Row]:
-    return (row for row in history if row["state"] != UNKNOWN)
+def _known_rows(history: Iterable[Row]) -> Iterator[Row]:
+    return (row for row in history if row["state"] != STATE_UNKNOWN)
 
 
-def _disconnected(history: Iterable[Row]) -> Iterator[Look]:
-    for row in _known(history):
+def _disconnected(history: Iterable[Row]) -> Iterator[Observation]:
+    for row in _known_rows(history):
         waiting = row["message_count"]
-        what = "no message waits" if not waiting else f"{counted(waiting, 'message')} ({row['bytes'] or 0} bytes) wait"
-        severity = WARNING if waiting else INFO
-        yield _look(row, holds=row["state"] in NOT_CONNECTED, message=f"{row['state']}: {what}", severity=severity)
+        size = f"({row['bytes'] or 0} bytes)"
+        what = f"{format_count(waiting, 'message')} {size} wait" if waiting else "no message waits"
+        holds, severity = row["state"] in NOT_CONNECTED_STATES, WARNING if waiting else INFO
+        yield _observation(row, holds=holds, message=f"{row['state']}: {what}", severity=severity)
 
 
-def _on_hold(history: Iterable[Row]) -> Iterator[Look]:
-    for row in _known(history):
-        holds = row["state"] == ON_HOLD and bool(row["message_count"])
-        yield _look(row, holds=holds, message=f"on hold: {counted(row['message_count'] or 0, 'message')} wait")
+def _on_hold(history: Iterable[Row]) -> Iterator[Observation]:
+    for row in _known_rows(history):
+        holds = row["state"] == STATE_ON_HOLD and bool(row["message_count"])
+        message = f"on hold: {format_count(row['message_count'] or 0, 'message')} wait"
+        yield _observation(row, holds=holds, message=message)
 
 
-def _stuck(history: Iterable[Row]) -> Iterator[Look]:
-    """Yield whether messages wait and nothing shows that one is read.
+def _stuck(history: Iterable[Row]) -> Iterator[Observation]:
+    """Yield whether messages wait and nothing shows that any is read.
 
-    Applications on the machine itself read without any captured call: that shows where the number of messages falls
-    below what is expected, or their bytes fall.
+    Applications on the machine itself read without a call that is captured. Such reads show where the number of
+    messages falls below the expected one, or where the bytes fall.
     """
     before: Row | None = None
-    for row in _known(history):
+    for row in _known_rows(history):
         if row["state"] != _LOCAL or row["message_count"] is None:
             before = None
-            yield _look(row, holds=False)
+            yield _observation(row, holds=False)
             continue
-        if before is not None and any(_fell(before, row, name) for name in ("message_count", "bytes")):
-            yield Look(row["valid_from"], holds=False, to=row["valid_from"])
+        if before is not None and any(_decreased(before, row, name) for name in ("message_count", "bytes")):
+            yield Observation(row["valid_from"], holds=False, valid_until=row["valid_from"])
         read = any(row[name] for name in ("received", "nacked", "moved_out", "purged"))
         read = read or (row["unexplained_change"] or 0) < 0
-        message = f"{counted(row['message_count'], 'message')} ({row['bytes'] or 0} bytes) wait, nothing reads them"
-        yield _look(row, holds=row["message_count"] > 0 and not read, message=message)
+        waiting = f"{format_count(row['message_count'], 'message')} ({row['bytes'] or 0} bytes)"
+        holds = row["message_count"] > 0 and not read
+        yield _observation(row, holds=holds, message=f"{waiting} wait, nothing reads them")
         before = row
 
 
-def _fell(before: Row, row: Row, name: str) -> bool:
+def _decreased(before: Row, row: Row, name: str) -> bool:
     return before[name] is not None and row[name] is not None and row[name] < before[name]
 
 
-def _points(history: Iterable[Row], count: str, size: str) -> list[Point]:
-    return [Point(row, row["valid_from"], row[count], row[size]) for row in history if row[count] is not None]
+def _samples(history: Iterable[Row], count: str, size: str) -> list[CountSample]:
+    return [CountSample(row, row["valid_from"], row[count], row[size]) for row in history if row[count] is not None]
 
 
-def _growing(points: Iterable[Point], limits: Thresholds, least: int, thing: str) -> Iterator[Look]:
-    """Yield whether there are so many more than there once were within the slow window."""
-    for point, least_one in with_least(points, us(limits.slow_window)):
-        more = point.number - least_one.number
-        message = f"{point.number} there, {counted(more, thing)} more than at {clock(least_one.at)}"
-        yield _look(point.row, holds=more >= least, message=message)
+def _growing(samples: Iterable[CountSample], limits: Thresholds, min_growth: int, thing: str) -> Iterator[Observation]:
+    """Yield whether the count is ``min_growth`` above the lowest one of the slow window."""
+    for sample, lowest in pair_with_window_minimum(samples, span_to_us(limits.slow_window)):
+        growth = sample.message_count - lowest.message_count
+        message = f"{sample.message_count} there, {format_count(growth, thing)} more than at {format_time(lowest.at)}"
+        yield _observation(sample.row, holds=growth >= min_growth, message=message)
 
 
-def _filling(points: Iterable[Point], limits: Thresholds, quota: int | None) -> Iterator[Look]:
-    """Yield whether a quota is nearly used up, or will be soon: at the rate of the slow window, of an hour at least."""
-    window: deque[Point] = deque()
-    for point in points:
-        if not quota or point.size is None:
+def _filling(samples: Iterable[CountSample], limits: Thresholds, quota: int | None) -> Iterator[Observation]:
+    """Yield whether a quota is nearly used up, or will be soon at the rate of the slow window (one hour at least)."""
+    window: deque[CountSample] = deque()
+    for sample in samples:
+        if not quota or sample.size_bytes is None:
             continue
-        window.append(point)
-        while window[0].at < point.at - us(limits.slow_window):
+        window.append(sample)
+        while window[0].at < sample.at - span_to_us(limits.slow_window):
             window.popleft()
-        grown, span = point.size - (window[0].size or 0), point.at - window[0].at
-        left = max(quota - point.size, 0) * span / grown if grown > 0 and span >= _HOUR_US else None
-        used = point.size / quota
-        message = f"{point.size} of {quota} bytes ({used:.0%})"
+        growth, span = sample.size_bytes - (window[0].size_bytes or 0), sample.at - window[0].at
+        left = max(quota - sample.size_bytes, 0) * span / growth if growth > 0 and span >= _HOUR_US else None
+        used = sample.size_bytes / quota
+        message = f"{sample.size_bytes} of {quota} bytes ({used:.0%})"
         message += "" if left is None else f", at this rate full in {left / _HOUR_US / 24:.1f} days"
-        holds = used >= _NINE_TENTHS or (left is not None and left <= us(limits.full_within))
-        severity = ERROR if used >= _NINE_TENTHS else WARNING
-        yield _look(point.row, holds=holds, message=message, severity=severity)
+        nearly_full = used >= _NEARLY_FULL_SHARE
+        holds = nearly_full or (left is not None and left <= span_to_us(limits.full_within))
+        yield _observation(sample.row, holds=holds, message=message, severity=ERROR if nearly_full else WARNING)
 
 
-def _quota(queue: str, limits: Thresholds) -> tuple[int | None, int | None]:
-    """Return the quotas of a queue and its journal, bytes; None where it is not known."""
+def _quotas(queue: str, limits: Thresholds) -> tuple[int | None, int | None]:
+    """Return the quotas of a queue and of its journal in bytes; None where unknown."""
     own = limits.quotas.get(queue, (None, None))
     return own[0] or limits.queue_quota, own[1] or limits.journal_quota

@@ -1,59 +1,57 @@
-"""Alerts of exactly-once delivery: rows of gold.eod_transfers and eod_sources -> what is wrong (questions 6, 7, 9, 11).
+"""Alerts of exactly-once delivery, from rows of gold.eod_transfers and gold.eod_sources (questions 6, 7, 9, 11).
 
-An observation is believed for ``max_gap``, as in gold.queue_history. What the wire showed and what the collector was
-told are series of their own; alerts of one subject are made one in the end (``alerts.rows``). No Spark.
+An observation stays valid for ``max_gap``, as in gold.queue_history. Captures and the collector give separate series;
+``alert_rows`` merges overlapping alerts of one subject. No Spark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import timedelta
 from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
 from pipeline.alerts.conditions import Thresholds
-from pipeline.alerts.episodes import ERROR, WARNING, Alert, Look, Row, spells
-from pipeline.lake.arrow_rows import us
-from pipeline.text import clock, counted
+from pipeline.alerts.episodes import ERROR, WARNING, Alert, ConditionCheck, Observation, Row
+from pipeline.lake.arrow_rows import span_to_us
+from pipeline.text import format_count, format_time
 
-TRANSFERS: Final = (
+EOD_TRANSFER_COLUMNS: Final = (
     "queue_manager", "queue", "queue_format_name", "source", "observed_at", "condition", "stalled_since",
     "first_unacked_number", "unacked_count", "unread_count", "in_flight_s", "resend_count", "ladder_step",
     "next_resend_at", "evidence", "missing",
 )  # fmt: skip
-"""What is read of gold.eod_transfers."""
+"""The columns of gold.eod_transfers that ``eod_transfer_alerts`` needs."""
 
-SOURCES: Final = (
+EOD_SOURCE_COLUMNS: Final = (
     "queue_manager", "queue", "queue_format_name", "source", "observed_at", "sender_queue_manager",
     "sender_format_name", "sequence_id", "last_number", "reject_count", "disagrees_with_sender", "evidence", "missing",
 )  # fmt: skip
-"""What is read of gold.eod_sources."""
+"""The columns of gold.eod_sources that ``eod_source_alerts`` needs."""
 
-TRANSFER: Final = ("queue_manager", "queue", "queue_format_name", "source")
-SENDER: Final = (*TRANSFER, "sender_queue_manager", "sender_format_name")
-_GRAVE_STEP: Final = 3  # of the ladder: half an hour between tries
-
-Asked = tuple[str, Iterator[Look], timedelta, timedelta | None]
+_TRANSFER_SERIES: Final = ("queue_manager", "queue", "queue_format_name", "source")
+_SENDER_SERIES: Final = (*_TRANSFER_SERIES, "sender_queue_manager", "sender_format_name")
+_ERROR_LADDER_STEP: Final = 3  # half an hour between tries
 
 
-def transfers(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> Iterator[Alert]:
-    """Yield the alerts of outgoing transactional queues."""
-    for series in _series(rows, TRANSFER):
-        first = series[0]
-        subject = f"transfer to {first['queue']} from {first['queue_manager']}"
-        yield from _alerts(subject, first, limits, now, _of_transfer(series, limits))
+def eod_transfer_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> Iterator[Alert]:
+    """Yield the alerts of outgoing transactional queues, from rows of gold.eod_transfers."""
+    for series in _group_series(rows, _TRANSFER_SERIES):
+        queue, manager = series[0]["queue"], series[0]["queue_manager"]
+        for check in _transfer_checks(f"transfer to {queue} from {manager}", series, limits):
+            yield from check.alerts(now, limits.merge_within, queue, manager)
 
 
-def sources(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> Iterator[Alert]:
-    """Yield the alerts of incoming transactional queues, sender by sender."""
-    for series in _series(rows, SENDER):
-        first = series[0]
-        subject = f"sequence of {first['sender_queue_manager']} to {first['queue']} at {first['queue_manager']}"
-        yield from _alerts(subject, first, limits, now, _of_source(series, limits))
+def eod_source_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> Iterator[Alert]:
+    """Yield the alerts of incoming transactional queues, per sender, from rows of gold.eod_sources."""
+    for series in _group_series(rows, _SENDER_SERIES):
+        queue, manager = series[0]["queue"], series[0]["queue_manager"]
+        subject = f"sequence of {series[0]['sender_queue_manager']} to {queue} at {manager}"
+        for check in _source_checks(subject, series, limits):
+            yield from check.alerts(now, limits.merge_within, queue, manager)
 
 
-def _series(rows: Iterable[Mapping[str, Any]], names: tuple[str, ...]) -> Iterator[list[Row]]:
+def _group_series(rows: Iterable[Mapping[str, Any]], names: tuple[str, ...]) -> Iterator[list[Row]]:
     def order(row: Mapping[str, Any]) -> tuple[Any, ...]:
         return (*(row[name] or "" for name in names), row["observed_at"], list(row["evidence"] or ()))
 
@@ -62,86 +60,83 @@ def _series(rows: Iterable[Mapping[str, Any]], names: tuple[str, ...]) -> Iterat
         yield [dict(row) for row in series]
 
 
-def _alerts(subject: str, place: Row, limits: Thresholds, now: int, asked: Iterable[Asked]) -> Iterator[Alert]:
-    for condition, looks, after, error_after in asked:
-        for spell in spells(looks, now, after=after, error_after=error_after, rejoin=limits.rejoin):
-            yield Alert(condition, subject, spell, place["queue"], place["queue_manager"])
+def _transfer_checks(subject: str, series: list[Row], limits: Thresholds) -> Iterator[ConditionCheck]:
+    observe = partial(_observation, limits)
+    stalled = _observations(series, partial(_stalled, observe))
+    yield ConditionCheck("transfer_stalled", subject, stalled, limits.stalled_after, limits.error_after)
+    overdue = _observations(series, partial(_unacknowledged, observe, span_to_us(limits.unacked_after)))
+    yield ConditionCheck("messages_unacknowledged", subject, overdue)
+    yield ConditionCheck("messages_unread", subject, _unread(series, observe), limits.unread_after)
 
 
-def _of_transfer(series: list[Row], limits: Thresholds) -> Iterator[Asked]:
-    look = partial(_look, limits)
-    yield "transfer_stalled", _looks(series, partial(_stalled, look)), limits.stalled_after, limits.error_after
-    aged = _looks(series, partial(_unacknowledged, look, us(limits.unacked_after)))
-    yield "messages_unacknowledged", aged, timedelta(0), None
-    yield "messages_unread", _unread(series, look), limits.unread_after, None
+def _source_checks(subject: str, series: list[Row], limits: Thresholds) -> Iterator[ConditionCheck]:
+    observe = partial(_observation, limits)
+    rejected = _observations(series, partial(_rejected, observe, limits.rejected))
+    yield ConditionCheck("sequence_gap", subject, rejected)
+    yield ConditionCheck("ends_disagree", subject, _observations(series, partial(_disagrees, observe)))
 
 
-def _of_source(series: list[Row], limits: Thresholds) -> Iterator[Asked]:
-    look = partial(_look, limits)
-    yield "sequence_gap", _looks(series, partial(_rejected, look, limits.rejected)), timedelta(0), None
-    yield "ends_disagree", _looks(series, partial(_disagrees, look)), timedelta(0), None
+def _observations(series: Iterable[Row], judge: Callable[[Row], Observation | None]) -> Iterator[Observation]:
+    return (observation for observation in map(judge, series) if observation is not None)
 
 
-def _looks(series: Iterable[Row], of: Callable[[Row], Look | None]) -> Iterator[Look]:
-    return (look for look in map(of, series) if look is not None)
-
-
-def _look(
+def _observation(
     limits: Thresholds, row: Row, *, holds: bool, message: str, severity: str = WARNING, since: int | None = None
-) -> Look:
+) -> Observation:
     at: int = row["observed_at"]
     evidence, missing = tuple(row["evidence"] or ())[-1:], tuple(row["missing"] or ())
-    return Look(at, holds, at + us(limits.max_gap), message, severity, evidence, missing, since)
+    return Observation(at, holds, at + span_to_us(limits.max_gap), message, severity, evidence, missing, since)
 
 
-def _stalled(look: Callable[..., Look], row: Row) -> Look | None:
+def _stalled(observe: Callable[..., Observation], row: Row) -> Observation | None:
     if row["condition"] is None:
-        return None  # not enough was told
+        return None  # the snapshot reports too little
     since = row["stalled_since"]
-    waiting = "messages" if row["unacked_count"] is None else counted(row["unacked_count"], "message")
+    waiting = "messages" if row["unacked_count"] is None else format_count(row["unacked_count"], "message")
     message = f"{waiting} from number {row['first_unacked_number']} on not acknowledged, nothing moved"
     if row["resend_count"]:
         message += f"; sent {row['resend_count']} times, step {row['ladder_step']} of the ladder"
     if row["next_resend_at"] is not None:
-        message += f", next try at {clock(row['next_resend_at'])}"
-    severity = ERROR if (row["ladder_step"] or 0) >= _GRAVE_STEP else WARNING
-    return look(row, holds=row["condition"] == "stalled", message=message, severity=severity, since=since)
+        message += f", next try at {format_time(row['next_resend_at'])}"
+    severity = ERROR if (row["ladder_step"] or 0) >= _ERROR_LADDER_STEP else WARNING
+    return observe(row, holds=row["condition"] == "stalled", message=message, severity=severity, since=since)
 
 
-def _unacknowledged(look: Callable[..., Look], least: int, row: Row) -> Look:
-    flying = None if row["in_flight_s"] is None else round(row["in_flight_s"] * 1e6)
-    at: int = row["observed_at"]
-    waiting = "messages" if row["unacked_count"] is None else counted(row["unacked_count"], "message")
+def _unacknowledged(observe: Callable[..., Observation], max_age_us: int, row: Row) -> Observation:
+    age = None if row["in_flight_s"] is None else round(row["in_flight_s"] * 1e6)
+    waiting = "messages" if row["unacked_count"] is None else format_count(row["unacked_count"], "message")
     message = f"{waiting} sent and not acknowledged, the oldest is number {row['first_unacked_number']}"
-    holds = flying is not None and flying >= least
-    return look(row, holds=holds, message=message, since=at - flying if holds and flying is not None else None)
+    if age is None or age < max_age_us:
+        return observe(row, holds=False, message=message)
+    return observe(row, holds=True, message=message, since=row["observed_at"] - age)
 
 
-def _unread(series: Iterable[Row], look: Callable[..., Look]) -> Iterator[Look]:
-    """Yield whether messages arrived that are not read; where fewer are left, some were."""
+def _unread(series: Iterable[Row], observe: Callable[..., Observation]) -> Iterator[Observation]:
+    """Yield whether messages arrived that are not read. A falling number shows that some were read."""
     before = 0
     for row in series:
         count = row["unread_count"]
         if count is None:
             continue
-        message = f"{counted(count, 'message')} arrived and not read, as acknowledgements tell"
-        found = look(row, holds=count > 0, message=message)
+        message = f"{format_count(count, 'message')} arrived and not read, as acknowledgements tell"
+        observation = observe(row, holds=count > 0, message=message)
         if count < before:
-            yield found._replace(holds=False, to=found.at)
+            yield observation._replace(holds=False, valid_until=observation.observed_at)
         before = count
-        yield found
+        yield observation
 
 
-def _rejected(look: Callable[..., Look], least: int, row: Row) -> Look | None:
+def _rejected(observe: Callable[..., Observation], min_count: int, row: Row) -> Observation | None:
     count = row["reject_count"]
     if count is None:
         return None
-    message = f"{counted(count, 'message')} rejected since number {row['last_number']} of sequence {row['sequence_id']}"
-    return look(row, holds=count >= least, message=message)
+    rejected = f"{format_count(count, 'message')} rejected"
+    message = f"{rejected} since number {row['last_number']} of sequence {row['sequence_id']}"
+    return observe(row, holds=count >= min_count, message=message)
 
 
-def _disagrees(look: Callable[..., Look], row: Row) -> Look | None:
+def _disagrees(observe: Callable[..., Observation], row: Row) -> Observation | None:
     how = row["disagrees_with_sender"]
     if how is None and "no_snapshot" in (row["missing"] or ()):
         return None  # the sender was not observed
-    return look(row, holds=how is not None, message=how or "", severity=ERROR)
+    return observe(row, holds=how is not None, message=how or "", severity=ERROR)

@@ -1,15 +1,13 @@
-"""gold.alerts follows gold and silver: what a change below can touch is asked again, and nothing else.
+"""Update of gold.alerts from silver, gold and coverage.
 
-Each source is a frame of what one or two tables tell, and the plain function that finds the alerts in its rows; here
-where they are few, and in Spark, one subject's rows together, where they are many. The commit says of which versions
-of the tables below the rows were made, with which thresholds, and of how many rows. Where these are few all is made
-again; else what changed names the earliest day: alerts that were over some time before it (``_slack``) stay, and the
-others are made again, of what is told since the first of them began.
+Each source (``inputs.ALERT_SOURCES``) is a query over one or two tables and a plain function that finds the alerts in
+its rows: in memory where the rows are few, in Spark by subject where they are many. Where the sources have few rows
+in all, all alerts are recomputed. Else the earliest day with a change counts: alerts that ended some time before it
+(``_reach_us``) stay, the others are recomputed from the sources' rows since the first of them began.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -21,15 +19,14 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.alerts.conditions import Thresholds
-from pipeline.alerts.episodes import rows
-from pipeline.alerts.inputs import SOURCES, Known, Plain, Source, Span
-from pipeline.bronze.event_time import newest_at
-from pipeline.lake.arrow_rows import microseconds, table_of, us, us_of
-from pipeline.lake.change_feeds import Feeds
-from pipeline.lake.concurrency import gather
-from pipeline.lake.lake import Lake, versions_of
-from pipeline.lake.local.commits import Commit
-from pipeline.lake.settings import unmeasured
+from pipeline.alerts.episodes import alert_rows
+from pipeline.alerts.inputs import ALERT_SOURCES, AlertContext, AlertSource, InputRow, TimeWindow
+from pipeline.bronze.event_time import newest_event_time_us
+from pipeline.lake.arrow_rows import datetime_to_us, rows_to_table, span_to_us, times_to_us
+from pipeline.lake.concurrency import run_concurrently
+from pipeline.lake.incremental import IncrementalUpdate, query_limited
+from pipeline.lake.lake import Lake
+from pipeline.lake.settings import fixed_row_batches
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
@@ -45,119 +42,109 @@ from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, RUN_ID
 from udfs.keys import key
 
-VERSION: Final = "1"  # another one when alerts are made in another way: then all are made again
-MOST: Final = 200_000  # rows of a source that are looked at here; of more, in Spark
-FEW: Final = 20_000  # rows of all sources that are looked at again rather than ask what changed
-_FED: Final = (
+CODE_VERSION: Final = "1"  # raised when alerts are computed differently: all are recomputed
+MAX_IN_MEMORY: Final = 200_000  # rows of one source; of more, the alerts are found in Spark
+MAX_FOR_FULL_UPDATE: Final = 20_000  # rows of all sources; with fewer, all alerts are recomputed
+_FOLLOWED: Final = (
     QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES, RECEIVE_ATTEMPTS, MESSAGES, REMOTE_READ_CALLS, MANAGEMENT_CALLS,
     CLIENT_CALLS, RPC_CALLS, FINDINGS, COVERAGE, SNAPSHOTS_RAW,
 )  # fmt: skip
-_BELOW: Final = (*_FED, CAPTURE_FILES)
-_STANDING: Final = (REMOTE_READ_CALLS, RECEIVE_ATTEMPTS, QUEUE_HISTORY, FINDINGS, COVERAGE)
-"""Those of which one has a new commit in any run that changed another: their commits stand for silver, gold, bronze."""
+_INPUTS: Final = (*_FOLLOWED, CAPTURE_FILES)
+_CHANGED_BY_EVERY_RUN: Final = (REMOTE_READ_CALLS, RECEIVE_ATTEMPTS, QUEUE_HISTORY, FINDINGS, COVERAGE)
+"""A run that changes any input has a commit of one of these: where they are as before, no other input is looked at."""
 
 _SCHEMA: Final = to_arrow_schema(ALERTS.struct())
 _DAY_US: Final = 86_400_000_000
-# The earliest date of what changed, and whether any of it has none.
+# The earliest date of what changed, and whether any changed row has none.
 _FIRST_DAY: Final = f"SELECT min({EVENT_DATE}) AS first_day, bool_or({EVENT_DATE} IS NULL) AS undated FROM {{feed}}"
 
 
-def gold(lake: Lake, limits: Thresholds, run_id: str, as_of: datetime | None = None) -> int:
-    """Bring gold.alerts to what is told below; return how many rows were written. ``as_of``: what counts as now."""
-    newest = lake.newest(*_STANDING, ALERTS)
-    made = newest.get(ALERTS, Commit(0, None)).made()
-    stands = {**versions_of(newest, _STANDING), **_said(limits, as_of)}
-    if made and {name: made.get(name) for name in stands} == stands:
-        return 0  # no other table is asked
-    work = _Work.of(lake, limits, run_id, as_of)
-    return 0 if work is None or work.is_done() else work.follow()
+def update(lake: Lake, limits: Thresholds, run_id: str, as_of: datetime | None = None) -> int:
+    """Update the alerts; return how many rows are written.
+
+    ``as_of`` is the time that counts as now, by default that of the newest packet or snapshot.
+    """
+    if IncrementalUpdate.begin(lake, ALERTS, _CHANGED_BY_EVERY_RUN, _settings(limits, as_of)).is_current():
+        return 0
+    work = _AlertsUpdate.begin(lake, limits, run_id, as_of)
+    return 0 if work is None or work.step.is_current() else work.run()
 
 
-def is_there(lake: Lake) -> bool:
-    """Tell whether captures or snapshots were ever read into a lake."""
+def has_inputs(lake: Lake) -> bool:
+    """Whether captures or snapshots were ever read into a lake."""
     return lake.exists(CAPTURE_FILES) or lake.exists(SNAPSHOTS_RAW)
 
 
-def current(lake: Lake, limits: Thresholds, as_of: datetime | None = None) -> pa.Table:
-    """Return the alerts with these thresholds as of a time: the table's, if it is of these. Nothing is written."""
-    work = _Work.of(lake, limits, "", as_of)
+def current_alerts(lake: Lake, limits: Thresholds, as_of: datetime | None = None) -> pa.Table:
+    """Return the alerts with these thresholds as of a time, from the table where it has them. Nothing is written."""
+    work = _AlertsUpdate.begin(lake, limits, "", as_of)
     if work is None:
         return _SCHEMA.empty_table()
-    return lake.select(ALERTS, "TRUE") if work.is_done() else work.whole()[0]
+    return lake.select(ALERTS, "TRUE") if work.step.is_current() else work.find_all()[0]
 
 
 @dataclass(slots=True)
-class _Work:
-    """One run's work: what the last commit said, and what this one's will say."""
+class _AlertsUpdate:
+    """One update of the alerts."""
 
-    lake: Lake
+    step: IncrementalUpdate
     limits: Thresholds
     run_id: str
-    made: dict[str, Any]
-    rests_on: dict[str, Any]
-    known: Known
-    now: int | None = None  # asked for once
+    context: AlertContext
+    newest_us: int | None = None  # cached
 
     @staticmethod
-    def of(lake: Lake, limits: Thresholds, run_id: str, as_of: datetime | None) -> _Work | None:
-        """Return the work; None where there is nothing to tell of."""
-        newest = lake.newest(*_BELOW, ALERTS)
-        if CAPTURE_FILES not in newest and SNAPSHOTS_RAW not in newest:
+    def begin(lake: Lake, limits: Thresholds, run_id: str, as_of: datetime | None) -> _AlertsUpdate | None:
+        """Return the update; None where no capture or snapshot was ever read."""
+        step = IncrementalUpdate.begin(lake, ALERTS, _INPUTS, _settings(limits, as_of))
+        if not step.exists(CAPTURE_FILES, SNAPSHOTS_RAW):
             return None
-        names = newest.get(QUEUE_HISTORY, Commit(0, None)).made().get("names") or {}
-        called = key(*chain(*sorted(names.items())))
-        rests_on = {**versions_of(newest, _BELOW), **_said(limits, as_of), "names": called}
-        ends = newest.get(RECEIVE_ATTEMPTS, Commit(0, None)).made().get("ends") or {}
-        made = newest.get(ALERTS, Commit(0, None)).made()
-        return _Work(lake, limits, run_id, made, rests_on, Known(names, ends))
+        names = step.provenance_of(QUEUE_HISTORY).get("names") or {}
+        step.now["names"] = key(*chain(*sorted(names.items())))
+        return _AlertsUpdate(
+            step, limits, run_id, AlertContext(names, step.provenance_of(RECEIVE_ATTEMPTS).get("ends") or {})
+        )
 
-    def is_done(self) -> bool:
-        """Whether the table is of this already."""
-        return bool(self.made) and {name: self.made.get(name) for name in self.rests_on} == self.rests_on
+    @property
+    def lake(self) -> Lake:
+        return self.step.lake
 
-    def follow(self) -> int:
-        """Bring the table to what there is now."""
-        lake = self.lake
+    def run(self) -> int:
+        """Recompute the alerts that changes affect, or all, and replace those that differ."""
         since = self._changed_since()
         if since is None:
-            found, looked = self.whole()
-            there = lake.select(ALERTS, "TRUE")
+            alerts, count = self.find_all()
+            current = self.lake.select(ALERTS, "TRUE")
         else:
-            found, there, looked = self._part(since)
-        says = json.dumps(self.rests_on | {"looked": looked, "now": self._newest()})
-        dates = set(there[EVENT_DATE].to_pylist())
-        lake.create(ALERTS)
-        return lake.put(ALERTS, found, there, dates=dates, made_of=says, was_made_of=json.dumps(self.made))
+            alerts, current, count = self._find_affected(since)
+        self.step.now |= {"looked": count, "now": self._newest()}
+        return self.step.replace_changed(alerts, current)
 
-    def whole(self) -> tuple[pa.Table, int]:
-        """Return all alerts, and of how many rows they were made."""
-        return self._found(dict.fromkeys(SOURCES))
+    def find_all(self) -> tuple[pa.Table, int]:
+        """Return all alerts, and the number of rows of their sources."""
+        return self._find_since(dict.fromkeys(ALERT_SOURCES))
 
     # What changed
 
     def _changed_since(self) -> int | None:
-        """Return the beginning of the earliest day on which something changed; None where all is to be made again."""
-        same = (*self.limits.said(), "as_of", "alerts", "names")
-        if any(self.made.get(name) != self.rests_on[name] for name in same) or self.rests_on["as_of"] is not None:
+        """Return the beginning of the earliest day with a change, microseconds; None where all are to be recomputed."""
+        step = self.step
+        if not step.is_same(*self.limits.as_provenance(), "as_of", "alerts", "names") or step.now["as_of"] is not None:
             return None
-        before, now = self.made.get("now"), self._newest()
-        if self.made.get("looked", 0) <= FEW or before is None or now < before:
+        before, now = step.before.get("now"), self._newest()
+        if step.before.get("looked", 0) <= MAX_FOR_FULL_UPDATE or before is None or now < before:
             return None
-        feeds = Feeds(self.lake, self.made, self.rests_on)
-        moved = [table for table in _FED if self.made.get(str(table)) != self.rests_on[str(table)]]
-        found = gather({table: partial(feeds.rows, table, _FIRST_DAY, 1) for table in moved})
-        if any(told is None for told in found.values()):
-            return None
+        changed = step.changed_inputs(_FOLLOWED)
+        found = run_concurrently({table: partial(step.changes, table, _FIRST_DAY, 1) for table in changed})
         days = [date(1970, 1, 1) + timedelta(microseconds=before)]
-        for told in found.values():
-            for row in told or ():
-                if row["undated"]:
-                    return None
-                days += [row["first_day"]] if row["first_day"] is not None else []
+        for rows in found.values():
+            if rows is None or any(row["undated"] for row in rows):
+                return None
+            days += [row["first_day"] for row in rows if row["first_day"] is not None]
         return (min(days) - date(1970, 1, 1)).days * _DAY_US
 
-    def _slack(self) -> int:
-        """Return how long before a change what it changes can have begun without being told of, or have ended."""
+    def _reach_us(self) -> int:
+        """Return how long before a change an alert that it affects can have begun or ended, microseconds."""
         limits = self.limits
         counts = max(limits.negative, limits.failures) + 1
         spans = (
@@ -165,97 +152,99 @@ class _Work:
             limits.unread_after, limits.stalled_after, limits.slow_window, limits.held_after, limits.cleanup,
             limits.max_gap, limits.window * counts, timedelta(hours=2),
         )  # fmt: skip
-        return us(max(spans) + limits.rejoin + limits.max_gap)
+        return span_to_us(max(spans) + limits.merge_within + limits.max_gap)
 
-    def _part(self, changed: int) -> tuple[pa.Table, pa.Table, int]:
-        """Return the alerts that a change on a day can have touched as they are now and as they were; and a count."""
-        over = changed - self._slack()
-        there = self.lake.select(ALERTS, f"(until IS NULL OR unix_micros(until) >= {over})")
+    def _find_affected(self, changed: int) -> tuple[pa.Table, pa.Table, int]:
+        """Return the alerts that a change at a time affects, as they are now and in the table; and a row count."""
+        over = changed - self._reach_us()
+        current = self.lake.select(ALERTS, f"(until IS NULL OR unix_micros(until) >= {over})")
         begun: dict[str, int] = {}
-        at = microseconds(there["since"]).to_pylist()
-        for condition, since in zip(there["condition"].to_pylist(), at, strict=True):
+        starts = times_to_us(current["since"]).to_pylist()
+        for condition, since in zip(current["condition"].to_pylist(), starts, strict=True):
             begun[condition] = min(since, begun.get(condition, since))
-        since = {
-            name: min([over, *(begun[each] for each in source.conditions if each in begun)]) - self._slack()
-            for name, source in SOURCES.items()
+        since_by_source = {
+            name: min([over, *(begun[each] for each in source.conditions if each in begun)]) - self._reach_us()
+            for name, source in ALERT_SOURCES.items()
         }
-        found, looked = self._found(since)
-        until = microseconds(found["until"]).to_pylist()
-        mask = pa.array([each is None or each >= over for each in until], pa.bool_())
-        return found.filter(mask), there, max(looked, FEW + 1)
+        alerts, count = self._find_since(since_by_source)
+        until = times_to_us(alerts["until"]).to_pylist()
+        affected = pa.array([each is None or each >= over for each in until], pa.bool_())
+        return alerts.filter(affected), current, max(count, MAX_FOR_FULL_UPDATE + 1)
 
-    # What is told
+    # The sources
 
-    def _found(self, since: Mapping[str, int | None]) -> tuple[pa.Table, int]:
-        """Return the alerts of what each source tells since a time, None: all; and how many rows tell it."""
-        spans = {name: Span(since[name], self._newest()) for name in SOURCES}
-        found = gather({name: partial(self._ask, source, spans[name]) for name, source in SOURCES.items()})
+    def _find_since(self, since: Mapping[str, int | None]) -> tuple[pa.Table, int]:
+        """Return the alerts in each source's rows since a time (None: all), and the number of rows."""
+        windows = {name: TimeWindow(since[name], self._newest()) for name in ALERT_SOURCES}
+        found = run_concurrently(
+            {name: partial(self._find_in, source, windows[name]) for name, source in ALERT_SOURCES.items()}
+        )
         table = pa.concat_tables([part for part, _ in found.values()])
         return self._with_reasons(table), sum(count for _, count in found.values())
 
     def _newest(self) -> int:
-        """Return the time of the newest packet or snapshot, or what was said to count as now."""
-        at: int | None = self.rests_on["as_of"] if self.now is None else self.now
+        """Return the time that counts as now, microseconds."""
+        at: int | None = self.step.now["as_of"] if self.newest_us is None else self.newest_us
         if at is None:
-            at = self.now = newest_at(self.lake) or 0
+            at = self.newest_us = newest_event_time_us(self.lake) or 0
         return at
 
-    def _ask(self, source: Source, span: Span) -> tuple[pa.Table, int]:
-        """Return the alerts of what a source tells of a time, and how many rows tell it."""
-        asked = source.rows(self.limits, span)
-        make = _maker(source, self.limits, span.now, self.known, self.run_id)
-        told = self.lake.query(f"{asked.sql} LIMIT {MOST + 1}", **asked.of)
-        if told.num_rows <= MOST:
-            return make(told), told.num_rows
-        with unmeasured(self.lake.spark):
-            rows = self.lake.frame(asked.sql, **asked.of)
-            return rows.groupBy(*source.subject).applyInArrow(make, ALERTS.struct()).toArrow().cast(_SCHEMA), MOST + 1
+    def _find_in(self, source: AlertSource, window: TimeWindow) -> tuple[pa.Table, int]:
+        """Return the alerts in one source's rows, and the number of rows."""
+        query = source.query(self.limits, window)
+        find = _alerts_function(source, self.limits, window.now, self.context, self.run_id)
+        rows = query_limited(self.lake, query.sql, MAX_IN_MEMORY, **query.inputs)
+        if rows is not None:
+            return find(rows), rows.num_rows
+        with fixed_row_batches(self.lake.spark):
+            groups = self.lake.frame(query.sql, **query.inputs).groupBy(*source.grouping_columns)
+            return groups.applyInArrow(find, ALERTS.struct()).toArrow().cast(_SCHEMA), MAX_IN_MEMORY + 1
 
-    def _with_reasons(self, found: pa.Table) -> pa.Table:
-        """Return alerts, of queues that are not connected with what the queue manager says of why."""
-        every = found.to_pylist()
-        last_told = [
+    def _with_reasons(self, alerts: pa.Table) -> pa.Table:
+        """Return the alerts; those of disconnected queues with what the queue manager says of the reason."""
+        every = alerts.to_pylist()
+        snapshots = [
             row["evidence"][-1] if row["condition"] == "queue_disconnected" and row["evidence"] else None
             for row in every
         ]
-        ours = {each for each in last_told if each is not None}
-        if not ours:
-            return found
+        wanted = {each for each in snapshots if each is not None}
+        if not wanted:
+            return alerts
         last = "SELECT snapshot_id, nexthops, try_element_at(connection_history, -1) AS last FROM {rows}"
-        asked = self.lake.query(f"{last} WHERE snapshot_id IN {{ours}}", rows=QUEUE_SNAPSHOTS, ours=ours)
-        told = {row["snapshot_id"]: row for row in asked.to_pylist()}
+        found = self.lake.query(f"{last} WHERE snapshot_id IN {{wanted}}", rows=QUEUE_SNAPSHOTS, wanted=wanted)
+        by_id = {row["snapshot_id"]: row for row in found.to_pylist()}
         messages = [
-            f"{row['message']}{_reason(told[snapshot])}" if snapshot in told else row["message"]
-            for row, snapshot in zip(every, last_told, strict=True)
+            f"{row['message']}{_reason(by_id[snapshot])}" if snapshot in by_id else row["message"]
+            for row, snapshot in zip(every, snapshots, strict=True)
         ]
-        place = found.column_names.index("message")
-        return found.set_column(place, found.schema.field("message"), pa.array(messages, pa.string()))
+        place = alerts.column_names.index("message")
+        return alerts.set_column(place, alerts.schema.field("message"), pa.array(messages, pa.string()))
 
 
-def _said(limits: Thresholds, as_of: datetime | None) -> dict[str, Any]:
-    """Return what a commit says of settings, as it gives it back."""
-    at = None if as_of is None else us_of(as_of)
-    said: dict[str, Any] = json.loads(json.dumps(limits.said() | {"as_of": at, "alerts": VERSION}))
-    return said
+def _settings(limits: Thresholds, as_of: datetime | None) -> dict[str, Any]:
+    at = None if as_of is None else datetime_to_us(as_of)
+    return limits.as_provenance() | {"as_of": at, "alerts": CODE_VERSION}
 
 
-def _reason(told: Plain) -> str:
-    """Return what a queue manager says of a connection, to be put behind a sentence."""
-    last, parts = told["last"], []
+def _reason(snapshot: InputRow) -> str:
+    """Return what a snapshot says of why a queue is not connected, to be put behind a sentence."""
+    last, parts = snapshot["last"], []
     if last is not None and last["status_name"]:
         parts.append(f"last {last['status_name']}")
     if last is not None and last["error"]:
         parts.append(f"error {last['error_name']}")
-    if told["nexthops"]:
-        parts.append(f"next hops {', '.join(told['nexthops'])}")
+    if snapshot["nexthops"]:
+        parts.append(f"next hops {', '.join(snapshot['nexthops'])}")
     return "".join(f"; {part}" for part in parts)
 
 
-def _maker(source: Source, limits: Thresholds, now: int, known: Known, run_id: str) -> Callable[[pa.Table], pa.Table]:
-    """Return the function that gives the alerts of a source's rows."""
+def _alerts_function(
+    source: AlertSource, limits: Thresholds, now: int, context: AlertContext, run_id: str
+) -> Callable[[pa.Table], pa.Table]:
+    """Return the function that finds the alerts in a source's rows; Spark's tasks call it too."""
 
-    def make(told: pa.Table) -> pa.Table:
-        found = rows(source.alerts(told.to_pylist(), limits, now, known))
-        return table_of([{**row, RUN_ID: run_id} for row in found], _SCHEMA)
+    def find(rows: pa.Table) -> pa.Table:
+        found = alert_rows(source.find_alerts(rows.to_pylist(), limits, now, context))
+        return rows_to_table([{**row, RUN_ID: run_id} for row in found], _SCHEMA)
 
-    return make
+    return find

@@ -1,7 +1,7 @@
-"""Connections -> associations: what shares its context handles, and when the last connection of it ended.
+"""Groups connections into associations, which share context handles, and tells when the last connection of one ended.
 
 [C706] 9.3, [MS-RPCE] 3.3.1.5: connections between two hosts with the same association group id, other than 0, form one
-association. Group ids are used again, so an association lasts as long as one of its connections is open.
+association. Group ids are reused, so an association lasts as long as one of its connections is open.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
-    """A row of bronze.connections, as far as attempts need it; times in microseconds since the epoch."""
+class RpcConnection:
+    """A row of bronze.connections with the fields that attempts need; times in microseconds since the epoch."""
 
     connection_id: str
     client_address: str | None
@@ -27,29 +27,35 @@ class Connection:
 
     @property
     def is_stray(self) -> bool:
-        """Neither its beginning nor its bind was captured: it may be of any association of its client."""
+        """Whether neither its beginning nor its bind was captured: it may belong to any association of its client."""
         return not self.syn_seen and not self.association_group_id
 
 
 @dataclass(frozen=True, slots=True)
-class Association:
-    """``ended_at``: when its last connection ended, None while one is open; ``beginning_seen``: all SYNs were."""
+class ClientAssociation:
+    """An association of connections between a client and a server.
+
+    ``ended_at``: the end of its last connection, None while one is open; ``beginning_seen``: all SYNs were captured.
+    """
 
     name: str
     ended_at: int | None = None
     beginning_seen: bool = True
 
 
-def associations(connections: Iterable[Connection]) -> dict[str, Association]:
-    """Return the association of each connection of one server, by connection id. Its name is its first connection's."""
-    groups: defaultdict[tuple[str | None, int | str], list[Connection]] = defaultdict(list)
+def group_into_associations(connections: Iterable[RpcConnection]) -> dict[str, ClientAssociation]:
+    """Return the association of each connection of one server, by connection id.
+
+    An association is named after its first connection.
+    """
+    groups: defaultdict[tuple[str | None, int | str], list[RpcConnection]] = defaultdict(list)
     for connection in connections:
-        group = connection.association_group_id or connection.connection_id  # without a group it is alone
+        group = connection.association_group_id or connection.connection_id  # alone without a group
         groups[connection.client_address, group].append(connection)
-    found: dict[str, Association] = {}
+    found: dict[str, ClientAssociation] = {}
     for members in groups.values():
         members.sort(key=lambda c: (c.first_packet_at, c.connection_id))
-        run: list[Connection] = []
+        run: list[RpcConnection] = []
         for connection in members:
             if run and _ended_at(run, connection.first_packet_at):
                 _close(run, found)
@@ -59,14 +65,14 @@ def associations(connections: Iterable[Connection]) -> dict[str, Association]:
     return found
 
 
-def _ended_at(run: list[Connection], before: int) -> bool:
-    """Tell whether all connections of a run had ended before a time."""
+def _ended_at(run: list[RpcConnection], before: int) -> bool:
+    """Whether all connections of a run had ended before a time."""
     return all(connection.closed_at is not None and connection.closed_at < before for connection in run)
 
 
-def _close(run: list[Connection], found: dict[str, Association]) -> None:
+def _close(run: list[RpcConnection], found: dict[str, ClientAssociation]) -> None:
     ends = [connection.closed_at for connection in run]
     ended_at = max(end for end in ends if end is not None) if None not in ends else None
-    association = Association(run[0].connection_id, ended_at, all(connection.syn_seen for connection in run))
+    association = ClientAssociation(run[0].connection_id, ended_at, all(connection.syn_seen for connection in run))
     for connection in run:
         found[connection.connection_id] = association

@@ -1,4 +1,4 @@
-"""Calls as the state machines take them: plain rows, and the part that each method plays in a remote read.
+"""Calls as the state machines take them: plain rows, and the role of each method in a remote read.
 
 Times are microseconds since the epoch, UTC.
 """
@@ -10,10 +10,10 @@ from typing import Final, Literal
 
 from udfs.codes import MQ_OK
 
-Role = Literal["name", "release", "open", "close", "start", "end", "cancel", "reject", "purge", "move", "target"]
-Error = tuple[str, str | None, int | None]
+CallRole = Literal["name", "release", "open", "close", "start", "end", "cancel", "reject", "purge", "move", "target"]
+DecodeErrorFields = tuple[str, str | None, int | None]
 
-ROLES: Final[dict[tuple[str, int], Role]] = {
+CALL_ROLES: Final[dict[tuple[str, int], CallRole]] = {
     ("qmcomm", 2): "name",
     ("qmcomm", 3): "release",
     ("qm2qm", 0): "start",
@@ -41,10 +41,10 @@ target is opened for messages to be moved to it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A row of silver.remote_read_calls or silver.client_calls, and what bronze.rpc_calls knows of it.
+class DecodedCall:
+    """A row of silver.remote_read_calls or silver.client_calls, with what bronze.rpc_calls knows of it.
 
-    ``closed`` tells a sealed call that no key opened.
+    ``encrypted``: it is sealed, and no key decrypted it.
     """
 
     call_key: str
@@ -68,10 +68,10 @@ class Call:
     acknowledgement_class: int | None = None
     ack: int | None = None
     hresult: int | None = None
-    errors: tuple[Error, ...] = ()
+    errors: tuple[DecodeErrorFields, ...] = ()
     outcome: str = "ok"
     fault_status: int | None = None
-    closed: bool = False
+    encrypted: bool = False
     bind_seen: bool = True
     cancelled_at: int | None = None
     orphaned_at: int | None = None
@@ -79,20 +79,20 @@ class Call:
 
     @property
     def at(self) -> int:
-        """Time of the request, else of the response."""
+        """The time of the request, else of the response."""
         return self.requested_at if self.requested_at is not None else self.responded_at or 0
 
     @property
     def refused(self) -> bool:
-        """The answer was seen and was an error or a fault."""
+        """Whether the answer was captured and is an error or a fault."""
         return self.fault_status is not None or (self.hresult is not None and self.hresult != MQ_OK)
 
     @property
     def accepted(self) -> bool:
-        """The answer was seen and was MQ_OK."""
+        """Whether the answer was captured and is MQ_OK."""
         return self.hresult == MQ_OK and self.fault_status is None
 
     @property
     def result(self) -> int | None:
-        """The HRESULT, or the status of the fault; null when neither was seen."""
+        """The HRESULT, or the status of the fault; None when neither was captured."""
         return self.hresult if self.fault_status is None else self.fault_status

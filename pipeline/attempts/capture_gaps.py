@@ -1,16 +1,14 @@
-"""Until when other readers of a server can have done something unseen: what it rests on that nobody took a message.
+"""Possible loss: until when calls at a server may have been missed by the captures.
 
-A message that was given back, and that nobody was seen to read again, is still there only if no other reader's call
-was missed. One can have been missed at a server
+A message that was given back, and that no reader was seen to read again, is still in the queue only if no other
+reader's call was missed. A call may have been missed at a server
 
-* while a connection to it goes on of which bytes are in no capture, and until the end of a capture of it whose machine
-  says that it lost packets, which may have been all of a connection (``capture_loss``);
-* until the last read there that is sealed: which message that brought, if any, nobody can tell (``sealed``).
+* while a connection to it lasts of which bytes are missing, and until the end of a capture whose machine reports
+  dropped packets, which may have been a whole connection (``capture_loss``);
+* until the last encrypted read there: which message that brought, if any, is not known (``sealed``).
 
-A connection of which nothing was captured, by a machine that does not say that it lost anything, leaves no trace. Plain
-values; no Spark.
-
-Times are microseconds since the epoch, UTC.
+A connection of which nothing was captured, by a machine that reports no loss, leaves no trace. Times are microseconds
+since the epoch, UTC. No Spark.
 """
 
 from __future__ import annotations
@@ -18,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-Unseen = Mapping[str, Mapping[str, int]]
+PossibleLoss = Mapping[str, Mapping[str, int]]
 """By the code of what is missing, and by server: until when."""
 
-NOTHING: Final[Unseen] = {}
+NO_LOSS: Final[PossibleLoss] = {}
 
 
-def latest(times: Iterable[tuple[str | None, int | None]]) -> dict[str, int]:
-    """Return the latest of the times of each server."""
+def latest_by_server(times: Iterable[tuple[str | None, int | None]]) -> dict[str, int]:
+    """Return the latest time of each server."""
     found: dict[str, int] = {}
     for server, at in times:
         if server is not None and at is not None:
@@ -33,27 +31,27 @@ def latest(times: Iterable[tuple[str | None, int | None]]) -> dict[str, int]:
     return found
 
 
-def lost(
+def possible_loss_until(
     connections: Iterable[tuple[str | None, int | None, int | None]],
     captures: Iterable[tuple[Iterable[str], int | None, int | None]],
 ) -> dict[str, int]:
-    """Return until when calls at each server can have been lost.
+    """Return until when calls at each server may have been lost.
 
-    ``connections`` are (server, last packet, bytes missing), ``captures`` (servers, last packet, packets dropped).
+    ``connections`` are (server, last packet, missing bytes), ``captures`` (servers, last packet, dropped packets).
     """
     theirs = [(server, at) for server, at, missing in connections if missing]
     theirs += [(server, at) for servers, at, dropped in captures if dropped for server in servers]
-    return latest(theirs)
+    return latest_by_server(theirs)
 
 
-def hidden(unseen: Unseen, servers: Iterable[str | None], since: int) -> set[str]:
-    """Return the codes of what can have hidden a call at one of some servers after a time."""
+def gap_codes_after(unseen: PossibleLoss, servers: Iterable[str | None], since: int) -> set[str]:
+    """Return the codes of what may have hidden a call at one of some servers after a time."""
     places = {server for server in servers if server is not None}
     return {code for code, until in unseen.items() if any(until.get(server, since) > since for server in places)}
 
 
-def changed_since(before: Unseen, now: Unseen) -> int | None:
-    """Return the earliest time since which ``hidden`` can answer otherwise than before; None where it does not."""
+def loss_changed_since(before: PossibleLoss, now: PossibleLoss) -> int | None:
+    """Return since when ``gap_codes_after`` may answer otherwise than before; None where it never does."""
     times = []
     for code in before.keys() | now.keys():
         was, is_now = before.get(code, {}), now.get(code, {})

@@ -1,19 +1,19 @@
-"""Handles -> the opens that gave them: which queue a call reads from. Plain rows of one server; no Spark.
+"""Queue handles: which open gave the handle that a call uses, so which queue the call is about. No Spark.
 
-RemoteRead: R_OpenQueue gives a context handle, which its association may use until it is closed or the association
+RemoteRead: R_OpenQueue returns a context handle, which its association may use until it is closed or the association
 ends ([MS-MQRR] 3.1.4.2).
 
 qm2qm: hRemoteQueue is a number. The application opens the queue at its owner (R_QMOpenRemoteQueue of qmcomm: phQueue,
-dwpQueue, pdwContext), its supporting server, another host, opens that number on a connection of its own
+dwpQueue, pdwContext). Its supporting server, another host, opens that number on a connection of its own
 (RemoteQMOpenQueue: hQueue, pQueue, dwpContext, the same three) and reads with it ([MS-MQQP] 3.2.4.1; the fact sheet on
-RPC interfaces, 4.2). The number is the owner's, one queue's as long as that is open, and is used again: what counts is
-the newest open before, wherever it was captured. It is let go
+RPC interfaces, 4.2). The number is the owner's, belongs to one queue while that is open, and is reused: the latest open
+before the call counts, wherever it was captured. It is released
 
 * by RemoteQMCloseQueue, or the end of the association that RemoteQMOpenQueue came over;
-* by R_QMCloseRemoteQueueContext, or the end of that association, as long as no RemoteQMOpenQueue has adopted it (D17).
+* by R_QMCloseRemoteQueueContext, or the end of that association, as long as no RemoteQMOpenQueue has used it (D17).
 
-The captured answer counts, not the request: what was never opened in sight has no name, and none is guessed. A close
-whose answer was not captured may have ended a handle; what was refused after it rests on that close too.
+The captured answer counts, not the request: a queue whose open was not captured has no name, and none is guessed. A
+close whose answer was not captured may have ended a handle; a call refused after it rests on that close too.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from pipeline.attempts.associations import Association
-from pipeline.attempts.calls import ROLES, Call
+from pipeline.attempts.associations import ClientAssociation
+from pipeline.attempts.calls import CALL_ROLES, DecodedCall
 from pipeline.attempts.timeline import Timeline
 
 NOT_OPENED = frozenset({"no_open", "queue_unknown"})
-UNNAMED = frozenset({"queue_unknown"})
+QUEUE_UNNAMED = frozenset({"queue_unknown"})
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """What is known of the queue behind a Start: its normal form, the calls that tell, and what is missing."""
+class OpenedQueue:
+    """What is known of the queue behind a Start: its normal form, the calls that show it, and what is missing."""
 
     queue: str | None = None
-    opens: tuple[Call, ...] = ()
+    opens: tuple[DecodedCall, ...] = ()
     missing: frozenset[str] = frozenset()
 
 
-class Handles:
-    """The handles of one server's calls. ``calls`` are in order of (time, key), ``of`` tells a call's association."""
+class QueueHandles:
+    """The handles of one server's calls. ``calls`` are in order of (time, key), ``of`` returns a call's association."""
 
-    def __init__(self, calls: Iterable[Call], of: Callable[[Call], Association]) -> None:
+    def __init__(self, calls: Iterable[DecodedCall], of: Callable[[DecodedCall], ClientAssociation]) -> None:
         self._of = of
-        self._asked = Timeline[Call]()  # all opens, readable or not, by association
-        self._opens = Timeline[Call]()  # by association, interface and context handle
-        self._closes = Timeline[Call]()  # by the same: those that were not refused
-        self._closed_at = Timeline[Call]()  # by the same: those that were accepted
-        self._sessions = Timeline[Call]()  # RemoteQMOpenQueue, by hQueue
-        self._session_closes = Timeline[Call]()  # by association and hQueue
-        self._strays = Timeline[Call]()  # RemoteQMCloseQueue of what was not opened in sight, by association
-        self._targets = Timeline[Call]()  # R_OpenQueueForMove, by association and the number it returned
-        self._named = Timeline[Call]()  # R_QMOpenRemoteQueue, by phQueue
-        self._released = Timeline[Call]()  # R_QMCloseRemoteQueueContext, by association and context handle
-        by_role: dict[str, list[Call]] = {}
+        self._asked = Timeline[DecodedCall]()  # all opens, readable or not, by association
+        self._opens = Timeline[DecodedCall]()  # by association, interface and context handle
+        self._closes = Timeline[DecodedCall]()  # by the same: those that were not refused
+        self._closed_at = Timeline[DecodedCall]()  # by the same: those that were accepted
+        self._sessions = Timeline[DecodedCall]()  # RemoteQMOpenQueue, by hQueue
+        self._session_closes = Timeline[DecodedCall]()  # by association and hQueue
+        self._strays = Timeline[DecodedCall]()  # RemoteQMCloseQueue of what was not opened in sight, by association
+        self._targets = Timeline[DecodedCall]()  # R_OpenQueueForMove, by association and the number it returned
+        self._named = Timeline[DecodedCall]()  # R_QMOpenRemoteQueue, by phQueue
+        self._released = Timeline[DecodedCall]()  # R_QMCloseRemoteQueueContext, by association and context handle
+        by_role: dict[str, list[DecodedCall]] = {}
         for call in calls:
-            by_role.setdefault(ROLES[call.protocol, call.opnum], []).append(call)
+            by_role.setdefault(CALL_ROLES[call.protocol, call.opnum], []).append(call)
         self._add_opens(by_role.get("open", []))
         self._add_closes(by_role.get("close", []))
         for call in _answered(call for call in by_role.get("name", []) if call.accepted and call.queue_handle):
@@ -66,7 +66,7 @@ class Handles:
             if call.context_handle and call.requested_at is not None and call.outcome != "fault":
                 self._released.add((of(call).name, call.context_handle), call, call.requested_at)
 
-    def _add_opens(self, calls: list[Call]) -> None:
+    def _add_opens(self, calls: list[DecodedCall]) -> None:
         for call in calls:
             self._asked.add((self._of(call).name, call.protocol), call, call.at)
         for call in _answered(call for call in calls if not call.refused):
@@ -74,7 +74,7 @@ class Handles:
             if call.protocol == "qm2qm" and call.queue_handle:
                 self._sessions.add(call.queue_handle, call, call.responded_at or 0)
 
-    def _add_closes(self, calls: list[Call]) -> None:
+    def _add_closes(self, calls: list[DecodedCall]) -> None:
         for call in calls:
             if call.refused or not call.context_handle or call.requested_at is None:
                 continue
@@ -87,61 +87,61 @@ class Handles:
             elif call.protocol == "qm2qm":
                 self._strays.add(self._of(call).name, call, call.requested_at)
 
-    def _context(self, call: Call) -> tuple[str, str, str | None]:
+    def _context(self, call: DecodedCall) -> tuple[str, str, str | None]:
         return self._of(call).name, call.protocol, call.context_handle
 
-    def close_after(self, start: Call, at: int) -> Call | None:
-        """Return the close, not refused, of the queue that a Start reads from, after a time."""
+    def close_after(self, start: DecodedCall, at: int) -> DecodedCall | None:
+        """Return the close, not refused, after a time, of the queue that a Start reads from."""
         if start.protocol == "qm2qm":
             return self._session_closes.first_after((self._of(start).name, start.queue_handle), at)
         return self._closes.first_after(self._context(start), at)
 
-    def let_go(self, start: Call, until: int) -> bool:
-        """Tell whether a client closed the queue that a Start reads from, by a time, or may have.
+    def close_until(self, start: DecodedCall, until: int) -> bool:
+        """Whether a client closed the queue that a Start reads from until a time, or may have.
 
-        May have: it closed one of a number that was given to it before the capture began.
+        May have: it closed a queue whose number it was given before the capture began.
         """
         closes = [self.close_after(start, start.at)]
         if start.protocol == "qm2qm" and self._sessions.latest(start.queue_handle, start.at) is None:
             closes.append(self._strays.first_after(self._of(start).name, start.at))
         return any(call is not None and call.at <= until for call in closes)
 
-    def target(self, move: Call) -> Call | None:
+    def move_target(self, move: DecodedCall) -> DecodedCall | None:
         """Return the R_OpenQueueForMove whose number a move names."""
         found = self._targets.latest((self._of(move).name, move.move_context), move.at)
         return None if found is None or self._closed(found, move.at) else found
 
-    def opened(self, start: Call) -> Opened:
-        """Return the open whose handle a Start used; handles live from open to close."""
+    def find_opened_queue(self, start: DecodedCall) -> OpenedQueue:
+        """Return the open whose handle a Start used; a handle is valid from open to close."""
         given = start.queue_handle if start.protocol == "qm2qm" else start.context_handle
         if not given:
             asked = self._asked.until((self._of(start).name, start.protocol), start.at)
-            return Opened(missing=UNNAMED if asked else NOT_OPENED)
+            return OpenedQueue(missing=QUEUE_UNNAMED if asked else NOT_OPENED)
         return self._by_number(start) if start.protocol == "qm2qm" else self._by_context(start)
 
-    def _by_context(self, start: Call) -> Opened:
+    def _by_context(self, start: DecodedCall) -> OpenedQueue:
         found = self._opens.latest(self._context(start), start.at)
         if found is None or self._closed(found, start.at):
-            return Opened(missing=NOT_OPENED)
+            return OpenedQueue(missing=NOT_OPENED)
         tell = (found, *self._may_have_closed(found, start))
-        return Opened(found.queue, tell, UNNAMED if found.queue is None else frozenset())
+        return OpenedQueue(found.queue, tell, QUEUE_UNNAMED if found.queue is None else frozenset())
 
-    def _by_number(self, start: Call) -> Opened:
+    def _by_number(self, start: DecodedCall) -> OpenedQueue:
         session = self._sessions.latest(start.queue_handle, start.at)
         if session is not None and self._over(session, start.at):
-            return Opened(missing=NOT_OPENED)
+            return OpenedQueue(missing=NOT_OPENED)
         named = self._name_of(start.queue_handle, session, start.at)
         if named is None:
-            return Opened(missing=NOT_OPENED)
-        missing = UNNAMED if named.queue is None else frozenset()
-        if session is None:  # that a supporting server opened it too was not captured
-            return Opened(named.queue, (named,), missing | {"no_open"})
-        return Opened(named.queue, (named, session, *self._may_have_closed(session, start)), missing)
+            return OpenedQueue(missing=NOT_OPENED)
+        missing = QUEUE_UNNAMED if named.queue is None else frozenset()
+        if session is None:  # the supporting server's open was not captured
+            return OpenedQueue(named.queue, (named,), missing | {"no_open"})
+        return OpenedQueue(named.queue, (named, session, *self._may_have_closed(session, start)), missing)
 
-    def _name_of(self, number: int | None, session: Call | None, at: int) -> Call | None:
-        """Return the newest R_QMOpenRemoteQueue of a number, if it still stood when the session opened it.
+    def _name_of(self, number: int | None, session: DecodedCall | None, at: int) -> DecodedCall | None:
+        """Return the latest R_QMOpenRemoteQueue of a number, if it was still valid when the session opened it.
 
-        Without a session in sight: if it still stands at a time, where a read shows that somebody adopted it.
+        Without a captured session: if it is still valid at a time at which a read shows that some session uses it.
         """
         until = at if session is None else session.at
         found = self._named.latest(number, until)
@@ -155,38 +155,38 @@ class Handles:
             return None
         return found
 
-    def _over(self, session: Call, at: int) -> bool:
-        """Tell whether a queue that RemoteQMOpenQueue opened was closed, or its association had ended, by a time."""
+    def _over(self, session: DecodedCall, at: int) -> bool:
+        """Whether a queue that RemoteQMOpenQueue opened was closed, or its association had ended, at a time."""
         return self._closed(session, at) or self._ended(session, at)
 
-    def _closed(self, opened: Call, at: int) -> bool:
+    def _closed(self, opened: DecodedCall, at: int) -> bool:
         closed = self._closed_at.first_after(self._context(opened), opened.responded_at or opened.at)
         return closed is not None and closed.at < at
 
-    def _may_have_closed(self, opened: Call, use: Call) -> tuple[Call, ...]:
-        """Return the close, without an answer, that may be why a use of a handle was not accepted."""
+    def _may_have_closed(self, opened: DecodedCall, use: DecodedCall) -> tuple[DecodedCall, ...]:
+        """Return the unanswered close that may be why a use of a handle was not accepted."""
         asked = self._closes.first_after(self._context(opened), opened.responded_at or opened.at)
         unanswered = asked is not None and asked.responded_at is None and asked.at < use.at
         return (asked,) if asked is not None and unanswered and not use.accepted else ()
 
-    def _let_go(self, named: Call, at: int) -> bool:
-        """Tell whether the application had closed its context, or its association had ended, by a time."""
+    def _let_go(self, named: DecodedCall, at: int) -> bool:
+        """Whether the application had closed its context, or its association had ended, at a time."""
         key = (self._of(named).name, named.context_handle)
         released = self._released.first_after(key, named.responded_at or named.at)
         return (released is not None and released.at < at) or self._ended(named, at)
 
-    def _ended(self, call: Call, at: int) -> bool:
+    def _ended(self, call: DecodedCall, at: int) -> bool:
         ended_at = self._of(call).ended_at
         return ended_at is not None and ended_at < at
 
 
-def _answered(calls: Iterable[Call]) -> list[Call]:
+def _answered(calls: Iterable[DecodedCall]) -> list[DecodedCall]:
     """Return opens whose answer gave a context handle, in order of the answers."""
     given = (call for call in calls if call.context_handle and call.responded_at)
     return sorted(given, key=lambda call: (call.responded_at or 0, call.call_key))
 
 
-def _same_numbers(named: Call, session: Call) -> bool:
-    """Tell whether a session was opened with the numbers that the application was given (rule Q30)."""
+def _same_numbers(named: DecodedCall, session: DecodedCall) -> bool:
+    """Whether a session was opened with the numbers that the application was given (rule Q30)."""
     pairs = ((named.queue_descriptor, session.queue_descriptor), (named.open_context, session.open_context))
     return all(None in pair or pair[0] == pair[1] for pair in pairs)

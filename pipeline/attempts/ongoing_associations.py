@@ -1,8 +1,8 @@
-"""Associations that go on: more of their calls came, and all else that answers rest on is as it was.
+"""Ongoing associations: they gained calls but are otherwise unchanged: still open, same connections or more, same gaps.
 
-Of such an association only the attempts are touched that share a name with a call that changed (``bearing``). It is
-one that had begun before and has not ended; its connections are those that it had, and perhaps new ones; whether its
-beginning was seen, and whether bytes of it are missing, is as before. Plain rows; no Spark.
+Of such an association only the attempts are recomputed that share a dependency key with a changed call. It began
+before the change and has not ended; whether its beginning was captured, and whether bytes of it are missing, is as
+before. No Spark.
 """
 
 from __future__ import annotations
@@ -11,25 +11,27 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from pipeline.attempts.associations import Association, Connection, associations
+from pipeline.attempts.associations import ClientAssociation, RpcConnection, group_into_associations
 
 
-class GoingOn(NamedTuple):
-    """``associations``: the name of the association that goes on, by connection.
+class OngoingAssociations(NamedTuple):
+    """``associations``: the name of the ongoing association of each connection.
 
-    ``woken``: those of the connections that ended, or whose server was heard for the first time: what is unanswered on
-    them means something else now.
+    ``newly_closed_connections``: those of the connections that ended, or whose server was seen for the first time:
+    unanswered calls on them mean something else now.
     """
 
     associations: Mapping[str, str]
-    woken: frozenset[str]
+    newly_closed_connections: frozenset[str]
 
 
-def going_on(connections: Iterable[Connection], before: Mapping[str, Connection | None]) -> GoingOn:
-    """Return which associations of one server go on.
+def find_ongoing(
+    connections: Iterable[RpcConnection], before: Mapping[str, RpcConnection | None]
+) -> OngoingAssociations:
+    """Return which associations of one server are ongoing.
 
-    ``connections`` are all of some groups; ``before`` tells of those that changed what they were, None of new ones, and
-    of those that went too.
+    ``connections`` are all of some groups; ``before`` has the changed ones as they were, None for new ones, and the
+    deleted ones.
     """
     now = {connection.connection_id: connection for connection in connections}
     was = {name: connection for name, connection in {**now, **before}.items() if connection is not None}
@@ -42,22 +44,22 @@ def going_on(connections: Iterable[Connection], before: Mapping[str, Connection 
             gaps = any(now[name].missing_bytes for name in names)
             if gaps == any(was[name].missing_bytes for name in old):
                 found |= dict.fromkeys(names, association.name)
-    woken = {name for name in found if name in was and _woke(was[name], now[name])}
-    return GoingOn(found, frozenset(woken))
+    woken = {name for name in found if name in was and _means_otherwise(was[name], now[name])}
+    return OngoingAssociations(found, frozenset(woken))
 
 
-def _members(connections: Mapping[str, Connection]) -> dict[Association, set[str]]:
-    found: defaultdict[Association, set[str]] = defaultdict(set)
-    for name, association in associations(connections.values()).items():
+def _members(connections: Mapping[str, RpcConnection]) -> dict[ClientAssociation, set[str]]:
+    found: defaultdict[ClientAssociation, set[str]] = defaultdict(set)
+    for name, association in group_into_associations(connections.values()).items():
         found[association].add(name)
     return found
 
 
-def _stays(was: Connection, now: Connection) -> bool:
-    """Tell whether what answers rest on is the same of a connection, apart from its end."""
+def _stays(was: RpcConnection, now: RpcConnection) -> bool:
+    """Whether a connection is unchanged in what attempts depend on, apart from its end."""
     facts = ((c.first_packet_at, c.association_group_id, c.syn_seen, bool(c.missing_bytes)) for c in (was, now))
     return next(facts) == next(facts)
 
 
-def _woke(was: Connection, now: Connection) -> bool:
+def _means_otherwise(was: RpcConnection, now: RpcConnection) -> bool:
     return was.closed_at != now.closed_at or bool(was.server_bytes) != bool(now.server_bytes)

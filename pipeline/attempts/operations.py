@@ -1,10 +1,10 @@
-"""One server's calls and connections -> the purges and moves on its queues. Plain rows in, plain rows out; no Spark.
+"""Finds the purges and moves among one server's calls. Plain rows; no Spark.
 
 R_PurgeQueue and RemoteQMPurgeQueue empty the queue behind their handle ([MS-MQRR] 3.1.4.6, [MS-MQQP] 3.1.4.7).
 R_MoveMessage takes a message from the queue of its handle to that of an R_OpenQueueForMove, which it names by the
 number that this returned ([MS-MQRR] 3.1.4.10, D7); the number is looked up within its association, whose client was
-given it. Purges through rpc_ACPurgeQueue are of applications at their own queue manager; what it purges elsewhere comes
-over one of the other two.
+given it. Purges through rpc_ACPurgeQueue are those of applications at their own queue manager; what it purges
+elsewhere comes over one of the other two.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pipeline.attempts.associations import Connection
-from pipeline.attempts.calls import ROLES, Call
-from pipeline.attempts.evidence import Answer, Server, confidence
+from pipeline.attempts.associations import RpcConnection
+from pipeline.attempts.calls import CALL_ROLES, DecodedCall
+from pipeline.attempts.evidence import CallConclusion, ServerCalls, confidence_level
 from pipeline.attempts.receive_attempts import LOOKUP_ID
 
 
 @dataclass(slots=True)
-class Operation(Answer):
-    """A purge or a move: the queue it was done to, and of a move where the message went."""
+class QueueOperation(CallConclusion):
+    """A purge or a move: the queue it was done to, and for a move where the message went."""
 
     queue: str | None = None
-    opens: list[Call] = field(default_factory=list)
+    opens: list[DecodedCall] = field(default_factory=list)
     target: str | None = None
 
     @property
     def kind(self) -> str:
         """What was done: purge or move."""
-        return ROLES[self.call.protocol, self.call.opnum]
+        return CALL_ROLES[self.call.protocol, self.call.opnum]
 
     @property
     def outcome(self) -> str:
-        """done, failed, or unknown: the answer was not seen, or cannot be read."""
+        """done, failed, or unknown: the answer was not captured, or cannot be read."""
         return "done" if self.call.accepted else "failed" if self.call.refused else "unknown"
 
     @property
@@ -43,30 +43,30 @@ class Operation(Answer):
 
     @property
     def confidence(self) -> str:
-        """How sure the answer is, by what is missing."""
-        return confidence(self.missing, guessed=False)
+        """How certain the operation is, by what is missing."""
+        return confidence_level(self.missing, guessed=False)
 
 
-def queue_operations(calls: Iterable[Call], connections: Iterable[Connection]) -> list[Operation]:
+def find_operations(calls: Iterable[DecodedCall], connections: Iterable[RpcConnection]) -> list[QueueOperation]:
     """Return one operation per purge or move of one server, in order of (time, call key)."""
-    server = Server(calls, connections)
+    server = ServerCalls(calls, connections)
     found = []
     for call in server.calls:
-        if ROLES[call.protocol, call.opnum] not in ("purge", "move"):
+        if CALL_ROLES[call.protocol, call.opnum] not in ("purge", "move"):
             continue
-        operation = Operation(call)
+        operation = QueueOperation(call)
         operation.queue = server.name_queue(operation)
         operation.opens = [*operation.used]
         if operation.kind == "move":
             _find_target(server, operation)
-        server.say_what_is_missing(operation)
+        server.note_gaps(operation)
         found.append(operation)
     return found
 
 
-def _find_target(server: Server, move: Operation) -> None:
-    """Say where the message went, and that the outcome of its transaction decides."""
-    opened = server.handles.target(move.call)
+def _find_target(server: ServerCalls, move: QueueOperation) -> None:
+    """Set where the message of a move went; the outcome of its transaction decides whether it did."""
+    opened = server.handles.move_target(move.call)
     if opened is not None:
         move.target = opened.queue
         move.used.append(opened)

@@ -1,15 +1,15 @@
-"""One server's calls and connections -> its receive attempts. Plain rows in, plain rows out; no Spark.
+"""Finds the receive attempts of one server: what became of each Start. Plain rows; no Spark.
 
-What is believed, with [MS-MQQP] 3.1.4, [MS-MQRR] 3.1.4 and the doubts (D..) of the fact sheet on RPC interfaces:
+The rules, from [MS-MQQP] 3.1.4, [MS-MQRR] 3.1.4 and the doubts (D..) of the fact sheet on RPC interfaces:
 
-* A RemoteRead attempt is known by (association, context handle, request id) and ended by R_EndReceive or
-  R_EndTransactionalReceive with the same three. A qm2qm attempt is ended by RemoteQMEndReceive with the handle that its
-  Start returned, and cancelled by (owner, hQueue, request id). Numbers and handles are used again: an End belongs to
+* A RemoteRead attempt is identified by (association, context handle, request id), and ended by R_EndReceive or
+  R_EndTransactionalReceive with the same three. A qm2qm attempt is ended by RemoteQMEndReceive with the handle that
+  its Start returned, and cancelled by (owner, hQueue, request id). Numbers and handles are reused: an End belongs to
   the latest attempt before it that can hold a message.
-* A message that a Start returned is held until the first of: an End that was not refused, an End that was, a cancel or
-  close of the queue that was accepted, the clean-up timer counted from the response (RemoteRead only, D3), the end of
-  the last connection of the association (D30). CloseQueue of qm2qm leaves the message with its own handle (D12).
-* The order of rows in the input does not matter; "the capture ends" is a time handed in.
+* A message that a Start returned is held until the first of: an End that was not refused, an End that was, an
+  accepted cancel, or close of the queue, the clean-up timer counted from the response (RemoteRead only, D3), the end
+  of the last connection of the association (D30). CloseQueue of qm2qm leaves the message with its own handle (D12).
+* The order of input rows does not matter; the end of the capture is a parameter.
 
 Times are microseconds since the epoch, UTC.
 """
@@ -21,23 +21,23 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from pipeline.attempts.associations import Connection
-from pipeline.attempts.calls import ROLES, Call, Role
-from pipeline.attempts.evidence import Answer, Server, confidence
+from pipeline.attempts.associations import RpcConnection
+from pipeline.attempts.calls import CALL_ROLES, CallRole, DecodedCall
+from pipeline.attempts.evidence import CallConclusion, ServerCalls, confidence_level
 from pipeline.attempts.timeline import Timeline
 from udfs.codes import (
-    ACTION,
+    ACTION_NAMES,
     MQ_ERROR_IO_TIMEOUT,
     MQ_ERROR_MESSAGE_NOT_FOUND,
     MQ_ERROR_OPERATION_CANCELLED,
     MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT,
     MQ_OK,
-    NACK_REJECTED,
+    MQMSG_CLASS_NACK_RECEIVE_REJECTED,
     RR_ACK,
     RR_NACK,
-    is_lookup,
-    is_peek,
-    name_of,
+    code_name,
+    is_lookup_action,
+    is_peek_action,
 )
 
 CLEANUP_US: Final = 300_000_000  # [MS-MQRR] 3.1.2.2: 5 minutes
@@ -51,12 +51,12 @@ _ANSWER_SLACK_US: Final = 5_000_000  # a server's timers and the way back; after
 
 
 @dataclass(slots=True)
-class Attempt(Answer):
-    """What is made of one Start, its call: the gold row's facts.
+class ReceiveAttempt(CallConclusion):
+    """One Start and what became of it: the facts of a row of gold.receive_attempts.
 
-    ``ack_refused``: an End with RR_ACK was refused; ``ack_unanswered``: that which counts was not answered in sight;
-    ``reader_gone_at``: when its last connection ended, of a reader that took the message and never closed the queue;
-    ``gaps``: bytes of its association were not captured.
+    ``ack_refused``: an End with RR_ACK was refused; ``ack_unanswered``: the answer of the End that counts was not
+    captured; ``reader_gone_at``: when the last connection ended of a reader that took the message and never closed
+    the queue; ``gaps``: bytes of its association were not captured.
     """
 
     outcome: str = "unknown"
@@ -70,18 +70,18 @@ class Attempt(Answer):
     reader_gone_at: int | None = None
 
     @property
-    def start(self) -> Call:
+    def start(self) -> DecodedCall:
         """The Start."""
         return self.call
 
     @property
     def is_receive(self) -> bool | None:
-        """A receive, not a peek; null when the action was not seen."""
-        return None if self.start.action is None else not is_peek(self.start.action)
+        """A receive, not a peek; None when the action was not captured."""
+        return None if self.start.action is None else not is_peek_action(self.start.action)
 
     @property
     def transactional(self) -> bool | None:
-        """Within a transaction; null when the one method that can be was not readable."""
+        """Within a transaction; None when the method that can be was not readable."""
         if self.start.transaction_id is not None:
             return True
         unread = self.start.opnum == _TRANSACTIONAL and self.start.action is None
@@ -89,56 +89,60 @@ class Attempt(Answer):
 
     @property
     def lookup_id(self) -> int | None:
-        """The returned message's identifier, 56 bits; null without a message, and where the method returns none."""
+        """The returned message's identifier, 56 bits; None without a message, and where the method returns none."""
         if self.start.hresult != MQ_OK or not self.start.sequence_id:
             return None
         return self.start.sequence_id & LOOKUP_ID
 
     @property
     def action_name(self) -> str | None:
-        """MQ_ACTION_... or MQ_LOOKUP_...; null when the action was not seen."""
-        return None if self.start.action is None else name_of(ACTION, self.start.action)
+        """MQ_ACTION_... or MQ_LOOKUP_...; None when the action was not captured."""
+        return None if self.start.action is None else code_name(ACTION_NAMES, self.start.action)
 
     @property
     def confidence(self) -> str:
-        """How sure the answer is, by what is missing."""
-        return confidence(self.missing, guessed=self.inferred_queue is not None)
+        """How certain the attempt is, by what is missing."""
+        return confidence_level(self.missing, guessed=self.inferred_queue is not None)
 
     def infer_queue(self, destination: str | None) -> None:
-        """Guess the queue, where it is not known, from where the message that came was sent."""
+        """Guess the queue, where it is not known, from the message's destination."""
         self.inferred_queue = destination if self.queue is None else None
 
-    def end(self, outcome: str, call: Call | None = None, at: int | None = None) -> None:
-        """Settle the outcome, by the call that ended the attempt or at a time of its own.
+    def end(self, outcome: str, call: DecodedCall | None = None, at: int | None = None) -> None:
+        """Set the outcome, by the call that ended the attempt or at a time of its own.
 
-        ``end_hresult`` is an End's: that of a cancel or close says nothing of the message.
+        ``end_hresult`` is an End's: that of a cancel or close says nothing about the message.
         """
         self.outcome = outcome
         self.ended_at = call.requested_at if call is not None else at
         if call is not None:
             self.used.append(call)
-            if ROLES[call.protocol, call.opnum] == "end":
+            if CALL_ROLES[call.protocol, call.opnum] == "end":
                 self.end_hresult = call.hresult
 
 
-def receive_attempts(
-    calls: Iterable[Call],
-    connections: Iterable[Connection],
+def find_attempts(
+    calls: Iterable[DecodedCall],
+    connections: Iterable[RpcConnection],
     *,
     capture_ends_at: int | None = None,
     cleanup_us: int = CLEANUP_US,
-) -> list[Attempt]:
+) -> list[ReceiveAttempt]:
     """Return one attempt per Start of one server, in order of (time, call key).
 
-    ``connections`` are all known connections of that server. ``capture_ends_at`` is the newest packet of captures
-    that hold packets of it; the newest packet of its connections stands in for it when None.
+    ``connections`` are all known connections of that server. ``capture_ends_at`` is the last packet of captures with
+    packets of it; None: the last packet of its connections.
     """
-    return _Server(calls, connections, capture_ends_at, cleanup_us).attempts()
+    return _AttemptsOfServer(calls, connections, capture_ends_at, cleanup_us).attempts()
 
 
-class _Server(Server):
+class _AttemptsOfServer(ServerCalls):
     def __init__(
-        self, calls: Iterable[Call], connections: Iterable[Connection], capture_ends_at: int | None, cleanup_us: int
+        self,
+        calls: Iterable[DecodedCall],
+        connections: Iterable[RpcConnection],
+        capture_ends_at: int | None,
+        cleanup_us: int,
     ) -> None:
         super().__init__(calls, connections)
         if capture_ends_at is None:
@@ -149,48 +153,48 @@ class _Server(Server):
         self.rejects = self._belonging("reject")
         self.cancels = self._cancels()
 
-    def attempts(self) -> list[Attempt]:
-        """Return the server's attempts, settled."""
+    def attempts(self) -> list[ReceiveAttempt]:
+        """Return the server's attempts with their outcomes."""
         out = []
         for start in self.by_role["start"]:
-            attempt = Attempt(start, gaps=self.has_gaps(start))
+            attempt = ReceiveAttempt(start, gaps=self.has_gaps(start))
             self._settle(attempt)
             self._settle_risk(attempt)
             attempt.queue = self.name_queue(attempt)
             if attempt.transactional and attempt.outcome in ("acked", "rejected"):
                 attempt.missing.add("transaction_open")
-            self.say_what_is_missing(attempt)
+            self.note_gaps(attempt)
             out.append(attempt)
         return out
 
     # Whose is what
 
-    def _attempt_key(self, call: Call) -> Hashable:
-        """Return what an attempt and the End of it share; None where it was not seen."""
-        name = self.of(call).name
+    def _attempt_key(self, call: DecodedCall) -> Hashable:
+        """Return what an attempt and its End share; None where that was not captured."""
+        name = self.association_of(call).name
         if call.protocol == "qm2qm":
             return None if call.remote_read_handle is None else (name, call.remote_read_handle)
         if call.context_handle is None or call.request_id is None:
             return None
         return (name, call.context_handle, call.request_id)
 
-    def _reject_key(self, call: Call) -> Hashable:
-        """Return what an attempt and a rejection of its message share; None where it was not seen."""
-        identifier = call.sequence_id if ROLES[call.protocol, call.opnum] == "start" else call.lookup_id
+    def _reject_key(self, call: DecodedCall) -> Hashable:
+        """Return what an attempt and a rejection of its message share; None where that was not captured."""
+        identifier = call.sequence_id if CALL_ROLES[call.protocol, call.opnum] == "start" else call.lookup_id
         if call.protocol != "RemoteRead" or call.context_handle is None or not identifier:
             return None
-        return (self.of(call).name, call.context_handle, identifier & LOOKUP_ID)
+        return (self.association_of(call).name, call.context_handle, identifier & LOOKUP_ID)
 
-    def _belonging(self, role: Role) -> dict[str, list[Call]]:
-        """Give each End or rejection to the latest attempt before it that can hold a message, by the Start's key."""
+    def _belonging(self, role: CallRole) -> dict[str, list[DecodedCall]]:
+        """Assign each End or rejection to the latest attempt before it that can hold a message; by the Start's key."""
         key_of = self._attempt_key if role == "end" else self._reject_key
         since = self._held_from if role == "end" else self._answered_at
-        holders = Timeline[Call]()
+        holders = Timeline[DecodedCall]()
         for start in sorted(self.by_role["start"], key=lambda c: (since(c), c.call_key)):
             key = key_of(start)
             if key is not None and _can_hold(start):
                 holders.add(key, start, since(start))
-        owned: dict[str, list[Call]] = defaultdict(list)
+        owned: dict[str, list[DecodedCall]] = defaultdict(list)
         for call in self.by_role[role]:
             key = key_of(call)
             holder = holders.latest(key, call.requested_at) if key is not None and call.requested_at else None
@@ -199,23 +203,23 @@ class _Server(Server):
         return owned
 
     @staticmethod
-    def _held_from(start: Call) -> int:
+    def _held_from(start: DecodedCall) -> int:
         """Return the time from which a call can end the attempt: a qm2qm handle is not known before its response."""
-        return _Server._answered_at(start) if start.protocol == "qm2qm" else start.at
+        return _AttemptsOfServer._answered_at(start) if start.protocol == "qm2qm" else start.at
 
     @staticmethod
-    def _answered_at(start: Call) -> int:
+    def _answered_at(start: DecodedCall) -> int:
         """Return the time from which a client knows which message it got."""
         return start.responded_at or start.at
 
-    def _cancels(self) -> dict[str, list[Call]]:
-        """Give each accepted CancelReceive to the latest attempt with its key that began before it."""
-        starts = Timeline[Call]()
+    def _cancels(self) -> dict[str, list[DecodedCall]]:
+        """Assign each accepted cancel to the latest attempt with its key that began before it."""
+        starts = Timeline[DecodedCall]()
         for start in self.by_role["start"]:
             key = self._cancel_key(start)
             if key is not None:
                 starts.add(key, start, start.at)
-        owned: dict[str, list[Call]] = defaultdict(list)
+        owned: dict[str, list[DecodedCall]] = defaultdict(list)
         for call in self.by_role["cancel"]:
             key = self._cancel_key(call)
             if key is None or not call.accepted or call.requested_at is None:
@@ -228,14 +232,14 @@ class _Server(Server):
                 owned[found.call_key].append(call)
         return owned
 
-    def _waited_until(self, start: Call) -> int | None:
-        """Return when a read waited no more: it was answered, or its connection ended; None if that was not seen."""
+    def _waited_until(self, start: DecodedCall) -> int | None:
+        """Return when a read stopped waiting: its answer, or its connection's end; None if neither was captured."""
         connection = self.connections.get(start.connection_id)
         if start.responded_at is not None or connection is None:
             return start.responded_at
         return connection.closed_at
 
-    def _cancel_key(self, call: Call) -> Hashable:
+    def _cancel_key(self, call: DecodedCall) -> Hashable:
         """Return what a waiting read and its cancel share: a qm2qm read belongs to the owner's hQueue."""
         if call.request_id is None:
             return None
@@ -245,7 +249,7 @@ class _Server(Server):
 
     # What became of it
 
-    def _settle(self, attempt: Attempt) -> None:
+    def _settle(self, attempt: ReceiveAttempt) -> None:
         start = attempt.start
         ends = self.ends.get(start.call_key, [])
         held = start.accepted and attempt.is_receive
@@ -259,15 +263,15 @@ class _Server(Server):
             self._settle_unanswered(attempt)
         # What is left was answered, but the answer cannot be read: unknown.
 
-    def _settle_held(self, attempt: Attempt, ends: list[Call]) -> None:
-        """Settle an attempt that got a message, or whose End shows that it did."""
+    def _settle_held(self, attempt: ReceiveAttempt, ends: list[DecodedCall]) -> None:
+        """Decide an attempt that got a message, or whose End shows that it did."""
         attempt.used += ends
         rejects = [
             call
             for call in self.rejects.get(attempt.start.call_key, [])
-            if call.accepted and call.acknowledgement_class == NACK_REJECTED
+            if call.accepted and call.acknowledgement_class == MQMSG_CLASS_NACK_RECEIVE_REJECTED
         ]
-        end = _effective(ends)
+        end = _deciding_end(ends)
         if rejects and not (end is not None and end.ack == RR_NACK):  # what was given back is not there to reject
             attempt.end("rejected", rejects[-1] if end is None else end)
             attempt.used += rejects
@@ -282,27 +286,27 @@ class _Server(Server):
         else:
             self._settle_unended(attempt, ends)
 
-    def _settle_unended(self, attempt: Attempt, refused: list[Call]) -> None:
-        """Settle a held message without an End that took effect: the first thing that happened decides."""
+    def _settle_unended(self, attempt: ReceiveAttempt, refused: list[DecodedCall]) -> None:
+        """Decide a held message without an End that took effect: by the first thing that happened."""
         start = attempt.start
         if attempt.gaps:
             attempt.missing.add("capture_loss")
         since = start.responded_at if start.responded_at is not None else start.at
         until = self._settle_by_what_happened(attempt, since, refused)
-        if self.may_share(start, since, until):  # an End can have come over that
+        if self.may_share_association(start, since, until):  # an End can have come over that
             attempt.missing.add("capture_begins")
 
-    def _settle_by_what_happened(self, attempt: Attempt, since: int, refused: list[Call]) -> int:
+    def _settle_by_what_happened(self, attempt: ReceiveAttempt, since: int, refused: list[DecodedCall]) -> int:
         """Return until when the message was held, as far as is known."""
         start = attempt.start
-        happened: list[tuple[int, int, str, Call | None]] = []  # time, rank, outcome, call
+        happened: list[tuple[int, int, str, DecodedCall | None]] = []  # time, rank, outcome, call
         happened += [(call.at, 0, "failed", call) for call in refused]
         cancels = self.cancels.get(start.call_key, [])
         happened += [(call.at, 1, "cancelled", call) for call in cancels if call.at >= since]
         close = self.handles.close_after(start, since)
         if close is not None and start.protocol == "RemoteRead":
             happened.append((close.at, 2, "rundown", close))
-        gone_at = self.of(start).ended_at
+        gone_at = self.association_of(start).ended_at
         if gone_at is not None and gone_at >= since:
             happened.append((gone_at, 3, "rundown", None))
         happened.sort(key=lambda entry: entry[:2])
@@ -320,13 +324,13 @@ class _Server(Server):
         attempt.missing.add("capture_ends")
         return self.capture_ends_at
 
-    def _is_late(self, start: Call, end: Call) -> bool:
-        """Tell whether an End was asked for after the clean-up timer had taken back what the Start brought."""
+    def _is_late(self, start: DecodedCall, end: DecodedCall) -> bool:
+        """Whether an End was requested after the clean-up timer had taken back what the Start brought."""
         there = start.responded_at if start.protocol == "RemoteRead" else None
         return there is not None and end.at > there + self.cleanup_us
 
-    def _settle_cancelled(self, attempt: Attempt) -> bool:
-        """Settle a read that did not return a message, if something cancelled it while it waited."""
+    def _settle_cancelled(self, attempt: ReceiveAttempt) -> bool:
+        """Decide a read that did not return a message, if something cancelled it while it waited."""
         start = attempt.start
         until = self._waited_until(start)
         cancels = [call for call in self.cancels.get(start.call_key, []) if until is None or call.at <= until]
@@ -343,8 +347,8 @@ class _Server(Server):
             return True
         return False
 
-    def _settle_refused(self, attempt: Attempt) -> None:
-        """Settle a Start that was answered with an error or a fault."""
+    def _settle_refused(self, attempt: ReceiveAttempt) -> None:
+        """Decide a Start that was answered with an error or a fault."""
         start = attempt.start
         if self._settle_cancelled(attempt):
             return
@@ -352,15 +356,17 @@ class _Server(Server):
             attempt.outcome = "cancelled"
         elif start.hresult == MQ_ERROR_IO_TIMEOUT:
             attempt.outcome = "empty" if start.timeout_ms == 0 else "timed_out"
-        elif start.hresult == MQ_ERROR_MESSAGE_NOT_FOUND and start.action is not None and is_lookup(start.action):
+        elif (
+            start.hresult == MQ_ERROR_MESSAGE_NOT_FOUND and start.action is not None and is_lookup_action(start.action)
+        ):
             attempt.outcome = "empty"
         else:
             attempt.outcome = "failed"
             if attempt.gaps and start.fault_status is not None:  # that the handle was let go before, for one
                 attempt.missing.add("capture_loss")
 
-    def _settle_unanswered(self, attempt: Attempt) -> None:
-        """Settle a Start without an answer: it still waits, or the answer was not captured."""
+    def _settle_unanswered(self, attempt: ReceiveAttempt) -> None:
+        """Decide a Start without an answer: it still waits, or the answer was not captured."""
         if self._settle_cancelled(attempt):
             return
         start = attempt.start
@@ -374,28 +380,28 @@ class _Server(Server):
         attempt.outcome = "in_flight"
         attempt.missing.add("capture_ends")
 
-    def _settle_risk(self, attempt: Attempt) -> None:
-        """Say what can have become of an acknowledgement."""
+    def _settle_risk(self, attempt: ReceiveAttempt) -> None:
+        """Note what can have become of an acknowledgement."""
         ends = self.ends.get(attempt.start.call_key, [])
         attempt.ack_refused = any(end.refused and end.ack == RR_ACK for end in ends)
-        end = _effective(ends)
+        end = _deciding_end(ends)
         if end is None or end.ack != RR_ACK:
             return
         attempt.ack_unanswered = end.responded_at is None
-        gone_at = self.of(attempt.start).ended_at
-        if gone_at is not None and gone_at >= end.at and not self.handles.let_go(attempt.start, gone_at):
+        gone_at = self.association_of(attempt.start).ended_at
+        if gone_at is not None and gone_at >= end.at and not self.handles.close_until(attempt.start, gone_at):
             attempt.reader_gone_at = gone_at
 
 
-def _effective(ends: list[Call]) -> Call | None:
-    """Return the End that decides: the first that was accepted, else the last whose answer was not seen.
+def _deciding_end(ends: list[DecodedCall]) -> DecodedCall | None:
+    """Return the End that decides: the first accepted one, else the last whose answer was not captured.
 
-    An End after one that was accepted is of a Start with the same number that was not captured.
+    An End after an accepted one belongs to a Start with the same number that was not captured.
     """
     accepted = next((end for end in ends if end.accepted), None)
     return accepted or next((end for end in reversed(ends) if not end.refused), None)
 
 
-def _can_hold(start: Call) -> bool:
-    """Tell whether a Start may have got a message to hold: a receive that was not refused."""
-    return not start.refused and (start.action is None or not is_peek(start.action))
+def _can_hold(start: DecodedCall) -> bool:
+    """Whether a Start may have got a message to hold: a receive that was not refused."""
+    return not start.refused and (start.action is None or not is_peek_action(start.action))

@@ -1,6 +1,7 @@
-"""What servers opened, let go, and were asked, of all dates: the calls of the methods in ``LEDGER``.
+"""The calls that open and close queues and number them at a server, of all dates (``OPEN_AND_CLOSE_METHODS``).
 
-Numbers and versions are of the whole server: whatever run judges one of its associations asks for all of these.
+Queue numbers and versions belong to the whole server: whoever looks at one of its associations needs all of these
+calls.
 """
 
 from __future__ import annotations
@@ -9,20 +10,23 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from pipeline.lake.queries import Standing
+from pipeline.lake.queries import CachedFilter
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
-from udfs.dcerpc.interfaces import QC, QM, RR
+from udfs.dcerpc.interfaces import QM2QM, QMCOMM, REMOTE_READ
 
-LEDGER: Final = {*((QM, opnum) for opnum in (2, 3, 4, 7, 8)), *((RR, opnum) for opnum in (2, 3, 11, 12)),
-                 *((QC, opnum) for opnum in (2, 3, 4))}  # fmt: skip
-"""What is known of a whole server when one of its associations is judged: who opened what, and asked what."""
+OPEN_AND_CLOSE_METHODS: Final = {
+    *((QM2QM, opnum) for opnum in (2, 3, 4, 7, 8)),
+    *((REMOTE_READ, opnum) for opnum in (2, 3, 11, 12)),
+    *((QMCOMM, opnum) for opnum in (2, 3, 4)),
+}
+"""Methods (interface, opnum) whose calls matter to all associations of a server: who opened what, and asked what."""
 
 
-def among(methods: Iterable[tuple[str, int]], interface: str = "interface_name") -> str:
-    """Return the condition that rows are of some methods; ``interface`` is the column that names theirs."""
+def methods_condition(methods: Iterable[tuple[str, int]], interface: str = "interface_name") -> str:
+    """Return the SQL condition that rows are of some methods; ``interface`` is the column with the interface's name."""
     opnums: defaultdict[str, list[str]] = defaultdict(list)
     for name, opnum in sorted(methods):
         opnums[name].append(str(opnum))
@@ -30,12 +34,12 @@ def among(methods: Iterable[tuple[str, int]], interface: str = "interface_name")
     return f"({' OR '.join(each)})"
 
 
-IS_LEDGER: Final = among(LEDGER)
+IS_OPEN_OR_CLOSE: Final = methods_condition(OPEN_AND_CLOSE_METHODS)
 """The condition of rows with interface_name and opnum that they are of the methods in ``LEDGER``."""
 
-OPENINGS: Final[dict[Table, Standing]] = {
-    RPC_CALLS: Standing(RPC_CALLS, IS_LEDGER),
-    REMOTE_READ_CALLS: Standing(REMOTE_READ_CALLS, among(LEDGER, "protocol")),
-    CLIENT_CALLS: Standing(CLIENT_CALLS, IS_LEDGER),
+OPEN_AND_CLOSE_CALLS: Final[dict[Table, CachedFilter]] = {
+    RPC_CALLS: CachedFilter(RPC_CALLS, IS_OPEN_OR_CLOSE),
+    REMOTE_READ_CALLS: CachedFilter(REMOTE_READ_CALLS, methods_condition(OPEN_AND_CLOSE_METHODS, "protocol")),
+    CLIENT_CALLS: CachedFilter(CLIENT_CALLS, IS_OPEN_OR_CLOSE),
 }
 """These calls, by the table whose rows they are."""

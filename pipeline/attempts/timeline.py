@@ -1,4 +1,4 @@
-"""Things that happened, by key and in order of time."""
+"""Items by key, in order of time."""
 
 from __future__ import annotations
 
@@ -7,49 +7,49 @@ from collections import defaultdict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-Item = TypeVar("Item")
+TimelineItem = TypeVar("TimelineItem")
 
 
-class Timeline(Generic[Item]):
-    """Things by key, in order of time; what was when is found by bisection."""
+class Timeline(Generic[TimelineItem]):
+    """Items by key, in order of time; lookups by bisection."""
 
     def __init__(self) -> None:
-        self._items: defaultdict[Hashable, list[Item]] = defaultdict(list)
+        self._items: defaultdict[Hashable, list[TimelineItem]] = defaultdict(list)
         self._times: defaultdict[Hashable, list[int]] = defaultdict(list)
 
-    def add(self, key: Hashable, item: Item, at: int) -> None:
-        """Add a thing at a time that is not before the last one added under the key."""
+    def add(self, key: Hashable, item: TimelineItem, at: int) -> None:
+        """Add an item, at a time not before the last one added under the key."""
         self._items[key].append(item)
         self._times[key].append(at)
 
-    def until(self, key: Hashable, at: int) -> list[Item]:
-        """Return the things up to and at a time."""
+    def until(self, key: Hashable, at: int) -> list[TimelineItem]:
+        """Return the items up to and at a time."""
         if key not in self._items:
             return []
         return self._items[key][: bisect_right(self._times[key], at)]
 
-    def between(self, key: Hashable, after: int, until: int) -> list[Item]:
-        """Return the things after a time, up to and at another."""
+    def between(self, key: Hashable, after: int, until: int) -> list[TimelineItem]:
+        """Return the items after a time, up to and at another."""
         if key not in self._items:
             return []
         times = self._times[key]
         return self._items[key][bisect_right(times, after) : bisect_right(times, until)]
 
-    def latest(self, key: Hashable, at: int) -> Item | None:
-        """Return the last thing up to and at a time."""
+    def latest(self, key: Hashable, at: int) -> TimelineItem | None:
+        """Return the last item up to and at a time."""
         if key not in self._items:
             return None
         place = bisect_right(self._times[key], at)
         return self._items[key][place - 1] if place else None
 
-    def first_after(self, key: Hashable, at: int) -> Item | None:
-        """Return the first thing after a time."""
+    def first_after(self, key: Hashable, at: int) -> TimelineItem | None:
+        """Return the first item after a time."""
         if key not in self._items:
             return None
         place = bisect_right(self._times[key], at)
         return self._items[key][place] if place < len(self._items[key]) else None
 
-    def nearest(self, key: Hashable, at: int) -> Item | None:
-        """Return the last thing up to and at a time, else the first one after."""
+    def nearest(self, key: Hashable, at: int) -> TimelineItem | None:
+        """Return the last item up to and at a time, else the first one after."""
         found = self.latest(key, at)
         return self.first_after(key, at) if found is None else found

@@ -1,9 +1,10 @@
-"""Captures as rows in Spark, one task per file or pack of small ones: ``spark.read.format("msmq_capture").load(path)``.
+"""Captures as a Spark data source: ``spark.read.format("msmq_capture").load(path)``.
 
-Options: ``rows`` (what the rows are: ``rpc_calls``, the default, or another table of the reader, or ``pdus``), ``side``
-(a folder for the rows of all tables: one Parquet file for each capture and table, named by the capture's path, so that
-a repeated task does no harm), and the reader's ``reorder_window_s``, ``block_bytes``, ``max_expansion``,
-``max_expanded_bytes``. A run of the pipeline, which knows what it reads of which file, uses ``read_captures``.
+Options: ``rows`` (which rows to return: ``rpc_calls``, the default, another table of the reader, or ``pdus``),
+``staging_folder`` (where the rows of all tables go: one Parquet file for each capture and table, named by the capture's
+path, so that a repeated task overwrites its own files), and the reader's ``reorder_window_s``, ``block_bytes``,
+``max_expansion`` and ``max_expanded_bytes``. An ingest run plans which part of which file to read and uses
+``build_read_tasks`` instead.
 """
 
 from __future__ import annotations
@@ -21,62 +22,59 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from pipeline.bronze.input_files import Listed, list_files
-from pipeline.bronze.ledger_entries import Read
-from pipeline.lake.staging_files import SideFiles
-from pipeline.lake.tasks import LEAST_TASKS, TASK_BYTES, Tasks, spread
-from udfs.capture.reader import SCHEMAS, Options, Part, capture_batches
+from pipeline.bronze.input_files import InputFile, list_files
+from pipeline.bronze.ledger_entries import PlannedRead
+from pipeline.lake.staging_files import StagingWriter
+from pipeline.lake.tasks import MIN_TASKS, TASK_BYTES, PartitionedRows, balance_by_size
+from udfs.capture.capture_reader import BRONZE_SCHEMAS, ReadOptions, ReadRequest, read_capture_batches
 
-FORMAT: Final = "msmq_capture"
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One capture to be read: its file, and the part of it where not all is read."""
-
-    file: Listed
-    part: Part
-    size: int  # bytes that are read
+FORMAT_NAME: Final = "msmq_capture"
 
 
 @dataclass(frozen=True)
-class Pack(InputPartition):
-    """The captures of one task."""
+class CaptureSplit:
+    """A capture file, or the part of it that one task reads."""
 
-    readings: tuple[Reading, ...]
-
-
-def pack(readings: list[Reading]) -> list[Pack]:
-    """Spread files over tasks, the largest first to where there is least, so that tasks are alike in size.
-
-    There are as many tasks as the bytes ask for, not as many as small files.
-    """
-    total = sum(reading.size for reading in readings)
-    in_order = sorted(readings, key=lambda reading: reading.file.path)
-    packs = spread(in_order, lambda reading: reading.size, max(LEAST_TASKS, -(-total // TASK_BYTES)))
-    return [Pack(tuple(several)) for several in packs]
+    file: InputFile
+    part: ReadRequest
+    size: int  # bytes to read
 
 
-def whole(files: list[Listed]) -> list[Reading]:
-    """Return readings of whole files."""
-    return [Reading(file, Part(), file.size) for file in files]
+@dataclass(frozen=True)
+class CapturePartition(InputPartition):
+    """The captures that one task reads."""
+
+    splits: tuple[CaptureSplit, ...]
 
 
-def _reading(read: Read) -> Reading:
-    # A file that cannot be read has no packet: its key is that of its path, whatever it may become.
-    capture_id = read.capture_id if read.first_key is not None else None
-    return Reading(read.file, Part(capture_id, read.resume, read.followed), max(read.file.size - read.start, 0))
+def pack_partitions(splits: list[CaptureSplit]) -> list[CapturePartition]:
+    """Distribute captures over tasks of similar size. The bytes, not the files, decide how many tasks there are."""
+    total = sum(split.size for split in splits)
+    ordered = sorted(splits, key=lambda split: split.file.path)
+    groups = balance_by_size(ordered, lambda split: split.size, max(MIN_TASKS, -(-total // TASK_BYTES)))
+    return [CapturePartition(tuple(group)) for group in groups]
 
 
-class CaptureReader(DataSourceReader):
-    """Reads captures in the tasks; the driver only lists files."""
+def whole_file_splits(files: list[InputFile]) -> list[CaptureSplit]:
+    """Return splits that read files from beginning to end."""
+    return [CaptureSplit(file, ReadRequest(), file.size) for file in files]
+
+
+def _split_of(read: PlannedRead) -> CaptureSplit:
+    capture_id = read.capture_id if read.first_key is not None else None  # else the path's key
+    part = ReadRequest(capture_id, read.resume_state, read.reread_endpoints)
+    return CaptureSplit(read.file, part, max(read.file.size - read.start_offset, 0))
+
+
+class CaptureDataSourceReader(DataSourceReader):
+    """Lists capture files in the driver and reads them in the tasks."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._rows = options.get("rows", "rpc_calls")
-        self._side = options.get("side")
+        self._staging_folder = options.get("staging_folder")
         self._path = options.get("path")
-        defaults = Options()
-        self._options = Options(
+        defaults = ReadOptions()
+        self._options = ReadOptions(
             float(options.get("reorder_window_s", defaults.reorder_window_s)),
             int(options.get("block_bytes", defaults.block_bytes)),
             int(options.get("max_expansion", defaults.max_expansion)),
@@ -84,63 +82,72 @@ class CaptureReader(DataSourceReader):
             all_pdus=self._rows == "pdus",
         )
 
-    def partitions(self) -> list[Pack]:
-        """Return the tasks: packs of the files that the path names."""
+    def partitions(self) -> list[CapturePartition]:
+        """Return the files at the path, grouped into tasks."""
         if self._path is None:
             raise ValueError("msmq_capture: load(path) is needed")
-        return pack(whole(list_files([self._path])))
+        return pack_partitions(whole_file_splits(list_files([self._path])))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task's captures; those of all tables go to the side folder."""
-        for reading in partition.readings if isinstance(partition, Pack) else ():
-            side = SideFiles(self._side, reading.file.path)
-            for kind, batch in capture_batches(reading.file.source(), self._options, reading.part):
-                side.add(kind, batch)
+        """Yield the chosen rows of a task's captures; write the rows of all tables to the staging folder."""
+        for split in partition.splits if isinstance(partition, CapturePartition) else ():
+            staging = StagingWriter(self._staging_folder, split.file.path)
+            for kind, batch in read_capture_batches(split.file.capture_source(), self._options, split.part):
+                staging.add(kind, batch)
                 if kind == self._rows:
                     yield batch
-            side.close()
+            staging.close()
 
 
-class CaptureSource(DataSource):
-    """The data source; its schema is that of the table that ``rows`` names."""
+class CaptureDataSource(DataSource):
+    """The Spark data source ``msmq_capture``; the option ``rows`` decides its schema."""
 
     @classmethod
     def name(cls) -> str:
         """Return the name for ``spark.read.format``."""
-        return FORMAT
+        return FORMAT_NAME
 
     def schema(self) -> StructType:
-        """Return the schema of the rows asked for."""
+        """Return the schema of the rows that the option ``rows`` names."""
         rows = self.options.get("rows", "rpc_calls")
-        if rows not in SCHEMAS:
-            raise ValueError(f"msmq_capture: rows={rows!r}; one of {', '.join(SCHEMAS)}")
-        return from_arrow_schema(SCHEMAS[rows])
+        if rows not in BRONZE_SCHEMAS:
+            raise ValueError(f"msmq_capture: rows={rows!r}; one of {', '.join(BRONZE_SCHEMAS)}")
+        return from_arrow_schema(BRONZE_SCHEMAS[rows])
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - the interface gives it
-        """Return the reader of these options."""
-        return CaptureReader(self.options)
-
-
-def register(spark: SparkSession) -> None:
-    """Make ``msmq_capture`` known to a session."""
-    spark.dataSource.register(CaptureSource)
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - part of the interface
+        """Return the reader for these options."""
+        return CaptureDataSourceReader(self.options)
 
 
-def read_captures(reads: Sequence[Read], tasks: Path, **options: Any) -> Tasks:  # noqa: ANN401 - numbers and texts
-    """Return the tasks that give the rows of what a run reads; ``options`` as in this module's description.
+def register_data_source(spark: SparkSession) -> None:
+    """Register the format ``msmq_capture`` with a session."""
+    spark.dataSource.register(CaptureDataSource)
 
-    ``tasks`` is the file to write what each task reads to, a line of JSON for each. Spark asks a data source for its
-    tasks in a Python of its own, which loads all modules first: 0.7 s of each run.
+
+def build_read_tasks(
+    reads: Sequence[PlannedRead],
+    task_file: Path,
+    **options: Any,  # noqa: ANN401 - numbers and texts
+) -> PartitionedRows:
+    """Return the rows of planned reads, a part for each task; ``options`` as in this module's description.
+
+    What each task reads is written to ``task_file``, one line of JSON for each. This replaces the data source: Spark
+    asks a data source for its partitions in a Python process of its own, which takes 0.7 s of each run.
     """
-    known = {read.file.path: read for read in reads}
-    packs = pack([_reading(read) for read in reads])
-    lines = (json.dumps([known[reading.file.path].values() for reading in each.readings]) for each in packs)
-    tasks.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    chosen = {name: str(value) for name, value in options.items()}
+    reads_by_path = {read.file.path: read for read in reads}
+    partitions = pack_partitions([_split_of(read) for read in reads])
+    lines = (
+        json.dumps([reads_by_path[split.file.path].to_json_dict() for split in partition.splits])
+        for partition in partitions
+    )
+    task_file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    texts = {name: str(value) for name, value in options.items()}
 
     def rows(number: int) -> Iterator[pa.RecordBatch]:
-        with tasks.open(encoding="utf-8") as file:
-            several = json.loads(next(islice(file, number, None)))
-        return CaptureReader(chosen).read(Pack(tuple(_reading(Read.of(values)) for values in several)))
+        with task_file.open(encoding="utf-8") as file:
+            values = json.loads(next(islice(file, number, None)))
+        splits = tuple(_split_of(PlannedRead.from_json_dict(each)) for each in values)
+        return CaptureDataSourceReader(texts).read(CapturePartition(splits))
 
-    return Tasks(len(packs), sum(reading.size for each in packs for reading in each.readings), rows)
+    size = sum(split.size for partition in partitions for split in partition.splits)
+    return PartitionedRows(len(partitions), size, rows)

@@ -1,22 +1,23 @@
-"""Opening sealed calls in the lake with the keys of a run: what this run brought, and what earlier runs left closed.
+"""Decrypt sealed calls of ``bronze.rpc_calls`` with the keys of a run, and verify signed ones.
 
-Calls that are signed alone are verified with them: ``verified_by`` names whose key did it. Where the key is known and a
-signature does not fit, the call is ``damaged``, with ``bad_signature`` for its reason: it is not what was sent.
+A call of which a key fits is replaced by its decrypted row (``opened_by``), or, if it was only signed, by its verified
+row (``verified_by``). Where the key is known and a signature does not fit, the call was changed on the way: its outcome
+is ``damaged``, its ``closed_reason`` ``bad_signature``.
 
-The handshakes (``bronze.rpc_binds``) are judged on the driver, a connection at a time; only connections whose calls
-changed, or of which the keys of this run say something else than those before, are looked at further. Few calls are
-opened here, many in Spark, a group for each connection: workers get the session keys of these connections inside the
-function that Spark ships, and nothing of them is ever a row, a column or a text.
+The driver derives security contexts from the handshakes (``bronze.rpc_binds``), one connection at a time. It looks
+further only at connections whose calls changed, or of which these keys give another result than earlier ones. Few calls
+are decrypted in the driver, many in Spark, grouped by connection. Workers get the session keys of these connections
+inside the function that Spark ships; no key is ever in a row, a column or a text.
 
-What was opened stays open. A note beside the lake says up to which version all calls were looked at, and why
-connections were left closed: names of reasons, nothing of the keys.
+Decrypted calls stay decrypted. A state file beside the lake (``_runs/opening``) notes up to which version all calls
+were looked at, and why connections could not be decrypted: codes of reasons, nothing of the keys.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -25,242 +26,254 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.bronze.ingest_captures import versions
-from pipeline.lake.date_filters import on_dates
-from pipeline.lake.frames import frame
+from pipeline.bronze.ingest_captures import LogFunction, bronze_versions
+from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.frames import arrow_to_frame
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import IS, UNTOLD, only
-from pipeline.lake.recovery import Runs
-from pipeline.lake.settings import unmeasured
+from pipeline.lake.queries import CHANGE_FEED_ERRORS, POST_IMAGES, where_in
+from pipeline.lake.recovery import RunMarkers
+from pipeline.lake.settings import fixed_row_batches
 from schemas.bronze import RPC_BINDS, RPC_CALLS
 from schemas.table import EVENT_DATE
-from udfs.sealed.contexts import SecurityContext, security_contexts
-from udfs.sealed.kerberos import KeytabError, keytab_keys
-from udfs.sealed.keys import Keys, NtlmKey
-from udfs.sealed.opening import HALVES, Call, open_calls
-from udfs.sealed.session import Closed
-from udfs.sealed.tokens import of_rows
+from udfs.sealed.call_decryption import HALVES, CallDecryption, decrypt_connection_calls
+from udfs.sealed.decryption_keys import DecryptionKeys, NtlmKey
+from udfs.sealed.kerberos_handshake import KeytabError, parse_keytab
+from udfs.sealed.protected_pdu import DecryptionFailure
+from udfs.sealed.security_contexts import SecurityContext, build_security_contexts
+from udfs.sealed.security_tokens import tokens_from_rows
 
-__all__ = ["Keys", "KeytabError", "NtlmKey", "keytab_keys", "open_sealed"]
+# Jobs load keys, and may not import udfs.
+__all__ = ["DecryptionKeys", "KeytabError", "NtlmKey", "decrypt_calls", "decrypt_rows", "parse_keytab"]
 
-Say = Callable[[str], None]
-Contexts = dict[str, list[SecurityContext]]  # by connection
-# Closed, or signed and not verified; stubs may have been emptied (store.stubs).
-CLOSED: Final = " OR ".join(f"({half}_pieces IS NOT NULL AND {half}_stub IS NOT NULL)" for half in HALVES)
-_HERE: Final = 64 << 20  # bytes of stubs that are opened on the driver
-_MOST_HERE: Final = 20_000  # calls likewise
-_AT_ONCE: Final = 5_000  # connections whose session keys are shipped together
-_GIVES: Final = (
-    "request_stub", "response_stub", "request_pieces", "response_pieces", "outcome", "opened_by", "closed_reason",
-    "verified_by",
+ContextsByConnection = dict[str, list[SecurityContext]]
+# Neither decrypted nor verified, with a stub left: stubs may have been removed (store.stubs).
+_UNDECRYPTED_SQL: Final = " OR ".join(
+    f"({half}_signed_bytes IS NOT NULL AND {half}_stub IS NOT NULL)" for half in HALVES
+)
+_MAX_DRIVER_BYTES: Final = 64 << 20  # of stubs
+_MAX_DRIVER_CALLS: Final = 20_000
+_CONNECTIONS_PER_BATCH: Final = 5_000  # whose session keys are shipped together
+_UPDATED_COLUMNS: Final = (
+    "request_stub", "response_stub", "request_signed_bytes", "response_signed_bytes", "outcome", "opened_by",
+    "closed_reason", "verified_by",
 )  # fmt: skip
-_ASKED: Final = ("sealed", "bind_seen", "request_fragments", "response_fragments", "fault_status")
+_READ_ONLY_COLUMNS: Final = ("sealed", "bind_seen", "request_fragments", "response_fragments", "fault_status")
 
 
-def open_sealed(lake: Lake, keys: Keys, *, run_id: str, say: Say) -> dict[str, int]:
-    """Open what the keys open of ``bronze.rpc_calls``; return how many calls were opened, and closed, by reason.
+def decrypt_calls(lake: Lake, keys: DecryptionKeys, *, run_id: str, log: LogFunction) -> dict[str, int]:
+    """Decrypt and verify the calls of ``bronze.rpc_calls`` that the keys fit; return the changed calls by result.
 
-    Those that changed are counted alone. Without keys nothing is looked at.
+    Results are ``opened``, ``verified``, or the reason why a call could not be decrypted. Without keys nothing is done.
     """
     newest = lake.version(RPC_CALLS) if keys else None
     if newest is None:
         return {}
-    note = _Note.of(lake)
-    changed = _changed(lake, note.version, newest)
-    contexts, wanted = _judged(lake, keys, note, changed)
-    found: Counter[str] = Counter()
-    if wanted:
-        found = _Work(lake, run_id, contexts).carry_out(wanted)
-        say(f"opening sealed calls: {', '.join(f'{count} {what}' for what, count in sorted(found.items())) or 'none'}")
-    note.version = lake.version(RPC_CALLS)
-    note.write()
-    return dict(found)
+    state = _DecryptionState.load(lake)
+    changed = _connections_with_changed_calls(lake, state.version, newest)
+    contexts, affected = _derive_contexts(lake, keys, state, changed)
+    counts: Counter[str] = Counter()
+    if affected:
+        counts = _DecryptionRun(lake, run_id, contexts).decrypt(affected)
+        results = ", ".join(f"{count} {result}" for result, count in sorted(counts.items())) or "none"
+        log(f"decrypting sealed calls: {results}")
+    state.version = lake.version(RPC_CALLS)
+    state.save()
+    return dict(counts)
 
 
 @dataclass(slots=True)
-class _Note:
-    """How far opening has come: a version of rpc_calls, and of connections that are not all open what was said."""
+class _DecryptionState:
+    """The state file: the version of ``bronze.rpc_calls`` looked at, and contexts of connections not all decrypted."""
 
     path: Path
     version: int | None = None
-    closed: dict[str, str] = field(default_factory=dict)
+    unopened: dict[str, str] = field(default_factory=dict)  # by connection, as ``_context_summary`` gives it
 
     @staticmethod
-    def of(lake: Lake) -> _Note:
-        path = Runs.of(lake).root / "opening"
+    def load(lake: Lake) -> _DecryptionState:
+        path = RunMarkers.of(lake).root / "opening"
         if not path.exists():
-            return _Note(path)
-        told = json.loads(path.read_text(encoding="utf-8"))
-        return _Note(path, told["version"], told["closed"])
+            return _DecryptionState(path)
+        state = json.loads(path.read_text(encoding="utf-8"))
+        return _DecryptionState(path, state["version"], state["closed"])
 
-    def write(self) -> None:
+    def save(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_name(".opening")
-        temporary.write_text(json.dumps({"version": self.version, "closed": self.closed}), encoding="utf-8")
+        temporary.write_text(json.dumps({"version": self.version, "closed": self.unopened}), encoding="utf-8")
         temporary.replace(self.path)
 
 
-def _changed(lake: Lake, since: int | None, newest: int) -> set[str]:
-    """Return the connections with closed calls that came or changed after a version."""
+def _connections_with_changed_calls(lake: Lake, since: int | None, newest: int) -> set[str]:
+    """Return the connections with undecrypted calls that were added or changed after a version."""
     if since == newest:
         return set()
-    rows: DataFrame | None = None
     if since is not None:
         try:
-            rows = lake.changes(RPC_CALLS, since, newest).where(F.col("_change_type").isin(*IS))
-            return _connections(rows)
-        except UNTOLD:
-            pass  # the feed does not reach back: all are looked at
-    return _connections(lake.read(RPC_CALLS))
+            return _connections_of(
+                lake.changes(RPC_CALLS, since, newest).where(F.col("_change_type").isin(*POST_IMAGES))
+            )
+        except CHANGE_FEED_ERRORS:
+            pass  # the feed does not reach back: all calls count as changed
+    return _connections_of(lake.read(RPC_CALLS))
 
 
-def _connections(calls: DataFrame) -> set[str]:
-    return {row[0] for row in calls.where(CLOSED).select("connection_id").distinct().collect()}
+def _connections_of(calls: DataFrame) -> set[str]:
+    return {row[0] for row in calls.where(_UNDECRYPTED_SQL).select("connection_id").distinct().collect()}
 
 
-def _judged(lake: Lake, keys: Keys, note: _Note, changed: Collection[str]) -> tuple[Contexts, set[str]]:
-    """Return the security contexts of connections with closed calls, and those of which something is new."""
-    concerned = {*changed, *note.closed}
-    if not concerned:
+def _derive_contexts(
+    lake: Lake, keys: DecryptionKeys, state: _DecryptionState, changed: Collection[str]
+) -> tuple[ContextsByConnection, set[str]]:
+    """Return the security contexts of connections with undecrypted calls, and the connections to decrypt now.
+
+    These are the ``changed`` ones, and those of which the keys give another result than ``state`` has.
+    """
+    connections = {*changed, *state.unopened}
+    if not connections:
         return {}, set()
-    binds = only(lake.read(RPC_BINDS), "connection_id", concerned).where("handshake IS NOT NULL")
+    binds = where_in(lake.read(RPC_BINDS), "connection_id", connections).where("handshake IS NOT NULL")
     rows = binds.select("connection_id", "bound_at", "packet_number", "handshake").toArrow().to_pylist()
     rows.sort(key=lambda row: (row["bound_at"] is None, row["bound_at"], row["packet_number"] or 0))
     tokens: dict[str, list[Any]] = defaultdict(list)
     for row in rows:
-        tokens[row["connection_id"]] += of_rows(row["handshake"])
-    contexts, wanted = {}, set()
-    for name in concerned:
-        contexts[name] = security_contexts(tokens[name], keys)
-        said = _said(contexts[name])
-        if name in changed or said != note.closed.get(name):
-            wanted.add(name)
-        if not said or "closed" not in said:
-            note.closed.pop(name, None)
+        tokens[row["connection_id"]] += tokens_from_rows(row["handshake"])
+    contexts, affected = {}, set()
+    for name in connections:
+        contexts[name] = build_security_contexts(tokens[name], keys)
+        summary = _context_summary(contexts[name])
+        if name in changed or summary != state.unopened.get(name):
+            affected.add(name)
+        if not summary or "closed" not in summary:
+            state.unopened.pop(name, None)
         else:
-            note.closed[name] = said
-    return contexts, wanted
+            state.unopened[name] = summary
+    return contexts, affected
 
 
-def _said(contexts: Sequence[SecurityContext]) -> str:
-    """Return what keys say of a connection's contexts, as a text that differs when they say something else."""
+def _context_summary(contexts: Sequence[SecurityContext]) -> str:
+    """Return which contexts of a connection the keys open, and why not the others, as a text to compare."""
     return " ".join(
-        f"{each.context_id}:{'open' if each.closed is None else f'closed:{each.closed}'}" for each in contexts
+        f"{each.context_id}:{'open' if each.failure is None else f'closed:{each.failure}'}" for each in contexts
     )
 
 
 @dataclass(slots=True)
-class _Work:
-    """One run's work."""
+class _DecryptionRun:
+    """Decrypts the calls of chosen connections and replaces their rows."""
 
     lake: Lake
     run_id: str
-    contexts: Contexts
+    contexts: ContextsByConnection
 
-    def carry_out(self, wanted: Collection[str]) -> Counter[str]:
-        """Open the closed calls of some connections, and put them in the place of what they were."""
-        found: Counter[str] = Counter()
-        names = sorted(wanted)
-        runs, name = Runs.of(self.lake), f"{self.run_id}-opening"
-        side = runs.begin(name, versions(self.lake))  # a run that is killed here is undone, as one that reads
-        for begin in range(0, len(names), _AT_ONCE):
-            found += self._some(names[begin : begin + _AT_ONCE], side / f"{begin}")
-        runs.end(name)
-        return found
+    def decrypt(self, connections: Collection[str]) -> Counter[str]:
+        """Decrypt the calls of connections; return the changed calls by result."""
+        counts: Counter[str] = Counter()
+        names = sorted(connections)
+        runs, run_id = RunMarkers.of(self.lake), f"{self.run_id}-opening"
+        folder = runs.begin(run_id, bronze_versions(self.lake))  # if it is killed, the next ingest undoes it
+        for begin in range(0, len(names), _CONNECTIONS_PER_BATCH):
+            counts += self._decrypt_batch(names[begin : begin + _CONNECTIONS_PER_BATCH], folder / f"{begin}")
+        runs.end(run_id)
+        return counts
 
-    def _some(self, names: Collection[str], side: Path) -> Counter[str]:
-        calls = only(self.lake.read(RPC_CALLS), "connection_id", names).where(CLOSED)
+    def _decrypt_batch(self, names: Collection[str], folder: Path) -> Counter[str]:
+        calls = where_in(self.lake.read(RPC_CALLS), "connection_id", names).where(_UNDECRYPTED_SQL)
         size = F.sum(sum((F.coalesce(F.octet_length(f"{half}_stub"), F.lit(0)) for half in HALVES), F.lit(0)))
-        told = calls.select(F.count("*"), size, F.collect_set(EVENT_DATE), F.max(F.col(EVENT_DATE).isNull())).first()
-        if told is None or not told[0]:
+        found = calls.select(F.count("*"), size, F.collect_set(EVENT_DATE), F.max(F.col(EVENT_DATE).isNull())).first()
+        if found is None or not found[0]:
             return Counter()
-        dates = {*told[2], *([None] if told[3] else [])}
+        count, size_bytes, days, some_undated = found
+        dates = {*days, *([None] if some_undated else [])}
         contexts = {name: self.contexts[name] for name in names}
-        calls = calls.where(on_dates(dates))
-        if told[0] <= _MOST_HERE and (told[1] or 0) <= _HERE:
-            there = calls.select(*RPC_CALLS.names).toArrow()
-            rows = changed_rows(there, contexts)
-            keys = set(rows.column("call_key").to_pylist())
-            if keys:
-                self.lake.remove(RPC_CALLS, "call_key", keys, dates=dates)
-                self.lake.append(RPC_CALLS, frame(self.lake.spark, rows))
-            return _counted(rows)
-        return self._in_spark(calls, contexts, dates, side)
+        calls = calls.where(dates_condition(dates))
+        if count > _MAX_DRIVER_CALLS or (size_bytes or 0) > _MAX_DRIVER_BYTES:
+            return self._decrypt_in_spark(calls, contexts, dates, folder)
+        rows = decrypt_rows(calls.select(*RPC_CALLS.names).toArrow(), contexts)
+        keys = set(rows.column("call_key").to_pylist())
+        if keys:
+            self.lake.delete_values(RPC_CALLS, "call_key", keys, dates=dates)
+            self.lake.append(RPC_CALLS, arrow_to_frame(self.lake.spark, rows))
+        return _count_results(rows)
 
-    def _in_spark(self, calls: DataFrame, contexts: Contexts, dates: Collection[Any], side: Path) -> Counter[str]:
-        """Open calls in Spark, to side files first: what is written then is read from there and not made again."""
+    def _decrypt_in_spark(
+        self, calls: DataFrame, contexts: ContextsByConnection, dates: Collection[Any], folder: Path
+    ) -> Counter[str]:
+        """Decrypt calls in Spark; rows are staged in ``folder``, so that each is decrypted once."""
         schema = calls.select(*RPC_CALLS.names).schema
 
-        def of_connection(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
-            return changed_rows(table, {key[0].as_py(): contexts[key[0].as_py()]})
+        def decrypt_connection(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
+            return decrypt_rows(table, {key[0].as_py(): contexts[key[0].as_py()]})
 
-        opened = calls.select(*RPC_CALLS.names).groupBy("connection_id").applyInArrow(of_connection, schema)
-        with unmeasured(self.lake.spark):
-            opened.write.mode("overwrite").option("compression", "lz4").parquet(str(side))
-        rows = self.lake.spark.read.schema(schema).parquet(str(side))
-        told = rows.groupBy("opened_by", "closed_reason", "verified_by").count().toArrow()
-        if told.num_rows:
-            self.lake.remove(RPC_CALLS, "call_key", rows.select("call_key"), dates=dates)
+        decrypted = calls.select(*RPC_CALLS.names).groupBy("connection_id").applyInArrow(decrypt_connection, schema)
+        with fixed_row_batches(self.lake.spark):
+            decrypted.write.mode("overwrite").option("compression", "lz4").parquet(str(folder))
+        rows = self.lake.spark.read.schema(schema).parquet(str(folder))
+        counts = rows.groupBy("opened_by", "closed_reason", "verified_by").count().toArrow()
+        if counts.num_rows:
+            self.lake.delete_values(RPC_CALLS, "call_key", rows.select("call_key"), dates=dates)
             self.lake.append(RPC_CALLS, rows)
-        return _counted(told)
+        return _count_results(counts)
 
 
-def changed_rows(calls: pa.Table, contexts: Contexts) -> pa.Table:
-    """Return those rows of ``rpc_calls`` of which opening makes something else, as it makes them."""
-    rows = calls.select([*_GIVES, *_ASKED, "connection_id"]).to_pylist()
+def decrypt_rows(calls: pa.Table, contexts: ContextsByConnection) -> pa.Table:
+    """Decrypt and verify rows of ``bronze.rpc_calls``; return only the rows that change, as they are then."""
+    rows = calls.select([*_UPDATED_COLUMNS, *_READ_ONLY_COLUMNS, "connection_id"]).to_pylist()
     for half in HALVES:
         times = calls.column(f"{half}_at").cast(pa.int64()).to_pylist()
         for row, time in zip(rows, times, strict=True):
             row[f"{half}_us"] = time
-    of_connection: dict[str, list[int]] = defaultdict(list)
+    by_connection: dict[str, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
-        of_connection[row["connection_id"]].append(number)
-    news: dict[int, dict[str, Any]] = {}
-    for name, numbers in of_connection.items():
-        results = open_calls([rows[number] for number in numbers], contexts.get(name, []))
+        by_connection[row["connection_id"]].append(number)
+    changed: dict[int, dict[str, Any]] = {}
+    for name, numbers in by_connection.items():
+        results = decrypt_connection_calls([rows[number] for number in numbers], contexts.get(name, []))
         for number, result in zip(numbers, results, strict=True):
             row = rows[number]
-            made = _opened(row, result) if row["sealed"] else _verified(row, result)
-            if made is not None:
-                news[number] = row | made
-    chosen = sorted(news)
-    others = calls.drop_columns(list(_GIVES)).take(pa.array(chosen, pa.int64()))
-    given = {
-        name: pa.array([news[number][name] for number in chosen], calls.schema.field(name).type) for name in _GIVES
+            update = _decrypted_columns(row, result) if row["sealed"] else _verified_columns(row, result)
+            if update is not None:
+                changed[number] = row | update
+    chosen = sorted(changed)
+    others = calls.drop_columns(list(_UPDATED_COLUMNS)).take(pa.array(chosen, pa.int64()))
+    updated = {
+        name: pa.array([changed[number][name] for number in chosen], calls.schema.field(name).type)
+        for name in _UPDATED_COLUMNS
     }
-    columns = [given[name] if name in given else others.column(name) for name in calls.column_names]
+    columns = [updated[name] if name in updated else others.column(name) for name in calls.column_names]
     return pa.Table.from_arrays(columns, schema=calls.schema)
 
 
-def _opened(row: dict[str, Any], result: Call) -> dict[str, Any] | None:
-    """Return what a sealed call is now; None if it stays as it is."""
+def _decrypted_columns(row: dict[str, Any], result: CallDecryption) -> dict[str, Any] | None:
+    """Return the columns of a sealed call that change; None if none does."""
     encrypted = row["outcome"] == "encrypted"
     if result.principal is not None:
         return {
-            "request_stub": result.request_stub, "response_stub": result.response_stub, "request_pieces": None,
-            "response_pieces": None, "opened_by": result.principal, "closed_reason": None,
+            "request_stub": result.request_stub, "response_stub": result.response_stub, "request_signed_bytes": None,
+            "response_signed_bytes": None, "opened_by": result.principal, "closed_reason": None,
             "outcome": ("ok" if row["bind_seen"] else "unbound") if encrypted else row["outcome"],
         }  # fmt: skip
-    reason = str(result.closed) if encrypted and result.closed is not None else None
+    reason = str(result.failure) if encrypted and result.failure is not None else None
     return {"closed_reason": reason} if reason != row["closed_reason"] else None
 
 
-def _verified(row: dict[str, Any], result: Call) -> dict[str, Any] | None:
-    """Return what a signed call is now; None if it stays as it is: keys that tell nothing of it change nothing."""
+def _verified_columns(row: dict[str, Any], result: CallDecryption) -> dict[str, Any] | None:
+    """Return the columns of a signed call that change; None if none does, as when no key is the signer's."""
     if result.principal is not None:
         return {
-            "request_pieces": None, "response_pieces": None, "verified_by": result.principal, "closed_reason": None,
-            "outcome": _as_seen(row) if row["closed_reason"] is not None else row["outcome"],
+            "request_signed_bytes": None, "response_signed_bytes": None, "verified_by": result.principal,
+            "closed_reason": None,
+            "outcome": _unprotected_outcome(row) if row["closed_reason"] is not None else row["outcome"],
         }  # fmt: skip
     if result.refuted and row["closed_reason"] is None:
         return {
-            "closed_reason": str(Closed.BAD_SIGNATURE),
+            "closed_reason": str(DecryptionFailure.BAD_SIGNATURE),
             "outcome": "damaged" if row["request_fragments"] else row["outcome"],
         }
     return None
 
 
-def _as_seen(row: dict[str, Any]) -> str:
+def _unprotected_outcome(row: dict[str, Any]) -> str:
     """Return the outcome of a call that is not sealed (tables.md): the first that holds."""
     answered = bool(row["response_fragments"])
     if not row["request_fragments"]:
@@ -272,11 +285,11 @@ def _as_seen(row: dict[str, Any]) -> str:
     return "fault" if row["fault_status"] is not None else "ok" if row["bind_seen"] else "unbound"
 
 
-def _counted(rows: pa.Table) -> Counter[str]:
-    """Count rows by what became of them; rows of a count have the column ``count``."""
+def _count_results(rows: pa.Table) -> Counter[str]:
+    """Count calls by result. ``rows`` are calls, or groups of them with a column ``count``."""
     counts = rows.column("count").to_pylist() if "count" in rows.column_names else [1] * rows.num_rows
-    found: Counter[str] = Counter()
-    told = (rows.column(name).to_pylist() for name in ("opened_by", "verified_by", "closed_reason"))
-    for opened, verified, reason, count in zip(*told, counts, strict=True):
-        found["opened" if opened is not None else "verified" if verified is not None else reason or "closed"] += count
-    return found
+    results: Counter[str] = Counter()
+    columns = (rows.column(name).to_pylist() for name in ("opened_by", "verified_by", "closed_reason"))
+    for opened, verified, reason, count in zip(*columns, counts, strict=True):
+        results["opened" if opened is not None else "verified" if verified is not None else reason or "closed"] += count
+    return results

@@ -1,13 +1,14 @@
-"""What a run reads: its files against the ledger ``bronze.capture_files``; decided without Spark, reading little.
+"""Plan which captures a run reads, by comparing files with the ledger ``bronze.capture_files``. Runs without Spark.
 
-A file that the ledger knows by path, size and time is not opened. Of every other one the beginning is read, which
-gives its key. Only where several share a key are their lengths and last bytes compared: what begins alike and is equal
-before the shorter one's end is one capture, of which the longest content counts.
+Files that the ledger knows by path, size and time are not opened. Of every other file the beginning is read, which
+gives its key: that of its first packet. Only where several files share a key are their lengths and last bytes compared.
+Files that begin alike, and are equal before the shorter one's end, are one capture, of which the longest content
+counts.
 
-The decision is a function of what was seen (paths and contents), not of the order in which it was seen: files that
-share a key are grouped anew whenever one of them is new, and captures that were read under another key than they now
-have are renamed. Where a longer capture's file is gone, so that nothing can be compared, a shorter one is a capture of
-its own: rather a call observed twice than one that is never read.
+The plan depends on what was seen (paths and contents), not on the order in which it was seen: whenever a file is new,
+all files that share its key are grouped again, and stored captures whose key changes are renamed. If the longer file is
+gone, nothing can be compared and the shorter one becomes a capture of its own: a call may be observed twice, but none
+is lost.
 """
 
 from __future__ import annotations
@@ -15,322 +16,322 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from pipeline.bronze.input_files import Listed, find_file
+from pipeline.bronze.input_files import FindFile, InputFile, find_file
 from pipeline.bronze.ledger_entries import (
-    _DAY_NS,
-    Days,
-    Known,
-    Names,
-    Plan,
-    Read,
-    Reprocess,
-    Sighting,
-    _midnight,
-    _offset,
+    DAY_NS,
+    CaptureFileSet,
+    CaptureFileState,
+    DateRange,
+    IngestPlan,
+    LedgerEntry,
+    PlannedRead,
+    ReprocessSelector,
+    midnight_ns,
+    resume_offset,
 )
-from udfs.files import identity
-from udfs.files.container import NO_TIME, Container, NotACaptureError
-from udfs.files.identity import Beginning
-from udfs.files.sources import Source
+from udfs.files import capture_fingerprint
+from udfs.files.capture_file import NO_TIME, CaptureFileReader, NotACaptureError
+from udfs.files.capture_fingerprint import CaptureStart
+from udfs.files.file_source import FileSource
 from udfs.keys import key
 
-REMOTE_THREADS: Final = 16  # that open files on an object store: they wait more than they compute
+REMOTE_THREADS: Final = 16  # that open files on an object store: they mostly wait
 LOCAL_THREADS: Final = 4
-_SEARCHED: Final = 1 << 20  # bytes at a time, where packets of some days are looked for
-OpenSource = Callable[[Listed], Source]
-Find = Callable[[str], Listed | None]
+_SEARCH_BLOCK_BYTES: Final = 1 << 20  # read at a time, where packets of some days are looked for
+OpenSource = Callable[[InputFile], FileSource]
 
 
-def plan(
-    files: Sequence[Listed],
-    ledger: Iterable[Known],
+def plan_ingest(
+    files: Sequence[InputFile],
+    ledger: Iterable[LedgerEntry],
     *,
-    source: OpenSource = Listed.source,
-    find: Find = find_file,
-    max_expansion: int = identity.MAX_EXPANSION,
-    max_expanded_bytes: int = identity.MAX_EXPANDED,
-) -> Plan:
-    """Decide what is read of the files, each path given once. Never raises for what the files hold.
+    open_source: OpenSource = InputFile.capture_source,
+    find_file: FindFile = find_file,
+    max_expansion: int = capture_fingerprint.MAX_EXPANSION_RATIO,
+    max_expanded_bytes: int = capture_fingerprint.MAX_EXPANDED_BYTES,
+) -> IngestPlan:
+    """Plan what to read of the files, each path given once. Never raises for what the files hold.
 
-    ``source`` opens a file; ``find`` tells how the file at a path is now, None when there is none: it is asked for
-    files of the ledger that a new one has to be compared with.
+    ``find_file`` gives the current state of a file of the ledger that a new file has to be compared with.
     """
-    with ThreadPoolExecutor(_threads(files)) as pool:
-        return _Planner(list(ledger), source, find, (max_expansion, max_expanded_bytes), pool).plan(files)
+    with ThreadPoolExecutor(_thread_count(files)) as pool:
+        planner = _IngestPlanner(list(ledger), open_source, find_file, (max_expansion, max_expanded_bytes), pool)
+        return planner.plan(files)
 
 
-def reprocess(planned: Plan, ledger: Iterable[Known], choice: Reprocess, *, find: Find = find_file) -> int:
-    """Add to a plan that chosen captures are read again from their beginning, all their rows replaced.
+def plan_reprocessing(
+    plan: IngestPlan, ledger: Iterable[LedgerEntry], selector: ReprocessSelector, *, find_file: FindFile = find_file
+) -> int:
+    """Add to a plan that selected captures are read again from their beginning, and all their rows replaced.
 
-    A capture is read from its file, or from a copy of the same content, if one stands as the ledger knows it, whether
-    or not it is among the run's files; else it keeps its rows and is noted in ``missing``. Returns how many captures
-    of the ledger were chosen.
+    A capture is read from its file, or from a copy of the same content, if one is unchanged since the ledger noted it,
+    whether or not it is among the run's files. Else it keeps its rows and is noted in ``plan.missing_captures``.
+    Returns how many captures of the ledger were selected.
     """
-    reads = {read.capture_id: number for number, read in enumerate(planned.read)}
-    chosen = [known for known in ledger if choice.chooses(known)]
-    for known in chosen:
-        old = known.capture_id
-        new = planned.renamed.get(old, old)
-        if old in planned.replaced:
-            continue  # read again already, or now part of another
-        names = planned.paths.get(new, Names(known.file, known.other_files))
+    reads = {read.capture_id: number for number, read in enumerate(plan.reads)}
+    selected = [entry for entry in ledger if selector.matches(entry)]
+    for entry in selected:
+        old = entry.capture_id
+        new = plan.renamed_captures.get(old, old)
+        if old in plan.replaced_captures:
+            continue  # read again already, or now part of another capture
+        files = plan.changed_file_sets.get(new, CaptureFileSet(entry.file, entry.other_files))
         if new in reads:  # it has grown
-            planned.read[reads[new]] = replace(planned.read[reads[new]], start=0, resume=None)
-        elif (file := _standing(names, find)) is not None:
-            planned.read.append(Read(new, file, names, known.first_key))
-            planned.paths.pop(new, None)
+            plan.reads[reads[new]] = replace(plan.reads[reads[new]], start_offset=0, resume_state=None)
+        elif (file := _find_unchanged_file(files, find_file)) is not None:
+            plan.reads.append(PlannedRead(new, file, files, entry.first_key))
+            plan.changed_file_sets.pop(new, None)
         else:
-            planned.missing.append(known)
+            plan.missing_captures.append(entry)
             continue
-        planned.replaced.add(old)
-        planned.renamed.pop(old, None)
-    planned.read.sort(key=lambda read: (read.file.path, read.capture_id))
-    return len(chosen)
+        plan.replaced_captures.add(old)
+        plan.renamed_captures.pop(old, None)
+    plan.reads.sort(key=lambda read: (read.file.path, read.capture_id))
+    return len(selected)
 
 
-def _standing(names: Names, find: Find) -> Listed | None:
-    """Return a file with the whole content of a capture, unchanged since it was looked at; None when all are gone."""
-    whole = [names.file]
-    if names.file.tail_key is not None:
-        content = (names.file.content_bytes, names.file.tail_key)
-        whole += [seen for seen in names.other_files if (seen.content_bytes, seen.tail_key) == content]
-    return next((seen.listed for seen in whole if find(seen.path) == seen.listed), None)
+def _find_unchanged_file(files: CaptureFileSet, find_file: FindFile) -> InputFile | None:
+    """Return a file with the whole content of a capture, unchanged since the ledger noted it; None if there is none."""
+    complete = [files.file]
+    if files.file.tail_key is not None:
+        content = (files.file.content_bytes, files.file.tail_key)
+        complete += [state for state in files.other_files if (state.content_bytes, state.tail_key) == content]
+    return next((state.input_file for state in complete if find_file(state.path) == state.input_file), None)
 
 
-def within(
-    files: Sequence[Listed],
-    ledger: Iterable[Known],
-    days: Days,
+def files_on_days(
+    files: Sequence[InputFile],
+    ledger: Iterable[LedgerEntry],
+    days: DateRange,
     *,
-    source: OpenSource = Listed.source,
-    max_expansion: int = identity.MAX_EXPANSION,
-    max_expanded_bytes: int = identity.MAX_EXPANDED,
-) -> list[Listed]:
-    """Return the files that a run limited to some days looks at, to be given to ``plan``.
+    open_source: OpenSource = InputFile.capture_source,
+    max_expansion: int = capture_fingerprint.MAX_EXPANSION_RATIO,
+    max_expanded_bytes: int = capture_fingerprint.MAX_EXPANDED_BYTES,
+) -> list[InputFile]:
+    """Return the files that a run limited to some days gives to ``plan_ingest``.
 
-    These are the ones that the ledger knows as they are (they are not read anyway), and of the others those with a
-    packet, or last modified, on these days. Only a file that begins before the days and was modified after them is
-    searched for such a packet; of the others the beginning is enough.
+    These are files that the ledger knows unchanged (they are not read anyway), and new files that were modified on
+    these days or have a packet on them. Only a file that begins before the days and was modified after them is searched
+    for such a packet; else its first packet decides.
     """
-    known = {seen.listed for capture in ledger for seen in capture.sightings}
+    known = {state.input_file for entry in ledger for state in entry.all_files}
 
-    def wanted(file: Listed) -> bool:
-        if file in known or days.hold(file.modified_us):
+    def is_wanted(file: InputFile) -> bool:
+        if file in known or days.contains(file.modified_us):
             return True
-        opened = source(file)
-        begun = identity.beginning(opened, max_expansion, max_expanded_bytes)
-        first_us = None if begun.first_ns is None else begun.first_ns // 1000
-        if days.hold(first_us) or first_us is None:
+        source = open_source(file)
+        beginning = capture_fingerprint.read_capture_start(source, max_expansion, max_expanded_bytes)
+        first_us = None if beginning.first_packet_ns is None else beginning.first_packet_ns // 1000
+        if days.contains(first_us) or first_us is None:
             return first_us is not None
-        spans = file.modified_us is None or days.meet(first_us, file.modified_us)
-        return spans and _has_packet(opened, days, (max_expansion, max_expanded_bytes))
+        spans_days = file.modified_us is None or days.overlaps(first_us, file.modified_us)
+        return spans_days and _has_packet_on(source, days, (max_expansion, max_expanded_bytes))
 
-    with ThreadPoolExecutor(_threads(files)) as pool:
-        return [file for file, yes in zip(files, pool.map(wanted, files), strict=True) if yes]
+    with ThreadPoolExecutor(_thread_count(files)) as pool:
+        return [file for file, wanted in zip(files, pool.map(is_wanted, files), strict=True) if wanted]
 
 
-def _has_packet(opened: Source, days: Days, bounds: tuple[int, int]) -> bool:
+def _has_packet_on(source: FileSource, days: DateRange, bounds: tuple[int, int]) -> bool:
     """Whether a capture has a packet on these days."""
     try:
-        with opened.open(*bounds) as stream:
-            for records in Container(stream, _SEARCHED).blocks():
-                known = records.time[records.time != NO_TIME]
-                since, until = _midnight(days.first), _midnight(days.last) + _DAY_NS
-                if ((known >= since) & (known < until)).any():
+        with source.open_decompressed(*bounds) as stream:
+            for records in CaptureFileReader(stream, _SEARCH_BLOCK_BYTES).read_blocks():
+                times = records.time_ns[records.time_ns != NO_TIME]
+                since, until = midnight_ns(days.first), midnight_ns(days.last) + DAY_NS
+                if ((times >= since) & (times < until)).any():
                     return True
     except (OSError, NotACaptureError):
-        return False  # whoever asks for its days learns why it cannot be read
+        return False  # a run that reads the file reports why it cannot be read
     return False
 
 
 @dataclass(slots=True, eq=False)
-class _Item:
-    """A file in a comparison; ``capture`` is what the ledger counts it to, ``whole`` that it is what was read of it."""
+class _ComparedFile:
+    """A file in a comparison. ``entry``: its capture in the ledger; ``is_content``: the capture was read from it."""
 
-    seen: Sighting
-    capture: Known | None = None
-    whole: bool = False
+    state: CaptureFileState
+    entry: LedgerEntry | None = None
+    is_content: bool = False
 
     @property
     def length(self) -> int:
-        """Decompressed bytes; the bytes stored where that is not known: of what is damaged inside, and gone."""
-        return self.seen.size if self.seen.content_bytes is None else self.seen.content_bytes
+        """Decompressed bytes; stored bytes where these are unknown: of files that are damaged inside, and gone."""
+        return self.state.size if self.state.content_bytes is None else self.state.content_bytes
 
 
-_Cluster = list[_Item]  # the files of one capture, the one whose content counts first
+_Cluster = list[_ComparedFile]  # the files of one capture, the one whose content counts first
 
 
-class _Planner:
-    def __init__(
-        self,
-        ledger: list[Known],
-        source: OpenSource,
-        find: Find,
-        bounds: tuple[int, int],
-        pool: ThreadPoolExecutor,
-    ) -> None:
-        self._ledger = ledger
-        self._source = source
-        self._find = find
-        self._bounds = bounds
-        self._pool = pool
-        self._plan = Plan()
+@dataclass(slots=True)
+class _IngestPlanner:
+    """Builds a plan; ``bounds`` are the limits of decompression."""
 
-    def plan(self, files: Sequence[Listed]) -> Plan:
-        """Return what to do."""
-        index = {seen.listed: known for known in self._ledger for seen in known.sightings}
-        fresh = [file for file in files if (known := index.get(file)) is None or _unreached(known)]
+    ledger: list[LedgerEntry]
+    open_source: OpenSource
+    find_file: FindFile
+    bounds: tuple[int, int]
+    pool: ThreadPoolExecutor
+    result: IngestPlan = field(default_factory=IngestPlan)
+
+    def plan(self, files: Sequence[InputFile]) -> IngestPlan:
+        """Return the plan for the files."""
+        index = {state.input_file: entry for entry in self.ledger for state in entry.all_files}
+        fresh = [file for file in files if (entry := index.get(file)) is None or _was_unreachable(entry)]
         if fresh:
-            begun = self._pool.map(lambda file: identity.beginning(self._source(file), *self._bounds), fresh)
-            self._settle(dict(zip(fresh, begun, strict=True)), index.keys())
-        self._plan.read.sort(key=lambda read: (read.file.path, read.capture_id))
-        self._plan.known = len(files) - len({read.file.path for read in self._plan.read})
-        return self._plan
+            beginnings = self.pool.map(self._read_start, fresh)
+            self._plan_fresh_files(dict(zip(fresh, beginnings, strict=True)), index.keys())
+        self.result.reads.sort(key=lambda read: (read.file.path, read.capture_id))
+        self.result.skipped_files = len(files) - len({read.file.path for read in self.result.reads})
+        return self.result
 
-    def _settle(self, fresh: Mapping[Listed, Beginning], looked_at: Iterable[Listed]) -> None:
-        """Name each new file by its beginning, and bring those together that begin alike."""
-        ids, seen_before = {known.capture_id for known in self._ledger}, set(looked_at)
-        groups: dict[str, dict[Listed, Beginning]] = defaultdict(dict)
-        for file, begun in fresh.items():
-            without_packet = key(file.path)
-            if begun.key is not None:
-                groups[begun.key][file] = begun
-            elif begun.error is not None and file in seen_before:
-                continue  # as unreachable as it was
+    def _plan_fresh_files(self, fresh: Mapping[InputFile, CaptureStart], known_files: Iterable[InputFile]) -> None:
+        """Group new files, and captures of the ledger, by their first packet; plan each group."""
+        ids, seen_before = {entry.capture_id for entry in self.ledger}, set(known_files)
+        groups: dict[str, dict[InputFile, CaptureStart]] = defaultdict(dict)
+        for file, beginning in fresh.items():
+            path_key = key(file.path)  # the key of a capture without a packet
+            if beginning.key is not None:
+                groups[beginning.key][file] = beginning
+            elif beginning.error is not None and file in seen_before:
+                continue  # still unreachable
             else:
-                seen = Sighting(file.path, file.size, file.modified_us, compression=begun.compression)
-                self._plan.read.append(Read(without_packet, file, Names(seen)))
-            if without_packet in ids:
-                self._plan.replaced.add(without_packet)
-        known: dict[str, list[Known]] = defaultdict(list)
-        for capture in self._ledger:
-            if capture.first_key in groups:
-                known[capture.first_key or ""].append(capture)
-        for first, files in groups.items():
-            self._group(first, files, known.get(first, []))
+                state = CaptureFileState(file.path, file.size, file.modified_us, compression=beginning.compression)
+                self.result.reads.append(PlannedRead(path_key, file, CaptureFileSet(state)))
+            if path_key in ids:
+                self.result.replaced_captures.add(path_key)
+        entries: dict[str, list[LedgerEntry]] = defaultdict(list)
+        for entry in self.ledger:
+            if entry.first_key in groups:
+                entries[entry.first_key or ""].append(entry)
+        for first_key, files in groups.items():
+            self._plan_group(first_key, files, entries.get(first_key, []))
 
-    def _group(self, first: str, files: Mapping[Listed, Beginning], known: list[Known]) -> None:
-        """Settle the files and captures that begin with the same packet."""
-        if not known and len(files) == 1:
-            ((file, begun),) = files.items()
-            seen = Sighting(file.path, file.size, file.modified_us, compression=begun.compression)
-            self._plan.read.append(Read(first, file, Names(seen), first))
+    def _plan_group(self, first_key: str, files: Mapping[InputFile, CaptureStart], entries: list[LedgerEntry]) -> None:
+        """Plan the files and captures that begin with the same packet."""
+        if not entries and len(files) == 1:
+            ((file, beginning),) = files.items()
+            state = CaptureFileState(file.path, file.size, file.modified_us, compression=beginning.compression)
+            self.result.reads.append(PlannedRead(first_key, file, CaptureFileSet(state), first_key))
             return
-        fresh = [_Item(seen) for seen in self._pool.map(lambda each: self._measured(*each), files.items())]
-        items = [item for capture in known for item in self._items(capture)]
-        clusters = self._clusters([*fresh, *items])
-        now = {item.seen.path: item for item in fresh}
-        grown = {item for item in items if self._goes_on(item, now.get(item.seen.path))}
-        prefix = next(begun.prefix for begun in files.values() if begun.prefix is not None)
+        fresh = [_ComparedFile(state) for state in self.pool.map(lambda each: self._measure(*each), files.items())]
+        stored = [file for entry in entries for file in self._files_of(entry)]
+        clusters = self._cluster([*fresh, *stored])
+        current = {file.state.path: file for file in fresh}
+        grown = {file for file in stored if self._has_grown(file, current.get(file.state.path))}
+        prefixes = (beginning.first_packet_hash for beginning in files.values())
+        prefix = next(prefix for prefix in prefixes if prefix is not None)
         taken: set[str] = set()
         for number, cluster in enumerate(clusters):
-            seen = cluster[0].seen
-            capture_id = prefix.key_with(seen.path) if number else first
+            state = cluster[0].state
+            capture_id = prefix.key_with_fields(state.path) if number else first_key
             if capture_id in taken:  # one path held several captures that begin alike: their ends tell them apart
-                capture_id = prefix.key_with(seen.path, seen.tail_key or str(seen.size))
+                capture_id = prefix.key_with_fields(state.path, state.tail_key or str(state.size))
             taken.add(capture_id)
-            others = (item.seen for item in cluster[1:] if item not in grown)
-            self._capture(capture_id, first, cluster, Names(seen, tuple(sorted(others, key=_by_path))))
+            others = sorted((file.state for file in cluster[1:] if file not in grown), key=_file_order)
+            self._plan_capture(capture_id, first_key, cluster, CaptureFileSet(state, tuple(others)))
 
-    def _measured(self, file: Listed, begun: Beginning) -> Sighting:
-        content = identity.measure(self._source(file), *self._bounds)
-        size, tail = (None, None) if content is None else (content.size, content.tail_key)
-        return Sighting(file.path, file.size, file.modified_us, size, tail, begun.compression)
+    def _read_start(self, file: InputFile) -> CaptureStart:
+        return capture_fingerprint.read_capture_start(self.open_source(file), *self.bounds)
 
-    def _items(self, capture: Known) -> Iterator[_Item]:
-        """Return the files of a capture of the ledger; what could not be read at all goes."""
-        if capture.status == "unreadable":
-            self._plan.replaced.add(capture.capture_id)
-        for seen in capture.sightings:
-            if seen.tail_key is None and self._find(seen.path) == seen.listed:
-                content = identity.measure(self._source(seen.listed), *self._bounds)
+    def _measure(self, file: InputFile, beginning: CaptureStart) -> CaptureFileState:
+        content = capture_fingerprint.fingerprint_content(self.open_source(file), *self.bounds)
+        size, tail = (None, None) if content is None else (content.size_bytes, content.tail_key)
+        return CaptureFileState(file.path, file.size, file.modified_us, size, tail, beginning.compression)
+
+    def _files_of(self, entry: LedgerEntry) -> Iterator[_ComparedFile]:
+        """Yield the files of a capture of the ledger. A capture that could not be read at all is replaced."""
+        if entry.status == "unreadable":
+            self.result.replaced_captures.add(entry.capture_id)
+        for state in entry.all_files:
+            if state.tail_key is None and self.find_file(state.path) == state.input_file:
+                content = capture_fingerprint.fingerprint_content(self.open_source(state.input_file), *self.bounds)
                 if content is not None:
-                    seen = replace(seen, content_bytes=content.size, tail_key=content.tail_key)  # noqa: PLW2901
-            if capture.status != "unreadable":
-                yield _Item(seen, capture, whole=seen.listed == capture.file.listed)
-            elif seen.listed != capture.file.listed:
-                yield _Item(seen, capture)
+                    state = replace(state, content_bytes=content.size_bytes, tail_key=content.tail_key)  # noqa: PLW2901
+            if entry.status != "unreadable":
+                yield _ComparedFile(state, entry, is_content=state.input_file == entry.file.input_file)
+            elif state.input_file != entry.file.input_file:
+                yield _ComparedFile(state, entry)
 
-    def _clusters(self, items: list[_Item]) -> list[_Cluster]:
-        """Group what is one capture, the longest first in each group and of the groups."""
+    def _cluster(self, files: list[_ComparedFile]) -> list[_Cluster]:
+        """Group files that are one capture. Groups, and the files of each, come by length, the longest first."""
         clusters: list[_Cluster] = []
-        for item in sorted(items, key=lambda each: (-each.length, each.seen.path, each.capture is not None)):
-            home = next((cluster for cluster in clusters if self._begins(item, cluster)), None)
+        for file in sorted(files, key=lambda each: (-each.length, each.state.path, each.entry is not None)):
+            home = next((cluster for cluster in clusters if self._is_beginning(file, cluster)), None)
             if home is None:
-                clusters.append([item])
+                clusters.append([file])
             else:
-                home.append(item)
+                home.append(file)
         return clusters
 
-    def _begins(self, short: _Item, cluster: _Cluster) -> bool:
+    def _is_beginning(self, short: _ComparedFile, cluster: _Cluster) -> bool:
         """Whether a file is the beginning of a capture that is at least as long."""
-        if short.capture is not None and short.capture is cluster[0].capture:
+        if short.entry is not None and short.entry is cluster[0].entry:
             return True
-        if short.seen.tail_key is None:
-            # Damaged inside and changed since: what stands at its path now is a later state of it.
-            return any(item.capture is None and item.seen.path == short.seen.path for item in cluster)
+        if short.state.tail_key is None:
+            # Damaged inside and changed since: the file at its path now counts as a later state of it.
+            return any(file.entry is None and file.state.path == short.state.path for file in cluster)
         for long in cluster:
             if long.length < short.length:
                 break
-            if long.length == short.length and long.seen.tail_key is not None:
-                return long.seen.tail_key == short.seen.tail_key
-            if (found := self._tail(long, short.length)) is not None:
-                return found == short.seen.tail_key
+            if long.length == short.length and long.state.tail_key is not None:
+                return long.state.tail_key == short.state.tail_key
+            if (found := self._tail_key_at(long, short.length)) is not None:
+                return found == short.state.tail_key
         return False
 
-    def _tail(self, item: _Item, end: int) -> str | None:
-        """Return the key of a file's bytes before an offset; None when it is gone or holds other bytes by now."""
-        now = item.seen.listed if item.capture is None else self._find(item.seen.path)
-        if now is None:
+    def _tail_key_at(self, file: _ComparedFile, end: int) -> str | None:
+        """Return the key of a file's bytes before an offset; None if it is gone or its content was replaced."""
+        current = file.state.input_file if file.entry is None else self.find_file(file.state.path)
+        if current is None:
             return None
-        source, known = self._source(now), item.seen.tail_key
-        if now != item.seen.listed and (
-            known is None or identity.tail_key(source, item.length, *self._bounds) != known
+        source, known = self.open_source(current), file.state.tail_key
+        if current != file.state.input_file and (
+            known is None or capture_fingerprint.compute_tail_key(source, file.length, *self.bounds) != known
         ):
-            return None  # it has changed, and for all that is known not by growing
-        return identity.tail_key(source, end, *self._bounds)
+            return None  # it has changed, and nothing shows that it only grew
+        return capture_fingerprint.compute_tail_key(source, end, *self.bounds)
 
-    def _goes_on(self, item: _Item, now: _Item | None) -> bool:
-        """Whether a file of the ledger is an earlier state of the same path's file."""
-        return now is not None and now.length >= item.length and self._begins(item, [now])
+    def _has_grown(self, file: _ComparedFile, current: _ComparedFile | None) -> bool:
+        """Whether a file of the ledger is an earlier state of the file now at its path."""
+        return current is not None and current.length >= file.length and self._is_beginning(file, [current])
 
-    def _capture(self, capture_id: str, first: str, cluster: _Cluster, names: Names) -> None:
-        """Decide what becomes of one capture and of those that the ledger has of it."""
-        content, done = cluster[0], self._plan
-        whole = sorted(
-            ((item, item.capture) for item in cluster if item.whole and item.capture is not None),
+    def _plan_capture(self, capture_id: str, first_key: str, cluster: _Cluster, files: CaptureFileSet) -> None:
+        """Plan one capture: whether to read it, from where, and what happens to its entries in the ledger."""
+        content, plan = cluster[0], self.result
+        stored = sorted(
+            ((file, file.entry) for file in cluster if file.is_content and file.entry is not None),
             key=lambda each: (-each[0].length, each[1].capture_id != capture_id, each[1].capture_id),
         )
-        done.replaced.update(capture.capture_id for _, capture in whole[1:])
-        if not whole:
-            done.read.append(Read(capture_id, names.file.listed, names, first))
+        plan.replaced_captures.update(entry.capture_id for _, entry in stored[1:])
+        if not stored:
+            plan.reads.append(PlannedRead(capture_id, files.file.input_file, files, first_key))
             return
-        base, capture = whole[0]
-        start = _offset(capture.resume)
-        if base is content or (base.length == content.length and base.seen.tail_key is not None):
-            if names != Names(capture.file, tuple(sorted(capture.other_files, key=_by_path))):
-                done.paths[capture_id] = names
-        elif start and base.seen.tail_key is not None:
-            done.read.append(Read(capture_id, names.file.listed, names, first, start, capture.resume))
+        base, entry = stored[0]
+        start = resume_offset(entry.resume)
+        if base is content or (base.length == content.length and base.state.tail_key is not None):
+            if files != CaptureFileSet(entry.file, tuple(sorted(entry.other_files, key=_file_order))):
+                plan.changed_file_sets[capture_id] = files
+        elif start and base.state.tail_key is not None:
+            plan.reads.append(PlannedRead(capture_id, files.file.input_file, files, first_key, start, entry.resume))
         else:
-            done.replaced.add(capture.capture_id)
-            done.read.append(Read(capture_id, names.file.listed, names, first))
+            plan.replaced_captures.add(entry.capture_id)
+            plan.reads.append(PlannedRead(capture_id, files.file.input_file, files, first_key))
             return
-        if capture.capture_id != capture_id:
-            done.renamed[capture.capture_id] = capture_id
+        if entry.capture_id != capture_id:
+            plan.renamed_captures[entry.capture_id] = capture_id
 
 
-def _threads(files: Sequence[Listed]) -> int:
+def _thread_count(files: Sequence[InputFile]) -> int:
     return REMOTE_THREADS if any("://" in file.path for file in files) else LOCAL_THREADS
 
 
-def _unreached(known: Known) -> bool:
-    """Whether the storage would not give a file: that may change without the file's size and time telling."""
-    return known.status == "unreadable" and known.damage == "unreadable"
+def _was_unreachable(entry: LedgerEntry) -> bool:
+    """Whether storage refused a file: that may change while the file's size and time stay the same."""
+    return entry.status == "unreadable" and entry.damage == "unreadable"
 
 
-def _by_path(seen: Sighting) -> tuple[str, int, int]:
-    return seen.path, seen.size, seen.modified_us or 0
+def _file_order(state: CaptureFileState) -> tuple[str, int, int]:
+    return state.path, state.size, state.modified_us or 0

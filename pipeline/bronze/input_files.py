@@ -1,4 +1,4 @@
-"""Which files a run is given: files, folders and patterns, local or on an object store, in one order."""
+"""List the input files of a run: files, folders and patterns, local or on an object store; copy pipes to files."""
 
 from __future__ import annotations
 
@@ -7,95 +7,100 @@ import hashlib
 import re
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow.fs as pafs
 
-from udfs.files import stores
-from udfs.files.sources import Source, open_stored
+from udfs.files import filesystems
+from udfs.files.file_source import FileSource, open_stored_file
 
-_MAGIC = re.compile(r"[*?\[]")
+_COPY_CHUNK_BYTES: Final = 1 << 20
+_GLOB_CHARACTERS: Final = re.compile(r"[*?\[]")
 
 
 class InputError(Exception):
-    """A path or pattern that leads to no file; the message is one line."""
+    """A path or pattern that names no file. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Listed:
-    """A file as it was listed: ``path`` (absolute, non-local ones with their scheme), size in bytes, time in us."""
+class InputFile:
+    """A file as it was listed: absolute path or URI, size in bytes, modification time in microseconds since 1970."""
 
     path: str
     size: int
     modified_us: int | None
 
-    def source(self) -> Source:
-        """Return the file as a capture's source; that it has vanished since is found when it is read."""
+    def capture_source(self) -> FileSource:
+        """Return a source that opens the file. A file that is gone by then fails when it is opened."""
         modified_ns = None if self.modified_us is None else self.modified_us * 1000
-        return Source(self.path, self.size, modified_ns, partial(open_stored, self.path))
+        return FileSource(self.path, self.size, modified_ns, partial(open_stored_file, self.path))
 
 
-def list_files(uris: Iterable[str]) -> list[Listed]:
-    """Return the files that the URIs name, each once, by path; raises ``InputError`` for one that names none.
+FindFile = Callable[[str], InputFile | None]
+"""Returns the current state of the file at a path, or None, as ``find_file`` does."""
 
-    A folder stands for all files below it, whatever their names, but for hidden ones; a pattern (``*``, ``?``, ``[]``,
-    ``**``) for the files and folders that match.
+
+def list_files(uris: Iterable[str]) -> list[InputFile]:
+    """Return the files that URIs name, each once, sorted by path. InputError for a URI that names none.
+
+    A folder stands for all files below it that are not hidden, a pattern (``*``, ``?``, ``[]``, ``**``) for the files
+    and folders that match it.
     """
-    found: dict[str, Listed] = {}
+    found: dict[str, InputFile] = {}
     for uri in uris:
-        listed = list(_remote(uri) if stores.is_remote(uri) else _local(uri))
+        listed = list(_list_remote(uri) if filesystems.is_remote(uri) else _list_local(uri))
         found.update((entry.path, entry) for entry in listed)
     return sorted(found.values())
 
 
-def find_file(path: str) -> Listed | None:
-    """Return a file as it is now, by a path as ``Listed`` gives it; None when there is none or nobody can tell."""
+def find_file(path: str) -> InputFile | None:
+    """Return the current state of the file at a path of an ``InputFile``; None if it is missing or not accessible."""
     try:
         if "://" not in path:
-            return _facts(Path(path)) if Path(path).is_file() else None
-        filesystem, name = stores.place(path)
+            return _stat_file(Path(path)) if Path(path).is_file() else None
+        filesystem, name = filesystems.resolve_filesystem(path)
         info = filesystem.get_file_info(name)
     except (InputError, OSError, ValueError):
         return None
     if info.type != pafs.FileType.File:
         return None
-    return Listed(path, info.size, info.mtime_ns // 1000 if info.mtime_ns else None)
+    return InputFile(path, info.size, info.mtime_ns // 1000 if info.mtime_ns else None)
 
 
-def _local(uri: str) -> Iterator[Listed]:
+def _list_local(uri: str) -> Iterator[InputFile]:
     path = Path(re.sub(r"^file:(//)?", "", uri)).absolute()
     if path.exists():
-        places = [path]
-    elif _MAGIC.search(str(path)):
-        places = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
-        if not places:
+        paths = [path]
+    elif _GLOB_CHARACTERS.search(str(path)):
+        paths = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+        if not paths:
             raise InputError(f"no file matches {uri}")
     else:
         raise InputError(f"no such file or folder: {uri}")
-    for place in places:
-        if place.is_dir():
-            for below in place.rglob("*"):
-                if below.is_file() and not any(part.startswith(".") for part in below.relative_to(place).parts):
-                    yield _facts(below)
+    for found in paths:
+        if found.is_dir():
+            for below in found.rglob("*"):
+                if below.is_file() and not any(part.startswith(".") for part in below.relative_to(found).parts):
+                    yield _stat_file(below)
         else:
-            yield _facts(place)
+            yield _stat_file(found)
 
 
-def _facts(path: Path) -> Listed:
+def _stat_file(path: Path) -> InputFile:
     try:
         facts = path.stat()
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from error
-    return Listed(str(path), facts.st_size, facts.st_mtime_ns // 1000)
+    return InputFile(str(path), facts.st_size, facts.st_mtime_ns // 1000)
 
 
 def is_pipe(uri: str) -> bool:
-    """Whether a URI is standard input or a named pipe: these are spooled before they are read."""
+    """Whether a URI is standard input (``-``) or a named pipe: such input is spooled before it is read."""
     if uri == "-":
         return True
     try:
@@ -104,22 +109,24 @@ def is_pipe(uri: str) -> bool:
         return False
 
 
-def _remote(uri: str) -> Iterator[Listed]:
-    """Yield the objects at a URI, below it, or matching it as a pattern; hidden ones as in folders are left out."""
-    uri = stores.canonical(uri)
+def _list_remote(uri: str) -> Iterator[InputFile]:
+    """Yield the objects at a URI, below it, or matching it as a pattern. Hidden ones are left out, as in folders."""
+    uri = filesystems.canonical_location(uri)
     scheme, name = uri.split("://", 1)
     try:
-        filesystem, root = stores.place(uri)
+        filesystem, root = filesystems.resolve_filesystem(uri)
         entry = filesystem.get_file_info(root)
         if entry.type == pafs.FileType.File:
-            yield _object(scheme, entry)
+            yield _object_file(scheme, entry)
             return
-        pattern = _MAGIC.search(name) if entry.type == pafs.FileType.NotFound else None
+        pattern = _GLOB_CHARACTERS.search(name) if entry.type == pafs.FileType.NotFound else None
         if pattern is not None:
-            filesystem, root = stores.place(f"{scheme}://{name[: pattern.start()].rpartition('/')[0]}")
+            filesystem, root = filesystems.resolve_filesystem(
+                f"{scheme}://{name[: pattern.start()].rpartition('/')[0]}"
+            )
         entries: list[Any] = filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=True))
     except (OSError, ValueError) as error:
-        # What looks like credentials is not shown again.
+        # Do not repeat what may be credentials.
         raise InputError(f"{re.sub('//[^/]*@', '//...@', uri)}: {' '.join(str(error).split())}") from None
     count = 0
     for entry in entries:
@@ -127,34 +134,31 @@ def _remote(uri: str) -> Iterator[Listed]:
         if entry.type == pafs.FileType.File and (
             not any(part.startswith(".") for part in below)
             if pattern is None
-            else _matches(entry.path.split("/"), name.rstrip("/").split("/"))
+            else _matches_pattern(entry.path.split("/"), name.rstrip("/").split("/"))
         ):
             count += 1
-            yield _object(scheme, entry)
+            yield _object_file(scheme, entry)
     if not count:
         raise InputError(f"no file {'matches' if pattern else 'at'} {uri}")
 
 
-def _object(scheme: str, entry: Any) -> Listed:  # noqa: ANN401 - of pyarrow
-    return Listed(f"{scheme}://{entry.path}", entry.size, entry.mtime_ns // 1000 if entry.mtime_ns else None)
+def _object_file(scheme: str, entry: Any) -> InputFile:  # noqa: ANN401 - pyarrow's
+    return InputFile(f"{scheme}://{entry.path}", entry.size, entry.mtime_ns // 1000 if entry.mtime_ns else None)
 
 
-def _matches(parts: list[str], pattern: list[str]) -> bool:
-    """Whether a path, or a folder that it is in, matches a pattern part by part; ``**`` is any number of parts."""
+def _matches_pattern(parts: list[str], pattern: list[str]) -> bool:
+    """Whether a path, or a folder that holds it, matches a pattern part by part. ``**`` matches any number of parts."""
     if not pattern:
-        return not any(part.startswith(".") for part in parts)  # all below a folder that matched but what is hidden
+        return not any(part.startswith(".") for part in parts)  # below a folder that matched
     if pattern[0] == "**":
-        return _matches(parts, pattern[1:]) or (bool(parts) and _matches(parts[1:], pattern))
-    return bool(parts) and fnmatch.fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+        return _matches_pattern(parts, pattern[1:]) or (bool(parts) and _matches_pattern(parts[1:], pattern))
+    return bool(parts) and fnmatch.fnmatchcase(parts[0], pattern[0]) and _matches_pattern(parts[1:], pattern[1:])
 
 
-_CHUNK = 1 << 20
+def spool_pipe(uri: str, folder: Path, max_bytes: int) -> Path:
+    """Copy standard input or a pipe to a file in ``folder`` and return its path. InputError above ``max_bytes``.
 
-
-def spool(uri: str, folder: Path, limit: int) -> Path:
-    """Copy a pipe to a file in the folder and return it; at most ``limit`` bytes, else ``InputError``.
-
-    The file is named by its content, so that the same bytes piped again are the same file.
+    The file is named by its content: the same bytes piped again give the same file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".spooling-{'stdin' if uri == '-' else Path(uri).name}"
@@ -162,21 +166,21 @@ def spool(uri: str, folder: Path, limit: int) -> Path:
     opened = nullcontext(sys.stdin.buffer) if uri == "-" else Path(uri).open("rb")  # noqa: SIM115
     try:
         with opened as stream, temporary.open("wb") as out:
-            while chunk := stream.read(_CHUNK):
+            while chunk := stream.read(_COPY_CHUNK_BYTES):
                 size += len(chunk)
-                if size > limit:
+                if size > max_bytes:
                     break
                 digest.update(chunk)
                 out.write(chunk)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    if size > limit:
+    if size > max_bytes:
         temporary.unlink()
-        raise InputError(f"{uri}: more than {limit} bytes (capture.spool_bytes)")
+        raise InputError(f"{uri}: more than {max_bytes} bytes (capture.spool_bytes)")
     target = folder / f"{digest.hexdigest()[:32]}.capture"
     if target.exists():
-        temporary.unlink()  # the ledger knows this file with its time
+        temporary.unlink()  # keep the older file: the ledger knows its time
     else:
         temporary.replace(target)
     return target

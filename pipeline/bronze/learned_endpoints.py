@@ -1,8 +1,8 @@
-"""Interfaces at servers' ports, as calls of any capture name them: captures that met them unknowing are read again.
+"""Server endpoints that calls name, and the captures to read again because they hold connections to such an endpoint.
 
-A connection is followed from its first byte on where its port, or its bind, says that it may be ours. What another
-capture's port-asking calls ([MS-MQQP] 3.1.4.1, [MS-MQRR] 3.1.4.1 and the like) or the endpoint mapper tell of a port
-([C706] appendix O) comes too late for captures that were read: they are read again, for connections to that place.
+A connection is parsed from its first byte if its port, or its bind, shows that it is MSMQ. Calls that ask for a port
+([MS-MQQP] 3.1.4.1, [MS-MQRR] 3.1.4.1 and the like), or the endpoint mapper ([C706] appendix O), show the interface at
+an endpoint too late for captures that were read before: these are read again, for connections to that endpoint.
 """
 
 from __future__ import annotations
@@ -18,61 +18,63 @@ from pyspark.sql import functions as F
 
 from pipeline.lake.lake import Lake
 from schemas.bronze import PENDING
-from udfs.capture.reader import Place
-from udfs.dcerpc.interfaces import at_home
+from udfs.capture.capture_reader import InterfaceEndpoint
+from udfs.dcerpc.interfaces import interfaces_on_port
 
 Row = dict[str, Any]
 
-ASKED: Final = (
-    "capture_id", "connection_id", "kind", "client_address", "client_port", "server_address", "server_port", "learnt",
+PENDING_COLUMNS: Final = (
+    "capture_id", "connection_id", "kind", "client_address", "client_port", "server_address", "server_port",
+    "learned_interfaces",
 )  # fmt: skip
-_UNKNOWING: Final = "(kind = 'cold' OR array_contains(waits_for, 'bind'))"
+_WITHOUT_ENDPOINT_SQL: Final = "(kind = 'cold' OR array_contains(waits_for, 'bind'))"
 
 
-def unknowing(rows: pa.Table) -> list[Row]:
-    """Return those of new remainders that a place can tell what they are: what ``to_read_again`` needs of them."""
+def pending_without_endpoint(rows: pa.Table) -> list[Row]:
+    """Return new rows of ``bronze.pending`` whose interface is unknown, for ``captures_to_reread``."""
     waits = pa.array(["bind" in names for names in rows.column("waits_for").to_pylist()], pa.bool_())
-    found: list[Row] = rows.filter(pc.or_(pc.equal(rows.column("kind"), "cold"), waits)).select(ASKED).to_pylist()
+    unknown = rows.filter(pc.or_(pc.equal(rows.column("kind"), "cold"), waits))
+    found: list[Row] = unknown.select(PENDING_COLUMNS).to_pylist()
     return found
 
 
-def unknowing_before(lake: Lake, places: Collection[str]) -> list[Row]:
-    """Return those of the remainders in bronze.pending that are at one of these places, with either end."""
-    if not places or not lake.exists(PENDING):
+def stored_pending_at_endpoints(lake: Lake, endpoints: Collection[str]) -> list[Row]:
+    """Return stored rows of ``bronze.pending`` whose interface is unknown, with either end at one of the endpoints."""
+    if not endpoints or not lake.exists(PENDING):
         return []
-    ends = sorted({(place.address, place.port) for place in map(Place.of, places)})
-    at = lake.spark.createDataFrame(ends, "_address string, _port int")
-    waiting = lake.read(PENDING).where(_UNKNOWING).select(*ASKED)
-    return [row.asDict() for row in _met(waiting, at).collect()]
+    addresses = sorted({(endpoint.address, endpoint.port) for endpoint in map(InterfaceEndpoint.parse, endpoints)})
+    at = lake.spark.createDataFrame(addresses, "_address string, _port int")
+    pending = lake.read(PENDING).where(_WITHOUT_ENDPOINT_SQL).select(*PENDING_COLUMNS)
+    return [row.asDict() for row in _with_either_end_at(pending, at).collect()]
 
 
-def _met(waiting: DataFrame, at: DataFrame) -> DataFrame:
-    met = [
+def _with_either_end_at(pending: DataFrame, at: DataFrame) -> DataFrame:
+    client, server = (
         (F.col(f"{end}_address") == F.col("_address")) & (F.col(f"{end}_port") == F.col("_port"))
         for end in ("client", "server")
-    ]
-    return waiting.join(F.broadcast(at), met[0] | met[1], "left_semi")
+    )
+    return pending.join(F.broadcast(at), client | server, "left_semi")
 
 
-def to_read_again(rows: Iterable[Row], places: Iterable[str]) -> dict[str, set[str]]:
-    """Return captures whose connections are at places that they do not know of, and these places.
+def captures_to_reread(rows: Iterable[Row], endpoints: Iterable[str]) -> dict[str, set[str]]:
+    """Return captures with connections at endpoints that the captures did not know, and these endpoints by capture.
 
-    ``rows`` have the columns ``ASKED``. Of a connection that was never looked into (``cold``) either end can be the
-    server; else what is at home on the port, or the capture itself shows, is nothing new.
+    ``rows`` are pending connections with the columns ``PENDING_COLUMNS``. Either end can be the server if the
+    connection was never parsed (``cold``). Interfaces that use the port by default, or that the capture itself shows,
+    are known.
     """
-    there: dict[tuple[str, int], set[Place]] = defaultdict(set)
-    for place in map(Place.of, places):
-        there[place.address, place.port].add(place)
+    at: dict[tuple[str, int], set[InterfaceEndpoint]] = defaultdict(set)
+    for endpoint in map(InterfaceEndpoint.parse, endpoints):
+        at[endpoint.address, endpoint.port].add(endpoint)
     found: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         for end in ("client", "server") if row["kind"] == "cold" else ("server",):
-            port = row[f"{end}_port"]
-            known = _known(row) if end == "server" else frozenset()
-            for place in there.get((row[f"{end}_address"], port), ()):
-                if place.interface not in known:
-                    found[row["capture_id"]].add(place.text)
+            known = _known_interfaces(row) if end == "server" else frozenset()
+            for endpoint in at.get((row[f"{end}_address"], row[f"{end}_port"]), ()):
+                if endpoint.interface_name not in known:
+                    found[row["capture_id"]].add(endpoint.text)
     return found
 
 
-def _known(row: Mapping[str, Any]) -> frozenset[str]:
-    return at_home(row["server_port"]).union(row["learnt"] or ())
+def _known_interfaces(row: Mapping[str, Any]) -> frozenset[str]:
+    return interfaces_on_port(row["server_port"]).union(row["learned_interfaces"] or ())

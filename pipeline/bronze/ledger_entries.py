@@ -1,4 +1,4 @@
-"""Entries of the ledger ``bronze.capture_files``, and the plan that is made of them: what to read, rename, replace."""
+"""Entries of the ledger ``bronze.capture_files``, and the plan of an ingest: captures to read, rename and replace."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, Final
 
-from pipeline.bronze.input_files import Listed
+from pipeline.bronze.input_files import InputFile
 
-_DAY_NS: Final = 86_400 * 1_000_000_000
+DAY_NS: Final = 86_400 * 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
-    """A file as it was when it was looked at: its facts as listed, and those of its decompressed content.
+class CaptureFileState:
+    """A file as it was when the ledger noted it: path, size and time as listed, and what its decompressed content is.
 
-    ``content_bytes`` and ``tail_key`` (``udfs.files.identity.Content``) are None where they are not known.
+    ``content_bytes`` and ``tail_key`` (``udfs.files.capture_fingerprint.Content``) are None where they are unknown.
     """
 
     path: str
@@ -28,124 +28,119 @@ class Sighting:
     compression: str | None = None
 
     @property
-    def listed(self) -> Listed:
-        """The file as listing gives it."""
-        return Listed(self.path, self.size, self.modified_us)
+    def input_file(self) -> InputFile:
+        """The file as ``list_files`` returns it."""
+        return InputFile(self.path, self.size, self.modified_us)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What the ledger says of a capture. Times are microseconds since 1970.
+class LedgerEntry:
+    """A capture as the ledger has it. Times are microseconds since 1970.
 
-    ``first_key`` is the key of its bytes to the end of the first packet (None without one), which differs from
-    ``capture_id`` where another capture with other bytes begins with the same packet. ``resume`` is the reader's state
-    (JSON) for reading on; ``other_files`` are copies and beginnings, as they were when they were compared.
+    ``file`` is the file whose content counts; ``other_files`` are copies and beginnings of it, as they were when they
+    were compared. ``first_key`` is the key of the bytes up to the end of the first packet (None without a packet). It
+    differs from ``capture_id`` where another capture with other bytes begins with the same packet. ``resume`` is the
+    reader's state (JSON) at the end of the capture.
     """
 
     capture_id: str
-    file: Sighting
+    file: CaptureFileState
     first_key: str | None = None
     other_paths: tuple[str, ...] = ()
-    other_files: tuple[Sighting, ...] = ()
+    other_files: tuple[CaptureFileState, ...] = ()
     status: str = "complete"
     damage: str | None = None
     resume: str | None = None
     decoder_version: str | None = None
     first_us: int | None = None
     last_us: int | None = None
-    followed: tuple[str, ...] = ()
-    learnt: tuple[str, ...] = ()
+    reread_endpoints: tuple[str, ...] = ()
+    learned_endpoints: tuple[str, ...] = ()
 
     @staticmethod
-    def of(row: Mapping[str, Any]) -> Known:
-        """Return a capture from its row of the ledger, as ``COLUMNS`` selects it."""
-        file = Sighting(
-            row["path"],
-            row["size_bytes"],
-            row["modified_us"],
-            row["content_bytes"],
-            row["tail_key"],
-            row["compression"],
-        )
-        return Known(
+    def from_row(row: Mapping[str, Any]) -> LedgerEntry:
+        """Return the entry for a row of the ledger with the columns ``LEDGER_COLUMNS``."""
+        columns = ("path", "size_bytes", "modified_us", "content_bytes", "tail_key", "compression")
+        file = CaptureFileState(*(row[name] for name in columns))
+        return LedgerEntry(
             row["capture_id"],
             file,
             row["first_key"],
             tuple(row["other_paths"] or ()),
-            tuple(Sighting(**each) for each in json.loads(row["other_files"])) if row["other_files"] else (),
+            tuple(CaptureFileState(**each) for each in json.loads(row["other_files"])) if row["other_files"] else (),
             row["status"],
             row["damage"],
             row["resume"],
             row["decoder_version"],
             row["first_us"],
             row["last_us"],
-            tuple(row["followed"] or ()),
-            tuple(row["learnt"] or ()),
+            tuple(row["reread_endpoints"] or ()),
+            tuple(row["learned_endpoints"] or ()),
         )
 
     @property
-    def sightings(self) -> tuple[Sighting, ...]:
-        """Every file that it was seen in."""
+    def all_files(self) -> tuple[CaptureFileState, ...]:
+        """All files of the capture, the one whose content counts first."""
         return (self.file, *self.other_files)
 
 
-# What ``Known.of`` needs of ``bronze.capture_files``, as SQL.
-COLUMNS: Final = (
+# The columns of ``bronze.capture_files``, as SQL, that ``LedgerEntry.from_row`` takes.
+LEDGER_COLUMNS: Final = (
     "capture_id", "path", "size_bytes", "unix_micros(modified_at) AS modified_us", "content_bytes", "tail_key",
     "compression", "first_key", "other_paths", "other_files", "status", "damage", "resume", "decoder_version",
     "unix_micros(first_packet_at) AS first_us", "unix_micros(last_packet_at) AS last_us",
-    "followed", "learnt",
+    "reread_endpoints", "learned_endpoints",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Days:
-    """UTC dates from ``first`` to ``last``, both included."""
+class DateRange:
+    """A range of UTC dates, both ends included."""
 
     first: date
     last: date
 
-    def hold(self, time_us: int | None) -> bool:
-        """Whether a time (microseconds since 1970) lies in them; no time does not."""
-        day = _day(time_us)
+    def contains(self, time_us: int | None) -> bool:
+        """Whether a time (microseconds since 1970) is on one of the dates; False for None."""
+        day = _utc_date(time_us)
         return day is not None and self.first <= day <= self.last
 
-    def meet(self, first_us: int | None, last_us: int | None) -> bool:
-        """Whether anything between two times may lie in them; without a time nothing does."""
-        first, last = _day(first_us), _day(last_us)
+    def overlaps(self, first_us: int | None, last_us: int | None) -> bool:
+        """Whether the span between two times (microseconds since 1970) touches one of the dates; False for None."""
+        first, last = _utc_date(first_us), _utc_date(last_us)
         return first is not None and last is not None and first <= self.last and last >= self.first
 
 
 @dataclass(frozen=True, slots=True)
-class Reprocess:
-    """Which captures of the ledger to read again: all, or those that meet what is given.
+class ReprocessSelector:
+    """Selects captures of the ledger to read again: all, or by one of the fields.
 
-    ``capture`` is a capture_id or a path (of the capture or of a copy); ``days`` those of its packets;
-    ``decoder`` a version: what was read by any other; ``captures`` are capture_ids.
+    ``capture`` is a capture_id, or the path of the capture or of one of its copies. ``days`` selects captures with
+    packets on these days, ``except_decoder_version`` those that another version read. ``captures`` are capture_ids.
     """
 
     capture: str | None = None
-    days: Days | None = None
-    decoder: str | None = None
+    days: DateRange | None = None
+    except_decoder_version: str | None = None
     captures: frozenset[str] | None = None
 
-    def chooses(self, known: Known) -> bool:
-        """Whether it means this capture."""
+    def matches(self, entry: LedgerEntry) -> bool:
+        """Whether a capture is selected."""
         if self.capture is not None:
-            return self.capture in {known.capture_id, *(seen.path for seen in known.sightings), *known.other_paths}
+            return self.capture in {entry.capture_id, *(seen.path for seen in entry.all_files), *entry.other_paths}
         if self.captures is not None:
-            return known.capture_id in self.captures
+            return entry.capture_id in self.captures
         if self.days is not None:
-            return self.days.meet(known.first_us, known.last_us)
-        return self.decoder is None or known.decoder_version != self.decoder
+            return self.days.overlaps(entry.first_us, entry.last_us)
+        return self.except_decoder_version is None or entry.decoder_version != self.except_decoder_version
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
-    """The files of a capture: the one whose content counts, and the others (copies and beginnings)."""
+class CaptureFileSet:
+    """The files of a capture: the one whose content counts, and copies and beginnings of it."""
 
-    file: Sighting
-    other_files: tuple[Sighting, ...] = ()
+    file: CaptureFileState
+    other_files: tuple[CaptureFileState, ...] = ()
 
     @property
     def path(self) -> str:
@@ -154,16 +149,16 @@ class Names:
 
     @property
     def other_paths(self) -> tuple[str, ...]:
-        """The paths of the others, each once."""
+        """The paths of the other files, each once."""
         return tuple(sorted({file.path for file in self.other_files} - {self.file.path}))
 
     @property
     def other_files_json(self) -> str | None:
-        """The others as the ledger's column ``other_files`` keeps them; None without any."""
+        """The value of the ledger's column ``other_files``; None if there are none."""
         return json.dumps([asdict(file) for file in self.other_files]) if self.other_files else None
 
-    def columns(self) -> dict[str, Any]:
-        """Return what they are in the ledger: columns and values, ``modified_us`` for ``modified_at``."""
+    def ledger_columns(self) -> dict[str, Any]:
+        """Return the ledger's columns of the files, with ``modified_us`` in the place of ``modified_at``."""
         return {
             "path": self.path,
             "other_paths": list(self.other_paths) or None,
@@ -176,84 +171,86 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """A capture to be read: ``file`` from its beginning, or from ``start`` with the reader's state ``resume`` (JSON).
+class PlannedRead:
+    """A capture to read, from its beginning or from ``start_offset`` with the reader's state ``resume_state``.
 
-    ``start`` is in decompressed bytes. ``file`` is that of ``names``, or a copy of it where that is gone.
+    ``start_offset`` is in decompressed bytes, ``resume_state`` is JSON. ``file`` is that of ``file_set``, or a copy of
+    it if that is gone.
     """
 
     capture_id: str
-    file: Listed
-    names: Names
+    file: InputFile
+    file_set: CaptureFileSet
     first_key: str | None = None
-    start: int = 0
-    resume: str | None = None
-    followed: tuple[str, ...] = ()  # places whose connections are cut from their first byte on
+    start_offset: int = 0
+    resume_state: str | None = None
+    reread_endpoints: tuple[str, ...] = ()  # whose connections are parsed from their first byte on
 
-    def values(self) -> dict[str, Any]:
-        """Return it as JSON can hold it, for the file that says what tasks read."""
+    def to_json_dict(self) -> dict[str, Any]:
+        """Return the fields as values that JSON can hold."""
         return asdict(self)
 
     @staticmethod
-    def of(values: Mapping[str, Any]) -> Read:
-        """Return what ``values`` gave."""
-        names = values["names"]
-        others = tuple(Sighting(**each) for each in names["other_files"])
-        return Read(
+    def from_json_dict(values: Mapping[str, Any]) -> PlannedRead:
+        """Return the read that ``to_json_dict`` gave these values of."""
+        files = values["file_set"]
+        others = tuple(CaptureFileState(**each) for each in files["other_files"])
+        return PlannedRead(
             **{
                 **values,
-                "file": Listed(**values["file"]),
-                "names": Names(Sighting(**names["file"]), others),
-                "followed": tuple(values["followed"]),
+                "file": InputFile(**values["file"]),
+                "file_set": CaptureFileSet(CaptureFileState(**files["file"]), others),
+                "reread_endpoints": tuple(values["reread_endpoints"]),
             },
         )
 
 
 @dataclass(slots=True)
-class Plan:
-    """What a run does with its captures, in this order.
+class IngestPlan:
+    """What an ingest does with captures, in this order: replace, rename, update files, read.
 
-    ``replaced``: captures (as the ledger calls them now) whose rows all go. ``renamed``: old name -> new name of
-    captures whose rows stay; all at once, since names may be swapped. ``paths``: new name -> files of captures that
-    are not read, where they changed. ``read``: what is read, by path. ``known``: how many of the files given need no
-    reading. ``missing``: what was to be read again and is gone.
+    ``replaced_captures`` are captures, by their present key, whose rows are all deleted. ``renamed_captures`` maps old
+    to new keys of captures whose rows stay; all are renamed at once, since two may swap keys. ``changed_file_sets``, by
+    new key, are the files of captures that are not read, where these changed. ``reads`` are sorted by path.
+    ``skipped_files`` counts the given files that need no reading. ``missing_captures`` should be read again, but their
+    files are gone.
     """
 
-    read: list[Read] = field(default_factory=list)
-    replaced: set[str] = field(default_factory=set)
-    renamed: dict[str, str] = field(default_factory=dict)
-    paths: dict[str, Names] = field(default_factory=dict)
-    known: int = 0
-    missing: list[Known] = field(default_factory=list)
+    reads: list[PlannedRead] = field(default_factory=list)
+    replaced_captures: set[str] = field(default_factory=set)
+    renamed_captures: dict[str, str] = field(default_factory=dict)
+    changed_file_sets: dict[str, CaptureFileSet] = field(default_factory=dict)
+    skipped_files: int = 0
+    missing_captures: list[LedgerEntry] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self.read or self.replaced or self.renamed or self.paths)
+        return bool(self.reads or self.replaced_captures or self.renamed_captures or self.changed_file_sets)
 
-    def lines(self) -> Iterator[str]:
-        """Say what would be done, a line for each capture."""
-        for read in self.read:
-            again = " again" if read.capture_id in self.replaced else ""
-            what = f"from byte {read.start}" if read.start else f"{read.file.size} bytes"
+    def describe(self) -> Iterator[str]:
+        """Yield a line of text for each step of the plan."""
+        for read in self.reads:
+            again = " again" if read.capture_id in self.replaced_captures else ""
+            what = f"from byte {read.start_offset}" if read.start_offset else f"{read.file.size} bytes"
             yield f"read{again} {read.file.path} ({what})"
-        for capture_id, names in sorted(self.paths.items()):
-            others = "".join(f", {path}" for path in names.other_paths)
-            yield f"known {names.path}{others} ({capture_id})"
-        for old, new in sorted(self.renamed.items()):
+        for capture_id, files in sorted(self.changed_file_sets.items()):
+            others = "".join(f", {path}" for path in files.other_paths)
+            yield f"known {files.path}{others} ({capture_id})"
+        for old, new in sorted(self.renamed_captures.items()):
             yield f"rename capture {old} to {new}"
-        for gone in sorted(self.replaced - {read.capture_id for read in self.read}):
-            yield f"take out capture {gone}"
-        for known in self.missing:
-            yield f"cannot read {known.file.path} again: it is gone or has changed"
+        for capture_id in sorted(self.replaced_captures - {read.capture_id for read in self.reads}):
+            yield f"remove capture {capture_id}"
+        for entry in self.missing_captures:
+            yield f"cannot read {entry.file.path} again: it is gone or has changed"
 
 
-def _midnight(day: date) -> int:
-    """Return the first nanosecond of a UTC date, since 1970."""
-    return (day - date(1970, 1, 1)).days * _DAY_NS
+def midnight_ns(day: date) -> int:
+    """Return the start of a UTC date in nanoseconds since 1970."""
+    return (day - date(1970, 1, 1)).days * DAY_NS
 
 
-def _day(time_us: int | None) -> date | None:
-    """Return the UTC date of a time in microseconds; of one beyond the calendar its last day."""
+def _utc_date(time_us: int | None) -> date | None:
+    """Return the UTC date of a time in microseconds since 1970; beyond the calendar its first or last day."""
     if time_us is None:
         return None
     try:
@@ -262,8 +259,8 @@ def _day(time_us: int | None) -> date | None:
         return date.max if time_us > 0 else date.min
 
 
-def _offset(resume: str | None) -> int:
-    """Return where a state goes on, in decompressed bytes; 0 when there is none."""
+def resume_offset(resume: str | None) -> int:
+    """Return where a reader's state (JSON) resumes, in decompressed bytes; 0 without a state."""
     if resume is None:
         return 0
     offset: int = json.loads(resume)["offset"]

@@ -1,14 +1,17 @@
-"""Joining in the lake: what captures could not finish alone goes in the place of what each made of it.
+"""Merge connections across captures in the tables: rows that one capture made alone give way to merged ones.
 
-``udfs.capture.merge`` decides; here its answer is carried out on the Delta tables, for the connections that a run's
-captures touch and for nothing else. ``udfs.capture.in_memory`` does the same in memory, and says it in fewer lines.
+``udfs.capture.connection_merge`` decides what the merged rows are. This module applies its result to the Delta tables
+and to the staging files of a run, for the four-tuples that the run's captures saw. ``udfs.capture.in_memory`` does the
+same for rows in memory, in fewer lines.
+
+A *remainder* is a row of ``bronze.pending``: what one capture saw of a connection and could not finish alone.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
@@ -17,148 +20,162 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructField, StructType
 
-from pipeline.lake.arrow_rows import one_of
-from pipeline.lake.date_filters import on_dates
+from pipeline.lake.arrow_rows import is_in
+from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
-from pipeline.lake.schema_enforcement import differing
-from pipeline.lake.staging_files import Batches, Through
+from pipeline.lake.schema_enforcement import changed_keys
+from pipeline.lake.staging_files import Batches, BatchTransform
 from schemas.bronze import PENDING, QUARANTINE, RPC_CALLS
 from schemas.table import Table
-from udfs.capture import relabel as capture_relabel
-from udfs.capture.duplicate_calls import merged, restored
-from udfs.capture.merge import LABELS_SCHEMA, MEANINGS_SCHEMA, Joined, join
-from udfs.capture.open_connections import flow
-from udfs.capture.reader import SCHEMAS, Place
+from udfs.capture import call_relabelling
+from udfs.capture.call_sightings import merge_sightings, restore_single_capture_row
+from udfs.capture.capture_reader import BRONZE_SCHEMAS, InterfaceEndpoint
+from udfs.capture.connection_merge import (
+    CONNECTION_LABELS_SCHEMA,
+    CONTEXT_MEANINGS_SCHEMA,
+    MergeResult,
+    merge_connections,
+)
+from udfs.capture.open_connections import four_tuple_key
 
 Row = dict[str, Any]
 Dates = set[dt.date | None]
 _ONE, _TWO = (f"concat_ws('|', {side}_address, {side}_port)" for side in ("client", "server"))
-_FLOW: Final = f"concat_ws(' ', least({_ONE}, {_TWO}), greatest({_ONE}, {_TWO}))"  # as ``flow`` names a four-tuple
-_AT_ONCE: Final = 2000  # four-tuples joined together: their remainders are in memory
-_MOST_HERE: Final = 20_000  # rows that learn something in this process: whole rows of theirs are in memory
-_GOES: Final = "_goes"
-_MET: Final = "_met_"  # before the columns of what a MERGE meets a table with
+_FLOW_SQL: Final = f"concat_ws(' ', least({_ONE}, {_TWO}), greatest({_ONE}, {_TWO}))"  # as ``four_tuple_key``
+_FLOWS_PER_BATCH: Final = 2000  # four-tuples merged at a time: their remainders are in memory
+_MAX_DRIVER_ROWS: Final = 20_000  # updated in this process: whole rows are in memory
+_DELETED: Final = "_deleted"
+_SOURCE_PREFIX: Final = "_source_"  # of the columns of a MERGE's source
 
 
 @dataclass(slots=True)
-class Changes:
-    """What joining changes.
+class MergeChanges:
+    """What merging changes in the tables and in the staging files of a run.
 
-    Connections that were joined, by the names they had (``was``): what side files and tables hold of them goes, with
-    the rows of ``tables`` in their place; so do calls (``remade``: capture and key; ``call_keys``: of those that the
-    tables hold and that are not merged) and stray bytes (``quarantine_keys``) that were made from remainders. In a ring
-    of files each edge cuts calls of all connections that are open there, and joining makes them anew with each file
-    that comes: those that come to the same (``unchanged``) stay in the tables. ``labels`` and ``meanings`` say what
-    finished calls learn: those in the tables only where it is news (``news``: capture and name before). ``pending`` are
-    the remainders in their new state, of this run and those that changed. ``packets``: by capture, what is to be added
-    to its counts. ``together`` are connections that captures saw at the same time: their calls are merged as a whole.
-    ``earlier`` tells whether the tables hold anything of all this, ``dates`` where.
+    Rows that leave, from both: those of connections under their ``previous_connection_ids``; calls made of remainders
+    (``rebuilt_calls``: capture and key; ``replaced_call_keys``: keys of the stored ones that are not merged as
+    overlapping); quarantined bytes made of remainders (``replaced_quarantine_keys``). ``batches`` are the rows in their
+    place, by table. In a ring of files every edge cuts the calls of all open connections, and each new file rebuilds
+    them: stored calls that come out equal (``unchanged_call_keys``) stay.
+
+    Calls that a capture finished alone stay and are updated by ``labels`` (their connection) and ``bind_contexts``
+    (what their contexts mean); ``relabeled`` are the (capture, previous connection) whose stored calls change by that.
+    ``pending_rows`` are remainders that are new or changed. ``count_corrections``, by capture, are to be added to its
+    counts. ``overlapping_connections`` were seen by several captures at the same time: their calls are merged call by
+    call. ``affects_stored_rows`` is whether the tables hold any of this, ``dates`` on which dates.
     """
 
-    tables: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: defaultdict(list))
+    batches: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: defaultdict(list))
     labels: list[Row] = field(default_factory=list)
-    meanings: dict[tuple[str, str], list[Row]] = field(default_factory=lambda: defaultdict(list))
-    news: set[tuple[str, str]] = field(default_factory=set)
-    was: set[str] = field(default_factory=set)
-    remade: set[tuple[str, str]] = field(default_factory=set)
-    call_keys: set[str] = field(default_factory=set)
-    unchanged: set[str] = field(default_factory=set)
-    quarantine_keys: set[str] = field(default_factory=set)
-    together: set[str] = field(default_factory=set)
-    packets: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
-    pending: list[Row] = field(default_factory=list)
+    bind_contexts: dict[tuple[str, str], list[Row]] = field(default_factory=lambda: defaultdict(list))
+    relabeled: set[tuple[str, str]] = field(default_factory=set)
+    previous_connection_ids: set[str] = field(default_factory=set)
+    rebuilt_calls: set[tuple[str, str]] = field(default_factory=set)
+    replaced_call_keys: set[str] = field(default_factory=set)
+    unchanged_call_keys: set[str] = field(default_factory=set)
+    replaced_quarantine_keys: set[str] = field(default_factory=set)
+    overlapping_connections: set[str] = field(default_factory=set)
+    count_corrections: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    pending_rows: list[Row] = field(default_factory=list)
     dates: Dates = field(default_factory=set)
-    earlier: bool = False
+    affects_stored_rows: bool = False
 
-    def again(self) -> dict[str, set[str]]:
-        """Return captures that hold more of connections of ours than was kept, with the places of these."""
+    def captures_to_reread(self) -> dict[str, set[str]]:
+        """Return captures that hold more of MSMQ connections than was kept, with the endpoints of these connections."""
         found: dict[str, set[str]] = defaultdict(set)
         for label in self.labels:
             for interface in label["again"] or ():
-                found[label["capture_id"]].add(Place(label["server_address"], label["server_port"], interface).text)
+                endpoint = InterfaceEndpoint(label["server_address"], label["server_port"], interface)
+                found[label["capture_id"]].add(endpoint.text)
         return found
 
     def __bool__(self) -> bool:
-        """Whether anything was joined."""
-        return bool(self.was)
+        """Whether any connection was merged."""
+        return bool(self.previous_connection_ids)
 
-    def rows(self, name: str) -> pa.Table:
-        """Return the new rows of a table."""
+    def new_rows(self, name: str) -> pa.Table:
+        """Return the merged rows of a table."""
         if name == "pending":
-            return pending_table(self.pending)
-        return pa.Table.from_batches(self.tables.get(name, []), SCHEMAS[name])
+            return pending_table(self.pending_rows)
+        return pa.Table.from_batches(self.batches.get(name, []), BRONZE_SCHEMAS[name])
 
 
-def joined(fresh: pa.Table, earlier: pa.Table, out: pa.Table, *, window_s: float) -> Changes:
-    """Join the remainders of four-tuples that more than one capture saw.
+def merge_pending(fresh: pa.Table, stored: pa.Table, removed: pa.Table, *, reorder_window_s: float) -> MergeChanges:
+    """Merge the remainders of each four-tuple that has more than one.
 
-    ``fresh`` and ``earlier`` are rows of ``bronze.pending``, of this run and of those before, of the same four-tuples;
-    ``out`` are those that were taken out: their four-tuples are joined even if one remainder is left.
+    ``fresh`` and ``stored`` are rows of ``bronze.pending``, of this run and of earlier ones, for the same four-tuples.
+    ``removed`` are those of captures that were removed: their four-tuples are merged even if only one remainder is
+    left.
     """
     groups: dict[str, list[tuple[Row, bool]]] = defaultdict(list)
-    for table, is_fresh in ((earlier, False), (fresh, True)):
+    for table, is_fresh in ((stored, False), (fresh, True)):
         for row in table.to_pylist():
-            groups[flow(row)].append((row, is_fresh))
-    gone = out.to_pylist()
-    left = {flow(row) for row in gone}
-    changes = Changes()
-    several = [rows for name, rows in sorted(groups.items()) if len(rows) > 1 or name in left]
-    for begin in range(0, len(several), _AT_ONCE):
-        some = several[begin : begin + _AT_ONCE]
-        rows = [row for group in some for row in group]
-        alone = {group[0][0]["pending_key"] for group in some if len(group) == 1}
-        _add(changes, rows, join([row for row, _ in rows], window_s=window_s), alone)
-    for row in gone:  # what was made of it went with its capture's rows; not its connection, which names none
-        changes.was.add(row["connection_id"])
-        changes.dates.update(days(row))
-        changes.earlier = True
+            groups[four_tuple_key(row)].append((row, is_fresh))
+    removed_rows = removed.to_pylist()
+    removed_flows = {four_tuple_key(row) for row in removed_rows}
+    changes = MergeChanges()
+    to_merge = [rows for name, rows in sorted(groups.items()) if len(rows) > 1 or name in removed_flows]
+    for begin in range(0, len(to_merge), _FLOWS_PER_BATCH):
+        batch = to_merge[begin : begin + _FLOWS_PER_BATCH]
+        rows = [row for group in batch for row in group]
+        single = {group[0][0]["pending_key"] for group in batch if len(group) == 1}
+        _add_batch(
+            changes, rows, merge_connections([row for row, _ in rows], reorder_window_s=reorder_window_s), single
+        )
+    for row in removed_rows:  # its capture's rows are gone, but a row of bronze.connections names no capture
+        changes.previous_connection_ids.add(row["connection_id"])
+        changes.dates.update(packet_dates(row))
+        changes.affects_stored_rows = True
     return changes
 
 
-def _add(changes: Changes, rows: list[tuple[Row, bool]], found: Joined, alone: Collection[str]) -> None:
-    """Add what joining found of rows; ``alone``: keys of those joined with no other, which are told nothing."""
-    labels = {(label["capture_id"], label["was_connection_id"]): label for label in found.labels.to_pylist()}
-    after = {row["pending_key"]: row for row in found.pending.to_pylist()}
+def _add_batch(
+    changes: MergeChanges, rows: list[tuple[Row, bool]], found: MergeResult, single: Collection[str]
+) -> None:
+    """Add a batch's merge to the changes; ``single`` are the keys of remainders that are alone of their four-tuple."""
+    labels = {(label["capture_id"], label["was_connection_id"]): label for label in found.connection_labels.to_pylist()}
+    after = {row["pending_key"]: row for row in found.pending_changes.to_pylist()}
     changes.labels += labels.values()
-    changes.together |= {label["connection_id"] for label in labels.values() if label["together"]}
-    for meaning in found.meanings.to_pylist():
-        changes.meanings[meaning["capture_id"], meaning["was_connection_id"]].append(meaning)
+    changes.overlapping_connections |= {label["connection_id"] for label in labels.values() if label["together"]}
+    for meaning in found.context_meanings.to_pylist():
+        changes.bind_contexts[meaning["capture_id"], meaning["was_connection_id"]].append(meaning)
     for row, is_fresh in rows:
         name = row["capture_id"], row["connection_id"]
-        changes.was.add(row["connection_id"])
-        changes.remade |= {(row["capture_id"], key) for key in row["call_keys"]}
-        changes.quarantine_keys.update(row["quarantine_keys"])
-        changes.dates.update(days(row))
-        changes.earlier |= not is_fresh
+        changes.previous_connection_ids.add(row["connection_id"])
+        changes.rebuilt_calls |= {(row["capture_id"], key) for key in row["call_keys"]}
+        changes.replaced_quarantine_keys.update(row["quarantine_keys"])
+        changes.dates.update(packet_dates(row))
+        changes.affects_stored_rows |= not is_fresh
         if not is_fresh and not (name in labels and labels[name]["together"]):
-            made = after.get(row["pending_key"], {}).get("calls_made")
-            same = made is not None and made == row["calls_made"]
-            (changes.unchanged if same else changes.call_keys).update(row["call_keys"])
-        if not is_fresh and name in labels and _is_news(row, labels[name], changes.meanings.get(name, ())):
-            changes.news.add(name)
+            calls_made = after.get(row["pending_key"], {}).get("calls_made")
+            is_unchanged = calls_made is not None and calls_made == row["calls_made"]
+            (changes.unchanged_call_keys if is_unchanged else changes.replaced_call_keys).update(row["call_keys"])
+        contexts = changes.bind_contexts.get(name, ())
+        if not is_fresh and name in labels and _changes_finished_calls(row, labels[name], contexts):
+            changes.relabeled.add(name)
         now = {**row, **after.get(row["pending_key"], {})}
-        if row["pending_key"] in alone:
-            now |= {"told": None, "calls_made": None}
+        if row["pending_key"] in single:
+            now |= {"merge_digest": None, "calls_made": None}
         if row["pending_key"] in after and (is_fresh or now != row):
-            changes.pending.append(now)
-    for packets in found.packets.to_pylist():
-        changes.packets[packets.pop("capture_id")].append(packets)
+            changes.pending_rows.append(now)
+    for packets in found.packet_counts.to_pylist():
+        changes.count_corrections[packets.pop("capture_id")].append(packets)
     for table, batch in found.tables.items():
-        changes.tables[table].append(batch)
+        changes.batches[table].append(batch)
 
 
-def _is_news(row: Row, label: Row, contexts: Sequence[Row]) -> bool:
-    """Whether finished calls of a remainder learn anything: of a first joining, most learn nothing."""
+def _changes_finished_calls(row: Row, label: Row, contexts: Sequence[Row]) -> bool:
+    """Whether merging changes calls that the capture finished alone; at a first merge it mostly does not."""
     if label["connection_id"] != row["connection_id"]:
         return True
-    if row["told"] is not None:
-        return bool(label["told"] != row["told"])
+    if row["merge_digest"] is not None:
+        return bool(label["merge_digest"] != row["merge_digest"])
     return bool(contexts) or (label["handshake"] and "beginning" in row["waits_for"])
 
 
-def days(row: Row) -> Iterator[dt.date | None]:
-    """Yield the dates of a remainder's packets, the first to the last; None, for rows without, where none is known."""
-    first, last = row["first_packet_at"], row["since"]
+def packet_dates(row: Row) -> Iterator[dt.date | None]:
+    """Yield each date from a remainder's first packet to its last; None, for rows without a date, if one is unknown."""
+    first, last = row["first_packet_at"], row["last_packet_at"]
     if first is None or last is None:
         yield None
         return
@@ -166,158 +183,157 @@ def days(row: Row) -> Iterator[dt.date | None]:
         yield first.date() + dt.timedelta(days=number)
 
 
-def relabel(lake: Lake, changes: Changes) -> None:
-    """Tell finished calls and stray bytes in the tables what is new of their connections; most often, nothing is."""
-    news = [label for label in changes.labels if (label["capture_id"], label["was_connection_id"]) in changes.news]
-    if not news:
+def relabel_stored_rows(lake: Lake, changes: MergeChanges) -> None:
+    """Update stored calls and quarantined bytes whose connection, or the meaning of whose context, changed."""
+    changed = [
+        label for label in changes.labels if (label["capture_id"], label["was_connection_id"]) in changes.relabeled
+    ]
+    if not changed:
         return
-    labels = pa.RecordBatch.from_pylist(news, LABELS_SCHEMA)
-    of_news = chain.from_iterable(changes.meanings.get(name, ()) for name in sorted(changes.news))
-    meanings = pa.RecordBatch.from_pylist(list(of_news), MEANINGS_SCHEMA)
-    names = {label["was_connection_id"] for label in news}
-    renamed = {label["was_connection_id"] for label in news if label["was_connection_id"] != label["connection_id"]}
-    _teach(
-        lake, RPC_CALLS, changes.dates, names, capture_relabel.LOOKED_AT, capture_relabel.LEARNT,
-        lambda calls: capture_relabel.labelled(calls, labels, meanings),
+    labels = pa.RecordBatch.from_pylist(changed, CONNECTION_LABELS_SCHEMA)
+    contexts = chain.from_iterable(changes.bind_contexts.get(name, ()) for name in sorted(changes.relabeled))
+    meanings = pa.RecordBatch.from_pylist(list(contexts), CONTEXT_MEANINGS_SCHEMA)
+    names = {label["was_connection_id"] for label in changed}
+    renamed = {label["was_connection_id"] for label in changed if label["was_connection_id"] != label["connection_id"]}
+    _update_stored_rows(
+        lake, RPC_CALLS, changes.dates, names, call_relabelling.RELABEL_INPUT_COLUMNS,
+        call_relabelling.RELABELLED_COLUMNS,
+        lambda calls: call_relabelling.relabel_calls(calls, labels, meanings),
     )  # fmt: skip
-    _teach(
+    _update_stored_rows(
         lake, QUARANTINE, changes.dates, renamed, ("capture_id", "connection_id"), ("connection_id",),
-        lambda rows: capture_relabel.renamed(rows, labels),
+        lambda rows: call_relabelling.relabel_connection_ids(rows, labels),
     )  # fmt: skip
 
 
-def _teach(
-    lake: Lake, table: Table, dates: Dates, names: Collection[str], looked_at: Sequence[str], learnt: Sequence[str],
-    taught: Callable[[pa.RecordBatch], pa.RecordBatch],
+def _update_stored_rows(
+    lake: Lake, table: Table, dates: Dates, connections: Collection[str], input_columns: Sequence[str],
+    updated_columns: Sequence[str], update: Callable[[pa.RecordBatch], pa.RecordBatch],
 ) -> None:  # fmt: skip
-    """Have a table's rows of some connections learn what they are ``taught``, by the columns that are ``looked_at``.
+    """Apply ``update`` to a table's rows of some connections; rows that it drops are deleted.
 
-    Of these ``learnt`` may change; rows that taught ones lack go. A few change here, many by a MERGE.
+    ``update`` takes ``input_columns``, of which it may change ``updated_columns``. Few rows are updated in this
+    process, many by a MERGE in Spark.
     """
-    if not names or not lake.exists(table):
+    if not connections or not lake.exists(table):
         return
     (key,) = table.key
-    columns, where = (key, *looked_at), f"connection_id IN {{names}} AND {on_dates(dates)}"
-    if lake.is_here:
-        there = lake.select(table, where, columns, names=names)
-        if not there.num_rows:
+    columns, where = (key, *input_columns), f"connection_id IN {{names}} AND {dates_condition(dates)}"
+    if lake.reads_in_process:
+        stored = lake.select(table, where, columns, names=connections)
+        if not stored.num_rows:
             return
-        news = pa.concat_tables([_news(batch, taught(batch), key, learnt) for batch in there.to_batches()])
-        if news.num_rows <= _MOST_HERE:
-            goes = news[_GOES].combine_chunks()
-            lake.remove(table, key, set(news[key].filter(goes).to_pylist()), dates=dates)
-            lake.fill(table, news.filter(pc.invert(goes)).drop_columns(_GOES), dates=dates)
+        changed = [_row_changes(batch, update(batch), key, updated_columns) for batch in stored.to_batches()]
+        rows = pa.concat_tables(changed)
+        if rows.num_rows <= _MAX_DRIVER_ROWS:
+            deleted = rows[_DELETED].combine_chunks()
+            lake.delete_values(table, key, set(rows[key].filter(deleted).to_pylist()), dates=dates)
+            lake.update_columns(table, rows.filter(pc.invert(deleted)).drop_columns(_DELETED), dates=dates)
             return
 
-    def told(batches: Batches) -> Iterator[pa.RecordBatch]:
+    def row_changes(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield from _news(batch, taught(batch), key, learnt).rename_columns(met.names).to_batches()
+            changed = _row_changes(batch, update(batch), key, updated_columns)
+            yield from changed.rename_columns(schema.names).to_batches()
 
-    met = StructType([StructField(_MET + name, table.struct()[name].dataType) for name in (key, *learnt)])
-    met = met.add(_MET + _GOES, "boolean")
-    source = lake.frame(f"SELECT {', '.join(columns)} FROM {{rows}} WHERE {where}", rows=table, names=names)
-    lake.merge_into(
-        table, source.mapInArrow(told, met), f"{key} = {_MET}{key} AND {on_dates(dates)}",
-        update={name: _MET + name for name in learnt}, delete=_MET + _GOES,
+    fields = [StructField(_SOURCE_PREFIX + name, table.struct()[name].dataType) for name in (key, *updated_columns)]
+    schema = StructType(fields).add(_SOURCE_PREFIX + _DELETED, "boolean")
+    source = lake.frame(f"SELECT {', '.join(columns)} FROM {{rows}} WHERE {where}", rows=table, names=connections)
+    lake.update_matched(
+        table, source.mapInArrow(row_changes, schema), f"{key} = {_SOURCE_PREFIX}{key} AND {dates_condition(dates)}",
+        update={name: _SOURCE_PREFIX + name for name in updated_columns}, delete=_SOURCE_PREFIX + _DELETED,
     )  # fmt: skip
 
 
-def _news(there: pa.RecordBatch, now: pa.RecordBatch, key: str, learnt: Sequence[str]) -> pa.Table:
-    """Return what rows say now that they did not say, and those that are no more (``_goes``)."""
-    before, after = (pa.Table.from_batches([rows]) for rows in (there, now))
-    fresh, stale = differing(after, before, key)
+def _row_changes(before: pa.RecordBatch, after: pa.RecordBatch, key: str, updated_columns: Sequence[str]) -> pa.Table:
+    """Return key and updated columns of the rows that differ, and of those that are gone; ``_DELETED`` tells which."""
+    old, new = (pa.Table.from_batches([rows]) for rows in (before, after))
+    fresh, stale = changed_keys(new, old, key)
     parts = []
-    for rows, keys, goes in ((after, fresh, False), (before, stale - fresh, True)):
-        found = rows.filter(one_of(rows, key, keys)).select([key, *learnt])
-        parts.append(found.append_column(_GOES, pa.repeat(goes, found.num_rows)))
+    for rows, keys, deleted in ((new, fresh, False), (old, stale - fresh, True)):
+        found = rows.filter(is_in(rows, key, keys)).select([key, *updated_columns])
+        parts.append(found.append_column(_DELETED, pa.repeat(deleted, found.num_rows)))
     return pa.concat_tables(parts)
 
 
-def renaming(changes: Changes) -> Through:
-    """Return what gives stray bytes of this run's side files the names that their connections have when joined.
+def apply_connection_ids(changes: MergeChanges) -> BatchTransform:
+    """Return a transform for staged rows of ``bronze.quarantine``: they get the ids of their merged connections.
 
-    What was made from remainders is left out: joining made it anew.
+    Rows made of remainders are dropped: merging made them again.
     """
     if not changes:
         return iter
-    labels = pa.RecordBatch.from_pylist(changes.labels, LABELS_SCHEMA)
-    rest = without("quarantine_key", changes.quarantine_keys)
+    labels = pa.RecordBatch.from_pylist(changes.labels, CONNECTION_LABELS_SCHEMA)
+    exclude = exclude_rows("quarantine_key", changes.replaced_quarantine_keys)
 
-    def renamed(batches: Batches) -> Iterator[pa.RecordBatch]:
-        return (capture_relabel.renamed(batch, labels) for batch in rest(batches))
+    def with_connection_ids(batches: Batches) -> Iterator[pa.RecordBatch]:
+        return (call_relabelling.relabel_connection_ids(batch, labels) for batch in exclude(batches))
 
-    return renamed
+    return with_connection_ids
 
 
-def teaching(changes: Changes) -> Through:
-    """Return what tells finished calls of this run's side files what joining found, batch by batch.
+def apply_bind_context(changes: MergeChanges) -> BatchTransform:
+    """Return a transform for staged calls: they get the ids of their merged connections and what their contexts mean.
 
-    What was made from remainders is left out: joining made it anew.
+    Calls made of remainders are dropped: merging made them again.
     """
     if not changes:
         return iter
-    labels = pa.RecordBatch.from_pylist(changes.labels, LABELS_SCHEMA)
-    meanings = pa.RecordBatch.from_pylist(list(chain.from_iterable(changes.meanings.values())), MEANINGS_SCHEMA)
-    captures, keys = _columns(changes.remade)
-    remade = pa.record_batch({"capture_id": captures, "call_key": keys})
+    labels = pa.RecordBatch.from_pylist(changes.labels, CONNECTION_LABELS_SCHEMA)
+    contexts = chain.from_iterable(changes.bind_contexts.values())
+    meanings = pa.RecordBatch.from_pylist(list(contexts), CONTEXT_MEANINGS_SCHEMA)
+    schema = pa.schema({"capture_id": pa.string(), "call_key": pa.string()})
+    rows = [dict(zip(schema.names, names, strict=True)) for names in sorted(changes.rebuilt_calls)]
+    rebuilt = pa.RecordBatch.from_pylist(rows, schema)
 
-    def taught(batches: Batches) -> Iterator[pa.RecordBatch]:
+    def with_bind_context(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield capture_relabel.labelled(capture_relabel.without(batch, remade), labels, meanings)
+            yield call_relabelling.relabel_calls(call_relabelling.drop_merged_calls(batch, rebuilt), labels, meanings)
 
-    return taught
-
-
-def _columns(pairs: Iterable[tuple[str, str]]) -> tuple[pa.Array, pa.Array]:
-    ordered = sorted(pairs)
-    return pa.array([one for one, _ in ordered], pa.string()), pa.array([two for _, two in ordered], pa.string())
+    return with_bind_context
 
 
-def merge_together(lake: Lake, changes: Changes, rows: pa.Table) -> pa.Table:
-    """Return the calls of connections that captures saw at the same time, one row each; take out those there were.
+def merge_overlapping_calls(lake: Lake, changes: MergeChanges, rows: pa.Table) -> pa.Table:
+    """Merge the calls of connections that several captures saw at the same time, and delete the stored rows.
 
-    ``rows`` are their calls as joining gave them.
+    ``rows`` are their calls as merging gave them, one for each capture. Returns one row for each call.
     """
-    where = f"connection_id IN {{names}} AND {on_dates(changes.dates)}"
+    where = f"connection_id IN {{names}} AND {dates_condition(changes.dates)}"
     names = rows.schema.names
-    there = lake.select(RPC_CALLS, where, names, names=changes.together).cast(rows.schema).to_pylist()
+    stored = lake.select(RPC_CALLS, where, names, names=changes.overlapping_connections).cast(rows.schema).to_pylist()
     fresh = rows.to_pylist()
-    remade = changes.remade | {(row["capture_id"], row["call_key"]) for row in fresh}
+    rebuilt = changes.rebuilt_calls | {(row["capture_id"], row["call_key"]) for row in fresh}
     kept = []
-    for each in there:
-        row = restored(each)
-        if row is not None and (each["sightings"] or (row["capture_id"], row["call_key"]) not in remade):
+    for call in stored:
+        row = restore_single_capture_row(call)
+        if row is not None and (call["sightings"] or (row["capture_id"], row["call_key"]) not in rebuilt):
             kept.append(row)
-    lake.delete(RPC_CALLS, where, names=changes.together)
-    return pa.Table.from_pylist(merged(kept, fresh), rows.schema)
+    lake.delete(RPC_CALLS, where, names=changes.overlapping_connections)
+    return pa.Table.from_pylist(merge_sightings(kept, fresh), rows.schema)
 
 
-def without(column: str, keys: Collection[str]) -> Through:
-    """Return what leaves the rows out whose column has one of these values."""
+def exclude_rows(column: str, keys: Collection[str]) -> BatchTransform:
+    """Return a transform that drops the rows whose ``column`` has one of these values."""
     if not keys:
         return iter
-    gone = pa.array(sorted(keys), pa.string())
+    excluded = pa.array(sorted(keys), pa.string())
 
-    def left(batches: Batches) -> Iterator[pa.RecordBatch]:
-        return (batch.filter(pc.invert(pc.is_in(batch[column], gone))) for batch in batches)
+    def filtered(batches: Batches) -> Iterator[pa.RecordBatch]:
+        return (batch.filter(pc.invert(pc.is_in(batch[column], excluded))) for batch in batches)
 
-    return left
+    return filtered
 
 
 def pending_table(rows: Sequence[Row]) -> pa.Table:
-    """Return rows of ``bronze.pending`` as Arrow."""
-    return pa.Table.from_pylist(list(rows), SCHEMAS["pending"])
+    """Return rows of ``bronze.pending`` as an Arrow table."""
+    return pa.Table.from_pylist(list(rows), BRONZE_SCHEMAS["pending"])
 
 
-def earlier(lake: Lake, fresh: pa.Table) -> pa.Table:
-    """Return the remainders of earlier runs of the four-tuples in ``fresh``."""
+def read_stored_pending(lake: Lake, fresh: pa.Table) -> pa.Table:
+    """Return the stored rows of ``bronze.pending`` that have a four-tuple of ``fresh``."""
     if not lake.exists(PENDING) or not fresh.num_rows:
         return pending_table([])
-    flows = {flow(row) for row in _tuples(fresh)}
-    found = lake.select(PENDING, f"{_FLOW} IN {{flows}}", SCHEMAS["pending"].names, flows=flows)
-    return found.cast(SCHEMAS["pending"])
-
-
-def _tuples(rows: pa.Table) -> list[Row]:
-    found: list[Row] = rows.select(["client_address", "client_port", "server_address", "server_port"]).to_pylist()
-    return found
+    four_tuples = fresh.select(["client_address", "client_port", "server_address", "server_port"])
+    flows = {four_tuple_key(row) for row in four_tuples.to_pylist()}
+    found = lake.select(PENDING, f"{_FLOW_SQL} IN {{flows}}", BRONZE_SCHEMAS["pending"].names, flows=flows)
+    return found.cast(BRONZE_SCHEMAS["pending"])

@@ -1,10 +1,10 @@
-"""The date before which a lake keeps nothing: what is older, and what stays of captures that cross it.
+"""The retention cutoff of a lake: a date before which nothing is kept, and what it leaves of rows and captures.
 
-``jobs.forget`` sets it (``_runs/forgotten``), and every later run keeps to it: a capture that still lies in the
-folder, a file that has grown, one that is read again, bring nothing back. A day begins at midnight UTC.
+``jobs.forget`` sets it (file ``_runs/forgotten``). Every later run applies it: captures that are still in the folder,
+that have grown, or that are read again bring nothing older back. Days begin at midnight UTC.
 
-A call, a bind, a stray run of bytes is as old as its own time. A connection is as old as its last packet: while it goes
-on its binds stay, and of its calls those of the later days. What has no time is as old as the capture it is of.
+The age of a call, a bind or a quarantined run of bytes is its own time. The age of a connection is its last packet:
+while it goes on, its binds stay, and its calls from the cutoff on. Rows without a time are as old as their capture.
 """
 
 from __future__ import annotations
@@ -22,194 +22,200 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.lake.frames import frame
+from pipeline.lake.frames import arrow_to_frame
 from pipeline.lake.lake import Lake
-from pipeline.lake.recovery import Runs
+from pipeline.lake.recovery import RunMarkers
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.table import EVENT_DATE, Table
-from udfs.capture.overlap import WHOLE
-from udfs.capture.tables import with_servers
-from udfs.dcerpc.pdu import ALTER_CONTEXT, ALTER_CONTEXT_RESP, AUTH3, BIND, BIND_ACK, BIND_NAK
+from udfs.capture.bronze_rows import sum_server_connections
+from udfs.capture.overlapping_captures import WHOLE_PDU
+from udfs.dcerpc.pdu_headers import ALTER_CONTEXT, ALTER_CONTEXT_RESP, AUTH3, BIND, BIND_ACK, BIND_NAK
 from udfs.keys import key
-from udfs.tcp.packets import CUT_BEFORE, PASSED_OVER
+from udfs.tcp.packet_decoder import FRAMED_BEFORE, SKIPPED_BEFORE
 
 Row = dict[str, Any]
 _BINDS: Final = frozenset((BIND, BIND_ACK, BIND_NAK, ALTER_CONTEXT, ALTER_CONTEXT_RESP, AUTH3))
-_PTYPE: Final = 2  # the octet of a PDU that says what it is ([C706] 12.6.3.1)
-NAMING: Final = ("rpc_calls", "rpc_binds", "pending")  # tables whose rows name their capture and their server
-_TRIMMED: Final = ("connections", "rpc_calls", "rpc_binds", "quarantine", "pending")
-_BATCH: Final = 4096
-# Of a row of the ledger: what tells of the content, and what counts it.
-_CONTENT: Final = (
-    "servers", "server_connections", "learnt", "followed", "resume", "error", "first_packet_at", "last_packet_at",
-    "packets_dropped", "event_date",
+_PTYPE_OFFSET: Final = 2  # of the type of a PDU ([C706] 12.6.3.1)
+_TABLES_WITH_SERVER: Final = ("rpc_calls", "rpc_binds", "pending")
+_TRIMMED_TABLES: Final = ("connections", "rpc_calls", "rpc_binds", "quarantine", "pending")  # binds need connections
+_ROWS_PER_BATCH: Final = 4096
+# Columns of the ledger that describe the content of a capture, and that count it.
+_CONTENT_COLUMNS: Final = (
+    "servers", "server_connections", "learned_endpoints", "reread_endpoints", "resume", "error", "first_packet_at",
+    "last_packet_at", "packets_dropped", "event_date",
 )  # fmt: skip
-_COUNTS: Final = (
+_COUNT_COLUMNS: Final = (
     "packets", "packets_tcp", "packets_truncated", "packets_used", "packets_other", "packets_damaged",
     "packets_binary_protocol",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Horizon:
-    """Nothing of days before ``before`` is kept."""
+class RetentionCutoff:
+    """The first date of which rows are kept, and the rules for what is older."""
 
-    before: dt.date
+    first_kept_date: dt.date
 
     @staticmethod
-    def of(runs: Runs) -> Horizon | None:
-        """Return that of a lake; None where nothing was ever forgotten."""
-        note = runs.root / "forgotten"
-        if not note.exists():
+    def load(runs: RunMarkers) -> RetentionCutoff | None:
+        """Return the cutoff of a lake; None if it has none."""
+        path = runs.root / "forgotten"
+        if not path.exists():
             return None
-        return Horizon(dt.date.fromisoformat(json.loads(note.read_text(encoding="utf-8"))["before"]))
+        return RetentionCutoff(dt.date.fromisoformat(json.loads(path.read_text(encoding="utf-8"))["before"]))
 
-    def note(self, runs: Runs) -> None:
-        """Have all later runs keep to it."""
+    def save(self, runs: RunMarkers) -> None:
+        """Store the cutoff in the lake, for all later runs."""
         runs.root.mkdir(parents=True, exist_ok=True)
         temporary = runs.root / ".forgotten"
-        temporary.write_text(json.dumps({"before": self.before.isoformat()}), encoding="utf-8")
+        temporary.write_text(json.dumps({"before": self.first_kept_date.isoformat()}), encoding="utf-8")
         temporary.replace(runs.root / "forgotten")
 
     @property
-    def at(self) -> dt.datetime:
-        """Its first moment that is kept."""
-        return dt.datetime.combine(self.before, dt.time(), dt.UTC)
+    def first_kept_time(self) -> dt.datetime:
+        """Midnight UTC of the first date that is kept."""
+        return dt.datetime.combine(self.first_kept_date, dt.time(), dt.UTC)
 
     @property
-    def time_sql(self) -> str:
-        """That moment as a literal of Spark SQL, whatever the session's time zone."""
-        return f"TIMESTAMP'{self.before} 00:00:00 UTC'"
+    def timestamp_sql(self) -> str:
+        """``first_kept_time`` as a literal of Spark SQL, independent of the session's time zone."""
+        return f"TIMESTAMP'{self.first_kept_date} 00:00:00 UTC'"
 
-    def is_older(self, *times: dt.datetime | None) -> bool:
-        """Whether the first of these times that is known lies before it; not where none is."""
+    def excludes_time(self, *times: dt.datetime | None) -> bool:
+        """Whether the first of these times that is not None is before the cutoff; False if all are None."""
         known = next((time for time in times if time is not None), None)
-        return known is not None and known < self.at
+        return known is not None and known < self.first_kept_time
 
-    def forgets(self, capture: Mapping[str, Any]) -> bool:
-        """Whether all of a capture is older: a row of ``bronze.capture_files``, or what a reader says of it."""
-        emptied = capture.get("first_key") is not None and not capture["packets"]  # by ``ledger_row``
-        return emptied or self.is_older(capture["last_packet_at"], capture["modified_at"])
+    def drops_capture(self, capture: Mapping[str, Any]) -> bool:
+        """Whether all of a capture is older than the cutoff, by its row of ``bronze.capture_files``."""
+        emptied = capture.get("first_key") is not None and not capture["packets"]  # by ``trim_ledger_row``
+        return emptied or self.excludes_time(capture["last_packet_at"], capture["modified_at"])
 
-    def crosses(self, capture: Mapping[str, Any]) -> bool:
-        """Whether a capture holds anything older, or may, for want of times."""
+    def affects_capture(self, capture: Mapping[str, Any]) -> bool:
+        """Whether a capture holds packets from before the cutoff, or may because it has no times."""
         first = capture["first_packet_at"]
-        return first is None or bool(first < self.at)
+        return first is None or bool(first < self.first_kept_time)
 
-    def ledger_row(self, row: Row, servers: Collection[str]) -> Row:
-        """Return what the ledger keeps of a capture.
+    def trim_ledger_row(self, row: Row, servers: Collection[str]) -> Row:
+        """Return a capture's row of the ledger without what is older than the cutoff.
 
-        Of one that is forgotten: that the file was read, not what was in it. Of one that crosses the date: no server
-        that is not among ``servers``, those of its rows that stay.
+        Of a capture that is all older only its files stay, to show that it was read. One that is partly older keeps the
+        servers among ``servers``: those of its rows that stay.
         """
-        if self.forgets(row):
-            return {**row, **dict.fromkeys(_CONTENT), **dict.fromkeys(_COUNTS, 0)}
-        if not self.crosses(row):
+        if self.drops_capture(row):
+            return {**row, **dict.fromkeys(_CONTENT_COLUMNS), **dict.fromkeys(_COUNT_COLUMNS, 0)}
+        if not self.affects_capture(row):
             return row
         kept = [each for each in row["server_connections"] or () if each["server_address"] in servers]
-        places = {
-            name: [place for place in row[name] or () if place.partition("|")[0] in servers] or None
-            for name in ("learnt", "followed")
+        endpoints = {
+            name: [text for text in row[name] or () if text.partition("|")[0] in servers] or None
+            for name in ("learned_endpoints", "reread_endpoints")
         }
-        return {**row, **with_servers(kept), **places}
+        return {**row, **sum_server_connections(kept), **endpoints}
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
-    def keeps(self, kind: str, row: Mapping[str, Any], connections: Collection[str], *, forgotten: bool) -> bool:
-        """Whether a row of a bronze table stays: ``connections`` are those that do, ``forgotten`` is its capture."""
+    def keeps_row(
+        self, table: str, row: Mapping[str, Any], connections: Collection[str], *, capture_dropped: bool
+    ) -> bool:
+        """Whether a row of a bronze table stays, by its time, capture and connection (``connections`` stay)."""
         times: tuple[dt.datetime | None, ...]
-        if kind == "connections":
+        if table == "connections":
             times = row["last_packet_at"], row["closed_at"], row["first_packet_at"]
-        elif kind == "rpc_calls":
+        elif table == "rpc_calls":
             day = row["event_date"]
-            return not forgotten if day is None else bool(day >= self.before)
-        elif kind == "rpc_binds":
+            return not capture_dropped if day is None else bool(day >= self.first_kept_date)
+        elif table == "rpc_binds":
             times = (row["bound_at"],)
             if row["connection_id"] in connections:
                 return True
         else:
-            times = (row["since"],) if kind == "pending" else (row["seen_at"],)
-        return not (forgotten if all(time is None for time in times) else self.is_older(*times))
+            times = (row["last_packet_at"],) if table == "pending" else (row["seen_at"],)
+        return not (capture_dropped if all(time is None for time in times) else self.excludes_time(*times))
 
-    def remainder(self, row: Row) -> Row:
-        """Return a row of ``bronze.pending`` without the bytes that are older, binds aside.
+    def trim_pending_row(self, row: Row) -> Row:
+        """Return a row of ``bronze.pending`` without the bytes from before the cutoff; binds stay.
 
-        Its segments stay, without bytes: whole PDUs as if their calls were settled, others as passed over.
+        Segments stay, without bytes: those of whole PDUs count as parsed, others as passed over.
         """
-        first_ns = int(self.at.timestamp()) * 1_000_000_000
-        heads: dict[tuple[int, int], int] = {}  # by where a PDU's second segment begins: what its first one is
+        first_ns = int(self.first_kept_time.timestamp()) * 1_000_000_000
+        heads: dict[tuple[int, int], int] = {}  # PDU types, by direction and sequence number of the PDU's next segment
         segments = []
         for segment in row["segments"] or ():
-            data, whole = segment["data"], bool(segment["flags"] & WHOLE)
+            data, whole = segment["data"], bool(segment["flags"] & WHOLE_PDU)
             kind = heads.pop((segment["side"], segment["sequence"]), None)
             if whole and data and kind is None:
-                kind = data[_PTYPE] if len(data) > _PTYPE else -1
+                kind = data[_PTYPE_OFFSET] if len(data) > _PTYPE_OFFSET else -1
                 heads[segment["side"], (segment["sequence"] + len(data)) & 0xFFFFFFFF] = kind
             if not data or segment["time_ns"] >= first_ns or (whole and kind in _BINDS):
                 segments.append(segment)
                 continue
-            flag = CUT_BEFORE if whole else PASSED_OVER
+            flag = FRAMED_BEFORE if whole else SKIPPED_BEFORE
             segments.append({**segment, "data": None, "flags": flag, "number": 0, "file_offset": 0})
         kept = [run for run in row["runs"] or () if run["time_ns"] >= first_ns]
         size = sum(len(segment["data"]) for segment in segments if segment["data"] is not None)
         return {**row, "segments": segments, "runs": kept, "bytes": size}
 
-    # -- side files of a run -----------------------------------------------------------------------------------------
+    # -- staging files of a run --------------------------------------------------------------------------------------
 
-    def trim(self, tables: Path, captures: Iterable[Mapping[str, Any]]) -> dict[str, set[str]]:
-        """Take what is older out of a run's side files, before anything is written to the lake.
+    def trim_staging_files(self, folder: Path, captures: Iterable[Mapping[str, Any]]) -> dict[str, set[str]]:
+        """Remove what is older than the cutoff from a run's staging files, before anything is written to the lake.
 
-        ``captures`` are what the reader says of each. Returns the servers of the rows that stay, by the captures'
-        paths, of those that hold anything older.
+        ``captures`` are their rows of ``bronze.capture_files``. Returns, by path of the captures that may hold anything
+        older, the servers of the rows that stay.
         """
         return {
-            capture["path"]: self._trim(tables, f"{key(capture['path'])}.parquet", forgotten=self.forgets(capture))
+            capture["path"]: self._trim_capture_files(
+                folder, f"{key(capture['path'])}.parquet", capture_dropped=self.drops_capture(capture)
+            )
             for capture in captures
-            if self.crosses(capture)
+            if self.affects_capture(capture)
         }
 
-    def _trim(self, tables: Path, name: str, *, forgotten: bool) -> set[str]:
-        stay: set[str] = set()
+    def _trim_capture_files(self, folder: Path, name: str, *, capture_dropped: bool) -> set[str]:
+        connections: set[str] = set()
         servers: set[str] = set()
-        for kind in _TRIMMED:  # connections first: binds go by them
-            path = tables / kind / name
+        for table in _TRIMMED_TABLES:
+            path = folder / table / name
             if not path.exists():
                 continue
             temporary = path.with_name(f".{name}.kept")
             with pq.ParquetFile(path) as source:
                 schema = source.schema_arrow
                 with pq.ParquetWriter(temporary, schema, compression="lz4", write_statistics=False) as out:
-                    for batch in source.iter_batches(_BATCH):
+                    for batch in source.iter_batches(_ROWS_PER_BATCH):
                         rows = [
-                            self.remainder(row) if kind == "pending" else row
+                            self.trim_pending_row(row) if table == "pending" else row
                             for row in batch.to_pylist()
-                            if self.keeps(kind, row, stay, forgotten=forgotten)
+                            if self.keeps_row(table, row, connections, capture_dropped=capture_dropped)
                         ]
-                        if kind == "connections":
-                            stay |= {row["connection_id"] for row in rows}
-                        elif kind in NAMING:
+                        if table == "connections":
+                            connections |= {row["connection_id"] for row in rows}
+                        elif table in _TABLES_WITH_SERVER:
                             servers |= {row["server_address"] for row in rows}
                         out.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
             temporary.replace(path)
         return servers
 
 
-def recount_calls(lake: Lake, horizon: Horizon) -> None:
-    """Have connections that cross the date count the calls that are left of them."""
+def recount_connection_calls(lake: Lake, cutoff: RetentionCutoff) -> None:
+    """Update the number of calls of connections that began before the cutoff to the calls that are left."""
     if not lake.exists(CONNECTIONS):
         return
-    crossing = lake.read(CONNECTIONS).where(f"first_packet_at < {horizon.time_sql}").select("connection_id", "calls")
-    calls: DataFrame = lake.read(RPC_CALLS).join(crossing.select("connection_id"), "connection_id", "left_semi")
+    older = lake.read(CONNECTIONS).where(f"first_packet_at < {cutoff.timestamp_sql}").select("connection_id", "calls")
+    calls: DataFrame = lake.read(RPC_CALLS).join(older.select("connection_id"), "connection_id", "left_semi")
     counted = calls.groupBy("connection_id").agg(F.count("*").alias("n"))
-    found = crossing.join(counted, "connection_id", "left").select("connection_id", "calls", F.coalesce("n", F.lit(0)))
-    left = {name: now for name, before, now in found.collect() if before != now}
-    if left:
-        there = lake.with_keys(CONNECTIONS, left)
-        now = [{**row, "calls": left[row["connection_id"]]} for row in there.to_pylist()]
-        put_rows(lake, CONNECTIONS, now, there.schema, {row[EVENT_DATE] for row in now})
+    found = older.join(counted, "connection_id", "left").select("connection_id", "calls", F.coalesce("n", F.lit(0)))
+    changed = {name: left for name, before, left in found.collect() if before != left}
+    if changed:
+        stored = lake.select_by_values(CONNECTIONS, changed)
+        rows = [{**row, "calls": changed[row["connection_id"]]} for row in stored.to_pylist()]
+        upsert_rows(lake, CONNECTIONS, rows, stored.schema, {row[EVENT_DATE] for row in rows})
 
 
-def put_rows(lake: Lake, table: Table, rows: Sequence[Row], schema: pa.Schema, dates: Collection[date | None]) -> None:
-    """Put rows in the place of those with their keys, in one commit: killed, the job finds the old or the new."""
+def upsert_rows(
+    lake: Lake, table: Table, rows: Sequence[Row], schema: pa.Schema, dates: Collection[date | None]
+) -> None:
+    """Replace the rows that have the same keys, in one commit: a killed job leaves the old rows or the new ones."""
     if rows:
-        lake.merge(table, frame(lake.spark, pa.Table.from_pylist(rows, schema)), dates=dates, unless_same=True)
+        lake.merge(table, arrow_to_frame(lake.spark, pa.Table.from_pylist(rows, schema)), dates=dates, unless_same=True)

@@ -1,7 +1,7 @@
-"""A tap on rows while they are written: what reads calls on their way into ``bronze.rpc_calls``.
+"""Interfaces for a tap: code that reads calls while they are written to ``bronze.rpc_calls``.
 
-``ingest_captures`` passes each task's batches through a ``WriteTap``. Silver's decoder is one: calls that are in memory
-already are decoded there, and need not be read from the table again.
+``ingest_captures`` passes each task's batches through a ``WriteTap``. Silver's decoder is one: it decodes calls that
+are in memory already, so that they need not be read from the table again.
 """
 
 from __future__ import annotations
@@ -14,29 +14,28 @@ from pipeline.lake.staging_files import Batches
 
 
 class WriteTap(Protocol):
-    """Reads rows of ``bronze.rpc_calls`` in the tasks that write them; it is pickled, a copy for each task."""
+    """Reads rows of ``bronze.rpc_calls`` in the tasks that write them. It is pickled: each task has its own copy."""
 
-    def passing(self, batches: Batches, task: str) -> Batches:
-        """Yield the batches as they are; ``task`` is the number of the task that writes them."""
+    def pass_through(self, batches: Batches, task: str) -> Batches:
+        """Yield the batches unchanged; ``task`` is the number of the task that writes them."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RemovedCalls:
-    """Calls that a commit took out of ``bronze.rpc_calls`` or changed, and the dates of silver's rows of them."""
+    """Calls that a commit of ``bronze.rpc_calls`` deleted or changed, and the event dates of their rows in silver."""
 
-    calls: frozenset[str] = frozenset()
-    dates: frozenset[date | None] = frozenset()
+    call_keys: frozenset[str] = frozenset()
+    silver_dates: frozenset[date | None] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class TappedWrite:
-    """A commit of ``bronze.rpc_calls`` whose added rows all went through the tap.
+    """A commit of ``bronze.rpc_calls``, from one version to the next, whose added rows all went through the tap.
 
-    It leads from version ``since`` to ``version`` with no other commit between. ``removed``: what it took out; nothing
-    else differs.
+    ``removed_calls`` are those that it deleted or changed; no other row differs.
     """
 
-    since: int
-    version: int
-    removed: RemovedCalls = RemovedCalls()
+    from_version: int
+    to_version: int
+    removed_calls: RemovedCalls = RemovedCalls()

@@ -1,1 +1,1 @@
-"""The collector: a qmmgmt client that asks queue managers about themselves and their queues. No Spark, no tables."""
+"""Snapshot collector: a qmmgmt client that queries queue managers and writes snapshot files. No Spark, no tables."""

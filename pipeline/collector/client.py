@@ -1,4 +1,4 @@
-"""A qmmgmt client: connects to a queue manager, and asks R_QMMgmtGetInfo. Transport and security are impacket's."""
+"""Client of the qmmgmt interface: connects to a queue manager and calls R_QMMgmtGetInfo, by means of impacket."""
 
 from __future__ import annotations
 
@@ -19,24 +19,42 @@ from impacket.dcerpc.v5.rpcrt import (
 from impacket.krb5.kerberosv5 import KerberosError, SessionKeyDecryptionError
 from impacket.uuid import uuidtup_to_bin
 
-from pipeline.collector.get_info import GET_INFO, INTERFACE, AnswerError, get_info, read_answer
-from pipeline.collector.transport import RESPONSE, Clock, CutError, ProtocolError, StoppedError, Transport, fault_status
+from pipeline.collector.get_info_codec import (
+    GET_INFO_OPNUM,
+    QMMGMT_INTERFACE,
+    ResponseError,
+    decode_response,
+    encode_request,
+)
+from pipeline.collector.transport import (
+    RESPONSE_PDU,
+    CollectionStoppedError,
+    ConnectionCutError,
+    DeadlineTransport,
+    ProtocolError,
+    StopSignal,
+    fault_status,
+)
 
 Authentication = Literal["none", "ntlm", "kerberos"]
-ENDPOINT_MAPPER: Final = 135
-_ACCESS_DENIED: Final = frozenset({0x00000005, 0x1C000013, 0x00000721})  # [C706] E, [MS-RPCE]: access, auth failures
-_TOO_BUSY: Final = 0x1C010014
-_NOT_REGISTERED: Final = 0x16C9A0D6  # ept_s_not_registered of the endpoint mapper, [C706] N
-_REJECTED: Final = frozenset({5, 8, 9})  # reject reasons of bind_nak that are about security, [MS-RPCE] 2.2.2.5
+ENDPOINT_MAPPER_PORT: Final = 135
+_ACCESS_DENIED_STATUSES: Final = frozenset({0x00000005, 0x1C000013, 0x00000721})  # [C706] E, [MS-RPCE]
+_TOO_BUSY_STATUS: Final = 0x1C010014
+_NOT_REGISTERED_STATUS: Final = 0x16C9A0D6  # ept_s_not_registered, [C706] N
+_SECURITY_REJECT_REASONS: Final = frozenset({5, 8, 9})  # of bind_nak, [MS-RPCE] 2.2.2.5
 
-TIMEOUT, REFUSED, UNAUTHENTICATED, CUT, MALFORMED = "timeout", "refused", "unauthenticated", "cut", "malformed"
+TIMEOUT_CODE: Final = "timeout"
+REFUSED_CODE: Final = "refused"
+UNAUTHENTICATED_CODE: Final = "unauthenticated"
+CUT_CODE: Final = "cut"
+MALFORMED_CODE: Final = "malformed"
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who asks; the secret is never shown."""
+    """Account for authentication. ``repr`` does not show the password. ``privacy`` encrypts the calls."""
 
-    method: Authentication = "none"
+    authentication: Authentication = "none"
     user: str = ""
     domain: str = ""
     password: str = field(default="", repr=False)
@@ -45,68 +63,80 @@ class Credentials:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a queue manager is: ``port`` None asks the endpoint mapper for it."""
+class ServerAddress:
+    """Host and port of a queue manager. With ``port`` None, the endpoint mapper is asked for the port."""
 
     host: str
     port: int | None = None
-    endpoint_mapper_port: int = ENDPOINT_MAPPER
+    endpoint_mapper_port: int = ENDPOINT_MAPPER_PORT
 
 
-class AskError(Exception):
-    """No answer: ``code`` is what a snapshot's ``error`` says, ``again`` whether asking again may help."""
+class RequestError(Exception):
+    """A request without answer. ``code`` is the ``error`` of a snapshot; ``retryable`` tells if a retry may succeed."""
 
-    def __init__(self, code: str, detail: str, *, again: bool) -> None:
+    def __init__(self, code: str, detail: str, *, retryable: bool) -> None:
         super().__init__(f"{code}: {detail}")
         self.code = code
-        self.again = again
+        self.retryable = retryable
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What R_QMMgmtGetInfo answered: HRESULT, unsigned, and (vt, value) of each property in the order asked."""
+class ManagementAnswer:
+    """Answer of R_QMMgmtGetInfo: unsigned HRESULT, and (vt, value) of each property in the requested order."""
 
     hresult: int
     values: list[tuple[int, Any]]
 
 
-class Client:
-    """One connection to a queue manager's qmmgmt interface; every method raises ``AskError``."""
+class ManagementClient:
+    """One connection to the qmmgmt interface of a queue manager. Methods raise ``RequestError``.
 
-    def __init__(self, place: Place, credentials: Credentials, *, timeout_s: float, clock: Clock) -> None:
-        self._place = place
+    ``waited_s`` is the time that closed connections spent waiting for the server.
+    """
+
+    def __init__(
+        self, server: ServerAddress, credentials: Credentials, *, timeout_s: float, stop_signal: StopSignal
+    ) -> None:
+        self._server = server
         self._credentials = credentials
         self._timeout_s = timeout_s
-        self._clock = clock
-        self._transport: Transport | None = None
+        self._stop_signal = stop_signal
+        self._transport: DeadlineTransport | None = None
         self._rpc: Any = None
-        self.address: str | None = None
+        self.peer_address: str | None = None
         self.waited_s = 0.0
 
     def connect(self) -> None:
-        """Find the port where none is given, connect, and bind; the logon is proved by the first answer only."""
+        """Find the port if none is given, connect, and bind. The first answer shows whether the logon succeeded."""
         self.close()
-        port = self._place.port or self._endpoint()
-        who = self._credentials
-        kerberos = who.method == "kerberos"
-        transport = Transport(self._place.host, port, timeout_s=self._timeout_s, clock=self._clock)
-        self._transport = transport
+        transport = self._new_transport(self._server.port or self._find_port())
+        account = self._credentials
+        kerberos = account.authentication == "kerberos"
         rpc = transport.get_dce_rpc()
         if kerberos:
-            transport.set_kerberos(True, who.kdc)  # noqa: FBT003 - impacket's
-        if who.method != "none":
-            transport.set_credentials(who.user, who.password, who.domain)
+            transport.set_kerberos(True, account.kdc)  # noqa: FBT003 - impacket's
+        if account.authentication != "none":
+            transport.set_credentials(account.user, account.password, account.domain)
             rpc.set_auth_type(RPC_C_AUTHN_GSS_NEGOTIATE if kerberos else RPC_C_AUTHN_WINNT)
-            rpc.set_auth_level(RPC_C_AUTHN_LEVEL_PKT_PRIVACY if who.privacy else RPC_C_AUTHN_LEVEL_CONNECT)
-        with self._errors(transport):
-            transport.connect()
-            self.address = transport.peer_address
-            transport.begin()
-            rpc.bind(uuidtup_to_bin(INTERFACE))
+            rpc.set_auth_level(RPC_C_AUTHN_LEVEL_PKT_PRIVACY if account.privacy else RPC_C_AUTHN_LEVEL_CONNECT)
+        with self._translate_errors(transport):
+            self._connect_transport(transport)
+            rpc.bind(uuidtup_to_bin(QMMGMT_INTERFACE))
         self._rpc = rpc
 
+    def _new_transport(self, port: int) -> DeadlineTransport:
+        self._transport = DeadlineTransport(
+            self._server.host, port, timeout_s=self._timeout_s, stop_signal=self._stop_signal
+        )
+        return self._transport
+
+    def _connect_transport(self, transport: DeadlineTransport) -> None:
+        transport.connect()
+        self.peer_address = transport.peer_address
+        transport.start_exchange()
+
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._transport is not None:
             self.waited_s += self._transport.waited_s
             self._transport.disconnect()
@@ -114,82 +144,79 @@ class Client:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection to ask over; an error ends it."""
+        """Whether the connection is open. Most errors close it."""
         return self._rpc is not None
 
-    def ask(self, format_name: str | None, properties: Sequence[int]) -> Answer:
-        """Ask about a queue by its format name, or (None) about the machine."""
-        stub = get_info(format_name, properties)
+    def get_info(self, format_name: str | None, properties: Sequence[int]) -> ManagementAnswer:
+        """Request properties of a queue by its format name, or of the machine (None)."""
+        stub = encode_request(format_name, properties)
         if self._transport is None or self._rpc is None:
-            raise AskError(CUT, "not connected", again=True)
+            raise RequestError(CUT_CODE, "not connected", retryable=True)
         transport = self._transport
-        with self._errors(transport):
-            transport.begin()
-            self._rpc.call(GET_INFO, stub)
+        with self._translate_errors(transport):
+            transport.start_exchange()
+            self._rpc.call(GET_INFO_OPNUM, stub)
             answer = self._rpc.recv()
-            if transport.pdu[2] != RESPONSE:
-                raise AnswerError(f"a PDU of type {transport.pdu[2]} where an answer was due")
-            big_endian = not transport.pdu[4] & 0x10
-            return Answer(*read_answer(answer, len(properties), big_endian=big_endian))
+            if transport.last_pdu[2] != RESPONSE_PDU:
+                raise ResponseError(f"PDU of type {transport.last_pdu[2]} instead of a response")
+            big_endian = not transport.last_pdu[4] & 0x10
+            return ManagementAnswer(*decode_response(answer, len(properties), big_endian=big_endian))
 
-    def _endpoint(self) -> int:
-        """Ask the endpoint mapper for qmmgmt's port (rule M15)."""
-        transport = Transport(
-            self._place.host, self._place.endpoint_mapper_port, timeout_s=self._timeout_s, clock=self._clock
-        )
-        self._transport = transport
-        with self._errors(transport):
+    def _find_port(self) -> int:
+        """Return the port of qmmgmt from the endpoint mapper (rule M15)."""
+        transport = self._new_transport(self._server.endpoint_mapper_port)
+        with self._translate_errors(transport):
             rpc = transport.get_dce_rpc()
-            transport.connect()
-            self.address = transport.peer_address
-            transport.begin()
-            found = epm.hept_map(self._place.host, uuidtup_to_bin(INTERFACE), protocol="ncacn_ip_tcp", dce=rpc)
+            self._connect_transport(transport)
+            found = epm.hept_map(self._server.host, uuidtup_to_bin(QMMGMT_INTERFACE), protocol="ncacn_ip_tcp", dce=rpc)
             port = int(str(found).rpartition("[")[2].rstrip("]"))
             if not 0 < port < 1 << 16:
-                raise AnswerError(f"port {port} of the endpoint mapper")
+                raise ResponseError(f"port {port} from the endpoint mapper")
         self.close()
         return port
 
     @contextmanager
-    def _errors(self, transport: Transport) -> Iterator[None]:
-        """Make one kind of error of whatever can go wrong in an exchange, and end the connection."""
+    def _translate_errors(self, transport: DeadlineTransport) -> Iterator[None]:
+        """Convert every error of an exchange to ``RequestError``, and close the connection except after a fault."""
         try:
             yield
-        except (StoppedError, AskError):
+        except (CollectionStoppedError, RequestError):
             self.close()
             raise
-        except Exception as error:  # noqa: BLE001 - impacket believes what it reads: anything can come of it
-            told = self._told(error, transport.pdu)
-            if not (told.code.startswith("fault:") and self._rpc is not None):
-                self.close()  # after a fault the connection goes on
-            raise told from None  # what lies below may hold what was sent
+        except Exception as error:  # noqa: BLE001 - impacket does not validate what it reads: any exception can follow
+            request_error = self._request_error(error, transport.last_pdu)
+            if not (request_error.code.startswith("fault:") and self._rpc is not None):
+                self.close()  # a fault leaves the connection usable
+            raise request_error from None  # the cause may contain what was sent
 
-    def _told(self, error: Exception, pdu: bytes) -> AskError:
+    def _request_error(self, error: Exception, pdu: bytes) -> RequestError:
         status = fault_status(pdu)
         if isinstance(error, TimeoutError):
-            return AskError(TIMEOUT, "no answer in time", again=True)
-        if isinstance(error, CutError | ConnectionResetError | BrokenPipeError):
-            return AskError(CUT, "the connection ended", again=True)
+            return RequestError(TIMEOUT_CODE, "no answer in time", retryable=True)
+        if isinstance(error, ConnectionCutError | ConnectionResetError | BrokenPipeError):
+            return RequestError(CUT_CODE, "the connection was closed", retryable=True)
         if isinstance(error, ProtocolError):
-            return AskError(MALFORMED, str(error), again=False)
+            return RequestError(MALFORMED_CODE, str(error), retryable=False)
         if isinstance(error, OSError) and not isinstance(error, KerberosError):
-            return AskError(REFUSED, error.strerror or type(error).__name__, again=True)
+            return RequestError(REFUSED_CODE, error.strerror or type(error).__name__, retryable=True)
         if isinstance(error, DCERPCException) and status is not None:
-            if status in _ACCESS_DENIED:
-                return AskError(UNAUTHENTICATED, "access denied", again=False)
-            return AskError(f"fault:0x{status:08X}", "the call was refused", again=status == _TOO_BUSY)
+            if status in _ACCESS_DENIED_STATUSES:
+                return RequestError(UNAUTHENTICATED_CODE, "access denied", retryable=False)
+            return RequestError(f"fault:0x{status:08X}", "the call was refused", retryable=status == _TOO_BUSY_STATUS)
         if isinstance(error, epm.DCERPCSessionError):
-            return AskError(f"fault:0x{error.error_code:08X}", "the endpoint mapper has no such interface", again=False)
-        # A KDC that asks for no proof beforehand answers anybody: a wrong password then does not open its answer.
-        if isinstance(error, KerberosError | SessionKeyDecryptionError) or _refused_logon(pdu):
-            return AskError(UNAUTHENTICATED, "the logon was refused", again=False)
-        if isinstance(error, IndexError) and self._rpc is None and self._place.port is None:
-            return AskError(f"fault:0x{_NOT_REGISTERED:08X}", "qmmgmt is not registered there", again=False)
-        if isinstance(error, AnswerError):
-            return AskError(MALFORMED, str(error), again=False)
-        return AskError(MALFORMED, f"an answer that cannot be read ({type(error).__name__})", again=False)
+            code = f"fault:0x{error.error_code:08X}"
+            return RequestError(code, "the endpoint mapper does not know the interface", retryable=False)
+        # Without pre-authentication a KDC answers everybody; a wrong password then cannot decrypt the answer.
+        if isinstance(error, KerberosError | SessionKeyDecryptionError) or _is_logon_refusal(pdu):
+            return RequestError(UNAUTHENTICATED_CODE, "the logon was refused", retryable=False)
+        if isinstance(error, IndexError) and self._rpc is None and self._server.port is None:
+            code = f"fault:0x{_NOT_REGISTERED_STATUS:08X}"
+            return RequestError(code, "qmmgmt is not registered there", retryable=False)
+        if isinstance(error, ResponseError):
+            return RequestError(MALFORMED_CODE, str(error), retryable=False)
+        return RequestError(MALFORMED_CODE, f"the answer cannot be read ({type(error).__name__})", retryable=False)
 
 
-def _refused_logon(pdu: bytes) -> bool:
-    """Tell of a bind_nak whether it refuses the security that was offered."""
-    return len(pdu) >= 18 and pdu[2] == 13 and struct.unpack_from("<H", pdu, 16)[0] in _REJECTED
+def _is_logon_refusal(pdu: bytes) -> bool:
+    """Tell whether a PDU is a bind_nak that rejects the authentication."""
+    return len(pdu) >= 18 and pdu[2] == 13 and struct.unpack_from("<H", pdu, 16)[0] in _SECURITY_REJECT_REASONS

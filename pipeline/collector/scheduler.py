@@ -1,6 +1,6 @@
-"""Many machines, round after round: who is asked when, so many at once, until all is done or it is to stop.
+"""Schedules collection rounds of many machines, a limited number in parallel.
 
-Each machine has its own times: one that answers slowly misses rounds of its own and holds up nobody else's.
+Each machine has its own schedule: a slow machine skips rounds of its own and does not delay others.
 """
 
 from __future__ import annotations
@@ -14,109 +14,122 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.collector.client import Credentials
-from pipeline.collector.output_files import land
-from pipeline.collector.plan import Wanted
-from pipeline.collector.round import Patience, Report, Round
-from pipeline.collector.transport import Clock
+from pipeline.collector.round import CollectionRound, RetryPolicy, RoundReport
+from pipeline.collector.snapshot_writer import write_snapshot_file
+from pipeline.collector.targets import CollectionTarget
+from pipeline.collector.transport import StopSignal
 
-_LOOK_S = 0.25  # how often it is looked whether to stop
+_STOP_POLL_S = 0.25  # interval at which stop requests are noticed
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    """``rounds`` of every machine, 0 for ever, ``every_s`` seconds from one's beginning to the next's."""
+class CollectionSchedule:
+    """Number of rounds per machine (0: endless), and the interval between their starts, in seconds."""
 
-    every_s: float
+    interval_s: float
     rounds: int = 1
 
 
 @dataclass(order=True, slots=True)
-class _Due:
-    at: float
-    place: int
-    round: int = field(default=1, compare=False)
+class _ScheduledRound:
+    due_at: float
+    target_index: int
+    round_number: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
-    """A round at a machine that is over: its report and its file, None when nothing was asked."""
+class CompletedRound:
+    """A completed round: its report, and the path of its snapshot file (None if it has no snapshots)."""
 
-    report: Report
+    report: RoundReport
     path: Path | None
 
 
 class Collector:
-    """Collects snapshots of machines into a folder; ``stop`` may be called from a signal handler."""
+    """Collects snapshots of many machines into a folder. ``stop`` is safe to call from a signal handler."""
 
     def __init__(
-        self, machines: Sequence[Wanted], credentials: Credentials, folder: Path, *, patience: Patience,
-        schedule: Schedule, at_once: int,
+        self, targets: Sequence[CollectionTarget], credentials: Credentials, folder: Path, *, retry_policy: RetryPolicy,
+        schedule: CollectionSchedule, max_parallel: int,
     ) -> None:  # fmt: skip
-        self._machines = machines
+        self._targets = targets
         self._credentials = credentials
         self._folder = folder
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._schedule = schedule
-        self._at_once = at_once
-        self._clock = Clock()
-        self._illegal: list[dict[str, set[int]]] = [{} for _ in machines]
+        self._max_parallel = max_parallel
+        self._stop_signal = StopSignal()
+        self._unsupported_properties: list[dict[str, set[int]]] = [{} for _ in targets]
 
     def stop(self) -> None:
-        """End soon: no round begins any more, those under way land what they have."""
-        self._clock.stopping = True
+        """Stop soon: no new round starts; running rounds write the snapshots that they have."""
+        self._stop_signal.stop_requested = True
 
-    def run(self) -> Iterator[Landed]:
-        """Yield each round at each machine when it has landed; raises OSError where it cannot land."""
-        begun = time.monotonic()
-        due = [_Due(begun, place) for place in range(len(self._machines))]
+    def run(self) -> Iterator[CompletedRound]:
+        """Run all rounds; yield each one when its file is written. OSError if a file cannot be written."""
+        started_at = time.monotonic()
+        due = [_ScheduledRound(started_at, index) for index in range(len(self._targets))]
         heapq.heapify(due)
-        done: queue.SimpleQueue[tuple[_Due, Future[Landed]]] = queue.SimpleQueue()
+        done: queue.SimpleQueue[tuple[_ScheduledRound, Future[CompletedRound]]] = queue.SimpleQueue()
         running = 0
-        with ThreadPoolExecutor(self._at_once, thread_name_prefix="collector") as pool:
+        with ThreadPoolExecutor(self._max_parallel, thread_name_prefix="collector") as pool:
             try:
-                while running or (due and not self._clock.stopping):
+                while running or (due and not self._stop_signal.stop_requested):
                     now = time.monotonic()
-                    while due and due[0].at <= now and running < self._at_once and not self._clock.stopping:
+                    while (
+                        due
+                        and due[0].due_at <= now
+                        and running < self._max_parallel
+                        and not self._stop_signal.stop_requested
+                    ):
                         self._start(pool, heapq.heappop(due), done)
                         running += 1
                     try:
-                        each, future = done.get(timeout=self._wait_s(due, running))
+                        scheduled, future = done.get(timeout=self._wait_s(due, running))
                     except queue.Empty:
                         continue
                     running -= 1
-                    if (following := self._following(each)) is not None:
-                        heapq.heappush(due, following)
+                    if (next_round := self._next_round(scheduled)) is not None:
+                        heapq.heappush(due, next_round)
                     yield future.result()
             finally:
                 self.stop()
 
-    def _wait_s(self, due: list[_Due], running: int) -> float:
-        if not due or running >= self._at_once:
-            return _LOOK_S
-        return min(max(due[0].at - time.monotonic(), 0.0), _LOOK_S)
+    def _wait_s(self, due: list[_ScheduledRound], running: int) -> float:
+        if not due or running >= self._max_parallel:
+            return _STOP_POLL_S
+        return min(max(due[0].due_at - time.monotonic(), 0.0), _STOP_POLL_S)
 
     def _start(
-        self, pool: ThreadPoolExecutor, each: _Due, done: queue.SimpleQueue[tuple[_Due, Future[Landed]]]
+        self,
+        pool: ThreadPoolExecutor,
+        scheduled: _ScheduledRound,
+        done: queue.SimpleQueue[tuple[_ScheduledRound, Future[CompletedRound]]],
     ) -> None:
-        def tell(future: Future[Landed]) -> None:
-            done.put((each, future))
+        def on_done(future: Future[CompletedRound]) -> None:
+            done.put((scheduled, future))
 
-        pool.submit(self._collect, each).add_done_callback(tell)
+        pool.submit(self._run_round, scheduled).add_done_callback(on_done)
 
-    def _collect(self, each: _Due) -> Landed:
-        wanted = self._machines[each.place]
-        this = Round(
-            wanted, self._credentials, self._patience, self._clock, number=each.round, illegal=self._illegal[each.place]
+    def _run_round(self, scheduled: _ScheduledRound) -> CompletedRound:
+        target = self._targets[scheduled.target_index]
+        collection_round = CollectionRound(
+            target,
+            self._credentials,
+            self._retry_policy,
+            self._stop_signal,
+            round_number=scheduled.round_number,
+            unsupported_properties=self._unsupported_properties[scheduled.target_index],
         )
-        snapshots = list(this.snapshots())
-        return Landed(this.report, land(self._folder, wanted.name, snapshots))
+        snapshots = list(collection_round.collect())
+        return CompletedRound(collection_round.report, write_snapshot_file(self._folder, target.name, snapshots))
 
-    def _following(self, each: _Due) -> _Due | None:
-        """Return the machine's next round; one that took longer than its time leaves rounds out, not two at once."""
-        if self._schedule.rounds and each.round >= self._schedule.rounds:
+    def _next_round(self, scheduled: _ScheduledRound) -> _ScheduledRound | None:
+        """Return the machine's next round; a round that takes longer than the interval skips the ones it overlaps."""
+        if self._schedule.rounds and scheduled.round_number >= self._schedule.rounds:
             return None
-        every, now = self._schedule.every_s, time.monotonic()
-        at = each.at + every
-        if at < now and every > 0:
-            at += ((now - at) // every) * every
-        return _Due(max(at, each.at), each.place, each.round + 1)
+        interval, now = self._schedule.interval_s, time.monotonic()
+        due_at = scheduled.due_at + interval
+        if due_at < now and interval > 0:
+            due_at += ((now - due_at) // interval) * interval
+        return _ScheduledRound(max(due_at, scheduled.due_at), scheduled.target_index, scheduled.round_number + 1)

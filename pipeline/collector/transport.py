@@ -1,7 +1,7 @@
-"""impacket's transport over TCP with what a collector needs: whole PDUs, deadlines, an end on request.
+"""TCP transport for impacket that reads whole PDUs, keeps deadlines, and stops on request.
 
-impacket's own reads for ever where a peer closes in mid-answer, and for one ``recv`` longer than any time-out where it
-sends a byte now and then. Here a PDU is read whole before impacket sees it, by a deadline for all of an exchange.
+impacket's own transport reads forever if the peer closes in the middle of a response, and its time-out does not limit a
+response that arrives byte by byte. This one reads a whole PDU before impacket sees it, by one deadline per exchange.
 """
 
 from __future__ import annotations
@@ -13,87 +13,89 @@ from typing import Final
 
 from impacket.dcerpc.v5.transport import TCPTransport
 
-HEADER: Final = 16  # of every connection-oriented PDU, [C706] 12.6.3.1
-FAULT: Final = 3
-RESPONSE: Final = 2
-MOST_BYTES: Final = 64 << 20  # of one answer; the largest real ones are lists of some thousand queues
-_SLICE_S: Final = 0.25  # how soon a wait notices that it is to stop
+PDU_HEADER_BYTES: Final = 16  # of connection-oriented PDUs, [C706] 12.6.3.1
+FAULT_PDU: Final = 3
+RESPONSE_PDU: Final = 2
+MAX_RESPONSE_BYTES: Final = 64 << 20  # the largest real responses are lists of some thousand queues
+_POLL_S: Final = 0.25  # interval at which waits notice a stop request
 
 
-class CutError(ConnectionError):
-    """The peer ended the connection where an answer was due."""
+class ConnectionCutError(ConnectionError):
+    """The peer closed the connection before its response was complete."""
 
 
 class ProtocolError(ConnectionError):
-    """What came is not a PDU, or is more than any answer."""
+    """The received bytes are not a PDU, or too many for a response."""
 
 
-class StoppedError(Exception):
-    """The collector is to end: what is under way is given up."""
+class CollectionStoppedError(Exception):
+    """The collector was stopped: the running exchange is abandoned."""
 
 
-class Clock:
-    """Whether the collector is to stop, and how long it has waited for others."""
+class StopSignal:
+    """A stop request that all threads of the collector check."""
 
     def __init__(self) -> None:
-        self.stopping = False
-        self.waited_s = 0.0
+        self.stop_requested = False
 
-    def check(self) -> None:
-        """Raise StoppedError when it is to stop."""
-        if self.stopping:
-            raise StoppedError
+    def raise_if_stopped(self) -> None:
+        """Raise CollectionStoppedError if a stop was requested."""
+        if self.stop_requested:
+            raise CollectionStoppedError
 
-    def pause(self, seconds: float) -> None:
-        """Wait, or raise StoppedError as soon as it is to stop."""
+    def sleep(self, seconds: float) -> None:
+        """Sleep; CollectionStoppedError as soon as a stop is requested."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            self.check()
-            time.sleep(min(left, _SLICE_S))
+            self.raise_if_stopped()
+            time.sleep(min(left, _POLL_S))
 
 
-class Transport(TCPTransport):  # type: ignore[misc]  # impacket has no types
-    """One TCP connection. ``begin`` starts the time of an exchange; everything in it ends by then."""
+class DeadlineTransport(TCPTransport):  # type: ignore[misc]  # impacket has no types
+    """One TCP connection. ``start_exchange`` sets the deadline of all reads and writes of an exchange.
 
-    def __init__(self, host: str, port: int, *, timeout_s: float, clock: Clock) -> None:
+    ``last_pdu`` is the last received PDU; ``waited_s`` is the time spent waiting for the peer.
+    """
+
+    def __init__(self, host: str, port: int, *, timeout_s: float, stop_signal: StopSignal) -> None:
         super().__init__(host, port)
-        self._place = (host, port)
+        self._address = (host, port)
         self._timeout_s = timeout_s
-        self._clock = clock
+        self._stop_signal = stop_signal
         self._socket: socket.socket | None = None
         self._deadline = 0.0
         self._bytes = 0
         self._unread = b""
-        self.pdu = b""  # the last one that came
+        self.last_pdu = b""
         self.waited_s = 0.0
 
-    def begin(self) -> None:
-        """Start the time of an exchange anew."""
+    def start_exchange(self) -> None:
+        """Set the deadline of the next exchange."""
         self._deadline = time.monotonic() + self._timeout_s
         self._bytes = 0
 
     @property
     def peer_address(self) -> str | None:
-        """The IP address at the other end; None when there is no connection."""
+        """IP address of the peer; None without a connection."""
         try:
             return str(self._socket.getpeername()[0]) if self._socket is not None else None
         except OSError:
             return None
 
     def connect(self) -> int:
-        """Connect; OSError (TimeoutError among them) when that fails."""
-        self.begin()
-        self._clock.check()
+        """Connect; OSError (including TimeoutError) on failure."""
+        self.start_exchange()
+        self._stop_signal.raise_if_stopped()
         begun = time.monotonic()
         try:
-            self._socket = socket.create_connection(self._place, self._timeout_s)
+            self._socket = socket.create_connection(self._address, self._timeout_s)
         finally:
             self.waited_s += time.monotonic() - begun
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return 1
 
     def disconnect(self) -> int:
-        """Close the connection, if there is one."""
+        """Close the connection if it is open."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -101,40 +103,40 @@ class Transport(TCPTransport):  # type: ignore[misc]  # impacket has no types
 
     def send(self, data: bytes, forceWriteAndx: int = 0, forceRecv: int = 0) -> None:  # noqa: N803, ARG002 - impacket's
         """Send a PDU."""
-        connected = self._connected()
+        connected = self._require_socket()
         connected.settimeout(max(self._deadline - time.monotonic(), 0.001))
         connected.sendall(data)
 
     def recv(self, forceRecv: int = 0, count: int = 0) -> bytes:  # noqa: N803, ARG002 - impacket's
-        """Return the next bytes of a PDU, ``count`` at most or (0) all; a PDU is read whole before any of it."""
+        """Return the next bytes of a PDU, at most ``count`` (0: all). Reads a whole PDU from the socket first."""
         if not self._unread:
-            self.pdu = self._unread = self._read_pdu()
+            self.last_pdu = self._unread = self._read_pdu()
         count = count or len(self._unread)
         data, self._unread = self._unread[:count], self._unread[count:]
         return data
 
     def get_socket(self) -> socket.socket | None:
-        """Return the connection's socket."""
+        """Return the socket of the connection."""
         return self._socket
 
     def _read_pdu(self) -> bytes:
-        head = self._exactly(HEADER)
+        head = self._receive_exactly(PDU_HEADER_BYTES)
         size = struct.unpack_from("<H" if head[4] & 0x10 else ">H", head, 8)[0]
-        if head[0] != 5 or size < HEADER:
-            raise ProtocolError("what answered does not speak RPC")
+        if head[0] != 5 or size < PDU_HEADER_BYTES:
+            raise ProtocolError("the peer does not speak RPC")
         self._bytes += size
-        if self._bytes > MOST_BYTES:
-            raise ProtocolError(f"an answer of more than {MOST_BYTES} bytes")
-        return head + self._exactly(size - HEADER)
+        if self._bytes > MAX_RESPONSE_BYTES:
+            raise ProtocolError(f"response of more than {MAX_RESPONSE_BYTES} bytes")
+        return head + self._receive_exactly(size - PDU_HEADER_BYTES)
 
-    def _exactly(self, size: int) -> bytes:
-        connected, out = self._connected(), bytearray()
+    def _receive_exactly(self, size: int) -> bytes:
+        connected, out = self._require_socket(), bytearray()
         while len(out) < size:
-            self._clock.check()
+            self._stop_signal.raise_if_stopped()
             left = self._deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError("no answer in time")
-            connected.settimeout(min(left, _SLICE_S))
+            connected.settimeout(min(left, _POLL_S))
             begun = time.monotonic()
             try:
                 data = connected.recv(size - len(out))
@@ -143,19 +145,19 @@ class Transport(TCPTransport):  # type: ignore[misc]  # impacket has no types
             finally:
                 self.waited_s += time.monotonic() - begun
             if not data:
-                raise CutError("the connection ended before the answer did")
+                raise ConnectionCutError("the connection was closed before the response was complete")
             out += data
         return bytes(out)
 
-    def _connected(self) -> socket.socket:
+    def _require_socket(self) -> socket.socket:
         if self._socket is None:
-            raise CutError("not connected")
+            raise ConnectionCutError("not connected")
         return self._socket
 
 
 def fault_status(pdu: bytes) -> int | None:
-    """Return the status of a fault PDU ([C706] 12.6.4.7); None when it is none."""
-    if len(pdu) < 28 or pdu[2] != FAULT:
+    """Return the status of a fault PDU ([C706] 12.6.4.7); None for other PDUs."""
+    if len(pdu) < 28 or pdu[2] != FAULT_PDU:
         return None
     status: int = struct.unpack_from("<I" if pdu[4] & 0x10 else ">I", pdu, 24)[0]
     return status

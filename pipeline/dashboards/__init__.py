@@ -1,1 +1,1 @@
-"""The site that an operator opens: tables to plain data (``reading``), plain data to one page (``page``)."""
+"""Dashboards: the HTML page, metrics for Prometheus, and a Databricks dashboard, from one set of datasets."""

@@ -1,54 +1,58 @@
-"""The state of queues and what was counted, in Prometheus' text format 0.0.4, for the textfile collector or a scrape.
+"""Renders dashboard data as metrics in Prometheus text format 0.0.4, for the textfile collector or a scrape.
 
-Samples carry no time (the textfile collector refuses them): how old a queue's state is says
-``msmq_queue_told_timestamp_seconds``. What is not known has no sample, and is never 0.
+All metrics are gauges: counts can fall, because rows change (an attempt ``in_flight`` becomes ``acked``) and old rows
+are removed. Samples have no timestamps, which the textfile collector rejects: the time of a queue's state is the metric
+``msmq_queue_last_report_timestamp_seconds``. An unknown value has no sample; it is never 0.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from pipeline.dashboards.model import Data, Site, state_now
-from pipeline.queues.history import UNKNOWN
+from pipeline.dashboards.dashboard_data import DashboardData, DatasetRows, current_state
+from pipeline.queues.history import STATE_UNKNOWN
 
-_QUEUE: Final = ("queue", "queue_manager", "queue_format_name")
+_QUEUE_LABELS: Final = ("queue", "queue_manager", "queue_format_name")
+_COVERAGE_LABELS: Final = ("layer", "measure", "server_address")
+
+Row = dict[str, Any]
 
 
-class Family(NamedTuple):
-    """One metric: name, type, meaning, and (labels, value) of its samples."""
+class MetricFamily(NamedTuple):
+    """One metric with its samples as (labels, value). Samples whose value is None are left out."""
 
     name: str
-    kind: str
     help: str
     samples: Iterable[tuple[Mapping[str, str], float | int | datetime | bool | None]]
 
 
-def metrics(site: Site) -> str:
-    """Return all metrics of a site; samples without a value are left out."""
-    return "".join(_lines(family) for family in _families(site))
+def render_metrics(dashboard: DashboardData) -> str:
+    """Return all metrics of a dashboard as text."""
+    return "".join(_render_family(family) for family in _metric_families(dashboard))
 
 
-def _lines(family: Family) -> str:
-    lines = [f"# HELP {family.name} {_escaped(family.help)}\n", f"# TYPE {family.name} {family.kind}\n"]
+def _render_family(family: MetricFamily) -> str:
+    lines = [f"# HELP {family.name} {_escape(family.help)}\n", f"# TYPE {family.name} gauge\n"]
     for labels, value in family.samples:
-        number = _number(value)
+        number = _format_value(value)
         if number is not None:
-            named = ",".join(f'{name}="{_escaped(text, quote=True)}"' for name, text in labels.items())
-            lines.append(f"{family.name}{{{named}}} {number}\n" if named else f"{family.name} {number}\n")
+            label_text = ",".join(f'{name}="{_escape(text, quote=True)}"' for name, text in labels.items())
+            lines.append(f"{family.name}{{{label_text}}} {number}\n" if label_text else f"{family.name} {number}\n")
     return "".join(lines)
 
 
-def _escaped(text: str, *, quote: bool = False) -> str:
-    """A text as the format wants it: backslash and line feed escaped, in labels the quotation mark too."""
+def _escape(text: str, *, quote: bool = False) -> str:
+    """Return a text with backslash and line feed escaped; with ``quote``, as in label values, quotation marks too."""
     escaped = text.replace("\\", "\\\\").replace("\n", "\\n")
     return escaped.replace('"', '\\"') if quote else escaped
 
 
-def _number(value: float | datetime | bool | None) -> str | None:  # noqa: FBT001
+def _format_value(value: float | datetime | bool | None) -> str | None:  # noqa: FBT001
+    """Return a sample value as text, times in seconds since the epoch; None for null and NaN."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, datetime):
@@ -56,129 +60,149 @@ def _number(value: float | datetime | bool | None) -> str | None:  # noqa: FBT00
     return repr(value) if isinstance(value, float) else str(int(value))
 
 
-def _families(site: Site) -> Iterator[Family]:
-    yield Family(
+def _metric_families(dashboard: DashboardData) -> Iterator[MetricFamily]:
+    yield MetricFamily(
         "msmq_newest_evidence_timestamp_seconds",
-        "gauge",
-        "Time of the newest packet or snapshot that was read.",
-        [({}, site.as_of)],
+        "Time of the newest packet or snapshot in the lake.",
+        [({}, dashboard.as_of)],
     )
-    yield Family(
-        "msmq_published_timestamp_seconds", "gauge", "When these numbers were written.", [({}, site.published_at)]
+    yield MetricFamily(
+        "msmq_published_timestamp_seconds", "Time when these metrics were written.", [({}, dashboard.published_at)]
     )
-    yield from _queues(site)
-    yield from _transfers(site)
-    yield _counted(
-        site,
+    yield from _queue_families(dashboard)
+    yield from _transfer_families(dashboard)
+    yield _sum_family(
+        dashboard,
         "attempts",
         ("queue", "server_address", "outcome"),
-        "msmq_receive_attempts_total",
-        "Remote receives and peeks seen, by how they ended.",
+        "msmq_receive_attempts",
+        "Captured remote receives and peeks, by outcome.",
     )
-    yield _counted(
-        site,
+    yield _sum_family(
+        dashboard,
         "sequences",
         ("queue", "loss_risk"),
         "msmq_messages_at_risk",
-        "Messages read remotely that are at risk of loss, by the kind of risk.",
-        only="loss_risk",
-        kind="gauge",
+        "Messages read remotely that may be lost or duplicated, by kind of risk.",
+        where=lambda row: row["loss_risk"] is not None,
     )
-    yield _counted(
-        site,
+    yield _sum_family(
+        dashboard,
         "calls",
         ("interface_name", "method", "server_address", "result"),
-        "msmq_rpc_calls_total",
-        "RPC calls seen, by their result.",
+        "msmq_rpc_calls",
+        "Captured RPC calls, by result.",
     )
-    yield _counted(
-        site,
-        "findings",
-        ("rule_id", "severity", "subject"),
-        "msmq_findings_total",
-        "Rules of the specifications that were broken.",
+    yield _sum_family(
+        dashboard, "findings", ("rule_id", "severity", "subject"), "msmq_findings", "Violations of specification rules."
     )
-    yield _counted(
-        site,
+    yield _sum_family(
+        dashboard,
         "coverage",
-        ("layer", "measure", "server_address"),
-        "msmq_coverage_total",
-        "What was seen, and what was not, by layer and measure.",
+        _COVERAGE_LABELS,
+        "msmq_coverage_bytes",
+        "Bytes captured and missing, by layer and measure of gold.coverage.",
         value="value",
+        where=_counts_bytes,
     )
-    holding = [row for row in _rows(site, "alerts") if row["until"] is None]
-    counts = Counter((row["condition"], row["severity"], row["queue"], row["queue_manager"]) for row in holding)
-    names = ("condition", "severity", "queue", "queue_manager")
-    alerts = [
-        (_labels(dict(zip(names, key, strict=True)), names), number) for key, number in sorted(counts.items(), key=str)
-    ]
-    yield Family("msmq_alerts", "gauge", "Alerts that hold.", alerts)
+    yield _sum_family(
+        dashboard,
+        "coverage",
+        _COVERAGE_LABELS,
+        "msmq_coverage_items",
+        "Packets, connections, calls, messages and snapshots captured and missing, by layer and measure of "
+        "gold.coverage.",
+        value="value",
+        where=lambda row: not _counts_bytes(row),
+    )
+    yield _sum_family(
+        dashboard,
+        "alerts",
+        ("condition", "severity", "queue", "queue_manager"),
+        "msmq_alerts",
+        "Active alerts.",
+        where=lambda row: row["until"] is None,
+    )
 
 
-def _queues(site: Site) -> Iterator[Family]:
-    rows = [row | {"state": state_now(row, site.as_of)} for row in _rows(site, "queues")]
+def _counts_bytes(row: Row) -> bool:
+    """Tell whether a measure of gold.coverage is in bytes."""
+    measure: str = row["measure"]
+    return measure.startswith("bytes") or (row["layer"], measure) == ("transport", "quarantined")
+
+
+def _queue_families(dashboard: DashboardData) -> Iterator[MetricFamily]:
+    rows = [row | {"state": current_state(row, dashboard.as_of)} for row in _dataset_rows(dashboard, "queues")]
+    current = [row for row in rows if row["state"] != STATE_UNKNOWN]  # an expired report is no current value
     gauges = {
         "message_count": ("msmq_queue_messages", "Messages in the queue, as last reported."),
         "bytes": ("msmq_queue_bytes", "Bytes of the messages in the queue, as last reported."),
         "journal_count": ("msmq_queue_journal_messages", "Messages in the queue's journal, as last reported."),
         "journal_bytes": ("msmq_queue_journal_bytes", "Bytes in the queue's journal, as last reported."),
-        "paused": ("msmq_queue_paused", "1 when the queue is on hold, 0 when not."),
-        "valid_from": ("msmq_queue_told_timestamp_seconds", "When the state was reported that the other metrics show."),
+        "paused": ("msmq_queue_paused", "1 if the queue is on hold, else 0."),
     }
     for column, (name, text) in gauges.items():
-        # What no longer holds is no value of now; only its time is told.
-        known = [row for row in rows if column == "valid_from" or row["state"] != UNKNOWN]
-        yield Family(name, "gauge", text, [(_labels(row, _QUEUE), row[column]) for row in known])
-    states = [(_labels(row, (*_QUEUE, "state")), 1) for row in rows]
-    yield Family(
-        "msmq_queue_state", "gauge", "1 for the state that the queue is in; UNKNOWN when nothing tells it now.", states
+        yield MetricFamily(name, text, [(_labels(row, _QUEUE_LABELS), row[column]) for row in current])
+    yield MetricFamily(
+        "msmq_queue_last_report_timestamp_seconds",
+        "Time of the last report of the queue.",
+        [(_labels(row, _QUEUE_LABELS), row["valid_from"]) for row in rows],
+    )
+    yield MetricFamily(
+        "msmq_queue_state",
+        "1 for the current state of the queue; UNKNOWN if the last report is no longer valid.",
+        [(_labels(row, (*_QUEUE_LABELS, "state")), 1) for row in rows],
     )
 
 
-def _transfers(site: Site) -> Iterator[Family]:
-    rows = list(_rows(site, "transfers"))
+def _transfer_families(dashboard: DashboardData) -> Iterator[MetricFamily]:
+    rows = _dataset_rows(dashboard, "transfers")
     gauges = {
-        "unacked_count": ("msmq_transfer_unacknowledged", "Messages sent and not acknowledged in order."),
-        "unread_count": ("msmq_transfer_unread", "Messages acknowledged in order and not yet as received."),
-        "resend_count": ("msmq_transfer_resends", "Times that the last message was sent, or its place on the ladder."),
+        "unacked_count": ("msmq_transfer_unacknowledged_messages", "Messages sent and not acknowledged in order."),
+        "unread_count": ("msmq_transfer_unread_messages", "Messages acknowledged in order and not yet as received."),
+        "resend_count": (
+            "msmq_transfer_resends",
+            "Resend count as last reported: sends of the last message, or its place on the ladder.",
+        ),
         "ladder_step": ("msmq_transfer_ladder_step", "Step of the resend ladder, from 1."),
-        "next_resend_at": ("msmq_transfer_next_resend_timestamp_seconds", "When the next resend is due."),
-        "in_flight_s": ("msmq_transfer_in_flight_seconds", "How long the oldest number has not been acknowledged."),
-        "stalled_since": ("msmq_transfer_stalled_timestamp_seconds", "Since when the transfer stands still."),
-        "observed_at": ("msmq_transfer_observed_timestamp_seconds", "When this was observed."),
+        "next_resend_at": ("msmq_transfer_next_resend_timestamp_seconds", "Time when the next resend is due."),
+        "in_flight_s": ("msmq_transfer_in_flight_seconds", "Time for which the oldest number has been unacknowledged."),
+        "stalled_since": ("msmq_transfer_stalled_since_timestamp_seconds", "Time since when the transfer has stalled."),
+        "observed_at": ("msmq_transfer_last_report_timestamp_seconds", "Time of the last report of the transfer."),
     }
-    names = (*_QUEUE, "source")
+    names = (*_QUEUE_LABELS, "source")
     for column, (name, text) in gauges.items():
-        yield Family(name, "gauge", text, [(_labels(row, names), row[column]) for row in rows])
+        yield MetricFamily(name, text, [(_labels(row, names), row[column]) for row in rows])
     conditions = [(_labels(row, (*names, "condition")), 1) for row in rows if row["condition"] is not None]
-    yield Family("msmq_transfer_condition", "gauge", "1 for the condition that the transfer is in.", conditions)
+    yield MetricFamily("msmq_transfer_condition", "1 for the current condition of the transfer.", conditions)
 
 
-def _counted(
-    site: Site, name: str, columns: tuple[str, ...], metric: str, text: str, *, only: str | None = None,
-    value: str | None = None, kind: str = "counter",
-) -> Family:  # fmt: skip
-    """Sums over all rows of a dataset by the values of columns; ``only``: of rows that have a value there."""
+def _sum_family(
+    dashboard: DashboardData, dataset: str, labels: tuple[str, ...], metric: str, help_text: str, *,
+    value: str | None = None, where: Callable[[Row], bool] | None = None,
+) -> MetricFamily:  # fmt: skip
+    """Return a metric that sums a column, or counts rows, by label columns, over all rows that pass a filter."""
     totals: Counter[tuple[str | None, ...]] = Counter()
-    for row in _rows(site, name, summed=True):
-        if only is None or row[only] is not None:
-            totals[tuple(row[column] for column in columns)] += row[value] if value else row.get("n", 1)
+    for row in _dataset_rows(dashboard, dataset, summary=True):
+        if where is None or where(row):
+            totals[tuple(row[column] for column in labels)] += row[value] if value else row.get("n", 1)
     samples = [
-        (_labels(dict(zip(columns, key, strict=True)), columns), number)
+        (_labels(dict(zip(labels, key, strict=True)), labels), number)
         for key, number in sorted(totals.items(), key=lambda item: str(item[0]))
     ]
-    return Family(metric, kind, text, samples)
+    return MetricFamily(metric, help_text, samples)
 
 
-def _rows(site: Site, name: str, *, summed: bool = False) -> list[dict[str, Any]]:
-    data: Data | None = site.data.get(name)
+def _dataset_rows(dashboard: DashboardData, name: str, *, summary: bool = False) -> list[Row]:
+    """Return the rows of a dataset, with ``summary`` its aggregates if it has some; empty if it was not computed."""
+    data: DatasetRows | None = dashboard.datasets.get(name)
     if data is None or data.rows is None:
         return []
-    table = data.summed if summed and data.summed is not None else data.rows
-    rows: list[dict[str, Any]] = table.to_pylist()
+    table = data.summary if summary and data.summary is not None else data.rows
+    rows: list[Row] = table.to_pylist()
     return rows
 
 
 def _labels(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, str]:
-    """The labels of a row; what is not known is the empty text, which Prometheus takes for no label."""
+    """Return the labels of a row. Null is the empty text, which Prometheus treats as no label."""
     return {name: "" if row[name] is None else str(row[name]) for name in names}

@@ -1,4 +1,4 @@
-"""What became of calls of bronze.rpc_calls, by its feed: what findings on one call, and on several, go by."""
+"""The changes of bronze.rpc_calls since the last update, as its change feed tells them: for the findings on calls."""
 
 from __future__ import annotations
 
@@ -8,95 +8,106 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.attempts.server_openings import IS_LEDGER, among
-from pipeline.findings.inputs import HEADS, heads
-from pipeline.findings.rules.conversations import OPENS, UNREAD
-from pipeline.lake.change_feeds import Feeds
-from pipeline.lake.queries import IS
+from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, methods_condition
+from pipeline.findings.inputs import STUB_COLUMN_TYPES, stub_column_expressions
+from pipeline.findings.rules.call_history import OPEN_METHODS, UNREADABLE_OUTCOMES
+from pipeline.lake.incremental import ChangeFeeds
+from pipeline.lake.queries import POST_IMAGES
 from schemas.bronze import RPC_CALLS
 
-MOST: Final = 200_000  # images of calls; of more nobody tells which changed
-_SAME: Final = ("interface_name", "opnum", "outcome", "at", "done")  # of a call that was answered and stays what it was
-_TOLD: Final = (*_SAME, "connection_id", "server_address", "is", "open", "unread", "opened")
-_ARROW: Final = {"bigint": pa.int64(), "binary": pa.binary()}
-# What is asked of an image of a call: whether it ``is``, or was, so; its times, in microseconds. ``open``: it was not
-# answered; ``unread``: it could not be read, or opens something and was not; ``opened``: of the methods in ``LEDGER``.
-_IMAGES: Final = (
-    "connection_id", "server_address", "interface_name", "opnum", "outcome", "_commit_version",
-    f"_change_type IN ({', '.join(map(repr, IS))}) AS `is`",
-    "unix_micros(coalesce(request_at, response_at)) AS `at`",
-    "unix_micros(coalesce(response_at, request_at)) AS done",
-    "response_at IS NULL AS open",
-    f"outcome IN ({', '.join(map(repr, sorted(UNREAD)))}) OR ({among(OPENS)} AND response_at IS NULL) AS unread",
-    f"coalesce({IS_LEDGER}, FALSE) AS opened",
+MAX_CALL_IMAGES: Final = 200_000  # rows of the change feed; more of them are not read
+_ANSWERED_CALL_COLUMNS: Final = ("interface_name", "opnum", "outcome", "started_us", "ended_us")
+"""The columns of an answered call that do not change unless the call is altered."""
+_IMAGE_COLUMNS: Final = (
+    *_ANSWERED_CALL_COLUMNS, "connection_id", "server_address", "is_current", "is_unanswered", "was_unreadable",
+    "is_opening",
 )  # fmt: skip
-_CHANGED: Final = pa.schema({"call_key": pa.string(), **{name: _ARROW[kind] for name, kind in HEADS.items()}})
+_ARROW_TYPES: Final = {"bigint": pa.int64(), "binary": pa.binary()}
+_UNREADABLE: Final = f"outcome IN ({', '.join(map(repr, sorted(UNREADABLE_OUTCOMES)))})"
+# ``is_current``: the row after the change. ``was_unreadable``: the call could not be read, or opens something and was
+# not answered. ``is_opening``: its method is in ``OPEN_AND_CLOSE_METHODS``.
+_IMAGE_EXPRESSIONS: Final = (
+    "connection_id", "server_address", "interface_name", "opnum", "outcome", "_commit_version",
+    f"_change_type IN ({', '.join(map(repr, POST_IMAGES))}) AS is_current",
+    "unix_micros(coalesce(request_at, response_at)) AS started_us",
+    "unix_micros(coalesce(response_at, request_at)) AS ended_us",
+    "response_at IS NULL AS is_unanswered",
+    f"{_UNREADABLE} OR ({methods_condition(OPEN_METHODS)} AND response_at IS NULL) AS was_unreadable",
+    f"coalesce({IS_OPEN_OR_CLOSE}, FALSE) AS is_opening",
+)  # fmt: skip
+_ROWS_SCHEMA: Final = pa.schema(
+    {"call_key": pa.string(), **{name: _ARROW_TYPES[kind] for name, kind in STUB_COLUMN_TYPES.items()}}
+)
 
 
 @dataclass(slots=True)
 class ChangedCalls:
-    """Calls that changed, came or went: call_key, the bytes that rules look at (``HEADS``), and ``fresh``, true.
+    """The calls that were added, changed or deleted.
 
-    ``spans``: when the first was asked and the last one answered, by connection, microseconds. ``spoilt``: connections
-    where more happened than that calls came or were answered; ``spoilt_servers``: where that is to something opened.
+    ``rows``: call_key, the stub columns that rules use (``STUB_COLUMN_TYPES``), and ``is_changed``, always true.
+    ``time_spans``: the start of the first and the end of the last changed call, microseconds, by connection.
+    ``altered_connections``: connections where calls changed otherwise than by being added or answered.
+    ``servers_with_altered_openings``: servers where this happened to a call that opens or closes.
     """
 
     rows: pa.Table
-    spans: dict[str, tuple[int, int]]
-    spoilt: set[str]
-    spoilt_servers: set[str]
+    time_spans: dict[str, tuple[int, int]]
+    altered_connections: set[str]
+    servers_with_altered_openings: set[str]
 
     @classmethod
-    def told(cls, feeds: Feeds, chosen: str, *, stubs: bool) -> ChangedCalls | None:
-        """Return what the feed tells of images that meet a condition; None where it cannot, or of too many.
+    def from_feed(cls, feeds: ChangeFeeds, condition: str, *, stubs_kept: bool) -> ChangedCalls | None:
+        """Read the changed calls from the change feed; None where it is not readable, or has too many rows.
 
-        The feed has the bytes of stubs in the files that were added: to find them in the table takes reading all.
+        ``condition``: which rows of the feed. The feed has the stubs of added calls in its files; to find them in the
+        table would mean to scan it.
         """
-        columns = ", ".join(("call_key", *heads(stubs=stubs), *_IMAGES))
-        found = feeds.table(RPC_CALLS, f"SELECT {columns} FROM {{feed}} WHERE {chosen}", MOST)
+        columns = ", ".join(("call_key", *stub_column_expressions(stubs_kept=stubs_kept), *_IMAGE_EXPRESSIONS))
+        found = feeds.table(RPC_CALLS, f"SELECT {columns} FROM {{feed}} WHERE {condition}", MAX_CALL_IMAGES)
         if found is None and not feeds.is_unchanged(RPC_CALLS):
             return None
         if found is None or not found.num_rows:
-            return cls(_fresh(_CHANGED.empty_table()), {}, set(), set())
-        return cls.of(found)
+            return cls(_mark_changed(_ROWS_SCHEMA.empty_table()), {}, set(), set())
+        return cls.from_images(found)
 
     @classmethod
-    def of(cls, images: pa.Table) -> ChangedCalls:
-        """Return what images of calls tell, as they were and are."""
-        images = images.sort_by([("_commit_version", "ascending"), ("is", "ascending")])
-        told = images.select(["call_key", *_TOLD]).to_pylist()
+    def from_images(cls, images: pa.Table) -> ChangedCalls:
+        """Return the changed calls of feed rows, which are images of calls before and after a change."""
+        images = images.sort_by([("_commit_version", "ascending"), ("is_current", "ascending")])
+        image_rows = images.select(["call_key", *_IMAGE_COLUMNS]).to_pylist()
         first: dict[str, dict[str, Any]] = {}
         last: dict[str, int] = {}
-        for place, row in enumerate(told):
+        for position, row in enumerate(image_rows):
             first.setdefault(row["call_key"], row)
-            last[row["call_key"]] = place
-        spoilt, servers = set(), set()
-        for key, was in first.items():
-            now = told[last[key]]
-            if not was["is"] and _is_more_than_answered(was, now):
-                spoilt |= {was["connection_id"], now["connection_id"]}
-                servers |= {row["server_address"] for row in (was, now) if row["opened"]}
-        times = images.group_by("connection_id").aggregate([("at", "min"), ("done", "max")]).to_pylist()
-        spans = {row["connection_id"]: (row["at_min"], row["done_max"]) for row in times}
-        rows = images.select(_CHANGED.names).cast(_CHANGED).take(pa.array(list(last.values()), pa.int64()))
-        return cls(_fresh(rows), spans, spoilt, servers)
+            last[row["call_key"]] = position
+        connections, servers = set(), set()
+        for key, before in first.items():
+            after = image_rows[last[key]]
+            if not before["is_current"] and _is_altered(before, after):
+                connections |= {before["connection_id"], after["connection_id"]}
+                servers |= {row["server_address"] for row in (before, after) if row["is_opening"]}
+        times = images.group_by("connection_id").aggregate([("started_us", "min"), ("ended_us", "max")]).to_pylist()
+        spans = {row["connection_id"]: (row["started_us_min"], row["ended_us_max"]) for row in times}
+        rows = images.select(_ROWS_SCHEMA.names).cast(_ROWS_SCHEMA).take(pa.array(list(last.values()), pa.int64()))
+        return cls(_mark_changed(rows), spans, connections, servers)
 
     @property
-    def keys(self) -> frozenset[str]:
-        """The keys of these calls."""
+    def call_keys(self) -> frozenset[str]:
+        """The keys of the changed calls."""
         return frozenset(self.rows["call_key"].to_pylist())
 
-    def span(self, connections: Iterable[str]) -> tuple[int, int]:
-        """Return when the first call of some connections was asked, and the last one answered; 0 and 0 of none."""
-        spans = [self.spans[name] for name in connections if name in self.spans]
-        return min((at for at, _ in spans), default=0), max((at for _, at in spans), default=0)
+    def time_span(self, connections: Iterable[str]) -> tuple[int, int]:
+        """Return the start of the first and the end of the last changed call of connections; (0, 0) for none."""
+        spans = [self.time_spans[name] for name in connections if name in self.time_spans]
+        return min((start for start, _ in spans), default=0), max((end for _, end in spans), default=0)
 
 
-def _fresh(rows: pa.Table) -> pa.Table:
-    return rows.append_column("fresh", pa.array([True] * rows.num_rows, pa.bool_()))
+def _mark_changed(rows: pa.Table) -> pa.Table:
+    return rows.append_column("is_changed", pa.array([True] * rows.num_rows, pa.bool_()))
 
 
-def _is_more_than_answered(was: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Tell whether more became of a call than that its answer came, or that it was seen once more."""
-    stays = was["open"] or all(was[name] == now[name] for name in _SAME)
-    return bool(was["unread"]) or not now["is"] or not stays or was["connection_id"] != now["connection_id"]
+def _is_altered(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Tell whether a call changed otherwise than by its response, or by being captured again."""
+    same = before["is_unanswered"] or all(before[name] == after[name] for name in _ANSWERED_CALL_COLUMNS)
+    moved = before["connection_id"] != after["connection_id"]
+    return bool(before["was_unreadable"]) or not after["is_current"] or not same or moved

@@ -1,6 +1,6 @@
-"""Findings on operation that no call shows: two machines that answer to one identifier of a queue manager (O01).
+"""Findings on duplicate machines (O01): two machines that use one queue manager identifier, as cloned machines do.
 
-Such are cloned machines, whose messages are then taken for each other's. The others are in ``rules_operation``.
+Messages for one of them may reach the other. No call shows this; silver.hosts does.
 """
 
 from __future__ import annotations
@@ -11,57 +11,55 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.findings.evaluate import SCHEMA, finding
-from pipeline.findings.rules.registry import OPERATION
-from pipeline.lake.arrow_rows import table_of, us_of
+from pipeline.findings.evaluate import FINDINGS_SCHEMA, finding_row
+from pipeline.findings.rules.registry import OPERATION_RULES
+from pipeline.lake.arrow_rows import datetime_to_us, rows_to_table
 from pipeline.lake.lake import Lake
 from schemas.hosts import HOSTS
 
-ESTATE: Final = "estate"  # what was looked at, in gold.findings.scope
-_MOST_EVIDENCE: Final = 10
+ESTATE_SCOPE: Final = "estate"  # the value of gold.findings.scope for what all machines show together
+_MAX_EVIDENCE: Final = 10
 
 
-def one_machine(hosts: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """Return a finding for each identifier that two machines have; ``hosts`` are rows of silver.hosts.
+def duplicate_machine_findings(hosts: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Return a finding for each queue manager identifier that several machines use.
 
-    Machines are told apart by their names, without domain: as told together with the identifier, or with an address
-    that is. An address without a name may be the same machine's.
+    ``hosts`` are rows of silver.hosts. Machines are told apart by their names without domain, which come with the
+    identifier or with an address of the same row. An address without a name may belong to a known machine.
     """
     hosts = list(hosts)
     names_at: defaultdict[str, set[str]] = defaultdict(set)
     for row in hosts:
         if row["host_name"] and row["address"]:
-            names_at[row["address"]].add(_label(row["host_name"]))
-    of_id: defaultdict[str, list[tuple[set[str], Mapping[str, Any]]]] = defaultdict(list)
+            names_at[row["address"]].add(_short_name(row["host_name"]))
+    by_identifier: defaultdict[str, list[tuple[set[str], Mapping[str, Any]]]] = defaultdict(list)
     for row in hosts:
         if row["queue_manager_id"]:
-            names = {_label(row["host_name"])} if row["host_name"] else names_at.get(row["address"] or "", set())
+            names = {_short_name(row["host_name"])} if row["host_name"] else names_at.get(row["address"] or "", set())
             if names:
-                of_id[row["queue_manager_id"]].append((set(names), row))
-    found = []
-    for identifier, seen in sorted(of_id.items()):
-        machines = _apart([names for names, _ in seen])
+                by_identifier[row["queue_manager_id"]].append((set(names), row))
+    findings = []
+    rule = OPERATION_RULES["O01"]
+    for identifier, found in sorted(by_identifier.items()):
+        machines = _merge_overlapping([names for names, _ in found])
         if len(machines) > 1:
-            last = max(us_of(row["first_seen_at"]) for _, row in seen)
-            rule = OPERATION["O01"]
-            found.append(
-                finding(
-                    rule.rule_id, source=rule.source, severity=rule.severity, call={},
-                    subject=f"queue manager {identifier}",
-                    observed_at=last, expected=rule.rule,
-                    actual=f"machines {', '.join(sorted('/'.join(sorted(names)) for names in machines))}",
-                    evidence=sorted({row["host_key"] for _, row in seen})[:_MOST_EVIDENCE], scope=ESTATE,
-                )
+            actual = f"machines {', '.join(sorted('/'.join(sorted(names)) for names in machines))}"
+            row = finding_row(
+                rule.rule_id, source=rule.source, severity=rule.severity, subject=f"queue manager {identifier}",
+                call={}, observed_at=max(datetime_to_us(row["first_seen_at"]) for _, row in found),
+                expected=rule.requirement, actual=actual, scope=ESTATE_SCOPE,
+                evidence=sorted({row["host_key"] for _, row in found})[:_MAX_EVIDENCE],
             )  # fmt: skip
-    return table_of(found, SCHEMA)
+            findings.append(row)
+    return rows_to_table(findings, FINDINGS_SCHEMA)
 
 
-def _label(name: str) -> str:
+def _short_name(name: str) -> str:
     return name.split(".", 1)[0].lower()
 
 
-def _apart(sets: list[set[str]]) -> list[set[str]]:
-    """Join sets that share a name, until none do."""
+def _merge_overlapping(sets: list[set[str]]) -> list[set[str]]:
+    """Merge sets that have a name in common, until none do."""
     machines: list[set[str]] = []
     for names in sets:
         shared = [machine for machine in machines if machine & names]
@@ -70,6 +68,6 @@ def _apart(sets: list[set[str]]) -> list[set[str]]:
     return machines
 
 
-def hosts_of(lake: Lake) -> pa.Table:
-    """Return the findings on machines, of all of silver.hosts, which is small."""
-    return one_machine(lake.select(HOSTS, "TRUE").to_pylist())
+def find_duplicate_machines(lake: Lake) -> pa.Table:
+    """Return the findings on duplicate machines of all rows of silver.hosts, which is small."""
+    return duplicate_machine_findings(lake.select(HOSTS, "TRUE").to_pylist())

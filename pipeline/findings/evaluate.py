@@ -1,7 +1,7 @@
-"""Calls, connections and binds -> gold.findings. Arrow tables and plain rows; no session is needed.
+"""Evaluation of the rules on calls, connections and binds -> rows of gold.findings. No Spark session is needed.
 
-What is judged is one association after the other, with what all of its server opened (``LEDGER``) beside it; then what
-the server opened by itself. A rule is asked where what it rests on was read whole, so that a finding lacks nothing.
+One association is checked after the other, together with what all associations of its server opened; then the openings
+of the server as a whole. A check runs only where its input was captured completely.
 """
 
 from __future__ import annotations
@@ -15,32 +15,40 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.attempts.associations import Association, Connection, associations
-from pipeline.attempts.server_openings import LEDGER
+from pipeline.attempts.associations import ClientAssociation, RpcConnection, group_into_associations
+from pipeline.attempts.server_openings import OPEN_AND_CLOSE_METHODS
 from pipeline.findings.rules import clocks, handles, messages, qm2qm, qmcomm, qmmgmt, reads, remote_read, rpc
-from pipeline.findings.rules.conversations import Conversation, Exchange, Ledger
-from pipeline.findings.rules.registry import ACROSS, ALL, ANYWHERE, BY_METHOD, OVER, Hit, Needs, Rule, Test, of_one_call
-from pipeline.lake.arrow_rows import day_of, table_of
+from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall, ServerHistory
+from pipeline.findings.rules.registry import (
+    ALL_RULES,
+    ASSOCIATION_CHECKS,
+    CALL_CHECKS_BY_METHOD,
+    CALL_CHECKS_FOR_ANY_METHOD,
+    SERVER_CHECKS,
+    Needs,
+    Rule,
+    RuleCheck,
+    Violation,
+    single_call_rules,
+)
+from pipeline.lake.arrow_rows import epoch_day, rows_to_table
 from schemas.findings import FINDINGS
 from udfs.keys import key
 
-MODULES: Final = (
-    rpc, qm2qm, remote_read, reads, handles, messages, qmmgmt, qmcomm,
-    clocks,
-)  # fmt: skip
-"""Where the tests of the rules are: importing them declares them."""
+RULE_MODULES: Final = (rpc, qm2qm, remote_read, reads, handles, messages, qmmgmt, qmcomm, clocks)
+"""The modules whose import registers the checks."""
 
-TIMES: Final = frozenset(
+TIMESTAMP_COLUMNS: Final = frozenset(
     {"request_at", "response_at", "cancelled_at", "orphaned_at", "arrived_at", "sent_at", "first_packet_at",
      "last_packet_at", "closed_at", "bound_at", "observed_at"}
 )  # fmt: skip
-CALLS: Final = (
+CALL_COLUMNS: Final = (
     "call_key", "connection_id", "call_id", "context_id", "interface_name", "opnum", "transfer_syntax", "byte_order",
     "auth_level", "bind_seen", "sealed", "opened_by", "request_at",
     "response_at", "cancelled_at", "orphaned_at", "fault_status", "outcome",
     "client_address", "server_address", "server_port", "run_id",
 )  # fmt: skip
-READS: Final = (
+REMOTE_READ_COLUMNS: Final = (
     "call_key", "queue_format_type", "queue_format_name", "queue", "access", "share_mode", "client_id", "workgroup",
     "version_major", "version_minor", "build_number", "returned_port", "port_type", "context_handle",
     "remote_read_handle", "queue_handle", "queue_descriptor", "open_context", "mqs", "cursor_handle", "action",
@@ -48,97 +56,79 @@ READS: Final = (
     "propagation_token_bytes", "acknowledgement_class", "ack", "move_context", "arrived_at", "section_types",
     "section_bytes", "section_allocated_bytes", "packet_bytes", "hresult", "errors",
 )  # fmt: skip
-CLIENTS: Final = (
+CLIENT_CALL_COLUMNS: Final = (
     "call_key", "queue_format_name", "queue", "access", "share_mode", "client_id", "returned_port", "port_type",
     "context_handle", "queue_handle", "queue_descriptor", "open_context", "mqs", "cursor_handle", "remote_queue_name",
     "queue_manager_context", "hresult", "errors",
 )  # fmt: skip
-MANAGEMENT: Final = (
-    "call_key",
-    "object_type",
-    "queue_format_name",
-    "queue",
-    "property_ids",
-    "action",
-    "hresult",
+MANAGEMENT_CALL_COLUMNS: Final = (
+    "call_key", "object_type", "queue_format_name", "queue", "property_ids", "action", "hresult", "errors",
+)  # fmt: skip
+MESSAGE_COLUMNS: Final = (
+    "call_key", "source_queue_manager", "sent_at", "body_bytes", "is_srmp", "time_to_reach_queue_s", "header_sizes",
     "errors",
-)
-MESSAGES: Final = (
-    "call_key",
-    "source_queue_manager",
-    "sent_at",
-    "body_bytes",
-    "is_srmp",
-    "time_to_reach_queue_s",
-    "header_sizes",
-    "errors",
-)
-CONNECTIONS: Final = (
+)  # fmt: skip
+CONNECTION_COLUMNS: Final = (
     "connection_id", "client_address", "server_address", "first_packet_at", "last_packet_at", "closed_at", "closed_by",
     "association_group_id", "syn_seen", "missing_bytes",
 )  # fmt: skip
-BINDS: Final = (
+BIND_COLUMNS: Final = (
     "connection_id", "server_address", "context_id", "interface_name", "transfer_syntaxes_offered", "transfer_syntax",
     "result", "reason", "bound_at",
 )  # fmt: skip
-"""The columns that are read of bronze.rpc_calls and the tables of silver, of connections and of binds."""
+"""The columns that the rules use of bronze.rpc_calls, the tables of silver, connections and binds."""
 
-HEAD_BYTES: Final = 80
-TAIL_BYTES: Final = 12
-SCHEMA: Final = to_arrow_schema(FINDINGS.struct())
-_NOT_NULL: Final[dict[str, Any]] = {"syn_seen": False, "missing_bytes": 0}
-ASSOCIATION, _SERVER = "association", "server"
-_GRAVITY: Final = {"error": 0, "warning": 1, "info": 2, None: 3}
+STUB_HEAD_BYTES: Final = 80
+STUB_TAIL_BYTES: Final = 12
+FINDINGS_SCHEMA: Final = to_arrow_schema(FINDINGS.struct())
+_CONNECTION_DEFAULTS: Final[dict[str, Any]] = {"syn_seen": False, "missing_bytes": 0}
+ASSOCIATION_SCOPE, _SERVER_SCOPE = "association", "server"
+_SEVERITY_RANK: Final = {"error": 0, "warning": 1, "info": 2, None: 3}
 
 
-class Facts(NamedTuple):
-    """What is judged: ``calls`` of whole associations of any number of servers, ``ledger`` what all associations of.
+class EvaluationInput(NamedTuple):
+    """The input of an evaluation, as Arrow tables.
 
-    these servers opened, as calls too, ``connections`` all of these servers, and ``binds``, at least of the calls.
-    ``unread``: connections with calls that could not be read, where not all calls are here.
+    ``calls`` are those of complete associations of any number of servers. ``opening_calls`` are the calls that open and
+    close (``OPEN_AND_CLOSE_METHODS``) of all associations of these servers, with the columns of ``calls``.
+    ``connections`` are all of these servers, ``binds`` at least those of the calls. ``unreadable_connections`` are
+    connections with calls that could not be read, for evaluations that do not have all calls.
     """
 
     calls: pa.Table
-    ledger: pa.Table
+    opening_calls: pa.Table
     connections: pa.Table
     binds: pa.Table
-    unread: frozenset[str] = frozenset()
+    unreadable_connections: frozenset[str] = frozenset()
 
 
-def beside(calls: pa.Table, *parts: pa.Table) -> pa.Table:
-    """Return calls with the columns of other tables' rows of the same ``call_key``, the first that is not null.
+def join_by_call_key(calls: pa.Table, *parts: pa.Table) -> pa.Table:
+    """Return calls with the columns of other tables' rows of the same ``call_key``; the first that is not null.
 
-    ``calls`` has ``CALLS`` and, where stubs are kept, request_bytes, request_head, request_tail, response_head,
-    request_stub and response_stub. What is named twice has two names here: the action of a management call, a text, is
-    action_text, and the errors of a message are message_errors.
+    ``calls`` has ``CALL_COLUMNS`` and, where stubs are stored, request_bytes, request_head, request_tail,
+    response_head, request_stub and response_stub. Two columns have other names here: ``action`` of a management call, a
+    text, is ``action_text``, and ``errors`` of a message is ``message_errors``.
     """
     out = calls
-    placed = [(part, _places(calls, part)) for part in parts]
-    names = dict.fromkeys(name for part, _ in placed for name in part.column_names if name != "call_key")
+    positions = [(part, pc.index_in(calls["call_key"], part["call_key"].combine_chunks())) for part in parts]
+    names = dict.fromkeys(name for part in parts for name in part.column_names if name != "call_key")
     for name in names:
-        found = [part[name].take(places) for part, places in placed if name in part.column_names]
-        out = out.append_column(name, found[0] if len(found) == 1 else pc.coalesce(*_alike(found)))
+        found = [part[name].take(places) for part, places in positions if name in part.column_names]
+        same_type = [column.cast(found[0].type) for column in found[1:]]
+        out = out.append_column(name, pc.coalesce(found[0], *same_type) if same_type else found[0])
     return out
 
 
-def _alike(columns: Sequence[pa.ChunkedArray]) -> list[pa.ChunkedArray]:
-    return [column.cast(columns[0].type) for column in columns]
-
-
-def _places(calls: pa.Table, part: pa.Table) -> pa.ChunkedArray:
-    return pc.index_in(calls["call_key"], part["call_key"].combine_chunks())
-
-
-def ledger_mask(table: pa.Table) -> pa.Array:
-    """Tell the calls of the methods in ``LEDGER``."""
+def opening_call_mask(table: pa.Table) -> pa.Array:
+    """Return which calls are of the methods in ``OPEN_AND_CLOSE_METHODS``."""
     methods = zip(table["interface_name"].to_pylist(), table["opnum"].to_pylist(), strict=True)
-    return pa.array([method in LEDGER for method in methods], pa.bool_())
+    return pa.array([method in OPEN_AND_CLOSE_METHODS for method in methods], pa.bool_())
 
 
-def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """Yield rows as dictionaries without nulls; times as microseconds since the epoch."""
+def iter_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """Yield rows as dictionaries without nulls; times are microseconds since the epoch."""
     names = [name for name in table.column_names if table[name].null_count < table.num_rows]
-    columns = [_plain(table[name]) if name in TIMES else table[name].to_pylist() for name in names]
+    columns = [_column_values(table[name]) if name in TIMESTAMP_COLUMNS else table[name].to_pylist() for name in names]
     for values in zip(*columns, strict=True):
         row = {name: value for name, value in zip(names, values, strict=True) if value is not None}
         if "action_text" in row:
@@ -148,70 +138,77 @@ def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _plain(column: pa.ChunkedArray) -> list[int | None]:
+def _column_values(column: pa.ChunkedArray) -> list[int | None]:
     if pa.types.is_integer(column.type):
         return column.to_pylist()  # type: ignore[no-any-return]
     return column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
 
 
-class Server(NamedTuple):
-    """One server: its connections by association, the association of each, and what all of them opened."""
+class ServerContext(NamedTuple):
+    """One server: its connections by association, the association of each connection, and its opening calls."""
 
-    members: Mapping[str, Sequence[dict[str, Any]]]
-    associations: Mapping[str, Association]
-    ledger: Ledger
+    connections_by_association: Mapping[str, Sequence[dict[str, Any]]]
+    associations: Mapping[str, ClientAssociation]
+    history: ServerHistory
 
 
-def servers_of(connections: pa.Table, ledger: pa.Table) -> list[Server]:
-    """Return the servers of connections; ``ledger`` is what they opened (``Facts``)."""
+def server_contexts(connections: pa.Table, opening_calls: pa.Table) -> list[ServerContext]:
+    """Return the servers of connections; ``opening_calls`` are theirs (``EvaluationInput``)."""
     by_server: defaultdict[str | None, list[dict[str, Any]]] = defaultdict(list)
-    for row in rows_of(connections):
-        by_server[row.get("server_address")].append(_whole(row))
-    opened: defaultdict[str | None, list[Exchange]] = defaultdict(list)
-    for row in rows_of(ledger):
-        opened[row.get("server_address")].append(Exchange(row))
-    return [_server(theirs, opened[server]) for server, theirs in by_server.items()]
+    for row in iter_rows(connections):
+        by_server[row.get("server_address")].append(_complete_connection_row(row))
+    calls: defaultdict[str | None, list[CapturedCall]] = defaultdict(list)
+    for row in iter_rows(opening_calls):
+        calls[row.get("server_address")].append(CapturedCall(row))
+    return [_server_context(theirs, calls[server]) for server, theirs in by_server.items()]
 
 
-def _server(connections: Sequence[dict[str, Any]], opened: Iterable[Exchange]) -> Server:
-    found = associations(_connection(row) for row in connections)
-    members: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+def _server_context(connections: Sequence[dict[str, Any]], opening_calls: Iterable[CapturedCall]) -> ServerContext:
+    associations = group_into_associations(_to_connection(row) for row in connections)
+    by_association: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in connections:
-        members[found[row["connection_id"]].name].append(row)
-    seen = {
+        by_association[associations[row["connection_id"]].name].append(row)
+    lossless_until = {
         name: 0 if any(row["missing_bytes"] for row in rows) else max(row["last_packet_at"] for row in rows)
-        for name, rows in members.items()
+        for name, rows in by_association.items()
     }
-    return Server(members, found, Ledger(opened, found, seen))
+    return ServerContext(by_association, associations, ServerHistory(opening_calls, associations, lossless_until))
 
 
-def findings(
-    facts: Facts, *, only: Collection[str] | None = None, servers: Sequence[Server] | None = None, across: bool = True
+def evaluate_calls(
+    inputs: EvaluationInput,
+    *,
+    only_connections: Collection[str] | None = None,
+    contexts: Sequence[ServerContext] | None = None,
+    with_server_rules: bool = True,
 ) -> pa.Table:
-    """Return the findings of these calls and of these servers' openings; ``only`` those of some connections' calls.
+    """Evaluate the rules on calls and servers, and return the findings as rows of gold.findings.
 
-    Where calls have a column ``fresh``, what rests on one call alone (``of_one_call``) is judged where it is true.
-    ``servers``: of the connections and the ledger, where these are known already; not ``across``: those on calls alone.
+    ``only_connections``: evaluate only associations that have one of these connections. ``contexts``: the server
+    contexts of the input, where they are known already. ``with_server_rules``: evaluate the rules on servers too. Where
+    calls have a column ``is_changed``, rules on single calls (``single_call_rules``) are evaluated only where it is
+    true.
     """
-    servers = servers_of(facts.connections, facts.ledger) if servers is None else servers
+    contexts = server_contexts(inputs.connections, inputs.opening_calls) if contexts is None else contexts
     binds = defaultdict(list)
-    for row in rows_of(facts.binds):
+    for row in iter_rows(inputs.binds):
         binds[row["connection_id"]].append(defaultdict(lambda: None, row))
-    calls = _by_connection(facts.calls)
+    calls = _split_by_connection(inputs.calls)
     rows: list[dict[str, Any]] = []
-    for server in servers:
-        rows += _of_associations(facts, calls, server, binds, only)
-        if across:
-            rows += _rows(((test, hit) for test in ACROSS for hit in test.test(server.ledger)), _SERVER)
-    return table_of(rows, SCHEMA)
+    for server in contexts:
+        rows += _association_findings(inputs, calls, server, binds, only_connections)
+        if with_server_rules:
+            found = ((check, violation) for check in SERVER_CHECKS for violation in check.check(server.history))
+            rows += _finding_rows(found, _SERVER_SCOPE)
+    return rows_to_table(rows, FINDINGS_SCHEMA)
 
 
-def _whole(row: dict[str, Any]) -> dict[str, Any]:
-    return {**dict.fromkeys(CONNECTIONS), **_NOT_NULL, **row}
+def _complete_connection_row(row: dict[str, Any]) -> dict[str, Any]:
+    return {**dict.fromkeys(CONNECTION_COLUMNS), **_CONNECTION_DEFAULTS, **row}
 
 
-def _by_connection(calls: pa.Table) -> dict[str, pa.Table]:
-    """Return the calls of each connection; all of them are laid out anew once, and not for each."""
+def _split_by_connection(calls: pa.Table) -> dict[str, pa.Table]:
+    """Return the calls of each connection. The table is sorted once, and each part is a slice of it."""
     ordered = calls.take(pc.sort_indices(calls["connection_id"]))
     names = ordered["connection_id"].to_pylist()
     starts = [place for place, name in enumerate(names) if place == 0 or name != names[place - 1]]
@@ -219,119 +216,123 @@ def _by_connection(calls: pa.Table) -> dict[str, pa.Table]:
     return {names[start]: ordered.slice(start, end - start) for start, end in zip(starts, ends, strict=False)}
 
 
-def _of_associations(
-    facts: Facts,
+def _association_findings(
+    inputs: EvaluationInput,
     calls: Mapping[str, pa.Table],
-    server: Server,
+    server: ServerContext,
     binds: Mapping[str, list[Any]],
-    only: Collection[str] | None,
+    only_connections: Collection[str] | None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the findings of one server's associations, one after the other: rows are made of one at a time."""
-    for rows in server.members.values():
-        if only is not None and not any(row["connection_id"] in only for row in rows):
+    """Yield the findings of a server's associations. Rows are made for one association at a time."""
+    changed_only = "is_changed" in inputs.calls.column_names
+    for rows in server.connections_by_association.values():
+        names = [row["connection_id"] for row in rows]
+        if only_connections is not None and not any(name in only_connections for name in names):
             continue
-        theirs = [calls[row["connection_id"]] for row in rows if row["connection_id"] in calls]
-        ours = [bind for row in rows for bind in binds.get(row["connection_id"], ())]
-        if theirs or ours:
-            exchanges = [Exchange(row) for several in theirs for row in rows_of(several)]
-            unread = any(row["connection_id"] in facts.unread for row in rows)
-            association = server.associations[rows[0]["connection_id"]]
-            conversation = Conversation(exchanges, rows, association, binds=ours, ledger=server.ledger, unread=unread)
-            yield from _rows(judge(conversation, narrow="fresh" in facts.calls.column_names), ASSOCIATION)
+        tables = [calls[name] for name in names if name in calls]
+        ours = [bind for name in names for bind in binds.get(name, ())]
+        if tables or ours:
+            history = AssociationHistory(
+                [CapturedCall(row) for table in tables for row in iter_rows(table)],
+                rows,
+                server.associations[names[0]],
+                binds=ours,
+                server=server.history,
+                has_unreadable_calls=any(name in inputs.unreadable_connections for name in names),
+            )
+            yield from _finding_rows(check_association(history, changed_only=changed_only), ASSOCIATION_SCOPE)
 
 
-def _connection(row: Mapping[str, Any]) -> Connection:
-    return Connection(
-        row["connection_id"],
-        row["client_address"],
-        row["first_packet_at"],
-        row["last_packet_at"],
-        row["closed_at"],
-        row["association_group_id"],
-        row["syn_seen"],
-    )
+def _to_connection(row: Mapping[str, Any]) -> RpcConnection:
+    return RpcConnection(
+        row["connection_id"], row["client_address"], row["first_packet_at"], row["last_packet_at"], row["closed_at"],
+        row["association_group_id"], row["syn_seen"],
+    )  # fmt: skip
 
 
-def judge(conversation: Conversation, *, narrow: bool = False) -> Iterator[tuple[Test, Hit]]:
-    """Yield the rules that an association breaks, each with the test that found it.
+def check_association(
+    history: AssociationHistory, *, changed_only: bool = False
+) -> Iterator[tuple[RuleCheck, Violation]]:
+    """Yield the violations of an association, each with the check that found it.
 
-    ``narrow``: of calls that are not fresh, what rests on one call alone is known already.
+    ``changed_only``: rules on single calls are checked only for calls whose ``is_changed`` is true.
     """
-    for call in conversation.calls:
-        for test in _tests(call.method, known=narrow and not call["fresh"]):
-            if _ready(call, test.needs):
-                seen = test.test(call)
-                if seen:
-                    yield test, seen if isinstance(seen, Hit) else Hit(call, seen if isinstance(seen, str) else "")
-    for test in OVER:
-        for hit in test.test(conversation):
-            yield test, hit
+    for call in history.calls:
+        for check in _call_checks(call.method, skip_single_call_rules=changed_only and not call["is_changed"]):
+            if _precondition_met(call, check.needs):
+                found = check.check(call)
+                if found:
+                    is_violation = isinstance(found, Violation)
+                    yield check, found if is_violation else Violation(call, found if isinstance(found, str) else "")
+    for check in ASSOCIATION_CHECKS:
+        if history.is_complete or check.needs != "complete":
+            for violation in check.check(history):
+                yield check, violation
 
 
 @lru_cache(maxsize=256)  # hostile captures have any opnum
-def _tests(method: tuple[str, int], *, known: bool) -> tuple[Test, ...]:
-    """Return the tests of one exchange that are asked of a method; ``known``: but those of rules of one call alone."""
-    found = (*ANYWHERE, *BY_METHOD.get(method, ()))
-    return tuple(test for test in found if test.rule_id not in of_one_call()) if known else found
+def _call_checks(method: tuple[str, int], *, skip_single_call_rules: bool) -> tuple[RuleCheck, ...]:
+    """Return the checks on single calls of a method.
+
+    ``skip_single_call_rules``: without those of rules whose checks look at one call only.
+    """
+    checks = (*CALL_CHECKS_FOR_ANY_METHOD, *CALL_CHECKS_BY_METHOD.get(method, ()))
+    skipped = single_call_rules() if skip_single_call_rules else ()
+    return tuple(check for check in checks if check.rule_id not in skipped)
 
 
-def _ready(call: Exchange, needs: Needs) -> bool:
+def _precondition_met(call: CapturedCall, needs: Needs) -> bool:
     if needs == "request":
-        return call.asked
+        return call.request_decoded
     if needs == "ok":
-        return call.ok
-    return needs == "headers" or call.answered
+        return call.succeeded
+    return needs == "headers" or call.response_decoded
 
 
-def _rows(hits: Iterable[tuple[Test, Hit]], scope: str) -> Iterator[dict[str, Any]]:
-    """Yield a row for each rule and call, of several hits the gravest."""
+def _finding_rows(violations: Iterable[tuple[RuleCheck, Violation]], scope: str) -> Iterator[dict[str, Any]]:
+    """Yield one row for each rule and call; of several violations the most severe."""
     best: dict[str, dict[str, Any]] = {}
-    for test, hit in hits:
-        row = _row(ALL[test.rule_id], hit, scope)
+    for check, violation in violations:
+        row = _finding_of_violation(ALL_RULES[check.rule_id], violation, scope)
         before = best.get(row["finding_key"])
-        if before is None or _order(row) < _order(before):
+        if before is None or _severity_order(row) < _severity_order(before):
             best[row["finding_key"]] = row
     yield from best.values()
 
 
-def _order(row: Mapping[str, Any]) -> tuple[int, str, list[str]]:
-    return _GRAVITY[row["severity"]], row["actual"], row["evidence"]
+def _severity_order(row: Mapping[str, Any]) -> tuple[int, str, list[str]]:
+    return _SEVERITY_RANK[row["severity"]], row["actual"], row["evidence"]
 
 
-def _row(rule: Rule, hit: Hit, scope: str) -> dict[str, Any]:
-    call = hit.call
-    server = hit.server if hit.server is not None else rule.who == "S"
-    subject = hit.subject
-    observed = None
+def _finding_of_violation(rule: Rule, violation: Violation, scope: str) -> dict[str, Any]:
+    call, subject, observed_at = violation.call, violation.subject or "", None
+    by_server = violation.by_server if violation.by_server is not None else rule.bound_party == "S"
     if call is not None:
-        side = "server" if server else "client"
+        side = "server" if by_server else "client"
         subject = subject or f"{side} {call[f'{side}_address']}"
-        observed = call.done if server and call.done is not None else call.at
-    evidence = sorted(hit.evidence or ((call,) if call is not None else ()), key=lambda e: (e.at, e["call_key"]))
-    actual = hit.actual or rule.violation
-    return finding(
-        rule.rule_id,
-        source=rule.source,
-        severity=hit.severity or rule.severity,
-        subject=subject or "",
-        call=call.row if call is not None else {},
-        observed_at=observed,
-        expected=rule.rule,
-        actual=actual,
-        evidence=list(dict.fromkeys(each["call_key"] for each in evidence)),
+        observed_at = call.responded_at if by_server and call.responded_at is not None else call.started_at
+    evidence = violation.evidence or ((call,) if call is not None else ())
+    in_order = sorted(evidence, key=lambda each: (each.started_at, each["call_key"]))
+    return finding_row(
+        rule.rule_id, source=rule.source, severity=violation.severity or rule.severity, subject=subject,
+        call=call.row if call is not None else {}, observed_at=observed_at, expected=rule.requirement,
+        actual=violation.actual or rule.violation, evidence=list(dict.fromkeys(each["call_key"] for each in in_order)),
         scope=scope,
-    )
+    )  # fmt: skip
 
 
-def finding(
+def finding_row(
     rule_id: str, *, source: str, severity: str, subject: str, call: Mapping[str, Any], observed_at: int | None,
     expected: str, actual: str, evidence: list[str], scope: str, queue: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return a row of the table; times are microseconds since the epoch, ``call`` a call's row, empty for none."""
+    """Return a row of gold.findings.
+
+    ``call`` is the row of the call that breaks the rule, empty without one. Times are microseconds since the epoch.
+    """
     call_key = call.get("call_key")
-    named = (rule_id, call_key) if call_key is not None else (rule_id, subject, observed_at)
+    key_parts = (rule_id, call_key) if call_key is not None else (rule_id, subject, observed_at)
     return {
-        "finding_key": key(*named),
+        "finding_key": key(*key_parts),
         "rule_id": rule_id,
         "source": source,
         "severity": severity,
@@ -349,6 +350,6 @@ def finding(
         "server_address": call.get("server_address"),
         "scope": scope,
         "queue": queue,
-        "event_date": day_of(observed_at),
+        "event_date": epoch_day(observed_at),
         "run_id": call.get("run_id"),
     }

@@ -1,7 +1,7 @@
-"""What is told of queues -> rows of gold.findings: the tests that are declared by ``of_queue``. No Spark.
+"""Evaluation of the rules on queues (``queue_rule``) -> rows of gold.findings. No Spark.
 
-What is told comes in several ``PARTS``, each with its own columns; queues have their canonical texts, queue managers
-the names that gold knows them by, and times are microseconds since the epoch.
+The input comes in several parts (``FACT_PARTS``), each with its own columns. Queues have their canonical names, queue
+managers their names of gold, and times are microseconds since the epoch.
 """
 
 from __future__ import annotations
@@ -11,77 +11,77 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.findings.evaluate import SCHEMA, finding
-from pipeline.findings.rules import queues, several_readers
-from pipeline.findings.rules.queue_facts import Limits, Read, Told
-from pipeline.findings.rules.registry import ALL, QUEUES, Sign
-from pipeline.lake.arrow_rows import microseconds, table_of
-from pipeline.queues.growth import Point
+from pipeline.findings.evaluate import FINDINGS_SCHEMA, finding_row
+from pipeline.findings.rules import duplicate_delivery, queues
+from pipeline.findings.rules.queue_facts import QueueFacts, QueueRead, QueueRuleLimits
+from pipeline.findings.rules.registry import ALL_RULES, QUEUE_CHECKS, QueueViolation
+from pipeline.lake.arrow_rows import rows_to_table, times_to_us
+from pipeline.queues.growth import CountSample
 
-MODULES: Final = (queues, several_readers)
-SCOPE: Final = "queue"
-PARTS: Final = ("counts", "reports", "reads", "calls", "connections", "sources")
+RULE_MODULES: Final = (queues, duplicate_delivery)
+QUEUE_SCOPE: Final = "queue"
+FACT_PARTS: Final = ("counts", "reports", "reads", "calls", "connections", "sources")
 
 
-def findings(rows: Mapping[str, Sequence[dict[str, Any]]], limits: Limits) -> pa.Table:
-    """Return the findings of what is told: rows of each of ``PARTS``."""
+def evaluate_queues(rows: Mapping[str, Sequence[dict[str, Any]]], limits: QueueRuleLimits) -> pa.Table:
+    """Evaluate the rules on queues, and return the findings; ``rows`` has the rows of each of ``FACT_PARTS``."""
     calls = {row["call_key"]: row for row in rows["calls"]}
     connections = {row["connection_id"]: row for row in rows["connections"]}
     every = (row for name in ("counts", "reports", "reads", "sources") for row in rows[name])
-    places = dict.fromkeys((row["queue_manager"], row["queue"]) for row in every)
-    found = {place: Told(*place) for place in places}
+    names = dict.fromkeys((row["queue_manager"], row["queue"]) for row in every)
+    queues = {name: QueueFacts(*name) for name in names}
+
+    def facts_of(row: Mapping[str, Any]) -> QueueFacts:
+        return queues[row["queue_manager"], row["queue"]]
+
     for row in sorted(rows["counts"], key=lambda row: (row["observed_at"], row["snapshot_id"])):
-        here, at, name = found[row["queue_manager"], row["queue"]], row["observed_at"], row["snapshot_id"]
-        for points, column in ((here.counts, "message_count"), (here.journal, "journal_message_count")):
-            if row[column] is not None:
-                points.append(Point(name, at, row[column]))
+        facts, count, journal = facts_of(row), row["message_count"], row["journal_message_count"]
+        for samples, number in ((facts.message_counts, count), (facts.journal_counts, journal)):
+            if number is not None:
+                samples.append(CountSample(row["snapshot_id"], row["observed_at"], number))
     for row in sorted(rows["reports"], key=lambda row: (row["observed_at"], row["snapshot_id"])):
-        found[row["queue_manager"], row["queue"]].reports.append(row)
+        facts_of(row).reports.append(row)
     for row in sorted(rows["reads"], key=lambda row: str(row["attempt_key"])):
-        theirs = {each: calls[each] for each in row["evidence"] or () if each in calls}
-        read = Read(row, theirs, connections.get(row["connection_id"], {}))
-        found[row["queue_manager"], row["queue"]].reads.append(read)
+        of_read = {each: calls[each] for each in row["evidence"] or () if each in calls}
+        facts_of(row).reads.append(QueueRead(row, of_read, connections.get(row["connection_id"], {})))
     for row in rows["sources"]:
-        found[row["queue_manager"], row["queue"]].sources.append(row)
-    return table_of([each for place in found.values() for each in _judged(place, limits)], SCHEMA)
+        facts_of(row).disagreeing_sources.append(row)
+    found = [row for facts in queues.values() for row in _queue_findings(facts, limits)]
+    return rows_to_table(found, FINDINGS_SCHEMA)
 
 
-def _judged(told: Told, limits: Limits) -> Iterator[dict[str, Any]]:
-    """Yield a row for each rule and sign, of several of one time and subject the gravest."""
-    signs = [(test.rule_id, sign) for test in QUEUES for sign in test.test(told, limits)]
+def _queue_findings(facts: QueueFacts, limits: QueueRuleLimits) -> Iterator[dict[str, Any]]:
+    """Yield one row for each rule, time and subject of a queue; of several violations the most severe."""
+    violations = [(check.rule_id, violation) for check in QUEUE_CHECKS for violation in check.check(facts, limits)]
     best: dict[str, dict[str, Any]] = {}
-    for rule_id, sign in sorted(signs, key=_gravity):
-        row = _row(rule_id, sign, told)
+    for rule_id, violation in sorted(violations, key=lambda each: (each[1].severity == "info", each[1].actual)):
+        row = _finding_of_violation(rule_id, violation, facts)
         best.setdefault(row["finding_key"], row)
     yield from best.values()
 
 
-def _gravity(found: tuple[str, Sign]) -> tuple[bool, str]:
-    return found[1].severity == "info", found[1].actual
-
-
-def _row(rule_id: str, sign: Sign, told: Told) -> dict[str, Any]:
-    rule = ALL[rule_id]
-    return finding(
-        rule_id, source=rule.source, severity=sign.severity or rule.severity, subject=sign.subject, call=sign.call,
-        observed_at=sign.at, expected=rule.rule, actual=sign.actual, evidence=list(sign.evidence), scope=SCOPE,
-        queue=told.queue,
+def _finding_of_violation(rule_id: str, violation: QueueViolation, facts: QueueFacts) -> dict[str, Any]:
+    rule = ALL_RULES[rule_id]
+    return finding_row(
+        rule_id, source=rule.source, severity=violation.severity or rule.severity, subject=violation.subject,
+        call=violation.call, observed_at=violation.observed_at, expected=rule.requirement, actual=violation.actual,
+        evidence=list(violation.evidence), scope=QUEUE_SCOPE, queue=facts.queue,
     )  # fmt: skip
 
 
-def plain(table: pa.Table) -> list[dict[str, Any]]:
-    """Return rows with times as microseconds since the epoch."""
+def rows_in_microseconds(table: pa.Table) -> list[dict[str, Any]]:
+    """Return rows as dictionaries; times are microseconds since the epoch."""
     for place, each in enumerate(table.schema):
         if pa.types.is_timestamp(each.type):
-            table = table.set_column(place, each.name, microseconds(table.column(place)))
+            table = table.set_column(place, each.name, times_to_us(table.column(place)))
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows
 
 
-def of_parts(rows: pa.Table, columns: Mapping[str, Iterable[str]]) -> dict[str, pa.Table]:
-    """Return the parts that rows are marked with, each with its columns."""
+def split_parts(rows: pa.Table, columns: Mapping[str, Iterable[str]]) -> dict[str, pa.Table]:
+    """Split rows by their column ``part``, each part with its own columns."""
     marks = rows.column("part").to_pylist()
     found: dict[str, pa.Table] = {}
-    for name in PARTS:
+    for name in FACT_PARTS:
         found[name] = rows.filter(pa.array([mark == name for mark in marks], pa.bool_())).select(list(columns[name]))
     return found

@@ -1,4 +1,4 @@
-"""What findings are judged of, as it is read: the columns that ``evaluate`` names, of bronze and silver."""
+"""The queries that read the input of ``evaluate`` from bronze and silver."""
 
 from __future__ import annotations
 
@@ -10,141 +10,156 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from pipeline.attempts.server_openings import OPENINGS
-from pipeline.findings import evaluate as judging
-from pipeline.lake.concurrency import gather
-from pipeline.lake.date_filters import MOST_DATES
+from pipeline.attempts.server_openings import OPEN_AND_CLOSE_CALLS
+from pipeline.findings import evaluate
+from pipeline.lake.concurrency import run_concurrently
+from pipeline.lake.date_filters import MAX_DATES
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import Names, Source
+from pipeline.lake.queries import QueryInput, Values
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
-from udfs.dcerpc.interfaces import MG, QC, QM, RR
+from udfs.dcerpc.interfaces import EPM, QM2QM, QMCOMM, QMMGMT, REMOTE_READ
 
-HEADS: Final = {"request_bytes": "bigint", "request_head": "binary", "request_tail": "binary",
+STUB_COLUMN_TYPES: Final = {"request_bytes": "bigint", "request_head": "binary", "request_tail": "binary",
                  "response_head": "binary", "request_stub": "binary", "response_stub": "binary"}  # fmt: skip
-_CHOOSING: Final = ("connection_id", "server_address", "interface_name", "opnum")  # of rows, beside the call's own
-_OBJECTS: Final = (7, 8, 9, 10, 11)  # of qmcomm
+_SELECTION_COLUMNS: Final = ("connection_id", "server_address", "interface_name", "opnum")  # what conditions name
+_OBJECT_OPNUMS: Final = (7, 8, 9, 10, 11)  # of qmcomm
 
 
-class Part(NamedTuple):
-    """What is read of a table: columns in SQL, and which rows of it at all.
+class InputQuery(NamedTuple):
+    """What is read of a table: its columns in SQL, and the condition on its rows.
 
-    Conditions are asked of ``interface_name``; ``interface`` is what the table calls that.
+    Conditions name the interface ``interface_name``; ``interface_sql`` is the table's expression for it.
     """
 
     table: Table
     columns: tuple[str, ...]
     where: str = "TRUE"
-    interface: str = "interface_name"
+    interface_sql: str = "interface_name"
 
-    def rows(self, lake: Lake, where: str = "TRUE", /, **of: Source) -> pa.Table:
-        """Return the rows that meet a condition; ``rows`` among ``of``: some of the table's, of which they are."""
-        return lake.query(self._sql(", ".join(self.columns), where), **{"rows": self.table, **of})
+    def read_rows(self, lake: Lake, where: str = "TRUE", /, **inputs: QueryInput) -> pa.Table:
+        """Return the rows that meet a condition; ``inputs`` are what it names in braces.
 
-    def connections(self, lake: Lake, where: str = "TRUE", /, **of: Source) -> set[str]:
-        """Return the connections that rows are of."""
+        ``rows`` among ``inputs`` is read in place of the table, for instance a cached part of it.
+        """
+        return lake.query(self._sql(", ".join(self.columns), where), **{"rows": self.table, **inputs})
+
+    def read_connection_ids(self, lake: Lake, where: str = "TRUE", /, **inputs: QueryInput) -> set[str]:
+        """Return the ids of the connections whose rows meet a condition."""
         sql = self._sql("DISTINCT connection_id", f"{where} AND connection_id IS NOT NULL")
-        return set(lake.query(sql, rows=self.table, **of)["connection_id"].to_pylist())
+        return set(lake.query(sql, rows=self.table, **inputs)["connection_id"].to_pylist())
 
-    def frame(self, lake: Lake) -> DataFrame:
-        """Return all rows as a frame, with what chooses them."""
-        named = (name for name in _CHOOSING if name in self.table.names and name not in self.columns)
-        more: list[str] = [name for name in named if name != "interface_name"]
+    def read_frame(self, lake: Lake) -> DataFrame:
+        """Return all rows as a DataFrame, with the columns that conditions name."""
+        missing = (name for name in _SELECTION_COLUMNS if name in self.table.names and name not in self.columns)
+        more: list[str] = [name for name in missing if name != "interface_name"]
         if "opnum" in self.table.names and "interface_name" not in self.columns:
-            more.append(f"{self.interface} AS interface_name")
+            more.append(f"{self.interface_sql} AS interface_name")
         return lake.frame(self._sql(", ".join((*self.columns, *more)), "TRUE"), rows=self.table)
 
     def _sql(self, columns: str, where: str) -> str:
-        condition = where.replace("interface_name", self.interface)
+        condition = where.replace("interface_name", self.interface_sql)
         return f"SELECT {columns} FROM {{rows}} WHERE {self.where} AND {condition}"
 
 
-def heads(*, stubs: bool) -> tuple[str, ...]:
-    """Return the bytes of stubs that rules look at: those of few methods, and of these the first; or nulls."""
-    if not stubs:
-        return tuple(f"CAST(NULL AS {kind}) AS {name}" for name, kind in HEADS.items())
-    reads = f"(interface_name = '{QM}' AND opnum IN (0, 9, 10))"
-    opens = f"(interface_name = '{RR}' AND opnum IN (2, 11))"
-    objects = f"(interface_name = '{QC}' AND opnum IN ({', '.join(map(str, _OBJECTS))}))"
-    gives_back = f"((interface_name = '{QM}' AND opnum IN (1, 3)) OR (interface_name = '{RR}' AND opnum = 3))"
-    failed = f"(interface_name = '{RR}' AND opnum IN (7, 13) AND octet_length(response_stub) <= {judging.HEAD_BYTES})"
-    first = f"1, {judging.HEAD_BYTES})"
-    tail = f"substring(request_stub, -{judging.TAIL_BYTES}, {judging.TAIL_BYTES})"
-    whole = f"interface_name = '{MG}'"
+def stub_column_expressions(*, stubs_kept: bool) -> tuple[str, ...]:
+    """Return the SQL of the stub columns that rules use; nulls where bronze does not store stubs.
+
+    Only the stubs of some methods are read, and of most of these only the first bytes.
+    """
+    if not stubs_kept:
+        return tuple(f"CAST(NULL AS {kind}) AS {name}" for name, kind in STUB_COLUMN_TYPES.items())
+    reads = f"(interface_name = '{QM2QM}' AND opnum IN (0, 9, 10))"
+    opens = f"(interface_name = '{REMOTE_READ}' AND opnum IN (2, 11))"
+    objects = f"(interface_name = '{QMCOMM}' AND opnum IN ({', '.join(map(str, _OBJECT_OPNUMS))}))"
+    returns_handle = (
+        f"((interface_name = '{QM2QM}' AND opnum IN (1, 3)) OR (interface_name = '{REMOTE_READ}' AND opnum = 3))"
+    )
+    short = f"octet_length(response_stub) <= {evaluate.STUB_HEAD_BYTES}"
+    failed = f"(interface_name = '{REMOTE_READ}' AND opnum IN (7, 13) AND {short})"
+    first = f"1, {evaluate.STUB_HEAD_BYTES})"
+    tail = f"substring(request_stub, -{evaluate.STUB_TAIL_BYTES}, {evaluate.STUB_TAIL_BYTES})"
+    whole = f"interface_name = '{QMMGMT}'"
     found = {
         "request_bytes": (reads, "CAST(octet_length(request_stub) AS bigint)"),
         "request_head": (f"{reads} OR {opens} OR {objects}", f"substring(request_stub, {first}"),
         "request_tail": (opens, tail),
-        "response_head": (f"{reads} OR {gives_back} OR {failed}", f"substring(response_stub, {first}"),
+        "response_head": (f"{reads} OR {returns_handle} OR {failed}", f"substring(response_stub, {first}"),
         "request_stub": (whole, "request_stub"),
         "response_stub": (whole, "response_stub"),
     }
-    return tuple(f"CASE WHEN {found[name][0]} THEN {found[name][1]} END AS {name}" for name in HEADS)
+    return tuple(f"CASE WHEN {found[name][0]} THEN {found[name][1]} END AS {name}" for name in STUB_COLUMN_TYPES)
 
 
-_NOT_MAPPED: Final = "(interface_name IS NULL OR interface_name <> 'epm')"  # the endpoint mapper's are left out
-CALLS: Final = Part(RPC_CALLS, judging.CALLS, _NOT_MAPPED)
-"""Calls of bronze, without the bytes of their stubs (``heads``)."""
-READS: Final = Part(REMOTE_READ_CALLS, judging.READS, interface="protocol")
-CLIENTS: Final = Part(CLIENT_CALLS, judging.CLIENTS)
-_TEXTS = tuple("action AS action_text" if name == "action" else name for name in judging.MANAGEMENT)
-MANAGEMENT: Final = Part(MANAGEMENT_CALLS, _TEXTS, interface=f"'{MG}'")
-BINDS: Final = Part(RPC_BINDS, judging.BINDS)
-MESSAGES_SAID: Final = Part(
-    MESSAGES, tuple("errors AS message_errors" if name == "errors" else name for name in judging.MESSAGES)
+CALL_INPUT: Final = InputQuery(
+    RPC_CALLS, evaluate.CALL_COLUMNS, f"(interface_name IS NULL OR interface_name <> '{EPM}')"
 )
-"""What messages say, by the call that brought them."""
-CONNECTED: Final = Part(CONNECTIONS, (*judging.CONNECTIONS, "calls"), "kind = 'rpc'")
-"""RPC connections."""
+"""Calls of bronze, without those of the endpoint mapper and without stubs (``calls_with_stub_columns``)."""
+REMOTE_READ_INPUT: Final = InputQuery(REMOTE_READ_CALLS, evaluate.REMOTE_READ_COLUMNS, interface_sql="protocol")
+CLIENT_CALL_INPUT: Final = InputQuery(CLIENT_CALLS, evaluate.CLIENT_CALL_COLUMNS)
+MANAGEMENT_CALL_INPUT: Final = InputQuery(
+    MANAGEMENT_CALLS,
+    tuple("action AS action_text" if name == "action" else name for name in evaluate.MANAGEMENT_CALL_COLUMNS),
+    interface_sql=f"'{QMMGMT}'",
+)
+BIND_INPUT: Final = InputQuery(RPC_BINDS, evaluate.BIND_COLUMNS)
+MESSAGE_INPUT: Final = InputQuery(
+    MESSAGES, tuple("errors AS message_errors" if name == "errors" else name for name in evaluate.MESSAGE_COLUMNS)
+)
+"""Message columns, by the call that returned the message."""
+RPC_CONNECTION_INPUT: Final = InputQuery(CONNECTIONS, (*evaluate.CONNECTION_COLUMNS, "calls"), "kind = 'rpc'")
 
 
-def with_heads(*, stubs: bool) -> Part:
-    """Return calls of bronze with the bytes of stubs that rules look at."""
-    return CALLS._replace(columns=(*CALLS.columns, *heads(stubs=stubs)))
+def calls_with_stub_columns(*, stubs_kept: bool) -> InputQuery:
+    """Return the query for calls of bronze with the stub columns that rules use."""
+    return CALL_INPUT._replace(columns=(*CALL_INPUT.columns, *stub_column_expressions(stubs_kept=stubs_kept)))
 
 
-def together(calls: pa.Table, *parts: pa.Table) -> pa.Table:
-    """Return calls with what silver decoded of them."""
-    chosen = [part.drop_columns([name for name in _CHOOSING if name in part.column_names]) for part in parts]
-    return judging.beside(calls, *chosen)
+def join_decoded_columns(calls: pa.Table, *parts: pa.Table) -> pa.Table:
+    """Return calls with the columns that silver decoded."""
+    decoded = [part.drop_columns([name for name in _SELECTION_COLUMNS if name in part.column_names]) for part in parts]
+    return evaluate.join_by_call_key(calls, *decoded)
 
 
-class Servers(NamedTuple):
-    """What is read of some servers as a whole: their ``connections``, what they ``opened``, and each of them."""
+class ServersInput(NamedTuple):
+    """The input of whole servers: their connections, their calls that open or close, and the contexts made of these."""
 
     connections: pa.Table
-    opened: pa.Table
-    each: list[judging.Server]
+    opening_calls: pa.Table
+    contexts: list[evaluate.ServerContext]
 
     @classmethod
-    def of(cls, lake: Lake, connections: pa.Table, addresses: Collection[str]) -> Servers:
-        """Read what servers opened and were asked: the calls of the methods in ``LEDGER``, with what silver decoded.
+    def read(cls, lake: Lake, connections: pa.Table, addresses: Collection[str]) -> ServersInput:
+        """Read the calls of servers that open or close, with the columns that silver decoded.
 
-        ``connections`` are all of theirs.
+        ``connections`` are all connections of the servers.
         """
-        theirs, parts = "server_address IN {servers}", (with_heads(stubs=False), READS, CLIENTS)
-        asked = {
-            part.table: partial(part.rows, lake, theirs, rows=OPENINGS[part.table], servers=addresses) for part in parts
+        where = "server_address IN {servers}"
+        parts = (calls_with_stub_columns(stubs_kept=False), REMOTE_READ_INPUT, CLIENT_CALL_INPUT)
+        queries = {
+            part.table: partial(part.read_rows, lake, where, rows=OPEN_AND_CLOSE_CALLS[part.table], servers=addresses)
+            for part in parts
         }
-        opened = together(*gather(asked).values())
-        return cls(connections, opened, judging.servers_of(connections.select(list(judging.CONNECTIONS)), opened))
+        calls = join_decoded_columns(*run_concurrently(queries).values())
+        columns = connections.select(list(evaluate.CONNECTION_COLUMNS))
+        return cls(connections, calls, evaluate.server_contexts(columns, calls))
 
 
-def days_of(connections: pa.Table) -> set[date | None] | None:
-    """Return all days, UTC, of the connections' packets, and None for rows without one; None if they are too many."""
+def packet_dates(connections: pa.Table) -> set[date | None] | None:
+    """Return all dates, UTC, of connections' packets, and None for rows without a date; None if they are too many."""
     spans = zip(*(connections[name].to_pylist() for name in ("first_packet_at", "last_packet_at")), strict=True)
-    days: set[date | None] = {None}
+    dates: set[date | None] = {None}
     for first, last in spans:
-        if (last - first).days > MOST_DATES:
+        if (last - first).days > MAX_DATES:
             return None
-        days |= {first.date() + timedelta(days=day) for day in range((last.date() - first.date()).days + 1)}
-    return days
+        dates |= {first.date() + timedelta(days=day) for day in range((last.date() - first.date()).days + 1)}
+    return dates
 
 
-def found_rows(lake: Lake, where: str, /, **of: Names) -> pa.Table:
-    """Return rows of gold.findings as they are made here."""
-    return lake.select(FINDINGS, where, judging.SCHEMA.names, **of).cast(judging.SCHEMA)
+def read_findings(lake: Lake, where: str, /, **values: Values) -> pa.Table:
+    """Return rows of gold.findings in the schema that evaluation returns."""
+    return lake.select(FINDINGS, where, evaluate.FINDINGS_SCHEMA.names, **values).cast(evaluate.FINDINGS_SCHEMA)

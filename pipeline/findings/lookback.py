@@ -1,12 +1,13 @@
-"""The calls of associations that go on which rules over several calls look back on, when new ones come.
+"""Evaluation of ongoing associations with only those earlier calls that new calls can be related to.
 
-Rules over several calls rest on all calls of an association, which may last for months. What new calls can break they
-break together with calls that they have something to do with, and these are few: those that were under way while the
-new ones were made, those that never were answered, those with the same number, handle, message or cursor
-(``bearing.EXPLAINS``), those on a queue that was opened or closed now, and those that earlier findings rest on. Judged
-of these alone an association either comes to the findings that it had: then nothing else can have changed. Or it does
-not, be it for want of calls that are not here: then it is judged of all of its calls. So what is taken has to be enough
-to show that something is wrong, not what.
+Rules over several calls need all calls of an association, which may last for months. A new call can only break a rule
+together with related calls, and these are few: calls in flight while the new ones were made, calls that were never
+answered, calls with the same number, handle, message or cursor (``dependency_keys.RULE_KEYS``), calls on a queue that
+was opened or closed now, and the evidence of earlier findings.
+
+If evaluation of these calls alone gives the stored findings, nothing else can have changed. If it does not, even only
+because calls are missing, the association is evaluated with all its calls. So the selected calls must suffice to show
+that something is wrong, not what.
 """
 
 from __future__ import annotations
@@ -20,173 +21,190 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.attempts import dependency_keys
-from pipeline.attempts.dependency_keys import named, once
+from pipeline.attempts.dependency_keys import concat_unique, keys_in_column
 from pipeline.findings.changed_calls import ChangedCalls
-from pipeline.findings.evaluate import ASSOCIATION, SCHEMA, Facts, findings
+from pipeline.findings.evaluate import ASSOCIATION_SCOPE, FINDINGS_SCHEMA, EvaluationInput, evaluate_calls
 from pipeline.findings.inputs import (
-    BINDS,
-    CALLS,
-    CLIENTS,
-    HEADS,
-    MANAGEMENT,
-    MESSAGES_SAID,
-    READS,
-    Servers,
-    days_of,
-    found_rows,
-    together,
+    BIND_INPUT,
+    CALL_INPUT,
+    CLIENT_CALL_INPUT,
+    MANAGEMENT_CALL_INPUT,
+    MESSAGE_INPUT,
+    REMOTE_READ_INPUT,
+    STUB_COLUMN_TYPES,
+    ServersInput,
+    join_decoded_columns,
+    packet_dates,
+    read_findings,
 )
-from pipeline.findings.rules.conversations import CLOSES, OPENS, UNREAD
-from pipeline.findings.rules.registry import of_one_call
-from pipeline.lake.arrow_rows import one_of
-from pipeline.lake.concurrency import gather
-from pipeline.lake.date_filters import on_dates
+from pipeline.findings.rules.call_history import CLOSE_METHODS, OPEN_METHODS, UNREADABLE_OUTCOMES
+from pipeline.findings.rules.registry import single_call_rules
+from pipeline.lake.arrow_rows import is_in
+from pipeline.lake.concurrency import run_concurrently
+from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import Source
+from pipeline.lake.queries import QueryInput
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.codes import RR_NACK
-from udfs.dcerpc.interfaces import QM, RR
+from udfs.dcerpc.interfaces import QM2QM, REMOTE_READ
 
-_PURGE, _END, _STARTS = 6, 1, (0, 9, 10)  # of qm2qm
+_PURGE_OPNUM, _END_OPNUM, _START_OPNUMS = 6, 1, (0, 9, 10)  # of qm2qm
 
 
-class _Reads(NamedTuple):
-    """The calls of silver.remote_read_calls among which calls are looked for: of some connections and dates."""
+class _RemoteReadCalls(NamedTuple):
+    """The rows of silver.remote_read_calls of some connections and dates."""
 
     lake: Lake
-    names: frozenset[str]
-    days: str
+    connection_ids: frozenset[str]
+    date_filter: str
 
-    def some(self, where: str, /, **of: Source) -> pa.Table:
-        """Return the keys of those that meet a condition, with the names that explain them."""
-        columns = f"SELECT call_key, {dependency_keys.listed(dependency_keys.EXPLAINS)} AS explains FROM {{reads}}"
-        theirs = f"connection_id IN {{names}} AND {self.days} AND ({where})"
-        return self.lake.query(f"{columns} WHERE {theirs}", reads=REMOTE_READ_CALLS, names=self.names, **of)
+    def select_keys(self, where: str, /, **inputs: QueryInput) -> pa.Table:
+        """Return the call keys of rows that meet a condition, with their dependency keys."""
+        columns = f"SELECT call_key, {dependency_keys.key_array(dependency_keys.RULE_KEYS)} AS explains FROM {{reads}}"
+        ours = f"connection_id IN {{names}} AND {self.date_filter} AND ({where})"
+        names = self.connection_ids
+        return self.lake.query(f"{columns} WHERE {ours}", reads=REMOTE_READ_CALLS, names=names, **inputs)
 
-    def explained(self, by: pa.Table) -> pa.Table:
-        """Return the same of those that have a name with some in common."""
-        return self.some(dependency_keys.meets(dependency_keys.EXPLAINS, "some"), some=named(by, "explains"))
+    def select_keys_sharing(self, rows: pa.Table) -> pa.Table:
+        """Return the call keys of rows that have a dependency key in common with other rows."""
+        overlap = dependency_keys.keys_overlap(dependency_keys.RULE_KEYS, "some")
+        return self.select_keys(overlap, some=keys_in_column(rows, "explains"))
 
 
-def look_back(
-    reads: _Reads, changed: Collection[str], span: tuple[int, int], evidence: Collection[str], openings: pa.Table
+def lookback_call_keys(
+    reads: _RemoteReadCalls,
+    changed_keys: Collection[str],
+    span: tuple[int, int],
+    evidence: Collection[str],
+    openings: pa.Table,
 ) -> set[str]:
-    """Return the keys of the calls to look at, among calls of silver.remote_read_calls.
+    """Return the keys of the calls that the evaluation needs, among rows of silver.remote_read_calls.
 
-    ``changed`` are the calls that changed, ``span`` is when the first of them was asked and the last one answered,
-    microseconds; ``evidence`` are the calls that findings rest on. ``openings`` are calls that opened and closed queues
-    at their servers, with call_key, interface_name, opnum, context_handle and queue_handle.
+    ``changed_keys`` are the changed calls; ``span`` is from the start of the first to the end of the last of them,
+    microseconds. ``evidence`` are the calls that prove stored findings. ``openings`` are calls of the servers that open
+    and close, with call_key, interface_name, opnum, context_handle and queue_handle.
     """
-    some = reads.some(f"{_under_way(*span)} OR {_ALWAYS} OR call_key IN {{evidence}}", evidence=evidence)
-    contexts, numbers = _opened(openings, changed)
-    more = [reads.explained(some)]
+    concerned = f"{_in_flight_condition(*span)} OR {_ALWAYS_INCLUDED} OR call_key IN {{evidence}}"
+    some = reads.select_keys(concerned, evidence=evidence)
+    contexts, numbers = _opened_or_closed(openings, changed_keys)
+    more = [reads.select_keys_sharing(some)]
     if contexts:
-        more.append(reads.some(f"protocol = '{RR}' AND context_handle IN {{contexts}}", contexts=contexts))
+        of_contexts = f"protocol = '{REMOTE_READ}' AND context_handle IN {{contexts}}"
+        more.append(reads.select_keys(of_contexts, contexts=contexts))
     if numbers:
-        more.append(reads.some(f"protocol = '{QM}' AND queue_handle IN {{numbers}}", numbers=numbers))
-    some = once(some, *more)
-    found = once(some, reads.explained(some))
-    return {*found["call_key"].to_pylist(), *changed, *evidence}
+        more.append(reads.select_keys(f"protocol = '{QM2QM}' AND queue_handle IN {{numbers}}", numbers=numbers))
+    some = concat_unique(some, *more)
+    found = concat_unique(some, reads.select_keys_sharing(some))
+    return {*found["call_key"].to_pylist(), *changed_keys, *evidence}
 
 
-def _under_way(since: int, until: int) -> str:
-    """Return the condition of calls that they were under way at a time, or never were answered."""
+def _in_flight_condition(since: int, until: int) -> str:
+    """Return the SQL condition of calls that were in flight in a time span, or never answered."""
     begun = f"coalesce(requested_at, responded_at) <= timestamp_micros({until})"
     return f"(responded_at IS NULL OR ({begun} AND responded_at >= timestamp_micros({since})))"
 
 
-# Of calls that rules look back on from any time: purges, what was given back, cursors by number.
-_ALWAYS: Final = (
-    f"(protocol = '{QM}' AND (opnum = {_PURGE} OR (opnum = {_END} AND ack = {RR_NACK})"
-    f" OR (opnum IN ({', '.join(map(str, _STARTS))}) AND cursor_handle <> 0)))"
+# Calls that rules need from any time: purges, rejections, reads with a cursor number.
+_ALWAYS_INCLUDED: Final = (
+    f"(protocol = '{QM2QM}' AND (opnum = {_PURGE_OPNUM} OR (opnum = {_END_OPNUM} AND ack = {RR_NACK})"
+    f" OR (opnum IN ({', '.join(map(str, _START_OPNUMS))}) AND cursor_handle <> 0)))"
 )
 
 
-def _opened(openings: pa.Table, changed: Collection[str]) -> tuple[set[str], set[int]]:
-    """Return the contexts of RemoteRead, and the numbers of qm2qm, that were opened or closed now."""
-    methods = {*OPENS, *CLOSES}
+def _opened_or_closed(openings: pa.Table, changed: Collection[str]) -> tuple[set[str], set[int]]:
+    """Return the contexts of RemoteRead and the queue numbers of qm2qm that changed calls opened or closed."""
+    methods = {*OPEN_METHODS, *CLOSE_METHODS}
     rows = openings.select(["call_key", "interface_name", "opnum", "context_handle", "queue_handle"]).to_pylist()
     ours = [row for row in rows if (row["interface_name"], row["opnum"]) in methods]
     contexts = {(row["interface_name"], row["context_handle"]) for row in ours if row["call_key"] in changed}
     numbers = {row["queue_handle"] for row in ours if (row["interface_name"], row["context_handle"]) in contexts}
-    remote = {handle for interface, handle in contexts if interface == RR and handle is not None}
+    remote = {handle for interface, handle in contexts if interface == REMOTE_READ and handle is not None}
     return remote, {number for number in numbers if number is not None}
 
 
-class Looked(NamedTuple):
-    """Connections whose associations need not be judged as a whole, and their findings as they are, and were."""
+class LookbackResult(NamedTuple):
+    """The associations that changed calls do not affect: their connections, and their findings now and as stored.
 
-    connections: frozenset[str]
-    rows: pa.Table
-    there: pa.Table
+    The two tables of findings differ at most in rules on single calls.
+    """
+
+    unaffected_connections: frozenset[str]
+    findings: pa.Table
+    stored_findings: pa.Table
 
     @classmethod
-    def of_none(cls) -> Looked:
-        """No association."""
-        return cls(frozenset(), SCHEMA.empty_table(), SCHEMA.empty_table())
+    def empty(cls) -> LookbackResult:
+        """Return the result for no association."""
+        return cls(frozenset(), FINDINGS_SCHEMA.empty_table(), FINDINGS_SCHEMA.empty_table())
 
 
-def looked_at(lake: Lake, going_on: Mapping[str, str], changed: ChangedCalls, servers: Servers) -> Looked:
-    """Judge a few calls of associations that go on (connections by their association's name), at some servers."""
-    names, connections, opened = frozenset(going_on), servers.connections, servers.opened
-    days = on_dates(days_of(connections.filter(one_of(connections, "connection_id", going_on))))
-    here = "connection_id IN {names}"
-    unread = f"{here} AND outcome IN ({', '.join(map(repr, sorted(UNREAD)))})"
-    found: dict[str, Any] = gather(
+def evaluate_ongoing_associations(
+    lake: Lake, ongoing: Mapping[str, str], changed: ChangedCalls, servers: ServersInput
+) -> LookbackResult:
+    """Evaluate ongoing associations with related calls only, and return those that are not affected.
+
+    ``ongoing`` maps connections to their association's name. Associations with calls of qmcomm or qmmgmt count as
+    affected.
+    """
+    names, connections, openings = frozenset(ongoing), servers.connections, servers.opening_calls
+    dates = dates_condition(packet_dates(connections.filter(is_in(connections, "connection_id", ongoing))))
+    ours = "connection_id IN {names}"
+    unreadable = f"{ours} AND outcome IN ({', '.join(map(repr, sorted(UNREADABLE_OUTCOMES)))})"
+    found: dict[str, Any] = run_concurrently(
         {
-            "there": lambda: found_rows(lake, f"{here} AND scope = '{ASSOCIATION}'", names=names),
-            "binds": partial(BINDS.rows, lake, here, names=names),
-            "unread": partial(CALLS.connections, lake, unread, names=names),
-            "clients": partial(CLIENTS.connections, lake, here, names=names),
-            "management": partial(MANAGEMENT.connections, lake, here, names=names),
+            "stored": partial(read_findings, lake, f"{ours} AND scope = '{ASSOCIATION_SCOPE}'", names=names),
+            "binds": partial(BIND_INPUT.read_rows, lake, ours, names=names),
+            "unreadable": partial(CALL_INPUT.read_connection_ids, lake, unreadable, names=names),
+            "clients": partial(CLIENT_CALL_INPUT.read_connection_ids, lake, ours, names=names),
+            "management": partial(MANAGEMENT_CALL_INPUT.read_connection_ids, lake, ours, names=names),
         }
     )
-    there = found["there"]
-    reads = _Reads(lake, names, days)
-    keys = look_back(reads, changed.keys, changed.span(going_on), _evidence(there), opened)
-    of: dict[str, Source] = {"keys": keys, "names": names}
-    theirs = f"call_key IN {{keys}} AND {days}"
-    asked = {
-        "calls": partial(CALLS.rows, lake, f"{theirs} AND {here}", **of),
-        "reads": partial(READS.rows, lake, f"{theirs} AND {here}", **of),
-        "messages": partial(MESSAGES_SAID.rows, lake, theirs, keys=keys),
-    }
-    parts = gather(asked)
-    calls = together(parts["calls"], parts["reads"], parts["messages"], changed.rows)
-    rest = opened.filter(
-        pc.and_(
-            one_of(opened, "connection_id", going_on),
-            pc.invert(pc.is_in(opened["call_key"], calls["call_key"].combine_chunks())),
-        )
+    stored = found["stored"]
+    reads = _RemoteReadCalls(lake, names, dates)
+    keys = lookback_call_keys(reads, changed.call_keys, changed.time_span(ongoing), _evidence_keys(stored), openings)
+    by_key = f"call_key IN {{keys}} AND {dates}"
+    parts = run_concurrently(
+        {
+            "calls": partial(CALL_INPUT.read_rows, lake, f"{by_key} AND {ours}", keys=keys, names=names),
+            "reads": partial(REMOTE_READ_INPUT.read_rows, lake, f"{by_key} AND {ours}", keys=keys, names=names),
+            "messages": partial(MESSAGE_INPUT.read_rows, lake, by_key, keys=keys),
+        }
     )
-    calls = pa.concat_tables([calls, rest.drop_columns([*HEADS])], promote_options="default")
-    facts = Facts(calls, opened, connections, found["binds"], frozenset(found["unread"]))
-    judged = findings(facts, only=going_on, servers=servers.each, across=False)
-    others = {going_on[name] for name in found["clients"] | found["management"]}
-    stay = _unbroken(judged, there, going_on) - others
-    names = frozenset(name for name, association in going_on.items() if association in stay)
-    rows, there = (table.filter(one_of(table, "connection_id", names)) for table in (judged, there))
-    return Looked(names, rows, there)
+    calls = join_decoded_columns(parts["calls"], parts["reads"], parts["messages"], changed.rows)
+    is_read = pc.is_in(openings["call_key"], calls["call_key"].combine_chunks())
+    rest = openings.filter(pc.and_(is_in(openings, "connection_id", ongoing), pc.invert(is_read)))
+    calls = pa.concat_tables([calls, rest.drop_columns([*STUB_COLUMN_TYPES])], promote_options="default")
+    inputs = EvaluationInput(calls, openings, connections, found["binds"], frozenset(found["unreadable"]))
+    findings = evaluate_calls(inputs, only_connections=ongoing, contexts=servers.contexts, with_server_rules=False)
+    with_other_interfaces = {ongoing[name] for name in found["clients"] | found["management"]}
+    unaffected = _unaffected_associations(findings, stored, ongoing) - with_other_interfaces
+    names = frozenset(name for name, association in ongoing.items() if association in unaffected)
+    findings, stored = (table.filter(is_in(table, "connection_id", names)) for table in (findings, stored))
+    return LookbackResult(names, findings, stored)
 
 
-def _evidence(found: pa.Table) -> frozenset[str]:
-    """Return the calls that findings rest on which look at several."""
-    ours = found.filter(pc.invert(one_of(found, "rule_id", of_one_call())))
+def _of_several_calls(findings: pa.Table) -> pa.Table:
+    """Return the findings of rules that look at several calls."""
+    return findings.filter(pc.invert(is_in(findings, "rule_id", single_call_rules())))
+
+
+def _evidence_keys(findings: pa.Table) -> frozenset[str]:
+    """Return the keys of the calls that prove findings of rules over several calls."""
+    ours = _of_several_calls(findings)
     return frozenset({*pc.list_flatten(ours["evidence"]).to_pylist(), *ours["call_key"].to_pylist()} - {None})
 
 
-def _unbroken(judged: pa.Table, there: pa.Table, going_on: Mapping[str, str]) -> set[str]:
-    """Return the associations whose findings over several calls are those that were there."""
-    now, before = (_by_association(table, going_on) for table in (judged, there))
-    if None in now:  # of no call: nobody knows whose
+def _unaffected_associations(findings: pa.Table, stored: pa.Table, ongoing: Mapping[str, str]) -> set[str]:
+    """Return the associations whose findings over several calls equal the stored ones."""
+    now, before = (_findings_by_association(table, ongoing) for table in (findings, stored))
+    if None in now:  # a finding without a call: its association is unknown
         return set()
-    return {name for name in going_on.values() if now.get(name, {}) == before.get(name, {})}
+    return {name for name in ongoing.values() if now.get(name, {}) == before.get(name, {})}
 
 
-def _by_association(found: pa.Table, going_on: Mapping[str, str]) -> dict[str | None, dict[str, Any]]:
-    """Return findings over several calls, but for the run that made them, by association and key."""
-    ours = found.filter(pc.invert(one_of(found, "rule_id", of_one_call())))
-    told: defaultdict[str | None, dict[str, Any]] = defaultdict(dict)
-    for row in ours.drop_columns(["run_id"]).to_pylist():
-        told[going_on.get(row["connection_id"])][row["finding_key"]] = row
-    return told
+def _findings_by_association(findings: pa.Table, ongoing: Mapping[str, str]) -> dict[str | None, dict[str, Any]]:
+    """Return findings over several calls without their run, by association and finding key."""
+    found: defaultdict[str | None, dict[str, Any]] = defaultdict(dict)
+    for row in _of_several_calls(findings).drop_columns(["run_id"]).to_pylist():
+        found[ongoing.get(row["connection_id"])][row["finding_key"]] = row
+    return found

@@ -1,20 +1,17 @@
-"""gold.findings follows bronze and silver: what a change below can touch is judged anew, and nothing else.
+"""Update of gold.findings from bronze and silver.
 
-A finding of one association rests on its calls, connections and binds, and where numbers or transactions are of the
-whole server on what others opened there. So these are judged anew: the associations of calls, connections and binds
-that changed; where a server's numbers changed, its associations of qmcomm, and those of qm2qm that had packets since;
-those of moves, where targets or enlistments did; all of these where the server's version did; those with a finding that
-another's opening could explain; and what the server opened, as a whole, which is little beside what was read. Of
-associations that only go on a few calls are judged first (``look_back``), and no others where these show that nothing
-is broken that was not. The commit says of which versions of the tables below it was made.
+A change affects: the associations of changed calls, connections and binds; where a server's numbers changed, its
+associations of qmcomm, and those of qm2qm that had packets since; its associations with moves, where move targets or
+enlistments changed; all of these where the server's version changed; the associations with a finding that another
+association's opening could explain; and what the server opened, as a whole. Of associations that only gained calls a
+few calls are evaluated first (``lookback``): no others are where these show no new violation.
 """
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, Final
 
@@ -23,452 +20,365 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.attempts.affected_scope import CONNECTIONS_CHANGED, FEW, connections_before, those_going_on
-from pipeline.attempts.attempt_rows import CONNECTION
-from pipeline.attempts.server_openings import IS_LEDGER, OPENINGS
-from pipeline.findings import duplicate_machines, queue_inputs
-from pipeline.findings import evaluate as judging
-from pipeline.findings.changed_calls import ChangedCalls
-from pipeline.findings.evaluate import Facts
-from pipeline.findings.inputs import (
-    BINDS,
-    CLIENTS,
-    CONNECTED,
-    HEADS,
-    MANAGEMENT,
-    MESSAGES_SAID,
-    READS,
-    Part,
-    Servers,
-    days_of,
-    found_rows,
-    heads,
-    together,
-    with_heads,
+from pipeline.attempts.changed_rows import CHANGED_CONNECTIONS_QUERY, connections_before_change
+from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE, OPEN_AND_CLOSE_CALLS
+from pipeline.findings import duplicate_machines, evaluate, queue_inputs
+from pipeline.findings.affected_associations import (
+    GET_VERSION_OPNUM,
+    AffectedAssociations,
+    changed_connections_query,
+    connections_with_packets_since,
+    not_in_commits,
 )
-from pipeline.findings.lookback import Looked, looked_at
-from pipeline.findings.queue_inputs import Queues
-from pipeline.findings.rules.conversations import CLOCKS_US, Exchange, Ledger
-from pipeline.findings.rules.queue_facts import Limits
-from pipeline.findings.rules.registry import of_one_call
-from pipeline.lake.arrow_rows import one_of
-from pipeline.lake.change_feeds import Feeds
-from pipeline.lake.concurrency import gather
-from pipeline.lake.date_filters import on_dates
-from pipeline.lake.frames import frame
-from pipeline.lake.lake import Lake, versions_of
-from pipeline.lake.local.commits import Commit
-from pipeline.lake.queries import MOST_NAMED, only
-from pipeline.lake.settings import unmeasured
-from pipeline.silver.update import EMPTIED, LAST
+from pipeline.findings.changed_calls import ChangedCalls
+from pipeline.findings.evaluate import FINDINGS_SCHEMA, EvaluationInput
+from pipeline.findings.inputs import (
+    BIND_INPUT,
+    CLIENT_CALL_INPUT,
+    MANAGEMENT_CALL_INPUT,
+    MESSAGE_INPUT,
+    REMOTE_READ_INPUT,
+    RPC_CONNECTION_INPUT,
+    STUB_COLUMN_TYPES,
+    InputQuery,
+    ServersInput,
+    calls_with_stub_columns,
+    join_decoded_columns,
+    packet_dates,
+    read_findings,
+    stub_column_expressions,
+)
+from pipeline.findings.lookback import LookbackResult, evaluate_ongoing_associations
+from pipeline.findings.queue_inputs import AffectedQueues, QueueFindings
+from pipeline.findings.rules.call_history import CapturedCall, ServerHistory
+from pipeline.findings.rules.queue_facts import QueueRuleLimits
+from pipeline.lake.arrow_rows import is_in
+from pipeline.lake.concurrency import run_concurrently
+from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.frames import arrow_to_frame
+from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
+from pipeline.lake.lake import Lake
+from pipeline.lake.queries import MAX_IN_LIST, where_in
+from pipeline.lake.settings import fixed_row_batches
+from pipeline.silver.update import LAST, STUBS_EMPTIED
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.findings import FINDINGS
 from schemas.hosts import HOSTS
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
-from schemas.table import EVENT_DATE, Table
-from udfs.dcerpc.interfaces import MG, QC, QM, RR
+from udfs.dcerpc.interfaces import QM2QM, QMCOMM, QMMGMT, REMOTE_READ
 
-VERSION: Final = "4"  # another one when rules are added or changed: then all is judged anew
-_FED: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS)
-_BELOW: Final = (*_FED, HOSTS, *queue_inputs.BELOW)
-_MOST_AT_ONCE: Final = 200_000  # calls that are judged here; of more, in Spark
-_EXPLAINED: Final = ("P11", "R57", "R61", "R64", "R73")  # findings that another association's opening can explain
-_NUMBERED: Final = (QM, QC)  # interfaces whose openings give numbers of the whole server
-_VERSION: Final = 8  # of qm2qm: RemoteQmGetVersion
-_MOVES: Final = (11, 12)  # of RemoteRead: what opens targets, and enlists; below, what uses them
-_USE_MOVES: Final = (10, 15)
+CODE_VERSION: Final = "4"  # raised when rules are added or changed: they are evaluated on everything again
+_FOLLOWED: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS)
+_INPUTS: Final = (*_FOLLOWED, HOSTS, *queue_inputs.SOURCE_TABLES)
+_MAX_CALLS_IN_MEMORY: Final = 200_000  # more calls are evaluated in Spark
+_EXPLAINABLE_RULES: Final = ("P11", "R57", "R61", "R64", "R73")  # another association's opening can explain a violation
+_MOVE_OPNUMS: Final = (10, 15)  # of RemoteRead: the first and last method that uses what moves open
 _PARTS: Final = ("calls", "reads", "clients", "management", "connections", "binds")
-_OF_CALLS: Final = ("calls", "reads", "clients", "management")  # of _PARTS, those of which what was opened is looked at
-_EVER: Final = -(1 << 62)
+_CALL_PARTS: Final = ("calls", "reads", "clients", "management")
+_LONG_AGO_US: Final = -(1 << 62)
 
 
-def gold(lake: Lake, *, stubs: bool = True, limits: Limits | None = None) -> int:
-    """Judge what changed below; return how many rows were written.
+def update(lake: Lake, *, stubs: bool = True, limits: QueueRuleLimits | None = None) -> int:
+    """Evaluate the rules on what changed; return how many rows are written.
 
-    ``stubs``: bronze keeps stubs (store.stubs); rules that need a byte of them are asked only then. ``limits``: the
-    settings that rules on queues go by.
+    ``stubs``: bronze keeps stubs (``store.stubs``); rules that look at bytes of stubs are evaluated only then.
+    ``limits`` are the settings of the rules on queues.
     """
-    newest = lake.newest(*_BELOW, LAST, QUEUE_HISTORY, FINDINGS)
-    if not any(table in newest for table in (RPC_CALLS, HOSTS, QUEUE_SNAPSHOTS)):
+    limits = QueueRuleLimits() if limits is None else limits
+    settings = {**limits.as_provenance(), "rules": CODE_VERSION, "stubs": stubs}
+    step = IncrementalUpdate.begin(lake, FINDINGS, _INPUTS, settings, LAST, QUEUE_HISTORY)
+    step.now["names"] = step.provenance_of(QUEUE_HISTORY).get("names") or {}
+    step.now["decoder"] = step.provenance_of(LAST).get("decoder")
+    if not step.exists(RPC_CALLS, HOSTS, QUEUE_SNAPSHOTS) or step.is_current():
         return 0
-    made = newest[FINDINGS].made() if FINDINGS in newest else {}
-    limits = Limits() if limits is None else limits
-    addresses = newest.get(QUEUE_HISTORY, Commit(0, None)).made().get("names") or {}
-    decoder = newest.get(LAST, Commit(0, None)).made().get("decoder")
-    rests_on: dict[str, Any] = {**versions_of(newest, _BELOW), **limits.said(), "names": addresses}
-    rests_on |= {"decoder": decoder, "rules": VERSION, "stubs": stubs}
-    if made == rests_on:
-        return 0
-    return _Work(lake, made, rests_on, stubs, Queues(lake, limits, addresses)).follow()
+    return _FindingsUpdate(step, stubs, QueueFindings(lake, limits, step.now["names"])).run()
 
 
 @dataclass(slots=True)
-class _Touched:
-    """What a change touches: connections, whose associations are judged, and servers, whose openings are.
+class _FindingsUpdate:
+    """One update of the findings."""
 
-    ``groups`` are the groups of connections as they were. ``numbered``: servers where what gives numbers changed, and
-    since when, microseconds; ``moves``: where targets of moves or enlistments did; ``versions``: the calls that asked a
-    server for its version and are new, None where one of them changed or went. ``calls``: those that changed, came or
-    went; None: too many to be told from others. ``images``: connections that changed, as they were and are; None: too
-    many. ``spoilt``: connections where more changed than that calls came.
-    """
-
-    connections: set[str] = field(default_factory=set)
-    servers: set[str] = field(default_factory=set)
-    groups: set[tuple[Any, ...]] = field(default_factory=set)
-    calls: ChangedCalls | None = None
-    numbered: dict[str, int] = field(default_factory=dict)
-    moves: set[str] = field(default_factory=set)
-    versions: dict[str, set[str] | None] = field(default_factory=dict)
-    images: list[dict[str, Any]] | None = None
-    spoilt: set[str] = field(default_factory=set)
-
-    def take(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Take rows of a feed."""
-        for row in rows:
-            self.connections.add(row["connection_id"])
-            if row["association_group_id"]:
-                self.groups.add((row["server_address"], row["client_address"], row["association_group_id"]))
-            server = row["server_address"]
-            if server is None:
-                continue
-            self.servers.add(server)
-            if row["numbered_at"] is not None:
-                self.numbered[server] = min(row["numbered_at"], self.numbered.get(server, row["numbered_at"]))
-            if row["moves"]:
-                self.moves.add(server)
-            if any(row["versions"] or ()):
-                new = self.versions.setdefault(server, set())
-                if row["went"]:
-                    self.versions[server] = None
-                elif new is not None:
-                    new.update(each for each in row["versions"] if each is not None)
-
-    def going_on(self, connections: pa.Table) -> dict[str, str]:
-        """Return the name of the association, by connection, of those that only go on and have many calls."""
-        counts = dict(zip(connections["connection_id"].to_pylist(), connections["calls"].to_pylist(), strict=True))
-        many = sum(counts[name] or 0 for name in self.connections & counts.keys()) > FEW
-        if self.calls is None or self.images is None or not many:
-            return {}
-        rows = [{**dict.fromkeys(CONNECTION), **row} for row in judging.rows_of(connections)]
-        spoilt = self.spoilt | self.calls.spoilt
-        spoilt |= {row["connection_id"] for row in rows if row["server_address"] in self.calls.spoilt_servers}
-        on = those_going_on(rows, self.connections, connections_before(self.images), spoilt)
-        return dict(on.associations)
-
-    def staying(self, there: pa.Table) -> pa.Table:
-        """Return those of the findings that are there which rest on one call alone that did not change."""
-        if self.calls is None:
-            return there.slice(0, 0)
-        alone = one_of(there, "rule_id", of_one_call())
-        return there.filter(
-            pc.and_(alone, pc.invert(pc.is_in(there["call_key"], self.calls.rows["call_key"].combine_chunks())))
-        )
-
-    def widen(self, connections: pa.Table) -> None:
-        """Take all connections of the groups of those that are touched."""
-        rows = connections.select(
-            ["connection_id", "server_address", "client_address", "association_group_id"]
-        ).to_pylist()
-        named = {
-            row["connection_id"]: (row["server_address"], row["client_address"], row["association_group_id"])
-            for row in rows
-        }
-        wanted = self.groups | {named[name] for name in self.connections if name in named and named[name][2]}
-        self.connections |= {name for name, group in named.items() if group in wanted}
-
-
-@dataclass(slots=True)
-class _Work:
-    """One run's work: what the last commit said, and what this one's will say."""
-
-    lake: Lake
-    made: dict[str, Any]
-    rests_on: dict[str, Any]
+    step: IncrementalUpdate
     stubs: bool
-    queues: Queues
+    queues: QueueFindings
 
     @property
-    def _parts(self) -> dict[str, Part]:
-        """What is read of calls and binds, with the bytes of stubs where these are kept."""
-        calls = with_heads(stubs=self.stubs)
-        return {"calls": calls, "reads": READS, "clients": CLIENTS, "management": MANAGEMENT, "binds": BINDS}
+    def lake(self) -> Lake:
+        return self.step.lake
 
-    def follow(self) -> int:
-        """Bring the table to what there is now."""
-        same = all(self.made.get(name) == self.rests_on[name] for name in self.rests_on if name not in map(str, _BELOW))
-        if not same or not self.made:
-            return self._anew()
-        touched = self._touched()
-        of_queues = None if touched is None else self.queues.touched(self.made, self.rests_on)
-        if touched is None or of_queues is None:
-            return self._anew()
-        return self._bring(touched, of_queues)
+    def run(self) -> int:
+        """Evaluate the rules on what changes affect, or on everything."""
+        versions = set(map(str, _INPUTS))
+        if not self.step.is_same(*(name for name in self.step.now if name not in versions)):
+            return self._evaluate_all()
+        affected = self._find_affected()
+        queues = None if affected is None else self.queues.affected_queues(self.step.feeds)
+        if affected is None or queues is None:
+            return self._evaluate_all()
+        return self._evaluate_affected(affected, queues)
 
-    def _touched(self) -> _Touched | None:
-        """Return what changed; None when the feeds cannot tell, or of too much."""
-        feeds = Feeds(self.lake, self.made, self.rests_on)
-        emptied = self._emptied()
-        asked: dict[Any, Callable[[], Any]] = {
-            table: partial(feeds.rows, table, _where(table, emptied), MOST_NAMED) for table in _FED
+    # What changed
+
+    def _find_affected(self) -> AffectedAssociations | None:
+        """Return what changes affect; None where they are not known, or too many."""
+        step = self.step
+        if not step.before:
+            return None
+        emptied = commits_with_provenance(self.lake, RPC_CALLS, step.before.get(str(RPC_CALLS)), STUBS_EMPTIED)
+        queries: dict[Any, Callable[[], Any]] = {
+            table: partial(step.changes, table, changed_connections_query(table, emptied), MAX_IN_LIST)
+            for table in _FOLLOWED
         }
-        asked["calls"] = partial(ChangedCalls.told, feeds, _but(emptied), stubs=self.stubs)
-        asked["images"] = partial(feeds.rows, CONNECTIONS, CONNECTIONS_CHANGED, MOST_NAMED)
-        found = gather(asked)
-        touched = _Touched(calls=found.pop("calls"), images=found.pop("images"))
+        condition = not_in_commits(emptied)
+        queries["calls"] = partial(ChangedCalls.from_feed, step.feeds, condition, stubs_kept=self.stubs)
+        queries["images"] = partial(step.changes, CONNECTIONS, CHANGED_CONNECTIONS_QUERY, MAX_IN_LIST)
+        found = run_concurrently(queries)
+        affected = AffectedAssociations(calls=found.pop("calls"), images=found.pop("images"))
         if None in found.values():
             return None
         for rows in found.values():
-            touched.take(rows)
-        new = {name for name, row in connections_before(touched.images or ()).items() if row is None}
-        touched.spoilt = {row["connection_id"] for row in found[RPC_BINDS]} - new
-        return touched
+            affected.add_changes(rows)
+        new = {name for name, row in connections_before_change(affected.images or ()).items() if row is None}
+        affected.altered = {row["connection_id"] for row in found[RPC_BINDS]} - new
+        return affected
 
-    def _emptied(self) -> list[int]:
-        """Return the commits of bronze.rpc_calls that only emptied stubs."""
-        since = self.made.get(str(RPC_CALLS))
-        said = {} if since is None else self.lake.said(RPC_CALLS, since)
-        return [version for version, what in said.items() if what == EMPTIED]
+    def _add_dependents(self, affected: AffectedAssociations, connections: pa.Table) -> None:
+        """Add the associations whose findings depend on what a server opened, or on another association."""
+        reversioned = self._servers_with_other_version(affected)
+        rules = f"rule_id IN ({', '.join(map(repr, _EXPLAINABLE_RULES))}) AND server_address IN {{servers}}"
+        explainable = InputQuery(FINDINGS, ("connection_id",))
+        queries = {"findings": partial(explainable.read_connection_ids, self.lake, rules, servers=affected.servers)}
+        if numbered := affected.numbered.keys() | reversioned:
+            of_interface = "interface_name = '{}' AND server_address IN {{servers}}"
+            for name, part, interface in (
+                ("owners", CLIENT_CALL_INPUT, QMCOMM),
+                ("qm2qm", REMOTE_READ_INPUT, QM2QM),
+            ):
+                where = of_interface.format(interface)
+                queries[name] = partial(part.read_connection_ids, self.lake, where, servers=numbered)
+        if moves := affected.moves | reversioned:
+            first, last = _MOVE_OPNUMS
+            uses = f"protocol = '{REMOTE_READ}' AND opnum BETWEEN {first} AND {last} AND server_address IN {{servers}}"
+            queries["moves"] = partial(REMOTE_READ_INPUT.read_connection_ids, self.lake, uses, servers=moves)
+        found = run_concurrently(queries)
+        if numbered:  # what was opened explains nothing of an association that had ended
+            since = affected.numbered | dict.fromkeys(reversioned, _LONG_AGO_US)
+            found["qm2qm"] &= connections_with_packets_since(connections, since)
+        affected.connections.update(*found.values())
+        pairs = zip(*(connections[name].to_pylist() for name in ("connection_id", "server_address")), strict=True)
+        affected.altered |= {name for name, server in pairs if server in reversioned}
 
-    def _bring(self, touched: _Touched, of_queues: queue_inputs.Touched) -> int:
-        """Judge what is touched anew."""
-        lake, says = self.lake, json.dumps(self.rests_on)
-        theirs = partial(CONNECTED.rows, lake, "server_address IN {servers}", servers=touched.servers)
-        connections = theirs() if touched.servers else None
-        looked, many = Looked.of_none(), len(touched.connections) > MOST_NAMED
-        rows = there = judging.SCHEMA.empty_table()
-        if connections is not None:
-            self._add_explained(touched, connections)
-            touched.widen(connections)
-            servers = Servers.of(lake, connections, touched.servers)
-            looked = self._look_back(touched, servers)
-            touched.connections -= looked.connections
-            ours = connections.filter(one_of(connections, "connection_id", touched.connections))
-            many = len(touched.connections) > MOST_NAMED or (pc.sum(ours["calls"]).as_py() or 0) > _MOST_AT_ONCE
-            if not many:
-                rows, there = self._judge(touched, servers, ours)
-        if many:
-            rows, there = self._in_spark(touched)
-        rows = pa.concat_tables([rows, looked.rows, touched.staying(looked.there)])
-        there = pa.concat_tables([there, looked.there])
-        return self._put(rows, there, of_queues, says)
-
-    def _look_back(self, touched: _Touched, servers: Servers) -> Looked:
-        """Judge a few calls of associations that only go on."""
-        going_on = touched.going_on(servers.connections)
-        if not going_on or touched.calls is None:
-            return Looked.of_none()
-        return looked_at(self.lake, going_on, touched.calls, servers)
-
-    def _put(self, rows: pa.Table, there: pa.Table, of_queues: queue_inputs.Touched, says: str) -> int:
-        """Put findings in the place of those that were there, and what operation and queues show beside them."""
-        lake = self.lake
-        asked: dict[str, Callable[[], pa.Table]] = {}
-        if self.made.get(str(HOSTS)) != self.rests_on[str(HOSTS)]:
-            was = partial(found_rows, lake, f"scope = '{duplicate_machines.ESTATE}'")
-            asked |= {"hosts": partial(duplicate_machines.hosts_of, lake), "hosts there": was}
-        found = gather(asked)
-        ours, theirs = self.queues.bring(of_queues)
-        rows = pa.concat_tables([rows, ours, *(found[name] for name in found if not name.endswith("there"))])
-        there = pa.concat_tables([there, theirs, *(found[name] for name in found if name.endswith("there"))])
-        dates = set(there[EVENT_DATE].to_pylist())
-        return lake.put(FINDINGS, rows, there, dates=dates, made_of=says, was_made_of=json.dumps(self.made))
-
-    def _add_explained(self, touched: _Touched, connections: pa.Table) -> None:
-        """Add the associations that what a server opened, or the end of another association, can judge otherwise."""
-        others = self._of_another_version(touched)
-        rules = f"rule_id IN ({', '.join(map(repr, _EXPLAINED))}) AND server_address IN {{servers}}"
-        explained = Part(FINDINGS, ("connection_id",))
-        asked = {"findings": partial(explained.connections, self.lake, rules, servers=touched.servers)}
-        if numbered := touched.numbered.keys() | others:
-            theirs = "interface_name = '{}' AND server_address IN {{servers}}"
-            asked["owners"] = partial(CLIENTS.connections, self.lake, theirs.format(QC), servers=numbered)
-            asked["qm2qm"] = partial(READS.connections, self.lake, theirs.format(QM), servers=numbered)
-        if moves := touched.moves | others:
-            first, last = _USE_MOVES
-            uses = f"protocol = '{RR}' AND opnum BETWEEN {first} AND {last} AND server_address IN {{servers}}"
-            asked["moves"] = partial(READS.connections, self.lake, uses, servers=moves)
-        names = gather(asked)
-        if numbered:  # what was opened explains nothing of an association that was over
-            names["qm2qm"] &= _since(connections, touched.numbered | dict.fromkeys(others, _EVER))
-        touched.connections.update(*names.values())
-        places = zip(*(connections[name].to_pylist() for name in ("connection_id", "server_address")), strict=True)
-        touched.spoilt |= {name for name, server in places if server in others}
-
-    def _of_another_version(self, touched: _Touched) -> set[str]:
-        """Return the servers that tell another version than before, or may."""
-        found = {server for server, new in touched.versions.items() if new is None}
-        new = {server: names for server, names in touched.versions.items() if names is not None}
+    def _servers_with_other_version(self, affected: AffectedAssociations) -> set[str]:
+        """Return the servers that report another version than before, or may."""
+        found = {server for server, new in affected.versions.items() if new is None}
+        new = {server: names for server, names in affected.versions.items() if names is not None}
         if not new:
             return found
-        version = f"interface_name = '{QM}' AND opnum = {_VERSION} AND server_address IN {{servers}}"
-        parts = {"calls": with_heads(stubs=False), "reads": READS}
-        asked = {
-            name: partial(part.rows, self.lake, version, rows=OPENINGS[part.table], servers=new.keys())
+        where = f"interface_name = '{QM2QM}' AND opnum = {GET_VERSION_OPNUM} AND server_address IN {{servers}}"
+        parts = {"calls": calls_with_stub_columns(stubs_kept=False), "reads": REMOTE_READ_INPUT}
+        queries = {
+            name: partial(part.read_rows, self.lake, where, rows=OPEN_AND_CLOSE_CALLS[part.table], servers=new.keys())
             for name, part in parts.items()
         }
-        told: defaultdict[str, list[Exchange]] = defaultdict(list)
-        for row in judging.rows_of(together(*gather(asked).values())):
-            told[row["server_address"]].append(Exchange(row))
+        calls: defaultdict[str, list[CapturedCall]] = defaultdict(list)
+        for row in evaluate.iter_rows(join_decoded_columns(*run_concurrently(queries).values())):
+            calls[row["server_address"]].append(CapturedCall(row))
         for server, names in new.items():
-            now, before = Ledger(told[server], {}), Ledger([e for e in told[server] if e["call_key"] not in names], {})
-            if (now.version, now.old) != (before.version, before.old):
+            now = ServerHistory(calls[server], {})
+            before = ServerHistory([call for call in calls[server] if call["call_key"] not in names], {})
+            if (now.version, now.is_windows_2000_or_older) != (before.version, before.is_windows_2000_or_older):
                 found.add(server)
         return found
 
-    def _judge(self, touched: _Touched, servers: Servers, ours: pa.Table) -> tuple[pa.Table, pa.Table]:
-        """Return the findings of what is touched as they are now, and as they were; ``ours``: its connections."""
-        lake, names, days = self.lake, touched.connections, on_dates(days_of(ours))
-        here = f"connection_id IN {{names}} AND {days}"
-        parts = {"reads": READS, "clients": CLIENTS, "management": MANAGEMENT}
-        parts["calls"] = with_heads(stubs=self.stubs and touched.calls is None)
-        asked: dict[str, Callable[[], pa.Table]] = {
-            name: partial(part.rows, lake, here, names=names) for name, part in parts.items()
+    # Some associations, in memory or in Spark
+
+    def _evaluate_affected(self, affected: AffectedAssociations, queues: AffectedQueues) -> int:
+        """Evaluate the rules on what is affected, and replace the findings that differ."""
+        lake = self.lake
+        connections = None
+        if affected.servers:
+            of_servers = "server_address IN {servers}"
+            connections = RPC_CONNECTION_INPUT.read_rows(lake, of_servers, servers=affected.servers)
+        lookback, many = LookbackResult.empty(), len(affected.connections) > MAX_IN_LIST
+        rows = current = FINDINGS_SCHEMA.empty_table()
+        if connections is not None:
+            self._add_dependents(affected, connections)
+            affected.add_groups(connections)
+            servers = ServersInput.read(lake, connections, affected.servers)
+            lookback = self._look_back(affected, servers)
+            affected.connections -= lookback.unaffected_connections
+            ours = connections.filter(is_in(connections, "connection_id", affected.connections))
+            count = pc.sum(ours["calls"]).as_py() or 0
+            many = len(affected.connections) > MAX_IN_LIST or count > _MAX_CALLS_IN_MEMORY
+            if not many:
+                rows, current = self._evaluate_in_memory(affected, servers, ours)
+        if many:
+            rows, current = self._evaluate_in_spark(affected)
+        stays = affected.unaffected_findings(lookback.stored_findings)
+        rows = pa.concat_tables([rows, lookback.findings, stays])
+        current = pa.concat_tables([current, lookback.stored_findings])
+        return self._replace(rows, current, queues)
+
+    def _look_back(self, affected: AffectedAssociations, servers: ServersInput) -> LookbackResult:
+        """Evaluate a few calls of the associations that only gained calls."""
+        ongoing = affected.ongoing(servers.connections)
+        if not ongoing or affected.calls is None:
+            return LookbackResult.empty()
+        return evaluate_ongoing_associations(self.lake, ongoing, affected.calls, servers)
+
+    def _replace(self, rows: pa.Table, current: pa.Table, queues: AffectedQueues) -> int:
+        """Replace findings of calls, and beside them those of queues and of duplicate machines that changes affect."""
+        lake = self.lake
+        found = {}
+        if not self.step.is_same(str(HOSTS)):
+            estate = f"scope = '{duplicate_machines.ESTATE_SCOPE}'"
+            found = run_concurrently(
+                {
+                    "now": partial(duplicate_machines.find_duplicate_machines, lake),
+                    "current": partial(read_findings, lake, estate),
+                }
+            )
+        of_queues, current_of_queues = self.queues.recompute(queues)
+        now = [rows, of_queues, *([found["now"]] if found else [])]
+        before = [current, current_of_queues, *([found["current"]] if found else [])]
+        return self.step.replace_changed(pa.concat_tables(now), pa.concat_tables(before))
+
+    def _evaluate_in_memory(
+        self, affected: AffectedAssociations, servers: ServersInput, connections: pa.Table
+    ) -> tuple[pa.Table, pa.Table]:
+        """Return the findings of what is affected, as they are now and in the table; ``connections`` are affected."""
+        lake, names, dates = self.lake, affected.connections, dates_condition(packet_dates(connections))
+        where = f"connection_id IN {{names}} AND {dates}"
+        parts = {"reads": REMOTE_READ_INPUT, "clients": CLIENT_CALL_INPUT, "management": MANAGEMENT_CALL_INPUT}
+        parts["calls"] = calls_with_stub_columns(stubs_kept=self.stubs and affected.calls is None)
+        queries: dict[str, Callable[[], pa.Table]] = {
+            name: partial(part.read_rows, lake, where, names=names) for name, part in parts.items()
         }
-        asked["binds"] = partial(BINDS.rows, lake, "connection_id IN {names}", names=names)
-        asked["there"] = partial(self._there, touched)
-        found = gather(asked)
+        queries["binds"] = partial(BIND_INPUT.read_rows, lake, "connection_id IN {names}", names=names)
+        queries["current"] = partial(self._current_findings, affected)
+        found = run_concurrently(queries)
         answered = found["reads"].filter(pc.is_valid(found["reads"]["packet_bytes"]))["call_key"].to_pylist()
-        by_call = f"call_key IN {{keys}} AND {days}"
-        messages = MESSAGES_SAID.rows(lake, by_call, keys=answered)
-        calls, told = found["calls"], [found["reads"], found["clients"], found["management"], messages]
-        if touched.calls is not None:
-            calls, managed = calls.drop_columns([*HEADS]), found["management"]["call_key"].to_pylist()
-            told.append(touched.calls.rows)
+        by_call = f"call_key IN {{keys}} AND {dates}"
+        messages = MESSAGE_INPUT.read_rows(lake, by_call, keys=answered)
+        calls, decoded = found["calls"], [found["reads"], found["clients"], found["management"], messages]
+        if affected.calls is not None:
+            calls, managed = calls.drop_columns([*STUB_COLUMN_TYPES]), found["management"]["call_key"].to_pylist()
+            decoded.append(affected.calls.rows)
             if managed:
-                told.append(self._managed.rows(lake, by_call, keys=managed))
-        calls = together(calls, *told)
-        facts = Facts(calls, servers.opened, servers.connections, found["binds"])
-        rows, there = judging.findings(facts, only=touched.connections, servers=servers.each), found["there"]
-        return pa.concat_tables([rows, touched.staying(there)]), there
+                decoded.append(self._management_stubs.read_rows(lake, by_call, keys=managed))
+        calls = join_decoded_columns(calls, *decoded)
+        facts = EvaluationInput(calls, servers.opening_calls, servers.connections, found["binds"])
+        rows = evaluate.evaluate_calls(facts, only_connections=affected.connections, contexts=servers.contexts)
+        return pa.concat_tables([rows, affected.unaffected_findings(found["current"])]), found["current"]
+
+    def _evaluate_in_spark(self, affected: AffectedAssociations) -> tuple[pa.Table, pa.Table]:
+        """Return the same, evaluated in Spark."""
+        with fixed_row_batches(self.lake.spark):
+            rows = self._findings_frame(affected).toArrow().cast(FINDINGS_SCHEMA)
+        current = self._current_findings(affected)
+        return pa.concat_tables([rows, affected.unaffected_findings(current)]), current
+
+    def _current_findings(self, affected: AffectedAssociations) -> pa.Table:
+        """Return the findings in the table of what is affected."""
+        associations = "scope = 'association' AND connection_id IN {names}"
+        servers = "scope = 'server' AND server_address IN {servers}"
+        where = f"(({associations}) OR ({servers}))"
+        return read_findings(self.lake, where, names=affected.connections, servers=affected.servers)
+
+    # Everything
+
+    def _evaluate_all(self) -> int:
+        """Evaluate the rules on everything: in memory where that is little."""
+        lake, step = self.lake, self.step
+        lake.add_missing_columns(FINDINGS)
+        step.read_in_full(*_FOLLOWED, *queue_inputs.SOURCE_TABLES)
+        connections = RPC_CONNECTION_INPUT.read_rows(lake, f"TRUE LIMIT {MAX_IN_LIST + 1}")
+        count = pc.sum(connections["calls"]).as_py() or 0
+        rows: DataFrame | pa.Table
+        if connections.num_rows <= MAX_IN_LIST and count <= _MAX_CALLS_IN_MEMORY:
+            parts = self._inputs | {"messages": MESSAGE_INPUT}
+            queries: dict[str, Callable[[], pa.Table]] = {
+                name: partial(part.read_rows, lake) for name, part in parts.items()
+            }
+            queries["machines"] = partial(duplicate_machines.find_duplicate_machines, lake)
+            found = run_concurrently(queries)
+            calls = join_decoded_columns(*(found[name] for name in (*_CALL_PARTS, "messages")))
+            openings = calls.filter(evaluate.opening_call_mask(calls))
+            columns = connections.select(list(evaluate.CONNECTION_COLUMNS))
+            facts = EvaluationInput(calls, openings, columns, found["binds"])
+            rows = pa.concat_tables([evaluate.evaluate_calls(facts), found["machines"], self.queues.compute_all()])
+        else:
+            others = pa.concat_tables([duplicate_machines.find_duplicate_machines(lake), self.queues.compute_all()])
+            rows = self._findings_frame(None).unionByName(arrow_to_frame(lake.spark, others))
+        with fixed_row_batches(lake.spark):
+            return step.replace_all(rows)
 
     @property
-    def _managed(self) -> Part:
-        """The bytes of management calls: tests over several of them look into their stubs, and no others do."""
-        return Part(RPC_CALLS, ("call_key", *heads(stubs=self.stubs)), f"interface_name = '{MG}'")
+    def _inputs(self) -> dict[str, InputQuery]:
+        """What is read of calls and binds, with the bytes of stubs where these are kept."""
+        return {
+            "calls": calls_with_stub_columns(stubs_kept=self.stubs),
+            "reads": REMOTE_READ_INPUT,
+            "clients": CLIENT_CALL_INPUT,
+            "management": MANAGEMENT_CALL_INPUT,
+            "binds": BIND_INPUT,
+        }
 
-    def _there(self, touched: _Touched) -> pa.Table:
-        """Return the findings of what is touched as they were."""
-        ours = "scope = 'association' AND connection_id IN {names}"
-        theirs = "scope = 'server' AND server_address IN {servers}"
-        of = {"names": touched.connections, "servers": touched.servers}
-        return found_rows(self.lake, f"(({ours}) OR ({theirs}))", **of)
+    @property
+    def _management_stubs(self) -> InputQuery:
+        """The stub bytes of management calls: only their rules over several calls look at stubs."""
+        columns = ("call_key", *stub_column_expressions(stubs_kept=self.stubs))
+        return InputQuery(RPC_CALLS, columns, f"interface_name = '{QMMGMT}'")
 
-    def _in_spark(self, touched: _Touched) -> tuple[pa.Table, pa.Table]:
-        """Return what ``_judge`` does, made in Spark."""
-        with unmeasured(self.lake.spark):
-            found = self._judged(touched).toArrow().cast(judging.SCHEMA)
-        there = self._there(touched)
-        return pa.concat_tables([found, touched.staying(there)]), there
-
-    def _anew(self) -> int:
-        """Judge all there is: here if it is little."""
+    def _findings_frame(self, affected: AffectedAssociations | None) -> DataFrame:
+        """Return the findings of what is affected, or of all calls, evaluated in Spark: one group for each server."""
         lake = self.lake
-        lake.widen(FINDINGS)
-        for table in (*_FED, *queue_inputs.BELOW):
-            lake.begin_with(table)
-            self.rests_on[str(table)] = lake.version(table)
-        says = json.dumps(self.rests_on)
-        connections = CONNECTED.rows(lake, f"TRUE LIMIT {MOST_NAMED + 1}")
-        few = connections.num_rows <= MOST_NAMED and (pc.sum(connections["calls"]).as_py() or 0) <= _MOST_AT_ONCE
-        if few:
-            parts = self._parts | {"messages": MESSAGES_SAID}
-            asked: dict[str, Callable[[], pa.Table]] = {name: partial(part.rows, lake) for name, part in parts.items()}
-            asked["hosts"] = partial(duplicate_machines.hosts_of, lake)
-            found = gather(asked)
-            calls = together(*(found[name] for name in ("calls", "reads", "clients", "management", "messages")))
-            ledger = calls.filter(judging.ledger_mask(calls))
-            facts = Facts(calls, ledger, connections.select(list(judging.CONNECTIONS)), found["binds"])
-            rows = pa.concat_tables([judging.findings(facts), found["hosts"], self.queues.anew()])
-        else:
-            others = pa.concat_tables([duplicate_machines.hosts_of(lake), self.queues.anew()])
-            rows = self._judged(None).unionByName(frame(lake.spark, others))
-        with unmeasured(lake.spark):
-            lake.replace(FINDINGS, rows, made_of=says)
-        return lake.rows_written(FINDINGS)
-
-    def _judged(self, touched: _Touched | None) -> DataFrame:
-        """Return the findings of what is touched, or of all, made in Spark: one group for each server."""
-        lake = self.lake
-        parts = self._parts
-        if touched is not None and touched.calls is not None:
-            parts["calls"] = with_heads(stubs=False)
-        frames = {name: part.frame(lake) for name, part in parts.items()}
-        said = MESSAGES_SAID.frame(lake).select(*(name.rpartition(" ")[2] for name in MESSAGES_SAID.columns))
-        frames["reads"] = frames["reads"].join(said, "call_key", "left")
-        frames["connections"] = CONNECTED.frame(lake).drop("calls")
-        if touched is not None:
-            frames |= {name: _of_touched(frames[name], touched) for name in _OF_CALLS}
-            frames["connections"] = only(frames["connections"], "server_address", touched.servers)
-            frames["binds"] = only(frames["binds"], "connection_id", touched.connections)
-            if touched.calls is not None:
-                fresh = frame(lake.spark, touched.calls.rows)
-                managed = only(self._managed.frame(lake), "connection_id", touched.connections)
-                managed = managed.select("call_key", *HEADS).join(fresh.select("call_key"), "call_key", "left_anti")
-                told = fresh.unionByName(managed, allowMissingColumns=True)
-                frames["calls"] = frames["calls"].drop(*HEADS).join(told, "call_key", "left")
+        parts = self._inputs
+        if affected is not None and affected.calls is not None:
+            parts["calls"] = calls_with_stub_columns(stubs_kept=False)
+        frames = {name: part.read_frame(lake) for name, part in parts.items()}
+        names = (name.rpartition(" ")[2] for name in MESSAGE_INPUT.columns)
+        frames["reads"] = frames["reads"].join(MESSAGE_INPUT.read_frame(lake).select(*names), "call_key", "left")
+        frames["connections"] = RPC_CONNECTION_INPUT.read_frame(lake).drop("calls")
+        if affected is not None:
+            frames |= {name: _affected_calls(frames[name], affected) for name in _CALL_PARTS}
+            frames["connections"] = where_in(frames["connections"], "server_address", affected.servers)
+            frames["binds"] = where_in(frames["binds"], "connection_id", affected.connections)
+            if affected.calls is not None:
+                changed = arrow_to_frame(lake.spark, affected.calls.rows)
+                managed = where_in(self._management_stubs.read_frame(lake), "connection_id", affected.connections)
+                managed = managed.select("call_key", *STUB_COLUMN_TYPES)
+                managed = managed.join(changed.select("call_key"), "call_key", "left_anti")
+                stubs = changed.unionByName(managed, allowMissingColumns=True)
+                frames["calls"] = frames["calls"].drop(*STUB_COLUMN_TYPES).join(stubs, "call_key", "left")
         marked = [frames[name].withColumn("part", F.lit(name)) for name in _PARTS]
-        every = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), marked)
+        union = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), marked)
         columns = {name: tuple(frames[name].columns) for name in _PARTS}
-        judge = _judge(columns, None if touched is None else frozenset(touched.connections))
-        return every.groupBy("server_address").applyInArrow(judge, FINDINGS.struct())
+        find = _findings_function(columns, None if affected is None else frozenset(affected.connections))
+        return union.groupBy("server_address").applyInArrow(find, FINDINGS.struct())
 
 
-def _where(table: Table, emptied: Collection[int]) -> str:
-    """Ask where rows of a table changed, as they were and are; ``emptied``: commits of calls to be passed over."""
-    where, group = "TRUE", "NULL"
-    numbered, moves, versions, went = "CAST(NULL AS bigint)", "FALSE", "CAST(NULL AS string)", "FALSE"
-    if table is RPC_CALLS:
-        where = _but(emptied)
-        version = f"(interface_name = '{QM}' AND opnum = {_VERSION})"
-        ours = f"{IS_LEDGER} AND interface_name IN ({', '.join(map(repr, _NUMBERED))})"
-        numbered = f"min(CASE WHEN {ours} THEN unix_micros(coalesce(request_at, response_at)) END)"
-        moves = f"coalesce(bool_or(interface_name = '{RR}' AND opnum IN {_MOVES}), FALSE)"
-        versions = f"collect_set(CASE WHEN {version} THEN call_key END)"
-        went = f"coalesce(bool_or({version} AND _change_type <> 'insert'), FALSE)"
-    elif table is CONNECTIONS:
-        where, group = "kind = 'rpc'", "association_group_id"
-    names = "connection_id, server_address, client_address"
-    told = f"{numbered} AS numbered_at, {moves} AS moves, {versions} AS versions, {went} AS went"
-    grouped = f"CAST({group} AS bigint) AS association_group_id"
-    return f"SELECT {names}, {grouped}, {told} FROM {{feed}} WHERE {where} GROUP BY ALL"
+def _affected_calls(rows: DataFrame, affected: AffectedAssociations) -> DataFrame:
+    """Return the calls of affected connections, and all calls that open or close at affected servers."""
+    opened = F.expr(f"coalesce({IS_OPEN_OR_CLOSE}, FALSE)")
+    ours = where_in(rows.where(~opened), "connection_id", affected.connections)
+    return ours.unionByName(where_in(rows.where(opened), "server_address", affected.servers))
 
 
-def _but(versions: Collection[int]) -> str:
-    """Return the condition of images that are not of some versions."""
-    return f"_commit_version NOT IN ({', '.join(map(str, versions))})" if versions else "TRUE"
+def _findings_function(
+    columns: Mapping[str, tuple[str, ...]], only_connections: Collection[str] | None
+) -> Callable[[pa.Table], pa.Table]:
+    """Return the function that gives the findings of one server's rows, each marked with its part.
 
-
-def _of_touched(rows: DataFrame, touched: _Touched) -> DataFrame:
-    """Return the rows of connections that are touched, and, of calls, what was opened at their servers."""
-    opened = F.expr(f"coalesce({IS_LEDGER}, FALSE)")
-    theirs = only(rows.where(~opened), "connection_id", touched.connections)
-    return theirs.unionByName(only(rows.where(opened), "server_address", touched.servers))
-
-
-def _judge(columns: Mapping[str, tuple[str, ...]], ours: Collection[str] | None) -> Callable[[pa.Table], pa.Table]:
-    """Return the function that gives the findings of one server's rows, each marked with the part that it is of.
-
-    ``ours``: connections whose associations are judged; None: all.
+    ``only_connections``: those whose associations are evaluated; None: all.
     """
 
-    def judge(rows: pa.Table) -> pa.Table:
+    def find(rows: pa.Table) -> pa.Table:
         parts = {name: rows.filter(pc.equal(rows["part"], name)).select(list(columns[name])) for name in _PARTS}
-        return judging.findings(_facts(parts), only=ours)
+        calls = join_decoded_columns(*(parts[name] for name in _CALL_PARTS))
+        openings = calls.filter(evaluate.opening_call_mask(calls))
+        facts = EvaluationInput(calls, openings, parts["connections"], parts["binds"])
+        return evaluate.evaluate_calls(facts, only_connections=only_connections)
 
-    return judge
-
-
-def _facts(parts: Mapping[str, pa.Table]) -> Facts:
-    """Return what is judged, of what was read of each table."""
-    calls = together(parts["calls"], parts["reads"], parts["clients"], parts["management"])
-    return Facts(calls, calls.filter(judging.ledger_mask(calls)), parts["connections"], parts["binds"])
-
-
-def _since(connections: pa.Table, since: Mapping[str, int]) -> set[str]:
-    """Return the connections of servers that had packets since a time, as far as clocks tell."""
-    last = connections["last_packet_at"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-    rows = zip(connections["connection_id"].to_pylist(), connections["server_address"].to_pylist(), last.to_pylist(),
-               strict=True)  # fmt: skip
-    return {name for name, server, at in rows if server in since and at + CLOCKS_US > since[server]}
+    return find

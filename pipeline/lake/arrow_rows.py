@@ -1,4 +1,4 @@
-"""Rows of gold as plain values, and as Arrow: times in microseconds and dates in days since the epoch. No Spark."""
+"""Conversions between Arrow tables and plain values: times as microseconds, dates as days since the epoch. No Spark."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ _FIRST_US: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(micr
 _LAST_US: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
-def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Return rows as a table; what they hold beside its columns is left out."""
+def rows_to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Return dictionaries as an Arrow table with a schema; other keys are left out."""
     return pa.Table.from_arrays([_array([row[f.name] for row in rows], f.type) for f in schema], schema=schema)
 
 
-def one_of(rows: pa.Table | pa.RecordBatch, column: str, values: Collection[str]) -> Any:  # noqa: ANN401 - of either's kind
-    """Tell which rows have one of some texts in a column."""
+def is_in(rows: pa.Table | pa.RecordBatch, column: str, values: Collection[str]) -> Any:  # noqa: ANN401 - of either's kind
+    """Return which rows have one of some texts in a column, as a boolean array."""
     return pc.is_in(rows.column(column), pa.array(sorted(values), pa.string()))
 
 
-def day_of(*times: int | None) -> int | None:
-    """Return the day of the first time that is known."""
+def epoch_day(*times: int | None) -> int | None:
+    """Return the day, since the epoch, of the first time that is not None."""
     first = next((time for time in times if time is not None), None)
     return None if first is None else first // _DAY_US
 
 
-def us(span: timedelta) -> int:
-    """Return a span in microseconds."""
+def span_to_us(span: timedelta) -> int:
+    """Return a time span in microseconds."""
     return span // timedelta(microseconds=1)
 
 
-def us_of(moment: datetime) -> int:
-    """Return a moment in microseconds since the epoch; one without a zone is UTC."""
-    return us((moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment) - _EPOCH)
+def datetime_to_us(moment: datetime) -> int:
+    """Return a time in microseconds since the epoch; one without a zone is taken as UTC."""
+    return span_to_us((moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment) - _EPOCH)
 
 
-def moment_of(at: int) -> datetime:
-    """Return the moment of a time in microseconds since the epoch, UTC; of one beyond the calendar its last, or first.
+def us_to_datetime(at: int) -> datetime:
+    """Return microseconds since the epoch as a UTC datetime, limited to the years that ``datetime`` can hold.
 
-    A capture can say any time.
+    A capture can hold any time.
     """
     return _EPOCH + timedelta(microseconds=min(max(at, _FIRST_US), _LAST_US))
 
 
-def microseconds(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return times as microseconds since the epoch."""
+def times_to_us(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a timestamp column as microseconds since the epoch."""
     return column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
 
 

@@ -1,8 +1,7 @@
-"""Whether Spark compiles its queries: for few rows that takes longer than it saves.
+"""Whether Spark compiles its queries to Java code: for few rows that takes longer than it saves.
 
-A scheduled run asks a hundred different questions of small tables. To make Java code of each, and to compile that, is a
-third of its time; interpreted they are answered at once. Where much is read it is the other way round, be it new or
-what a lake holds of before: the layers above look for what a change touches in whole tables. A local session begins
+A scheduled run asks a hundred different queries of small tables. To generate and compile Java code for each is a
+third of its time. Where much is read, or the lake is large, compiled queries are faster. A local session begins
 without; a session that somebody else made is left as it is.
 """
 
@@ -18,17 +17,14 @@ INTERPRETED: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codege
 _COMPILED: Final = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}  # the defaults
 
 
-def expect(spark: SparkSession, size: int, held: int = 0) -> None:
-    """Have queries compiled from here on if so many bytes are to go through them, and they are interpreted so far.
-
-    ``held``: bytes of the captures that the lake was made of before.
-    """
+def enable_for(spark: SparkSession, size: int, held: int = 0) -> None:
+    """Enable compiled queries if many bytes are to be read (``size``) or the lake was made from many (``held``)."""
     if (size >= COMPILED_FROM or held >= HELD_FROM) and _is_interpreted(spark):
         _set(spark, _COMPILED)
 
 
-def like(spark: SparkSession, other: SparkSession) -> None:
-    """Do as another session does: a new one has the settings that the first one began with."""
+def copy_settings(spark: SparkSession, other: SparkSession) -> None:
+    """Copy these settings from another session: a new session has those that the first one began with."""
     if _is_interpreted(spark) and not _is_interpreted(other):
         _set(spark, _COMPILED)
 

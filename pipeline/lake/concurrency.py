@@ -1,4 +1,4 @@
-"""Questions to Spark, and small commits, side by side: most of a small one is planning, by one thread."""
+"""Queries and small commits run concurrently, by threads: most of the time of a small one is planning on one thread."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-_AT_ONCE: Final = 5  # as many as bronze has tables beside its ledger
+_MAX_THREADS: Final = 5  # the tables of bronze without its ledger
 
 Answer = TypeVar("Answer")
 Name = TypeVar("Name")
 
 
-def gather(questions: Mapping[Name, Callable[[], Answer]]) -> dict[Name, Answer]:
-    """Return the answer to each question, by its name. They share the session's settings (``settings.having``)."""
+def run_concurrently(questions: Mapping[Name, Callable[[], Answer]]) -> dict[Name, Answer]:
+    """Call functions in threads, and return each result by its name.
+
+    All share the session's settings (``spark_conf``).
+    """
     if len(questions) < 2:
         return {name: ask() for name, ask in questions.items()}
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_MAX_THREADS) as pool:
         asked = {name: pool.submit(ask) for name, ask in questions.items()}
         return {name: answer.result() for name, answer in asked.items()}

@@ -1,4 +1,4 @@
-"""Conditions on the dates that tables are laid out by."""
+"""SQL conditions on event_date, by which tables are laid out: files of other dates are not read."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Final
 
 from schemas.table import EVENT_DATE
 
-MOST_DATES: Final = 500  # a condition names so many dates one by one, more of them as a range
+MAX_DATES: Final = 500  # a condition names so many dates one by one, more of them as a range
 
 
-def on_dates(dates: Collection[date | None] | None, column: str = EVENT_DATE) -> str:
-    """The SQL condition that a date is one of these, for files of other dates not to be read; None: any date."""
+def dates_condition(dates: Collection[date | None] | None, column: str = EVENT_DATE) -> str:
+    """Return the SQL condition that event_date is one of these dates (None among them: null); None: any date."""
     if dates is None:
         return "TRUE"
     days = sorted(day for day in dates if day is not None)
     conditions = [f"{column} IS NULL"] if None in dates else []
-    if len(days) > MOST_DATES:
+    if len(days) > MAX_DATES:
         conditions.append(f"{column} BETWEEN DATE'{days[0]}' AND DATE'{days[-1]}'")
     elif days:
         named = ", ".join(f"DATE'{day}'" for day in days)

@@ -1,7 +1,7 @@
-"""What is wrong with a lake, for people: jobs say it in one line. No import, for jobs without Spark say it too."""
+"""Errors of a lake that jobs report in one line. No imports: jobs without Spark report them too."""
 
 from __future__ import annotations
 
 
 class SchemaError(Exception):
-    """A frame or a stored table that is not of its declared schema; the message names every column that differs."""
+    """A frame or a stored table that differs from its declared schema; the message names every column that does."""

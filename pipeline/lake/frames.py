@@ -1,4 +1,4 @@
-"""Arrow tables as Spark frames. All that is given to Spark goes this way, for it leaves out what it should not."""
+"""Arrow tables as Spark frames. All Arrow data goes to Spark this way, to avoid a fault of Spark 4.1."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 
-def frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """Return a table as a frame, whole: Spark (4.1) reads an Arrow table no further than its first empty batch.
+def arrow_to_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """Return an Arrow table as a Spark frame with all its rows: Spark 4.1 stops reading at the first empty batch.
 
-    One without rows needs its schema said: Spark Connect does not take it from the table.
+    A table without rows needs an explicit schema: Spark Connect does not take it from the table.
     """
     batches = [batch for batch in rows.to_batches() if batch.num_rows]
     whole = pa.Table.from_batches(batches, rows.schema) if batches else rows
@@ -20,6 +20,6 @@ def frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     return spark.createDataFrame(whole, schema)  # type: ignore[arg-type, call-overload, unused-ignore]  # Arrow since Spark 4
 
 
-def column_of(spark: SparkSession, values: Iterable[str], name: str) -> DataFrame:
-    """Return values as a frame of one column, sorted."""
-    return frame(spark, pa.table({name: pa.array(sorted(values), pa.string())}))
+def values_to_frame(spark: SparkSession, values: Iterable[str], name: str) -> DataFrame:
+    """Return texts as a frame of one sorted column."""
+    return arrow_to_frame(spark, pa.table({name: pa.array(sorted(values), pa.string())}))

@@ -32,7 +32,7 @@ from typing import Any, Final
 
 import pyarrow.fs as pafs
 
-from udfs.files.stores import place
+from udfs.files.filesystems import resolve_filesystem
 
 FOLDER: Final = "_lease"
 _LOOKS: Final = 5  # at a file that is written anew in its place, before it counts as empty
@@ -49,7 +49,7 @@ class _Folder:
 
     def __init__(self, lake_root: str) -> None:
         if "://" in lake_root or lake_root.startswith("file:"):
-            self._filesystem, root = place(lake_root)
+            self._filesystem, root = resolve_filesystem(lake_root)
         else:
             self._filesystem, root = pafs.LocalFileSystem(), str(Path(lake_root).absolute())
         self._root = f"{root.rstrip('/')}/{FOLDER}"
@@ -81,7 +81,7 @@ class _Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Heartbeat:
     """A contender's counter as this run sees it, and for how many seconds it has stood still while this one looked."""
 
     beat: bytes | None
@@ -115,7 +115,7 @@ class Lease:
         self._beaten_at = _now()
         self._stop = Event()
         self._thread = Thread(target=self._live, name="lease", daemon=True)
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _Heartbeat] = {}
 
     def check(self) -> None:
         """Raise ``LeaseError`` when the lease is lost, or may be: ask before what must not be done twice."""
@@ -206,7 +206,7 @@ class Lease:
         with self._beating:
             self._beats += 1
             begun = _now()
-            said = {**self._about, "beat": self._beats, "processes": family()}
+            said = {**self._about, "beat": self._beats, "processes": process_family()}
             self._folder.put(f"{self.token}.beat", json.dumps(said).encode())
             self._beaten_at = begun
 
@@ -241,10 +241,10 @@ class Lease:
         now = _now()
         before = self._seen.get(token)
         if before is None or before.beat != beat:
-            self._seen[token] = _Seen(beat, 0.0, now)
+            self._seen[token] = _Heartbeat(beat, 0.0, now)
             return 0.0
         still = before.still_s + min(now - before.looked_at, 4 * self._poll_s)
-        self._seen[token] = _Seen(beat, still, now)
+        self._seen[token] = _Heartbeat(beat, still, now)
         return still
 
     def _remove(self, token: str, names: set[str]) -> None:
@@ -268,7 +268,7 @@ class Lease:
 
 
 @contextmanager
-def lease(
+def hold_lease(
     lake_root: str | Path,
     run_id: str,
     *,
@@ -307,7 +307,7 @@ def _gone(beat: bytes | None) -> bool:
     processes = said.get("processes")
     if said.get("machine") != _machine() or not isinstance(processes, list) or not processes:
         return False
-    return not any(started(pid) == when for pid, when in processes)
+    return not any(process_start_time(pid) == when for pid, when in processes)
 
 
 def _parsed(data: bytes | None) -> dict[str, Any]:
@@ -338,13 +338,13 @@ def _machine() -> str:
         return f"{platform.node()} {uuid.getnode():x}"
 
 
-def started(pid: int) -> str | None:
+def process_start_time(pid: int) -> str | None:
     """Return when a process started, as a text to compare; None when it is gone, or dead and only not yet reaped."""
     found = _processes().get(pid) if not _PROC.joinpath("self/stat").exists() else _stat(pid)
     return None if found is None else found[1]
 
 
-def family() -> list[Process]:
+def process_family() -> list[Process]:
     """Return this process, all below it, and the JVM above it that ``spark-submit`` made."""
     everyone = _processes()
     children: dict[int, list[int]] = {}

@@ -1,4 +1,4 @@
-"""What the change feed of a table comes to in the end, key by key."""
+"""The net change of each key between two versions of a table."""
 
 from __future__ import annotations
 
@@ -12,74 +12,75 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.lake.frames import frame
-from pipeline.lake.queries import IS, WAS
+from pipeline.lake.frames import arrow_to_frame
+from pipeline.lake.queries import POST_IMAGES, PRE_IMAGES
 
 Row = dict[str, Any]
 
-MOST_NAMED: Final = 200_000  # records of a feed, or keys, that are brought to the driver
+MAX_IN_DRIVER: Final = 200_000  # records of a feed, or keys, that the driver takes
 _TYPE, _VERSION = "_change_type", "_commit_version"
 _LAST, _DATES = "_last", "_dates"
 
 
 @dataclass(frozen=True, slots=True)
-class Net:
-    """What became of the keys of a feed, whatever happened to them on the way.
+class NetChanges:
+    """The net change of each key in a change feed, however often it changed in between.
 
-    ``rows`` are the table's rows as they are now, of keys that were added or changed. ``settled`` has a row for each
-    key that was not simply added: the key, ``was`` (it was there before), ``present`` (it is there now), and the facts
-    asked for, of the row as it was before. ``were`` are the keys that were there before, each with its row of
-    ``settled``, None if they are too many to be named; ``dates`` are the dates of these rows as they were, None for
-    those without.
+    ``rows`` are the rows of inserted or updated keys as they are now. ``changed_keys`` has a row for each key that
+    was not simply inserted: the key, ``was`` (it existed before), ``present`` (it exists now), and the facts asked
+    for, of the row before. ``keys_before`` are the keys that existed before, each with its row of ``changed_keys``;
+    None if they are too many for the driver. ``dates`` are the event dates of these rows before, None among them for
+    rows without one.
     """
 
     rows: DataFrame
-    settled: DataFrame
-    were: Mapping[str, Row] | None
+    changed_keys: DataFrame
+    keys_before: Mapping[str, Row] | None
     dates: frozenset[date | None]
 
     @property
-    def replaces(self) -> bool:
-        """Whether any key was there before."""
-        return self.were is None or bool(self.were)
+    def has_earlier_keys(self) -> bool:
+        """Whether any key existed before."""
+        return self.keys_before is None or bool(self.keys_before)
 
 
-def net_changes(feed: DataFrame, key: str, dated: Sequence[Column], facts: Mapping[str, Column]) -> Net:
-    """Return the net change of a feed (``Lake.changes``); ``dated`` and ``facts`` are computed from rows as they were.
+def net_changes(feed: DataFrame, key: str, date_columns: Sequence[Column], facts: Mapping[str, Column]) -> NetChanges:
+    """Return the net change of a feed (``Lake.changes``).
 
-    Runs one Spark job, over keys and facts alone, whose records are put together here if they are few. A commit can
-    hold one key twice: before and after an update, or deleted and added again, as RESTORE does it.
+    ``date_columns`` and ``facts`` are computed from the rows before. Runs one Spark job over keys and facts; the
+    driver takes the result where it is small. A commit can hold one key twice: before and after an update, or deleted
+    and inserted again, as RESTORE does it.
     """
-    known = {_DATES: F.array(*dated), **facts}
-    before = F.col(_TYPE).isin(*WAS)
+    known = {_DATES: F.array(*date_columns), **facts}
+    before = F.col(_TYPE).isin(*PRE_IMAGES)
     records = feed.select(
         key,
         _VERSION,
-        F.col(_TYPE).isin(*IS).alias("new"),
+        F.col(_TYPE).isin(*POST_IMAGES).alias("new"),
         (F.col(_TYPE) == "insert").alias("added"),
         *(F.when(before, fact).alias(name) for name, fact in known.items()),
     )
-    told = records.limit(MOST_NAMED + 1).toArrow()
+    told = records.limit(MAX_IN_DRIVER + 1).toArrow()
     were: Mapping[str, Row] | None = None
-    if told.num_rows <= MOST_NAMED:
-        ends = _ends_here(told, key, list(known))
+    if told.num_rows <= MAX_IN_DRIVER:
+        ends = _net_in_memory(told, key, list(known))
         were = {row[key]: row for row in ends.drop_columns([_LAST]).to_pylist() if row["was"]}
         dates = frozenset(day for row in were.values() for day in row[_DATES])
-        settled = frame(feed.sparkSession, ends)
+        settled = arrow_to_frame(feed.sparkSession, ends)
     else:
-        settled = _ends(records, key, list(known))
+        settled = _net_in_spark(records, key, list(known))
         days = settled.where("was").select(F.explode(_DATES)).distinct()
         dates = frozenset(row[0] for row in days.collect())
-    rows = feed.where(F.col(_TYPE).isin(*IS))
+    rows = feed.where(F.col(_TYPE).isin(*POST_IMAGES))
     if were is None or ends.num_rows:
         rows = rows.join(settled.select(key, "present", _LAST), key, "left")
         rows = rows.where(F.col(_LAST).isNull() | (F.col("present") & (F.col(_LAST) == F.col(_VERSION))))
         rows = rows.drop("present", _LAST)
-    return Net(rows.drop(_TYPE, _VERSION), settled.drop(_LAST, _DATES), were, dates)
+    return NetChanges(rows.drop(_TYPE, _VERSION), settled.drop(_LAST, _DATES), were, dates)
 
 
-def _ends_here(records: pa.Table, key: str, known: Sequence[str]) -> pa.Table:
-    """Return what ``_ends`` does, of records that were brought here."""
+def _net_in_memory(records: pa.Table, key: str, known: Sequence[str]) -> pa.Table:
+    """Return what ``_net_in_spark`` does, computed in memory."""
     of_key: defaultdict[str, list[Row]] = defaultdict(list)
     for row in records.to_pylist():
         of_key[row[key]].append(row)
@@ -96,10 +97,10 @@ def _ends_here(records: pa.Table, key: str, known: Sequence[str]) -> pa.Table:
     return pa.Table.from_pylist(ends, pa.schema({**schema, **{fact: told[fact] for fact in known}}))
 
 
-def _ends(records: DataFrame, key: str, known: Sequence[str]) -> DataFrame:
-    """Return a row for each key that was not simply added, as ``Net.settled``; with ``_last``, the version it ended at.
+def _net_in_spark(records: DataFrame, key: str, known: Sequence[str]) -> DataFrame:
+    """Return ``NetChanges.changed_keys``, with the version at which each key ended.
 
-    What was only added is read for its keys alone, and only where other keys were changed.
+    Of inserted keys only the key is read, and only where other keys changed.
     """
     others = records.where(~F.col("added"))
     added = records.where("added").join(others.select(key).distinct(), key, "left_semi")

@@ -6,13 +6,14 @@ from typing import Final
 
 # Columns of which hardly any value comes twice. Parquet would build a dictionary of each, outgrow it and throw it away:
 # a sixth of the time of captures -> bronze.rpc_calls, and not one byte saved.
-DISTINCT: Final = (
-    "call_key", "sighting_key", "message_key", "message_id", "attempt_key", "body_sha256",
-    "request_stub", "response_stub", "request_pieces", "response_pieces", "packet", "body", "extension", "marshaled",
-    "call_id", "request_packet", "response_packet", "byte_offset", "request_sequence", "response_sequence", "lookup_id",
-    "request_at", "request_done_at", "response_at", "response_done_at", "requested_at", "responded_at", "seen_at",
+DISTINCT_VALUED_COLUMNS: Final = (
+    "call_key", "sighting_key", "message_key", "message_id", "attempt_key", "body_sha256", "request_stub",
+    "response_stub", "request_signed_bytes", "response_signed_bytes", "packet", "body", "extension", "marshaled",
+    "call_id", "request_packet", "response_packet", "byte_offset", "request_sequence", "response_sequence",
+    "lookup_id", "request_at", "request_done_at", "response_at", "response_done_at", "requested_at", "responded_at",
+    "seen_at",
 )  # fmt: skip
-STUBS: Final = ("request_stub", "response_stub")  # of which nobody asks for the least and the greatest
+STUB_COLUMNS: Final = ("request_stub", "response_stub")  # of which nobody asks for the least and the greatest
 # What a change touches is looked for by its connection in whole tables: row groups without it are not read.
 GROUP_ROWS: Final = 20_000
 GROUP_BYTES: Final = 16 << 20  # of stubs: memory has to hold what is being written

@@ -1,6 +1,6 @@
-"""Questions in SQL with names in braces for what they are asked of, and their answers by Spark.
+"""SQL queries with named inputs in braces: tables, changes of tables, Arrow tables, values.
 
-``Lake.query`` answers them in this process where tables are at hand (``local_tables``), and here elsewhere.
+``Lake.query`` answers them in this process where the tables' files are local, and in Spark elsewhere.
 """
 
 from __future__ import annotations
@@ -15,104 +15,104 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType
 
-from pipeline.lake.frames import column_of, frame
+from pipeline.lake.frames import arrow_to_frame, values_to_frame
 from schemas.table import Table, literal, quoted
 
-CHANGE: Final = ("_change_type", "_commit_version")  # what the change feed adds to a table's columns
-WAS: Final = ("delete", "update_preimage")  # its types of a row as it was before, and
-IS: Final = ("insert", "update_postimage")  # as it is now
-MOST_NAMED: Final = 5000  # values that a condition names; more of them are joined with
+CHANGE_COLUMNS: Final = ("_change_type", "_commit_version")  # what the change feed adds to a table's columns
+PRE_IMAGES: Final = ("delete", "update_preimage")  # change types of a row before the change
+POST_IMAGES: Final = ("insert", "update_postimage")  # and after it
+MAX_IN_LIST: Final = 5000  # values in an IN list; more are joined
 
 
-class FeedError(Exception):
-    """The changes since a version cannot be told: the table has no such version."""
+class ChangeFeedError(Exception):
+    """The table has no such version: its changes since then are not known."""
 
 
 # What asking for changes ends with where nothing can tell them any more: PySpark translates not all that Java says.
-UNTOLD: Final = (FeedError, PySparkException, Py4JJavaError)
+CHANGE_FEED_ERRORS: Final = (ChangeFeedError, PySparkException, Py4JJavaError)
 
 
-class Since(NamedTuple):
-    """What changed in a table after a version, up to another."""
+class ChangesSince(NamedTuple):
+    """An input: the rows of a table that changed after version ``since``, up to ``until``."""
 
     table: Table
     since: int
     until: int
 
 
-class Standing(NamedTuple):
-    """The rows of a table that meet a condition, in SQL over its columns alone, which is always the same.
+class CachedFilter(NamedTuple):
+    """An input: the rows of a table that meet a fixed condition, in SQL over its columns; without its binary columns.
 
-    Their columns are the table's but those of bytes. They are few, and asked for again and again: where tables are at
-    hand they are kept (``standing``), so that not all of the table is looked through for them each time.
+    Such rows are few, and every run reads them: where the tables' files are local they are cached (``row_cache``), so
+    that the table is not scanned for them each time.
     """
 
     table: Table
     where: str
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Their columns' names, in the table's order."""
+    def column_names(self) -> tuple[str, ...]:
+        """The names of the columns, in the table's order."""
         return tuple(column.name for column in self.table.columns if not isinstance(column.type, BinaryType))
 
 
-Names: TypeAlias = Collection[str] | Collection[int] | str
+Values: TypeAlias = Collection[str] | Collection[int] | str
 """What a column may be ``IN``, without null; or one text."""
 
-Source: TypeAlias = Table | Since | Standing | pa.Table | Names
+QueryInput: TypeAlias = Table | ChangesSince | CachedFilter | pa.Table | Values
 """What a name in a question stands for: rows, or values."""
 
 
-class Question(NamedTuple):
-    """A question, and what its names stand for."""
+class BoundQuery(NamedTuple):
+    """A query with its inputs by name."""
 
     sql: str
-    of: Mapping[str, Source]
+    inputs: Mapping[str, QueryInput]
 
-    def within(self, sql: str) -> Question:
-        """Return a question about this one's answer, whose name is ``{answer}``."""
+    def wrap(self, sql: str) -> BoundQuery:
+        """Return a query over this one's answer, which ``{answer}`` stands for."""
         return self._replace(sql=sql.replace("{answer}", f"({self.sql})"))
 
 
-def values_of(names: Names) -> pa.Array | str:
-    """Return values as an array, sorted; one text as it is."""
+def values_array(names: Values) -> pa.Array | str:
+    """Return values as a sorted array; one text as it is."""
     return names if isinstance(names, str) else pa.array(sorted(names))
 
 
-def listed(names: Names) -> str:
-    """Return values as Spark's SQL lists them; one text as a literal."""
+def sql_list(names: Values) -> str:
+    """Return values as a SQL list of literals; one text as a literal."""
     if isinstance(names, str):
         return literal(names)
     spelled = (literal(each) if isinstance(each, str) else str(each) for each in sorted(names))
     return f"({', '.join(spelled) or 'NULL'})"
 
 
-def in_spark(spark: SparkSession, sql: str, of: Mapping[str, DataFrame | pa.Table | Names]) -> DataFrame:
-    """Return Spark's answer as a frame; of what is asked at least one is rows."""
+def query_in_spark(spark: SparkSession, sql: str, of: Mapping[str, DataFrame | pa.Table | Values]) -> DataFrame:
+    """Return Spark's answer as a frame; at least one input has rows."""
     frames: dict[str, Any] = {}
     texts: dict[str, str] = {}
     for name, given in of.items():
         if isinstance(given, DataFrame):
             frames[name] = given
         elif isinstance(given, pa.Table):
-            frames[name] = frame(spark, given)
-        elif isinstance(given, str) or len(given) <= MOST_NAMED:
-            texts[name] = listed(given).replace("{", "{{").replace("}", "}}")
+            frames[name] = arrow_to_frame(spark, given)
+        elif isinstance(given, str) or len(given) <= MAX_IN_LIST:
+            texts[name] = sql_list(given).replace("{", "{{").replace("}", "}}")
             continue
         else:
-            frames[name] = frame(spark, pa.table({"value": values_of(given)}))
+            frames[name] = arrow_to_frame(spark, pa.table({"value": values_array(given)}))
             texts[name] = f"(SELECT value FROM {{{name}}})"
             continue
         texts[name] = f"{{{name}}}"
     return spark.sql(sql.format(**texts), **frames)  # which gives frames names of their own, as long as it needs them
 
 
-def only(rows: DataFrame, column: str, values: Collection[str | None]) -> DataFrame:
-    """Return the rows whose column has one of these values: by a condition that names them if they are few."""
+def where_in(rows: DataFrame, column: str, values: Collection[str | None]) -> DataFrame:
+    """Return the rows whose column has one of these values: by a list of literals, or by a join where they are many."""
     known = sorted(value for value in values if value is not None)
-    if len(known) <= MOST_NAMED:
+    if len(known) <= MAX_IN_LIST:
         named = f"{quoted(column)} IN ({', '.join(map(literal, known))})" if known else "FALSE"
         return rows.where(f"({named} OR {quoted(column)} IS NULL)" if None in values else named)
-    wanted = column_of(rows.sparkSession, known, "_value")
+    wanted = values_to_frame(rows.sparkSession, known, "_value")
     met = F.col(column) == F.col("_value")
     return rows.join(F.broadcast(wanted), met | F.col(column).isNull() if None in values else met, "left_semi")

@@ -1,7 +1,8 @@
-"""Runs that did not end: a marker says of which versions of the tables a run began, and the next run goes back there.
+"""Recovery from runs that were killed: tables go back to the versions at which the run began.
 
-Delta has no transaction over several tables. A run therefore writes the ledger last, and a run that never came so far
-is undone as a whole, whatever it had appended, merged or deleted: every table is restored to the version noted.
+Delta has no transaction over several tables. So a run notes the versions of the tables in a marker when it begins,
+and writes the ledger last. A run without a ledger entry is undone as a whole by the next run: every table is restored
+to the version noted, whatever was appended, merged or deleted.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
-    """The folder of the lake where runs keep their work: a marker for each that is not finished, and side files."""
+class RunMarkers:
+    """The folder ``_runs`` of a lake: a marker for each run that has not finished, and the runs' staging files."""
 
     root: Path
 
     @staticmethod
-    def of(lake: Lake) -> Runs:
+    def of(lake: Lake) -> RunMarkers:
         """Return the folder of a lake."""
-        return Runs(Path(lake.root) / "_runs")
+        return RunMarkers(Path(lake.root) / "_runs")
 
     def begin(self, run_id: str, versions: dict[str, int | None]) -> Path:
-        """Mark a run as begun at these versions of its tables; return the folder for its side files."""
+        """Mark a run as begun at these versions of its tables; return the folder for its staging files."""
         side = self.root / run_id
         side.mkdir(parents=True, exist_ok=True)
         marker = json.dumps({"run_id": run_id, "versions": versions})
@@ -42,12 +43,12 @@ class Runs:
         return side
 
     def end(self, run_id: str) -> None:
-        """Take away a run's side files, then its marker."""
+        """Delete a run's staging files, then its marker."""
         shutil.rmtree(self.root / run_id, ignore_errors=True)
         (self.root / f"{run_id}.json").unlink(missing_ok=True)
 
-    def note_again(self, captures: Mapping[str, Collection[str]]) -> None:
-        """Note captures that are to be read again, each for connections to some places; none: it is done."""
+    def set_captures_to_reread(self, captures: Mapping[str, Collection[str]]) -> None:
+        """Set which captures are to be read again, each for connections to some endpoints; none: done."""
         note = self.root / "again"
         if not captures:
             note.unlink(missing_ok=True)
@@ -56,14 +57,14 @@ class Runs:
         temporary.write_text(json.dumps({name: sorted(captures[name]) for name in captures}), encoding="utf-8")
         temporary.replace(note)
 
-    def again(self) -> dict[str, list[str]]:
-        """Return what ``note_again`` noted."""
+    def captures_to_reread(self) -> dict[str, list[str]]:
+        """Return which captures are to be read again."""
         note = self.root / "again"
         found: dict[str, list[str]] = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
         return found
 
     def unfinished(self) -> dict[str, dict[str, int | None]]:
-        """Return the runs that began and did not end, with the versions that they began at."""
+        """Return the runs that have begun and not finished, with the table versions at which they began."""
         found = {}
         for path in sorted(self.root.glob("*.json")) if self.root.is_dir() else ():
             if not path.name.startswith("."):
@@ -71,12 +72,12 @@ class Runs:
         return found
 
 
-def recover(lake: Lake, tables: Sequence[Table], ledger: Table, say: Say) -> None:
-    """Undo the runs that did not end, unless the ledger shows that only their end was missing.
+def undo_unfinished_runs(lake: Lake, tables: Sequence[Table], ledger: Table, say: Say) -> None:
+    """Undo the runs that did not finish, unless the ledger shows that only removing the marker was missing.
 
-    Call it only while holding the lake's lease: another run's work would be undone.
+    Only while holding the lake's lease: another run's work would be undone.
     """
-    runs = Runs.of(lake)
+    runs = RunMarkers.of(lake)
     for run_id, versions in runs.unfinished().items():
         before = versions.get(str(ledger))
         written = lake.version(ledger) not in (None, before)

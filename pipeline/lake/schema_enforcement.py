@@ -1,4 +1,4 @@
-"""Rows as a table declares them: a write must not cast or drop in silence."""
+"""Schema enforcement: rows must be as the table declares them; a write never casts or drops silently."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table
 _DAY_US: Final = 86_400_000_000
 
 
-def conform(table: Table, df: DataFrame, *, more: tuple[str, ...] = ()) -> DataFrame:
-    """The frame with exactly the table's columns, in order; event_date is made when it is not there.
+def conform_frame(table: Table, df: DataFrame, *, more: tuple[str, ...] = ()) -> DataFrame:
+    """Return a frame with exactly the table's columns, in order; event_date is computed where it is missing.
 
-    Columns named in ``more`` are kept as they are, after the table's. SchemaError for columns that are missing,
-    unknown, or of another type: a write must not cast or drop in silence.
+    Columns named in ``more`` are kept after the table's. SchemaError for columns that are missing, unknown, or of
+    another type.
     """
     if table.dated_by and EVENT_DATE not in df.columns:
-        df = df.withColumn(EVENT_DATE, event_date(*table.dated_by))
+        df = df.withColumn(EVENT_DATE, event_date_column(*table.dated_by))
     wanted = {column.name: column.type.simpleString() for column in table.columns}
     given = {each.name: each.dataType.simpleString() for each in df.schema.fields if each.name not in more}
     differs = [
@@ -37,23 +37,23 @@ def conform(table: Table, df: DataFrame, *, more: tuple[str, ...] = ()) -> DataF
     return df.select(*table.names, *more)
 
 
-def event_date(*times: str) -> Column:
-    """The UTC date of the first of the time columns that is not null, whatever the session's time zone."""
+def event_date_column(*times: str) -> Column:
+    """Return the UTC date of the first time column that is not null, whatever the session's time zone."""
     micros = F.unix_micros(F.coalesce(*times))
     return F.date_from_unix_date(F.floor(micros / F.lit(_DAY_US)).cast("int"))
 
 
-def schema_of(table: Table) -> pa.Schema:
-    """Return a table's columns as Arrow has them."""
+def arrow_schema(table: Table) -> pa.Schema:
+    """Return a table's columns as an Arrow schema."""
     return to_arrow_schema(table.struct())
 
 
-def conformed(table: Table, rows: pa.Table) -> pa.Table:
-    """Return rows with exactly the table's columns, in order; event_date is made where it is not there.
+def conform_table(table: Table, rows: pa.Table) -> pa.Table:
+    """Return an Arrow table with exactly the table's columns, in order; event_date is computed where it is missing.
 
-    SchemaError for columns that are missing, unknown, or of another type: a write must not cast or drop in silence.
+    SchemaError for columns that are missing, unknown, or of another type.
     """
-    wanted = schema_of(table)
+    wanted = arrow_schema(table)
     if table.dated_by and EVENT_DATE not in rows.column_names:
         rows = rows.append_column(EVENT_DATE, _dates(rows, table.dated_by))
     given = {each.name: each.type for each in rows.schema}
@@ -69,7 +69,7 @@ def conformed(table: Table, rows: pa.Table) -> pa.Table:
 
 
 def _is_same(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Tell whether types are the same, whatever elements of lists are called and whichever may be null."""
+    """Whether two types are the same, apart from the names and nullability of list elements."""
     if pa.types.is_list(given) and pa.types.is_list(wanted):
         return _is_same(given.value_type, wanted.value_type)
     if pa.types.is_map(given) and pa.types.is_map(wanted):
@@ -82,18 +82,18 @@ def _is_same(given: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _dates(rows: pa.Table, times: Iterable[str]) -> pa.ChunkedArray:
-    """Return the UTC date of the first of the times that is known."""
+    """Return the UTC date of the first time that is not null."""
     first = pc.coalesce(*(rows[name].cast(pa.timestamp("us", "UTC")) for name in times))
     return pc.floor_temporal(first, unit="day").cast(pa.timestamp("us")).cast(pa.date32())
 
 
-def differing(rows: pa.Table, there: pa.Table, key: str) -> tuple[set[str], set[str]]:
-    """Return the keys of rows that are not there as they are, and of those there that have to go.
+def changed_keys(rows: pa.Table, there: pa.Table, key: str) -> tuple[set[str], set[str]]:
+    """Compare rows with those of a table by key: return the keys to write, and the keys to delete.
 
-    Both tables have the columns of ``rows``; of the run (run_id, ingested_at) they may differ.
+    Both tables have the columns of ``rows``. Columns of the run (run_id, ingested_at) are not compared.
     """
     facts = [column for column in rows.schema.names if column not in (RUN_ID, INGESTED_AT)]
-    there = there.select(facts).cast(part_of(rows.schema, facts))
+    there = there.select(facts).cast(select_fields(rows.schema, facts))
     places = pc.index_in(rows[key], there[key].combine_chunks())
     same = pc.is_valid(places)
     for name in facts:
@@ -104,13 +104,13 @@ def differing(rows: pa.Table, there: pa.Table, key: str) -> tuple[set[str], set[
 
 
 def _alike(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Tell where values are the same, nulls among them."""
+    """Return where two columns have equal values; two nulls are equal."""
     if pa.types.is_nested(one.type):  # which Arrow does not compare
         return pa.array([a == b for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)], pa.bool_())
     both_null = pc.and_(pc.is_null(one), pc.is_null(other))
     return pc.or_(both_null, pc.fill_null(pc.equal(one, other), False))  # noqa: FBT003 - Arrow's
 
 
-def part_of(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+def select_fields(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
     """Return some fields of a schema, in their order."""
     return pa.schema([schema.field(name) for name in names])

@@ -1,9 +1,8 @@
-"""Sessions beside a session: what a step sets in its own, others that are done at the same time do not see.
+"""Extra Spark sessions, so that settings of one step are not seen by steps that run at the same time.
 
-They are kept for as long as the session that they are beside, and used again. Python must not collect one while others
-are at work: a session of Spark Connect closes, in whatever thread collects it, what all sessions of the process share,
-and waits there for threads that may be waiting for that one (PySpark 4.1, ``SparkSession.__del__``). The run then
-stands still for ever.
+They are pooled, and live as long as the session that they belong to. Python must not collect one while others work: a
+Spark Connect session closes, in the thread that collects it, what all sessions of the process share, and may wait
+there for threads that wait for it (PySpark 4.1, ``SparkSession.__del__``). The run would hang.
 """
 
 from __future__ import annotations
@@ -21,35 +20,35 @@ from pipeline.lake import codegen
 
 
 @dataclass(slots=True)
-class _Beside:
-    """The sessions beside one: those that nobody uses, and those that are of no use any more."""
+class _SessionPool:
+    """The extra sessions of one session: free ones, and closed ones that must not be collected yet."""
 
     free: list[SparkSession] = field(default_factory=list)
     closed: list[SparkSession] = field(default_factory=list)
 
 
 _LOCK: Final = Lock()
-_KEPT: Final[WeakKeyDictionary[SparkSession, _Beside]] = WeakKeyDictionary()
+_KEPT: Final[WeakKeyDictionary[SparkSession, _SessionPool]] = WeakKeyDictionary()
 
 
 @contextmanager
-def beside(spark: SparkSession) -> Iterator[SparkSession]:
-    """Have a session of one's own; its settings are those of a new one, or behind Spark Connect the other's."""
+def own_session(spark: SparkSession) -> Iterator[SparkSession]:
+    """Yield a session of one's own; its settings are those of a new one, or a copy behind Spark Connect."""
     with _LOCK:
-        kept = _KEPT.setdefault(spark, _Beside())
+        kept = _KEPT.setdefault(spark, _SessionPool())
     session = _free(kept)
     if session is None:
         clone = getattr(spark, "cloneSession", None)  # Spark Connect gives copies, classic Spark new ones
         session = clone() if clone is not None else spark.newSession()
-    codegen.like(session, spark)
+    codegen.copy_settings(session, spark)
     try:
         yield session
     finally:
         kept.free.append(session)
 
 
-def _free(kept: _Beside) -> SparkSession | None:
-    """Take a session that is still there: a server closes those that were not used for an hour."""
+def _free(kept: _SessionPool) -> SparkSession | None:
+    """Take a pooled session that still works: a server closes those that were idle for an hour."""
     while True:
         with _LOCK:
             if not kept.free:

@@ -1,7 +1,7 @@
-"""Settings of a session for as long as something is done with them.
+"""Session settings for the duration of a block.
 
-Threads that ask side by side (``gather``) share a session and its settings. Several may want the same at once: the last
-one that leaves puts back what was there. What one does must not be done with the settings of another: that is an error.
+Concurrent threads share a session and its settings. Several may want the same setting at once: the last one to leave
+restores what was set before. Two threads that want different values of one setting at once are an error.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pyspark.sql import SparkSession
 # Spark asks after each row whether the batch that it makes for Python has become too large, and to answer that it walks
 # through each list column that is null since its last value: with few lists the time goes with the square of the rows.
 # Measured with 200,000 rows of five groups and seven such columns: 39 s, and 0.9 s without the question.
-_UNMEASURED: Final = {"spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1)}
+_FIXED_ROWS: Final = {"spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1)}
 _SHORT: Final = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1000"}
 
 
 @dataclass(slots=True)
-class _Held:
-    """A setting while somebody has it: what it was before, and which threads have it as what, the latest last."""
+class _ScopedSetting:
+    """A setting within a block: its value before, and the threads that hold it with their values, the latest last."""
 
     before: str | None
     by: list[tuple[int, str]] = field(default_factory=list)
@@ -35,14 +35,14 @@ class _Held:
 
 
 _LOCK: Final = RLock()
-_HELD: Final[WeakKeyDictionary[SparkSession, dict[str, _Held]]] = WeakKeyDictionary()
+_HELD: Final[WeakKeyDictionary[SparkSession, dict[str, _ScopedSetting]]] = WeakKeyDictionary()
 
 
 @contextmanager
-def having(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Have the session these settings within, and behind it what it had.
+def spark_conf(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Set session settings within the block, and restore them afterwards.
 
-    RuntimeError where another thread has one of them as something else at the time.
+    RuntimeError where another thread holds one of them with another value.
     """
     with ExitStack() as stack:
         for name, value in settings.items():
@@ -55,7 +55,7 @@ def _having(spark: SparkSession, name: str, value: str) -> Iterator[None]:
     mine = (get_ident(), value)
     with _LOCK:
         of_session = _HELD.setdefault(spark, {})
-        held = of_session.get(name) or _Held(spark.conf.get(name, None))
+        held = of_session.get(name) or _ScopedSetting(spark.conf.get(name, None))
         if held.now != value:
             if any(thread != mine[0] for thread, _ in held.by):
                 raise RuntimeError(f"{name} is {held.now!r} for another thread of the session, it cannot be {value!r}")
@@ -75,18 +75,18 @@ def _having(spark: SparkSession, name: str, value: str) -> Iterator[None]:
                 spark.conf.set(name, held.now)
 
 
-def unmeasured(spark: SparkSession) -> AbstractContextManager[None]:
-    """Within, batches for Python are as large as their number of rows says, whatever is in them.
+def fixed_row_batches(spark: SparkSession) -> AbstractContextManager[None]:
+    """Size Arrow batches for Python by row count only, within the block.
 
-    For groups of rows, which Python has as a whole anyway. Where a session does not let itself be told, nothing is set.
+    For groups of rows, which Python takes whole anyway. Nothing is set where the session does not allow it.
     """
-    return having(spark, _allowed(spark, _UNMEASURED))
+    return spark_conf(spark, _settable(spark, _FIXED_ROWS))
 
 
 def short_batches(spark: SparkSession) -> AbstractContextManager[None]:
-    """Within, batches for Python have few rows: for wide rows with lists and long values, whose size must be asked."""
-    return having(spark, _allowed(spark, _SHORT))
+    """Use short Arrow batches within the block: for wide rows with lists and long values."""
+    return spark_conf(spark, _settable(spark, _SHORT))
 
 
-def _allowed(spark: SparkSession, settings: Mapping[str, str]) -> dict[str, str]:
+def _settable(spark: SparkSession, settings: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in settings.items() if spark.conf.isModifiable(name)}

@@ -1,4 +1,4 @@
-"""A run's side files: rows that tasks write to plain Parquet beside the tables, to be read once by what comes next."""
+"""Staging files: rows that tasks write as plain Parquet for the next step of the same run, which reads them once."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyspark import TaskContext
 
-from pipeline.lake.tasks import LEAST_TASKS, TASK_BYTES, spread
-from udfs.files.stores import place
+from pipeline.lake.tasks import MIN_TASKS, TASK_BYTES, balance_by_size
+from udfs.files.filesystems import resolve_filesystem
 from udfs.keys import key
 
 Batches = Iterable[pa.RecordBatch]
-Through = Callable[[Batches], Batches]
+BatchTransform = Callable[[Batches], Batches]
 _LEAST_BYTES: Final = 4 << 20  # of one task
 _GROUP_BYTES: Final = 4 << 20  # of a row group at least, but for the last one
 
 
-class SideFiles:
-    """One capture's side files: ``<folder>/<kind>/<key of its path>.parquet``, each there whole or not at all.
+class StagingWriter:
+    """Writes the staging files of one task: ``<folder>/<kind>/<key of its path>.parquet``, each complete or absent.
 
-    Rows are written as they come, small batches together: a row group costs whoever reads it some time for each of its
-    columns. They are read once, soon: little is done to make them small, by what Java has as native code (its LZ4 is a
-    class).
+    Small batches are written together, since each row group costs its reader some time for each column. The files are
+    read once and soon, so compression is light: LZ4, which Java has as native code.
     """
 
     def __init__(self, folder: str | None, path: str) -> None:
@@ -38,7 +37,7 @@ class SideFiles:
         self._name = f"{key(path)}.parquet"
         self._writers: dict[str, pq.ParquetWriter] = {}
         self._waiting: dict[str, list[pa.RecordBatch]] = defaultdict(list)
-        self._bytes: Counter[str] = Counter()  # of what waits
+        self._bytes: Counter[str] = Counter()  # buffered
 
     def add(self, kind: str, rows: pa.RecordBatch) -> None:
         """Add rows of a kind."""
@@ -52,7 +51,7 @@ class SideFiles:
             self._write(kind)
 
     def close(self) -> None:
-        """Let the files appear; the ledger's row is the last: whoever counts these sees what is done."""
+        """Publish the files; the ledger's row comes last, since progress is counted by it."""
         for kind, writer in sorted(self._writers.items(), key=lambda entry: entry[0] == "capture_files"):
             self._write(kind)
             writer.close()
@@ -61,7 +60,7 @@ class SideFiles:
                 (place / self._temporary).replace(place / self._name)
 
     def _write(self, kind: str) -> None:
-        """Write what waits, as one row group."""
+        """Write the buffered rows as one row group."""
         if waiting := self._waiting.pop(kind, None):
             self._writers[kind].write_table(pa.Table.from_batches(waiting))
         self._bytes[kind] = 0
@@ -72,8 +71,8 @@ class SideFiles:
 
     def _writer(self, folder: str, kind: str, schema: pa.Schema) -> pq.ParquetWriter:
         if "://" in folder:
-            filesystem, root = place(folder)
-            name = f"{root}/{kind}/{self._name}"  # an object appears when it is whole
+            filesystem, root = resolve_filesystem(folder)
+            name = f"{root}/{kind}/{self._name}"  # an object is visible only when complete
         else:
             filesystem, root = pafs.LocalFileSystem(), folder
             name = f"{root}/{kind}/{self._temporary}"
@@ -85,53 +84,53 @@ class SideFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of a side file: some of its row groups; None: all of them."""
+class StagedPart:
+    """A part of a staging file: some of its row groups, or all (None)."""
 
     path: str
     size: int  # bytes, about
     groups: range | None = None
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield its rows, a row group at a time."""
+        """Yield the rows, a row group at a time."""
         with pq.ParquetFile(self.path, memory_map=True) as file:
             for group in range(file.num_row_groups) if self.groups is None else self.groups:
                 yield from file.read_row_group(group, use_threads=False).combine_chunks().to_batches()
 
 
-def tasks_of(*folders: Path) -> list[list[Piece]]:
-    """Return what tasks are to read of the side files in folders: each file, and each row group, in one of them.
+def plan_tasks(*folders: Path) -> list[list[StagedPart]]:
+    """Return the parts of the staging files in some folders, distributed to tasks: each row group to one of them.
 
-    The more bytes there are the more a task reads, up to a limit; a file is cut only where it is more than that.
+    Tasks grow with the bytes up to a limit; only a file larger than that is split.
     """
     sizes = {file: file.stat().st_size for folder in folders for file in _files(folder)}
     total = sum(sizes.values())
-    most = min(max(total // LEAST_TASKS, _LEAST_BYTES), TASK_BYTES)
+    most = min(max(total // MIN_TASKS, _LEAST_BYTES), TASK_BYTES)
     pieces = [piece for file, size in sizes.items() for piece in _cut(file, size, most)]
-    return spread(pieces, lambda piece: piece.size, -(-total // most))
+    return balance_by_size(pieces, lambda piece: piece.size, -(-total // most))
 
 
-def _cut(file: Path, size: int, most: int) -> list[Piece]:
-    """Return a file in pieces of about so many bytes at most, or in fewer where it has fewer row groups."""
+def _cut(file: Path, size: int, most: int) -> list[StagedPart]:
+    """Return a file in parts of at most so many bytes; fewer where it has fewer row groups."""
     if size <= most:
-        return [Piece(str(file), size)]
+        return [StagedPart(str(file), size)]
     groups = pq.read_metadata(file).num_row_groups
     step = -(-groups // -(-size // most))
     parts = [range(first, min(first + step, groups)) for first in range(0, groups, step)]
-    return [Piece(str(file), size // len(parts), part) for part in parts]
+    return [StagedPart(str(file), size // len(parts), part) for part in parts]
 
 
-def rows_in(folder: Path) -> int:
-    """Return how many rows the side files in a folder hold."""
+def count_staged_rows(folder: Path) -> int:
+    """Return the number of rows in the staging files of a folder."""
     return sum(pq.read_metadata(file).num_rows for file in _files(folder))
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files in a folder that are whole; without a row there is none, and no folder."""
+    """Return the complete files in a folder; none where there is no folder."""
     return sorted(folder.glob("[!.]*.parquet")) if folder.is_dir() else []
 
 
-def number_of_task() -> str:
-    """Return the number of the task that asks, to name its side files by: a repeated one does no harm."""
+def task_number() -> str:
+    """Return the number of the running Spark task. A repeated task has the same number, and replaces the same file."""
     task = TaskContext.get()
     return str(task.partitionId() if task is not None else 0)

@@ -1,15 +1,15 @@
-"""Redaction: a run reads into a lake of its own first, and what it found goes to the lake with pseudonyms for names.
+"""Redaction: a run works in a scratch lake, and publishes its rows to the lake with pseudonyms in place of names.
 
-Captures are full of names, and finding them takes reading and decoding: so both are done in a folder outside the lake
-that only this user may read and that is gone when the run ends, by the very code that does it otherwise. It begins with
-the lake's ledgers, so that nothing is read twice. The rows of bronze and of what silver makes call by call are then
-written to the lake as ``redacted_columns`` says; all that rests on them is made of these.
+Captures are full of names, and only reading and decoding finds them. Both are done by the usual code, in a scratch
+lake: a folder outside the lake that only this user may read and that is removed when the run ends. It starts with the
+lake's ledgers, so that nothing is read twice. Rows of bronze, and of the silver tables that come from single calls, are
+then written to the lake as ``redacted_columns`` says. All other tables are computed from these.
 
-Stubs and unfinished halves are not kept, so that a run sees no bytes of another: what a run's captures do not finish
-stays unfinished, keys do not open what earlier runs left closed, and a capture that has grown is read anew.
+Stubs and unfinished calls are not kept, so that a run sees no bytes of another one. Calls that a run's captures do not
+finish stay unfinished, keys do not decrypt calls of earlier runs, and a capture that has grown is read again from its
+beginning.
 
-The ledgers are written last. A run that was killed is done again, and puts its rows in the place of those it had
-written.
+The ledgers are written last. A run that was killed is repeated, and replaces the rows that it had written.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from pipeline.bronze.retention_cutoff import Horizon
-from pipeline.lake.concurrency import gather
-from pipeline.lake.frames import frame
+from pipeline.bronze.retention_cutoff import RetentionCutoff
+from pipeline.lake.concurrency import run_concurrently
+from pipeline.lake.frames import arrow_to_frame
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import MOST_NAMED
-from pipeline.lake.recovery import Runs
+from pipeline.lake.queries import MAX_IN_LIST
+from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.settings import short_batches
-from pipeline.privacy.redacted_columns import redact
+from pipeline.privacy.redacted_columns import redact_rows
 from pipeline.silver import collected_snapshots
-from pipeline.silver.decode import TABLES, VERSION
+from pipeline.silver.decode import DECODED_TABLES, DECODER_VERSIONS
 from pipeline.silver.hosts import DECODER_VERSION as HOSTS_VERSION
 from pipeline.silver.update import LAST
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
@@ -44,73 +44,75 @@ from schemas.comqc import COMQC_CALLS
 from schemas.hosts import HOSTS
 from schemas.queue_snapshots import PROPERTIES
 from schemas.table import RUN_ID, Table, literal
-from udfs.pseudonyms import Pseudonyms
+from udfs.pseudonyms import Pseudonymizer
 
-__all__ = ["Pseudonyms", "Redaction", "RedactionError", "claim", "marked", "private_folder", "refuse_plain"]
+# Jobs make pseudonyms, and may not import udfs.
+__all__ = [
+    "Pseudonymizer", "RedactionError", "RedactionRun", "is_redacted", "mark_redacted", "private_folder",
+    "require_unredacted",
+]  # fmt: skip
 
-_LEDGERS: Final = (CAPTURE_FILES, SNAPSHOT_FILES)
-_OF_CAPTURES: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING)  # whose rows name their capture
-_OF_BRONZE: Final = (*_OF_CAPTURES, CONNECTIONS, SNAPSHOTS_RAW)
-_ROWS_OF: Final[Mapping[Table, str]] = {
-    PROPERTIES: "snapshot_id",
-    COMQC_CALLS: "sighting_key",
-}  # of one thing, together
-_MARK: Final = "_redaction.json"
+_LEDGER_TABLES: Final = (CAPTURE_FILES, SNAPSHOT_FILES)
+_TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING)
+_BRONZE_DATA_TABLES: Final = (*_TABLES_WITH_CAPTURE_ID, CONNECTIONS, SNAPSHOTS_RAW)
+# The column by which rows are replaced together, where it is not the table's key.
+_REPLACE_KEYS: Final[Mapping[Table, str]] = {PROPERTIES: "snapshot_id", COMQC_CALLS: "sighting_key"}
+_MARKER_FILE: Final = "_redaction.json"
 
 
 class RedactionError(Exception):
-    """A lake that is not redacted as this run would; the message says what to do."""
+    """The lake is redacted in another way, or the scratch folder cannot be made. The message says what to do."""
 
 
-def marked(lake: Lake) -> bool:
-    """Whether names in a lake are redacted."""
-    return (Path(lake.root) / _MARK).exists()
+def is_redacted(lake: Lake) -> bool:
+    """Whether the names in a lake are redacted."""
+    return (Path(lake.root) / _MARKER_FILE).exists()
 
 
-def refuse_plain(lake: Lake) -> None:
-    """RedactionError where names in the lake are redacted, and a run would add some that are not."""
-    if marked(lake):
+def require_unredacted(lake: Lake) -> None:
+    """Raise RedactionError if names in the lake are redacted: a run without redaction would add plain ones."""
+    if is_redacted(lake):
         raise RedactionError(
             f"{lake.root}: names in this lake are redacted; set privacy.redact as before and give --redact-key"
         )
 
 
-def claim(lake: Lake, by: Pseudonyms) -> None:
-    """Note in a lake that is still empty what is redacted in it; RedactionError where it is another thing, or nothing.
+def mark_redacted(lake: Lake, pseudonyms: Pseudonymizer) -> None:
+    """Note in an empty lake what is redacted; RedactionError if the lake is redacted in another way, or not at all.
 
-    Of the key a check is noted, as good for guessing a key as any pseudonym is: a key has to be a random one.
+    The note has a check value of the key. It helps to guess a key as much as any pseudonym: keys have to be random.
     """
-    mark = Path(lake.root) / _MARK
-    wanted = {"kinds": sorted(by.kinds), "check": by.check()}
-    if mark.exists():
-        found = json.loads(mark.read_text(encoding="utf-8"))
+    marker = Path(lake.root) / _MARKER_FILE
+    wanted = {"kinds": sorted(pseudonyms.kinds), "check": pseudonyms.key_check()}
+    if marker.exists():
+        found = json.loads(marker.read_text(encoding="utf-8"))
         if found != wanted:
             raise RedactionError(
                 f"{lake.root}: names in this lake are redacted with another key, or of other kinds "
-                f"({', '.join(found['kinds'])}): what this run would write would not agree with them"
+                f"({', '.join(found['kinds'])}): the rows of this run would not match them"
             )
         return
-    if any(lake.exists(table) for table in (*_LEDGERS, RPC_CALLS)):
+    if any(lake.exists(table) for table in (*_LEDGER_TABLES, RPC_CALLS)):
         raise RedactionError(
-            f"{lake.root}: this lake was filled without redaction; take another folder for --lake and read all again"
+            f"{lake.root}: this lake was filled without redaction; use another folder for --lake and read all captures"
+            " again"
         )
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    temporary = mark.with_name(f".{_MARK}")
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    temporary = marker.with_name(f".{_MARKER_FILE}")
     temporary.write_text(json.dumps(wanted), encoding="utf-8")
-    temporary.replace(mark)
+    temporary.replace(marker)
 
 
 @contextmanager
 def private_folder(folder: Path) -> Iterator[Path]:
-    """Make a folder that only this user may read, without what a run that was killed left in it; it goes in the end.
-
-    RedactionError where it cannot be made: somebody else's stands there, or it is nobody's place to write.
-    """
+    """Make an empty folder that only this user may read, and remove it at the end. RedactionError if that fails."""
     shutil.rmtree(folder, ignore_errors=True)
     try:
         folder.mkdir(mode=0o700, parents=True)
     except OSError as error:
-        raise RedactionError(f"{folder}: {error.strerror}; set privacy.workplace to a folder of your own") from error
+        raise RedactionError(
+            f"{folder}: {error.strerror}; set privacy.scratch_folder to a folder of your own"
+        ) from error
     try:
         yield folder
     finally:
@@ -118,88 +120,93 @@ def private_folder(folder: Path) -> Iterator[Path]:
 
 
 @dataclass(slots=True)
-class Redaction:
-    """One run's redaction: the lake, its own lake beside it, and what the ledgers held when it began."""
+class RedactionRun:
+    """One redacting run: the lake, the scratch lake that it works in, and the captures that the lake held before."""
 
     lake: Lake
-    apart: Lake
-    by: Pseudonyms
-    known: frozenset[str] = field(default_factory=frozenset)  # captures
+    scratch_lake: Lake
+    pseudonyms: Pseudonymizer
+    captures_before: frozenset[str] = field(default_factory=frozenset)
 
     @classmethod
-    def begin(cls, lake: Lake, folder: Path, by: Pseudonyms, snapshots: Iterable[str] = ()) -> Redaction:
-        """Make the run's own lake, in a folder, with the ledgers of the lake; ``snapshots``: paths of files given."""
-        apart = Lake(lake.spark, str(folder))
-        horizon = Horizon.of(Runs.of(lake))
-        if horizon is not None:  # what was forgotten does not come back by this road either
-            horizon.note(Runs.of(apart))
+    def create(
+        cls, lake: Lake, folder: Path, pseudonyms: Pseudonymizer, snapshot_paths: Iterable[str] = ()
+    ) -> RedactionRun:
+        """Make the scratch lake in a folder, with the ledgers of the lake. ``snapshot_paths`` are the given files."""
+        scratch_lake = Lake(lake.spark, str(folder))
+        cutoff = RetentionCutoff.load(RunMarkers.of(lake))
+        if cutoff is not None:
+            cutoff.save(RunMarkers.of(scratch_lake))
         if lake.exists(CAPTURE_FILES):
-            apart.append(CAPTURE_FILES, lake.read(CAPTURE_FILES))
+            scratch_lake.append(CAPTURE_FILES, lake.read(CAPTURE_FILES))
         if lake.exists(SNAPSHOT_FILES):
-            given = {by.snapshot_file(path): path for path in snapshots}
-            known = lake.read(SNAPSHOT_FILES).toArrow()
-            paths = pa.array([given.get(path, path) for path in known.column("path").to_pylist()], pa.string())
-            known = known.set_column(known.schema.get_field_index("path"), "path", paths)
-            apart.append(SNAPSHOT_FILES, frame(lake.spark, known))
-        known = frozenset(row[0] for row in apart.read(CAPTURE_FILES).select("capture_id").collect())
-        return cls(lake, apart, by, known)
+            plain_paths = {pseudonyms.snapshot_path(path): path for path in snapshot_paths}
+            ledger = lake.read(SNAPSHOT_FILES).toArrow()
+            texts = [plain_paths.get(path, path) for path in ledger.column("path").to_pylist()]
+            ledger = ledger.set_column(ledger.schema.get_field_index("path"), "path", pa.array(texts, pa.string()))
+            scratch_lake.append(SNAPSHOT_FILES, arrow_to_frame(lake.spark, ledger))
+        captures = frozenset(row[0] for row in scratch_lake.read(CAPTURE_FILES).select("capture_id").collect())
+        return cls(lake, scratch_lake, pseudonyms, captures)
 
-    def bring(self, *, run_id: str, read: Collection[str]) -> dict[str, Any] | None:
-        """Bring to the lake what its own lake holds; returns what silver.hosts is then made of, None if it is already.
+    def publish(self, *, run_id: str, read_paths: Collection[str]) -> dict[str, Any] | None:
+        """Write the rows of the scratch lake to the lake, redacted; return the provenance for ``hosts.update_hosts``.
 
-        ``read``: paths of the captures that were read; their earlier rows go.
+        None if ``silver.hosts`` is up to date. ``read_paths`` are the paths of the captures that were read: their
+        earlier rows are removed.
         """
-        ledger = self.apart.read(CAPTURE_FILES).select("capture_id", "path").collect()
-        now = {row["capture_id"]: row["path"] for row in ledger}
-        self._forget({name for name, path in now.items() if path in read} & self.known | (self.known - now.keys()))
-        came = [table for table in (*_OF_BRONZE, *TABLES) if self.apart.exists(table)]
+        ledger = self.scratch_lake.read(CAPTURE_FILES).select("capture_id", "path").collect()
+        paths = {row["capture_id"]: row["path"] for row in ledger}
+        reread = {name for name, path in paths.items() if path in read_paths} & self.captures_before
+        self._remove_captures(reread | (self.captures_before - paths.keys()))
+        tables = [table for table in (*_BRONZE_DATA_TABLES, *DECODED_TABLES) if self.scratch_lake.exists(table)]
         with short_batches(self.lake.spark):
-            gather({table: partial(self._bring, table, self.apart.read(table)) for table in came})
-        says = self._say(came)
-        for table in _LEDGERS:
-            fresh = self.apart.read(table).where(f"startswith({RUN_ID}, {literal(run_id)})")
+            writes = {table: partial(self._publish_rows, table, self.scratch_lake.read(table)) for table in tables}
+            run_concurrently(writes)
+        provenance = self._stamp_silver(any_rows=bool(tables))
+        for table in _LEDGER_TABLES:
+            fresh = self.scratch_lake.read(table).where(f"startswith({RUN_ID}, {literal(run_id)})")
             if not fresh.isEmpty():
-                self._bring(table, fresh)
-        return None if self.lake.made(HOSTS).items() >= says.items() else says
+                self._publish_rows(table, fresh)
+        return None if self.lake.provenance(HOSTS).items() >= provenance.items() else provenance
 
-    def _forget(self, captures: Collection[str]) -> None:
-        """Take out the rows of captures: they are read again, or a part of others now."""
+    def _remove_captures(self, captures: Collection[str]) -> None:
+        """Delete the rows of captures that are read again, or are part of another capture now."""
         lake = self.lake
         if not captures or not lake.exists(RPC_CALLS):
             return
-        named = ", ".join(literal(name) for name in sorted(captures))
-        calls = lake.read(RPC_CALLS).where(f"capture_id IN ({named})").select("call_key").distinct()
-        for table in TABLES:
+        condition = f"capture_id IN ({', '.join(literal(name) for name in sorted(captures))})"
+        calls = lake.read(RPC_CALLS).where(condition).select("call_key").distinct()
+        for table in DECODED_TABLES:
             if lake.exists(table):
-                lake.remove(table, "call_key", calls, dates=None)
-        for table in _OF_CAPTURES:
-            lake.delete(table, f"capture_id IN ({named})")
-        lake.delete(CAPTURE_FILES, f"capture_id IN ({named})")
+                lake.delete_values(table, "call_key", calls, dates=None)
+        for table in (*_TABLES_WITH_CAPTURE_ID, CAPTURE_FILES):
+            lake.delete(table, condition)
 
-    def _bring(self, table: Table, rows: DataFrame) -> None:
-        """Put rows in the place of those of the same calls, connections, snapshots or files; add the others."""
-        lake, by = self.lake, self.by
+    def _publish_rows(self, table: Table, rows: DataFrame) -> None:
+        """Write redacted rows: replace those of the same calls, connections, snapshots or files, add the others."""
+        lake, pseudonyms = self.lake, self.pseudonyms
 
         def redacted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return (redact(table, batch, by) for batch in batches)
+            return (redact_rows(table, batch, pseudonyms) for batch in batches)
 
-        told = rows.mapInArrow(redacted, table.struct())
+        published = rows.mapInArrow(redacted, table.struct())
         if lake.exists(table):
-            column = _ROWS_OF.get(table, table.key[0])
-            lake.remove(table, column, _few(told.select(column).distinct()), dates=None)
-        lake.append(table, told)
+            column = _REPLACE_KEYS.get(table, table.key[0])
+            lake.delete_values(table, column, _named_keys(published.select(column).distinct()), dates=None)
+        lake.append(table, published)
 
-    def _say(self, came: Collection[Table]) -> dict[str, Any]:
-        """Say in the lake how far silver has come: to all calls and snapshots that there are."""
+    def _stamp_silver(self, *, any_rows: bool) -> dict[str, Any]:
+        """Commit to silver's last table that silver is up to date; return the provenance for ``silver.hosts``."""
         lake = self.lake
         calls = lake.version(RPC_CALLS)
-        says = {str(RPC_CALLS): calls, "decoder": VERSION}
-        if calls is not None and (came or not lake.exists(LAST)):
-            lake.stamp(LAST, json.dumps({**says, "emptied": True}))
-        return {collected_snapshots.RAW: lake.version(SNAPSHOTS_RAW), **says, "hosts": HOSTS_VERSION}
+        provenance = {str(RPC_CALLS): calls, "decoder": DECODER_VERSIONS}
+        if calls is not None and (any_rows or not lake.exists(LAST)):
+            lake.commit_provenance(LAST, json.dumps({**provenance, "emptied": True}))
+        snapshots = {collected_snapshots.SOURCE_TABLE_NAME: lake.version(SNAPSHOTS_RAW)}
+        return {**snapshots, **provenance, "hosts": HOSTS_VERSION}
 
 
-def _few(keys: DataFrame) -> Collection[str] | DataFrame:
-    """Return keys by name where they are few."""
-    found = [row[0] for row in keys.limit(MOST_NAMED + 1).collect()]
-    return keys if len(found) > MOST_NAMED else [name for name in found if name is not None]
+def _named_keys(keys: DataFrame) -> Collection[str] | DataFrame:
+    """Return keys as values if they are few, else as they are."""
+    found = [row[0] for row in keys.limit(MAX_IN_LIST + 1).collect()]
+    return keys if len(found) > MAX_IN_LIST else [name for name in found if name is not None]

@@ -1,21 +1,20 @@
-"""Taking out of bronze what is older than a date (``horizon``); silver and gold follow it like any other change.
+"""Apply a retention cutoff: delete what is older from bronze; silver and gold follow as after any other change.
 
-Each step leaves alone what is gone already, so that one that was killed is done by doing all again. The rows are gone
-then, not yet their bytes: ``erasing`` sees to these. The caller holds the lake's lease and has undone runs that did
-not end.
+Each step skips what is gone already, so that a killed job is done by repeating it. Rows are deleted here; ``erasure``
+removes their bytes from the tables' files. The caller holds the lake's lease and has undone unfinished runs.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
 
-from pipeline.bronze.input_files import Listed, find_file
-from pipeline.bronze.ledger_entries import COLUMNS, Known
-from pipeline.bronze.retention_cutoff import Horizon, put_rows, recount_calls
+from pipeline.bronze.input_files import FindFile, find_file
+from pipeline.bronze.ledger_entries import LEDGER_COLUMNS, LedgerEntry
+from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls, upsert_rows
 from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
@@ -24,195 +23,196 @@ from schemas.quality import QUALITY_RESULTS
 from schemas.table import EVENT_DATE, INGESTED_AT, Table, literal
 
 Row = dict[str, Any]
-Find = Callable[[str], Listed | None]
-_UNDATED: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING)  # whose rows name a capture, should they have no time
-_TIME_OF: Final = {RPC_BINDS: "bound_at", QUARANTINE: "seen_at", PENDING: "since", RPC_CALLS: EVENT_DATE}
+_TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING)
+_TIME_COLUMNS: Final = {RPC_BINDS: "bound_at", QUARANTINE: "seen_at", PENDING: "last_packet_at", RPC_CALLS: EVENT_DATE}
+_CONNECTION_TIME_SQL: Final = "coalesce(last_packet_at, closed_at, first_packet_at)"
+_PATHS_PER_DELETE: Final = 500
 
 
 @dataclass(slots=True)
-class Forgotten:
-    """Rows that went, or would go, by table; ``files`` of which the ledger keeps no more than that they were read."""
+class RetentionResult:
+    """Rows that were, or would be, removed, by table, and files of which the ledger keeps only that they were read."""
 
-    rows: dict[str, int] = field(default_factory=dict)
-    files: int = 0
+    rows_removed: dict[str, int] = field(default_factory=dict)
+    files_emptied: int = 0
 
     def add(self, table: Table, rows: int) -> None:
-        """Count rows of a table."""
-        self.rows[str(table)] = self.rows.get(str(table), 0) + rows
+        """Add removed rows of a table."""
+        self.rows_removed[str(table)] = self.rows_removed.get(str(table), 0) + rows
 
 
-def forget(lake: Lake, horizon: Horizon, *, dry_run: bool = False, find: Find = find_file) -> Forgotten:
-    """Take what is older out of bronze, and of what runs say of themselves; or only count it."""
-    return _Work(lake, horizon, dry_run, find).carry_out()
+def apply_retention(
+    lake: Lake, cutoff: RetentionCutoff, *, dry_run: bool = False, find_file: FindFile = find_file
+) -> RetentionResult:
+    """Delete what is older than the cutoff from bronze, quality results and hosts. With ``dry_run`` only count it."""
+    return _RetentionRun(lake, cutoff, dry_run, find_file).run()
 
 
 @dataclass(slots=True)
-class _Work:
-    lake: Lake
-    horizon: Horizon
-    dry_run: bool
-    find: Find
-    done: Forgotten = field(default_factory=Forgotten)
+class _RetentionRun:
+    """Applies one cutoff to a lake."""
 
-    def carry_out(self) -> Forgotten:
-        """Take out rows in an order that can be broken off anywhere: the ledgers, which tell what is old, come last."""
-        undated = self._undated()
-        day = f"{EVENT_DATE} < DATE'{self.horizon.before}'"
-        self._delete(RPC_CALLS, f"{day}{self._or_of(RPC_CALLS, undated)}")
-        connections = "coalesce(last_packet_at, closed_at, first_packet_at)"
-        self._delete(CONNECTIONS, f"{connections} < {self.horizon.time_sql}")
-        self._binds(undated)
-        self._delete(QUARANTINE, f"seen_at < {self.horizon.time_sql}{self._or_of(QUARANTINE, undated)}")
-        self._pending(undated)
+    lake: Lake
+    cutoff: RetentionCutoff
+    dry_run: bool
+    find_file: FindFile
+    result: RetentionResult = field(default_factory=RetentionResult)
+
+    def run(self) -> RetentionResult:
+        """Delete rows. The ledgers, which show what is old, come last: a killed run is repeated."""
+        before = f"< {self.cutoff.timestamp_sql}"
+        undated = self._undated_captures()
+        day = f"{EVENT_DATE} < DATE'{self.cutoff.first_kept_date}'"
+        self._delete(RPC_CALLS, f"{day}{self._or_undated_sql(RPC_CALLS, undated)}")
+        self._delete(CONNECTIONS, f"{_CONNECTION_TIME_SQL} {before}")
+        self._remove_binds(undated)
+        self._delete(QUARANTINE, f"seen_at {before}{self._or_undated_sql(QUARANTINE, undated)}")
+        self._delete(PENDING, f"last_packet_at {before}{self._or_undated_sql(PENDING, undated)}")
+        self._trim_pending()
         if undated and not self.dry_run:
-            self._connections_without_times()
-        self._snapshots()
-        self._quality()
-        self._captures()
+            self._remove_undated_connections()
+        self._remove_snapshots()
+        self._remove_quality_results()
+        # What the endpoint mapper showed outlives removed stubs (hosts.update_hosts): it does not follow bronze.
+        self._delete(HOSTS, f"source = 'endpoint_mapper' AND last_seen_at {before}")
+        self._trim_ledger()
         if not self.dry_run:
-            recount_calls(self.lake, self.horizon)
-        return self.done
+            recount_connection_calls(self.lake, self.cutoff)
+        return self.result
 
     def _delete(self, table: Table, condition: str) -> None:
         if not self.lake.exists(table):
             return
         rows = self.lake.read(table).where(condition).count()
-        self.done.add(table, rows)
+        self.result.add(table, rows)
         if rows and not self.dry_run:
             self.lake.delete(table, condition)
 
     # -- captures --------------------------------------------------------------------------------------------------
 
-    def _ledger(self) -> list[Row]:
-        rows: list[Row] = self.lake.read(CAPTURE_FILES).toArrow().to_pylist()
-        return rows
-
-    def _undated(self) -> set[str]:
-        """Return the captures that are older and have rows without any time."""
+    def _undated_captures(self) -> set[str]:
+        """Return the captures that are all older than the cutoff and have rows without a time."""
         found: set[str] = set()
-        for table in _UNDATED:
-            rows = self.lake.read(table).where(f"{_TIME_OF[table]} IS NULL AND capture_id IS NOT NULL")
+        for table in _TABLES_WITH_CAPTURE_ID:
+            rows = self.lake.read(table).where(f"{_TIME_COLUMNS[table]} IS NULL AND capture_id IS NOT NULL")
             found |= {row[0] for row in rows.select("capture_id").distinct().collect()}
         if not found:
             return found
-        return {row["capture_id"] for row in self._ledger() if self.horizon.forgets(row)} & found
+        ledger: list[Row] = self.lake.read(CAPTURE_FILES).toArrow().to_pylist()
+        return {row["capture_id"] for row in ledger if self.cutoff.drops_capture(row)} & found
 
-    def _or_of(self, table: Table, captures: Collection[str]) -> str:
+    def _or_undated_sql(self, table: Table, captures: Collection[str]) -> str:
+        """Return a SQL alternative for rows of captures that have no time; nothing without captures."""
         if not captures:
             return ""
-        named = ", ".join(literal(name) for name in sorted(captures))
-        return f" OR ({_TIME_OF[table]} IS NULL AND capture_id IN ({named}))"
+        names = ", ".join(literal(name) for name in sorted(captures))
+        return f" OR ({_TIME_COLUMNS[table]} IS NULL AND capture_id IN ({names}))"
 
-    def _binds(self, undated: Collection[str]) -> None:
-        """Take out binds that are older, of connections that did not go on."""
-        old = self.lake.read(RPC_BINDS).where(f"bound_at < {self.horizon.time_sql}{self._or_of(RPC_BINDS, undated)}")
-        stay = self.lake.read(CONNECTIONS).where(
-            f"coalesce(last_packet_at, closed_at, first_packet_at) >= {self.horizon.time_sql}"
-        )
-        gone = old.join(stay.select("connection_id"), "connection_id", "left_anti").select("bind_key").toArrow()
-        self.done.add(RPC_BINDS, gone.num_rows)
-        if gone.num_rows and not self.dry_run:
-            self.lake.remove(RPC_BINDS, "bind_key", set(gone.column(0).to_pylist()), dates=None)
+    def _remove_binds(self, undated: Collection[str]) -> None:
+        """Delete older binds of connections that ended before the cutoff."""
+        time = self.cutoff.timestamp_sql
+        old = self.lake.read(RPC_BINDS).where(f"bound_at < {time}{self._or_undated_sql(RPC_BINDS, undated)}")
+        kept = self.lake.read(CONNECTIONS).where(f"{_CONNECTION_TIME_SQL} >= {time}").select("connection_id")
+        removed = old.join(kept, "connection_id", "left_anti").select("bind_key").toArrow()
+        self.result.add(RPC_BINDS, removed.num_rows)
+        if removed.num_rows and not self.dry_run:
+            self.lake.delete_values(RPC_BINDS, "bind_key", set(removed.column(0).to_pylist()), dates=None)
 
-    def _pending(self, undated: Collection[str]) -> None:
-        """Take out halves that are older, and out of connections that went on the bytes that are."""
-        self._delete(PENDING, f"since < {self.horizon.time_sql}{self._or_of(PENDING, undated)}")
-        crossing = f"first_packet_at < {self.horizon.time_sql} AND since >= {self.horizon.time_sql}"
-        there = self.lake.read(PENDING).where(crossing).toArrow()
-        rows = there.to_pylist()
-        now = [self.horizon.remainder(row) for row in rows]
-        changed = {row["pending_key"] for row, was in zip(now, rows, strict=True) if row != was}
-        if not changed or self.dry_run:
+    def _trim_pending(self) -> None:
+        """Remove older bytes from pending connections that went on after the cutoff."""
+        time = self.cutoff.timestamp_sql
+        stored = self.lake.read(PENDING).where(f"first_packet_at < {time} AND last_packet_at >= {time}").toArrow()
+        rows = stored.to_pylist()
+        trimmed = [self.cutoff.trim_pending_row(row) for row in rows]
+        if trimmed == rows or self.dry_run:
             return
         dates: set[date | None] = {row[EVENT_DATE] for row in rows}
-        put_rows(self.lake, PENDING, now, there.schema, dates)
+        upsert_rows(self.lake, PENDING, trimmed, stored.schema, dates)
 
-    def _connections_without_times(self) -> None:
-        """Take out connections without any time that nothing is left of."""
-        left = self.lake.read(CONNECTIONS).where("coalesce(last_packet_at, closed_at, first_packet_at) IS NULL")
+    def _remove_undated_connections(self) -> None:
+        """Delete connections without a time of which no other row is left."""
+        left = self.lake.read(CONNECTIONS).where(f"{_CONNECTION_TIME_SQL} IS NULL")
         for table in (RPC_CALLS, RPC_BINDS, PENDING):
             left = left.join(self.lake.read(table).select("connection_id"), "connection_id", "left_anti")
-        gone = {row[0] for row in left.select("connection_id").collect()}
-        self.done.add(CONNECTIONS, len(gone))
-        self.lake.remove(CONNECTIONS, "connection_id", gone, dates={None})
+        removed = {row[0] for row in left.select("connection_id").collect()}
+        self.result.add(CONNECTIONS, len(removed))
+        self.lake.delete_values(CONNECTIONS, "connection_id", removed, dates={None})
 
-    def _captures(self) -> None:
-        """Take out of the ledger what captures held, and captures whose files are gone."""
+    def _trim_ledger(self) -> None:
+        """Remove from the ledger what older captures held, and older captures whose files are gone."""
         if not self.lake.exists(CAPTURE_FILES):
             return
-        there = self.lake.read(CAPTURE_FILES).toArrow()
-        old = [row for row in there.to_pylist() if self._is_to_change(row)]
-        if not old:
+        stored = self.lake.read(CAPTURE_FILES).toArrow()
+        affected = [row for row in stored.to_pylist() if self._is_affected(row)]
+        if not affected:
             return
-        forgotten = [row for row in old if self.horizon.forgets(row)]
-        standing = {known.capture_id for known in self._known(forgotten) if self._stands(known)}
-        gone = {row["capture_id"] for row in forgotten} - standing
-        self.done.add(CAPTURE_FILES, len(gone))
-        self.done.files += len(standing)
+        dropped = [row for row in affected if self.cutoff.drops_capture(row)]
+        emptied = {entry.capture_id for entry in self._ledger_entries(dropped) if self._file_exists(entry)}
+        removed = {row["capture_id"] for row in dropped} - emptied
+        self.result.add(CAPTURE_FILES, len(removed))
+        self.result.files_emptied += len(emptied)
         if self.dry_run:
             return
-        servers = self._servers({row["capture_id"] for row in old} - {row["capture_id"] for row in forgotten})
-        now = [self.horizon.ledger_row(row, servers[row["capture_id"]]) for row in old if row["capture_id"] not in gone]
-        dates: set[date | None] = {row[EVENT_DATE] for row in old}
-        self.lake.remove(CAPTURE_FILES, "capture_id", gone, dates=dates)
-        put_rows(self.lake, CAPTURE_FILES, now, there.schema, dates)
+        partly_older = {row["capture_id"] for row in affected} - {row["capture_id"] for row in dropped}
+        servers = self._servers_by_capture(partly_older)
+        kept = [row for row in affected if row["capture_id"] not in removed]
+        rows = [self.cutoff.trim_ledger_row(row, servers[row["capture_id"]]) for row in kept]
+        dates: set[date | None] = {row[EVENT_DATE] for row in affected}
+        self.lake.delete_values(CAPTURE_FILES, "capture_id", removed, dates=dates)
+        upsert_rows(self.lake, CAPTURE_FILES, rows, stored.schema, dates)
 
-    def _is_to_change(self, row: Row) -> bool:
-        """Whether the ledger still tells of something older; a file that is gone is asked for each time."""
-        return self.horizon.forgets(row) or (row["first_packet_at"] is not None and self.horizon.crosses(row))
+    def _is_affected(self, row: Row) -> bool:
+        """Whether a row of the ledger may still describe something older, or be of a file that is gone by now."""
+        partly_older = row["first_packet_at"] is not None and self.cutoff.affects_capture(row)
+        return self.cutoff.drops_capture(row) or partly_older
 
-    def _known(self, rows: Iterable[Row]) -> list[Known]:
-        named = {row["capture_id"] for row in rows}
-        ledger = self.lake.read(CAPTURE_FILES).selectExpr(*COLUMNS).collect()
-        return [Known.of(row.asDict()) for row in ledger if row["capture_id"] in named]
+    def _ledger_entries(self, rows: Iterable[Row]) -> list[LedgerEntry]:
+        names = {row["capture_id"] for row in rows}
+        ledger = self.lake.read(CAPTURE_FILES).selectExpr(*LEDGER_COLUMNS).collect()
+        return [LedgerEntry.from_row(row.asDict()) for row in ledger if row["capture_id"] in names]
 
-    def _stands(self, known: Known) -> bool:
-        """Whether any of a capture's files is where it was: it would be read again if the ledger did not know it."""
-        paths = {*(seen.path for seen in known.sightings), *known.other_paths}
-        return any(self.find(path) is not None for path in sorted(paths))
+    def _file_exists(self, entry: LedgerEntry) -> bool:
+        """Whether one of a capture's files exists: it would be read again if the ledger did not know it."""
+        paths = {*(state.path for state in entry.all_files), *entry.other_paths}
+        return any(self.find_file(path) is not None for path in sorted(paths))
 
-    def _servers(self, captures: Collection[str]) -> Mapping[str, set[str]]:
-        """Return the servers of the rows that stay, by capture."""
+    def _servers_by_capture(self, captures: Collection[str]) -> Mapping[str, set[str]]:
+        """Return the servers of the rows that are left, by capture; nothing without captures."""
         found: defaultdict[str, set[str]] = defaultdict(set)
-        for table in (RPC_CALLS, RPC_BINDS, PENDING):
+        for table in (RPC_CALLS, RPC_BINDS, PENDING) if captures else ():
             rows = self.lake.read(table).select("capture_id", "server_address").distinct()
-            for capture_id, server in rows.collect() if captures else ():
+            for capture_id, server in rows.collect():
                 found[capture_id].add(server)
         return found
 
-    # -- snapshots, and what runs say of themselves ------------------------------------------------------------------
+    # -- snapshots and quality results -----------------------------------------------------------------------------
 
-    def _snapshots(self) -> None:
-        """Take out snapshots, and of every file that holds one the lines that are none: they have no time."""
-        at = self.horizon.time_sql
-        age = "coalesce(last_asked_at, modified_at, ingested_at)"
-        old = f"coalesce(asked_at, collected_at, {INGESTED_AT}) < {at}"
-        if self.lake.exists(SNAPSHOT_FILES):
-            ledger = self.lake.read(SNAPSHOT_FILES)
-            ended = [row[0] for row in ledger.where(f"{age} < {at}").select("path").collect()]
-            begun = ledger.where(f"first_asked_at < {at} OR {age} < {at}").select("path").collect()
-            named = sorted(literal(row[0]) for row in begun)
-            for begin in range(0, len(named), _AT_ONCE):
-                some = ", ".join(named[begin : begin + _AT_ONCE])
-                self._delete(QUARANTINE, f"capture_id IS NULL AND source_path IN ({some})")
-            self._delete(SNAPSHOTS_RAW, old)
-            gone = {path for path in ended if self.find(path) is None}
-            self.done.add(SNAPSHOT_FILES, len(gone))
-            self.done.files += len(ended) - len(gone)
-            if not self.dry_run:
-                self.lake.remove(SNAPSHOT_FILES, "path", gone, dates=None)
-
-    def _quality(self) -> None:
-        """Take out checks that are older, and what younger ones quote of rows: these may be."""
-        self._delete(QUALITY_RESULTS, f"run_at < {self.horizon.time_sql}")
+    def _remove_snapshots(self) -> None:
+        """Delete older snapshots, and the broken lines (without a time) of every file that holds one."""
+        if not self.lake.exists(SNAPSHOT_FILES):
+            return
+        before = f"< {self.cutoff.timestamp_sql}"
+        older = f"coalesce(last_asked_at, modified_at, ingested_at) {before}"
+        ledger = self.lake.read(SNAPSHOT_FILES)
+        older_paths = [row[0] for row in ledger.where(older).select("path").collect()]
+        partly_older = ledger.where(f"first_asked_at {before} OR {older}").select("path").collect()
+        names = sorted(literal(row[0]) for row in partly_older)
+        for begin in range(0, len(names), _PATHS_PER_DELETE):
+            paths = ", ".join(names[begin : begin + _PATHS_PER_DELETE])
+            self._delete(QUARANTINE, f"capture_id IS NULL AND source_path IN ({paths})")
+        self._delete(SNAPSHOTS_RAW, f"coalesce(asked_at, collected_at, {INGESTED_AT}) {before}")
+        missing = {path for path in older_paths if self.find_file(path) is None}
+        self.result.add(SNAPSHOT_FILES, len(missing))
+        self.result.files_emptied += len(older_paths) - len(missing)
         if not self.dry_run:
-            made = self.lake.made_of(QUALITY_RESULTS)
-            quoting = "observed IS NOT NULL AND NOT success"
-            if self.lake.read(QUALITY_RESULTS).where(quoting).limit(1).count():
-                self.lake.update(QUALITY_RESULTS, {"observed": "NULL"}, quoting, made_of=made)
-        # What the endpoint mapper told is kept where stubs are not (hosts.write), so it does not follow bronze.
-        told = f"source = 'endpoint_mapper' AND last_seen_at < {self.horizon.time_sql}"
-        self._delete(HOSTS, told)
+            self.lake.delete_values(SNAPSHOT_FILES, "path", missing, dates=None)
 
-
-_AT_ONCE: Final = 500
+    def _remove_quality_results(self) -> None:
+        """Delete older quality results, and the values that later ones quote: these may be of older rows."""
+        self._delete(QUALITY_RESULTS, f"run_at < {self.cutoff.timestamp_sql}")
+        if self.dry_run:
+            return
+        provenance = self.lake.provenance_json(QUALITY_RESULTS)
+        quoting = "observed IS NOT NULL AND NOT success"
+        if self.lake.read(QUALITY_RESULTS).where(quoting).limit(1).count():
+            self.lake.update(QUALITY_RESULTS, {"observed": "NULL"}, quoting, provenance=provenance)

@@ -1,14 +1,13 @@
-"""gold.quality_results: what is expected of the tables (``conf/quality``), asked of what changed since the last check.
+"""Data quality checks: run the suites of ``conf/quality`` on changed rows and append results to gold.quality_results.
 
-The table's newest commit says of which versions of the tables the last check was made, by which suites, and which of
-them failed: these are asked of all rows until they hold, so that a gate stays shut while what shut it is there. Nothing
-that changed, nothing that failed: no work, but for suites that look at the clock, when they are asked for.
+The provenance in the table's newest commit has the versions of the checked tables, the suites, and the suites that
+failed. A failed suite is checked on all rows until it passes, so the quality gate stays shut until the fault is gone.
+If nothing changed and nothing failed there is no work, except for suites that depend on the clock (if requested).
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -17,17 +16,23 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.lake.change_feeds import Feeds
-from pipeline.lake.concurrency import gather
-from pipeline.lake.frames import frame
-from pipeline.lake.lake import Lake, versions_of
-from pipeline.lake.local.commits import Commit
-from pipeline.quality.batches import MOST, Asking, Slice, changes, complete, slice_of
-from pipeline.quality.gx_checks import Judge, Judged
+from pipeline.lake.concurrency import run_concurrently
+from pipeline.lake.frames import arrow_to_frame
+from pipeline.lake.incremental import IncrementalUpdate
+from pipeline.lake.lake import Lake
+from pipeline.quality.batches import (
+    MAX_CHANGED_VALUES,
+    BatchOptions,
+    CheckBatch,
+    add_lookup_columns,
+    read_column_changes,
+    select_batch,
+)
+from pipeline.quality.gx_checks import ExpectationResult, SuiteValidator
 from pipeline.quality.suites import Suite
-from pipeline.text import shown
+from pipeline.text import escape_unprintable
 from schemas.quality import QUALITY_RESULTS
-from schemas.table import EVENT_DATE, Table
+from schemas.table import EVENT_DATE
 from udfs.keys import key
 
 if TYPE_CHECKING:
@@ -38,134 +43,126 @@ _SUITES, _FAILED = "suites", "failed"
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """How a check is made.
+class CheckOptions:
+    """The options of a quality check.
 
-    ``run_at`` is clock time, ``now`` what freshness goes by, ``machines`` the configured queue managers. ``everything``
-    asks all suites of all rows; ``clock`` asks those that look at the clock though nothing changed.
+    ``run_at`` is clock time, ``now`` the time that freshness refers to, ``machines`` the configured queue managers.
+    ``all_rows`` checks all suites on all rows. ``include_clock_suites`` checks suites that depend on the clock even if
+    nothing changed. Suites with more than ``max_rows_in_memory`` rows are checked in Spark.
     """
 
     run_id: str
     run_at: datetime
     now: datetime
     machines: Sequence[str] = ()
-    everything: bool = False
-    clock: bool = False
-    most: int = MOST  # rows of a table that are judged here; of more, in Spark
+    all_rows: bool = False
+    include_clock_suites: bool = False
+    max_rows_in_memory: int = MAX_CHANGED_VALUES
 
 
 @dataclass(slots=True)
-class Checked:
-    """What a check found: rows of gold.quality_results as dictionaries, and Great Expectations' reports by suite."""
+class CheckResult:
+    """The results of a check: rows of gold.quality_results, and the reports of Great Expectations by suite."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     reports: dict[str, ExpectationSuiteValidationResult] = field(default_factory=dict)
 
-    def failed(self, *severities: str) -> list[dict[str, Any]]:
-        """Return what did not hold, of these severities; of all by default."""
+    def failed_rows(self, *severities: str) -> list[dict[str, Any]]:
+        """Return the rows of failed expectations with one of these severities (all by default)."""
         return [row for row in self.rows if not row["success"] and (not severities or row["severity"] in severities)]
 
     @property
     def gate_failed(self) -> bool:
-        """Whether an expectation of level error did not hold."""
-        return bool(self.failed("error"))
+        """Whether an expectation of severity error failed."""
+        return bool(self.failed_rows("error"))
 
-    def lines(self) -> list[str]:
-        """Return for people how many expectations held, and each that did not."""
+    def summary_lines(self) -> list[str]:
+        """Return lines for the terminal: how many expectations hold, and those that failed."""
         if not self.rows:
             return []
-        wrong = self.failed()
-        lines = [f"quality   {len(self.rows) - len(wrong)} of {len(self.rows)} expectations hold"]
+        failed = self.failed_rows()
+        lines = [f"quality   {len(self.rows) - len(failed)} of {len(self.rows)} expectations hold"]
         return lines + [
             f"  {row['severity']:<8} {row['table']} {row['expectation']} ({row['suite']}): "
-            + shown(row["observed"] or "")
-            for row in wrong
+            + escape_unprintable(row["observed"] or "")
+            for row in failed
         ]
 
 
-def check(lake: Lake, suites: Sequence[Suite], how: Check) -> Checked:
-    """Ask the suites of what changed since the last check, and keep what came of it in gold.quality_results."""
-    below = tuple(dict.fromkeys(table for suite in suites for table in suite.rests_on))
-    newest = lake.newest(*below, QUALITY_RESULTS)
-    made = newest[QUALITY_RESULTS].made() if QUALITY_RESULTS in newest else {}
-    rests_on: dict[str, Any] = versions_of(newest, below)
-    rests_on[_SUITES] = {suite.name: key(repr(suite)) for suite in suites}
-    same = {name: made.get(name) for name in rests_on} == rests_on and not made.get(_FAILED)
-    due = [suite for suite in suites if suite.always] if same and not how.everything else list(suites)
-    if not due or (same and not (how.clock or how.everything)) or not _anything(newest, due):
-        return Checked()
-    slices = _slices(lake, due, made, rests_on, how)
-    found = _judged(slices, due, how)
-    failed = {row["suite"] for row in found.failed("error")}
-    says = json.dumps({**rests_on, _FAILED: sorted(failed)})
+def check_suites(lake: Lake, suites: Sequence[Suite], options: CheckOptions) -> CheckResult:
+    """Check the suites on rows that changed since the last check, and append the results to gold.quality_results."""
+    inputs = tuple(dict.fromkeys(table for suite in suites for table in suite.source_tables))
+    step = IncrementalUpdate.begin(
+        lake, QUALITY_RESULTS, inputs, {_SUITES: {suite.name: key(repr(suite)) for suite in suites}}
+    )
+    same = step.is_current() and not step.before.get(_FAILED)
+    due = [suite for suite in suites if suite.clock_dependent] if same and not options.all_rows else list(suites)
+    skip = same and not (options.include_clock_suites or options.all_rows)
+    if skip or not any(step.exists(*suite.source_tables) for suite in due):
+        return CheckResult()
+    found = _validate(_batches(step, due, options), due, options)
+    step.now[_FAILED] = sorted({row["suite"] for row in found.failed_rows("error")})
     if found.rows:
-        rows = frame(lake.spark, table_of(found.rows))
-        lake.append(QUALITY_RESULTS, rows, made_of=says)
+        step.append(arrow_to_frame(lake.spark, results_table(found.rows)))
     elif not same:
-        lake.stamp(QUALITY_RESULTS, says)
+        step.keep_rows()
     return found
 
 
-def _anything(newest: Mapping[Table, Commit], suites: Collection[Suite]) -> bool:
-    return any(table in newest for suite in suites for table in suite.rests_on)
+def _batches(step: IncrementalUpdate, suites: Sequence[Suite], options: CheckOptions) -> dict[str, CheckBatch]:
+    """Return the rows that each suite is checked on, by its name; suites without a change are left out."""
+    lake = step.lake
+    followed = [suite for suite in suites if suite.rows_sql is None]
+    changes = {} if options.all_rows else read_column_changes(step.feeds, followed)
+    known, failed = step.before.get(_SUITES) or {}, step.before.get(_FAILED) or ()
 
+    def select(suite: Suite) -> CheckBatch | None:
+        is_new = known.get(suite.name) != step.now[_SUITES][suite.name]
+        all_rows = options.all_rows or suite.name in failed or is_new
+        batch_options = BatchOptions(all_rows, options.now, options.machines, options.max_rows_in_memory)
+        return select_batch(lake, suite, changes, batch_options)
 
-def _slices(
-    lake: Lake, suites: Sequence[Suite], made: Mapping[str, Any], rests_on: Mapping[str, Any], how: Check
-) -> dict[str, Slice]:
-    """Return what each suite is asked of; nothing for those that nothing changed for."""
-    followed = [suite for suite in suites if suite.rows is None]
-    told = {} if how.everything else changes(Feeds(lake, made, rests_on), followed)
-    known, failed = made.get(_SUITES) or {}, made.get(_FAILED) or ()
-
-    def rows_of(suite: Suite) -> Slice | None:
-        anew = how.everything or suite.name in failed or known.get(suite.name) != rests_on[_SUITES][suite.name]
-        return slice_of(lake, suite, told, Asking(anew, how.now, how.machines, how.most))
-
-    found = gather({suite.name: partial(rows_of, suite) for suite in suites})
-    slices = {name: each for name, each in found.items() if each is not None}
+    found = run_concurrently({suite.name: partial(select, suite) for suite in suites})
+    batches = {name: each for name, each in found.items() if each is not None}
     whole = {
         each.suite.table: each.rows
-        for each in slices.values()
-        if each.chosen is None and each.suite.rows is None and isinstance(each.rows, pa.Table)
+        for each in batches.values()
+        if each.selection is None and each.suite.rows_sql is None and isinstance(each.rows, pa.Table)
     }
-    return gather({name: partial(complete, lake, each, whole) for name, each in slices.items()})
+    return run_concurrently({name: partial(add_lookup_columns, lake, each, whole) for name, each in batches.items()})
 
 
-def _judged(slices: Mapping[str, Slice], suites: Sequence[Suite], how: Check) -> Checked:
-    checked, judge = Checked(), None
+def _validate(batches: Mapping[str, CheckBatch], suites: Sequence[Suite], options: CheckOptions) -> CheckResult:
+    found, validator = CheckResult(), None
     for suite in suites:
-        found = slices.get(suite.name)
-        if found is None or (isinstance(found.rows, pa.Table) and not found.rows.num_rows):
+        batch = batches.get(suite.name)
+        if batch is None or (isinstance(batch.rows, pa.Table) and not batch.rows.num_rows):
             continue
-        judge = judge or Judge()
-        judged = judge.judge(suite, found.rows)
-        checked.reports[suite.name] = judged.report
-        checked.rows += _rows(suite, judged, found.scope, how)
-    return checked
+        validator = validator or SuiteValidator()
+        result = validator.validate(suite, batch.rows)
+        found.reports[suite.name] = result.report
+        found.rows += [_result_row(suite, each, batch.scope, options) for each in result.results]
+    return found
 
 
-def _rows(suite: Suite, judged: Judged, scope: str, how: Check) -> list[dict[str, Any]]:
-    return [
-        {
-            "result_key": key(how.run_id, suite.name, verdict.expectation.name),
-            "table": str(suite.table),
-            "suite": suite.name,
-            "expectation": verdict.expectation.name,
-            "severity": verdict.expectation.severity,
-            "success": verdict.success,
-            "evaluated": verdict.evaluated,
-            "unexpected": verdict.unexpected,
-            "observed": verdict.observed,
-            "run_at": how.run_at,
-            "scope": scope,
-            EVENT_DATE: how.run_at.date(),
-            "run_id": how.run_id,
-        }
-        for verdict in judged.verdicts
-    ]
+def _result_row(suite: Suite, result: ExpectationResult, scope: str, options: CheckOptions) -> dict[str, Any]:
+    return {
+        "result_key": key(options.run_id, suite.name, result.expectation.name),
+        "table": str(suite.table),
+        "suite": suite.name,
+        "expectation": result.expectation.name,
+        "severity": result.expectation.severity,
+        "success": result.success,
+        "evaluated": result.evaluated,
+        "unexpected": result.unexpected,
+        "observed": result.observed,
+        "run_at": options.run_at,
+        "scope": scope,
+        EVENT_DATE: options.run_at.date(),
+        "run_id": options.run_id,
+    }
 
 
-def table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return rows as they are written."""
+def results_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return result rows as an Arrow table with the schema of gold.quality_results."""
     return pa.Table.from_pylist(list(rows), schema=_SCHEMA)

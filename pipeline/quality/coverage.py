@@ -7,7 +7,6 @@ changed is counted anew date by date. Counts of 0 have no row, but for what the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime
 from functools import partial
@@ -16,11 +15,11 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.lake.change_feeds import Feeds
-from pipeline.lake.concurrency import gather
-from pipeline.lake.date_filters import MOST_DATES, on_dates
-from pipeline.lake.lake import Lake, versions_of
-from pipeline.lake.queries import Question
+from pipeline.lake.concurrency import run_concurrently
+from pipeline.lake.date_filters import MAX_DATES, dates_condition
+from pipeline.lake.incremental import IncrementalUpdate
+from pipeline.lake.lake import Lake
+from pipeline.lake.queries import BoundQuery
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
@@ -30,11 +29,11 @@ from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
 from udfs.keys import key
 
-VERSION: Final = "1"  # another one when something else is counted: then all is
+CODE_VERSION: Final = "1"  # another one when something else is counted: then all is
 OUTCOMES: Final = ("ok", "fault", "no_response", "no_request", "damaged", "encrypted", "unbound")
 # Silver has the dates of its calls; but a message gets its queue by what opened it, which may be of another date.
-_FED: Final = (CAPTURE_FILES, CONNECTIONS, RPC_CALLS, QUARANTINE, SNAPSHOTS_RAW, MESSAGES)
-_BELOW: Final = (*_FED, REMOTE_READ_CALLS)
+_FOLLOWED: Final = (CAPTURE_FILES, CONNECTIONS, RPC_CALLS, QUARANTINE, SNAPSHOTS_RAW, MESSAGES)
+_INPUTS: Final = (*_FOLLOWED, REMOTE_READ_CALLS)
 _HOUR_US: Final = 3_600_000_000
 _DAY_US: Final = 86_400_000_000
 _ANSWERED_ON: Final = f"date_from_unix_date(CAST(floor(unix_micros(response_at) / {_DAY_US}) AS int))"
@@ -50,7 +49,7 @@ class Part(NamedTuple):
     """
 
     layer: str
-    rows: Callable[[Dates], Question]
+    rows: Callable[[Dates], BoundQuery]
     hour: str
     measures: Mapping[str, str]
 
@@ -63,44 +62,43 @@ def _counts(**conditions: str) -> dict[str, str]:
     return {name: f"count_if({condition})" for name, condition in conditions.items()}
 
 
-def _table(table: Table, *columns: str) -> Callable[[Dates], Question]:
+def _table(table: Table, *columns: str) -> Callable[[Dates], BoundQuery]:
     server = "server_address" if "server_address" in table.names else "CAST(NULL AS string) AS server_address"
 
-    def rows(dates: Dates) -> Question:
-        sql = f"SELECT {', '.join((server, *columns))} FROM {{rows}} WHERE {on_dates(dates)}"
-        return Question(sql, {"rows": table})
+    def rows(dates: Dates) -> BoundQuery:
+        sql = f"SELECT {', '.join((server, *columns))} FROM {{rows}} WHERE {dates_condition(dates)}"
+        return BoundQuery(sql, {"rows": table})
 
     return rows
 
 
-def _quarantine(dates: Dates) -> Question:
+def _quarantine(dates: Dates) -> BoundQuery:
     """Ask for the quarantine's rows with the server of their connection, where they have one."""
-    there = (
-        f"SELECT connection_id, seen_at, size_bytes FROM {{rows}} WHERE {on_dates(dates)} AND capture_id IS NOT NULL"
-    )
+    where = f"{dates_condition(dates)} AND capture_id IS NOT NULL"
+    there = f"SELECT connection_id, seen_at, size_bytes FROM {{rows}} WHERE {where}"
     servers = "SELECT connection_id, server_address FROM {connections}"
     sql = f"""
 SELECT server_address, seen_at, size_bytes
 FROM ({there}) AS stray LEFT JOIN ({servers}) AS servers USING (connection_id)"""
-    return Question(sql, {"rows": QUARANTINE, "connections": CONNECTIONS})
+    return BoundQuery(sql, {"rows": QUARANTINE, "connections": CONNECTIONS})
 
 
-def _bad_lines(dates: Dates) -> Question:
+def _bad_lines(dates: Dates) -> BoundQuery:
     """Ask for lines of snapshot files that are none; they have no time of their own."""
     columns = "CAST(NULL AS string) AS server_address, seen_at"
-    where = f"{on_dates(dates)} AND capture_id IS NULL"
-    return Question(f"SELECT {columns} FROM {{rows}} WHERE {where}", {"rows": QUARANTINE})
+    where = f"{dates_condition(dates)} AND capture_id IS NULL"
+    return BoundQuery(f"SELECT {columns} FROM {{rows}} WHERE {where}", {"rows": QUARANTINE})
 
 
-def _messages(dates: Dates) -> Question:
+def _messages(dates: Dates) -> BoundQuery:
     """Ask for messages with the server that they were read from."""
     reads = "SELECT call_key, server_address FROM {reads} WHERE packet_bytes IS NOT NULL"
     columns = "seen_at, errors, body_complete, queue, message_key"
     sql = f"""
 SELECT server_address, {columns}
-FROM (SELECT call_key, {columns} FROM {{rows}} WHERE {on_dates(dates)}) AS messages
+FROM (SELECT call_key, {columns} FROM {{rows}} WHERE {dates_condition(dates)}) AS messages
 LEFT JOIN ({reads} AND ({_answered_on(dates)})) AS reads USING (call_key)"""
-    return Question(sql, {"rows": MESSAGES, "reads": REMOTE_READ_CALLS})
+    return BoundQuery(sql, {"rows": MESSAGES, "reads": REMOTE_READ_CALLS})
 
 
 def _answered_on(dates: Dates) -> str:
@@ -178,36 +176,26 @@ PARTS: Final = (
 )  # fmt: skip
 
 
-def gold(lake: Lake, run_id: str | None = None) -> int:
-    """Count what changed below anew, date by date; return how many rows were written."""
-    newest = lake.newest(*_BELOW, COVERAGE)
-    if CAPTURE_FILES not in newest and SNAPSHOTS_RAW not in newest:
+def update(lake: Lake, run_id: str | None = None) -> int:
+    """Recount the dates on which a row of the inputs changed; return how many rows are written."""
+    step = IncrementalUpdate.begin(lake, COVERAGE, _INPUTS, {"counted": CODE_VERSION})
+    if not step.exists(CAPTURE_FILES, SNAPSHOTS_RAW) or step.is_current():
         return 0
-    made = newest[COVERAGE].made() if COVERAGE in newest else {}
-    rests_on: dict[str, Any] = {**versions_of(newest, _BELOW), "counted": VERSION}
-    if made == rests_on:
-        return 0
-    says = json.dumps(rests_on)
-    dates = _changed(lake, made, rests_on)
+    dates = _changed_dates(step)
     if dates is None:
-        for table in _FED:
-            lake.begin_with(table)
-        says = json.dumps(rests_on | {str(table): lake.version(table) for table in _FED})
-    if dates is not None and not dates:
-        lake.stamp(COVERAGE, says)
+        step.read_in_full(*_FOLLOWED)
+    elif not dates:
+        step.keep_rows()
         return 0
-    lake.create(COVERAGE)
-    rows = counted(lake, dates, run_id)
-    there = lake.select(COVERAGE, on_dates(dates))
-    was = set(there[EVENT_DATE].to_pylist())
-    return lake.put(COVERAGE, rows, there, dates=was, made_of=says, was_made_of=json.dumps(made))
+    current = lake.select(COVERAGE, dates_condition(dates))
+    return step.replace_changed(counted(lake, dates, run_id), current)
 
 
 def counted(lake: Lake, dates: Dates, run_id: str | None = None) -> pa.Table:
     """Return what there is of some dates, or of all, as rows of the table."""
     questions = {place: partial(_count, lake, part, dates) for place, part in enumerate(PARTS)}
     totals: dict[tuple[datetime | None, str | None, str, str], int] = {}
-    for place, rows in gather(questions).items():
+    for place, rows in run_concurrently(questions).items():
         for row in rows:
             for name, value in _of(PARTS[place], row):
                 at = (row["hour"], row["server_address"], PARTS[place].layer, name)
@@ -232,8 +220,8 @@ def _count(lake: Lake, part: Part, dates: Dates) -> list[dict[str, Any]]:
     asked = part.rows(dates)
     hour = f"CAST(floor(unix_micros({part.hour}) / {_HOUR_US}) * {_HOUR_US} AS bigint) AS hour"
     measures = ", ".join(f"CAST({sql} AS bigint) AS {name}" for name, sql in part.measures.items())
-    counted = asked.within(f"SELECT {hour}, server_address, {measures} FROM {{answer}} GROUP BY ALL")
-    return [_timed(row) for row in lake.query(counted.sql, **counted.of).to_pylist()]
+    counted = asked.wrap(f"SELECT {hour}, server_address, {measures} FROM {{answer}} GROUP BY ALL")
+    return [_timed(row) for row in lake.query(counted.sql, **counted.inputs).to_pylist()]
 
 
 def _timed(row: dict[str, Any]) -> dict[str, Any]:
@@ -249,19 +237,18 @@ def _of(part: Part, row: Mapping[str, Any]) -> Iterable[tuple[str, int]]:
             yield name, value
 
 
-def _changed(lake: Lake, made: Mapping[str, Any], rests_on: Mapping[str, Any]) -> Dates:
-    """Return the dates of rows that changed since the last commit, as they were and are; None: all."""
-    if made.get("counted") != VERSION:
+def _changed_dates(step: IncrementalUpdate) -> Dates:
+    """Return the dates of rows that changed since the last update, before and after; None: all."""
+    if not step.is_same("counted"):
         return None
-    moved = [table for table in _FED if made.get(str(table)) != rests_on[str(table)]]
-    if made.get(str(REMOTE_READ_CALLS)) != rests_on[str(REMOTE_READ_CALLS)] and RPC_CALLS not in moved:
-        return None  # decoded anew
-    feeds = Feeds(lake, made, rests_on)
-    found = gather({table: partial(feeds.rows, table, _dates(table), MOST_DATES) for table in moved})
+    changed = step.changed_inputs(_FOLLOWED)
+    if not step.is_same(str(REMOTE_READ_CALLS)) and RPC_CALLS not in changed:
+        return None  # all calls were decoded again, by other decoders
+    found = run_concurrently({table: partial(step.changes, table, _dates(table), MAX_DATES) for table in changed})
     if any(rows is None for rows in found.values()):
         return None
     dates = {row["day"] for rows in found.values() for row in rows or ()}
-    return dates if len(dates) <= MOST_DATES else None
+    return dates if len(dates) <= MAX_DATES else None
 
 
 def _dates(table: Table) -> str:

@@ -1,21 +1,21 @@
-"""What gold.coverage counts that was not seen, each measure once: for stories, pages, and whoever asks."""
+"""Coverage gaps: the measures of gold.coverage that count what was not captured or not decoded."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
 
-class NotSeen(NamedTuple):
-    """A measure of a layer that tells of something not seen: what it counts, and the measures that the whole is of."""
+class GapMeasure(NamedTuple):
+    """A measure of gold.coverage that counts a gap. ``total_measures`` are the measures whose sum is the whole."""
 
     layer: str
     measure: str
     meaning: str
-    of: tuple[str, ...]
+    total_measures: tuple[str, ...]
 
 
-NOT_SEEN: Final = tuple(
-    NotSeen(layer, measure, meaning, tuple(of.split()))
+GAP_MEASURES: Final = tuple(
+    GapMeasure(layer, measure, meaning, tuple(of.split()))
     for layer, measure, meaning, of in (
         ("capture", "packets_dropped", "packets lost by the capturing machine", "packets packets_dropped"),
         ("capture", "packets_damaged", "packets whose headers cannot be read", "packets"),
@@ -39,5 +39,5 @@ NOT_SEEN: Final = tuple(
         ("snapshot", "quarantined", "lines of snapshot files that are no snapshots", "snapshots_expected quarantined"),
     )
 )  # fmt: skip
-MEANINGS: Final = {(each.layer, each.measure): each.meaning for each in NOT_SEEN}
-"""What each counts, by layer and measure."""
+GAP_MEANINGS: Final = {(each.layer, each.measure): each.meaning for each in GAP_MEASURES}
+"""The meaning of each gap measure, by layer and measure."""

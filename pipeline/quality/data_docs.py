@@ -1,7 +1,7 @@
-"""Great Expectations' Data Docs of a check, as pages that ask nobody for anything.
+"""Data Docs: the HTML pages of Great Expectations for a check, without external resources or scripts.
 
-Its pages name style sheets, scripts, fonts and pictures on other machines. Without them a page is plain, and readable
-where there is no network; a few lines of style of our own stand in. A policy in the page forbids what may be left.
+The original pages load style sheets, scripts, fonts and pictures from other hosts. Here these are removed, and a small
+style sheet replaces them, so that the pages work without a network. A content security policy blocks the rest.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ td, th { border: 1px solid #8886; padding: .3rem .5rem; text-align: left; vertic
 nav, .navbar, .cooltip, .modal, script, [data-toggle=collapse] > .fas { display: none }
 """
 _SCRIPTS: Final = re.compile(r"<script\b.*?</script\s*>", re.DOTALL | re.IGNORECASE)
-_LOADED: Final = re.compile(
+_EXTERNAL_TAGS: Final = re.compile(
     r"<(?:link|img|iframe|source|embed|object)\b(?![^>]*\b(?:src|href)=[\"']?data:)[^>]*>(?:</(?:iframe|object)>)?",
     re.IGNORECASE,
 )
-_IMPORTS: Final = re.compile(r"@import[^;]*;|url\(\s*['\"]?(?:https?:)?//[^)]*\)", re.IGNORECASE)
+_EXTERNAL_CSS: Final = re.compile(r"@import[^;]*;|url\(\s*['\"]?(?:https?:)?//[^)]*\)", re.IGNORECASE)
 _HEAD: Final = re.compile(r"<head[^>]*>", re.IGNORECASE)
 
 
-def write(
+def write_data_docs(
     folder: Path, rows: Sequence[Mapping[str, Any]], reports: Mapping[str, ExpectationSuiteValidationResult]
 ) -> Path:
-    """Write a page for each suite and one that lists them; return the latter's path."""
+    """Write a page for each suite and an index page to a folder; return the path of the index."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, report in reports.items():
-        (folder / f"{name}.html").write_text(page(report), encoding="utf-8")
+        (folder / f"{name}.html").write_text(render_suite_page(report), encoding="utf-8")
     index = folder / "index.html"
-    index.write_text(contents(rows), encoding="utf-8")
+    index.write_text(render_index(rows), encoding="utf-8")
     return index
 
 
-def page(report: ExpectationSuiteValidationResult) -> str:
-    """Return Great Expectations' page of a suite's report, without what it would load."""
+def render_suite_page(report: ExpectationSuiteValidationResult) -> str:
+    """Return the page of Great Expectations for a suite's report, without external content."""
     from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer  # noqa: PLC0415
     from great_expectations.render.view.view import DefaultJinjaPageView  # noqa: PLC0415
 
     rendered: str = DefaultJinjaPageView().render(ValidationResultsPageRenderer().render(report))  # type: ignore[no-untyped-call]
-    return alone(rendered)
+    return strip_external_content(rendered)
 
 
-def alone(html: str) -> str:
-    """Return a page without scripts and without anything from another machine, but for links to follow."""
-    html = _IMPORTS.sub("", _LOADED.sub("", _SCRIPTS.sub("", html)))
+def strip_external_content(html: str) -> str:
+    """Return a page without scripts and without resources from other hosts; links stay."""
+    html = _EXTERNAL_CSS.sub("", _EXTERNAL_TAGS.sub("", _SCRIPTS.sub("", html)))
     return _HEAD.sub(lambda found: found[0] + _head(), html, count=1)
 
 
@@ -67,11 +67,11 @@ def _head() -> str:
     )
 
 
-def contents(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the page that lists all expectations, those that did not hold first."""
+def render_index(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the index page: a table of all expectations, failed ones first."""
     ordered = sorted(rows, key=lambda row: (row["success"], row["severity"], row["suite"]))
     failed = sum(not row["success"] for row in rows)
-    lines = "".join(map(_line, ordered))
+    lines = "".join(map(_table_row, ordered))
     return (
         f"<!doctype html><html lang='en'><head>{_head()}<title>Data quality</title></head><body><h1>Data quality</h1>"
         f"<p>{len(rows) - failed} of {len(rows)} expectations hold.</p><table><thead><tr><th>Expectation</th>"
@@ -80,7 +80,7 @@ def contents(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def _table_row(row: Mapping[str, Any]) -> str:
     style = "ok" if row["success"] else row["severity"]
     link = f"<a href='{escape(row['suite'], quote=True)}.html'>{escape(row['suite'])}</a>"
     cells = (

@@ -1,8 +1,8 @@
-"""What is expected of the tables, as declared in ``conf/quality``: one YAML file for each suite, checked when read.
+"""Suites of expectations on the tables, read from the YAML files in ``conf/quality`` and validated.
 
-A suite is about one table. ``expectations`` are those of Great Expectations, by type and arguments, each with a name
-of its own and a severity. They are asked of the table's columns and of ``columns``, facts made of a row by SQL; where
-such a fact is null the expectation does not apply to the row. ``beside`` looks rows of other tables up, by a key.
+A suite is about one table. ``expectations`` are those of Great Expectations, by type and arguments, each with a unique
+name and a severity. They apply to the columns of the table and to derived columns (``columns``: SQL over a row). Rows
+where such a column is null are not evaluated. ``beside`` looks up rows of other tables by a key.
 """
 
 from __future__ import annotations
@@ -24,126 +24,128 @@ Severity = Literal["error", "warning", "info"]
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _TYPE: Final = re.compile(r"expect_[a-z_]+")
-_SUITE: Final = {"table", "about", "unique", "key", "always", "rows", "beside", "columns", "expectations"}
-_BESIDE: Final = {"table", "theirs", "ours", "applies", "where", "count_distinct", "sum", "same_dates", "spans"}
-_EXPECTATION: Final = {"name", "about", "type", "kwargs", "severity"}
+_SUITE_KEYS: Final = {"table", "about", "unique", "key", "always", "rows", "beside", "columns", "expectations"}
+_LOOKUP_KEYS: Final = {"table", "theirs", "ours", "applies", "where", "count_distinct", "sum", "same_dates", "spans"}
+_EXPECTATION_KEYS: Final = {"name", "about", "type", "kwargs", "severity"}
 
 
 class SuiteError(Exception):
-    """A suite that cannot be used: says which file, where in it, and why."""
+    """An invalid suite; the message has the file, the place in it, and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One expectation: ``kwargs`` are Great Expectations' own, ``about`` a sentence for people."""
+    """One expectation: its type and ``kwargs`` in Great Expectations, its severity, and a description."""
 
     name: str
     type: str
     kwargs: Mapping[str, Any]
     severity: Severity
-    about: str
+    description: str
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it asks about."""
+        """The columns that it refers to."""
         named = (self.kwargs.get(name) for name in ("column", "column_A", "column_B"))
         return tuple(name for name in (*named, *self.kwargs.get("column_list", ())) if name is not None)
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """Rows of another table with a key: how many there are is the column ``<name>_rows``, 0 without any.
+class Lookup:
+    """A lookup of rows in another table by a key (``beside`` in the YAML file).
 
-    ``theirs`` is their column, ``ours`` SQL over our columns, ``applies`` SQL that tells which of our rows are to have
-    any: of the others the column is null, as of those without a value. ``where`` chooses among their rows. Their
-    different values of ``count_distinct``, or the ``sum`` of a column, are the columns ``<name>_distinct`` and
-    ``<name>_sum``. Where few of our rows are looked at, theirs are sought on the same event dates (``same_dates``), on
-    those of a stretch of time (``spans``, SQL over our columns: from, to), else on all.
+    The column ``<name>_rows`` is the number of its rows with the key, 0 without any. ``key_column`` is its key column
+    (``theirs``), ``key_sql`` the key as SQL over our columns (``ours``). ``applies_sql`` says which of our rows have a
+    key; for the others, and for those without a value, the column is null. ``where_sql`` filters its rows.
+    ``distinct_column`` and ``sum_column`` add the columns ``<name>_distinct`` (number of different values) and
+    ``<name>_sum``. If few of our rows are checked, the lookup reads only the same event dates (``same_dates``), the
+    dates of a time span (``time_span_sql``: SQL over our columns, from and to), or else all.
     """
 
     name: str
     table: Table
-    theirs: str
-    ours: str
-    applies: str | None = None
-    where: str | None = None
-    count_distinct: str | None = None
-    sum: str | None = None
+    key_column: str
+    key_sql: str
+    applies_sql: str | None = None
+    where_sql: str | None = None
+    distinct_column: str | None = None
+    sum_column: str | None = None
     same_dates: bool = False
-    spans: tuple[str, str] | None = None
+    time_span_sql: tuple[str, str] | None = None
 
     @property
-    def counts(self) -> dict[str, str]:
-        """The columns that it makes, with the SQL that makes them of their rows."""
-        made = {f"{self.name}_rows": "count(*)"}
-        if self.count_distinct is not None:
-            made[f"{self.name}_distinct"] = f"count(DISTINCT {quoted(self.count_distinct)})"
-        if self.sum is not None:
-            made[f"{self.name}_sum"] = f"coalesce(sum({quoted(self.sum)}), 0)"
-        return made
+    def count_expressions(self) -> dict[str, str]:
+        """The aggregate expressions of the lookup, by the names of the columns that they make."""
+        expressions = {f"{self.name}_rows": "count(*)"}
+        if self.distinct_column is not None:
+            expressions[f"{self.name}_distinct"] = f"count(DISTINCT {quoted(self.distinct_column)})"
+        if self.sum_column is not None:
+            expressions[f"{self.name}_sum"] = f"coalesce(sum({quoted(self.sum_column)}), 0)"
+        return expressions
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """What is expected of one table.
+    """The expectations on one table.
 
-    ``unique`` are columns that no two rows may share, the table's key by default: the column ``copies`` counts those
-    that do. ``key`` is the column by which changed rows are found: with all rows that share its value with one that
-    changed, on the dates that did. ``rows`` is SQL that makes other rows of the table's, with ``{table}``, ``{now}``
-    and ``{machines}`` (the configured ones) put in; ``always``: it is asked when nothing changed too, for time goes by.
+    ``unique`` are columns that no two rows may share (default: the table's key); the column ``copies`` counts the rows
+    that share them. ``key`` is the column by which changed rows are found: a check covers all rows that share a value
+    of it with a changed row, on the dates that changed. ``rows_sql`` derives other rows from the table; ``{table}``,
+    ``{now}`` and ``{machines}`` (the configured ones) are replaced in it. A suite that is ``clock_dependent`` is also
+    checked when nothing changed.
     """
 
     name: str
     table: Table
-    about: str
+    description: str
     unique: tuple[str, ...]
     key: str
-    always: bool
-    rows: str | None
-    beside: tuple[Beside, ...]
-    columns: Mapping[str, str]
+    clock_dependent: bool
+    rows_sql: str | None
+    lookups: tuple[Lookup, ...]
+    derived_columns: Mapping[str, str]
     expectations: tuple[Expectation, ...]
 
     @property
-    def rests_on(self) -> tuple[Table, ...]:
-        """The tables that it reads."""
-        return tuple(dict.fromkeys((self.table, *(each.table for each in self.beside))))
+    def source_tables(self) -> tuple[Table, ...]:
+        """The tables that the suite reads."""
+        return tuple(dict.fromkeys((self.table, *(each.table for each in self.lookups))))
 
     @property
-    def asked(self) -> tuple[str, ...]:
-        """The columns that expectations ask about, each once."""
+    def checked_columns(self) -> tuple[str, ...]:
+        """The columns that expectations refer to, each once."""
         return tuple(dict.fromkeys(name for each in self.expectations for name in each.columns))
 
 
-def shipped() -> Traversable:
-    """Return the folder of the project's own suites: ``conf/quality``, or the copy in an installed package or archive.
+def bundled_suites() -> Traversable:
+    """Return the folder of the project's suites: ``conf/quality``, or its copy in an installed package or archive.
 
-    ``pyproject.toml`` and ``tools/build_pyfiles.py`` put it there.
+    ``pyproject.toml`` and ``tools/build_pyfiles.py`` make the copy.
     """
     package = resources.files("pipeline")
     installed = package / "suites"
     return installed if installed.is_dir() else Path(str(package)).parent / "conf" / "quality"
 
 
-def load(folder: Traversable) -> tuple[Suite, ...]:
-    """Return the suites of a folder, by name. SuiteError for a folder without any, and for what cannot be used."""
+def read_suites(folder: Traversable) -> tuple[Suite, ...]:
+    """Read the suites of a folder, in order of name; raises SuiteError if there is none or one is invalid."""
     files = [file for file in folder.iterdir() if file.name.endswith(".yml")] if folder.is_dir() else []
     if not files:
         raise SuiteError(f"{folder}: no suites of expectations (*.yml); quality.suites names their folder")
-    return tuple(_suite(file) for file in sorted(files, key=lambda file: file.name))
+    return tuple(_parse_suite(file) for file in sorted(files, key=lambda file: file.name))
 
 
-def _suite(path: Traversable) -> Suite:
+def _parse_suite(path: Traversable) -> Suite:
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SuiteError(f"{path}: {' '.join(str(error).split())}") from error
     place = str(path)
-    given = _only(given, _SUITE, place)
+    given = _checked_mapping(given, _SUITE_KEYS, place)
     table = _table(given, place)
-    beside = tuple(_beside(name, each, place) for name, each in _mapping(given, "beside", place).items())
-    columns = {str(name): _text(sql, f"{place}: columns.{name}") for name, sql in
-               _mapping(given, "columns", place).items()}  # fmt: skip
+    lookups = tuple(_parse_lookup(name, each, place) for name, each in _mapping_at(given, "beside", place).items())
+    columns = {str(name): _checked_text(sql, f"{place}: columns.{name}") for name, sql in
+               _mapping_at(given, "columns", place).items()}  # fmt: skip
     rows = given.get("rows")
     key = given.get("key", table.key[0])
     if key not in table.names:
@@ -151,34 +153,34 @@ def _suite(path: Traversable) -> Suite:
     unique = given.get("unique", list(table.key))
     if not isinstance(unique, list) or not set(unique) <= set(table.names):
         raise SuiteError(f"{place}: unique: expected columns of {table}, not {unique!r}")
-    expectations = tuple(_expectations(given.get("expectations"), place))
-    known = {*table.names, *columns, "copies", *(name for each in beside for name in each.counts)}
+    expectations = tuple(_parse_expectations(given.get("expectations"), place))
+    known = {*table.names, *columns, "copies", *(name for each in lookups for name in each.count_expressions)}
     for each in expectations:
         if rows is None and (unknown := set(each.columns) - known):
             raise SuiteError(f"{place}: {each.name}: no such column: {', '.join(sorted(unknown))}")
     names = [each.name for each in expectations]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise SuiteError(f"{place}: two expectations of the name {', '.join(sorted(twice))}")
+    if duplicates := {name for name in names if names.count(name) > 1}:
+        raise SuiteError(f"{place}: two expectations of the name {', '.join(sorted(duplicates))}")
     return Suite(
         name=path.name.removesuffix(".yml"),
         table=table,
-        about=_text(given.get("about", ""), f"{place}: about"),
+        description=_checked_text(given.get("about", ""), f"{place}: about"),
         unique=tuple(unique),
         key=key,
-        always=given.get("always", False) is True,
-        rows=None if rows is None else _text(rows, f"{place}: rows"),
-        beside=beside,
-        columns=columns,
+        clock_dependent=given.get("always", False) is True,
+        rows_sql=None if rows is None else _checked_text(rows, f"{place}: rows"),
+        lookups=lookups,
+        derived_columns=columns,
         expectations=expectations,
     )
 
 
-def _expectations(given: object, place: str) -> Iterator[Expectation]:
+def _parse_expectations(given: object, place: str) -> Iterator[Expectation]:
     if not isinstance(given, list) or not given:
         raise SuiteError(f"{place}: expectations: expected a list of them")
     for number, each in enumerate(given):
         where = f"{place}: expectations[{number}]"
-        one = _only(each, _EXPECTATION, where)
+        one = _checked_mapping(each, _EXPECTATION_KEYS, where)
         name, kind, severity = one.get("name"), one.get("type"), one.get("severity", "error")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise SuiteError(f"{where}: name: expected small letters, digits and _, not {name!r}")
@@ -187,14 +189,16 @@ def _expectations(given: object, place: str) -> Iterator[Expectation]:
             raise SuiteError(f"{where}: type: expected one of Great Expectations (expect_...), not {kind!r}")
         if severity not in get_args(Severity):
             raise SuiteError(f"{where}: severity: expected {', '.join(get_args(Severity))}, not {severity!r}")
-        yield Expectation(name, kind, _mapping(one, "kwargs", where), severity, _text(one.get("about", ""), where))
+        yield Expectation(
+            name, kind, _mapping_at(one, "kwargs", where), severity, _checked_text(one.get("about", ""), where)
+        )
 
 
-def _beside(name: str, given: object, place: str) -> Beside:
+def _parse_lookup(name: str, given: object, place: str) -> Lookup:
     where = f"{place}: beside.{name}"
     if not _NAME.fullmatch(str(name)):
         raise SuiteError(f"{where}: expected a name of small letters, digits and _")
-    given = _only(given, _BESIDE, where)
+    given = _checked_mapping(given, _LOOKUP_KEYS, where)
     table = _table(given, where)
     theirs = given.get("theirs")
     if theirs not in table.names:
@@ -204,20 +208,23 @@ def _beside(name: str, given: object, place: str) -> Beside:
         isinstance(spans, list) and len(spans) == 2 and all(isinstance(s, str) for s in spans)
     ):
         raise SuiteError(f"{where}: spans: expected two texts, from and to, not {spans!r}")
-    sql = {name: given[name] for name in ("ours", "applies", "where") if given.get(name) is not None}
-    measures = {name: given[name] for name in ("count_distinct", "sum") if given.get(name) is not None}
-    for what, text in sql.items():
-        _text(text, f"{where}: {what}")
-    for what, column in measures.items():
-        if column not in table.names:
-            raise SuiteError(f"{where}: {what}: {table} has no column {column!r}")
-    return Beside(
+    for what in ("ours", "applies", "where"):
+        if given.get(what) is not None:
+            _checked_text(given[what], f"{where}: {what}")
+    for what in ("count_distinct", "sum"):
+        if given.get(what) is not None and given[what] not in table.names:
+            raise SuiteError(f"{where}: {what}: {table} has no column {given[what]!r}")
+    return Lookup(
         name=name,
         table=table,
-        theirs=theirs,
-        **{"ours": theirs, **sql, **measures},
+        key_column=theirs,
+        key_sql=theirs if given.get("ours") is None else given["ours"],
+        applies_sql=given.get("applies"),
+        where_sql=given.get("where"),
+        distinct_column=given.get("count_distinct"),
+        sum_column=given.get("sum"),
         same_dates=given.get("same_dates", False) is True,
-        spans=None if spans is None else (spans[0], spans[1]),
+        time_span_sql=None if spans is None else (spans[0], spans[1]),
     )
 
 
@@ -228,7 +235,7 @@ def _table(given: Mapping[str, Any], place: str) -> Table:
         raise SuiteError(f"{place}: table: there is no table {given.get('table')!r}") from None
 
 
-def _only(given: object, known: set[str], place: str) -> dict[str, Any]:
+def _checked_mapping(given: object, known: set[str], place: str) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise SuiteError(f"{place}: expected a mapping with {', '.join(sorted(known))}")
     if unknown := sorted(map(str, given.keys() - known)):
@@ -236,14 +243,14 @@ def _only(given: object, known: set[str], place: str) -> dict[str, Any]:
     return given
 
 
-def _mapping(given: Mapping[str, Any], name: str, place: str) -> dict[str, Any]:
+def _mapping_at(given: Mapping[str, Any], name: str, place: str) -> dict[str, Any]:
     found = given.get(name) or {}
     if not isinstance(found, dict):
         raise SuiteError(f"{place}: {name}: expected a mapping, not {found!r}")
     return found
 
 
-def _text(given: object, place: str) -> str:
+def _checked_text(given: object, place: str) -> str:
     if not isinstance(given, str):
         raise SuiteError(f"{place}: expected text, not {given!r}")
     return given

@@ -1,13 +1,14 @@
-"""Exactly-once delivery: observations of queues -> how their transfers go. Plain rows in, plain rows out; no Spark.
+"""Exactly-once delivery at senders: the progress of transfers, from snapshots of outgoing queues. No Spark.
 
-What is believed, with [MS-MQQB] 3.1.1.5, 3.1.1.6.2, 3.1.5.8.6 and the fact sheet on packets, 2.12, 5.4 to 5.6:
+The rules, from [MS-MQQB] 3.1.1.5, 3.1.1.6.2, 3.1.5.8.6 and the fact sheet on packets, 2.12, 5.4 to 5.6:
 
-* A sequence is known by its id, TimeStamp above Ordinal. The TimeStamp is that of the sender's installation or
-  restoration; the Ordinal grows whenever all messages of the sequence are gone, and numbers begin at 1 again.
-* EOD_LAST_ACK is told while something is not acknowledged; that of an earlier sequence says nothing of this one.
+* A sequence id is a TimeStamp (upper bits) and an Ordinal. The TimeStamp is that of the sender's installation or
+  restoration. The Ordinal grows when all messages of the sequence are gone; numbers then begin at 1 again.
+* EOD_LAST_ACK is filled while something is unacknowledged. That of an earlier sequence says nothing about this one.
 
-A series are the observations of one queue manager's queue by one source: the wire may show the collector's own
-questions, half a millisecond apart, in which nothing can have moved. Times are microseconds since the epoch, UTC.
+A series is the observations of one queue manager's queue by one source. Sources stay apart, because captures may show
+the collector's own requests half a millisecond apart, when nothing can have changed. Times are microseconds since the
+epoch (UTC).
 """
 
 from __future__ import annotations
@@ -18,84 +19,90 @@ from itertools import groupby
 from typing import Any, Final
 
 Row = dict[str, Any]
-Series = tuple[str | None, str | None, str | None, str | None]
+SeriesKey = tuple[str | None, str | None, str | None, str | None]
 
-SERIES: Final = ("queue_manager", "queue", "queue_format_name", "source")
-# The fact sheet on packets, 2.12: seconds before each try, the last one for all further ones
-LADDER_S: Final = (30.0,) * 3 + (300.0,) * 3 + (1800.0,) * 3 + (21600.0,)
-EOD_VALUES: Final = (
+SERIES_COLUMNS: Final = ("queue_manager", "queue", "queue_format_name", "source")
+# The fact sheet on packets, 2.12: seconds before each retry; the last one applies to all further ones.
+RESEND_LADDER_S: Final = (30.0,) * 3 + (300.0,) * 3 + (1800.0,) * 3 + (21600.0,)
+EOD_PROPERTIES: Final = (
     "eod_last_ack", "eod_first_non_ack", "eod_last_non_ack", "eod_next_seq", "eod_last_ack_time", "eod_last_ack_count",
     "eod_no_read_count", "eod_no_ack_count", "eod_resend_time", "eod_resend_interval", "eod_resend_count",
 )  # fmt: skip
 _US: Final = 1_000_000
-TIME_STAMP: Final = 32  # where it begins in a sequence's id, in bits
 
 
-def is_transfer(snapshot: Mapping[str, Any]) -> bool:
-    """Whether a successful snapshot is of an outgoing transactional queue, or tells anything of exactly-once delivery.
+def is_transfer_snapshot(snapshot: Mapping[str, Any]) -> bool:
+    """Return whether a snapshot is of an outgoing transactional queue or has any exactly-once property of a sender.
 
-    EOD_SOURCE_INFO is told of incoming queues: it makes ``sources``.
+    EOD_SOURCE_INFO does not count: it is a property of incoming queues (``eod_sources``).
     """
     outgoing = (snapshot["location"] or "").upper() == "REMOTE" and (snapshot["xact"] or "").upper() == "YES"
-    return outgoing or any(snapshot[name] is not None for name in EOD_VALUES)
+    return outgoing or any(snapshot[name] is not None for name in EOD_PROPERTIES)
 
 
-def series_of(row: Mapping[str, Any]) -> Series:
-    """Return what tells which observations are compared with each other."""
-    manager, queue, name, source = (row[part] for part in SERIES)
+def series_key(row: Mapping[str, Any]) -> SeriesKey:
+    """Return the key of the series that an observation belongs to."""
+    manager, queue, name, source = (row[part] for part in SERIES_COLUMNS)
     return manager, queue, name, source
 
 
-def transfers(
+def compute_transfers(
     snapshots: Iterable[Mapping[str, Any]],
-    earlier: Iterable[Mapping[str, Any]] = (),
+    earlier_rows: Iterable[Mapping[str, Any]] = (),
     *,
     resend_rise: int,
-    ladder_s: Sequence[float] = LADDER_S,
+    ladder_s: Sequence[float] = RESEND_LADDER_S,
     max_gap: int,
 ) -> list[Row]:
-    """Return a row for each snapshot that ``is_transfer``, of whatever series, in order of series and time.
+    """Return a row of gold.eod_transfers for each transfer snapshot, in order of series and time.
 
-    ``earlier`` are rows of before, as this returns them, of which each series needs the last one and those back to
-    where its oldest unacknowledged number was first in flight.
+    ``earlier_rows`` are rows from an earlier computation. Each series needs its last one, and those since its oldest
+    unacknowledged number was first in flight (``required_since``).
     """
-    every = [_observed(snapshot) for snapshot in snapshots if is_transfer(snapshot)]
-    before: defaultdict[Series, list[Row]] = defaultdict(list)
-    for row in sorted(earlier, key=order):
-        before[series_of(row)].append(dict(row))
+    every = [_snapshot_row(snapshot) for snapshot in snapshots if is_transfer_snapshot(snapshot)]
+    before: defaultdict[SeriesKey, list[Row]] = defaultdict(list)
+    for row in sorted(earlier_rows, key=observation_order):
+        before[series_key(row)].append(dict(row))
     out: list[Row] = []
-    for series, rows in groupby(sorted(every, key=lambda row: (_texts(row), *order(row))), key=series_of):
+    for series, rows in groupby(
+        sorted(every, key=lambda row: (_sort_key(row), *observation_order(row))), key=series_key
+    ):
         known = before[series]
         for row in rows:
             _compare(row, known, resend_rise, max_gap)
-            row["ladder_step"], row["ladder_interval_s"] = _step(row["resend_count"], ladder_s)
+            row["ladder_step"], row["ladder_interval_s"] = _ladder_step(row["resend_count"], ladder_s)
             known.append(row)
             out.append(row)
     return out
 
 
-def order(row: Mapping[str, Any]) -> tuple[int, str]:
-    """Order observations by time."""
+def sequence_timestamp(sequence_id: int) -> int:
+    """Return the TimeStamp of a sequence id, its upper 32 bits."""
+    return sequence_id >> 32
+
+
+def observation_order(row: Mapping[str, Any]) -> tuple[int, str]:
+    """Return the sort key of an observation: its time, then its snapshot id."""
     return row["observed_at"], row["snapshot_id"]
 
 
-def _texts(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(row[name] or "" for name in SERIES)
+def _sort_key(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(row[name] or "" for name in SERIES_COLUMNS)
 
 
-def _observed(snapshot: Mapping[str, Any]) -> Row:
-    """Return what one snapshot tells by itself."""
+def _snapshot_row(snapshot: Mapping[str, Any]) -> Row:
+    """Return the row of a snapshot without the columns that depend on earlier ones."""
     last, first, newest, following = (
         snapshot[name] for name in ("eod_last_ack", "eod_first_non_ack", "eod_last_non_ack", "eod_next_seq")
     )
     sequence = next((int(each["sequence_id"]) for each in (following, first, newest, last) if each is not None), None)
 
-    def number(of: Mapping[str, Any] | None, name: str = "sequence_number") -> int | None:
-        return None if of is None or int(of["sequence_id"]) != sequence else of[name]
+    def number(position: Mapping[str, Any] | None, name: str = "sequence_number") -> int | None:
+        return None if position is None or int(position["sequence_id"]) != sequence else position[name]
 
     missing = {"decode_error"} if snapshot["errors"] else set()
     return {
-        **{name: snapshot[name] for name in (*SERIES, "snapshot_id", "observed_at")},
+        **{name: snapshot[name] for name in (*SERIES_COLUMNS, "snapshot_id", "observed_at")},
         "sequence_id": sequence,
         "last_acked_number": number(last),
         "first_unacked_number": number(first),
@@ -120,31 +127,34 @@ def _observed(snapshot: Mapping[str, Any]) -> Row:
     }
 
 
-def acknowledged(row: Mapping[str, Any]) -> int | None:
-    """Return the acknowledged number: as told, else the one before the oldest that is not, else before the next."""
+def acknowledged_number(row: Mapping[str, Any]) -> int | None:
+    """Return the last acknowledged number of a transfer row.
+
+    As reported, else the number before the oldest unacknowledged one, else before the next one; None without any.
+    """
     if row["last_acked_number"] is not None:
         return int(row["last_acked_number"])
     after = row["first_unacked_number"] if row["first_unacked_number"] is not None else row["next_number"]
     return None if after is None else after - 1
 
 
-def _pending(row: Mapping[str, Any]) -> bool | None:
-    """Whether something is not acknowledged; None where that was not told."""
+def _has_unacked(row: Mapping[str, Any]) -> bool | None:
+    """Return whether messages are unacknowledged; None if not reported."""
     if row["unacked_count"] is not None:
         return bool(row["unacked_count"] > 0)
     return True if row["first_unacked_number"] is not None else None
 
 
 def _compare(row: Row, known: Sequence[Row], resend_rise: int, max_gap: int) -> None:
-    """Fill in what a row is against those before it of its series."""
+    """Set the columns of a row that depend on the earlier rows of its series, ``known``."""
     previous = known[-1] if known else None
     if previous is not None:
         row["evidence"] = [previous["snapshot_id"], row["snapshot_id"]]
         if row["observed_at"] - previous["observed_at"] > max_gap:
             row["missing"].add("no_snapshot")
-        _rates(row, previous)
-        row["sequence_reset"] = _went_back(row, previous)
-        if _stands_still(row, previous) and not row["sequence_reset"]:
+        _set_rates(row, previous)
+        row["sequence_reset"] = _is_reset(row, previous)
+        if _is_stalled(row, previous) and not row["sequence_reset"]:
             since = previous["stalled_since"] if previous["stalled_since"] is not None else previous["observed_at"]
             row["stalled_since"] = since
     since = _in_flight_since(row, known)
@@ -154,40 +164,41 @@ def _compare(row: Row, known: Sequence[Row], resend_rise: int, max_gap: int) -> 
     row["missing"] = sorted(row["missing"])
 
 
-def _rates(row: Row, previous: Row) -> None:
+def _set_rates(row: Row, previous: Row) -> None:
     seconds = (row["observed_at"] - previous["observed_at"]) / _US
     if seconds <= 0 or row["sequence_id"] is None or row["sequence_id"] != previous["sequence_id"]:
         return
     numbers = {
-        "acked_per_s": (acknowledged(row), acknowledged(previous)),
+        "acked_per_s": (acknowledged_number(row), acknowledged_number(previous)),
         "sent_per_s": (row["next_number"], previous["next_number"]),
     }
     for name, (now, then) in numbers.items():
         row[name] = None if now is None or then is None else (now - then) / seconds
 
 
-def _went_back(row: Row, previous: Row) -> bool:
-    """Whether the sequence is another one, but for a grown Ordinal, or a number of it went back.
+def _is_reset(row: Row, previous: Row) -> bool:
+    """Return whether the sequence was replaced (other than by a higher Ordinal), or one of its numbers decreased.
 
-    Numbers are compared with those told as the same: expired messages leave gaps, in which the numbers next to them are
-    not those that were acknowledged.
+    Each number is compared with the same property, because expired messages leave gaps: the number before the oldest
+    unacknowledged one need not be acknowledged.
     """
     now, then = row["sequence_id"], previous["sequence_id"]
     if now is None or then is None:
         return False
     if now != then:
-        return bool(now >> TIME_STAMP != then >> TIME_STAMP or now < then)
-    told = ((row[name], previous[name]) for name in ("last_acked_number", "first_unacked_number", "next_number"))
-    return any(new is not None and old is not None and new < old for new, old in told)
+        return sequence_timestamp(now) != sequence_timestamp(then) or bool(now < then)
+    pairs = ((row[name], previous[name]) for name in ("last_acked_number", "first_unacked_number", "next_number"))
+    return any(new is not None and old is not None and new < old for new, old in pairs)
 
 
-def _stands_still(row: Row, previous: Row) -> bool:
+def _is_stalled(row: Row, previous: Row) -> bool:
     same = all(row[name] == previous[name] for name in ("sequence_id", "last_ack_at"))
-    return bool(_pending(row) and _pending(previous)) and same and acknowledged(row) == acknowledged(previous)
+    same = same and acknowledged_number(row) == acknowledged_number(previous)
+    return same and bool(_has_unacked(row) and _has_unacked(previous))
 
 
 def _in_flight_since(row: Row, known: Sequence[Row]) -> int | None:
-    """Return the first observation of this sequence that showed the oldest unacknowledged number as given out."""
+    """Return the time of the first observation that showed the oldest unacknowledged number as sent, if any."""
     first, following = row["first_unacked_number"], row["next_number"]
     if first is None or following is None or not first < following:
         return None
@@ -199,12 +210,12 @@ def _in_flight_since(row: Row, known: Sequence[Row]) -> int | None:
             break
         since, oldest = each["observed_at"], each["first_unacked_number"]
         if oldest == first:
-            return needs_since(each)
+            return required_since(each)
     return int(since)
 
 
-def needs_since(row: Mapping[str, Any]) -> int:
-    """Return how far back ``transfers`` must know what was before, given a series' last row of before."""
+def required_since(row: Mapping[str, Any]) -> int:
+    """Return the time from which ``compute_transfers`` needs the earlier rows of a series, given its last one."""
     back = 0 if row["in_flight_s"] is None else round(row["in_flight_s"] * _US)
     return int(row["observed_at"] - back)
 
@@ -222,22 +233,23 @@ def _condition(row: Row, previous: Row | None, resend_rise: int) -> str | None:
         return "resending"
     if rose("unacked_count") > 0:
         return "slow"
-    pending = _pending(row)
-    if pending or _moved(row, previous):
+    unacked = _has_unacked(row)
+    if unacked or _next_number_changed(row, previous):
         return "flowing"
-    return None if pending is None else "idle"
+    return None if unacked is None else "idle"
 
 
-def _moved(row: Row, previous: Row | None) -> bool:
-    """Whether the next number is another one than before."""
+def _next_number_changed(row: Row, previous: Row | None) -> bool:
     if previous is None or None in (row["next_number"], previous["next_number"]):
         return False
-    names = ("sequence_id", "next_number")
-    return any(row[name] != previous[name] for name in names)
+    return any(row[name] != previous[name] for name in ("sequence_id", "next_number"))
 
 
-def _step(count: int | None, ladder_s: Sequence[float]) -> tuple[int | None, float | None]:
-    """Return the step of the ladder that a try stands on, from 1, and its interval; equal intervals are one step."""
+def _ladder_step(count: int | None, ladder_s: Sequence[float]) -> tuple[int | None, float | None]:
+    """Return the step of the resend ladder after a number of resends, from 1, and its interval in seconds.
+
+    Equal intervals are one step.
+    """
     if not count or not ladder_s:
         return None, None
     place = min(count, len(ladder_s)) - 1

@@ -1,4 +1,4 @@
-"""How much a number grew within a window, looked at again and again. Times are microseconds. No Spark."""
+"""Growth of a count within a sliding window. Times are microseconds. No Spark."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 
-class Point(NamedTuple):
-    """A number that was reported at a time, with its size and the row or key that tells it."""
+class CountSample(NamedTuple):
+    """The number of messages reported at a time, their size, and the row (or its key) that reports it."""
 
     row: Any
     at: int
-    number: int
-    size: int | None = None
+    message_count: int
+    size_bytes: int | None = None
 
 
-def with_least(points: Iterable[Point], window: int) -> Iterator[tuple[Point, Point]]:
-    """Yield each of the points, which are in order of time, and the least one of the window that ends with it."""
-    least: deque[Point] = deque()  # those that are the least of all since then
-    for point in points:
-        while least and least[0].at < point.at - window:
-            least.popleft()
-        while least and least[-1].number >= point.number:
-            least.pop()
-        least.append(point)
-        yield point, least[0]
+def pair_with_window_minimum(
+    samples: Iterable[CountSample], window_us: int
+) -> Iterator[tuple[CountSample, CountSample]]:
+    """Yield each sample with the lowest sample of the window that ends with it; samples are in order of time."""
+    minima: deque[CountSample] = deque()  # monotonic queue: each is the lowest of all samples since
+    for sample in samples:
+        while minima and minima[0].at < sample.at - window_us:
+            minima.popleft()
+        while minima and minima[-1].message_count >= sample.message_count:
+            minima.pop()
+        minima.append(sample)
+        yield sample, minima[0]

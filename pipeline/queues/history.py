@@ -1,18 +1,18 @@
-"""What is known of one queue -> the intervals of its life. Plain rows in, plain rows out; no Spark.
+"""Queue histories: compute the intervals of a queue's state from events. No Spark.
 
-What is believed, with [MS-MQMR] 3.1.4.2, [MS-MQDMPR] 3.1.7.1 and the fact sheet on RPC interfaces, 4.3 and 4.4:
+The rules, from [MS-MQMR] 3.1.4.2, [MS-MQDMPR] 3.1.7.1 and the fact sheet on RPC interfaces, 4.3 and 4.4:
 
-* A snapshot reports values; each holds until it is reported again, at most ``max_gap``. What a queue manager answered
-  as not available (VT_NULL) is not known from then on, what it was not asked for is as it was.
-* An answered pause or resume holds until a state is reported, a purge leaves no message but those that a reader holds
-  (PurgePending: they go when the read ends, either way). Both hold as long as an observation does.
-* What is expected goes on from the last report of the count, through intervals that begin without one.
-* A purge, move or read is done to a queue, whatever name it was opened by; snapshots, pauses and resumes are of one
-  name (which is part of an outgoing queue's identity). So a purge cuts the histories of the names that something is
-  known of when it comes, and has one of its own, by the name it was opened by, where nothing is.
+* A snapshot reports values. Each value holds until it is reported again, at most ``max_gap``. A value that the queue
+  manager answers as not available (VT_NULL) is unknown from then on; a value that was not requested stays as it was.
+* An answered pause or resume holds until a state is reported. A purge leaves no message but those that a reader holds
+  (PurgePending: they are deleted when the read ends, either way). Both hold as long as an observation does.
+* The expected count continues from the last reported count, also through intervals that begin without a report.
+* Purges, moves and reads apply to a queue, whatever name it was opened by. Snapshots, pauses and resumes apply to one
+  format name (part of an outgoing queue's identity). So a purge starts an interval in the history of each name that
+  has a recent event; if there is none, the name that the purge was opened by gets a history of its own.
 
-All of it looks back no further than ``max_gap``: a history can be computed from any of its cuts on.
-Times are microseconds since the epoch, UTC.
+Nothing depends on events more than ``max_gap`` back, so a history can be resumed at any of its interval bounds.
+Times are microseconds since the epoch (UTC).
 """
 
 from __future__ import annotations
@@ -25,37 +25,40 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, Literal
 
-Kind = Literal[
+EventKind = Literal[
     "pause", "resume", "purge", "snapshot", "received", "peeked", "nacked", "moved_in", "moved_out", "purged", "doubt"
 ]
 Row = dict[str, Any]
 
-VALUES: Final = ("state", "message_count", "bytes", "journal_count", "journal_bytes")
-COUNTED: Final = ("received", "peeked", "nacked", "moved_in", "moved_out", "purged")
-UNKNOWN: Final = "UNKNOWN"
-ON_HOLD: Final = "ONHOLD"
-NOT_CONNECTED: Final = ("WAITING", "NEED VALIDATION", "DISCONNECTED", "DISCONNECTING", "LOCKED")
-"""States of an outgoing queue that has no connection and was not told to have none: it tries, has no address yet, is
-cut off, shuts down, or may not. INACTIVE does not try, ONHOLD was paused ([MS-MQDMPR] 3.1.1.3, [MS-MQMR] 3.1.4.1)."""
-OPERATIONS: Final = "operations"
-_RANK: Final = {"pause": 0, "resume": 1, "purge": 2, "snapshot": 3}  # of what is told of one moment
-_OWN: Final = frozenset({"snapshot", "pause", "resume"})
+REPORTED_COLUMNS: Final = ("state", "message_count", "bytes", "journal_count", "journal_bytes")
+COUNT_COLUMNS: Final = ("received", "peeked", "nacked", "moved_in", "moved_out", "purged")
+STATE_UNKNOWN: Final = "UNKNOWN"
+STATE_ON_HOLD: Final = "ONHOLD"
+NOT_CONNECTED_STATES: Final = ("WAITING", "NEED VALIDATION", "DISCONNECTED", "DISCONNECTING", "LOCKED")
+"""States of an outgoing queue that should have a connection and has none: it retries, has no address yet, was cut off,
+shuts down, or is not allowed to. Without INACTIVE (does not try) and ONHOLD (paused): [MS-MQDMPR] 3.1.1.3, [MS-MQMR]
+3.1.4.1."""
+SOURCE_OPERATIONS: Final = "operations"
+DEAD_LETTER_QUEUE_PATTERN: Final = re.compile(r";dead(letter|xact)$|_deadqueue$")
+JOURNAL_SUFFIX: Final = ";journal"
+_RANK: Final = {"pause": 0, "resume": 1, "purge": 2, "snapshot": 3}  # order of events with the same time
+_NAMED_KINDS: Final = frozenset({"snapshot", "pause", "resume"})  # events of one format name
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """Something that tells of a queue: a snapshot, what was done to it, or what is in doubt (``missing`` says why).
+class QueueEvent:
+    """An event of a queue: a snapshot, an operation or read, or a doubtful one (``missing`` says why).
 
-    A ``purged`` is a purge that cuts no history that is asked for: it is counted alone. ``name`` is the format name
-    that a snapshot, pause or resume is of, of a purge the one it was opened by; ``values`` are those that a snapshot
-    reports, None what was not available. ``held_since``: when a reader got the message.
+    ``purge`` starts an interval; ``purged`` is a purge that is only counted. ``format_name`` is the name that a
+    snapshot, pause or resume is about, or that a purge was opened by. ``values`` are the values that a snapshot
+    reports, None if not available. ``held_since`` is the time when the reader got the message.
     """
 
     at: int
-    kind: Kind
+    kind: EventKind
     key: str
-    name: str | None = None
-    source: str = OPERATIONS
+    format_name: str | None = None
+    source: str = SOURCE_OPERATIONS
     values: Mapping[str, Any] = field(default_factory=dict)
     held_since: int | None = None
     missing: tuple[str, ...] = ()
@@ -63,96 +66,103 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """Where a history is taken up: rows are wanted from ``since`` on; from ``unknown_since`` on nothing is known."""
+class ResumePoint:
+    """Where to resume a history: rows are wanted from ``since`` on; the state is unknown from ``unknown_since`` on."""
 
     since: int
     unknown_since: int | None = None
 
 
-def histories(
-    events: Iterable[Event], max_gap: int, taken_up: Mapping[str | None, Cut] | None = None
+def compute_histories(
+    events: Iterable[QueueEvent], max_gap: int, resume_points: Mapping[str | None, ResumePoint] | None = None
 ) -> dict[str | None, list[Row]]:
-    """Return the intervals of each name of a queue, of all that is told of it.
+    """Return the intervals of each format name of one queue, computed from all its events.
 
-    Where a history is ``taken_up``, ``events`` need to be only those from twice ``max_gap`` before there on, and those
-    of names from three times on: which names something is known of, when a purge comes, takes another ``max_gap``.
-    Earlier purges may only come as ``purged``.
+    To resume a history, it needs the events from twice ``max_gap`` before the resume point on, and snapshots, pauses
+    and resumes from three times on: whether a name has a recent event when a purge comes takes another ``max_gap``.
+    Earlier purges may come as ``purged``.
     """
-    taken_up = taken_up or {}
-    told = sorted(events, key=_order)
-    own: dict[str | None, list[Event]] = {name: [] for name in taken_up}
-    shared: list[Event] = []
-    for event in told:
-        if event.kind in _OWN:
-            own.setdefault(event.name, []).append(event)
+    resume_points = resume_points or {}
+    ordered = sorted(events, key=_event_order)
+    named: dict[str | None, list[QueueEvent]] = {name: [] for name in resume_points}
+    counted: list[QueueEvent] = []
+    for event in ordered:
+        if event.kind in _NAMED_KINDS:
+            named.setdefault(event.format_name, []).append(event)
         elif event.kind != "purge":
-            shared.append(event)
-    purges = [event for event in told if event.kind == "purge"]
-    cuts = {name: list(mine) for name, mine in own.items()}
-    times = {name: [event.at for event in mine] for name, mine in own.items()}
+            counted.append(event)
+    purges = [event for event in ordered if event.kind == "purge"]
+    bounds = {name: list(events) for name, events in named.items()}
+    times = {name: [event.at for event in events] for name, events in named.items()}
     for purge in purges:
-        known = [name for name, at in times.items() if _tells(at, purge.at, max_gap)]
-        for name in known or [purge.name]:
-            cuts.setdefault(name, []).append(purge)
-    counted = sorted([*shared, *purges], key=attrgetter("at"))
-    return {name: _Life(mine, counted, max_gap, taken_up.get(name)).rows() for name, mine in cuts.items()}
+        known = [name for name, at in times.items() if _has_recent(at, purge.at, max_gap)]
+        for name in known or [purge.format_name]:
+            bounds.setdefault(name, []).append(purge)
+    counted = sorted([*counted, *purges], key=attrgetter("at"))
+    builders = {name: _HistoryBuilder(own, counted, max_gap, resume_points.get(name)) for name, own in bounds.items()}
+    return {name: builder.rows() for name, builder in builders.items()}
 
 
-def _order(event: Event) -> tuple[int, int, str, str]:
-    """Order events by time; of one moment what was done comes first and what is reported last."""
+def _event_order(event: QueueEvent) -> tuple[int, int, str, str]:
+    """Order events by time; at the same time operations come before snapshots."""
     return event.at, _RANK.get(event.kind, len(_RANK)), event.source, event.key
 
 
-def _tells(times: Sequence[int], at: int, max_gap: int) -> bool:
-    """Whether the newest of these times, in order, up to another is not too long ago."""
+def _has_recent(times: Sequence[int], at: int, max_gap: int) -> bool:
+    """Return whether the newest of the sorted times up to ``at`` is less than ``max_gap`` before it."""
     place = bisect_right(times, at)
     return place > 0 and times[place - 1] > at - max_gap
 
 
 @dataclass(slots=True)
-class _Known:
-    """A value, and what told it."""
+class _KnownValue:
+    """A value and the event that reported it."""
 
     value: Any
     at: int
-    event: Event
+    event: QueueEvent
 
 
-class _Life:
-    """One history, walked through from its first cut to its end."""
+class _HistoryBuilder:
+    """Builds the intervals of one history, in order of time.
 
-    def __init__(self, cuts: Iterable[Event], counted: Sequence[Event], max_gap: int, cut: Cut | None) -> None:
-        self.cut = cut or Cut(-(1 << 63))
-        gone = self.cut.unknown_since
-        self.cuts = [event for event in sorted(cuts, key=_order) if gone is None or event.at >= gone]
+    ``known`` has the valid values: those of REPORTED_COLUMNS, ``paused``, ``base`` (the count from which the expected
+    count continues) and ``event`` (the last event of any kind).
+    """
+
+    def __init__(
+        self, bounds: Iterable[QueueEvent], counted: Sequence[QueueEvent], max_gap: int, resume: ResumePoint | None
+    ) -> None:
+        self.resume_point = resume or ResumePoint(-(1 << 63))
+        gone = self.resume_point.unknown_since
+        self.bounds = [event for event in sorted(bounds, key=_event_order) if gone is None or event.at >= gone]
         self.counted = counted
         self.max_gap = max_gap
-        self.known: dict[str, _Known] = {}  # VALUES, paused, base (what is expected goes on from it), told (anything)
-        self._next = 0  # of self.counted
+        self.known: dict[str, _KnownValue] = {}
+        self._next = 0  # index in self.counted
 
     def rows(self) -> list[Row]:
-        """Return the intervals, in order of time."""
+        """Return the intervals in order of time."""
         out: list[Row] = []
         for begin, end in self._spans():
             row = self._row(begin, end)
             if out:
-                self._explain(out[-1], begin)
+                self._set_unexplained_change(out[-1], begin)
             out.append(row)
-        return [row for row in out if row["valid_from"] >= self.cut.since]
+        return [row for row in out if row["valid_from"] >= self.resume_point.since]
 
     def _spans(self) -> Iterator[tuple[int, int]]:
-        """Yield the intervals' bounds, what is known brought to each one's beginning."""
-        moments = [(at, list(events)) for at, events in groupby(self.cuts, key=attrgetter("at"))]
+        """Yield the bounds of each interval, after updating ``known`` to its beginning."""
+        moments = [(at, list(events)) for at, events in groupby(self.bounds, key=attrgetter("at"))]
         if not moments:
             return
-        gone = self.cut.unknown_since
+        gone = self.resume_point.unknown_since
         if gone is not None and gone < moments[0][0]:
             yield gone, moments[0][0]
         ends = [*(at for at, _ in moments[1:]), moments[-1][0] + self.max_gap]
         for (begin, events), following in zip(moments, ends, strict=True):
             for event in events:
-                self._learn(event)
+                self._apply(event)
             at = begin
             while at < following:
                 self.known = {name: known for name, known in self.known.items() if at < known.at + self.max_gap}
@@ -160,26 +170,28 @@ class _Life:
                 yield at, end
                 at = end
 
-    def _learn(self, event: Event) -> None:
-        def known(name: str, value: Any) -> None:  # noqa: ANN401 - of whichever column
-            self.known[name] = _Known(value, event.at, event)
+    def _apply(self, event: QueueEvent) -> None:
+        """Update ``known`` with what an event reports or does."""
 
-        known("told", None)
+        def know(name: str, value: Any) -> None:  # noqa: ANN401 - of any column's type
+            self.known[name] = _KnownValue(value, event.at, event)
+
+        know("event", None)
         if event.kind == "purge":
-            known("base", 0)
+            know("base", 0)
         elif event.kind in ("pause", "resume"):
-            known("paused", event.kind == "pause")
+            know("paused", event.kind == "pause")
         for name, value in event.values.items():
-            known(name, value)
+            know(name, value)
         if event.values.get("state") is not None:
-            known("paused", event.values["state"] == ON_HOLD)
+            know("paused", event.values["state"] == STATE_ON_HOLD)
         if "message_count" in event.values:
-            known("base", event.values["message_count"])
+            know("base", event.values["message_count"])
 
     def _row(self, begin: int, end: int) -> Row:
-        """Return the interval; what was counted in it goes into what is expected of the next."""
-        counts: dict[str, int] = dict.fromkeys(COUNTED, 0)
-        within: list[Event] = []
+        """Return the interval, and carry its counted events over into the expected count."""
+        counts: dict[str, int] = dict.fromkeys(COUNT_COLUMNS, 0)
+        within: list[QueueEvent] = []
         base = self.known.get("base")
         change = 0
         while self._next < len(self.counted) and self.counted[self._next].at < end:
@@ -190,9 +202,9 @@ class _Life:
             within.append(event)
             if event.kind != "doubt":
                 counts["purged" if event.kind == "purge" else event.kind] += 1
-            change += self._change(event, base)
+            change += self._count_change(event, base)
         if base is not None and base.value is not None:
-            base = self.known["base"] = _Known(base.value + change, base.at, base.event)
+            base = self.known["base"] = _KnownValue(base.value + change, base.at, base.event)
         rests_on = {known.event.key: known.event for known in self.known.values()}
         events = sorted([*rests_on.values(), *within], key=lambda event: (event.at, event.key))
         missing = {code for event in (*rests_on.values(), *within) for code in event.missing}
@@ -201,29 +213,29 @@ class _Life:
         errors = [dict(error) for event in rests_on.values() for error in event.errors]
         if errors:
             missing.add("decode_error")
-        values = {name: self._value(name) for name in VALUES}
+        values = {name: self._value(name) for name in REPORTED_COLUMNS}
         return {
             "valid_from": begin,
             "valid_to": end,
             **values,
-            "state": values["state"] or UNKNOWN,
-            **{name: counts[name] for name in COUNTED},
+            "state": values["state"] or STATE_UNKNOWN,
+            **{name: counts[name] for name in COUNT_COLUMNS},
             "paused": self._value("paused"),
             "expected_message_count": None if base is None else base.value,
             "unexplained_change": None,
-            "source": max(rests_on.values(), key=_order).source if rests_on else None,
+            "source": max(rests_on.values(), key=_event_order).source if rests_on else None,
             "evidence": list(dict.fromkeys(event.key for event in events)),
             "confidence": _confidence(missing),
             "missing": sorted(missing),
             "errors": errors,
         }
 
-    def _value(self, name: str) -> Any:  # noqa: ANN401 - of whichever column
+    def _value(self, name: str) -> Any:  # noqa: ANN401 - of any column's type
         return self.known[name].value if name in self.known else None
 
     @staticmethod
-    def _change(event: Event, base: _Known | None) -> int:
-        """Return what an event does to the number of messages, as the one that is expected goes on from a base."""
+    def _count_change(event: QueueEvent, base: _KnownValue | None) -> int:
+        """Return by how much an event changes the expected number of messages."""
         if event.kind == "moved_in":
             return 1
         if event.kind == "moved_out":
@@ -232,11 +244,11 @@ class _Life:
             return 0
         purged = base is not None and base.event.kind == "purge"
         if purged and base is not None and event.held_since is not None and event.held_since <= base.event.at:
-            return 0  # a message that was held when its queue was purged went with it
+            return 0  # the purge deleted the message that this reader held
         return -1
 
-    def _explain(self, before: Row, at: int) -> None:
-        """Compare what was expected with the count that is reported at a time, if one is."""
+    def _set_unexplained_change(self, before: Row, at: int) -> None:
+        """Set the difference between the count reported at a time, if any, and the count expected before it."""
         count = self.known.get("message_count")
         expected = before["expected_message_count"]
         if count is not None and count.at == at and count.value is not None and expected is not None:
@@ -247,8 +259,3 @@ def _confidence(missing: set[str]) -> str:
     if not missing:
         return "complete"
     return "provisional" if missing == {"transaction_open"} else "partial"
-
-
-DEAD: Final = re.compile(r";dead(letter|xact)$|_deadqueue$")
-
-JOURNAL: Final = ";journal"

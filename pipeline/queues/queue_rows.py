@@ -1,8 +1,8 @@
-"""What silver and gold tell of queues, in one form of rows, and the rows of gold that are made of it.
+"""Rows of gold's queue tables from events that bronze, silver and gold tables report.
 
-``TELLING`` asks for everything that histories and transfers are made of, ``named`` gives its rows their queue managers
-and canonical queues, ``as_told`` their form; ``history_rows``, ``transfer_rows`` and ``source_rows`` make gold's of
-them, whatever queues they hold: here or in a task of Spark. Times are microseconds since the epoch.
+``EVENT_QUERIES`` read all events, ``to_uniform_rows`` gives them one form, ``with_canonical_names`` the names of queues
+and queue managers in gold. ``history_rows``, ``transfer_rows`` and ``source_rows`` then make the rows of gold for any
+set of queues, in memory or in a Spark task. Times are microseconds since the epoch (UTC).
 """
 
 from __future__ import annotations
@@ -16,25 +16,24 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.lake.arrow_rows import day_of, microseconds, us, us_of
-from pipeline.lake.arrow_rows import table_of as as_arrow
+from pipeline.lake.arrow_rows import datetime_to_us, epoch_day, rows_to_table, span_to_us, times_to_us
 from pipeline.queues import eod_sources, eod_transfers, history
-from pipeline.queues.history import Cut, Event
-from pipeline.queues.queue_managers import Machines
+from pipeline.queues.history import QueueEvent, ResumePoint
+from pipeline.queues.queue_managers import QueueManagerNames
 from schemas.calls import MANAGEMENT_CALLS
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.table import EVENT_DATE, RUN_ID, Table
 from udfs.codes import MQ_OK
 from udfs.keys import key
-from udfs.queues.aliases import canonical_text
-from udfs.queues.normal_form import normal_text
+from udfs.queues.alias_groups import canonical_queue_name
+from udfs.queues.normal_form import normalize_queue_name
 
 Row = dict[str, Any]
-Place = tuple[str | None, str]  # queue manager, queue
-Series = tuple[str | None, str, str | None]  # and format name
+QueueKey = tuple[str | None, str]  # queue manager, queue
+HistoryKey = tuple[str | None, str, str | None]  # and format name
 
-_VALUES: Final = {  # of the history, by the properties that report them
+_VALUES: Final = {  # columns of the history: the properties that report them
     "state": "state",
     "message_count": "message_count",
     "bytes": "bytes_in_queue",
@@ -46,81 +45,83 @@ _PLAIN: Final = (
     "location", "xact", *_VALUES.values(), "eod_last_ack_count", "eod_no_read_count", "eod_no_ack_count",
     "eod_resend_count", "eod_resend_interval",
 )  # fmt: skip
-_REPORTED: Final = (*_PLAIN, *_SEQUENCES, "eod_source_info", "property_states")  # as the table has them
+_REPORTED: Final = (*_PLAIN, *_SEQUENCES, "eod_source_info", "property_states")  # in silver.queue_snapshots
 _REPORTED_TIMES: Final = ("eod_last_ack_time", "eod_resend_time")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """The settings that gold's states rest on; ``declared`` are the collector's machines, names by address."""
+class QueueSettings:
+    """The settings of the queue tables; ``configured_names`` are the collector's machines, names by address."""
 
     max_gap: timedelta = timedelta(minutes=15)
     resend_rise: int = 1
-    ladder: tuple[timedelta, ...] = tuple(timedelta(seconds=each) for each in eod_transfers.LADDER_S)
+    ladder: tuple[timedelta, ...] = tuple(timedelta(seconds=each) for each in eod_transfers.RESEND_LADDER_S)
     cleanup: timedelta = timedelta(minutes=5)
-    declared: Mapping[str, str] = field(default_factory=dict)
+    configured_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def gap_us(self) -> int:
-        """How long an observation holds, microseconds."""
-        return us(self.max_gap)
+    def max_gap_us(self) -> int:
+        """The time for which an observation stays valid, in microseconds."""
+        return span_to_us(self.max_gap)
 
-    def said(self) -> dict[str, Any]:
-        """Return them as a commit tells what rows are made of."""
+    def as_provenance(self) -> dict[str, Any]:
+        """Return the settings as JSON values for the provenance in a commit."""
         return {
-            "max_gap_us": self.gap_us,
+            "max_gap_us": self.max_gap_us,
             "resend_rise": self.resend_rise,
             "ladder_s": [each.total_seconds() for each in self.ladder],
-            "cleanup_us": us(self.cleanup),
-            "machines": dict(sorted(self.declared.items())),
+            "cleanup_us": span_to_us(self.cleanup),
+            "machines": dict(sorted(self.configured_names.items())),
         }
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
-    """What queues and queue managers are called in gold."""
+class QueueNames:
+    """The names of queues and queue managers in gold; ``canonical_texts`` maps normal forms of queue names."""
 
-    machines: Machines
-    texts: Mapping[str, str]  # the canonical text of each normal form
+    queue_managers: QueueManagerNames
+    canonical_texts: Mapping[str, str]
 
-    def queue(self, text: str | None) -> str | None:
-        """Return the canonical text of a normal form."""
-        return canonical_text(text, self.texts)
+    def canonical_queue(self, text: str | None) -> str | None:
+        """Return the canonical name of a queue in normal form."""
+        return canonical_queue_name(text, self.canonical_texts)
 
 
-class Told(NamedTuple):
-    """What is told of queues by a table: a question, in which ``{rows}`` stands for its rows.
+class EventQuery(NamedTuple):
+    """A query for the events of queues in a table; ``{rows}`` in its SQL stands for the table's rows.
 
-    It is made of the settings, a time, microseconds, and a further condition; ``queue`` is the column that names them.
+    ``build_sql`` takes the settings, the earliest time in microseconds and a further condition in SQL. ``queue_column``
+    is the column of the table that names the queue.
     """
 
     table: Table
-    sql: Callable[[Settings, int, str], str]
-    queue: str = "queue"
+    build_sql: Callable[[QueueSettings, int, str], str]
+    queue_column: str = "queue"
 
 
-def _since(at: int, *times: str) -> str:
-    """Return the condition that one of some times is not before another; files that hold none are not read."""
+def _since_sql(at: int, *times: str) -> str:
+    """Return the SQL condition that one of the times is at or after ``at``; it lets Delta skip files."""
     return f"({' OR '.join(f'{name} >= timestamp_micros({max(at, 0)})' for name in times)})"
 
 
-def _snapshots(_: Settings, since: int, where: str) -> str:
-    """Ask for successful snapshots; a failed one is no evidence."""
+def _snapshot_events_sql(_: QueueSettings, since: int, where: str) -> str:
+    """Return the SQL for successful snapshots; a failed one is no evidence."""
     times = (f"unix_micros({name}) AS {name}" for name in _REPORTED_TIMES)
+    recent = _since_sql(since, "observed_at")
     return f"""
 SELECT 'snapshot' AS kind, queue_manager, queue, unix_micros(observed_at) AS `at`, snapshot_id AS key,
   queue_format_name AS name, source, errors, {", ".join((*_REPORTED, *times))}
 FROM {{rows}}
-WHERE hresult = 0 AND queue IS NOT NULL AND observed_at IS NOT NULL AND {_since(since, "observed_at")} AND {where}"""
+WHERE hresult = 0 AND queue IS NOT NULL AND observed_at IS NOT NULL AND {recent} AND {where}"""
 
 
-def attempts_told(settings: Settings, since: int, where: str) -> str:
-    """Ask what attempts did to their queues, and for those of which that is not known."""
+def attempt_events_sql(settings: QueueSettings, since: int, where: str) -> str:
+    """Return the SQL for the effects of receive attempts on their queues; unknown effects are of kind ``doubt``."""
     began = "coalesce(returned_at, started_at)"
-    expired = f"timestamp_micros(unix_micros(returned_at) + {us(settings.cleanup)})"
+    expired = f"timestamp_micros(unix_micros(returned_at) + {span_to_us(settings.cleanup)})"
     taken, given_back = "(outcome = 'acked' AND ended_at IS NOT NULL)", "outcome IN ('nacked', 'rundown', 'expired')"
-    wide = since - us(settings.cleanup)  # a message that expired counts later than any of the row's times says
-    told = f"""
+    wide = since - span_to_us(settings.cleanup)  # an expired attempt counts later than all times of its row
+    events = f"""
 SELECT CASE WHEN {taken} THEN 'received' WHEN outcome = 'peeked' THEN 'peeked' WHEN {given_back} THEN 'nacked'
     WHEN outcome IN ('acked', 'rejected', 'unknown') THEN 'doubt'
     WHEN outcome = 'in_flight' AND returned_at IS NOT NULL THEN 'doubt' END AS kind,
@@ -131,24 +132,24 @@ SELECT CASE WHEN {taken} THEN 'received' WHEN outcome = 'peeked' THEN 'peeked' W
   try_element_at(evidence, -1) AS key, 'wire' AS source, unix_micros(returned_at) AS held_since, missing
 FROM {{rows}}
 WHERE queue IS NOT NULL AND (is_receive IS NULL OR is_receive OR outcome = 'peeked')
-  AND {_since(wide, "started_at", "returned_at", "ended_at")} AND {where}"""
-    return f"SELECT * FROM ({told}) WHERE kind IS NOT NULL AND `at` >= {since}"
+  AND {_since_sql(wide, "started_at", "returned_at", "ended_at")} AND {where}"""
+    return f"SELECT * FROM ({events}) WHERE kind IS NOT NULL AND `at` >= {since}"
 
 
-ACTION: Final = "(object_type = 'queue' AND upper(action) IN ('PAUSE', 'RESUME'))"
-"""The condition of calls of silver.management_calls that pause or resume a queue ([MS-MQMR] 3.1.4.2)."""
+PAUSE_OR_RESUME_SQL: Final = "(object_type = 'queue' AND upper(action) IN ('PAUSE', 'RESUME'))"
+"""The SQL condition of calls in silver.management_calls that pause or resume a queue ([MS-MQMR] 3.1.4.2)."""
 
 
-def _actions(_: Settings, since: int, where: str) -> str:
-    """Ask for pauses and resumes; in doubt is what was not answered, or cannot be read."""
+def _pause_events_sql(_: QueueSettings, since: int, where: str) -> str:
+    """Return the SQL for pauses and resumes; those without an answer or with a decode error are in doubt."""
     codes = {
         "decode_error": "size(errors) > 0",
         "no_request": "requested_at IS NULL",
         "no_response": "responded_at IS NULL",
     }
     missing = ", ".join(f"CASE WHEN {holds} THEN '{code}' END" for code, holds in codes.items())
-    done = f"{ACTION} AND {_since(since, 'responded_at', 'requested_at')} AND queue IS NOT NULL"
-    return _done(
+    done = f"{PAUSE_OR_RESUME_SQL} AND {_since_sql(since, 'responded_at', 'requested_at')} AND queue IS NOT NULL"
+    return _call_events_sql(
         "CASE WHEN hresult IS NULL THEN 'doubt' ELSE lower(action) END",
         "queue",
         f"array({missing})",
@@ -156,86 +157,91 @@ def _actions(_: Settings, since: int, where: str) -> str:
     )
 
 
-def _operations(queue: str, moved: str) -> Callable[[Settings, int, str], str]:
-    """Ask for purges and moves by one of the queues; in doubt is what was not answered, or cannot be read."""
+def _operation_events_sql(queue: str, moved: str) -> Callable[[QueueSettings, int, str], str]:
+    """Return a function that builds the SQL for purges and moves of a queue column; unanswered ones are in doubt."""
 
-    def ask(_: Settings, since: int, where: str) -> str:
+    def build(_: QueueSettings, since: int, where: str) -> str:
         kind = f"CASE WHEN outcome = 'unknown' THEN 'doubt' WHEN operation = 'move' THEN '{moved}' ELSE operation END"
-        known = f"outcome <> 'failed' AND {queue} IS NOT NULL AND {_since(since, 'responded_at', 'requested_at')}"
-        return _done(kind, queue, "missing", f"{known} AND {where}")
+        known = f"outcome <> 'failed' AND {queue} IS NOT NULL AND {_since_sql(since, 'responded_at', 'requested_at')}"
+        return _call_events_sql(kind, queue, "missing", f"{known} AND {where}")
 
-    return ask
+    return build
 
 
-def _done(kind: str, queue: str, missing: str, where: str) -> str:
-    """Ask for calls that did something to a queue: from their answer on it counts."""
+def _call_events_sql(kind: str, queue: str, missing: str, where: str) -> str:
+    """Return the SQL for calls that changed a queue; their effect counts from the time of the answer."""
     at = "coalesce(responded_at, requested_at)"
     return f"""
 SELECT {kind} AS kind, server_address AS queue_manager, {queue} AS queue, unix_micros({at}) AS `at`, call_key AS key,
-  queue_format_name AS name, '{history.OPERATIONS}' AS source, {missing} AS missing, errors
+  queue_format_name AS name, '{history.SOURCE_OPERATIONS}' AS source, {missing} AS missing, errors
 FROM {{rows}} WHERE {at} IS NOT NULL AND {where}"""
 
 
-READS: Final = Told(RECEIVE_ATTEMPTS, attempts_told)
-"""What reads did: it is counted, and begins no history."""
-TELLING: Final = (
-    Told(QUEUE_SNAPSHOTS, _snapshots),
-    READS,
-    Told(MANAGEMENT_CALLS, _actions),
-    Told(QUEUE_OPERATIONS, _operations("queue", "moved_out")),
-    Told(QUEUE_OPERATIONS, _operations("target_queue", "moved_in"), "target_queue"),
+READ_EVENTS: Final = EventQuery(RECEIVE_ATTEMPTS, attempt_events_sql)
+"""The query for reads. They are counted, and do not begin a history."""
+EVENT_QUERIES: Final = (
+    EventQuery(QUEUE_SNAPSHOTS, _snapshot_events_sql),
+    READ_EVENTS,
+    EventQuery(MANAGEMENT_CALLS, _pause_events_sql),
+    EventQuery(QUEUE_OPERATIONS, _operation_events_sql("queue", "moved_out")),
+    EventQuery(QUEUE_OPERATIONS, _operation_events_sql("target_queue", "moved_in"), "target_queue"),
 )
-"""Everything that is told of queues."""
-OF_GOLD: Final = (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS)  # whose queues are canonical texts
+"""The queries for all events of queues."""
+CANONICAL_QUEUE_TABLES: Final = (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS)
+"""Tables of gold, in which queue names are canonical."""
 
 
-def as_told(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    """Yield rows of ``TELLING`` in their form: all columns that any has, and what a snapshot reports in one."""
-    nothing = dict.fromkeys(("name", "held_since", "missing", "errors", "snapshot"))
+def to_uniform_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    """Yield rows of ``EVENT_QUERIES`` with the same columns; what a snapshot reports is one column, ``snapshot``."""
+    empty = dict.fromkeys(("name", "held_since", "missing", "errors", "snapshot"))
     for row in rows:
-        told = nothing | {name: value for name, value in row.items() if name not in _OF_SNAPSHOTS}
-        told["missing"] = [code for code in told["missing"] or () if code is not None]
-        told["errors"] = told["errors"] or []
+        event = empty | {name: value for name, value in row.items() if name not in _SNAPSHOT_COLUMNS}
+        event["missing"] = [code for code in event["missing"] or () if code is not None]
+        event["errors"] = event["errors"] or []
         if row["kind"] == "snapshot":
-            told["snapshot"] = _reported(row)
-        yield told
+            event["snapshot"] = _reported(row)
+        yield event
 
 
-_OF_SNAPSHOTS: Final = frozenset((*_REPORTED, *_REPORTED_TIMES))
+_SNAPSHOT_COLUMNS: Final = frozenset((*_REPORTED, *_REPORTED_TIMES))
 
 
 def _reported(row: Mapping[str, Any]) -> Row:
-    """Return what a snapshot reports, times in microseconds."""
-    reported = {name: row[name] for name in _OF_SNAPSHOTS}
+    """Return the properties that a snapshot reports, times in microseconds."""
+    reported = {name: row[name] for name in _SNAPSHOT_COLUMNS}
     if reported["eod_source_info"] is not None:
         reported["eod_source_info"] = [
-            {**each, "last_access_at": None if each["last_access_at"] is None else us_of(each["last_access_at"])}
+            {
+                **each,
+                "last_access_at": None if each["last_access_at"] is None else datetime_to_us(each["last_access_at"]),
+            }
             for each in reported["eod_source_info"]
         ]
     return reported
 
 
-def named(rows: Iterable[Mapping[str, Any]], names: Names) -> list[Row]:
-    """Return rows of ``TELLING`` with the queue managers and queues that gold knows them by."""
-    out = []
-    for row in rows:
-        found = dict(row)
-        found["queue_manager"] = names.machines.name(row["source"], row["queue_manager"])
-        found["queue"] = names.queue(row["queue"])
-        out.append(found)
-    return out
+def with_canonical_names(rows: Iterable[Mapping[str, Any]], names: QueueNames) -> list[Row]:
+    """Return rows of ``EVENT_QUERIES`` with the names of queue managers and queues in gold."""
+    return [
+        {
+            **row,
+            "queue_manager": names.queue_managers.canonical_name(row["source"], row["queue_manager"]),
+            "queue": names.canonical_queue(row["queue"]),
+        }
+        for row in rows
+    ]
 
 
-def events(rows: Iterable[Mapping[str, Any]]) -> dict[Place, list[Event]]:
-    """Return the events of each queue at each queue manager."""
-    found: defaultdict[Place, list[Event]] = defaultdict(list)
+def events_by_queue(rows: Iterable[Mapping[str, Any]]) -> dict[QueueKey, list[QueueEvent]]:
+    """Return uniform rows as events, by queue manager and queue."""
+    found: defaultdict[QueueKey, list[QueueEvent]] = defaultdict(list)
     for row in rows:
         found[row["queue_manager"], row["queue"]].append(
-            Event(
+            QueueEvent(
                 at=row["at"],
                 kind=row["kind"],
                 key=row["key"],
-                name=row["name"],
+                format_name=row["name"],
                 source=row["source"],
                 values=_values(row["snapshot"]) if row["kind"] == "snapshot" else {},
                 held_since=row["held_since"],
@@ -247,7 +253,7 @@ def events(rows: Iterable[Mapping[str, Any]]) -> dict[Place, list[Event]]:
 
 
 def _values(snapshot: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that a snapshot reports, None those that were not available."""
+    """Return the history values that a snapshot reports, None if not available."""
     states = dict(snapshot["property_states"] or {})
     found = {name: snapshot[column] for name, column in _VALUES.items() if column in states}
     if found.get("state") is not None:
@@ -256,17 +262,21 @@ def _values(snapshot: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def history_rows(
-    rows: Iterable[Mapping[str, Any]], settings: Settings, taken_up: Mapping[Series, Cut] | None = None
+    rows: Iterable[Mapping[str, Any]],
+    settings: QueueSettings,
+    resume_points: Mapping[HistoryKey, ResumePoint] | None = None,
 ) -> list[Row]:
-    """Return the rows of gold.queue_history that rows of ``as_told``, named, give; from where each is taken up."""
-    by_place = events(rows)
-    cuts: defaultdict[Place, dict[str | None, Cut]] = defaultdict(dict)
-    for (manager, queue, name), cut in (taken_up or {}).items():
-        cuts[manager, queue][name] = cut
-        by_place.setdefault((manager, queue), [])
+    """Return the rows of gold.queue_history from uniform rows; ``resume_points`` says which histories to resume."""
+    by_queue = events_by_queue(rows)
+    resume: defaultdict[QueueKey, dict[str | None, ResumePoint]] = defaultdict(dict)
+    for (manager, queue, name), point in (resume_points or {}).items():
+        resume[manager, queue][name] = point
+        by_queue.setdefault((manager, queue), [])
     out = []
-    for (manager, queue), found in by_place.items():
-        for name, intervals in history.histories(found, settings.gap_us, cuts.get((manager, queue))).items():
+    for (manager, queue), found in by_queue.items():
+        for name, intervals in history.compute_histories(
+            found, settings.max_gap_us, resume.get((manager, queue))
+        ).items():
             place = {"queue_manager": manager, "queue": queue, "queue_format_name": name}
             out += [
                 {"interval_key": key(manager, queue, name, each["valid_from"]), **place, **each} for each in intervals
@@ -274,8 +284,8 @@ def history_rows(
     return out
 
 
-def observations(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Return the snapshots among rows of ``as_told``, as exactly-once delivery takes them."""
+def snapshot_observations(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """Return the snapshots among uniform rows, in the form that ``eod_transfers`` and ``eod_sources`` take."""
     return [
         {
             **row["snapshot"],
@@ -290,17 +300,17 @@ def observations(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
 
 
 def transfer_rows(
-    rows: Iterable[Mapping[str, Any]], settings: Settings, earlier: Iterable[Mapping[str, Any]] = ()
+    rows: Iterable[Mapping[str, Any]], settings: QueueSettings, earlier_rows: Iterable[Mapping[str, Any]] = ()
 ) -> list[Row]:
-    """Return the rows of gold.eod_transfers that ``observations`` give, after earlier ones of the table."""
+    """Return the rows of gold.eod_transfers from ``snapshot_observations``, given earlier rows of the table."""
     ladder = [each.total_seconds() for each in settings.ladder]
-    return eod_transfers.transfers(
-        rows, earlier, resend_rise=settings.resend_rise, ladder_s=ladder, max_gap=settings.gap_us
+    return eod_transfers.compute_transfers(
+        rows, earlier_rows, resend_rise=settings.resend_rise, ladder_s=ladder, max_gap=settings.max_gap_us
     )
 
 
-def with_senders(rows: Iterable[Mapping[str, Any]], names: Names) -> list[Row]:
-    """Return those of ``observations`` that tell of incoming sequences, each with its sender's queue."""
+def with_sender_queues(rows: Iterable[Mapping[str, Any]], names: QueueNames) -> list[Row]:
+    """Return the ``snapshot_observations`` with incoming sequences, each sequence with its ``sender_queue``."""
     out = []
     for row in rows:
         found = [
@@ -312,32 +322,34 @@ def with_senders(rows: Iterable[Mapping[str, Any]], names: Names) -> list[Row]:
     return out
 
 
-def sender_queue(told: Mapping[str, Any], names: Names) -> str | None:
-    """Return the queue of an incoming sequence as its sender knows it."""
-    return names.queue(normal_text(told["sender_format_name"]))
+def sender_queue(sequence: Mapping[str, Any], names: QueueNames) -> str | None:
+    """Return the canonical name of the queue as the sender of an incoming sequence names it."""
+    return names.canonical_queue(normalize_queue_name(sequence["sender_format_name"]))
 
 
 def source_rows(
-    rows: Iterable[Mapping[str, Any]], senders: Iterable[Mapping[str, Any]], names: Names, settings: Settings
+    rows: Iterable[Mapping[str, Any]], senders: Iterable[Mapping[str, Any]], names: QueueNames, settings: QueueSettings
 ) -> list[Row]:
-    """Return the rows of gold.eod_sources that ``with_senders`` gives, against senders' rows of gold.eod_transfers."""
-    found = eod_sources.sources(rows, eod_sources.Senders(senders), names.machines.managers, max_gap=settings.gap_us)
+    """Return the rows of gold.eod_sources from ``with_sender_queues``, compared with the senders' transfer rows."""
+    found = eod_sources.compute_sources(
+        rows, eod_sources.SenderReports(senders), names.queue_managers.names_by_guid, max_gap=settings.max_gap_us
+    )
     for row in found:
         row["source_key"] = key(row["snapshot_id"], row.pop("place"))
     return found
 
 
-def table_of(table: Table, rows: Iterable[Mapping[str, Any]], run_id: str) -> pa.Table:
-    """Return rows as a table of gold; times come as microseconds since the epoch."""
-    whole = [{**row, EVENT_DATE: day_of(*(row[name] for name in table.dated_by)), RUN_ID: run_id} for row in rows]
-    return as_arrow(whole, to_arrow_schema(table.struct()))
+def to_gold_table(table: Table, rows: Iterable[Mapping[str, Any]], run_id: str) -> pa.Table:
+    """Return rows with times in microseconds as a table of gold."""
+    whole = [{**row, EVENT_DATE: epoch_day(*(row[name] for name in table.dated_by)), RUN_ID: run_id} for row in rows]
+    return rows_to_table(whole, to_arrow_schema(table.struct()))
 
 
-def rows_of(table: pa.Table) -> list[Row]:
-    """Return a table of gold as such rows: the other way round."""
+def from_gold_table(table: pa.Table) -> list[Row]:
+    """Return a table of gold as rows with times in microseconds (the inverse of ``to_gold_table``)."""
     for place, each in enumerate(table.schema):
         if pa.types.is_timestamp(each.type):
-            table = table.set_column(place, each.name, microseconds(table.column(place)))
+            table = table.set_column(place, each.name, times_to_us(table.column(place)))
     rows: list[Row] = table.to_pylist()
     for row in rows:
         if row.get("sequence_id") is not None:

@@ -1,9 +1,9 @@
-"""Gold's states follow silver and the attempts: queue histories, exactly-once transfers and their sources.
+"""Update of gold.queue_history, gold.eod_transfers and gold.eod_sources from silver and the attempts.
 
-The commit of gold.queue_history comes last and stands for all three: it says of which versions of the tables below they
-were made, with which settings, and what queue managers were called. What changed below names queues and times; of these
-queues the rows from that time on are made again, of what is told of them since a little before (``queue_history.Cut``,
-``eod.needs_since``), and put in the place of those that differ. Where that is not known, or too much, all is made anew.
+A change of the inputs affects queues, each from some time on: the rows of these queues from then on are recomputed,
+from the events since a little before (``history.ResumePoint``, ``eod_transfers.required_since``). The commit of
+gold.queue_history comes last: its provenance stands for all three tables, and keeps the names of queue managers that
+they were computed with.
 """
 
 from __future__ import annotations
@@ -17,18 +17,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipeline.attempts import affected_scope
-from pipeline.lake.change_feeds import Feeds
-from pipeline.lake.concurrency import gather
-from pipeline.lake.lake import Lake, versions_of
-from pipeline.lake.local.commits import Commit
-from pipeline.lake.queries import WAS
+from pipeline.lake.concurrency import run_concurrently
+from pipeline.lake.incremental import IncrementalUpdate, query_limited
+from pipeline.lake.lake import Lake
+from pipeline.lake.queries import PRE_IMAGES
 from pipeline.queues import queue_rows, recompute_all, recompute_queues
-from pipeline.queues.queue_managers import Machines
-from pipeline.queues.queue_rows import Names, Settings
-from pipeline.queues.recompute_queues import Made, Place, TooManyError
+from pipeline.queues.queue_managers import QueueManagerNames
+from pipeline.queues.queue_rows import QueueNames, QueueSettings
+from pipeline.queues.recompute_queues import RowDelta, RowDeltas, TooManyEventsError
 from pipeline.silver import queue_aliases
-from pipeline.silver.queue_aliases import Known
+from pipeline.silver.queue_aliases import AliasIndex
 from schemas.calls import MANAGEMENT_CALLS
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.hosts import HOSTS
@@ -38,225 +36,223 @@ from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.table import EVENT_DATE, Table
 
-VERSION: Final = "1"
-BELOW: Final = (
+CODE_VERSION: Final = "1"  # raised when rows are computed differently: all are recomputed
+INPUTS: Final = (
     QUEUE_SNAPSHOTS, MANAGEMENT_CALLS, HOSTS, QUEUE_ALIASES, RECEIVE_ATTEMPTS, QUEUE_OPERATIONS,
 )  # fmt: skip
-_MADE: Final = (EOD_TRANSFERS, EOD_SOURCES, QUEUE_HISTORY)
-_FED: Final = tuple(table for table in BELOW if table is not HOSTS)
-_ALWAYS: Final = 0  # a time before all others
+_OUTPUTS: Final = (EOD_TRANSFERS, EOD_SOURCES, QUEUE_HISTORY)
+_FOLLOWED: Final = tuple(table for table in INPUTS if table is not HOSTS)  # by their change feeds
+_MAX_CHANGES: Final = 200_000  # queues with changes; with more, all rows are recomputed
+_EPOCH: Final = 0  # a time before all others
 
-# The queues of a feed of silver.queue_snapshots, by who asked whom, and since when they changed.
-_SNAPSHOTS_CHANGED: Final = f"""
+# The queues of changed rows of silver.queue_snapshots, by who asked whom, and since when they changed.
+_CHANGED_SNAPSHOTS: Final = f"""
 SELECT queue, source, queue_manager, min(unix_micros(observed_at)) AS `at`,
-  bool_or(_change_type IN ({", ".join(map(repr, WAS))})) AS went
+  bool_or(_change_type IN ({", ".join(map(repr, PRE_IMAGES))})) AS went
 FROM {{feed}} WHERE hresult = 0 AND queue IS NOT NULL AND observed_at IS NOT NULL
 GROUP BY queue, source, queue_manager"""
-_ANSWERED: Final = "min(unix_micros(coalesce(responded_at, requested_at))) AS `at`"
-# The queues of a feed of silver.management_calls that were paused or resumed, and since when.
-_ACTIONS_CHANGED: Final = (
-    f"SELECT queue, {_ANSWERED} FROM {{feed}} WHERE {queue_rows.ACTION} AND queue IS NOT NULL GROUP BY queue"
+_FIRST_ANSWER: Final = "min(unix_micros(coalesce(responded_at, requested_at))) AS `at`"
+# The queues of changed rows of silver.management_calls that pause or resume, and since when.
+_CHANGED_ACTIONS: Final = (
+    f"SELECT queue, {_FIRST_ANSWER} FROM {{feed}} WHERE {queue_rows.PAUSE_OR_RESUME_SQL} AND queue IS NOT NULL"
+    " GROUP BY queue"
 )
-# The queues of a feed of gold.queue_operations, both of a move, and since when they changed.
-_OPERATIONS_CHANGED: Final = f"""
-SELECT queue, {_ANSWERED} FROM (
+# The queues of changed rows of gold.queue_operations, both queues of a move, and since when.
+_CHANGED_OPERATIONS: Final = f"""
+SELECT queue, {_FIRST_ANSWER} FROM (
   SELECT explode(array(queue, target_queue)) AS queue, responded_at, requested_at FROM {{feed}}
 ) WHERE queue IS NOT NULL GROUP BY queue"""
 
 
-def gold(lake: Lake, settings: Settings, run_id: str) -> dict[str, int]:
-    """Bring gold's states to what silver and the attempts tell now; how many rows of each table were written."""
-    newest = lake.newest(*BELOW, QUEUE_HISTORY)
-    written = {str(table): 0 for table in _MADE}
-    if QUEUE_SNAPSHOTS not in newest and RECEIVE_ATTEMPTS not in newest:
+def update(lake: Lake, settings: QueueSettings, run_id: str) -> dict[str, int]:
+    """Update the queue histories and exactly-once state; return how many rows of each table are written."""
+    written = {str(table): 0 for table in _OUTPUTS}
+    step = IncrementalUpdate.begin(lake, QUEUE_HISTORY, INPUTS, {**settings.as_provenance(), "states": CODE_VERSION})
+    if not step.exists(QUEUE_SNAPSHOTS, RECEIVE_ATTEMPTS) or step.is_current():
         return written
-    rests_on: dict[str, Any] = {**versions_of(newest, BELOW), **settings.said(), "states": VERSION}
-    made = newest.get(QUEUE_HISTORY, Commit(0, None)).made()
-    if rests_on == {name: made.get(name) for name in rests_on}:
-        return written
-    return written | _Work(lake, settings, run_id, made, rests_on).follow()
+    return written | _QueuesUpdate(step, settings, run_id).run()
 
 
 @dataclass(slots=True)
-class _Work:
-    """One run's work: what the last commit said, and what this one's will say."""
+class _QueuesUpdate:
+    """One update of the queues' tables, with the names of queues and queue managers that it goes by."""
 
-    lake: Lake
-    settings: Settings
+    step: IncrementalUpdate
+    settings: QueueSettings
     run_id: str
-    made: dict[str, Any]
-    rests_on: dict[str, Any]
-    names: Names = field(default_factory=lambda: Names(Machines(), {}))
-    configured: set[str] = field(default_factory=set)
+    names: QueueNames = field(default_factory=lambda: QueueNames(QueueManagerNames(), {}))
+    configured: set[str] = field(default_factory=set)  # what collectors call queue managers
     written: dict[str, int] = field(default_factory=dict)
 
-    def follow(self) -> dict[str, int]:
-        """Bring the tables to what there is now."""
-        asked: dict[str, Callable[[], Any]] = {
+    @property
+    def lake(self) -> Lake:
+        return self.step.lake
+
+    def run(self) -> dict[str, int]:
+        """Recompute what changes of the inputs affect, or all rows."""
+        step = self.step
+        queries: dict[str, Callable[[], Any]] = {
             "hosts": partial(self.lake.select, HOSTS, "TRUE", ("queue_manager_id", "host_name", "address")),
-            "texts": lambda: Known.of(self.lake).texts,
-            "snapshots": partial(self._changes, QUEUE_SNAPSHOTS, _SNAPSHOTS_CHANGED),
-            "attempts": self._attempted,
-            "actions": partial(self._changes, MANAGEMENT_CALLS, _ACTIONS_CHANGED),
-            "operations": partial(self._changes, QUEUE_OPERATIONS, _OPERATIONS_CHANGED),
-            "renamed": self._renamed,
+            "aliases": lambda: AliasIndex.load(self.lake).canonical_names,
+            "snapshots": partial(step.changes, QUEUE_SNAPSHOTS, _CHANGED_SNAPSHOTS, _MAX_CHANGES),
+            "attempts": self._changed_attempts,
+            "actions": partial(step.changes, MANAGEMENT_CALLS, _CHANGED_ACTIONS, _MAX_CHANGES),
+            "operations": partial(step.changes, QUEUE_OPERATIONS, _CHANGED_OPERATIONS, _MAX_CHANGES),
+            "renamed": lambda: queue_aliases.replaced_canonical_names(step.feeds),
         }
-        found = gather(asked)
-        feeds = [found[name] for name in ("snapshots", "attempts", "actions", "operations")]
-        if None in feeds or found["renamed"] is None or not self._comparable():
-            return self._anew(found["hosts"], found["texts"])
-        self._configure(found["snapshots"])
-        self.names = self._called(found["hosts"], found["texts"])
-        changed = self._touched(found)
-        if changed is None:
-            return self._anew(found["hosts"], found["texts"])
+        found = run_concurrently(queries)
+        feeds = [found[name] for name in ("snapshots", "attempts", "actions", "operations", "renamed")]
+        if None in feeds or not self._is_comparable():
+            return self._recompute_all(found["hosts"], found["aliases"])
+        self.configured = self._configured_names(found["snapshots"])
+        self.names = self._names(found["hosts"], found["aliases"])
+        affected = self._affected_queues(found)
+        if affected is None:
+            return self._recompute_all(found["hosts"], found["aliases"])
         try:
-            return self._bring(changed)
-        except TooManyError:
-            return self._anew(found["hosts"], found["texts"])
+            return self._recompute_affected(affected)
+        except TooManyEventsError:
+            return self._recompute_all(found["hosts"], found["aliases"])
 
-    def _comparable(self) -> bool:
-        """Whether the last commit's rows are of these settings."""
-        same = (*self.settings.said(), "states")
-        told = ("names", "managers", "configured")
-        return all(self.made.get(name) == self.rests_on[name] for name in same) and all(n in self.made for n in told)
+    def _is_comparable(self) -> bool:
+        """Whether the rows of before were computed with these settings, and say what an update needs."""
+        needed = ("names", "managers", "configured")
+        same = self.step.is_same(*self.settings.as_provenance(), "states")
+        return same and all(name in self.step.before for name in needed)
 
-    # What is called how, and what changed
+    # Names, and what changed
 
-    def _called(self, hosts: pa.Table, texts: Mapping[str, str]) -> Names:
-        return Names(Machines.of(hosts.to_pylist(), self.configured, self.settings.declared), texts)
+    def _names(self, hosts: pa.Table, aliases: Mapping[str, str]) -> QueueNames:
+        managers = QueueManagerNames.from_hosts(hosts.to_pylist(), self.configured, self.settings.configured_names)
+        return QueueNames(managers, aliases)
 
-    def _configure(self, snapshots: Iterable[queue_rows.Row] | None) -> None:
-        """Learn what collectors called queue managers: as before and in what is new, or where rows went in all."""
+    def _configured_names(self, snapshots: Iterable[queue_rows.Row] | None) -> set[str]:
+        """Return what collectors call queue managers: those of before and new ones, or all where rows were deleted."""
         if snapshots is not None and not any(row["went"] for row in snapshots):
             new = {row["queue_manager"] for row in snapshots if row["source"] == "collector" and row["queue_manager"]}
-            self.configured = {*self.made["configured"], *new}
-            return
-        called = "SELECT DISTINCT queue_manager FROM {rows} WHERE source = 'collector' AND queue_manager IS NOT NULL"
-        self.configured = set(self.lake.query(called, rows=QUEUE_SNAPSHOTS)["queue_manager"].to_pylist())
+            return {*self.step.before["configured"], *new}
+        sql = "SELECT DISTINCT queue_manager FROM {rows} WHERE source = 'collector' AND queue_manager IS NOT NULL"
+        return set(self.lake.query(sql, rows=QUEUE_SNAPSHOTS)["queue_manager"].to_pylist())
 
-    @property
-    def _feeds(self) -> Feeds:
-        return Feeds(self.lake, self.made, self.rests_on)
-
-    def _changes(self, table: Table, sql: str) -> list[queue_rows.Row] | None:
-        """Return what a table's feed tells; None when it cannot tell, or of too much."""
-        return self._feeds.rows(table, sql, affected_scope.MOST) if self.made else None
-
-    def _attempted(self) -> list[queue_rows.Row] | None:
-        """Return the queues that attempts changed; none while no queue has a history: reads alone make none."""
-        if self.made and not self.made.get("histories"):
+    def _changed_attempts(self) -> list[queue_rows.Row] | None:
+        """Return the queues of changed attempts; none while no queue has a history, for attempts alone make none."""
+        if self.step.before and not self.step.before.get("histories"):
             return []
-        told = queue_rows.attempts_told(self.settings, 0, "TRUE").replace("{rows}", "{feed}")
-        return self._changes(RECEIVE_ATTEMPTS, f"SELECT queue, min(`at`) AS `at` FROM ({told}) GROUP BY queue")
+        events = queue_rows.attempt_events_sql(self.settings, 0, "TRUE").replace("{rows}", "{feed}")
+        sql = f"SELECT queue, min(`at`) AS `at` FROM ({events}) GROUP BY queue"
+        return self.step.changes(RECEIVE_ATTEMPTS, sql, _MAX_CHANGES)
 
-    def _renamed(self) -> set[str] | None:
-        return queue_aliases.renamed(self._feeds)
-
-    def _touched(self, found: Mapping[str, Any]) -> dict[str, int] | None:
-        """Return the queues of which something changed, and since when; None if queue managers are called otherwise."""
-        machines = self.names.machines
-        old: dict[str, str] = self.made["names"]
-        others = {
+    def _affected_queues(self, found: Mapping[str, Any]) -> dict[str, int] | None:
+        """Return the queues with changes, and since when, microseconds; None if rows have other queue manager names."""
+        managers, before = self.names.queue_managers, self.step.before
+        old: dict[str, str] = before["names"]
+        renamed = {
             old.get(address, address)
-            for address in old.keys() | machines.names.keys()
-            if old.get(address, address) != machines.names.get(address, address)
+            for address in old.keys() | managers.name_by_address.keys()
+            if old.get(address, address) != managers.name_by_address.get(address, address)
         }
-        if others and self._has(others):
+        if renamed and self._has_rows_of(renamed):
             return None
-        changed: dict[str, int] = {}
+        affected: dict[str, int] = {}
         for row in chain(*(found[name] for name in ("snapshots", "attempts", "actions", "operations"))):
-            _touch(changed, self.names.queue(row["queue"]), row["at"])
+            _add_affected(affected, self.names.canonical_queue(row["queue"]), row["at"])
         for text in found["renamed"]:
-            _touch(changed, text, _ALWAYS)
-            _touch(changed, self.names.queue(text), _ALWAYS)
-        if machines.managers != self.made["managers"]:
-            before: dict[str, list[str]] = self.made["managers"]
+            _add_affected(affected, text, _EPOCH)
+            _add_affected(affected, self.names.canonical_queue(text), _EPOCH)
+        if managers.names_by_guid != before["managers"]:
             rows = self.lake.query("SELECT DISTINCT queue, sender_queue_manager FROM {rows}", rows=EOD_SOURCES)
             for queue, guid in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-                if guid not in machines.managers or machines.managers[guid] != before.get(guid):
-                    _touch(changed, queue, _ALWAYS)
-        return changed
+                if guid not in managers.names_by_guid or managers.names_by_guid[guid] != before["managers"].get(guid):
+                    _add_affected(affected, queue, _EPOCH)
+        return affected
 
-    def _has(self, managers: Collection[str]) -> bool:
-        """Whether gold has rows of any of these queue managers."""
-        some = "SELECT queue_manager FROM {rows} WHERE queue_manager IN {managers} LIMIT 1"
-        return bool(self.lake.query(some, rows=QUEUE_HISTORY, managers=managers).num_rows)
+    def _has_rows_of(self, managers: Collection[str]) -> bool:
+        """Whether the history has rows of any of these queue managers."""
+        sql = "SELECT queue_manager FROM {rows} WHERE queue_manager IN {managers} LIMIT 1"
+        return bool(self.lake.query(sql, rows=QUEUE_HISTORY, managers=managers).num_rows)
 
     # Some queues, or all
 
-    def _bring(self, changed: dict[str, int]) -> dict[str, int]:
-        """Make rows of the queues that are touched again, and put them in the place of those that differ."""
-        made: Made = {table: Place() for table in _MADE}
-        late = {queue: at for queue, at in changed.items() if at > _ALWAYS}
-        for queues, since in ((changed.keys() - late.keys(), _ALWAYS), (late.keys(), min(late.values(), default=0))):
+    def _recompute_affected(self, affected: dict[str, int]) -> dict[str, int]:
+        """Recompute the rows of the affected queues, and replace those that differ."""
+        deltas: RowDeltas = {table: RowDelta() for table in _OUTPUTS}
+        recent = {queue: at for queue, at in affected.items() if at > _EPOCH}
+        whole = affected.keys() - recent.keys()
+        for queues, since in ((whole, _EPOCH), (recent.keys(), min(recent.values(), default=0))):
             if queues:
-                recompute_queues.make(self.lake, self.names, self.settings, queues, since, made)
-        histories = bool(self.made.get("histories") or made[QUEUE_HISTORY].rows)
-        return self._put(made, self._says(histories=histories))
+                recompute_queues.recompute(self.lake, self.names, self.settings, queues, since, deltas)
+        self._keep_names(has_histories=bool(self.step.before.get("histories") or deltas[QUEUE_HISTORY].rows))
 
-    def _says(self, *, histories: bool) -> str:
-        """Return what the commit says."""
-        machines = self.names.machines
-        called = {"names": machines.names, "managers": machines.managers, "configured": sorted(self.configured)}
-        return json.dumps(self.rests_on | called | {"histories": histories})
-
-    def _put(self, made: Made, says: str) -> dict[str, int]:
-        """Write what differs, the history last."""
-
-        def put(table: Table, **says: str) -> int:
-            place = made[table]
-            if not place.there:
+        def replace(table: Table) -> int:
+            current = deltas[table].existing
+            if not current:
+                if table is QUEUE_HISTORY:
+                    self.step.keep_rows()
                 return 0
-            there = pa.concat_tables(place.there)
-            rows = queue_rows.table_of(table, place.rows, self.run_id)
-            return self.lake.put(table, rows, there, dates=set(there.column(EVENT_DATE).to_pylist()), **says)
+            rows = queue_rows.to_gold_table(table, deltas[table].rows, self.run_id)
+            there = pa.concat_tables(current)
+            if table is QUEUE_HISTORY:
+                return self.step.replace_changed(rows, there)
+            return self.lake.replace_changed(table, rows, there, dates=set(there.column(EVENT_DATE).to_pylist()))
 
-        self.written |= gather({str(table): partial(put, table) for table in _MADE if table is not QUEUE_HISTORY})
-        was = json.dumps(self.made)
-        self.written[str(QUEUE_HISTORY)] = put(QUEUE_HISTORY, made_of=says, was_made_of=was)
-        if self.lake.made_of(QUEUE_HISTORY) != says:
-            self.lake.stamp(QUEUE_HISTORY, says)
+        others = {str(table): partial(replace, table) for table in (EOD_TRANSFERS, EOD_SOURCES)}
+        self.written |= run_concurrently(others)
+        self.written[str(QUEUE_HISTORY)] = replace(QUEUE_HISTORY)
         return self.written
 
-    def _anew(self, hosts: pa.Table, texts: Mapping[str, str]) -> dict[str, int]:
-        """Make all rows of all there is."""
-        lake = self.lake
-        for table in _FED:
-            lake.begin_with(table)
-        self.rests_on |= {str(table): lake.version(table) for table in _FED}
-        self._configure(None)
-        self.names = self._called(hosts, texts)
-        most = recompute_queues.MOST
+    def _keep_names(self, *, has_histories: bool) -> None:
+        """Have the provenance keep the names that the rows are computed with."""
+        managers = self.names.queue_managers
+        self.step.now |= {
+            "names": managers.name_by_address,
+            "managers": managers.names_by_guid,
+            "configured": sorted(self.configured),
+            "histories": has_histories,
+        }
 
-        def ask(told: queue_rows.Told) -> pa.Table:
-            return lake.query(f"{told.sql(self.settings, 0, 'TRUE')} LIMIT {most + 1}", rows=told.table)
+    def _recompute_all(self, hosts: pa.Table, aliases: Mapping[str, str]) -> dict[str, int]:
+        """Recompute all rows: in memory, or in Spark where the events are too many."""
+        lake, limit = self.lake, recompute_queues.MAX_EVENTS_IN_MEMORY
+        self.step.read_in_full(*_FOLLOWED)
+        self.configured = self._configured_names(None)
+        self.names = self._names(hosts, aliases)
 
-        found = gather({place: partial(ask, told) for place, told in enumerate(queue_rows.TELLING)})
-        count = sum(rows.num_rows for rows in found.values())
-        says = self._says(histories=count > 0)
-        if count > most:
-            self.written |= recompute_all.make(lake, self.names, self.settings, self.run_id, says)
+        def read(events: queue_rows.EventQuery) -> pa.Table | None:
+            return query_limited(lake, events.build_sql(self.settings, 0, "TRUE"), limit, rows=events.table)
+
+        found = run_concurrently({place: partial(read, each) for place, each in enumerate(queue_rows.EVENT_QUERIES)})
+        parts = [rows for rows in found.values() if rows is not None]
+        count = sum(rows.num_rows for rows in parts)
+        in_memory = len(parts) == len(found) and count <= limit
+        self._keep_names(has_histories=count > 0 or not in_memory)
+        if not in_memory:
+            provenance = json.dumps(self.step.now)
+            self.written |= recompute_all.recompute_in_spark(lake, self.names, self.settings, self.run_id, provenance)
             return self.written
-        every = chain.from_iterable(rows.to_pylist() for rows in found.values())
-        told = queue_rows.named(queue_rows.as_told(every), self.names)
-        observed = queue_rows.observations(told)
+        events = queue_rows.to_uniform_rows(chain.from_iterable(rows.to_pylist() for rows in parts))
+        named = queue_rows.with_canonical_names(events, self.names)
+        observed = queue_rows.snapshot_observations(named)
         transfers = queue_rows.transfer_rows(observed, self.settings)
-        receivers = queue_rows.with_senders(observed, self.names)
+        receivers = queue_rows.with_sender_queues(observed, self.names)
         sources = queue_rows.source_rows(receivers, transfers, self.names, self.settings)
+        history = queue_rows.history_rows(named, self.settings)
 
-        def replace(table: Table, rows: list[queue_rows.Row], **says: str) -> None:
+        def replace(table: Table, rows: list[queue_rows.Row]) -> None:
             self.written[str(table)] = len(rows)
-            lake.replace(table, queue_rows.table_of(table, rows, self.run_id), **says)
+            made = queue_rows.to_gold_table(table, rows, self.run_id)
+            if table is QUEUE_HISTORY:
+                self.step.replace_all(made)
+            else:
+                lake.replace(table, made)
 
-        parts = ((EOD_TRANSFERS, transfers), (EOD_SOURCES, sources))
-        gather({table: partial(replace, table, rows) for table, rows in parts})
-        replace(QUEUE_HISTORY, queue_rows.history_rows(told, self.settings), made_of=says)
+        run_concurrently({table: partial(replace, table, rows)
+                          for table, rows in ((EOD_TRANSFERS, transfers), (EOD_SOURCES, sources))})  # fmt: skip
+        replace(QUEUE_HISTORY, history)
         return self.written
 
 
-def _touch(changed: dict[str, int], queue: str | None, at: int | None) -> None:
-    """Note that something changed of a queue at a time."""
+def _add_affected(affected: dict[str, int], queue: str | None, at: int | None) -> None:
+    """Note that something of a queue changed at a time, microseconds."""
     if queue is not None:
-        at = max(at or _ALWAYS, _ALWAYS)
-        changed[queue] = min(at, changed.get(queue, at))
+        since = max(at or _EPOCH, _EPOCH)
+        affected[queue] = min(since, affected.get(queue, since))

@@ -1,1 +1,1 @@
-"""Answers at a terminal: summary, the 25 questions, one message's story, packets."""
+"""Reports for a terminal: lake summary, views that answer the 25 questions, message timelines, packet export."""

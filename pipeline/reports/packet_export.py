@@ -1,4 +1,4 @@
-"""The packets of given calls, out of the captures they came from: from a row to Wireshark."""
+"""Export of the packets of given calls from their captures to a pcapng file, so that Wireshark can show them."""
 
 from __future__ import annotations
 
@@ -13,106 +13,114 @@ from pyspark.sql import functions as F
 
 from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
-from udfs.files.container import Container
-from udfs.files.pcapng import PcapngWriter
-from udfs.files.sources import Source
-from udfs.tcp.packets import PacketDecoder, Segments
+from udfs.files.capture_file import CaptureFileReader
+from udfs.files.file_source import FileSource
+from udfs.files.pcapng_writer import PcapngWriter
+from udfs.tcp.packet_decoder import PacketDecoder, TcpSegments
 
-APPLICATION: Final = "msmq-lakehouse"
+PCAPNG_APPLICATION: Final = "msmq-lakehouse"
 _BLOCK_BYTES: Final = 16 << 20
-_CALL: Final = (
+_BIND_ANSWER_US: Final = 1_000_000  # longer than any server takes to answer a bind
+_CALL_COLUMNS: Final = (
     "call_key", "connection_id", "client_address", "client_port", "server_address", "server_port", "capture_id",
     "response_capture_id",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """What of a connection is wanted: the time of a call, or of the handshake and bind, in us, both ends included."""
+class ConnectionInterval:
+    """A time range of one TCP connection, both ends included. Its packets are exported with ``comment``.
+
+    ``client`` and ``server`` are packed IP address and port.
+    """
 
     client: tuple[bytes, int]
     server: tuple[bytes, int]
-    begin: int
-    end: int
+    begin_us: int
+    end_us: int
     comment: str
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The spans wanted of each capture file, and call keys that are not in the lake."""
+class ExportPlan:
+    """The intervals to export from each capture file, and the call keys that the lake does not have."""
 
-    spans: dict[str, list[Span]]
-    unknown: list[str]
+    intervals_by_path: dict[str, list[ConnectionInterval]]
+    unknown_calls: list[str]
 
 
-def wanted(lake: Lake, keys: Iterable[str]) -> Wanted:
-    """Find where calls are, and when: each call itself, and its connection from its beginning to its last bind."""
-    asked = sorted(set(keys))
+def plan_export(lake: Lake, call_keys: Iterable[str]) -> ExportPlan:
+    """Find the captures and times of calls: each call, and its connection from the first packet to the last bind."""
+    keys = sorted(set(call_keys))
     begin, end = F.least("request_at", "response_at"), F.greatest("request_done_at", "response_done_at")
-    calls = lake.read(RPC_CALLS).where(F.col("call_key").isin(asked))
-    rows = calls.select(*_CALL, F.unix_micros(begin).alias("begin"), F.unix_micros(end).alias("end")).collect()
+    calls = lake.read(RPC_CALLS).where(F.col("call_key").isin(keys))
+    rows = calls.select(*_CALL_COLUMNS, F.unix_micros(begin).alias("begin"), F.unix_micros(end).alias("end")).collect()
     connections = {row["connection_id"] for row in rows}
-    firsts = _moments(lake, CONNECTIONS, connections, F.min("first_packet_at"))
-    binds = _moments(lake, RPC_BINDS, connections, F.max("bound_at"))
+    first_packets = _times_by_connection(lake, CONNECTIONS, connections, F.min("first_packet_at"))
+    last_binds = _times_by_connection(lake, RPC_BINDS, connections, F.max("bound_at"))
     captures = {row["capture_id"] for row in rows} | {row["response_capture_id"] for row in rows}
     files = lake.read(CAPTURE_FILES).where(F.col("capture_id").isin([c for c in captures if c]))
     paths = {row["capture_id"]: row["path"] for row in files.select("capture_id", "path").collect()}
-    spans: dict[str, list[Span]] = {}
+    intervals_by_path: dict[str, list[ConnectionInterval]] = {}
     for row in rows:
         client = (ipaddress.ip_address(row["client_address"]).packed, row["client_port"])
         server = (ipaddress.ip_address(row["server_address"]).packed, row["server_port"])
-        found = [Span(client, server, row["begin"], row["end"], f"call {row['call_key']}")]
-        identity = row["connection_id"]
-        if identity in binds and identity in firsts:
-            # The answer to the bind comes before the first request; a second is more than any server takes for it.
-            found.append(Span(client, server, firsts[identity], min(binds[identity] + 1_000_000, row["begin"]), "bind"))
+        intervals = [ConnectionInterval(client, server, row["begin"], row["end"], f"call {row['call_key']}")]
+        connection = row["connection_id"]
+        if connection in last_binds and connection in first_packets:
+            bind_end = min(last_binds[connection] + _BIND_ANSWER_US, row["begin"])  # the answer precedes the request
+            intervals.append(ConnectionInterval(client, server, first_packets[connection], bind_end, "bind"))
         for capture in {row["capture_id"], row["response_capture_id"]} & paths.keys():
-            spans.setdefault(paths[capture], []).extend(found)
-    return Wanted(spans, sorted(set(asked) - {row["call_key"] for row in rows}))
+            intervals_by_path.setdefault(paths[capture], []).extend(intervals)
+    return ExportPlan(intervals_by_path, sorted(set(keys) - {row["call_key"] for row in rows}))
 
 
-def _moments(lake: Lake, table: Any, connections: set[str], moment: Any) -> dict[str, int]:  # noqa: ANN401
+def _times_by_connection(lake: Lake, table: Any, connections: set[str], time: Any) -> dict[str, int]:  # noqa: ANN401
+    """Return an aggregated time of each connection, in microseconds since the epoch; nulls are left out."""
     rows = lake.read(table).where(F.col("connection_id").isin(sorted(connections)))
-    found = rows.groupBy("connection_id").agg(F.unix_micros(moment)).collect()
+    found = rows.groupBy("connection_id").agg(F.unix_micros(time)).collect()
     return {row[0]: row[1] for row in found if row[1] is not None}
 
 
-def write_excerpt(spans: dict[str, list[Span]], out: BinaryIO, max_expansion: int, max_bytes: int) -> int:
-    """Write the packets of the spans as pcapng; returns how many. Raises ``OSError`` for a capture that is gone."""
-    writer, count = PcapngWriter(out, APPLICATION), 0
-    for path in sorted(spans):
+def write_packets(
+    intervals_by_path: dict[str, list[ConnectionInterval]], out: BinaryIO, max_expansion: int, max_bytes: int
+) -> int:
+    """Write the packets of the intervals as pcapng and return their number. OSError if a capture cannot be read."""
+    writer, count = PcapngWriter(out, PCAPNG_APPLICATION), 0
+    for path in sorted(intervals_by_path):
         decoder = PacketDecoder()
-        with Source.of_path(path).open(max_expansion, max_bytes) as stream:
-            for records in Container(stream, _BLOCK_BYTES).blocks():
-                segments = decoder.decode(records)
+        with FileSource.from_path(path).open_decompressed(max_expansion, max_bytes) as stream:
+            for records in CaptureFileReader(stream, _BLOCK_BYTES).read_blocks():
+                segments = decoder.decode_block(records)
                 comments: dict[int, str] = {}
-                for span in spans[path]:
-                    for index in segments.record[_of(segments, span)].tolist():
-                        comments[index] = span.comment
+                for interval in intervals_by_path[path]:
+                    for index in segments.record_index[_is_in_interval(segments, interval)].tolist():
+                        comments[index] = interval.comment
                 for index in sorted(comments):
-                    start, size = int(records.start[index]), int(records.captured[index])
-                    data = bytes(records.data[start : start + size])
-                    link, time = int(records.link[index]), int(records.time[index])
-                    writer.write(link, time, data, int(records.original[index]), f"{comments[index]}; {path}")
+                    start, size = int(records.packet_start[index]), int(records.captured_length[index])
+                    data = bytes(records.buffer[start : start + size])
+                    link, time = int(records.link_type[index]), int(records.time_ns[index])
+                    writer.write_packet(
+                        link, time, data, int(records.original_length[index]), f"{comments[index]}; {path}"
+                    )
                     count += 1
     return count
 
 
-def _of(segments: Segments, span: Span) -> npt.NDArray[np.bool_]:
-    """Which segments belong to a span."""
-    micros = segments.time // 1000
-    found = (micros >= span.begin) & (micros <= span.end)
-    forth = _is(segments.source, segments.source_port, span.client) & _is(
-        segments.target, segments.target_port, span.server
-    )
-    back = _is(segments.source, segments.source_port, span.server) & _is(
-        segments.target, segments.target_port, span.client
-    )
-    result: npt.NDArray[np.bool_] = found & (forth | back)
+def _is_in_interval(segments: TcpSegments, interval: ConnectionInterval) -> npt.NDArray[np.bool_]:
+    """Return a mask of the segments, of both directions, that belong to an interval."""
+    micros = segments.time_ns // 1000
+    in_time = (micros >= interval.begin_us) & (micros <= interval.end_us)
+    source, target = (segments.source_address, segments.source_port), (segments.target_address, segments.target_port)
+    request = _matches_endpoint(*source, interval.client) & _matches_endpoint(*target, interval.server)
+    response = _matches_endpoint(*source, interval.server) & _matches_endpoint(*target, interval.client)
+    result: npt.NDArray[np.bool_] = in_time & (request | response)
     return result
 
 
-def _is(address: npt.NDArray[np.uint8], port: npt.NDArray[np.int64], end: tuple[bytes, int]) -> npt.NDArray[np.bool_]:
-    wide = np.frombuffer(end[0].ljust(16, b"\0"), np.uint8)
-    same: npt.NDArray[np.bool_] = (address == wide).all(axis=1) & (port == end[1])
+def _matches_endpoint(
+    address: npt.NDArray[np.uint8], port: npt.NDArray[np.int64], endpoint: tuple[bytes, int]
+) -> npt.NDArray[np.bool_]:
+    wide = np.frombuffer(endpoint[0].ljust(16, b"\0"), np.uint8)
+    same: npt.NDArray[np.bool_] = (address == wide).all(axis=1) & (port == endpoint[1])
     return same

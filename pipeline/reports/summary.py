@@ -1,4 +1,4 @@
-"""What a lake holds, on one screen: files, packets, calls, attempts, messages read, and what became of every byte."""
+"""Console summary of a lake: files, packets, calls, messages, receive attempts, transfers and bytes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pipeline.lake.concurrency import gather
+from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
-from pipeline.lake.recovery import Runs
+from pipeline.lake.recovery import RunMarkers
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
@@ -21,71 +21,69 @@ from schemas.messages import MESSAGES
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import Table
-from udfs.dcerpc.interfaces import BY_NAME
+from udfs.dcerpc.interfaces import INTERFACES_BY_NAME
 
-# In the order in which they are read; what the tables add later comes after, by name.
+# Printing order of values; other values follow, sorted by name.
 CALL_OUTCOMES: Final = ("ok", "unbound", "encrypted", "fault", "no_response", "damaged", "no_request")
 ATTEMPT_OUTCOMES: Final = (
     "acked", "nacked", "rejected", "peeked", "empty", "timed_out", "cancelled", "failed", "expired", "rundown",
     "in_flight", "unknown",
 )  # fmt: skip
-FATES: Final = ("consumed", "returned", "rejected", "held", "moved", "purged", "unknown")
+MESSAGE_FATES: Final = ("consumed", "returned", "rejected", "held", "moved", "purged", "unknown")
 LOSS_RISKS: Final = ("read_twice", "ack_failed", "ack_unanswered", "reader_lost", "poison")
 TRANSFER_CONDITIONS: Final = ("idle", "flowing", "slow", "resending", "stalled", "reset")
-_PACKETS: Final = {
+_PACKET_LABELS: Final = {
     "packets": "packets",
     "packets_used": "of MSMQ RPC",
     "packets_binary_protocol": "of TCP 1801",
-    "packets_other": "not ours",
+    "packets_other": "other",
     "packets_damaged": "damaged",
-    "packets_dropped": "lost by the capturing machine",
+    "packets_dropped": "dropped by the capturing machine",
 }
-_BYTES: Final = {
+_BYTE_LABELS: Final = {
     "payload": "payload bytes captured on MSMQ connections",
     "quarantined": "of them in quarantine",
-    "missing": "bytes that no capture holds",
-    "retransmitted": "bytes seen again",
+    "missing": "bytes missing from the captures",
+    "retransmitted": "retransmitted bytes",
 }
-
-
-_DECODED: Final = {
+_DECODED_TABLES: Final = {
     "COMQC calls": COMQC_CALLS,
     "queue snapshots": QUEUE_SNAPSHOTS,
     "machine snapshots": MACHINE_SNAPSHOTS,
     "management calls": MANAGEMENT_CALLS,
     "client calls": CLIENT_CALLS,
 }
-_COUNTED_AS: Final = 2  # another number when something else is counted: what was kept is passed over
+_CACHE_FORMAT: Final = 3  # increase it whenever something else is counted: a cache of another format is ignored
 
 
-class Count(NamedTuple):
+class SummaryCount(NamedTuple):
     """One number of the summary.
 
-    ``part`` is "file", "packet", "byte", "call", "message", "decoded", "attempt", "sequence" or "transfer"; ``name``
-    and ``detail`` say what is counted there (status; measure; interface and opnum; class; kind of row; protocol; risk),
-    ``outcome`` how it went.
+    ``section`` is "file", "packet", "byte", "call", "message", "decoded", "attempt", "sequence" or "transfer"; ``name``
+    and ``detail`` say what is counted (file status; measure; interface and opnum; message class; kind of row; protocol;
+    loss risk), ``outcome`` is the result.
     """
 
-    part: str
+    section: str
     name: str
     detail: str
     outcome: str
-    number: int
+    value: int
 
 
-_Counting = Callable[[Lake], list[Count]]
-_Kept = tuple[int | None, list[Count]]  # a table's version, and what was counted in it
+_CountQuery = Callable[[Lake], list[SummaryCount]]
+_CachedCounts = tuple[int | None, list[SummaryCount]]  # version of the table, counts of its rows
 
 
-def format_summary(counts: Iterable[Count], run: Mapping[str, object] | None = None) -> str:
-    """Return the summary as text, one line per thing counted; ``run`` are facts of the run, shown as given.
+def format_summary(counts: Iterable[SummaryCount], run_facts: Mapping[str, object] | None = None) -> str:
+    """Return the summary as text. ``run_facts`` are printed first, as they are.
 
-    The order of ``counts`` does not matter; what is not counted is not shown, but for the totals.
+    The order of ``counts`` does not matter. A section without counts is left out, except for totals.
     """
     found = list(counts)
     lines: list[str] = []
-    if run:
-        lines.append("run       " + ", ".join(f"{name} {value}" for name, value in run.items()))
+    if run_facts:
+        lines.append("run       " + ", ".join(f"{name} {value}" for name, value in run_facts.items()))
     lines += _file_lines(found)
     lines += _call_lines(found)
     lines += _decoded_lines(found)
@@ -96,214 +94,223 @@ def format_summary(counts: Iterable[Count], run: Mapping[str, object] | None = N
     return "\n".join(lines)
 
 
-def _number(number: int) -> str:
+def _format_number(number: int) -> str:
     return f"{number:,}".replace(",", " ")
 
 
-def _by_outcome(counts: Iterable[Count], order: tuple[str, ...]) -> str:
-    """Return "ok 5, fault 1", known outcomes first, in their order."""
+def _format_outcomes(counts: Iterable[SummaryCount], order: tuple[str, ...]) -> str:
+    """Return counts by outcome as ``ok 5, fault 1``: the outcomes of ``order`` first, then the others by name."""
     totals: dict[str, int] = {}
     for count in counts:
-        totals[count.outcome] = totals.get(count.outcome, 0) + count.number
+        totals[count.outcome] = totals.get(count.outcome, 0) + count.value
     ranked = sorted(totals, key=lambda name: (order.index(name) if name in order else len(order), name))
-    return ", ".join(f"{name} {_number(totals[name])}" for name in ranked)
+    return ", ".join(f"{name} {_format_number(totals[name])}" for name in ranked)
 
 
-def _total(counts: Iterable[Count]) -> int:
-    return sum(count.number for count in counts)
+def _total(counts: Iterable[SummaryCount]) -> int:
+    return sum(count.value for count in counts)
 
 
-def _file_lines(found: list[Count]) -> list[str]:
-    files = [count for count in found if count.part == "file"]
-    packets = {count.name: count.number for count in found if count.part == "packet"}
-    statuses = ", ".join(f"{c.name} {_number(c.number)}" for c in sorted(files))
-    lines = [f"files     {_number(_total(files))}" + (f": {statuses}" if files else "")]
-    shown = [f"{_number(packets[name])} {text}" for name, text in _PACKETS.items() if packets.get(name)]
-    lines.append("packets   " + (f"{', '.join(shown[1:])}; {shown[0]} in all" if len(shown) > 1 else "0"))
+def _file_lines(found: list[SummaryCount]) -> list[str]:
+    files = [count for count in found if count.section == "file"]
+    packets = {count.name: count.value for count in found if count.section == "packet"}
+    statuses = ", ".join(f"{c.name} {_format_number(c.value)}" for c in sorted(files))
+    lines = [f"files     {_format_number(_total(files))}" + (f": {statuses}" if files else "")]
+    parts = [f"{_format_number(packets[name])} {text}" for name, text in _PACKET_LABELS.items() if packets.get(name)]
+    lines.append("packets   " + (f"{', '.join(parts[1:])}; {parts[0]} in all" if len(parts) > 1 else "0"))
     return lines
 
 
-def _call_lines(found: list[Count]) -> list[str]:
-    calls = [count for count in found if count.part == "call"]
-    lines = [f"calls     {_number(_total(calls))}"]
+def _call_lines(found: list[SummaryCount]) -> list[str]:
+    calls = [count for count in found if count.section == "call"]
+    lines = [f"calls     {_format_number(_total(calls))}"]
     for interface in sorted({count.name for count in calls}):
         of_interface = [count for count in calls if count.name == interface]
-        lines.append(f"  {interface:<40} {_number(_total(of_interface)):>10}")
+        lines.append(f"  {interface:<40} {_format_number(_total(of_interface)):>10}")
         for opnum in sorted({count.detail for count in of_interface}, key=lambda text: (len(text), text)):
             these = [count for count in of_interface if count.detail == opnum]
-            outcomes = _by_outcome(these, CALL_OUTCOMES)
-            lines.append(f"    {_method(interface, opnum):<38} {_number(_total(these)):>10}  {outcomes}")
+            outcomes = _format_outcomes(these, CALL_OUTCOMES)
+            lines.append(f"    {_method_name(interface, opnum):<38} {_format_number(_total(these)):>10}  {outcomes}")
     return lines
 
 
-def _method(interface: str, opnum: str) -> str:
-    known = BY_NAME.get(interface)
+def _method_name(interface: str, opnum: str) -> str:
+    known = INTERFACES_BY_NAME.get(interface)
     if not opnum:
         return "(opnum not seen)"
     number = int(opnum)
     return known.methods[number] if known is not None and number < len(known.methods) else f"opnum {number}"
 
 
-def _decoded_lines(found: list[Count]) -> list[str]:
-    """What was decoded beside remote reads; nothing of what there is none."""
-    classes = {count.detail or "(class not seen)": count.number for count in found if count.part == "message"}
+def _decoded_lines(found: list[SummaryCount]) -> list[str]:
+    """Return lines for messages and decoded rows other than remote reads; none without rows."""
+    classes = {count.detail or "(class not seen)": count.value for count in found if count.section == "message"}
     ranked = sorted(classes, key=lambda name: (-classes[name], name))
-    shown = ", ".join(f"{name} {_number(classes[name])}" for name in ranked)
-    lines = [f"messages  {_number(sum(classes.values()))} seen: {shown}"] if classes else []
-    others = {count.name: count.number for count in found if count.part == "decoded"}
-    shown = ", ".join(f"{_number(others[name])} {name}" for name in _DECODED if others.get(name))
-    return [*lines, f"decoded   {shown}"] if shown else lines
+    text = ", ".join(f"{name} {_format_number(classes[name])}" for name in ranked)
+    lines = [f"messages  {_format_number(sum(classes.values()))} seen: {text}"] if classes else []
+    others = {count.name: count.value for count in found if count.section == "decoded"}
+    text = ", ".join(f"{_format_number(others[name])} {name}" for name in _DECODED_TABLES if others.get(name))
+    return [*lines, f"decoded   {text}"] if text else lines
 
 
-def _attempt_lines(found: list[Count]) -> list[str]:
-    attempts = [count for count in found if count.part == "attempt"]
-    lines = [f"attempts  {_number(_total(attempts))} to receive or peek"]
+def _attempt_lines(found: list[SummaryCount]) -> list[str]:
+    attempts = [count for count in found if count.section == "attempt"]
+    lines = [f"attempts  {_format_number(_total(attempts))} to receive or peek"]
     for protocol in sorted({count.name for count in attempts}):
         these = [count for count in attempts if count.name == protocol]
-        lines.append(f"  {protocol:<40} {_number(_total(these)):>10}  {_by_outcome(these, ATTEMPT_OUTCOMES)}")
+        lines.append(
+            f"  {protocol:<40} {_format_number(_total(these)):>10}  {_format_outcomes(these, ATTEMPT_OUTCOMES)}"
+        )
     return lines
 
 
-def _sequence_lines(found: list[Count]) -> list[str]:
-    """What became of the messages that were received; nothing where there were none."""
-    read = [count for count in found if count.part == "sequence" and count.number]
-    lines = [f"read      {_number(_total(read))} messages: {_by_outcome(read, FATES)}"] if read else []
+def _sequence_lines(found: list[SummaryCount]) -> list[str]:
+    """Return lines for the fates and loss risks of received messages; none without such messages."""
+    read = [count for count in found if count.section == "sequence" and count.value]
+    lines = (
+        [f"read      {_format_number(_total(read))} messages: {_format_outcomes(read, MESSAGE_FATES)}"] if read else []
+    )
     risks: dict[str, int] = {}
     for count in read:
         if count.name:
-            risks[count.name] = risks.get(count.name, 0) + count.number
+            risks[count.name] = risks.get(count.name, 0) + count.value
     ranked = sorted(risks, key=lambda name: (LOSS_RISKS.index(name) if name in LOSS_RISKS else len(LOSS_RISKS), name))
-    shown = ", ".join(f"{name} {_number(risks[name])}" for name in ranked)
-    return [*lines, f"at risk   {_number(sum(risks.values()))} of them: {shown}"] if risks else lines
+    text = ", ".join(f"{name} {_format_number(risks[name])}" for name in ranked)
+    return [*lines, f"at risk   {_format_number(sum(risks.values()))} of them: {text}"] if risks else lines
 
 
-def _transfer_lines(found: list[Count]) -> list[str]:
-    """What outgoing transactional queues were found to do; nothing where none was observed."""
-    transfers = [c._replace(outcome=c.outcome or "not told") for c in found if c.part == "transfer"]
+def _transfer_lines(found: list[SummaryCount]) -> list[str]:
+    """Return a line for the conditions of outgoing transactional queues; none without observations."""
+    transfers = [c._replace(outcome=c.outcome or "unknown") for c in found if c.section == "transfer"]
     if not transfers:
         return []
-    return [f"transfers {_number(_total(transfers))} observations: {_by_outcome(transfers, TRANSFER_CONDITIONS)}"]
+    conditions = _format_outcomes(transfers, TRANSFER_CONDITIONS)
+    return [f"transfers {_format_number(_total(transfers))} observations: {conditions}"]
 
 
-def _byte_lines(found: list[Count]) -> list[str]:
-    counted = {count.name: count.number for count in found if count.part == "byte"}
+def _byte_lines(found: list[SummaryCount]) -> list[str]:
+    counted = {count.name: count.value for count in found if count.section == "byte"}
     captured = counted.get("payload", 0)
     quarantined = counted.get("quarantined", 0)
     share = f" ({(captured - quarantined) / captured:.2%} in PDUs)" if captured else ""
     lines = []
-    for place, (name, text) in enumerate(_BYTES.items()):
+    for place, (name, text) in enumerate(_BYTE_LABELS.items()):
         head = "bytes     " if place == 0 else "          "
-        lines.append(f"{head}{_number(counted.get(name, 0)):>14} {text}{share if place == 0 else ''}")
+        lines.append(f"{head}{_format_number(counted.get(name, 0)):>14} {text}{share if place == 0 else ''}")
     return lines
 
 
-def console_summary(lake: Lake, run: Mapping[str, object] | None = None) -> str:
-    """Return the summary of everything in ``lake``; ``run`` are facts of the run that is ending."""
-    return format_summary(counts_of(lake), run)
+def console_summary(lake: Lake, run_facts: Mapping[str, object] | None = None) -> str:
+    """Return the summary of a lake as text; ``run_facts`` are printed first."""
+    return format_summary(read_counts(lake), run_facts)
 
 
-def counts_of(lake: Lake) -> list[Count]:
-    """Count what the lake holds, each table looked through once, at its small columns (no stub is read).
+def read_counts(lake: Lake) -> list[SummaryCount]:
+    """Return all counts of a lake. Each table is scanned once, and only its small columns (no stub is read).
 
-    What was counted is kept beside the lake's tables, with each table's version: a table is counted when it changed.
+    Counts are cached by table version in the lake's folder of runs: only changed tables are counted again.
     """
-    kept = Runs.of(lake).root / "summary"
-    before, newest = _read_kept(kept), lake.newest(*_COUNTED)
+    cache_file = RunMarkers.of(lake).root / "summary"
+    before, newest = _read_cache(cache_file), lake.snapshots(*_COUNT_QUERIES)
 
-    def count(table: Table) -> _Kept:
+    def count(table: Table) -> _CachedCounts:
         known, version = before.get(str(table)), newest[table].version
-        return known if known is not None and known[0] == version else (version, _COUNTED[table](lake))
+        return known if known is not None and known[0] == version else (version, _COUNT_QUERIES[table](lake))
 
-    now = {str(table): counted for table, counted in gather({t: partial(count, t) for t in newest}).items()}
+    now = {str(table): counted for table, counted in run_concurrently({t: partial(count, t) for t in newest}).items()}
     if now != before:
-        with suppress(OSError):  # of a lake that may only be read all is counted each time
-            _keep(kept, now)
+        with suppress(OSError):  # a read-only lake has no cache
+            _write_cache(cache_file, now)
     return [count for _, counts in now.values() for count in counts]
 
 
-def _read_kept(path: Path) -> dict[str, _Kept]:
-    """Return what was counted before; nothing when that cannot be read."""
+def _read_cache(path: Path) -> dict[str, _CachedCounts]:
+    """Return the cached counts by table name; empty if the cache is missing, unreadable or of another format."""
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        tables = kept["tables"].items() if kept["counted_as"] == _COUNTED_AS else ()
-        return {name: (version, [Count(*each) for each in counts]) for name, (version, counts) in tables}
+        content = json.loads(path.read_text(encoding="utf-8"))
+        tables = content["tables"].items() if content["format"] == _CACHE_FORMAT else ()
+        return {name: (version, [SummaryCount(*each) for each in counts]) for name, (version, counts) in tables}
     except (OSError, ValueError, TypeError, KeyError):
         return {}
 
 
-def _keep(path: Path, counted: Mapping[str, _Kept]) -> None:
+def _write_cache(path: Path, counted: Mapping[str, _CachedCounts]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(".summary")
-    temporary.write_text(json.dumps({"counted_as": _COUNTED_AS, "tables": counted}), encoding="utf-8")
+    temporary.write_text(json.dumps({"format": _CACHE_FORMAT, "tables": counted}), encoding="utf-8")
     temporary.replace(path)
 
 
-def _files(lake: Lake) -> list[Count]:
-    rows = _rows_of(
-        lake, CAPTURE_FILES, ["coalesce(status, '') AS status", "count(*) AS files", *_sums({n: n for n in _PACKETS})]
+def _count_files(lake: Lake) -> list[SummaryCount]:
+    rows = _query_rows(
+        lake,
+        CAPTURE_FILES,
+        ["coalesce(status, '') AS status", "count(*) AS files", *_sums_sql({n: n for n in _PACKET_LABELS})],
     )
-    packets = {name: sum(row[name] for row in rows) for name in _PACKETS}
-    files = [Count("file", row["status"], "", "", row["files"]) for row in rows]
-    return files + [Count("packet", name, "", "", number) for name, number in packets.items()]
+    packets = {name: sum(row[name] for row in rows) for name in _PACKET_LABELS}
+    files = [SummaryCount("file", row["status"], "", "", row["files"]) for row in rows]
+    return files + [SummaryCount("packet", name, "", "", number) for name, number in packets.items()]
 
 
-def _bytes(table: Table, where: str, columns: Mapping[str, str]) -> _Counting:
-    """Return what sums columns of rows."""
+def _sum_bytes(table: Table, where: str, columns: Mapping[str, str]) -> _CountQuery:
+    """Return a query that sums byte columns of a table."""
 
-    def counted(lake: Lake) -> list[Count]:
-        (row,) = _rows_of(lake, table, _sums(columns), where)
-        return [Count("byte", name, "", "", row[name]) for name in columns]
-
-    return counted
-
-
-def _values(
-    table: Table, part: str, name: str | None, detail: str | None = None, outcome: str | None = None
-) -> _Counting:
-    """Return what counts the rows of each value of up to three columns."""
-    named = [f"{_text(column)} AS {alias}" for column, alias in ((name, "n"), (detail, "d"), (outcome, "o"))]
-
-    def counted(lake: Lake) -> list[Count]:
-        rows = _rows_of(lake, table, [*named, "count(*) AS number"])
-        return [Count(part, *row.values()) for row in rows]
+    def counted(lake: Lake) -> list[SummaryCount]:
+        (row,) = _query_rows(lake, table, _sums_sql(columns), where)
+        return [SummaryCount("byte", name, "", "", row[name]) for name in columns]
 
     return counted
 
 
-def _number_of(table: Table, name: str) -> _Counting:
-    """Return what counts all rows."""
-    return lambda lake: [Count("decoded", name, "", "", _rows_of(lake, table, ["count(*) AS number"])[0]["number"])]
+def _count_by_value(
+    table: Table, section: str, name: str | None, detail: str | None = None, outcome: str | None = None
+) -> _CountQuery:
+    """Return a query that counts rows by the values of up to three columns."""
+    named = [f"{_text_sql(column)} AS {alias}" for column, alias in ((name, "n"), (detail, "d"), (outcome, "o"))]
+
+    def counted(lake: Lake) -> list[SummaryCount]:
+        rows = _query_rows(lake, table, [*named, "count(*) AS number"])
+        return [SummaryCount(section, *row.values()) for row in rows]
+
+    return counted
 
 
-def _rows_of(lake: Lake, table: Table, columns: Iterable[str], where: str = "TRUE") -> list[dict[str, Any]]:
+def _count_rows(table: Table, name: str) -> _CountQuery:
+    """Return a query that counts all rows of a table."""
+    return lambda lake: [
+        SummaryCount("decoded", name, "", "", _query_rows(lake, table, ["count(*) AS number"])[0]["number"])
+    ]
+
+
+def _query_rows(lake: Lake, table: Table, columns: Iterable[str], where: str = "TRUE") -> list[dict[str, Any]]:
     sql = f"SELECT {', '.join(columns)} FROM {{rows}} WHERE {where} GROUP BY ALL"
     rows: list[dict[str, Any]] = lake.query(sql, rows=table).to_pylist()
     return rows
 
 
-def _text(column: str | None) -> str:
+def _text_sql(column: str | None) -> str:
     return "''" if column is None else f"coalesce(CAST({column} AS string), '')"
 
 
-def _sums(columns: Mapping[str, str]) -> list[str]:
-    """Return the sums of columns, by names."""
+def _sums_sql(columns: Mapping[str, str]) -> list[str]:
+    """Return SQL that sums columns (expressions by alias); null counts as 0."""
     return [f"CAST(coalesce(sum({column}), 0) AS bigint) AS {name}" for name, column in columns.items()]
 
 
-_PAYLOAD: Final = {
+_BYTE_COLUMNS: Final = {
     "payload": "client_bytes + server_bytes",
     "missing": "missing_bytes",
     "retransmitted": "retransmitted_bytes",
 }
-_COUNTED: Final[dict[Table, _Counting]] = {
-    CAPTURE_FILES: _files,
-    RPC_CALLS: _values(RPC_CALLS, "call", "interface_name", "opnum", "outcome"),
-    RECEIVE_ATTEMPTS: _values(RECEIVE_ATTEMPTS, "attempt", "protocol", outcome="outcome"),
-    ACK_SEQUENCES: _values(ACK_SEQUENCES, "sequence", "loss_risk", outcome="fate"),
-    MESSAGES: _values(MESSAGES, "message", None, "class_name"),
-    EOD_TRANSFERS: _values(EOD_TRANSFERS, "transfer", None, outcome="condition"),
-    CONNECTIONS: _bytes(CONNECTIONS, "kind = 'rpc'", _PAYLOAD),
-    QUARANTINE: _bytes(QUARANTINE, "connection_id IS NOT NULL", {"quarantined": "size_bytes"}),
-    **{table: _number_of(table, name) for name, table in _DECODED.items()},
+_COUNT_QUERIES: Final[dict[Table, _CountQuery]] = {
+    CAPTURE_FILES: _count_files,
+    RPC_CALLS: _count_by_value(RPC_CALLS, "call", "interface_name", "opnum", "outcome"),
+    RECEIVE_ATTEMPTS: _count_by_value(RECEIVE_ATTEMPTS, "attempt", "protocol", outcome="outcome"),
+    ACK_SEQUENCES: _count_by_value(ACK_SEQUENCES, "sequence", "loss_risk", outcome="fate"),
+    MESSAGES: _count_by_value(MESSAGES, "message", None, "class_name"),
+    EOD_TRANSFERS: _count_by_value(EOD_TRANSFERS, "transfer", None, outcome="condition"),
+    CONNECTIONS: _sum_bytes(CONNECTIONS, "kind = 'rpc'", _BYTE_COLUMNS),
+    QUARANTINE: _sum_bytes(QUARANTINE, "connection_id IS NOT NULL", {"quarantined": "size_bytes"}),
+    **{table: _count_rows(table, name) for name, table in _DECODED_TABLES.items()},
 }
-"""What is counted of each table."""
+"""The query that counts each table."""

@@ -1,4 +1,4 @@
-"""Rows of gold.receive_attempts and gold.queue_operations -> rows of gold.ack_sequences, as Arrow tables."""
+"""Arrow rows of gold.ack_sequences, from Arrow rows of gold.receive_attempts and gold.queue_operations."""
 
 from __future__ import annotations
 
@@ -7,61 +7,65 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.attempts.calls import Error
-from pipeline.attempts.capture_gaps import NOTHING, Unseen
-from pipeline.lake.arrow_rows import day_of, microseconds, table_of
-from pipeline.sequences.message_fates import History, Message, Place, Read, Removal, ack_sequences
+from pipeline.attempts.calls import DecodeErrorFields
+from pipeline.attempts.capture_gaps import NO_LOSS, PossibleLoss
+from pipeline.lake.arrow_rows import epoch_day, rows_to_table, times_to_us
+from pipeline.sequences.message_fates import (
+    MessageHistory,
+    QueueRef,
+    ReadAttempt,
+    Removal,
+    build_message_histories,
+)
 from schemas.ack_sequences import ACK_SEQUENCES
 from udfs.keys import key
 
-SCHEMA: Final = to_arrow_schema(ACK_SEQUENCES.struct())
-_READ: Final = (
-    "attempt_key", "queue", "server_address", "lookup_id", "message_key", "is_receive", "outcome", "client_address",
-    "started_at", "returned_at", "ended_at", "ack_refused", "ack_unanswered", "reader_gone_at", "inferred_queue",
-    "gaps", "evidence", "missing", "errors", "run_id",
-)  # fmt: skip
-_REMOVAL: Final = (
-    "call_key", "queue", "server_address", "lookup_id", "target_queue", "outcome", "evidence", "missing", "errors",
-)  # fmt: skip
+ACK_SEQUENCES_SCHEMA: Final = to_arrow_schema(ACK_SEQUENCES.struct())
 _TIMES: Final = frozenset({"started_at", "returned_at", "ended_at", "reader_gone_at", "at"})
 
-Row = Any  # of Spark or of Arrow: something that gives values by their columns' names
+AnyRow = Any  # a row of Spark or a dictionary: values by column name
+
+HANDLE_SQL: Final = "coalesce(context_handle, CAST(queue_handle AS string)) AS handle"
+"""The SQL of the handle that stands for an unknown queue: its context handle, else its number."""
+
+MESSAGE_KNOWN_SQL: Final = "(lookup_id IS NOT NULL OR message_key IS NOT NULL)"
+"""The SQL condition of rows of gold.receive_attempts whose message is known."""
+READ_ATTEMPT_COLUMNS: Final = (
+    "attempt_key", "queue", "server_address", "lookup_id", "message_key", "is_receive", "outcome", "client_address",
+    "started_at", "returned_at", "ended_at", "ack_refused", "ack_unanswered", "reader_gone_at", "inferred_queue",
+    "gaps", "evidence", "missing", "errors", "run_id", HANDLE_SQL,
+)  # fmt: skip
+"""The columns of gold.receive_attempts that ``to_read_attempts`` needs, as SQL."""
+
+NOT_REFUSED_SQL: Final = "outcome <> 'failed'"
+"""The SQL condition of rows of gold.queue_operations that were done, or may have been."""
+REMOVAL_COLUMNS: Final = (
+    "call_key", "queue", "server_address", "lookup_id", "target_queue", "outcome", "evidence", "missing", "errors",
+    HANDLE_SQL, "coalesce(requested_at, responded_at) AS `at`",
+)  # fmt: skip
+"""The columns of gold.queue_operations that ``to_removals`` needs, as SQL."""
 
 
-HANDLE: Final = "coalesce(context_handle, CAST(queue_handle AS string)) AS handle"
-"""What stands for a queue that is not known: its context handle, or its number."""
-
-KNOWN: Final = "(lookup_id IS NOT NULL OR message_key IS NOT NULL)"
-"""The condition of attempts of gold.receive_attempts whose message is known."""
-READ_COLUMNS: Final = (*_READ, HANDLE)
-"""What is read of them."""
-
-DONE: Final = "outcome <> 'failed'"
-"""The condition of operations of gold.queue_operations that were done, or may have been."""
-REMOVAL_COLUMNS: Final = (*_REMOVAL, HANDLE, "coalesce(requested_at, responded_at) AS `at`")
-"""What is read of them."""
-
-
-def place_of(row: Row) -> Place:
-    """Return the place of an attempt or operation; ``row`` has queue, server_address and handle."""
+def queue_ref_of(row: AnyRow) -> QueueRef:
+    """Return the queue of an attempt or operation, from its columns queue, server_address and handle."""
     if row["queue"] is not None:
-        return Place(row["queue"])
-    return Place(None, row["server_address"], row["handle"])
+        return QueueRef(row["queue"])
+    return QueueRef(None, row["server_address"], row["handle"])
 
 
-def read_rows(rows: pa.Table) -> list[Read]:
-    """Return attempts as they are read (``READ_COLUMNS``)."""
+def to_read_attempts(rows: pa.Table) -> list[ReadAttempt]:
+    """Return rows with ``READ_ATTEMPT_COLUMNS`` as objects."""
     return [_read(row) for row in _plain(rows)]
 
 
-def removal_rows(rows: pa.Table) -> list[Removal]:
-    """Return operations as they are read (``REMOVAL_COLUMNS``)."""
+def to_removals(rows: pa.Table) -> list[Removal]:
+    """Return rows with ``REMOVAL_COLUMNS`` as objects."""
     return [
         Removal(
             row["call_key"],
-            place_of(row),
+            queue_ref_of(row),
             row["at"] or 0,
-            number_of(row["lookup_id"]),
+            decimal_to_int(row["lookup_id"]),
             row["target_queue"],
             row["outcome"] == "done",
             tuple(row["evidence"] or ()),
@@ -72,40 +76,42 @@ def removal_rows(rows: pa.Table) -> list[Removal]:
     ]
 
 
-def sequences_of(
-    reads: list[Read], removals: list[Removal], *, lost_after_us: int, poison_after: int, unseen: Unseen = NOTHING
+def ack_sequence_rows(
+    reads: list[ReadAttempt],
+    removals: list[Removal],
+    *,
+    lost_after_us: int,
+    poison_after: int,
+    possible_loss: PossibleLoss = NO_LOSS,
 ) -> pa.Table:
-    """Return rows of gold.ack_sequences; the parameters are those of ``message_fates.ack_sequences``."""
-    found = ack_sequences(reads, removals, lost_after_us=lost_after_us, poison_after=poison_after, unseen=unseen)
-    return table_of([_row(history) for history in found], SCHEMA)
+    """Return rows of gold.ack_sequences; the parameters are those of ``build_message_histories``."""
+    found = build_message_histories(
+        reads, removals, lost_after_us=lost_after_us, poison_after=poison_after, possible_loss=possible_loss
+    )
+    return rows_to_table([_row(history) for history in found], ACK_SEQUENCES_SCHEMA)
 
 
-def sequence_key(message: Message) -> str:
-    """Return the key of a message's row."""
-    return key(*message.place, message.lookup_id, message.message_key)
-
-
-def number_of(value: Any) -> int | None:  # noqa: ANN401 - a decimal, as Arrow and Spark give it
-    """Return a decimal as a whole number."""
+def decimal_to_int(value: Any) -> int | None:  # noqa: ANN401 - a decimal, as Arrow and Spark give it
+    """Return a decimal as an int; None stays None."""
     return None if value is None else int(value)
 
 
 def _plain(rows: pa.Table) -> list[dict[str, Any]]:
-    """Return rows as dictionaries, times as microseconds."""
-    columns = [microseconds(rows[name]) if name in _TIMES else rows[name] for name in rows.column_names]
+    """Return rows as dictionaries, with times in microseconds."""
+    columns = [times_to_us(rows[name]) if name in _TIMES else rows[name] for name in rows.column_names]
     plain: list[dict[str, Any]] = pa.Table.from_arrays(columns, names=rows.column_names).to_pylist()
     return plain
 
 
-def _errors(row: Row) -> tuple[Error, ...]:
+def _errors(row: AnyRow) -> tuple[DecodeErrorFields, ...]:
     return tuple((error["code"], error["field"], error["offset"]) for error in row["errors"] or ())
 
 
-def _read(row: Row) -> Read:
-    return Read(
+def _read(row: AnyRow) -> ReadAttempt:
+    return ReadAttempt(
         row["attempt_key"],
-        place_of(row),
-        number_of(row["lookup_id"]),
+        queue_ref_of(row),
+        decimal_to_int(row["lookup_id"]),
         row["message_key"],
         row["is_receive"],
         row["outcome"],
@@ -126,12 +132,12 @@ def _read(row: Row) -> Read:
     )
 
 
-def _row(history: History) -> dict[str, Any]:
+def _row(history: MessageHistory) -> dict[str, Any]:
     message, removal = history.message, history.removal
-    first, last = history.receives[0], history.last
+    first, last = history.receives[0], history.last_settled
     return {
-        "sequence_key": sequence_key(message),
-        **message.place._asdict(),
+        "sequence_key": key(*message.queue_ref, message.lookup_id, message.message_key),
+        **message.queue_ref._asdict(),
         "inferred_queue": history.inferred_queue,
         "lookup_id": message.lookup_id,
         "message_key": message.message_key,
@@ -144,13 +150,13 @@ def _row(history: History) -> dict[str, Any]:
         "fate": history.fate,
         "redelivered": len(history.receives) > 1,
         "loss_risk": history.loss_risk,
-        "moved_to": None if removal is None else removal.target,
+        "moved_to": None if removal is None else removal.target_queue,
         "removed_at": None if removal is None else removal.at,
         "attempt_keys": [read.attempt_key for read in history.receives],
         "evidence": history.evidence,
         "confidence": history.confidence,
         "missing": history.missing,
         "errors": [dict(zip(("code", "field", "offset"), error, strict=True)) for error in history.errors],
-        "event_date": day_of(first.started_at, last.ended_at),
+        "event_date": epoch_day(first.started_at, last.ended_at),
         "run_id": last.run_id,
     }

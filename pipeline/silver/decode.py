@@ -1,4 +1,4 @@
-"""Batches of bronze.rpc_calls to the rows of every silver table that is made call by call. No session is needed."""
+"""Decode Arrow batches of ``bronze.rpc_calls`` to batches of the silver tables that single calls give; no Spark."""
 
 from __future__ import annotations
 
@@ -16,108 +16,115 @@ from schemas.messages import MESSAGES
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
-from udfs.comqc import calls as comqc
-from udfs.keys import keys_of
-from udfs.messages import packets as messages
-from udfs.properties import observations, snapshots
-from udfs.stubs import calls as stubs
+from udfs.comqc import body_decoder as comqc
+from udfs.keys import keys_of_texts
+from udfs.messages import message_decoder as messages
+from udfs.properties import observations, snapshot_rows
+from udfs.stubs import call_decoder as stubs
+from udfs.stubs import method_registry
 
-# In the order in which they are written. The last one's commit says that all of them are made.
-BY_CALL: Final = (CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS)  # a row for each call of their interfaces
-BY_ANSWER: Final = (PROPERTIES, MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS, COMQC_CALLS, MESSAGES)  # any number for an answer
-TABLES: Final = (*BY_ANSWER, *BY_CALL)
+# One row for each call of the table's interfaces.
+ROW_PER_CALL_TABLES: Final = (CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS)
+# Any number of rows for a response.
+ROWS_PER_RESPONSE_TABLES: Final = (PROPERTIES, MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS, COMQC_CALLS, MESSAGES)
+# In the order of writing. The commit of the last one shows that all are written.
+DECODED_TABLES: Final = (*ROWS_PER_RESPONSE_TABLES, *ROW_PER_CALL_TABLES)
 
-INTERFACES: Final[dict[Table, tuple[str, ...]]] = {
-    **dict.fromkeys((REMOTE_READ_CALLS, MESSAGES, COMQC_CALLS), tuple(stubs.METHODS)),
-    **dict.fromkeys((MANAGEMENT_CALLS, PROPERTIES, QUEUE_SNAPSHOTS, MACHINE_SNAPSHOTS), tuple(stubs.MANAGEMENT)),
-    CLIENT_CALLS: tuple(stubs.CLIENT),
+INTERFACES_BY_TABLE: Final[dict[Table, tuple[str, ...]]] = {
+    **dict.fromkeys((REMOTE_READ_CALLS, MESSAGES, COMQC_CALLS), tuple(method_registry.REMOTE_READ_METHODS)),
+    **dict.fromkeys(
+        (MANAGEMENT_CALLS, PROPERTIES, QUEUE_SNAPSHOTS, MACHINE_SNAPSHOTS), tuple(method_registry.MANAGEMENT_METHODS)
+    ),
+    CLIENT_CALLS: tuple(method_registry.CLIENT_METHODS),
 }
-"""The interfaces whose calls give a table its rows."""
+"""The names of the interfaces whose calls give a table its rows."""
 
-VERSION: Final = (
+DECODER_VERSIONS: Final = (
     f"stubs {stubs.DECODER_VERSION}, messages {messages.DECODER_VERSION}, comqc {comqc.DECODER_VERSION}, "
     f"properties {observations.DECODER_VERSION}"
 )
-"""Changes when one of the decoders does: then all is made anew."""
+"""The versions of all decoders, as a text. When it changes, silver is recomputed."""
 
-READ: Final = (
+INPUT_COLUMNS: Final = (
     "interface_name", "opnum", "transfer_syntax", "byte_order", "outcome", "sealed", "opened_by", "request_stub",
     "response_stub", "call_key", "connection_id", "call_id", "client_address", "client_port", "server_address",
     "server_port", "request_at", "response_at", "run_id",
 )  # fmt: skip
-READ_IF_THERE: Final = ("response_byte_order",)
-"""The columns of bronze.rpc_calls that are read."""
+"""The columns of ``bronze.rpc_calls`` that decoding reads."""
 
-THROUGH: Final = (
+OPTIONAL_INPUT_COLUMNS: Final = ("response_byte_order",)
+"""Columns that it reads where they are present."""
+
+PASSED_THROUGH_COLUMNS: Final = (
     "call_key", "protocol", "interface_name", "opnum", "connection_id", "call_id", "client_address", "client_port",
     "server_address", "server_port", "requested_at", "responded_at", "event_date", "run_id", "queue_manager",
 )  # fmt: skip
-"""The columns of rows that stand for a call that are the call's own, not decoded."""
+"""The columns of per-call tables that are copied from the call, not decoded from its stubs."""
 
-_RENAMED: Final = {"protocol": "interface_name", "requested_at": "request_at", "responded_at": "response_at"}
-_LOOKUP_ID_BYTES: Final = 7  # of the message's own number; the highest of eight is not its
-_MICROSECONDS_OF_A_DAY: Final = 86_400_000_000
-_SCHEMAS: Final = {table: to_arrow_schema(table.struct()) for table in TABLES}
-# Most batches have no call of some interfaces: the columns of their tables need not be made of nothing each time.
-_NOTHING: Final = {
+_BRONZE_NAMES: Final = {"protocol": "interface_name", "requested_at": "request_at", "responded_at": "response_at"}
+_LOOKUP_ID_BYTES: Final = 7  # of SequenceId: its highest byte does not belong to the lookup id
+_DAY_US: Final = 86_400_000_000
+_SCHEMAS: Final = {table: to_arrow_schema(table.struct()) for table in DECODED_TABLES}
+# Reused: most batches have no calls of some interfaces.
+_EMPTY_BATCHES: Final = {
     str(table): pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
     for table, schema in _SCHEMAS.items()
 }
 
-Columns = Mapping[str, pa.Array]
-Rows = dict[str, pa.RecordBatch]
+ColumnArrays = Mapping[str, pa.Array]
+BatchesByTable = dict[str, pa.RecordBatch]
 
 
-def decode(calls: pa.RecordBatch, *, packets: bool = False, bodies: bool = False) -> Rows:
-    """Return the rows of each table of ``TABLES``, by its full name, of calls with the columns ``READ``.
+def decode_calls(calls: pa.RecordBatch, *, keep_packets: bool = False, keep_bodies: bool = False) -> BatchesByTable:
+    """Decode calls with the columns ``INPUT_COLUMNS``; return a batch for each of ``DECODED_TABLES``, by full name.
 
-    Each batch has exactly its table's columns. A qm2qm, RemoteRead, qmmgmt, qmcomm or qmcomm2 call is one row of its
-    table, calls of other interfaces are left out; a message that came back is a row of silver.messages, a call
-    recorded in its body one of silver.comqc_calls, a GetInfo that was answered a snapshot and a row for each property.
-    ``packets`` keeps packets, ``bodies`` bodies and what components marshaled (store.packets, store.bodies). Stubs are
-    decoded once. ``messages.queue`` is not known from one call alone and null here.
+    Each batch has exactly its table's columns. A qm2qm, RemoteRead, qmmgmt, qmcomm or qmcomm2 call gives one row of its
+    table; other calls give none. A returned message gives a row of ``silver.messages``, a COM call recorded in its body
+    a row of ``silver.comqc_calls``, an answered GetInfo a snapshot and a row for each property. Stubs are decoded once.
+    ``keep_packets`` and ``keep_bodies`` are the settings store.packets and store.bodies. ``messages.queue`` is null
+    here: a single call does not show it.
     """
-    out = dict(_NOTHING)
-    if (reading := _of(calls, stubs.METHODS)).num_rows:
-        reads = remote_reads(reading)
-        out |= _messages(reads, bodies=bodies)
-        if not packets:
-            reads = reads | {"packet": pa.nulls(reading.num_rows, pa.binary())}
-        out[str(REMOTE_READ_CALLS)] = _table(REMOTE_READ_CALLS, reads)
-    if (client := _of(calls, stubs.CLIENT)).num_rows:
-        out[str(CLIENT_CALLS)] = _table(CLIENT_CALLS, _own(client) | stubs.decode_client_calls(client))
-    if (management := _of(calls, stubs.MANAGEMENT)).num_rows:
-        out |= _management(management)
+    out = dict(_EMPTY_BATCHES)
+    if (read_calls := _calls_of(calls, method_registry.REMOTE_READ_METHODS)).num_rows:
+        reads = remote_read_columns(read_calls)
+        out |= _message_batches(reads, keep_bodies=keep_bodies)
+        if not keep_packets:
+            reads = reads | {"packet": pa.nulls(read_calls.num_rows, pa.binary())}
+        out[str(REMOTE_READ_CALLS)] = _table_batch(REMOTE_READ_CALLS, reads)
+    if (client := _calls_of(calls, method_registry.CLIENT_METHODS)).num_rows:
+        out[str(CLIENT_CALLS)] = _table_batch(CLIENT_CALLS, _call_columns(client) | stubs.decode_client_calls(client))
+    if (management := _calls_of(calls, method_registry.MANAGEMENT_METHODS)).num_rows:
+        out |= _management_batches(management)
     return out
 
 
-def remote_reads(calls: pa.RecordBatch, *, packets: bool = True) -> dict[str, pa.Array]:
-    """Return the columns of silver.remote_read_calls of qm2qm and RemoteRead calls."""
-    return _own(calls) | stubs.decode_calls(calls, packets=packets)
+def remote_read_columns(calls: pa.RecordBatch, *, keep_packets: bool = True) -> dict[str, pa.Array]:
+    """Decode qm2qm and RemoteRead calls to the columns of ``silver.remote_read_calls``."""
+    return _call_columns(calls) | stubs.decode_remote_read_calls(calls, packets=keep_packets)
 
 
-def _of(calls: pa.RecordBatch, interfaces: Mapping[str, Any]) -> pa.RecordBatch:
-    """Return the calls of some interfaces."""
+def _calls_of(calls: pa.RecordBatch, interfaces: Mapping[str, Any]) -> pa.RecordBatch:
+    """Return the calls of the given interfaces."""
     ours = pc.is_in(calls.column("interface_name"), pa.array(list(interfaces), pa.string()))
     return calls if pc.all(ours, min_count=0).as_py() else calls.filter(ours)
 
 
-def _own(calls: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Return what the calls have themselves, under silver's names."""
-    through = (name for name in THROUGH if name not in (EVENT_DATE, "queue_manager"))
-    own = {name: calls.column(_RENAMED.get(name, name)) for name in through}
-    return own | {EVENT_DATE: _dates(pc.coalesce(calls.column("request_at"), calls.column("response_at")))}
+def _call_columns(calls: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Return the columns that are copied from the calls, under their names in silver."""
+    through = (name for name in PASSED_THROUGH_COLUMNS if name not in (EVENT_DATE, "queue_manager"))
+    own = {name: calls.column(_BRONZE_NAMES.get(name, name)) for name in through}
+    return own | {EVENT_DATE: _utc_dates(pc.coalesce(calls.column("request_at"), calls.column("response_at")))}
 
 
-def _dates(times: pa.Array) -> pa.Array:
-    """Return the UTC dates of times, those before 1970 too."""
+def _utc_dates(times: pa.Array) -> pa.Array:
+    """Return the UTC dates of times, also before 1970."""
     micros = times.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
-    days = np.asarray(pc.fill_null(micros, 0)) // _MICROSECONDS_OF_A_DAY
+    days = np.asarray(pc.fill_null(micros, 0)) // _DAY_US
     return pa.array(days.astype(np.int32), mask=np.asarray(micros.is_null())).cast(pa.date32())
 
 
-def _table(table: Table, columns: Columns) -> pa.RecordBatch:
-    """Return the table's columns of those given, in its order and of its types."""
+def _table_batch(table: Table, columns: ColumnArrays) -> pa.RecordBatch:
+    """Return a batch with the table's columns, in its order and with its types."""
     schema = _SCHEMAS[table]
     arrays = [columns[field.name] for field in schema]
     arrays = [
@@ -127,102 +134,104 @@ def _table(table: Table, columns: Columns) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _messages(reads: Columns, *, bodies: bool) -> Rows:
-    """Return the messages that calls brought back, and what components recorded in their bodies."""
-    there = pc.indices_nonzero(pc.fill_null(pc.greater(pc.binary_length(reads["packet"]), 0), False))  # noqa: FBT003
+def _message_batches(reads: ColumnArrays, *, keep_bodies: bool) -> BatchesByTable:
+    """Return batches of the messages that calls returned, and of the COM calls recorded in their bodies."""
+    returned = pc.indices_nonzero(pc.fill_null(pc.greater(pc.binary_length(reads["packet"]), 0), False))  # noqa: FBT003
     names = (
         "packet", "protocol", "section_types", "section_bytes", "section_allocated_bytes", "call_key", "responded_at",
         "sequence_id", "arrived_at", "run_id",
     )  # fmt: skip
-    came = {name: reads[name].take(there) for name in names}
-    sections = {name: came[name] for name in names if name.startswith("section_")}
-    decoded = messages.decode_messages(came["packet"], came["protocol"], **sections, bodies=bodies)
-    rows, nothing = len(there), pa.nulls(len(there), pa.string())
+    calls = {name: reads[name].take(returned) for name in names}
+    sections = {name: calls[name] for name in names if name.startswith("section_")}
+    decoded = messages.decode_messages(calls["packet"], calls["protocol"], **sections, bodies=keep_bodies)
+    rows, nulls = len(returned), pa.nulls(len(returned), pa.string())
     columns = {"body": pa.nulls(rows, pa.binary())} | decoded | {
-        "sighting_key": pa.array(keys_of(came["call_key"].to_pylist()), pa.string()),
-        "seen_in": came["protocol"],
-        "call_key": came["call_key"],
-        "seen_at": came["responded_at"],
-        "queue": nothing,
-        "inferred_queue": nothing,
-        "lookup_id": _lookup_ids(came["sequence_id"]),
-        "arrived_at": came["arrived_at"],
-        "comqc_rejected": nothing,
-        EVENT_DATE: _dates(came["responded_at"]),
-        "run_id": came["run_id"],
+        "sighting_key": pa.array(keys_of_texts(calls["call_key"].to_pylist()), pa.string()),
+        "seen_in": calls["protocol"],
+        "call_key": calls["call_key"],
+        "seen_at": calls["responded_at"],
+        "queue": nulls,
+        "inferred_queue": nulls,
+        "lookup_id": _lookup_ids(calls["sequence_id"]),
+        "arrived_at": calls["arrived_at"],
+        "comqc_rejected": nulls,
+        EVENT_DATE: _utc_dates(calls["responded_at"]),
+        "run_id": calls["run_id"],
     }  # fmt: skip
-    # What components recorded is read of few: bodies are cut out of these packets alone.
+    # Few messages hold recorded COM calls: bodies are extracted from these alone.
     recorded = pc.and_(columns["is_comqc"], pc.invert(pc.fill_null(columns["encrypted"], False)))  # noqa: FBT003
     chosen = pc.indices_nonzero(pc.fill_null(recorded, False))  # noqa: FBT003
-    few = {name: array.take(chosen) for name, array in columns.items() if name != "body"}
-    if bodies:
-        few["body"] = columns["body"].take(chosen)
+    recorders = {name: array.take(chosen) for name, array in columns.items() if name != "body"}
+    if keep_bodies:
+        recorders["body"] = columns["body"].take(chosen)
     else:
-        again = {name: array.take(chosen) for name, array in sections.items()}
-        packets, protocols = came["packet"].take(chosen), came["protocol"].take(chosen)
-        few["body"] = messages.decode_messages(packets, protocols, **again, bodies=True, hashes=False, keys=False).get(
-            "body", pa.nulls(len(chosen), pa.binary())
-        )
-    found = comqc.decode_comqc(few["body"], few["extension"], few["body_bytes"], marshaled=bodies)
+        chosen_sections = {name: array.take(chosen) for name, array in sections.items()}
+        packets, protocols = calls["packet"].take(chosen), calls["protocol"].take(chosen)
+        recorders["body"] = messages.decode_messages(
+            packets, protocols, **chosen_sections, bodies=True, hashes=False, keys=False
+        ).get("body", pa.nulls(len(chosen), pa.binary()))
+    found = comqc.decode_bodies(
+        recorders["body"], recorders["extension"], recorders["body_bytes"], marshaled=keep_bodies
+    )
     if len(chosen):
-        back = pa.array(np.searchsorted(chosen, np.arange(rows)), mask=~np.isin(np.arange(rows), chosen))
-        columns["comqc_rejected"] = found.column("comqc_rejected").take(back)
-        columns["errors"] = _joined(columns["errors"], found.column("errors").take(back))
-    return {str(MESSAGES): _table(MESSAGES, columns), str(COMQC_CALLS): _recorded(few, found)}
+        positions = pa.array(np.searchsorted(chosen, np.arange(rows)), mask=~np.isin(np.arange(rows), chosen))
+        columns["comqc_rejected"] = found.column("comqc_rejected").take(positions)
+        columns["errors"] = _concat_lists(columns["errors"], found.column("errors").take(positions))
+    return {str(MESSAGES): _table_batch(MESSAGES, columns), str(COMQC_CALLS): _comqc_call_batch(recorders, found)}
 
 
 def _lookup_ids(numbers: pa.Array) -> pa.Array:
-    """Return the low 56 bits of numbers as sent; null for 0, which is none."""
-    most = 1 << 8 * _LOOKUP_ID_BYTES
-    own = [None if number is None else int(number) % most or None for number in numbers.to_pylist()]
-    return pa.array(own, pa.decimal128(20, 0))
+    """Return the low 56 bits of SequenceIds; null for 0."""
+    limit = 1 << 8 * _LOOKUP_ID_BYTES
+    ids = [None if number is None else int(number) % limit or None for number in numbers.to_pylist()]
+    return pa.array(ids, pa.decimal128(20, 0))
 
 
-def _joined(first: pa.Array, then: pa.Array) -> pa.Array:
-    """Return lists one after the other, row by row; a null is an empty one."""
-    if not len(then.flatten()):
+def _concat_lists(first: pa.Array, second: pa.Array) -> pa.Array:
+    """Concatenate two list columns row by row; null counts as an empty list."""
+    if not len(second.flatten()):
         return first
-    both = zip(first.to_pylist(), then.to_pylist(), strict=True)
+    both = zip(first.to_pylist(), second.to_pylist(), strict=True)
     return pa.array([(one or []) + (two or []) for one, two in both], first.type)
 
 
-def _recorded(sightings: Columns, found: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the calls that components recorded, with the keys of the messages that hold them."""
-    parents, flat = comqc.explode(found)
+def _comqc_call_batch(sightings: ColumnArrays, found: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch of ``silver.comqc_calls``: recorded COM calls with the keys of the messages that hold them."""
+    parents, flat = comqc.explode_calls(found)
     names = ("sighting_key", "message_key", "call_key", "seen_at", EVENT_DATE, "run_id")
     columns = {name: sightings[name].take(parents) for name in names}
     columns |= dict(zip(flat.schema.names, flat.columns, strict=True))
     columns["decoder_version"] = pa.repeat(pa.scalar(comqc.DECODER_VERSION), len(parents))
-    return _table(COMQC_CALLS, columns)
+    return _table_batch(COMQC_CALLS, columns)
 
 
-def _management(calls: pa.RecordBatch) -> Rows:
-    """Return management calls, and what queue managers answered: property by property, and as snapshots."""
-    columns = _own(calls) | stubs.decode_management_calls(calls)
+def _management_batches(calls: pa.RecordBatch) -> BatchesByTable:
+    """Return batches of management calls, and of the properties and snapshots that queue managers answered."""
+    columns = _call_columns(calls) | stubs.decode_management_calls(calls)
     facts = pa.table({**columns, "outcome": calls.column("outcome")})
-    seen = observations.observations_of_calls(facts)
-    out = {str(MANAGEMENT_CALLS): _table(MANAGEMENT_CALLS, columns)}
+    seen = observations.observations_from_calls(facts)
+    out = {str(MANAGEMENT_CALLS): _table_batch(MANAGEMENT_CALLS, columns)}
     run_ids = dict(zip(calls.column("call_key").to_pylist(), calls.column("run_id").to_pylist(), strict=True))
-    return out | _observed(seen, run_ids)
+    return out | _snapshot_batches(seen, run_ids)
 
 
-def decode_collected(snapshots_raw: pa.RecordBatch) -> Rows:
-    """Return the rows of silver of rows of bronze.snapshots_raw: property by property, and as snapshots."""
-    seen = observations.observations_of_collected(pa.Table.from_batches([snapshots_raw]))
+def decode_collected_snapshots(snapshots_raw: pa.RecordBatch) -> BatchesByTable:
+    """Decode rows of ``bronze.snapshots_raw`` to batches of properties and snapshots, by full table name."""
+    seen = observations.observations_from_snapshots(pa.Table.from_batches([snapshots_raw]))
     ids = snapshots_raw.column("snapshot_id").to_pylist()
-    return _observed(seen, dict(zip(ids, snapshots_raw.column("run_id").to_pylist(), strict=True)))
+    return _snapshot_batches(seen, dict(zip(ids, snapshots_raw.column("run_id").to_pylist(), strict=True)))
 
 
-def _observed(seen: pa.Table, run_ids: Mapping[str, str]) -> Rows:
-    """Return the rows of the tables of what was observed; ``run_ids`` by snapshot."""
+def _snapshot_batches(seen: pa.Table, run_ids: Mapping[str, str]) -> BatchesByTable:
+    """Return batches of properties and snapshots; ``run_ids`` are by snapshot_id."""
     out = {}
-    for table, made in (
-        (PROPERTIES, observations.properties(seen)),
-        (QUEUE_SNAPSHOTS, snapshots.queue_snapshots(seen)),
-        (MACHINE_SNAPSHOTS, snapshots.machine_snapshots(seen)),
+    for table, columns in (
+        (PROPERTIES, observations.property_rows(seen)),
+        (QUEUE_SNAPSHOTS, snapshot_rows.queue_snapshot_rows(seen)),
+        (MACHINE_SNAPSHOTS, snapshot_rows.machine_snapshot_rows(seen)),
     ):
-        rows = {name: made.column(name).combine_chunks() for name in made.column_names}
+        rows = {name: columns.column(name).combine_chunks() for name in columns.column_names}
         rows["run_id"] = pa.array([run_ids[name] for name in rows["snapshot_id"].to_pylist()], pa.string())
-        rows[EVENT_DATE] = _dates(rows["observed_at"])
-        out[str(table)] = _table(table, rows)
+        rows[EVENT_DATE] = _utc_dates(rows["observed_at"])
+        out[str(table)] = _table_batch(table, rows)
     return out

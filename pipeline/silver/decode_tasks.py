@@ -1,4 +1,4 @@
-"""bronze.rpc_calls -> silver in Spark: decoded facts, by Arrow functions of ``udfs`` over whole batches."""
+"""Decode ``bronze.rpc_calls`` in Spark tasks to staging files, in one folder for each silver table."""
 
 from __future__ import annotations
 
@@ -13,125 +13,133 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.bronze.write_tap import TappedWrite
-from pipeline.lake.schema_enforcement import event_date
-from pipeline.lake.staging_files import Batches, SideFiles, number_of_task, rows_in, tasks_of
-from pipeline.lake.tasks import Tasks
-from pipeline.silver.decode import INTERFACES, READ, READ_IF_THERE, TABLES, THROUGH, decode, remote_reads
+from pipeline.lake.schema_enforcement import event_date_column
+from pipeline.lake.staging_files import Batches, StagingWriter, count_staged_rows, plan_tasks, task_number
+from pipeline.lake.tasks import PartitionedRows
+from pipeline.silver.decode import (
+    DECODED_TABLES,
+    INPUT_COLUMNS,
+    INTERFACES_BY_TABLE,
+    OPTIONAL_INPUT_COLUMNS,
+    PASSED_THROUGH_COLUMNS,
+    decode_calls,
+    remote_read_columns,
+)
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
 
-_ALL: Final = sorted(set(chain(*INTERFACES.values())))  # interfaces that any table takes calls of
-_NAMES: Final = {str(table): table.name for table in TABLES}
+_DECODED_INTERFACES: Final = sorted(set(chain(*INTERFACES_BY_TABLE.values())))
+_FOLDER_NAMES: Final = {str(table): table.name for table in DECODED_TABLES}
 
 
-def remote_read_calls(calls: DataFrame, *, keep_packets: bool = False) -> DataFrame:
-    """Return ``silver.remote_read_calls`` of rows of ``bronze.rpc_calls``; those of other interfaces are left out.
+def decode_remote_read_calls(calls: DataFrame, *, keep_packets: bool = False) -> DataFrame:
+    """Decode qm2qm and RemoteRead calls of ``bronze.rpc_calls`` to rows of ``silver.remote_read_calls``.
 
-    One row per qm2qm or RemoteRead call, whatever its outcome. ``keep_packets`` keeps the message packets that came
-    back (the setting store.packets). The rows keep the ``run_id`` of their calls.
+    Every such call gives one row, whatever its outcome; other calls give none. ``keep_packets`` is the setting
+    store.packets. The rows keep the ``run_id`` of their calls.
     """
     schema = REMOTE_READ_CALLS.struct()
     names = REMOTE_READ_CALLS.names
 
     def decoded(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            columns = remote_reads(batch, packets=keep_packets)
+            columns = remote_read_columns(batch, keep_packets=keep_packets)
             yield pa.RecordBatch.from_arrays([columns[name] for name in names], names=list(names))
 
-    return _read(calls, INTERFACES[REMOTE_READ_CALLS]).mapInArrow(decoded, schema)
+    return _input_rows(calls, INTERFACES_BY_TABLE[REMOTE_READ_CALLS]).mapInArrow(decoded, schema)
 
 
 @dataclass(frozen=True, slots=True)
-class Decoder:
-    """Decodes rows of ``bronze.rpc_calls`` in tasks, to side files ``<folder>/<table's name>/*.parquet``.
+class CallDecoder:
+    """Decodes rows of ``bronze.rpc_calls`` to staging files ``<staging_folder>/<table>/*.parquet``.
 
-    Each task has a file per table, named by its number: a repeated one does no harm.
+    Each task writes one file for each table, named by its number, so that a repeated task overwrites its own files.
     """
 
-    folder: str
+    staging_folder: str
     keep_packets: bool  # the setting store.packets
     keep_bodies: bool  # store.bodies
 
-    def passing(self, batches: Batches, task: str) -> Iterator[pa.RecordBatch]:
-        """Yield the batches as they are, and decode them; ``task`` names who does."""
-        side = SideFiles(self.folder, task)
+    def pass_through(self, batches: Batches, task: str) -> Iterator[pa.RecordBatch]:
+        """Yield the batches unchanged and decode them; ``task`` names the staging files."""
+        staging = StagingWriter(self.staging_folder, task)
         for batch in batches:
-            calls = batch.select(_needed(batch.schema.names))  # the others need not be copied with calls of one table
-            for name, rows in decode(calls, packets=self.keep_packets, bodies=self.keep_bodies).items():
-                side.add(_NAMES[name], rows)
+            calls = batch.select(_input_columns(batch.schema.names))  # filtering copies these columns alone
+            for name, rows in decode_calls(calls, keep_packets=self.keep_packets, keep_bodies=self.keep_bodies).items():
+                staging.add(_FOLDER_NAMES[name], rows)
             yield batch
-        side.close()
+        staging.close()
 
-    def decode(self, calls: DataFrame) -> None:
-        """Decode rows of ``bronze.rpc_calls``, in one job."""
+    def decode_in_spark(self, calls: DataFrame) -> None:
+        """Decode rows of ``bronze.rpc_calls`` in one Spark job."""
 
-        def through(batches: Batches) -> Iterator[pa.RecordBatch]:
-            for batch in self.passing(batches, number_of_task()):
+        def decode(batches: Batches) -> Iterator[pa.RecordBatch]:
+            for batch in self.pass_through(batches, task_number()):
                 yield batch.slice(0, 0).select(["call_key"])
 
-        _read(calls, _ALL).mapInArrow(through, "call_key string").collect()
+        _input_rows(calls, _DECODED_INTERFACES).mapInArrow(decode, "call_key string").collect()
 
-    def written(self) -> dict[str, int]:
-        """Return how many rows of each table, by its full name, were decoded."""
-        return {name: rows_in(Path(self.folder) / folder) for name, folder in _NAMES.items()}
+    def row_counts(self) -> dict[str, int]:
+        """Return the number of decoded rows by full table name."""
+        return {name: count_staged_rows(Path(self.staging_folder) / folder) for name, folder in _FOLDER_NAMES.items()}
 
-    def rows(self, table: Table) -> Tasks:
-        """Return the rows that were decoded of a table."""
-        tasks, names = tasks_of(Path(self.folder) / table.name), list(table.names)
+    def decoded_rows(self, table: Table) -> PartitionedRows:
+        """Return the decoded rows of a table."""
+        tasks, names = plan_tasks(Path(self.staging_folder) / table.name), list(table.names)
 
         def rows(number: int) -> Iterator[pa.RecordBatch]:
-            return (batch.select(names) for piece in tasks[number] for batch in piece.read())
+            return (batch.select(names) for part in tasks[number] for batch in part.read())
 
-        return Tasks(len(tasks), sum(piece.size for task in tasks for piece in task), rows)
+        return PartitionedRows(len(tasks), sum(part.size for task in tasks for part in task), rows)
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
-    """What a decoder decoded while it was written: all calls that one commit added to ``bronze.rpc_calls``."""
+class DecodedWrite:
+    """A commit of ``bronze.rpc_calls`` whose added calls were all decoded while they were written."""
 
-    by: Decoder
+    decoder: CallDecoder
     write: TappedWrite
 
     @staticmethod
-    def of(by: Decoder | None, write: TappedWrite | None) -> Decoded | None:
-        """Return what ``by`` decoded of a commit; None where nothing was decoded, or not all that the commit added."""
-        return None if by is None or write is None else Decoded(by, write)
+    def from_tapped(decoder: CallDecoder | None, write: TappedWrite | None) -> DecodedWrite | None:
+        """Combine a decoder with the commit that it tapped; None without a decoder, or if it missed added calls."""
+        return None if decoder is None or write is None else DecodedWrite(decoder, write)
 
 
-def _read(calls: DataFrame, interfaces: Collection[str]) -> DataFrame:
-    """Return what is read of the calls of some interfaces."""
-    return calls.where(F.col("interface_name").isin(*interfaces)).select(*_needed(calls.columns))
+def _input_rows(calls: DataFrame, interfaces: Collection[str]) -> DataFrame:
+    """Return the calls of some interfaces, with the columns that decoding reads."""
+    return calls.where(F.col("interface_name").isin(*interfaces)).select(*_input_columns(calls.columns))
 
 
-def _needed(columns: Sequence[str]) -> list[str]:
-    """Return which of the columns that there are a call is decoded from."""
-    return [*READ, *(name for name in READ_IF_THERE if name in columns)]
+def _input_columns(columns: Sequence[str]) -> list[str]:
+    """Return the columns that decoding reads, of those that there are."""
+    return [*INPUT_COLUMNS, *(name for name in OPTIONAL_INPUT_COLUMNS if name in columns)]
 
 
-def followed() -> Column:
-    """Tell of rows of ``bronze.rpc_calls`` whether their interface has a table in silver."""
-    return F.col("interface_name").isin(*_ALL)
+def has_silver_table() -> Column:
+    """Return a condition on ``bronze.rpc_calls``: the call's interface has a table in silver."""
+    return F.col("interface_name").isin(*_DECODED_INTERFACES)
 
 
-def silver_dates() -> tuple[Column, ...]:
-    """Return the event dates that rows of silver made of a row of ``bronze.rpc_calls`` can have."""
-    return event_date("request_at"), event_date("response_at")
+def silver_event_dates() -> tuple[Column, ...]:
+    """Return the event dates that a call's rows in silver can have, as columns over ``bronze.rpc_calls``."""
+    return event_date_column("request_at"), event_date_column("response_at")
 
 
-def without_stubs() -> Column:
-    """Tell of rows of ``bronze.rpc_calls`` whether they hold no stub: none was seen, or they were emptied."""
+def has_no_stubs() -> Column:
+    """Return a condition on ``bronze.rpc_calls``: the call has no stubs, because none was seen or they were removed."""
     return F.col("request_stub").isNull() & F.col("response_stub").isNull()
 
 
-def as_decoded_before(table: Table, rows: DataFrame, keys: DataFrame, before: DataFrame) -> DataFrame:
-    """Return rows of a table that has one for each call, those with some keys with an earlier version's parameters.
+def keep_decoded_columns(table: Table, rows: DataFrame, keys: DataFrame, before: DataFrame) -> DataFrame:
+    """Give rows of some calls the decoded columns of an earlier version of the table, which has one row for each call.
 
-    For calls whose stubs were emptied (the setting store.stubs): what was decoded of them is all there is left.
-    ``keys`` has ``call_key``; ``before`` are the rows as they were. A row that was not there stays as it is.
+    Used for calls whose stubs were removed (setting store.stubs), so that they cannot be decoded again. ``keys`` has
+    their ``call_key``; ``before`` is the earlier version. Rows that it does not have stay as they are.
     """
-    decoded = [name for name in table.names if name not in THROUGH]
+    decoded = [name for name in table.names if name not in PASSED_THROUGH_COLUMNS]
     kept = before.join(keys, "call_key", "left_semi").select("call_key", F.struct(*decoded).alias("_before"))
     joined = rows.join(kept, "call_key", "left")
-    known = F.col("_before").isNotNull()
-    was = {name: F.when(known, F.col(f"_before.{name}")).otherwise(F.col(name)) for name in decoded}
-    return joined.withColumns(was).drop("_before")
+    has_earlier = F.col("_before").isNotNull()
+    columns = {name: F.when(has_earlier, F.col(f"_before.{name}")).otherwise(F.col(name)) for name in decoded}
+    return joined.withColumns(columns).drop("_before")

@@ -1,8 +1,8 @@
-"""silver.queue_aliases: which texts name the same queue, each with the first piece of evidence that shows it.
+"""``silver.queue_aliases``: which names mean the same queue, each with the earliest evidence for it.
 
-The same two texts are shown again by every opening and every snapshot: of each kind of evidence the first piece is
-kept, the smallest in (time, call, snapshot), so that the table grows with the names and not with the traffic. It is
-computed as a whole, of what could show something new, and written where it differs.
+Every open and every snapshot shows the same two names again. Of each kind of evidence only the first piece is kept, the
+smallest by (time, call, snapshot), so that the table grows with the names and not with the traffic. The table is always
+computed as a whole, from the first opens and snapshots of each name, and written if it differs.
 """
 
 from __future__ import annotations
@@ -16,118 +16,119 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.lake.change_feeds import Feeds
-from pipeline.lake.concurrency import gather
+from pipeline.lake.concurrency import run_concurrently
+from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import IS, WAS
+from pipeline.lake.queries import POST_IMAGES, PRE_IMAGES
 from schemas.calls import CLIENT_CALLS
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID
-from udfs.queues import aliases
+from udfs.queues import alias_groups
 
-Groups = Sequence[Sequence[str]]
+AliasGroups = Sequence[Sequence[str]]
 
 DECODER_VERSION: Final = "1"
-_SCHEMA: Final = to_arrow_schema(QUEUE_ALIASES.struct())
-_OPEN: Final = ("queue_format_name", "queue", "server_address")
-_OPENED: Final = ("interface_name", "opnum", *_OPEN, "context_handle", "call_key")
-_SNAPSHOT: Final = ("queue", "pathname", "formatname")
-_ANSWER: Final = (
+_ALIAS_SCHEMA: Final = to_arrow_schema(QUEUE_ALIASES.struct())
+_OPEN_COLUMNS: Final = ("queue_format_name", "queue", "server_address")
+_OPEN_CALL_COLUMNS: Final = ("interface_name", "opnum", *_OPEN_COLUMNS, "context_handle", "call_key")
+_SNAPSHOT_COLUMNS: Final = ("queue", "pathname", "formatname")
+_CLIENT_CALL_COLUMNS: Final = (
     "interface_name", "opnum", "queue", "remote_queue_name", "server_address", "queue_descriptor", "context_handle",
     "hresult", "call_key", "requested_at", "responded_at", "queue_format_name",
 )  # fmt: skip
-# The first open of each name at each address that gave a handle; as ``aliases_of_opens`` takes them.
+# The first open of each name at each address that returned a handle, for ``evidence_from_opens``.
 _FIRST_OPENS: Final = f"""
-SELECT 'RemoteRead' AS interface_name, 2 AS opnum, {", ".join(_OPEN)}, 'given' AS context_handle, call_key,
+SELECT 'RemoteRead' AS interface_name, 2 AS opnum, {", ".join(_OPEN_COLUMNS)}, 'given' AS context_handle, call_key,
   moment AS requested_at, moment AS responded_at
 FROM (
-  SELECT {", ".join(_OPEN)}, call_key, coalesce(responded_at, requested_at) AS moment,
+  SELECT {", ".join(_OPEN_COLUMNS)}, call_key, coalesce(responded_at, requested_at) AS moment,
     row_number() OVER (
-      PARTITION BY {", ".join(_OPEN)} ORDER BY coalesce(responded_at, requested_at) NULLS FIRST, call_key NULLS FIRST
+      PARTITION BY {", ".join(_OPEN_COLUMNS)}
+      ORDER BY coalesce(responded_at, requested_at) NULLS FIRST, call_key NULLS FIRST
     ) AS place
   FROM {{reads}}
   WHERE protocol = 'RemoteRead' AND opnum IN (2, 11) AND context_handle IS NOT NULL AND queue IS NOT NULL
     AND upper(queue_format_name) LIKE 'DIRECT=%'
 )
 WHERE place = 1"""
-# The calls of qmcomm and qmcomm2 that open, name, and ask by number.
+# Calls of qmcomm and qmcomm2 that open a queue, name it, or refer to it by number.
 _NAMING_CALLS: Final = f"""
-SELECT {", ".join(_ANSWER)} FROM {{clients}}
+SELECT {", ".join(_CLIENT_CALL_COLUMNS)} FROM {{clients}}
 WHERE hresult = 0 AND (
   (interface_name = 'qmcomm' AND opnum IN (1, 2, 19)) OR (interface_name = 'qmcomm2' AND opnum = 3)
 )"""
-# The first snapshot of each path name, format name and object asked.
+# The first snapshot of each path name, format name and queried object.
 _FIRST_SNAPSHOTS: Final = f"""
-SELECT {", ".join(_SNAPSHOT)}, observed_at, call_key, snapshot_id
+SELECT {", ".join(_SNAPSHOT_COLUMNS)}, observed_at, call_key, snapshot_id
 FROM (
-  SELECT {", ".join(_SNAPSHOT)}, observed_at, call_key, snapshot_id,
+  SELECT {", ".join(_SNAPSHOT_COLUMNS)}, observed_at, call_key, snapshot_id,
     row_number() OVER (
-      PARTITION BY {", ".join(_SNAPSHOT)}
+      PARTITION BY {", ".join(_SNAPSHOT_COLUMNS)}
       ORDER BY observed_at NULLS FIRST, call_key NULLS FIRST, snapshot_id NULLS FIRST
     ) AS place
   FROM {{snapshots}} WHERE pathname IS NOT NULL OR formatname IS NOT NULL
 )
 WHERE place = 1"""
-_MOST: Final = 1_000_000  # changes of the table that are looked at
-_PIECE: Final = ("queue", "other_queue", "named_as", "evidence")
+_MAX_CHANGES: Final = 1_000_000  # of the table that are read from its change feed
+_EVIDENCE_KEY: Final = ("queue", "other_queue", "named_as", "evidence")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What the table says: each text's canonical one, when each two texts were first shown, and by which calls."""
+class AliasIndex:
+    """The stored aliases, to find out whether new opens change them."""
 
-    texts: Mapping[str, str]
-    shown: Mapping[tuple[str, str, str], int | None]  # by queue, other queue and kind of evidence, microseconds
-    calls: Collection[str]
+    canonical_names: Mapping[str, str]  # by name
+    first_observed_us: Mapping[tuple[str, str, str], int | None]  # by name, other name and kind of evidence
+    call_keys: Collection[str]  # of the calls that are evidence
 
     @staticmethod
-    def of(lake: Lake) -> Known:
-        """Read it."""
+    def load(lake: Lake) -> AliasIndex:
+        """Read the table."""
         names = "queue, other_queue, evidence, canonical_queue, call_key, unix_micros(observed_at) AS `at`"
         rows = lake.query(f"SELECT {names} FROM {{aliases}}", aliases=QUEUE_ALIASES).to_pylist()
-        return Known(
+        return AliasIndex(
             {row["queue"]: row["canonical_queue"] for row in rows},
             {(row["queue"], row["other_queue"], row["evidence"]): row["at"] for row in rows},
             {row["call_key"] for row in rows},
         )
 
-    def misses(self, opens: Sequence[Mapping[str, Any]]) -> bool:
-        """Tell whether opens of RemoteRead that changed (``touched.READS_CHANGED``) can show anything else."""
-        new = [{**row} for row in opens if row["_change_type"] in IS]
-        if any(row["call_key"] in self.calls for row in opens if row["_change_type"] in WAS):
+    def is_outdated_by(self, opens: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether changed opens of RemoteRead, as rows of a change feed, can change the aliases."""
+        new = [{**row} for row in opens if row["_change_type"] in POST_IMAGES]
+        if any(row["call_key"] in self.call_keys for row in opens if row["_change_type"] in PRE_IMAGES):
             return True
-        schema = pa.schema([(name, pa.int32() if name == "opnum" else pa.string()) for name in _OPENED])
+        schema = pa.schema([(name, pa.int32() if name == "opnum" else pa.string()) for name in _OPEN_CALL_COLUMNS])
         calls = pa.Table.from_pylist([row | {"interface_name": row["protocol"]} for row in new], schema)
         for name in ("responded_at", "requested_at"):
             at = pa.array([row["observed"] for row in new], pa.int64()).cast(pa.timestamp("us"))
             calls = calls.append_column(name, at.cast(pa.timestamp("us", tz="UTC")))
-        pieces = aliases.aliases_of_opens(calls)
-        at = pieces["observed_at"].cast(pa.int64()).to_pylist()
-        names = ("queue", "other_queue", "evidence")
-        shown = zip(zip(*(pieces[name].to_pylist() for name in names), strict=True), at, strict=True)
-        return any(piece not in self.shown or (self.shown[piece] or 0) > time for piece, time in shown)
+        evidence = alias_groups.alias_evidence_from_opens(calls)
+        times = evidence["observed_at"].cast(pa.int64()).to_pylist()
+        keys = zip(*(evidence[name].to_pylist() for name in ("queue", "other_queue", "evidence")), strict=True)
+        first = self.first_observed_us
+        return any(key not in first or (first[key] or 0) > time for key, time in zip(keys, times, strict=True))
 
 
-def refresh(lake: Lake, declared: Groups = ()) -> bool:
-    """Bring the table to what captures and configuration show now; tell whether it was written.
+def update_queue_aliases(lake: Lake, declared: AliasGroups = ()) -> bool:
+    """Compute the table again and write it if it differs; return whether it was written.
 
-    ``declared`` are groups of names that the configuration says are one queue's (the setting queues.aliases).
+    ``declared`` are groups of names that are one queue by configuration (setting queues.aliases).
     """
-    made = alias_rows(lake, declared)
-    facts = [name for name in _SCHEMA.names if name not in (RUN_ID, INGESTED_AT)]
-    there = lake.select(QUEUE_ALIASES, "TRUE", facts).to_pylist()
-    if sorted(there, key=_order) == sorted(made.select(facts).to_pylist(), key=_order):
+    rows = compute_alias_rows(lake, declared)
+    columns = [name for name in _ALIAS_SCHEMA.names if name not in (RUN_ID, INGESTED_AT)]
+    stored = lake.select(QUEUE_ALIASES, "TRUE", columns).to_pylist()
+    if sorted(stored, key=_evidence_order) == sorted(rows.select(columns).to_pylist(), key=_evidence_order):
         lake.create(QUEUE_ALIASES)
         return False
-    lake.replace(QUEUE_ALIASES, made)
+    lake.replace(QUEUE_ALIASES, rows)
     return True
 
 
-def alias_rows(lake: Lake, declared: Groups = ()) -> pa.Table:
-    """Return the rows of the table, of all that captures and configuration show."""
-    asked = gather(
+def compute_alias_rows(lake: Lake, declared: AliasGroups = ()) -> pa.Table:
+    """Compute the rows of the table from silver and from configuration."""
+    found = run_concurrently(
         {
             "reads": partial(lake.query, _FIRST_OPENS, reads=REMOTE_READ_CALLS),
             "clients": partial(lake.query, _NAMING_CALLS, clients=CLIENT_CALLS),
@@ -135,53 +136,55 @@ def alias_rows(lake: Lake, declared: Groups = ()) -> pa.Table:
         }
     )
     pairs = [pair for group in declared for pair in combinations(group, 2)]
-    pieces = pa.concat_tables(
+    evidence = pa.concat_tables(
         [
-            aliases.aliases_of_opens(asked["reads"]),
-            aliases.aliases_of_opens(asked["clients"]),
-            aliases.aliases_of_answers(asked["clients"]),
-            aliases.aliases_of_snapshots(asked["snapshots"]),
-            aliases.aliases_of_configuration(pairs),
+            alias_groups.alias_evidence_from_opens(found["reads"]),
+            alias_groups.alias_evidence_from_opens(found["clients"]),
+            alias_groups.alias_evidence_from_responses(found["clients"]),
+            alias_groups.alias_evidence_from_snapshots(found["snapshots"]),
+            alias_groups.alias_evidence_from_configuration(pairs),
         ]
     )
-    rows = aliases.queue_aliases(first_pieces(pieces)).to_pylist()
+    rows = alias_groups.queue_alias_rows(earliest_evidence(evidence)).to_pylist()
     for row in rows:
         day = row["observed_at"] and row["observed_at"].date()
         row.update({"errors": [], "decoder_version": DECODER_VERSION, EVENT_DATE: day})
-    return pa.Table.from_pylist(rows, schema=_SCHEMA)
+    return pa.Table.from_pylist(rows, schema=_ALIAS_SCHEMA)
 
 
-def first_pieces(evidence: pa.Table) -> pa.Table:
-    """Return of each kind of evidence (``aliases.EVIDENCE``) for the same two texts the first piece."""
+def earliest_evidence(evidence: pa.Table) -> pa.Table:
+    """Return the first piece of evidence of each kind for each two names (``ALIAS_EVIDENCE_SCHEMA``)."""
     first: dict[tuple[str, ...], dict[str, Any]] = {}
-    for row in sorted(evidence.to_pylist(), key=_order):
-        first.setdefault(tuple(row[name] for name in _PIECE), row)
-    return pa.Table.from_pylist([first[piece] for piece in sorted(first)], schema=aliases.EVIDENCE)
+    for row in sorted(evidence.to_pylist(), key=_evidence_order):
+        first.setdefault(tuple(row[name] for name in _EVIDENCE_KEY), row)
+    return pa.Table.from_pylist([first[piece] for piece in sorted(first)], schema=alias_groups.ALIAS_EVIDENCE_SCHEMA)
 
 
-def renamed(feeds: Feeds) -> set[str] | None:
-    """Return the texts that stood for a queue before changes of the table, and do not any more; None: not told."""
-    rows = feeds.rows(QUEUE_ALIASES, "SELECT queue, canonical_queue, _change_type, _commit_version FROM {feed}", _MOST)
+def replaced_canonical_names(feeds: ChangeFeeds) -> set[str] | None:
+    """Return canonical names that changes of the table replaced by others; None if the change feed does not tell."""
+    rows = feeds.rows(
+        QUEUE_ALIASES, "SELECT queue, canonical_queue, _change_type, _commit_version FROM {feed}", _MAX_CHANGES
+    )
     if rows is None:
         return None
-    before = _at_the_ends(rows, old=True)
-    after = _at_the_ends(rows, old=False)
+    before = _canonical_names_at(rows, old=True)
+    after = _canonical_names_at(rows, old=False)
     both = before.keys() | after.keys()
-    return {before.get(text, text) for text in both if before.get(text, text) != after.get(text, text)}
+    return {before.get(name, name) for name in both if before.get(name, name) != after.get(name, name)}
 
 
-def _at_the_ends(rows: Iterable[Mapping[str, Any]], *, old: bool) -> dict[str, str]:
-    """Return the canonical text of each text in a feed as it was at first, or as it is now."""
-    kinds = WAS if old else IS
+def _canonical_names_at(rows: Iterable[Mapping[str, Any]], *, old: bool) -> dict[str, str]:
+    """Return the canonical name of each name in a change feed: before its first change (``old``), or now."""
+    kinds = PRE_IMAGES if old else POST_IMAGES
     found: dict[str, tuple[int, str]] = {}
     for row in rows:
         if row["_change_type"] in kinds:
             version = -row["_commit_version"] if old else row["_commit_version"]
             found[row["queue"]] = max((version, row["canonical_queue"]), found.get(row["queue"], (version, "")))
-    return {queue: text for queue, (_, text) in found.items()}
+    return {queue: canonical for queue, (_, canonical) in found.items()}
 
 
-def _order(row: dict[str, Any]) -> tuple[Any, ...]:
-    """Order rows by time, call and snapshot; null is last."""
-    names = ("observed_at", "call_key", "snapshot_id", *_PIECE)
+def _evidence_order(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Return a sort key: time, call, snapshot; null is last."""
+    names = ("observed_at", "call_key", "snapshot_id", *_EVIDENCE_KEY)
     return tuple((row[name] is None, "" if row[name] is None else str(row[name])) for name in names)

@@ -1,302 +1,316 @@
-"""Silver follows bronze.rpc_calls: the tables made call by call take its changes, once, and nothing else.
+"""Update of silver's decoded tables from bronze.rpc_calls.
 
-The changed calls are decoded in one pass, to side files; each table takes its rows from there. What a run only adds to
-bronze.rpc_calls is decoded while it is written there, for then it is in memory (``Decoded``). The last table,
-silver.remote_read_calls, has a commit after all others, also when nothing of it changed: that says of which version of
-bronze.rpc_calls all of them were made. The side files' folder stays where a run was killed or failed: the next one then
-puts rows in the place of any of the same calls, for some tables may have them already. Where nothing is known (a first
-run, other decoders, a feed that does not reach back) all are made anew.
+Changed calls are decoded in one pass to staging files, from which each table takes its rows. Calls that a run only
+adds to bronze.rpc_calls are decoded while they are written there (``DecodedWrite``). The last table,
+silver.remote_read_calls, is committed after all others, even without a change: its provenance stands for all. The
+folder of the staging files remains where a run was killed: some tables may have rows of it then, and the next run
+replaces any rows of the same calls. All tables are recomputed where the changes are not known: in a first run, after
+a change of decoders, or without a change feed.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.lake.concurrency import gather
+from pipeline.lake.concurrency import run_concurrently
+from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
 from pipeline.lake.lake import Lake
-from pipeline.lake.net_changes import Net, net_changes
-from pipeline.lake.queries import UNTOLD
-from pipeline.lake.recovery import Runs
-from pipeline.silver.decode import BY_CALL, INTERFACES, TABLES, VERSION
-from pipeline.silver.decode_tasks import Decoded, Decoder, as_decoded_before, followed, silver_dates, without_stubs
+from pipeline.lake.net_changes import NetChanges, net_changes
+from pipeline.lake.queries import CHANGE_FEED_ERRORS
+from pipeline.lake.recovery import RunMarkers
+from pipeline.silver.decode import DECODED_TABLES, DECODER_VERSIONS, INTERFACES_BY_TABLE, ROW_PER_CALL_TABLES
+from pipeline.silver.decode_tasks import (
+    CallDecoder,
+    DecodedWrite,
+    has_no_stubs,
+    has_silver_table,
+    keep_decoded_columns,
+    silver_event_dates,
+)
 from schemas.bronze import PENDING, RPC_CALLS
 from schemas.table import EVENT_DATE, Table
 
-EMPTIED: Final = "stubs emptied"  # what the commit of bronze.rpc_calls says that silver need not follow
-LAST: Final = TABLES[-1]
+STUBS_EMPTIED: Final = "stubs emptied"  # provenance of commits of bronze.rpc_calls that silver does not follow
+LAST: Final = DECODED_TABLES[-1]
 _CALLS: Final = str(RPC_CALLS)
-_STUBS: Final = ("request_stub", "response_stub", "request_pieces", "response_pieces")
+_STUBS: Final = ("request_stub", "response_stub", "request_signed_bytes", "response_signed_bytes")
 _UNFINISHED: Final = ("no_request", "no_response", "damaged", "unbound")
 
 
-def decoder(lake: Lake, *, keep_packets: bool, keep_bodies: bool = False) -> Decoder:
-    """Return a decoder for what is written to bronze.rpc_calls next; what an earlier one left is removed."""
-    folder = Runs.of(lake).root / "decoded"
+def decoder(lake: Lake, *, keep_packets: bool, keep_bodies: bool = False) -> CallDecoder:
+    """Return a decoder for calls while they are written to bronze.rpc_calls; files of an earlier one are deleted."""
+    folder = RunMarkers.of(lake).root / "decoded"
     shutil.rmtree(folder, ignore_errors=True)
-    return Decoder(str(folder), keep_packets, keep_bodies)
+    return CallDecoder(str(folder), keep_packets, keep_bodies)
 
 
-def silver(
-    lake: Lake, *, keep_packets: bool, keep_stubs: bool, keep_bodies: bool = False, decoded: Decoded | None = None
+def update(
+    lake: Lake, *, keep_packets: bool, keep_stubs: bool, keep_bodies: bool = False, decoded: DecodedWrite | None = None
 ) -> dict[str, int]:
-    """Bring changes of bronze.rpc_calls to the tables of silver; returns how many rows of each were written.
+    """Update the decoded tables with the changes of bronze.rpc_calls; return how many rows of each are written.
 
-    Without ``keep_stubs`` bronze loses the stubs then (the setting store.stubs): they hold bodies. Those of calls that
-    still wait for something (bronze.pending) are kept until they have it. ``decoded``: what was decoded already, by
-    ``decoder`` with the same settings.
+    Without ``keep_stubs`` (store.stubs) the stubs in bronze are emptied afterwards, since they hold message bodies;
+    those of unfinished calls (bronze.pending) are kept until they are finished. ``decoded``: what ``decoder`` decoded
+    already, with the same settings.
     """
-    written = {str(table): 0 for table in TABLES}
-    newest = lake.version(RPC_CALLS)
-    if newest is None:
+    written = {str(table): 0 for table in DECODED_TABLES}
+    step = IncrementalUpdate.begin(lake, LAST, (RPC_CALLS,), {"decoder": DECODER_VERSIONS})
+    if not step.exists(RPC_CALLS):
         return written
-    made = lake.made(LAST)
-    emptied = not keep_stubs or made.get("emptied", bool(made) or lake.exists(LAST))
-    side = Runs.of(lake).root / "silver"
-    options = {"emptied": emptied, "keep_packets": keep_packets, "keep_bodies": keep_bodies}
-    written |= _Work(lake, side, made, newest, decoded, interrupted=side.exists(), **options).follow()
-    shutil.rmtree(side, ignore_errors=True)
+    step.now["emptied"] = not keep_stubs or step.before.get("emptied", step.exists(LAST))
+    folder = RunMarkers.of(lake).root / "silver"
+    work = _SilverUpdate(
+        step, folder, decoded, interrupted=folder.exists(), keep_packets=keep_packets, keep_bodies=keep_bodies
+    )
+    written |= work.run()
+    shutil.rmtree(folder, ignore_errors=True)
     if decoded is not None:
-        shutil.rmtree(decoded.by.folder, ignore_errors=True)
+        shutil.rmtree(decoded.decoder.staging_folder, ignore_errors=True)
     if not keep_stubs:
         _empty_stubs(lake)
     return written
 
 
 @dataclass(slots=True, kw_only=True)
-class _Options:
-    emptied: bool  # stubs of some calls may have been taken away after they were decoded
-    interrupted: bool  # an earlier run did not end
+class _DecodeOptions:
+    interrupted: bool  # an earlier run did not finish
     keep_packets: bool
     keep_bodies: bool
 
 
 @dataclass(slots=True)
-class _Work(_Options):
-    """One run's work: what the last table's commit said, and the version of bronze.rpc_calls that is gone to."""
+class _SilverUpdate(_DecodeOptions):
+    """One update of the decoded tables."""
 
-    lake: Lake
-    side: Path
-    made: dict[str, Any]
-    newest: int
-    decoded: Decoded | None
+    step: IncrementalUpdate
+    folder: Path  # of the staging files
+    decoded: DecodedWrite | None
 
-    def follow(self) -> dict[str, int]:
-        """Bring all tables to the newest version."""
-        since = self.made.get(_CALLS)
-        if not self.made:  # with nothing in them tables begin, at version 0
-            decoded = self._added_to(0)
-            return self._anew(None if decoded is None else decoded.by)
-        if self.made.get("decoder") != VERSION or since is None or since > self.newest:
-            return self._anew()
-        if (decoded := self._added_to(since)) is not None:
-            return self._add(decoded)
-        passed_over = self._passed_over(since)
-        if since + len(passed_over) == self.newest:
+    @property
+    def lake(self) -> Lake:
+        """The lake."""
+        return self.step.lake
+
+    @property
+    def newest(self) -> int:
+        """The version of bronze.rpc_calls that the tables are updated to."""
+        version: int = self.step.now[_CALLS]
+        return version
+
+    @property
+    def emptied(self) -> bool:
+        """Whether stubs of some calls may have been emptied after they were decoded."""
+        return bool(self.step.now["emptied"])
+
+    def run(self) -> dict[str, int]:
+        """Update all tables to the newest version."""
+        since = self.step.before.get(_CALLS)
+        if not self.step.before:  # a first run: all calls came after version 0
+            decoded = self._decoded_since(0)
+            return self._recompute_all(None if decoded is None else decoded.decoder)
+        if not self.step.is_same("decoder") or since is None or since > self.newest:
+            return self._recompute_all()
+        if (decoded := self._decoded_since(since)) is not None:
+            return self._apply_decoded(decoded)
+        if since == self.newest:
             return {}
-        net = self._changes(since, passed_over)
-        return self._anew() if net is None else self._bring(net, since)
+        skipped = commits_with_provenance(self.lake, RPC_CALLS, since, STUBS_EMPTIED)
+        if since + len(skipped) == self.newest:
+            return {}
+        net = self._net_changes(since, skipped)
+        return self._recompute_all() if net is None else self._apply_changes(net)
 
-    def _added_to(self, version: int) -> Decoded | None:
-        """Return what was decoded of all that changed since a version; None if it is not all, or not known to be."""
+    # What changed
+
+    def _decoded_since(self, version: int) -> DecodedWrite | None:
+        """Return what was decoded while written, if that is all that changed since a version."""
         known = self.decoded
-        if known is None or self.interrupted or (known.write.since, known.write.version) != (version, self.newest):
+        if known is None or self.interrupted:
             return None
-        return None if self.emptied and known.write.removed.calls else known
+        if (known.write.from_version, known.write.to_version) != (version, self.newest):
+            return None
+        return None if self.emptied and known.write.removed_calls.call_keys else known
 
-    def _passed_over(self, since: int) -> list[int]:
-        """Return the versions that only emptied stubs."""
-        said = self.lake.said(RPC_CALLS, since) if since < self.newest else {}
-        return [version for version, what in said.items() if what == EMPTIED]
-
-    def _changes(self, since: int, passed_over: Sequence[int]) -> Net | None:
-        """What became of the calls that silver takes; None when the feed cannot tell."""
+    def _net_changes(self, since: int, skipped: Sequence[int]) -> NetChanges | None:
+        """Return the net change of the calls that silver decodes; None where the change feed cannot be read."""
         try:
-            feed = self.lake.changes(RPC_CALLS, since).where(followed())
-            if passed_over:
-                feed = feed.where(~F.col("_commit_version").isin(*passed_over))
+            feed = self.lake.changes(RPC_CALLS, since).where(has_silver_table())
+            if skipped:
+                feed = feed.where(~F.col("_commit_version").isin(*skipped))
             facts = {
-                "bare": without_stubs(),
+                "bare": has_no_stubs(),
                 "interface_name": F.col("interface_name"),
                 "answered": F.col("response_at").isNotNull(),
             }
-            return net_changes(feed, "call_key", silver_dates(), facts)
-        except UNTOLD:
+            return net_changes(feed, "call_key", silver_event_dates(), facts)
+        except CHANGE_FEED_ERRORS:
             return None
 
-    def _says(self, version: int) -> str:
-        return json.dumps({_CALLS: version, "decoder": VERSION, "emptied": self.emptied})
+    # Decoding
 
-    def _decode(self, calls: DataFrame) -> Decoder:
-        """Decode calls to side files."""
-        folder = self.side / uuid4().hex
+    def _decode(self, calls: DataFrame) -> CallDecoder:
+        """Decode calls in Spark to staging files."""
+        folder = self.folder / uuid4().hex
         folder.mkdir(parents=True)
-        by = Decoder(str(folder), self.keep_packets, self.keep_bodies)
-        by.decode(calls)
-        return by
+        found = CallDecoder(str(folder), self.keep_packets, self.keep_bodies)
+        found.decode_in_spark(calls)
+        return found
 
-    def _rows(self, table: Table, by: Decoder, count: int) -> DataFrame:
-        """Return what was decoded of a table; without a row there is no file."""
+    def _rows(self, table: Table, found: CallDecoder, count: int) -> DataFrame:
+        """Return a table's decoded rows as a frame; without a row there is no file."""
         spark = self.lake.spark
         if not count:
             return spark.createDataFrame([], table.struct())
-        return spark.read.schema(table.struct()).parquet(f"{by.folder}/{table.name}")
+        return spark.read.schema(table.struct()).parquet(f"{found.staging_folder}/{table.name}")
 
-    def _anew(self, decoded: Decoder | None = None) -> dict[str, int]:
-        """Make all tables of all calls there are; ``decoded``: what they are decoded by already."""
+    # Writing
+
+    def _recompute_all(self, decoded: CallDecoder | None = None) -> dict[str, int]:
+        """Recompute all tables from all calls; ``decoded``: they are decoded already."""
         lake, calls = self.lake, self.lake.read(RPC_CALLS)
-        found = gather({table: partial(lake.exists, table) for table in TABLES})
-        there = {table for table in TABLES if found[table]}
+        exists = run_concurrently({table: partial(lake.exists, table) for table in DECODED_TABLES})
         if decoded is None:
-            lake.begin_with(RPC_CALLS)
-            self.newest = lake.version(RPC_CALLS) or 0
+            self.step.read_in_full(RPC_CALLS)
             decoded = self._decode(calls)
-        by, written, says = decoded, decoded.written(), self._says(self.newest)
-        bare = calls.where(without_stubs()).select("call_key")
+        found, written, provenance = decoded, decoded.row_counts(), self._provenance()
+        bare = calls.where(has_no_stubs()).select("call_key")
 
-        def make(table: Table) -> None:
+        def write(table: Table) -> None:
             count = written[str(table)]
-            if table not in there:
+            of_table = None if table is LAST else provenance  # the last table is not written after the others here
+            if not exists[table]:
                 lake.create(table)
                 if count:
-                    lake.append(table, by.rows(table), made_of=None if table is LAST else says)
+                    lake.append(table, found.decoded_rows(table), provenance=of_table)
                 return
-            rows = self._rows(table, by, count)
-            if self.emptied and table in BY_CALL:
-                rows = as_decoded_before(table, rows, bare, lake.read(table))
+            rows = self._rows(table, found, count)
+            if self.emptied and table in ROW_PER_CALL_TABLES:
+                rows = keep_decoded_columns(table, rows, bare, lake.read(table))
             elif self.emptied:
                 rows = rows.unionByName(lake.read(table).join(bare, "call_key", "left_semi"))
-            if "source" in table.names:  # what the collector was told is not made of calls
+            if "source" in table.names:  # the collector's rows do not come from calls
                 rows = rows.unionByName(lake.read(table).where("source = 'collector'"))
-            lake.replace(table, rows, made_of=None if table is LAST else says)
+            lake.replace(table, rows, provenance=of_table)
 
-        gather({table: partial(make, table) for table in TABLES})
-        self._stamp()  # the last table waited for nobody, so that its rows say nothing yet
+        run_concurrently({table: partial(write, table) for table in DECODED_TABLES})
+        self.step.keep_rows()
         return written
 
-    def _add(self, decoded: Decoded) -> dict[str, int]:
-        """Bring what was decoded of calls that are new, and take out what was made of those that are gone."""
-        self.side.mkdir(parents=True, exist_ok=True)  # from here on some tables may have rows that others do not
-        by, gone, says = decoded.by, decoded.write.removed, self._says(self.newest)
-        written = by.written()
+    def _apply_decoded(self, decoded: DecodedWrite) -> dict[str, int]:
+        """Insert what was decoded of new calls, and delete the rows of removed ones."""
+        self.folder.mkdir(parents=True, exist_ok=True)  # from here on tables may have rows that others do not have yet
+        found, removed, provenance = decoded.decoder, decoded.write.removed_calls, self._provenance()
+        written = found.row_counts()
 
-        def exchange(table: Table) -> None:
-            if written[str(table)] or gone.calls:
-                self.lake.exchange(
-                    table, "call_key", gone.calls, by.rows(table), dates=gone.dates, made_of=says, was_made_of=says
-                )
+        def write(table: Table) -> None:
+            if written[str(table)] or removed.call_keys:
+                self.lake.delete_and_insert(
+                    table, "call_key", removed.call_keys, found.decoded_rows(table), dates=removed.silver_dates,
+                    provenance=provenance, previous_provenance=provenance,
+                )  # fmt: skip
 
-        _each(exchange, TABLES)
-        self._stamp()
+        _write_tables(write, DECODED_TABLES)
+        self.step.keep_rows()
         return written
 
-    def _bring(self, net: Net, since: int) -> dict[str, int]:
-        """Bring a net change since a version to the tables."""
-        lake, says, was = self.lake, self._says(self.newest), self._says(since)
-        by = self._decode(net.rows)
-        written = by.written()
-        rows = self._tables(by, written)
-        bare = self._still_bare(net) if self.emptied and net.replaces else None
-        named = _keys(bare) if bare is not None and net.were is not None else frozenset()
-        merged = [table for table in TABLES if bare is not None and table in BY_CALL]
-        others = [table for table in TABLES if table not in merged]
-        gone = {table: self._leaving(table, net, bare, named) for table in others}
-        with lake.saying(was):  # two commits, the first says that nothing is done yet: a fraction of a MERGE's time
-            _each(lambda table: lake.remove(table, "call_key", gone[table], dates=self._dates(net)), others)
-        self._append({table: rows[table] for table in others if table in rows})
+    def _apply_changes(self, net: NetChanges) -> dict[str, int]:
+        """Decode changed calls, and replace their rows."""
+        lake = self.lake
+        found = self._decode(net.rows)
+        written = found.row_counts()
+        rows = {table: self._rows(table, found, written[str(table)]) for table in DECODED_TABLES if written[str(table)]}
+        bare = self._still_bare(net) if self.emptied and net.has_earlier_keys else None
+        named = _call_keys(bare) if bare is not None and net.keys_before is not None else frozenset()
+        merged = [table for table in DECODED_TABLES if bare is not None and table in ROW_PER_CALL_TABLES]
+        others = [table for table in DECODED_TABLES if table not in merged]
+        deleted = {table: self._deleted_calls(table, net, bare, named) for table in others}
+        provenance = self._provenance()
+        with lake.commit_message(json.dumps(self.step.before)):  # two commits take a fraction of a MERGE's time
+            _write_tables(
+                lambda table: lake.delete_values(table, "call_key", deleted[table], dates=self._dates(net)), others
+            )
+        new = [table for table in others if table in rows]
+        _write_tables(lambda table: lake.append(table, rows[table], provenance=provenance), new)
         if bare is not None:
             for table in merged:
-                if table in rows or not _is_none(self._leaving(table, net, None, frozenset())):
-                    self._merge(table, rows.get(table), net, bare, says)
-        self._stamp()
+                if table in rows or not _is_empty(self._deleted_calls(table, net, None, frozenset())):
+                    self._merge(table, rows.get(table), net, bare)
+        self.step.keep_rows()
         return written
 
-    def _tables(self, by: Decoder, written: Mapping[str, int]) -> dict[Table, DataFrame]:
-        """Return what was decoded of the tables that have a row of it."""
-        return {table: self._rows(table, by, written[str(table)]) for table in TABLES if written[str(table)]}
+    def _provenance(self) -> str:
+        return json.dumps(self.step.now)
 
-    def _append(self, rows: Mapping[Table, DataFrame]) -> None:
-        says = self._says(self.newest)
-        _each(lambda table: self.lake.append(table, rows[table], made_of=says), list(rows))
-
-    def _stamp(self) -> None:
-        """Have the last table say what all are made of, where its newest commit does not yet."""
-        says = self._says(self.newest)
-        if self.lake.made_of(LAST) != says:
-            self.lake.stamp(LAST, says)
-
-    def _dates(self, net: Net) -> frozenset[date | None] | None:
-        """Return the dates where rows of changed calls are; all, after an interrupted run that may have put more."""
+    def _dates(self, net: NetChanges) -> frozenset[date | None] | None:
+        """Return the dates of the changed calls' rows; all dates after an interrupted run."""
         return None if self.interrupted else net.dates
 
-    def _leaving(
-        self, table: Table, net: Net, kept: DataFrame | None, named: frozenset[str]
+    def _deleted_calls(
+        self, table: Table, net: NetChanges, kept: DataFrame | None, named: frozenset[str]
     ) -> frozenset[str] | DataFrame:
-        """Return the calls whose rows leave the table, without those that are ``kept``, and ``named`` if they are few.
+        """Return the calls whose rows are deleted from a table, without those ``kept`` (``named``, if they are few).
 
-        After an interrupted run these are all calls that changed or came: some of their rows may be there already.
+        After an interrupted run these are all changed and new calls: some of their rows may exist already.
         """
-        interfaces = INTERFACES[table]
-        if net.were is not None and not self.interrupted:
-            every = table in BY_CALL
-            were = net.were.items()
-            ours = {key for key, row in were if row["interface_name"] in interfaces and (every or row["answered"])}
+        interfaces = INTERFACES_BY_TABLE[table]
+        if net.keys_before is not None and not self.interrupted:
+            every = table in ROW_PER_CALL_TABLES
+            before = net.keys_before.items()
+            ours = {key for key, row in before if row["interface_name"] in interfaces and (every or row["answered"])}
             return frozenset(ours - named)
         if self.interrupted:
-            found = net.settled.select("call_key").union(net.rows.select("call_key")).distinct()
+            found = net.changed_keys.select("call_key").union(net.rows.select("call_key")).distinct()
         else:
-            found = net.settled.where(F.col("was") & F.col("interface_name").isin(*interfaces)).select("call_key")
+            found = net.changed_keys.where(F.col("was") & F.col("interface_name").isin(*interfaces)).select("call_key")
         return found if kept is None else found.join(kept, "call_key", "left_anti")
 
-    def _merge(self, table: Table, rows: DataFrame | None, net: Net, bare: DataFrame, says: str) -> None:
-        """Put rows in the place of those before, in one commit: what was decoded before is read while it goes."""
+    def _merge(self, table: Table, rows: DataFrame | None, net: NetChanges, bare: DataFrame) -> None:
+        """Replace rows in one commit, keeping what was decoded before of calls whose stubs are empty now."""
         rows = self.lake.spark.createDataFrame([], table.struct()) if rows is None else rows
-        rows = as_decoded_before(table, rows, bare, self.lake.read(table)).withColumn("gone", F.lit(False))  # noqa: FBT003
-        gone = net.settled
+        rows = keep_decoded_columns(table, rows, bare, self.lake.read(table)).withColumn("gone", F.lit(False))  # noqa: FBT003
+        gone = net.changed_keys
         if not self.interrupted:
-            gone = gone.where(F.col("was") & F.col("interface_name").isin(*INTERFACES[table]))
+            gone = gone.where(F.col("was") & F.col("interface_name").isin(*INTERFACES_BY_TABLE[table]))
         gone = gone.select("call_key").join(rows.select("call_key"), "call_key", "left_anti")
         rows = rows.unionByName(gone.withColumn("gone", F.lit(True)), allowMissingColumns=True)  # noqa: FBT003
-        self.lake.merge(table, rows, dates=self._dates(net), delete_when="gone", made_of=says)
+        self.lake.merge(table, rows, dates=self._dates(net), delete_when="gone", provenance=self._provenance())
 
-    def _still_bare(self, net: Net) -> DataFrame:
-        """Return the calls that have no stub and had none: it was emptied, or never seen, and what was made stays."""
-        now = net.rows.where(without_stubs()).select("call_key")
-        return now.join(net.settled.where("was AND bare"), "call_key", "left_semi")
+    def _still_bare(self, net: NetChanges) -> DataFrame:
+        """Return the calls that have no stub and had none before: their decoded rows stay."""
+        now = net.rows.where(has_no_stubs()).select("call_key")
+        return now.join(net.changed_keys.where("was AND bare"), "call_key", "left_semi")
 
 
-def _each(step: Callable[[Table], None], tables: Sequence[Table]) -> None:
-    """Do a step for several tables at a time, and for the last one when all others are done.
-
-    Most of a small commit is planning, by one thread. What one step's commit says, those beside it may say too.
-    """
-    gather({table: partial(step, table) for table in tables if table is not LAST})
+def _write_tables(write: Callable[[Table], None], tables: Sequence[Table]) -> None:
+    """Write tables concurrently, the last table after all others: its commit stands for them."""
+    run_concurrently({table: partial(write, table) for table in tables if table is not LAST})
     if LAST in tables:
-        step(LAST)
+        write(LAST)
 
 
-def _is_none(calls: frozenset[str] | DataFrame) -> bool:
+def _is_empty(calls: frozenset[str] | DataFrame) -> bool:
     return isinstance(calls, frozenset) and not calls
 
 
-def _keys(frame: DataFrame) -> frozenset[str]:
+def _call_keys(frame: DataFrame) -> frozenset[str]:
     return frozenset(row[0] for row in frame.select("call_key").collect())
 
 
 def _empty_stubs(lake: Lake) -> None:
-    """Make the stubs null of all calls that wait for nothing."""
+    """Set the stubs of all finished calls to null."""
     pending = lake.read(PENDING)
-    calls = lake.read(RPC_CALLS).where(~without_stubs()).select("call_key", "connection_id", "outcome", EVENT_DATE)
+    calls = lake.read(RPC_CALLS).where(~has_no_stubs()).select("call_key", "connection_id", "outcome", EVENT_DATE)
     unfinished = F.col("outcome").isin(*_UNFINISHED)
     waiting = pending.select("connection_id").distinct().withColumnRenamed("connection_id", "waiting")
     calls = calls.join(waiting, (F.col("connection_id") == F.col("waiting")) & unfinished, "left_anti")
@@ -304,4 +318,4 @@ def _empty_stubs(lake: Lake) -> None:
     dates = [row[0] for row in calls.select(EVENT_DATE).distinct().collect()]
     if dates:
         nothing = (F.lit(None).cast("binary").alias(name) for name in _STUBS)
-        lake.fill(RPC_CALLS, calls.select("call_key", *nothing), dates=dates, made_of=EMPTIED)
+        lake.update_columns(RPC_CALLS, calls.select("call_key", *nothing), dates=dates, provenance=STUBS_EMPTIED)

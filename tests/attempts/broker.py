@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from pipeline.attempts.associations import Connection
-from pipeline.attempts.calls import Call
+from pipeline.attempts.associations import RpcConnection
+from pipeline.attempts.calls import DecodedCall
 
 US = 1_000_000
 ORDERS, AUDIT, POISON = "srv1\\private$\\orders", "srv1\\private$\\audit", "srv1\\private$\\orders;poison"
@@ -534,13 +534,13 @@ class Broker:
 def captured(broker, begin=0):
     """The calls and connections of a capture that begins at a step and ends now."""
     calls = [
-        Call(**{name: value for name, value in call.items() if value is not None})
+        DecodedCall(**{name: value for name, value in call.items() if value is not None})
         for call, step in zip(broker.calls, broker.steps, strict=True)
         if step >= begin
     ]
     seen = {call.connection_id for call in calls}
     connections = [
-        Connection(name, f"10.0.1.{each['number'] % 250}", each["at"], each["closed"] or broker.now, each["closed"],
+        RpcConnection(name, f"10.0.1.{each['number'] % 250}", each["at"], each["closed"] or broker.now, each["closed"],
                    each["number"])
         for name, each in broker.connections.items()
         if name in seen or each["last_step"] is None or each["last_step"] >= begin  # it is there, used or not

@@ -6,9 +6,9 @@ connection unless a story says otherwise, opened with its SYN, everything answer
 
 from __future__ import annotations
 
-from pipeline.attempts.associations import Connection
-from pipeline.attempts.calls import Call
-from pipeline.attempts.receive_attempts import receive_attempts
+from pipeline.attempts.associations import RpcConnection
+from pipeline.attempts.calls import DecodedCall
+from pipeline.attempts.receive_attempts import find_attempts
 
 US = 1_000_000
 SOON = 0.001  # s, an answer's delay where the story does not say
@@ -31,7 +31,7 @@ def _call(protocol, opnum, name, at, answer, hresult, more):
     values |= {"responded_at": answered, "outcome": "ok" if answered else "no_response"}
     if answered and hresult is not None:
         values["hresult"] = hresult
-    return Call(**(values | more))
+    return DecodedCall(**(values | more))
 
 
 def opened(at=0.0, queue=ORDERS, handle=HANDLE, *, name="open", answer=None, **more):
@@ -105,14 +105,14 @@ def qm_cancel(at, hresult=OK, *, name="cancel", **more):
 
 def connection(name="c1", first=0.0, last=None, closed=None, group=1, client="10.0.0.2", **more):
     last = closed if last is None else last
-    return Connection(name, client, us(first), us(last or first), us(closed), group, **more)
+    return RpcConnection(name, client, us(first), us(last or first), us(closed), group, **more)
 
 
 def told(*calls, connections=None, until=60.0):
     """Return what becomes of each Start: a dictionary per attempt, as short as the story allows."""
     connections = [connection()] if connections is None else connections
-    attempts = receive_attempts(calls, connections, capture_ends_at=us(until))
-    backwards = receive_attempts(reversed(calls), reversed(connections), capture_ends_at=us(until))
+    attempts = find_attempts(calls, connections, capture_ends_at=us(until))
+    backwards = find_attempts(reversed(calls), reversed(connections), capture_ends_at=us(until))
     assert [facts(attempt) for attempt in attempts] == [facts(attempt) for attempt in backwards]
     return [facts(attempt) for attempt in attempts]
 

@@ -6,11 +6,11 @@ from dataclasses import asdict, fields, replace
 
 import pyarrow as pa
 
-from pipeline.attempts.attempt_rows import CONNECTION, attempts_of
-from pipeline.attempts.calls import Call
-from pipeline.attempts.capture_gaps import NOTHING
-from pipeline.attempts.operation_rows import operations_of
-from pipeline.sequences.sequence_rows import read_rows, removal_rows, sequences_of
+from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, receive_attempts_table
+from pipeline.attempts.calls import DecodedCall
+from pipeline.attempts.capture_gaps import NO_LOSS
+from pipeline.attempts.operation_rows import queue_operations_table
+from pipeline.sequences.sequence_rows import ack_sequence_rows, to_read_attempts, to_removals
 from udfs.codes import MQ_OK
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -34,12 +34,16 @@ def _kind(field):
 
 
 _FACTS = pa.schema(
-    [(field.name, _kind(field)) for field in fields(Call)]
+    [(field.name, _kind(field)) for field in fields(DecodedCall)]
     + [(name, pa.int32() if name.endswith("port") else pa.string()) for name in PLACES]
     + [("message_key", pa.string()), ("message_bytes", pa.int64()), ("destination_queue", pa.string())]
 )
 _CONNECTIONS = pa.schema(
-    [(name, TIME if name.endswith("_at") else pa.string()) for name in CONNECTION if name.endswith(("_at", "address"))]
+    [
+        (name, TIME if name.endswith("_at") else pa.string())
+        for name in CONNECTION_FIELDS
+        if name.endswith(("_at", "address"))
+    ]
     + [("connection_id", pa.string()), ("association_group_id", pa.int64()), ("syn_seen", pa.bool_())]
     + [("server_bytes", pa.int64()), ("missing_bytes", pa.int64()), ("server_address", pa.string())]
 )
@@ -69,8 +73,8 @@ def facts_of(calls, connections, *, message_key=key_of, destination=None):
 def gold_of(calls, connections, *, until, aliases=None, **options):
     """Rows of gold.receive_attempts and gold.queue_operations; ``until`` in microseconds."""
     facts, connected = facts_of(calls, connections, **options)
-    made = attempts_of(facts, connected, ends={SERVER: until}, aliases=aliases or {}, cleanup_s=300)
-    return made, operations_of(facts, connected, aliases=aliases or {})
+    made = receive_attempts_table(facts, connected, ends={SERVER: until}, aliases=aliases or {}, cleanup_s=300)
+    return made, queue_operations_table(facts, connected, aliases=aliases or {})
 
 
 def _handle(table):
@@ -81,14 +85,14 @@ def _handle(table):
     return table.append_column("handle", pa.array(handles, pa.string()))
 
 
-def sequences_here(attempts, operations, *, lost_after=60, poison_after=3, unseen=NOTHING):
+def sequences_here(attempts, operations, *, lost_after=60, poison_after=3, unseen=NO_LOSS):
     """Rows of gold.ack_sequences, as dictionaries."""
     known = [row["lookup_id"] is not None or row["message_key"] is not None for row in attempts.to_pylist()]
     done = operations.filter(pa.array([row["outcome"] != "failed" for row in operations.to_pylist()], pa.bool_()))
-    return sequences_of(
-        read_rows(_handle(attempts.filter(pa.array(known, pa.bool_())))),
-        removal_rows(_handle(done).append_column("at", done["requested_at"])),
+    return ack_sequence_rows(
+        to_read_attempts(_handle(attempts.filter(pa.array(known, pa.bool_())))),
+        to_removals(_handle(done).append_column("at", done["requested_at"])),
         lost_after_us=lost_after * 1_000_000,
         poison_after=poison_after,
-        unseen=unseen,
+        possible_loss=unseen,
     ).to_pylist()

@@ -6,9 +6,9 @@ import pytest
 
 from attempts.test_tables import FOUR_TUPLE, HANDLE, _connection, at
 from attempts.test_update import CLEANUP, add, change, gold_anew, plain
-from pipeline.attempts import affected_scope, recompute_in_memory
+from pipeline.attempts import changed_rows, recompute_in_memory
 from pipeline.attempts import update as attempts_update
-from pipeline.attempts.attempt_rows import attempts_of
+from pipeline.attempts.attempt_rows import receive_attempts_table
 from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
@@ -63,7 +63,7 @@ class Story:
 
     def written(self, cleanup=CLEANUP):
         before = self.lake.version(RECEIVE_ATTEMPTS)
-        attempts_update.gold(self.lake, cleanup=cleanup)
+        attempts_update.update(self.lake, cleanup=cleanup)
         assert plain(self.lake.read(RECEIVE_ATTEMPTS)) == plain(gold_anew(self.lake, cleanup))
         rows = self.lake.changes(RECEIVE_ATTEMPTS, -1 if before is None else before)
         return sorted({self.names[row[0]] for row in rows.select("attempt_key").collect()})
@@ -115,9 +115,9 @@ def looked_at(story, monkeypatch):
 
     def spy(facts, *args, **options):
         seen.extend(facts["call_key"].to_pylist())
-        return attempts_of(facts, *args, **options)
+        return receive_attempts_table(facts, *args, **options)
 
-    monkeypatch.setattr(recompute_in_memory, "attempts_of", spy)
+    monkeypatch.setattr(recompute_in_memory, "receive_attempts_table", spy)
 
     def ask():
         found, seen[:] = sorted(seen), []
@@ -255,7 +255,7 @@ def test_a_stray_of_the_same_client_reaches_what_nobody_is_seen_to_end(story, mo
     assert story.written() == ["start"]
     assert missing() == []
     # The same where there are too many connections to be brought here.
-    monkeypatch.setattr(attempts_update, "_connections", lambda _: None)  # too many
+    monkeypatch.setattr(attempts_update, "query_limited", lambda *_args, **_inputs: None)  # too many
     change(story.lake, CONNECTIONS, stray(5, 10))
     assert story.written() == ["start"]
     story.add(read("peek2", START, 5, 5.5, **(ASKED | {"action": 0x80000000, "request_id": 9, "hresult": 0})))
@@ -277,15 +277,15 @@ def test_a_stray_reaches_a_connection_that_was_idle_and_not_seen_to_end(story):
 @pytest.mark.parametrize("here", [True, False], ids=["in the driver", "in Spark"])
 def test_the_commit_says_until_when_calls_can_have_been_lost(story, monkeypatch, here):
     def lost():
-        attempts_update.gold(story.lake, cleanup=CLEANUP)
-        said = story.lake.newest(RECEIVE_ATTEMPTS)[RECEIVE_ATTEMPTS].made()["lost"]
+        attempts_update.update(story.lake, cleanup=CLEANUP)
+        said = story.lake.snapshots(RECEIVE_ATTEMPTS)[RECEIVE_ATTEMPTS].provenance()["lost"]
         return {server: time for server, time in said.items() if time}
 
     def us(seconds):
         return round(at(seconds).timestamp() * 1e6)
 
     if not here:
-        monkeypatch.setattr(attempts_update, "_connections", lambda _: None)  # too many
+        monkeypatch.setattr(attempts_update, "query_limited", lambda *_args, **_inputs: None)  # too many
     assert lost() == {}
     change(story.lake, CONNECTIONS, _connection("c9", 0, **OTHER_SERVER, last_packet_at=at(4), missing_bytes=5))
     assert lost() == {"10.0.0.9": us(4)}
@@ -311,7 +311,7 @@ def test_another_clean_up_timer_computes_all_anew(story):
 
 @pytest.mark.long
 def test_too_many_changes_to_be_named_compute_all_anew(story, monkeypatch):
-    monkeypatch.setattr(affected_scope, "MOST", 1)
+    monkeypatch.setattr(changed_rows, "MAX_CHANGES", 1)
     story.change(read("start", START, 1, 3, **WAITING | {"action": 0x80000000}), gone=["alone"])
     story.written()
     assert story.outcomes()["start"] == "peeked"

@@ -15,9 +15,9 @@ import pytest
 from attempts.broker import CLEAN_UP, Broker, captured
 from attempts.telling import facts_of, gold_of
 from pipeline.attempts import dependency_keys
-from pipeline.attempts.ongoing_associations import going_on
+from pipeline.attempts.ongoing_associations import find_ongoing
 from pipeline.lake.local.local_sql import LocalSql
-from pipeline.lake.queries import in_spark
+from pipeline.lake.queries import query_in_spark
 from udfs.keys import key
 
 pytestmark = pytest.mark.spark
@@ -78,7 +78,7 @@ def story(seed):
 def answered(sql, spark, rows):
     """The answer to a question on rows: of DuckDB here, or of Spark."""
     of = {"rows": rows}
-    return LocalSql().answer(sql, of) if spark is None else in_spark(spark, sql, of).toArrow()
+    return LocalSql().answer(sql, of) if spark is None else query_in_spark(spark, sql, of).toArrow()
 
 
 def names_of(spark, stories):
@@ -90,10 +90,12 @@ def names_of(spark, stories):
             place = pa.array([f"{number} {when}"] * facts.num_rows, pa.string())
             parts.append(facts.select(FIELDS).append_column("place", place))
     lists = {
-        "tells": dependency_keys.listed(dependency_keys.TELLS),
-        "rests_on": dependency_keys.listed(dependency_keys.RESTS_ON),
+        "tells": dependency_keys.key_array(dependency_keys.PUBLISHED_KEYS),
+        "rests_on": dependency_keys.key_array(dependency_keys.REQUIRED_KEYS),
     }
-    names = ", ".join(f"{sql} AS {name}" for name, sql in (lists | {"number": dependency_keys.NUMBERED}).items())
+    names = ", ".join(
+        f"{sql} AS {name}" for name, sql in (lists | {"number": dependency_keys.QUEUE_NUMBER_KEY}).items()
+    )
     sql = f"SELECT place, call_key, queue_handle, {names} FROM {{rows}}"
     named, numbers = {}, {}
     for row in answered(sql, spark, pa.concat_tables(parts)).to_pylist():
@@ -151,9 +153,10 @@ def test_a_change_touches_what_rests_on_the_names_that_it_tells_under_and_nothin
         changed = [now[name] for name in now if was.get(name) != now[name]]
         images = {each.connection_id: each for each in before[1]}
         others = {c.connection_id: images.get(c.connection_id) for c in after[1] if images.get(c.connection_id) != c}
-        on = going_on(after[1], others)
+        on = find_ongoing(after[1], others)
         moved = [c.first_packet_at if others[c.connection_id] is None else c.closed_at for c in after[1]
-                 if c.connection_id in others and (others[c.connection_id] is None or c.connection_id in on.woken
+                 if c.connection_id in others and (others[c.connection_id] is None
+                 or c.connection_id in on.newly_closed_connections
                                                    or c.closed_at != others[c.connection_id].closed_at)]  # fmt: skip
         reached = number_reached(before, after, changed, [at for at in moved if at is not None])
         parted = {on.associations[name] for name in reached if name in on.associations}
@@ -163,7 +166,7 @@ def test_a_change_touches_what_rests_on_the_names_that_it_tells_under_and_nothin
         for name in {call.call_key for call in changed} | due(rows_by_call(*before), after[2]):
             tells |= named[number, 1, name][0] | named.get((number, 0, name), (set(), set()))[0]
         for name, call in now.items():
-            if call.connection_id in on.woken and call.responded_at is None:
+            if call.connection_id in on.newly_closed_connections and call.responded_at is None:
                 tells |= named[number, 1, name][0]
         closed = {call.context_handle for call in changed if (call.protocol, call.opnum) == ("qm2qm", 3)}
         opened = {call.queue_handle for call in now.values()

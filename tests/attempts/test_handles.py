@@ -27,7 +27,7 @@ from attempts.stories import (
     told,
     us,
 )
-from pipeline.attempts.receive_attempts import receive_attempts
+from pipeline.attempts.receive_attempts import find_attempts
 
 LARGE = "srv1\\private$\\large"
 APP = connection("app", group=10, client="10.0.0.8")
@@ -173,8 +173,8 @@ def _openings(draw):
 @given(_openings())
 def test_a_queue_is_that_of_an_open_before_and_the_order_of_rows_says_nothing(happened):
     calls, connections, order = happened
-    attempts = receive_attempts(calls, connections, capture_ends_at=us(400))
-    shuffled = receive_attempts([calls[place] for place in order], connections[::-1], capture_ends_at=us(400))
+    attempts = find_attempts(calls, connections, capture_ends_at=us(400))
+    shuffled = find_attempts([calls[place] for place in order], connections[::-1], capture_ends_at=us(400))
     assert [facts(attempt) for attempt in shuffled] == [facts(attempt) for attempt in attempts]
     for attempt in attempts:
         named = [call for call in calls if call.call_key in attempt.evidence and call.protocol == "qmcomm"]

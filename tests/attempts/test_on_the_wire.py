@@ -14,11 +14,11 @@ from attempts.wire import SENDER, SENT_AT, capture_of, ports, records_of
 from capture.merge.cutting import cut, records
 from jobs import run_all
 from pcapgen.containers import pcap, pcapng, statistics
-from pipeline.attempts.capture_gaps import lost
+from pipeline.attempts.capture_gaps import possible_loss_until
 from pipeline.lake.lake import Lake
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
-from udfs.capture.in_memory import read_together
+from udfs.capture.in_memory import read_captures
 from udfs.keys import key
 
 
@@ -60,7 +60,7 @@ def micros(time):
 def test_cut_at_random_and_read_in_any_order(seed, steps, runs):
     chance, broker = Random(seed), Broker(Random(seed)).run(steps)
     assume(broker.calls)
-    attempts, operations, _, _ = gold_of(read_together(in_pieces(broker, chance, runs=runs)))
+    attempts, operations, _, _ = gold_of(read_captures(in_pieces(broker, chance, runs=runs)))
     made, rows = told(attempts.to_pylist(), sequences_here(attempts, operations), broker)
     assert made == attempts_truth(broker)
     assert rows == truth(broker)
@@ -107,7 +107,7 @@ def unseen_of(tables):
         (row["servers"] or (), micros(row["last_packet_at"]), row["packets_dropped"])
         for row in tables["capture_files"].to_pylist()
     ]
-    return {"capture_loss": lost(connections, captures)}
+    return {"capture_loss": possible_loss_until(connections, captures)}
 
 
 def what_is_complete_is_true(seed, steps):
@@ -121,7 +121,7 @@ def what_is_complete_is_true(seed, steps):
     assume(broker.calls)
     records, capture, without_ends = lossy(chance, records_of(broker))
     assume(records)
-    tables = read_together([[capture]])
+    tables = read_captures([[capture]])
     assume(len(tables["rpc_calls"]))
     attempts, operations, _, _ = gold_of(tables)
     sure = [row for row in attempts.to_pylist() if row["confidence"] == "complete"]

@@ -4,26 +4,26 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.attempts.associations import Connection
-from pipeline.attempts.ongoing_associations import going_on
+from pipeline.attempts.associations import RpcConnection
+from pipeline.attempts.ongoing_associations import find_ongoing
 
-ONE = Connection("one", "10.0.0.2", 0, 50, association_group_id=7)
-TWO = Connection("two", "10.0.0.2", 10, 50, association_group_id=7)
-OTHER = Connection("other", "10.0.0.3", 0, 50, association_group_id=7)  # of another client
+ONE = RpcConnection("one", "10.0.0.2", 0, 50, association_group_id=7)
+TWO = RpcConnection("two", "10.0.0.2", 10, 50, association_group_id=7)
+OTHER = RpcConnection("other", "10.0.0.3", 0, 50, association_group_id=7)  # of another client
 ALL = {"one": "one", "two": "one", "other": "other"}
 
 
 def test_more_packets_and_another_connection_leave_it_as_it_was():
-    new = Connection("new", "10.0.0.2", 40, 50, association_group_id=7)
+    new = RpcConnection("new", "10.0.0.2", 40, 50, association_group_id=7)
     before = {"one": replace(ONE, last_packet_at=20), "new": None}
-    assert going_on([ONE, TWO, OTHER, new], before).associations == ALL | {"new": "one"}
+    assert find_ongoing([ONE, TWO, OTHER, new], before).associations == ALL | {"new": "one"}
 
 
 def test_a_connection_that_ends_while_another_stays_wakes_what_is_unanswered_on_it():
-    on = going_on([replace(ONE, closed_at=45), TWO, OTHER], {"one": ONE})
+    on = find_ongoing([replace(ONE, closed_at=45), TWO, OTHER], {"one": ONE})
     assert on.associations == ALL
-    assert on.woken == {"one"}
-    assert going_on([ONE, TWO, OTHER], {"two": replace(TWO, server_bytes=0)}).woken == {"two"}
+    assert on.newly_closed_connections == {"one"}
+    assert find_ongoing([ONE, TWO, OTHER], {"two": replace(TWO, server_bytes=0)}).newly_closed_connections == {"two"}
 
 
 @pytest.mark.parametrize(
@@ -42,4 +42,4 @@ def test_a_connection_that_ends_while_another_stays_wakes_what_is_unanswered_on_
     ],
 )
 def test_all_of_it_is_touched_where(now, before):
-    assert going_on([*now, OTHER], before).associations == {"other": "other"}
+    assert find_ongoing([*now, OTHER], before).associations == {"other": "other"}

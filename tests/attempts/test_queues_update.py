@@ -10,9 +10,9 @@ from attempts.test_tables import FOUR_TUPLE, HANDLE, _connection, at
 from attempts.test_update import CLEANUP, add, change, gold_anew, killed, plain
 from pipeline.attempts import affected_scope, message_queues, recompute_in_memory
 from pipeline.attempts import update as attempts_update
-from pipeline.attempts.operation_rows import queue_operations
+from pipeline.attempts.operation_rows import queue_operations_frame
 from pipeline.lake.lake import Lake
-from pipeline.silver.queue_aliases import Known, alias_rows
+from pipeline.silver.queue_aliases import AliasIndex, compute_alias_rows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.messages import MESSAGES
@@ -64,7 +64,9 @@ def brought(name, at_s, destination="srv1\\sent-to"):
 def operations_anew(lake):
     """gold.queue_operations as it would be if it were made now of all there is."""
     reads, connections, calls, clients = map(lake.read, (REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CLIENT_CALLS))
-    return queue_operations(reads, connections, calls, clients=clients, aliases=Known.of(lake).texts)
+    return queue_operations_frame(
+        reads, connections, calls, clients=clients, aliases=AliasIndex.load(lake).canonical_names
+    )
 
 
 class Story:
@@ -86,14 +88,14 @@ class Story:
             add(self.lake, CLIENT_CALLS, *clients)
 
     def run(self, *, compared=True, **options):
-        written = attempts_update.gold(self.lake, cleanup=CLEANUP, **options)
+        written = attempts_update.update(self.lake, cleanup=CLEANUP, **options)
         if not compared:
             return written
         assert plain(self.lake.read(RECEIVE_ATTEMPTS)) == plain(gold_anew(self.lake))
         if self.lake.read(REMOTE_READ_CALLS).where("opnum IN (6, 10)").limit(1).count():
             assert plain(self.lake.read(QUEUE_OPERATIONS)) == plain(operations_anew(self.lake))
         facts = [name for name in QUEUE_ALIASES.names if name not in ("run_id", "ingested_at")]
-        anew = alias_rows(self.lake, options.get("declared", ())).select(facts).to_pylist()
+        anew = compute_alias_rows(self.lake, options.get("declared", ())).select(facts).to_pylist()
         there = self.lake.read(QUEUE_ALIASES).select(*facts).toArrow().to_pylist()
         assert sorted(there, key=str) == sorted(anew, key=str)
         opened = {row.attempt_key: row.opened_queue for row in self.lake.read(RECEIVE_ATTEMPTS).collect()}
@@ -121,9 +123,9 @@ def test_the_open_is_captured_later_than_the_message_and_then_goes(story):
     story.run(compared=False)
     assert story.messages() == {"start": (None, "srv1\\sent-to")}
     lake = story.lake
-    versions = lake.versions(MESSAGES, QUEUE_ALIASES, RECEIVE_ATTEMPTS)
+    versions = lake.versions_text(MESSAGES, QUEUE_ALIASES, RECEIVE_ATTEMPTS)
     assert story.run(compared=False) == 0
-    assert lake.versions(MESSAGES, QUEUE_ALIASES, RECEIVE_ATTEMPTS) == versions
+    assert lake.versions_text(MESSAGES, QUEUE_ALIASES, RECEIVE_ATTEMPTS) == versions
     # Another capture shows who opened the queue, before.
     story.add(clients=[named("name", 1)])
     assert story.run(compared=False) == 1
@@ -262,8 +264,8 @@ def _happenings(seed):
 @pytest.mark.parametrize("here", [True, False], ids=["in the driver", "in Spark"])
 def test_in_any_order_and_number_of_runs_all_is_as_if_made_anew(story, monkeypatch, seed, here):
     if not here:
-        monkeypatch.setattr(attempts_update, "_MOST_AT_ONCE", -1)
-        monkeypatch.setattr(recompute_in_memory, "settle", None)
+        monkeypatch.setattr(attempts_update, "_MAX_CALLS_IN_MEMORY", -1)
+        monkeypatch.setattr(recompute_in_memory, "recompute", None)
     reads, clients, messages = _happenings(seed)
     chance = random.Random(seed)
     chance.shuffle(reads)

@@ -37,9 +37,9 @@ from attempts.stories import (
     told,
     us,
 )
-from pipeline.attempts.associations import associations
-from pipeline.attempts.calls import ROLES, Call
-from pipeline.attempts.receive_attempts import receive_attempts
+from pipeline.attempts.associations import group_into_associations
+from pipeline.attempts.calls import CALL_ROLES, DecodedCall
+from pipeline.attempts.receive_attempts import find_attempts
 from pipeline.reports.summary import ATTEMPT_OUTCOMES
 
 QM = {"queue": None, "missing": "no_open queue_unknown"}
@@ -301,11 +301,11 @@ def test_an_end_that_is_not_there_may_have_been_lost():
 
 
 def test_sealed_calls_say_no_more_than_that():
-    sealed = {"closed": True, "context_handle": None, "request_id": None, "action": None, "timeout_ms": None}
+    sealed = {"encrypted": True, "context_handle": None, "request_id": None, "action": None, "timeout_ms": None}
     blind = replace(start(1, None), outcome="encrypted", **sealed)
-    unread = opened(queue=None, handle=None, closed=True, outcome="encrypted")
+    unread = opened(queue=None, handle=None, encrypted=True, outcome="encrypted")
     assert told(unread, blind) == [became("unknown", queue=None, evidence="start", missing="queue_unknown sealed")]
-    (attempt,) = receive_attempts([blind], [connection()])
+    (attempt,) = find_attempts([blind], [connection()])
     assert (attempt.is_receive, attempt.action_name) == (None, None)
     assert attempt.missing == {"no_open", "queue_unknown", "sealed"}
 
@@ -332,7 +332,7 @@ def test_a_damaged_answer_leaves_the_outcome_open_unless_an_end_tells():
 def test_a_stub_that_does_not_decode_is_named():
     broken = replace(start(1, None), errors=(("malformed", "response.end of stub", 28),))
     assert told(opened(), broken) == [became("unknown", evidence="open start", missing="decode_error")]
-    (attempt,) = receive_attempts([opened(), broken], [connection()])
+    (attempt,) = find_attempts([opened(), broken], [connection()])
     assert attempt.errors == [("malformed", "response.end of stub", 28)]
 
 
@@ -436,21 +436,21 @@ def test_a_connection_without_its_row_is_alone_and_open():
 
 def test_what_an_attempt_says_of_itself():
     calls = [opened(), start(1, opnum=13, transaction_id=UOW, message=(0x12 << 56) + 9), end(2, opnum=15)]
-    (attempt,) = receive_attempts(calls, [connection()])
+    (attempt,) = find_attempts(calls, [connection()])
     assert (attempt.is_receive, attempt.transactional, attempt.lookup_id) == (True, True, 9)
     assert attempt.action_name == "MQ_ACTION_RECEIVE"
-    (refused,) = receive_attempts([start(1, INVALID_HANDLE, action=0x1234)], [])
+    (refused,) = find_attempts([start(1, INVALID_HANDLE, action=0x1234)], [])
     assert (refused.lookup_id, refused.action_name, refused.transactional) == (None, "0x00001234", False)
 
 
 def test_other_calls_are_no_attempts():
-    others = [Call(f"{p}{n}", p, n, "c1", us(1), us(2)) for p in ("qm2qm", "RemoteRead") for n in range(16)
-              if (p, n) not in ROLES]  # fmt: skip
+    others = [DecodedCall(f"{p}{n}", p, n, "c1", us(1), us(2)) for p in ("qm2qm", "RemoteRead") for n in range(16)
+              if (p, n) not in CALL_ROLES]  # fmt: skip
     assert told(*others) == []
 
 
 def test_connections_without_a_group_are_associations_of_their_own():
-    found = associations([connection(group=0), connection("c2", group=0), connection("c3", group=None)])
+    found = group_into_associations([connection(group=0), connection("c2", group=0), connection("c3", group=None)])
     assert {name: association.name for name, association in found.items()} == {"c1": "c1", "c2": "c2", "c3": "c3"}
     assert HANDLE != OTHER_HANDLE
 
@@ -484,10 +484,10 @@ def _happenings(draw):
 @given(_happenings())
 def test_whatever_happened_every_start_is_told_once_and_in_any_order_alike(happened):
     calls, connections, order = happened
-    attempts = receive_attempts(calls, connections, capture_ends_at=us(400))
-    starts = {call.call_key for call in calls if ROLES[call.protocol, call.opnum] == "start"}
+    attempts = find_attempts(calls, connections, capture_ends_at=us(400))
+    starts = {call.call_key for call in calls if CALL_ROLES[call.protocol, call.opnum] == "start"}
     assert sorted(attempt.start.call_key for attempt in attempts) == sorted(starts)
-    shuffled = receive_attempts([calls[place] for place in order], connections[::-1], capture_ends_at=us(400))
+    shuffled = find_attempts([calls[place] for place in order], connections[::-1], capture_ends_at=us(400))
     assert [facts(attempt) for attempt in shuffled] == [facts(attempt) for attempt in attempts]
     for attempt in attempts:
         assert attempt.outcome in ATTEMPT_OUTCOMES

@@ -11,15 +11,15 @@ import pyarrow.compute as pc
 import pytest
 
 from attempts.telling import sequences_here
-from pipeline.attempts.attempt_rows import CONNECTION, attempts_of, facts_here
-from pipeline.attempts.calls import ROLES
-from pipeline.attempts.operation_rows import operations_of
-from pipeline.silver.decode import decode
+from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, call_facts_table, receive_attempts_table
+from pipeline.attempts.calls import CALL_ROLES
+from pipeline.attempts.operation_rows import queue_operations_table
+from pipeline.silver.decode import decode_calls
 from schemas.calls import CLIENT_CALLS
 from schemas.messages import MESSAGES
 from schemas.remote_read_calls import REMOTE_READ_CALLS
-from udfs.capture.reader import read_capture
-from udfs.codes import ACTION
+from udfs.capture.capture_reader import read_capture
+from udfs.codes import ACTION_NAMES
 
 WHOLE = [
     "01-remoteread-ndr.pcap",
@@ -35,7 +35,7 @@ CLIENT = [
     "queue_handle", "queue_descriptor", "open_context", "hresult", "errors", "outcome", "client_address",
     "client_port", "server_address", "server_port", "queue_format_name", "run_id",
 ]  # fmt: skip
-KNOWN = ["call_key", "outcome", "fault_status", "bind_seen", "cancelled_at", "orphaned_at", "closed"]
+KNOWN = ["call_key", "outcome", "fault_status", "bind_seen", "cancelled_at", "orphaned_at", "encrypted"]
 
 
 def _with(table, **columns):
@@ -52,24 +52,24 @@ def gold_of(tables):
     # The test queue manager answers in little endian, also where it is asked in big endian.
     calls = _with(calls, opened_by=nothing, run_id=nothing, response_byte_order=pa.array(["little"] * len(calls)))
     (batch,) = calls.to_batches()
-    silver = {name: pa.Table.from_batches([rows]) for name, rows in decode(batch).items()}
+    silver = {name: pa.Table.from_batches([rows]) for name, rows in decode_calls(batch).items()}
     reads = silver[str(REMOTE_READ_CALLS)]
     clients = _with(silver[str(CLIENT_CALLS)], protocol=silver[str(CLIENT_CALLS)]["interface_name"])
     messages = silver[str(MESSAGES)]
     connections = tables["connections"]
     servers = connections["server_address"].unique().to_pylist()
     newest = pc.max(connections.column("last_packet_at")).cast(pa.int64()).as_py()
-    facts = facts_here(
+    facts = call_facts_table(
         _playing(reads, "protocol"),
         _playing(
             clients.append_column("outcome", pa.array(["ok"] * len(clients), pa.string())), "interface_name", CLIENT
         ),
-        known=calls.append_column("closed", calls["sealed"]).select(KNOWN),
+        known=calls.append_column("encrypted", calls["sealed"]).select(KNOWN),
         messages=messages.append_column("message_bytes", messages["body_bytes"]),
     )
-    connected = connections.select([*CONNECTION, "server_address"])
-    made = attempts_of(facts, connected, ends=dict.fromkeys(servers, newest), aliases={}, cleanup_s=300)
-    return made, operations_of(facts, connected, aliases={}), calls, messages
+    connected = connections.select([*CONNECTION_FIELDS, "server_address"])
+    made = receive_attempts_table(facts, connected, ends=dict.fromkeys(servers, newest), aliases={}, cleanup_s=300)
+    return made, queue_operations_table(facts, connected, aliases={}), calls, messages
 
 
 def rows_of(path):
@@ -82,7 +82,7 @@ def rows_of(path):
 def _playing(calls, interface, columns=None):
     """The calls that play a part in attempts."""
     methods = zip(calls[interface].to_pylist(), calls["opnum"].to_pylist(), strict=True)
-    ours = calls.filter(pa.array([method in ROLES for method in methods], pa.bool_()))
+    ours = calls.filter(pa.array([method in CALL_ROLES for method in methods], pa.bool_()))
     return ours if columns is None else ours.select(columns)
 
 
@@ -111,7 +111,7 @@ def _expected(truth):
         qm2qm = attempt["protocol"] == "qm2qm"
         expected[client, call["call_id"]] = {
             "protocol": attempt["protocol"],
-            "action_name": ACTION[attempt["action"]],
+            "action_name": ACTION_NAMES[attempt["action"]],
             "is_receive": attempt["is_receive"],
             "outcome": attempt["outcome"],
             "start_hresult": attempt["start_hresult"],

@@ -7,8 +7,8 @@ import pytest
 from pyspark.testing import assertDataFrameEqual
 
 from peer.idl import QueueFormat
-from pipeline.attempts.attempt_rows import receive_attempts
-from pipeline.silver.decode_tasks import remote_read_calls
+from pipeline.attempts.attempt_rows import receive_attempts_frame
+from pipeline.silver.decode_tasks import decode_remote_read_calls
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.messages import MESSAGES
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
@@ -16,7 +16,7 @@ from schemas.remote_read_calls import REMOTE_READ_CALLS
 from stubs.helpers import peer_stub
 from stubs.test_methods import TAIL
 from udfs.keys import key
-from udfs.stubs.calls import DECODER_VERSION
+from udfs.stubs.call_decoder import DECODER_VERSION
 
 pytestmark = pytest.mark.spark
 
@@ -116,16 +116,16 @@ EXPECTED = [
 def test_calls_become_their_parameters(spark, keep_packets):
     calls = frame(spark, RPC_CALLS, [OPEN, START, END, *OTHERS])
     expected = [row | ({"packet": b"abc"} if keep_packets and row["call_key"] == "start" else {}) for row in EXPECTED]
-    made = remote_read_calls(calls.repartition(3), keep_packets=keep_packets)
+    made = decode_remote_read_calls(calls.repartition(3), keep_packets=keep_packets)
     assertDataFrameEqual(made, frame(spark, REMOTE_READ_CALLS, expected))
     assert made.schema.fieldNames() == REMOTE_READ_CALLS.struct().fieldNames()
 
 
 def test_no_calls_become_no_rows(spark):
     calls, connections = frame(spark, RPC_CALLS, []), frame(spark, CONNECTIONS, [])
-    reads = remote_read_calls(calls)
+    reads = decode_remote_read_calls(calls)
     assert reads.collect() == []
-    assert receive_attempts(reads, connections, calls).collect() == []
+    assert receive_attempts_frame(reads, connections, calls).collect() == []
 
 
 def _connection(name, first, closed=None, **more):
@@ -187,7 +187,7 @@ def test_calls_and_connections_become_attempts(spark):
                                             {"capture_id": "another", "last_packet_at": at(9999)}])  # fmt: skip
     connections = frame(spark, CONNECTIONS, CONNECTED)
     messages = frame(spark, MESSAGES, [{"call_key": "start", "message_key": "m", "body_bytes": 5}])
-    made = receive_attempts(remote_read_calls(calls), connections, calls, captures, messages=messages)
+    made = receive_attempts_frame(decode_remote_read_calls(calls), connections, calls, captures, messages=messages)
     expected = [ATTEMPTS[0] | {"message_key": "m", "message_bytes": 5}, *ATTEMPTS[1:]]
     assertDataFrameEqual(made, frame(spark, RECEIVE_ATTEMPTS, expected))
     assert made.schema.fieldNames() == RECEIVE_ATTEMPTS.struct().fieldNames()
@@ -196,15 +196,15 @@ def test_calls_and_connections_become_attempts(spark):
 def test_the_capture_of_a_server_ends_with_the_newest_capture_that_holds_packets_of_it(spark):
     calls = frame(spark, RPC_CALLS, [OPEN, START])
     connections = frame(spark, CONNECTIONS, CONNECTED)
-    reads = remote_read_calls(calls)
+    reads = decode_remote_read_calls(calls)
 
     def outcomes(last_packet_at, **options):
         one = {"capture_id": "one", "servers": SERVERS, "last_packet_at": at(last_packet_at)}
         captures = frame(spark, CAPTURE_FILES, [one])
-        made = receive_attempts(reads, connections, calls, captures, **options)
+        made = receive_attempts_frame(reads, connections, calls, captures, **options)
         return [row.outcome for row in made.collect()]
 
     assert outcomes(302) == ["in_flight"]
     assert outcomes(304) == ["expired"]
     assert outcomes(20, cleanup_s=5) == ["expired"]
-    assert [row.outcome for row in receive_attempts(reads, connections, calls).collect()] == ["in_flight"]
+    assert [row.outcome for row in receive_attempts_frame(reads, connections, calls).collect()] == ["in_flight"]

@@ -8,12 +8,12 @@ from pyspark.sql import functions as F
 from attempts.test_tables import CONNECTED, END, OPEN, OTHERS, START, at, call, frame
 from killing import killed_and_repeated
 from pipeline.attempts import update as attempts_update
-from pipeline.attempts.attempt_rows import receive_attempts
+from pipeline.attempts.attempt_rows import receive_attempts_frame
 from pipeline.lake.lake import Lake
 from pipeline.silver import update as silver_update
-from pipeline.silver.decode import TABLES, decode
-from pipeline.silver.decode_tasks import Decoder
-from pipeline.silver.queue_aliases import Known
+from pipeline.silver.decode import DECODED_TABLES, decode_calls
+from pipeline.silver.decode_tasks import CallDecoder
+from pipeline.silver.queue_aliases import AliasIndex
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.messages import MESSAGES
@@ -51,7 +51,7 @@ def change(lake, table, *rows, gone=()):
 
 
 def silver(lake, **options):
-    written = silver_update.silver(lake, **({"keep_packets": False, "keep_stubs": True} | options))
+    written = silver_update.update(lake, **({"keep_packets": False, "keep_stubs": True} | options))
     return written[str(REMOTE_READ_CALLS)]
 
 
@@ -62,8 +62,8 @@ def plain(df, *without):
 def silver_follows(lake):
     """Silver is what it would be if it were made now of all calls."""
     (calls,) = lake.read(RPC_CALLS).toArrow().combine_chunks().to_batches() or [None]
-    expected = {} if calls is None else decode(calls)
-    for table in TABLES:
+    expected = {} if calls is None else decode_calls(calls)
+    for table in DECODED_TABLES:
         made = lake.read(table).toArrow().to_pylist()
         rows = expected[str(table)].to_pylist() if expected else []
         assert sorted(made, key=str) == sorted(rows, key=str), table
@@ -75,9 +75,9 @@ def gold_anew(lake, cleanup=CLEANUP):
     reads, connections, calls, captures, messages, clients = map(
         lake.read, (REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CAPTURE_FILES, MESSAGES, CLIENT_CALLS)
     )
-    return receive_attempts(
+    return receive_attempts_frame(
         reads, connections, calls, captures, messages=messages, clients=clients,
-        aliases=Known.of(lake).texts, cleanup_s=cleanup.total_seconds(),
+        aliases=AliasIndex.load(lake).canonical_names, cleanup_s=cleanup.total_seconds(),
     )  # fmt: skip
 
 
@@ -88,13 +88,13 @@ def keys(df):
 @pytest.fixture
 def decoded(monkeypatch):
     """The keys of calls that were decoded, in the order they were handed to the decoder."""
-    seen, decoding = [], Decoder.decode
+    seen, decoding = [], CallDecoder.decode_in_spark
 
     def counting(decoder, calls):
         seen.append(keys(calls.where(F.col("interface_name").isin("RemoteRead", "qm2qm"))))
         decoding(decoder, calls)
 
-    monkeypatch.setattr(Decoder, "decode", counting)
+    monkeypatch.setattr(CallDecoder, "decode_in_spark", counting)
     return seen
 
 
@@ -147,17 +147,17 @@ def test_only_the_end_of_many_changes_counts(lake, decoded):
 @pytest.mark.long
 def test_what_did_not_change_makes_no_version(lake):
     assert silver(lake) == 0
-    assert attempts_update.gold(lake, cleanup=CLEANUP) == 0
+    assert attempts_update.update(lake, cleanup=CLEANUP) == 0
     assert not lake.exists(REMOTE_READ_CALLS)
     add(lake, RPC_CALLS, OPEN, START)
     add(lake, CONNECTIONS, *CONNECTED)
     silver(lake)
-    attempts_update.gold(lake, cleanup=CLEANUP)
-    versions = lake.versions(RPC_CALLS, REMOTE_READ_CALLS, RECEIVE_ATTEMPTS)
+    attempts_update.update(lake, cleanup=CLEANUP)
+    versions = lake.versions_text(RPC_CALLS, REMOTE_READ_CALLS, RECEIVE_ATTEMPTS)
     for _ in range(2):
         assert silver(lake) == 0
-        assert attempts_update.gold(lake, cleanup=CLEANUP) == 0
-    assert lake.versions(RPC_CALLS, REMOTE_READ_CALLS, RECEIVE_ATTEMPTS) == versions
+        assert attempts_update.update(lake, cleanup=CLEANUP) == 0
+    assert lake.versions_text(RPC_CALLS, REMOTE_READ_CALLS, RECEIVE_ATTEMPTS) == versions
 
 
 @pytest.mark.long
@@ -178,13 +178,15 @@ def test_silver_is_made_anew_where_the_changes_are_not_known(lake, spark, monkey
     add(lake, RPC_CALLS, OPEN, START)
     silver(lake)
     wrong = lake.read(REMOTE_READ_CALLS).withColumn("method", F.lit("wrong"))
-    lake.replace(REMOTE_READ_CALLS, wrong, made_of=lake.made_of(REMOTE_READ_CALLS) if why != "nothing said" else None)
+    lake.replace(
+        REMOTE_READ_CALLS, wrong, provenance=lake.provenance_json(REMOTE_READ_CALLS) if why != "nothing said" else None
+    )
     if why == "other decoders":
-        monkeypatch.setattr(silver_update, "VERSION", "next")
+        monkeypatch.setattr(silver_update, "DECODER_VERSIONS", "next")
     elif why == "no feed":
         spark.sql(f"ALTER TABLE {lake.sql_name(RPC_CALLS)} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'false')")
     elif why == "no such version":
-        lake.stamp(REMOTE_READ_CALLS, lake.made_of(REMOTE_READ_CALLS).replace(": 1,", ": 77,"))
+        lake.commit_provenance(REMOTE_READ_CALLS, lake.provenance_json(REMOTE_READ_CALLS).replace(": 1,", ": 77,"))
     add(lake, RPC_CALLS, END)
     assert silver(lake) == 3
     assert silver_follows(lake)
@@ -198,7 +200,7 @@ def test_a_last_table_that_was_made_while_others_were_not_says_nothing_of_them(l
     add(lake, RPC_CALLS, OPEN, START)
     if before == "other decoders":
         with monkeypatch.context() as older:
-            older.setattr(silver_update, "VERSION", "previous")
+            older.setattr(silver_update, "DECODER_VERSIONS", "previous")
             silver(lake)
         add(lake, RPC_CALLS, END)
 
@@ -216,11 +218,11 @@ def test_a_last_table_that_was_made_while_others_were_not_says_nothing_of_them(l
         with pytest.raises(OSError, match="no room"):
             silver(lake)
     assert lake.exists(REMOTE_READ_CALLS)
-    assert not lake.made(REMOTE_READ_CALLS)
+    assert not lake.provenance(REMOTE_READ_CALLS)
     add(lake, RPC_CALLS, *OTHERS)
     silver(lake)
     assert silver_follows(lake)
-    assert lake.made(REMOTE_READ_CALLS)
+    assert lake.provenance(REMOTE_READ_CALLS)
 
 
 @pytest.mark.long
@@ -257,7 +259,7 @@ def test_emptied_stubs_are_not_decoded_again_and_what_they_said_is_kept(lake, de
     assert keys(lake.read(RPC_CALLS).where("request_stub IS NOT NULL")) == []
 
     # Made anew, of calls without stubs.
-    lake.replace(REMOTE_READ_CALLS, lake.read(REMOTE_READ_CALLS), made_of="something else")
+    lake.replace(REMOTE_READ_CALLS, lake.read(REMOTE_READ_CALLS), provenance="something else")
     silver(lake)
     assert plain(lake.read(REMOTE_READ_CALLS)) == sorted(now.values(), key=str)
 
@@ -288,7 +290,7 @@ def killed(monkeypatch, where, name, step):
 @pytest.mark.parametrize("here", [True, False], ids=["one commit a table", "Spark's two"])
 def test_gold_killed_before_any_commit_and_repeated_is_that_of_an_undisturbed_run(lake, here):
     def gold(lake=lake):
-        return attempts_update.gold(lake, cleanup=CLEANUP)
+        return attempts_update.update(lake, cleanup=CLEANUP)
 
     if not here:
         lake._local = None

@@ -1,4 +1,4 @@
-"""What a run does with remainders: a part of the four-tuples at a time, for they are in memory."""
+"""Merging remainders of captures: in batches of four-tuples, again, and capture by capture."""
 
 from collections import Counter
 
@@ -8,14 +8,14 @@ import pytest
 from capture.merge.cutting import cut, evenly, plain
 from pcapgen.record import sample_captures
 from pipeline.bronze import merge_connections
-from udfs.capture.merge import COUNTS
-from udfs.capture.open_connections import flow
-from udfs.capture.reader import SCHEMAS, read_capture
+from udfs.capture.capture_reader import BRONZE_SCHEMAS, read_capture
+from udfs.capture.connection_merge import PACKET_COUNT_COLUMNS
+from udfs.capture.open_connections import four_tuple_key
 
 
 @pytest.fixture(scope="module")
 def ring():
-    """Remainders of each of five captures of many clients that read on from one another."""
+    """Remainders of five captures, each of which continues the one before."""
     (many,) = (path for path in sample_captures() if path.name.startswith("10-"))
     capture = plain(many)
     return [read_capture(piece)["pending"] for piece in cut(capture, evenly(capture))]
@@ -23,57 +23,65 @@ def ring():
 
 @pytest.fixture(scope="module")
 def remainders(ring):
-    """All of them."""
+    """The remainders of all five captures."""
     return pa.concat_tables(ring)
 
 
 def counts(changes):
-    """By capture, what is to be added to each of its counts and to the connections at each server."""
+    """Return by capture the sums of the corrections of its counts and of its connections at each server."""
     found: dict[str, Counter] = {}
-    for capture_id, several in changes.packets.items():
+    for capture_id, several in changes.count_corrections.items():
         total = found.setdefault(capture_id, Counter())
         for row in several:
-            total.update({name: row[name] for name in COUNTS})
+            total.update({name: row[name] for name in PACKET_COUNT_COLUMNS})
             total.update({each["server_address"]: each["connections"] for each in row["server_connections"]})
     return found
 
 
 def test_the_counts_of_a_capture_are_those_of_all_its_four_tuples(remainders, monkeypatch):
-    none = SCHEMAS["pending"].empty_table()
-    whole = merge_connections.joined(remainders, none, none, window_s=2.0)
-    monkeypatch.setattr(merge_connections, "_AT_ONCE", 1)
-    parts = merge_connections.joined(remainders, none, none, window_s=2.0)
-    assert max(map(len, parts.packets.values())) > 1  # else one part would do
+    none = BRONZE_SCHEMAS["pending"].empty_table()
+    whole = merge_connections.merge_pending(remainders, none, none, reorder_window_s=2.0)
+    monkeypatch.setattr(merge_connections, "_FLOWS_PER_BATCH", 1)
+    parts = merge_connections.merge_pending(remainders, none, none, reorder_window_s=2.0)
+    assert max(map(len, parts.count_corrections.values())) > 1  # several batches have one
     assert counts(parts) == counts(whole)
 
 
 @pytest.mark.parametrize("capture", sample_captures(), ids=lambda path: path.name[:2])
 def test_a_remainder_that_is_read_again_and_joined_with_no_other_is_as_it_was(capture):
-    """Whether ``--reprocess`` read it, or jobs.forget left it of several, cannot be seen in the lake."""
+    """The lake does not show whether ``--reprocess`` read it, or jobs.forget left it of several."""
     rows = read_capture(capture.read_bytes())["pending"]
-    names = Counter(map(flow, rows.to_pylist()))
-    alone = rows.filter(pa.array([names[flow(row)] == 1 for row in rows.to_pylist()], pa.bool_()))
-    found = merge_connections.joined(alone, SCHEMAS["pending"].empty_table(), alone, window_s=2.0)
-    assert {row["pending_key"]: row for row in found.pending} == {row["pending_key"]: row for row in alone.to_pylist()}
+    names = Counter(map(four_tuple_key, rows.to_pylist()))
+    alone = rows.filter(pa.array([names[four_tuple_key(row)] == 1 for row in rows.to_pylist()], pa.bool_()))
+    found = merge_connections.merge_pending(alone, BRONZE_SCHEMAS["pending"].empty_table(), alone, reorder_window_s=2.0)
+    assert {row["pending_key"]: row for row in found.pending_rows} == {
+        row["pending_key"]: row for row in alone.to_pylist()
+    }
 
 
 def test_calls_that_come_to_the_same_stay_and_all_others_are_made_anew(ring):
-    """Captures come one by one: what the tables hold then is what one joining of all of them makes."""
-    none = SCHEMAS["pending"].empty_table()
+    """Captures come one by one. The tables then hold what a single merge of all captures gives."""
+    none = BRONZE_SCHEMAS["pending"].empty_table()
     pending: dict[str, dict] = {}
     calls: dict[str, dict] = {}
-    stayed = 0
+    unchanged = 0
     for fresh in ring:
-        flows = {flow(row) for row in fresh.to_pylist()}
-        earlier = merge_connections.pending_table([row for row in pending.values() if flow(row) in flows])
-        changes = merge_connections.joined(fresh, earlier, none, window_s=2.0)
-        now = {row["call_key"]: row for row in changes.rows("rpc_calls").to_pylist()}
-        assert not changes.unchanged & changes.call_keys
-        assert changes.unchanged <= now.keys()
-        assert {key: now[key] for key in changes.unchanged} == {key: calls[key] for key in changes.unchanged}
-        stayed += len(changes.unchanged)
-        calls = {key: row for key, row in calls.items() if key not in changes.call_keys} | now
-        pending |= {row["pending_key"]: row for row in (*fresh.to_pylist(), *changes.pending)}
-    assert stayed  # else nothing was shown
-    whole = merge_connections.joined(pa.concat_tables(ring), none, none, window_s=2.0).rows("rpc_calls").to_pylist()
+        flows = {four_tuple_key(row) for row in fresh.to_pylist()}
+        earlier = merge_connections.pending_table([row for row in pending.values() if four_tuple_key(row) in flows])
+        changes = merge_connections.merge_pending(fresh, earlier, none, reorder_window_s=2.0)
+        now = {row["call_key"]: row for row in changes.new_rows("rpc_calls").to_pylist()}
+        assert not changes.unchanged_call_keys & changes.replaced_call_keys
+        assert changes.unchanged_call_keys <= now.keys()
+        assert {key: now[key] for key in changes.unchanged_call_keys} == {
+            key: calls[key] for key in changes.unchanged_call_keys
+        }
+        unchanged += len(changes.unchanged_call_keys)
+        calls = {key: row for key, row in calls.items() if key not in changes.replaced_call_keys} | now
+        pending |= {row["pending_key"]: row for row in (*fresh.to_pylist(), *changes.pending_rows)}
+    assert unchanged
+    whole = (
+        merge_connections.merge_pending(pa.concat_tables(ring), none, none, reorder_window_s=2.0)
+        .new_rows("rpc_calls")
+        .to_pylist()
+    )
     assert calls == {row["call_key"]: row for row in whole}

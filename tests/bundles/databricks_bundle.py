@@ -1,4 +1,4 @@
-"""databricks.yml as the command line reads it: its variables put in, for one target."""
+"""Reads databricks.yml as the Databricks CLI does: with the variables of one target filled in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DEPTH = 8  # a variable's value may name others
 
 
 class UnresolvedError(Exception):
-    """A reference to what the bundle does not define."""
+    """A reference to a name that the bundle does not define."""
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -22,14 +22,14 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def resolved(bundle: dict[str, Any], target: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The resources of a target. ``given`` are values of variables, and of what a workspace says, by dotted names."""
+    """Return the resources of a target. ``given`` are values of variables and of the workspace, by dotted names."""
     chosen = bundle["targets"][target]
     values = {name: each.get("default") for name, each in bundle["variables"].items() if "default" in each}
     values |= chosen.get("variables", {})
     known: dict[str, Any] = {f"var.{name}": value for name, value in values.items()}
     known |= {"bundle.name": bundle["bundle"]["name"], "bundle.target": target, **given}
 
-    def one(name: str) -> Any:
+    def lookup(name: str) -> Any:
         if name in known:
             return known[name]
         if name.startswith("resources."):
@@ -41,19 +41,19 @@ def resolved(bundle: dict[str, Any], target: str, given: dict[str, Any]) -> dict
             return found
         raise UnresolvedError(name)
 
-    def put_in(value: Any) -> Any:
+    def substitute(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: put_in(each) for key, each in value.items()}
+            return {key: substitute(each) for key, each in value.items()}
         if isinstance(value, list):
-            return [put_in(each) for each in value]
+            return [substitute(each) for each in value]
         for _ in range(_DEPTH):
             if not isinstance(value, str) or not (found := _REFERENCE.search(value)):
                 return value
-            whole = one(found[1])
+            whole = lookup(found[1])
             value = whole if found[0] == value else value.replace(found[0], str(whole))
-        raise UnresolvedError(f"{value}: a circle")
+        raise UnresolvedError(f"{value}: circular reference")
 
-    return put_in(copy.deepcopy({**bundle["resources"], "target": chosen}))
+    return substitute(copy.deepcopy({**bundle["resources"], "target": chosen}))
 
 
 def tasks(resources: dict[str, Any]) -> dict[str, dict[str, Any]]:

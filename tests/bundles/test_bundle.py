@@ -1,6 +1,6 @@
-"""databricks.yml against what is published of bundles, and against the project: each name in it is there.
+"""databricks.yml against the published models of bundles, and against the project: every name in it exists.
 
-What only a workspace can say (kinds of machines, the warehouse, rights) is not checked here.
+Properties of a workspace (machine types, the warehouse, permissions) are not checked.
 """
 
 import json
@@ -23,7 +23,7 @@ from databricks.bundles.volumes import Volume
 from bundles.databricks_bundle import UnresolvedError, load, resolved, tasks
 from jobs import __main__ as command
 from jobs.config import Config
-from pipeline.dashboards.databricks import dashboard
+from pipeline.dashboards.databricks import dashboard_json
 from schemas import catalog
 from schemas.table import quoted
 
@@ -81,10 +81,10 @@ def test_every_task_is_a_job_of_ours_with_arguments_that_it_takes(bundle, projec
     assert found
     for name, task in found.items():
         job, *arguments = task["python_wheel_task"]["parameters"]
-        assert job in command.jobs(), name
+        assert job in command.list_jobs(), name
         arguments = ["all" if each == "{{job.parameters.what}}" else each for each in arguments]
         assert not [each for each in arguments if "{" in each], name
-        taken = import_module(f"jobs.{job}").parser().parse_args(arguments)
+        taken = import_module(f"jobs.{job}").build_parser().parse_args(arguments)
         config = Config.load(project / Path(taken.conf).relative_to(WORKSPACE["workspace.file_path"]), taken.overrides)
         assert config.lake.catalog == resources["schemas"]["work"]["catalog_name"]
         assert config.lake.prefix == f"{resources['schemas']['work']['name']}_"
@@ -111,8 +111,8 @@ def test_the_dashboard_is_what_the_code_makes_over_the_bundles_schemas(bundle, p
         def sql_name(self, table):
             return f"{quoted(f'{schema}_{table.layer}')}.{quoted(table.name)}"
 
-    assert (project / path).read_text() == dashboard(Named()), "run make dashboard"
-    text = "".join(line for each in json.loads(dashboard(Named()))["datasets"] for line in each["queryLines"])
+    assert (project / path).read_text() == dashboard_json(Named()), "run make dashboard"
+    text = "".join(line for each in json.loads(dashboard_json(Named()))["datasets"] for line in each["queryLines"])
     named = set(re.findall(r"`msmq_(\w+)`\.`(\w+)`", text))
     assert named
     assert {f"{layer}.{table}" for layer, table in named} <= {str(table) for table in catalog.EVERY}
@@ -138,9 +138,10 @@ def test_the_wheel_holds_the_entry_points_and_leaves_spark_to_the_cluster(bundle
         scripts = packed.read(place.replace("METADATA", "entry_points.txt")).decode()
     points = dict(line.split(" = ") for line in scripts.splitlines() if " = " in line)
     for name, task in tasks(resolved(bundle, "prod", WORKSPACE)).items():
-        asked = task["python_wheel_task"]
-        assert asked["package_name"] == wheel.name.split("-")[0], name
-        assert EntryPoint(asked["entry_point"], points[asked["entry_point"]], "console_scripts").load() is command.task
+        wheel_task = task["python_wheel_task"]
+        assert wheel_task["package_name"] == wheel.name.split("-")[0], name
+        entry_point = EntryPoint(wheel_task["entry_point"], points[wheel_task["entry_point"]], "console_scripts")
+        assert entry_point.load() is command.run_databricks_task
         assert [each["whl"] for each in task["libraries"]] == ["dist/*.whl"]
     always = [each for each in about.get_all("Requires-Dist") if "extra ==" not in each]
     assert always
@@ -152,8 +153,8 @@ def test_in_a_clean_environment_the_wheel_gives_every_job(bundle, wheel, project
     """Only the packages are shared with this environment; the project comes from the wheel."""
     venv.create(tmp_path / "venv", with_pip=False)
     python = tmp_path / "venv" / "bin" / "python"
-    asked = [str(python), "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"]
-    site = Path(subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip())
+    command_line = [str(python), "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"]
+    site = Path(subprocess.run(command_line, check=True, capture_output=True, text=True).stdout.strip())
     here = Path(sys.modules["pyarrow"].__file__).parents[1]
     (site / "packages.pth").write_text(f"{here}\n")
     install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", str(site), str(wheel)]
@@ -164,11 +165,18 @@ def test_in_a_clean_environment_the_wheel_gives_every_job(bundle, wheel, project
         "(point,) = [each for each in distribution(name).entry_points if each.name == entry]; point.load()()"
     )
     for name, task in tasks(resolved(bundle, "prod", WORKSPACE)).items():
-        asked = task["python_wheel_task"]
-        start = [str(python), "-c", code, asked["package_name"], asked["entry_point"], asked["parameters"][0]]
+        wheel_task = task["python_wheel_task"]
+        start = [
+            str(python),
+            "-c",
+            code,
+            wheel_task["package_name"],
+            wheel_task["entry_point"],
+            wheel_task["parameters"][0],
+        ]
         done = subprocess.run([*start, "--help"], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        assert asked["parameters"][0] in done.stdout, name
+        assert wheel_task["parameters"][0] in done.stdout, name
     where = [str(python), "-c", "import jobs, udfs; print(jobs.__file__, udfs.__file__)"]
     found = subprocess.run(where, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
     assert str(project) not in found

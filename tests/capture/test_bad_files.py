@@ -1,4 +1,4 @@
-"""Damaged, truncated, empty and foreign files: a ledger row with status and reason, and nothing else is lost."""
+"""Damaged, truncated, empty and foreign files: a ledger row with status and reason, and no other row is lost."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import zstandard
 
 from pcapgen import containers as c
 from pcapgen.conversation import records, segments
-from pcapgen.reading import calls, ledger, read
-from pcapgen.scenarios import captured, reads
+from pcapgen.reading import calls, capture_files_row, read_rows
+from pcapgen.scenarios import capture_dialogue, remote_read_dialogue
 
-DIALOGUE = reads()
+DIALOGUE = remote_read_dialogue()
 PARTS = segments(DIALOGUE.script)
-FILE, TRUTH = captured(DIALOGUE)
+FILE, TRUTH = capture_dialogue(DIALOGUE)
 NG = c.pcapng(records(DIALOGUE.flow, PARTS))
 COUNT = len(PARTS)
 
@@ -43,8 +43,8 @@ COUNT = len(PARTS)
     ids=lambda data: f"{len(data)}-{data[:4].hex()}",
 )
 def test_a_file_without_a_record_is_unreadable_and_says_why(data):
-    tables = read(data)
-    row = ledger(tables)
+    tables = read_rows(data)
+    row = capture_files_row(tables)
     assert (row["status"], row["packets"], row["path"]) == ("unreadable", 0, "memory.pcap")
     assert row["error"]
     assert row["size_bytes"] == len(data)
@@ -55,17 +55,17 @@ def test_a_file_without_a_record_is_unreadable_and_says_why(data):
     "data", [c.pcap([]).data, c.section() + c.interface(), c.section()], ids=["pcap", "idb", "shb"]
 )
 def test_a_capture_of_no_packets_is_known_by_its_path(data):
-    row = ledger(read(data))
+    row = capture_files_row(read_rows(data))
     assert row["packets"] == 0
     assert row["first_packet_at"] is None
 
 
 @pytest.mark.parametrize("cut", [1, 15, 16, 17, 60])
 def test_a_last_record_cut_short_is_partial_and_the_others_stand(cut):
-    """The last packet is the client's ACK of the FIN: without it nothing of a call is missing."""
+    """The last packet is the client's ACK of the FIN, so that no call is affected."""
     end = FILE.frame_offsets[-1] - 16
-    tables = read(FILE.data[: min(end + cut, len(FILE.data) - 1)])
-    row = ledger(tables)
+    tables = read_rows(FILE.data[: min(end + cut, len(FILE.data) - 1)])
+    row = capture_files_row(tables)
     assert (row["status"], row["packets"], row["capture_id"]) == ("partial", COUNT - 1, TRUTH.capture_id)
     assert row["error"]
     assert calls(tables) == TRUTH.calls()
@@ -73,16 +73,16 @@ def test_a_last_record_cut_short_is_partial_and_the_others_stand(cut):
 
 @pytest.mark.parametrize("cut", [1, 4, 11, 12, 40])
 def test_a_last_block_of_pcapng_cut_short_is_partial(cut):
-    tables = read(NG.data[:-cut])
-    row = ledger(tables)
+    tables = read_rows(NG.data[:-cut])
+    row = capture_files_row(tables)
     assert (row["status"], row["packets"]) == ("partial", COUNT - 1)
     assert [call["outcome"] for call in calls(tables)] == [row["outcome"] for row in TRUTH.calls()]
 
 
 @pytest.mark.parametrize("at", range(0, len(FILE.data), 211))
 def test_a_pcap_cut_anywhere_keeps_what_came_before(at):
-    tables = read(FILE.data[:at])
-    row = ledger(tables)
+    tables = read_rows(FILE.data[:at])
+    row = capture_files_row(tables)
     whole = sum(
         offset + len(record.frame) <= at for offset, record in zip(FILE.frame_offsets, FILE.records, strict=True)
     )
@@ -94,10 +94,10 @@ def test_a_pcap_cut_anywhere_keeps_what_came_before(at):
 
 
 def test_damage_inside_a_pcap_leaves_the_records_before_it():
-    """A record header whose lengths cannot be: the file is damaged inside, and says so."""
+    """A record header with impossible lengths: the file is damaged inside."""
     at = FILE.frame_offsets[6] - 16
     data = FILE.data[:at] + b"\xff" * 16 + FILE.data[at + 16 :]
-    row = ledger(read(data))
+    row = capture_files_row(read_rows(data))
     assert row["status"] == "partial"
     assert row["packets"] >= 6
     assert row["error"]
@@ -108,7 +108,7 @@ def test_a_pcapng_block_with_a_wrong_trailer_is_damage():
     at = NG.frame_offsets[5] - 28
     size = struct.unpack_from("<I", data, at + 4)[0]
     struct.pack_into("<I", data, at + size - 4, size + 4)
-    row = ledger(read(bytes(data)))
+    row = capture_files_row(read_rows(bytes(data)))
     assert row["packets"] >= 5
     assert row["status"] == "partial"
 
@@ -116,16 +116,16 @@ def test_a_pcapng_block_with_a_wrong_trailer_is_damage():
 def test_a_packet_of_an_interface_that_was_not_described_is_counted():
     taken = records(DIALOGUE.flow, PARTS)
     blocks = [c.section(), c.interface(), *(c.enhanced(r, number=5 if i == 0 else 0) for i, r in enumerate(taken))]
-    row = ledger(read(c.assemble(blocks, taken)))
+    row = capture_files_row(read_rows(c.assemble(blocks, taken)))
     assert row["packets"] == COUNT
     assert row["packets_used"] < COUNT
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, zstandard.ZstdCompressor().compress], ids=["gzip", "zstd"])
 def test_expansion_is_bounded(compress):
-    """A gigabyte of zeros in a megabyte: read without filling memory, and refused or counted, never fatal."""
+    """A gigabyte of zeros in a megabyte: read in bounded memory, refused or counted."""
     head = c.pcap(records(DIALOGUE.flow, PARTS)).data
     bomb = compress(head + bytes(256 << 20))
-    row = ledger(read(bomb))
+    row = capture_files_row(read_rows(bomb))
     assert row["status"] in {"partial", "complete"}
     assert row["packets"] >= COUNT

@@ -1,4 +1,4 @@
-"""Every container, byte order, time resolution and compression gives the same packets, times and calls."""
+"""Every file format, byte order, time resolution and compression gives the same packets, times and calls."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import zstandard
 from pcapgen import containers as c
 from pcapgen import frames
 from pcapgen.conversation import records, segments
-from pcapgen.model import Truth
-from pcapgen.reading import binds, calls, ledger, ordered, read, rows_of
-from pcapgen.scenarios import captured, reads
-from udfs.capture.reader import read_capture
+from pcapgen.model import ExpectedRows
+from pcapgen.reading import binds, calls, capture_files_row, read_rows, sort_rows, tables_to_rows
+from pcapgen.scenarios import capture_dialogue, remote_read_dialogue
+from udfs.capture.capture_reader import read_capture
 
-DIALOGUE = reads()
+DIALOGUE = remote_read_dialogue()
 PARTS = segments(DIALOGUE.script)
 COUNT = len(PARTS)
 
 
 def check(file: c.CaptureFile, parts=PARTS, **facts) -> None:
-    """The whole tables of calls, binds and connections, and the ledger's counts."""
-    truth = Truth(DIALOGUE, parts, file)
-    tables = read(file)
+    """Compare the whole tables of calls, binds and connections, and the counts of the ledger."""
+    truth = ExpectedRows(DIALOGUE, parts, file)
+    tables = read_rows(file)
     assert calls(tables) == truth.calls()
     assert tables["connections"] == [truth.connection()]
     assert binds(tables) == truth.binds()
     assert tables["quarantine"] == []
-    row = ledger(tables)
+    row = capture_files_row(tables)
     expected = {
         "capture_id": truth.capture_id,
         "path": "memory.pcap",
@@ -131,8 +131,8 @@ def test_sections_of_both_byte_orders_and_interfaces_of_several_links_in_one_fil
         replace(part, time_ns=part.time_ns // 1_000_000 * 1_000_000) if index % 3 == 2 else part
         for index, part in enumerate(PARTS)
     ]
-    tables = read(file)
-    row = ledger(tables)
+    tables = read_rows(file)
+    row = capture_files_row(tables)
     assert (row["packets"], row["packets_used"], row["link_types"]) == (COUNT, COUNT, [1, 101, 113])
     assert row["packets_dropped"] == 5
     got = [(call["call_id"], call["request_stub"], call["response_stub"], call["outcome"]) for call in calls(tables)]
@@ -148,14 +148,16 @@ def test_statistics_repeated_for_an_interface_count_once():
     taken = records(DIALOGUE.flow, PARTS)
     blocks = [c.section(), c.interface(), *(c.enhanced(record) for record in taken)]
     blocks += [c.statistics(drops=3), c.statistics(drops=9)]
-    assert ledger(read(c.assemble(blocks, taken)))["packets_dropped"] == 9  # counters since the capture began
+    assert (
+        capture_files_row(read_rows(c.assemble(blocks, taken)))["packets_dropped"] == 9
+    )  # counters since the capture began
 
 
 def test_simple_packet_blocks_have_no_time_but_their_bytes():
     taken = records(DIALOGUE.flow, PARTS)
     blocks = [c.section(), c.interface(snaplen=65535), *(c.simple(record) for record in taken)]
-    tables = read(c.assemble(blocks, taken))
-    row = ledger(tables)
+    tables = read_rows(c.assemble(blocks, taken))
+    row = capture_files_row(tables)
     assert (row["packets"], row["packets_used"], row["first_packet_at"], row["last_packet_at"]) == (
         COUNT,
         COUNT,
@@ -171,33 +173,33 @@ def test_a_simple_packet_block_is_as_long_as_the_snaplen_allows():
     frame = records(DIALOGUE.flow, PARTS)[3].frame
     cut = c.Record(0, frame[:60], len(frame))
     blocks = [c.section(), c.interface(snaplen=60), c.simple(cut)]
-    row = ledger(read(c.assemble(blocks, [cut])))
+    row = capture_files_row(read_rows(c.assemble(blocks, [cut])))
     assert (row["packets"], row["packets_truncated"], row["status"]) == (1, 1, "complete")
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, zstandard.ZstdCompressor().compress], ids=["gzip", "zstd"])
 def test_compressed_files_are_the_same_capture(compress):
-    file, truth = captured(DIALOGUE)
+    file, truth = capture_dialogue(DIALOGUE)
     packed = compress(file.data)
-    tables = read(packed)
-    row = ledger(tables)
+    tables = read_rows(packed)
+    row = capture_files_row(tables)
     assert calls(tables) == truth.calls()
     assert (row["size_bytes"], row["bytes_read"], row["capture_id"]) == (len(packed), len(packed), truth.capture_id)
     assert row["compression"] == ("gzip" if packed[:2] == b"\x1f\x8b" else "zstd")
 
 
 def test_gzip_of_several_members_is_one_capture():
-    file, truth = captured(DIALOGUE)
+    file, truth = capture_dialogue(DIALOGUE)
     packed = gzip.compress(file.data[:1000]) + gzip.compress(file.data[1000:])
-    assert calls(read(packed)) == truth.calls()
+    assert calls(read_rows(packed)) == truth.calls()
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, zstandard.ZstdCompressor().compress], ids=["gzip", "zstd"])
 def test_a_compressed_file_that_ends_early_gives_what_it_has(compress):
-    file, truth = captured(DIALOGUE)
+    file, truth = capture_dialogue(DIALOGUE)
     packed = compress(file.data)
-    tables = read(packed[: len(packed) * 3 // 4])
-    row = ledger(tables)
+    tables = read_rows(packed[: len(packed) * 3 // 4])
+    row = capture_files_row(tables)
     assert row["status"] in {"partial", "unreadable"}
     assert row["error"]
     if row["status"] == "partial":
@@ -205,20 +207,20 @@ def test_a_compressed_file_that_ends_early_gives_what_it_has(compress):
 
 
 def test_a_file_read_from_disk_says_its_path(tmp_path):
-    file, truth = captured(DIALOGUE)
+    file, truth = capture_dialogue(DIALOGUE)
     path = tmp_path / "name without suffix"
     path.write_bytes(file.data)
-    tables = rows_of(read_capture(str(path), path=str(path)))
+    tables = tables_to_rows(read_capture(str(path), path=str(path)))
     assert calls(tables) == truth.calls()
-    assert ledger(tables)["path"] == str(path)
+    assert capture_files_row(tables)["path"] == str(path)
 
 
 @pytest.mark.parametrize("block_bytes", [1 << 10, 4 << 10, 64 << 10])
 def test_the_size_of_a_block_does_not_matter(block_bytes):
-    file, _ = captured(reads(size=20_000, cuts=(5816, 5816, 5816)))
-    one, many = (_sorted(read(file, all_pdus=True, **options)) for options in ({}, {"block_bytes": block_bytes}))
+    file, _ = capture_dialogue(remote_read_dialogue(size=20_000, cuts=(5816, 5816, 5816)))
+    one, many = (_sorted(read_rows(file, all_pdus=True, **options)) for options in ({}, {"block_bytes": block_bytes}))
     assert many == one
 
 
 def _sorted(tables):
-    return {**tables, "rpc_calls": calls(tables), "pdus": ordered(tables["pdus"], "packet_number", "call_id")}
+    return {**tables, "rpc_calls": calls(tables), "pdus": sort_rows(tables["pdus"], "packet_number", "call_id")}

@@ -1,4 +1,4 @@
-"""What a capture's edges cut: what is missing at the end, and what is handed on to other captures (bronze.pending)."""
+"""Connections that cross the edges of a capture: missing bytes at the end, and rows of ``bronze.pending``."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import pytest
 
 from pcapgen import conversation as t
 from pcapgen import frames
-from pcapgen.scenarios import captured, reads
-from udfs.capture.reader import read_capture
+from pcapgen.scenarios import capture_dialogue, remote_read_dialogue
+from udfs.capture.capture_reader import read_capture
 
-BIG = reads(size=12_000, cuts=(5816, 5816))
+BIG = remote_read_dialogue(size=12_000, cuts=(5816, 5816))
 PARTS = t.segments(BIG.script)
 DATA = t.data_indexes(PARTS)
 
 
 def tables(parts, **options):
-    file, _ = captured(BIG, parts)
+    file, _ = capture_dialogue(BIG, parts)
     got = read_capture(file.data, path="memory.pcap", **options)
     return {name: table.to_pylist() for name, table in got.items()}
 
@@ -27,7 +27,7 @@ def last_from(side):
 @pytest.mark.parametrize("side", [t.CLIENT, t.SERVER])
 def test_bytes_lost_before_the_fin_are_missing_and_the_capture_lost_them(side):
     index = last_from(side)
-    (connection,) = tables(t.lost(PARTS, index))["connections"]
+    (connection,) = tables(t.drop_segments(PARTS, index))["connections"]
     size = len(PARTS[index].payload)
     assert connection["missing_bytes"] == size
     assert connection["lost_by_capture_bytes"] == size
@@ -38,7 +38,7 @@ def test_bytes_lost_before_the_fin_are_missing_and_the_capture_lost_them(side):
 def test_bytes_lost_before_the_sender_says_where_it_stands_are_missing(flag):
     index = last_from(t.CLIENT)
     size = len(PARTS[index].payload)
-    lost = t.lost(PARTS[: index + 1], index)
+    lost = t.drop_segments(PARTS[: index + 1], index)
     says = t.Segment(PARTS[index].time_ns + 1000, t.CLIENT, PARTS[index].offset + size, None, flag)
     (connection,) = tables([*lost, says])["connections"]
     assert (connection["missing_bytes"], connection["lost_by_capture_bytes"]) == (size, 0)
@@ -53,7 +53,7 @@ def test_nothing_is_missing_where_the_capture_ends_with_the_data():
 
 
 def _data(row, side):
-    """The bytes of a remainder's direction: (sequence number, bytes) of each segment that has any."""
+    """Return (sequence number, bytes) of each segment with data, of one direction of a remainder."""
     return [(one["sequence"], one["data"]) for one in row["segments"] if one["side"] == side and one["data"]]
 
 
@@ -71,7 +71,7 @@ def test_a_pdu_cut_by_the_end_waits_with_its_call():
 
 
 def test_end_and_beginning_of_a_cut_capture_are_the_pdu():
-    """Cut in the middle of a response: what ends the first capture and begins the second make a whole PDU."""
+    """Cut inside a response: the end of the first capture and the start of the second form a whole PDU."""
     long = [index for index in DATA if len(PARTS[index].payload) == 1460]
     first, second = PARTS[: long[1] + 1], PARTS[long[1] + 1 :]
     side = next(
@@ -102,5 +102,5 @@ def test_pending_does_not_depend_on_blocks(block_bytes):
 def test_each_side_has_its_byte_order():
     found = tables(PARTS)["rpc_calls"]
     assert {(call["byte_order"], call["response_byte_order"]) for call in found} == {("little", "little")}
-    requests_only = tables(t.only(PARTS, t.CLIENT))["rpc_calls"]
+    requests_only = tables(t.one_side(PARTS, t.CLIENT))["rpc_calls"]
     assert {call["response_byte_order"] for call in requests_only} == {None}

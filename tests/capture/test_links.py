@@ -1,4 +1,4 @@
-"""Link types and IP: what stands around TCP changes nothing; what is not ours is counted."""
+"""Link types and IP variants: they do not change the rows, and other packets are counted."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from pcapgen import containers as c
 from pcapgen import frames
 from pcapgen.conversation import packet, records, segments
-from pcapgen.model import Truth, flow_with
-from pcapgen.reading import calls, ledger, ordered, read
-from pcapgen.scenarios import reads
+from pcapgen.model import ExpectedRows, make_flow
+from pcapgen.reading import calls, capture_files_row, read_rows, sort_rows
+from pcapgen.scenarios import remote_read_dialogue
 
-DIALOGUE = reads()
+DIALOGUE = remote_read_dialogue()
 PARTS = segments(DIALOGUE.script)
-SIX = reads(flow_with(client="fe80::9", server="2001:db8::1"))
+SIX = remote_read_dialogue(make_flow(client="fe80::9", server="2001:db8::1"))
 
 LINKS = {
     "ethernet": (c.ETHERNET, frames.ethernet),
@@ -37,47 +37,47 @@ LINKS = {
 def test_every_link_gives_the_same_calls(name, dialogue):
     number, link = LINKS[name]
     file, truth = _captured(dialogue, number, link)
-    tables = read(file)
+    tables = read_rows(file)
     assert calls(tables) == truth.calls()
     assert tables["connections"] == [truth.connection()]
-    row = ledger(tables)
+    row = capture_files_row(tables)
     assert (row["link_types"], row["packets_used"]) == ([number], len(PARTS))
 
 
 def _captured(dialogue, number, link):
     parts = segments(dialogue.script)
     file = c.pcap(records(dialogue.flow, parts, link), link=number)
-    return file, Truth(dialogue, parts, file, link=link)
+    return file, ExpectedRows(dialogue, parts, file, link=link)
 
 
 @pytest.mark.parametrize("number", [c.IPV4, c.IPV6])
 def test_raw_links_of_one_version(number):
     dialogue = SIX if number == c.IPV6 else DIALOGUE
     file, truth = _captured(dialogue, number, lambda p: p)
-    assert calls(read(file)) == truth.calls()
+    assert calls(read_rows(file)) == truth.calls()
 
 
 @pytest.mark.parametrize("family", [10, 24, 28, 30])
 def test_loopback_families_of_ipv6(family):
     file, truth = _captured(SIX, c.NULL, lambda p: frames.loopback(p, "<", family))
-    assert calls(read(file)) == truth.calls()
+    assert calls(read_rows(file)) == truth.calls()
 
 
 @pytest.mark.parametrize("number", [105, 127, 147, 249, 65000])
 def test_other_links_are_counted_as_not_ours(number):
     taken = records(DIALOGUE.flow, PARTS)
-    tables = read(c.pcap(taken, link=number))
-    row = ledger(tables)
+    tables = read_rows(c.pcap(taken, link=number))
+    row = capture_files_row(tables)
     assert (row["packets"], row["packets_other"], row["status"]) == (len(taken), len(taken), "complete")
     assert tables["rpc_calls"] == []
 
 
 def _with(wrap, dialogue=DIALOGUE):
-    """The dialogue with each segment wrapped by another IP; checks the calls."""
+    """Wrap each segment of the dialogue by another IP function, and check the calls."""
     parts = segments(dialogue.script)
     taken = [c.Record(part.time_ns, frames.ethernet(packet(dialogue.flow, part, wrap))) for part in parts]
     file = c.pcap(taken)
-    return read(file), file, parts
+    return read_rows(file), file, parts
 
 
 def _stubs(rows):
@@ -94,13 +94,13 @@ def _expected(dialogue=DIALOGUE):
 def test_ipv4_options():
     tables, _, parts = _with(lambda s, t, p: frames.ipv4(s, t, p, options=b"\x94\x04\0\0\x01"))
     assert _stubs(calls(tables)) == _expected()
-    assert ledger(tables)["packets_used"] == len(parts)
+    assert capture_files_row(tables)["packets_used"] == len(parts)
 
 
 def test_total_length_zero_is_segmentation_offload():
     tables, _, parts = _with(lambda s, t, p: frames.ipv4(s, t, p, total=0))
     assert _stubs(calls(tables)) == _expected()
-    assert ledger(tables)["packets_used"] == len(parts)
+    assert capture_files_row(tables)["packets_used"] == len(parts)
 
 
 def test_ethernet_padding_is_no_payload():
@@ -108,7 +108,7 @@ def test_ethernet_padding_is_no_payload():
     taken = [
         c.Record(part.time_ns, frames.ethernet(packet(DIALOGUE.flow, part), trailer=b"\xee" * 9)) for part in parts
     ]
-    tables = read(c.pcap(taken))
+    tables = read_rows(c.pcap(taken))
     assert _stubs(calls(tables)) == _expected()
     assert tables["connections"][0]["retransmitted_bytes"] == 0
 
@@ -120,7 +120,7 @@ def test_ipv6_extension_headers():
 
     tables, _, parts = _with(wrap, SIX)
     assert _stubs(calls(tables)) == _expected(SIX)
-    assert ledger(tables)["packets_used"] == len(parts)
+    assert capture_files_row(tables)["packets_used"] == len(parts)
 
 
 def test_ipv6_payload_length_zero_is_segmentation_offload():
@@ -141,9 +141,9 @@ def test_fragments_are_put_together(dialogue, order):
             return pieces if order == "forward" else pieces[::-1]
 
         taken += [c.Record(part.time_ns, frames.ethernet(piece)) for piece in packet(flow, part, cut)]
-    tables = read(c.pcap(taken))
+    tables = read_rows(c.pcap(taken))
     assert _stubs(calls(tables)) == _expected(dialogue)
-    row = ledger(tables)
+    row = capture_files_row(tables)
     assert (row["packets"], row["packets_used"], row["packets_damaged"]) == (len(taken), len(taken), 0)
 
 
@@ -156,8 +156,8 @@ def test_a_lost_fragment_leaves_a_gap_and_is_still_counted():
         if len(part.payload) == 1460 and parts[number - 1].side == part.side:  # the second of two full segments
             del pieces[1]
         taken += [c.Record(part.time_ns, frames.ethernet(piece)) for piece in pieces]
-    tables = read(c.pcap(taken))
-    row = ledger(tables)
+    tables = read_rows(c.pcap(taken))
+    row = capture_files_row(tables)
     assert row["packets"] == len(taken)
     broken = [call for call in calls(tables) if call["outcome"] == "damaged"]
     assert [call["call_id"] for call in broken] == [3]  # the receive, whose answer filled whole segments
@@ -192,8 +192,8 @@ NOT_OURS = {
 def test_what_is_not_ours_is_counted_as_other(name):
     taken = records(DIALOGUE.flow, PARTS)
     stranger = c.Record(PARTS[0].time_ns - 1000, NOT_OURS[name])
-    tables = read(c.pcap([stranger, *taken]))
-    row = ledger(tables)
+    tables = read_rows(c.pcap([stranger, *taken]))
+    row = capture_files_row(tables)
     assert (row["packets"], row["packets_used"], row["packets_other"], row["packets_damaged"]) == (
         len(taken) + 1, len(taken), 1, 0,
     )  # fmt: skip
@@ -221,18 +221,18 @@ DAMAGED = {
 def test_headers_that_cannot_be_decoded_are_damaged_packets(name):
     taken = records(DIALOGUE.flow, PARTS)
     broken = c.Record(PARTS[0].time_ns - 1000, DAMAGED[name])
-    tables = read(c.pcap([broken, *taken]))
-    row = ledger(tables)
+    tables = read_rows(c.pcap([broken, *taken]))
+    row = capture_files_row(tables)
     assert (row["packets"], row["packets_damaged"], row["packets_used"]) == (len(taken) + 1, 1, len(taken))
     assert _stubs(calls(tables)) == _expected()
 
 
 def test_the_binary_protocol_on_1801_is_counted_and_its_connection_listed():
-    flow = flow_with(server_port=1801, client_port=50_000)
-    other = reads(flow)
+    flow = make_flow(server_port=1801, client_port=50_000)
+    other = remote_read_dialogue(flow)
     taken = ordered_records(records(DIALOGUE.flow, PARTS), records(flow, segments(other.script)))
-    tables = read(c.pcap(taken))
-    row = ledger(tables)
+    tables = read_rows(c.pcap(taken))
+    row = capture_files_row(tables)
     assert (row["packets_used"], row["packets_binary_protocol"]) == (len(PARTS), len(PARTS))
     assert _stubs(calls(tables)) == _expected()
     kinds = {(row["kind"], row["server_port"], row["calls"]) for row in tables["connections"]}
@@ -244,11 +244,11 @@ def ordered_records(*groups):
 
 
 def test_order_of_connections_does_not_matter():
-    flows = [flow_with(client_port=port) for port in (50_001, 50_002, 50_003)]
-    dialogues = [reads(flow) for flow in flows]
+    flows = [make_flow(client_port=port) for port in (50_001, 50_002, 50_003)]
+    dialogues = [remote_read_dialogue(flow) for flow in flows]
     groups = [
         records(d.flow, segments(d.script, start_ns=PARTS[0].time_ns + 777_000 * i)) for i, d in enumerate(dialogues)
     ]
-    tables = read(c.pcap(ordered_records(*groups)))
+    tables = read_rows(c.pcap(ordered_records(*groups)))
     assert _stubs(calls(tables)) == _expected() * 3
-    assert [row["client_port"] for row in ordered(tables["connections"], "client_port")] == [50_001, 50_002, 50_003]
+    assert [row["client_port"] for row in sort_rows(tables["connections"], "client_port")] == [50_001, 50_002, 50_003]

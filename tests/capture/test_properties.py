@@ -1,4 +1,4 @@
-"""What holds for any segmentation, duplication and order, and for any bytes at all."""
+"""Properties for any segmentation, duplication and order of packets, and for arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from pcapgen import containers as c
 from pcapgen import conversation as t
-from pcapgen.reading import calls, ledger, read, without
-from pcapgen.scenarios import captured, reads
+from pcapgen.reading import calls, capture_files_row, drop_columns, read_rows
+from pcapgen.scenarios import capture_dialogue, remote_read_dialogue
 
-DIALOGUE = reads(size=1200, cuts=(400, 400))
-FILE, TRUTH = captured(DIALOGUE)
+DIALOGUE = remote_read_dialogue(size=1200, cuts=(400, 400))
+FILE, TRUTH = capture_dialogue(DIALOGUE)
 NG = c.pcapng(FILE.records)
 CHANGING = (
     "call_key", "connection_id", "capture_id", "response_capture_id", "byte_offset", "request_packet",
     "response_packet", "request_at", "request_done_at", "response_at", "response_done_at",
 )  # fmt: skip
-EXPECTED = without(TRUTH.calls(), *CHANGING)
+EXPECTED = drop_columns(TRUTH.calls(), *CHANGING)
 RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -41,16 +41,16 @@ def test_any_segmentation_duplication_and_order_gives_the_same_calls(cuts, copie
     for index, distance in copies:
         indexes = t.data_indexes(parts)
         chosen = indexes[index % len(indexes)]
-        parts = t.retransmitted(parts, chosen, at=min(chosen + distance, len(parts)))
+        parts = t.retransmit(parts, chosen, at=min(chosen + distance, len(parts)))
     for index, distance in moves:
         end = len(parts) - 3  # and the FINs last
         chosen = begin + index % (end - begin)
-        parts = t.moved(parts, chosen, min(max(chosen + distance, begin), end - 1))
-    dialogue = reads(t.Flow(isn=isn), size=1200, cuts=(400, 400))
-    file, _ = captured(dialogue, parts)
-    tables = read(file, block_bytes=blocks)
-    assert without(calls(tables), *CHANGING) == EXPECTED
-    row = ledger(tables)
+        parts = t.move_segment(parts, chosen, min(max(chosen + distance, begin), end - 1))
+    dialogue = remote_read_dialogue(t.Flow(isn=isn), size=1200, cuts=(400, 400))
+    file, _ = capture_dialogue(dialogue, parts)
+    tables = read_rows(file, block_bytes=blocks)
+    assert drop_columns(calls(tables), *CHANGING) == EXPECTED
+    row = capture_files_row(tables)
     assert (row["packets"], row["packets_used"]) == (len(parts), len(parts))
     (connection,) = tables["connections"]
     assert (connection["missing_bytes"], connection["conflicting_bytes"]) == (0, 0)
@@ -58,9 +58,9 @@ def test_any_segmentation_duplication_and_order_gives_the_same_calls(cuts, copie
 
 
 def sound(data: bytes, **options) -> None:
-    """No exception, one ledger row, each record accounted for (`ledger` checks the sum)."""
-    tables = read(data, **options)
-    row = ledger(tables)
+    """Read without exception; one ledger row that accounts for each record (``capture_files_row`` checks the sum)."""
+    tables = read_rows(data, **options)
+    row = capture_files_row(tables)
     assert row["size_bytes"] == len(data)
     assert row["status"] in {"complete", "partial", "unreadable"}
     assert (row["error"] is None) == (row["status"] == "complete")
@@ -97,7 +97,7 @@ def test_captures_with_any_bytes_changed_give_rows(data, changes, blocks):
     st.lists(st.integers(1, 1460), min_size=1, max_size=5),
 )
 def test_streams_with_any_bytes_changed_give_rows_and_lose_nothing(changes, cuts):
-    """Payload is damaged, TCP is not: each payload byte is counted, the ledger adds up."""
+    """Damaged payload in intact TCP: each payload byte is counted, and the ledger adds up."""
     if sum(cuts) < 30 * len(cuts):
         cuts = [*cuts, 200]
     script = t.Script()
@@ -111,8 +111,8 @@ def test_streams_with_any_bytes_changed_give_rows_and_lose_nothing(changes, cuts
         offsets[side] += len(data)
     parts = t.segments(script, cuts=cuts)
     file = c.pcap(t.records(DIALOGUE.flow, parts))
-    tables = read(file, all_pdus=True)
-    row = ledger(tables)
+    tables = read_rows(file, all_pdus=True)
+    row = capture_files_row(tables)
     assert (row["packets"], row["packets_damaged"]) == (len(parts), 0)
     for connection in tables["connections"]:
         assert connection["client_bytes"] + connection["server_bytes"] == sum(map(len, streams))

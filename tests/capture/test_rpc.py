@@ -1,4 +1,4 @@
-"""RPC on the wire: every PDU type, both byte orders, fragments, contexts, security, and what damage does."""
+"""RPC on the wire: every PDU type, both byte orders, fragments, contexts, security, and damage."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pytest
 from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen import rpc
-from pcapgen.model import Dialogue, flow_with, stub_of
-from pcapgen.reading import binds, calls, ledger, ordered, read
-from pcapgen.scenarios import NTLM_TOKEN, captured, reads
-from udfs.capture.reader import read_capture
+from pcapgen.model import Dialogue, make_flow, make_stub
+from pcapgen.reading import binds, calls, capture_files_row, read_rows, sort_rows
+from pcapgen.scenarios import NTLM_TOKEN, capture_dialogue, remote_read_dialogue
+from udfs.capture.capture_reader import read_capture
 
 
 def check(dialogue: Dialogue, **connection):
-    """Whole tables, and that tshark's view, the PDU list, is as sent."""
-    file, truth = captured(dialogue)
-    tables = read(file, all_pdus=True)
+    """Compare whole tables, and the list of PDUs with what was sent."""
+    file, truth = capture_dialogue(dialogue)
+    tables = read_rows(file, all_pdus=True)
     assert calls(tables) == truth.calls()
     assert binds(tables) == truth.binds()
     assert tables["connections"] == [truth.connection(**connection)]
@@ -33,7 +33,7 @@ def check(dialogue: Dialogue, **connection):
 
 
 def spans(rows, half):
-    """By call id, where a half begins in the TCP stream and how many bytes it takes to its end."""
+    """Return by call id where a half begins in the TCP stream, and how many bytes it spans."""
     return {
         row["call_id"]: (row[f"{half}_sequence"], row[f"{half}_span"])
         for row in rows
@@ -42,7 +42,7 @@ def spans(rows, half):
 
 
 def sent_spans(dialogue, side, types):
-    """The same of the PDUs as sent: a call's first and last may have those of others between them."""
+    """Return the same for the PDUs as sent; PDUs of other calls may lie between the first and the last."""
     stream, found = dialogue.script.stream(side), {}
     for at, begin, end in dialogue.pdus:
         if at == side and stream[begin + 2] in types:
@@ -61,31 +61,31 @@ def sent_spans(dialogue, side, types):
     ],
 )  # fmt: skip
 def test_every_interface_in_both_byte_orders_on_any_port(interface, port, order):
-    dialogue = Dialogue(flow=flow_with(server_port=port), order=order)
+    dialogue = Dialogue(flow=make_flow(server_port=port), order=order)
     dialogue.bind(rpc.Context(0, interface, version=3 if interface == rpc.EPM else 1))
-    dialogue.call(1, stub_of(1, 24), stub_of(2, 28))
-    dialogue.call(3, stub_of(3, 20), stub_of(4, 200), cuts=(8,), answer_cuts=(64, 64))
+    dialogue.call(1, make_stub(1, 24), make_stub(2, 28))
+    dialogue.call(3, make_stub(3, 20), make_stub(4, 200), cuts=(8,), answer_cuts=(64, 64))
     check(dialogue)
 
 
 def test_no_stub_is_an_empty_stub():
-    dialogue = Dialogue(flow=flow_with(server_port=2105))
+    dialogue = Dialogue(flow=make_flow(server_port=2105))
     dialogue.bind(rpc.Context(0, rpc.QM2QM))
-    dialogue.call(8, b"", stub_of(8, 4))
+    dialogue.call(8, b"", make_stub(8, 4))
     tables = check(dialogue)
     assert tables["rpc_calls"][0]["request_stub"] == b""
 
 
 @pytest.mark.parametrize("interface", [rpc.WINREG, "12345678-1234-abcd-ef00-0123456789ab"])
 def test_other_interfaces_are_not_ours(interface):
-    dialogue = Dialogue(flow=flow_with(server_port=2103))
+    dialogue = Dialogue(flow=make_flow(server_port=2103))
     dialogue.bind(rpc.Context(0, interface))
-    dialogue.call(2, stub_of(2, 64), stub_of(3, 20))
-    file, _ = captured(dialogue)
-    tables = read(file, all_pdus=True)
+    dialogue.call(2, make_stub(2, 64), make_stub(3, 20))
+    file, _ = capture_dialogue(dialogue)
+    tables = read_rows(file, all_pdus=True)
     assert (tables["rpc_calls"], tables["rpc_binds"], tables["quarantine"]) == ([], [], [])
     assert len(tables["pdus"]) == 4
-    assert ledger(tables)["packets_used"] == 0
+    assert capture_files_row(tables)["packets_used"] == 0
 
 
 def test_ndr64_and_feature_negotiation():
@@ -95,35 +95,35 @@ def test_ndr64_and_feature_negotiation():
         rpc.Context(1, rpc.REMOTE_READ, (rpc.NDR64,)),
         rpc.Context(2, rpc.REMOTE_READ, (rpc.FEATURES,), result=3, reason=3),
     )
-    dialogue.call(7, stub_of(7, 56), stub_of(8, 36), context=1)
+    dialogue.call(7, make_stub(7, 56), make_stub(8, 36), context=1)
     check(dialogue)
 
 
 def test_a_context_that_offers_two_syntaxes_has_the_accepted_one():
     dialogue = Dialogue()
     dialogue.bind(rpc.Context(5, rpc.QMCOMM, (rpc.NDR, rpc.NDR64)))
-    dialogue.call(20, stub_of(7, 20), stub_of(8, 24), context=5)
+    dialogue.call(20, make_stub(7, 20), make_stub(8, 24), context=5)
     check(dialogue)
 
 
 def test_alter_context_adds_an_interface():
     dialogue = Dialogue()
     dialogue.bind(rpc.Context(0, rpc.REMOTE_READ), rpc.Context(1, rpc.QMCOMM))
-    dialogue.call(0, b"", stub_of(1, 4))
+    dialogue.call(0, b"", make_stub(1, 4))
     dialogue.next_id += 1
     dialogue.bind(rpc.Context(2, rpc.QM2QM), alter=True, address=b"", asked_group=0x1234)
-    dialogue.call(7, stub_of(7, 4), stub_of(8, 4), context=2)
-    dialogue.call(31, stub_of(9, 4), stub_of(8, 4), context=1)
+    dialogue.call(7, make_stub(7, 4), make_stub(8, 4), context=2)
+    dialogue.call(31, make_stub(9, 4), make_stub(8, 4), context=1)
     check(dialogue)
 
 
 def test_a_mixed_connection_keeps_only_our_calls():
     dialogue = Dialogue()
     dialogue.bind(rpc.Context(0, rpc.WINREG), rpc.Context(1, rpc.REMOTE_READ))
-    dialogue.call(0, stub_of(3, 12), stub_of(1, 4), context=0)
-    dialogue.call(0, b"", stub_of(1, 4), context=1)
-    file, truth = captured(dialogue)
-    tables = read(file)
+    dialogue.call(0, make_stub(3, 12), make_stub(1, 4), context=0)
+    dialogue.call(0, b"", make_stub(1, 4), context=1)
+    file, truth = capture_dialogue(dialogue)
+    tables = read_rows(file)
     assert calls(tables) == [truth.calls()[1]]
     assert binds(tables) == truth.binds()
     assert tables["quarantine"] == []
@@ -144,12 +144,12 @@ def test_rejected_and_unanswered_binds():
 def test_object_uuids():
     dialogue = Dialogue()
     dialogue.bind()
-    dialogue.call(3, stub_of(3, 20), stub_of(4, 24), obj="01234567-89ab-cdef-0011-223344556677")
-    dialogue.call(3, stub_of(3, 40), stub_of(4, 24), obj="01234567-89ab-cdef-0011-223344556677", cuts=(8, 16))
+    dialogue.call(3, make_stub(3, 20), make_stub(4, 24), obj="01234567-89ab-cdef-0011-223344556677")
+    dialogue.call(3, make_stub(3, 40), make_stub(4, 24), obj="01234567-89ab-cdef-0011-223344556677", cuts=(8, 16))
     check(dialogue)
     big = Dialogue(order=">")
     big.bind()
-    big.call(3, stub_of(3, 20), stub_of(4, 24), obj="01234567-89ab-cdef-0011-223344556677")
+    big.call(3, make_stub(3, 20), make_stub(4, 24), obj="01234567-89ab-cdef-0011-223344556677")
     check(big)
 
 
@@ -163,8 +163,8 @@ def test_security_below_privacy_is_read(kind, level, order):
     dialogue.raw(t.CLIENT, rpc.auth3(1, handshake, order))
     if level != 2:  # at CONNECT data PDUs carry no trailer
         dialogue.auth = rpc.Auth(kind, level, NTLM_TOKEN)
-    dialogue.call(7, stub_of(7, 56), stub_of(8, 200), answer_cuts=(64, 64))
-    dialogue.fail(dialogue.start(9, stub_of(9, 28)), 5)
+    dialogue.call(7, make_stub(7, 56), make_stub(8, 200), answer_cuts=(64, 64))
+    dialogue.fail(dialogue.start(9, make_stub(9, 28)), 5)
     check(dialogue)
 
 
@@ -173,22 +173,22 @@ def test_privacy_keeps_what_is_sealed(align):
     dialogue = Dialogue()
     dialogue.bind(auth=rpc.Auth(10, 6, b"NTLMSSP\0" + bytes(24)))
     dialogue.auth = rpc.Auth(10, 6, NTLM_TOKEN, align=align)
-    dialogue.call(7, stub_of(7, 56), stub_of(8, 200), answer_cuts=(64, 64))
-    dialogue.call(9, stub_of(9, 27), stub_of(9, 5))
-    file, truth = captured(dialogue)
+    dialogue.call(7, make_stub(7, 56), make_stub(8, 200), answer_cuts=(64, 64))
+    dialogue.call(9, make_stub(9, 27), make_stub(9, 5))
+    file, truth = capture_dialogue(dialogue)
     expected = truth.calls()
-    got = calls(read(file))
+    got = calls(read_rows(file))
     assert [{**row, "closed_reason": None} for row in got] == [{**row, "closed_reason": None} for row in expected]
 
 
 @pytest.mark.parametrize("size", [20, 21, 22, 23, 56])
 def test_verification_trailers_are_taken_off(size):
-    """The stub without trailer; the padding that brought it to a multiple of 4 cannot be told from the stub."""
+    """The trailer is removed; the padding before it cannot be distinguished from the stub."""
     dialogue = Dialogue()
     dialogue.bind()
-    call = dialogue.call(7, stub_of(7, size), stub_of(8, 28), verification=True)
-    file, truth = captured(dialogue)
-    (row,), (expected,) = calls(read(file)), truth.calls()
+    call = dialogue.call(7, make_stub(7, size), make_stub(8, 28), verification=True)
+    file, truth = capture_dialogue(dialogue)
+    (row,), (expected,) = calls(read_rows(file)), truth.calls()
     assert call.request is not None
     padded = call.request.stub + bytes(-size % 4)
     assert row["request_stub"] in (call.request.stub, padded)
@@ -198,7 +198,7 @@ def test_verification_trailers_are_taken_off(size):
 def test_a_verification_trailer_over_two_fragments():
     dialogue = Dialogue()
     dialogue.bind()
-    dialogue.call(7, stub_of(7, 56), stub_of(8, 28), verification=True, cuts=(40,))
+    dialogue.call(7, make_stub(7, 56), make_stub(8, 28), verification=True, cuts=(40,))
     check(dialogue)
 
 
@@ -207,26 +207,26 @@ def test_a_verification_trailer_over_two_fragments():
 def test_faults(status, flags):
     dialogue = Dialogue()
     dialogue.bind()
-    dialogue.fail(dialogue.start(7, stub_of(7, 56)), status, flags=flags)
+    dialogue.fail(dialogue.start(7, make_stub(7, 56)), status, flags=flags)
     check(dialogue)
 
 
 def test_a_cancelled_call_and_an_orphaned_one():
     dialogue = Dialogue()
     dialogue.bind()
-    waiting = dialogue.start(7, stub_of(7, 56))
+    waiting = dialogue.start(7, make_stub(7, 56))
     dialogue.cancel(waiting)
     dialogue.fail(waiting, 0x1C00000D)
-    left = dialogue.start(7, stub_of(7, 56))
+    left = dialogue.start(7, make_stub(7, 56))
     dialogue.orphan(left)
-    dialogue.call(3, stub_of(3, 20), stub_of(3, 24))
+    dialogue.call(3, make_stub(3, 20), make_stub(3, 24))
     check(dialogue)
 
 
 def test_shutdown_is_a_pdu():
     dialogue = Dialogue()
     dialogue.bind()
-    dialogue.call(3, stub_of(3, 20), stub_of(3, 24))
+    dialogue.call(3, make_stub(3, 20), make_stub(3, 24))
     dialogue.raw(t.SERVER, rpc.pdu(rpc.SHUTDOWN, 0))
     check(dialogue)
 
@@ -234,18 +234,18 @@ def test_shutdown_is_a_pdu():
 def test_several_calls_outstanding_answered_in_another_order():
     dialogue = Dialogue()
     dialogue.bind(flags=3 | rpc.MPX)
-    waiting = [dialogue.start(7, stub_of(7 + i, 56)) for i in range(4)]
+    waiting = [dialogue.start(7, make_stub(7 + i, 56)) for i in range(4)]
     for index in (2, 0, 3, 1):
-        dialogue.answer(waiting[index], stub_of(index, 100 + index * 4))
+        dialogue.answer(waiting[index], make_stub(index, 100 + index * 4))
     check(dialogue)
 
 
 def test_fragments_of_different_answers_interleave():
     dialogue = Dialogue()
     dialogue.bind()
-    first, second = dialogue.start(7, stub_of(1, 56)), dialogue.start(7, stub_of(2, 56))
-    one = dialogue.response_pdus(first, stub_of(3, 300), cuts=(100, 100))
-    two = dialogue.response_pdus(second, stub_of(4, 200), cuts=(96,))
+    first, second = dialogue.start(7, make_stub(1, 56)), dialogue.start(7, make_stub(2, 56))
+    one = dialogue.response_pdus(first, make_stub(3, 300), cuts=(100, 100))
+    two = dialogue.response_pdus(second, make_stub(4, 200), cuts=(96,))
     for call, data in ((first, one[0]), (second, two[0]), (first, one[1]), (second, two[1]), (first, one[2])):
         dialogue.piece(call, data)
     check(dialogue)
@@ -254,26 +254,26 @@ def test_fragments_of_different_answers_interleave():
 def test_a_call_id_used_again_after_completion():
     dialogue = Dialogue()
     dialogue.bind()
-    dialogue.call(3, stub_of(3, 20), stub_of(3, 24))
+    dialogue.call(3, make_stub(3, 20), make_stub(3, 24))
     dialogue.next_id -= 1
-    dialogue.call(9, stub_of(9, 28), stub_of(9, 4))
-    file, truth = captured(dialogue)
-    got = ordered(read(file)["rpc_calls"], "request_at")
+    dialogue.call(9, make_stub(9, 28), make_stub(9, 4))
+    file, truth = capture_dialogue(dialogue)
+    got = sort_rows(read_rows(file)["rpc_calls"], "request_at")
     assert got == truth.calls()
 
 
 def test_a_maybe_request_has_no_answer():
     dialogue = Dialogue()
     dialogue.bind()
-    dialogue.start(6, stub_of(6, 20), flags=rpc.MAYBE)
+    dialogue.start(6, make_stub(6, 20), flags=rpc.MAYBE)
     check(dialogue)
 
 
 def test_a_minor_version_of_1_is_tolerated():
     dialogue = Dialogue()
     dialogue.bind()
-    call = dialogue.start(3, stub_of(3, 20))
-    (data,) = dialogue.response_pdus(call, stub_of(3, 24))
+    call = dialogue.start(3, make_stub(3, 20))
+    (data,) = dialogue.response_pdus(call, make_stub(3, 24))
     dialogue.piece(call, data[:1] + b"\x01" + data[2:])
     check(dialogue)
 
@@ -281,12 +281,12 @@ def test_a_minor_version_of_1_is_tolerated():
 def test_big_endian_answers_to_little_endian_requests():
     dialogue = Dialogue()
     dialogue.bind()
-    call = dialogue.start(3, stub_of(3, 20))
-    (data,) = rpc.fragments(rpc.RESPONSE, call.call_id, stub_of(3, 24), order=">")
-    dialogue.response_pdus(call, stub_of(3, 24))
+    call = dialogue.start(3, make_stub(3, 20))
+    (data,) = rpc.fragments(rpc.RESPONSE, call.call_id, make_stub(3, 24), order=">")
+    dialogue.response_pdus(call, make_stub(3, 24))
     dialogue.piece(call, data)
-    file, truth = captured(dialogue)
-    got = calls(read(file))
+    file, truth = capture_dialogue(dialogue)
+    got = calls(read_rows(file))
     assert [{**row, "byte_order": None} for row in got] == [{**row, "byte_order": None} for row in truth.calls()]
 
 
@@ -301,12 +301,12 @@ UNBOUND = [
 
 @pytest.mark.parametrize(("interface", "name", "port", "opnum", "asked", "answered"), UNBOUND)
 def test_calls_without_their_bind_are_known_by_port_and_lengths(interface, name, port, opnum, asked, answered):
-    dialogue = Dialogue(flow=flow_with(server_port=port))
+    dialogue = Dialogue(flow=make_flow(server_port=port))
     dialogue.next_id = 5
     for _ in range(3):
-        dialogue.call(opnum, stub_of(opnum, asked), stub_of(opnum, answered))
-    file, _ = captured(dialogue, t.segments(dialogue.script, opened=False))
-    got = calls(read(file))
+        dialogue.call(opnum, make_stub(opnum, asked), make_stub(opnum, answered))
+    file, _ = capture_dialogue(dialogue, t.segments(dialogue.script, opened=False))
+    got = calls(read_rows(file))
     assert [
         (row["interface_uuid"], row["interface_name"], row["outcome"], row["bind_seen"], row["opnum"]) for row in got
     ] == [(interface, name, "unbound", False, opnum)] * 3
@@ -315,10 +315,10 @@ def test_calls_without_their_bind_are_known_by_port_and_lengths(interface, name,
 def test_lengths_that_fit_no_method_are_not_ours():
     dialogue = Dialogue()
     dialogue.next_id = 5
-    dialogue.call(7, stub_of(7, 57), stub_of(7, 29))
-    dialogue.call(40, stub_of(7, 56), stub_of(7, 28))
-    file, _ = captured(dialogue, t.segments(dialogue.script, opened=False))
-    tables = read(file)
+    dialogue.call(7, make_stub(7, 57), make_stub(7, 29))
+    dialogue.call(40, make_stub(7, 56), make_stub(7, 28))
+    file, _ = capture_dialogue(dialogue, t.segments(dialogue.script, opened=False))
+    tables = read_rows(file)
     assert tables["rpc_calls"] == []
 
 
@@ -326,7 +326,7 @@ def test_lengths_that_fit_no_method_are_not_ours():
 
 
 def attributed(tables, dialogue):
-    """Every byte of the connection is a PDU's, in a gap, or in quarantine."""
+    """Check that every byte of the connection belongs to a PDU, a gap, or quarantine."""
     (connection,) = tables["connections"]
     quarantined = sum(row["size_bytes"] for row in tables["quarantine"])
     whole = sum(row["frag_length"] for row in tables["pdus"])
@@ -337,13 +337,13 @@ def attributed(tables, dialogue):
 def test_rubbish_between_pdus_is_quarantined_where_it_lies():
     dialogue = Dialogue()
     dialogue.bind()
-    dialogue.call(2, stub_of(2, 64), stub_of(3, 20))
+    dialogue.call(2, make_stub(2, 64), make_stub(3, 20))
     begin, end = dialogue.script.send(t.SERVER, b"\xde\xad\xbe\xef" * 10)
-    dialogue.call(7, stub_of(7, 56), stub_of(8, 28))
-    dialogue.call(9, stub_of(9, 28), stub_of(8, 4))
+    dialogue.call(7, make_stub(7, 56), make_stub(8, 28))
+    dialogue.call(9, make_stub(9, 28), make_stub(8, 4))
     parts = t.segments(dialogue.script, mss=4000)
-    file, truth = captured(dialogue, parts)
-    tables = read(file, all_pdus=True)
+    file, truth = capture_dialogue(dialogue, parts)
+    tables = read_rows(file, all_pdus=True)
     assert calls(tables) == truth.calls()
     (row,) = tables["quarantine"]
     seen = truth.seen[t.SERVER][begin]
@@ -358,14 +358,14 @@ def test_rubbish_between_pdus_is_quarantined_where_it_lies():
 def test_a_fragment_length_that_cannot_be(length):
     dialogue = Dialogue()
     dialogue.bind()
-    dialogue.call(2, stub_of(2, 64), stub_of(3, 20))
-    bad = bytearray(rpc.fragments(rpc.REQUEST, 90, stub_of(1, 40))[0])
+    dialogue.call(2, make_stub(2, 64), make_stub(3, 20))
+    bad = bytearray(rpc.fragments(rpc.REQUEST, 90, make_stub(1, 40))[0])
     struct.pack_into("<H", bad, 8, length)
     dialogue.script.send(t.CLIENT, bytes(bad))
-    dialogue.call(7, stub_of(7, 56), stub_of(8, 28))
-    dialogue.call(9, stub_of(9, 28), stub_of(8, 4))
-    file, truth = captured(dialogue)
-    tables = read(file, all_pdus=True)
+    dialogue.call(7, make_stub(7, 56), make_stub(8, 28))
+    dialogue.call(9, make_stub(9, 28), make_stub(8, 4))
+    file, truth = capture_dialogue(dialogue)
+    tables = read_rows(file, all_pdus=True)
     known = {row["call_id"]: row for row in calls(tables)}
     for row in truth.calls():
         assert known[row["call_id"]] == row
@@ -375,25 +375,25 @@ def test_a_fragment_length_that_cannot_be(length):
 def test_an_authentication_length_beyond_the_fragment():
     dialogue = Dialogue()
     dialogue.bind()
-    call = dialogue.start(3, stub_of(3, 20))
-    (data,) = dialogue.response_pdus(call, stub_of(3, 24))
+    call = dialogue.start(3, make_stub(3, 20))
+    (data,) = dialogue.response_pdus(call, make_stub(3, 24))
     bad = bytearray(data)
     struct.pack_into("<H", bad, 10, 60_000)
     dialogue.piece(call, bytes(bad))
-    dialogue.call(3, stub_of(4, 20), stub_of(5, 24))
-    file, truth = captured(dialogue)
-    tables = read(file, all_pdus=True)
+    dialogue.call(3, make_stub(4, 20), make_stub(5, 24))
+    file, truth = capture_dialogue(dialogue)
+    tables = read_rows(file, all_pdus=True)
     assert calls(tables)[-1] == truth.calls()[-1]
     assert attributed(tables, dialogue) == 0
 
 
 @pytest.mark.parametrize("mss", [200, 536, 1460])
 def test_after_any_lost_segment_every_byte_is_attributed(mss):
-    dialogue = reads(size=3000)
+    dialogue = remote_read_dialogue(size=3000)
     parts = t.segments(dialogue.script, mss=mss)
     for index in t.data_indexes(parts):
-        file, _ = captured(dialogue, t.lost(parts, index))
-        tables = read(file, all_pdus=True)
+        file, _ = capture_dialogue(dialogue, t.drop_segments(parts, index))
+        tables = read_rows(file, all_pdus=True)
         got = {row["call_id"]: row["outcome"] for row in calls(tables)}
         assert sum(outcome in ("ok", "fault", "unbound") for outcome in got.values()) >= len(dialogue.calls) - 3, index
         left = attributed(tables, dialogue)
@@ -406,8 +406,8 @@ def test_random_bytes_on_an_msmq_port_are_nobodys():
     dialogue = Dialogue()
     dialogue.script.send(t.CLIENT, bytes(range(256)) * 20)
     dialogue.script.send(t.SERVER, bytes(range(255, -1, -1)) * 20)
-    file, _ = captured(dialogue)
-    tables = read(file)
+    file, _ = capture_dialogue(dialogue)
+    tables = read_rows(file)
     assert tables["rpc_calls"] == []
-    assert ledger(tables)["packets"] == len(file.records)
+    assert capture_files_row(tables)["packets"] == len(file.records)
     assert c.pcap([]).data[:4] == file.data[:4]

@@ -1,4 +1,4 @@
-"""TCP trouble, one kind to a test, with every expected row."""
+"""TCP anomalies, one kind per test, with every expected row."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen import frames, rpc
-from pcapgen.model import Dialogue, Truth, flow_with, stub_of
-from pcapgen.reading import binds, calls, ledger, ordered, read
-from pcapgen.scenarios import captured, reads
+from pcapgen.model import Dialogue, ExpectedRows, make_flow, make_stub
+from pcapgen.reading import binds, calls, capture_files_row, read_rows, sort_rows
+from pcapgen.scenarios import capture_dialogue, remote_read_dialogue
 
-DIALOGUE = reads()
+DIALOGUE = remote_read_dialogue()
 PARTS = t.segments(DIALOGUE.script)
 FIRST_DATA = t.data_indexes(PARTS)[0]
 TIMES_AND_PLACES = (
@@ -24,27 +24,27 @@ TIMES_AND_PLACES = (
 
 
 def check(parts, dialogue=DIALOGUE, **connection):
-    """Calls, binds and the connection are as the model says; nothing is quarantined; all packets are used."""
-    file, truth = captured(dialogue, parts)
-    tables = read(file)
+    """Check that calls, binds and connection are as expected, nothing is quarantined, and all packets are used."""
+    file, truth = capture_dialogue(dialogue, parts)
+    tables = read_rows(file)
     assert calls(tables) == truth.calls()
     assert binds(tables) == truth.binds()
     assert tables["connections"] == [truth.connection(**connection)]
     assert tables["quarantine"] == []
-    row = ledger(tables)
+    row = capture_files_row(tables)
     assert (row["packets"], row["packets_used"], row["status"]) == (len(parts), len(parts), "complete")
     return tables
 
 
 @pytest.mark.parametrize("isn", [(0xFFFFFFF0, 0xFFFFFF00), (0xFFFFFFFF, 0xFFFFFFFE), (0, 0x7FFFFFFF)])
 def test_sequence_numbers_wrap(isn):
-    dialogue = reads(flow_with(isn=isn))
+    dialogue = remote_read_dialogue(make_flow(isn=isn))
     check(t.segments(dialogue.script), dialogue)
 
 
 @pytest.mark.parametrize("mss", [1, 7, 16, 100, 536])
 def test_segments_of_any_size(mss):
-    dialogue = reads(size=300, cuts=(100,))
+    dialogue = remote_read_dialogue(size=300, cuts=(100,))
     check(t.segments(dialogue.script, mss=mss), dialogue)
 
 
@@ -55,13 +55,13 @@ def test_pure_acknowledgements_carry_nothing():
 @pytest.mark.parametrize("distance", [1, 2, 5])
 @pytest.mark.parametrize("index", t.data_indexes(PARTS))
 def test_a_retransmission_changes_only_counts(index, distance):
-    check(t.retransmitted(PARTS, index, at=min(index + distance, len(PARTS))))
+    check(t.retransmit(PARTS, index, at=min(index + distance, len(PARTS))))
 
 
 @pytest.mark.parametrize("index", t.data_indexes(PARTS))
 def test_of_conflicting_bytes_the_first_seen_stay(index):
     other = bytes(value ^ 0x5A for value in PARTS[index].payload)
-    check(t.retransmitted(PARTS, index, at=index + 1, payload=other))
+    check(t.retransmit(PARTS, index, at=index + 1, payload=other))
 
 
 def test_a_segment_that_overlaps_the_one_before_and_the_one_after():
@@ -95,7 +95,7 @@ def test_a_conflicting_overlap_counts_the_bytes_that_differ():
     index = next(i for i in t.data_indexes(parts) if len(parts[i].payload) == 500)
     payload = parts[index].payload
     changed = payload[:100] + bytes(value ^ 1 for value in payload[100:110]) + payload[110:]
-    tables = check(t.retransmitted(parts, index, at=index + 1, payload=changed))
+    tables = check(t.retransmit(parts, index, at=index + 1, payload=changed))
     assert tables["connections"][0]["conflicting_bytes"] == 10
 
 
@@ -106,28 +106,28 @@ def _neighbours():
 
 @pytest.mark.parametrize(("early", "late"), _neighbours())
 def test_neighbours_in_the_wrong_order(early, late):
-    """Within one side the bytes wait; between the sides an answer may be seen before its question."""
-    check(t.moved(PARTS, early, late))
+    """Bytes of one side wait; across sides a response may be captured before its request."""
+    check(t.move_segment(PARTS, early, late))
 
 
 def test_the_last_segment_of_an_answer_arrives_first():
     parts = t.segments(DIALOGUE.script, mss=400)
     full = [i for i in t.data_indexes(parts) if parts[i].side == t.SERVER and len(parts[i].payload) == 400]
-    check(t.moved(parts, full[-1], full[0]))
+    check(t.move_segment(parts, full[-1], full[0]))
 
 
 def test_data_captured_before_the_syn():
-    parts = t.moved(PARTS, FIRST_DATA, 0)
-    file, truth = captured(DIALOGUE, parts)
-    assert [row["outcome"] for row in calls(read(file))] == [row["outcome"] for row in truth.calls()]
+    parts = t.move_segment(PARTS, FIRST_DATA, 0)
+    file, truth = capture_dialogue(DIALOGUE, parts)
+    assert [row["outcome"] for row in calls(read_rows(file))] == [row["outcome"] for row in truth.calls()]
 
 
 def test_a_lost_segment_leaves_a_gap_that_is_never_filled():
-    """A segment of the receive's answer is missing: that call is damaged, the others stand."""
+    """A segment of the receive's response is missing: that call is damaged, the others are complete."""
     full = [i for i in t.data_indexes(PARTS) if len(PARTS[i].payload) == 1460]
-    parts = t.lost(PARTS, full[1])
-    file, truth = captured(DIALOGUE, parts)
-    tables = read(file)
+    parts = t.drop_segments(PARTS, full[1])
+    file, truth = capture_dialogue(DIALOGUE, parts)
+    tables = read_rows(file)
     got = calls(tables)
     assert [row["outcome"] for row in got] == ["ok", "damaged", "ok", "fault", "ok"]
     others = [index for index in range(5) if index != 1]
@@ -144,18 +144,18 @@ def test_a_lost_segment_leaves_a_gap_that_is_never_filled():
 
 def test_loss_in_the_last_answer_keeps_all_others():
     last = t.data_indexes(PARTS)[-1]
-    file, _ = captured(DIALOGUE, t.lost(PARTS, last))
-    tables = read(file)
+    file, _ = capture_dialogue(DIALOGUE, t.drop_segments(PARTS, last))
+    tables = read_rows(file)
     assert [row["outcome"] for row in calls(tables)] == ["ok", "ok", "ok", "fault", "no_response"]
 
 
 def test_a_snaplen_cuts_payloads_and_says_so():
-    """Only the long answer is cut; its call is damaged, the rest is as captured whole."""
+    """Only the long response is truncated; its call is damaged, the rest is complete."""
     whole = t.records(DIALOGUE.flow, PARTS)
     snap = 300
-    taken = t.snapped(whole, snap)
-    tables = read(c.pcap(taken, snaplen=snap))
-    row = ledger(tables)
+    taken = t.truncate_frames(whole, snap)
+    tables = read_rows(c.pcap(taken, snaplen=snap))
+    row = capture_files_row(tables)
     cut = [index for index, record in enumerate(whole) if len(record.frame) > snap]
     assert (row["packets_truncated"], row["packets_damaged"], row["packets_used"]) == (len(cut), 0, len(PARTS))
     assert [call["outcome"] for call in calls(tables)] == ["ok", "damaged", "ok", "fault", "ok"]
@@ -165,8 +165,8 @@ def test_a_snaplen_cuts_payloads_and_says_so():
 def test_keep_alives_are_no_conflicts():
     index = t.data_indexes(PARTS)[-1]
     parts = t.keep_alive(PARTS, index)
-    file, truth = captured(DIALOGUE, parts)
-    tables = read(file)
+    file, truth = capture_dialogue(DIALOGUE, parts)
+    tables = read_rows(file)
     assert calls(tables) == truth.calls()
     row = tables["connections"][0]
     assert (row["conflicting_bytes"], row["missing_bytes"]) == (0, 0)
@@ -187,16 +187,16 @@ def test_the_same_four_tuple_again_is_another_connection(end):
     parts = t.segments(DIALOGUE.script, closed=end == "fin")
     if end == "rst":
         parts = t.reset(parts, t.CLIENT)
-    again = reads(flow_with(isn=(77_000_000, 3_000_000_000)))
+    again = remote_read_dialogue(make_flow(isn=(77_000_000, 3_000_000_000)))
     later = t.segments(again.script, start_ns=parts[-1].time_ns + 5_000_000_000)
     file = c.pcap(t.records(DIALOGUE.flow, parts) + t.records(again.flow, later))
-    first = Truth(DIALOGUE, parts, file, indexes=range(len(parts)))
-    second = Truth(again, later, file, indexes=range(len(parts), len(parts) + len(later)))
-    tables = read(file)
-    assert calls(tables) == ordered(
+    first = ExpectedRows(DIALOGUE, parts, file, indexes=range(len(parts)))
+    second = ExpectedRows(again, later, file, indexes=range(len(parts), len(parts) + len(later)))
+    tables = read_rows(file)
+    assert calls(tables) == sort_rows(
         first.calls() + second.calls(), "client_address", "client_port", "connection_id", "call_id"
     )
-    assert ordered(tables["connections"], "first_packet_at") == [first.connection(), second.connection()]
+    assert sort_rows(tables["connections"], "first_packet_at") == [first.connection(), second.connection()]
 
 
 def test_a_capture_that_begins_after_the_handshake():
@@ -207,29 +207,29 @@ def test_a_capture_that_begins_after_the_handshake():
 def test_a_capture_that_begins_after_the_bind_infers_the_interface_from_port_and_lengths():
     parts = t.segments(DIALOGUE.script)[5:]
     assert parts[0].payload[2] == rpc.REQUEST
-    file, truth = captured(DIALOGUE, parts)
+    file, truth = capture_dialogue(DIALOGUE, parts)
     expected = []
     truth.dialogue = replace(DIALOGUE, binds=[])
     for row in truth.calls():
         outcome = "unbound" if row["outcome"] == "ok" else row["outcome"]
         expected.append({**row, "interface_uuid": rpc.REMOTE_READ, "interface_name": "RemoteRead", "outcome": outcome})
-    got = calls(read(file))
+    got = calls(read_rows(file))
     assert [{**row, "transfer_syntax": None} for row in got] == [{**row, "transfer_syntax": None} for row in expected]
     assert all(row["bind_seen"] is False for row in got)
 
 
 def test_mid_stream_on_an_unknown_port_is_not_inferred():
-    dialogue = reads(flow_with(server_port=3000))
-    file, _ = captured(dialogue, t.segments(dialogue.script)[5:])
-    assert read(file)["rpc_calls"] == []
+    dialogue = remote_read_dialogue(make_flow(server_port=3000))
+    file, _ = capture_dialogue(dialogue, t.segments(dialogue.script)[5:])
+    assert read_rows(file)["rpc_calls"] == []
 
 
 def test_a_capture_that_begins_inside_a_pdu_finds_the_next():
-    """Without the first of an answer's segments: the bytes before the next PDU are quarantined, later calls stand."""
+    """A response lacks its first segment: bytes up to the next PDU are quarantined, later calls are complete."""
     parts = [part for part in PARTS if part.payload][2:]
     full = next(i for i, part in enumerate(parts) if len(part.payload) == 1460)
     parts = parts[full + 1 :]
-    tables = read(captured(DIALOGUE, parts)[0])
+    tables = read_rows(capture_dialogue(DIALOGUE, parts)[0])
     found = [(row["call_id"], row["outcome"]) for row in calls(tables)]
     assert [entry for entry in found if entry[1] not in ("damaged", "no_request")] == [
         (4, "unbound"), (5, "fault"), (6, "unbound"),
@@ -238,26 +238,26 @@ def test_a_capture_that_begins_inside_a_pdu_finds_the_next():
 
 
 def test_the_client_alone():
-    parts = t.only(PARTS, t.CLIENT)
-    tables = read(captured(DIALOGUE, parts)[0])
+    parts = t.one_side(PARTS, t.CLIENT)
+    tables = read_rows(capture_dialogue(DIALOGUE, parts)[0])
     assert [(row["call_id"], row["outcome"], row["request_stub"]) for row in calls(tables)] == [
         (call.call_id, "no_response", call.request.stub) for call in DIALOGUE.calls
     ]
     assert [row["result"] for row in tables["rpc_binds"]] == ["unknown"]
-    assert ledger(tables)["packets_used"] == len(parts)
+    assert capture_files_row(tables)["packets_used"] == len(parts)
 
 
 def test_the_server_alone():
-    """Answers name no interface and no method: nothing is invented, and nothing of it is lost."""
-    parts = t.only(PARTS, t.SERVER)
-    tables = read(captured(DIALOGUE, parts)[0], all_pdus=True)
+    """Responses show neither interface nor method: nothing is invented, and no byte is lost."""
+    parts = t.one_side(PARTS, t.SERVER)
+    tables = read_rows(capture_dialogue(DIALOGUE, parts)[0], all_pdus=True)
     assert tables["rpc_calls"] == []
     assert [row["ptype"] for row in tables["pdus"]] == [rpc.BIND_ACK, 2, 2, 2, 2, 2, 3, 2]
-    assert ledger(tables)["packets"] == len(parts)
+    assert capture_files_row(tables)["packets"] == len(parts)
 
 
 def test_data_in_the_syn():
-    """TCP fast open: the client's first bytes ride on its SYN."""
+    """TCP fast open: the SYN carries the client's first bytes."""
     parts = list(PARTS)
     first = parts.pop(FIRST_DATA)
     flow = DIALOGUE.flow
@@ -265,14 +265,14 @@ def test_data_in_the_syn():
     opening = frames.ip(flow.client, flow.server, frames.tcp(*ends, flow.isn[0], 0, frames.SYN, first.payload))
     taken = t.records(flow, parts)
     taken[0] = c.Record(parts[0].time_ns, frames.ethernet(opening))
-    got = calls(read(c.pcap(taken)))
+    got = calls(read_rows(c.pcap(taken)))
     assert [(row["call_id"], row["outcome"], row["bind_seen"]) for row in got] == [
         (call.call_id, "fault" if call.fault else "ok", True) for call in DIALOGUE.calls
     ]
 
 
 def test_a_segment_later_than_the_window_is_lost():
-    """More than two seconds late: the gap has been passed on; with a longer window it is waited for."""
+    """More than two seconds late: the gap was given up; with a longer window it is filled."""
     full = [i for i in t.data_indexes(PARTS) if len(PARTS[i].payload) == 1460]
     late = replace(PARTS[full[1]], time_ns=PARTS[-1].time_ns + 3_000_000_000)
     rest = [
@@ -282,13 +282,13 @@ def test_a_segment_later_than_the_window_is_lost():
     parts = sorted(
         [*rest[:-1], replace(late, time_ns=rest[-2].time_ns + 3_000_000_000), *extra], key=lambda p: p.time_ns
     )
-    file, _ = captured(DIALOGUE, parts)
-    assert calls(read(file, reorder_window_s=0.5))[1]["outcome"] == "damaged"
-    assert calls(read(file, reorder_window_s=30.0))[1]["outcome"] == "ok"
+    file, _ = capture_dialogue(DIALOGUE, parts)
+    assert calls(read_rows(file, reorder_window_s=0.5))[1]["outcome"] == "damaged"
+    assert calls(read_rows(file, reorder_window_s=30.0))[1]["outcome"] == "ok"
 
 
 def test_two_conversations_do_not_mix():
-    other = reads(flow_with(client="10.0.0.10"), size=900)
+    other = remote_read_dialogue(make_flow(client="10.0.0.10"), size=900)
     flows = [(DIALOGUE, PARTS), (other, t.segments(other.script, start_ns=t.START_NS + 111_000))]
     tagged = sorted(
         ((part.time_ns, number, index) for number, (_, parts) in enumerate(flows) for index, part in enumerate(parts))
@@ -297,14 +297,14 @@ def test_two_conversations_do_not_mix():
     expected = []
     for number, (dialogue, parts) in enumerate(flows):
         indexes = [at for at, (_, n, _) in enumerate(tagged) if n == number]
-        expected += Truth(dialogue, parts, file, indexes=indexes).calls()
-    assert calls(read(file)) == ordered(expected, "client_address", "client_port", "connection_id", "call_id")
+        expected += ExpectedRows(dialogue, parts, file, indexes=indexes).calls()
+    assert calls(read_rows(file)) == sort_rows(expected, "client_address", "client_port", "connection_id", "call_id")
 
 
 def test_a_long_lived_connection_is_one_connection():
     dialogue = Dialogue()
     dialogue.bind()
     for _ in range(3):
-        dialogue.call(6, stub_of(6, 20), stub_of(6, 4))
+        dialogue.call(6, make_stub(6, 20), make_stub(6, 4))
     parts = [part.shifted(index * 3_600_000_000_000) for index, part in enumerate(t.segments(dialogue.script))]
     check(parts, dialogue)

@@ -1,7 +1,7 @@
 """Agreement with tshark: frame, stream, type, call id, opnum and fragment length of every PDU.
 
-The kept lists (tests/capture/tshark) are tshark 4.0.17's, renewed by ``python -m pcapgen.record``; where tshark is
-installed it is asked again.
+The stored lists (tests/capture/tshark) are from tshark 4.0.17; ``python -m pcapgen.record`` updates them. Where tshark
+is installed it is run too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pcapgen.dissector import difference, recorded, tshark
-from pcapgen.reading import ledger, read
+from pcapgen.reading import capture_files_row, read_rows
 from pcapgen.record import KEPT, digest, sample_captures
 from pcapgen.scenarios import agreement_captures
 
@@ -30,10 +30,10 @@ CUSTOM_BLOCKS = {"basic_test017": 4, "basic_test018": 4, "le_advanced_test102": 
 
 
 def listed(data: bytes):
-    """The reader's PDUs as tshark lists them."""
+    """Return the reader's PDUs in the form of tshark's list."""
     return [
         (row["last_packet_number"], row["stream"], row["ptype"], row["call_id"], row["opnum"], row["frag_length"])
-        for row in read(data, all_pdus=True)["pdus"]
+        for row in read_rows(data, all_pdus=True)["pdus"]
     ]
 
 
@@ -74,8 +74,8 @@ def test_the_shared_captures_give_no_calls_and_tsharks_counts(captures):
     wrong = {}
     for entry in entries:
         path = captures / entry["file"]
-        tables = read(path.read_bytes(), all_pdus=True)
-        row = ledger(tables)
+        tables = read_rows(path.read_bytes(), all_pdus=True)
+        row = capture_files_row(tables)
         if path.suffix == ".snoop":
             assert (row["status"], row["packets"]) == ("unreadable", 0)  # another format, and said so
             continue

@@ -1,7 +1,8 @@
-"""Faults that an environment has in store for a run, each on a lake of its own; what follows must mend it.
+"""Faults of the environment that disturb a run: kills, a full or read-only disk, growing or vanishing files, clocks.
 
-A fault is a function of a ``Scene``. It does something to a run and returns what that came to; then the scene is as it
-was before the fault (room on the disk, the right to write, the files), and an ordinary run goes over all captures.
+A fault is a function of a ``Scene``, which has its own copy of a lake. It disturbs a run and returns a description of
+what happened. Afterwards the environment is restored (disk space, permissions, files), and an ordinary run over all
+captures must repair the lake.
 """
 
 from __future__ import annotations
@@ -19,69 +20,69 @@ from pathlib import Path
 
 from end_to_end.lakes import KILLED, Job
 
-A_DAY_S = 86_400
-WAIT_S = 0.05
+DAY_S = 86_400
+POLL_S = 0.05
 
 
 class NotRunError(Exception):
-    """A fault that this machine cannot make; the message says what is missing."""
+    """This machine cannot cause a fault; the message says what is missing."""
 
 
 @dataclass
 class Scene:
-    """A lake that has a first run's files, the captures of all, the job, and chance."""
+    """The setting of a fault: a lake after a first run, all captures, the job, and a random generator."""
 
     root: Path
     captures: Path
     job: str
     chance: random.Random
-    watched: Job  # the same run, undisturbed
-    kills: int = 0  # so far
+    watched: Job  # the same run without a fault
+    kills: int = 0  # number of killed runs so far
 
     def start(self) -> Job:
-        """Start the run over all captures."""
+        """Start a run over all captures."""
         return Job(self.root, [self.captures], self.job)
 
     def wait(self, job: Job, fraction: float) -> None:
-        """Wait until a run is about as far; or at its end."""
-        signs = self.watched.moment(fraction).signs
-        while job.running() and job.look() < signs:
-            time.sleep(WAIT_S)
+        """Wait until a run has made about this fraction of its progress, or has ended."""
+        file_count = self.watched.moment(fraction).file_count
+        while job.running() and job.look() < file_count:
+            time.sleep(POLL_S)
 
 
 def killed(scene: Scene, many: int) -> str:
-    """SIGKILL of the driver, of Java, of the Python workers or of all, at any moment, and up to ``many`` in a row.
+    """Kill (SIGKILL) the driver, Java, the Python workers or all of them at a random moment, up to ``many`` times.
 
-    What was to mend a run that was killed is killed too, some time after its start. With a run that comes to its end,
-    before its kill or for it killed nothing that cannot be replaced, all is mended, and the row ends.
+    Each further kill is of the run that should repair the lake. The series ends with a run that completes, because it
+    ended before its kill or could replace the killed process.
     """
-    told: list[str] = []
-    while len(told) < many:
+    events: list[str] = []
+    while len(events) < many:
         what, when = scene.chance.choice(KILLED), scene.chance.random()
         job, watched = scene.start(), scene.watched
-        said = job.kill_after(watched.seconds(when), what) if told else job.kill(watched.moment(when), what)
-        if said is None:
+        output = job.kill_after(watched.seconds(when), what) if events else job.kill(watched.moment(when), what)
+        if output is None:
             break
-        told.append(f"{what} at {when:.2f}: {said.splitlines()[0]}")
+        events.append(f"{what} at {when:.2f}: {output.splitlines()[0]}")
         scene.kills += 1
         if job.survived:
             break
-    return "; ".join(told)
+    return "; ".join(events)
 
 
 def full_disk(scene: Scene) -> str:
-    """The lake's disk has room for a part of what the run writes."""
+    """The disk of the lake has space for only a part of what the run writes."""
     used = sum(path.stat().st_size for path in scene.root.rglob("*") if path.is_file())
     more = scene.chance.randint(60, 1500) << 10
     with mounted(scene.root, used + (used >> 2) + more):
-        code, said = scene.start().end()
+        code, output = scene.start().end()
         _mount("-o", "remount,size=2g", str(scene.root))
-        _keep(scene.root)
-    return f"{more >> 10} KiB left: exit code {code}: {_last(said)}"
+        _keep_contents(scene.root)
+    return f"{more >> 10} KiB left: exit code {code}: {_last_line(output)}"
 
 
 def read_only(scene: Scene) -> str:
-    """The lake turns read-only while the run works, or before it begins."""
+    """The lake becomes read-only during the run, or before it starts."""
     when = scene.chance.choice([0.0, 0.3, 0.6, 0.9])
     with mounted(scene.root, 2 << 30):
         if not when:
@@ -89,16 +90,18 @@ def read_only(scene: Scene) -> str:
         job = scene.start()
         if when:
             scene.wait(job, when)
-            while job.running() and not _tried("-o", "remount,ro", str(scene.root)):  # busy while a file is written
-                time.sleep(WAIT_S)
-        code, said = job.end()
+            while job.running() and not _try_mount(
+                "-o", "remount,ro", str(scene.root)
+            ):  # fails while a file is being written
+                time.sleep(POLL_S)
+        code, output = job.end()
         _mount("-o", "remount,rw", str(scene.root))
-        _keep(scene.root)
-    return f"from {when} on: exit code {code}: {_last(said)}"
+        _keep_contents(scene.root)
+    return f"from {when} on: exit code {code}: {_last_line(output)}"
 
 
 def growing(scene: Scene) -> str:
-    """A capture is written while it is read: a part of it is there at first, the rest comes bit by bit."""
+    """A capture grows while it is read: first there is a part of it, then the rest is written in small pieces."""
     path = _largest(scene)
     whole = path.read_bytes()
     there = scene.chance.randrange(1, len(whole))
@@ -114,32 +117,32 @@ def growing(scene: Scene) -> str:
 
     writer = threading.Thread(target=write)
     writer.start()
-    code, said = job.end()
+    code, output = job.end()
     writer.join()
-    return f"{path.name} from byte {there}: exit code {code}: {_last(said)}"
+    return f"{path.name} from byte {there}: exit code {code}: {_last_line(output)}"
 
 
 def vanishing(scene: Scene) -> str:
-    """A capture goes while the run works, and is there again later."""
+    """A capture vanishes during the run, and exists again afterwards."""
     path, when = _largest(scene), scene.chance.random() / 2
     away = path.with_name("away")
     job = scene.start()
     scene.wait(job, when)
     path.rename(scene.root.parent / away.name)
-    code, said = job.end()
+    code, output = job.end()
     shutil.move(scene.root.parent / away.name, path)
-    return f"{path.name} at {when:.2f}: exit code {code}: {_last(said)}"
+    return f"{path.name} at {when:.2f}: exit code {code}: {_last_line(output)}"
 
 
 def clock_set_back(scene: Scene) -> str:
-    """All that is there is dated a day ahead, as after a clock was set back by a day; lakes and captures alike."""
-    ahead = time.time() + A_DAY_S
+    """All files of the lake and all captures have times a day in the future, as if the clock was set back by a day."""
+    ahead = time.time() + DAY_S
     for folder in (scene.root, scene.captures):
         for path in folder.rglob("*"):
             if path.is_file() and path.name != "_delta_log":
                 os.utime(path, (ahead, ahead))
-    code, said = scene.start().end()
-    return f"exit code {code}: {_last(said)}"
+    code, output = scene.start().end()
+    return f"exit code {code}: {_last_line(output)}"
 
 
 FAULTS: dict[str, Callable[[Scene], str]] = {
@@ -149,12 +152,12 @@ FAULTS: dict[str, Callable[[Scene], str]] = {
     "vanishing": vanishing,
     "clock_set_back": clock_set_back,
 }
-TOUCHING = (growing, vanishing, clock_set_back)  # which leave files with other times
+FAULTS_THAT_CHANGE_FILE_TIMES = (growing, vanishing, clock_set_back)  # these change the times of files
 
 
 @contextmanager
 def mounted(folder: Path, size: int) -> Iterator[None]:
-    """Have a folder on a disk of its own, of some bytes, with what was in it."""
+    """Mount a separate disk of ``size`` bytes over a folder, with the contents of the folder."""
     kept = folder.with_name(f"{folder.name}-kept")
     folder.rename(kept)
     folder.mkdir()
@@ -170,20 +173,20 @@ def mounted(folder: Path, size: int) -> Iterator[None]:
     finally:
         subprocess.run(["umount", str(folder)], check=True)
         folder.rmdir()
-        (folder.with_name(f"{folder.name}-after") if _kept(folder).exists() else kept).rename(folder)
+        (folder.with_name(f"{folder.name}-after") if _kept_folder(folder).exists() else kept).rename(folder)
         shutil.rmtree(kept, ignore_errors=True)
 
 
-def _kept(folder: Path) -> Path:
+def _kept_folder(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}-after")
 
 
-def _keep(folder: Path) -> None:
-    """Keep what is on the disk for when it is gone."""
-    shutil.copytree(folder, _kept(folder))
+def _keep_contents(folder: Path) -> None:
+    """Copy the contents of the disk, to be restored after it is unmounted."""
+    shutil.copytree(folder, _kept_folder(folder))
 
 
-def _tried(*arguments: str) -> bool:
+def _try_mount(*arguments: str) -> bool:
     return subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode == 0
 
 
@@ -197,6 +200,6 @@ def _largest(scene: Scene) -> Path:
     return max((path for path in scene.captures.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
 
 
-def _last(said: str) -> str:
-    lines = [line for line in said.splitlines() if line.strip() and not line.startswith(("\t", " "))]
+def _last_line(output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip() and not line.startswith(("\t", " "))]
     return lines[-1][:200] if lines else ""

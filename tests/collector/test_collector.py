@@ -1,4 +1,4 @@
-"""The collector against the simulated estate over real TCP: rounds, security, and hosts that are not well."""
+"""The collector against simulated queue managers over real TCP: rounds, authentication, faulty hosts."""
 
 import io
 import json
@@ -13,19 +13,19 @@ import pytest
 from impacket.krb5 import constants, kerberosv5
 
 from jobs import collect_snapshots
-from jobs.config import CollectorConfig, Config, Machine
+from jobs.config import CollectorConfig, CollectorMachine, Config
 from peer.estate import NOT_ACTIVE, Estate, EstateThread, machines
 from peer.estate import Machine as Simulated
-from peer.faults import Cutting, Saying
+from peer.faults import CuttingProxy, FixedAnswerServer
 from peer.manager import Manager
 from peer.server import ACCOUNT
-from pipeline.collector.client import Credentials, Place
-from pipeline.collector.plan import QUEUE_PROPERTIES, Wanted
-from pipeline.collector.round import Patience, Round
-from pipeline.collector.scheduler import Collector, Schedule
-from pipeline.collector.transport import Clock
+from pipeline.collector.client import Credentials, ServerAddress
+from pipeline.collector.round import CollectionRound, RetryPolicy
+from pipeline.collector.scheduler import CollectionSchedule, Collector
+from pipeline.collector.targets import QUEUE_PROPERTIES, CollectionTarget
+from pipeline.collector.transport import StopSignal
 
-QUICK = Patience(timeout_s=5, retries=1, backoff_s=0.01)
+QUICK = RetryPolicy(timeout_s=5, retries=1, backoff_s=0.01)
 PASSWORD = "s3cret-Pässword-of-the-estate"
 
 
@@ -42,13 +42,13 @@ def port(estate, name):
     return next(each.manager.ports["remoteread"] for each in estate.machines if each.manager.name == name)
 
 
-def wanted(estate, name, **more):
-    return Wanted(name, Place("127.0.0.1", port(estate, name)), **more)
+def target_of(estate, name, **more):
+    return CollectionTarget(name, ServerAddress("127.0.0.1", port(estate, name)), **more)
 
 
-def ask(want, credentials=None, patience=QUICK, **more):
-    this = Round(want, credentials or Credentials(), patience, Clock(), **more)
-    return list(this.snapshots()), this.report
+def collect(target, credentials=None, retry_policy=QUICK, **more):
+    one_round = CollectionRound(target, credentials or Credentials(), retry_policy, StopSignal(), **more)
+    return list(one_round.collect()), one_round.report
 
 
 def values(snapshot):
@@ -61,7 +61,7 @@ def by_queue(snapshots):
 
 
 def test_a_round_asks_the_machine_and_all_of_its_queues(estate):
-    snapshots, report = ask(wanted(estate, "orders1"))
+    snapshots, report = collect(target_of(estate, "orders1"))
     found = by_queue(snapshots)
     assert found.keys() == {"", "growing", "draining", "journal", "inactive", "ledger"}
     assert [each["property_id"] for each in found["growing"]["properties"]] == list(QUEUE_PROPERTIES)
@@ -71,15 +71,15 @@ def test_a_round_asks_the_machine_and_all_of_its_queues(estate):
     assert {(each["vt"], each["value_json"]) for each in inactive["properties"]} == {(None, None)}
     assert {each["server_address"] for each in snapshots} == {"127.0.0.1"}
     assert all(each["asked_at"] < each["collected_at"] for each in snapshots)
-    assert (report.asked, report.answered, report.failed) == (6, 5, 1)
-    assert report.line().startswith(
-        "orders1: round 1: 6 objects asked, 5 answered, 1 failed (MQ_ERROR_QUEUE_NOT_ACTIVE 1), "
+    assert (report.requested, report.answered, report.failed) == (6, 5, 1)
+    assert report.format_line().startswith(
+        "orders1: round 1: 6 objects requested, 5 answered, 1 failed (MQ_ERROR_QUEUE_NOT_ACTIVE 1), "
     )
 
 
 def test_queues_are_chosen_by_patterns_and_by_name(estate):
     def names(**more):
-        return set(by_queue(ask(wanted(estate, "orders1", **more))[0])) - {""}
+        return set(by_queue(collect(target_of(estate, "orders1", **more))[0])) - {""}
 
     assert names(include=("*\\DRAIN*", "*journal")) == {"draining", "journal"}
     assert names(exclude=("*ing",)) == {"journal", "inactive", "ledger"}
@@ -89,30 +89,34 @@ def test_queues_are_chosen_by_patterns_and_by_name(estate):
 
 
 def test_several_rounds_see_the_estate_move(estate, tmp_path):
-    want = [wanted(estate, each.manager.name) for each in estate.machines]
+    targets = [target_of(estate, each.manager.name) for each in estate.machines]
     rounds = 6
-    made = Collector(want, Credentials(), tmp_path, patience=QUICK, schedule=Schedule(0.2, rounds), at_once=2)
+    made = Collector(
+        targets, Credentials(), tmp_path, retry_policy=QUICK, schedule=CollectionSchedule(0.2, rounds), max_parallel=2
+    )
     reports = []
     for landed in made.run():
         reports.append(landed.report)
-        if landed.report.name == "relay1":  # between its rounds; the others may see either state
+        if landed.report.name == "relay1":  # between rounds of this machine; the others may see either state
             estate.do(estate.step)
-    assert sorted((r.name, r.round) for r in reports) == sorted((w.name, n) for w in want for n in range(1, rounds + 1))
+    assert sorted((r.name, r.round_number) for r in reports) == sorted(
+        (w.name, n) for w in targets for n in range(1, rounds + 1)
+    )
     files = sorted(tmp_path.rglob("*.jsonl"))
-    assert len(files) == rounds * len(want)
+    assert len(files) == rounds * len(targets)
     assert [path for path in tmp_path.rglob("*") if path.is_file() and path not in files] == []
     lines = [json.loads(line) for path in files for line in path.read_text().splitlines()]
-    told = {}
+    values_by_queue = {}
     for each in sorted(lines, key=lambda each: each["asked_at"]):
-        told.setdefault((each["queue_manager"], (each["format_name"] or "").rpartition("\\")[2]), []).append(
+        values_by_queue.setdefault((each["queue_manager"], (each["format_name"] or "").rpartition("\\")[2]), []).append(
             values(each)
         )
-    growing = [each[7] for each in told["orders1", "growing"]]
+    growing = [each[7] for each in values_by_queue["orders1", "growing"]]
     assert growing == sorted(growing)
     assert growing[0] < growing[-1]
-    draining = [each[7] for each in told["orders1", "draining"]]
+    draining = [each[7] for each in values_by_queue["orders1", "draining"]]
     assert draining == sorted(draining, reverse=True)
-    relay = {name: told["relay1", name] for name in ("stalled", "resending", "reset", "paused", "flowing")}
+    relay = {name: values_by_queue["relay1", name] for name in ("stalled", "resending", "reset", "paused", "flowing")}
     assert len({each[16] for each in relay["stalled"][2:]}) == 1  # the first unacknowledged one stays
     assert [each[20] for each in relay["stalled"]] == [2, 2, 2, 4, 6, 8]
     assert [each[23] for each in relay["resending"]] == [0, 1, 2, 3, 4, 5]
@@ -121,13 +125,13 @@ def test_several_rounds_see_the_estate_move(estate, tmp_path):
     assert (len(set(ids[:5])), ids[5] != ids[0]) == (1, True)
     assert [each[11] for each in relay["paused"]] == ["CONNECTED"] * 3 + ["ONHOLD"] * 3
     assert [each[18] for each in relay["flowing"]] != [relay["flowing"][0][18]] * rounds
-    assert told["shop1", "till"][0][2] == told["shop2", "till"][0][2]  # one identifier
+    assert values_by_queue["shop1", "till"][0][2] == values_by_queue["shop2", "till"][0][2]  # one identifier
 
 
 @pytest.mark.parametrize("privacy", [False, True])
 def test_ntlm(estate, privacy):
     who = Credentials("ntlm", ACCOUNT.user, ACCOUNT.domain, ACCOUNT.password, privacy=privacy)
-    snapshots, report = ask(wanted(estate, "orders1"), who)
+    snapshots, report = collect(target_of(estate, "orders1"), who)
     assert (report.answered, values(by_queue(snapshots)["growing"])[7]) == (5, 3)
     (server,) = [each for each in estate.servers if each.manager.name == "orders1"]
     calls = [call for call in server.manager.ledger.calls if call.interface == "qmmgmt"]
@@ -136,42 +140,44 @@ def test_ntlm(estate, privacy):
 
 def test_a_wrong_password_is_told_once_and_not_tried_again(estate):
     who = Credentials("ntlm", ACCOUNT.user, ACCOUNT.domain, "wrong", privacy=True)
-    snapshots, report = ask(wanted(estate, "orders1", queues=("orders1\\private$\\a", "orders1\\private$\\b")), who)
+    snapshots, report = collect(
+        target_of(estate, "orders1", queues=("orders1\\private$\\a", "orders1\\private$\\b")), who
+    )
     assert [(each["hresult"], each["error"]) for each in snapshots] == [(None, "unauthenticated")] * 3
     assert (report.answered, report.retries, report.reached) == (0, 0, False)
     (server,) = [each for each in estate.servers if each.manager.name == "orders1"]
-    assert len(server.manager.ledger.calls) == 1  # an account is not locked out by asking
+    assert len(server.manager.ledger.calls) == 1  # no retries: they would lock the account
 
 
 @pytest.mark.parametrize(("kdc", "host"), [("dc.example", "dc.example"), (None, "EXAMPLE.COM")])
 def test_kerberos_asks_the_key_distribution_centre_for_a_ticket(estate, monkeypatch, kdc, host):
-    """A real one is not at hand: that it is asked, by whom and for what, and that its refusal is no time-out."""
-    asked = []
+    """Without a real KDC: the request goes to the right host for the right user, and a refusal is no time-out."""
+    requests = []
 
     def refuse(data, domain, kdc_host, *_):
-        asked.append((data, domain if kdc_host is None else kdc_host))
+        requests.append((data, domain if kdc_host is None else kdc_host))
         raise kerberosv5.KerberosError(error=constants.ErrorCodes.KDC_ERR_C_PRINCIPAL_UNKNOWN.value)
 
     monkeypatch.setattr(kerberosv5, "sendReceive", refuse)
     monkeypatch.delenv("KRB5CCNAME", raising=False)
     who = Credentials("kerberos", "reader", "EXAMPLE.COM", PASSWORD, privacy=True, kdc=kdc)
-    snapshots, report = ask(wanted(estate, "orders1"), who)
+    snapshots, report = collect(target_of(estate, "orders1"), who)
     assert [each["error"] for each in snapshots] == ["unauthenticated"]
-    assert (len(asked), asked[0][1], report.retries) == (1, host, 0)
-    assert b"reader" in asked[0][0]
-    assert PASSWORD.encode() not in asked[0][0]
+    assert (len(requests), requests[0][1], report.retries) == (1, host, 0)
+    assert b"reader" in requests[0][0]
+    assert PASSWORD.encode() not in requests[0][0]
 
 
 def test_the_endpoint_mapper_tells_the_port(estate):
     manager = estate.machines[0].manager
-    want = Wanted("orders1", Place("127.0.0.1", None, manager.ports["epm"]))
-    assert ask(want)[1].answered == 5
+    target = CollectionTarget("orders1", ServerAddress("127.0.0.1", None, manager.ports["epm"]))
+    assert collect(target)[1].answered == 5
     # one that does not know the interface
-    nobody = Wanted("orders1", Place("127.0.0.1", None, manager.ports["remoteread"]))
+    nobody = CollectionTarget("orders1", ServerAddress("127.0.0.1", None, manager.ports["remoteread"]))
     estate.servers[0].service.handlers = {
         key: handler for key, handler in estate.servers[0].service.handlers.items() if key[1] != 3
     }
-    snapshots, report = ask(nobody)
+    snapshots, report = collect(nobody)
     assert report.answered == 0
     assert snapshots[0]["error"].startswith("fault:0x")
 
@@ -179,23 +185,32 @@ def test_the_endpoint_mapper_tells_the_port(estate):
 def test_a_dead_host(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        want = Wanted("dead", Place("127.0.0.1", free.getsockname()[1]), queues=("dead\\private$\\q",))
-    snapshots, report = ask(want)
+        target = CollectionTarget(
+            "dead", ServerAddress("127.0.0.1", free.getsockname()[1]), queues=("dead\\private$\\q",)
+        )
+    snapshots, report = collect(target)
     assert [(each["object_type"], each["error"], each["collected_at"]) for each in snapshots] == [
         ("machine", "refused", None), ("queue", "refused", None),
     ]  # fmt: skip
-    assert report.retries == 1  # and none for the queue: nothing is there
+    assert report.retries == 1  # no retry for the queue: the machine cannot be reached
 
 
 def test_a_slow_host_holds_up_nobody_else(estate, tmp_path):
     estate.machines[1].manager.delay_s = 30
-    want = [wanted(estate, name) for name in ("relay1", "orders1")]
-    patience = Patience(timeout_s=1.5, retries=0)
-    made = Collector(want, Credentials(), tmp_path, patience=patience, schedule=Schedule(0.05, 2), at_once=2)
+    targets = [target_of(estate, name) for name in ("relay1", "orders1")]
+    retry_policy = RetryPolicy(timeout_s=1.5, retries=0)
+    made = Collector(
+        targets,
+        Credentials(),
+        tmp_path,
+        retry_policy=retry_policy,
+        schedule=CollectionSchedule(0.05, 2),
+        max_parallel=2,
+    )
     reports = [landed.report for landed in made.run()]
     assert reports[0].name == "orders1"
     slow = [r for r in reports if r.name == "relay1"]
-    assert [(r.answered, dict(r.failures)) for r in slow] == [(0, {"timeout": 1})] * 2
+    assert [(r.answered, dict(r.failure_counts)) for r in slow] == [(0, {"timeout": 1})] * 2
     assert [r.failed for r in reports if r.name == "orders1"] == [1, 1]
 
 
@@ -203,7 +218,9 @@ def test_an_answer_that_is_late_is_asked_for_again(estate):
     manager = estate.machines[0].manager
     manager.delay_s = 1.0
     threading.Timer(0.3, lambda: setattr(manager, "delay_s", 0.0)).start()
-    snapshots, report = ask(wanted(estate, "orders1"), patience=Patience(timeout_s=0.4, retries=2, backoff_s=0.01))
+    snapshots, report = collect(
+        target_of(estate, "orders1"), retry_policy=RetryPolicy(timeout_s=0.4, retries=2, backoff_s=0.01)
+    )
     assert (report.answered, report.failed) == (5, 1)
     assert report.retries >= 1
     assert snapshots[0]["error"] is None
@@ -211,22 +228,22 @@ def test_an_answer_that_is_late_is_asked_for_again(estate):
 
 @pytest.mark.parametrize("after", [10, 60, 100, 700])
 def test_a_connection_cut_in_mid_answer_is_made_again(estate, after):
-    cutting = Cutting(port(estate, "orders1"), after, times=1)
+    cutting = CuttingProxy(port(estate, "orders1"), after, times=1)
     with EstateThread(cutting):
-        snapshots, report = ask(Wanted("orders1", Place("127.0.0.1", cutting.port)))
+        snapshots, report = collect(CollectionTarget("orders1", ServerAddress("127.0.0.1", cutting.port)))
     assert (cutting.cut, report.retries) == (1, 1)
     assert (report.answered, report.failed) == (5, 1)
     assert len(by_queue(snapshots)) == 6
 
 
 def test_a_connection_cut_again_and_again_is_an_error(estate):
-    cutting = Cutting(port(estate, "orders1"), 700)  # behind the bind and the machine's answer
+    cutting = CuttingProxy(port(estate, "orders1"), 700)  # after the bind and the machine's answer
     with EstateThread(cutting):
-        snapshots, report = ask(
-            Wanted("orders1", Place("127.0.0.1", cutting.port), queues=("orders1\\private$\\ledger",))
+        snapshots, report = collect(
+            CollectionTarget("orders1", ServerAddress("127.0.0.1", cutting.port), queues=("orders1\\private$\\ledger",))
         )
     assert {each["error"] for each in snapshots} == {"cut"} | ({None} if report.answered else set())
-    assert report.failures["cut"] >= 1
+    assert report.failure_counts["cut"] >= 1
 
 
 @pytest.mark.parametrize(
@@ -235,29 +252,31 @@ def test_a_connection_cut_again_and_again_is_an_error(estate):
      (b"\5\0\x0c\3\x10\0\0\0\x18\0\0\0\1\0\0\0" + bytes(8), "malformed"), (b"\5", "timeout")],
 )  # fmt: skip
 def test_what_does_not_speak_the_protocol_is_said(answer, error):
-    saying = Saying(answer)
+    saying = FixedAnswerServer(answer)
     with EstateThread(saying):
-        snapshots, _ = ask(Wanted("x", Place("127.0.0.1", saying.port)), patience=Patience(0.3, 0))
+        snapshots, _ = collect(
+            CollectionTarget("x", ServerAddress("127.0.0.1", saying.port)), retry_policy=RetryPolicy(0.3, 0)
+        )
     assert [each["error"] for each in snapshots] == [error]
 
 
 def test_properties_that_an_older_machine_lacks_are_absent_and_asked_for_once(estate):
     manager = estate.machines[0].manager
     manager.unknown_properties = frozenset({24, 25, 26, 27})
-    illegal = {}
-    found = by_queue(ask(wanted(estate, "orders1"), illegal=illegal)[0])
+    unsupported = {}
+    found = by_queue(collect(target_of(estate, "orders1"), unsupported_properties=unsupported)[0])
     assert [each["property_id"] for each in found["growing"]["properties"]] == list(range(1, 24))
-    assert illegal["queue"] == {24, 25, 26, 27}
+    assert unsupported["queue"] == {24, 25, 26, 27}
     before = len(manager.ledger.calls)
-    ask(wanted(estate, "orders1"), illegal=illegal)
+    collect(target_of(estate, "orders1"), unsupported_properties=unsupported)
     assert len(manager.ledger.calls) - before == 6
 
 
 def test_many_properties_are_asked_in_batches(estate):
-    """Vendors' numbers too: this manager knows none of them, so that they are found and left out."""
+    """Unknown numbers too: the queue manager rejects them, and they are found and left out."""
     many = (*QUEUE_PROPERTIES, *range(1000, 1150))
     found = by_queue(
-        ask(wanted(estate, "orders1", properties=many, discover=(), queues=("orders1\\private$\\ledger",)))[0]
+        collect(target_of(estate, "orders1", properties=many, discover=(), queues=("orders1\\private$\\ledger",)))[0]
     )
     assert [each["property_id"] for each in found["ledger"]["properties"]] == list(QUEUE_PROPERTIES)
 
@@ -277,15 +296,19 @@ def job(tmp_path, text, *arguments):
 
 
 def test_the_job_lands_files_and_tells_what_it_did(estate, tmp_path, capsys):
-    assert job(tmp_path, settings(estate, "rounds: 2", "every: 10ms")) == 0
+    assert job(tmp_path, settings(estate, "rounds: 2", "interval: 10ms")) == 0
     streams = capsys.readouterr()
     summary = json.loads(streams.out.splitlines()[-1])
     assert summary["exit_code"] == 0
     files = list((tmp_path / "out").rglob("*.jsonl"))
     lines = [json.loads(line) for path in files for line in path.read_text().splitlines()]
-    told = summary["snapshots"]
-    assert (told["rounds"], told["files"], told["asked"]) == (8, 8, len(lines)) == (8, len(files), 2 * (6 + 6 + 2 + 2))
-    assert (told["answered"], told["failed"]) == (told["asked"] - 2, 2)
+    counts = summary["snapshots"]
+    assert (
+        (counts["rounds"], counts["files"], counts["asked"])
+        == (8, 8, len(lines))
+        == (8, len(files), 2 * (6 + 6 + 2 + 2))
+    )
+    assert (counts["answered"], counts["failed"]) == (counts["asked"] - 2, 2)
     assert len(streams.err.splitlines()) == 8
 
 
@@ -324,11 +347,11 @@ def test_a_secret_is_nowhere(estate, tmp_path, capsys, monkeypatch, how, right):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("collector: {machines: []}", "collector.machines: no machine to ask"),
+        ("collector: {machines: []}", "collector.machines: no machine to query"),
         ("collector: {machines: [{name: a}]}", "address is missing"),
         ("collector: {machines: [{name: a, address: b, prot: 1}]}", "unknown key prot (there are name, address, port"),
         ("collector: {machines: [{name: a, address: b, port: 70000}]}", "port: must be 1 to 65535, not 70000"),
-        ("collector: {machines: [{name: a, address: b}, {name: a, address: c}]}", "two machines of the name a"),
+        ("collector: {machines: [{name: a, address: b}, {name: a, address: c}]}", "two machines have the name a"),
         ("collector: {machines: [{name: a, address: b, queues: ['PUBLIC=x']}]}", "a: not a format name: 'PUBLIC=x'"),
         ("collector: {machines: [{name: a, address: b, discover: [all]}]}", "expected a list of active, private"),
         ("collector: {machines: x}", "expected a list of machines, not 'x'"),
@@ -343,7 +366,10 @@ def test_a_secret_is_nowhere(estate, tmp_path, capsys, monkeypatch, how, right):
         ),
         ("collector: {machines: [{name: a, address: b}], properties: [0]}", "must be at least 1, not 0"),
         ("collector: {machines: [{name: a, address: b}], properties: []}", "at least one property"),
-        ("collector: {machines: [{name: a, address: b}], every: 0s, rounds: 0}", "need a time between them"),
+        (
+            "collector: {machines: [{name: a, address: b}], interval: 0s, rounds: 0}",
+            "more than one round needs an interval above 0",
+        ),
         (
             "collector: {machines: [{name: a, address: b}], authentication: ntlm, user: u, password_file: /nowhere/x}",
             "collector.password_file: /nowhere/x: No such file",
@@ -363,16 +389,16 @@ def test_a_mistake_in_the_configuration_is_one_line(tmp_path, capsys, monkeypatc
 
 def test_a_machine_has_its_own_settings_or_the_collectors():
     config = CollectorConfig(exclude=("*x",), endpoint_mapper_port=1135)
-    own = collect_snapshots.wanted(Machine("a", "h", include=("*y",), discover=()), config)
+    own = collect_snapshots.plan_machine(CollectorMachine("a", "h", include=("*y",), discover=()), config)
     assert (own.include, own.exclude, own.discover) == (("*y",), ("*x",), ())
-    assert own.place == Place("h", None, 1135)
+    assert own.address == ServerAddress("h", None, 1135)
     assert own.properties == Config().collector.properties == QUEUE_PROPERTIES
 
 
 def test_it_runs_for_ever_and_ends_cleanly_when_it_is_told_to(estate, tmp_path, project):
     conf = tmp_path / "conf.yml"
-    conf.write_text(settings(estate, "rounds: 0", "every: 50ms"))
-    estate.machines[1].manager.delay_s = 60  # one that it waits for when the signal comes
+    conf.write_text(settings(estate, "rounds: 0", "interval: 50ms"))
+    estate.machines[1].manager.delay_s = 60  # still waiting when the signal comes
     command = [sys.executable, "-m", "jobs.collect_snapshots", "--conf", str(conf), "--out", str(tmp_path / "out")]
     process = subprocess.Popen(command, cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -386,7 +412,7 @@ def test_it_runs_for_ever_and_ends_cleanly_when_it_is_told_to(estate, tmp_path, 
     assert process.returncode == 0, err
     assert "Traceback" not in err
     assert json.loads(out)["snapshots"]["rounds"] >= 9
-    assert "relay1: round 1: 1 objects asked, 0 answered" in err
+    assert "relay1: round 1: 1 objects requested, 0 answered" in err
     for path in (tmp_path / "out").rglob("*"):
         assert path.is_dir() or [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -405,5 +431,5 @@ def test_the_estate_is_the_same_whenever_it_is_played():
 def test_a_queue_manager_without_queues():
     empty = Estate([Simulated(Manager("none1", ports={"remoteread": 0, "qm2qm": 0, "epm": 0}))])
     with EstateThread(empty):
-        snapshots, report = ask(wanted(empty, "none1"))
+        snapshots, report = collect(target_of(empty, "none1"))
     assert (len(snapshots), report.answered, values(snapshots[0])[2]) == (1, 1, [])

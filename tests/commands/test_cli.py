@@ -1,4 +1,4 @@
-"""The doorway of every job: exit codes, one line for what is wrong, a summary that ends standard output."""
+"""Command line of all jobs: exit codes, errors in one line, and the summary as the last line of standard output."""
 
 import json
 from datetime import UTC, datetime
@@ -6,12 +6,13 @@ from datetime import UTC, datetime
 import pytest
 
 from jobs import cli
-from jobs.cli import Exit, Outcome, TableCounts
+from jobs.cli import ExitCode, Outcome, TableCounts
 from jobs.config import ConfigError
 
 
-def doorway(argv, run=lambda _: Outcome()):
-    return cli.main("a_job", cli.parser("a_job", "Does a thing.", captures=True, snapshots=True), run, argv)
+def run_a_job(argv, run=lambda _: Outcome()):
+    parser = cli.build_base_parser("a_job", "Does a thing.", captures=True, snapshots=True)
+    return cli.run_job("a_job", parser, run, argv)
 
 
 @pytest.mark.parametrize(
@@ -24,18 +25,18 @@ def doorway(argv, run=lambda _: Outcome()):
     ],
 )
 def test_exit_codes(outcome, code, capsys):
-    assert doorway(["--lake", "x"], lambda _: outcome) == code
+    assert run_a_job(["--lake", "x"], lambda _: outcome) == code
     assert json.loads(capsys.readouterr().out)["exit_code"] == code
 
 
 def test_the_summary_is_the_last_line_of_standard_output(capsys):
-    def run(this):
+    def run(job_run):
         print("what was found")
-        cli.say("reading")
-        assert this.config.reads.poison_after == 4
-        assert this.arguments.captures == ["a", "b", "c"]
-        assert this.arguments.as_of == datetime(2024, 5, 1, 10, tzinfo=UTC)
-        return Outcome({"bronze.rpc_calls": TableCounts(5, 4, 1)}, bytes_read=77, more={"files": 3})
+        cli.log_progress("reading")
+        assert job_run.config.reads.poison_after == 4
+        assert job_run.arguments.captures == ["a", "b", "c"]
+        assert job_run.arguments.as_of == datetime(2024, 5, 1, 10, tzinfo=UTC)
+        return Outcome({"bronze.rpc_calls": TableCounts(5, 4, 1)}, bytes_read=77, summary_fields={"files": 3})
 
     argv = [
         "--lake",
@@ -50,7 +51,7 @@ def test_the_summary_is_the_last_line_of_standard_output(capsys):
         "--as-of",
         "2024-05-01T12:00:00+02:00",
     ]
-    assert doorway(argv, run) == Exit.OK
+    assert run_a_job(argv, run) == ExitCode.OK
     streams = capsys.readouterr()
     assert streams.err == "reading\n"
     first, last = streams.out.splitlines()
@@ -79,7 +80,7 @@ def test_the_summary_is_the_last_line_of_standard_output(capsys):
     ],
 )
 def test_wrong_usage_is_one_line_and_2(argv, complaint, capsys):
-    assert doorway(argv) == Exit.USAGE
+    assert run_a_job(argv) == ExitCode.USAGE_ERROR
     streams = capsys.readouterr()
     assert streams.out == ""
     assert streams.err.startswith(complaint)
@@ -90,7 +91,7 @@ def test_a_jobs_own_configuration_error_is_one_line_too(capsys):
     def run(_):
         raise ConfigError("nothing.pcap: no such file")
 
-    assert doorway(["--lake", "x"], run) == Exit.USAGE
+    assert run_a_job(["--lake", "x"], run) == ExitCode.USAGE_ERROR
     assert capsys.readouterr().err == "a_job: nothing.pcap: no such file\n"
 
 
@@ -99,9 +100,9 @@ def test_a_defect_of_ours_is_not_hidden():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        doorway(["--lake", "x"], run)
+        run_a_job(["--lake", "x"], run)
 
 
 def test_help_is_no_failure(capsys):
-    assert doorway(["--help"]) == Exit.OK
+    assert run_a_job(["--help"]) == ExitCode.OK
     assert "--captures" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The installed command: every job behind one name, each told of without being started."""
+"""The command msmq: it lists and starts every job; the wheel and the archive contain what jobs need."""
 
 import json
 import os
@@ -14,18 +14,20 @@ import pytest
 
 from commands.test_without_network import WITHOUT_NETWORK
 from jobs import __main__ as command
-from jobs.session import JARS_VARIABLE, PROJECT, delta_jars
-from pipeline.dashboards.html_page import program_digest
+from jobs.session import JARS_VARIABLE, PROJECT_ROOT, delta_jars
+from pipeline.dashboards.html_page import page_code_digest
 
 
 def test_every_job_is_a_subcommand(capsys):
-    modules = {path.stem for path in Path(PROJECT, "jobs").glob("*.py") if "\nJOB = " in path.read_text()}
-    assert set(command.jobs()) == modules >= {"run_all", "ingest_captures", "ingest_snapshots", "collect_snapshots"}
+    modules = {path.stem for path in Path(PROJECT_ROOT, "jobs").glob("*.py") if "\nJOB = " in path.read_text()}
+    assert (
+        set(command.list_jobs()) == modules >= {"run_all", "ingest_captures", "ingest_snapshots", "collect_snapshots"}
+    )
     for name in modules:
         assert name == import_module(f"jobs.{name}").JOB
     assert command.main([]) == 0
-    told = capsys.readouterr().out
-    assert all(f"  {name}" in told for name in modules)
+    listed = capsys.readouterr().out
+    assert all(f"  {name}" in listed for name in modules)
 
 
 def test_a_job_gets_the_other_arguments(capsys):
@@ -40,25 +42,25 @@ def test_what_is_no_job_is_one_line_and_exit_2(name, capsys):
 
 
 def test_the_wheel_installs_it():
-    scripts = tomllib.loads(Path(PROJECT, "pyproject.toml").read_text())["project"]["scripts"]
+    scripts = tomllib.loads(Path(PROJECT_ROOT, "pyproject.toml").read_text())["project"]["scripts"]
     found = {name: EntryPoint(name, value, "console_scripts").load() for name, value in scripts.items()}
-    assert found == {"msmq": command.main, "msmq-task": command.task}
+    assert found == {"msmq": command.main, "msmq-task": command.run_databricks_task}
 
 
 def test_a_task_fails_by_its_exit_code_and_raises_nothing_when_all_is_well(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["msmq-task", "--help"])
-    assert command.task() is None
+    assert command.run_databricks_task() is None
     monkeypatch.setattr("sys.argv", ["msmq-task", "nothing"])
     with pytest.raises(SystemExit) as left:
-        command.task()
+        command.run_databricks_task()
     assert left.value.code == 2
 
 
-@pytest.mark.parametrize("name", sorted(command.jobs()))
+@pytest.mark.parametrize("name", sorted(command.list_jobs()))
 def test_help_tells_of_every_option(name, capsys):
-    made = import_module(f"jobs.{name}").parser()
-    assert made.description
-    assert [action.dest for action in made._actions if not action.help] == []
+    parser = import_module(f"jobs.{name}").build_parser()
+    assert parser.description
+    assert [action.dest for action in parser._actions if not action.help] == []
     assert command.main([name, "--help"]) == 0
     assert "--conf" in capsys.readouterr().out
 
@@ -68,7 +70,7 @@ def wheel(tmp_path_factory):
     """The wheel, as `make wheel` builds it, and the archive for spark-submit."""
     out = tmp_path_factory.mktemp("dist")
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
-    subprocess.run(build, cwd=PROJECT, check=True, capture_output=True)
+    subprocess.run(build, cwd=PROJECT_ROOT, check=True, capture_output=True)
     (found,) = out.glob("*.whl")
     return found
 
@@ -78,22 +80,22 @@ def archive(tmp_path_factory):
     """The archive for spark-submit, as `make pyfiles` builds it."""
     out = tmp_path_factory.mktemp("dist") / "pyfiles.zip"
     build = [sys.executable, "tools/build_pyfiles.py", str(out)]
-    env = {**os.environ, "PYTHONPATH": str(PROJECT)}
-    subprocess.run(build, cwd=PROJECT, env=env, check=True, capture_output=True)
+    env = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}
+    subprocess.run(build, cwd=PROJECT_ROOT, env=env, check=True, capture_output=True)
     return out
 
 
-def held(archive):
-    """What an archive holds, but for what a wheel says of itself."""
+def archive_contents(archive):
+    """Return the files of an archive, without the metadata of a wheel."""
     with zipfile.ZipFile(archive) as file:
         return {name: file.read(name) for name in file.namelist() if ".dist-info/" not in name}
 
 
 def test_wheel_and_archive_hold_the_same_and_what_jobs_need_beside_it(wheel, archive):
-    inside = held(wheel)
-    assert inside == held(archive)
+    inside = archive_contents(wheel)
+    assert inside == archive_contents(archive)
     assert {name.split("/")[0] for name in inside} == {"jobs", "pipeline", "schemas", "udfs"}
-    suites = {path.name: path.read_bytes() for path in Path(PROJECT, "conf", "quality").iterdir()}
+    suites = {path.name: path.read_bytes() for path in Path(PROJECT_ROOT, "conf", "quality").iterdir()}
     assert {name.rpartition("/")[2]: inside[name] for name in inside if name.startswith("pipeline/suites/")} == suites
     assert {"pipeline/dashboards/static/main.js", "pipeline/dashboards/static/index.html"} <= inside.keys()
 
@@ -101,9 +103,9 @@ def test_wheel_and_archive_hold_the_same_and_what_jobs_need_beside_it(wheel, arc
 FOUND = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from pipeline.pages.page import program_digest
-from pipeline.quality_suites import load, shipped
-print(shipped(), len(load(shipped())), program_digest(), sep="\\n")
+from pipeline.dashboards.html_page import page_code_digest
+from pipeline.quality.suites import bundled_suites, read_suites
+print(bundled_suites(), len(read_suites(bundled_suites())), page_code_digest(), sep="\\n")
 """
 
 
@@ -112,20 +114,20 @@ def test_what_jobs_need_is_found_in_an_archive(archive, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     place, suites, digest = done.stdout.split()
     assert place.startswith(str(archive))
-    assert int(suites) == len(list(Path(PROJECT, "conf", "quality").iterdir()))
-    assert digest == program_digest()
+    assert int(suites) == len(list(Path(PROJECT_ROOT, "conf", "quality").iterdir()))
+    assert digest == page_code_digest()
 
 
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.network_namespace
 def test_an_installed_wheel_runs_and_checks_without_network(wheel, tmp_path):
-    """In a folder of its own, with the packages that it depends on and nothing else of the project."""
+    """In another folder, with the installed dependencies and no other file of the project."""
     install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", str(tmp_path / "site")]
     subprocess.run([*install, str(wheel)], check=True, capture_output=True)
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_", "PYTEST_"))}
     env |= {"PYTHONPATH": str(tmp_path / "site"), JARS_VARIABLE: str(delta_jars()[0].parent)}
-    lake, capture = tmp_path / "lake", Path(PROJECT, "data", "sample", "01-remoteread-ndr.pcap")
+    lake, capture = tmp_path / "lake", Path(PROJECT_ROOT, "data", "sample", "01-remoteread-ndr.pcap")
 
     def msmq(*arguments):
         command = [*WITHOUT_NETWORK, sys.executable, "-P", "-m", "jobs", *map(str, arguments), "--lake", str(lake)]

@@ -1,30 +1,37 @@
-"""Settings: the file is the defaults, everything wrong is one line that says where."""
+"""Settings: conf/local.yml holds the defaults; every error is one line with its location."""
 
-from dataclasses import fields
 from datetime import timedelta
 
 import pytest
 import yaml
 
-from jobs.config import SECTIONS, Config, ConfigError, settings
-from jobs.step_settings import states_settings, thresholds
+from jobs.alerts import alert_thresholds
+from jobs.config import Config, ConfigError, list_settings
+from jobs.run_all import queue_state_settings
 from pipeline.alerts.conditions import Thresholds
-from pipeline.queues.queue_rows import Settings
+from pipeline.queues.queue_rows import QueueSettings
 
 
 def test_the_local_file_holds_every_setting_at_its_default(project):
     path = project / "conf" / "local.yml"
     assert Config.load(path) == Config()
     written = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert {f"{section}.{name}" for section, values in written.items() for name in values} == settings().keys()
+    assert {f"{section}.{name}" for section, values in written.items() for name in values} == list_settings().keys()
 
 
-def test_every_setting_of_the_file_has_a_comment_above(project):
-    lines = (project / "conf" / "local.yml").read_text(encoding="utf-8").split("\n")
-    names = {each.name for tree in SECTIONS.values() for each in fields(tree)}
-    at = [number for number, line in enumerate(lines) if line.startswith("  ") and line.split(":")[0].strip() in names]
-    assert len(at) == len(settings())
-    assert [lines[number] for number in at if not lines[number - 1].startswith("  # ")] == []
+def test_every_setting_of_the_file_has_its_meaning_as_comment_above(project):
+    section, comment, commented = "", [], {}
+    for line in (project / "conf" / "local.yml").read_text(encoding="utf-8").split("\n"):
+        name, colon, _ = line.strip().partition(":")
+        if line.startswith("  #"):
+            comment.append(line.strip("# "))
+        elif line.startswith("  ") and colon:
+            commented[f"{section}.{name}"] = " ".join(comment)
+            comment = []
+        elif colon:
+            section = name
+    assert commented.keys() == list_settings().keys()
+    assert [key for key, setting in list_settings().items() if setting.meaning not in commented[key]] == []
 
 
 def test_the_contracts_defaults():
@@ -40,8 +47,8 @@ def test_the_contracts_defaults():
 
 
 def test_what_rests_on_settings_has_their_defaults():
-    assert thresholds(Config()) == Thresholds()
-    assert states_settings(Config()) == Settings()
+    assert alert_thresholds(Config()) == Thresholds()
+    assert queue_state_settings(Config()) == QueueSettings()
 
 
 def test_a_file_and_what_overrides_it(tmp_path):
@@ -72,8 +79,8 @@ def test_an_empty_file_is_the_defaults(tmp_path):
         ("store: 3", ":1: store must hold settings"),
         ("- 1", ":1: the file must hold settings"),
         ("store:\n  stubs: 1", ":2: store.stubs: expected true or false, not 1"),
-        ("store:\n  stubs: true\n  stubs: true", ":3: store.stubs stands twice"),
-        ("store:\n  stubs: true\nstore:\n  stubs: true", ":3: store stands twice"),
+        ("store:\n  stubs: true\n  stubs: true", ":3: store.stubs appears twice"),
+        ("store:\n  stubs: true\nstore:\n  stubs: true", ":3: store appears twice"),
         ("reads:\n  poison_after: true", ":2: reads.poison_after: expected a whole number, not True"),
         ("reads:\n  poison_after: 0", ":2: reads.poison_after: must be at least 1, not 0"),
         (

@@ -1,4 +1,4 @@
-"""The workers' daemon: no archive of Spark on the path where PySpark is installed, modules there from the start."""
+"""Daemon of the Python workers: Spark's archives are not on the path if PySpark is installed; modules are preloaded."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pyspark
 import pytest
 from pyspark.sql import functions as F
 
-from jobs.python_daemon import show_but_good_bye, without_archives
+from jobs.python_daemon import ignore_broken_pipe, remove_spark_archives
 
-THRESHOLD = 700  # of Python: how many new objects are looked through
+THRESHOLD = 700  # Python's default: new objects that start a garbage collection
 SITE = str(Path(pyspark.__file__).parents[1])
 
 
@@ -27,7 +27,7 @@ def home(tmp_path):
 
 
 def test_spark_s_archives_go_where_pyspark_is_installed_too(home, tmp_path):
-    ours = str(tmp_path / "python")  # a folder below the home stays, and so does anybody else's archive
+    ours = str(tmp_path / "python")  # folders below the home stay, and archives of others
     path = [
         "",
         str(home / "python/lib/pyspark.zip"),
@@ -36,12 +36,12 @@ def test_spark_s_archives_go_where_pyspark_is_installed_too(home, tmp_path):
         "/x/y.zip",
         SITE,
     ]
-    assert without_archives(path, str(home)) == ["", ours, "/x/y.zip", SITE]
+    assert remove_spark_archives(path, str(home)) == ["", ours, "/x/y.zip", SITE]
 
 
 def test_the_path_stays_where_pyspark_comes_from_its_archive_alone(home):
     path = [str(home / "python/lib/pyspark.zip"), "/nowhere"]
-    assert without_archives(path, str(home)) == path
+    assert remove_spark_archives(path, str(home)) == path
 
 
 @pytest.mark.spark
@@ -51,7 +51,7 @@ def test_workers_start_with_the_reader_loaded_and_without_archives(spark):
         import sys  # noqa: PLC0415 - of the worker
 
         archives = [entry for entry in sys.path if entry.endswith("pyspark.zip")]
-        return f"{'udfs.capture.reader' in sys.modules} {archives}"
+        return f"{'udfs.capture.capture_reader' in sys.modules} {archives}"
 
     assert spark.range(1).select(seen("id")).first()[0] == "True []"
 
@@ -70,7 +70,7 @@ def test_workers_keep_the_memory_they_freed_and_seldom_look_for_garbage(spark):
 
 
 def test_a_worker_that_cannot_say_good_bye_is_no_error_and_all_else_is_shown(capsys):
-    show = show_but_good_bye(traceback.print_exc)
+    show = ignore_broken_pipe(traceback.print_exc)
     for error in (BrokenPipeError("the worker was idle"), OSError("the disk is full")):
         try:
             raise error

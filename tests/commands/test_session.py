@@ -1,4 +1,4 @@
-"""Whoever starts the process decides the session's settings; the packages are all of one origin."""
+"""The launcher of a process decides the settings of its session; all packages come from one installation."""
 
 import json
 import os
@@ -14,11 +14,11 @@ from pyspark.sql import functions as F
 from jobs import session
 from jobs.config import ConfigError
 
-# Run by spark-submit in a folder where the packages are only in the archive that it is given: on the driver, and in
-# a worker, where a decoder is first imported.
+# Run by spark-submit in a folder where only the archive contains the packages: on the driver, and in a worker, which
+# imports a decoder.
 SUBMITTED = """
 import json, sys
-from jobs.session import one_origin, session
+from jobs.session import check_single_installation, get_spark_session
 
 def where(batches):
     import pyarrow as pa
@@ -26,11 +26,11 @@ def where(batches):
     for batch in batches:
         yield pa.RecordBatch.from_pydict({"place": [udfs.keys.__file__] * batch.num_rows})
 
-spark = session("submitted")
+spark = get_spark_session("submitted")
 names = ["spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions", "spark.master"]
 print(json.dumps({
     "settings": {name: spark.conf.get(name, None) for name in names},
-    "origin": str(one_origin()),
+    "origin": str(check_single_installation()),
     "worker": spark.range(1).mapInArrow(where, "place string").first()[0],
     "rows": spark.createDataFrame([(1,)], "a int").write.format("delta").save(sys.argv[1]),
     "delta": spark.read.format("delta").load(sys.argv[1]).count(),
@@ -40,8 +40,8 @@ sys.exit(3)
 
 PLAIN = """
 import json, os, sys
-from jobs.session import session
-spark = session("plain")
+from jobs.session import get_spark_session
+spark = get_spark_session("plain")
 names = ["spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions", "spark.sql.session.timeZone"]
 print(json.dumps({name: spark.conf.get(name, None) for name in names}))
 print(os.environ["PYSPARK_PYTHON"] == sys.executable)
@@ -49,7 +49,7 @@ print(os.environ["PYSPARK_PYTHON"] == sys.executable)
 
 
 def without_launcher():
-    """The environment of a plain start, whatever started the tests."""
+    """The environment of a plain start, without the variables of a launcher of the tests."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
 
 
@@ -100,10 +100,10 @@ def test_a_plain_start_makes_the_local_session(project):
     assert python == "True"
 
 
-@pytest.mark.parametrize("name", session.STARTED_BY_OTHERS)
+@pytest.mark.parametrize("name", session.LAUNCHER_VARIABLES)
 def test_any_other_launcher_keeps_its_settings(monkeypatch, name):
     monkeypatch.setattr(session.SparkSession, "getActiveSession", lambda: None)
-    for other in session.STARTED_BY_OTHERS:
+    for other in session.LAUNCHER_VARIABLES:
         monkeypatch.delenv(other, raising=False)
     assert session.started_as_plain_python()
     monkeypatch.setenv(name, "1")
@@ -113,19 +113,19 @@ def test_any_other_launcher_keeps_its_settings(monkeypatch, name):
 @pytest.mark.spark
 def test_a_session_that_runs_is_the_one_to_use(spark):
     assert not session.started_as_plain_python()
-    assert session.session("another").conf.get("spark.sql.shuffle.partitions") == "2"
+    assert session.get_spark_session("another").conf.get("spark.sql.shuffle.partitions") == "2"
 
 
 @pytest.mark.spark
 def test_java_is_asked_once_what_a_name_stands_for(spark, monkeypatch):
-    for name in session.ASKED_FOR:
+    for name in session.CACHED_JAVA_MEMBERS:
         vars(spark._jvm).pop(name, None)
-    session.remember(spark)
+    session.cache_java_members(spark)
     asked = []
     ask = JVMView.__getattr__
     monkeypatch.setattr(JVMView, "__getattr__", lambda view, name: asked.append(name) or ask(view, name))
     assert spark.range(3).where(F.col("id") > F.lit(0)).count() == 2
-    assert not set(asked) & set(session.ASKED_FOR)
+    assert not set(asked) & set(session.CACHED_JAVA_MEMBERS)
 
 
 def test_who_lets_nobody_ask_java_is_asked_as_ever():
@@ -134,7 +134,7 @@ def test_who_lets_nobody_ask_java_is_asked_as_ever():
             raise Py4JError("not allowed")
 
     for spark in (SimpleNamespace(_jvm=Refusing()), SimpleNamespace()):
-        session.remember(spark)
+        session.cache_java_members(spark)
 
 
 def test_jars_that_are_missing_or_of_another_version_are_one_clear_line(monkeypatch, tmp_path):
@@ -147,13 +147,14 @@ def test_jars_that_are_missing_or_of_another_version_are_one_clear_line(monkeypa
 
 
 def test_packages_of_one_origin(project):
-    assert session.one_origin() == project
+    assert session.check_single_installation() == project
 
 
 def test_a_strangers_package_is_refused(project, tmp_path):
     (tmp_path / "schemas").mkdir()
     (tmp_path / "schemas" / "__init__.py").touch()
-    code = "import schemas, jobs.session as s\ntry: s.one_origin()\nexcept s.ConfigError as error: print(error)"
+    code = "import schemas, jobs.session as s\n"
+    code += "try: s.check_single_installation()\nexcept s.ConfigError as error: print(error)"
     env = {**without_launcher(), "PYTHONPATH": f"{tmp_path}:{project}"}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""Once set up, nothing needs the network; and what set-up cannot do it says in one line."""
+"""Set-up: afterwards nothing needs the network, the command msmq works, and failures are reported in one line."""
 
 import json
 import os
@@ -7,9 +7,10 @@ import subprocess
 
 import pytest
 
-from jobs.session import PROJECT
+from jobs.__main__ import list_jobs
+from jobs.session import PROJECT_ROOT
 
-# In a namespace of its own there is no way out; loopback is up, as on a machine without a cable.
+# A new network namespace has no route out. Loopback is up, as on a machine without a network cable.
 WITHOUT_NETWORK = ["unshare", "-rn", "sh", "-ec", 'ip link set lo up; exec "$@"', "sh"]
 
 
@@ -29,7 +30,7 @@ def run(command, **options):
 
 @pytest.fixture
 def set_up(project):
-    """The project's own environment, which `make test` has made."""
+    """The project's folder, with the environment that `make test` has set up."""
     if not (project / ".venv" / ".stamp").exists():
         pytest.fail("the project is not set up: these tests are run by `make test`")
     return project
@@ -51,6 +52,32 @@ def test_make_test_needs_no_network_once_set_up(set_up):
     assert "setup:" not in done.stderr  # nothing was left to do
 
 
+def msmq(project, *arguments, **options):
+    return run([project / ".venv" / "bin" / "msmq", *arguments], **options)
+
+
+def test_the_command_msmq_works_from_any_folder(set_up, tmp_path):
+    (tmp_path / "schemas").mkdir()  # a package of the same name in the current folder is not imported
+    (tmp_path / "schemas" / "__init__.py").write_text("raise SystemExit('the wrong schemas')")
+    listed = msmq(set_up, "--help", cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    assert {line.split()[0] for line in listed.stdout.splitlines() if line.startswith("  ")} == set(list_jobs())
+    asked = msmq(set_up, "ask", "--lake", "none", cwd=tmp_path)
+    assert asked.returncode == 0, asked.stderr
+    assert json.loads(asked.stdout.splitlines()[-1])["job"] == "ask"
+    assert msmq(set_up, "run_all", "--as-of", "soon", cwd=tmp_path).returncode == 2
+
+
+def test_the_command_msmq_works_by_a_link_and_after_a_move(set_up, tmp_path):
+    (tmp_path / "link").symlink_to(set_up / ".venv" / "bin" / "msmq")
+    assert run([tmp_path / "link", "--help"], cwd="/").stdout == msmq(set_up, "--help").stdout != ""
+    moved = tmp_path / "moved"
+    (moved / ".venv" / "bin").mkdir(parents=True)
+    shutil.copy(set_up / ".venv" / "bin" / "msmq", moved / ".venv" / "bin")
+    program(moved, ".venv/bin/python", 'echo "$PYTHONPATH" "$@"')
+    assert msmq(moved, "ask", env={"PYTHONPATH": ""}).stdout == f"{moved} -m jobs ask\n"
+
+
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.network_namespace
@@ -63,16 +90,17 @@ def test_make_demo_needs_no_network_once_set_up(set_up, tmp_path):
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """A copy of set-up alone, and a path whose first folder holds what the test puts there."""
+    """A folder with a copy of the set-up script, and a folder bin for the programs that a test fakes."""
     for name in ("tools/setup.sh", "conf/requirements.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(PROJECT / name, tmp_path / name)
+        shutil.copy(PROJECT_ROOT / name, tmp_path / name)
     (tmp_path / "bin").mkdir()
     return tmp_path
 
 
 def program(folder, name, text):
-    path = folder / "bin" / name
+    """Write a shell script that stands for a program."""
+    path = folder / name
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
 
@@ -88,7 +116,7 @@ def java(version):
 
 @pytest.mark.parametrize("answer", [java("11.0.22"), java("1.8.0_402"), "exit 127"])
 def test_a_java_too_old_or_missing_is_one_line_with_what_to_type(elsewhere, answer):
-    program(elsewhere, "java", answer)
+    program(elsewhere, "bin/java", answer)
     done = set_up_alone(elsewhere)
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
@@ -97,9 +125,9 @@ def test_a_java_too_old_or_missing_is_one_line_with_what_to_type(elsewhere, answ
 
 
 def test_no_fitting_python_is_one_line_with_what_to_type(elsewhere):
-    program(elsewhere, "java", java("17.0.15"))
+    program(elsewhere, "bin/java", java("17.0.15"))
     for name in ("python3", "python3.11", "python3.12"):
-        program(elsewhere, name, "exit 1")
+        program(elsewhere, f"bin/{name}", "exit 1")
     done = set_up_alone(elsewhere)
     assert done.returncode == 2
     assert done.stderr == (

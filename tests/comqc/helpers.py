@@ -1,12 +1,12 @@
-"""COMQC messages and dispatch calls by hand from [MC-COMQC] 2.2 and [MS-OAUT], and both roads through the decoders."""
+"""Build COMQC bodies and dispatch calls from [MC-COMQC] 2.2 and [MS-OAUT], and decode them with both decoders."""
 
 import struct
 from uuid import UUID
 
 import pyarrow as pa
 
-from udfs.comqc.calls import decode_comqc
-from udfs.comqc.single import decode_body
+from udfs.comqc.body_decoder import decode_bodies
+from udfs.comqc.single_body import decode_body
 
 MARKER = bytes.fromhex("fbbc64165117d211b58e00e0290e6c31")
 SIGNATURE = bytes.fromhex("83dbbb7141fcd011b7640080c7ec3fc1")
@@ -19,7 +19,7 @@ USER = 0x72657355
 
 
 def chdr(*, text=None, size=None, total=0, signature=SIGNATURE, versions=(1, 1), identifier=MONIKER, extra=0):
-    """The container header; ``total`` 0 is filled in by ``message``."""
+    """Return a container header; ``message`` replaces a ``total`` of 0."""
     raw = (f"{{{CLSID}}}\0" if text is None else text).encode("utf-16-le")
     target = identifier + CLSID.bytes_le + struct.pack("<I", len(raw)) + raw
     target += b"\xee" * (-len(target) % 8 + extra)
@@ -41,7 +41,7 @@ def secr(offset):
 
 
 def method(data=b"", *, opnum=6, iid=IDISPATCH, representation=0x10, flags=0x1000, reserved=1, size=None, pad=b""):
-    """A METH, or a SMTH when ``iid`` is None; ``pad`` stands behind the data before that is filled up to 8."""
+    """Return a METH, or an SMTH if ``iid`` is None; ``pad`` follows the data, then padding to a multiple of 8."""
     body = data + pad
     body += b"\x77" * (-len(body) % 8)
     name = 0x48544D53 if iid is None else 0x4854454D
@@ -55,7 +55,7 @@ def method(data=b"", *, opnum=6, iid=IDISPATCH, representation=0x10, flags=0x100
 
 
 def message(*headers, trim=0):
-    """Headers one after the other, the size of the whole in the first."""
+    """Join headers and set the total size in the first one."""
     body = b"".join(headers)
     if body[:4] == b"CHDR" and body[32:36] == bytes(4):
         body = body[:32] + struct.pack("<I", len(body)) + body[36:]
@@ -63,7 +63,7 @@ def message(*headers, trim=0):
 
 
 class Ndr:
-    """Bytes of NDR with what alignment has to say about them."""
+    """A buffer of NDR bytes with alignment."""
 
     def __init__(self):
         self.out = bytearray()
@@ -84,7 +84,7 @@ class Ndr:
 
 
 def bstr(text):
-    """What writes a BSTR's blob: text, bytes (of any number), or None."""
+    """Return a writer of a BSTR's blob: text, bytes (of any number), or None."""
 
     def write(ndr):
         raw = text.encode("utf-16-le") if isinstance(text, str) else text
@@ -98,7 +98,7 @@ def bstr(text):
 
 
 def variant(ndr, vt, form=None, *numbers, body=None, pointers=0, tag=None):
-    """A VARIANT: pointers, then a value of fixed size or what ``body`` writes; clSize is filled in."""
+    """Write a VARIANT: pointers, then a value of fixed size or what ``body`` writes; sets clSize."""
     ndr.align(8)
     start = len(ndr.out)
     ndr.put("II", 0, 0x5A5A5A5A).put("HHHH", vt, 1, 2, 3)
@@ -115,7 +115,7 @@ def variant(ndr, vt, form=None, *numbers, body=None, pointers=0, tag=None):
 
 
 def safearray(kind, elements, *, features=0, element=0, bounds=None, write=None, width=None):
-    """A SAFEARRAY behind its pointers; ``write`` writes what stands behind its Size elements' max_count."""
+    """Write a SAFEARRAY behind its pointers; ``write`` writes what follows the max_count of its elements."""
 
     def put(ndr):
         dims = bounds or [(len(elements), 0)]
@@ -130,7 +130,10 @@ def safearray(kind, elements, *, features=0, element=0, bounds=None, write=None,
 
 
 def invoke(arguments, *, dispid=1, flags=1, named=(), references=(), tail=b""):
-    """[in] parameters of IDispatch::Invoke; arguments (functions of an Ndr) as in rgvarg, references as (index, f)."""
+    """Return the [in] parameters of IDispatch::Invoke.
+
+    ``arguments`` are functions of an Ndr in the order of rgvarg, ``references`` are (index, function).
+    """
     ndr = Ndr().put("i", dispid).raw(bytes(16)).put("II", 0x409, flags)
     ndr.put("IIII", 0x20000 if arguments else 0, 0x20004 if named else 0, len(arguments), len(named))
     if arguments:
@@ -156,8 +159,8 @@ def string(text, *, vt=8, pointers=1):
 
 
 def column(bodies, *, extensions=None, body_bytes=None):
-    """Decode with the column reader: rows in the form of the single-value reader."""
-    out = decode_comqc(
+    """Decode with the column decoder; returns rows in the form of the single-value decoder."""
+    out = decode_bodies(
         pa.array(bodies, pa.binary()),
         None if extensions is None else pa.array(extensions, pa.binary()),
         None if body_bytes is None else pa.array(body_bytes, pa.int64()),
@@ -167,7 +170,7 @@ def column(bodies, *, extensions=None, body_bytes=None):
 
 
 def rows_of(decoded):
-    """Return what the column reader gave in the form of ``column``."""
+    """Return the output of the column decoder in the form of ``column``."""
     return [_plain(row) for row in decoded.to_pylist()]
 
 
@@ -184,14 +187,14 @@ OPTIONAL = dict.fromkeys(("dispatch_id", "dispatch_flags", "named_dispatch_ids",
 
 
 def single(body, body_bytes=None):
-    """Decode with the single-value reader, every column there."""
+    """Decode with the single-value decoder; every column is present."""
     out = decode_body(body, body_bytes)
     out["calls"] = [OPTIONAL | call for call in out["calls"]]
     return out
 
 
 def both(*bodies, body_bytes=None):
-    """Decode down both roads, which must agree; return the rows."""
+    """Decode with both decoders, which must agree; return the rows."""
     rows = column(bodies, body_bytes=body_bytes)
     sizes = body_bytes or [None] * len(bodies)
     assert rows == [single(body, size) for body, size in zip(bodies, sizes, strict=True)]
@@ -199,7 +202,7 @@ def both(*bodies, body_bytes=None):
 
 
 def call(marshaled):
-    """Return the one dispatch call of a message with these Marshaled Data, read down both roads."""
+    """Return the only dispatch call of a body with this Marshaled Data, decoded with both decoders."""
     (row,) = both(message(chdr(), secd(), method(marshaled)))
     assert row["comqc_rejected"] is None
     (only,) = row["calls"]

@@ -1,4 +1,4 @@
-"""Hostile and damaged messages: a row with its reason or error, never an exception, and both readers agree on it."""
+"""Hostile and damaged bodies give a row with a reason or an error, never an exception; both decoders agree."""
 
 import cProfile
 import struct
@@ -26,7 +26,7 @@ from comqc.helpers import (
     variant,
 )  # fmt: skip
 from comqc.test_dispatch import SCALARS, _nested, _numbers, _object, _pointed
-from udfs.comqc.calls import decode_comqc
+from udfs.comqc.body_decoder import decode_bodies
 
 ONE = method(b"12345678", iid=IID, opnum=3)
 STRINGS = [bstr("a"), None, bstr("bcd")]
@@ -100,7 +100,7 @@ def test_any_bytes_give_rows_and_both_readers_agree(cases):
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.binary(max_size=120), max_size=6))
 def test_any_marshaled_data_give_rows_and_both_readers_agree(data):
-    """Behind a plausible beginning too, so that more than counts is tried."""
+    """Also behind a plausible beginning, so that more than the counts is tested."""
     head = struct.pack("<i16sIIIIII", 1, bytes(16), 0, 1, 1, 0, 1, 0) + struct.pack("<II", 1, 1)
     _check([(message(chdr(), secd(), *(method(raw) for raw in data)), None)])
     _check([(message(chdr(), secd(), *(method(head + bytes(4) + raw) for raw in data)), None)])
@@ -127,13 +127,13 @@ def test_a_bad_call_does_no_harm_to_its_neighbours():
 
 
 def _work(bodies):
-    """Calls of functions and bytes at the peak: they repeat exactly, seconds do not."""
+    """Return the number of function calls and the peak memory, which are reproducible."""
     column(bodies[:1])
     array = pa.array(bodies, pa.binary())
     profile = cProfile.Profile()
     tracemalloc.start()
     profile.enable()
-    decode_comqc(array)
+    decode_bodies(array)
     profile.disable()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

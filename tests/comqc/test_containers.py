@@ -1,4 +1,4 @@
-"""Messages of COM+ queued components: what a server accepts, and what it must reject, [MC-COMQC] 2.2 and 3.1.5."""
+"""Messages of COM+ queued components that a server accepts or must reject, [MC-COMQC] 2.2 and 3.1.5."""
 
 import struct
 
@@ -20,8 +20,8 @@ from comqc.helpers import (
     secd,
     secr,
 )
-from udfs.comqc import layout
-from udfs.comqc.calls import CALL, decode_comqc, explode, is_comqc
+from udfs.comqc import container_layout
+from udfs.comqc.body_decoder import CALL_TYPE, decode_bodies, explode_calls, is_comqc_extension
 
 HEAD, SEC = chdr(), secd()
 ONE = method(b"12345678", iid=IID, opnum=3)
@@ -36,8 +36,8 @@ def _calls(*headers):
 
 def test_the_marker_is_the_extension_and_nothing_else():
     extensions = pa.array([MARKER, MARKER + b"\0", MARKER[:15], b"", None, MARKER[::-1]], pa.binary())
-    assert is_comqc(extensions).to_pylist() == [True, False, False, False, False, False]
-    assert is_comqc(extensions.cast(pa.large_binary())).to_pylist()[:2] == [True, False]
+    assert is_comqc_extension(extensions).to_pylist() == [True, False, False, False, False, False]
+    assert is_comqc_extension(extensions.cast(pa.large_binary())).to_pylist()[:2] == [True, False]
 
 
 def test_bodies_without_the_marker_stay_untouched():
@@ -88,7 +88,7 @@ def test_the_target_string_is_nothing_or_a_uuid(text, shown):
 
 
 def test_padding_says_nothing():
-    """2.2.6.1.4: any amount of it, of any content, in Marshaled Data and behind; and all reserved fields."""
+    """2.2.6.1.4: padding of any size and content, in Marshaled Data and behind it; and all reserved fields."""
     (call,) = _calls(chdr(extra=16), secd(b"x", pad=32), method(b"abc", iid=IID, pad=b"\xff" * 77), part())
     assert (call["marshaled"], call["partition_id"]) == (b"abc", str(PARTITION))
     assert call["header_offset"] == 216 + 16 + 40
@@ -172,7 +172,7 @@ def test_what_must_be_rejected_is_rejected_with_the_rule(reason, offset, body):
 
 
 def test_every_rule_has_its_message():
-    assert {f"[MC-COMQC] {reason}" for reason, _, _ in REJECTED} == set(layout.REASONS[1:])
+    assert {f"[MC-COMQC] {reason}" for reason, _, _ in REJECTED} == set(container_layout.REJECTION_TEXTS[1:])
 
 
 def test_the_first_breach_in_the_order_of_bytes_is_told():
@@ -181,7 +181,7 @@ def test_the_first_breach_in_the_order_of_bytes_is_told():
 
 
 def test_a_body_cut_by_its_reader_is_told_from_damage():
-    """Every prefix, with the size that the message declares: whole calls are given, nothing is a breach."""
+    """Every prefix, with the declared size of the body: complete calls are returned, nothing is a violation."""
     body = message(HEAD, part(), SEC, ONE, method(b"s", iid=None), secr(224), ONE)
     whole = both(body)[0]["calls"]
     prefixes = [body[:size] for size in range(len(body))]
@@ -216,18 +216,18 @@ def test_messages_of_any_length_stand_in_one_column():
 def test_explode_gives_a_row_for_each_call_with_the_number_of_its_body():
     bodies = pa.array([None, GOOD, b"bad", message(HEAD, SEC, ONE, ONE), GOOD], pa.large_binary())
     for begin in (0, 1):
-        parents, calls = explode(decode_comqc(bodies.slice(begin)))
+        parents, calls = explode_calls(decode_bodies(bodies.slice(begin)))
         assert parents.to_pylist() == [1 - begin, 3 - begin, 3 - begin, 4 - begin]
-        assert calls.schema.names == [field.name for field in CALL]
+        assert calls.schema.names == [field.name for field in CALL_TYPE]
         assert calls.column("call_index").to_pylist() == [0, 0, 1, 0]
         assert calls.column("marshaled").null_count == 4  # not asked for
 
 
 @pytest.mark.parametrize("bodies", [[], [None], [None, None], [b""]])
 def test_columns_without_messages_decode(bodies):
-    out = decode_comqc(pa.array(bodies, pa.binary()))
+    out = decode_bodies(pa.array(bodies, pa.binary()))
     assert out.num_rows == len(bodies)
-    assert explode(out)[1].num_rows == 0
+    assert explode_calls(out)[1].num_rows == 0
 
 
 def test_an_opnum_beyond_any_interface_is_an_error_of_its_call():

@@ -1,4 +1,4 @@
-"""Dispatch calls to typed arguments, [MS-OAUT] 3.1.4.4: the fact sheet's illustration, and every type by hand."""
+"""Dispatch calls to typed arguments, [MS-OAUT] 3.1.4.4: the example of the fact sheet, and every type."""
 
 import json
 import struct
@@ -20,7 +20,7 @@ ILLUSTRATION = bytes.fromhex(
 
 
 def _arguments(*values, **options):
-    """Decode a call of these arguments, given in the order of the method's parameters."""
+    """Decode a call with these arguments, given in the order of the method's parameters."""
     only = call(invoke(values[::-1], **options))
     assert only["errors"] == []
     return only["arguments"]
@@ -76,7 +76,7 @@ def test_a_value_of_fixed_size(vt, name, form, numbers, text):
 
 @pytest.mark.parametrize(("vt", "name", "form", "numbers", "text"), [each for each in SCALARS if each[2]])
 def test_a_value_by_reference_stands_at_its_argument(vt, name, form, numbers, text):
-    """rgVarRef and rgVarRefIdx, [MS-OAUT] 3.1.4.4.2; both reversed."""
+    """rgVarRef and rgVarRefIdx, [MS-OAUT] 3.1.4.4.2; both are reversed."""
     by_reference = value(vt | 0x4000, form, *numbers, pointers=1)
     arguments = _arguments(
         string("first"), value(0), value(3, "i", 9), value(0),
@@ -161,7 +161,7 @@ def test_a_long_array_of_numbers(kind, element, form):
 
 
 def test_an_array_of_more_dimensions_or_another_first_index():
-    """[MS-OAUT] 2.2.30.10: bounds stand in reverse; of [0:5][0:2][0:10] the sizes are 6, 3, 11."""
+    """[MS-OAUT] 2.2.30.10: bounds are in reverse order; the sizes of [0:5][0:2][0:10] are 6, 3, 11."""
     bounds = [(11, 0), (3, 0), (6, 0)]
     body = safearray(0x10, bytes(198), features=0x80, element=0x11, bounds=bounds, write=_numbers("B", *bytes(198)))
     elements = ",".join(["0"] * 198)
@@ -175,7 +175,7 @@ def test_an_array_of_more_dimensions_or_another_first_index():
 
 
 def test_an_empty_array_of_numbers_may_stand_behind_a_null_pointer():
-    """pData of 2.2.30.8 is unique, the pointers to strings and VARIANTs are [ref]: behind these max_count stands."""
+    """pData of 2.2.30.8 is a unique pointer; pointers to strings and VARIANTs are [ref], and a max_count follows."""
 
     def empty(kind, *, follows):
         def put(ndr):
@@ -233,7 +233,7 @@ def _object(size=32, stream=b"persisted state!"):
 
 @pytest.mark.parametrize(("vt", "name"), [(9, "VT_DISPATCH"), (0xD, "VT_UNKNOWN")])
 def test_a_persisted_object_is_recognised(vt, name):
-    """[MC-COMQC] 2.2.6.1.5; how long it is only clSize says (D26)."""
+    """[MC-COMQC] 2.2.6.1.5; only clSize gives its length (D26)."""
     shown = f'{{"clsid":"{CLSID}","bytes":16}}'
     arguments = _arguments(value(3, "i", 1), value(vt, body=_object(), pointers=1), string("after"))
     assert arguments == [(3, "VT_I4", "1"), (vt, name, shown), (8, "VT_BSTR", "after")]
@@ -256,7 +256,7 @@ def test_records_and_arrays_of_objects_stay_bytes():
 
 
 def test_an_argument_that_cannot_be_read_leaves_those_read_before():
-    """rgvarg is reversed: what was read before are the last parameters."""
+    """rgvarg is reversed: the arguments read before are the last parameters."""
     only = call(invoke([value(3, "i", 2), value(0x0F, "I", 0), string("never")]))
     assert only["arguments"] == [(None, None, None), (None, None, None), (3, "VT_I4", "2")]
     assert only["errors"] == [("malformed", "rgvarg.vt", 64 + 24 + 16)]
@@ -264,7 +264,7 @@ def test_an_argument_that_cannot_be_read_leaves_those_read_before():
 
 
 def _nested(depth):
-    """A VARIANT that holds an array of one VARIANT that holds ..."""
+    """Return a VARIANT with an array of one VARIANT with an array of one VARIANT, and so on."""
     if not depth:
         return value(3, "i", 1)
     inner = _nested(depth - 1)

@@ -1,7 +1,7 @@
-"""Dispatch calls as impacket's own classes of [MS-OAUT] encode them, those that its dcomexec sends to real servers.
+"""Dispatch calls encoded by impacket's [MS-OAUT] classes, those that its dcomexec sends to real servers.
 
-Left out is what its engine gets wrong (defects I1 to I7 of the fact sheet on RPC interfaces): arms of unions that are
-not 4 bytes, arrays in unions.
+Excluded are the defects of its engine (I1 to I7 of the fact sheet on RPC interfaces): arms of unions that are not 4
+bytes, arrays in unions.
 """
 
 from hypothesis import given, settings
@@ -14,7 +14,7 @@ from comqc.helpers import call
 
 
 class Invoke(NDRCALL):
-    """IDispatch::Invoke without the ORPCTHIS that goes before it on a connection; COMQC has none."""
+    """IDispatch::Invoke without the ORPCTHIS that precedes it on a connection; COMQC has none."""
 
     structure = oaut.IDispatch_Invoke.structure
 

@@ -1,4 +1,4 @@
-"""docs/doubts.md has every doubt in which the code says that it takes a side, and names files that there are."""
+"""docs/internals/decoders.md lists every doubt that the decoders name, and the files that it names exist."""
 
 import re
 
@@ -6,7 +6,7 @@ ROW = re.compile(r"^\| (D[\d, D]+) \| (.+) \| (.+) \|$", re.MULTILINE)
 
 
 def listed(project):
-    text = (project / "docs" / "doubts.md").read_text(encoding="utf-8")
+    text = (project / "docs" / "internals" / "decoders.md").read_text(encoding="utf-8")
     return ROW.findall(text)
 
 

@@ -1,9 +1,12 @@
 """Imports point one way, and no module's name hides another's."""
 
 import ast
+import shutil
 import sys
 
 import pytest
+
+from tools import draw_rooms
 
 MAY_IMPORT = {
     "udfs": {"udfs"},
@@ -11,6 +14,26 @@ MAY_IMPORT = {
     "pipeline": {"pipeline", "udfs", "schemas"},
     "jobs": {"jobs", "pipeline", "schemas"},
 }
+# The rooms of pipeline/, and from which others each may import; text.py is for all.
+_SILVER = {"lake", "bronze", "silver"}
+_ATTEMPTS = {*_SILVER, "quality", "privacy", "attempts"}
+_ANSWERS = {*_ATTEMPTS, "sequences", "queues"}
+ROOMS = {
+    "lake": set(),
+    "bronze": {"lake"},
+    "silver": {"lake", "bronze"},
+    "quality": {"lake", "bronze"},
+    "attempts": _SILVER,
+    "privacy": _SILVER,
+    "sequences": _ATTEMPTS,
+    "queues": _ATTEMPTS,
+    "findings": _ANSWERS,
+    "alerts": _ANSWERS,
+    "reports": {*_ANSWERS, "findings", "alerts"},
+    "dashboards": {*_ANSWERS, "findings", "alerts", "reports"},
+    "collector": set(),
+}
+MOST_MODULES = 20  # in one folder
 # What decoders may know: bytes, numpy and Arrow.
 DECODERS_MAY_IMPORT = {"udfs", "numpy", "pyarrow"} | set(sys.stdlib_module_names)
 CIPHERS = {"Cryptodome", "cryptography", "impacket"}  # for what opens sealed traffic alone
@@ -72,3 +95,43 @@ def test_spark_is_used_through_frames_and_sql_only(project):
                 if name in forbidden:
                     wrong.append(f"{path}:{node.lineno} {name}")
     assert wrong == []
+
+
+def against_the_rooms(package):
+    """The imports between rooms that the table does not allow."""
+    found = draw_rooms.room_imports(package)
+    assert found.keys() == ROOMS.keys()
+    return {room: others - ROOMS[room] for room, others in found.items() if others - ROOMS[room]}
+
+
+def test_rooms_import_as_the_table_says(project):
+    assert against_the_rooms(project / "pipeline") == {}
+
+
+def test_an_import_against_the_table_is_found(project, tmp_path):
+    shutil.copytree(project / "pipeline", tmp_path / "pipeline")
+    module = tmp_path / "pipeline" / "bronze" / "event_time.py"
+    module.write_text(module.read_text(encoding="utf-8") + "\nfrom pipeline.silver import update\n", encoding="utf-8")
+    assert against_the_rooms(tmp_path / "pipeline") == {"bronze": {"silver"}}
+
+
+@pytest.mark.parametrize("package", ["pipeline", "udfs"])
+def test_no_circle_between_rooms_or_modules(project, package):
+    draw_rooms.levels(draw_rooms.room_imports(project / package))  # RecursionError in a circle
+    modules = {
+        ".".join(path.relative_to(project).with_suffix("").parts).removesuffix(".__init__"): names
+        for path, names in draw_rooms.module_imports(project / package).items()
+    }
+    draw_rooms.levels({name: {each for each in names if each in modules} for name, names in modules.items()})
+
+
+@pytest.mark.parametrize("package", sorted(MAY_IMPORT))
+def test_no_folder_holds_more_modules_than_a_reader_can_scan(project, package):
+    folders = {path.parent for path in (project / package).rglob("*.py")}
+    counts = {str(folder): sum(path.name != "__init__.py" for path in folder.glob("*.py")) for folder in folders}
+    assert {folder: count for folder, count in counts.items() if count > MOST_MODULES} == {}
+
+
+def test_the_picture_of_the_rooms_is_current(project):
+    page = draw_rooms.PAGE.read_text(encoding="utf-8")
+    assert draw_rooms.drawn(page) == page

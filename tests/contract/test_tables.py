@@ -203,12 +203,6 @@ def test_comments_name_the_unit_of_sizes_and_times(table):
     assert unsaid == []
 
 
-def test_the_documentation_page_is_the_declarations(project):
-    """`make tables-doc` writes it anew."""
-    page = (project / "docs" / "tables.md").read_text(encoding="utf-8")
-    assert [str(table) for table in catalog.EVERY if table.markdown() not in page] == []
-
-
 def test_a_declaration_that_contradicts_itself_is_refused():
     column = Column("a", STRING, "a text")
     contradictions = [(("b",), (column,), ()), (("a",), (column, column), ()), (("a",), (column,), ("a",))]

@@ -1,4 +1,4 @@
-"""Headless Chromium for tests of pages, driven through its own protocol over a pair of pipes."""
+"""Headless Chromium for tests of pages, driven by the DevTools protocol over a pair of pipes."""
 
 from __future__ import annotations
 
@@ -15,68 +15,68 @@ from pathlib import Path
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "headless_shell", "chrome")
 _LONGEST_S = 120.0
 
-# The page is drawn from the address that it has. That changes at once; the event that has it drawn comes later.
-_SETTLED = (
+# The address changes at once; the page is drawn from it by a later event.
+_IS_DRAWN = (
     "typeof STATE !== 'undefined' && JSON.stringify(STATE) === JSON.stringify(parseAddress())"
     " && document.querySelector('main h1') !== null"
 )
 
 
-def program():
-    """The browser's name on the path; None without one."""
+def find_browser():
+    """The name of a browser on the path; None if there is none."""
     return next((name for name in NAMES if shutil.which(name)), None)
 
 
 class BrowserError(AssertionError):
-    """The browser refused something, or a script in the page threw."""
+    """The browser refused a command, or a script in the page threw."""
 
 
 class Browser:
-    """One page in a browser. ``complaints`` are what it said on its console: violations of the policy, exceptions."""
+    """One page in a browser. ``console_errors`` are exceptions, policy violations and warnings of its console."""
 
-    def __init__(self, process, to, back):
-        self._process, self._to, self._back = process, to, back
+    def __init__(self, process, commands, answers):
+        self._process, self._commands, self._answers = process, commands, answers
         self._number, self._rest, self._session = 0, b"", None
-        self.complaints, self.requests = [], []
+        self.console_errors, self.requests = [], []
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.send(f"{domain}.enable")
 
     def send(self, method, **params):
-        """Send a command and return its result; what happens meanwhile is noted."""
+        """Send a command and return its result; events that come before it are recorded."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
         if self._session:
             message["sessionId"] = self._session
-        os.write(self._to, json.dumps(message).encode() + b"\0")
+        os.write(self._commands, json.dumps(message).encode() + b"\0")
         deadline = time.monotonic() + _LONGEST_S
         while time.monotonic() < deadline:
-            answer = self._next()
+            answer = self._read_message()
             if answer.get("id") == self._number:
                 if "error" in answer:
                     raise BrowserError(f"{method}: {answer['error']}")
                 return answer["result"]
-            self._note(answer)
+            self._record(answer)
         raise BrowserError(f"{method}: no answer")
 
-    def _next(self):
+    def _read_message(self):
         while b"\0" not in self._rest:
-            part = os.read(self._back, 1 << 20)
+            part = os.read(self._answers, 1 << 20)
             if not part:
-                raise BrowserError("the browser has gone")
+                raise BrowserError("the browser has ended")
             self._rest += part
         message, self._rest = self._rest.split(b"\0", 1)
         return json.loads(message)
 
-    def _note(self, event):
+    def _record(self, event):
         params = event.get("params", {})
         if event.get("method") == "Log.entryAdded":
-            self.complaints.append(params["entry"]["text"])
+            self.console_errors.append(params["entry"]["text"])
         if event.get("method") == "Runtime.exceptionThrown":
-            self.complaints.append(str(params["exceptionDetails"].get("exception", params)))
+            self.console_errors.append(str(params["exceptionDetails"].get("exception", params)))
         if event.get("method") == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
-            self.complaints.append(" ".join(str(each.get("value", each)) for each in params["args"]))
+            self.console_errors.append(" ".join(str(each.get("value", each)) for each in params["args"]))
         if event.get("method") == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
 
@@ -88,13 +88,13 @@ class Browser:
         return found["result"].get("value")
 
     def wait(self, script):
-        """Wait until the page is drawn from its address and an expression in it is true; return its value."""
+        """Wait until the page is drawn from its address and an expression is true; return its value."""
         deadline = time.monotonic() + _LONGEST_S
         while time.monotonic() < deadline:
-            if value := self.run(f"{_SETTLED} && ({script})"):
+            if value := self.run(f"{_IS_DRAWN} && ({script})"):
                 return value
             time.sleep(0.05)
-        raise BrowserError(f"not so in time: {script}")
+        raise BrowserError(f"not true in time: {script}")
 
     def open(self, path, address=""):
         """Open a file and wait until it is drawn."""
@@ -116,28 +116,28 @@ class Browser:
         self.send("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
 
     def type(self, selector, text):
-        """Give a text to an input as a person would: focus, text, and the events of it."""
+        """Type a text into an input, with the events of a person typing."""
         self.run(f"document.querySelector({json.dumps(selector)}).focus(); document.activeElement.value = ''")
         self.send("Input.insertText", text=text)
 
-    def look(self, *, width, height, dark=False, mobile=False):
-        """Set the size of the window, and what colours the system likes."""
+    def set_display(self, *, width, height, dark=False, mobile=False):
+        """Set the window size and the preferred colour scheme."""
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[scheme])
 
-    def picture(self, path, *, most=4000):
-        """Write a picture of the whole page, down to ``most`` pixels."""
+    def screenshot(self, path, *, max_height=4000):
+        """Write a screenshot of the whole page, at most ``max_height`` pixels high."""
         size = self.send("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], most), "scale": 1}
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], max_height), "scale": 1}
         data = self.send("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)["data"]
         Path(path).write_bytes(base64.b64decode(data))
 
 
 @contextmanager
 def chromium(name):
-    """Start the browser, without network, and end it."""
-    # The test runs as root in some places, where Chromium has no sandbox; the pages are this project's own.
+    """Run a browser without network access."""
+    # Tests may run as root, where Chromium has no sandbox; the pages are this project's own.
     options = [
         "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
         "--disable-extensions", "--disable-background-networking", "--disable-component-update", "--disable-sync",

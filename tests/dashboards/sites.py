@@ -1,4 +1,4 @@
-"""Sites of known content: plain data, as the lake would give it, without a lake."""
+"""Dashboard data of known content, as a lake would give it, without a lake."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from pipeline.dashboards.datasets import DATASETS, LAST
-from pipeline.dashboards.model import Data, Site
+from pipeline.dashboards.dashboard_data import DashboardData, DatasetRows
+from pipeline.dashboards.datasets import DATASETS, LATEST_DATASETS
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 TIME = pa.timestamp("us", tz="UTC")
 
-# Labels and queue names that would like to be more than text.
+# Labels and queue names that try to be more than text.
 HOSTILE = (
     "<script>window.owned=1</script>",
     "</script><script>window.owned=1</script>",
@@ -29,8 +29,8 @@ def at(seconds):
     return NOON + timedelta(seconds=seconds)
 
 
-def data(rows, **times):
-    """A dataset of rows; every one has the same columns. ``total`` and the like go to Data."""
+def data(rows, **fields):
+    """A dataset of rows with equal columns. Further arguments are fields of ``DatasetRows``."""
     names = list(rows[0]) if rows else []
     columns = {}
     for name in names:
@@ -40,7 +40,7 @@ def data(rows, **times):
             kind = TIME if name.endswith(("_at", "_since")) else pa.string()
         columns[name] = pa.array(values, kind)
     table = pa.table(columns)
-    return Data(table, times.pop("total", len(rows)), times.pop("query", "SELECT 1"), **times)
+    return DatasetRows(table, fields.pop("total_rows", len(rows)), fields.pop("query", "SELECT 1"), **fields)
 
 
 def evidence(*keys):
@@ -51,7 +51,7 @@ def call(key, number, **more):
     return {
         "call_key": key, "connection_id": "c", "interface_name": "RemoteRead", "method": "R_StartReceive", "opnum": 7,
         "client_address": "10.0.0.2", "client_port": 50000, "server_address": "10.0.0.1", "server_port": 2103,
-        "request_at": at(number), "response_at": at(number + 0.25), "answer_ms": 250.0, "outcome": "ok",
+        "request_at": at(number), "response_at": at(number + 0.25), "response_ms": 250.0, "outcome": "ok",
         "fault_status": None, "hresult_name": "MQ_OK", "result": "MQ_OK", "failed": False, "sealed": False,
         "opened_by": None, "closed_reason": None, "capture": "/captures/one.pcap", "request_packet": 10 + number,
         "response_capture": "/captures/one.pcap", "response_packet": 11 + number, **more,
@@ -155,11 +155,16 @@ def quality(name, number, **more):
     }  # fmt: skip
 
 
-SEEN = (("rpc", "calls", 100), ("rpc", "sealed", 3), ("rpc", "calls_half_seen", 2))
+SEEN = (
+    ("rpc", "calls", 100),
+    ("rpc", "sealed", 3),
+    ("rpc", "calls_half_seen", 2),
+    ("transport", "bytes_missing", 1460),
+)
 
 
 def site(names=("srv1\\private$\\orders", "far\\private$\\out"), **replaced):
-    """A site with a row or two of everything, about queues of these names."""
+    """Dashboard data with a row or two of each dataset, about queues of these names."""
     each = list(enumerate(names, 1))
     made = {
         "queues": data([queue(name, number) for number, name in each]),
@@ -176,7 +181,7 @@ def site(names=("srv1\\private$\\orders", "far\\private$\\out"), **replaced):
         "comqc": data([comqc(name, number) for number, name in each]),
         "findings": data([finding(number) for number, _ in each]),
         "alerts": data([alert(name, number) for number, name in each]),
-        "quality": Data(None, note="not computed: the lake has no gold.quality_results"),
+        "quality": DatasetRows(None, note="not computed: the lake has no gold.quality_results"),
         "coverage": data(
             [
                 {"hour": NOON, "server_address": "10.0.0.1", "layer": layer, "measure": measure, "value": value}
@@ -197,5 +202,5 @@ def site(names=("srv1\\private$\\orders", "far\\private$\\out"), **replaced):
         ),
         **replaced,
     }  # fmt: skip
-    assert {dataset.name for dataset in (*DATASETS, *LAST)} <= made.keys()
-    return Site("/lake", at(1000), at(5000), made, {"queues": {"message_count": "messages in the queue"}})
+    assert {dataset.name for dataset in (*DATASETS, *LATEST_DATASETS)} <= made.keys()
+    return DashboardData("/lake", at(1000), at(5000), made, {"queues": {"message_count": "messages in the queue"}})

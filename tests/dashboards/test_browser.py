@@ -1,4 +1,4 @@
-"""The page in headless Chromium: it draws, filters, leads somewhere, asks for nothing, and texts stay texts."""
+"""The page in headless Chromium: drawing, filters, links, no network requests, no markup from data."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ import pytest
 
 from dashboards import browser
 from dashboards.sites import HOSTILE, NOON, alert, attempt, call, data, evidence, host, quality, queue, site
-from pipeline.dashboards.html_page import page
-from pipeline.queues.history import NOT_CONNECTED, ON_HOLD
+from pipeline.dashboards.html_page import render_page
+from pipeline.queues.history import NOT_CONNECTED_STATES, STATE_ON_HOLD
 
 SECTIONS = ("overview", "alerts", "queues", "transfers", "reads", "calls", "comqc", "findings", "quality", "coverage")
 DRAWN = "document.querySelectorAll('.chart.js-plotly-plot').length"
-HEADING = "[...document.querySelectorAll('h2')].find((each) => each.textContent === 'Each receive and peek')"
+HEADING = "[...document.querySelectorAll('h2')].find((each) => each.textContent === 'All receives and peeks')"
 RECEIVES = f"{HEADING}.nextElementSibling"
 FIRST_TABLE = "[...document.querySelector('main table').querySelectorAll('tbody tr')]"
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """Files of sites: an ordinary one, one of hostile names, one of very many rows."""
+    """HTML files of dashboards: ordinary, with hostile names, with very many rows, with all states, with checks."""
     folder = tmp_path_factory.mktemp("site")
     made = {"plain": site(), "hostile": site(names=HOSTILE), "large": large(), "states": states(), "checked": checked()}
     for name, each in made.items():
-        (folder / f"{name}.html").write_text(page(each), encoding="utf-8")
+        (folder / f"{name}.html").write_text(render_page(each), encoding="utf-8")
     return {name: folder / f"{name}.html" for name in made}
 
 
 def states():
-    """A queue in each state, of which the first holds a message."""
-    each = (*NOT_CONNECTED, "INACTIVE", ON_HOLD, "CONNECTED", "LOCAL CONNECTION")
+    """Dashboard data with a queue in each state, the first of which holds a message."""
+    each = (*NOT_CONNECTED_STATES, "INACTIVE", STATE_ON_HOLD, "CONNECTED", "LOCAL CONNECTION")
     return site(queues=data([queue(f"q{n}", n, state=state, message_count=int(not n)) for n, state in enumerate(each)]))
 
 
 def checked():
-    """A site whose tables were checked: an expectation of one name in two suites, one of which failed; odd times."""
+    """Dashboard data with results of one expectation in two suites, one of them failed, and with extreme times."""
     wrong = {"success": False, "suite": "pending", "table": "bronze.pending", "observed": "1 of 4; keys a"}
     labels = data([{"message_key": "m1", "label": "order", "message_id": "6b29fc40-ca47-1067-b31d-00dd010662da\\7"}])
     late = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
@@ -50,7 +50,7 @@ def checked():
 
 
 def large():
-    """A thousand queues, and a million attempts of which the sums and the first rows travel."""
+    """Dashboard data of a thousand queues, and of a million attempts as aggregates and first rows."""
     names = [f"srv{number % 9}\\private$\\queue{number:04}" for number in range(1000)]
     groups = [
         {
@@ -61,16 +61,21 @@ def large():
         }
         for number in range(10_000)
     ]  # fmt: skip
-    cut = {"total": 1_000_000, "chosen": "the newest of each queue", "summed": data(groups).rows, "step_s": 3600}
+    truncated = {
+        "total_rows": 1_000_000,
+        "selection": "the newest of each queue",
+        "summary": data(groups).rows,
+        "summary_step_s": 3600,
+    }
     return site(
         queues=data([queue(name, number) for number, name in enumerate(names, 1)]),
-        attempts=data([attempt(names[number % 1000], number) for number in range(5000)], **cut),
+        attempts=data([attempt(names[number % 1000], number) for number in range(5000)], **truncated),
     )
 
 
 @pytest.fixture(scope="module")
 def chromium():
-    name = browser.program()
+    name = browser.find_browser()
     if name is None:
         yield None
         return
@@ -80,14 +85,14 @@ def chromium():
 
 @pytest.fixture
 def at(request, chromium):
-    """The browser, with nothing to complain of in the end, and no request but for the file."""
+    """The browser. In the end, its console must be empty, and it must have loaded nothing but the file."""
     if chromium is None:
         request.getfixturevalue("need_tool")("chromium")
-    chromium.complaints.clear()
+    chromium.console_errors.clear()
     chromium.requests.clear()
-    chromium.look(width=1366, height=800)
+    chromium.set_display(width=1366, height=800)
     yield chromium
-    assert chromium.complaints == []
+    assert chromium.console_errors == []
     assert {url.split(":")[0] for url in chromium.requests} <= {"file", "about", "data"}
 
 
@@ -108,15 +113,15 @@ def test_every_section_draws(at, pages):
 
 def test_the_overview_says_what_is_wrong_and_leads_to_its_rows(at, pages):
     at.open(pages["plain"])
-    assert "transfers in trouble (2)" in text(at, ".verdict")
+    assert "transfers with problems (2)" in text(at, ".verdict")
     tiles = at.run(
         "[...document.querySelectorAll('a.tile')].map((each) => [...each.innerText.split('\\n'), each.hash])"
     )
     assert [tile[:2] for tile in tiles] == [
-        ["alerts that hold", "2"], ["queues not connected", "0"], ["queues of unknown state", "0"],
-        ["transfers in trouble", "2"], ["senders turned away", "0"], ["messages at risk", "2"],
-        ["receives that went wrong", "0"], ["calls that failed", "0"], ["rules broken (error)", "2"],
-        ["quality checks failed", "not computed"],
+        ["active alerts", "2"], ["queues not connected", "0"], ["queues in unknown state", "0"],
+        ["transfers with problems", "2"], ["rejected senders", "0"], ["messages at risk", "2"],
+        ["unsuccessful receives", "0"], ["failed calls", "0"], ["rule violations (error)", "2"],
+        ["failed quality checks", "not computed"],
     ]  # fmt: skip
     for _, number, _, address in tiles:
         at.go(address)
@@ -128,53 +133,53 @@ def test_queues_without_a_connection_are_one_number_and_its_rows(at, pages):
     at.open(pages["states"])
     tile = "[...document.querySelectorAll('a.tile')].find((each) => each.innerText.startsWith('queues not connected'))"
     assert at.run(f"[...{tile}.innerText.split('\\n'), {tile}.className]") == [
-        "queues not connected", str(len(NOT_CONNECTED)), "1 with messages, of 9 queues", "tile bad",
+        "queues not connected", str(len(NOT_CONNECTED_STATES)), "1 with messages, of 9 queues", "tile bad",
     ]  # fmt: skip
     at.go(at.run(f"{tile}.hash"))
     rows = at.run("[...document.querySelector('main table').querySelectorAll('tbody tr')].map((row) => row.innerText)")
-    assert len(rows) == len(NOT_CONNECTED)
-    assert all(any(state in row for row in rows) for state in NOT_CONNECTED)
+    assert len(rows) == len(NOT_CONNECTED_STATES)
+    assert all(any(state in row for row in rows) for state in NOT_CONNECTED_STATES)
 
 
 def test_quality_is_shown_what_failed_first(at, pages):
     at.open(pages["checked"])
-    assert "quality checks failed (1)" in text(at, ".verdict")
+    assert "failed quality checks (1)" in text(at, ".verdict")
     at.go("#quality")
-    heading = "[...document.querySelectorAll('h2')].find((each) => each.textContent === 'Each check')"
+    heading = "[...document.querySelectorAll('h2')].find((each) => each.textContent === 'All checks')"
     rows = f"[...{heading}.nextElementSibling.querySelectorAll('tbody tr')]"
-    shown = at.run(f"{rows}.map((row) => [...row.cells].map((cell) => cell.textContent).slice(0, 4))")
-    assert shown == [
+    cells_shown = at.run(f"{rows}.map((row) => [...row.cells].map((cell) => cell.textContent).slice(0, 4))")
+    assert cells_shown == [
         ["no", "error", "bronze.pending", "keys_unique"],
         ["yes", "error", "bronze.rpc_calls", "keys_unique"],
     ]
     badges = at.run(f"{rows}.map((row) => row.cells[1].querySelector('.badge.bad') !== null)")
-    assert badges == [True, False]  # a check that holds is no error, however grave it would be
+    assert badges == [True, False]  # a passed check is no error, whatever its severity
     assert at.run("[...document.querySelectorAll('.tile .value')].map((each) => each.textContent)") == list("1001")
     at.run(f"{rows}[0].click()")
     at.wait("document.querySelector('dialog[open]') !== null")
     assert "1 of 4; keys a" in text(at, "dialog[open]")
-    assert text(at, "dialog[open] .command") == "python -m jobs.check_quality --lake /lake --all"
+    assert text(at, "dialog[open] .command") == "msmq check_quality --lake /lake --all"
 
 
 def test_a_row_leads_to_the_story_of_its_message(at, pages):
     at.open(pages["checked"], "#reads?row=attempts:a1")
     at.wait("document.querySelector('dialog[open]') !== null")
-    story = r"python -m jobs.trace_message --lake /lake --id '6b29fc40-ca47-1067-b31d-00dd010662da\7'"
-    assert text(at, "dialog[open] .command") == story
+    trace = r"msmq trace_message --lake /lake --id '6b29fc40-ca47-1067-b31d-00dd010662da\7'"
+    assert text(at, "dialog[open] .command") == trace
     at.open(pages["checked"], "#reads")
-    buttons = "[...document.querySelectorAll('main td[data-label=story] button')].map((each) => each.title)"
-    assert story in at.run(buttons)
+    buttons = "[...document.querySelectorAll('main td[data-label=trace] button')].map((each) => each.title)"
+    assert trace in at.run(buttons)
 
 
 def test_what_was_seen_of_a_machine_leads_to_its_calls(at, pages):
     at.open(pages["checked"], "#alerts?row=alerts:e1")
     at.wait("document.querySelector('dialog[open]') !== null")
-    proofs = at.run("[...document.querySelectorAll('dialog[open] .proof')].map((each) => each.innerText)")
+    proofs = at.run("[...document.querySelectorAll('dialog[open] .evidence')].map((each) => each.innerText)")
     assert [each.split("\n")[0] for each in proofs] == [
         "seen together in format names: 6b29fc40, srv1, 10.0.0.1", "seen together in format names: 6b29fc40, srv2",
     ]  # fmt: skip
-    assert ["calls of this address meanwhile" in each for each in proofs] == [True, False]
-    at.go(at.run("document.querySelector('dialog[open] .proof a').hash"))
+    assert ["calls of this address in this time" in each for each in proofs] == [True, False]
+    at.go(at.run("document.querySelector('dialog[open] .evidence a').hash"))
     at.wait("document.querySelector('dialog[open]') === null")
     assert "2 rows" in text(at)
 
@@ -189,18 +194,18 @@ def test_a_count_of_an_hour_leads_to_what_was_counted(at, pages):
 
 def test_values_are_told_as_people_read_them(at, pages):
     at.open(pages["plain"])
-    told = {
+    expected = {
         119_600: "2 min 0 s",
         59_960: "1 min 0 s",
         3_599_700: "1 h 0 min",
         172_799_000: "2.0 d",
         61_000: "1 min 1 s",
     }
-    assert at.run(f"[{', '.join(map(str, told))}].map(durationText)") == list(told.values())
+    assert at.run(f"[{', '.join(map(str, expected))}].map(durationText)") == list(expected.values())
     assert at.run("['72057594037927936', 9, '10', 'queue10', 'queue9', null].sort((a, b) => compare(a, b, false))") == [
         9, "10", "72057594037927936", "queue9", "queue10", None,
     ]  # fmt: skip
-    assert at.run("[moment(0), moment(9e15), moment(-9e15)]") == ["1970-01-01 00:00:00.000", None, None]
+    assert at.run("[plotlyTime(0), plotlyTime(9e15), plotlyTime(-9e15)]") == ["1970-01-01 00:00:00.000", None, None]
 
 
 def test_filters_choose_rows_and_stand_in_the_address(at, pages):
@@ -229,11 +234,11 @@ def test_a_row_leads_to_capture_file_and_packet(at, pages):
     at.wait("document.querySelector('dialog[open]') !== null")
     commands = at.run("[...document.querySelectorAll('dialog[open] .command')].map((each) => each.textContent)")
     assert commands == [
-        f"python -m jobs.trace_message --lake /lake --queue 'far\\private$\\out' --lookup-id {2**56 - 2}",
+        f"msmq trace_message --lake /lake --queue 'far\\private$\\out' --lookup-id {2**56 - 2}",
         "/captures/one.pcap",
         "frame.number == 12 || frame.number == 13",
         "ip.addr == 10.0.0.2 && ip.addr == 10.0.0.1 && tcp.port == 50000 && tcp.port == 2103",
-        "python -m jobs.export_packets --lake /lake --call k2 --out call.pcapng",
+        "msmq export_packets --lake /lake --call k2 --out call.pcapng",
     ]
     address = at.run("location.hash")
     at.key("Escape")
@@ -243,12 +248,12 @@ def test_a_row_leads_to_capture_file_and_packet(at, pages):
     at.go("#queues?row=queues%3Ai1")
     assert "/snapshots/day.jsonl:1" in text(at, "dialog[open]")
     at.go("#queues?row=queues%3Anone")
-    assert "not among those" in text(at, "dialog[open]")
+    assert "This row is not on this page" in text(at, "dialog[open]")
 
 
 def test_answers_in_another_capture_and_ipv6_have_filters_of_their_own(at, pages, tmp_path):
     split = call("k1", 1, client_address="fe80::2", server_address="fe80::1", response_capture="/captures/two.pcap")
-    (tmp_path / "split.html").write_text(page(site(calls=data([split]))), encoding="utf-8")
+    (tmp_path / "split.html").write_text(render_page(site(calls=data([split]))), encoding="utf-8")
     at.open(tmp_path / "split.html", "#calls?row=calls%3Ak1")
     commands = at.run("[...document.querySelectorAll('dialog[open] .command')].map((each) => each.textContent)")
     assert commands[:5] == [
@@ -270,11 +275,11 @@ def test_hostile_names_stay_text(at, pages):
         at.go(address)
         assert at.run("document.querySelectorAll('dialog script, dialog img').length") == 0
     at.go("#queues")
-    shown = at.run(f"{FIRST_TABLE}.map((each) => each.cells[0].textContent)")
-    assert len(shown) == len(HOSTILE)
-    # What cannot be seen or turns the direction of what follows is spelt out.
+    cells_shown = at.run(f"{FIRST_TABLE}.map((each) => each.cells[0].textContent)")
+    assert len(cells_shown) == len(HOSTILE)
+    # Invisible and bidirectional characters are escaped.
     spelt = str.maketrans({c: f"\\u{{{ord(c):x}}}" for c in "\u202e\u2066\u200b\x00\x1b"})
-    assert set(shown) == {name.translate(spelt) for name in HOSTILE}
+    assert set(cells_shown) == {name.translate(spelt) for name in HOSTILE}
     at.wait(DRAWN)
     labels = at.run("[...document.querySelectorAll('.chart text')].map((each) => each.textContent)")
     assert any("<script>" in each for each in labels)
@@ -289,7 +294,7 @@ def test_hostile_names_stay_text(at, pages):
 
 def test_very_many_rows_are_paged_and_what_is_cut_is_said(at, pages):
     at.open(pages["large"], "#reads")
-    assert "Of 1\u202f000\u202f000 rows 5\u202f000 are on this page: the newest of each queue" in text(at)
+    assert "This page has 5\u202f000 of 1\u202f000\u202f000 rows: the newest of each queue" in text(at)
     tiles = at.run("[...document.querySelectorAll('a.tile')].map((each) => each.innerText.split('\\n').slice(0, 2))")
     assert ["acked", "900\u202f000"] in tiles
     assert ["expired", "100\u202f000"] in tiles
@@ -299,7 +304,7 @@ def test_very_many_rows_are_paged_and_what_is_cut_is_said(at, pages):
     assert "page 2 of 100" in at.run(f"{RECEIVES}.querySelector('.pager').textContent")
     at.go("#reads?queue=queue0010")
     tiles = at.run("[...document.querySelectorAll('a.tile')].map((each) => each.innerText.split('\\n').slice(0, 2))")
-    assert ["expired", "1\u202f000"] in tiles  # of sums over all rows, not of the rows that travel
+    assert ["expired", "1\u202f000"] in tiles  # of the aggregates over all rows, not of the rows in the page
     at.go("#queues")
     assert "page 1 of 20" in text(at)
 
@@ -327,7 +332,7 @@ def test_keys_do_what_the_help_says(at, pages):
 
 @pytest.mark.parametrize(("name", "dark"), [("plain", True), ("hostile", False)])
 def test_on_a_phone_nothing_is_wider_than_the_screen(at, pages, name, dark):
-    at.look(width=390, height=844, dark=dark, mobile=True)
+    at.set_display(width=390, height=844, dark=dark, mobile=True)
     at.open(pages[name])
     at.run("localStorage.clear()")
     at.open(pages[name])

@@ -1,20 +1,20 @@
-"""The dashboard definition: its parts fit each other. That its queries run is shown on a lake, in test_run_all.py."""
+"""The Databricks dashboard definition is consistent. test_run_all.py runs its queries on a lake."""
 
 from __future__ import annotations
 
 import json
 from types import SimpleNamespace
 
-from pipeline.dashboards.databricks import PAGES, SOURCES, dashboard
+from pipeline.dashboards.databricks import DASHBOARD_DATASETS, DASHBOARD_PAGES, dashboard_json
 
 
-def made():
+def definition():
     lake = SimpleNamespace(sql_name=lambda table: f"`main`.`{table.layer}`.`{table.name}`")
-    return json.loads(dashboard(lake))
+    return json.loads(dashboard_json(lake))
 
 
 def test_widgets_name_datasets_that_are_there_and_none_lies_over_another():
-    found = made()
+    found = definition()
     names = {dataset["name"] for dataset in found["datasets"]}
     for page in found["pages"]:
         taken = set()
@@ -33,7 +33,7 @@ def test_widgets_name_datasets_that_are_there_and_none_lies_over_another():
     widgets = [each["widget"]["name"] for page in found["pages"] for each in page["layout"]]
     assert len(set(widgets)) == len(widgets)
     assert {page["displayName"]: len(page["layout"]) for page in found["pages"]} == {
-        title: len(shown) for title, shown in PAGES
+        title: len(widgets) for title, widgets in DASHBOARD_PAGES
     }
 
 
@@ -48,15 +48,15 @@ def test_encodings_name_fields_of_the_widgets_query():
             for each in value:
                 yield from named(each)
 
-    for page in made()["pages"]:
+    for page in definition()["pages"]:
         for each in page["layout"]:
             fields = {field["name"] for field in each["widget"]["queries"][0]["query"]["fields"]}
             assert set(named(each["widget"]["spec"]["encodings"])) == fields, each["widget"]["name"]
 
 
 def test_queries_are_of_the_lakes_own_tables():
-    for dataset in made()["datasets"]:
+    for dataset in definition()["datasets"]:
         text = "".join(dataset["queryLines"])
         assert "`main`.`" in text
         assert "{" not in text
-    assert {dataset["name"] for dataset in made()["datasets"]} == {source.name for source in SOURCES}
+    assert {dataset["name"] for dataset in definition()["datasets"]} == {source.name for source in DASHBOARD_DATASETS}

@@ -1,4 +1,4 @@
-"""The page as a text: what it may load and run, and that no data gets out of its element."""
+"""The HTML text of the page: its policy, its elements, and that data cannot leave its element."""
 
 import base64
 import hashlib
@@ -15,16 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards.sites import HOSTILE, at, data, queue, site
-from pipeline.dashboards.highlights import attention
-from pipeline.dashboards.html_page import page
-from pipeline.dashboards.model import columns_of, plain, script_json
+from pipeline.dashboards.dashboard_data import encode_table, json_for_script, to_json_value
+from pipeline.dashboards.html_page import render_page
+from pipeline.dashboards.problems import count_problems
 from pipeline.quality.coverage import PARTS
-from pipeline.quality.coverage_gaps import MEANINGS, NOT_SEEN
-from pipeline.queues.history import NOT_CONNECTED
+from pipeline.quality.coverage_gaps import GAP_MEANINGS, GAP_MEASURES
+from pipeline.queues.history import NOT_CONNECTED_STATES
 
 
 class Elements(HTMLParser):
-    """Elements with their attributes, and the texts of scripts and styles, as a browser would part them."""
+    """Elements with their attributes, and the texts of scripts and styles, split as a browser splits them."""
 
     def __init__(self):
         super().__init__()
@@ -47,7 +47,7 @@ class Elements(HTMLParser):
 @pytest.fixture(scope="module")
 def made():
     parser = Elements()
-    text = page(site(names=HOSTILE))
+    text = render_page(site(names=HOSTILE))
     parser.feed(text)
     return text, parser
 
@@ -92,21 +92,21 @@ def test_hostile_names_stay_in_the_data(made):
     st.recursive(st.none() | st.booleans() | st.text() | st.integers(-(2**53) + 1, 2**53 - 1), st.lists, max_leaves=8)
 )
 def test_json_comes_back_as_it_was_and_never_ends_its_element(value):
-    text = script_json(value)
+    text = json_for_script(value)
     assert not re.search("[<>&\u2028\u2029]", text)
     text.encode("utf-8")
     assert json.loads(text) == value
 
 
 def test_lone_surrogates_can_be_written():
-    assert json.loads(script_json("a\ud800b").encode("utf-8")) == "a\ud800b"
+    assert json.loads(json_for_script("a\ud800b").encode("utf-8")) == "a\ud800b"
 
 
 def test_numbers_that_javascript_would_round_travel_as_text():
-    assert [plain(value) for value in (2**53 - 1, 2**53, Decimal(2**64 - 1), Decimal("0.5"), -(2**53))] == [
+    assert [to_json_value(value) for value in (2**53 - 1, 2**53, Decimal(2**64 - 1), Decimal("0.5"), -(2**53))] == [
         2**53 - 1, str(2**53), str(2**64 - 1), 0.5, str(-(2**53)),
     ]  # fmt: skip
-    assert [plain(value) for value in (math.nan, math.inf, 1.5, None, True, b"\x00\xff")] == [
+    assert [to_json_value(value) for value in (math.nan, math.inf, 1.5, None, True, b"\x00\xff")] == [
         None, None, 1.5, None, True, "00ff",
     ]  # fmt: skip
 
@@ -122,11 +122,11 @@ def test_columns_keep_every_value():
             "list": [["a"], None, []],
         }
     )
-    found = columns_of(table)
+    found = encode_table(table)
     assert found["count"] == 3
     assert found["columns"] == {
         "at": {"kind": "time", "values": [1714564800123456, None, 1714564800123456]},
-        "word": {"kind": "text", "words": ["a"], "places": [0, -1, 0]},
+        "word": {"kind": "text", "dictionary": ["a"], "indices": [0, -1, 0]},
         "few": {"kind": "text", "values": ["x", "y", "z"]},
         "number": {"kind": "number", "values": [str(2**60), None, 3]},
         "list": {"kind": "other", "values": [["a"], None, []]},
@@ -136,18 +136,20 @@ def test_columns_keep_every_value():
 @pytest.mark.parametrize("rows", [0, 1])
 def test_a_column_of_no_texts(rows):
     table = pa.table({"word": pa.array([None] * rows, pa.string())})
-    column = columns_of(table)["columns"]["word"]
-    assert (column.get("places") or column.get("values") or []) in ([], [None], [-1])
+    column = encode_table(table)["columns"]["word"]
+    assert (column.get("indices") or column.get("values") or []) in ([], [None], [-1])
 
 
 def test_what_is_said_not_to_be_seen_is_counted():
     counted = {(part.layer, measure) for part in PARTS for measure in part.measures}
-    assert {(each.layer, measure) for each in NOT_SEEN for measure in (each.measure, *each.of)} <= counted
-    assert len(MEANINGS) == len(NOT_SEEN) == len(set(MEANINGS.values()))
-    assert [each["measure"] for each in site().plain()["not_seen"]] == [each.measure for each in NOT_SEEN]
+    assert {
+        (each.layer, measure) for each in GAP_MEASURES for measure in (each.measure, *each.total_measures)
+    } <= counted
+    assert len(GAP_MEANINGS) == len(GAP_MEASURES) == len(set(GAP_MEANINGS.values()))
+    assert [each["measure"] for each in site().to_json()["coverage_gaps"]] == [each.measure for each in GAP_MEASURES]
 
 
-@pytest.mark.parametrize("state", NOT_CONNECTED)
+@pytest.mark.parametrize("state", NOT_CONNECTED_STATES)
 def test_a_queue_is_not_connected_as_long_as_that_holds(state):
     rows = [queue("waits", 1, state=state), queue("waited", 2, state=state, valid_to=at(900)), queue("off", 3)]
-    assert ("queues", "1 queues not connected") in attention(site(queues=data(rows)))
+    assert ("queues", "1 queues not connected") in count_problems(site(queues=data(rows)))

@@ -1,12 +1,12 @@
-"""Metrics in Prometheus' text format, read back by a reader of the format's own rules."""
+"""Metrics in Prometheus text format, read back by a parser of the format's rules."""
 
 from __future__ import annotations
 
 import re
 
 from dashboards.sites import HOSTILE, at, attempt, data, queue, site
-from pipeline.dashboards.model import Data
-from pipeline.dashboards.prometheus import metrics
+from pipeline.dashboards.dashboard_data import DatasetRows
+from pipeline.dashboards.prometheus import render_metrics
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\["\\n])*)"')
@@ -14,7 +14,7 @@ SAMPLE = re.compile(rf"({NAME})(?:\{{((?:{LABEL.pattern}(?:,(?!\}})|(?=\}})))*)\
 
 
 def read(text):
-    """Samples as {name: [(labels, value)]}; every line must be a sample of the family announced before it."""
+    """Samples as {name: [(labels, value)]}. Each sample must follow the HELP and TYPE lines of its metric."""
     assert text.endswith("\n")
     found, family, seen = {}, None, set()
     for line in text.removesuffix("\n").split("\n"):
@@ -25,7 +25,8 @@ def read(text):
             found[family] = []
         elif line.startswith("# TYPE "):
             assert line.split(" ")[2] == family
-            assert line.split(" ")[3] in {"gauge", "counter"}
+            assert line.split(" ")[3] == "gauge"
+            assert not family.endswith(("_total", "_count", "_sum", "_bucket"))
         else:
             matched = SAMPLE.fullmatch(line)
             assert matched, line
@@ -40,8 +41,8 @@ def unescaped(value):
     return re.sub(r"\\(.)", lambda match: {"n": "\n"}.get(match[1], match[1]), value)
 
 
-def test_what_is_known_is_told():
-    found = read(metrics(site()))
+def test_known_values_have_samples():
+    found = read(render_metrics(site()))
     one = {
         "queue": "srv1\\private$\\orders",
         "queue_manager": "srv1",
@@ -49,47 +50,49 @@ def test_what_is_known_is_told():
     }
     assert (one, 1.0) in found["msmq_queue_messages"]
     assert ({**one, "state": "LOCAL CONNECTION"}, 1.0) in found["msmq_queue_state"]
-    assert (one, at(600).timestamp()) in found["msmq_queue_told_timestamp_seconds"]
+    assert (one, at(600).timestamp()) in found["msmq_queue_last_report_timestamp_seconds"]
     assert ({**one, "source": "collector"}, 3.0) in found["msmq_transfer_ladder_step"]
     assert ({}, at(1000).timestamp()) in found["msmq_newest_evidence_timestamp_seconds"]
     assert [value for _, value in found["msmq_alerts"]] == [1.0, 1.0]
     assert found["msmq_messages_at_risk"][0][0]["loss_risk"] == "read_twice"
-    assert ({"layer": "rpc", "measure": "sealed", "server_address": "10.0.0.1"}, 3.0) in found["msmq_coverage_total"]
+    assert ({"layer": "rpc", "measure": "sealed", "server_address": "10.0.0.1"}, 3.0) in found["msmq_coverage_items"]
+    missing = {"layer": "transport", "measure": "bytes_missing", "server_address": "10.0.0.1"}
+    assert found["msmq_coverage_bytes"] == [(missing, 1460.0)]
 
 
 def test_hostile_names_come_back_as_they_were():
     names = (*HOSTILE, 'quote " slash \\ line\nend', "")
-    found = read(metrics(site(names=names)))
+    found = read(render_metrics(site(names=names)))
     assert {labels["queue"] for labels, _ in found["msmq_queue_messages"]} == set(names)
 
 
 def test_what_is_not_known_has_no_sample_and_is_never_zero():
     rows = [
-        queue("told", 1, message_count=None, bytes=None),
-        queue("over", 2, valid_to=at(1000)),  # what was told holds until the newest evidence, and no longer
+        queue("reported", 1, message_count=None, bytes=None),
+        queue("expired", 2, valid_to=at(1000)),  # its report is valid until the newest evidence
         queue("unknown", 3, state="UNKNOWN", message_count=None, bytes=None, journal_count=None, journal_bytes=None),
     ]
-    found = read(metrics(site(queues=data(rows))))
+    found = read(render_metrics(site(queues=data(rows))))
     assert found["msmq_queue_messages"] == []
-    assert {labels["queue"] for labels, _ in found["msmq_queue_journal_messages"]} == {"told"}
+    assert {labels["queue"] for labels, _ in found["msmq_queue_journal_messages"]} == {"reported"}
     states = {labels["queue"]: labels["state"] for labels, _ in found["msmq_queue_state"]}
-    assert states == {"told": "LOCAL CONNECTION", "over": "UNKNOWN", "unknown": "UNKNOWN"}
-    assert len(found["msmq_queue_told_timestamp_seconds"]) == 3
+    assert states == {"reported": "LOCAL CONNECTION", "expired": "UNKNOWN", "unknown": "UNKNOWN"}
+    assert len(found["msmq_queue_last_report_timestamp_seconds"]) == 3
 
 
 def test_counts_are_of_all_rows_where_some_are_cut():
-    summed = data(
+    summary = data(
         [{"queue": "a", "server_address": "s", "outcome": "acked", "n": number} for number in (400, 600)]
     ).rows
-    cut = data([attempt("a", 1, server_address="s")], total=1000, summed=summed)
-    found = read(metrics(site(attempts=cut)))
-    assert found["msmq_receive_attempts_total"] == [({"queue": "a", "server_address": "s", "outcome": "acked"}, 1000.0)]
+    truncated = data([attempt("a", 1, server_address="s")], total_rows=1000, summary=summary)
+    found = read(render_metrics(site(attempts=truncated)))
+    assert found["msmq_receive_attempts"] == [({"queue": "a", "server_address": "s", "outcome": "acked"}, 1000.0)]
 
 
 def test_a_lake_without_tables_gives_families_without_samples():
     bare = site()
-    nothing = site(**{name: Data(None, note="not computed") for name in bare.data})
-    found = read(metrics(nothing))
+    nothing = site(**{name: DatasetRows(None, note="not computed") for name in bare.datasets})
+    found = read(render_metrics(nothing))
     assert {name for name, samples in found.items() if samples} == {
         "msmq_newest_evidence_timestamp_seconds", "msmq_published_timestamp_seconds",
     }  # fmt: skip

@@ -1,6 +1,6 @@
-"""Many conversations for one lake: copies of recorded ones, each between machines of its own, cut and spread over runs.
+"""Many conversations for one lake: copies of recorded ones with their own addresses, cut and distributed over runs.
 
-A run costs a quarter of a minute whatever it reads.
+Sharing runs saves time: a run takes 15 s, whatever it reads.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ SMALL = tuple(name for name, path in SAMPLE.items() if path.stat().st_size < 100
 
 @dataclass
 class Conversations:
-    """Captures of conversations between machines of their own, and their pieces in a folder for each run.
+    """Captures of conversations with their own addresses, whole and cut into pieces, a folder of pieces for each run.
 
-    ``told``: for each of their addresses, which conversation it is of and how that was cut and spread over runs.
+    ``descriptions``, by the first two parts of an address: the conversation, and how it was cut and distributed.
     """
 
     folder: Path
     count: int = 0
     pieces: list[tuple[int, str, bytes]] = field(default_factory=list)  # number of the run, name, content
-    told: dict[str, str] = field(default_factory=dict)
+    descriptions: dict[str, str] = field(default_factory=dict)
 
     @property
     def uncut(self) -> Path:
@@ -49,23 +49,23 @@ class Conversations:
         return self.cut / str(number)
 
     def add(self, name: str, places: list[int], runs: list[int]) -> None:
-        """Add a conversation of the sample cut at these places, each piece given to a run."""
+        """Add a conversation of the sample, cut before these records, and give each piece to a run."""
         capture = elsewhere(plain(SAMPLE[name]), self.count)
         title = f"{self.count:03}_{Path(name).stem}"
         self.uncut.mkdir(parents=True, exist_ok=True)
         (self.uncut / title).write_bytes(capture)
         for index, (number, piece) in enumerate(zip(runs, cut(capture, places), strict=True)):
             self.pieces.append((number, f"{title}_{index}", piece))
-        self.told[f"10.{77 + self.count}"] = f"{title} cut at {places}, its files in runs {runs}"
+        self.descriptions[f"10.{77 + self.count}"] = f"{title} cut at {places}, its files in runs {runs}"
         self.count += 1
 
     def add_any(self, name: str, chance: random.Random, *, last: int) -> None:
-        """Add a conversation of the sample cut anywhere, its pieces given by chance to runs 1 to ``last``."""
+        """Add a conversation of the sample, cut at random and its pieces given at random to runs 1 to ``last``."""
         places = sorted(chance.sample(range(1, records(plain(SAMPLE[name]))), chance.randint(1, 6)))
         self.add(name, places, [chance.randint(1, last) for _ in range(len(places) + 1)])
 
     def write(self, *, padded_prefix: int = 0) -> None:
-        """Write the pieces, those of the first conversations all of one size, above that of all others."""
+        """Write the pieces; pad those of the first ``padded_prefix`` conversations to one size above all others."""
         size = max(len(piece) for _, _, piece in self.pieces) + 64
         for number, name, piece in self.pieces:
             self.run(number).mkdir(parents=True, exist_ok=True)
@@ -73,22 +73,26 @@ class Conversations:
             (self.run(number) / name).write_bytes(content)
 
     def explain(self, lines: list[str]) -> str:
-        """Lines of differences, and of which conversations they are."""
+        """Return lines of differences, with the conversations that they are of."""
         places = {".".join(found.split(".")[:2]) for found in re.findall(r"\d+\.\d+\.\d+\.\d+", "\n".join(lines))}
         return "\n".join(
-            ["", *lines, *(f"{place}.*: {self.told[place]}" for place in sorted(places & self.told.keys()))]
+            [
+                "",
+                *lines,
+                *(f"{place}.*: {self.descriptions[place]}" for place in sorted(places & self.descriptions.keys())),
+            ]
         )
 
     def same(self, lake: Lake, uncut: Lake) -> None:
-        """Fail unless the facts are the same, in all tables but those of files, without places."""
+        """Fail unless all tables except those of files are equal, ignoring columns that locate rows in files."""
         both = [tables(each) for each in (lake, uncut)]
-        for found in both:  # what is counted of files: the padding of pieces too
+        for found in both:  # counts of files depend on the padding of pieces
             found["coverage"] = found["coverage"].filter(pc.not_equal(found["coverage"]["layer"], "capture"))
         lines = differences(*both, left_out=PLACES | OF_THE_RUN, not_compared=OF_FILES)
         assert not lines, self.explain(lines)
 
     def equal(self, lake: Lake, expected: Mapping[str, pa.Table]) -> None:
-        """Fail unless a lake equals the ``tables`` of one that read the same files, in all columns but the run's."""
+        """Fail unless a lake equals the ``tables`` of one that read the same files, except for columns of the run."""
         read = tables(lake, [table for table in catalog.ALL if table.name in expected])
         found = differences(read, expected, left_out=OF_THE_RUN)
         assert not found, self.explain(found)

@@ -1,4 +1,4 @@
-"""Lakes of the whole pipeline as tables in memory, and runs of it: in this process, and in one that can be killed."""
+"""Tables of lakes in memory, and runs of the pipeline: in this process, or in one that can be killed."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from pathlib import Path
 import pyarrow as pa
 
 from jobs import ingest_captures, run_all
-from pipeline.lake.concurrency import gather
+from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from schemas import bronze, catalog
 from schemas.table import Table
 
-_LOOK_S = 0.02
-_LONGEST_S = 600.0
+_POLL_S = 0.02
+_TIMEOUT_S = 600.0
 
 
 def tables(lake: Lake, of: Iterable[Table] = catalog.ALL) -> dict[str, pa.Table]:
-    """Tables of a lake, all by default, by the names they have within their layers."""
+    """Read tables of a lake, all by default, by name without layer."""
 
     def read(table: Table) -> pa.Table:
         return lake.read(table).toArrow()
 
-    return gather({table.name: partial(read, table) for table in of})
+    return run_concurrently({table.name: partial(read, table) for table in of})
 
 
-BRONZE, ALL = "ingest_captures", "run_all"  # jobs: captures to bronze, and through all layers
-KILLED = ("all", "workers", "java", "driver")  # what of a job's processes can be killed
+BRONZE, ALL = "ingest_captures", "run_all"  # jobs: to bronze only, or all layers
+KILLED = ("all", "workers", "java", "driver")  # which processes of a job can be killed
 WRITTEN_BY = {BRONZE: bronze.TABLES, ALL: catalog.ALL}
 _MAIN = {BRONZE: ingest_captures.main, ALL: run_all.main}
 
@@ -45,8 +45,8 @@ def run(lake: Lake, *captures: Path, job: str = ALL) -> None:
     assert _MAIN[job](["--lake", lake.root, "--captures", *map(str, captures)]) == 0
 
 
-def signs(root: Path) -> set[str]:
-    """What a run shows of its progress, as paths: commits and side files, not those that are still written."""
+def progress_files(root: Path) -> set[str]:
+    """Return the files that show a run's progress: commits and staging files, without those still being written."""
     found: set[str] = set()
     for folder, below, files in os.walk(root):
         inside = Path(folder).relative_to(root).parts
@@ -60,15 +60,15 @@ def signs(root: Path) -> set[str]:
 
 @dataclass(frozen=True)
 class Moment:
-    """A moment of a run: so many signs had shown, the last one some seconds ago."""
+    """A moment of a run: the number of progress files, and the seconds since the last one appeared."""
 
-    signs: int
+    file_count: int
     after_s: float
 
 
 @dataclass
 class Job:
-    """A job in a process of its own, and what it has shown so far (seconds since its start, signs)."""
+    """A job in a process of its own. ``timeline``: (seconds since the start, progress files so far)."""
 
     root: Path
     captures: Sequence[Path]
@@ -77,7 +77,7 @@ class Job:
     timeline: list[tuple[float, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._before = self._seen = signs(self.root)
+        self._before = self._seen = progress_files(self.root)
         self._began = time.monotonic()
         self._process = subprocess.Popen(
             [
@@ -94,91 +94,91 @@ class Job:
             start_new_session=True,
         )
 
-    def _look(self) -> int:
-        """Count the signs that showed so far; those that are gone too."""
-        self._seen = self._seen | signs(self.root)
+    def _count(self) -> int:
+        """Return the number of progress files so far, including those that are gone."""
+        self._seen = self._seen | progress_files(self.root)
         count = len(self._seen) - len(self._before)
         if not self.timeline or self.timeline[-1][1] != count:
             self.timeline.append((time.monotonic() - self._began, count))
         return count
 
     def running(self) -> bool:
-        """Whether it is not at its end."""
+        """Whether the job runs."""
         return self._process.poll() is None
 
     @property
     def survived(self) -> bool:
-        """Whether it is at its end, and ended well."""
+        """Whether the job ended with exit code 0."""
         return self._process.poll() == 0
 
     def look(self) -> int:
-        """Count the signs that showed so far."""
-        return self._look()
+        """Return the number of progress files so far."""
+        return self._count()
 
     def watch(self) -> None:
-        """Watch the job to its end; it must end well."""
+        """Record the timeline to the job's end; it must succeed."""
         while self._process.poll() is None:
-            self._look()
-            time.sleep(_LOOK_S)
+            self._count()
+            time.sleep(_POLL_S)
         self.succeed()
 
     def succeed(self) -> None:
-        """Wait for the job's end; it must end well."""
-        code, said = self.end()
-        assert code == 0, f"exit code {code}:\n{said}"
+        """Wait for the job's end; it must succeed."""
+        code, output = self.end()
+        assert code == 0, f"exit code {code}:\n{output}"
 
     def end(self) -> tuple[int, str]:
-        """Wait for the job's end; its exit code and what it said."""
+        """Wait for the job's end; return exit code and standard error."""
         try:
-            _, said = self._process.communicate(timeout=_LONGEST_S)
+            _, output = self._process.communicate(timeout=_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._kill(self._processes())
-            _, said = self._process.communicate()
-            raise AssertionError(f"not at its end after {_LONGEST_S:.0f} s:\n{said.decode()}") from None
-        return self._process.returncode, said.decode()
+            _, output = self._process.communicate()
+            raise AssertionError(f"not finished after {_TIMEOUT_S:.0f} s:\n{output.decode()}") from None
+        return self._process.returncode, output.decode()
 
     def moment(self, fraction: float) -> Moment:
-        """The moment of a job that was watched, from its first sign (0) to its last one (1)."""
+        """Return a moment of a watched job, between its first progress file (0) and its last (1)."""
         at = self.seconds(fraction)
         when, count = [entry for entry in self.timeline if entry[0] <= at][-1]
         return Moment(count, at - when)
 
     def seconds(self, fraction: float) -> float:
-        """How long after its start a job that was watched was so far: from its first sign (0) to its last one (1)."""
+        """Return the seconds from a watched job's start to a point between first (0) and last (1) progress file."""
         begin, end = self.timeline[1][0], self.timeline[-1][0]
         return begin + fraction * (end - begin)
 
     def kill(self, moment: Moment, what: str) -> str:
-        """Kill ``what`` (all, driver, java or workers) at a moment, wait for the end; what was done and said.
+        """Kill ``what`` (all, driver, java or workers) at a moment and wait for the end; return a description.
 
-        Where this machine is quicker than when the moment was noted, it comes with the next sign at the latest, so that
-        the job is at work still.
+        If the machine is faster than when the moment was recorded, the kill comes with the next progress file at the
+        latest, while the job still works.
         """
-        while (count := self._look()) < moment.signs:
-            assert self._process.poll() is None, f"at its end after {count} signs; killed it should be at {moment}"
-            time.sleep(_LOOK_S)
+        while (count := self._count()) < moment.file_count:
+            assert self._process.poll() is None, f"finished after {count} files; it should be killed at {moment}"
+            time.sleep(_POLL_S)
         reached = time.monotonic()
-        while time.monotonic() < reached + moment.after_s and self._look() == count:
-            time.sleep(_LOOK_S)
+        while time.monotonic() < reached + moment.after_s and self._count() == count:
+            time.sleep(_POLL_S)
         while not (chosen := self._chosen(what)):
-            assert self._process.poll() is None, f"at its end without {what} after {count} signs"
-            time.sleep(_LOOK_S)
-        return self._killed(chosen, what, f"after {count} signs")
+            assert self._process.poll() is None, f"finished without {what} after {count} files"
+            time.sleep(_POLL_S)
+        return self._killed(chosen, what, f"after {count} files")
 
     def kill_after(self, seconds: float, what: str) -> str | None:
-        """Kill ``what`` some seconds after the start, as ``kill`` does; None when the job was at its end before."""
+        """Kill ``what`` some seconds after the start, like ``kill``; None if the job ended before."""
         while self.running():
             late = time.monotonic() >= self._began + seconds
             if late and (chosen := self._chosen(what)):
                 return self._killed(chosen, what, f"after {seconds:.1f} s")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         self.succeed()
         return None
 
     def _killed(self, chosen: Sequence[int], what: str, when: str) -> str:
         self._kill(chosen)
-        code, said = self.end()
-        return f"{what} killed {when} ({len(chosen)} processes), exit code {code}:\n{said}"
+        code, output = self.end()
+        return f"{what} killed {when} ({len(chosen)} processes), exit code {code}:\n{output}"
 
     def _chosen(self, what: str) -> list[int]:
         processes = self._processes()
@@ -193,7 +193,7 @@ class Job:
         return sorted(chosen[what])
 
     def _processes(self) -> dict[int, tuple[int, str]]:
-        """The job's process and all below it: the process above each, and its command line."""
+        """Return parent and command line of the job's process and of all its descendants, by process id."""
         listed = subprocess.run(["ps", "-axo", "pid=,ppid=,args="], capture_output=True, check=True, text=True).stdout
         every = {
             int(pid): (int(above), line) for pid, above, line in (row.split(None, 2) for row in listed.splitlines())

@@ -1,4 +1,4 @@
-"""Conversations over several files, in any order and number of runs: the tables are those of the uncut captures."""
+"""Conversations cut into several files, in any order and number of runs, give the tables of the uncut captures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from capture.merge.cutting import evenly, plain
 from end_to_end.conversations import SAMPLE, SMALL, Conversations
 from end_to_end.lakes import ALL, BRONZE, run, tables
-from pipeline.bronze.capture_source import pack, whole
+from pipeline.bronze.capture_source import pack_partitions, whole_file_splits
 from pipeline.bronze.input_files import list_files
 from pipeline.lake.lake import Lake
 from schemas import catalog
@@ -27,12 +27,12 @@ ORDERS = tuple(permutations(range(5)))
 
 
 def _orders_within_tasks(folder: Path, count: int) -> dict[int, list[int]]:
-    """In which order one run's tasks read the five files of each conversation; a conversation is of one task."""
+    """Return the order in which a run reads the five files of each conversation; one task reads all of them."""
     found: dict[int, list[int]] = defaultdict(list)
-    for task in pack(whole(list_files([str(folder)]))):
+    for task in pack_partitions(whole_file_splits(list_files([str(folder)]))):
         of_task = defaultdict(list)
-        for reading in task.readings:
-            number, _, index = Path(reading.file.path).name.split("_")
+        for split in task.splits:
+            number, _, index = Path(split.file.path).name.split("_")
             of_task[int(number)].append(int(index))
         for number, indexes in of_task.items():
             if number < count:
@@ -42,9 +42,9 @@ def _orders_within_tasks(folder: Path, count: int) -> dict[int, list[int]]:
 
 
 def rewritten(lake: Lake, table: Table, since: int | None) -> int:
-    """How many rows a run took out that are as they were when it ended: all that is above would have to follow them.
+    """Return how many rows a run rewrote without a change: the tables above would have to follow them.
 
-    ``since``: the version that it began at.
+    ``since`` is the table's version when the run began.
     """
     if since is None or lake.version(table) == since:
         return 0
@@ -65,10 +65,10 @@ def rewritten(lake: Lake, table: Table, since: int | None) -> int:
     ids=["few orders", "all of RemoteRead", "all of qm2qm"],
 )
 def test_orders_of_five_files(spark, tmp_path, name, orders, ways, job):
-    """Each order gives its files to runs; where one run has all, the task that has them reads them in that order.
+    """Each order of files is distributed over runs; if one run has all files, its task reads them in that order.
 
-    ``ways``: how many of the five files each run reads. Beside the orders are conversations of the sample cut anywhere,
-    their files spread over the runs.
+    ``ways`` are the numbers of files that each run reads. Further conversations of the sample are cut at random, and
+    their files distributed over the runs.
     """
     talks, places = Conversations(tmp_path / "captures"), evenly(plain(SAMPLE[name]))
     for order in orders:
@@ -91,15 +91,15 @@ def test_orders_of_five_files(spark, tmp_path, name, orders, ways, job):
         if lake is lakes[0]:
             first = tables(lake)
         talks.equal(lake, first)
-    versions = lakes[-1].versions(*catalog.ALL)
+    versions = lakes[-1].versions_text(*catalog.ALL)
     run(lakes[-1], talks.cut, job=job)
-    assert lakes[-1].versions(*catalog.ALL) == versions
+    assert lakes[-1].versions_text(*catalog.ALL) == versions
 
 
 @LONG
 @pytest.mark.parametrize("seed", range(4))
 def test_captures_cut_anywhere_in_three_runs(spark, tmp_path, seed):
-    """Two conversations of each capture of the sample, the large ones too."""
+    """Two conversations of each sample capture, including the large ones."""
     talks, chance = Conversations(tmp_path / "captures"), random.Random(seed)
     for name in (*SAMPLE, *SAMPLE):
         talks.add_any(name, chance, last=3)

@@ -1,4 +1,4 @@
-"""Halves of calls are waited for until they expire, in the packets' time or until the time that counts as now."""
+"""Unfinished calls are waited for until they expire, in the packets' time or by ``--as-of``."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from jobs import ingest_captures
 from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen import rpc
-from pcapgen.model import Dialogue, stub_of
+from pcapgen.model import Dialogue, make_stub
 from pipeline.lake.lake import Lake
 from schemas.bronze import PENDING, RPC_CALLS
 
@@ -15,19 +15,19 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def captures(tmp_path_factory):
-    """Two captures of a call, the second one with its answer alone."""
+    """Two captures of a call: the request, and the response."""
     dialogue = Dialogue(flow=t.Flow())
     dialogue.bind(rpc.Context(0, rpc.REMOTE_READ))
-    dialogue.call(7, stub_of(7, 56), stub_of(20, 40))
+    dialogue.call(7, make_stub(7, 56), make_stub(20, 40))
     records = t.records(dialogue.flow, t.segments(dialogue.script))
-    asked = next(number for number, record in enumerate(records) if stub_of(7, 56) in record.frame)
+    request = next(number for number, record in enumerate(records) if make_stub(7, 56) in record.frame)
     found = [tmp_path_factory.mktemp("captures") / f"{number}.pcap" for number in range(2)]
-    for path, piece in zip(found, (records[: asked + 1], records[asked + 1 :]), strict=True):
+    for path, piece in zip(found, (records[: request + 1], records[request + 1 :]), strict=True):
         path.write_bytes(c.pcap(piece).data)
     return [str(path) for path in found]
 
 
-# The request is of 22:13 on November 14th, 2023, and seven days are waited for its answer.
+# The request is of 2023-11-14 22:13, and its response is waited for seven days.
 @pytest.mark.long
 def test_a_half_that_has_expired_is_not_waited_for(spark, captures, tmp_path):
     lake = Lake(spark, str(tmp_path / "lake"))

@@ -1,4 +1,4 @@
-"""``jobs.forget``: what is older than a date is in no file of the lake, the rest as if it had never been there."""
+"""``jobs.forget``: nothing older than a date is in any file of the lake; the rest is as if it had never been read."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from capture.merge.cutting import elsewhere, layout
 from end_to_end.lakes import Job, tables
 from jobs import forget, run_all
 from pcapgen.record import sample_captures
-from pipeline.bronze.retention_cutoff import Horizon
+from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.lake import Lake
-from pipeline.lake.recovery import Runs
+from pipeline.lake.recovery import RunMarkers
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
 from schemas.quality import QUALITY_RESULTS
@@ -30,7 +30,7 @@ from schemas.quality import QUALITY_RESULTS
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 SAMPLE = {path.name[:2]: path for path in sample_captures()}
 DAYS_BEFORE = 60
-# Words of the sample, and those of as many letters that stand in their place in what is older.
+# Words of the sample, and words of the same length in their place in what is older.
 OLD_WORDS = {"orders": "zqolds", "srv1": "zqh1", "order ": "zqlab ", "cli1": "zqc1"}
 CROSSING_WORDS = {"orders": "zqcros", "order ": "zqcla "}
 BROKEN = "zqbrokenline"
@@ -44,7 +44,7 @@ def renamed(data: bytes, words: dict[str, str]) -> bytes:
 
 
 def earlier(capture: bytes, days: int, records: slice, words: dict[str, str]) -> bytes:
-    """A pcap capture, some of its records days before, with other words in them."""
+    """Return a pcap capture with some of its records moved to earlier days and other words in them."""
     whole = layout(capture)
     order = "<" if capture[:1] in b"\xd4\x4d" else ">"
     units = [unit.data for unit in whole.units]
@@ -62,7 +62,7 @@ def first_day(capture: bytes) -> str:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """Captures and snapshots: older ones, one that crosses the date, and younger ones."""
+    """Captures and snapshots: older than the date, on both sides of it, and later."""
     folder = tmp_path_factory.mktemp("world")
     captures, snapshots = folder / "captures", folder / "snapshots"
     captures.mkdir()
@@ -95,7 +95,7 @@ def arguments(world: Path, lake: Path) -> list[str]:
 
 
 def found_in(folder: Path) -> Iterator[str]:
-    """Markers in the files of a folder: in all values of Parquet files, in the bytes of all others."""
+    """Yield the files of a folder that hold a marker: in values of Parquet files, in the bytes of others."""
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         data = path.read_bytes()
         texts = [data.decode("latin-1"), data.decode("utf-16-le", "replace"), data[1:].decode("utf-16-le", "replace")]
@@ -108,7 +108,7 @@ def found_in(folder: Path) -> Iterator[str]:
 
 
 def values(table: pa.Table) -> list[str]:
-    """All texts of a table, and its octets read as ASCII and UTF-16 of both alignments."""
+    """Return all texts of a table, and its bytes decoded as Latin-1 and as UTF-16 of both alignments."""
     texts: list[str] = []
 
     def walk(value: object) -> None:
@@ -138,7 +138,7 @@ def day(world):
 
 @pytest.fixture(scope="module")
 def full(spark, world, tmp_path_factory):
-    """A lake of all there is, its pages and quality results."""
+    """A lake of all captures and snapshots, with its pages and quality results."""
     root = tmp_path_factory.mktemp("full") / "lake"
     (root / "_spool").mkdir(parents=True)
     shutil.copy(world / "captures" / "old.pcap", root / "_spool" / "piped.capture")
@@ -149,9 +149,9 @@ def full(spark, world, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def never(spark, world, day, tmp_path_factory):
-    """A lake that was told of the date before it read anything."""
+    """A lake whose cutoff was set before it read anything."""
     root = tmp_path_factory.mktemp("never") / "lake"
-    Horizon(dt.date.fromisoformat(day)).note(Runs(root / "_runs"))
+    RetentionCutoff(dt.date.fromisoformat(day)).save(RunMarkers(root / "_runs"))
     assert run_all.main(arguments(world, root)) == 0
     return Lake(spark, str(root))
 
@@ -169,8 +169,8 @@ def test_nothing_of_it_is_in_any_file_and_what_is_left_is_as_if_it_had_never_bee
     before = {path for path in root.rglob("*") if path.is_file()}
 
     assert forget.main(["--lake", str(root), "--before", day, "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"bronze.rpc_calls +\d+ rows would go", said)
+    output = capsys.readouterr().out
+    assert re.search(r"bronze.rpc_calls +\d+ rows would be removed", output)
     assert {path for path in root.rglob("*") if path.is_file()} == before
 
     assert forget.main(["--lake", str(root), "--before", day]) == 0
@@ -195,7 +195,7 @@ def test_nothing_of_it_is_in_any_file_and_what_is_left_is_as_if_it_had_never_bee
 
 
 def test_it_goes_on_when_files_grow_and_come(spark, world, day, full, never, tmp_path):
-    """What comes after a forgetting goes to the tables as if nothing had been there before."""
+    """Later ingests give the same tables as in a lake that never held the older rows."""
     lakes = []
     for number, source in enumerate((full, Path(never.root))):
         root = Path(shutil.copytree(source, tmp_path / f"{number}"))

@@ -1,4 +1,4 @@
-"""Runs that are killed, or two at once, through the jobs: the tables are those of an undisturbed run."""
+"""Jobs that are killed, or run two at a time: the tables are those of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from end_to_end.conversations import SMALL, Conversations
 from end_to_end.lakes import ALL, BRONZE, KILLED, WRITTEN_BY, Job, run, tables
 from pipeline.lake.lake import Lake
-from pipeline.lake.recovery import Runs
+from pipeline.lake.recovery import RunMarkers
 
 pytestmark = pytest.mark.spark
 LONG = pytest.mark.long  # for `make test-all`
@@ -22,7 +22,7 @@ LONG = pytest.mark.long  # for `make test-all`
 
 @pytest.fixture(scope="module")
 def talks(tmp_path_factory):
-    """Conversations of several protocols, each cut anywhere; a first run has some of their files."""
+    """Conversations of several protocols, cut at random; the first run has some of their files."""
     found = Conversations(tmp_path_factory.mktemp("captures"))
     chance = random.Random(25)
     for name in SMALL:
@@ -33,9 +33,9 @@ def talks(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def prepared(spark, talks, tmp_path_factory):
-    """For a job, made once: a lake that has the files of the first run, a second run that was watched, and its tables.
+    """For each job, made once: a lake with the files of the first run, a watched second run, and its tables.
 
-    The job brings captures to bronze where it is to be quick, else through all layers.
+    Quick tests use the job that ingests to bronze, others the one through all layers.
     """
 
     @cache
@@ -55,7 +55,7 @@ def _copied(lake: Lake, folder: Path) -> Path:
 
 
 FEW_KILLS = [("all", 0.85), ("workers", 0.1), ("java", 0.5)]
-KILLS = [(KILLED[number % 4], (number + 0.5) / 23) for number in range(22)]  # over the whole course of a run
+KILLS = [(KILLED[number % 4], (number + 0.5) / 23) for number in range(22)]  # over the whole duration of a run
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,10 @@ def test_a_killed_run_repeated_leaves_the_tables_of_an_undisturbed_one(
 ):
     begun, undisturbed, expected = prepared(job)
     lake = Lake(spark, str(_copied(begun, tmp_path)))
-    told = Job(Path(lake.root), [talks.cut], job).kill(undisturbed.moment(when), what)
-    print(told)  # shown when the test fails
+    outcome = Job(Path(lake.root), [talks.cut], job).kill(undisturbed.moment(when), what)
+    print(outcome)  # shown when the test fails
     run(lake, talks.cut, job=job)
-    assert Runs.of(lake).unfinished() == {}
+    assert RunMarkers.of(lake).unfinished() == {}
     talks.equal(lake, expected)
 
 
@@ -89,7 +89,7 @@ PAIRS = [*FEW_PAIRS, ((2,), (1,)), ((1,), (1, 2)), ((1, 2), (2,))]
     ],
 )
 def test_two_runs_at_once_lose_and_double_nothing(spark, talks, prepared, tmp_path, job, one, two, later_s):
-    """Two jobs on one new lake, the second some seconds later; together they are given all files."""
+    """Two jobs on one new lake, the second some seconds later, with all files between them."""
     root, both = tmp_path / "lake", []
     for numbers, wait_s in ((one, later_s), (two, 0)):
         both.append(Job(root, [talks.run(number) for number in numbers], job))

@@ -14,23 +14,24 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+import example_rows
 from jobs import export_packets, ingest_captures, publish_dashboards, run_all, trace_message
-from pipeline.bronze.capture_source import read_captures, register
-from pipeline.bronze.ingest_captures import BRONZE
-from pipeline.bronze.ingest_plan import plan
-from pipeline.bronze.input_files import Listed, list_files
-from pipeline.dashboards.read_site import Limits, read_site
-from pipeline.lake.concurrency import gather
+from pipeline.bronze.capture_source import build_read_tasks, register_data_source
+from pipeline.bronze.ingest_captures import BRONZE_TABLES
+from pipeline.bronze.ingest_plan import plan_ingest
+from pipeline.bronze.input_files import InputFile, list_files
+from pipeline.dashboards.read_datasets import RowLimits, read_dashboard_data
+from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
-from pipeline.lake.recovery import Runs
-from pipeline.quality.check import Check, check
-from pipeline.quality.suites import load
+from pipeline.lake.recovery import RunMarkers
+from pipeline.quality.check import CheckOptions, check_suites
+from pipeline.quality.suites import read_suites
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.quality import QUALITY_RESULTS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
-from udfs.capture.reader import SCHEMAS, capture_batches, read_capture
+from udfs.capture.capture_reader import BRONZE_SCHEMAS, read_capture, read_capture_batches
 
 pytestmark = pytest.mark.spark
 
@@ -42,7 +43,7 @@ def summary(capsys):
 
 
 def versions(lake):
-    return {str(table): lake.versions(table) for table in catalog.ALL}
+    return {str(table): lake.versions_text(table) for table in catalog.ALL}
 
 
 @pytest.fixture(scope="module")
@@ -91,19 +92,19 @@ def test_running_again_changes_no_table(lake, captures, capsys):
 
 
 def test_a_run_that_was_killed_is_undone(spark, captures, tmp_path):
-    """Killed after the calls were appended and before the ledger: the marker and the rows are still there."""
+    """A run killed after it appended calls and before it wrote the ledger leaves its marker and rows."""
     lake = Lake(spark, str(tmp_path / "lake"))
     one, two = str(captures / SAMPLES[0]), str(captures / SAMPLES[3])
     assert ingest_captures.main(["--lake", lake.root, "--captures", one]) == 0
     calls = lake.read(RPC_CALLS).count()
-    Runs.of(lake).begin("killed", {str(table): lake.version(table) for table in BRONZE})
+    RunMarkers.of(lake).begin("killed", {str(table): lake.version(table) for table in BRONZE_TABLES})
     lake.append(RPC_CALLS, lake.read(RPC_CALLS).withColumn("run_id", F.lit("killed")))
     assert lake.read(RPC_CALLS).count() == 2 * calls
     assert ingest_captures.main(["--lake", lake.root, "--captures", one, two]) == 0
     assert lake.read(RPC_CALLS).where("run_id = 'killed'").count() == 0
     capture_id = lake.read(CAPTURE_FILES).where(F.col("path") == one).first().capture_id
     assert lake.read(RPC_CALLS).where(F.col("capture_id") == capture_id).count() == calls
-    assert Runs.of(lake).unfinished() == {}
+    assert RunMarkers.of(lake).unfinished() == {}
 
 
 @pytest.mark.long
@@ -144,9 +145,9 @@ def test_bad_files_are_rows_and_the_others_are_read(spark, captures, tmp_path, c
 
 
 def test_a_capture_that_vanishes_before_it_is_read_is_a_row(tmp_path):
-    """Listed, and gone when its task begins."""
+    """A file that is listed, and gone when its task starts."""
     gone = tmp_path / "gone.pcap"
-    tables = dict(capture_batches(Listed(str(gone), 1000, 1).source()))
+    tables = dict(read_capture_batches(InputFile(str(gone), 1000, 1).capture_source()))
     (row,) = tables["capture_files"].to_pylist()
     assert (row["path"], row["status"], row["damage"]) == (str(gone), "unreadable", "unreadable")
     assert "gone.pcap" in row["error"]
@@ -160,7 +161,7 @@ def test_a_last_record_cut_short_is_only_a_warning(spark, captures, tmp_path, ca
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["--captures", "/nowhere/at/all.pcap"], "no such file or folder: /nowhere/at/all.pcap"),
         (["--captures", "/tmp/no-such-*.pcap"], "no file matches /tmp/no-such-*.pcap"),
@@ -171,10 +172,10 @@ def test_a_last_record_cut_short_is_only_a_warning(spark, captures, tmp_path, ca
         (["--no-such-option"], "--no-such-option"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_2(tmp_path, capsys, arguments, says):
+def test_wrong_usage_is_one_line_and_exit_2(tmp_path, capsys, arguments, message):
     assert run_all.main(["--lake", str(tmp_path / "lake"), *arguments]) == 2
     error = capsys.readouterr().err
-    assert says in error
+    assert message in error
     assert len(error.strip().splitlines()) == 1
 
 
@@ -227,21 +228,23 @@ def test_asking_for_a_call_that_is_not_there_is_one_line(lake, tmp_path, capsys)
 
 @pytest.fixture(scope="module")
 def suites(project):
-    """Some of them: tests/quality tries all, with --long."""
-    return [each for each in load(project / "conf" / "quality") if each.name in ("rpc_calls", "remote_read_calls")]
+    """Some expectations; tests/quality covers all, with --long."""
+    return [
+        each for each in read_suites(project / "conf" / "quality") if each.name in ("rpc_calls", "remote_read_calls")
+    ]
 
 
 @pytest.fixture(scope="module")
 def checked(lake, suites):
-    """The lake, its quality checked."""
+    """The lake, with quality results."""
     now = datetime.now(UTC)
-    assert check(lake, suites, Check("first", now, now)).failed("error") == []
+    assert check_suites(lake, suites, CheckOptions("first", now, now)).failed_rows("error") == []
     return lake
 
 
 @pytest.fixture(scope="module")
 def pages(checked, tmp_path_factory):
-    """The folder of the lake's pages, and what the page holds."""
+    """The folder of the lake's pages, and the content of the page."""
     lake, out = checked, tmp_path_factory.mktemp("pages")
     assert publish_dashboards.main(["--lake", lake.root, "--out", str(out)]) == 0
     text = (out / "index.html").read_text(encoding="utf-8")
@@ -260,7 +263,7 @@ def test_pages_hold_what_the_tables_say(lake, pages):
     assert site["data"]["calls"]["count"] == lake.read(RPC_CALLS).count()
     newest = lake.read(CAPTURE_FILES).agg(F.unix_micros(F.max("last_packet_at"))).first()[0]
     assert site["as_of"] == newest
-    assert site["meanings"]["attempts"]["wait_ms"] == "returned_at - started_at, milliseconds"
+    assert site["column_comments"]["attempts"]["wait_ms"] == "returned_at - started_at, milliseconds"
     not_there = {name: data["note"] for name, data in site["data"].items() if not data["computed"]}
     assert not [note for note in not_there.values() if lake.exists(catalog.table(note.split()[-1]))]
 
@@ -270,16 +273,22 @@ def test_pages_show_what_was_checked(lake, pages, suites):
     shown = site["data"]["quality"]
     assert shown["computed"], shown["note"]
     assert shown["count"] == sum(len(suite.expectations) for suite in suites) == lake.read(QUALITY_RESULTS).count()
-    assert site["meanings"]["quality"]["success"] == "it held for these rows"
-    # What is new in any table has the pages written anew.
-    made_of = json.loads((out / ".made_of.json").read_text(encoding="utf-8"))["made_of"]
+    assert site["column_comments"]["quality"]["success"] == "it held for these rows"
+    # The pages are written again when any table changes.
+    made_of = json.loads((out / ".provenance.json").read_text(encoding="utf-8"))["provenance"]
     assert made_of["tables"] == {str(table): lake.version(table) for table in catalog.EVERY}
 
 
+def test_the_example_rows_of_the_documentation(checked, captures):
+    """UPDATE_EXAMPLE_ROWS=1 regenerates them; those of other tables: tests/contract/test_example_rows.py."""
+    rows = {table: checked.read(table).toArrow() for table in catalog.EVERY if checked.exists(table)}
+    example_rows.check({table: each for table, each in rows.items() if each.num_rows}, paths=[(captures, "/data/ring")])
+
+
 def test_a_lake_of_tables_without_rows_has_pages(spark, tmp_path, capsys):
-    """As one of captures alone, in which no queue was purged and no manager asked, has queue histories without rows."""
+    """Captures alone, without purges and without queries of queue managers, give no queue history either."""
     empty, out = Lake(spark, str(tmp_path / "lake")), tmp_path / "pages"
-    gather({table: partial(empty.create, table) for table in catalog.ALL})
+    run_concurrently({table: partial(empty.create, table) for table in catalog.ALL})
     assert publish_dashboards.main(["--lake", empty.root, "--out", str(out)]) == 0
     assert (out / "index.html").exists()
     assert summary(capsys)["attention"] == []
@@ -289,17 +298,18 @@ def test_pages_are_made_anew_only_of_something_new(lake, pages, capsys):
     out, _ = pages
     before = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
     assert publish_dashboards.main(["--lake", lake.root, "--out", str(out)]) == 0
-    told = summary(capsys)
+    result = summary(capsys)
     assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == before
-    assert told["written_bytes"]["index.html"] == (out / "index.html").stat().st_size
-    assert any("messages at risk" in line for line in told["attention"])
+    assert result["written_bytes"]["index.html"] == (out / "index.html").stat().st_size
+    assert any("messages at risk" in line for line in result["attention"])
 
 
 @pytest.mark.tool("tshark")
 def test_packets_that_a_page_names_are_the_calls(captures, pages):
-    """The packet numbers of calls that a page shows are those of requests and answers in Wireshark."""
+    """The packet numbers that a page shows for calls are those of requests and responses in Wireshark."""
     columns = {
-        name: column.get("values") or [column["words"][place] if place >= 0 else None for place in column["places"]]
+        name: column.get("values")
+        or [column["dictionary"][index] if index >= 0 else None for index in column["indices"]]
         for name, column in pages[1]["data"]["calls"]["columns"].items()
     }
     calls = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -344,20 +354,20 @@ def test_of_what_is_cut_the_pages_hold_sums_over_all(lake):
         return sum((data.summed or data.rows).column("n").to_pylist()) if data.summed else data.rows.num_rows
 
     moment = datetime(2024, 5, 1, tzinfo=UTC)
-    whole = read_site(lake, limits=Limits(), published_at=moment).data
-    few = read_site(lake, limits=Limits(rows=7, sums=60), published_at=moment).data
+    whole = read_dashboard_data(lake, limits=RowLimits(), published_at=moment).datasets
+    few = read_dashboard_data(lake, limits=RowLimits(dataset_rows=7, summary_rows=60), published_at=moment).datasets
     for name in ("attempts", "sequences", "calls", "findings", "coverage"):
-        assert not whole[name].cut
-        assert few[name].cut
-        assert few[name].total == whole[name].rows.num_rows
-        assert summed(few[name]) == few[name].total or few[name].note.startswith("sums of the 60 largest groups")
+        assert not whole[name].truncated
+        assert few[name].truncated
+        assert few[name].total_rows == whole[name].rows.num_rows
+        assert summed(few[name]) == few[name].total_rows or few[name].note.startswith("sums of the 60 largest groups")
         assert few[name].rows.num_rows == 7
-        assert lake.spark.sql(few[name].query).count() == few[name].total
+        assert lake.spark.sql(few[name].query).count() == few[name].total_rows
     for name in ("queues", "transfers"):
         assert few[name].rows.schema.names == whole[name].rows.schema.names
     assert not few["attempts"].note
     outcomes = whole["attempts"].rows.column("outcome").to_pylist()
-    found = few["attempts"].summed.to_pylist()
+    found = few["attempts"].summary.to_pylist()
     assert {each: sum(row["n"] for row in found if row["outcome"] == each) for each in set(outcomes)} == {
         each: outcomes.count(each) for each in set(outcomes)
     }
@@ -370,35 +380,38 @@ def test_of_what_is_cut_the_pages_hold_sums_over_all(lake):
 
 
 def test_the_data_source_reads_a_folder_and_lists_pdus(spark, captures):
-    register(spark)
+    register_data_source(spark)
     pdus = spark.read.format("msmq_capture").option("rows", "pdus").load(str(captures))
     expected = sum(read_capture(captures / name, all_pdus=True)["pdus"].num_rows for name in SAMPLES)
     assert pdus.count() == expected
 
 
 def test_what_a_run_reads_is_what_the_data_source_reads(spark, captures, tmp_path):
-    register(spark)
+    register_data_source(spark)
     tasks = tmp_path / "tasks.jsonl"
-    reads = plan(list_files([str(captures)]), []).read
+    reads = plan_ingest(list_files([str(captures)]), []).reads
     for kind in ("capture_files", "rpc_calls"):
-        rows = read_captures(reads, tasks, rows=kind).frame(spark, from_arrow_schema(SCHEMAS[kind]))
+        rows = build_read_tasks(reads, tasks, rows=kind).frame(spark, from_arrow_schema(BRONZE_SCHEMAS[kind]))
         whole = spark.read.format("msmq_capture").option("rows", kind).load(str(captures))
         assert rows.schema == whole.schema
         assert sorted(rows.collect(), key=str) == sorted(whole.collect(), key=str)
-    assert len(tasks.read_text().splitlines()) == len(SAMPLES)  # small as they are, each is a task
+    assert len(tasks.read_text().splitlines()) == len(SAMPLES)  # one task for each file, though they are small
 
 
 def test_a_messages_story_is_told_by_queue_and_number(lake, capsys):
     number = lake.read(RECEIVE_ATTEMPTS).where("outcome = 'acked' AND queue IS NOT NULL").first()
     asked = ["--queue", f"DIRECT=OS:{number['queue']}", "--lookup-id", str(number["lookup_id"]), "--json"]
     assert trace_message.main(["--lake", lake.root, *asked]) == 0
-    *told, end = capsys.readouterr().out.splitlines()
-    assert json.loads(end)["messages"] == len(told) > 0
-    story = next(each for each in map(json.loads, told) if each["message_key"] == number["message_key"])
-    events = {event["kind"]: event for event in story["events"] if event["key"] == number["attempt_key"]}
+    *lines, end = capsys.readouterr().out.splitlines()
+    assert json.loads(end)["messages"] == len(lines) > 0
+    story = next(each for each in map(json.loads, lines) if each["message_key"] == number["message_key"])
+    events = {event["kind"]: event for event in story["events"] if event["row_key"] == number["attempt_key"]}
     assert events["ended"]["text"].startswith("acked")
-    call = lake.read(RPC_CALLS).where(F.col("call_key") == events["asked"]["call_key"]).first()
-    assert (events["asked"]["packet"], events["asked"]["answer_packet"]) == (call.request_packet, call.response_packet)
+    call = lake.read(RPC_CALLS).where(F.col("call_key") == events["start"]["call_key"]).first()
+    assert (events["start"]["packet"], events["start"]["response_packet"]) == (
+        call.request_packet,
+        call.response_packet,
+    )
     assert trace_message.main(["--lake", lake.root]) == 2
 
 
@@ -410,8 +423,8 @@ def test_a_lost_and_a_doubled_row_are_found_among_what_changed(spark, checked, s
     copy.delete(REMOTE_READ_CALLS, f"call_key = '{lost}'")
     doubled = copy.read(RPC_CALLS).where(F.col("call_key") != lost).limit(1)
     copy.append(RPC_CALLS, doubled)
-    found = check(copy, suites, Check("second", now, now))
-    assert {(row["suite"], row["expectation"]): row["unexpected"] for row in found.failed("error")} == {
+    found = check_suites(copy, suites, CheckOptions("second", now, now))
+    assert {(row["suite"], row["expectation"]): row["unexpected"] for row in found.failed_rows("error")} == {
         ("rpc_calls", "reads_decoded"): 1, ("rpc_calls", "keys_unique"): 2,
     }  # fmt: skip
     assert max(row["evaluated"] for row in found.rows) == 3

@@ -1,18 +1,18 @@
-"""Words to tell conversations in, as the rules see them. Times are seconds; answers come a millisecond later.
+"""Builders of calls and associations for tests of rules. Times are seconds; responses come a millisecond later.
 
-One client on one connection from its SYN to its FIN, protected by PRIVACY, unless a story says otherwise.
+One client on one connection from SYN to FIN, with authentication level PRIVACY, unless a story says otherwise.
 """
 
 from __future__ import annotations
 
 import struct
 
-from pipeline.attempts.associations import Association, Connection, associations
-from pipeline.attempts.server_openings import LEDGER
-from pipeline.findings.evaluate import judge
-from pipeline.findings.rules.conversations import Conversation, Exchange, Ledger
-from pipeline.findings.rules.registry import ACROSS
-from udfs.dcerpc.interfaces import MG
+from pipeline.attempts.associations import RpcConnection, group_into_associations
+from pipeline.attempts.server_openings import OPEN_AND_CLOSE_METHODS
+from pipeline.findings.evaluate import check_association
+from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall, ServerHistory
+from pipeline.findings.rules.registry import SERVER_CHECKS
+from udfs.dcerpc.interfaces import QMMGMT
 
 US = 1_000_000
 H, H2, READ, READ2 = "aa" * 20, "bb" * 20, "cc" * 20, "dd" * 20
@@ -33,7 +33,7 @@ def us(seconds):
 
 
 def call(interface, opnum, at, hresult=0, *, answer=None, fault=None, **columns):
-    """A row of a call; ``hresult`` SILENT: it is not answered."""
+    """A row of a call; without a response where ``hresult`` is SILENT."""
     done = None if hresult is SILENT else us(at + 0.001 if answer is None else answer)
     row = {
         "call_key": f"{interface} {opnum} at {at}", "interface_name": interface, "opnum": opnum, "connection_id": "c1",
@@ -110,7 +110,7 @@ def rr_move(at=1, hresult=0, **more):
 
 
 def remote(*middle, first=None, last=None):
-    """A conversation of RemoteRead: a queue opened and closed, and what happens in between."""
+    """An association of RemoteRead: a queue is opened and closed, with other calls in between."""
     return [first if first is not None else rr_open(), *middle, last if last is not None else rr_close()]
 
 
@@ -122,7 +122,7 @@ def moves(*middle):
 
 
 def name(at=-1, *, connection="app", **more):
-    """R_QMOpenRemoteQueue: the application is given the queue's number."""
+    """R_QMOpenRemoteQueue: the owner returns the queue's number to the application."""
     columns = {"queue_format_name": ORDERS_NAME, "queue": ORDERS, "access": 1, "share_mode": 0, "context_handle": H2,
                "queue_handle": NUMBER, "queue_descriptor": NUMBER, "open_context": NUMBER, "client_id": CLIENT,
                "mqs": 1, "connection_id": connection, "client_address": "10.0.0.3"}  # fmt: skip
@@ -175,7 +175,7 @@ def qm_peek(at=1, hresult=0, **more):
 
 
 def session(*middle, first=None, last=None):
-    """A conversation of qm2qm: version asked, a queue opened and closed, and what happens in between."""
+    """An association of qm2qm: version query, a queue is opened and closed, with other calls in between."""
     first = first if first is not None else qm_open()
     return [qm_version(), first, *middle, last if last is not None else qm_close()]
 
@@ -185,17 +185,17 @@ def qc(opnum, at, hresult=0, **more):
 
 
 def app(*middle, first=None, closed=True, number=True):
-    """A conversation of qmcomm with the owner."""
+    """An association of qmcomm with the owner."""
     first = first if first is not None else name(0, connection="c1", context_handle=H)
     last = [qc(3, 9, None, context_handle=H)] if closed else []
     return [*([first] if number else []), *middle, *last]
 
 
-# Judging
+# Evaluation
 
 
 def connection(name="c1", first=-10.0, last=None, closed=None, **more):
-    """A row of bronze.connections; without an end it is open, and was last seen then."""
+    """A row of bronze.connections; open where ``closed`` is None."""
     row = {"connection_id": name, "client_address": "10.0.0.2", "server_address": "10.0.0.1",
            "first_packet_at": us(first), "last_packet_at": us(last if last is not None else closed),
            "closed_at": us(closed), "closed_by": "fin", "association_group_id": None, "syn_seen": True,
@@ -203,11 +203,11 @@ def connection(name="c1", first=-10.0, last=None, closed=None, **more):
     return row | more
 
 
-HEADS = ("request_bytes", "request_head", "request_tail", "response_head", "request_stub", "response_stub")
+STUB_COLUMNS = ("request_bytes", "request_head", "request_tail", "response_head", "request_stub", "response_stub")
 
 
 class Story:
-    """Calls, the connections they are on (of the first one's association), binds, and others of the same server."""
+    """Calls of one association with its connections and binds, and calls of other associations of the same server."""
 
     def __init__(self, calls, *, connections=None, binds=(), others=(), closed=20.0, last=None):
         self.calls = list(calls)
@@ -215,48 +215,54 @@ class Story:
         self.connections = connections if connections is not None else default
         self.binds = [{"reason": None, **bind} for bind in binds]
         self.others = list(others)
-        self.beside = []
+        self.other_connections = []
 
     def joined(self, *connections):
-        """Add connections of the server that are not of this association."""
-        self.beside += connections
+        """Add connections of the server that belong to other associations."""
+        self.other_connections += connections
         return self
 
-    def broken(self, fresh=None):
-        """The tests that found something, each with what it found; ACROSS rules too.
+    def broken(self, changed=None):
+        """The checks that found a violation, each with the violation; rules on servers too.
 
-        ``fresh``: keys of the calls that changed; of the others stubs of management calls alone are at hand, and what
-        rests on one call alone is known already. None: all did.
+        ``changed``: keys of the changed calls, or None for all. Of other calls only management calls have stubs, and
+        rules on single calls are not checked.
         """
         mine = {row["connection_id"] for row in self.connections}
-        every = [*self.connections, *self.beside]
+        every = [*self.connections, *self.other_connections]
         for row in self.others:
             if row["connection_id"] not in {each["connection_id"] for each in every}:
                 every.append(connection(row["connection_id"], closed=30.0, client_address=row["client_address"]))
-        found = associations(
-            Connection(row["connection_id"], row["client_address"], row["first_packet_at"], row["last_packet_at"],
+        associations = group_into_associations(
+            RpcConnection(row["connection_id"], row["client_address"], row["first_packet_at"], row["last_packet_at"],
                        row["closed_at"], row["association_group_id"], row["syn_seen"])
             for row in every
         )  # fmt: skip
-        seen = {found[row["connection_id"]].name: 0 if row["missing_bytes"] else row["last_packet_at"] for row in every}
-        narrow, ours = fresh is not None, [row for row in self.calls if row["connection_id"] in mine]
-        if narrow:
-            known = dict.fromkeys(HEADS)
+        lossless_until = {
+            associations[row["connection_id"]].name: 0 if row["missing_bytes"] else row["last_packet_at"]
+            for row in every
+        }
+        ours = [row for row in self.calls if row["connection_id"] in mine]
+        if changed is not None:
             ours = [
-                row | ({"fresh": True} if row["call_key"] in fresh else {} if row["interface_name"] == MG else known)
+                row | {"is_changed": True} if row["call_key"] in changed
+                else row if row["interface_name"] == QMMGMT else row | dict.fromkeys(STUB_COLUMNS)
                 for row in ours
-            ]
-        exchanges = [Exchange(row) for row in ours]
-        opened = [Exchange(row) for row in (*self.calls, *self.others)]
-        ledger = Ledger([each for each in opened if each.method in LEDGER], found, seen)
-        association: Association = found[self.connections[0]["connection_id"]]
-        conversation = Conversation(exchanges, self.connections, association, binds=self.binds, ledger=ledger)
-        return [*judge(conversation, narrow=narrow), *((test, hit) for test in ACROSS for hit in test.test(ledger))]
+            ]  # fmt: skip
+        calls = [CapturedCall(row) for row in (*self.calls, *self.others)]
+        openings = [call for call in calls if call.method in OPEN_AND_CLOSE_METHODS]
+        server = ServerHistory(openings, associations, lossless_until)
+        association = associations[self.connections[0]["connection_id"]]
+        history = AssociationHistory(
+            [CapturedCall(row) for row in ours], self.connections, association, binds=self.binds, server=server
+        )
+        found = [*check_association(history, changed_only=changed is not None)]
+        return [*found, *((check, violation) for check in SERVER_CHECKS for violation in check.check(server))]
 
 
 def broken(story):
     """The ids of the rules that a story breaks; a list of calls is a story."""
-    return {test.rule_id for test, _ in (story if isinstance(story, Story) else Story(story)).broken()}
+    return {check.rule_id for check, _ in (story if isinstance(story, Story) else Story(story)).broken()}
 
 
 def error(side, field, code="malformed"):

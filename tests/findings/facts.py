@@ -1,22 +1,22 @@
-"""Captures as what is judged: the reader's tables, decoded, as Spark would bring them. No session is needed."""
+"""Captures as input of an evaluation: the reader's tables, decoded. No Spark session is needed."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.findings import evaluate as judging
-from pipeline.silver.decode import decode
+from pipeline.findings import evaluate
+from pipeline.silver.decode import decode_calls
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from schemas.messages import MESSAGES
 from schemas.remote_read_calls import REMOTE_READ_CALLS
-from udfs.capture.reader import read_capture
+from udfs.capture.capture_reader import read_capture
 
-HEAD, TAIL = judging.HEAD_BYTES, judging.TAIL_BYTES
+HEAD, TAIL = evaluate.STUB_HEAD_BYTES, evaluate.STUB_TAIL_BYTES
 
 
 def read(path):
-    """The tables of a capture: bronze's by their names, and silver's of its calls."""
+    """The tables of a capture: those of bronze, and those of silver that its calls make."""
     tables = dict(read_capture(str(path)))
     calls = tables["rpc_calls"].combine_chunks()
     nothing = pa.nulls(len(calls), pa.string())
@@ -27,11 +27,11 @@ def read(path):
             calls = calls.append_column(name, values)
     tables["rpc_calls"] = calls
     batch = calls.to_batches()[0] if len(calls) else pa.RecordBatch.from_pylist([], calls.schema)
-    return tables | {name: pa.Table.from_batches([rows]) for name, rows in decode(batch).items()}
+    return tables | {name: pa.Table.from_batches([rows]) for name, rows in decode_calls(batch).items()}
 
 
-def _part(stubs, of):
-    return pa.array([None if stub is None else of(stub) for stub in stubs.to_pylist()], pa.binary())
+def _cut(stubs, part):
+    return pa.array([None if stub is None else part(stub) for stub in stubs.to_pylist()], pa.binary())
 
 
 def _renamed(table, name, to):
@@ -39,29 +39,29 @@ def _renamed(table, name, to):
 
 
 def facts(tables):
-    """What is judged of these tables."""
+    """The input of an evaluation, of these tables."""
     calls = tables["rpc_calls"]
     requests, responses = calls["request_stub"], calls["response_stub"]
-    kept = calls.select(list(judging.CALLS))
+    kept = calls.select(list(evaluate.CALL_COLUMNS))
     for name, values in {
         "request_bytes": pc.binary_length(requests).cast(pa.int64()),
-        "request_head": _part(requests, lambda stub: stub[:HEAD]),
-        "request_tail": _part(requests, lambda stub: stub[-TAIL:]),
-        "response_head": _part(responses, lambda stub: stub[:HEAD]),
+        "request_head": _cut(requests, lambda stub: stub[:HEAD]),
+        "request_tail": _cut(requests, lambda stub: stub[-TAIL:]),
+        "response_head": _cut(responses, lambda stub: stub[:HEAD]),
         "request_stub": requests,
         "response_stub": responses,
     }.items():
         kept = kept.append_column(name, values)
-    whole = judging.beside(
+    whole = evaluate.join_by_call_key(
         kept,
-        tables[str(REMOTE_READ_CALLS)].select(list(judging.READS)),
-        tables[str(CLIENT_CALLS)].select(list(judging.CLIENTS)),
-        _renamed(tables[str(MANAGEMENT_CALLS)].select(list(judging.MANAGEMENT)), "action", "action_text"),
-        _renamed(tables[str(MESSAGES)].select(list(judging.MESSAGES)), "errors", "message_errors"),
+        tables[str(REMOTE_READ_CALLS)].select(list(evaluate.REMOTE_READ_COLUMNS)),
+        tables[str(CLIENT_CALLS)].select(list(evaluate.CLIENT_CALL_COLUMNS)),
+        _renamed(tables[str(MANAGEMENT_CALLS)].select(list(evaluate.MANAGEMENT_CALL_COLUMNS)), "action", "action_text"),
+        _renamed(tables[str(MESSAGES)].select(list(evaluate.MESSAGE_COLUMNS)), "errors", "message_errors"),
     )
-    opened = whole.filter(judging.ledger_mask(whole))
-    connections = tables["connections"].select(list(judging.CONNECTIONS))
-    return judging.Facts(whole, opened, connections, tables["rpc_binds"].select(list(judging.BINDS)))
+    opened = whole.filter(evaluate.opening_call_mask(whole))
+    connections = tables["connections"].select(list(evaluate.CONNECTION_COLUMNS))
+    return evaluate.EvaluationInput(whole, opened, connections, tables["rpc_binds"].select(list(evaluate.BIND_COLUMNS)))
 
 
 def plain(table):

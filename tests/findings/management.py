@@ -1,4 +1,4 @@
-"""The same for the rules of qmmgmt: their stubs are written by the test queue manager's own writer."""
+"""Violating and innocent stories for the rules of qmmgmt; the test queue manager encodes their stubs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KINDS = {1: "machine", 2: "queue", 3: "session"}
 
 
 def info(at, target=QUEUE, hresult=0, *, asked=None, name=NAME, **values):
-    """A GetInfo of these properties (``p11=Variant(...)``), as asked, decoded and answered."""
+    """A GetInfo of these properties (``p11=Variant(...)``): request, response and decoded columns."""
     ids = [int(key[1:]) for key in values]
     empty = [Variant(NULL) for _ in ids] if asked is None else asked
     request = _INFO.request({"pObjectFormat": target, "cp": len(ids), "aProp": ids, "apVar": empty}, ndr64=False)

@@ -1,4 +1,4 @@
-"""For each rule an exchange that breaks it, and one beside it that does not: (violating, innocent) by the rule's id."""
+"""For each rule a story that breaks it, and a similar one that does not: (violating, innocent) by rule id."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ WAITS = {"timeout_ms": 0xFFFFFFFF}
 
 
 def one(row):
-    """A call by itself."""
+    """A story of one call."""
     return Story([row])
 
 
@@ -70,7 +70,7 @@ def bind(interface="RemoteRead", syntax="NDR", result="accepted", *, context=0, 
 
 
 def desc(at, **numbers):
-    """The first bytes of a stub with a REMOTEREADDESC at an offset: its numbers by their place in it."""
+    """The first bytes of a stub with a REMOTEREADDESC at an offset; its numbers by their offset in it."""
     stub = bytearray(at + 48)
     for place, number in numbers.items():
         struct.pack_into("<I", stub, at + int(place[1:]), number)

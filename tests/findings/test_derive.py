@@ -1,4 +1,4 @@
-"""gold.findings and gold.coverage follow what is below: whatever comes when, they are what all of it comes to."""
+"""gold.findings and gold.coverage follow the tables below: in any order of changes the result is that of all rows."""
 
 from collections import Counter
 from functools import partial
@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from findings.facts import facts, plain, read
-from pipeline.findings import evaluate as judging
+from pipeline.findings import affected_associations, evaluate
 from pipeline.findings import update as findings_update
-from pipeline.findings.lookback import looked_at
-from pipeline.lake.concurrency import gather
+from pipeline.findings.lookback import evaluate_ongoing_associations
+from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from pipeline.quality import coverage
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
@@ -28,8 +28,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]  # test_any_order holds all t
 
 @pytest.fixture(autouse=True)
 def _of_few_calls_too(monkeypatch):
-    """Of associations that go on look at a few calls first, however few there are."""
-    monkeypatch.setattr(findings_update, "FEW", -1)
+    """Use the lookback for ongoing associations of any size."""
+    monkeypatch.setattr(affected_associations, "MIN_CALLS_FOR_KEYS", -1)
 
 
 BRONZE = {"rpc_calls": RPC_CALLS, "connections": CONNECTIONS, "rpc_binds": RPC_BINDS}
@@ -38,7 +38,7 @@ TABLES = BRONZE | SILVER
 
 
 def conformed(table, rows):
-    """Rows with the table's columns, null where the reader gives none; the date is made when they are written."""
+    """Rows with the table's columns, null where the reader has none; the date is added when they are written."""
     schema = to_arrow_schema(table.struct(without=("event_date",)))
     columns = [
         rows[f.name].cast(f.type) if f.name in rows.column_names else pa.nulls(len(rows), f.type) for f in schema
@@ -71,7 +71,7 @@ def of_calls(tables, chosen):
 
 
 class World:
-    """A lake, and beside it all that it holds."""
+    """A lake, and all rows that were added to it."""
 
     def __init__(self, spark, root):
         self.lake = Lake(spark, str(root))
@@ -82,7 +82,7 @@ class World:
     def add(self, part):
         self.parts.append(part)
         rows = {table: conformed(table, part[name]) for name, table in TABLES.items() if len(part[name])}
-        gather({table: partial(self._append, table, rows[table]) for table in rows})
+        run_concurrently({table: partial(self._append, table, rows[table]) for table in rows})
 
     def _append(self, table, rows):
         self.lake.append(table, self.lake.spark.createDataFrame(rows))
@@ -90,8 +90,8 @@ class World:
     def take(self, part):
         self.parts.remove(part)
         gone = {name: set(part[name][table.key[0]].to_pylist()) for name, table in TABLES.items()}
-        gather({
-            name: partial(self.lake.remove, table, table.key[0], gone[name], dates=None)
+        run_concurrently({
+            name: partial(self.lake.delete_values, table, table.key[0], gone[name], dates=None)
             for name, table in TABLES.items() if gone[name]
         })  # fmt: skip
 
@@ -99,9 +99,9 @@ class World:
         return joined(*self.parts)
 
     def follows(self):
-        findings_update.gold(self.lake)
+        findings_update.update(self.lake)
         found = self.lake.read(FINDINGS).toArrow()
-        assert plain(found) == plain(judging.findings(facts(self.tables())))
+        assert plain(found) == plain(evaluate.evaluate_calls(facts(self.tables())))
         return found
 
 
@@ -119,7 +119,7 @@ NAMES = ("call_key", "connection_id", "bind_key", "sighting_key")
 
 
 def moved(part, seconds, *, version=None):
-    """The same calls on other connections, so many seconds later; ``version``: what the server tells of itself."""
+    """The same calls on other connections, some seconds later; ``version``: the server's reported version."""
     later = pa.scalar(seconds * 1_000_000, pa.duration("us"))
     out = {}
     for name, rows in part.items():
@@ -138,8 +138,8 @@ def moved(part, seconds, *, version=None):
 
 
 def covered(lake):
-    """What coverage says once it has followed, which is what counting all says."""
-    coverage.gold(lake)
+    """The rows of coverage after an update, which equal those of a full count."""
+    coverage.update(lake)
     rows = lake.read(COVERAGE).drop("run_id").toArrow().to_pylist()
     again = coverage.counted(lake, None).drop_columns(["run_id"]).to_pylist()
     assert sorted(rows, key=str) == sorted(again, key=str)
@@ -159,7 +159,7 @@ def test_findings_and_coverage_follow_what_comes_and_goes(spark, tmp_path, proje
     world.add(readers)
     world.add(joined(of_connections(dependent, others), of_connections(sample["07"], {one})))
     first = world.follows()
-    coverage.gold(world.lake)
+    coverage.update(world.lake)
     # The openings of another connection name the queues of reads, and associations grow.
     world.add(joined(of_connections(dependent, applications), of_connections(sample["07"], groups - {one})))
     more = world.follows()
@@ -167,7 +167,7 @@ def test_findings_and_coverage_follow_what_comes_and_goes(spark, tmp_path, proje
     world.take(readers)
     world.follows()
     version = world.lake.version(FINDINGS)
-    assert findings_update.gold(world.lake) == 0
+    assert findings_update.update(world.lake) == 0
     assert world.lake.version(FINDINGS) == version
 
     rows = covered(world.lake)
@@ -187,17 +187,17 @@ def test_findings_and_coverage_follow_what_comes_and_goes(spark, tmp_path, proje
     assert total["stub", "decoded"] + total["stub", "undecoded"] == sum(
         len(world.tables()[str(table)]) for table in (REMOTE_READ_CALLS, CLIENT_CALLS, MANAGEMENT_CALLS)
     )
-    assert coverage.gold(world.lake) == 0
+    assert coverage.update(world.lake) == 0
     # What opens a queue names it for messages of other dates: they change, and no call of theirs does.
     world.lake.update(MESSAGES, {"queue": "NULL"}, "TRUE")
     unnamed = [row["value"] for row in covered(world.lake) if row["measure"] == "queue_unknown"]
     assert sum(unnamed) == total["message", "messages"]
 
 
-@pytest.mark.parametrize("most", [200_000, -1], ids=["judged here", "judged in Spark"])
+@pytest.mark.parametrize("most", [200_000, -1], ids=["in memory", "in Spark"])
 def test_what_one_association_opens_explains_others_that_were_there_then(spark, tmp_path, project, monkeypatch, most):
-    """Whenever it comes: before, long after, at the same time but for what clocks differ, with another version."""
-    monkeypatch.setattr(findings_update, "_MOST_AT_ONCE", most)
+    """Openings come before, long after, at the same time within the clock tolerance, or with another version."""
+    monkeypatch.setattr(findings_update, "_MAX_CALLS_IN_MEMORY", most)
     dependent = read(next((project / "data" / "sample").glob("03-*")))
     applications = names_of(dependent, "qmcomm")
     others = set(dependent["connections"]["connection_id"].to_pylist()) - applications
@@ -216,16 +216,16 @@ def test_what_one_association_opens_explains_others_that_were_there_then(spark, 
 
 
 def aged(tables):
-    """The same, of a machine that calls itself one of Windows 2000: what it answers of queues is too new (M19)."""
+    """The same, of a machine that reports Windows 2000: its queue properties are too new (M19)."""
     stubs = tables["rpc_calls"]["response_stub"]
-    told, old = (text.encode("utf-16-le") for text in ("Server, Test Peer", "Windows 2000 Test"))
-    aged = pa.array([None if stub is None else stub.replace(told, old) for stub in stubs.to_pylist()], pa.binary())
+    reported, old = (text.encode("utf-16-le") for text in ("Server, Test Peer", "Windows 2000 Test"))
+    aged = pa.array([None if stub is None else stub.replace(reported, old) for stub in stubs.to_pylist()], pa.binary())
     place = tables["rpc_calls"].column_names.index("response_stub")
     return tables | {"rpc_calls": tables["rpc_calls"].set_column(place, "response_stub", aged)}
 
 
 def never_ending(tables):
-    """The same, of connections whose ends nobody has seen."""
+    """The same, of connections whose ends were not captured."""
     ends = tables["connections"]["closed_at"]
     place = tables["connections"].column_names.index("closed_at")
     return tables | {
@@ -233,21 +233,21 @@ def never_ending(tables):
     }
 
 
-@pytest.mark.parametrize("most", [200_000, -1], ids=["judged here", "judged in Spark"])
-@pytest.mark.parametrize("ends", [True, False], ids=["over at last", "going on"])
+@pytest.mark.parametrize("most", [200_000, -1], ids=["in memory", "in Spark"])
+@pytest.mark.parametrize("ends", [True, False], ids=["ended", "ongoing"])
 def test_more_calls_of_associations_that_go_on(spark, tmp_path, project, monkeypatch, most, ends):
-    """What rests on one call alone is judged once, with the bytes of its stub; the rest with all calls there are.
+    """Single-call rules are evaluated once, with the stub's bytes; the others with all calls.
 
-    Where the association goes on a few calls are judged first, and no more where they show nothing new.
+    Ongoing associations are evaluated with related calls first, and with all only where these show something new.
     """
-    monkeypatch.setattr(findings_update, "_MOST_AT_ONCE", most)
-    looked = []
+    monkeypatch.setattr(findings_update, "_MAX_CALLS_IN_MEMORY", most)
+    results = []
 
     def spy(*args, **options):
-        looked.append(looked_at(*args, **options))
-        return looked[-1]
+        results.append(evaluate_ongoing_associations(*args, **options))
+        return results[-1]
 
-    monkeypatch.setattr(findings_update, "looked_at", spy)
+    monkeypatch.setattr(findings_update, "evaluate_ongoing_associations", spy)
     every = aged(joined(*(read(next((project / "data" / "sample").glob(f"{n}-*"))) for n in ("03", "04", "07", "09"))))
     every = every if ends else never_ending(every)
     calls = every["rpc_calls"]
@@ -260,7 +260,7 @@ def test_more_calls_of_associations_that_go_on(spark, tmp_path, project, monkeyp
         found = world.follows()
     assert {"M02", "M11", "M19"} <= {*found["rule_id"].to_pylist()}
     assert not ends or {"R57", "Q18"} <= {*found["rule_id"].to_pylist()}
-    assert any(each.connections for each in looked) != ends
+    assert any(each.unaffected_connections for each in results) != ends
     world.take(parts[1])
     world.follows()
     world.add(parts[1])

@@ -1,4 +1,4 @@
-"""What was not captured is nobody's fault: of a capture with gaps no rule is found broken that the whole one keeps."""
+"""Lost packets cause no false finding: a capture with gaps shows no error that the complete one does not."""
 
 import random
 
@@ -8,7 +8,7 @@ from capture.merge.cutting import layout, plain
 from findings.exchanges import Story, app, connection, qc, rr, rr_open
 from findings.exchanges import broken as rules
 from findings.facts import facts, read
-from pipeline.findings import evaluate as judging
+from pipeline.findings import evaluate
 
 SHORT = ("01-remoteread-ndr.pcap", "03-qm2qm-dependent-client.pcap", "04-qmmgmt.pcapng",
          "09-transactions-and-moves.pcapng")  # fmt: skip
@@ -17,7 +17,7 @@ LONG = ("02-remoteread-ndr64-multiplexed.pcap", "05-sealed-ntlm.pcap", "06-mid-s
 
 
 def some(rng, size):
-    """Which records a machine captured that could not follow, began late, or stopped early."""
+    """Which records are captured by a machine that drops packets, starts late, or stops early."""
     kept = [True] * size
     way = rng.choice(("a few", "bursts", "begins", "ends", "both"))
     if way in ("a few", "both"):
@@ -36,7 +36,7 @@ def some(rng, size):
 
 def errors(path):
     tables = read(path)
-    found = judging.findings(facts(tables)).to_pylist()
+    found = evaluate.evaluate_calls(facts(tables)).to_pylist()
     return {(row["rule_id"], row["observed_at"]) for row in found if row["severity"] == "error"}
 
 

@@ -1,6 +1,6 @@
-"""Rules on operation that the state of queues shows, and rules on messages over all readers of a queue.
+"""Rules on the reported state of queues, and on messages that several readers of a queue received.
 
-Each has an exchange that breaks it and others beside it that do not: whatever a snapshot may differ from traffic for.
+Each has a story that breaks it, and others that do not: all reasons for which a snapshot may differ from traffic.
 Times are seconds of the story, which begins at noon.
 """
 
@@ -8,9 +8,9 @@ import datetime as dt
 
 import pytest
 
-from pipeline.findings.evaluate_queues import PARTS, findings
-from pipeline.findings.rules.queue_facts import Limits
-from pipeline.findings.rules.registry import ALL, OPERATION, QUEUES
+from pipeline.findings.evaluate_queues import FACT_PARTS, evaluate_queues
+from pipeline.findings.rules.queue_facts import QueueRuleLimits
+from pipeline.findings.rules.registry import ALL_RULES, OPERATION_RULES, QUEUE_CHECKS
 from udfs.keys import key
 
 US = 1_000_000
@@ -18,7 +18,7 @@ NOON = 1_714_564_800 * US
 HOUR, DAY = 3600, 86400
 ORDERS, SERVER = "srv1\\private$\\orders", "10.0.0.1"
 DEAD = "srv1\\system$;deadletter"
-LIMITS = Limits()
+LIMITS = QueueRuleLimits()
 
 
 def us(seconds):
@@ -26,10 +26,10 @@ def us(seconds):
 
 
 class World:
-    """What is told of one queue manager."""
+    """Facts of the queues of one queue manager."""
 
     def __init__(self):
-        self.rows = {name: [] for name in PARTS}
+        self.rows = {name: [] for name in FACT_PARTS}
 
     def count(self, at, number=None, *, journal=None, queue=ORDERS):
         self.rows["counts"].append({
@@ -58,7 +58,7 @@ class World:
 
     def read(self, at, outcome="peeked", *, message=5, returned=None, ended=None, arrived=-100, capture="one",
              client="10.0.0.2", began=-50, group=None, connection=None, **more):  # fmt: skip
-        """A read: a peek that is answered at once, unless it is said otherwise; ``message`` None: it brought none."""
+        """A read: a peek that is answered at once by default; without a message where ``message`` is None."""
         start, end = f"start {client} {at}", f"end {client} {at}"
         receive = outcome != "peeked"
         returned = at + 0.001 if returned is None else returned
@@ -99,9 +99,9 @@ class World:
         return self
 
     def found(self, limits=LIMITS):
-        """The findings, whatever the order of what is told."""
-        rows = findings(self.rows, limits).to_pylist()
-        again = findings({name: list(reversed(each)) for name, each in self.rows.items()}, limits).to_pylist()
+        """The findings, which do not depend on the order of rows."""
+        rows = evaluate_queues(self.rows, limits).to_pylist()
+        again = evaluate_queues({name: list(reversed(each)) for name, each in self.rows.items()}, limits).to_pylist()
         assert sorted(rows, key=str) == sorted(again, key=str)
         assert len({row["finding_key"] for row in rows}) == len(rows)
         return sorted(rows, key=lambda row: (row["rule_id"], row["observed_at"]))
@@ -111,7 +111,7 @@ class World:
 
 
 def twice(first=None, second=None):
-    """Two readers that are given one message, the first of which acknowledges it."""
+    """Two readers that receive one message, the first of which acknowledges it."""
     return World().receive(1, **(first or {})).receive(10, client="10.0.0.3", **(second or {}))
 
 
@@ -133,8 +133,8 @@ STORIES = {
 
 
 def test_every_rule_on_queues_has_a_story():
-    assert set(STORIES) == {test.rule_id for test in QUEUES}
-    assert set(OPERATION) - {"O01", "O02"} <= set(STORIES)  # these have theirs in test_operation
+    assert set(STORIES) == {check.rule_id for check in QUEUE_CHECKS}
+    assert set(OPERATION_RULES) - {"O01", "O02"} <= set(STORIES)  # these have theirs in test_operation
 
 
 @pytest.mark.parametrize("rule", STORIES)
@@ -146,7 +146,7 @@ def test_the_violating_story_is_found_and_the_innocent_one_is_not(rule):
         assert row["scope"] == "queue"
         assert row["queue"] in (ORDERS, DEAD)
         assert row["evidence"]
-        assert row["expected"] == ALL[rule].rule
+        assert row["expected"] == ALL_RULES[rule].requirement
 
 
 def test_growth_is_told_once_a_day_with_what_it_came_to():

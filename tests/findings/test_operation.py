@@ -1,9 +1,9 @@
-"""Findings on operation: machines with one identifier, and clocks that differ."""
+"""Findings on operation: machines with one identifier (O01), and clocks that differ (O02)."""
 
 import datetime as dt
 
 from findings.exchanges import Story, remote, rr_end, rr_start, us
-from pipeline.findings.duplicate_machines import one_machine
+from pipeline.findings.duplicate_machines import duplicate_machine_findings
 
 FIRST = "5ba1e0aa-0000-4000-8000-000000000001"
 AT = dt.datetime(2024, 5, 1, 8, 30, tzinfo=dt.UTC)
@@ -17,8 +17,8 @@ def host(identifier=None, name=None, address=None, *, minute=0):
 
 
 def machines(*rows):
-    found = one_machine(rows).to_pylist()
-    assert one_machine(reversed(rows)).to_pylist() == found
+    found = duplicate_machine_findings(rows).to_pylist()
+    assert duplicate_machine_findings(reversed(rows)).to_pylist() == found
     assert all(row["rule_id"] == "O01" and row["scope"] == "estate" for row in found)
     return [row["actual"] for row in found]
 
@@ -26,7 +26,7 @@ def machines(*rows):
 def test_two_names_with_one_identifier_are_two_machines():
     rows = (host(FIRST, "shop1"), host(FIRST, "shop2", minute=5))
     assert machines(*rows) == ["machines shop1, shop2"]
-    (row,) = one_machine(rows).to_pylist()
+    (row,) = duplicate_machine_findings(rows).to_pylist()
     assert row["observed_at"] == AT + dt.timedelta(minutes=5)
     assert row["subject"] == f"queue manager {FIRST}"
     assert row["evidence"] == sorted(each["host_key"] for each in rows)
@@ -46,7 +46,7 @@ def test_a_machine_may_have_several_addresses_and_a_domain():
 
 def clocks(**times):
     story = Story(remote(rr_start(1, source_queue_manager=FIRST, **times), rr_end()))
-    return [(hit.subject, hit.actual) for test, hit in story.broken() if test.rule_id == "O02"]
+    return [(violation.subject, violation.actual) for check, violation in story.broken() if check.rule_id == "O02"]
 
 
 def test_a_message_that_arrives_before_it_was_sent_shows_the_least_difference():

@@ -1,4 +1,4 @@
-"""Findings on queues follow what is told: whatever comes when, they are what all of it comes to, here and in Spark."""
+"""Findings on queues follow their tables: in any order of changes the result is that of all rows, also in Spark."""
 
 import random
 from functools import partial
@@ -9,8 +9,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from findings.facts import plain
 from pipeline.findings import queue_inputs
 from pipeline.findings import update as findings_update
-from pipeline.lake.arrow_rows import day_of, table_of
-from pipeline.lake.concurrency import gather
+from pipeline.lake.arrow_rows import epoch_day, rows_to_table
+from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
@@ -40,7 +40,7 @@ def us(seconds):
 
 
 def snapshot(at, number, *, queue=ORDERS, source="collector", journal=None):
-    """A report, of the collector by name, or on the wire, asked half a second before."""
+    """A report, from the collector by name, or from the wire; requested half a second before."""
     name = f"s {queue} {at}"
     wire = source == "wire"
     row = {
@@ -77,7 +77,7 @@ def connection(client):
 
 
 def twice(at):
-    """One message for two readers."""
+    """One message that two readers receive."""
     yield from read(at, "acked", message=77, ended=at + 1)
     yield from read(at + 5, "acked", message=77, ended=at + 6, client="10.0.0.3")
     yield ACK_SEQUENCES, {
@@ -112,12 +112,12 @@ TABLES = (
 FOUND = {"O03": 2, "O04": 1, "O05": 2, "O06": 2, "R53": 1}
 
 
-def rows(table, told):
+def table_of(table, rows):
     schema = to_arrow_schema(table.struct())
-    dated = [{**dict.fromkeys(schema.names), **row} for row in told]
+    dated = [{**dict.fromkeys(schema.names), **row} for row in rows]
     for row in dated:
-        row["event_date"] = day_of(*(row[name] for name in table.dated_by))
-    return table_of(dated, schema)
+        row["event_date"] = epoch_day(*(row[name] for name in table.dated_by))
+    return rows_to_table(dated, schema)
 
 
 class World:
@@ -129,56 +129,58 @@ class World:
                                      {"queue": ORDERS, "other_queue": ALIAS, "canonical_queue": ORDERS}])  # fmt: skip
         self.names = '{"names": {"' + SERVER + '": "' + OWNER + '"}}'
 
-    def _append(self, table, told):
-        self.lake.append(table, self.lake.spark.createDataFrame(rows(table, told)))
+    def _append(self, table, rows):
+        self.lake.append(table, self.lake.spark.createDataFrame(table_of(table, rows)))
 
     def add(self, name):
-        told = {}
+        by_table = {}
         for table, row in PARTS[name]:
-            told.setdefault(table, []).append(row)
-        gather({table: partial(self._append, table, several) for table, several in told.items()})
+            by_table.setdefault(table, []).append(row)
+        run_concurrently({table: partial(self._append, table, rows) for table, rows in by_table.items()})
 
     def take(self, name):
-        told = {}
+        by_table = {}
         for table, row in PARTS[name]:
-            told.setdefault(table, set()).add(row[table.key[0]])
-        for table, keys in told.items():
-            self.lake.remove(table, table.key[0], keys, dates=None)
+            by_table.setdefault(table, set()).add(row[table.key[0]])
+        for table, keys in by_table.items():
+            self.lake.delete_values(table, table.key[0], keys, dates=None)
 
     def found(self):
-        findings_update.gold(self.lake)
+        findings_update.update(self.lake)
         return plain(self.lake.read(FINDINGS).where("scope = 'queue'").toArrow())
 
-    def anew(self):
-        self.lake.stamp(FINDINGS, "nothing")
+    def recomputed(self):
+        self.lake.commit_provenance(FINDINGS, "nothing")
         return self.found()
 
 
 def test_findings_on_queues_follow_what_comes_and_goes(spark, tmp_path, monkeypatch):
     world = World(spark, tmp_path / "lake")
-    world.lake.stamp(QUEUE_HISTORY, world.names)
+    world.lake.commit_provenance(QUEUE_HISTORY, world.names)
     order = list(PARTS)
     random.Random(4).shuffle(order)
     world.add(order[0])
     world.found()
-    anew = []
-    whole = findings_update._Work._anew
-    monkeypatch.setattr(findings_update._Work, "_anew", lambda self: anew.append(1) or whole(self))
+    full_runs = []
+    whole = findings_update._FindingsUpdate._evaluate_all
+    monkeypatch.setattr(
+        findings_update._FindingsUpdate, "_evaluate_all", lambda self: full_runs.append(1) or whole(self)
+    )
     for name in order[1:]:
         world.add(name)
         found = world.found()
-    assert not anew
+    assert not full_runs
     rules = [row["rule_id"] for row in found.values() if row["severity"] != "info"]
     assert {rule: rules.count(rule) for rule in sorted(set(rules))} == FOUND
     version = world.lake.version(FINDINGS)
-    assert findings_update.gold(world.lake) == 0
+    assert findings_update.update(world.lake) == 0
     assert world.lake.version(FINDINGS) == version
-    assert world.anew() == found
-    monkeypatch.setattr(queue_inputs, "MOST", 0)  # in Spark
-    assert world.anew() == found
+    assert world.recomputed() == found
+    monkeypatch.setattr(queue_inputs, "MAX_ROWS_IN_MEMORY", 0)  # in Spark
+    assert world.recomputed() == found
     monkeypatch.undo()
     world.take("a report on the wire")
     world.take("fewer before")
     fewer = world.found()
     assert len(fewer) < len(found)
-    assert world.anew() == fewer
+    assert world.recomputed() == fewer

@@ -1,4 +1,4 @@
-"""The recorded traffic: what was done wrong there on purpose, as data/README.md tells, is found, and nothing else."""
+"""The sample captures: the deliberate errors that data/README.md lists are found, and nothing else."""
 
 import random
 from collections import Counter
@@ -8,10 +8,10 @@ import pytest
 
 from findings.exchanges import broken, qm_end, qm_start, remote, rr_end, rr_start, session
 from findings.facts import facts, plain, read
-from pipeline.findings import evaluate as judging
-from pipeline.findings.rules.registry import RULES
+from pipeline.findings import evaluate
+from pipeline.findings.rules.registry import PROTOCOL_RULES
 
-# The errors that data/README.md tells of. What a client never closes or ends is an error of its own.
+# The errors that data/README.md lists, and those of what a client never closes or ends.
 ERRORS = {
     "01-remoteread-ndr.pcap": "R01 R16 R18 R19 R22 R30",
     "02-remoteread-ndr64-multiplexed.pcap": "",
@@ -33,7 +33,7 @@ def sample(project):
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_the_errors_of_a_capture_are_those_that_were_made(sample, name):
-    rows = judging.findings(facts(sample[name])).to_pylist()
+    rows = evaluate.evaluate_calls(facts(sample[name])).to_pylist()
     assert sorted(row["rule_id"] for row in rows if row["severity"] == "error") == ERRORS[name].split()
     assert not any(row["subject"].startswith("server") for row in rows if row["severity"] == "error")
     keys = set(sample[name]["rpc_calls"]["call_key"].to_pylist())
@@ -41,32 +41,32 @@ def test_the_errors_of_a_capture_are_those_that_were_made(sample, name):
         assert row["call_key"] in row["evidence"]
         assert keys.issuperset(row["evidence"])
         assert row["observed_at"] is not None
-        assert row["expected"] == RULES[row["rule_id"]].rule
+        assert row["expected"] == PROTOCOL_RULES[row["rule_id"]].requirement
         assert row["actual"]
 
 
 def test_the_estate_and_conversations_without_a_fault_give_no_error(project):
-    found = judging.findings(facts(read(project / "data" / "estate" / "wire" / "collector.pcap.gz")))
+    found = evaluate.evaluate_calls(facts(read(project / "data" / "estate" / "wire" / "collector.pcap.gz")))
     assert Counter(found["severity"].to_pylist())["error"] == 0
     both = [session(qm_start(), qm_end()), remote(rr_start(), rr_end()), remote(), session()]
-    assert [broken(story) & set(RULES) for story in both] == [set(), set(), set(), set()]
+    assert [broken(story) & set(PROTOCOL_RULES) for story in both] == [set(), set(), set(), set()]
 
 
-TABLES = 4  # of Facts; what follows them is no table
+TABLES = 4  # fields of EvaluationInput; the others are no tables
 
 
 def test_the_order_of_rows_and_other_servers_make_no_difference(sample):
     every = [facts(tables) for tables in sample.values()]
-    # the recordings share addresses, but no connection: each is told as of a server of its own
+    # the captures share addresses, but no connection: each gets a server of its own
     expected = {}
     parts = []
     for number, given in enumerate(every):
         moved = [_at(table, f"10.9.9.{number}") for table in given[:TABLES]]
-        expected |= plain(judging.findings(judging.Facts(*moved)))
+        expected |= plain(evaluate.evaluate_calls(evaluate.EvaluationInput(*moved)))
         parts.append(moved)
     together = [*map(_joined, zip(*parts, strict=True))]
-    assert plain(judging.findings(judging.Facts(*together))) == expected
-    assert plain(judging.findings(judging.Facts(*map(_shuffled, together)))) == expected
+    assert plain(evaluate.evaluate_calls(evaluate.EvaluationInput(*together))) == expected
+    assert plain(evaluate.evaluate_calls(evaluate.EvaluationInput(*map(_shuffled, together)))) == expected
 
 
 def _joined(tables):
@@ -86,7 +86,7 @@ def _shuffled(table):
 
 def test_what_is_not_touched_is_not_judged(sample):
     given = facts(sample["10-many-clients.pcap.gz"])
-    whole = plain(judging.findings(given))
+    whole = plain(evaluate.evaluate_calls(given))
     chosen = sorted(set(given.connections["connection_id"].to_pylist()))[:5]
-    few = plain(judging.findings(given, only=chosen))
+    few = plain(evaluate.evaluate_calls(given, only_connections=chosen))
     assert few == {key: row for key, row in whole.items() if row["connection_id"] in chosen or row["scope"] == "server"}

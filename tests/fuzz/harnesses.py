@@ -1,8 +1,8 @@
-"""What a fuzzer calls: any bytes, given to a decoder down both roads. Nothing but an answer may come of them.
+"""Fuzz harnesses: each passes arbitrary bytes to a decoder and checks the result.
 
-A harness returns when the column reader gave a row for each row, equal to what the single-value reader gives, without
-an exception and without more memory than a multiple of the bytes; else it raises. ``make fuzz`` (``run.py``) lets
-atheris choose the bytes; ``test_fuzz.py`` takes the seeds and the inputs that once failed (``crashes/``).
+A harness returns if the column reader gives one result per row, equal to that of the single-value reader, without an
+exception and with memory bounded by the number of bytes. Otherwise it raises. ``make fuzz`` (``run.py``) lets atheris
+choose the bytes; ``test_fuzz.py`` uses the seeds and the inputs that failed earlier (``crashes/``).
 """
 
 import gzip
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from bench.messages import packet as bench_packet
+from bench.messages import build_packet as bench_packet
 from comqc import helpers as comqc
 from comqc.test_bad_input import ARGUMENTS, REFERENCES
 from messages import reading as messages
@@ -27,43 +27,43 @@ from messages.test_published import FRAME
 from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen import rpc
-from pcapgen.model import Dialogue, stub_of
+from pcapgen.model import Dialogue, make_stub
 from properties import test_observations as observed
 from queues.test_normal_form import NAMES
 from sealed.test_nlmp import AUTHENTICATE, CHALLENGE_V2
 from stubs import helpers as stubs
-from udfs.capture.merge import join
-from udfs.capture.reader import read_capture
-from udfs.comqc.calls import decode_comqc, explode
-from udfs.dcerpc.towers import towers
-from udfs.dcerpc.verification import without_trailers
-from udfs.files.container import NO_TIME, Container, NotACaptureError
-from udfs.files.sources import ExpansionLimitError, Source
-from udfs.messages import names
-from udfs.messages.packets import decode_messages
+from udfs.capture.capture_reader import read_capture
+from udfs.capture.connection_merge import merge_connections
+from udfs.comqc.body_decoder import decode_bodies, explode_calls
+from udfs.dcerpc.endpoint_towers import parse_tower_endpoints
+from udfs.dcerpc.verification_trailer import strip_verification_trailers
+from udfs.files.capture_file import NO_TIME, CaptureFileReader, NotACaptureError
+from udfs.files.file_source import ExpansionLimitError, FileSource
+from udfs.messages import name_columns
+from udfs.messages.message_decoder import decode_messages
 from udfs.properties import snapshot_lines
-from udfs.properties.observations import properties
-from udfs.properties.snapshots import machine_snapshots, queue_snapshots
-from udfs.queues.format_names import QueueFormat, format_name
-from udfs.queues.normal_form import normal_form, normal_text, parent
-from udfs.sealed.contexts import security_contexts
-from udfs.sealed.keys import KerberosKey, Keys, NtlmKey
-from udfs.sealed.tokens import Token
-from udfs.stubs.decode import decode
-from udfs.stubs.methods import ALL
+from udfs.properties.observations import property_rows
+from udfs.properties.snapshot_rows import machine_snapshot_rows, queue_snapshot_rows
+from udfs.queues.normal_form import normalize_queue_name, normalize_queue_names, split_queue_suffix
+from udfs.queues.queue_format import QueueFormat, build_format_name
+from udfs.sealed.decryption_keys import DecryptionKeys, KerberosKey, NtlmKey
+from udfs.sealed.security_contexts import build_security_contexts
+from udfs.sealed.security_tokens import SecurityToken
+from udfs.stubs.method_registry import ALL_METHODS
+from udfs.stubs.stub_decoder import decode_stubs
 
-LEAST, TIMES = 2 << 20, 64  # bytes of memory that a decoder may take: so many, and so many for each byte it is given
+LEAST, TIMES = 2 << 20, 64  # memory limit of a decoder in bytes: a constant, and a multiple of the input size
 ERRORS = ("truncated", "malformed", "unsupported")
 PROTOCOLS = ("RemoteRead", "qm2qm", "binary_protocol")
 
 
 class UnfitError(AssertionError):
-    """A decoder gave what it must not give."""
+    """A decoder returned a wrong result."""
 
 
 @dataclass(frozen=True)
 class Harness:
-    """A decoder to be fuzzed: what takes the bytes, and bytes to begin with."""
+    """A decoder to be fuzzed: the function that takes the bytes, and the seeds."""
 
     run: Callable[[bytes], None]
     seeds: Callable[[], Iterator[bytes]]
@@ -75,7 +75,7 @@ def demand(holds, *facts):
 
 
 def bounded(size, run, *arguments, **options):
-    """Return what ``run`` gives; it may take memory, numpy's and Arrow's, by the bytes it is given alone."""
+    """Call ``run`` and return its result; fail if it uses more memory (NumPy's and Arrow's) than ``size`` allows."""
     ours = not tracemalloc.is_tracing()
     if ours:
         tracemalloc.start()
@@ -98,7 +98,7 @@ def check_errors(errors):
 
 
 def _targets(interface):
-    return [(method, way) for method in ALL[interface].values() for way in ("request", "response")]
+    return [(method, way) for method in ALL_METHODS[interface].values() for way in ("request", "response")]
 
 
 def _stub_harness(interface):
@@ -109,16 +109,16 @@ def _stub_harness(interface):
             return
         method, direction = targets[data[0] % len(targets)]
         ndr64, big, stub = bool(data[1] & 1), bool(data[1] & 2), data[2:]
-        # One stub in a column of its own kind: neighbours of other lengths, and none, must not matter.
+        # Neighbours of other lengths, and nulls, must not matter.
         given = [stub, None, stub[: len(stub) // 2], stub] if data[1] & 4 else [stub]
         column = pa.array(given, pa.binary())
         found = bounded(
-            len(data) * len(given), decode, method, direction, column, ndr64=ndr64, big_endian=big, packets=True
+            len(data) * len(given), decode_stubs, method, direction, column, ndr64=ndr64, big_endian=big, packets=True
         )
         for one, (values, errors) in zip(given, stubs.rows_of(found), strict=True):
             expected, wrong = ({}, []) if one is None else stubs.single(method, direction, one, ndr64=ndr64, big=big)
             check_errors(errors)
-            if wrong:  # how much of a broken packet was seen is not a value
+            if wrong:  # how much of a malformed packet was read is not defined
                 values.pop("packet", None)
                 expected.pop("packet", None)
             demand((values, errors) == (expected, wrong), method.name, direction, values, errors, expected, wrong)
@@ -216,9 +216,9 @@ def run_comqc(data):
         body, size = comqc.message(comqc.chdr(), comqc.secd(), comqc.method(body)), None
     given = [body, None, body] if data[0] & 0x80 else [body]
     column, sizes = pa.array(given, pa.binary()), pa.array([size] * len(given), pa.int64())
-    found = bounded(column.nbytes, decode_comqc, column, None, sizes, marshaled=True)
+    found = bounded(column.nbytes, decode_bodies, column, None, sizes, marshaled=True)
     found.validate(full=True)
-    explode(found)
+    explode_calls(found)
     expected = comqc.single(body, size)
     for one, row in zip(given, comqc.rows_of(found), strict=True):
         if one is None:
@@ -262,9 +262,9 @@ def run_properties(data):
     except Exception:  # noqa: BLE001  (not a row that a table can hold: nothing to decode)
         return
     found = bounded(len(data), observed.collected, kind, {}, **row)
-    rows = bounded(len(data), properties, found)
+    rows = bounded(len(data), property_rows, found)
     demand(rows.num_rows == sum(n is not None for n, _, _ in held), rows.num_rows)
-    for table in (queue_snapshots, machine_snapshots):
+    for table in (queue_snapshot_rows, machine_snapshot_rows):
         bounded(len(data), table, found).validate(full=True)
 
 
@@ -288,20 +288,20 @@ def run_names(data):
         return
     raw = data[1:]
     text = raw.decode("utf-8", "replace") if data[0] & 1 else raw.decode("utf-16-le", "replace")
-    normal = bounded(len(data), normal_text, text)
+    normal = bounded(len(data), normalize_queue_name, text)
     demand(normal is None or (isinstance(normal, str) and normal), text)
-    demand(normal_form(pa.array([text, None, text])).to_pylist() == [normal, None, normal], text)
-    demand(normal is None or "".join(parent(normal)) == normal, normal)
-    direct = names.direct_queue(raw)
+    demand(normalize_queue_names(pa.array([text, None, text])).to_pylist() == [normal, None, normal], text)
+    demand(normal is None or "".join(split_queue_suffix(normal)) == normal, normal)
+    direct = name_columns.direct_queue_name(raw)
     demand(direct is None or isinstance(direct, str), raw)
-    for read in (names.sid, names.queue_manager):
+    for read in (name_columns.sid_text, name_columns.queue_manager_guid):
         read(raw)
     if len(raw) >= 21:
-        names.numbered_queue(raw[:21])
-        names.address(raw[:17])
+        name_columns.numbered_queue_name(raw[:21])
+        name_columns.ip_address_text(raw[:17])
     named = QueueFormat(data[0] >> 1 & 15, raw[0] if raw else 0, None, len(raw), 80, text)
-    called = format_name(named)
-    demand(called is not None or normal_text(called) is None, named)
+    called = build_format_name(named)
+    demand(called is not None or normalize_queue_name(called) is None, named)
 
 
 def name_seeds():
@@ -315,16 +315,17 @@ def name_seeds():
 
 # --- captures: a file as it lies there, any format, plain or compressed -----------------------------------------------
 
-READER = 24 << 20  # bytes of memory that reading may take beside a multiple of the file: tables of a block's packets
+READER = 24 << 20  # bytes of memory that reading may use in addition: tables of the packets in a block
 
 
-BLOCKS = (1 << 20, 1 << 10)  # bytes that are read at once
+BLOCKS = (1 << 20, 1 << 10)  # bytes read at once
 
 
 def run_captures(data):
-    """The tables do not depend on where blocks are cut, the ledger adds up, and what is pending can be joined.
+    """Read a capture: tables must not depend on block edges, counts must add up, pending rows must be mergeable.
 
-    What is out of order over the edge of a block may come too late there; calls have their connection still.
+    Out-of-order packets across the edge of a block may come too late there. Calls must have their connection
+    nevertheless.
     """
     found = [bounded(READER + len(data), read_capture, data, block_bytes=size) for size in BLOCKS]
     for table in found[0].values():
@@ -340,33 +341,33 @@ def run_captures(data):
     demand((row["error"] is None) == (row["status"] == "complete"), row)
     for each in found:
         if each["pending"].num_rows:
-            join(each["pending"].to_pylist(), window_s=2.0)
+            merge_connections(each["pending"].to_pylist(), reorder_window_s=2.0)
 
 
 def demand_alike(found, other, *, but=()):
-    """Demand that two readings of a capture gave the same tables, but for how much is kept of what is pending."""
+    """Demand that two reads of a capture give the same tables, except how many bytes ``pending`` retains."""
     for kind in found.keys() - but:
         rows, others = (each[kind].drop_columns(kept_by_blocks(kind)).to_pylist() for each in (found, other))
         demand(sorted(map(repr, rows)) == sorted(map(repr, others)), kind)
 
 
 def kept_by_blocks(kind):
-    """Name the columns with what is kept: bytes that nobody recognises go with the block that they came in."""
+    """Return the columns that depend on block edges: unrecognised bytes are retained block by block."""
     return ["segments", "bytes"] if kind == "pending" else []
 
 
 def blocks_in_order(data):
-    """Tell whether no packet of a capture has an earlier time than one of a (small) block before its own."""
+    """Return whether no packet is earlier than a packet of a previous (small) block."""
     latest = NO_TIME
     try:
-        with Source.of_bytes(data, "memory").open(1100, 1 << 30) as stream:
-            for records in Container(stream, min(BLOCKS)).blocks():
-                times = records.time[records.time != NO_TIME]
+        with FileSource.from_bytes(data, "memory").open_decompressed(1100, 1 << 30) as stream:
+            for records in CaptureFileReader(stream, min(BLOCKS)).read_blocks():
+                times = records.time_ns[records.time_ns != NO_TIME]
                 if len(times) and times.min() < latest:
                     return False
                 latest = max([latest, *times])
     except (NotACaptureError, ExpansionLimitError, OSError):
-        pass  # what came before it was read
+        pass  # the blocks before were checked
     return True
 
 
@@ -375,7 +376,7 @@ def capture_seeds():
     talk = Dialogue(flow=t.Flow(), script=dialogue)
     talk.bind(rpc.Context(0, rpc.REMOTE_READ))
     for opnum in (7, 9):
-        talk.call(opnum, stub_of(opnum, 56), stub_of(20, 40))
+        talk.call(opnum, make_stub(opnum, 56), make_stub(20, 40))
     records = t.records(talk.flow, t.segments(talk.script, cuts=(200, 90)))
     for whole in (c.pcap(records).data, c.pcapng(records).data):
         yield whole
@@ -384,7 +385,7 @@ def capture_seeds():
     yield c.pcap(records[5:]).data
     yield c.pcap(records[::-1]).data
     yield c.pcap([*records, *records[:9]]).data
-    # A packet of a later block, a second before all others, once calls have been handed on.
+    # A packet of a later block, one second before all others, after calls were returned.
     yield c.pcap([*records, *(replace(each, time_ns=records[0].time_ns - 10**9) for each in records[-3:])]).data
     yield FRAME
 
@@ -393,12 +394,12 @@ def capture_seeds():
 
 
 def run_lines(data):
-    """Each line that is not empty is a row or a broken line, and a row fits its columns."""
-    rows = bounded(len(data), lambda: list(snapshot_lines.read_lines(io.BytesIO(data), "f")))
+    """Read snapshot lines: each line that is not empty gives a row or a broken line, and rows fit their columns."""
+    rows = bounded(len(data), lambda: list(snapshot_lines.read_snapshot_rows(io.BytesIO(data), "f")))
     good = [row for row in rows if "reason" not in row]
     bad = [row for row in rows if "reason" in row]
-    pa.RecordBatch.from_pylist(good, schema=snapshot_lines.ROWS).validate(full=True)
-    pa.RecordBatch.from_pylist(bad, schema=snapshot_lines.BROKEN).validate(full=True)
+    pa.RecordBatch.from_pylist(good, schema=snapshot_lines.SNAPSHOT_SCHEMA).validate(full=True)
+    pa.RecordBatch.from_pylist(bad, schema=snapshot_lines.BROKEN_LINE_SCHEMA).validate(full=True)
     demand(len(rows) <= len(data), rows)
 
 
@@ -421,21 +422,22 @@ def line_seeds():
 
 
 KINDS = (10, 9, 16)  # NTLM, SPNEGO, Kerberos
-KEYS = Keys((NtlmKey.of_password("*", "Password"),), (KerberosKey("host/srv1", 18, 1, bytes(32)),))
+KEYS = DecryptionKeys((NtlmKey.from_password("*", "Password"),), (KerberosKey("host/srv1", 18, 1, bytes(32)),))
 
 
 def run_tokens(data):
-    """Handshakes of any tokens, judged with keys; what is no handshake stays closed and says why."""
+    """Evaluate handshakes of arbitrary tokens with keys; without a session there must be a failure reason."""
     tokens, at = [], 0
     while at + 2 <= len(data) and len(tokens) < 8:
         kind, size = data[at], data[at + 1] * 4
         token = data[at + 2 : at + 2 + size]
-        tokens.append(Token(not kind & 1, len(tokens) * 100, 80, 3, KINDS[(kind >> 1 & 3) % 3], 6, kind >> 4, token))
+        auth_type = KINDS[(kind >> 1 & 3) % 3]
+        tokens.append(SecurityToken(not kind & 1, len(tokens) * 100, 80, 3, auth_type, 6, kind >> 4, token))
         at += 2 + size
-    for found in bounded(len(data), security_contexts, tokens, KEYS):
-        demand((found.session is None) == (found.closed is not None), found)
-    bounded(len(data), towers, data)
-    without_trailers(pa.array([data, None, data[:40]], pa.binary()))
+    for found in bounded(len(data), build_security_contexts, tokens, KEYS):
+        demand((found.session is None) == (found.failure is not None), found)
+    bounded(len(data), parse_tower_endpoints, data)
+    strip_verification_trailers(pa.array([data, None, data[:40]], pa.binary()))
 
 
 def token_seeds():
@@ -456,7 +458,7 @@ def token_seeds():
 
 
 HARNESSES = {
-    **{interface: _stub_harness(interface) for interface in ALL},
+    **{interface: _stub_harness(interface) for interface in ALL_METHODS},
     "messages": Harness(run_messages, message_seeds),
     "comqc": Harness(run_comqc, comqc_seeds),
     "properties": Harness(run_properties, property_seeds),

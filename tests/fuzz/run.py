@@ -1,7 +1,7 @@
 """Fuzz the decoders: ``python -m fuzz.run [--seconds N] [harness ...]``, or ``make fuzz``.
 
-Each harness has a process of its own and its share of seconds. What fails is written to ``tests/fuzz/crashes``, in the
-harness's folder, where the tests find it from then on. Exits with 1 when anything failed, with 2 without atheris.
+Each harness runs in its own process for the given time. Failing inputs are written to ``tests/fuzz/crashes``, to the
+folder of the harness, where the tests find them. Exit code 1: something failed; 2: atheris is missing.
 """
 
 import argparse
@@ -11,12 +11,12 @@ import tempfile
 from pathlib import Path
 
 CRASHES = Path(__file__).parent / "crashes"
-LONGEST = 4096  # bytes of an input: room for many headers, and small enough for a thousand runs in seconds
+LONGEST = 4096  # bytes of an input: many headers, yet small enough for a thousand runs in seconds
 INSTALL = "make fuzz needs atheris. Type: .venv/bin/python -m pip install 'atheris>=3,<4'"
 
 
 def fuzz(name, seconds, corpus):
-    """One harness, in this process, until its time is over or it fails; libFuzzer ends the process."""
+    """Run one harness in this process until its time is over or it fails; libFuzzer then ends the process."""
     import atheris  # noqa: PLC0415 (the other commands do not need it)
 
     with atheris.instrument_imports(include=["udfs"]):
@@ -42,7 +42,7 @@ def main():
     top = argparse.ArgumentParser(prog="python -m fuzz.run", description=__doc__)
     top.add_argument("harness", nargs="*", help="of: qm2qm, RemoteRead, qmmgmt, qmcomm, qmcomm2, messages, comqc, ...")
     top.add_argument("--seconds", type=int, default=20, help="for each harness (20)")
-    top.add_argument("--corpus", type=Path, help="keep what was found here, and begin with it the next time")
+    top.add_argument("--corpus", type=Path, help="folder for the corpus, which the next run starts from")
     top.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     arguments = top.parse_args()
     if find_spec("atheris") is None:

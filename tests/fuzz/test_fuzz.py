@@ -1,11 +1,11 @@
-"""The harnesses of ``make fuzz`` on what they begin with, and on every input that once failed."""
+"""Runs the harnesses of ``make fuzz`` on their seeds, and on every input that failed earlier."""
 
 from pathlib import Path
 
 import pytest
 
 from fuzz.harnesses import BLOCKS, HARNESSES, blocks_in_order, capture_seeds, demand_alike
-from udfs.capture.reader import read_capture
+from udfs.capture.capture_reader import read_capture
 
 CRASHES = Path(__file__).parent / "crashes"
 
@@ -19,9 +19,9 @@ def test_seeds(name):
 
 
 def test_where_blocks_are_cut_makes_no_difference():
-    """To captures out of order either, as long as what comes late is none of what tells what a connection is.
+    """Also for out-of-order captures, unless the late packets decide what a connection is.
 
-    What is pending then may be more, where a block ends between them.
+    In that case ``pending`` may retain more where a block ends in between.
     """
     for seed in capture_seeds():
         late = set() if blocks_in_order(seed) else {"pending"}

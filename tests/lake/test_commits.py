@@ -10,59 +10,61 @@ pytestmark = pytest.mark.spark
 
 
 def told_by_delta(lake, count):
-    return commits.asked(lake.spark, lake.sql_name(QUARANTINE), count)
+    return commits.describe_history(lake.spark, lake.sql_name(QUARANTINE), count)
 
 
 def test_a_log_tells_what_delta_tells(lake):
     for write in writes(lake):
         write()
         [told] = told_by_delta(lake, 1)
-        assert commits.newest(log_of(lake)) == told
-        assert (lake.version(QUARANTINE), lake.made_of(QUARANTINE)) == (told.version, told.made_of)
-        assert lake.rows_written(QUARANTINE) == told.rows
+        assert commits.newest_in_log(log_of(lake)) == told
+        assert (lake.version(QUARANTINE), lake.provenance_json(QUARANTINE)) == (told.version, told.provenance_json)
+        assert lake.rows_written(QUARANTINE) == told.rows_written
     newest = told.version
     assert newest > 10
     assert (log_of(lake) / "_last_checkpoint").exists()
-    assert {each.rows for each in told_by_delta(lake, newest + 1)} >= {0, 1, 2, 3}
-    assert commits.between(log_of(lake), 3, newest) == told_by_delta(lake, newest - 2)[::-1]
-    assert lake.said(QUARANTINE, 2) == {each.version: each.made_of for each in told_by_delta(lake, newest - 2)}
-    elsewhere = commits.History(lake.spark, lake.sql_name(QUARANTINE), None)
-    assert elsewhere.newest() == commits.newest(log_of(lake))
-    assert elsewhere.since(2, newest) == commits.between(log_of(lake), 3, newest)
+    assert {each.rows_written for each in told_by_delta(lake, newest + 1)} >= {0, 1, 2, 3}
+    assert commits.snapshots_in_log(log_of(lake), 3, newest) == told_by_delta(lake, newest - 2)[::-1]
+    assert lake.provenance_since(QUARANTINE, 2) == {
+        each.version: each.provenance_json for each in told_by_delta(lake, newest - 2)
+    }
+    elsewhere = commits.CommitHistory(lake.spark, lake.sql_name(QUARANTINE), None)
+    assert elsewhere.newest() == commits.newest_in_log(log_of(lake))
+    assert elsewhere.since(2, newest) == commits.snapshots_in_log(log_of(lake), 3, newest)
 
 
 def test_entries_before_a_checkpoint_may_be_gone(lake):
     for write in writes(lake):
         write()
-    newest = commits.newest(log_of(lake))
+    newest = commits.newest_in_log(log_of(lake))
     for version in range(8):
         (log_of(lake) / f"{version:020}.json").unlink()
-    assert commits.newest(log_of(lake)) == newest
-    assert commits.between(log_of(lake), 7, newest.version) is None
-    assert [each.version for each in commits.between(log_of(lake), 8, newest.version)] == [
+    assert commits.newest_in_log(log_of(lake)) == newest
+    assert commits.snapshots_in_log(log_of(lake), 7, newest.version) is None
+    assert [each.version for each in commits.snapshots_in_log(log_of(lake), 8, newest.version)] == [
         *range(8, newest.version + 1)
     ]
 
 
 @pytest.mark.parametrize("text", ["", "[1", '{"version": "1"}', "[]", '{"size": 1}'])
 def test_a_checkpoint_that_says_nothing_is_passed_over(lake, text):
-    lake.append(QUARANTINE, rows(lake.spark, "a"), made_of="something")
+    lake.append(QUARANTINE, rows(lake.spark, "a"), provenance="something")
     (log_of(lake) / "_last_checkpoint").write_text(text, encoding="utf-8")
-    assert commits.newest(log_of(lake)) == commits.Commit(1, "something", 1)
+    assert commits.newest_in_log(log_of(lake)) == commits.Snapshot(1, "something", 1)
 
 
 @pytest.mark.parametrize("entry", [b"", b"\xff\xfe", b'{"commitInfo":', b'{"metaData":{}}\n'])
 def test_where_the_log_does_not_tell_delta_is_asked(lake, monkeypatch, entry):
-    lake.append(QUARANTINE, rows(lake.spark, "a"), made_of="something")
+    lake.append(QUARANTINE, rows(lake.spark, "a"), provenance="something")
     told = told_by_delta(lake, 1)
     (log_of(lake) / f"{1:020}.json").write_bytes(entry)
-    monkeypatch.setattr(commits, "asked", lambda _spark, _name, count: told[:count])
-    assert commits.newest(log_of(lake)) is None
-    assert lake.made_of(QUARANTINE) == "something"
-    assert lake.said(QUARANTINE, 0) == {1: "something"}
+    monkeypatch.setattr(commits, "describe_history", lambda _spark, _name, count: told[:count])
+    assert commits.newest_in_log(log_of(lake)) is None
+    assert lake.provenance_json(QUARANTINE) == "something"
+    assert lake.provenance_since(QUARANTINE, 0) == {1: "something"}
 
 
 def test_a_log_that_is_nowhere_here_tells_nothing(tmp_path):
     for log in (tmp_path / "no" / "_delta_log", tmp_path):
-        assert commits.newest(log) is None
-        assert commits.between(log, 0, 1) is None
+        assert commits.newest_in_log(log) is None
+        assert commits.snapshots_in_log(log, 0, 1) is None

@@ -14,14 +14,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.testing import assertDataFrameEqual
 
-from pipeline.lake.codegen import COMPILED_FROM, HELD_FROM, INTERPRETED, expect
-from pipeline.lake.date_filters import on_dates
+from pipeline.lake.codegen import COMPILED_FROM, HELD_FROM, INTERPRETED, enable_for
+from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.errors import SchemaError
-from pipeline.lake.frames import frame
+from pipeline.lake.frames import arrow_to_frame
 from pipeline.lake.lake import Lake
-from pipeline.lake.queries import FeedError
-from pipeline.lake.schema_enforcement import conform
-from pipeline.lake.settings import short_batches, unmeasured
+from pipeline.lake.queries import ChangeFeedError
+from pipeline.lake.schema_enforcement import conform_frame
+from pipeline.lake.settings import fixed_row_batches, short_batches
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import DOUBLE, STRING, Column
@@ -101,7 +101,7 @@ def test_a_lake_of_an_earlier_version_is_upgraded_by_the_next_run_and_no_other(l
         reader,
         Lake(spark, lake.root),
     ):  # one that had read it before it held the lake, and one that had not
-        with writer.held(lambda: None):
+        with writer.exclusive(lambda: None):
             rows = quarantine(spark, ("b", "2", NOON)).withColumn("news", F.lit("x"))
             writer.append(later, rows)
             writer.append(later, rows.withColumn("news", F.lit(None).cast("string")))
@@ -152,7 +152,7 @@ def filled(request, spark, tmp_path):
 def test_rows_behind_a_part_without_any_are_written_too(lake, spark):
     rows = quarantine(spark, ("a", "one", NOON), ("b", "one", NOON)).toArrow()
     parts = pa.concat_tables([rows.slice(0, 0), rows.slice(0, 1), rows.slice(0, 0), rows.slice(1, 1)])
-    lake.append(QUARANTINE, frame(spark, parts))
+    lake.append(QUARANTINE, arrow_to_frame(spark, parts))
     assert [key for key, *_ in stored(lake)] == ["a", "b"]
 
 
@@ -164,17 +164,17 @@ def test_a_table_without_rows_says_its_schema(spark):
             assert len(data) or schema is not None
             return spark.createDataFrame(data, schema)
 
-    made = frame(LikeConnect(), rows.slice(0, 0))
-    assert made.schema == frame(spark, rows).schema
+    made = arrow_to_frame(LikeConnect(), rows.slice(0, 0))
+    assert made.schema == arrow_to_frame(spark, rows).schema
     assert made.collect() == []
 
 
 def test_a_table_of_no_rows_tells_what_it_was_made_of_too(lake, spark):
-    lake.replace(QUARANTINE, quarantine(spark), made_of="nothing")
-    assert lake.made_of(QUARANTINE) == "nothing"
+    lake.replace(QUARANTINE, quarantine(spark), provenance="nothing")
+    assert lake.provenance_json(QUARANTINE) == "nothing"
     version = lake.version(QUARANTINE)
-    lake.replace(QUARANTINE, quarantine(spark), made_of="nothing else")
-    assert (lake.made_of(QUARANTINE), stored(lake)) == ("nothing else", [])
+    lake.replace(QUARANTINE, quarantine(spark), provenance="nothing else")
+    assert (lake.provenance_json(QUARANTINE), stored(lake)) == ("nothing else", [])
     assert lake.version(QUARANTINE) == version + 1
 
 
@@ -182,14 +182,14 @@ def test_a_merge_replaces_adds_and_deletes_in_one_commit_and_rewrites_no_other_r
     rows = quarantine(spark, ("a", "2", NOON), ("b", "2", NOON), ("c", "2", NOON), ("d", "2", None), ("e", "2", NOON))
     rows = rows.withColumn("gone", F.col("quarantine_key").isin("b", "e"))
     day = date(2024, 2, 29)
-    filled.merge(QUARANTINE, rows, dates={EVE.date(), day, None}, delete_when="gone", made_of="these")
+    filled.merge(QUARANTINE, rows, dates={EVE.date(), day, None}, delete_when="gone", provenance="these")
     assert stored(filled) == [("a", "2", day), ("c", "2", day), ("d", "2", None)]
-    assert (filled.version(QUARANTINE), filled.made_of(QUARANTINE)) == (2, "these")
+    assert (filled.version(QUARANTINE), filled.provenance_json(QUARANTINE)) == (2, "these")
     metrics = spark.sql(f"DESCRIBE HISTORY {filled.sql_name(QUARANTINE)} LIMIT 1").first()["operationMetrics"]
     assert metrics["numTargetRowsCopied"] == "0"
-    assert filled.made_of(QUARANTINE) == "these"
+    assert filled.provenance_json(QUARANTINE) == "these"
     filled.append(QUARANTINE, quarantine(spark, ("f", "3", NOON)))
-    assert filled.made_of(QUARANTINE) is None  # what one commit was made of is not said of the next
+    assert filled.provenance_json(QUARANTINE) is None  # what one commit was made of is not said of the next
 
 
 def test_a_merge_looks_at_the_dates_it_names_and_without_any_it_appends(filled, spark):
@@ -211,10 +211,10 @@ def test_what_changes_nothing_commits_nothing(filled, spark):
 
 
 def test_a_table_tells_what_changed_since_a_version(filled, spark):
-    filled.update(QUARANTINE, {"run_id": "'it''s'", "reason": "NULL"}, "quarantine_key = 'a'", made_of="an update")
-    assert filled.made_of(QUARANTINE) == "an update"
+    filled.update(QUARANTINE, {"run_id": "'it''s'", "reason": "NULL"}, "quarantine_key = 'a'", provenance="an update")
+    assert filled.provenance_json(QUARANTINE) == "an update"
     filled.delete(QUARANTINE, "quarantine_key = 'b'")
-    was, is_now = ("delete", "insert") if filled.is_here else ("update_preimage", "update_postimage")
+    was, is_now = ("delete", "insert") if filled.reads_in_process else ("update_preimage", "update_postimage")
     updated = [("a", "1", was, 2), ("a", "it's", is_now, 2)]
     assert changed(filled, 1) == [*updated, ("b", "1", "delete", 3)]
     assert changed(filled, 0) == sorted(
@@ -222,7 +222,7 @@ def test_a_table_tells_what_changed_since_a_version(filled, spark):
     )
     assert changed(filled, 3) == []
     assert filled.changes(QUARANTINE, 1, 2).count() == 2
-    with pytest.raises(FeedError, match="has no version 4: it is at 3"):
+    with pytest.raises(ChangeFeedError, match="has no version 4: it is at 3"):
         filled.changes(QUARANTINE, 4)
 
 
@@ -245,8 +245,8 @@ def test_a_table_that_is_not_there_has_no_version_and_nothing_to_delete_or_resto
     lake.delete(QUARANTINE, "TRUE")
     lake.update(QUARANTINE, {"reason": "NULL"}, "TRUE")
     lake.restore(QUARANTINE, None)
-    lake.begin_with(QUARANTINE)
-    with pytest.raises(FeedError):
+    lake.prepare_full_read(QUARANTINE)
+    with pytest.raises(ChangeFeedError):
         lake.changes(QUARANTINE, 0)
     assert not lake.exists(QUARANTINE)
 
@@ -257,21 +257,21 @@ def test_the_feed_of_an_older_table_can_be_turned_on(filled, spark):
     filled.append(QUARANTINE, quarantine(spark, ("d", "2", NOON)))
     with pytest.raises(PySparkException):
         changed(filled, 2)
-    filled.begin_with(QUARANTINE)
-    filled.begin_with(QUARANTINE)
+    filled.prepare_full_read(QUARANTINE)
+    filled.prepare_full_read(QUARANTINE)
     assert filled.version(QUARANTINE) == 4
     filled.append(QUARANTINE, quarantine(spark, ("e", "3", NOON)))
     assert changed(filled, 4) == [("e", "3", "insert", 5)]
 
 
 def test_dates_are_named_one_by_one_and_very_many_as_a_range():
-    assert on_dates([date(2024, 3, 1), None, date(2024, 2, 29)], "d") == (
+    assert dates_condition([date(2024, 3, 1), None, date(2024, 2, 29)], "d") == (
         "(d IS NULL OR d IN (DATE'2024-02-29', DATE'2024-03-01'))"
     )
-    assert on_dates([date.fromordinal(day) for day in range(1, 502)]) == (
+    assert dates_condition([date.fromordinal(day) for day in range(1, 502)]) == (
         "(event_date BETWEEN DATE'0001-01-01' AND DATE'0002-05-16')"
     )
-    assert on_dates([]) == "FALSE"
+    assert dates_condition([]) == "FALSE"
 
 
 def test_rows_named_by_any_text_can_be_taken_out(lake, spark):
@@ -289,7 +289,9 @@ def test_event_date_is_the_utc_date_whatever_the_sessions_zone(spark, zone):
     before = spark.conf.get("spark.sql.session.timeZone")
     try:
         spark.conf.set("spark.sql.session.timeZone", zone)
-        dates = [row[0] for row in conform(QUARANTINE, rows).orderBy("quarantine_key").select("event_date").collect()]
+        dates = [
+            row[0] for row in conform_frame(QUARANTINE, rows).orderBy("quarantine_key").select("event_date").collect()
+        ]
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
     assert dates == [date(1969, 12, 31), date(2024, 2, 29), None]
@@ -331,13 +333,13 @@ def test_nothing_is_written_once_the_lease_is_lost(lake, spark):
         lambda: lake.append(QUARANTINE, quarantine(spark, ("b", "two", NOON))),
         lambda: lake.replace(QUARANTINE, quarantine(spark, ("b", "two", NOON))),
         lambda: lake.delete(QUARANTINE, "TRUE"),
-        lambda: lake.remove(QUARANTINE, "quarantine_key", ["a"], dates=[NOON.date()]),
+        lambda: lake.delete_values(QUARANTINE, "quarantine_key", ["a"], dates=[NOON.date()]),
         lambda: lake.update(QUARANTINE, {"reason": "'other'"}, "TRUE"),
         lambda: lake.merge(QUARANTINE, quarantine(spark, ("a", "two", NOON)), dates=[NOON.date()]),
-        lambda: lake.stamp(QUARANTINE, "something else"),
+        lambda: lake.commit_provenance(QUARANTINE, "something else"),
         lambda: lake.restore(QUARANTINE, 0),
     )
-    with lake.held(lost):
+    with lake.exclusive(lost):
         for write in writes:
             with pytest.raises(RuntimeError, match="the lease is lost"):
                 write()
@@ -345,17 +347,17 @@ def test_nothing_is_written_once_the_lease_is_lost(lake, spark):
 
 
 def test_what_is_known_of_the_newest_commit_follows_ones_own(lake, spark):
-    with lake.held(lambda: None):
+    with lake.exclusive(lambda: None):
         assert lake.version(QUARANTINE) is None
-        lake.append(QUARANTINE, quarantine(spark, ("a", "one", NOON)), made_of="a")
+        lake.append(QUARANTINE, quarantine(spark, ("a", "one", NOON)), provenance="a")
         first = lake.version(QUARANTINE)
-        assert (lake.made_of(QUARANTINE), lake.rows_written(QUARANTINE)) == ("a", 1)
-        with lake.saying("b"):
-            lake.remove(QUARANTINE, "quarantine_key", ["a"], dates=[NOON.date()])
-        assert (lake.version(QUARANTINE), lake.made_of(QUARANTINE)) == (first + 1, "b")
-        Lake(spark, lake.root).append(QUARANTINE, quarantine(spark, ("c", "one", NOON)), made_of="c")
-        assert lake.made_of(QUARANTINE) == "b"  # it was said that nobody else writes
-    assert lake.made_of(QUARANTINE) == "c"
+        assert (lake.provenance_json(QUARANTINE), lake.rows_written(QUARANTINE)) == ("a", 1)
+        with lake.commit_message("b"):
+            lake.delete_values(QUARANTINE, "quarantine_key", ["a"], dates=[NOON.date()])
+        assert (lake.version(QUARANTINE), lake.provenance_json(QUARANTINE)) == (first + 1, "b")
+        Lake(spark, lake.root).append(QUARANTINE, quarantine(spark, ("c", "one", NOON)), provenance="c")
+        assert lake.provenance_json(QUARANTINE) == "b"  # it was said that nobody else writes
+    assert lake.provenance_json(QUARANTINE) == "c"
 
 
 @pytest.mark.parametrize("much", [(COMPILED_FROM, 0), (1, HELD_FROM)])
@@ -363,11 +365,11 @@ def test_queries_are_compiled_where_much_is_read(spark, tmp_path, much):
     lake = Lake(spark.newSession(), str(tmp_path / "lake"))  # the tests' own session has compiled where it read much
     asked = [lake.spark.conf.get(name) for name in INTERPRETED]
     assert asked == list(INTERPRETED.values())
-    expect(lake.spark, COMPILED_FROM - 1, HELD_FROM - 1)
-    with lake.apart() as other:
+    enable_for(lake.spark, COMPILED_FROM - 1, HELD_FROM - 1)
+    with lake.with_own_session() as other:
         assert [other.spark.conf.get(name) for name in INTERPRETED] == asked
-    expect(lake.spark, *much)
-    with lake.apart() as other:
+    enable_for(lake.spark, *much)
+    with lake.with_own_session() as other:
         for each in (lake, other):
             assert [each.spark.conf.get(name) for name in INTERPRETED] == ["true", "FALLBACK"]
     assert [spark.newSession().conf.get(name) for name in INTERPRETED] == asked
@@ -376,7 +378,7 @@ def test_queries_are_compiled_where_much_is_read(spark, tmp_path, much):
 def test_what_somebody_else_chose_for_compiling_stays(spark):
     other = spark.newSession()
     other.conf.set("spark.sql.codegen.wholeStage", "true")
-    expect(other, COMPILED_FROM)
+    enable_for(other, COMPILED_FROM)
     assert other.conf.get("spark.sql.codegen.factoryMode") == "NO_CODEGEN"
 
 
@@ -385,7 +387,7 @@ def test_batches_for_python_are_not_measured_within_and_as_before_behind(spark):
     before = spark.conf.get(name)
 
     def fails():
-        with unmeasured(spark):
+        with fixed_row_batches(spark):
             assert spark.conf.get(name) == str(2**31 - 1) != before
             raise LookupError
 
@@ -397,7 +399,7 @@ def test_batches_for_python_are_not_measured_within_and_as_before_behind(spark):
 def test_a_session_that_does_not_let_itself_be_told_is_left_alone():
     session = Mock()
     session.conf.isModifiable.return_value = False  # as on serverless compute
-    with unmeasured(session), short_batches(session):
+    with fixed_row_batches(session), short_batches(session):
         pass
     session.conf.set.assert_not_called()
     session.conf.unset.assert_not_called()
@@ -408,7 +410,7 @@ def test_what_names_have_no_row_of_is_passed_over(lake, spark):
     count, each = 60_000, 300
     schema = to_arrow_schema(QUARANTINE.struct(without=("event_date",)))
     keyed = ({"quarantine_key": f"{n:032x}", "run_id": f"r{n // each}", "seen_at": NOON} for n in range(count))
-    lake.append(QUARANTINE, frame(spark, pa.Table.from_pylist([*keyed], schema)).coalesce(1))
+    lake.append(QUARANTINE, arrow_to_frame(spark, pa.Table.from_pylist([*keyed], schema)).coalesce(1))
     (path,) = Path(lake.path(QUARANTINE)).glob("*.parquet")
     told = pq.read_metadata(path)
     groups = [told.row_group(n) for n in range(told.num_row_groups)]

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from lake.writes import log_of, rows
 from pipeline.lake.lake import Lake
 from pipeline.lake.local import transaction
-from pipeline.lake.local.commits import newest
+from pipeline.lake.local.commits import newest_in_log
 from schemas.bronze import QUARANTINE
 
 pytestmark = pytest.mark.spark
@@ -66,7 +66,7 @@ def test_what_is_taken_out_is_what_delete_takes_out(both, seed):
             more = [f"{pick.random()}" for _ in range(9)]
             both(lambda lake, more=more: lake.append(QUARANTINE, rows(lake.spark, *more)))
         gone = pick.choice([pick.sample(keys, 9), keys[200:400], ["not there"], pick.sample(keys, 150)])
-        both(lambda lake, gone=gone: lake.remove(QUARANTINE, "quarantine_key", gone, dates=None))
+        both(lambda lake, gone=gone: lake.delete_values(QUARANTINE, "quarantine_key", gone, dates=None))
         assert both.lakes[0].version(QUARANTINE) == both.lakes[1].version(QUARANTINE)
     ours, theirs = map(told, both.lakes)
     assert ours == theirs
@@ -93,9 +93,9 @@ def test_tables_with_marks_go_on_as_others_do(both):
 
 def test_a_commit_says_what_it_was_made_of_and_how_many_rows_went(lake, spark):
     lake.append(QUARANTINE, rows(spark, "a", "b", "c"))
-    lake.remove(QUARANTINE, "quarantine_key", ["a", "c", "d"], dates=[None], made_of="of this")
-    said = newest(log_of(lake))
-    assert (said.version, said.made_of) == (2, "of this")
+    lake.delete_values(QUARANTINE, "quarantine_key", ["a", "c", "d"], dates=[None], provenance="of this")
+    said = newest_in_log(log_of(lake))
+    assert (said.version, said.provenance_json) == (2, "of this")
     history = spark.sql(f"DESCRIBE HISTORY {lake.sql_name(QUARANTINE)}").first()
     assert history["operation"] == "DELETE"
     assert history["operationMetrics"]["numDeletedRows"] == "2"
@@ -122,7 +122,7 @@ def test_no_job_of_spark_finds_the_rows_or_adds_some(lake, spark):
     lake.delete(QUARANTINE, "quarantine_key = 'a'")
     found = lake.query("SELECT * FROM {rows}", rows=QUARANTINE)
     lake.append(QUARANTINE, found)
-    lake.stamp(QUARANTINE, "stamped")
+    lake.commit_provenance(QUARANTINE, "stamped")
     spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
     assert not spark.sparkContext.statusTracker().getJobIdsForGroup("here")
     assert sorted(found["quarantine_key"].to_pylist()) == ["b", "c"]

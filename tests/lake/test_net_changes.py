@@ -44,9 +44,9 @@ def net_of(spark, rows):
     net = net_changes(feed, "k", [F.col("day")], {"fact": F.col("fact")})
     return {
         "rows": sorted(map(tuple, net.rows.collect())),
-        "settled": sorted((row.asDict() for row in net.settled.collect()), key=lambda row: row["k"]),
+        "settled": sorted((row.asDict() for row in net.changed_keys.collect()), key=lambda row: row["k"]),
         "dates": net.dates,
-    }, net.were
+    }, net.keys_before
 
 
 def model(rows):
@@ -71,7 +71,7 @@ def test_a_feed_comes_to_the_same_here_and_in_spark(spark, monkeypatch, rows):
     assert {name: row["fact"] for name, row in were.items()} == was
     assert here["dates"] == {date(2026, 1, 1 + fact) for fact in was.values()}
     with monkeypatch.context() as patch:
-        patch.setattr(lake_net_changes, "MOST_NAMED", 0 if rows else -1)
+        patch.setattr(lake_net_changes, "MAX_IN_DRIVER", 0 if rows else -1)
         there, named = net_of(spark, rows)
     assert there == here
     assert not rows or named is None
@@ -79,4 +79,4 @@ def test_a_feed_comes_to_the_same_here_and_in_spark(spark, monkeypatch, rows):
 
 def test_what_was_only_added_is_told_by_its_rows_alone(spark):
     net = net_changes(feed_of(spark, [("a", 1, "insert", 3)]), "k", [F.col("day")], {})
-    assert (net.replaces, net.dates, net.settled.count(), net.rows.count()) == (False, frozenset(), 0, 1)
+    assert (net.has_earlier_keys, net.dates, net.changed_keys.count(), net.rows.count()) == (False, frozenset(), 0, 1)

@@ -8,7 +8,7 @@ import pytest
 from lake.writes import log_of, rows, writes
 from pipeline.lake.lake import Lake
 from pipeline.lake.local import pinned
-from pipeline.lake.local.commits import newest
+from pipeline.lake.local.commits import newest_in_log
 from pipeline.lake.local.table_files import listing
 from schemas.bronze import QUARANTINE
 
@@ -52,7 +52,7 @@ def test_a_log_tells_the_files_that_delta_lists_and_they_hold_the_rows(lake):
     for write in writes(lake):
         before = (lake.read(QUARANTINE), by_delta(lake)) if known else None
         write()
-        version = newest(log_of(lake)).version
+        version = newest_in_log(log_of(lake)).version
         found = listing(log_of(lake), version)
         known = listing(log_of(lake), version, known)
         assert found == known
@@ -68,7 +68,7 @@ def test_a_log_tells_the_files_that_delta_lists_and_they_hold_the_rows(lake):
 def test_a_pinned_table_is_read_without_a_job_that_lists_its_files(lake, spark):
     lake.append(QUARANTINE, rows(spark, "a", "b"))
     lake.append(QUARANTINE, rows(spark, "c"))
-    lake.remove(QUARANTINE, "quarantine_key", ["a"], dates=[None])
+    lake.delete_values(QUARANTINE, "quarantine_key", ["a"], dates=[None])
     assert is_pinned(lake.read(QUARANTINE))
     for name, read in (("pinned", lake.read), ("delta", lake._open)):
         spark.sparkContext.setJobGroup(name, name)
@@ -111,7 +111,7 @@ def test_another_table_in_the_folder_is_another_table(lake, spark):
 
 def test_what_another_session_of_the_lake_reads_is_of_that_session(lake, spark):
     lake.append(QUARANTINE, rows(spark, "a"))
-    with lake.apart() as other:
+    with lake.with_own_session() as other:
         for each in (lake, other, lake):
             frame = each.read(QUARANTINE)
             assert is_pinned(frame)
@@ -136,7 +136,7 @@ def test_a_log_that_is_not_as_expected_tells_nothing(tmp_path, entry):
 def test_a_checkpoint_that_is_not_one_file_tells_nothing(lake):
     for write in writes(lake):
         write()
-    version = newest(log_of(lake)).version
+    version = newest_in_log(log_of(lake)).version
     assert listing(log_of(lake), version) is not None
     for file in log_of(lake).glob("*.checkpoint.parquet"):
         file.rename(file.with_suffix(".0000000001.0000000001.parquet"))

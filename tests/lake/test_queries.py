@@ -15,7 +15,7 @@ from lake.writes import log_of, rows, writes
 from pcapgen.record import sample_captures
 from pipeline.lake.lake import Lake
 from pipeline.lake.local.local_sql import LocalSql
-from pipeline.lake.queries import FeedError, Since, in_spark, values_of
+from pipeline.lake.queries import ChangeFeedError, ChangesSince, query_in_spark, values_array
 from schemas.bronze import QUARANTINE
 
 pytestmark = pytest.mark.spark
@@ -47,7 +47,7 @@ def twice(monkeypatch):
 
     def ask(lake, sql, /, **of):
         found = query(lake, sql, **of)
-        if lake.is_here and NAMES_OF_HASHES not in of:
+        if lake.reads_in_process and NAMES_OF_HASHES not in of:
             hashed = "xxhash64(" in sql
             assert told(lake.frame(sql, **of).toArrow(), hashed) == told(found, hashed), sql
             asked[re.sub(r"\d+", "0", sql)] |= found.num_rows
@@ -81,7 +81,7 @@ def test_what_changed_is_what_spark_tells(lake, twice):
         write()
     newest = lake.version(QUARANTINE)
     for since in range(newest):
-        feed = lake.query("SELECT * FROM {feed}", feed=Since(QUARANTINE, since, newest))
+        feed = lake.query("SELECT * FROM {feed}", feed=ChangesSince(QUARANTINE, since, newest))
         assert feed.column_names == [*QUARANTINE.names, "_change_type", "_commit_version"]
     assert max(twice.values()) > 10
 
@@ -92,14 +92,14 @@ def test_changes_that_nobody_can_tell_any_more_are_an_error(lake, spark):
     lake.append(QUARANTINE, rows(spark, "b").coalesce(1))
     lake.replace(QUARANTINE, rows(spark, "c").coalesce(1))
     newest = lake.version(QUARANTINE)
-    told = lake.query("SELECT quarantine_key FROM {feed}", feed=Since(QUARANTINE, since, newest))
+    told = lake.query("SELECT quarantine_key FROM {feed}", feed=ChangesSince(QUARANTINE, since, newest))
     assert sorted(told["quarantine_key"].to_pylist()) == ["a", "b", "b", "c"]
     lake.vacuum(QUARANTINE)
-    with pytest.raises(FeedError, match="gone are"):
-        lake.query("SELECT * FROM {feed}", feed=Since(QUARANTINE, since, newest))
+    with pytest.raises(ChangeFeedError, match="gone are"):
+        lake.query("SELECT * FROM {feed}", feed=ChangesSince(QUARANTINE, since, newest))
     (log_of(lake) / f"{newest:020}.json").unlink()
-    with pytest.raises(FeedError, match="is not told"):
-        lake.query("SELECT * FROM {feed}", feed=Since(QUARANTINE, since, newest))
+    with pytest.raises(ChangeFeedError, match="is not told"):
+        lake.query("SELECT * FROM {feed}", feed=ChangesSince(QUARANTINE, since, newest))
 
 
 AT = dt.datetime(2024, 2, 29, 23, 59, 59, 123456, tzinfo=dt.UTC)
@@ -152,14 +152,14 @@ def test_an_expression_has_one_value(spark, sql):
     of = {"rows": VALUES} | {name: each for name, each in of.items() if f"{{{name}}}" in sql}
     found = [
         by(f"SELECT place, {sql} AS found FROM {{rows}}", of)
-        for by in (lambda sql, of: in_spark(spark, sql, of).toArrow(), here)
+        for by in (lambda sql, of: query_in_spark(spark, sql, of).toArrow(), here)
     ]
     assert told(found[0], False) == told(found[1], False)
 
 
 def here(sql, of):
     return LocalSql().answer(
-        sql, {name: each if isinstance(each, pa.Table) else values_of(each) for name, each in of.items()}
+        sql, {name: each if isinstance(each, pa.Table) else values_array(each) for name, each in of.items()}
     )
 
 
@@ -176,4 +176,4 @@ def here(sql, of):
 )
 def test_a_question_has_one_answer(spark, sql):
     of = {"rows": VALUES}
-    assert told(in_spark(spark, sql, of).toArrow(), False) == told(here(sql, of), False)
+    assert told(query_in_spark(spark, sql, of).toArrow(), False) == told(here(sql, of), False)

@@ -8,13 +8,13 @@ import pytest
 from lake.writes import rows
 from pipeline.lake.lake import Lake
 from pipeline.lake.local.local_tables import LocalTables
-from pipeline.lake.queries import Standing
+from pipeline.lake.queries import CachedFilter
 from schemas.bronze import QUARANTINE
 
 pytestmark = pytest.mark.spark
 
 KEY = "quarantine_key"
-LATE = Standing(QUARANTINE, f"{KEY} >= '3' OR reason = 'other'")
+LATE = CachedFilter(QUARANTINE, f"{KEY} >= '3' OR reason = 'other'")
 
 
 def kept(lake):
@@ -55,7 +55,7 @@ def test_they_follow_whatever_is_done_to_the_table(lake, asked, seed):
                     lambda key=key: lake.delete(QUARANTINE, f"{KEY} = '{key}'"),
                     lambda key=key: lake.update(QUARANTINE, {"reason": "'other'"}, f"{KEY} = '{key}'"),
                     lambda key=key: lake.update(QUARANTINE, {"reason": "NULL"}, f"{KEY} >= '{key}'"),
-                    lambda key=key, more=f"{key}.{number}": lake.exchange(
+                    lambda key=key, more=f"{key}.{number}": lake.delete_and_insert(
                         QUARANTINE, KEY, {key}, rows(lake.spark, key, more).toArrow(), dates=None
                     ),
                 ]
@@ -112,5 +112,5 @@ def test_without_tables_at_hand_they_are_asked_of_spark(lake, spark):
 
 
 def test_of_no_table_there_is_none(lake):
-    assert lake.query("SELECT * FROM {rows}", rows=LATE).schema.names == list(LATE.names)
-    assert "sample" not in LATE.names
+    assert lake.query("SELECT * FROM {rows}", rows=LATE).schema.names == list(LATE.column_names)
+    assert "sample" not in LATE.column_names

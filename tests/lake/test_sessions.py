@@ -9,8 +9,8 @@ from weakref import ref
 
 import pytest
 
-from pipeline.lake.sessions import beside
-from pipeline.lake.settings import having
+from pipeline.lake.sessions import own_session
+from pipeline.lake.settings import spark_conf
 
 
 class Session(SimpleNamespace):
@@ -34,9 +34,9 @@ class Session(SimpleNamespace):
 def test_no_two_have_one_session_at_the_same_time_and_who_comes_later_has_it_again():
     spark, stack = Session(), ExitStack()
     with stack:
-        first = [stack.enter_context(beside(spark)) for _ in range(3)]
+        first = [stack.enter_context(own_session(spark)) for _ in range(3)]
         assert len({id(each) for each in (*first, spark)}) == 4
-    with beside(spark) as one, beside(spark) as two:
+    with own_session(spark) as one, own_session(spark) as two:
         assert one is not two
         assert {id(one), id(two)} < {id(each) for each in first}
     assert spark.made == 3
@@ -45,10 +45,10 @@ def test_no_two_have_one_session_at_the_same_time_and_who_comes_later_has_it_aga
 def test_a_session_is_there_for_as_long_as_the_one_that_it_is_beside():
     """Collected while others are at work it may hang them."""
     spark = Session()
-    with beside(spark) as one, beside(one) as two:
+    with own_session(spark) as one, own_session(one) as two:
         found = [ref(one), ref(two)]
     one.closed = True
-    with beside(spark) as other:
+    with own_session(spark) as other:
         assert other is not one
         found.append(ref(other))
     del one, two, other
@@ -62,24 +62,24 @@ def test_a_session_is_there_for_as_long_as_the_one_that_it_is_beside():
 
 def test_a_session_that_the_server_closed_is_not_used_again():
     spark = Session()
-    with beside(spark) as one:
+    with own_session(spark) as one:
         pass
     one.closed = True
-    with beside(spark) as other:
+    with own_session(spark) as other:
         assert other is not one
-    with beside(spark) as again:
+    with own_session(spark) as again:
         assert again is other
 
 
 def test_a_session_comes_back_from_a_step_that_fails():
     spark = Session()
-    with pytest.raises(LookupError), beside(spark) as one:
+    with pytest.raises(LookupError), own_session(spark) as one:
         raise LookupError
-    with beside(spark) as again:
+    with own_session(spark) as again:
         assert again is one
 
 
 def test_what_is_set_in_one_is_not_set_in_the_other(spark):
     name = "spark.sql.session.timeZone"
-    with beside(spark) as one, beside(spark) as two, having(one, {name: "Europe/Prague"}):
+    with own_session(spark) as one, own_session(spark) as two, spark_conf(one, {name: "Europe/Prague"}):
         assert [each.conf.get(name) for each in (spark, one, two)] == ["UTC", "Europe/Prague", "UTC"]

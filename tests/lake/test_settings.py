@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.lake.concurrency import gather
+from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
-from pipeline.lake.settings import having
+from pipeline.lake.settings import spark_conf
 from schemas.bronze import CONNECTIONS, QUARANTINE, RPC_BINDS
 
 SAYS = "spark.databricks.delta.commitInfo.userMetadata"
@@ -40,7 +40,7 @@ def test_who_leaves_last_puts_back_what_was_there(before, first):
     def enter_and_leave(number: int) -> None:
         for turn in (0, 1):  # one enters after the other, and one leaves after the other
             if turn == number:
-                stacks[number].enter_context(having(spark, {"a": "1"}))
+                stacks[number].enter_context(spark_conf(spark, {"a": "1"}))
             step.wait(10)
         for turn in (first, 1 - first):
             if turn == number:
@@ -48,7 +48,7 @@ def test_who_leaves_last_puts_back_what_was_there(before, first):
                 stacks[number].close()
             step.wait(10)
 
-    gather({number: partial(enter_and_leave, number) for number in (0, 1)})
+    run_concurrently({number: partial(enter_and_leave, number) for number in (0, 1)})
     assert spark.conf == before
 
 
@@ -56,13 +56,13 @@ def test_what_one_thread_needs_otherwise_than_another_is_an_error():
     spark = session()
 
     def otherwise() -> None:
-        with having(spark, {"a": "2"}):
+        with spark_conf(spark, {"a": "2"}):
             pass
 
-    with having(spark, {"a": "1"}):
+    with spark_conf(spark, {"a": "1"}):
         with pytest.raises(RuntimeError, match="a is '1' for another thread"):
-            gather({1: otherwise, 2: otherwise})
-        with having(spark, {"a": "2", "b": "2"}):  # the same thread may
+            run_concurrently({1: otherwise, 2: otherwise})
+        with spark_conf(spark, {"a": "2", "b": "2"}):  # the same thread may
             assert spark.conf == {"a": "2", "b": "2"}
         assert spark.conf == {"a": "1"}
     assert spark.conf == {}
@@ -70,7 +70,7 @@ def test_what_one_thread_needs_otherwise_than_another_is_an_error():
 
 def test_sessions_have_their_own():
     one, two = session(), session()
-    with having(one, {"a": "1"}), having(two, {"a": "2"}):
+    with spark_conf(one, {"a": "1"}), spark_conf(two, {"a": "2"}):
         assert (one.conf, two.conf) == ({"a": "1"}, {"a": "2"})
     assert (one.conf, two.conf) == ({}, {})
 
@@ -81,6 +81,8 @@ def test_tables_without_a_row_that_are_made_side_by_side_leave_nothing_said(spar
     tables = (CONNECTIONS, QUARANTINE, RPC_BINDS)
     for turn in range(4):
         none = {table: lake.spark.createDataFrame([], table.struct()) for table in tables}
-        gather({table: partial(lake.replace, table, none[table], made_of=f"these {turn}") for table in tables})
-        assert [lake.made_of(table) for table in tables] == [f"these {turn}"] * 3
+        run_concurrently(
+            {table: partial(lake.replace, table, none[table], provenance=f"these {turn}") for table in tables}
+        )
+        assert [lake.provenance_json(table) for table in tables] == [f"these {turn}"] * 3
         assert lake.spark.conf.get(SAYS, None) is None

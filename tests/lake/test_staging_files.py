@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.lake import staging_files
-from pipeline.lake.staging_files import SideFiles, rows_in, tasks_of
+from pipeline.lake.staging_files import StagingWriter, count_staged_rows, plan_tasks
 
 KIB = 1024
 
@@ -18,7 +18,7 @@ def every_batch_is_a_row_group(monkeypatch):
 
 def write(folder, name, batches):
     """Write a side file of batches of so many KiB each, whose rows say where they are."""
-    out = SideFiles(str(folder), name)
+    out = StagingWriter(str(folder), name)
     for number, size in enumerate(batches):
         noise = [f"{name} {number}".encode().ljust(KIB, b"%c" % (number % 256)) for _ in range(size)]
         out.add("calls", pa.record_batch({"place": [f"{name} {number}"] * size, "data": noise}))
@@ -33,42 +33,42 @@ def test_each_row_group_is_read_by_one_task(tmp_path_factory, files, most):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(staging_files, "_LEAST_BYTES", most)
         patch.setattr(staging_files, "TASK_BYTES", most)
-        tasks = tasks_of(folder / "calls")
+        tasks = plan_tasks(folder / "calls")
     assert all(tasks)
     read = [batch.column("place").to_pylist() for task in tasks for piece in task for batch in piece.read()]
     expected = [[f"capture {n} {b}"] * size for n, batches in enumerate(files) for b, size in enumerate(batches)]
     assert sorted(read) == sorted(expected)
-    assert rows_in(folder / "calls") == sum(map(len, expected))
+    assert count_staged_rows(folder / "calls") == sum(map(len, expected))
 
 
 def test_many_small_files_are_few_tasks_and_a_large_one_is_several(tmp_path, monkeypatch):
     for number in range(30):
         write(tmp_path / "small", f"capture {number}", [1])
-    assert len(tasks_of(tmp_path / "small" / "calls")) == 1
+    assert len(plan_tasks(tmp_path / "small" / "calls")) == 1
     write(tmp_path / "large", "capture", [40] * 32)
     monkeypatch.setattr(staging_files, "_LEAST_BYTES", 1)
-    sizes = [[len(piece.groups) for piece in task] for task in tasks_of(tmp_path / "large" / "calls")]
+    sizes = [[len(piece.groups) for piece in task] for task in plan_tasks(tmp_path / "large" / "calls")]
     assert sizes == [[4]] * 8
 
 
 def test_small_files_of_several_folders_are_one_task(tmp_path):
     for folder in ("alone", "joined"):
         write(tmp_path / folder, "capture", [1])
-    (task,) = tasks_of(*(tmp_path / folder / "calls" for folder in ("alone", "joined", "nowhere")))
+    (task,) = plan_tasks(*(tmp_path / folder / "calls" for folder in ("alone", "joined", "nowhere")))
     assert sorted(piece.path.split("/")[-3] for piece in task) == ["alone", "joined"]
 
 
 def test_small_batches_are_one_row_group_until_there_is_enough(tmp_path, monkeypatch):
     monkeypatch.setattr(staging_files, "_GROUP_BYTES", 10 * KIB)
     write(tmp_path, "capture", [4, 4, 4, 4, 20, 1])
-    ((piece,),) = tasks_of(tmp_path / "calls")
+    ((piece,),) = plan_tasks(tmp_path / "calls")
     assert [batch.num_rows for batch in piece.read()] == [12, 24, 1]
 
 
 def test_what_is_still_written_is_none_of_them_and_a_folder_that_is_not_there_has_none(tmp_path):
-    out = SideFiles(str(tmp_path), "capture")
+    out = StagingWriter(str(tmp_path), "capture")
     out.add("calls", pa.record_batch({"place": ["here"]}))
-    assert tasks_of(tmp_path / "calls") == tasks_of(tmp_path / "nowhere") == []
-    assert rows_in(tmp_path / "calls") == rows_in(tmp_path / "nowhere") == 0
+    assert plan_tasks(tmp_path / "calls") == plan_tasks(tmp_path / "nowhere") == []
+    assert count_staged_rows(tmp_path / "calls") == count_staged_rows(tmp_path / "nowhere") == 0
     out.close()
-    assert len(tasks_of(tmp_path / "calls")) == 1
+    assert len(plan_tasks(tmp_path / "calls")) == 1

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lake.test_table_writer import TIMES, quarantine
-from pipeline.lake.frames import frame
+from pipeline.lake.frames import arrow_to_frame
 from pipeline.lake.lake import Lake
 from pipeline.lake.local import table_reader
 from pipeline.lake.local.table_reader import rows_at
-from pipeline.lake.schema_enforcement import schema_of
+from pipeline.lake.schema_enforcement import arrow_schema
 from schemas.bronze import QUARANTINE
 
 ROWS = 100
@@ -75,7 +75,7 @@ def test_rows_of_a_table_by_what_they_are(lake, spark, tmp_path):
     for each in (lake, by_spark):
         for part in range(3):
             rows = quarantine(*((f"{part}-{n}", TIMES[n % len(TIMES)], bytes([n])) for n in range(40)))
-            each.append(QUARANTINE, rows if part else frame(spark, rows))
+            each.append(QUARANTINE, rows if part else arrow_to_frame(spark, rows))
         each.delete(QUARANTINE, "quarantine_key IN {keys}", keys={"0-1", "1-1", "2-39"})
     conditions = ("TRUE", "FALSE", "quarantine_key IN {keys}", "seen_at IS NULL", "event_date > DATE'2024-01-01'")
     for where in conditions:
@@ -83,5 +83,5 @@ def test_rows_of_a_table_by_what_they_are(lake, spark, tmp_path):
             names = {"keys": {"0-1", "0-2", "2-7"}} if "{keys}" in where else {}
             ours, theirs = (each.select(QUARANTINE, where, columns, **names) for each in (lake, by_spark))
             assert ours.schema.names == theirs.schema.names
-            assert ours.schema == pa.schema([schema_of(QUARANTINE).field(name) for name in ours.schema.names])
+            assert ours.schema == pa.schema([arrow_schema(QUARANTINE).field(name) for name in ours.schema.names])
             assert sorted(ours.to_pylist(), key=str) == sorted(theirs.to_pylist(), key=str)

@@ -11,20 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.lake.errors import SchemaError
-from pipeline.lake.frames import frame
+from pipeline.lake.frames import arrow_to_frame
 from pipeline.lake.lake import Lake
 from pipeline.lake.local.deletion_vectors import rows_gone, vector_of
 from pipeline.lake.local.table_files import listing
 from pipeline.lake.local.table_writer import TableWriter
 from pipeline.lake.parquet_options import GROUP_ROWS
-from pipeline.lake.schema_enforcement import conformed, schema_of
-from pipeline.lake.tasks import Tasks
+from pipeline.lake.schema_enforcement import arrow_schema, conform_table
+from pipeline.lake.tasks import PartitionedRows
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.catalog import EVERY
 from schemas.messages import MESSAGES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 
-SCHEMA = schema_of(QUARANTINE)
+SCHEMA = arrow_schema(QUARANTINE)
 TIMES = [
     None,
     dt.datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=dt.UTC),
@@ -37,7 +37,9 @@ TIMES = [
 def quarantine(*rows):
     """Rows of (key, time, bytes)."""
     told = [{"quarantine_key": key, "seen_at": at, "sample": sample} for key, at, sample in rows]
-    return conformed(QUARANTINE, pa.Table.from_pylist(told, pa.schema([f for f in SCHEMA if f.name != "event_date"])))
+    return conform_table(
+        QUARANTINE, pa.Table.from_pylist(told, pa.schema([f for f in SCHEMA if f.name != "event_date"]))
+    )
 
 
 def added(lake):
@@ -53,7 +55,7 @@ def test_the_log_says_of_a_file_what_delta_says(lake, spark, tmp_path, seed):
     rows = quarantine(*((f"{pick.randrange(1000):032}", pick.choice(times), b"x") for _ in range(50)))
     lake.append(QUARANTINE, rows)
     other = Lake(spark, str(tmp_path / "other"))
-    other.append(QUARANTINE, frame(spark, rows).coalesce(1))
+    other.append(QUARANTINE, arrow_to_frame(spark, rows).coalesce(1))
     ours, theirs = ([json.loads(file["stats"]) for file in added(each)] for each in (lake, other))
     assert [each | {"tightBounds": True} for each in ours] == theirs
     read = [sorted(each.read(QUARANTINE).collect(), key=str) for each in (lake, other)]
@@ -76,7 +78,7 @@ def test_files_of_any_table_are_read_by_spark_as_they_were_written(lake, spark):
     }
     for table in EVERY:
         lake.create(table)
-        rows = pa.Table.from_pylist([{table.key[0]: "a", **made.get(table, {})}, {}], schema_of(table))
+        rows = pa.Table.from_pylist([{table.key[0]: "a", **made.get(table, {})}, {}], arrow_schema(table))
         lake.append(table, rows)
         assert lake.read(table).toArrow().cast(rows.schema).to_pylist() == rows.to_pylist()
         assert lake.select(table, "TRUE").to_pylist() == rows.to_pylist()
@@ -88,11 +90,11 @@ def test_rows_of_tasks_are_written_here_or_in_tasks_of_spark(lake, little):
     def rows(number):
         return quarantine(*((f"{number} {row}", TIMES[2], b"") for row in range(number))).to_batches()
 
-    tasks = Tasks(4, 0 if little else 1 << 40, rows)
-    lake.append(QUARANTINE, tasks, made_of="tasks")
+    tasks = PartitionedRows(4, 0 if little else 1 << 40, rows)
+    lake.append(QUARANTINE, tasks, provenance="tasks")
     assert len(added(lake)) == (1 if little else 3)
     assert lake.read(QUARANTINE).count() == lake.rows_written(QUARANTINE) == 1 + 2 + 3
-    assert lake.made_of(QUARANTINE) == "tasks"
+    assert lake.provenance_json(QUARANTINE) == "tasks"
 
 
 def test_rows_come_in_groups_without_statistics_or_dictionaries_that_nobody_asks_for(tmp_path):
@@ -129,7 +131,7 @@ def test_rows_of_another_schema_are_refused_and_every_difference_named():
     with pytest.raises(
         SchemaError, match=r"bronze.quarantine: quarantine_key: int64 instead of string; capture_id: missing"
     ):
-        conformed(QUARANTINE, rows.append_column("event_date", pa.array([None], pa.date32())))
+        conform_table(QUARANTINE, rows.append_column("event_date", pa.array([None], pa.date32())))
 
 
 @given(st.sets(st.integers(0, 2**40), max_size=300), st.booleans())

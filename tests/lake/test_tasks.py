@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from pipeline.lake.tasks import ahead, spread
+from pipeline.lake.tasks import balance_by_size, prefetch
 
 
 def test_what_is_made_ahead_comes_in_its_order_and_one_ahead_at_most():
@@ -16,12 +16,12 @@ def test_what_is_made_ahead_comes_in_its_order_and_one_ahead_at_most():
             made.append(number)
             yield number
 
-    for used, number in enumerate(ahead(numbers())):
+    for used, number in enumerate(prefetch(numbers())):
         assert number == used
         assert used + 1 <= len(made) <= used + 2
     assert made == [0, 1, 2, 3, 4]
-    assert [*ahead([])] == []
-    assert [*ahead([None, None])] == [None, None]
+    assert [*prefetch([])] == []
+    assert [*prefetch([None, None])] == [None, None]
 
 
 def test_what_fails_fails_at_its_place():
@@ -29,7 +29,7 @@ def test_what_fails_fails_at_its_place():
         yield 1
         raise ValueError("the second")
 
-    each = ahead(failing())
+    each = prefetch(failing())
     assert next(each) == 1
     with pytest.raises(ValueError, match="the second"):
         next(each)
@@ -37,12 +37,12 @@ def test_what_fails_fails_at_its_place():
 
 def test_who_stops_early_leaves_no_thread():
     before = threading.active_count()
-    each = ahead(range(1000))
+    each = prefetch(range(1000))
     assert [next(each), next(each)] == [0, 1]
     each.close()
     assert threading.active_count() == before
 
 
 def test_lists_are_alike_in_size():
-    assert spread([5, 1, 1, 1, 2], int, 2) == [[5], [2, 1, 1, 1]]
-    assert spread([], int, 3) == []
+    assert balance_by_size([5, 1, 1, 1, 2], int, 2) == [[5], [2, 1, 1, 1]]
+    assert balance_by_size([], int, 3) == []

@@ -1,4 +1,4 @@
-"""Message packets, built header by header from the specifications' figures; shares nothing with the decoders."""
+"""Build message packets header by header from the specifications; shares no code with the decoders."""
 
 import struct
 import uuid
@@ -28,7 +28,7 @@ def queue(kind, *, name="OS:srv\\q", guid=ELSEWHERE, number=9):
 
 @dataclass
 class Packet:
-    """What a packet says. ``bytes()`` is the UserMessage; ``remote_read()`` has what RemoteRead adds."""
+    """The values of a message packet. ``bytes()`` is the UserMessage; ``remote_read()`` adds RemoteRead's headers."""
 
     body: bytes = b"hello"
     label: str | None = "label"
@@ -125,7 +125,7 @@ class Packet:
         return base + rest + (self.session or b"") + self.trailing
 
     def body_at(self):
-        """Return where the body of the properties header begins."""
+        """Return the offset of the body of the MessagePropertiesHeader."""
         self.bytes()
         at = 0
         for name, data in self.order:
@@ -140,7 +140,7 @@ class Packet:
 
 
 def trailing(*, subqueue="", target="", aborts=0, moves=0, moved=0, dead_letter=None, address=None, flags=0x12):
-    """ExtensionHeader and what follows it; ``address`` is (length, type, scope, bytes)."""
+    """Return ExtensionHeader and the headers behind it; ``address`` is (length, type, scope, bytes)."""
     sub = struct.pack("<5I", 148, 0, aborts, moves, moved)
     sub += b"".join(text.encode("utf-16-le").ljust(64, b"\0") for text in (subqueue, target))
     dead = b""

@@ -1,11 +1,11 @@
-"""A packet through the column reader and through the single-value reader, in one form to compare."""
+"""Decode a packet with the column decoder and with the single-value decoder, to the same form."""
 
 import datetime as dt
 
 import pyarrow as pa
 
-from udfs.messages.packets import decode_messages
-from udfs.messages.single import decode_message
+from udfs.messages.message_decoder import decode_messages
+from udfs.messages.single_message import decode_message
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 LISTS = pa.list_(pa.int64())
@@ -18,7 +18,7 @@ def lists(sections, place):
 
 
 def column(packets, protocol="binary_protocol", sections=None, **asked):
-    """Decode as a column: per packet (values that are not null, errors)."""
+    """Decode packets as a column; per packet (values that are not null, errors)."""
     parts = {}
     if sections is not None:
         places = (("section_types", 0), ("section_bytes", 1), ("section_allocated_bytes", 2))
@@ -29,7 +29,7 @@ def column(packets, protocol="binary_protocol", sections=None, **asked):
 
 
 def rows_of(found):
-    """Return what the column reader gave in the form of ``column``."""
+    """Return the output of the column decoder in the form of ``column``."""
     table = pa.table(found)
     table.validate(full=True)
     return [plain(row) for row in table.to_pylist()]
@@ -51,7 +51,7 @@ def single(packet, protocol="binary_protocol", sections=None):
 
 
 def one(packet, protocol="binary_protocol", sections=None):
-    """Decode one packet both ways, which must agree."""
+    """Decode one packet with both decoders, which must agree."""
     ((values, errors),) = column([packet], protocol, None if sections is None else [sections])
     assert (values, errors) == single(packet, protocol, sections)
     return values, errors

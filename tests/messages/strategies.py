@@ -1,4 +1,4 @@
-"""Packets of every make, whole and damaged."""
+"""Strategies for message packets of all forms, intact and damaged."""
 
 from hypothesis import strategies as st
 
@@ -84,7 +84,7 @@ packets = st.builds(
 
 @st.composite
 def mutated(draw):
-    """A packet with a few bytes changed, and perhaps cut."""
+    """Return a packet with some bytes changed, and possibly truncated."""
     raw = bytearray(draw(packets).bytes())
     for _ in range(draw(st.integers(0, 4))):
         raw[draw(st.integers(0, len(raw) - 1))] = draw(st.integers(0, 255))
@@ -93,7 +93,7 @@ def mutated(draw):
 
 @st.composite
 def cut_into_sections(draw):
-    """A packet and the sections it came in: often as a server cuts it, sometimes not."""
+    """Return a packet and its sections: often as a server makes them, sometimes invalid ones."""
     packet = draw(packets)
     raw = packet.bytes()
     kind = draw(st.sampled_from([0, 1, 3, 1, 3, 7]))

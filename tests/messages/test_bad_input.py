@@ -1,4 +1,4 @@
-"""Bytes of bad will: cut anywhere, sizes that promise what is not there. No exception, no work for promises."""
+"""Hostile packets: truncated anywhere, sizes larger than the data. No exception, and work linear in the input."""
 
 import cProfile
 import struct
@@ -8,7 +8,7 @@ import pytest
 
 from messages.building import Packet, sid, trailing, wide
 from messages.reading import column, one, single
-from udfs.messages.packets import decode_messages
+from udfs.messages.message_decoder import decode_messages
 
 FULL = Packet(
     transaction=(1, 2, 3, 4), transaction_connector=bytes(16), security=(1, (sid(1, 2), b"key", b"sig", b"cert", b"p")),
@@ -32,14 +32,14 @@ def test_a_packet_cut_anywhere_says_so_and_keeps_what_is_whole():
 
 @pytest.mark.parametrize("protocol", ["RemoteRead", "qm2qm", "binary_protocol"])
 def test_numbers_as_large_as_they_get_are_not_believed(protocol):
-    """Every 2 and 4 bytes in turn are all ones."""
+    """Every 2 and 4 bytes in turn are set to all ones."""
     raw = FULL.bytes()
     damaged = [raw[:at] + b"\xff" * size + raw[at + size :] for size in (2, 4) for at in range(len(raw) - size)]
     assert column(damaged, protocol) == [single(each, protocol) for each in damaged]
 
 
 def test_time_and_memory_follow_the_input():
-    """A packet of 4 MiB, and ten thousand that promise as much: work counted in calls, which repeat exactly."""
+    """A packet of 4 MiB, and ten thousand that claim that size: work is counted in function calls (reproducible)."""
     large = Packet(body=bytes(4 << 20), packet_size=0).bytes()
     promised = bytearray(Packet().bytes())
     at = Packet().body_at() - 56 - len(wide("label")) + 32

@@ -1,4 +1,4 @@
-"""The column reader is the single-value reader: on what packets may say, on damaged ones, on arbitrary bytes."""
+"""Column decoder and single-value decoder agree on valid packets, damaged packets and arbitrary bytes."""
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -43,7 +43,7 @@ ROWS = st.one_of(
 @THOROUGH
 @given(st.lists(ROWS, max_size=12))
 def test_on_columns_of_mixed_rows(rows):
-    """What stands in one row says nothing of another."""
+    """The values of one row do not depend on other rows."""
     packets, protocols, sections = zip(*rows, strict=True) if rows else ((), (), ())
     found = column(list(packets), list(protocols) or "qm2qm", list(sections))
     expected = [({}, []) if raw is None else single(raw, kind, cut) for raw, kind, cut in rows]

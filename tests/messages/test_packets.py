@@ -1,4 +1,4 @@
-"""What packets say, field by field, against values written down by hand from message-packets.md section 1."""
+"""Values of packets, field by field, against expectations written by hand from message-packets.md section 1."""
 
 import hashlib
 import struct
@@ -200,7 +200,7 @@ def test_an_unknown_class_is_shown_by_its_number():
     [(None, b"", False), (40, b"f" * 35, True), (40, b"", True), (40, b"f" * 35, False), (2, b"", True)],
 )
 def test_a_body_takes_what_its_header_or_the_next_one_shows(allocation, filler, encrypted):
-    """The span in the packet is not said where the allocation is larger (doubt D6); the debug header shows it."""
+    """The size of a body whose allocation is larger is not specified (doubt D6); the DebugHeader shows it."""
     security = (encrypted << 5, (b"", b"key!", b"", b"", b""))
     values = said(Packet(security=security, allocation=allocation, filler=filler, debug=bytes(16)), QM2QM)
     assert (values["body"], values["body_bytes"]) == (b"hello", 5)
@@ -258,7 +258,7 @@ def test_a_session_flag_of_a_stored_packet_may_stand_without_the_header():
 
 
 def test_of_a_session_header_that_is_cut_off_there_is_none():
-    """One that has not a byte left begins nowhere: the header before it ends with the packet."""
+    """A SessionHeader without any byte left is not listed: the header before it ends with the packet."""
     whole = said(Packet())["header_sizes"]
     for bytes_left in (0, 1, 15):
         values, errors = one(Packet(flags=3 | 16).bytes() + bytes(bytes_left))

@@ -1,6 +1,6 @@
-"""The one user message whose bytes are published, [MS-MQQB] 4.1.7, and what the document says of it in words.
+"""The only UserMessage with published bytes, [MS-MQQB] 4.1.7, against the document's description of it.
 
-The document prints the frame to 1 460 bytes, which is inside the body; the body is "a" in UTF-16, to its end.
+The document prints the frame up to 1460 bytes, which is inside the body; the body is "a" in UTF-16 to its end.
 """
 
 from messages.reading import one

@@ -1,4 +1,4 @@
-"""Messages of the recorded exchanges: from captures through stubs and sections to packets, nothing left over."""
+"""Messages of the recorded sample: from captures through stubs and sections to packets, without remainder."""
 
 from pathlib import Path
 
@@ -7,9 +7,9 @@ import pyarrow.compute as pc
 import pytest
 
 from messages.reading import plain, single
-from udfs.capture.reader import read_capture
-from udfs.messages.packets import decode_messages
-from udfs.stubs.calls import decode_calls
+from udfs.capture.capture_reader import read_capture
+from udfs.messages.message_decoder import decode_messages
+from udfs.stubs.call_decoder import decode_remote_read_calls
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample"
 READS = pa.array(["RemoteRead", "qm2qm"])
@@ -27,7 +27,7 @@ def test_every_message_of_the_sample_is_read_to_its_last_byte(name):
     calls = read_capture(str(SAMPLE / name))["rpc_calls"].combine_chunks()
     calls = calls.filter(pc.is_in(calls.column("interface_name"), READS))
     (batch,) = calls.combine_chunks().to_batches()
-    stubs = decode_calls(batch, packets=True)
+    stubs = decode_remote_read_calls(batch, packets=True)
     with_message = stubs["packet"].is_valid()
     packets = stubs["packet"].filter(with_message)
     protocols = batch.column("interface_name").filter(with_message)

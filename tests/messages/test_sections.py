@@ -1,4 +1,4 @@
-"""Packets in sections: what the reader's limit left out is no damage, and damage is ([MS-MQRR] 2.2.6, 3.1.4.7)."""
+"""Packets in sections: truncation by the reader's limit is distinguished from damage ([MS-MQRR] 2.2.6, 3.1.4.7)."""
 
 import pytest
 
@@ -10,7 +10,7 @@ TAIL = trailing(subqueue="s", aborts=1)
 
 
 def cut(packet, most, tail=TAIL):
-    """A packet as a server cuts its body: the sections joined, and what is said of them."""
+    """Return a packet with its body truncated as a server does: the joined sections, and their lists."""
     raw, at = packet.bytes(), packet.body_at()
     first = raw[: at + most]
     second = raw[at + len(packet.body) + packet.padding() :] + tail
@@ -90,7 +90,7 @@ MESSAGES = [
 @pytest.mark.parametrize("message", MESSAGES)
 @pytest.mark.parametrize("most", [3, 4096, None])
 def test_messages_of_the_peer(message, most):
-    """Built by another hand: what the sender said comes out again, from both protocols and from cut bodies."""
+    """Packets built by the test peer decode to what the sender set, in both protocols, also with truncated bodies."""
     if most is None:
         ((values, errors),) = column([message.packet()], "qm2qm")
     else:

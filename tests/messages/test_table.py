@@ -1,11 +1,11 @@
-"""The table declared is the contract's, and what the decoder makes fits it."""
+"""The declared table matches the contract, and the decoder's output fits the table."""
 
 import pyarrow as pa
 import pytest
 
 from messages.building import Packet
 from schemas.messages import MESSAGES
-from udfs.messages.packets import decode_messages
+from udfs.messages.message_decoder import decode_messages
 
 # Copied by hand from the contract with the table's users.
 CONTRACT = """
@@ -53,7 +53,7 @@ def test_the_table_is_the_contracts():
 
 @pytest.mark.parametrize("packets", [[], [None], [b""], [Packet().bytes(), None]])
 def test_the_decoders_columns_are_the_tables(packets):
-    """The same columns with the same types, whatever the packets are."""
+    """The decoder always returns the same columns with the same types, whatever the packets."""
     found = decode_messages(pa.array(packets, pa.binary()), "RemoteRead", bodies=True)
     types = {column.name: column.type.simpleString() for column in MESSAGES.columns}
     assert {name: spark(array.type) for name, array in found.items()} == {

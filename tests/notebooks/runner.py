@@ -1,4 +1,4 @@
-"""Runs a notebook in Databricks' source format without Databricks: its Python cells in order, in one namespace."""
+"""Runs a notebook in Databricks source format without Databricks: its Python cells in order, in one namespace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAGIC = "# MAGIC "
 
 
 def cells(text):
-    """(is it text, content) of each cell; only Python and Markdown are known here."""
+    """Yield (is_text, content) of each cell. Only Python and Markdown cells are supported."""
     assert text.startswith(HEAD)
     for part in CELL.split(text.removeprefix(HEAD)):
         lines = part.strip("\n").split("\n")
@@ -20,14 +20,14 @@ def cells(text):
         if magic:
             assert len(magic) == len([line for line in lines if line.strip()]), f"text and code in one cell: {lines[0]}"
             assert magic[0].startswith(f"{MAGIC}%md"), magic[0]
-            shown = (line.removeprefix("# MAGIC").removeprefix(" ") for line in magic)
-            yield True, "\n".join(shown).removeprefix("%md").strip()
+            text_lines = (line.removeprefix("# MAGIC").removeprefix(" ") for line in magic)
+            yield True, "\n".join(text_lines).removeprefix("%md").strip()
         elif part.strip():
             yield False, part
 
 
 class Widgets:
-    """dbutils.widgets: the given values, else the defaults."""
+    """Stands for dbutils.widgets: the given values, else the defaults."""
 
     def __init__(self, values):
         self._values, self._defaults = values, {}
@@ -42,20 +42,20 @@ class Widgets:
 
 @dataclass
 class Utilities:
-    """dbutils, as far as the notebooks use it."""
+    """Stands for dbutils, as far as the notebooks use it."""
 
     widgets: Widgets
 
 
 @dataclass
-class Shown:
-    """What a run displayed: rows of frames, figures."""
+class DisplayedOutput:
+    """What a run displayed: rows of frames, and figures."""
 
     tables: list = field(default_factory=list)
     figures: list = field(default_factory=list)
 
     def display(self, what):
-        """What Databricks' display takes: a frame or a figure of Plotly; both are made to the end."""
+        """Record a frame or a Plotly figure, computed completely."""
         if hasattr(what, "to_plotly_json"):
             assert what.to_json()
             self.figures.append(what)
@@ -64,10 +64,10 @@ class Shown:
 
 
 def run(path: Path, spark, **values):
-    """Run a notebook; ``values`` are its widgets'. Returns what it showed."""
-    shown = Shown()
-    names = {"spark": spark, "dbutils": Utilities(Widgets(values)), "display": shown.display, "__name__": "__main__"}
+    """Run a notebook with widget values, and return what it displayed."""
+    output = DisplayedOutput()
+    names = {"spark": spark, "dbutils": Utilities(Widgets(values)), "display": output.display, "__name__": "__main__"}
     for number, (is_text, content) in enumerate(cells(path.read_text(encoding="utf-8"))):
         if not is_text:
             exec(compile(content, f"{path.name}, cell {number}", "exec"), names)
-    return shown
+    return output

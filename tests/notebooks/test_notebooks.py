@@ -1,4 +1,4 @@
-"""The notebooks: what they are made of, and that they run on the sample's lake and show what is true of it."""
+"""The notebooks: their format, and their results on the lake of the sample."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def lake(spark, tmp_path_factory):
 @pytest.mark.long
 class TestOnTheSample:
     def test_the_tour(self, spark, lake):
-        shown = run(TOUR, spark, lake=lake)
-        files, calls, risks, proof, _ = shown.tables
+        output = run(TOUR, spark, lake=lake)
+        files, calls, risks, packets, _ = output.tables
         assert len(files) > 10
         assert len(calls) == 20
         assert {row["loss_risk"] for row in risks} >= {"read_twice", "poison"}
-        assert all(row["filter"].startswith("frame.number == ") for row in proof)
-        assert len(proof) >= 6
-        assert len(shown.figures) == 2
+        assert all(row["filter"].startswith("frame.number == ") for row in packets)
+        assert len(packets) >= 6
+        assert len(output.figures) == 2
 
     def test_the_message_that_was_handed_out_most(self, spark, lake):
         sightings, attempts, fates, packets = run(MESSAGE, spark, lake=lake).tables
@@ -62,24 +62,24 @@ class TestOnTheSample:
         assert len(attempts) >= 1
 
     def test_a_message_that_is_not_there(self, spark, lake, capsys):
-        shown = run(MESSAGE, spark, lake=lake, message="no such label")
+        output = run(MESSAGE, spark, lake=lake, message="no such label")
         assert "no message of that name" in capsys.readouterr().out
-        assert shown.tables == [[], [], [], []]
+        assert output.tables == [[], [], [], []]
 
     def test_the_queue_that_stands_still(self, spark, lake, capsys):
-        shown = run(STUCK, spark, lake=lake)
+        output = run(STUCK, spark, lake=lake)
         said = capsys.readouterr().out
         assert "Its transfer is stalled since" in said
-        assert len(shown.figures) == 3
+        assert len(output.figures) == 3
         run(STUCK, spark, lake=lake, queue="growing")
         assert "24 messages" in capsys.readouterr().out
 
     def test_com_plus_calls_where_there_are_none(self, spark, lake, capsys):
-        shown = run(COMQC, spark, lake=lake)
+        output = run(COMQC, spark, lake=lake)
         assert capsys.readouterr().out.startswith("0 calls in 0 sightings")
-        assert all(rows == [] for rows in shown.tables)
+        assert all(rows == [] for rows in output.tables)
 
     def test_quality(self, spark, lake):
-        shown = run(QUALITY, spark, lake=lake)
-        assert {row["rows"] for row in shown.tables[0]} == {0}
-        assert len(shown.figures) == 1
+        output = run(QUALITY, spark, lake=lake)
+        assert {row["rows"] for row in output.tables[0]} == {0}
+        assert len(output.figures) == 1

@@ -1,4 +1,4 @@
-"""Properties of all 33 numbers, from the wire and from a collector, to rows and to snapshots; and what does not fit."""
+"""Properties of all 33 numbers, captured and collected, to property rows and snapshot rows; and unfit values."""
 
 import datetime as dt
 import json
@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from peer.idl import Variant
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
 from stubs.helpers import peer_stub
-from udfs.capture.reader import read_capture
-from udfs.properties import names
+from udfs.capture.capture_reader import read_capture
+from udfs.properties import property_names
 from udfs.properties.observations import (
-    observations_of_calls,
-    observations_of_collected,
-    properties,
+    observations_from_calls,
+    observations_from_snapshots,
+    property_rows,
 )
-from udfs.properties.snapshots import machine_snapshots, queue_snapshots
-from udfs.stubs.calls import MANAGEMENT, decode_management_calls
+from udfs.properties.snapshot_rows import machine_snapshot_rows, queue_snapshot_rows
+from udfs.stubs.call_decoder import decode_management_calls
+from udfs.stubs.method_registry import MANAGEMENT_METHODS
 
 GUID = "c1d2e3f4-0506-0708-090a-0b0c0d0e0f10"
 AT = dt.datetime(2024, 5, 1, 12, 0, tzinfo=dt.UTC)
@@ -97,25 +98,30 @@ def collected(kind, held, **more):
             for number, (vt, value, *_) in held.items()
         ],
     } | more  # fmt: skip
-    return observations_of_collected(pa.Table.from_pylist([row], schema=RAW))
+    return observations_from_snapshots(pa.Table.from_pylist([row], schema=RAW))
 
 
-SNAPSHOTS = {"queue": queue_snapshots, "machine": machine_snapshots}
+SNAPSHOTS = {"queue": queue_snapshot_rows, "machine": machine_snapshot_rows}
 
 
 @pytest.mark.parametrize(("kind", "held"), [("queue", QUEUE), ("machine", MACHINE)])
 def test_every_property_has_its_column(kind, held):
     (row,) = SNAPSHOTS[kind](collected(kind, held)).to_pylist()
-    assert held.keys() == {"queue": names.QUEUE, "machine": names.MACHINE}[kind].keys()
+    assert (
+        held.keys()
+        == {"queue": property_names.QUEUE_PROPERTY_NAMES, "machine": property_names.MACHINE_PROPERTY_NAMES}[kind].keys()
+    )
     for number, (_, _, expected) in held.items():
-        assert row[names.column_name(kind, number)] == expected, number
-    assert dict(row["property_states"]) == {names.column_name(kind, number): "value" for number in held}
+        assert row[property_names.property_column_name(kind, number)] == expected, number
+    assert dict(row["property_states"]) == {
+        property_names.property_column_name(kind, number): "value" for number in held
+    }
     assert (row["errors"], row["hresult_name"], row["observed_at"]) == ([], "MQ_OK", AT)
     assert SNAPSHOTS["machine" if kind == "queue" else "queue"](collected(kind, held)).num_rows == 0
 
 
 def _variant(vt, value):
-    """A JSON value as the peer's codec takes it."""
+    """Return a JSON value as the peer's codec takes it."""
     if vt == 0x100C:
         return Variant(vt, [_variant(each["vt"], each["value"]) for each in value])
     if vt == 65:
@@ -148,7 +154,7 @@ def wire(kind, held, *, hresult=0, ndr64=False, order="<", **more):
 
 def observations(batch):
     columns = {name: batch.column(name) for name in batch.schema.names} | decode_management_calls(batch)
-    return observations_of_calls(pa.table(columns))
+    return observations_from_calls(pa.table(columns))
 
 
 @pytest.mark.parametrize(("ndr64", "order"), [(False, "<"), (False, ">"), (True, "<")])
@@ -171,7 +177,7 @@ def test_rows_of_properties_hold_one_value_by_type():
         11: (31, "CONNECTED"), 7: (19, 3), 12: (0x101F, ["a"]), 13: (65, "ab" * 16), 25: (0x100C, nested((19, 7))),
         3: (1, None), 99: (0x1013, [1, 2]),
     }  # fmt: skip
-    rows = properties(collected("queue", held)).to_pylist()
+    rows = property_rows(collected("queue", held)).to_pylist()
     value = [
         {name: part for name, part in row.items() if name.startswith("value_") and part is not None} for row in rows
     ]
@@ -188,7 +194,7 @@ def test_rows_of_properties_hold_one_value_by_type():
     assert [row["state"] for row in rows] == ["value"] * 5 + ["null", "value"]
     assert rows[-1]["property_name"] == "0x00000063"
     assert [row["queue"] for row in rows] == ["srv\\q"] * 7
-    (snapshot,) = queue_snapshots(collected("queue", held)).to_pylist()
+    (snapshot,) = queue_snapshot_rows(collected("queue", held)).to_pylist()
     states = dict(snapshot["property_states"])
     assert (states["type"], states["0x00000063"]) == ("null", "value")
     # Connection history of one column is none, and says so.
@@ -199,19 +205,19 @@ def test_rows_of_properties_hold_one_value_by_type():
 def test_a_failed_question_has_a_row_per_property_asked_and_no_values():
     held = {7: (1, None), 11: (1, None)}
     for found in (wire("queue", held, hresult=0xC00E0003), collected("queue", held, hresult=0xC00E0003)):
-        rows = properties(found).to_pylist()
+        rows = property_rows(found).to_pylist()
         assert [(row["property_id"], row["state"], row["vt"], row["vt_name"]) for row in rows] == [
             (7, "error", None, None), (11, "error", None, None),
         ]  # fmt: skip
-        (snapshot,) = queue_snapshots(found).to_pylist()
+        (snapshot,) = queue_snapshot_rows(found).to_pylist()
         assert snapshot["hresult_name"] == "MQ_ERROR_QUEUE_NOT_FOUND"
         assert dict(snapshot["property_states"]) == {"message_count": "error", "state": "error"}
         assert snapshot["message_count"] is snapshot["state"] is None
     fault = wire("queue", held, outcome="fault", response_stub=None)
-    assert [row["state"] for row in properties(fault).to_pylist()] == ["error", "error"]
+    assert [row["state"] for row in property_rows(fault).to_pylist()] == ["error", "error"]
     assert wire("queue", held, outcome="no_response", response_stub=None).num_rows == 0
     timeout = collected("queue", {}, hresult=None, error="timeout", properties=None)
-    (snapshot,) = queue_snapshots(timeout).to_pylist()
+    (snapshot,) = queue_snapshot_rows(timeout).to_pylist()
     assert (snapshot["hresult"], dict(snapshot["property_states"])) == (None, {})
 
 
@@ -221,7 +227,7 @@ def test_names_of_subqueues_may_be_variants_and_addresses_single_strings():
         27: (0x100C, nested((31, "a"), (31, "b"))),
         25: (0x100C, nested(*HISTORY, (0x101F, ["10.0.0.7", "10.0.0.8"]))),
     }
-    (row,) = queue_snapshots(collected("queue", held)).to_pylist()
+    (row,) = queue_snapshot_rows(collected("queue", held)).to_pylist()
     assert row["subqueue_names"] == ["a", "b"]
     assert [each["addresses"] for each in row["connection_history"]] == [["10.0.0.7"], ["10.0.0.8"]]
 
@@ -238,8 +244,8 @@ def test_names_of_subqueues_may_be_variants_and_addresses_single_strings():
 )  # fmt: skip
 def test_what_does_not_fit_its_column_is_an_error_in_the_row(number, vt, value):
     found = collected("queue", {11: (31, "X"), number: (vt, value)})
-    (row,) = queue_snapshots(found).to_pylist()
-    name = names.column_name("queue", number)
+    (row,) = queue_snapshot_rows(found).to_pylist()
+    name = property_names.property_column_name("queue", number)
     assert row[name] is None
     assert row["errors"] == [{"code": "malformed", "field": name, "offset": 0 if number == 11 else 1}]
     assert dict(row["property_states"])[name] == "error"
@@ -261,8 +267,8 @@ JSON = st.recursive(
 )  # fmt: skip
 def test_whatever_a_collector_wrote_gives_rows(held, kind):
     found = collected(kind, held)
-    assert properties(found).num_rows == len(held)
-    assert queue_snapshots(found).num_rows + machine_snapshots(found).num_rows == (kind != "session")
+    assert property_rows(found).num_rows == len(held)
+    assert queue_snapshot_rows(found).num_rows + machine_snapshot_rows(found).num_rows == (kind != "session")
 
 
 HELD = st.dictionaries(
@@ -273,7 +279,7 @@ HELD = st.dictionaries(
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(HELD, st.sampled_from([0, 0, 0xC00E0003])), max_size=6))
 def test_observations_together_are_what_each_is_alone(drawn):
-    """Values of other types among those that fit, so that both ways to read a column meet in it."""
+    """Columns with fitting and unfitting values, so that columnwise and single conversion are mixed."""
     by_type = {1: None, 3: -1, 19: 2**32 - 1, 20: -(2**63), 31: "x", 65: "00" * 16, 0x101F: ["a"],
                0x100C: nested((31, "b"))}  # fmt: skip
     found = []
@@ -282,7 +288,7 @@ def test_observations_together_are_what_each_is_alone(drawn):
         found.append(collected("queue", held, hresult=hresult, snapshot_id=str(number)))
     found.append(collected("machine", MACHINE))
     together = pa.concat_tables(found)
-    for table in (properties, queue_snapshots, machine_snapshots):
+    for table in (property_rows, queue_snapshot_rows, machine_snapshot_rows):
         assert table(together).to_pylist() == [row for one in found for row in table(one).to_pylist()]
         assert table(together.slice(1)).to_pylist() == [row for one in found[1:] for row in table(one).to_pylist()]
 
@@ -291,30 +297,30 @@ def test_observations_together_are_what_each_is_alone(drawn):
 def test_what_is_no_json_gives_rows(text):
     held = [{"property_id": number, "vt": vt, "value_json": text} for number, vt in ((7, 19), (13, 65), (25, 0x100C))]
     found = collected("queue", {}, properties=held)
-    assert properties(found).num_rows == 3
-    assert queue_snapshots(found).num_rows == 1
+    assert property_rows(found).num_rows == 3
+    assert queue_snapshot_rows(found).num_rows == 1
 
 
 def test_properties_without_a_number_are_none():
     held = [None, {"property_id": None, "vt": 19, "value_json": "1"}, {"property_id": 7, "vt": 19, "value_json": "1"}]
-    assert properties(collected("queue", {}, properties=held)).column("property_id").to_pylist() == [7]
+    assert property_rows(collected("queue", {}, properties=held)).column("property_id").to_pylist() == [7]
 
 
 def test_the_columns_are_those_of_the_tables():
     found = collected("queue", {})
-    assert set(PROPERTIES.names) - CLOSING == set(properties(found).column_names)
-    assert set(QUEUE_SNAPSHOTS.names) - CLOSING == set(queue_snapshots(found).column_names)
-    assert set(MACHINE_SNAPSHOTS.names) - CLOSING == set(machine_snapshots(found).column_names)
+    assert set(PROPERTIES.names) - CLOSING == set(property_rows(found).column_names)
+    assert set(QUEUE_SNAPSHOTS.names) - CLOSING == set(queue_snapshot_rows(found).column_names)
+    assert set(MACHINE_SNAPSHOTS.names) - CLOSING == set(machine_snapshot_rows(found).column_names)
 
 
 def test_the_recorded_snapshots():
     path = Path(__file__).parents[2] / "data" / "sample" / "04-qmmgmt.pcapng"
     calls = read_capture(str(path))["rpc_calls"]
-    calls = calls.filter(pc.is_in(calls.column("interface_name"), pa.array(list(MANAGEMENT)))).combine_chunks()
+    calls = calls.filter(pc.is_in(calls.column("interface_name"), pa.array(list(MANAGEMENT_METHODS)))).combine_chunks()
     calls = calls.append_column("responded_at", calls.column("response_at")).combine_chunks()
     (batch,) = calls.to_batches()
     found = observations(batch)
-    queues, machines = queue_snapshots(found), machine_snapshots(found)
+    queues, machines = queue_snapshot_rows(found), machine_snapshot_rows(found)
     assert [error for table in (queues, machines) for row in table.column("errors").to_pylist() for error in row] == []
     whole = next(row for row in queues.to_pylist() if row["location"] == "REMOTE")
     assert whole["eod_next_seq"]["sequence_id"] == 0x6740_0000_0000_0001

@@ -1,4 +1,4 @@
-"""Faults planted in a lake are each caught by the suite meant for them, by no other, until they are mended."""
+"""Each fault planted in a lake is caught by the suite meant for it, and by no other, until it is repaired."""
 
 import json
 import shutil
@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 
 from jobs import check_quality, run_all
 from pipeline.lake.lake import Lake
-from pipeline.quality.check import Check, check
-from pipeline.quality.suites import load
+from pipeline.quality.check import CheckOptions, check_suites
+from pipeline.quality.suites import read_suites
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.quality import QUALITY_RESULTS
@@ -25,12 +25,12 @@ SAMPLE = "09-transactions-and-moves.pcapng"
 
 @pytest.fixture(scope="module")
 def suites(project):
-    return load(project / "conf" / "quality")
+    return read_suites(project / "conf" / "quality")
 
 
 @pytest.fixture(scope="module")
 def lake(spark, project, tmp_path_factory):
-    """A capture of the sample and what the collector landed of the estate."""
+    """A lake with a capture of the sample and the snapshot files of the estate."""
     root = tmp_path_factory.mktemp("lake")
     landed = root / "landed"
     shutil.copytree(project / "data" / "estate" / "snapshots", landed)
@@ -41,17 +41,17 @@ def lake(spark, project, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def fresh(lake):
-    """A moment at which no snapshot was old yet."""
+    """A time at which no snapshot was old yet."""
     newest = lake.read(SNAPSHOTS_RAW).agg(F.unix_micros(F.max("collected_at"))).first()[0]
     return datetime.fromtimestamp(newest / 1e6, UTC) + timedelta(minutes=1)
 
 
 def failed(found):
-    return {(row["suite"], row["expectation"]) for row in found.failed()}
+    return {(row["suite"], row["expectation"]) for row in found.failed_rows()}
 
 
-def asked(lake, suites, fresh, name, **more):
-    return check(lake, suites, Check(name, datetime.now(UTC), fresh, **more))
+def run_check(lake, suites, fresh, name, **more):
+    return check_suites(lake, suites, CheckOptions(name, datetime.now(UTC), fresh, **more))
 
 
 def wrong_outcome(lake):
@@ -83,45 +83,45 @@ FAULTS = {
 
 
 def test_the_clean_sample_passes_and_each_planted_fault_is_caught(lake, suites, fresh):
-    first = asked(lake, suites, fresh, "first", clock=True)
+    first = run_check(lake, suites, fresh, "first", include_clock_suites=True)
     assert failed(first) == set()
     assert {row["scope"] for row in first.rows} == {"all"}
     assert len({row["suite"] for row in first.rows}) > 15
-    assert asked(lake, suites, fresh, "again").rows == []  # nothing changed
+    assert run_check(lake, suites, fresh, "again").rows == []  # nothing changed
     everywhere = lake.read(RPC_CALLS).count()
     for table, (plant, caught) in FAULTS.items():
         version = lake.version(table)
         plant(lake)
-        found = asked(lake, suites, fresh, f"planted in {table}")
+        found = run_check(lake, suites, fresh, f"planted in {table}")
         assert failed(found) == caught
         assert found.gate_failed
         if table in (RPC_CALLS, REMOTE_READ_CALLS):  # the slice, not everything; a connection may have all calls
-            asked_of = {row["suite"]: row["evaluated"] for row in found.rows if row["expectation"] == "keys_unique"}
-            assert asked_of["rpc_calls"] <= 2 < everywhere
+            evaluated = {row["suite"]: row["evaluated"] for row in found.rows if row["expectation"] == "keys_unique"}
+            assert evaluated["rpc_calls"] <= 2 < everywhere
         if table is RPC_CALLS:  # the gate stays shut though nothing changed since
-            assert asked(lake, suites, fresh, "still").gate_failed
+            assert run_check(lake, suites, fresh, "still").gate_failed
         lake.restore(table, version)
-        assert failed(asked(lake, suites, fresh, f"mended {table}")) == set()
+        assert failed(run_check(lake, suites, fresh, f"mended {table}")) == set()
     kept = lake.read(QUALITY_RESULTS)
     assert kept.where("run_id = 'planted in bronze.rpc_calls' AND NOT success").count() == 1
     assert kept.select("result_key").distinct().count() == kept.count()
-    # As the clock goes by: nobody has asked the machines for hours.
+    # Later: the machines were not queried for hours.
     late = fresh + timedelta(hours=2)
-    assert failed(asked(lake, suites, late, "late", clock=True)) == {("freshness", "machines_fresh")}
-    machines = {"clock": True, "machines": ("relay1", "unheard")}
-    found = asked(lake, suites, late, "configured", **machines)
+    assert failed(run_check(lake, suites, late, "late", include_clock_suites=True)) == {("freshness", "machines_fresh")}
+    machines = {"include_clock_suites": True, "machines": ("relay1", "unheard")}
+    found = run_check(lake, suites, late, "configured", **machines)
     assert failed(found) == {("freshness", "machines_fresh"), ("freshness", "configured_machines_fresh")}
-    assert next(row for row in found.failed("error"))["unexpected"] == 2
+    assert next(row for row in found.failed_rows("error"))["unexpected"] == 2
 
 
 def test_many_rows_are_judged_by_spark_as_few_are_here(lake, suites, fresh):
     doubled_call(lake)
-    how = Check("here", datetime.now(UTC), fresh, everything=True)
-    here = check(lake, suites, how)
-    there = check(lake, suites, replace(how, run_id="there", most=3))
+    options = CheckOptions("in memory", datetime.now(UTC), fresh, all_rows=True)
+    in_memory = check_suites(lake, suites, options)
+    in_spark = check_suites(lake, suites, replace(options, run_id="in Spark", max_rows_in_memory=3))
     compared = ("suite", "expectation", "success", "evaluated", "unexpected")
-    assert [[row[name] for name in compared] for row in there.rows] == [
-        [row[name] for name in compared] for row in here.rows
+    assert [[row[name] for name in compared] for row in in_spark.rows] == [
+        [row[name] for name in compared] for row in in_memory.rows
     ]
     version = lake.version(RPC_CALLS)
     lake.restore(RPC_CALLS, version - 1)
@@ -138,7 +138,7 @@ def test_the_job_shuts_the_gate_and_writes_pages(lake, fresh, project, tmp_path,
     assert "error    bronze.rpc_calls keys_unique" in capsys.readouterr().out
     again = ["--lake", lake.root, "--captures", str(project / "data" / "sample" / SAMPLE)]
     assert run_all.main([*again, "--set", "quality.in_runs=true"]) == 1
-    assert run_all.main(again) == 0  # not asked for
+    assert run_all.main(again) == 0  # not requested
     lake.restore(RPC_CALLS, lake.version(RPC_CALLS) - 1)
     (tmp_path / "suites").mkdir()
     assert check_quality.main([*arguments[:2], "--set", f"quality.suites={tmp_path / 'suites'}"]) == 2

@@ -1,4 +1,4 @@
-"""The suites of conf/quality, what is refused of others, and what is said of rows, without Spark."""
+"""The suites of conf/quality, the validation of suites, and their results on rows, without Spark."""
 
 import re
 from datetime import UTC, datetime
@@ -8,9 +8,9 @@ import pytest
 
 from pipeline.alerts.conditions import CONDITIONS
 from pipeline.quality import data_docs
-from pipeline.quality.check import Checked, table_of
-from pipeline.quality.gx_checks import Judge
-from pipeline.quality.suites import SuiteError, load
+from pipeline.quality.check import CheckResult, results_table
+from pipeline.quality.gx_checks import SuiteValidator
+from pipeline.quality.suites import SuiteError, read_suites
 from schemas import catalog
 from schemas.quality import QUALITY_RESULTS
 
@@ -29,20 +29,20 @@ expectations:
 
 def suite_of(tmp_path, text=SUITE):
     (tmp_path / "one.yml").write_text(text)
-    return load(tmp_path)[0]
+    return read_suites(tmp_path)[0]
 
 
 @pytest.fixture(scope="module")
 def suites(project):
-    return load(project / "conf" / "quality")
+    return read_suites(project / "conf" / "quality")
 
 
 def test_every_table_has_its_suite(suites):
-    # but for gold.quality_results: what a check writes would be asked by the next one, for ever
+    # except gold.quality_results: each check would have to check the rows of the one before
     assert {str(suite.table) for suite in suites} == {str(table) for table in catalog.ALL}
     for suite in suites:
-        assert all(re.search(r"[.]$", each.about) for each in suite.expectations), suite.name
-        if suite.rows is None:
+        assert all(re.search(r"[.]$", each.description) for each in suite.expectations), suite.name
+        if suite.rows_sql is None:
             assert "keys_unique" in {each.name for each in suite.expectations}
 
 
@@ -53,7 +53,7 @@ def test_conditions_of_alerts_are_those_that_there_are(suites):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("gold.coverage", "gold.covrage", "there is no table 'gold.covrage'"),
         ("theirs: call_key", "theirs: call", "bronze.rpc_calls has no column 'call'"),
@@ -66,20 +66,20 @@ def test_conditions_of_alerts_are_those_that_there_are(suites):
         ("table: gold.coverage", "table: [", "while parsing"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_its_place(tmp_path, old, new, said):
-    with pytest.raises(SuiteError, match=re.escape(said)) as refused:
+def test_what_cannot_be_used_is_refused_with_its_place(tmp_path, old, new, message):
+    with pytest.raises(SuiteError, match=re.escape(message)) as refused:
         suite_of(tmp_path, SUITE.replace(old, new, 1))
     assert "one.yml" in str(refused.value)
 
 
 def test_a_folder_without_suites_is_refused(tmp_path):
     with pytest.raises(SuiteError, match="no suites"):
-        load(tmp_path)
+        read_suites(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def judge():
-    return Judge()
+def validator():
+    return SuiteValidator()
 
 
 def rows_of(**columns):
@@ -87,12 +87,12 @@ def rows_of(**columns):
     return pa.table({name: pa.array(values, kinds[name]) for name, values in columns.items()})
 
 
-def test_rows_are_judged_with_what_was_seen_and_where(tmp_path, judge):
+def test_rows_are_judged_with_what_was_seen_and_where(tmp_path, validator):
     rows = rows_of(
         coverage_key=["a", "b", "c", "c"], even=[True, False, None, True], copies=[1, 1, 2, 2],
         layer=["rpc", "stub", None, "<script>"],
     )  # fmt: skip
-    found = {each.expectation.name: each[1:] for each in judge.judge(suite_of(tmp_path), rows).verdicts}
+    found = {each.expectation.name: each[1:] for each in validator.validate(suite_of(tmp_path), rows).results}
     assert found == {
         "keys_unique": (False, 4, 2, "2 of 4; values 2; for example c"),
         "even": (True, 3, 1, "1 of 3; for example b"),  # one of three, and half may be
@@ -100,12 +100,14 @@ def test_rows_are_judged_with_what_was_seen_and_where(tmp_path, judge):
     }
 
 
-def test_what_cannot_be_asked_of_rows_is_an_error_of_the_suite(tmp_path, judge):
+def test_what_cannot_be_asked_of_rows_is_an_error_of_the_suite(tmp_path, validator):
     text = SUITE.replace(
         "expect_column_values_to_be_in_set, kwargs: {column: even", "expect_nothing, kwargs: {column: even"
     )
     with pytest.raises(SuiteError, match="suite one: even: no expectation expect_nothing"):
-        judge.judge(suite_of(tmp_path, text), rows_of(coverage_key=["a"], even=[True], copies=[1], layer=["rpc"]))
+        validator.validate(
+            suite_of(tmp_path, text), rows_of(coverage_key=["a"], even=[True], copies=[1], layer=["rpc"])
+        )
 
 
 def result(name, severity, *, success):
@@ -117,23 +119,23 @@ def result(name, severity, *, success):
 
 
 def test_the_gate_is_shut_by_errors_alone():
-    assert Checked([result("a", "error", success=False)]).gate_failed
-    assert not Checked([result("a", "warning", success=False), result("b", "error", success=True)]).gate_failed
-    assert table_of([result("a", "error", success=True)]).schema.names == list(QUALITY_RESULTS.names)
+    assert CheckResult([result("a", "error", success=False)]).gate_failed
+    assert not CheckResult([result("a", "warning", success=False), result("b", "error", success=True)]).gate_failed
+    assert results_table([result("a", "error", success=True)]).schema.names == list(QUALITY_RESULTS.names)
 
 
 def test_what_was_seen_is_printed_harmlessly():
     row = result("a", "error", success=False) | {"observed": "1 of 4; values \x1b[2J"}
-    assert Checked([row]).lines() == [
+    assert CheckResult([row]).summary_lines() == [
         "quality   0 of 1 expectations hold",
         "  error    gold.coverage a (one): 1 of 4; values <U+001B>[2J",
     ]
 
 
-def test_pages_ask_nobody_and_run_nothing(tmp_path, judge):
+def test_pages_ask_nobody_and_run_nothing(tmp_path, validator):
     rows = rows_of(coverage_key=["a"], even=[True], copies=[1], layer=["<script>alert(1)</script>"])
-    report = judge.judge(suite_of(tmp_path), rows).report
-    index = data_docs.write(tmp_path / "pages", [result("layers", "info", success=False)], {"one": report})
+    report = validator.validate(suite_of(tmp_path), rows).report
+    index = data_docs.write_data_docs(tmp_path / "pages", [result("layers", "info", success=False)], {"one": report})
     for page in (index, tmp_path / "pages" / "one.html"):
         text = page.read_text(encoding="utf-8")
         loaded = re.findall(r"<(?:link|script|img|iframe|source|embed|object)\b[^>]*(?:src|href)\s*=[^>]*>", text)
@@ -151,6 +153,6 @@ def test_what_templates_load_is_taken_out():
         "<body><img src=http://x/p.png><a href='https://docs'>link</a><script>run()</script>"
         "<style>@import url(https://x/f.css); a{background:url('https://x/b.png')}</style></body></html>"
     )
-    alone = data_docs.alone(page)
+    alone = data_docs.strip_external_content(page)
     assert "//x" not in alone
     assert "<a href='https://docs'>link</a>" in alone

@@ -1,26 +1,35 @@
-"""Stories of two ends: what a sender reports of its outgoing queue, and what the receiver knows of that sender."""
+"""Comparison of both ends: a sender's reports of its outgoing queue, and the receiver's record of that sender."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.queues.eod_sources import disagreement
-from pipeline.queues.queue_managers import Machines
-from pipeline.queues.queue_rows import Names, Settings, observations, source_rows, transfer_rows, with_senders
-from queue_states.telling import FAR, FAR_NAME, GAP, incoming, outgoing, us
+from pipeline.queues.eod_sources import describe_disagreement
+from pipeline.queues.queue_managers import QueueManagerNames
+from pipeline.queues.queue_rows import (
+    QueueNames,
+    QueueSettings,
+    snapshot_observations,
+    source_rows,
+    transfer_rows,
+    with_sender_queues,
+)
+from queue_states.queue_events import FAR, FAR_NAME, GAP, incoming, outgoing, us
 
 RELAY = "00000000-0000-0000-0000-0000000000a1"
-NAMES = Names(Machines({}, {RELAY: ["relay"]}), {})
+NAMES = QueueNames(QueueManagerNames({}, {RELAY: ["relay"]}), {})
 STAMP = 7
 
 
 def sources(*rows, names=NAMES):
-    told = observations(rows)
-    return source_rows(with_senders(told, names), transfer_rows(told, Settings()), names, Settings())
+    observed = snapshot_observations(rows)
+    return source_rows(
+        with_sender_queues(observed, names), transfer_rows(observed, QueueSettings()), names, QueueSettings()
+    )
 
 
-def how(*rows, names=NAMES):
-    """How each receiver's record disagrees, the word alone."""
+def disagreements(*rows, names=NAMES):
+    """Return how each receiver's record disagrees, without the explanation."""
     return [
         each["disagrees_with_sender"] and each["disagrees_with_sender"].split(":")[0]
         for each in sources(*rows, names=names)
@@ -40,7 +49,7 @@ def test_both_ends_agree_as_a_whole_row():
 
 
 def test_a_sender_that_resumes_below_what_the_receiver_has_is_rejected_for_good():
-    """Its state was restored from a copy: it goes on with 31, of which the receiver has had 50 already."""
+    """Its state was restored from a copy: it continues with 31, but the receiver already has 50."""
     rows = sources(
         outgoing(0, 50, 0), incoming(1, (RELAY, STAMP, 50)), outgoing(60, 30, 2), incoming(61, (RELAY, STAMP, 50)),
         outgoing(120, 30, 5),
@@ -52,7 +61,7 @@ def test_a_sender_that_resumes_below_what_the_receiver_has_is_rejected_for_good(
 
 
 def test_a_sender_with_an_older_sequence_is_rejected_for_good():
-    assert how(incoming(1, (RELAY, 9, 50)), outgoing(60, 3, 2, stamp=8)) == ["sequence_behind"]
+    assert disagreements(incoming(1, (RELAY, 9, 50)), outgoing(60, 3, 2, stamp=8)) == ["sequence_behind"]
 
 
 def test_a_receiver_that_was_restored_misses_what_its_sender_believes_acknowledged():
@@ -63,38 +72,40 @@ def test_a_receiver_that_was_restored_misses_what_its_sender_believes_acknowledg
 
 
 def test_a_receiver_that_never_saw_the_beginning_of_a_sequence_takes_none_of_it():
-    assert how(outgoing(0, 80, 2, stamp=8), incoming(1, (RELAY, STAMP, 50))) == ["sequence_unknown"]
-    assert how(outgoing(0, 0, 2, stamp=8), incoming(1, (RELAY, STAMP, 50))) == [None]  # the first has none before it
+    assert disagreements(outgoing(0, 80, 2, stamp=8), incoming(1, (RELAY, STAMP, 50))) == ["sequence_unknown"]
+    assert disagreements(outgoing(0, 0, 2, stamp=8), incoming(1, (RELAY, STAMP, 50))) == [
+        None
+    ]  # the first has none before it
 
 
 @pytest.mark.parametrize("manager", ["far", "other"])
 def test_a_sender_that_was_not_observed_is_not_known_to_agree(manager):
     (row,) = sources(incoming(1, (RELAY, STAMP, 50), manager=manager))
     assert (row["disagrees_with_sender"], row["missing"], row["confidence"]) == (None, ["no_snapshot"], "partial")
-    assert how(outgoing(0, 80, 2), incoming(GAP + 1, (RELAY, STAMP, 50))) == [None]  # too long ago
+    assert disagreements(outgoing(0, 80, 2), incoming(GAP + 1, (RELAY, STAMP, 50))) == [None]  # too long ago
 
 
 def test_two_machines_with_one_identifier_are_told_apart_by_their_sequences():
-    clones = Names(Machines({}, {RELAY: ["one", "two"]}), {})
+    clones = QueueNames(QueueManagerNames({}, {RELAY: ["one", "two"]}), {})
     rows = [outgoing(0, 80, 2, manager="one", key="1"), outgoing(0, 10, 2, manager="two", stamp=9, key="2")]
-    assert how(*rows, incoming(1, (RELAY, STAMP, 80), (RELAY, 9, 5)), names=clones) == [None, "gap"]
+    assert disagreements(*rows, incoming(1, (RELAY, STAMP, 80), (RELAY, 9, 5)), names=clones) == [None, "gap"]
 
 
 def test_a_sender_whose_identifier_is_not_known_is_found_by_its_sequence_alone():
-    nobody = Names(Machines(), {})
+    nobody = QueueNames(QueueManagerNames(), {})
     rows = [outgoing(0, 80, 2), incoming(1, (RELAY, STAMP, 50), ("another", 3, 1))]
-    assert how(*rows, names=nobody) == ["gap", None]
+    assert disagreements(*rows, names=nobody) == ["gap", None]
 
 
 def test_a_sender_that_names_the_queue_otherwise_is_compared():
     other = {"sender_format_name": "DIRECT=TCP:10.0.0.9\\private$\\q"}
     rows = [incoming(1, (RELAY, STAMP, 50, other))]
-    assert how(outgoing(0, 80, 2, queue="10.0.0.9\\private$\\q"), *rows) == ["gap"]
-    assert how(outgoing(0, 80, 2), *rows) == ["gap"]
+    assert disagreements(outgoing(0, 80, 2, queue="10.0.0.9\\private$\\q"), *rows) == ["gap"]
+    assert disagreements(outgoing(0, 80, 2), *rows) == ["gap"]
 
 
 class Receiver:
-    """[MS-MQQB] 3.1.5.8.6, in its own words: what is taken, and what is rejected."""
+    """A receiver by [MS-MQQB] 3.1.5.8.6: which messages it accepts and rejects."""
 
     def __init__(self, ident=0, last=0):
         self.ident, self.last = ident, last
@@ -133,15 +144,15 @@ def test_ends_that_go_on_never_disagree_whenever_they_are_asked(steps, data):
             earlier = data.draw(st.none() | st.integers(0, place))
             later = data.draw(st.none() | st.integers(place, len(reports) - 1))
             chosen = [None if at is None else reports[at] for at in (earlier, later)]
-            assert disagreement(known, last, *chosen) is None
+            assert describe_disagreement(known, last, *chosen) is None
 
 
 @given(st.integers(1, 3), st.integers(0, 9), st.integers(1, 3), st.integers(1, 9), st.integers(0, 3))
 def test_what_disagrees_is_rejected_and_stays_so(known, last, ident, first, waiting):
-    """The sender's oldest message is offered again and again: a receiver that it disagrees with takes none."""
+    """The sender's oldest message is sent again and again; a receiver that disagrees accepts none."""
     report = {"sequence_id": ident, "next_number": first + waiting, "first_unacked_number": first if waiting else None,
               "first_unacked_previous_number": first - 1 if waiting else None}  # fmt: skip
-    found = disagreement(known, last, report, report)
+    found = describe_disagreement(known, last, report, report)
     receiver = Receiver(known, last)
     if found is not None:
         offers = [(number, number - 1) for number in range(first, first + waiting + (not found.startswith("number")))]

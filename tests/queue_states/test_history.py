@@ -1,17 +1,17 @@
-"""Stories of a queue: what became known of it, and its history as whole rows."""
+"""Histories of a queue, as whole rows, from its events."""
 
 import pytest
 
-from pipeline.queues.queue_rows import Settings, history_rows
-from queue_states.telling import GAP, MINUTE, NAME, QUEUE, interval, read, snapshot, told
+from pipeline.queues.queue_rows import QueueSettings, history_rows
+from queue_states.queue_events import GAP, MINUTE, NAME, QUEUE, event, interval, read, snapshot
 
 LOCAL = "LOCAL CONNECTION"
 OTHER = "DIRECT=TCP:10.0.0.1\\private$\\orders"
 
 
 def history(*rows, without=("interval_key",)):
-    made = history_rows(rows, Settings())
-    assert made == history_rows(reversed(rows), Settings())  # whatever order it becomes known in
+    made = history_rows(rows, QueueSettings())
+    assert made == history_rows(reversed(rows), QueueSettings())  # whatever order it becomes known in
     assert len({row["interval_key"] for row in made}) == len(made)
     return [{name: value for name, value in row.items() if name not in without} for row in made]
 
@@ -85,9 +85,9 @@ def test_a_value_that_is_not_available_is_no_zero_and_the_one_before_holds_no_mo
 def test_an_outgoing_queue_is_paused_and_resumed():
     assert history(
         snapshot(0, state="CONNECTED", message_count=5),
-        told("pause", 30, "p"),
+        event("pause", 30, "p"),
         snapshot(60, state="ONHOLD", message_count=7),
-        told("resume", 90, "r"),
+        event("resume", 90, "r"),
         snapshot(120, state="CONNECTED", message_count=7),
     ) == [
         known(0, 30, 5, state="CONNECTED", evidence="s0"),
@@ -99,7 +99,7 @@ def test_an_outgoing_queue_is_paused_and_resumed():
 
 
 def test_a_pause_alone_is_known_as_long_as_an_observation():
-    assert history(told("pause", 0, "p")) == [
+    assert history(event("pause", 0, "p")) == [
         unknown(0, GAP, paused=True, source="operations", evidence="p"),
     ]
 
@@ -108,7 +108,7 @@ def test_a_purge_leaves_nothing_and_what_was_held_then_goes_with_it():
     assert history(
         snapshot(0, state=LOCAL, message_count=20),
         read(5, held_since=4, key="before"),
-        told("purge", 10, "purge"),
+        event("purge", 10, "purge"),
         read(20, held_since=9, key="held"),
         read(30, held_since=25, key="new"),
         snapshot(60, state=LOCAL, message_count=2),
@@ -123,8 +123,8 @@ def test_a_purge_leaves_nothing_and_what_was_held_then_goes_with_it():
 def test_messages_are_moved_to_and_from():
     assert history(
         snapshot(0, state=LOCAL, message_count=20),
-        *(told("moved_out", at, f"out{at}") for at in (5, 6, 7)),
-        told("moved_in", 8, "in8", missing=["transaction_open"]),
+        *(event("moved_out", at, f"out{at}") for at in (5, 6, 7)),
+        event("moved_in", 8, "in8", missing=["transaction_open"]),
         snapshot(60, state=LOCAL, message_count=18),
     )[0] == known(
         0, 60, 20, moved_out=3, moved_in=1, expected_message_count=18, unexplained_change=0,
@@ -136,7 +136,7 @@ def test_what_was_asked_by_two_names_are_two_histories_and_a_purge_is_done_to_bo
     rows = history(
         snapshot(0, "a0", state=LOCAL, message_count=5),
         snapshot(1, "b1", state=LOCAL, message_count=5, name=OTHER),
-        told("purge", 10, "purge", name="DIRECT=OS:another"),
+        event("purge", 10, "purge", name="DIRECT=OS:another"),
     )
     assert [(row["queue_format_name"], row["purged"], row["expected_message_count"]) for row in rows] == [
         (NAME, 0, 5), (NAME, 1, 0), (NAME, 0, 0), (OTHER, 0, 5), (OTHER, 1, 0), (OTHER, 0, 0),
@@ -144,7 +144,7 @@ def test_what_was_asked_by_two_names_are_two_histories_and_a_purge_is_done_to_bo
 
 
 def test_a_purge_of_a_queue_that_nothing_else_is_known_of_has_a_history_of_its_own():
-    assert history(told("purge", 0, "purge"), read(5, held_since=3)) == [
+    assert history(event("purge", 0, "purge"), read(5, held_since=3)) == [
         unknown(
             0, GAP, purged=1, received=1, expected_message_count=-1, source="operations", evidence="purge received5"
         ),
@@ -176,7 +176,7 @@ def test_a_snapshot_with_errors_says_so():
 def test_of_what_is_told_of_one_moment_the_report_counts():
     rows = history(
         snapshot(0, state=LOCAL, message_count=5),
-        told("purge", 60, "purge"),
+        event("purge", 60, "purge"),
         snapshot(60, "w", source="wire", state=LOCAL, message_count=7),
         snapshot(60, "c", source="collector", state=LOCAL, message_count=6),
     )

@@ -1,4 +1,4 @@
-"""Histories against a model that is written down as the definition: no walk, each interval looked at by itself."""
+"""Histories compared with a model that computes each interval by itself from the definition."""
 
 import itertools
 from bisect import bisect_right
@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.queues.history import Cut, Event, histories
+from pipeline.queues.history import QueueEvent, ResumePoint, compute_histories
 
 GAP = 10
 TIMES = st.integers(0, 60)
@@ -22,26 +22,26 @@ def last(events):
 
 
 class Model:
-    """One queue's histories, by their definition."""
+    """The histories of one queue by definition."""
 
     def __init__(self, events):
         self.events = events
-        self.names = {e.name for e in events if e.kind in ("snapshot", "pause", "resume")}
+        self.names = {e.format_name for e in events if e.kind in ("snapshot", "pause", "resume")}
         self.purges = {name: [] for name in self.names}
         for purge in (e for e in events if e.kind == "purge"):
             known = [name for name in self.names if any(purge.at - GAP < e.at <= purge.at for e in self.own(name))]
-            for name in known or [purge.name]:
+            for name in known or [purge.format_name]:
                 self.purges.setdefault(name, []).append(purge)
 
     def own(self, name):
-        return [e for e in self.events if e.name == name and e.kind in ("snapshot", "pause", "resume")]
+        return [e for e in self.events if e.format_name == name and e.kind in ("snapshot", "pause", "resume")]
 
     def cuts(self, name):
         return self.own(name) + self.purges.get(name, [])
 
     def reports(self, name, what):
-        """The events that say something of a value."""
-        if what == "told":
+        """The events that report a value."""
+        if what == "event":
             return self.cuts(name)
         if what == "base":
             return [e for e in self.cuts(name) if e.kind == "purge" or "message_count" in e.values]
@@ -50,14 +50,14 @@ class Model:
         return [e for e in self.cuts(name) if what in e.values]
 
     def holds(self, name, what, at):
-        """The report of a value that holds at a time."""
+        """The report of a value that is valid at a time."""
         return last([e for e in self.reports(name, what) if e.at <= at < e.at + GAP])
 
     def bounds(self, name):
-        """Cuts, and each moment at which something stops to be known."""
+        """The times of events that begin an interval, and each time at which a value becomes unknown."""
         found = {e.at for e in self.cuts(name)}
         end = max(found) + GAP
-        for what in ("told", "base", "paused", *VALUES):
+        for what in ("event", "base", "paused", *VALUES):
             for e in self.reports(name, what):
                 over = e.at + GAP
                 if self.holds(name, what, over - 1) is not None and self.holds(name, what, over) is None:
@@ -89,7 +89,7 @@ class Model:
             report = last([e for e in self.own(name) if e.at == end and "message_count" in e.values])
             count = None if report is None else report.values["message_count"]
             stop = self.holds(name, "paused", begin)
-            newest = self.holds(name, "told", begin)
+            newest = self.holds(name, "event", begin)
             yield {
                 "valid_from": begin, "valid_to": end, **values, "state": values["state"] or "UNKNOWN",
                 **{kind: inside[kind] for kind in ("received", "peeked", "nacked", "moved_in", "moved_out")},
@@ -123,11 +123,11 @@ def series(draw):
     events = []
     for number, (kind, at, second, *more) in enumerate(drawn):
         if kind == "snapshot":
-            events.append(Event(at, kind, f"s{number}", second, more[1], more[0]))
+            events.append(QueueEvent(at, kind, f"s{number}", second, more[1], more[0]))
         elif isinstance(second, str):
-            events.append(Event(at, kind, f"o{number}", second))
+            events.append(QueueEvent(at, kind, f"o{number}", second))
         else:
-            events.append(Event(at, kind, f"r{number}", source="wire", held_since=min(second, at)))
+            events.append(QueueEvent(at, kind, f"r{number}", source="wire", held_since=min(second, at)))
     return events
 
 
@@ -139,7 +139,7 @@ SHOWN = ("evidence", "confidence", "missing", "errors")
 def test_histories_are_as_the_model_says(events, random):
     model = Model(events)
     shuffled = random.sample(events, len(events))
-    made = histories(shuffled, GAP)
+    made = compute_histories(shuffled, GAP)
     assert {name for name, rows in made.items() if rows} == {*model.names, *(n for n, p in model.purges.items() if p)}
     for name, rows in made.items():
         plain = [{key: value for key, value in row.items() if key not in SHOWN} for row in rows]
@@ -149,14 +149,14 @@ def test_histories_are_as_the_model_says(events, random):
 @given(series())
 @settings(max_examples=200, deadline=None)
 def test_intervals_are_half_open_without_overlap_or_hole_and_unknown_is_never_zero(events):
-    for name, rows in histories(events, GAP).items():
+    for name, rows in compute_histories(events, GAP).items():
         ends = [row["valid_to"] for row in rows]
         assert [row["valid_from"] for row in rows[1:]] == ends[:-1]
         assert all(row["valid_from"] < row["valid_to"] for row in rows)
-        told = sorted(e.at for e in events if e.name == name or e.kind == "purge")
+        times = sorted(e.at for e in events if e.format_name == name or e.kind == "purge")
         for row in rows:
-            place = bisect_right(told, row["valid_from"])
-            if not place or told[place - 1] <= row["valid_from"] - GAP:
+            place = bisect_right(times, row["valid_from"])
+            if not place or times[place - 1] <= row["valid_from"] - GAP:
                 assert (row["state"], row["source"], row["paused"]) == ("UNKNOWN", None, None)
                 assert {row[value] for value in (*VALUES[1:], "expected_message_count")} == {None}
             assert (row["confidence"] == "complete") == (not row["missing"])
@@ -165,15 +165,15 @@ def test_intervals_are_half_open_without_overlap_or_hole_and_unknown_is_never_ze
 @given(series(), TIMES)
 @settings(max_examples=300, deadline=None)
 def test_a_history_taken_up_at_any_of_its_cuts_goes_on_as_if_it_had_been_told_whole(events, at):
-    whole = histories(events, GAP)
+    whole = compute_histories(events, GAP)
     cuts = {}
     for name, rows in whole.items():
         later = [row for row in rows if row["valid_to"] >= at]
         if later:
             gone = later[0]["valid_from"] if later[0]["source"] is None else None
-            cuts[name] = Cut(later[0]["valid_from"], gone)
+            cuts[name] = ResumePoint(later[0]["valid_from"], gone)
     some = [e for e in events if e.kind not in ORDER or e.kind == "purge" or e.at >= at - 3 * GAP]
     some = [replace(e, kind="purged") if e.kind == "purge" and e.at < at - 2 * GAP else e for e in some]
-    made = histories(some, GAP, cuts)
+    made = compute_histories(some, GAP, cuts)
     for name, cut in cuts.items():
         assert made[name] == [row for row in whole[name] if row["valid_from"] >= cut.since]

@@ -1,4 +1,4 @@
-"""Which texts name the same queue: evidence of every kind, and the choice of the one that stands for all."""
+"""Queue aliases: evidence of every kind, and the choice of the canonical name."""
 
 import datetime as dt
 import random
@@ -6,15 +6,15 @@ import random
 import pyarrow as pa
 
 from schemas.queue_aliases import QUEUE_ALIASES
-from udfs.queues.aliases import (
-    EVIDENCE,
-    aliases_of_answers,
-    aliases_of_configuration,
-    aliases_of_opens,
-    aliases_of_snapshots,
-    canonical_of,
+from udfs.queues.alias_groups import (
+    ALIAS_EVIDENCE_SCHEMA,
+    alias_evidence_from_configuration,
+    alias_evidence_from_opens,
+    alias_evidence_from_responses,
+    alias_evidence_from_snapshots,
     canonical_queues,
-    queue_aliases,
+    canonicalize,
+    queue_alias_rows,
 )
 
 GUID = "c1d2e3f4-0506-0708-090a-0b0c0d0e0f10"
@@ -45,11 +45,11 @@ def calls(*rows):
 
 def snapshot(queue, path, name, second=0):
     row = {"queue": queue, "pathname": path, "formatname": name, "snapshot_id": "s", "observed_at": at(second)}
-    return aliases_of_snapshots(pa.Table.from_pylist([row], schema=SNAPSHOT))
+    return alias_evidence_from_snapshots(pa.Table.from_pylist([row], schema=SNAPSHOT))
 
 
 def pairs(evidence):
-    assert evidence.schema == EVIDENCE
+    assert evidence.schema == ALIAS_EVIDENCE_SCHEMA
     found = {(row["queue"], row["other_queue"]) for row in evidence.to_pylist()}
     assert found == {(other, queue) for queue, other in found}
     return {tuple(sorted(pair)) for pair in found}
@@ -81,26 +81,28 @@ def test_a_journal_binds_the_queues_that_it_belongs_to():
 def test_a_direct_name_opened_on_an_address():
     opened = {"interface_name": "RemoteRead", "opnum": 2, "queue_format_name": "DIRECT=OS:Srv1\\q", "queue": "srv1\\q",
               "context_handle": "00"}  # fmt: skip
-    assert pairs(aliases_of_opens(calls(opened))) == {("10.0.0.7\\q", "srv1\\q")}
-    assert pairs(aliases_of_opens(calls(opened | {"interface_name": "qmcomm"}))) == {("10.0.0.7\\q", "srv1\\q")}
+    assert pairs(alias_evidence_from_opens(calls(opened))) == {("10.0.0.7\\q", "srv1\\q")}
+    assert pairs(alias_evidence_from_opens(calls(opened | {"interface_name": "qmcomm"}))) == {
+        ("10.0.0.7\\q", "srv1\\q")
+    }
     refused = opened | {"context_handle": None}
     elsewhere = opened | {"interface_name": "qmcomm", "opnum": 19}  # asks a supporting server, not the owner
     same = opened | {"queue": "10.0.0.7\\q", "queue_format_name": "DIRECT=TCP:10.0.0.7\\q"}
     http = opened | {"queue": "direct=http://srv1/q", "queue_format_name": "DIRECT=http://srv1/q"}
     private = opened | {"queue": f"{GUID}\\00000009", "queue_format_name": f"PRIVATE={GUID}\\9"}
-    assert pairs(aliases_of_opens(calls(refused, elsewhere, same, http, private))) == set()
+    assert pairs(alias_evidence_from_opens(calls(refused, elsewhere, same, http, private))) == set()
 
 
 def test_the_name_answered_with_the_queue_asked_for():
     asked = {"interface_name": "qmcomm", "opnum": 19, "queue": f"public={GUID}"}
     answered = calls(asked | {"remote_queue_name": "Srv1\\Orders"}, asked)
-    assert pairs(aliases_of_answers(answered)) == {(f"public={GUID}", "srv1\\orders")}
+    assert pairs(alias_evidence_from_responses(answered)) == {(f"public={GUID}", "srv1\\orders")}
 
 
 def test_the_name_answered_to_a_number_is_that_of_the_queue_with_this_number():
-    """Through the cursor, as the document has it, and through R_QMOpenRemoteQueue; the newest before the question."""
+    """Through the cursor, as specified, and through R_QMOpenRemoteQueue; the latest before the request."""
     name = {"interface_name": "qmcomm", "opnum": 1, "remote_queue_name": "Srv1\\Orders", "queue": "srv1\\orders"}
-    evidence = aliases_of_answers(
+    evidence = alias_evidence_from_responses(
         calls(
             {"interface_name": "qmcomm", "opnum": 19, "queue": f"public={GUID}", "context_handle": "aa",
              "responded_at": at(1)},
@@ -126,13 +128,13 @@ def canonical(*evidence):
     out = canonical_queues(table)
     for _ in range(3):  # whatever the order
         random.Random(7).shuffle(rows)
-        assert canonical_queues(pa.Table.from_pylist(rows, schema=EVIDENCE)) == out
+        assert canonical_queues(pa.Table.from_pylist(rows, schema=ALIAS_EVIDENCE_SCHEMA)) == out
     return dict(zip(*(out.column(name).to_pylist() for name in out.column_names), strict=True))
 
 
 def test_of_a_group_the_path_name_shown_first_stands_for_all():
     numbered, public = f"{GUID}\\00000009", f"public={GUID}"
-    opens = aliases_of_configuration(
+    opens = alias_evidence_from_configuration(
         [("DIRECT=OS:host\\q", "DIRECT=TCP:10.0.0.7\\q"), ("DIRECT=TCP:10.0.0.7\\q", public)]
     )
     group = {"host\\q", "10.0.0.7\\q", public}
@@ -141,28 +143,28 @@ def test_of_a_group_the_path_name_shown_first_stands_for_all():
     first = snapshot(numbered, "yy\\q", None, 4)
     assert canonical(opens, later) == dict.fromkeys(group | {"zz\\q", numbered}, "zz\\q")
     assert set(canonical(opens, later, first).values()) == {"yy\\q"}
-    addresses = aliases_of_configuration([("DIRECT=TCP:10.0.0.7\\q", public), (public, f"PRIVATE={GUID}\\9")])
+    addresses = alias_evidence_from_configuration([("DIRECT=TCP:10.0.0.7\\q", public), (public, f"PRIVATE={GUID}\\9")])
     assert set(canonical(addresses).values()) == {"10.0.0.7\\q"}
-    anything = aliases_of_configuration([(public, f"PRIVATE={GUID}\\9")])
+    anything = alias_evidence_from_configuration([(public, f"PRIVATE={GUID}\\9")])
     assert set(canonical(anything).values()) == {numbered}
 
 
 def test_journals_and_subqueues_follow_their_queue():
-    groups = canonical_queues(aliases_of_configuration([("DIRECT=OS:host\\q", f"PUBLIC={GUID}")]))
+    groups = canonical_queues(alias_evidence_from_configuration([("DIRECT=OS:host\\q", f"PUBLIC={GUID}")]))
     queues = [f"public={GUID};journal", f"public={GUID}", "host\\q;sub", "other\\q;journal", None, ""]
-    assert canonical_of(pa.array(queues), groups).to_pylist() == [
+    assert canonicalize(pa.array(queues), groups).to_pylist() == [
         "host\\q;journal", "host\\q", "host\\q;sub", "other\\q;journal", None, "",
     ]  # fmt: skip
 
 
 def test_evidence_with_its_canonical_text_makes_rows_of_the_table():
-    evidence = aliases_of_configuration([("DIRECT=OS:host\\q", f"PUBLIC={GUID}")])
-    rows = queue_aliases(evidence)
+    evidence = alias_evidence_from_configuration([("DIRECT=OS:host\\q", f"PUBLIC={GUID}")])
+    rows = queue_alias_rows(evidence)
     assert set(rows.column_names) <= set(QUEUE_ALIASES.names)
     assert rows.column("canonical_queue").to_pylist() == ["host\\q", "host\\q"]
-    assert queue_aliases(evidence.slice(0, 0)).num_rows == 0
+    assert queue_alias_rows(evidence.slice(0, 0)).num_rows == 0
 
 
 def test_long_chains_are_one_group_in_no_time():
     names = [(f"DIRECT=OS:h{number:05}\\q", f"DIRECT=OS:h{number + 1:05}\\q") for number in range(20_000)]
-    assert set(canonical(aliases_of_configuration(names)).values()) == {"h00000\\q"}
+    assert set(canonical(alias_evidence_from_configuration(names)).values()) == {"h00000\\q"}

@@ -1,12 +1,12 @@
-"""The normal form of every kind of name ([MS-MQMQ] 2.1), and that it is one: what is normal stays as it is."""
+"""The normal form of every kind of queue name ([MS-MQMQ] 2.1), and that normalizing twice changes nothing."""
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udfs.queues.format_names import QueueFormat, format_name
-from udfs.queues.normal_form import normal_form, normal_text, parent
+from udfs.queues.normal_form import normalize_queue_name, normalize_queue_names, split_queue_suffix
+from udfs.queues.queue_format import QueueFormat, build_format_name
 
 GUID = "c1d2e3f4-0506-0708-090a-0b0c0d0e0f10"
 UPPER = GUID.upper()
@@ -44,31 +44,31 @@ NAMES = [
 
 @pytest.mark.parametrize(("name", "normal"), NAMES)
 def test_a_name_has_its_normal_form_and_keeps_it(name, normal):
-    assert normal_text(name) == normal
-    assert normal_text(normal) == normal
+    assert normalize_queue_name(name) == normal
+    assert normalize_queue_name(normal) == normal
 
 
 def test_whole_columns():
     names, normal = (list(part) for part in zip(*NAMES, strict=True))
-    assert normal_form(pa.array(names * 3, pa.string())).to_pylist() == normal * 3
-    assert normal_form(pa.array(names, pa.string()).slice(3, 4)).to_pylist() == normal[3:7]
-    assert normal_form(pa.array([], pa.string())).to_pylist() == []
-    assert normal_form(pa.nulls(2, pa.string())).to_pylist() == [None, None]
+    assert normalize_queue_names(pa.array(names * 3, pa.string())).to_pylist() == normal * 3
+    assert normalize_queue_names(pa.array(names, pa.string()).slice(3, 4)).to_pylist() == normal[3:7]
+    assert normalize_queue_names(pa.array([], pa.string())).to_pylist() == []
+    assert normalize_queue_names(pa.nulls(2, pa.string())).to_pylist() == [None, None]
 
 
 @given(st.text(max_size=40))
 def test_any_text_that_names_something_has_a_normal_form(text):
-    normal = normal_text(text)
+    normal = normalize_queue_name(text)
     assert normal != ""
     assert normal is not None or not text or text.endswith((":", "="))
 
 
 @given(st.integers(0, 9), st.integers(0, 255), st.integers(0, 2**32 - 1), st.none() | st.text(max_size=9))
 def test_any_queue_format_has_a_name_or_none(qft, suffix, number, text):
-    name = format_name(QueueFormat(qft, suffix, GUID, number, 80, text))
+    name = build_format_name(QueueFormat(qft, suffix, GUID, number, 80, text))
     assert (name is None) == (qft in (0, 9) or (qft in (3, 8) and text is None))
     if qft not in (3, 8):
-        assert (normal_text(name) is None) == (name is None)
+        assert (normalize_queue_name(name) is None) == (name is None)
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_any_queue_format_has_a_name_or_none(qft, suffix, number, text):
      ";deadxact"), ("direct=http://h/q;x", "direct=http://h/q;x", ""), ("h\\a;b,h\\c;d", "h\\a;b,h\\c;d", "")],
 )  # fmt: skip
 def test_a_journal_or_subqueue_has_a_queue_that_it_belongs_to(queue, base, suffix):
-    assert parent(queue) == (base, suffix)
+    assert split_queue_suffix(queue) == (base, suffix)

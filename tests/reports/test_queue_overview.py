@@ -1,4 +1,4 @@
-"""The screen of queue states."""
+"""The console overview of queues."""
 
 from pipeline.reports.queue_overview import format_queues
 
@@ -19,15 +19,15 @@ def test_lines_say_what_is_known():
         row("srv1\\d\x1b[2J", state="ONHOLD"),
         row("srv1\\e"),
     ]
-    assert format_queues(rows, most=4) == [
-        "queues    as last observed, by how many messages they hold",
+    assert format_queues(rows, max_lines=4) == [
+        "queues    last observation, most messages first",
         "  " + "srv1\\a".ljust(40)
         + " 7 messages, 2 in the journal, LOCAL CONNECTION (srv1, collector, 8 observations)",
         "  "
         + "far\\b".ljust(40)
-        + " 0 messages, WAITING, 7 not acknowledged, sent 3 times (srv1, wire, 1 observations)",
+        + " 0 messages, WAITING, 7 not acknowledged, resend count 3 (srv1, wire, 1 observations)",
         "  " + "srv1\\c".ljust(40) + " MQ_ERROR_QUEUE_NOT_ACTIVE (srv1, collector, 8 observations)",
         "  " + "srv1\\d\\x1b[2J".ljust(40) + " ? messages, ONHOLD (srv1, collector, 8 observations)",
         "  ... and more: silver.queue_snapshots",
     ]  # fmt: skip
-    assert format_queues([], most=4) == []
+    assert format_queues([], max_lines=4) == []

@@ -1,12 +1,12 @@
-"""The console summary: what it says of given numbers, and that it counts the lake's tables rightly."""
+"""The console summary: the text for given counts, and the counts of a lake's tables."""
 
 import pytest
 
 from attempts.test_tables import CONNECTED, END, OPEN, OTHERS, START, at, frame
-from pipeline.attempts.attempt_rows import receive_attempts
+from pipeline.attempts.attempt_rows import receive_attempts_frame
 from pipeline.lake.lake import Lake
-from pipeline.reports.summary import Count, console_summary, counts_of, format_summary
-from pipeline.silver.decode_tasks import remote_read_calls
+from pipeline.reports.summary import SummaryCount, console_summary, format_summary, read_counts
+from pipeline.silver.decode_tasks import decode_remote_read_calls
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS
@@ -14,42 +14,42 @@ from schemas.messages import MESSAGES
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 
 COUNTS = [
-    Count("file", "complete", "", "", 2),
-    Count("file", "partial", "", "", 1),
-    Count("packet", "packets", "", "", 1234567),
-    Count("packet", "packets_used", "", "", 1234000),
-    Count("packet", "packets_other", "", "", 567),
-    Count("packet", "packets_damaged", "", "", 0),
-    Count("call", "RemoteRead", "7", "fault", 1),
-    Count("call", "RemoteRead", "7", "ok", 40),
-    Count("call", "RemoteRead", "13", "no_response", 2),
-    Count("call", "RemoteRead", "99", "fault", 1),
-    Count("call", "RemoteRead", "", "no_request", 1),
-    Count("call", "epm", "3", "ok", 1),
-    Count("message", "", "MQMSG_CLASS_NORMAL", "", 39),
-    Count("message", "", "", "", 1),
-    Count("message", "", "MQMSG_CLASS_ACK_RECEIVE", "", 1200),
-    Count("decoded", "client calls", "", "", 3),
-    Count("decoded", "COMQC calls", "", "", 2),
-    Count("decoded", "queue snapshots", "", "", 0),
-    Count("attempt", "RemoteRead", "", "in_flight", 2),
-    Count("attempt", "RemoteRead", "", "acked", 40),
-    Count("attempt", "RemoteRead", "", "some_new_outcome", 1),
-    Count("sequence", "", "", "consumed", 1030),
-    Count("sequence", "poison", "", "returned", 2),
-    Count("sequence", "read_twice", "", "consumed", 1),
-    Count("sequence", "poison", "", "consumed", 1),
-    Count("transfer", "", "", "stalled", 2),
-    Count("transfer", "", "", "", 1),
-    Count("transfer", "", "", "flowing", 30),
-    Count("byte", "payload", "", "", 10000),
-    Count("byte", "quarantined", "", "", 25),
-    Count("byte", "missing", "", "", 1460),
+    SummaryCount("file", "complete", "", "", 2),
+    SummaryCount("file", "partial", "", "", 1),
+    SummaryCount("packet", "packets", "", "", 1234567),
+    SummaryCount("packet", "packets_used", "", "", 1234000),
+    SummaryCount("packet", "packets_other", "", "", 567),
+    SummaryCount("packet", "packets_damaged", "", "", 0),
+    SummaryCount("call", "RemoteRead", "7", "fault", 1),
+    SummaryCount("call", "RemoteRead", "7", "ok", 40),
+    SummaryCount("call", "RemoteRead", "13", "no_response", 2),
+    SummaryCount("call", "RemoteRead", "99", "fault", 1),
+    SummaryCount("call", "RemoteRead", "", "no_request", 1),
+    SummaryCount("call", "epm", "3", "ok", 1),
+    SummaryCount("message", "", "MQMSG_CLASS_NORMAL", "", 39),
+    SummaryCount("message", "", "", "", 1),
+    SummaryCount("message", "", "MQMSG_CLASS_ACK_RECEIVE", "", 1200),
+    SummaryCount("decoded", "client calls", "", "", 3),
+    SummaryCount("decoded", "COMQC calls", "", "", 2),
+    SummaryCount("decoded", "queue snapshots", "", "", 0),
+    SummaryCount("attempt", "RemoteRead", "", "in_flight", 2),
+    SummaryCount("attempt", "RemoteRead", "", "acked", 40),
+    SummaryCount("attempt", "RemoteRead", "", "some_new_outcome", 1),
+    SummaryCount("sequence", "", "", "consumed", 1030),
+    SummaryCount("sequence", "poison", "", "returned", 2),
+    SummaryCount("sequence", "read_twice", "", "consumed", 1),
+    SummaryCount("sequence", "poison", "", "consumed", 1),
+    SummaryCount("transfer", "", "", "stalled", 2),
+    SummaryCount("transfer", "", "", "", 1),
+    SummaryCount("transfer", "", "", "flowing", 30),
+    SummaryCount("byte", "payload", "", "", 10000),
+    SummaryCount("byte", "quarantined", "", "", 25),
+    SummaryCount("byte", "missing", "", "", 1460),
 ]
 TEXT = """\
 run       captures 3, seconds 4.2
 files     3: complete 2, partial 1
-packets   1 234 000 of MSMQ RPC, 567 not ours; 1 234 567 packets in all
+packets   1 234 000 of MSMQ RPC, 567 other; 1 234 567 packets in all
 calls     46
   RemoteRead                                       45
     (opnum not seen)                                1  no_request 1
@@ -64,11 +64,11 @@ attempts  43 to receive or peek
   RemoteRead                                       43  acked 40, in_flight 2, some_new_outcome 1
 read      1 034 messages: consumed 1 032, returned 2
 at risk   4 of them: read_twice 1, poison 3
-transfers 33 observations: flowing 30, stalled 2, not told 1
+transfers 33 observations: flowing 30, stalled 2, unknown 1
 bytes             10 000 payload bytes captured on MSMQ connections (99.75% in PDUs)
                       25 of them in quarantine
-                   1 460 bytes that no capture holds
-                       0 bytes seen again"""
+                   1 460 bytes missing from the captures
+                       0 retransmitted bytes"""
 EMPTY = """\
 files     0
 packets   0
@@ -76,8 +76,8 @@ calls     0
 attempts  0 to receive or peek
 bytes                  0 payload bytes captured on MSMQ connections
                        0 of them in quarantine
-                       0 bytes that no capture holds
-                       0 bytes seen again"""
+                       0 bytes missing from the captures
+                       0 retransmitted bytes"""
 
 
 def test_the_text_of_given_numbers():
@@ -98,7 +98,7 @@ def test_a_lake_is_counted(spark, tmp_path):
     seen = [{"sighting_key": str(n), "class_name": name, "seen_at": at(0)} for n, name in enumerate(["A", "B", "A"])]
     lake.append(MESSAGES, frame(spark, MESSAGES, seen))
     lake.append(CLIENT_CALLS, frame(spark, CLIENT_CALLS, [{"call_key": "c", "requested_at": at(0)}]))
-    lake.append(RECEIVE_ATTEMPTS, receive_attempts(remote_read_calls(calls), connections, calls))
+    lake.append(RECEIVE_ATTEMPTS, receive_attempts_frame(decode_remote_read_calls(calls), connections, calls))
     read = [{"sequence_key": str(n), "fate": "held", "loss_risk": risk} for n, risk in enumerate(["poison", None])]
     lake.append(ACK_SEQUENCES, frame(spark, ACK_SEQUENCES, read))
     files = [{"capture_id": "one", "status": "complete", "packets": 9, "packets_used": 7, "packets_other": 2},
@@ -107,48 +107,48 @@ def test_a_lake_is_counted(spark, tmp_path):
     bad = [{"quarantine_key": str(n), "connection_id": name, "size_bytes": 5, "seen_at": at(0)}
            for n, name in enumerate(["c1", "c1", None])]  # fmt: skip
     lake.append(QUARANTINE, frame(spark, QUARANTINE, bad))
-    assert {count for count in counts_of(lake) if count.number} == {
-        Count("file", "complete", "", "", 1),
-        Count("file", "unreadable", "", "", 1),
-        Count("packet", "packets", "", "", 9),
-        Count("packet", "packets_used", "", "", 7),
-        Count("packet", "packets_other", "", "", 2),
-        Count("call", "RemoteRead", "2", "ok", 1),
-        Count("call", "RemoteRead", "7", "ok", 1),
-        Count("call", "RemoteRead", "7", "damaged", 1),
-        Count("call", "RemoteRead", "7", "encrypted", 1),
-        Count("call", "RemoteRead", "9", "ok", 1),
-        Count("call", "qm2qm", "0", "fault", 1),
-        Count("call", "qmmgmt", "0", "ok", 1),
-        Count("message", "", "A", "", 2),
-        Count("message", "", "B", "", 1),
-        Count("decoded", "client calls", "", "", 1),
-        Count("attempt", "RemoteRead", "", "acked", 1),
-        Count("attempt", "RemoteRead", "", "in_flight", 1),
-        Count("attempt", "RemoteRead", "", "unknown", 1),
-        Count("attempt", "qm2qm", "", "failed", 1),
-        Count("sequence", "poison", "", "held", 1),
-        Count("sequence", "", "", "held", 1),
-        Count("byte", "payload", "", "", 450),
-        Count("byte", "quarantined", "", "", 10),
+    assert {count for count in read_counts(lake) if count.value} == {
+        SummaryCount("file", "complete", "", "", 1),
+        SummaryCount("file", "unreadable", "", "", 1),
+        SummaryCount("packet", "packets", "", "", 9),
+        SummaryCount("packet", "packets_used", "", "", 7),
+        SummaryCount("packet", "packets_other", "", "", 2),
+        SummaryCount("call", "RemoteRead", "2", "ok", 1),
+        SummaryCount("call", "RemoteRead", "7", "ok", 1),
+        SummaryCount("call", "RemoteRead", "7", "damaged", 1),
+        SummaryCount("call", "RemoteRead", "7", "encrypted", 1),
+        SummaryCount("call", "RemoteRead", "9", "ok", 1),
+        SummaryCount("call", "qm2qm", "0", "fault", 1),
+        SummaryCount("call", "qmmgmt", "0", "ok", 1),
+        SummaryCount("message", "", "A", "", 2),
+        SummaryCount("message", "", "B", "", 1),
+        SummaryCount("decoded", "client calls", "", "", 1),
+        SummaryCount("attempt", "RemoteRead", "", "acked", 1),
+        SummaryCount("attempt", "RemoteRead", "", "in_flight", 1),
+        SummaryCount("attempt", "RemoteRead", "", "unknown", 1),
+        SummaryCount("attempt", "qm2qm", "", "failed", 1),
+        SummaryCount("sequence", "poison", "", "held", 1),
+        SummaryCount("sequence", "", "", "held", 1),
+        SummaryCount("byte", "payload", "", "", 450),
+        SummaryCount("byte", "quarantined", "", "", 10),
     }
 
 
 @pytest.mark.spark
 def test_what_did_not_change_is_not_counted_again(spark, tmp_path, monkeypatch):
-    lake, asked = Lake(spark, str(tmp_path)), []
+    lake, queried = Lake(spark, str(tmp_path)), []
     files = [{"capture_id": "one", "status": "complete", "packets": 9}]
     lake.append(CAPTURE_FILES, frame(spark, CAPTURE_FILES, files))
     bad = {"quarantine_key": "1", "connection_id": "c1", "size_bytes": 5, "seen_at": at(0)}
     lake.append(QUARANTINE, frame(spark, QUARANTINE, [bad]))
     first = console_summary(lake)
     query = Lake.query
-    monkeypatch.setattr(Lake, "query", lambda self, sql, rows: asked.append(rows) or query(self, sql, rows=rows))
+    monkeypatch.setattr(Lake, "query", lambda self, sql, rows: queried.append(rows) or query(self, sql, rows=rows))
     assert console_summary(lake) == first
-    assert asked == []
+    assert queried == []
     lake.append(QUARANTINE, frame(spark, QUARANTINE, [bad | {"quarantine_key": "2"}]))
-    assert Count("byte", "quarantined", "", "", 10) in counts_of(lake)
-    assert asked == [QUARANTINE]
-    (tmp_path / "_runs" / "summary").write_text('{"counted_as": 2, "tables": [')
-    assert Count("byte", "quarantined", "", "", 10) in counts_of(lake)
-    assert set(asked) == {QUARANTINE, CAPTURE_FILES}
+    assert SummaryCount("byte", "quarantined", "", "", 10) in read_counts(lake)
+    assert queried == [QUARANTINE]
+    (tmp_path / "_runs" / "summary").write_text('{"format": 3, "tables": [')
+    assert SummaryCount("byte", "quarantined", "", "", 10) in read_counts(lake)
+    assert set(queried) == {QUARANTINE, CAPTURE_FILES}

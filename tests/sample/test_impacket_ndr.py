@@ -1,4 +1,4 @@
-"""The peer's stubs against impacket's NDR engine, where that engine is right (rpc-interfaces.md section 3.7)."""
+"""The peer's stubs against impacket's NDR engine, where that engine has no defects (rpc-interfaces.md section 3.7)."""
 
 import uuid
 

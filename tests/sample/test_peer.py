@@ -9,7 +9,7 @@ import pytest
 from peer.client import NDR, NDR64, BindRefused, Client, RpcFault
 from peer.methods import QM2QM, QMCOMM, QMMGMT, REMOTEREAD
 from peer.queues import PEEK_CURRENT
-from peer.reading import ACK, NACK, Dependent, Reader
+from peer.reading import ACK, NACK, DependentReader, RemoteReader
 from peer.security import CONNECT, INTEGRITY, PACKET, PRIVACY, Account
 from peer.server import ACCOUNT, ServerThread, messages
 from peer.world import Impacket
@@ -43,7 +43,7 @@ def test_a_large_message_comes_back_whole_in_every_syntax_and_fragment_size(serv
     async def play():
         async with client(server, fragment=fragment) as rpc:
             await rpc.bind(REMOTEREAD, syntaxes, features=3)
-            reader = await Reader(rpc).open(LARGE)
+            reader = await RemoteReader(rpc).open(LARGE)
             return await reader.receive(ACK)
 
     packet = asyncio.run(play())["ppPacketSections"][0]["pSectionBuffer"]
@@ -60,7 +60,7 @@ def test_a_big_endian_client_reads_the_same(server):
     async def play(order):
         async with client(server, order=order) as rpc:
             await rpc.bind(REMOTEREAD)
-            reader = await Reader(rpc).open(ORDERS)
+            reader = await RemoteReader(rpc).open(ORDERS)
             return (await reader.receive(NACK))["ppPacketSections"]
 
     assert asyncio.run(play(">")) == asyncio.run(play("<"))
@@ -71,7 +71,7 @@ def test_own_client_with_ntlm_at_every_level(server, level):
     async def play():
         async with client(server, account=ACCOUNT, level=level, verification=True) as rpc:
             await rpc.bind(REMOTEREAD, (NDR, NDR64))
-            reader = await Reader(rpc).open(LARGE)
+            reader = await RemoteReader(rpc).open(LARGE)
             return await reader.receive(ACK)
 
     assert len(asyncio.run(play())["ppPacketSections"][0]["pSectionBuffer"]) > 300_000
@@ -105,7 +105,7 @@ def test_forty_clients_share_the_messages_and_none_is_read_twice(server):
     async def one(index):
         async with client(server) as rpc:
             await rpc.bind(REMOTEREAD, (NDR, NDR64) if index % 2 else (NDR,))
-            reader = await Reader(rpc).open(ORDERS)
+            reader = await RemoteReader(rpc).open(ORDERS)
             got = [await reader.receive() for _ in range(2)]
             await reader.close()
             return [answer["pSequenceId"] for answer in got if answer["return"] == 0]
@@ -123,7 +123,7 @@ def test_answers_come_out_of_order_and_only_with_multiplexing(server):
     async def play(multiplex):
         async with client(server, multiplex=multiplex) as rpc:
             await rpc.bind(REMOTEREAD)
-            reader = await Reader(rpc).open(EMPTY, access=0x20)
+            reader = await RemoteReader(rpc).open(EMPTY, access=0x20)
             done = []
             sent = [
                 await rpc.send("R_StartReceive", **reader.start_arguments(PEEK_CURRENT, timeout=t)) for t in (300, 50)
@@ -149,7 +149,7 @@ def test_fragments_of_several_answers_interleave(server):
     async def play():
         async with Watching("127.0.0.1", server.ports["remoteread"]) as rpc:
             await rpc.bind(REMOTEREAD)
-            reader = await Reader(rpc).open(EMPTY)
+            reader = await RemoteReader(rpc).open(EMPTY)
             sent = [await rpc.send("R_StartReceive", **reader.start_arguments(timeout=5000)) for _ in range(2)]
             await asyncio.sleep(0.1)
             server.do(
@@ -178,7 +178,7 @@ def test_cancel_faults_and_orphan_gets_no_answer(server):
     async def play():
         async with client(server) as rpc:
             await rpc.bind(REMOTEREAD)
-            reader = await Reader(rpc).open(EMPTY)
+            reader = await RemoteReader(rpc).open(EMPTY)
             call_id, pending = await rpc.send("R_StartReceive", **reader.start_arguments(timeout=5000))
             await rpc.cancel(call_id)
             with pytest.raises(RpcFault, match="1C00000D"):
@@ -201,15 +201,15 @@ def test_a_group_keeps_its_handles_until_its_last_connection_ends(server):
             async with client(server, group=one.group) as two, client(server) as stranger:
                 await two.bind(REMOTEREAD)
                 await stranger.bind(REMOTEREAD)
-                reader = await Reader(one).open(ORDERS)
+                reader = await RemoteReader(one).open(ORDERS)
                 request, _ = await reader.start()
                 await reader.start()
                 one.abort()
                 await asyncio.sleep(0.1)
                 assert count(server, state="locked") == 2
                 with pytest.raises(RpcFault, match="1C00001A"):
-                    await Reader(stranger, reader.context).end(request)
-                assert await Reader(two, reader.context).end(request) == 0
+                    await RemoteReader(stranger, reader.context).end(request)
+                assert await RemoteReader(two, reader.context).end(request) == 0
         await asyncio.sleep(0.1)
 
     asyncio.run(play())
@@ -223,7 +223,7 @@ def test_dependent_client_over_two_interfaces(server):
         async with client(server) as app, client(server, "qm2qm") as support:
             await app.bind(QMCOMM, (NDR, NDR64))
             await support.bind(QM2QM, (NDR,))
-            queue = await Dependent(app, support).open(ORDERS)
+            queue = await DependentReader(app, support).open(ORDERS)
             for ack in (ACK, NACK):
                 answer = await queue.start2()
                 assert await queue.end(answer["pphContext"], ack) == 0

@@ -1,4 +1,4 @@
-"""Recording anew makes the same calls again (needs the right to make network namespaces)."""
+"""Recording the sample again gives the same calls (needs the right to make network namespaces)."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The peer's stubs against the worked examples of the fact sheet (rpc-interfaces.md section 3)."""
+"""The peer's stubs against the vectors of the fact sheet (rpc-interfaces.md section 3)."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The reader against the truth that was written down while each sample was recorded (data/sample)."""
+"""The reader against the ground truth written while each sample was recorded (data/sample)."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from udfs.capture.reader import read_capture
+from udfs.capture.capture_reader import read_capture
 
 SAMPLES = Path(__file__).parents[2] / "data" / "sample"
 TRUTHS = sorted((Path(__file__).parent / "truth").glob("*.truth.json"))
@@ -48,7 +48,7 @@ def _expected_half(call, name):
 
 
 def _expected(truth):
-    """Calls per connection, in order; calls of interfaces that are not MSMQ's have no rows."""
+    """Return the expected calls per connection, in order; calls of non-MSMQ interfaces have no rows."""
     calls = {}
     for call in truth["calls"]:
         if call["interface"] not in MSMQ:
@@ -110,7 +110,7 @@ def _actual(rows, expected):
 
 
 def _by_sight(calls):
-    """A call whose request was not seen stands where its answer is: compare those apart from the order."""
+    """Split off calls without a captured request: they are ordered by their response."""
     return {
         connection: (
             [row for row in rows if row["outcome"] != "no_request"],

@@ -1,4 +1,4 @@
-"""tshark, another hand's dissector, reads every sample without complaint and opens what is sealed."""
+"""tshark, an independent dissector, reads every sample without complaint and decrypts what is sealed."""
 
 import json
 import subprocess

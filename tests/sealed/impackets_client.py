@@ -1,4 +1,4 @@
-"""impacket's own client with Kerberos: another implementation that asks the test queue manager."""
+"""An RPC client of impacket with Kerberos: an independent implementation that calls the test queue manager."""
 
 from impacket.dcerpc.v5 import rpcrt, transport
 
@@ -8,7 +8,7 @@ from peer.security import PRIVACY
 
 
 def open_thrice(port, realm, ticket, queue, level=PRIVACY):
-    """Open a queue over RemoteRead three times, over one connection; the answers."""
+    """Open a queue over RemoteRead three times on one connection; returns the responses."""
     binding = transport.DCERPCTransportFactory(f"ncacn_ip_tcp:127.0.0.1[{port}]")
     binding.set_credentials("reader", "", realm, TGS=ticket)
     binding.set_kerberos(True)

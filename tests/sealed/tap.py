@@ -1,4 +1,4 @@
-"""What goes over real sockets, as captures: a relay on loopback notes who sent what when, in front of a server."""
+"""Record socket traffic as a capture: a relay on loopback in front of a server records all sends with their times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLIENT, SERVER = t.CLIENT, t.SERVER
 
 
 @dataclass
-class Heard:
+class RelayedConnection:
     """One connection: its sends in order, with their times in ns since 1970."""
 
     index: int
@@ -34,13 +34,13 @@ class Heard:
 
 
 class Tap:
-    """Relays connections to a port of a server on loopback."""
+    """Relays connections to a server's port on loopback."""
 
     def __init__(self, port: int) -> None:
         self._to = port
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
-        self.heard: list[Heard] = []
+        self.heard: list[RelayedConnection] = []
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._begin = time.monotonic_ns()
@@ -59,14 +59,14 @@ class Tap:
             while True:
                 client, _ = self._listening.accept()
                 server = socket.create_connection(("127.0.0.1", self._to))
-                heard = Heard(len(self.heard))
+                heard = RelayedConnection(len(self.heard))
                 self.heard.append(heard)
                 for side, source, target in ((CLIENT, client, server), (SERVER, server, client)):
                     thread = threading.Thread(target=self._relay, args=(heard, side, source, target), daemon=True)
                     self._threads.append(thread)
                     thread.start()
 
-    def _relay(self, heard: Heard, side: int, source: socket.socket, target: socket.socket) -> None:
+    def _relay(self, heard: RelayedConnection, side: int, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 with self._lock:
@@ -81,18 +81,18 @@ class Tap:
         return sorted(found, key=lambda pair: pair[1].time_ns)
 
     def capture(self, **options: int) -> bytes:
-        """A capture of all there was."""
+        """Return a capture of all traffic."""
         return capture_of(self.segments(**options))
 
 
 def capture_of(parts: list[tuple[t.Flow, t.Segment]]) -> bytes:
-    """A capture of these segments."""
+    """Return a capture of the given segments."""
     records = [record for flow, part in parts for record in t.records(flow, [part])]
     return containers.pcap(records).data
 
 
-def one_frame_each(heard: Heard) -> list[tuple[t.Flow, t.Segment]]:
-    """A connection whose every PDU is a frame of its own, as dissectors that list frames like it."""
+def one_frame_each(heard: RelayedConnection) -> list[tuple[t.Flow, t.Segment]]:
+    """Return a connection with one PDU per frame, as dissectors that list frames need it."""
     parts, sent, rest, now = t.handshake(), [0, 0], [b"", b""], t.START_NS + 1_000_000
     for side, data, _ in heard.sends:
         rest[side] += data

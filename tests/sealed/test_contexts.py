@@ -1,4 +1,4 @@
-"""Handshakes of every kind on one connection: several contexts, one again, one lost, of nobody, signed by SPNEGO."""
+"""Handshakes of every kind on one connection: several contexts, repeated, lost, anonymous, signed by SPNEGO."""
 
 import struct
 
@@ -10,19 +10,29 @@ from pcapgen import conversation as t
 from peer import pdu as wire
 from peer.methods import REMOTEREAD
 from peer.pdu import NDR, Auth, Pdu, PduType
-from peer.security import INTEGRITY, NTLM_TYPE, PRIVACY, SPNEGO_TYPE, Account, NtlmClient, NtlmServer, Session, wrapped
-from sealed.opened import opened, password
-from sealed.tap import Heard, capture_of
-from udfs.sealed.keys import Keys
-from udfs.sealed.ntlm import EXTENDED_SECURITY, KEY_56, KEY_128, KEY_EXCHANGE
+from peer.security import (
+    INTEGRITY,
+    NTLM_TYPE,
+    PRIVACY,
+    SPNEGO_TYPE,
+    Account,
+    NtlmClient,
+    NtlmContext,
+    NtlmServer,
+    wrap_spnego,
+)
+from sealed.opened import decrypted_calls, password
+from sealed.tap import RelayedConnection, capture_of
+from udfs.sealed.decryption_keys import DecryptionKeys
+from udfs.sealed.ntlm_handshake import FLAG_EXTENDED_SECURITY, FLAG_KEY_56, FLAG_KEY_128, FLAG_KEY_EXCHANGE
 
 READER, WRITER = Account("reader", "first"), Account("writer", "second", "CORP")
 BY_READER, BY_WRITER = "reader", "CORP\\writer"
-KEYS = Keys((*password("first", "reader").ntlm, *password("second", "corp\\writer").ntlm))
+KEYS = DecryptionKeys((*password("first", "reader").ntlm, *password("second", "corp\\writer").ntlm))
 
 
-class Talk:
-    """One connection as it is made up: handshakes and protected calls, each side's PDUs by the test peer."""
+class GeneratedConnection:
+    """A generated connection: handshakes and protected calls; the test peer makes the PDUs of both sides."""
 
     def __init__(self):
         self.sends, self.calls, self.number = [], [], 0
@@ -31,7 +41,7 @@ class Talk:
         self.sends.append((side, octets, t.START_NS + 1_000_000 * (len(self.sends) + 1)))
 
     def handshake(self, ident, account=READER, level=PRIVACY, *, without=0, challenge_seen=True, spnego=False):
-        """bind, or alter_context after the first; the sessions of both sides and what names them in trailers."""
+        """Send bind, or alter_context after the first; returns the sessions of both sides and the ids for trailers."""
         first, kind = not self.sends, SPNEGO_TYPE if spnego else NTLM_TYPE
         client, server = NtlmClient(account, without), NtlmServer([account])
         body = wire.Bind(contexts=[wire.Context(0, REMOTEREAD, [NDR])]).pack()
@@ -57,8 +67,8 @@ class Talk:
         self.calls.append(tuple(stubs))
 
     def rows(self, keys=KEYS, drop=()):
-        heard = Heard(0, [send for index, send in enumerate(self.sends) if index not in drop])
-        return opened([capture_of([(heard.flow, part) for part in heard.segments()])], keys)
+        heard = RelayedConnection(0, [send for index, send in enumerate(self.sends) if index not in drop])
+        return decrypted_calls([capture_of([(heard.flow, part) for part in heard.segments()])], keys)
 
 
 def told(rows):
@@ -70,7 +80,7 @@ def stubs(rows):
 
 
 def test_several_security_contexts_side_by_side():
-    talk = Talk()
+    talk = GeneratedConnection()
     one, two = talk.handshake(7), talk.handshake(9, WRITER)
     three = talk.handshake(11, WRITER, INTEGRITY)
     for sessions in (one, two, three, two, one, three):
@@ -86,8 +96,8 @@ def test_several_security_contexts_side_by_side():
 
 
 def test_one_context_authenticated_again():
-    """The same auth_context_id: what comes after belongs to the later handshake."""
-    talk = Talk()
+    """The same auth_context_id: later PDUs belong to the later handshake."""
+    talk = GeneratedConnection()
     for account in (READER, WRITER, READER):
         sessions = talk.handshake(7, account)
         talk.call(sessions)
@@ -98,7 +108,7 @@ def test_one_context_authenticated_again():
 
 
 def test_one_of_several_handshakes_without_its_challenge():
-    talk = Talk()
+    talk = GeneratedConnection()
     sessions = talk.handshake(7)
     talk.call(sessions)
     talk.call(sessions)
@@ -110,8 +120,8 @@ def test_one_of_several_handshakes_without_its_challenge():
 
 
 def test_sealed_and_signed_calls_in_one_context():
-    """RC4's stream moves on under both."""
-    talk = Talk()
+    """Both advance the RC4 stream."""
+    talk = GeneratedConnection()
     asking, answering, sealed = talk.handshake(7)
     signed = Auth(sealed.type, INTEGRITY, sealed.context_id)
     for auth in (sealed, signed, signed, sealed, signed):
@@ -126,17 +136,17 @@ def test_sealed_and_signed_calls_in_one_context():
 
 STRENGTHS = {
     "128": 0,
-    "56": KEY_128,
-    "40": KEY_128 | KEY_56,
-    "40, without key exchange": KEY_128 | KEY_56 | KEY_EXCHANGE,
-    "nothing": KEY_128 | KEY_56 | KEY_EXCHANGE | EXTENDED_SECURITY,
+    "56": FLAG_KEY_128,
+    "40": FLAG_KEY_128 | FLAG_KEY_56,
+    "40, without key exchange": FLAG_KEY_128 | FLAG_KEY_56 | FLAG_KEY_EXCHANGE,
+    "nothing": FLAG_KEY_128 | FLAG_KEY_56 | FLAG_KEY_EXCHANGE | FLAG_EXTENDED_SECURITY,
 }
 
 
 @pytest.mark.parametrize("level", [INTEGRITY, PRIVACY])
 @pytest.mark.parametrize("without", STRENGTHS.values(), ids=STRENGTHS)
 def test_every_strength(without, level):
-    talk = Talk()
+    talk = GeneratedConnection()
     sessions = talk.handshake(7, level=level, without=without)
     for size in (0, 2, 16, 1000):
         talk.call(sessions, size)
@@ -145,10 +155,10 @@ def test_every_strength(without, level):
     assert {by for _, by, _ in told(rows)} == {BY_READER}
 
 
-@pytest.mark.parametrize("without", [0, EXTENDED_SECURITY], ids=["extended", "plain"])
+@pytest.mark.parametrize("without", [0, FLAG_EXTENDED_SECURITY], ids=["extended", "plain"])
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_changed_pdu_closes_its_call_alone(without, side):
-    talk = Talk()
+    talk = GeneratedConnection()
     sessions = talk.handshake(7, without=without)
     for _ in range(4):
         talk.call(sessions)
@@ -163,8 +173,8 @@ def test_a_changed_pdu_closes_its_call_alone(without, side):
 @pytest.mark.parametrize("spent", ["nothing", "a number", "a number and eight octets"])
 @pytest.mark.parametrize("level", [INTEGRITY, PRIVACY])
 def test_a_mechlistmic_before_the_first_pdu(spent, level):
-    """SPNEGO signs its list of mechanisms with the context: products go on behind it, or begin anew."""
-    talk = Talk()
+    """SPNEGO signs its mechanism list with the context; after that products continue the stream or restart it."""
+    talk = GeneratedConnection()
     asking, answering, auth = talk.handshake(7, level=level, spnego=True)
     for session in (asking, answering):
         if spent != "nothing":
@@ -179,22 +189,22 @@ def test_a_mechlistmic_before_the_first_pdu(spent, level):
 
 
 def test_ntlm_in_spnego_with_frames():
-    talk = Talk()
-    assert wrapped(b"NTLMSSP\0").startswith(b"\xa1")
+    talk = GeneratedConnection()
+    assert wrap_spnego(b"NTLMSSP\0").startswith(b"\xa1")
     sessions = talk.handshake(7)
     talk.call(sessions)
     for index in (0, 1, 2):
         side, octets, at = talk.sends[index]
         pdu = wire.parse(octets)
-        auth = Auth(SPNEGO_TYPE, PRIVACY, 7, wrapped(pdu.auth.token, first=index == 0))
+        auth = Auth(SPNEGO_TYPE, PRIVACY, 7, wrap_spnego(pdu.auth.token, first=index == 0))
         body = pdu.body[: len(pdu.body) - pdu.auth.pad]
         talk.sends[index] = (side, Pdu(pdu.type, pdu.call_id, body, pdu.flags, auth).pack(), at)
     assert stubs(talk.rows()) == talk.calls
 
 
 def test_a_session_of_nobody():
-    """Anonymous: its keys are made of no secret, so any key file opens it, and the principal is empty."""
-    talk = Talk()
+    """Anonymous: session keys depend on no secret, so any key file decrypts it, and the principal is empty."""
+    talk = GeneratedConnection()
     talk.handshake(7)
     side, _, at = talk.sends[2]
     exported = bytes(range(16))
@@ -203,7 +213,7 @@ def test_a_session_of_nobody():
     packed = b"".join(struct.pack("<HHI", len(value), len(value), place) for value, place in fields)
     token = b"NTLMSSP\0" + struct.pack("<I", 3) + packed + struct.pack("<I", flags) + b"\0" + fields[-1][0]
     talk.sends[2] = (side, Pdu(PduType.AUTH3, 1, bytes(4), auth=Auth(NTLM_TYPE, PRIVACY, 7, token)).pack(), at)
-    sessions = tuple(Session(flags, exported, server=server) for server in (False, True))
+    sessions = tuple(NtlmContext(flags, exported, server=server) for server in (False, True))
     talk.call((*sessions, Auth(NTLM_TYPE, PRIVACY, 7)))
     rows = talk.rows()
     assert stubs(rows) == talk.calls
@@ -211,8 +221,8 @@ def test_a_session_of_nobody():
 
 
 def test_a_count_that_cannot_be_is_not_looked_for():
-    """A hostile one says that four thousand million PDUs went before: nothing is generated for them."""
-    talk = Talk()
+    """A hostile count claims 4 billion preceding PDUs: no keystream is generated for them."""
+    talk = GeneratedConnection()
     sessions = talk.handshake(7)
     talk.call(sessions)
     talk.call(sessions)
@@ -222,5 +232,5 @@ def test_a_count_that_cannot_be_is_not_looked_for():
 
 
 def test_the_test_peer_keeps_ntlms_flags():
-    """What the strengths above take away is not offered."""
-    assert not int(NtlmClient(READER, KEY_128)._negotiate["flags"]) & ntlm.NTLMSSP_NEGOTIATE_128
+    """Flags that a weaker strength removes are not offered."""
+    assert not int(NtlmClient(READER, FLAG_KEY_128)._negotiate["flags"]) & ntlm.NTLMSSP_NEGOTIATE_128

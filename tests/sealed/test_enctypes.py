@@ -1,4 +1,4 @@
-"""Kerberos' encryption types: the examples of RFC 8009, appendix A, and the test peer's own hand."""
+"""Kerberos encryption types: the examples of RFC 8009, appendix A, and the test peer's implementation."""
 
 import pytest
 from hypothesis import given
@@ -6,8 +6,16 @@ from hypothesis import strategies as st
 from impacket.krb5 import crypto
 
 from peer.sha2 import Aes128Sha2, Aes256Sha2
-from udfs.sealed.ciphers import aes, cts, rc4
-from udfs.sealed.enctypes import AES128_SHA2, AES256_SHA2, CHECKSUM, INTEGRITY, SEALING, decrypted, derived
+from udfs.sealed.ciphers import aes_block_decryptor, decrypt_cts, rc4_keystream
+from udfs.sealed.enctypes import (
+    AES128_SHA2,
+    AES256_SHA2,
+    USAGE_CHECKSUM,
+    USAGE_ENCRYPTION,
+    USAGE_INTEGRITY,
+    decrypt_and_verify,
+    derive_key,
+)
 
 KEY_128 = bytes.fromhex("3705d96080c17728a0e800eab6e0d23c")
 KEY_256 = bytes.fromhex("6d404d37faf79f9df0d33568d320669800eb4836472ea8a026d16b7182460c52")
@@ -43,7 +51,7 @@ SEALED = {
 
 @pytest.mark.parametrize(("enctype", "key"), DERIVED)
 def test_keys_of_a_usage(enctype, key):
-    found = [derived(enctype, key, 2, what).hex() for what in (CHECKSUM, SEALING, INTEGRITY)]
+    found = [derive_key(enctype, key, 2, what).hex() for what in (USAGE_CHECKSUM, USAGE_ENCRYPTION, USAGE_INTEGRITY)]
     assert tuple(found) == DERIVED[enctype, key]
 
 
@@ -51,31 +59,34 @@ def test_keys_of_a_usage(enctype, key):
 def test_decryption(enctype, key):
     for plain, sealed in zip(PLAIN, SEALED[enctype, key], strict=True):
         octets = bytes.fromhex(sealed)
-        assert decrypted(enctype, key, 2, octets) == plain
-        assert decrypted(enctype, key, 3, octets) is None
-        assert decrypted(enctype, key[::-1], 2, octets) is None
+        assert decrypt_and_verify(enctype, key, 2, octets) == plain
+        assert decrypt_and_verify(enctype, key, 3, octets) is None
+        assert decrypt_and_verify(enctype, key[::-1], 2, octets) is None
         for place in (0, 15, len(octets) - 1):
-            assert decrypted(enctype, key, 2, octets[:place] + bytes([octets[place] ^ 1]) + octets[place + 1 :]) is None
-        assert all(decrypted(enctype, key, 2, octets[:size]) is None for size in range(len(octets)))
+            assert (
+                decrypt_and_verify(enctype, key, 2, octets[:place] + bytes([octets[place] ^ 1]) + octets[place + 1 :])
+                is None
+            )
+        assert all(decrypt_and_verify(enctype, key, 2, octets[:size]) is None for size in range(len(octets)))
 
 
 @given(st.binary(max_size=80), st.sampled_from([Aes128Sha2, Aes256Sha2, *(crypto._enctype_table[k] for k in (17, 18))]))
 def test_what_the_peer_encrypts_is_decrypted(plain, kind):
     key = crypto.Key(kind.enctype, bytes(range(kind.keysize)))
     sealed = bytes(kind.encrypt(key, 7, plain, None))
-    assert decrypted(kind.enctype, key.contents, 7, sealed) == plain
+    assert decrypt_and_verify(kind.enctype, key.contents, 7, sealed) == plain
 
 
 def test_keys_of_a_size_or_type_that_is_none():
-    assert decrypted(AES256_SHA2, KEY_128, 2, bytes(80)) is None
-    assert decrypted(25, KEY_128, 2, bytes(80)) is None
+    assert decrypt_and_verify(AES256_SHA2, KEY_128, 2, bytes(80)) is None
+    assert decrypt_and_verify(25, KEY_128, 2, bytes(80)) is None
 
 
 def test_rc4_of_a_short_key_and_of_one_that_openssl_has_no_use_for():
-    """RFC 6229: 40 bits; and 56 bits as [MS-NLMP] 3.4.5.3 makes them, eight octets."""
-    assert rc4(bytes.fromhex("0102030405"))(bytes(16)).hex() == "b2396305f03dc027ccc3524a0a1118a8"
-    run = rc4(bytes(range(8)))
-    assert run(b"ab") + run(b"cd") == rc4(bytes(range(8)))(b"abcd")
+    """RFC 6229: 40 bits; and 56 bits as in [MS-NLMP] 3.4.5.3, eight octets."""
+    assert rc4_keystream(bytes.fromhex("0102030405"))(bytes(16)).hex() == "b2396305f03dc027ccc3524a0a1118a8"
+    run = rc4_keystream(bytes(range(8)))
+    assert run(b"ab") + run(b"cd") == rc4_keystream(bytes(range(8)))(b"abcd")
 
 
 def test_cts_of_whole_blocks_is_cbc_with_the_last_two_swapped():
@@ -85,4 +96,4 @@ def test_cts_of_whole_blocks_is_cbc_with_the_last_two_swapped():
         ("c6353568f2bf8cb4d8a580362da7ff7f97", b"I would like the "),
         ("39312523a78662d5be7fcbcc98ebf5a897687268d6ecccc0c07b25e25ecfe584", b"I would like the General Gau's C"),
     ):
-        assert cts(aes(key), bytes.fromhex(sealed)) == plain
+        assert decrypt_cts(aes_block_decryptor(key), bytes.fromhex(sealed)) == plain

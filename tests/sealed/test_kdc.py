@@ -1,4 +1,4 @@
-"""Kerberos with a real KDC: MIT's, on loopback, with tickets of each encryption type and keytabs as it exports them."""
+"""Kerberos with a real KDC (MIT) on loopback: tickets of each encryption type, and keytabs exported by it."""
 
 import asyncio
 import os
@@ -14,18 +14,18 @@ from impacket.krb5.asn1 import Ticket
 from impacket.krb5.ccache import CCache
 from pyasn1.codec.der import decoder
 
-from jobs.keys import load_keys
+from jobs.key_file import load_keys
 from peer.client import NDR
 from peer.client import Client as PeerClient
-from peer.kerberos import AES128_SHA2, AES256_SHA2, Granted, KerberosClient, KerberosServer
+from peer.kerberos import AES128_SHA2, AES256_SHA2, KerberosClient, KerberosServer, ServiceTicket
 from peer.methods import REMOTEREAD
-from peer.reading import Reader
+from peer.reading import RemoteReader
 from peer.security import PRIVACY
 from peer.server import ServerThread
-from pipeline.collector.client import AskError, Client, Credentials, Place
-from pipeline.collector.transport import Clock
+from pipeline.collector.client import Credentials, ManagementClient, RequestError, ServerAddress
+from pipeline.collector.transport import StopSignal
 from sealed.impackets_client import open_thrice
-from sealed.opened import digests, opened, reasons
+from sealed.opened import decrypted_calls, digests, reasons
 from sealed.tap import Tap
 
 pytestmark = pytest.mark.tool("krb5kdc", "kdb5_util", "kadmin.local", "kinit", "kvno")
@@ -40,7 +40,7 @@ KINDS = {
 
 @dataclass
 class Realm:
-    """A running KDC's folder and the environment of programs that ask it."""
+    """The folder of a running KDC, and the environment for its clients."""
 
     folder: Path
     environment: dict[str, str]
@@ -54,7 +54,7 @@ class Realm:
         return done.stdout
 
     def ticket(self, host):
-        """A service ticket for reader, as impacket's clients take it."""
+        """Return a service ticket for the client ``reader``, as impacket's clients take it."""
         cache = self.folder / f"{host}.ccache"
         self.environment["KRB5CCNAME"] = str(cache)
         self.run("kinit", "reader", text="Passw0rd!\n")
@@ -118,15 +118,15 @@ def keys_of(realm, host):
 QUEUE = "OS:srv1\\private$\\orders"
 
 
-class Cached(Granted):
-    """A credential of a cache, whose ticket is not in a KDC's answer."""
+class Cached(ServiceTicket):
+    """A credential of a cache, whose ticket is not in a KDC's response."""
 
     def ticket(self):
         return decoder.decode(self.reply, asn1Spec=Ticket())[0]
 
 
 def open_with(port, credential):
-    """Open a queue with the test peer's client: impacket's has no session of RFC 8009."""
+    """Open a queue with the test peer's client: impacket's has no session security of RFC 8009."""
     key = crypto.Key(credential["key"]["keytype"], credential["key"]["keyvalue"])
     assert key.enctype in (AES128_SHA2, AES256_SHA2)
     granted = Cached("reader", REALM, credential.ticket["data"], key)
@@ -135,7 +135,7 @@ def open_with(port, credential):
         client = KerberosClient(granted, mutual=True, spnego=True, subkey=True)
         async with PeerClient("127.0.0.1", port, kerberos=client, level=PRIVACY) as rpc:
             await rpc.bind(REMOTEREAD, (NDR,))
-            await (await Reader(rpc).open(QUEUE)).close()
+            await (await RemoteReader(rpc).open(QUEUE)).close()
 
     asyncio.run(play())
 
@@ -156,16 +156,16 @@ def test_a_ticket_of_each_encryption_type(realm, host):
                 assert all(answer["pphContext"] != bytes(20) for answer in answers)
         told = server.do(lambda manager: manager.ledger.describe("", ""))
     true = [tuple(call[half]["sha256"] for half in ("request", "response")) for call in told["calls"]]
-    rows = opened([tap.capture()], keys)
+    rows = decrypted_calls([tap.capture()], keys)
     assert digests(rows) == true
     assert {(row["opened_by"], row["outcome"]) for row in rows} == {(f"reader@{REALM}", "ok")}
     other = next(name for name in KINDS if name != host)
-    assert reasons(opened([tap.capture()], keys_of(realm, other))) == {"no_key"}
+    assert reasons(decrypted_calls([tap.capture()], keys_of(realm, other))) == {"no_key"}
 
 
 @pytest.fixture
 def ask(realm, monkeypatch):
-    """Ask the machine object of a queue manager that takes Kerberos, as the collector does, and how it was asked."""
+    """Query the machine object of a queue manager with Kerberos, as the collector does; returns also how."""
     send = kerberosv5.sendReceive
     monkeypatch.setattr(kerberosv5, "sendReceive", lambda *asked: send(*asked, port=realm.port))  # not port 88
     monkeypatch.delenv("KRB5CCNAME", raising=False)
@@ -175,10 +175,12 @@ def ask(realm, monkeypatch):
         who = Credentials("kerberos", "reader", REALM, password, privacy=privacy, kdc="127.0.0.1")
         with ServerThread() as server:
             server.server.service.kerberos = lambda: KerberosServer(service)
-            client = Client(Place(COLLECTED, server.ports["remoteread"]), who, timeout_s=10, clock=Clock())
+            client = ManagementClient(
+                ServerAddress(COLLECTED, server.ports["remoteread"]), who, timeout_s=10, stop_signal=StopSignal()
+            )
             try:
                 client.connect()
-                return client.ask(None, [1]).hresult, server.do(lambda manager: list(manager.ledger.calls))
+                return client.get_info(None, [1]).hresult, server.do(lambda manager: list(manager.ledger.calls))
             finally:
                 client.close()
 
@@ -195,6 +197,6 @@ def test_the_collector_logs_on_with_a_ticket_cache(realm, ask, monkeypatch, priv
 
 
 def test_the_collector_is_told_that_its_password_is_wrong(ask):
-    with pytest.raises(AskError) as told:
+    with pytest.raises(RequestError) as told:
         ask("Passw0rd?", privacy=True)
-    assert (told.value.code, told.value.again) == ("unauthenticated", False)
+    assert (told.value.code, told.value.retryable) == ("unauthenticated", False)

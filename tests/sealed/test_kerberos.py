@@ -1,6 +1,7 @@
-"""Kerberos over real sockets: impacket's client and our own against the test queue manager, with tickets of our making.
+"""Kerberos over real sockets: clients of impacket and of the test peer, the test queue manager, forged tickets.
 
-`test_kdc` has tickets of a real KDC. Here every shape of handshake and token is tried, on machines without one too.
+``test_kdc`` has tickets of a real KDC. Here every form of handshake and token is tested, also on machines without a
+KDC.
 """
 
 import asyncio
@@ -21,17 +22,17 @@ from peer.kerberos import (
     RC4,
     KerberosClient,
     KerberosServer,
-    forged,
+    forge_ticket,
 )
 from peer.methods import QMMGMT, REMOTEREAD
-from peer.reading import NACK, Reader
+from peer.reading import NACK, RemoteReader
 from peer.security import PRIVACY
 from peer.server import ServerThread
 from sealed.impackets_client import open_thrice
-from sealed.opened import digests, opened, reasons
+from sealed.opened import decrypted_calls, digests, reasons
 from sealed.tap import Tap, capture_of
 from udfs.sealed import spnego
-from udfs.sealed.keys import KerberosKey, Keys
+from udfs.sealed.decryption_keys import DecryptionKeys, KerberosKey
 
 REALM = "CORP.EXAMPLE"
 SERVICE = "host/127.0.0.1"
@@ -41,11 +42,11 @@ SECRETS = {kind: crypto.Key(kind, bytes(range(size))) for kind, size in KEY_SIZE
 
 
 def keytab(*kinds, principal=f"{SERVICE}@{REALM}", secrets=SECRETS):
-    return Keys((), tuple(KerberosKey(principal, kind, 3, secrets[kind].contents) for kind in kinds))
+    return DecryptionKeys((), tuple(KerberosKey(principal, kind, 3, secrets[kind].contents) for kind in kinds))
 
 
 def recorded(work, *, headers=False, secrets=SECRETS):
-    """The capture of some work against a server that takes Kerberos, and its stubs' digests in the clear."""
+    """Return the capture of ``work`` against a server that accepts Kerberos, and the digests of its plain stubs."""
     with ServerThread() as server:
         server.server.service.kerberos = lambda: KerberosServer(secrets, headers=headers)
         with Tap(server.ports["remoteread"]) as tap:
@@ -61,7 +62,7 @@ def read(granted, **options):
             client = KerberosClient(granted, **options)
             async with Client("127.0.0.1", port, kerberos=client, level=PRIVACY, verification=True) as rpc:
                 await rpc.bind(REMOTEREAD, (NDR,))
-                reader = await Reader(rpc).open(LARGE)
+                reader = await RemoteReader(rpc).open(LARGE)
                 await reader.receive(NACK)
                 await rpc.bind(QMMGMT, (NDR,))
                 await reader.close()
@@ -82,48 +83,48 @@ ALL_KINDS = KINDS | {"aes128 with sha256": AES128_SHA2, "aes256 with sha384": AE
     ids=["mutual in SPNEGO", "mutual with two subkeys", "one way in SPNEGO", "one way without a subkey"],
 )
 def test_every_shape_of_handshake(kind, mutual, subkey, around):
-    granted = forged(SERVICE, REALM, SECRETS[kind])
+    granted = forge_ticket(SERVICE, REALM, SECRETS[kind])
     tap, true = recorded(read(granted, mutual=mutual, spnego=around, subkey=subkey))
-    rows = opened([tap.capture()], keytab(kind))
+    rows = decrypted_calls([tap.capture()], keytab(kind))
     assert digests(rows) == true
     assert {(row["opened_by"], row["outcome"], row["sealed"]) for row in rows} == {("reader@CORP.EXAMPLE", "ok", True)}
 
 
 @pytest.mark.parametrize(("kind", "session"), [(AES256, RC4), (RC4, AES128), (AES256_SHA2, AES256)])
 def test_a_session_key_of_another_type_and_a_keytab_of_another_version(kind, session):
-    granted = forged(SERVICE, REALM, SECRETS[kind], session_type=session)
+    granted = forge_ticket(SERVICE, REALM, SECRETS[kind], session_type=session)
     tap, true = recorded(read(granted, mutual=True, spnego=True, subkey=True))
-    keys = Keys((), (KerberosKey(f"{SERVICE}@{REALM}", kind, 9, SECRETS[kind].contents),))
-    assert digests(opened([tap.capture()], keys)) == true
+    keys = DecryptionKeys((), (KerberosKey(f"{SERVICE}@{REALM}", kind, 9, SECRETS[kind].contents),))
+    assert digests(decrypted_calls([tap.capture()], keys)) == true
 
 
 @pytest.mark.parametrize("kind", [AES128, AES256])
 def test_signatures_that_cover_headers(kind):
-    granted = forged(SERVICE, REALM, SECRETS[kind])
+    granted = forge_ticket(SERVICE, REALM, SECRETS[kind])
     options = {"mutual": True, "spnego": True, "subkey": False, "headers": True}
     tap, true = recorded(read(granted, **options), headers=True)
-    rows = opened([tap.capture()], keytab(kind))
+    rows = decrypted_calls([tap.capture()], keytab(kind))
     assert digests(rows) == true
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_impackets_client(kind):
-    """DCE style with mutual authentication and its own rotation; the stub's length needs no padding of it for RC4."""
-    granted = forged(SERVICE, REALM, SECRETS[kind])
+    """DCE style with mutual authentication and impacket's own rotation; the stub length needs no padding for RC4."""
+    granted = forge_ticket(SERVICE, REALM, SECRETS[kind])
 
     def work(port):
         answers = open_thrice(port, REALM, granted.for_impacket(), INBOX)
         assert all("pphContext" in answer for answer in answers)
 
     tap, true = recorded(work)
-    rows = opened([tap.capture()], keytab(kind))
+    rows = decrypted_calls([tap.capture()], keytab(kind))
     assert digests(rows) == true
     assert {row["opened_by"] for row in rows} == {"reader@CORP.EXAMPLE"}
 
 
 @pytest.fixture(scope="module")
 def story():
-    granted = forged(SERVICE, REALM, SECRETS[AES256])
+    granted = forge_ticket(SERVICE, REALM, SECRETS[AES256])
     tap, true = recorded(read(granted, mutual=True, spnego=True, subkey=False))
     return tap.segments(), true
 
@@ -131,7 +132,7 @@ def story():
 def test_lost_pdus_do_no_harm_to_others(story):
     server = [index for index, (_, part) in enumerate(story[0]) if part.payload and part.side == t.SERVER]
     for index in server[3:60:7]:
-        rows = opened([capture_of([*story[0][:index], *story[0][index + 1 :]])], keytab(AES256))
+        rows = decrypted_calls([capture_of([*story[0][:index], *story[0][index + 1 :]])], keytab(AES256))
         assert {row["opened_by"] for row in rows} == {"reader@CORP.EXAMPLE"}
         for mine, true, row in zip(digests(rows), story[1], rows, strict=True):
             assert mine == (true if row["outcome"] == "ok" else (true[0], None))
@@ -140,28 +141,28 @@ def test_lost_pdus_do_no_harm_to_others(story):
 def test_files_in_any_order(story):
     size = len(story[0]) // 4
     files = [capture_of(story[0][begin : begin + size]) for begin in range(0, len(story[0]), size)]
-    assert digests(opened(files, keytab(AES256))) == story[1]
-    assert digests(opened(files[::-1], keytab(AES256))) == story[1]
+    assert digests(decrypted_calls(files, keytab(AES256))) == story[1]
+    assert digests(decrypted_calls(files[::-1], keytab(AES256))) == story[1]
 
 
 def test_keys_that_do_not_fit_leave_calls_as_captured(story):
     capture = capture_of(story[0])
-    closed = digests(opened([capture], Keys()))
+    closed = digests(decrypted_calls([capture], DecryptionKeys()))
     wrong = KerberosKey(f"{SERVICE}@{REALM.lower()}", AES256, 3, bytes(32))
     for keys, reason in (
-        (Keys(), "no_key"),
-        (Keys((), (wrong,)), "bad_signature"),
-        (Keys((), (KerberosKey("other@CORP.EXAMPLE", AES256, 3, bytes(32)),)), "no_key"),
+        (DecryptionKeys(), "no_key"),
+        (DecryptionKeys((), (wrong,)), "bad_signature"),
+        (DecryptionKeys((), (KerberosKey("other@CORP.EXAMPLE", AES256, 3, bytes(32)),)), "no_key"),
         (keytab(RC4, principal="other@CORP.EXAMPLE"), "no_key"),
     ):
-        rows = opened([capture], keys)
+        rows = decrypted_calls([capture], keys)
         assert reasons(rows) == {reason}
         assert digests(rows) == closed
 
 
 def test_a_service_of_many_names_has_one_key(story):
-    """The keytab has the machine's account, the ticket one of its service names."""
-    rows = opened([capture_of(story[0])], keytab(AES256, principal="SRV1$@CORP.EXAMPLE"))
+    """The keytab has the machine account, the ticket one of its service names."""
+    rows = decrypted_calls([capture_of(story[0])], keytab(AES256, principal="SRV1$@CORP.EXAMPLE"))
     assert digests(rows) == story[1]
 
 
@@ -171,7 +172,7 @@ def test_a_pdu_that_was_tampered_with_is_no_garbage(story):
     payload = bytearray(part.payload)
     payload[700] ^= 1
     changed = [*story[0][:index], (flow, t.replace(part, payload=bytes(payload))), *story[0][index + 1 :]]
-    rows = opened([capture_of(changed)], keytab(AES256))
+    rows = decrypted_calls([capture_of(changed)], keytab(AES256))
     assert sorted(row["closed_reason"] or "" for row in rows).count("bad_signature") == 1
     assert all(
         mine == true or row["closed_reason"] for mine, true, row in zip(digests(rows), story[1], rows, strict=True)
@@ -179,7 +180,7 @@ def test_a_pdu_that_was_tampered_with_is_no_garbage(story):
 
 
 def test_a_handshake_without_the_request(story):
-    rows = opened([capture_of(story[0][4:])], keytab(AES256))
+    rows = decrypted_calls([capture_of(story[0][4:])], keytab(AES256))
     assert {row["closed_reason"] for row in rows if row["outcome"] == "encrypted"} == {"no_handshake"}
 
 
@@ -189,6 +190,6 @@ def test_a_handshake_without_the_request(story):
 )
 def test_hostile_tokens_are_no_handshake(data, lead):
     token = lead + data
-    spnego.mechanism_token(token)
-    found = spnego.kerberos_message(token)
+    spnego.unwrap_mechanism_token(token)
+    found = spnego.unwrap_kerberos_message(token)
     assert found is None or found in token

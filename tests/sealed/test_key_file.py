@@ -1,4 +1,4 @@
-"""The key file: what it may say, what is said of one that is wrong, and that no word of it is ever shown."""
+"""The key file: valid contents, error messages for invalid ones, and that no secret is ever shown."""
 
 import base64
 import struct
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from jobs import ingest_captures, run_all
 from jobs.config import ConfigError
-from jobs.keys import VARIABLE, load_keys
-from udfs.sealed.keys import KerberosKey, Keys, NtlmKey
+from jobs.key_file import KEYS_FILE_VARIABLE, load_keys
+from udfs.sealed.decryption_keys import DecryptionKeys, KerberosKey, NtlmKey
 
 SECRET = "c0rrect-h0rse"
 
@@ -50,7 +50,7 @@ def test_what_it_may_say(write, tmp_path):
     )
     keys = load_keys(path, said.append)
     assert keys.ntlm == (
-        NtlmKey.of_password("CORP\\svc", "12345"),
+        NtlmKey.from_password("CORP\\svc", "12345"),
         NtlmKey("*", bytes.fromhex("a4f49c406510bdcab6824ee7c30fd852")),
     )
     assert [(key.principal, key.enctype, key.key) for key in keys.kerberos] == [
@@ -62,8 +62,8 @@ def test_what_it_may_say(write, tmp_path):
 
 def test_the_environment_names_it_too_and_without_either_there_are_no_keys(write, monkeypatch):
     assert not load_keys(None, print)
-    monkeypatch.setenv(VARIABLE, write(f"ntlm: [{{principal: a, password: {SECRET}}}]"))
-    assert load_keys(None, print).ntlm == (NtlmKey.of_password("a", SECRET),)
+    monkeypatch.setenv(KEYS_FILE_VARIABLE, write(f"ntlm: [{{principal: a, password: {SECRET}}}]"))
+    assert load_keys(None, print).ntlm == (NtlmKey.from_password("a", SECRET),)
     assert load_keys(write("ntlm: [{principal: b, password: b}]", "other.yml"), print).ntlm[0].principal == "b"
 
 
@@ -91,14 +91,14 @@ WRONG = {
     f"ntlm: [{{principal: a, password: *{SECRET}}}]": "not YAML",
     f"ntlm: [{{principal: a, password: {SECRET}": "not YAML",
     f'ntlm: [{{principal: a, password: "\\q{SECRET}"}}]': "not YAML",
-    f"ntlm:\n- principal: a\n  principal: {SECRET}": ":3: principal stands there twice",
+    f"ntlm:\n- principal: a\n  principal: {SECRET}": ":3: principal appears twice",
     "kerberos: [{}]": "kerberos[0]: keytab is missing: the path of a keytab",
     "kerberos: [{keytab: nowhere}]": "keytab nowhere: cannot be read: No such file or directory",
     "kerberos: [{keytab: keys.yml}]": "keytab: not a keytab of version 2",
     "": "no keys: expected a mapping with ntlm, kerberos or both",
     "ntlm: []": "no keys: both lists are empty",
     "ntlm:": "no keys: both lists are empty",
-    "ntlm: [{principal: a, password: '{{secrets/scope/key}}'}]": "secret scope/key: secret scopes can be read on",
+    "ntlm: [{principal: a, password: '{{secrets/scope/key}}'}]": "secret scope/key: secret scopes can only be read on",
 }
 
 
@@ -133,7 +133,7 @@ def test_a_damaged_keytab(write):
 
 
 def test_secrets_of_databricks_by_reference(write, monkeypatch):
-    """The scope is asked through the runtime's own utilities: a stand-in for them here."""
+    """The secret scope is read through the runtime's utilities, replaced by a stand-in here."""
     kept = {
         "password": SECRET,
         "hash": "a4f49c406510bdcab6824ee7c30fd852",
@@ -163,7 +163,7 @@ def test_secrets_of_databricks_by_reference(write, monkeypatch):
         ),
         print,
     )
-    assert keys.ntlm[0] == NtlmKey.of_password("a", SECRET)
+    assert keys.ntlm[0] == NtlmKey.from_password("a", SECRET)
     assert keys.ntlm[1].nt_hash.hex() == kept["hash"]
     assert keys.kerberos == (KerberosKey("a@B", 17, 3, bytes(16)),)
     assert load_keys("{{secrets/msmq/file}}", print).ntlm[0].principal == "whole"
@@ -176,7 +176,7 @@ def test_secrets_of_databricks_by_reference(write, monkeypatch):
 
 @given(st.text(min_size=8).filter(lambda text: text.strip()), st.binary(min_size=16, max_size=16))
 def test_no_repr_shows_a_key(password, key):
-    keys = Keys((NtlmKey.of_password("principal", password),), (KerberosKey("service@REALM", 23, 1, key),))
+    keys = DecryptionKeys((NtlmKey.from_password("principal", password),), (KerberosKey("service@REALM", 23, 1, key),))
     shown = f"{keys!r} {keys} {keys.ntlm[0]!r} {keys.kerberos[0]!r}"
     assert repr(keys.ntlm[0].nt_hash) not in shown
     assert repr(key) not in shown

@@ -1,4 +1,4 @@
-"""The examples of [MS-NLMP] 4.2, and streams of PDUs that impacket's functions sealed, whatever of them is lost."""
+"""The examples of [MS-NLMP] 4.2, and streams of PDUs sealed with impacket's functions, with any of them lost."""
 
 import struct
 
@@ -8,19 +8,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from impacket import ntlm
 
-from udfs.sealed.keys import NtlmKey
-from udfs.sealed.ntlm import (
-    EXTENDED_SECURITY,
-    KEY_56,
-    KEY_128,
-    KEY_EXCHANGE,
-    Handshake,
-    MalformedMessageError,
-    seal_keys,
-    sign_key,
+from udfs.sealed.decryption_keys import NtlmKey
+from udfs.sealed.ntlm_handshake import (
+    FLAG_EXTENDED_SECURITY,
+    FLAG_KEY_56,
+    FLAG_KEY_128,
+    FLAG_KEY_EXCHANGE,
+    MalformedNtlmMessageError,
+    NtlmHandshake,
+    sealing_keys,
+    signing_key,
 )
-from udfs.sealed.pieces import MalformedPiecesError, Piece, packed, unpacked
-from udfs.sealed.session import Closed, NtlmSession, Sent
+from udfs.sealed.ntlm_session import NtlmSession
+from udfs.sealed.protected_pdu import (
+    DecryptionFailure,
+    MalformedPduRecordsError,
+    ProtectedPdu,
+    SentPdu,
+    pack_pdu,
+    unpack_pdus,
+)
 
 PLAIN = "Plaintext".encode("utf-16le")
 CHALLENGE_V1 = (
@@ -50,17 +57,17 @@ WRAPPED = {  # data and signature of GSS_WrapEx: 4.2.2.4, 4.2.3.4, 4.2.4.4
     "4.2.4": ("54e50165bf1936dc996020c1811b0f06fb5f", "010000007fb38ec5c55d497600000000"),
 }
 EXPORTED = {"4.2.2": "55" * 16, "4.2.3": "eb93429a8bd952f8b89c55b87f475edc", "4.2.4": "55" * 16}
-KEY = NtlmKey.of_password("domain\\USER", "Password")
+KEY = NtlmKey.from_password("domain\\USER", "Password")
 
 
 def handshake(section):
     challenge = CHALLENGE_V2 if section == "4.2.4" else CHALLENGE_V1
-    return Handshake.of(bytes.fromhex(challenge), bytes.fromhex(AUTHENTICATE[section]))
+    return NtlmHandshake.parse(bytes.fromhex(challenge), bytes.fromhex(AUTHENTICATE[section]))
 
 
 def piece(body, token, level=6, sequence=0, pad=0):
     head = struct.pack("<BBBB4sHHIIHH", 5, 0, 0, 3, b"\x10\0\0\0", 40 + len(body) + len(token), len(token), 1, 0, 0, 7)
-    return Piece(sequence, head, body, len(body) - pad, struct.pack("<BBBBI", 10, level, pad, 0, 7), token)
+    return ProtectedPdu(sequence, head, body, len(body) - pad, struct.pack("<BBBBI", 10, level, pad, 0, 7), token)
 
 
 def test_the_nt_hash_is_that_of_4_2_2_1_2():
@@ -71,34 +78,34 @@ def test_the_nt_hash_is_that_of_4_2_2_1_2():
 def test_examples(section):
     shaken = handshake(section)
     assert shaken.principal == "Domain\\User"
-    assert KEY.names(shaken.domain, shaken.user)
+    assert KEY.matches_account(shaken.domain, shaken.user)
     exported = shaken.exported_key(KEY)
     assert exported is not None
     assert exported.hex() == EXPORTED[section]
-    assert shaken.exported_key(NtlmKey.of_password("*", "password")) is None
+    assert shaken.exported_key(NtlmKey.from_password("*", "password")) is None
     data, signature = map(bytes.fromhex, WRAPPED[section])
     session = NtlmSession(shaken.flags, exported, (0, 0))
-    assert session.open([Sent(True, 0, piece(data, signature))]) == [PLAIN]
-    assert session.open([Sent(False, 0, piece(data, signature))]) == (
-        [Closed.BAD_SIGNATURE] if section != "4.2.2" else [PLAIN]  # one key for both directions
+    assert session.decrypt([SentPdu(True, 0, piece(data, signature))]) == [PLAIN]
+    assert session.decrypt([SentPdu(False, 0, piece(data, signature))]) == (
+        [DecryptionFailure.BAD_SIGNATURE] if section != "4.2.2" else [PLAIN]  # one key for both directions
     )
     bent = piece(data, signature[:8] + bytes([signature[8] ^ 1]) + signature[9:])
-    assert session.open([Sent(True, 0, bent)]) == [Closed.BAD_SIGNATURE]
+    assert session.decrypt([SentPdu(True, 0, bent)]) == [DecryptionFailure.BAD_SIGNATURE]
 
 
 def test_keys_of_4_2_3_4_and_4_2_4_4():
-    assert next(seal_keys(EXTENDED_SECURITY | KEY_56, bytes.fromhex(EXPORTED["4.2.3"]), client=True)).hex() == (
-        "04dd7f014d8504d265a25cc86a3a7c06"
-    )
-    assert sign_key(EXTENDED_SECURITY, bytes.fromhex(EXPORTED["4.2.3"]), client=True).hex() == (
+    assert next(
+        sealing_keys(FLAG_EXTENDED_SECURITY | FLAG_KEY_56, bytes.fromhex(EXPORTED["4.2.3"]), client=True)
+    ).hex() == ("04dd7f014d8504d265a25cc86a3a7c06")
+    assert signing_key(FLAG_EXTENDED_SECURITY, bytes.fromhex(EXPORTED["4.2.3"]), client=True).hex() == (
         "60e799be5c72fc92922ae8ebe961fb8d"
     )
-    assert sign_key(EXTENDED_SECURITY, b"\x55" * 16, client=True).hex() == "4788dc861b4782f35d43fd98fe1a2d39"
+    assert signing_key(FLAG_EXTENDED_SECURITY, b"\x55" * 16, client=True).hex() == "4788dc861b4782f35d43fd98fe1a2d39"
 
 
 def test_principals_compare_without_case_and_may_hold_stars():
     def names(principal, domain, user):
-        return NtlmKey(principal, bytes(16)).names(domain, user)
+        return NtlmKey(principal, bytes(16)).matches_account(domain, user)
 
     assert names("corp\\SVC", "CORP", "svc")
     assert names("*\\svc-*", "CORP", "svc-read")
@@ -112,7 +119,7 @@ def test_principals_compare_without_case_and_may_hold_stars():
 
 
 class Sender:
-    """One direction as impacket's functions seal it: the whole PDU is signed, or its stub alone."""
+    """One direction, sealed with impacket's functions; the signature covers the whole PDU or only its stub."""
 
     def __init__(self, flags, key, mode, *, whole=True, rc4=None):
         self.flags, self.sign, self.whole = flags, ntlm.SIGNKEY(flags, key, mode), whole
@@ -128,7 +135,9 @@ class Sender:
         return piece(bytes(body), token.getData(), sequence=sequence)
 
 
-FLAGS = [EXTENDED_SECURITY | a | b for a in (0, KEY_EXCHANGE) for b in (0, KEY_56, KEY_56 | KEY_128)]
+FLAGS = [
+    FLAG_EXTENDED_SECURITY | a | b for a in (0, FLAG_KEY_EXCHANGE) for b in (0, FLAG_KEY_56, FLAG_KEY_56 | FLAG_KEY_128)
+]
 SESSION_KEY = bytes(range(16))
 STUBS = st.lists(st.binary(min_size=0, max_size=300).map(lambda each: each + bytes(-len(each) % 4)), max_size=12)
 
@@ -137,21 +146,21 @@ STUBS = st.lists(st.binary(min_size=0, max_size=300).map(lambda each: each + byt
 @given(stubs=STUBS, flags=st.sampled_from(FLAGS), lost=st.sets(st.integers(0, 11)), extra=st.lists(
     st.integers(0, 40), min_size=12, max_size=12), begin=st.integers(0, 0xFFFFFFFF), whole=st.booleans())  # fmt: skip
 def test_whatever_is_lost_the_rest_is_opened(stubs, flags, lost, extra, begin, whole):
-    """``extra`` octets of PDUs without a signature stand between those of the stream, which wraps anywhere."""
+    """``extra`` octets of PDUs without a signature are between those of the stream; sequence numbers wrap anywhere."""
     sender, pieces, at = Sender(flags, SESSION_KEY, "Client", whole=whole), [], begin
     for stub, more in zip(stubs, extra, strict=False):
         pieces.append(sender.send(stub, at))
         at = (at + pieces[-1].size + more) & 0xFFFFFFFF
-    sent = [Sent(True, number, one) for number, one in enumerate(pieces) if number not in lost]
-    found = NtlmSession(flags, SESSION_KEY, (begin, 0)).open(sent[::-1])
+    sent = [SentPdu(True, number, one) for number, one in enumerate(pieces) if number not in lost]
+    found = NtlmSession(flags, SESSION_KEY, (begin, 0)).decrypt(sent[::-1])
     assert found == [stub for number, stub in enumerate(stubs) if number not in lost][::-1]
 
 
 @settings(deadline=None, max_examples=30)
-@given(stubs=STUBS, turns=st.lists(st.booleans(), min_size=12, max_size=12), flags=st.sampled_from([0, KEY_56]),
+@given(stubs=STUBS, turns=st.lists(st.booleans(), min_size=12, max_size=12), flags=st.sampled_from([0, FLAG_KEY_56]),
        shared=st.booleans(), weak=st.booleans(), whole=st.booleans())  # fmt: skip
 def test_without_extended_security_either_manner_is_found(stubs, turns, flags, shared, weak, whole):
-    """One stream and one count for both directions, or each its own; the whole key, or the weakened one."""
+    """One stream and count for both directions, or one for each; the full or the weakened key."""
     key = ntlm.SEALKEY(flags, SESSION_KEY) if weak else SESSION_KEY
     client = Sender(flags, SESSION_KEY, "Client", whole=whole, rc4=ARC4.new(key).encrypt)
     server = client if shared else Sender(flags, SESSION_KEY, "Server", whole=whole, rc4=ARC4.new(key).encrypt)
@@ -159,10 +168,10 @@ def test_without_extended_security_either_manner_is_found(stubs, turns, flags, s
     for number, (stub, turn) in enumerate(zip(stubs, turns, strict=False)):
         one = (client if turn else server).send(stub, at[not turn])
         at[not turn] = one.end
-        sent.append(Sent(turn, number, one))
-    assert NtlmSession(flags, SESSION_KEY, (5, 0xFFFFFF80)).open(sent) == stubs[: len(sent)]
-    wrong = NtlmSession(flags, bytes(16), (5, 0xFFFFFF80)).open(sent)
-    assert all(isinstance(one, Closed) for one in wrong)
+        sent.append(SentPdu(turn, number, one))
+    assert NtlmSession(flags, SESSION_KEY, (5, 0xFFFFFF80)).decrypt(sent) == stubs[: len(sent)]
+    wrong = NtlmSession(flags, bytes(16), (5, 0xFFFFFF80)).decrypt(sent)
+    assert all(isinstance(one, DecryptionFailure) for one in wrong)
 
 
 @settings(deadline=None, max_examples=30)
@@ -176,19 +185,21 @@ def test_without_extended_security_a_gap_is_bridged(shared, lost, data):
         side = number % 2
         one = (server if side else client).send(stub, at[side])
         at[side] = one.end
-        sent.append(Sent(not side, number, one))
+        sent.append(SentPdu(not side, number, one))
     left = [*sent[:2], *sent[2 + lost :]]
-    found = NtlmSession(0, SESSION_KEY, (0, 0)).open(left)
+    found = NtlmSession(0, SESSION_KEY, (0, 0)).decrypt(left)
     assert found == [*stubs[:2], *stubs[2 + lost :]]
 
 
 def test_a_gap_that_cannot_be_bridged_is_lost_sequence():
     sender = Sender(FLAGS[-1], SESSION_KEY, "Client")
     first, _, third = (sender.send(bytes(8), at) for at in (0, 100, 200))
-    moved = Piece(first.end, third.head, third.body, third.stub_size, third.trailer, third.token)  # no room for it
-    assert NtlmSession(FLAGS[-1], SESSION_KEY, (0, 0)).open([Sent(True, 0, first), Sent(True, 1, moved)]) == [
+    moved = ProtectedPdu(
+        first.end, third.head, third.body, third.stub_size, third.trailer, third.token
+    )  # no room for it
+    assert NtlmSession(FLAGS[-1], SESSION_KEY, (0, 0)).decrypt([SentPdu(True, 0, first), SentPdu(True, 1, moved)]) == [
         bytes(8),
-        Closed.SEQUENCE_LOST,
+        DecryptionFailure.SEQUENCE_LOST,
     ]
 
 
@@ -196,8 +207,8 @@ def test_a_gap_that_cannot_be_bridged_is_lost_sequence():
 def test_hostile_messages_are_no_handshake(challenge, authenticate):
     for one, two in ((challenge, authenticate), (bytes.fromhex(CHALLENGE_V2), b"NTLMSSP\0\3\0\0\0" + authenticate)):
         try:
-            shaken = Handshake.of(one, two)
-        except MalformedMessageError:
+            shaken = NtlmHandshake.parse(one, two)
+        except MalformedNtlmMessageError:
             continue
         assert shaken.exported_key(KEY) is None or not shaken.user
 
@@ -208,11 +219,11 @@ def test_pieces_are_what_was_packed(stubs):
     for number, (stub, pad) in enumerate(stubs):
         one = piece(stub + bytes(pad), bytes(16), sequence=number, pad=pad)
         expected.append(one)
-        records += b"".join(packed(number, one.head, len(stub), bytes(pad) + one.trailer + one.token))
+        records += b"".join(pack_pdu(number, one.head, len(stub), bytes(pad) + one.trailer + one.token))
     whole = b"".join(stub for stub, _ in stubs)
-    assert unpacked(records, whole) == expected
+    assert unpack_pdus(records, whole) == expected
     for bad in (records[:-1], records + b"\0"):
-        with pytest.raises(MalformedPiecesError):
-            unpacked(bad, whole)
-    with pytest.raises(MalformedPiecesError):
-        unpacked(records, whole + b"\0")
+        with pytest.raises(MalformedPduRecordsError):
+            unpack_pdus(bad, whole)
+    with pytest.raises(MalformedPduRecordsError):
+        unpack_pdus(records, whole + b"\0")

@@ -1,6 +1,6 @@
-"""Traffic recorded over real sockets with NTLM: at every level, in every strength, lost, cut and given wrong keys.
+"""Traffic recorded over real sockets with NTLM: every level and strength, with loss, truncation and wrong keys.
 
-What stubs hold is told by the test queue manager, which took them apart with impacket's cryptography.
+The expected stub contents come from the test queue manager, which decrypts with impacket.
 """
 
 import asyncio
@@ -12,15 +12,15 @@ import pytest
 from pcapgen import conversation as t
 from peer.client import NDR, NDR64, Client
 from peer.methods import QMMGMT, REMOTEREAD
-from peer.reading import ACK, NACK, Reader, open_arguments
+from peer.reading import ACK, NACK, RemoteReader, open_arguments
 from peer.security import CONNECT, INTEGRITY, PACKET, PRIVACY
 from peer.server import ACCOUNT, ServerThread
 from peer.world import Impacket
-from sealed.opened import digests, opened, password, reasons
+from sealed.opened import decrypted_calls, digests, password, reasons
 from sealed.tap import Tap, capture_of
-from udfs.capture.duplicate_calls import merged
-from udfs.sealed.keys import Keys, NtlmKey
-from udfs.sealed.ntlm import EXTENDED_SECURITY, KEY_128, KEY_EXCHANGE
+from udfs.capture.call_sightings import merge_sightings
+from udfs.sealed.decryption_keys import DecryptionKeys, NtlmKey
+from udfs.sealed.ntlm_handshake import FLAG_EXTENDED_SECURITY, FLAG_KEY_128, FLAG_KEY_EXCHANGE
 
 KEYS = password(ACCOUNT.password)
 LARGE = "OS:srv1\\private$\\large"
@@ -30,7 +30,7 @@ ORDERS = "OS:srv1\\private$\\orders"
 
 @contextmanager
 def recorded(port="remoteread"):
-    """A running server with a tap in front of it: yields the tap, and a list that holds the truth in the end."""
+    """Run a server behind a tap; yields the tap and a list that receives the ground truth at the end."""
     told = []
     with ServerThread() as server:
         with Tap(server.ports[port]) as tap:
@@ -39,7 +39,7 @@ def recorded(port="remoteread"):
 
 
 def truth_of(told):
-    """Digests of both stubs of each call, as the server saw them in the clear."""
+    """Return the digests of both stubs of each call, as the server saw them in the clear."""
     return [
         tuple(call[half].get("sha256") if half == "request" or call["fault_status"] is None else None
               for half in ("request", "response"))
@@ -51,7 +51,7 @@ def read(port, **options):
     async def play():
         async with Client("127.0.0.1", port, account=ACCOUNT, verification=True, **options) as rpc:
             await rpc.bind(REMOTEREAD, (NDR, NDR64))
-            reader = await Reader(rpc).open(LARGE)
+            reader = await RemoteReader(rpc).open(LARGE)
             await reader.receive(NACK)
             await rpc.bind(QMMGMT, (NDR,))  # an alter_context between sealed calls
             await reader.receive(ACK)
@@ -62,10 +62,10 @@ def read(port, **options):
 
 STRENGTHS = {
     "128": 0,
-    "56": KEY_128,
-    "no key exchange": KEY_EXCHANGE,
-    "no extended security": EXTENDED_SECURITY,
-    "weakest": EXTENDED_SECURITY | KEY_128 | KEY_EXCHANGE,
+    "56": FLAG_KEY_128,
+    "no key exchange": FLAG_KEY_EXCHANGE,
+    "no extended security": FLAG_EXTENDED_SECURITY,
+    "weakest": FLAG_EXTENDED_SECURITY | FLAG_KEY_128 | FLAG_KEY_EXCHANGE,
 }
 
 
@@ -74,10 +74,10 @@ STRENGTHS = {
 def test_every_strength(without, fragment):
     with recorded() as (tap, told):
         read(tap.port, level=PRIVACY, without=without, fragment=fragment)
-    rows = opened([tap.capture()], KEYS)
+    rows = decrypted_calls([tap.capture()], KEYS)
     assert digests(rows) == truth_of(told)
     assert {(row["opened_by"], row["outcome"], row["sealed"]) for row in rows} == {("TESTDOM\\reader", "ok", True)}
-    assert all(row["request_pieces"] is None and row["closed_reason"] is None for row in rows)
+    assert all(row["request_signed_bytes"] is None and row["closed_reason"] is None for row in rows)
     assert max(row["response_fragments"] for row in rows) > 50
 
 
@@ -89,7 +89,7 @@ def test_every_level_of_impackets_client(level):
             rpc.fragment(size)
             rpc.call("R_OpenQueue", **open_arguments(ORDERS))
         rpc.close()
-    rows = opened([tap.capture()], KEYS)
+    rows = decrypted_calls([tap.capture()], KEYS)
     assert digests(rows) == truth_of(told)
     by = "TESTDOM\\reader"
     told = {PRIVACY: (by, None), CONNECT: (None, None)}.get(level, (None, by))
@@ -99,7 +99,7 @@ def test_every_level_of_impackets_client(level):
 def test_spnego_around_it_with_the_last_leg_in_an_alter_context():
     with recorded() as (tap, told):
         read(tap.port, level=PRIVACY, spnego=True)
-    rows = opened([tap.capture()], KEYS)
+    rows = decrypted_calls([tap.capture()], KEYS)
     assert digests(rows) == truth_of(told)
     assert {(row["opened_by"], row["auth_type"]) for row in rows} == {("TESTDOM\\reader", 9)}
 
@@ -108,7 +108,7 @@ def test_a_big_endian_client_and_an_nt_hash_for_any_account():
     with recorded() as (tap, told):
         read(tap.port, level=PRIVACY, order=">")
     (key,) = KEYS.ntlm
-    rows = opened([tap.capture()], Keys((NtlmKey("testdom\\*", key.nt_hash),)))
+    rows = decrypted_calls([tap.capture()], DecryptionKeys((NtlmKey("testdom\\*", key.nt_hash),)))
     assert digests(rows) == truth_of(told)
 
 
@@ -117,21 +117,21 @@ def test_many_connections_and_calls_at_once():
         async def one(number):
             async with Client("127.0.0.1", port, account=ACCOUNT, level=PRIVACY) as rpc:
                 await rpc.bind(REMOTEREAD, (NDR,))
-                readers = [await Reader(rpc).open(ORDERS) for _ in range(2)]
+                readers = [await RemoteReader(rpc).open(ORDERS) for _ in range(2)]
                 await asyncio.gather(*(reader.receive(NACK) for reader in readers))
 
         await asyncio.gather(*(one(number) for number in range(5)))
 
     with recorded() as (tap, told):
         asyncio.run(play(tap.port))
-    rows = opened([tap.capture()], KEYS)
+    rows = decrypted_calls([tap.capture()], KEYS)
     assert sorted(digests(rows), key=repr) == sorted(truth_of(told), key=repr)
     assert len({row["connection_id"] for row in rows}) == 5
 
 
 @pytest.fixture(scope="module")
 def story():
-    """The segments of one conversation, and the digests of its stubs."""
+    """Return the segments of one conversation, and the digests of its stubs."""
     with recorded() as (tap, told):
         read(tap.port, level=PRIVACY)
     return tap.segments(), truth_of(told)
@@ -148,10 +148,10 @@ def data(story, side):
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.9])
 @pytest.mark.parametrize("length", [1, 30])
 def test_what_comes_after_a_loss_is_opened(story, share, length):
-    """Some PDUs of large answers are missing: these calls are damaged, the others are open."""
+    """Some PDUs of large responses are missing: these calls are damaged, the others are decrypted."""
     server = data(story, t.SERVER)
     begin = 3 + int(share * (len(server) - 40))
-    rows = opened([without_segments(story, set(server[begin : begin + length]))], KEYS)
+    rows = decrypted_calls([without_segments(story, set(server[begin : begin + length]))], KEYS)
     assert {"ok", "damaged"} <= {row["outcome"] for row in rows} <= {"ok", "damaged", "no_response"}
     for mine, true, row in zip(digests(rows), story[1], rows, strict=True):
         assert mine == (true if row["outcome"] == "ok" else (true[0], None))
@@ -161,7 +161,7 @@ def test_what_comes_after_a_loss_is_opened(story, share, length):
 def test_lost_requests_are_bridged(story):
     client = data(story, t.CLIENT)
     for index in client[3:-1]:
-        rows = opened([without_segments(story, {index})], KEYS)
+        rows = decrypted_calls([without_segments(story, {index})], KEYS)
         assert {row["opened_by"] for row in rows if row["sealed"]} == {"TESTDOM\\reader"}
         true = {half for halves in story[1] for half in halves if half}
         assert {half for halves in digests(rows) for half in halves if half} <= true
@@ -169,44 +169,44 @@ def test_lost_requests_are_bridged(story):
 
 def test_repeated_segments_change_nothing(story):
     parts = [pair for pair in story[0] for _ in range(2)]
-    assert digests(opened([capture_of(parts)], KEYS)) == story[1]
+    assert digests(decrypted_calls([capture_of(parts)], KEYS)) == story[1]
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_handshake_in_one_file_opens_calls_in_the_others(story, order):
     size = len(story[0]) // 5
     files = [capture_of(story[0][begin : begin + size]) for begin in range(0, len(story[0]), size)][::order]
-    assert digests(opened(files, KEYS)) == story[1]
-    assert digests(opened([files], KEYS)) == story[1]
+    assert digests(decrypted_calls(files, KEYS)) == story[1]
+    assert digests(decrypted_calls([files], KEYS)) == story[1]
 
 
 @pytest.mark.parametrize("place", [2, 3, 4, 5, 6, 7])
 def test_a_handshake_cut_by_files(story, place):
-    """The first file ends with the SYN, with the bind, with its answer, with auth3, with the first call."""
+    """The first file ends with the SYN, the bind, the bind_ack, the auth3, or the first call."""
     files = [capture_of(story[0][:place]), capture_of(story[0][place:])]
-    assert digests(opened(files, KEYS)) == story[1]
-    assert digests(opened(files[::-1], KEYS)) == story[1]
+    assert digests(decrypted_calls(files, KEYS)) == story[1]
+    assert digests(decrypted_calls(files[::-1], KEYS)) == story[1]
 
 
 def test_a_handshake_that_was_not_captured(story):
-    """Neither bind nor auth3, the third leg alone missing, the challenge alone missing."""
+    """Bind and auth3 are missing, or only the third leg, or only the challenge."""
     third, challenge = data(story, t.CLIENT)[1], data(story, t.SERVER)[0]
-    for keys in (KEYS, Keys()):
+    for keys in (KEYS, DecryptionKeys()):
         for capture in (
             capture_of(story[0][6:]),
             without_segments(story, {third}),
             without_segments(story, {challenge}),
         ):
-            rows = opened([capture], keys)
+            rows = decrypted_calls([capture], keys)
             assert reasons([row for row in rows if row["outcome"] == "encrypted"]) == {"no_handshake"}
             assert {row["opened_by"] for row in rows} == {None}
 
 
 def test_a_request_without_its_answer_is_opened_too(story):
-    (row,) = opened([capture_of(story[0][:6])], KEYS)
+    (row,) = decrypted_calls([capture_of(story[0][:6])], KEYS)
     assert (row["outcome"], row["opened_by"], row["closed_reason"]) == ("no_response", "TESTDOM\\reader", None)
     assert digests([row]) == [(story[1][0][0], None)]
-    (row,) = opened([capture_of(story[0][:6])], Keys())
+    (row,) = decrypted_calls([capture_of(story[0][:6])], DecryptionKeys())
     assert (row["outcome"], row["opened_by"], row["closed_reason"]) == ("no_response", None, None)
 
 
@@ -216,45 +216,45 @@ def test_what_was_opened_stays_open_when_another_capture_shows_it_closed(story):
     other = [
         {name: value + later if name in TIMES else "other" if name.endswith("capture_id") else value
          for name, value in row.items()}
-        for row in opened([capture], Keys())
+        for row in decrypted_calls([capture], DecryptionKeys())
     ]  # fmt: skip
-    rows = merged(opened([capture], KEYS), other)
+    rows = merge_sightings(decrypted_calls([capture], KEYS), other)
     assert sorted(digests(rows), key=repr) == sorted(story[1], key=repr)
     assert {(row["opened_by"], row["outcome"], row["observations"]) for row in rows} == {("TESTDOM\\reader", "ok", 2)}
-    assert all(row["request_pieces"] is None for row in rows)
+    assert all(row["request_signed_bytes"] is None for row in rows)
 
 
 def test_keys_that_do_not_fit_leave_calls_as_captured(story):
     capture = capture_of(story[0])
-    closed = opened([capture], Keys())
+    closed = decrypted_calls([capture], DecryptionKeys())
     for keys, reason in (
-        (Keys(), "no_key"),
+        (DecryptionKeys(), "no_key"),
         (password("wrong"), "bad_signature"),
         (password(ACCOUNT.password, "OTHER\\*"), "no_key"),
         (password(ACCOUNT.password, "TESTDOM\\read"), "no_key"),
     ):
-        rows = opened([capture], keys)
+        rows = decrypted_calls([capture], keys)
         assert {(row["outcome"], row["opened_by"], row["closed_reason"]) for row in rows} == {
             ("encrypted", None, reason)
         }
         assert digests(rows) == digests(closed)
-        assert all(row["request_pieces"] for row in rows)
+        assert all(row["request_signed_bytes"] for row in rows)
 
 
 def test_the_entry_that_fits_is_found_among_several(story):
-    keys = Keys((*password("wrong", "*").ntlm, *password("WRONG", "testdom\\READER").ntlm, *KEYS.ntlm))
-    assert digests(opened([capture_of(story[0])], keys)) == story[1]
+    keys = DecryptionKeys((*password("wrong", "*").ntlm, *password("WRONG", "testdom\\READER").ntlm, *KEYS.ntlm))
+    assert digests(decrypted_calls([capture_of(story[0])], keys)) == story[1]
 
 
 @pytest.mark.parametrize("side", [t.CLIENT, t.SERVER])
 def test_a_pdu_that_was_tampered_with_is_no_garbage(story, side):
-    """One bit of a sealed stub is another: its call stays closed, as captured, all others are opened."""
+    """One bit of a sealed stub is flipped: its call stays as captured, all others are decrypted."""
     index = data(story, side)[3]  # R_EndReceive; a fragment of the large answer
     flow, part = story[0][index]
     payload = bytearray(part.payload)
     payload[40] ^= 1
     changed = [*story[0][:index], (flow, t.replace(part, payload=bytes(payload))), *story[0][index + 1 :]]
-    rows = opened([capture_of(changed)], KEYS)
+    rows = decrypted_calls([capture_of(changed)], KEYS)
     bad = [number for number, row in enumerate(rows) if row["closed_reason"] is not None]
     assert len(bad) == 1
     assert rows[bad[0]]["closed_reason"] == "bad_signature"

@@ -1,4 +1,4 @@
-"""Calls that are signed and not sealed: verified where their key is given, not believed where they were changed."""
+"""Calls that are signed but not sealed: verified with a key, damaged if they were modified."""
 
 import asyncio
 import struct
@@ -7,18 +7,18 @@ import pytest
 
 from pcapgen import conversation as t
 from peer.client import NDR, NDR64, Client
-from peer.kerberos import AES128, AES256, AES256_SHA2, RC4, KerberosClient, KerberosServer, forged
+from peer.kerberos import AES128, AES256, AES256_SHA2, RC4, KerberosClient, KerberosServer, forge_ticket
 from peer.methods import QMMGMT, REMOTEREAD
-from peer.reading import NACK, Reader, open_arguments
+from peer.reading import NACK, RemoteReader, open_arguments
 from peer.security import INTEGRITY, PACKET
 from peer.server import ACCOUNT, ServerThread
 from peer.world import Impacket
 from sealed.impackets_client import open_thrice
-from sealed.opened import digests, opened, password
+from sealed.opened import decrypted_calls, digests, password
 from sealed.tap import Tap, capture_of
 from sealed.test_kerberos import LARGE, REALM, SECRETS, SERVICE, keytab
-from udfs.sealed.keys import Keys
-from udfs.sealed.ntlm import EXTENDED_SECURITY, KEY_128, KEY_EXCHANGE
+from udfs.sealed.decryption_keys import DecryptionKeys
+from udfs.sealed.ntlm_handshake import FLAG_EXTENDED_SECURITY, FLAG_KEY_128, FLAG_KEY_EXCHANGE
 
 KEYS = password(ACCOUNT.password)
 ORDERS = "OS:srv1\\private$\\orders"
@@ -26,7 +26,7 @@ READER = "TESTDOM\\reader"
 
 
 def recorded(work, accept=None):
-    """The tap in front of a server while some work was done, and the digests of its stubs."""
+    """Return the tap in front of a server during ``work``, and the digests of its stubs."""
     with ServerThread() as server:
         server.server.service.kerberos = accept
         with Tap(server.ports["remoteread"]) as tap:
@@ -40,7 +40,7 @@ def read(queue, **options):
         async def play():
             async with Client("127.0.0.1", port, verification=True, **options) as rpc:
                 await rpc.bind(REMOTEREAD, (NDR, NDR64))
-                reader = await Reader(rpc).open(queue)
+                reader = await RemoteReader(rpc).open(queue)
                 await reader.receive(NACK)
                 await rpc.bind(QMMGMT, (NDR,))
                 await reader.close()
@@ -56,9 +56,9 @@ def outcomes(rows):
 
 STRENGTHS = {
     "128": 0,
-    "no key exchange": KEY_EXCHANGE,
-    "no extended security": EXTENDED_SECURITY,
-    "weakest": EXTENDED_SECURITY | KEY_128 | KEY_EXCHANGE,
+    "no key exchange": FLAG_KEY_EXCHANGE,
+    "no extended security": FLAG_EXTENDED_SECURITY,
+    "weakest": FLAG_EXTENDED_SECURITY | FLAG_KEY_128 | FLAG_KEY_EXCHANGE,
 }
 
 
@@ -66,15 +66,15 @@ STRENGTHS = {
 @pytest.mark.parametrize("without", STRENGTHS.values(), ids=STRENGTHS)
 def test_ntlm_of_every_strength(level, without):
     tap, true = recorded(read(ORDERS, account=ACCOUNT, level=level, without=without, fragment=1432))
-    rows = opened([tap.capture()], KEYS)
+    rows = decrypted_calls([tap.capture()], KEYS)
     assert digests(rows) == true
     assert outcomes(rows) == {("ok", None, READER, None)}
-    assert all(row["request_pieces"] is None and not row["sealed"] for row in rows)
-    for keys in (Keys(), password("wrong"), password(ACCOUNT.password, "OTHER\\*")):
-        rows = opened([tap.capture()], keys)
+    assert all(row["request_signed_bytes"] is None and not row["sealed"] for row in rows)
+    for keys in (DecryptionKeys(), password("wrong"), password(ACCOUNT.password, "OTHER\\*")):
+        rows = decrypted_calls([tap.capture()], keys)
         assert digests(rows) == true
         assert outcomes(rows) == {("ok", None, None, None)}
-        assert all(row["request_pieces"] for row in rows)
+        assert all(row["request_signed_bytes"] for row in rows)
 
 
 KINDS = {"aes128": AES128, "aes256": AES256, "rc4": RC4}
@@ -83,25 +83,25 @@ KINDS = {"aes128": AES128, "aes256": AES256, "rc4": RC4}
 @pytest.mark.parametrize("headers", [False, True], ids=["stubs", "headers too"])
 @pytest.mark.parametrize("kind", [*KINDS.values(), AES256_SHA2], ids=[*KINDS, "aes256 with sha384"])
 def test_kerberos(kind, headers):
-    granted = forged(SERVICE, REALM, SECRETS[kind])
+    granted = forge_ticket(SERVICE, REALM, SECRETS[kind])
     client = KerberosClient(granted, mutual=kind != AES128, spnego=True, subkey=kind == RC4, headers=headers)
     tap, true = recorded(
         read(ORDERS, kerberos=client, level=INTEGRITY), lambda: KerberosServer(SECRETS, headers=headers)
     )
-    rows = opened([tap.capture()], keytab(kind))
+    rows = decrypted_calls([tap.capture()], keytab(kind))
     assert digests(rows) == true
     assert outcomes(rows) == {("ok", None, "reader@CORP.EXAMPLE", None)}
-    assert outcomes(opened([tap.capture()], KEYS)) == {("ok", None, None, None)}
+    assert outcomes(decrypted_calls([tap.capture()], KEYS)) == {("ok", None, None, None)}
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_impackets_client_with_kerberos(kind):
-    granted = forged(SERVICE, REALM, SECRETS[kind])
+    granted = forge_ticket(SERVICE, REALM, SECRETS[kind])
     tap, true = recorded(
         lambda port: open_thrice(port, REALM, granted.for_impacket(), ORDERS, INTEGRITY),
         lambda: KerberosServer(SECRETS),
     )
-    rows = opened([tap.capture()], keytab(kind))
+    rows = decrypted_calls([tap.capture()], keytab(kind))
     assert digests(rows) == true
     assert outcomes(rows) == {("ok", None, "reader@CORP.EXAMPLE", None)}
 
@@ -117,7 +117,7 @@ def story():
 
 
 def test_a_big_endian_client_with_large_answers(story):
-    rows = opened([capture_of(story[0])], KEYS)
+    rows = decrypted_calls([capture_of(story[0])], KEYS)
     assert digests(rows) == story[1]
     assert outcomes(rows) == {("ok", None, READER, None)}
     assert max(row["response_fragments"] for row in rows) > 50
@@ -126,32 +126,32 @@ def test_a_big_endian_client_with_large_answers(story):
 @pytest.mark.parametrize("side", [t.CLIENT, t.SERVER])
 @pytest.mark.parametrize("place", [30, -3], ids=["stub", "signature"])
 def test_what_was_changed_is_damaged(story, side, place):
-    """One bit is another: its call says so, those around it are verified; without keys nothing is known of it."""
+    """One bit is flipped: that call is damaged, those around it are verified; without keys this is unknown."""
     index = [index for index, (_, part) in enumerate(story[0]) if part.payload and part.side == side][3]
     flow, part = story[0][index]
     payload = bytearray(part.payload)
     payload[place] ^= 1
     changed = [*story[0][:index], (flow, t.replace(part, payload=bytes(payload))), *story[0][index + 1 :]]
-    rows = opened([capture_of(changed)], KEYS)
+    rows = decrypted_calls([capture_of(changed)], KEYS)
     bad = [row for row in rows if row["verified_by"] is None]
     assert outcomes(bad) == {("damaged", "bad_signature", None, None)}
     assert len(bad) == 1
-    assert bad[0]["request_pieces"] or bad[0]["response_pieces"]
-    for keys in (Keys(), password("wrong")):
-        assert outcomes(opened([capture_of(changed)], keys)) == {("ok", None, None, None)}
+    assert bad[0]["request_signed_bytes"] or bad[0]["response_signed_bytes"]
+    for keys in (DecryptionKeys(), password("wrong")):
+        assert outcomes(decrypted_calls([capture_of(changed)], keys)) == {("ok", None, None, None)}
 
 
 def test_what_comes_after_a_loss_is_verified(story):
     server = [index for index, (_, part) in enumerate(story[0]) if part.payload and part.side == t.SERVER]
     for begin in range(3, len(server), len(server) // 3):
         lost = set(server[begin : begin + 7])
-        rows = opened([capture_of([pair for index, pair in enumerate(story[0]) if index not in lost])], KEYS)
+        rows = decrypted_calls([capture_of([pair for index, pair in enumerate(story[0]) if index not in lost])], KEYS)
         assert {row["verified_by"] for row in rows} == {READER}
         assert {row["closed_reason"] for row in rows} == {None}
 
 
 def test_a_handshake_that_was_not_captured_says_nothing_of_signed_calls(story):
-    rows = opened([capture_of(story[0][6:])], KEYS)
+    rows = decrypted_calls([capture_of(story[0][6:])], KEYS)
     assert {row["verified_by"] for row in rows} == {None}
     assert {row["closed_reason"] for row in rows} == {None}
 
@@ -169,7 +169,9 @@ def test_impackets_client_without_extended_security_and_a_changed_answer():
     flow, part = parts[index]
     assert struct.unpack_from("<B", part.payload, 2) == (2,)
     changed = part.payload[:24] + bytes([part.payload[24] ^ 1]) + part.payload[25:]
-    rows = opened([capture_of([*parts[:index], (flow, t.replace(part, payload=changed)), *parts[index + 1 :]])], KEYS)
+    rows = decrypted_calls(
+        [capture_of([*parts[:index], (flow, t.replace(part, payload=changed)), *parts[index + 1 :]])], KEYS
+    )
     assert [row["closed_reason"] for row in rows] == [None, "bad_signature", None, None]
     assert [row["verified_by"] for row in rows] == [READER, None, READER, READER]
     assert digests(rows)[0] == true[0]

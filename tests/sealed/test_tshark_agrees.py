@@ -1,8 +1,9 @@
-"""tshark, given the same password or keytab, opens the same stubs, octet for octet.
+"""tshark, with the same password or keytab, decrypts the same stubs, octet for octet.
 
-Only what it opens is compared: version 4.0 shows octets at random, as decrypted, for NTLM with keys of 56 bits, without
-key exchange or in SPNEGO, and for AES without mutual authentication. There the test queue manager tells what stubs held
-(`test_ntlm_traffic`, `test_kerberos`), and [MS-NLMP] 4.2.3.4 what 56 bits without key exchange come to (`test_nlmp`).
+Only stubs that tshark decrypts are compared: version 4.0 shows random octets as decrypted for NTLM with 56-bit keys,
+without key exchange or in SPNEGO, and for AES without mutual authentication. For these the test queue manager gives
+the expected stubs (``test_ntlm_traffic``, ``test_kerberos``), and [MS-NLMP] 4.2.3.4 the result of 56 bits without key
+exchange (``test_nlmp``).
 """
 
 import asyncio
@@ -12,12 +13,12 @@ from collections import defaultdict
 import pytest
 
 from peer.client import NDR, NDR64, Client
-from peer.kerberos import AES128, AES256, RC4, KerberosClient, KerberosServer, forged
+from peer.kerberos import AES128, AES256, RC4, KerberosClient, KerberosServer, forge_ticket
 from peer.methods import REMOTEREAD
-from peer.reading import NACK, Reader
+from peer.reading import NACK, RemoteReader
 from peer.security import PRIVACY
 from peer.server import ACCOUNT, ServerThread
-from sealed.opened import opened, password
+from sealed.opened import decrypted_calls, password
 from sealed.tap import Tap, capture_of, one_frame_each
 from sealed.test_kerberos import REALM, SECRETS, SERVICE, keytab
 from sealed.test_key_file import keytab as keytab_file
@@ -28,7 +29,7 @@ TRAILER = 96  # octets that may stand behind our stub: a verification trailer, a
 
 
 def by_tshark(capture, tmp_path, *preferences):
-    """Stubs by call id and kind of PDU, as tshark decrypts them."""
+    """Return stubs by call id and PDU type, as decrypted by tshark."""
     path = tmp_path / "sealed.pcap"
     path.write_bytes(capture)
     options = [item for each in preferences for item in ("-o", each)]
@@ -59,7 +60,7 @@ def recorded(accept=None, **options):
     async def play(port):
         async with Client("127.0.0.1", port, level=PRIVACY, verification=True, **options) as rpc:
             await rpc.bind(REMOTEREAD, (NDR, NDR64))
-            reader = await Reader(rpc).open("OS:srv1\\private$\\orders")
+            reader = await RemoteReader(rpc).open("OS:srv1\\private$\\orders")
             for _ in range(4):
                 await reader.receive(NACK)
             await reader.close()
@@ -74,15 +75,15 @@ def recorded(accept=None, **options):
 @pytest.mark.parametrize("order", ["<", ">"], ids=["little", "big"])
 def test_with_the_password(tmp_path, order):
     capture = recorded(account=ACCOUNT, order=order)
-    agree(opened([capture], password(ACCOUNT.password)),
+    agree(decrypted_calls([capture], password(ACCOUNT.password)),
           by_tshark(capture, tmp_path, f"ntlmssp.nt_password:{ACCOUNT.password}"))  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "mutual"), [(AES128, True), (AES256, True), (RC4, True), (RC4, False)])
 def test_with_the_keytab(tmp_path, kind, mutual):
-    client = KerberosClient(forged(SERVICE, REALM, SECRETS[kind]), mutual=mutual, spnego=True, subkey=not mutual)
+    client = KerberosClient(forge_ticket(SERVICE, REALM, SECRETS[kind]), mutual=mutual, spnego=True, subkey=not mutual)
     capture = recorded(lambda: KerberosServer(SECRETS), kerberos=client)
     path = tmp_path / "srv1.keytab"
     path.write_bytes(keytab_file((f"{SERVICE}@{REALM}", kind, SECRETS[kind].contents)))
     theirs = by_tshark(capture, tmp_path, "kerberos.decrypt:TRUE", f"kerberos.file:{path}")
-    agree(opened([capture], keytab(kind)), theirs)
+    agree(decrypted_calls([capture], keytab(kind)), theirs)

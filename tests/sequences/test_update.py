@@ -1,4 +1,4 @@
-"""gold.ack_sequences follows attempts and operations, and is as if it were made anew; in Spark as here."""
+"""Incremental updates of gold.ack_sequences equal a full recomputation, in memory and in Spark."""
 
 import datetime as dt
 import json
@@ -10,7 +10,7 @@ import pytest
 from attempts.broker import AUDIT, ORDERS, Broker, captured
 from attempts.telling import SERVER, gold_of, sequences_here
 from killing import killed_and_repeated
-from pipeline.attempts.calls import Call
+from pipeline.attempts.calls import DecodedCall
 from pipeline.lake.lake import Lake
 from pipeline.sequences import update as sequences_update
 from schemas.ack_sequences import ACK_SEQUENCES
@@ -22,12 +22,12 @@ START = ("RemoteRead", 7)
 LOST_AFTER = dt.timedelta(seconds=60)
 
 
-def facts(rows):
+def comparable(rows):
     return sorted(({name: value for name, value in row.items() if name != "run_id"} for row in rows), key=str)
 
 
 def sealed_until(attempts):
-    """Until when reads at the server were sealed."""
+    """Return the time of the last sealed read at the server."""
     times = [
         row["ended_at"] or row["returned_at"] or row["started_at"]
         for row in attempts.to_pylist()
@@ -38,41 +38,48 @@ def sealed_until(attempts):
 
 
 def sequences(lake, lost_after, poison_after):
-    return sequences_update.ack_sequences(lake, lost_after=lost_after, poison_after=poison_after)
+    return sequences_update.update(lake, lost_after=lost_after, poison_after=poison_after)
+
+
+def _sealed(call):
+    """Return a call as it is known without its stubs."""
+    times = call.requested_at, call.responded_at
+    return DecodedCall(call.call_key, call.protocol, call.opnum, call.connection_id, *times, encrypted=True)
 
 
 class Follower:
-    """A lake whose attempts and operations are those of some of a broker's calls, and the sequences made of them."""
+    """A lake with the attempts and operations of some of a broker's calls, and the sequences made of them."""
 
     def __init__(self, lake, broker):
         self.lake = lake
         self.broker = broker
-        self.there = {}
+        self.written_tables = {}
 
-    def bring(self, calls=None, *, aliases=None, lost_after=LOST_AFTER, poison_after=3, lost=None, sealed=()):
-        """Bring what gold knows by these calls, all by default; return the rows written. They must be all there is."""
+    def write(self, calls=None, *, aliases=None, lost_after=LOST_AFTER, poison_after=3, lost=None, sealed=()):
+        """Write the attempts and operations of these calls (default: all), update the sequences, and check all rows."""
         every, connections = captured(self.broker)
 
         def message_key(call):
-            number = None if call.closed else self.broker.brought.get(call.call_key)
+            number = None if call.encrypted else self.broker.brought.get(call.call_key)
             return None if number is None or (number % 7 == 0 and call.opnum) else f"message {number}"
 
         known = every if calls is None else [call for call in every if call.call_key in calls]
-        known = [Call(c.call_key, c.protocol, c.opnum, c.connection_id, c.requested_at, c.responded_at, closed=True)
-                 if c.call_key in sealed else c for c in known]  # fmt: skip
-        made = gold_of(known, connections, until=self.broker.now, message_key=message_key, aliases=aliases)
-        for table, rows in zip((RECEIVE_ATTEMPTS, QUEUE_OPERATIONS), made, strict=True):
-            there = self.there.get(table, rows.slice(0, 0))
-            says = json.dumps({"lost": lost or {}})
-            self.lake.put(table, rows, there, dates=set(there["event_date"].to_pylist()), made_of=says)
-            self.there[table] = rows
+        known = [_sealed(call) if call.call_key in sealed else call for call in known]
+        gold = gold_of(known, connections, until=self.broker.now, message_key=message_key, aliases=aliases)
+        for table, rows in zip((RECEIVE_ATTEMPTS, QUEUE_OPERATIONS), gold, strict=True):
+            before = self.written_tables.get(table, rows.slice(0, 0))
+            provenance = json.dumps({"lost": lost or {}})
+            self.lake.replace_changed(
+                table, rows, before, dates=set(before["event_date"].to_pylist()), provenance=provenance
+            )
+            self.written_tables[table] = rows
         written = self.run(lost_after, poison_after)
         settings = {"lost_after": lost_after.seconds, "poison_after": poison_after}
         expected = sequences_here(
-            *made, **settings, unseen={"capture_loss": lost or {}, "sealed": sealed_until(made[0])}
+            *gold, **settings, unseen={"capture_loss": lost or {}, "sealed": sealed_until(gold[0])}
         )
         rows = self.lake.read(ACK_SEQUENCES).toArrow().to_pylist()
-        assert facts(rows) == facts(expected)
+        assert comparable(rows) == comparable(expected)
         self.written = written
         return expected
 
@@ -87,42 +94,42 @@ def lake(spark, tmp_path):
 
 def test_more_of_a_capture_changes_the_messages_it_is_about_and_no_others(lake, monkeypatch):
     follower = Follower(lake, Broker(Random(11)).run(150))
-    follower.bring()
+    follower.write()
     before = lake.version(ACK_SEQUENCES)
     assert follower.run() == 0
     assert lake.version(ACK_SEQUENCES) == before
-    # Now it follows: making all anew would not be quiet. Some calls come, and some go.
+    # From here on a full recomputation fails. Some calls come, and some go.
     gone = {call["call_key"] for call in follower.broker.calls[5:60:7]}
     follower.broker.run(25)
     with monkeypatch.context() as patch:
-        patch.setattr(sequences_update._Work, "anew", None)
-        follower.bring({call["call_key"] for call in follower.broker.calls} - gone)
+        patch.setattr(sequences_update._SequencesUpdate, "recompute_all", None)
+        follower.write({call["call_key"] for call in follower.broker.calls} - gone)
         assert 0 < follower.written < lake.read(ACK_SEQUENCES).count()
         # A late capture shows that calls were lost at the server, then that they were lost later too.
         left = [row for row in lake.read(ACK_SEQUENCES).collect() if row["fate"] in ("returned", "held", "purged")]
         times = sorted(round(row["settled_at"].timestamp() * 1e6) for row in left if row["settled_at"] is not None)
         for until in (times[len(times) // 2], times[-1] + 1, 0):
-            follower.bring({call["call_key"] for call in follower.broker.calls} - gone, lost={SERVER: until})
+            follower.write({call["call_key"] for call in follower.broker.calls} - gone, lost={SERVER: until})
             assert 0 < follower.written <= len(left)
         # One of the last reads turns out to be sealed, and then not to be there.
         starts = [call["call_key"] for call in follower.broker.calls if (call["protocol"], call["opnum"]) == START]
-        expected = follower.bring({call["call_key"] for call in follower.broker.calls} - gone, sealed=starts[-1:])
+        expected = follower.write({call["call_key"] for call in follower.broker.calls} - gone, sealed=starts[-1:])
         assert any(row["missing"] == ["sealed"] for row in expected)
-        follower.bring({call["call_key"] for call in follower.broker.calls} - gone - {*starts[-1:]})
-    # Another setting makes all anew, and in Spark it is the same.
-    monkeypatch.setattr(sequences_update, "MOST", -1)
-    follower.bring(lost_after=dt.timedelta(seconds=5), poison_after=1)
+        follower.write({call["call_key"] for call in follower.broker.calls} - gone - {*starts[-1:]})
+    # Another setting recomputes everything, here in Spark.
+    monkeypatch.setattr(sequences_update, "MAX_IN_MEMORY", -1)
+    follower.write(lost_after=dt.timedelta(seconds=5), poison_after=1)
 
 
 @pytest.mark.long
 def test_a_name_learnt_later_and_a_late_half_of_a_capture(lake, monkeypatch):
     follower = Follower(lake, Broker(Random(12)).run(150))
     every = [call["call_key"] for call in follower.broker.calls]
-    follower.bring(set(every[::2]))
-    monkeypatch.setattr(sequences_update._Work, "anew", None)
-    follower.bring()
-    follower.bring(aliases={AUDIT: ORDERS})
-    follower.bring()
+    follower.write(set(every[::2]))
+    monkeypatch.setattr(sequences_update._SequencesUpdate, "recompute_all", None)
+    follower.write()
+    follower.write(aliases={AUDIT: ORDERS})
+    follower.write()
 
 
 @pytest.mark.long
@@ -132,12 +139,12 @@ def test_in_any_order_and_number_of_runs_all_is_as_if_made_anew(lake, monkeypatc
     chance = Random(seed)
     broker = Broker(Random(seed)).run(250)
     if not here:
-        monkeypatch.setattr(sequences_update, "MOST", -1)
+        monkeypatch.setattr(sequences_update, "MAX_IN_MEMORY", -1)
     follower = Follower(lake, broker)
     part_of = {call["call_key"]: chance.randint(1, 5) for call in broker.calls}
     for part in range(1, 6):
-        follower.bring({name for name, of in part_of.items() if of <= part})
-    follower.bring({name for name, of in part_of.items() if of != 3})
+        follower.write({name for name, of in part_of.items() if of <= part})
+    follower.write({name for name, of in part_of.items() if of != 3})
 
 
 @pytest.mark.long
@@ -146,7 +153,7 @@ def test_killed_before_any_commit_and_repeated(lake, monkeypatch, here):
     if not here:
         lake._local = None
     follower = Follower(lake, Broker(Random(5)).run(120))
-    follower.bring()
+    follower.write()
     follower.broker.run(40)
     kills = []
 
@@ -154,19 +161,19 @@ def test_killed_before_any_commit_and_repeated(lake, monkeypatch, here):
         kills.append(killed_and_repeated(lake, lambda held: sequences(held, *settings)))
 
     monkeypatch.setattr(follower, "run", run)
-    follower.bring()
+    follower.write()
     assert kills[0] > (0 if here else 1)
 
 
 @pytest.mark.long
 def test_a_feed_that_does_not_reach_back_makes_all_anew(lake, spark):
     follower = Follower(lake, Broker(Random(6)).run(80))
-    follower.bring()
+    follower.write()
     spark.sql(
         f"ALTER TABLE {lake.sql_name(RECEIVE_ATTEMPTS)} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'false')"
     )
     follower.broker.run(30)
-    follower.bring()
+    follower.write()
 
 
 @pytest.mark.long
@@ -176,15 +183,15 @@ def test_a_lake_of_an_earlier_state_gets_the_columns_that_came_since(lake):
     lake.create(replace(RECEIVE_ATTEMPTS, columns=earlier))
     assert not new & set(lake.read(RECEIVE_ATTEMPTS).columns)
     for _ in range(2):
-        lake.widen(RECEIVE_ATTEMPTS)
+        lake.add_missing_columns(RECEIVE_ATTEMPTS)
         assert {*RECEIVE_ATTEMPTS.names} == set(lake.read(RECEIVE_ATTEMPTS).columns)
-    Follower(lake, Broker(Random(4)).run(60)).bring()
+    Follower(lake, Broker(Random(4)).run(60)).write()
 
 
 @pytest.mark.long
 def test_no_attempts_no_table_and_of_none_none(lake):
-    assert sequences_update.ack_sequences(lake, lost_after=LOST_AFTER, poison_after=3) == 0
+    assert sequences_update.update(lake, lost_after=LOST_AFTER, poison_after=3) == 0
     assert not lake.exists(ACK_SEQUENCES)
     lake.create(RECEIVE_ATTEMPTS)
-    assert sequences_update.ack_sequences(lake, lost_after=LOST_AFTER, poison_after=3) == 0
+    assert sequences_update.update(lake, lost_after=LOST_AFTER, poison_after=3) == 0
     assert lake.read(ACK_SEQUENCES).count() == 0

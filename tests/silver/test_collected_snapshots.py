@@ -1,11 +1,11 @@
-"""Snapshot files to bronze and silver: each snapshot once, whatever is read how often, in which order, killed where."""
+"""Snapshot files to bronze and silver: each snapshot once, however often, in whatever order and after whatever kill."""
 
 import json
 from itertools import permutations
 
 import pytest
 
-from collector.landed import AT, failed, machine, queue, write
+from collector.snapshot_files import AT, failed, machine, queue, write
 from killing import KilledError, dying
 from pipeline.bronze import ingest_snapshots
 from pipeline.bronze.input_files import list_files
@@ -20,7 +20,7 @@ from schemas.queue_snapshots import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHO
 pytestmark = pytest.mark.spark
 
 LATER = "2024-05-02T12:00:00.000000Z"
-TABLES = (SNAPSHOTS_RAW, SNAPSHOT_FILES, QUARANTINE, *collected_snapshots.TABLES, HOSTS)
+TABLES = (SNAPSHOTS_RAW, SNAPSHOT_FILES, QUARANTINE, *collected_snapshots.SNAPSHOT_TABLES, HOSTS)
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def lake(spark, tmp_path):
 
 
 def ingest(lake, *paths, run_id="r1"):
-    return ingest_snapshots.ingest(lake, list_files(map(str, paths)), run_id=run_id, say=lambda _: None)
+    return ingest_snapshots.ingest(lake, list_files(map(str, paths)), run_id=run_id, log=lambda _: None)
 
 
 def rows(lake, table, *without):
@@ -41,9 +41,9 @@ def everything(lake):
     return {str(table): rows(lake, table, "modified_at") for table in TABLES}
 
 
-def silver(lake):
-    written, says = hosts.collected_snapshots(lake)
-    return written if says is None else written | {str(HOSTS): hosts.write(lake, "r1", says)}
+def update_silver(lake):
+    written, provenance = hosts.update_collected_snapshots(lake)
+    return written if provenance is None else written | {str(HOSTS): hosts.update_hosts(lake, "r1", provenance)}
 
 
 def test_snapshots_go_through_bronze_to_silver(lake, tmp_path):
@@ -51,14 +51,14 @@ def test_snapshots_go_through_bronze_to_silver(lake, tmp_path):
         tmp_path / "in" / "a.jsonl", machine(), queue(7), failed(), failed(which="cut", hresult=None, error="cut")
     )
     done = ingest(lake, tmp_path / "in")
-    assert (done.written[str(SNAPSHOTS_RAW)], done.unreadable) == (4, False)
+    assert (done.rows_written[str(SNAPSHOTS_RAW)], done.has_unreadable_files) == (4, False)
     raw = {(row.format_name or "").rpartition("\\")[2]: row for row in lake.read(SNAPSHOTS_RAW).collect()}
     assert {name: (row.hresult, row.error, row.source_line) for name, row in raw.items()} == {
         "": (0, None, 1), "a": (0, None, 2), "gone": (0xC00E0003, None, 3), "cut": (None, "cut", 4),
     }  # fmt: skip
     assert {row.source_path for row in raw.values()} == {str(file)}
 
-    written = silver(lake)
+    written = update_silver(lake)
     assert written[str(QUEUE_SNAPSHOTS)] == 3
     got = {row.queue.rpartition("\\")[2]: row for row in lake.read(QUEUE_SNAPSHOTS).collect()}
     assert (got["a"].message_count, got["a"].source, got["a"].queue_manager, got["a"].call_key) == (
@@ -67,7 +67,7 @@ def test_snapshots_go_through_bronze_to_silver(lake, tmp_path):
         "qm1",
         None,
     )
-    # absent, null, zero and error are four things
+    # absent, null, zero and error differ
     assert got["a"].property_states == {
         "pathname": "value", "location": "value", "message_count": "value", "journal_message_count": "value",
         "0x7FFF0001": "value",
@@ -95,20 +95,22 @@ def test_snapshots_go_through_bronze_to_silver(lake, tmp_path):
 def test_once_whatever_is_read_how_often(lake, tmp_path, monkeypatch):
     one = write(tmp_path / "b.jsonl", machine(), queue(7))
     ingest(lake, one)
-    silver(lake)
+    update_silver(lake)
     before = everything(lake)
-    assert ingest(lake, one).known == 1
-    assert silver(lake) == {}
+    assert ingest(lake, one).skipped_files == 1
+    assert update_silver(lake) == {}
     assert everything(lake) == before
-    # a copy of a greater name, one of a smaller name, and more lines
+    # a copy with a greater name, one with a smaller name, and more lines
     copy = write(tmp_path / "c.jsonl", machine(), queue(7))
-    assert ingest(lake, copy).written[str(SNAPSHOTS_RAW)] == 0
+    assert ingest(lake, copy).rows_written[str(SNAPSHOTS_RAW)] == 0
     again = write(tmp_path / "a.jsonl", queue(8, at=LATER), machine(), queue(7), queue(7))
     ingest(lake, again)
     with monkeypatch.context() as patched:
-        patched.delattr(hosts, "hosts")  # what came is added to what was counted, not counted with all the rest
-        silver(lake)
-    assert [row.sightings for row in lake.read(HOSTS).collect()] == [row["sightings"] for row in hosts.hosts(lake)]
+        patched.delattr(hosts, "compute_hosts")  # the table is updated incrementally, not recomputed
+        update_silver(lake)
+    assert [row.sightings for row in lake.read(HOSTS).collect()] == [
+        row["sightings"] for row in hosts.compute_hosts(lake)
+    ]
     assert lake.read(HOSTS).first().sightings == 3
     raw = {(row["snapshot_id"], row["source_path"], row["source_line"]) for row in rows(lake, SNAPSHOTS_RAW)}
     assert {(path, number) for _, path, number in raw} == {(str(again), 1), (str(again), 2), (str(again), 3)}
@@ -121,7 +123,7 @@ def test_broken_lines_go_to_quarantine_and_leave_it_when_they_are_whole(lake, tm
     whole = json.dumps(queue(8, at=LATER))
     path = write(tmp_path / "a.jsonl", machine(), "nonsense", queue(version=9), whole[:100])
     done = ingest(lake, path)
-    assert not done.unreadable
+    assert not done.has_unreadable_files
     found = sorted(rows(lake, QUARANTINE), key=lambda row: row["source_line"])
     assert [(row["source_path"], row["source_line"], row["reason"]) for row in found] == [
         (str(path), 2, "not_json"), (str(path), 3, "unknown_version"), (str(path), 4, "not_json"),
@@ -138,14 +140,14 @@ def test_a_file_that_cannot_be_read_is_said_and_tried_again(lake, tmp_path):
     listed = list_files([str(good), str(gone)])
     text = gone.read_text()
     gone.unlink()
-    done = ingest_snapshots.ingest(lake, listed, run_id="r1", say=lambda _: None)
-    assert done.unreadable
+    done = ingest_snapshots.ingest(lake, listed, run_id="r1", log=lambda _: None)
+    assert done.has_unreadable_files
     assert {row["path"]: row["status"] for row in rows(lake, SNAPSHOT_FILES)} == {
         str(good): "complete",
         str(gone): "unreadable",
     }
     gone.write_text(text)
-    assert not ingest(lake, tmp_path / "*.jsonl").unreadable
+    assert not ingest(lake, tmp_path / "*.jsonl").has_unreadable_files
     assert len(rows(lake, SNAPSHOTS_RAW)) == 2
 
 
@@ -156,18 +158,18 @@ def test_a_run_that_was_killed_is_repeated(spark, lake, tmp_path, commits):
     first = write(tmp_path / "a.jsonl", machine(), queue(7), "broken")
     then = write(tmp_path / "b.jsonl", machine(at=LATER), queue(8, at=LATER), queue(7), "worse")
     ingest(lake, first)
-    silver(lake)
+    update_silver(lake)
     with pytest.raises(KilledError), dying(lake, commits) as killed:
-        end_to_end(killed, first, then)
-    end_to_end(lake, first, then)
+        ingest_and_update(killed, first, then)
+    ingest_and_update(lake, first, then)
     other = Lake(spark, str(tmp_path / "other"))
-    end_to_end(other, first, then)
+    ingest_and_update(other, first, then)
     assert everything(lake) == everything(other)
 
 
-def end_to_end(lake, *paths):
+def ingest_and_update(lake, *paths):
     ingest(lake, *paths)
-    silver(lake)
+    update_silver(lake)
 
 
 @pytest.mark.long
@@ -181,32 +183,32 @@ def test_the_order_of_files_is_nothing(spark, tmp_path):
         lake = Lake(spark, str(tmp_path / f"lake{number}"))
         for path in order:
             ingest(lake, path)
-            silver(lake)
+            update_silver(lake)
         found.append(everything(lake))
     assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.long
 def test_both_roads_stand_side_by_side(lake, tmp_path):
-    """What the wire has in silver is not touched, nor does making that anew take the collector's away."""
+    """Decoding collected snapshots keeps the rows decoded from traffic, and the other way round."""
     ingest(lake, write(tmp_path / "a.jsonl", machine(), queue(7)))
-    silver(lake)
+    update_silver(lake)
     wire = lake.read(QUEUE_SNAPSHOTS).selectExpr(
         "* except (snapshot_id, source, call_key)", "'wire' source", "'k' call_key", "'k' snapshot_id"
     )
     lake.append(QUEUE_SNAPSHOTS, wire)
     assert AT.startswith("2024-05-01")
     ingest(lake, write(tmp_path / "b.jsonl", queue(9, at=LATER)))
-    silver(lake)
+    update_silver(lake)
     assert sorted((row["source"], row["message_count"]) for row in rows(lake, QUEUE_SNAPSHOTS)) == [
         ("collector", 7), ("collector", 9), ("wire", 7),
     ]  # fmt: skip
-    collected_snapshots.follow(lake, None)  # anew
+    collected_snapshots.decode_new_snapshots(lake, None)  # decode all again
     assert sorted((row["source"], row["message_count"]) for row in rows(lake, QUEUE_SNAPSHOTS)) == [
         ("collector", 7), ("collector", 9), ("wire", 7),
     ]  # fmt: skip
     lake.create(RPC_CALLS)
-    silver_update.silver(lake, keep_packets=False, keep_stubs=True)  # the wire's road anew: of no call there is nothing
+    silver_update.update(lake, keep_packets=False, keep_stubs=True)  # recompute from traffic: there are no calls
     assert sorted((row["source"], row["message_count"]) for row in rows(lake, QUEUE_SNAPSHOTS)) == [
         ("collector", 7), ("collector", 9),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""silver.hosts of recorded traffic and snapshots: who was seen with which name, address and identifier, and where."""
+"""``silver.hosts`` of recorded traffic and snapshots: machines by name, address and identifier, and the evidence."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -9,22 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.lake.local.local_sql import LocalSql
-from pipeline.lake.queries import in_spark
-from pipeline.silver.decode import TABLES, decode, decode_collected
-from pipeline.silver.hosts import applied, hosts
+from pipeline.lake.queries import query_in_spark
+from pipeline.silver.decode import DECODED_TABLES, decode_calls, decode_collected_snapshots
+from pipeline.silver.hosts import apply_changes, compute_hosts
 from schemas.bronze import RPC_CALLS
 from schemas.catalog import table
 from schemas.collected_snapshots import SNAPSHOTS_RAW
-from udfs.capture.reader import read_capture
-from udfs.properties.snapshot_lines import ROWS, read_lines
+from udfs.capture.capture_reader import read_capture
+from udfs.properties.snapshot_lines import SNAPSHOT_SCHEMA, read_snapshot_rows
 
 CAPTURES = ("sample/01-remoteread-ndr.pcap", "sample/08-endpoint-mapper.pcap", "estate/wire/collector.pcap.gz")
 CLONED = "5ba1e0aa-0000-4000-8000-00000000c10e"
-TOGETHER = ("queue_manager_id", "host_name", "address", "source")
 
 
-class Tables:
-    """What of a lake is asked here, of DuckDB or of Spark."""
+class LakeInMemory:
+    """The methods of a lake that ``compute_hosts`` uses, over Arrow tables; DuckDB or Spark answers queries."""
 
     def __init__(self, rows, spark=None):
         self.rows, self.spark = rows, spark
@@ -34,7 +33,7 @@ class Tables:
 
     def query(self, sql, /, **of):
         given = {name: self.rows[str(each)] for name, each in of.items()}
-        return LocalSql().answer(sql, given) if self.spark is None else in_spark(self.spark, sql, given).toArrow()
+        return LocalSql().answer(sql, given) if self.spark is None else query_in_spark(self.spark, sql, given).toArrow()
 
 
 @pytest.mark.spark
@@ -46,27 +45,27 @@ def test_hosts_of_every_source(spark, project, by_spark):
     lines = []
     for path in sorted((project / "data" / "estate" / "snapshots").iterdir()):
         with path.open("rb") as stream:
-            lines += read_lines(stream, path.name)
-    raw = pa.Table.from_pylist(lines, schema=ROWS)
+            lines += read_snapshot_rows(stream, path.name)
+    raw = pa.Table.from_pylist(lines, schema=SNAPSHOT_SCHEMA)
     batch = raw.combine_chunks().to_batches()[0]
-    collected = decode_collected(batch.append_column("run_id", pa.array(["r"] * len(raw))))
+    collected = decode_collected_snapshots(batch.append_column("run_id", pa.array(["r"] * len(raw))))
     rows = {str(RPC_CALLS): calls, str(SNAPSHOTS_RAW): raw}
-    for name, found in decode(calls.to_batches()[0]).items():
+    for name, found in decode_calls(calls.to_batches()[0]).items():
         batches = [found, *([collected[name]] if name in collected else [])]
         rows[name] = pa.Table.from_batches(batches)
-    assert {table(name) for name in rows} >= set(TABLES)
+    assert {table(name) for name in rows} >= set(DECODED_TABLES)
 
-    found = hosts(Tables(rows, spark if by_spark else None))
-    told = {
+    found = compute_hosts(LakeInMemory(rows, spark if by_spark else None))
+    sightings = {
         (row["source"], row["address"], row["host_name"], row["queue_manager_id"]): row["sightings"]
         for row in found
         if row["source"] != "endpoint_mapper"
     }
-    sent = {key: count for key, count in told.items() if key[0] == "message"}
+    sent = {key: count for key, count in sightings.items() if key[0] == "message"}
     assert {key[1:] for key in sent} == {("10.0.0.9", None, "5f0c2b1a-9d3e-4c77-8a10-000102030405")}
-    assert {key for key in told if key[0] == "format_name"} == {("format_name", "10.77.0.1", "srv1", None)}
-    # eight rounds by two roads: of the machine, and of the queues that answered
-    assert {key[1:]: count for key, count in told.items() if key[0] == "snapshot"} == {
+    assert {key for key in sightings if key[0] == "format_name"} == {("format_name", "10.77.0.1", "srv1", None)}
+    # eight rounds from two sources: of the machine, and of the queues that answered
+    assert {key[1:]: count for key, count in sightings.items() if key[0] == "snapshot"} == {
         ("10.77.0.11", "orders1", None): 8 * 2 * (1 + 4),
         ("10.77.0.12", "relay1", None): 8,  # it has no queue of its own: only the collector knows its name
         ("10.77.0.13", "shop1", None): 16,
@@ -88,14 +87,14 @@ SEEN = st.tuples(
 
 
 def counted(sightings):
-    """What the table says of sightings (host, time): first, last and how often, by host."""
+    """Return first time, last time and count of sightings (host, time), by host."""
     times = {}
     for host, at in sightings:
         times.setdefault(host, []).append(at)
     return {host: (min(found), max(found), len(found)) for host, found in times.items()}
 
 
-def told(rows):
+def times_and_counts(rows):
     return {row["host_name"]: (row["first_seen_at"], row["last_seen_at"], row["sightings"]) for row in rows.values()}
 
 
@@ -108,13 +107,13 @@ def changes(before, now):
 
 @given(st.lists(SEEN), st.lists(SEEN), st.data())
 def test_sightings_that_come_and_go_are_added_and_taken_off_or_not_told_at_all(before, more, data):
-    rows = applied({}, changes([], before))
-    assert told(rows) == counted(before)
+    rows = apply_changes({}, changes([], before))
+    assert times_and_counts(rows) == counted(before)
     stay = data.draw(st.lists(st.booleans(), min_size=len(before), max_size=len(before)))
     now = [seen for seen, stays in zip(before, stay, strict=True) if stays] + more
-    found = applied(rows, data.draw(st.permutations(changes(before, now))))
+    found = apply_changes(rows, data.draw(st.permutations(changes(before, now))))
     if found is not None:
-        assert told(found) == counted(now)
+        assert times_and_counts(found) == counted(now)
     ends = {(host, at) for host, (first, last, _) in counted(before).items() for at in (first, last)}
     if not (Counter(before) - Counter(now)).keys() & ends and not (Counter(now) - Counter(before)):
         assert found is not None

@@ -1,4 +1,4 @@
-"""What of the evidence is kept, and when a change of calls can show anything else. Without Spark."""
+"""Which evidence of queue aliases is kept, and when changed calls can change the aliases. Without Spark."""
 
 import datetime as dt
 import random
@@ -6,9 +6,9 @@ import random
 import pyarrow as pa
 import pytest
 
-from pipeline.attempts.message_queues import differing
-from pipeline.silver.queue_aliases import Known, first_pieces
-from udfs.queues.aliases import EVIDENCE, canonical_queues
+from pipeline.attempts.message_queues import messages_with_changed_queue
+from pipeline.silver.queue_aliases import AliasIndex, earliest_evidence
+from udfs.queues.alias_groups import ALIAS_EVIDENCE_SCHEMA, canonical_queues
 
 SECOND = 1_000_000
 ORDERS, AT_ADDRESS = "srv1\\private$\\orders", "10.0.0.7\\private$\\orders"
@@ -29,10 +29,10 @@ def test_of_the_same_two_texts_the_first_piece_of_each_kind_is_kept_in_any_order
                 ("b", "a", "open", "first")]  # fmt: skip
     for seed in range(5):
         shuffled = random.Random(seed).sample(rows, len(rows))
-        kept = first_pieces(pa.Table.from_pylist(shuffled, schema=EVIDENCE))
+        kept = earliest_evidence(pa.Table.from_pylist(shuffled, schema=ALIAS_EVIDENCE_SCHEMA))
         names = ("queue", "other_queue", "evidence", "call_key")
         assert list(zip(*(kept[name].to_pylist() for name in names), strict=True)) == expected
-        whole = pa.Table.from_pylist(rows, schema=EVIDENCE)
+        whole = pa.Table.from_pylist(rows, schema=ALIAS_EVIDENCE_SCHEMA)
         assert canonical_queues(kept).to_pylist() == canonical_queues(whole).to_pylist()
 
 
@@ -45,7 +45,7 @@ def opened(change="insert", second=5, queue=ORDERS, **more):
     return row | more
 
 
-KNOWN = Known(
+KNOWN = AliasIndex(
     {ORDERS: ORDERS, AT_ADDRESS: ORDERS},
     {(ORDERS, AT_ADDRESS, "open"): 5 * SECOND, (AT_ADDRESS, ORDERS, "open"): 5 * SECOND},
     {"first"},
@@ -53,22 +53,22 @@ KNOWN = Known(
 
 
 @pytest.mark.parametrize(
-    ("opens", "misses"),
+    ("opens", "outdated"),
     [
         ([], False),
-        ([opened()], False),  # the same two texts again
-        ([opened(second=4)], True),  # they were shown before
+        ([opened()], False),  # the same two names again
+        ([opened(second=4)], True),  # earlier evidence
         ([opened(queue="srv1\\private$\\large")], True),
         ([opened(queue="srv1\\private$\\large", context_handle=None)], False),  # it was refused
         ([opened(queue="a1\\b2", queue_format_name="PUBLIC=x")], False),  # no direct name
         ([opened(server_address="10.0.0.8")], True),
-        ([opened("delete")], False),  # not what the table rests on
+        ([opened("delete")], False),  # a call that is not evidence
         ([opened("delete", call_key="first")], True),
         ([opened("update_preimage", call_key="first"), opened("update_postimage", call_key="first")], True),
     ],
 )
-def test_a_change_is_looked_at_where_it_can_show_anything_else(opens, misses):
-    assert KNOWN.misses(opens) is misses
+def test_a_change_is_looked_at_where_it_can_show_anything_else(opens, outdated):
+    assert KNOWN.is_outdated_by(opens) is outdated
 
 
 def test_messages_that_say_something_else_than_was_found():
@@ -82,8 +82,8 @@ def test_messages_that_say_something_else_than_was_found():
     names = ("sighting_key", "queue", "inferred_queue", "destination_queue")
     messages = pa.Table.from_pylist(rows, schema=pa.schema([(name, pa.string()) for name in names]))
     opened_queues = {"same": "q", "learnt": "q", "lost": None, "nothing": None}
-    assert differing(messages, opened_queues).to_pylist() == [
+    assert messages_with_changed_queue(messages, opened_queues).to_pylist() == [
         {"sighting_key": "learnt", "queue": "q", "inferred_queue": None},
         {"sighting_key": "lost", "queue": None, "inferred_queue": "d"},
     ]
-    assert not differing(messages, {}).num_rows
+    assert not messages_with_changed_queue(messages, {}).num_rows

@@ -1,4 +1,4 @@
-"""All tables of silver by one pass over the calls: what it makes of a batch, and that the tables follow bronze."""
+"""Decoding a batch of calls to all silver tables, and updating the tables from bronze."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,13 +13,13 @@ from messages.test_sections import cut
 from pipeline.lake import concurrency
 from pipeline.lake.lake import Lake
 from pipeline.silver import update as silver_update
-from pipeline.silver.decode import READ, TABLES, decode
+from pipeline.silver.decode import DECODED_TABLES, INPUT_COLUMNS, decode_calls
 from schemas.bronze import RPC_CALLS
 from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
 from schemas.queue_snapshots import PROPERTIES
 from schemas.remote_read_calls import REMOTE_READ_CALLS
-from udfs.capture.reader import read_capture
+from udfs.capture.capture_reader import read_capture
 from udfs.keys import key
 
 SAMPLES = ("03-qm2qm-dependent-client.pcap", "04-qmmgmt.pcapng", "07-faults-cancels-groups.pcap")
@@ -28,7 +28,7 @@ BODY = message(chdr(), secd(), method(b"abcdefg", iid=IID), method(b"", iid=None
 
 
 def received(name, packet, parts=None, **more):
-    """A call that brought a message back; ``parts`` are kind, bytes and bytes allocated of its sections."""
+    """A call that returned a message; ``parts`` are kind, bytes and allocated bytes of its sections."""
     parts, at = parts or [(0, len(packet), len(packet))], 0
     sections = []
     for kind, size, most in parts:
@@ -49,7 +49,10 @@ def batch(*rows):
 
 
 def made(*rows, **options):
-    return {name.split(".")[1]: rows.to_pylist() for name, rows in decode(batch(*rows).select(READ), **options).items()}
+    return {
+        name.split(".")[1]: rows.to_pylist()
+        for name, rows in decode_calls(batch(*rows).select(INPUT_COLUMNS), **options).items()
+    }
 
 
 def test_a_message_and_what_a_component_recorded_in_it():
@@ -70,7 +73,7 @@ def test_a_message_and_what_a_component_recorded_in_it():
     ]
     assert [one["marshaled"] for one in recorded] == [None, None]
 
-    kept = made(received("one", packet), packets=True, bodies=True)
+    kept = made(received("one", packet), keep_packets=True, keep_bodies=True)
     assert kept["remote_read_calls"] == [read | {"packet": packet}]
     assert kept["messages"] == [row | {"body": BODY}]
     assert [one["marshaled"] for one in kept["comqc_calls"]] == [b"abcdefg", b""]
@@ -84,7 +87,9 @@ def test_components_messages_that_are_encrypted_cut_short_or_to_be_rejected():
     short, parts = cut(whole, len(BODY) - 20, b"")
     packets = {"secret": secret.bytes(), "wrong": wrong.bytes(), "plain": plain.bytes()}
     for bodies in (False, True):
-        found = made(received("short", short, parts), *(received(*each) for each in packets.items()), bodies=bodies)
+        found = made(
+            received("short", short, parts), *(received(*each) for each in packets.items()), keep_bodies=bodies
+        )
         rows = {row["call_key"]: row for row in found["messages"]}
         assert [one["call_key"] for one in found["comqc_calls"]] == ["short"]
         assert [error["code"] for error in rows["short"]["errors"]] == ["truncated"]
@@ -99,7 +104,7 @@ def test_no_calls_give_no_rows():
 
 
 def sample(project):
-    """The calls of some of the sample, as bronze has them, and two with messages of components."""
+    """Calls of some sample captures, as bronze has them, and two that return messages of queued components."""
     tables = []
     for name in SAMPLES:
         table = read_capture(str(project / "data" / "sample" / name))["rpc_calls"]
@@ -115,11 +120,11 @@ def sample(project):
 
 @pytest.fixture
 def follow(spark, tmp_path, project):
-    return Following(Lake(spark, str(tmp_path / "lake")), sample(project))
+    return SilverLake(Lake(spark, str(tmp_path / "lake")), sample(project))
 
 
-class Following:
-    """A lake with half of the sample's calls in bronze, and what silver should be."""
+class SilverLake:
+    """A lake with calls of the sample in bronze, and the rows expected in silver."""
 
     def __init__(self, lake, calls):
         self.lake, self.calls = lake, calls
@@ -128,17 +133,17 @@ class Following:
         self.lake.append(RPC_CALLS, self.lake.spark.createDataFrame(calls))
 
     def run(self, **options):
-        return silver_update.silver(self.lake, **({"keep_packets": False, "keep_stubs": True} | options))
+        return silver_update.update(self.lake, **({"keep_packets": False, "keep_stubs": True} | options))
 
     def versions(self):
-        return self.lake.versions(*TABLES)
+        return self.lake.versions_text(*DECODED_TABLES)
 
     def expected(self, **options):
         (calls,) = self.lake.read(RPC_CALLS).toArrow().combine_chunks().to_batches()
-        return {name: plain(rows) for name, rows in decode(calls, **options).items()}
+        return {name: plain(rows) for name, rows in decode_calls(calls, **options).items()}
 
     def found(self):
-        return {str(table): plain(self.lake.read(table).toArrow()) for table in TABLES}
+        return {str(table): plain(self.lake.read(table).toArrow()) for table in DECODED_TABLES}
 
 
 def plain(rows):
@@ -160,7 +165,7 @@ def test_the_tables_follow_the_calls_also_when_a_run_is_killed_between_them(foll
     assert set(follow.run().values()) == {0}
     assert follow.versions() == versions
 
-    # Calls come, change and go; the run is killed when some tables are done.
+    # Calls are added, changed and deleted; the run is killed when some tables are done.
     follow.add(calls.filter(pc.invert(half)))
     changed = pc.is_in(calls.column("call_key"), calls.filter(half).column("call_key").take(pa.array(range(0, 60, 7))))
     lake.update(RPC_CALLS, {"response_at": "response_at + INTERVAL 1 DAY"}, f"call_key IN {_named(calls, changed)}")
@@ -168,14 +173,14 @@ def test_the_tables_follow_the_calls_also_when_a_run_is_killed_between_them(foll
 
     with monkeypatch.context() as patch:
         patch.setattr(concurrency, "_AT_ONCE", 1)
-        patch.setattr(Lake, "append", _dying(Lake.append, MESSAGES))
+        patch.setattr(Lake, "append", _raising_at(Lake.append, MESSAGES))
         with pytest.raises(KeyboardInterrupt):
             follow.run()
-    counted = {str(table): lake.read(table).count() for table in TABLES}
+    counted = {str(table): lake.read(table).count() for table in DECODED_TABLES}
     done = {name for name, rows in follow.expected().items() if counted[name] == len(rows)}
-    assert done  # some tables have all of it
+    assert done  # some tables are up to date
     assert {str(MESSAGES), str(REMOTE_READ_CALLS)}.isdisjoint(done)
-    lake.spark.sql(f"OPTIMIZE {lake.sql_name(PROPERTIES)}")  # by somebody else: its commit says nothing
+    lake.spark.sql(f"OPTIMIZE {lake.sql_name(PROPERTIES)}")  # by another client: the commit has no provenance
     lake.delete(RPC_CALLS, "opnum = 0 AND interface_name = 'qmmgmt' AND call_id % 2 = 0")
     follow.run()
     assert follow.found() == follow.expected()
@@ -188,13 +193,13 @@ def _named(calls, chosen):
     return "('" + "', '".join(calls.filter(chosen).column("call_key").to_pylist()) + "')"
 
 
-def _dying(write, at):
-    def dying(lake, table, *rest, **options):
+def _raising_at(write, at):
+    def raising(lake, table, *rest, **options):
         if table is at:
             raise KeyboardInterrupt
         return write(lake, table, *rest, **options)
 
-    return dying
+    return raising
 
 
 @pytest.mark.spark
@@ -206,18 +211,18 @@ def test_rows_of_calls_whose_stubs_were_emptied_stay(follow):
     follow.run(keep_stubs=False)
     assert lake.read(RPC_CALLS).where("request_stub IS NOT NULL OR response_stub IS NOT NULL").count() == 0
     assert follow.found() == everything
-    # A later capture joins a connection; another takes a call out.
+    # One capture changes a connection; another removes a call.
     lake.update(RPC_CALLS, {"connection_id": "'joined'"}, "call_key = 'another'")
     lake.delete(RPC_CALLS, "call_key = 'component'")
     follow.run(keep_stubs=False)
-    for table in TABLES:
+    for table in DECODED_TABLES:
         rows = [row for row in everything[str(table)] if row["call_key"] != "component"]
         if table is REMOTE_READ_CALLS:
             rows = [row | {"connection_id": "joined"} if row["call_key"] == "another" else row for row in rows]
         assert plain(lake.read(table).toArrow()) == sorted(rows, key=str), table
-    # Made anew, of calls without stubs.
+    # Recomputed from calls without stubs.
     before = follow.found()
-    lake.replace(REMOTE_READ_CALLS, lake.read(REMOTE_READ_CALLS), made_of="something else")
+    lake.replace(REMOTE_READ_CALLS, lake.read(REMOTE_READ_CALLS), provenance="something else")
     follow.run()
     assert follow.found() == before
     assert lake.read(COMQC_CALLS).select(F.countDistinct("call_key")).first()[0] == 1

@@ -1,4 +1,4 @@
-"""CACTransferBufferV1 and V2 ([MS-MQMP] 2.2.3.2, 2.2.3.3) in the peer's codecs, written from the IDL a second time."""
+"""CACTransferBufferV1 and V2 ([MS-MQMP] 2.2.3.2, 2.2.3.3) as codecs of the test peer, independent of the decoders."""
 
 from peer.idl import QUEUE_FORMAT
 from peer.ndr import (
@@ -19,7 +19,7 @@ from peer.ndr import (
 
 
 class VaryingUnits(VaryingOctets):
-    """A conformant varying array of wchar_t, little-endian here as the values of these tests are."""
+    """A conformant varying array of wchar_t; the values in these tests are little-endian octets."""
 
     unit = 2
 
@@ -29,7 +29,7 @@ class VaryingUnits(VaryingOctets):
 
 
 class PartlySent(Codec):
-    """A body: room for more octets than are sent."""
+    """A message body: the buffer has room for more octets than are sent."""
 
     def alignment(self, ndr64):
         return 8 if ndr64 else 4
@@ -42,7 +42,7 @@ class PartlySent(Codec):
 
 
 class Aligned(Octets):
-    """An OBJECTID as octets: a structure of a GUID and a number, so aligned to 4."""
+    """An OBJECTID as octets: a structure of a GUID and a number, aligned to 4."""
 
     def write(self, w, value):
         w.align(4)
@@ -50,7 +50,7 @@ class Aligned(Octets):
 
 
 def twice(codec):
-    """A pointer to a pointer."""
+    """Return the codec of a pointer to a pointer."""
     return Pointer(Boxed(Pointer(codec)))
 
 
@@ -71,7 +71,7 @@ RECEIVE = Struct(
 
 
 class Arm(Codec):
-    """uTransferType, the tag, and one of the arms: 8-aligned all of it in NDR64, for some arms hold pointers (N8)."""
+    """uTransferType, the tag, and one union arm; 8-aligned in NDR64, because some arms hold pointers (N8)."""
 
     arms = {0: SEND, 1: RECEIVE, 2: CURSOR}  # noqa: RUF012
 
@@ -120,7 +120,7 @@ _SIZED = {  # member: what counts it
 
 
 def empty(kind=0, **arm):
-    """A V1 with NULL and 0 everywhere but in its arm."""
+    """Return a V1 with NULL and 0 in all members outside its arm."""
     values = {name: None if isinstance(codec, Pointer) else 0 for name, codec in _V1}
     members = {name: None if isinstance(codec, Pointer) else 0 for name, codec in Arm.arms[kind].members}
     values["arm"] = (kind, members | arm)
@@ -128,7 +128,7 @@ def empty(kind=0, **arm):
 
 
 def filled(values, octets, **pointees):
-    """The same with pointees; arrays of octets get their counts, all from ``octets``."""
+    """Return ``values`` with pointees; the counts of arrays are set, of NULL arrays to ``octets``."""
     out = values | pointees
     for name, size in _SIZED.items():
         if name in pointees:

@@ -1,9 +1,9 @@
-"""The peer's declarations in the terms of impacket's NDR engine: what a codec of ``peer.ndr`` writes, impacket writes.
+"""Encode values of the test peer's codecs (``peer.ndr``) with impacket's NDR engine.
 
-Two things are had of it: octets that share no line of code with the decoders, for every method; and a check of the
-peer's codecs themselves. The engine's defects (rpc-interfaces.md section 3.7) are gone round: each arm of a union is a
-structure of its own, with its alignment and its padding written out (I1 to I5), a top-level array of PROPVARIANT is a
-structure of them (I6). It writes only (I7), and little-endian only.
+That gives stubs for every method that share no code with the decoders, and checks the peer's codecs. Workarounds for
+the engine's defects (rpc-interfaces.md section 3.7): each arm of a union is a structure of its own, with explicit
+alignment and padding (I1 to I5); a top-level array of PROPVARIANT is a structure of them (I6). Encoding only (I7),
+little-endian only.
 """
 
 from functools import cache
@@ -28,7 +28,7 @@ _NUMBERS = {1: NDRUSMALL, 2: NDRUSHORT, 4: NDRULONG, 8: NDRUHYPER}
 
 
 def _struct(members, align):
-    """A structure of impacket's of (name, class or format); aligned as said."""
+    """Return an impacket structure of (name, class or format) with the given alignment."""
     name = "Struct" + "_".join(str(getattr(kind, "__name__", kind)) for _, kind in members)
     body = {"structure": tuple(members), "getAlignment": lambda _: align}
     return type(name, (NDRSTRUCT,), body)
@@ -51,12 +51,12 @@ def _pointer(kind):
 
 
 def _null(kind, ndr64):
-    """A NULL: impacket has a class for it, which takes the place of the pointer."""
+    """Return a NULL pointer, for which impacket has a class of its own."""
     return kind, NDRPOINTERNULL(isNDR64=ndr64)
 
 
 def instance(codec, value, ndr64):
-    """Return (class, object) of impacket's for a value of the codec; octets and units are arrays there."""
+    """Return impacket's (class, object) for a value of a codec; octets and UTF-16 units are arrays."""
     return _MAKE[type(codec)](codec, value, ndr64)
 
 
@@ -77,13 +77,13 @@ def _octets(raw, align, ndr64):
 
 
 def _members(parts, align, ndr64):
-    """A structure of (name, (class, object)) with the padding at its end that NDR64 has (N7, defect I3)."""
+    """Return a structure of (name, (class, object)) with the padding at its end that NDR64 has (N7, defect I3)."""
     kind = _struct([(name, each[0]) for name, each in parts], align)
     return _made(kind, ndr64, **{name: each[1] for name, each in parts})
 
 
 class _Padded:
-    """Knows where a structure stands, so that padding that impacket leaves out can be a member."""
+    """Collects the members of a structure with their offsets, and adds padding that impacket leaves out as members."""
 
     def __init__(self, ndr64):
         self.ndr64, self.parts, self.at = ndr64, [], 0
@@ -107,7 +107,7 @@ class _Padded:
 
 
 def _size(codec, ndr64, value=None):
-    """Octets of a codec in place, from an aligned position; of a union it needs the value."""
+    """Return the size of a codec in place, in octets, from an aligned position; a union needs the value."""
     sized = {ndr.Integer: lambda: codec.size, ndr.Ranged: lambda: 4, ndr.Enum: lambda: codec.alignment(ndr64)}
     sized |= {ndr.Octets: lambda: codec.size, buffers.Aligned: lambda: codec.size, ndr.Guid: lambda: 16}
     sized |= {ndr.ContextHandle: lambda: 20, ndr.Pointer: lambda: 8 if ndr64 else 4}
@@ -249,7 +249,7 @@ _MAKE = {
 
 
 def stub(fields, values, *, ndr64):
-    """Return the stub that impacket writes of parameters (name, codec) and their values."""
+    """Return the stub that impacket encodes from parameters (name, codec) and their values."""
     made = []
     for name, codec in fields:
         if isinstance(codec, ndr.Counted) and codec.element.alignment(ndr64) == 8 and not ndr64:  # defect I6

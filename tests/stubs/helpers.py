@@ -1,4 +1,4 @@
-"""Vectors, and the roads a stub can be sent down: the column reader, the single-value reader, four encodings."""
+"""Stub vectors, and ways to decode a stub: column decoder, single-value decoder, four encodings."""
 
 import json
 from pathlib import Path
@@ -6,27 +6,33 @@ from pathlib import Path
 import pyarrow as pa
 
 from peer.methods import BY_NAME
-from udfs.stubs import methods
-from udfs.stubs.decode import decode
-from udfs.stubs.single import decode_stub
+from udfs.stubs import method_registry
+from udfs.stubs.single_stub import decode_stub
+from udfs.stubs.stub_decoder import decode_stubs
 
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())["vectors"]
-# Those of qmmgmt, qmcomm and qmcomm2, printed in the same fact sheet.
+# Vectors of qmmgmt, qmcomm and qmcomm2, from the same fact sheet.
 _SHEET = json.loads((Path(__file__).parents[1] / "sample" / "vectors.json").read_text())
-_OTHERS = {name for table in (methods.MANAGEMENT, methods.CLIENT) for each in table.values() for name in
-           (method.name for method in each.values())}  # fmt: skip
+_OTHERS = {
+    method.name
+    for table in (method_registry.MANAGEMENT_METHODS, method_registry.CLIENT_METHODS)
+    for by_opnum in table.values()
+    for method in by_opnum.values()
+}
 OTHER_VECTORS = [vector for vector in _SHEET if vector["method"] in _OTHERS]
 ENCODINGS = {"NDR": (False, "<"), "NDR big-endian": (False, ">"), "NDR64": (True, "<"), "NDR64 big-endian": (True, ">")}
-BY_METHOD = {method.name: method for by_opnum in methods.ALL.values() for method in by_opnum.values()}
+BY_METHOD = {method.name: method for by_opnum in method_registry.ALL_METHODS.values() for method in by_opnum.values()}
 
 
 def column(method, direction, stubs, *, ndr64=False, big=False):
-    """Decode with the column reader: per row (values that are not null, errors as tuples)."""
-    return rows_of(decode(method, direction, pa.array(stubs, pa.binary()), ndr64=ndr64, big_endian=big, packets=True))
+    """Decode with the column decoder; per row (values that are not null, errors as tuples)."""
+    return rows_of(
+        decode_stubs(method, direction, pa.array(stubs, pa.binary()), ndr64=ndr64, big_endian=big, packets=True)
+    )
 
 
 def rows_of(rows):
-    """Return what the column reader gave in the form of ``column``."""
+    """Return the output of the column decoder in the form of ``column``."""
     out = []
     for row in rows.to_pylist():
         errors = [(e["code"], e["field"], e["offset"]) for e in row.pop("errors")]
@@ -35,7 +41,7 @@ def rows_of(rows):
 
 
 def single(method, direction, stub, *, ndr64=False, big=False):
-    """Decode with the single-value reader, in the same form."""
+    """Decode with the single-value decoder; returns the same form as ``column``."""
     values, errors = decode_stub(method, direction, stub, ndr64=ndr64, big_endian=big)
     if "values" in values:
         values["values"] = [shown(*variant) for variant in values["values"]]
@@ -51,7 +57,7 @@ def plain(value):
 
 
 def shown(vt, value):
-    """A variant in the form of the column reader: one of five values, by its type."""
+    """Return a PROPVARIANT in the form of the column decoder: one of five value fields, by its type."""
     out = dict.fromkeys(("value_decimal", "value_text", "value_binary", "value_texts", "value_json"))
     if isinstance(value, list):
         texts = vt in (0x101F, 0x1048)
@@ -74,12 +80,12 @@ def _json(value):
 
 
 def peer_values(method_name, direction, stub):
-    """Return what the peer's own codec reads from a little-endian NDR stub."""
+    """Return what the peer's codec decodes from a little-endian NDR stub."""
     peer = BY_NAME[method_name]
     return (peer.parse_request if direction == "request" else peer.parse_response)(stub, ndr64=False)
 
 
 def peer_stub(method_name, direction, values, *, ndr64, order):
-    """Encode with the peer's codec, which shares nothing with the decoders."""
+    """Encode with the peer's codec, which shares no code with the decoders."""
     peer = BY_NAME[method_name]
     return (peer.request if direction == "request" else peer.response)(values, ndr64=ndr64, order=order)

@@ -1,4 +1,4 @@
-"""Hostile and damaged stubs: a row with its error, never an exception, and both readers agree on it."""
+"""Hostile and damaged stubs give a row with an error, never an exception; both decoders agree."""
 
 import cProfile
 import struct
@@ -54,7 +54,7 @@ def test_a_stub_with_bytes_changed_gives_rows_and_both_readers_agree(data):
 
 
 def _response(sections, *, count=None, tail=b"\0\0\0\0"):
-    """An R_StartReceive response in NDR by hand, [MS-MQRR] 3.1.4.7: (type, allocated, size, max_count, octets)."""
+    """Encode an R_StartReceive response in NDR, [MS-MQRR] 3.1.4.7, from (type, allocated, size, max_count, octets)."""
     stub = struct.pack("<IIQII", 1, 0, 2, len(sections), 0x20000)
     stub += struct.pack("<I", len(sections) if count is None else count)
     for kind, allocated, size, _, octets in sections:
@@ -163,7 +163,7 @@ GUID_VALUE = UUID(GUID)
 
 
 def test_work_grows_with_the_bytes_and_not_faster():
-    """65536 sections in one megabyte: counted in calls and in memory, which repeat exactly, not in seconds."""
+    """65536 sections in one megabyte: work is measured in function calls and memory, which are reproducible."""
 
     def work(stubs):
         profile = cProfile.Profile()

@@ -1,4 +1,4 @@
-"""Whole calls to silver columns: merging both directions, and what each state of a call leaves unknown."""
+"""Decoding whole calls to silver columns: merging of request and response, and nulls for each state of a call."""
 
 import datetime as dt
 from decimal import Decimal
@@ -8,8 +8,8 @@ import pytest
 
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from stubs.helpers import VECTORS, peer_stub
-from udfs.stubs.arrays import COLUMN_TYPES
-from udfs.stubs.calls import DECODER_VERSION, decode_calls
+from udfs.stubs.call_decoder import DECODER_VERSION, decode_remote_read_calls
+from udfs.stubs.to_arrow import COLUMN_TYPES
 
 SCHEMA = pa.schema(
     {
@@ -35,9 +35,9 @@ def call(interface, opnum, request=None, response=None, **more):
 
 
 def decoded(*calls, packets=False):
-    """Decode calls; per row the columns that are neither null nor said by every row."""
+    """Decode calls; per row the columns that are neither null nor constant."""
     batch = pa.RecordBatch.from_pylist(list(calls), schema=SCHEMA)
-    out = decode_calls(batch, packets=packets)
+    out = decode_remote_read_calls(batch, packets=packets)
     assert all(len(array) == len(calls) for array in out.values())
     rows = [{name: array[row].as_py() for name, array in out.items()} for row in range(len(calls))]
     for row in rows:
@@ -66,14 +66,14 @@ def test_a_call_merges_its_request_and_response():
 
 
 def test_every_pdu_has_its_senders_byte_order():
-    """A big-endian client asks, a little-endian server answers."""
+    """A big-endian client sends the request, a little-endian server the response."""
     values = {"hRemoteQueue": 1, "hCursor": 0, "ulAction": 0, "ulTimeout": 9, "dwSize": 0, "dwQueue": 1,
               "dwRequestID": 7, "Reserved": 0, "dwArriveTime": 0, "eAckNack": 0, "lpBuffer": None}  # fmt: skip
     big = peer_stub("RemoteQMStartReceive", "request", {"lpRemoteReadDesc": values}, ndr64=False, order=">")
     schema = SCHEMA.append(pa.field("response_byte_order", pa.string()))
     rows = [call("qm2qm", 0, big, RECEIVE[1], byte_order="big", response_byte_order="little"),
             call("qm2qm", 0, None, RECEIVE[1], byte_order="little", response_byte_order=None)]  # fmt: skip
-    out = decode_calls(pa.RecordBatch.from_pylist(rows, schema=schema))
+    out = decode_remote_read_calls(pa.RecordBatch.from_pylist(rows, schema=schema))
     assert out["remote_read_handle"].to_pylist() == [READ, READ]
     assert out["timeout_ms"].to_pylist() == [9, 0xFFFFFFFF]
     assert out["hresult_name"].to_pylist() == ["MQ_OK", "MQ_OK"]
@@ -192,8 +192,8 @@ def test_rows_of_all_kinds_in_one_batch_and_in_slices():
     assert whole == [row for each in calls for row in decoded(each, packets=True)]
     batch = pa.RecordBatch.from_pylist(calls, schema=SCHEMA).slice(4, 6)
     names = ("queue", "packet", "section_types", "version_major")
-    assert [[decode_calls(batch, packets=True)[name][row].as_py() for name in names] for row in range(6)] == [
-        [row.get(name) for name in names] for row in whole[4:10]
-    ]
-    empty = decode_calls(batch.slice(0, 0))
+    assert [
+        [decode_remote_read_calls(batch, packets=True)[name][row].as_py() for name in names] for row in range(6)
+    ] == [[row.get(name) for name in names] for row in whole[4:10]]
+    empty = decode_remote_read_calls(batch.slice(0, 0))
     assert COLUMN_TYPES.keys() & set(REMOTE_READ_CALLS.names) <= empty.keys()

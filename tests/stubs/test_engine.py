@@ -1,7 +1,7 @@
-"""Every method, both directions, NDR and NDR64: what impacket writes decodes to what the peer's codec wrote.
+"""Every method, both directions, NDR and NDR64: stubs from impacket and from the test peer decode alike.
 
-Values are drawn from the peer's declarations: NULL and other pointers, empty and long strings and arrays, every arm of
-unions. The octets differ in referents and padding alone; the decoders' columns and the peer's own reading must not.
+Values are generated from the peer's declarations: NULL and other pointers, empty and long strings and arrays, every
+arm of unions. The two stubs differ only in referents and padding.
 """
 
 from uuid import UUID
@@ -17,7 +17,7 @@ from peer.ndr import CTX, U32
 from stubs import buffers, engine
 from stubs.helpers import BY_METHOD, column, single
 from stubs.test_other_interfaces import _buffers
-from udfs.stubs import methods
+from udfs.stubs import method_registry
 
 _CURSOR = (("hCursor", U32), ("srv_hACQueue", U32), ("cli_pQMQueue", U32))
 
@@ -38,9 +38,9 @@ MORE = [
 DECLARED = {name: each for name, each in BY_NAME.items() if name in BY_METHOD} | {each.name: each for each in MORE}
 ONLY_HRESULT = {
     method.name
-    for by_opnum in methods.CLIENT.values()
+    for by_opnum in method_registry.CLIENT_METHODS.values()
     for method in by_opnum.values()
-    if [param.kind.value for param in method.request] == ["rest"]
+    if [param.ndr_type.value for param in method.request] == ["rest"]
 }
 
 GUIDS = st.uuids()
@@ -71,7 +71,7 @@ def _variants(depth):
 
 
 def drawn(codec, depth=0):
-    """A strategy for the values of a codec."""
+    """Return a strategy for the values of a codec."""
     match codec:
         case ndr.Ranged():
             return st.integers(codec.low, codec.high)
@@ -109,7 +109,7 @@ def drawn(codec, depth=0):
 
 
 def consistent(values):
-    """Let what counts an array be the array's length."""
+    """Set the counting members of arrays to the lengths of the arrays."""
     for name in ("lpRemoteReadDesc2",):
         if name in values and values[name]["pRemoteReadDesc"]:
             consistent({"lpRemoteReadDesc": values[name]["pRemoteReadDesc"]})
@@ -150,9 +150,12 @@ def arguments(draw, fields):
 
 def test_every_method_that_is_decoded_is_declared():
     assert set(DECLARED) == set(BY_METHOD) - ONLY_HRESULT
-    assert sum(BY_METHOD[name] in methods.ALL["qm2qm"].values() for name in DECLARED) == 11
-    assert sum(BY_METHOD[name] in methods.ALL["RemoteRead"].values() for name in DECLARED) == 15
-    numbers = {i: {n for n, m in methods.ALL[i].items() if m.name in DECLARED} for i in ("qmmgmt", "qmcomm", "qmcomm2")}
+    assert sum(BY_METHOD[name] in method_registry.ALL_METHODS["qm2qm"].values() for name in DECLARED) == 11
+    assert sum(BY_METHOD[name] in method_registry.ALL_METHODS["RemoteRead"].values() for name in DECLARED) == 15
+    numbers = {
+        i: {n for n, m in method_registry.ALL_METHODS[i].items() if m.name in DECLARED}
+        for i in ("qmmgmt", "qmcomm", "qmcomm2")
+    }
     assert numbers == {"qmmgmt": {0, 1}, "qmcomm": {1, 2, 3, 4, 19, 20, 22, 23, 27, 31}, "qmcomm2": {2, 3}}
 
 
@@ -178,7 +181,7 @@ def test_impackets_octets_decode_as_the_peers(name, direction, ndr64, data):
 
 
 def test_the_values_reach_their_columns():
-    """One stub of impacket's by hand, so that three readers cannot be wrong alike about what it says."""
+    """One stub with known expected values, in case all decoders are wrong in the same way."""
     queue = QueueFormat(2, {"lineage": UUID(int=5), "uniquifier": 0xAB}, 0x81)
     values = {"pObjectFormat": {"type": 2, "queue": queue}, "lpwszAction": "PAUSE"}
     name = f"{UUID(int=5)}\\000000ab;"

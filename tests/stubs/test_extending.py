@@ -1,4 +1,4 @@
-"""The example of docs/extending.md, taken from the page: a method that is declared is decoded by both readers."""
+"""The method declared as an example in docs/internals/decoders.md is decoded by both readers."""
 
 import re
 import struct
@@ -6,20 +6,21 @@ import struct
 import pytest
 
 from stubs import helpers
-from udfs.stubs.method import HRESULT, UNUSED, Kind, Method, Param
+from udfs.stubs.idl import HRESULT_RETURN, NOT_KEPT, Method, NdrType, Parameter
 
 HANDLE = bytes(range(20))
 
 
 @pytest.fixture(scope="module")
 def method(project):
-    """What the page says to write."""
-    text = (project / "docs" / "extending.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    names = {"Method": Method, "Param": Param, "Kind": Kind, "UNUSED": UNUSED, "HRESULT": HRESULT}
-    made = eval(re.sub(r"\s*\n\s*", " ", code.strip()), names)
-    assert isinstance(made, Method)
-    return made
+    """The method declared in the example of the page."""
+    page = (project / "docs" / "internals" / "decoders.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page.partition("\n## Adding to the decoders\n")[2], re.DOTALL)
+    names = {each.__name__: each for each in (Method, NdrType, Parameter)}
+    names |= {"NOT_KEPT": NOT_KEPT, "HRESULT_RETURN": HRESULT_RETURN}
+    declared = eval(re.sub(r"\s*\n\s*", " ", code.strip()), names)
+    assert isinstance(declared, Method)
+    return declared
 
 
 @pytest.mark.parametrize("ndr64", [False, True])

@@ -1,6 +1,6 @@
-"""The column reader against impacket's NDR engine, on structures declared a second time in its terms.
+"""The column decoder against impacket's NDR engine, on structures declared independently.
 
-Left out is what that engine gets wrong (defects I1 to I7 of the fact sheet): unions, so queue formats, and big endian.
+Excluded are the engine's defects (I1 to I7 of the fact sheet): unions, and so queue formats, and big-endian.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""All methods of both interfaces, both directions, in all encodings, against the test peer's own codec."""
+"""All methods of both interfaces, both directions, in all encodings, against the test peer's codec."""
 
 from uuid import UUID
 
@@ -7,8 +7,8 @@ import pytest
 from peer.idl import QueueFormat
 from peer.methods import BY_NAME
 from stubs.helpers import BY_METHOD, ENCODINGS, column, peer_stub, single
-from udfs.dcerpc.interfaces import QM2QM, REMOTE_READ
-from udfs.stubs.calls import METHODS
+from udfs.dcerpc.interfaces import QM2QM_INTERFACE, REMOTE_READ_INTERFACE
+from udfs.stubs.method_registry import REMOTE_READ_METHODS
 
 HANDLE = bytes.fromhex("01000000a1b2c3d4e5f60718292a2b2c2d2e2f30")
 TEXT = HANDLE.hex()
@@ -137,9 +137,9 @@ def test_a_queue_format_after_a_token_of_any_size(encoding):
 
 
 def test_the_tables_name_every_method_of_both_interfaces():
-    for interface in (QM2QM, REMOTE_READ):
-        methods = METHODS[interface.name]
-        unused = {1} if interface is REMOTE_READ else set()
+    for interface in (QM2QM_INTERFACE, REMOTE_READ_INTERFACE):
+        methods = REMOTE_READ_METHODS[interface.name]
+        unused = {1} if interface is REMOTE_READ_INTERFACE else set()
         assert methods.keys() == set(range(len(interface.methods))) - unused
         for opnum, method in methods.items():
             assert method.opnum == opnum

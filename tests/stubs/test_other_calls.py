@@ -1,4 +1,4 @@
-"""Whole qmcomm, qmcomm2 and qmmgmt calls to silver's columns, made ones and those of the recorded sample."""
+"""Decoding whole qmcomm, qmcomm2 and qmmgmt calls to silver columns: generated calls and the recorded sample."""
 
 from pathlib import Path
 
@@ -8,9 +8,10 @@ import pytest
 
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
 from stubs.helpers import OTHER_VECTORS
-from udfs.capture.reader import read_capture
-from udfs.dcerpc.interfaces import QMCOMM
-from udfs.stubs.calls import CLIENT, DECODER_VERSION, MANAGEMENT, decode_client_calls, decode_management_calls
+from udfs.capture.capture_reader import read_capture
+from udfs.dcerpc.interfaces import QMCOMM_INTERFACE
+from udfs.stubs.call_decoder import DECODER_VERSION, decode_client_calls, decode_management_calls
+from udfs.stubs.method_registry import CLIENT_METHODS, MANAGEMENT_METHODS
 
 SCHEMA = pa.schema(
     {
@@ -96,7 +97,7 @@ def test_calls_of_every_method_have_a_name_and_void_ones_no_result():
                      "request_bytes": 40, "response_bytes": 4}  # fmt: skip
     assert [error["code"] for error in unused.pop("errors")] == ["unsupported", "unsupported"]
     assert unused == {"method": "Opnum5NotUsedOnWire", "request_bytes": 0, "response_bytes": 0}
-    assert len(CLIENT["qmcomm"]) == sum("NotUsed" not in name for name in QMCOMM.methods)
+    assert len(CLIENT_METHODS["qmcomm"]) == sum("NotUsed" not in name for name in QMCOMM_INTERFACE.methods)
 
 
 def test_management_calls_tell_object_properties_and_action():
@@ -138,8 +139,8 @@ def _sample(name, interfaces):
 @pytest.mark.parametrize(
     ("name", "interfaces", "decode"),
     [
-        ("03-qm2qm-dependent-client.pcap", CLIENT, decode_client_calls),
-        ("04-qmmgmt.pcapng", MANAGEMENT, decode_management_calls),
+        ("03-qm2qm-dependent-client.pcap", CLIENT_METHODS, decode_client_calls),
+        ("04-qmmgmt.pcapng", MANAGEMENT_METHODS, decode_management_calls),
     ],
 )
 def test_every_recorded_exchange_decodes_to_its_last_byte(name, interfaces, decode):

@@ -1,4 +1,4 @@
-"""qmmgmt, qmcomm and qmcomm2: the sheet's worked stubs, every method through the peer's codecs, known departures."""
+"""qmmgmt, qmcomm and qmcomm2: vectors of the fact sheet, every method by the peer's codecs, known deviations."""
 
 import struct
 from uuid import UUID
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peer.idl import QueueFormat, Variant
-from peer.ndr import CTX, NULL_HANDLE, U32, Writer
+from peer.ndr import CTX, NULL_HANDLE, U32, StubWriter
 from stubs import buffers
 from stubs.helpers import BY_METHOD, ENCODINGS, OTHER_VECTORS, column, peer_stub, peer_values, single
 
@@ -67,7 +67,7 @@ EXPECTED = {
 
 
 def agree(method, direction, stub, *, ndr64, big=False):
-    """Decode one stub with both readers; what they agree on."""
+    """Decode one stub with both decoders and return their common result."""
     (row,) = column(method, direction, [stub], ndr64=ndr64, big=big)
     assert row == single(method, direction, stub, ndr64=ndr64, big=big)
     return row
@@ -149,7 +149,7 @@ CASES = [
 @pytest.mark.parametrize(("name", "direction", "parts", "expected"), CASES, ids=lambda value: str(value)[:30])
 def test_a_method_decodes(name, direction, parts, expected, encoding):
     ndr64, order = ENCODINGS[encoding]
-    writer = Writer(ndr64=ndr64, order=order)
+    writer = StubWriter(ndr64=ndr64, order=order)
     for codec, value in zip(parts[::2], parts[1::2], strict=True):
         codec.write(writer, value)
     stub = bytes(writer.data)
@@ -165,7 +165,7 @@ def test_a_response_that_is_not_looked_into_still_ends_in_an_hresult(stub, error
 
 
 def _transfer(name, buffer, *, ndr64, order, version=2):
-    writer = Writer(ndr64=ndr64, order=order)
+    writer = StubWriter(ndr64=ndr64, order=order)
     if name == "request":
         U32.write(writer, 0x77)
     if version == 2:
@@ -178,7 +178,7 @@ def _transfer(name, buffer, *, ndr64, order, version=2):
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_the_zeroed_buffer_of_a_remote_cursor(encoding):
-    """Doubt D6; the sizes are those that the sheet prints."""
+    """Doubt D6; the sizes are those printed in the fact sheet."""
     ndr64, order = ENCODINGS[encoding]
     method, big = BY_METHOD["R_QMCreateRemoteCursor"], order == ">"
     stub = _transfer("cursor", buffers.empty(), ndr64=ndr64, order=order, version=1)
@@ -261,7 +261,7 @@ def test_transfer_buffers_of_every_arm_are_used_up(made, encoding):
 
 
 def test_a_lone_character_of_an_action_is_taken_and_flagged():
-    """Doubt D1: read by the letter, the IDL gives one wchar_t."""
+    """Doubt D1: by the letter, the IDL declares one wchar_t."""
     stub = struct.pack("<HHI", 1, 1, 0) + "C".encode("utf-16-le")
     expected = {"object_type": "machine", "action_text": "C"}, [("malformed", "lpwszAction (one character)", 8)]
     assert agree(BY_METHOD["R_QMMgmtAction"], "request", stub, ndr64=False) == expected
@@ -273,7 +273,7 @@ def test_a_lone_character_of_an_action_is_taken_and_flagged():
 def test_a_name_behind_one_pointer_is_taken_and_flagged(encoding):
     """Doubt D32."""
     ndr64, order = ENCODINGS[encoding]
-    writer = Writer(ndr64=ndr64, order=order)
+    writer = StubWriter(ndr64=ndr64, order=order)
     for count in (0x20000, 4, 0, 4):
         writer.count(count)
     writer.data += "h\\q\0".encode("utf-16-le" if order == "<" else "utf-16-be")
@@ -313,7 +313,7 @@ def test_objects_of_every_kind_and_none():
 
 
 def test_more_properties_than_may_be_asked_for_are_read_all_the_same():
-    """A breach of range(1, 128), for the rules to find; the server faults."""
+    """A violation of range(1, 128), for the rules to find; a server answers with a fault."""
     method = BY_METHOD["R_QMMgmtGetInfo"]
     asked = {"pObjectFormat": {"type": 1, "queue": None}, "cp": 300, "aProp": [6] * 300, "apVar": [Variant(1)] * 300}
     stub = peer_stub(method.name, "request", asked, ndr64=False, order="<")

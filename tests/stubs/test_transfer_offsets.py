@@ -1,4 +1,4 @@
-"""Where each member of a transfer buffer stands, against the offsets that the fact sheet prints (section 3.5)."""
+"""Offsets of the members of a transfer buffer, compared with those printed in the fact sheet (section 3.5)."""
 
 import pytest
 
@@ -53,7 +53,7 @@ OFFSETS = [
 @pytest.mark.parametrize(("kind", "after", "after64"), [(0, 16, 32), (1, 72, 128), (2, 20, 32)])
 @pytest.mark.parametrize(("name", "offset", "offset64"), OFFSETS)
 def test_a_pointer_stands_where_the_sheet_says(name, offset, offset64, kind, after, after64, ndr64):
-    """One referent in a buffer of zeros, and nothing to point at: the error names the member that was followed."""
+    """One referent in a buffer of zeros without a pointee: the error names the member at that offset."""
     size = after64 + 416 if ndr64 else after + 212
     stub = bytearray(size)
     stub[0] = stub[8 if ndr64 else 4] = kind

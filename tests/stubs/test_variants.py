@@ -1,4 +1,4 @@
-"""PROPVARIANT: every type, nested ones, hostile ones; both readers and the test peer's codec."""
+"""PROPVARIANT: every type, nested and hostile ones; both decoders and the test peer's codec."""
 
 import json
 import struct
@@ -118,7 +118,7 @@ def test_what_contradicts_itself_is_told_with_its_place(stub, error):
 
 
 def test_vectors_nested_without_end_stop():
-    """A megabyte of vectors in vectors: no recursion, no time beyond the bytes."""
+    """A megabyte of nested vectors: no recursion error, and time linear in the size."""
     level = struct.pack("<I4xHBBIH2xII", 1, 0x100C, 0, 0, 0, 0x100C, 1, 4)
     stub = struct.pack("<I4xHBBIH2xII", 1, 0x100C, 0, 0, 0, 0x100C, 1, 4) + (b"\0" * 4 + level) * 30000
     values, errors = column(INFO, "response", [stub])[0]
@@ -128,7 +128,7 @@ def test_vectors_nested_without_end_stop():
 
 
 def test_what_the_peer_answers_about_an_outgoing_queue():
-    """The properties of [MS-MQMQ] 2.3.12, nested as they are."""
+    """The properties of [MS-MQMQ] 2.3.12, including nested ones."""
     queue = Queue("DIRECT=OS:far\\private$\\q", "DIRECT=OS:far\\private$\\q", transactional=True, outgoing=True)
     answered = queue_properties(queue)
     stub = _stub([answered[number] for number in sorted(answered)], ndr64=False, order="<")

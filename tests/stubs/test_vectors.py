@@ -1,4 +1,4 @@
-"""Every worked stub of the fact sheet, field by field, down every road: both readers, NDR and NDR64, both orders."""
+"""Every stub vector of the fact sheet, field by field: both decoders, NDR and NDR64, both byte orders."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""Calls that another hand encoded from the fact sheet alone (rpc-interfaces.md section 3), without a look at `udfs`.
+"""Calls encoded independently, from the fact sheet alone (rpc-interfaces.md section 3), without looking at ``udfs``.
 
 Each method in NDR of both byte orders and in NDR64: random values, every arm of QUEUE_FORMAT, max_count above
-actual_count, transfer buffers with every pointer set. Beside the stubs stand the columns that they must give.
+actual_count, transfer buffers with every pointer set. The expected columns are stored beside the stubs.
 """
 
 import json
@@ -12,7 +12,8 @@ import pytest
 
 from stubs.helpers import plain
 from stubs.test_calls import DEFAULT, SCHEMA
-from udfs.stubs.calls import CLIENT, MANAGEMENT, METHODS, decode_calls, decode_client_calls, decode_management_calls
+from udfs.stubs.call_decoder import decode_client_calls, decode_management_calls, decode_remote_read_calls
+from udfs.stubs.method_registry import CLIENT_METHODS, MANAGEMENT_METHODS, REMOTE_READ_METHODS
 
 CALLS = json.loads((Path(__file__).parent / "written_from_the_sheet.json").read_text())
 STUBS = ("request_stub", "response_stub")
@@ -26,9 +27,12 @@ def _text(value):
 
 @pytest.mark.parametrize(
     ("interfaces", "read"),
-    [(METHODS, lambda batch: decode_calls(batch, packets=True)), (MANAGEMENT, decode_management_calls),
-     (CLIENT, decode_client_calls)],
-)  # fmt: skip
+    [
+        (REMOTE_READ_METHODS, lambda batch: decode_remote_read_calls(batch, packets=True)),
+        (MANAGEMENT_METHODS, decode_management_calls),
+        (CLIENT_METHODS, decode_client_calls),
+    ],
+)
 def test_calls_of_another_encoder(interfaces, read):
     calls = [call for call in CALLS if call["interface_name"] in interfaces]
     rows = [{**DEFAULT, **call, **{side: bytes.fromhex(call[side]) for side in STUBS}} for call in calls]

@@ -1,7 +1,7 @@
-"""Wherever the jobs run they make the same tables: plain Python, a standalone cluster, a Connect server, a catalog, S3.
+"""The jobs write the same tables everywhere: plain Python, a standalone cluster, a Connect server, a catalog, S3.
 
-Each takes another road to the same set of captures and snapshots: all at once, or one after the other, from files or
-from an object store.
+Each test reads the same captures and snapshots in a different way: in one run or in several, from files or from an
+object store.
 """
 
 import json
@@ -16,20 +16,20 @@ from bundles.databricks_bundle import load, resolved, tasks
 from pipeline.lake.lake import Lake
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES
-from where.servers import HERE, cluster, connect_server, environment
+from where.servers import LOCALHOST, cluster, connect_server, environment
 
 pytestmark = [pytest.mark.long, pytest.mark.spark]
 
 CAPTURES = ("03-qm2qm-dependent-client.pcap", "04-qmmgmt.pcapng", "10-many-clients.pcap.gz")
-OF_A_RUN = {"run_id", "ingested_at", "opened_at", "modified_at", "path", "source_path"}
-LONGEST_S = 900
-JUDGES = {"check_quality", "alerts"}  # what they find in the data is exit code 1
+RUN_COLUMNS = {"run_id", "ingested_at", "opened_at", "modified_at", "path", "source_path"}
+MAX_SECONDS = 900
+CHECKING_JOBS = {"check_quality", "alerts"}  # they exit with 1 for what they find in the data
 
 
 @pytest.fixture(scope="module")
-def given(project, tmp_path_factory):
-    """A folder with captures, and one with snapshots."""
-    folder = tmp_path_factory.mktemp("given")
+def inputs(project, tmp_path_factory):
+    """A folder with captures, and a folder with snapshots."""
+    folder = tmp_path_factory.mktemp("inputs")
     (folder / "captures").mkdir()
     for name in CAPTURES:
         shutil.copy(project / "data" / "sample" / name, folder / "captures" / name)
@@ -41,7 +41,7 @@ def given(project, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def properties(project, tmp_path_factory):
-    """What set-up writes for spark-submit."""
+    """The properties file that set-up writes for spark-submit."""
     path = tmp_path_factory.mktemp("conf") / "spark.conf"
     made = [sys.executable, "tools/write_spark_conf.py", str(path)]
     subprocess.run(made, cwd=project, env=environment(PYTHONPATH=str(project)), check=True, capture_output=True)
@@ -50,7 +50,7 @@ def properties(project, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def archive(project, tmp_path_factory):
-    """What ``make pyfiles`` makes."""
+    """The archive that ``make pyfiles`` builds."""
     path = tmp_path_factory.mktemp("dist") / "pyfiles.zip"
     made = [sys.executable, "tools/build_pyfiles.py", str(path)]
     subprocess.run(made, cwd=project, env=environment(PYTHONPATH=str(project)), check=True, capture_output=True)
@@ -58,10 +58,10 @@ def archive(project, tmp_path_factory):
 
 
 def run(*command, cwd, codes=(0,), **env):
-    """Run a job to its end, which is one of these exit codes; what it said of itself in the last line."""
+    """Run a job and check its exit code; return its JSON summary."""
     done = subprocess.run(
         [*map(str, command)], cwd=cwd, env=environment(**env), capture_output=True, text=True, check=False,
-        timeout=LONGEST_S,
+        timeout=MAX_SECONDS,
     )  # fmt: skip
     assert done.returncode in codes, (
         f"{command}: exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
@@ -70,10 +70,10 @@ def run(*command, cwd, codes=(0,), **env):
 
 
 @pytest.fixture(scope="module")
-def plain(given, project, tmp_path_factory):
-    """The lake as plain Python makes it, of everything at once."""
+def plain(inputs, project, tmp_path_factory):
+    """The lake that plain Python writes, in one run."""
     folder = tmp_path_factory.mktemp("plain")
-    arguments = ["--captures", given / "captures", "--snapshots", given / "snapshots", "--lake", folder / "lake"]
+    arguments = ["--captures", inputs / "captures", "--snapshots", inputs / "snapshots", "--lake", folder / "lake"]
     run(sys.executable, "-m", "jobs.run_all", *arguments, cwd=folder, PYTHONPATH=str(project))
     return folder / "lake"
 
@@ -84,42 +84,42 @@ def expected(plain, spark):
 
 
 def contents(lake):
-    """Each table's rows, without what is of a run or a place, in one order."""
+    """Return the rows of each table, sorted, without columns that depend on the run or the place."""
     found = {}
     for table in catalog.ALL:
         if lake.exists(table):
-            names = [name for name in table.names if name not in OF_A_RUN]
+            names = [name for name in table.names if name not in RUN_COLUMNS]
             found[str(table)] = sorted(map(str, lake.read(table).select(*names).toArrow().to_pylist()))
     return found
 
 
-def same(found, expected):
+def assert_same(found, expected):
     assert found.keys() == expected.keys()
     assert [name for name in expected if found[name] != expected[name]] == []
 
 
-def test_a_standalone_cluster(given, properties, archive, project, expected, spark, tmp_path):
-    """Code comes by ``--py-files`` alone; the second run finds the first one's tables."""
+def test_a_standalone_cluster(inputs, properties, archive, project, expected, spark, tmp_path):
+    """The code only comes from ``--py-files``; the second run continues from the tables of the first."""
     shutil.copy(project / "jobs" / "run_all.py", tmp_path)
     lake = tmp_path / "lake"
-    captures = sorted((given / "captures").iterdir())
+    captures = sorted((inputs / "captures").iterdir())
     with cluster(tmp_path / "cluster") as master:
         submit = [
             "spark-submit", "--master", master, "--properties-file", properties, "--py-files", archive,
-            "--conf", "spark.executor.memory=768m", "--conf", f"spark.driver.host={HERE}", "run_all.py",
+            "--conf", "spark.executor.memory=768m", "--conf", f"spark.driver.host={LOCALHOST}", "run_all.py",
         ]  # fmt: skip
         run(*submit, "--captures", captures[-1], "--lake", lake, cwd=tmp_path)
-        given_then = ["--captures", given / "captures", "--snapshots", given / "snapshots"]
-        said = run(*submit, *given_then, "--lake", lake, cwd=tmp_path)
-    assert said["tables"][str(CAPTURE_FILES)]["rows_out"] == len(captures) - 1
+        second_input = ["--captures", inputs / "captures", "--snapshots", inputs / "snapshots"]
+        summary = run(*submit, *second_input, "--lake", lake, cwd=tmp_path)
+    assert summary["tables"][str(CAPTURE_FILES)]["rows_out"] == len(captures) - 1
     executors = [path for path in (tmp_path / "cluster").glob("worker*/app-*/*") if (path / "stderr").exists()]
     worked = [path for path in executors if "Finished task" in (path / "stderr").read_text()]
     assert {path.parents[1].name for path in worked} == {"worker1", "worker2"}
-    same(contents(Lake(spark, str(lake))), expected)
+    assert_same(contents(Lake(spark, str(lake))), expected)
 
 
-def jobs_of(lake, out, call):
-    """Each job that reads a lake, as one would ask it."""
+def reading_jobs(lake, out, call):
+    """Yield each job that reads a lake, with its arguments."""
     yield "check_quality", []
     yield "alerts", []
     yield "ask", ["oldest_unread"]
@@ -128,48 +128,48 @@ def jobs_of(lake, out, call):
     yield "publish_dashboards", ["--out", out / "pages"]
 
 
-def test_a_connect_server(given, properties, project, expected, spark, tmp_path):
-    """Every job, with the code sent to the server by the job itself."""
+def test_a_connect_server(inputs, properties, project, expected, spark, tmp_path):
+    """Every job; each uploads its code to the server."""
     lake, out = tmp_path / "lake", tmp_path / "out"
     out.mkdir()
     with connect_server(tmp_path / "server", properties) as url:
 
         def job(name, *arguments):
             where = {"PYTHONPATH": str(project), "SPARK_REMOTE": url}
-            codes = (0, 1) if name in JUDGES else (0,)
+            codes = (0, 1) if name in CHECKING_JOBS else (0,)
             command = [sys.executable, "-m", f"jobs.{name}", *arguments, "--lake", lake]
             return run(*command, cwd=tmp_path, codes=codes, **where)
 
-        job("ingest_captures", "--captures", given / "captures" / CAPTURES[0])
-        job("ingest_snapshots", "--snapshots", given / "snapshots")
-        job("run_all", "--captures", given / "captures", "--snapshots", given / "snapshots")
+        job("ingest_captures", "--captures", inputs / "captures" / CAPTURES[0])
+        job("ingest_snapshots", "--snapshots", inputs / "snapshots")
+        job("run_all", "--captures", inputs / "captures", "--snapshots", inputs / "snapshots")
         local = Lake(spark, str(lake))
-        same(contents(local), expected)
+        assert_same(contents(local), expected)
         call = local.read(catalog.table("bronze.rpc_calls")).where("outcome = 'ok'").first()["call_key"]
-        for name, arguments in jobs_of(lake, out, call):
+        for name, arguments in reading_jobs(lake, out, call):
             assert job(name, *arguments)["job"] == name
     assert (out / "call.pcapng").stat().st_size > 100
     assert (out / "pages" / "index.html").stat().st_size > 100_000
 
 
-def test_the_bundles_jobs_with_tables_in_a_catalog(given, properties, project, expected, spark, tmp_path):
-    """The tasks of databricks.yml with their own arguments, its variables set to what is here; a server as there."""
+def test_the_bundles_jobs_with_tables_in_a_catalog(inputs, properties, project, expected, spark, tmp_path):
+    """Run the tasks of databricks.yml with their arguments, on a Connect server, with variables for this machine."""
     warehouse, work, files = tmp_path / "warehouse", tmp_path / "work", tmp_path / "files"
     shutil.copytree(project / "conf", files / "conf")
     variables = {"catalog": "spark_catalog", "schema": "msmq", "work": str(work)}
-    variables |= {"captures": str(given / "captures"), "snapshots": str(given / "snapshots"), "warehouse": "none"}
+    variables |= {"captures": str(inputs / "captures"), "snapshots": str(inputs / "snapshots"), "warehouse": "none"}
     known = {f"var.{name}": value for name, value in variables.items()} | {"workspace.file_path": str(files)}
     jobs = tasks(resolved(load(project / "databricks.yml"), "prod", known))
     with connect_server(tmp_path / "server", properties, f"spark.sql.warehouse.dir={warehouse.as_uri()}") as url:
         where = {"PYTHONPATH": str(project), "SPARK_REMOTE": url}
         for name in ("msmq.run_all", "msmq.check_quality", "msmq.alerts", "reprocess.run_all"):
-            asked = jobs[name]["python_wheel_task"]["parameters"]
-            asked = ["all" if each == "{{job.parameters.what}}" else each for each in asked]
-            codes = (0, 1) if asked[0] in JUDGES else (0,)
-            said = run(sys.executable, "-m", "jobs", *asked, cwd=tmp_path, codes=codes, **where)
+            parameters = jobs[name]["python_wheel_task"]["parameters"]
+            parameters = ["all" if each == "{{job.parameters.what}}" else each for each in parameters]
+            codes = (0, 1) if parameters[0] in CHECKING_JOBS else (0,)
+            summary = run(sys.executable, "-m", "jobs", *parameters, cwd=tmp_path, codes=codes, **where)
             if name == "msmq.run_all":
                 assert (work / "pages" / "index.html").stat().st_size > 100_000
-        assert said["tables"][str(CAPTURE_FILES)]["rows_out"] == len(CAPTURES)  # read again
+        assert summary["tables"][str(CAPTURE_FILES)]["rows_out"] == len(CAPTURES)  # all captures were read again
     assert {path.name for path in work.iterdir()} <= {"_lease", "_runs", "pages"}
     by_layer = tmp_path / "by layer"
     by_layer.mkdir()
@@ -177,14 +177,14 @@ def test_the_bundles_jobs_with_tables_in_a_catalog(given, properties, project, e
         (by_layer / layer).symlink_to(warehouse / f"msmq_{layer}.db")
     found = contents(Lake(spark, str(by_layer)))
     found.pop("gold.quality_results", None)
-    same(found, expected)
+    assert_same(found, expected)
 
 
-def test_captures_on_an_object_store(given, expected, spark, project, tmp_path):
+def test_captures_on_an_object_store(inputs, expected, spark, project, tmp_path):
     with serving() as bucket:
-        for path in (given / "captures").iterdir():
+        for path in (inputs / "captures").iterdir():
             bucket.upload(f"ring/{path.name}", path)
-        for path in (given / "snapshots").iterdir():
+        for path in (inputs / "snapshots").iterdir():
             bucket.upload(f"landed/{path.name}", path)
         arguments = ["--captures", "s3a://captures/ring/*.pcap*", "--snapshots", "s3://captures/landed"]
         where = {"PYTHONPATH": str(project), **bucket.environment}
@@ -192,6 +192,6 @@ def test_captures_on_an_object_store(given, expected, spark, project, tmp_path):
             sys.executable, "-m", "jobs.run_all", *arguments, "--lake", tmp_path / "lake", cwd=tmp_path, **where
         )  # fmt: skip
     lake = Lake(spark, str(tmp_path / "lake"))
-    same(contents(lake), expected)
+    assert_same(contents(lake), expected)
     paths = {row["path"] for row in lake.read(CAPTURE_FILES).select("path").collect()}
     assert paths == {f"s3://captures/ring/{name}" for name in CAPTURES}

@@ -1,1 +1,1 @@
-"""From the bytes of a capture file to RPC calls: containers, headers, TCP streams, and the reader over them."""
+"""From capture files to bronze rows: read one capture, and merge connections that several captures contain."""

@@ -1,12 +1,13 @@
-"""What a capture leaves for others: of each connection that may go on beyond it, the TCP segments that still matter.
+"""Rows of ``bronze.pending``: for each connection that may continue in another capture, the TCP segments still needed.
 
-A *remainder* stands for one connection as one capture saw it. It holds the bytes that the capture could not finish
-alone: what its beginning cut off before the first PDU, what its end cut off, PDUs of calls without their other half,
-and binds. All that was cut and settled between is one segment without bytes (``CUT_BEFORE``). Reading remainders of
-several captures one after the other, as if they were the blocks of one capture, therefore gives what the uncut capture
-would have given, without reading anything again (``joining``).
+A *remainder* is the part of one connection that one capture could not finish alone: the bytes before the first whole
+PDU, those behind the last one, PDUs of calls whose other half is missing, and binds. Bytes that were framed and
+finished in between are one segment without data (``FRAMED_BEFORE``). ``connection_merge`` reads the remainders of
+several captures one after the other, as if they were blocks of one capture. The result is that of the uncut capture,
+without reading any file again.
 
-What the segments no longer show is kept as numbers (``Side``): they are added to what joining counts itself.
+Byte counts that the segments do not show are stored as numbers (``SIDE_STRUCT``); the merge adds them to its own
+counts.
 """
 
 from __future__ import annotations
@@ -18,20 +19,27 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from udfs.capture.overlap import WHOLE
-from udfs.dcerpc.interfaces import Seen
-from udfs.files.container import NO_TIME
+from udfs.capture.overlapping_captures import WHOLE_PDU
+from udfs.dcerpc.interfaces import CallShape
+from udfs.files.capture_file import NO_TIME
 from udfs.keys import key
-from udfs.rpc.association import Association, Kept
-from udfs.rpc.calls import association
-from udfs.rpc.identity import connection_id, four_tuple
-from udfs.rpc.pdu_framing import SAMPLE_BYTES, CutState, Stray
-from udfs.rpc.rows import Made, Meanings
-from udfs.rpc.schema import TIMESTAMP, batch_of
-from udfs.tcp.flows import Connection, Direction, Gap, Kind, Passed, Piece
-from udfs.tcp.packets import ACK, BEGINS, CUT_BEFORE, FIN, PASSED_OVER, RST, SYN
+from udfs.rpc.association_state import RetainedPdu, RpcAssociation
+from udfs.rpc.call_assembly import association_of
+from udfs.rpc.call_rows import EmittedCalls, InferredContexts
+from udfs.rpc.call_schema import TIMESTAMP_US, rows_to_batch
+from udfs.rpc.connection_identity import connection_id, four_tuple
+from udfs.rpc.pdu_framing import QUARANTINE_SAMPLE_BYTES, FramingState, StrayBytes
+from udfs.tcp.connections import (
+    BufferedSegment,
+    ConnectionKind,
+    SkippedSegment,
+    StreamDirection,
+    StreamGap,
+    TcpConnection,
+)
+from udfs.tcp.packet_decoder import ACK, FIN, FRAMED_BEFORE, RST, SKIPPED_BEFORE, STREAM_START, SYN
 
-SEGMENT: Final = pa.struct(
+SEGMENT_STRUCT: Final = pa.struct(
     [
         ("side", pa.int32()),
         ("time_ns", pa.int64()),
@@ -44,7 +52,7 @@ SEGMENT: Final = pa.struct(
         ("data", pa.binary()),
     ]
 )
-SIDE: Final = pa.struct(
+SIDE_STRUCT: Final = pa.struct(
     [
         ("distinct_bytes", pa.int64()),
         ("missing_bytes", pa.int64()),
@@ -54,7 +62,7 @@ SIDE: Final = pa.struct(
         ("passed_over_bytes", pa.int64()),
     ]
 )
-EVIDENCE: Final = pa.struct(
+CALL_SHAPE_STRUCT: Final = pa.struct(
     [
         ("context_id", pa.int32()),
         ("opnum", pa.int32()),
@@ -63,8 +71,8 @@ EVIDENCE: Final = pa.struct(
         ("syntax", pa.string()),
     ]
 )
-UNREAD: Final = pa.struct([("context_id", pa.int32()), ("side", pa.int32()), ("bytes", pa.int64())])
-RUN: Final = pa.struct(
+DROPPED_BYTES_STRUCT: Final = pa.struct([("context_id", pa.int32()), ("side", pa.int32()), ("bytes", pa.int64())])
+RUN_STRUCT: Final = pa.struct(
     [
         ("side", pa.int32()),
         ("sequence", pa.int64()),
@@ -87,8 +95,8 @@ PENDING_SCHEMA: Final = pa.schema(
         ("kind", pa.string()),
         ("waits_for", pa.list_(pa.string())),
         ("bytes", pa.int64()),
-        ("first_packet_at", TIMESTAMP),
-        ("since", TIMESTAMP),
+        ("first_packet_at", TIMESTAMP_US),
+        ("last_packet_at", TIMESTAMP_US),
         ("first_time_ns", pa.int64()),
         ("named_at_ns", pa.int64()),
         ("last_time_ns", pa.int64()),
@@ -98,104 +106,128 @@ PENDING_SCHEMA: Final = pa.schema(
         ("counted", pa.string()),
         ("counted_server", pa.string()),
         ("settled", pa.list_(pa.struct([("context_id", pa.int32()), ("calls", pa.int64())]))),
-        ("learnt", pa.list_(pa.string())),
-        ("sides", pa.list_(SIDE)),
-        ("segments", pa.list_(SEGMENT)),
-        ("evidence", pa.list_(EVIDENCE)),
+        ("learned_interfaces", pa.list_(pa.string())),
+        ("sides", pa.list_(SIDE_STRUCT)),
+        ("segments", pa.list_(SEGMENT_STRUCT)),
+        ("evidence", pa.list_(CALL_SHAPE_STRUCT)),
         ("call_keys", pa.list_(pa.string())),
         ("calls_made", pa.string()),
         ("quarantine_keys", pa.list_(pa.string())),
-        ("runs", pa.list_(RUN)),
-        ("unread", pa.list_(UNREAD)),
-        ("told", pa.string()),
+        ("runs", pa.list_(RUN_STRUCT)),
+        ("dropped_bytes", pa.list_(DROPPED_BYTES_STRUCT)),
+        ("merge_digest", pa.string()),
         ("event_date", pa.date32()),
     ]
 )
-LINGER_NS: Final = 60_000_000_000  # after its end a connection's last packets may still come, in the next file
-Learnt = Mapping[tuple[bytes, int], Iterable[str]]  # interfaces that a port-asking call or the endpoint mapper placed
-MOST_HALF_OPEN: Final = 100_000  # connections with few packets and no byte, of a capture, that are handed on to others
-_FEW_PACKETS: Final = 3
-_ROWS_AT_ONCE: Final = 4096  # as Python values, many times as large as in Arrow
-_MAX_RUNS: Final = 64  # of a direction that is not recognised: more are not joined
-_CHUNK: Final = 1 << 30  # of bytes that were cut before: differences of sequence numbers stay unambiguous
+LINGER_NS: Final = 60_000_000_000  # after the end of a connection its last packets may be in the next file
+LearnedInterfaces = Mapping[tuple[bytes, int], Iterable[str]]  # by (address, port), from port queries and ept_map
+MAX_HALF_OPEN_CONNECTIONS: Final = 100_000  # of one capture, with few packets and no data, that get a row
+_MAX_HALF_OPEN_PACKETS: Final = 3
+_BATCH_ROWS: Final = 4096  # as Python objects, which are much larger than Arrow rows
+_MAX_RUNS: Final = 64  # of an unrecognised direction; further ones are not merged
+_MAX_PLACEHOLDER_BYTES: Final = 1 << 30  # bytes per segment without data: sequence number differences stay unambiguous
 _MASK: Final = 0xFFFFFFFF
 _DAY_NS: Final = 86_400_000_000_000
-_KINDS: Final = {Kind.RPC: "rpc", Kind.UNDECIDED: "undecided", Kind.COLD: "cold", Kind.BINARY: "binary_protocol"}
+_KIND_NAMES: Final = {
+    ConnectionKind.RPC: "rpc",
+    ConnectionKind.UNDECIDED: "undecided",
+    ConnectionKind.COLD: "cold",
+    ConnectionKind.BINARY: "binary_protocol",
+}
 
 
 @dataclass(slots=True)
-class Edge:
-    """A connection as it stands where its capture ends, before anything is given up."""
+class OpenConnection:
+    """State of a connection at the end of a capture, before missing bytes are given up."""
 
-    connection: Connection
-    sides: list[Direction]
-    kept: list[Kept]
+    connection: TcpConnection
+    directions: list[StreamDirection]
+    retained_pdus: list[RetainedPdu]
 
 
-def edges(connections: Iterable[Connection], last_time: int | None) -> list[Edge]:
-    """Return the connections that another capture may have something of; ``last_time`` of the capture, ns."""
+def find_open_connections(connections: Iterable[TcpConnection], last_time: int | None) -> list[OpenConnection]:
+    """Return the connections that may continue in another capture; ``last_time``: of the capture, in ns."""
     found = []
-    for connection in _not_too_many(connections):
-        known = association(connection)
-        if not _goes_on(connection, known, last_time):
+    for connection in _limit_half_open(connections):
+        association = association_of(connection)
+        if not _may_continue(connection, association, last_time):
             continue
         sides = []
-        for side in connection.sides:
-            state = side.cutter
-            cutter = (
-                replace(state, head=list(state.head), runs=list(state.runs)) if isinstance(state, CutState) else None
+        for side in connection.directions:
+            state = side.framing_state
+            framing_state = (
+                replace(
+                    state,
+                    leading_segments=list(state.leading_segments),
+                    unrecognised_runs=list(state.unrecognised_runs),
+                )
+                if isinstance(state, FramingState)
+                else None
             )
             sides.append(
                 replace(
-                    side, held=list(side.held), tail=list(side.tail), last_holes=copy(side.last_holes),
-                    unacknowledged=list(side.unacknowledged), early=list(side.early), cutter=cutter,
+                    side,
+                    held_segments=list(side.held_segments),
+                    partial_pdu=list(side.partial_pdu),
+                    recent_gaps=copy(side.recent_gaps),
+                    unacknowledged_gaps=list(side.unacknowledged_gaps),
+                    early_segments=list(side.early_segments),
+                    framing_state=framing_state,
                 )
-            )  # fmt: skip
-        found.append(Edge(connection, sides, list(known.kept)))
+            )
+        found.append(OpenConnection(connection, sides, list(association.retained_pdus)))
     return found
 
 
-def _not_too_many(connections: Iterable[Connection]) -> list[Connection]:
-    """Leave out the oldest of those that began and never went on, where they are more than any network has: a flood."""
+def _limit_half_open(connections: Iterable[TcpConnection]) -> list[TcpConnection]:
+    """Drop the oldest half-open connections beyond a limit: so many are a SYN flood."""
     every = list(connections)
-    half_open = [one for one in every if one.kind is Kind.UNDECIDED and one.packets <= _FEW_PACKETS]
-    if len(half_open) <= MOST_HALF_OPEN:
+    half_open = [
+        one for one in every if one.kind is ConnectionKind.UNDECIDED and one.packet_count <= _MAX_HALF_OPEN_PACKETS
+    ]
+    if len(half_open) <= MAX_HALF_OPEN_CONNECTIONS:
         return every
-    half_open.sort(key=lambda one: (one.last_time, one.endpoints))
-    flood = {one.index for one in half_open[:-MOST_HALF_OPEN]}
+    half_open.sort(key=lambda one: (one.last_time_ns, one.endpoints))
+    flood = {one.index for one in half_open[:-MAX_HALF_OPEN_CONNECTIONS]}
     return [one for one in every if one.index not in flood]
 
 
-def _goes_on(connection: Connection, known: Association, last_time: int | None) -> bool:
-    """Not if it was seen from SYN to end, has nothing unfinished, and its last packets are long past."""
-    if connection.kind not in _KINDS:
+def _may_continue(connection: TcpConnection, association: RpcAssociation, last_time: int | None) -> bool:
+    """Whether a connection may continue: false if it was seen completely, ended long ago, with all calls finished."""
+    if connection.kind not in _KIND_NAMES:
         return False
-    begun = all(side.syn is not None for side in connection.sides) and connection.round_trip is not None
-    unfinished = any(kept.context_id >= 0 for kept in known.kept)
-    if not begun or connection.closed is None or unfinished or last_time is None:
+    seen_from_start = (
+        all(side.syn_sequence is not None for side in connection.directions) and connection.round_trip_ns is not None
+    )
+    unfinished = any(kept.context_id >= 0 for kept in association.retained_pdus)
+    if not seen_from_start or connection.closed is None or unfinished or last_time is None:
         return True
-    return last_time - connection.last_time < LINGER_NS
+    return last_time - connection.last_time_ns < LINGER_NS
 
 
-def pending_rows(
-    found: Iterable[Edge], capture_id: str, made: Made, strays: Iterable[dict[str, Any]], meanings: Meanings,
-    learnt: Learnt,
-) -> pa.RecordBatch:  # fmt: skip
-    """Return rows of ``bronze.pending``: the remainders of connections.
+def build_pending_rows(
+    open_connections: Iterable[OpenConnection],
+    capture_id: str,
+    emitted: EmittedCalls,
+    strays: Iterable[dict[str, Any]],
+    inferred: InferredContexts,
+    learned: LearnedInterfaces,
+) -> pa.RecordBatch:
+    """Return the rows of ``bronze.pending``, the remainders of open connections.
 
-    ``made`` and ``strays`` are the rows of calls and quarantine; ``meanings`` the contexts whose interface was
-    inferred, so that their calls are rows already.
+    ``emitted``: the calls that became rows. ``strays``: rows of ``quarantine_rows``. ``inferred``: the contexts with an
+    inferred interface, whose calls are rows already. ``learned``: interfaces by endpoint.
     """
 
     def is_row(index: int, context_id: int) -> bool:
-        return context_id < 0 or (index, context_id) in meanings
+        return context_id < 0 or (index, context_id) in inferred
 
     settled: dict[int, list[dict[str, int]]] = {}
-    for (index, context_id), count in sorted(made.settled.items()):
+    for (index, context_id), count in sorted(emitted.finished_counts.items()):
         if is_row(index, context_id):
             settled.setdefault(index, []).append({"context_id": context_id, "calls": count})
     calls: dict[int, list[str]] = {}
-    for (index, context_id), keys in made.unfinished.items():
+    for (index, context_id), keys in emitted.unfinished_keys.items():
         if is_row(index, context_id):
             calls.setdefault(index, []).extend(keys)
     quarantine: dict[int, list[str]] = {}
@@ -204,79 +236,96 @@ def pending_rows(
             quarantine.setdefault(stray["index"], []).append(stray["quarantine_key"])
     rows: list[dict[str, Any]] = []
     batches: list[pa.RecordBatch] = []
-    assumed = {index for index, _ in meanings}
-    for edge in found:
-        if len(rows) == _ROWS_AT_ONCE:
-            batches.append(batch_of(rows, PENDING_SCHEMA))
+    with_inferred = {index for index, _ in inferred}
+    for one in open_connections:
+        if len(rows) == _BATCH_ROWS:
+            batches.append(rows_to_batch(rows, PENDING_SCHEMA))
             rows = []
-        index = edge.connection.index
+        index = one.connection.index
         rows.append(
             {
-                **_remainder(edge, capture_id, meanings, learnt),
-                "counted": counted(edge.connection, used=association(edge.connection).ours or index in assumed),
-                "counted_server": four_tuple(edge.connection)[2],
+                **_pending_row(one, capture_id, inferred, learned),
+                "counted": packet_count_column(
+                    one.connection, is_msmq=association_of(one.connection).is_msmq or index in with_inferred
+                ),
+                "counted_server": four_tuple(one.connection)[2],
                 "settled": settled.get(index, []),
                 "call_keys": sorted(calls.get(index, [])),
                 "quarantine_keys": sorted(quarantine.get(index, [])),
             }
         )
-    batches.append(batch_of(rows, PENDING_SCHEMA))
+    batches.append(rows_to_batch(rows, PENDING_SCHEMA))
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0] if len(batches) > 1 else batches[0]
 
 
-def flow(row: Mapping[str, Any]) -> str:
-    """Return the four-tuple of a row of ``bronze.pending`` as one text, whichever side is the client."""
+def four_tuple_key(row: Mapping[str, Any]) -> str:
+    """Return the four-tuple of a ``bronze.pending`` row as one text, the same whichever side is the client."""
     one, two = (f"{row[f'{who}_address']}|{row[f'{who}_port']}" for who in ("client", "server"))
     return f"{min(one, two)} {max(one, two)}"
 
 
-def counted(connection: Connection, *, used: bool) -> str:
-    """Return which count of ``capture_files`` a connection's packets are in; ``used``: it is one of ours."""
-    return "packets_used" if used else "packets_binary_protocol" if connection.kind is Kind.BINARY else "packets_other"
+def packet_count_column(connection: TcpConnection, *, is_msmq: bool) -> str:
+    """Return the column of ``capture_files`` that counts a connection's packets; ``is_msmq``: by bind or inferred."""
+    return (
+        "packets_used"
+        if is_msmq
+        else "packets_binary_protocol"
+        if connection.kind is ConnectionKind.BINARY
+        else "packets_other"
+    )
 
 
-def _remainder(edge: Edge, capture_id: str, meanings: Meanings, learnt: Learnt) -> dict[str, Any]:
-    connection, known = edge.connection, association(edge.connection)
-    # Calls of a context with an inferred meaning are rows; of the others only these bytes are left.
-    unknown = [kept for kept in known.unknown if (connection.index, kept.context_id) not in meanings]
+def _pending_row(
+    opened: OpenConnection, capture_id: str, inferred: InferredContexts, learned: LearnedInterfaces
+) -> dict[str, Any]:
+    connection, association = opened.connection, association_of(opened.connection)
+    # Calls of contexts with an inferred interface are rows already.
+    unbound = [
+        kept for kept in association.retained_unbound_pdus if (connection.index, kept.context_id) not in inferred
+    ]
     segments: list[dict[str, Any]] = []
     sides, runs = [], []
-    for number, side in enumerate(edge.sides):
+    for number, side in enumerate(opened.directions):
         kept = sorted(
-            {k.offset: k for k in (*unknown, *edge.kept) if k.side == number}.values(), key=lambda k: k.offset
+            {k.stream_offset: k for k in (*unbound, *opened.retained_pdus) if k.side == number}.values(),
+            key=lambda k: k.stream_offset,
         )
-        body = list(_body(number, side, kept, connection.last_time))
-        if body and side.started and side.syn is None:
-            body[0]["flags"] |= BEGINS
-            # Behind the first segment: what the direction's beginning is, these do not decide.
-            body[1:1] = [row for piece in side.early for row in _piece(number, side.base or 0, piece)[2]]
-        passed = [one for one in connection.passed if one.side == number]
+        body = list(_data_segments(number, side, kept, connection.last_time_ns))
+        if body and side.started and side.syn_sequence is None:
+            body[0]["flags"] |= STREAM_START
+            # They follow the first segment, which decides where the direction starts.
+            body[1:1] = [
+                row
+                for piece in side.early_segments
+                for row in _buffered_segment(number, side.base_sequence or 0, piece)[2]
+            ]
+        skipped = [one for one in connection.skipped_segments if one.side == number]
         segments += (
-            _opening(connection, number, side)
-            + [_passed(one) for one in passed]
+            _opening_segments(connection, number, side)
+            + [_skipped_segment(one) for one in skipped]
             + body
-            + _ending(connection, number, side)
+            + _ending_segments(connection, number, side)
         )
-        # What was to be compared still, was compared when the capture ended.
-        conflicting = connection.sides[number].conflicting_bytes
-        sides.append({**_numbers(side, body, passed), "conflicting_bytes": conflicting})
-        runs += [_passed_run(one) for one in passed]
-        if isinstance(side.cutter, CutState):
-            runs += [_run(number, side, stray) for stray in side.cutter.runs[:_MAX_RUNS]]
-        runs += [_held_run(number, side, piece) for piece in side.held[:_MAX_RUNS]]
-    if connection.reset_at is not None:
-        last = connection.sides[0].last_sequence or 0
-        segments.append(_segment(0, connection.reset_at, RST, last))
-    waits = {
-        "beginning": any(side.syn is None for side in connection.sides),
+        # Repeats that were not compared yet were compared when the capture ended.
+        conflicting = connection.directions[number].conflicting_bytes
+        sides.append({**_hidden_byte_counts(side, body, skipped), "conflicting_bytes": conflicting})
+        runs += [_skipped_run(one) for one in skipped]
+        if isinstance(side.framing_state, FramingState):
+            runs += [_stray_to_run(number, side, stray) for stray in side.framing_state.unrecognised_runs[:_MAX_RUNS]]
+        runs += [_held_run(number, side, piece) for piece in side.held_segments[:_MAX_RUNS]]
+    if connection.reset_time_ns is not None:
+        last = connection.directions[0].last_sequence or 0
+        segments.append(_make_segment(0, connection.reset_time_ns, RST, last))
+    waits_for = {
+        "beginning": any(side.syn_sequence is None for side in connection.directions),
         "end": connection.closed is None,
-        "call": any(kept.context_id >= 0 and not kept.settled for kept in edge.kept),
-        "bind": bool(known.evidence),
-        "capture": bool(known.unread) or any(side["passed_over_bytes"] for side in sides),
+        "call": any(kept.context_id >= 0 and not kept.is_finished for kept in opened.retained_pdus),
+        "bind": bool(association.unbound_call_shapes),
+        "capture": bool(association.dropped_bytes) or any(side["passed_over_bytes"] for side in sides),
     }
-    first, last_time = connection.first_time, connection.last_time
+    first, last_time = connection.first_time_ns, connection.last_time_ns
     client_address, client_port, server_address, server_port = four_tuple(connection)
-    _, server_octets, _ = connection.endpoints[connection.likely_client() ^ 1]
+    _, server_octets, _ = connection.endpoints[connection.likely_client_side() ^ 1]
     return {
         "pending_key": key(capture_id, connection_id(connection)),
         "capture_id": capture_id,
@@ -285,54 +334,62 @@ def _remainder(edge: Edge, capture_id: str, meanings: Meanings, learnt: Learnt) 
         "client_port": client_port,
         "server_address": server_address,
         "server_port": server_port,
-        "kind": _KINDS[connection.kind],
-        "waits_for": sorted(name for name, holds in waits.items() if holds),
+        "kind": _KIND_NAMES[connection.kind],
+        "waits_for": sorted(name for name, holds in waits_for.items() if holds),
         "bytes": sum(len(segment["data"]) for segment in segments if segment["data"] is not None),
         "first_packet_at": None if first == NO_TIME else first // 1000,
-        "since": None if last_time == NO_TIME else last_time // 1000,
+        "last_packet_at": None if last_time == NO_TIME else last_time // 1000,
         "first_time_ns": first,
-        "named_at_ns": connection.named_at,
+        "named_at_ns": connection.named_at_ns,
         "last_time_ns": last_time,
-        "client_known": connection.client is not None,
-        "recognised": any(isinstance(side.cutter, CutState) and side.cutter.recognised for side in edge.sides),
-        "packets": connection.packets,
-        "learnt": sorted(learnt.get((server_octets, server_port), ())),
+        "client_known": connection.client_side is not None,
+        "recognised": any(
+            isinstance(side.framing_state, FramingState) and side.framing_state.recognised for side in opened.directions
+        ),
+        "packets": connection.packet_count,
+        "learned_interfaces": sorted(learned.get((server_octets, server_port), ())),
         "sides": sides,
         "segments": segments,
         "evidence": [
-            {"context_id": context, **_seen(one)}
-            for context, shapes in sorted(known.evidence.items())
-            for one in sorted(shapes, key=repr)  # a set's own order is another in each process
+            {"context_id": context, **_shape_fields(one)}
+            for context, shapes in sorted(association.unbound_call_shapes.items())
+            for one in sorted(shapes, key=repr)  # the order of a set differs between processes
         ],
-        "runs": [] if known.ours else runs,
-        "unread": [
+        "runs": [] if association.is_msmq else runs,
+        "dropped_bytes": [
             {"context_id": context, "side": side, "bytes": count}
-            for (context, side), count in sorted(known.unread.items())
-            if (connection.index, context) not in meanings
+            for (context, side), count in sorted(association.dropped_bytes.items())
+            if (connection.index, context) not in inferred
         ],
         "calls_made": None,
-        "told": None,
+        "merge_digest": None,
         "event_date": None if last_time == NO_TIME else last_time // _DAY_NS,
     }
 
 
-def _run(number: int, side: Direction | None, stray: Stray) -> dict[str, Any]:
+def _stray_to_run(number: int, side: StreamDirection | None, stray: StrayBytes) -> dict[str, Any]:
     return {
         "side": number,
-        "sequence": ((side.base if side is not None and side.base else 0) + stray.offset) & _MASK,
+        "sequence": ((side.base_sequence if side is not None and side.base_sequence else 0) + stray.stream_offset)
+        & _MASK,
         "size": stray.size,
         "sample": stray.sample,
-        "time_ns": stray.time,
-        "number": stray.number,
+        "time_ns": stray.time_ns,
+        "number": stray.packet_number,
         "file_offset": stray.file_offset,
     }
 
 
-def _seen(one: Seen) -> dict[str, Any]:
-    return {"opnum": one.opnum, "request": one.request, "response": one.response, "syntax": one.syntax}
+def _shape_fields(one: CallShape) -> dict[str, Any]:
+    return {
+        "opnum": one.opnum,
+        "request": one.request_length,
+        "response": one.response_length,
+        "syntax": one.transfer_syntax,
+    }
 
 
-def _segment(
+def _make_segment(
     side: int, time: int, flags: int, sequence: int, acknowledgement: int = 0, size: int = 0, *,
     data: bytes | None = None, number: int = 0, file_offset: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
@@ -349,130 +406,153 @@ def _segment(
     }
 
 
-def _opening(connection: Connection, number: int, side: Direction) -> list[dict[str, Any]]:
-    """The SYN, and the first ACK: it may be the end of a handshake whose beginning another capture has."""
+def _opening_segments(connection: TcpConnection, number: int, side: StreamDirection) -> list[dict[str, Any]]:
+    """Return segments for the SYN and the first ACK, which may end a handshake that another capture began."""
     found = []
-    if side.syn is not None:
-        client = connection.client == number
-        at = connection.syn_at if client and connection.syn_at is not None else connection.first_time
-        found.append(_segment(number, at, SYN if client else SYN | ACK, side.syn))
-    if side.opening is not None:
-        time, sequence, acknowledgement = side.opening
-        found.append(_segment(number, time, ACK, sequence, acknowledgement))
+    if side.syn_sequence is not None:
+        client = connection.client_side == number
+        at = connection.syn_time_ns if client and connection.syn_time_ns is not None else connection.first_time_ns
+        found.append(_make_segment(number, at, SYN if client else SYN | ACK, side.syn_sequence))
+    if side.first_ack is not None:
+        time, sequence, acknowledgement = side.first_ack
+        found.append(_make_segment(number, time, ACK, sequence, acknowledgement))
     return found
 
 
-def _ending(connection: Connection, number: int, side: Direction) -> list[dict[str, Any]]:
+def _ending_segments(connection: TcpConnection, number: int, side: StreamDirection) -> list[dict[str, Any]]:
+    """Return segments for the FIN and for the last sequence number of a direction."""
     found = []
     acknowledgement = side.last_acknowledgement
     flags = 0 if acknowledgement is None else ACK
-    if side.fin_at is not None and side.fin_sequence is not None:
-        found.append(_segment(number, side.fin_at, FIN | flags, side.fin_sequence, acknowledgement or 0))
+    if side.fin_time_ns is not None and side.fin_sequence is not None:
+        found.append(_make_segment(number, side.fin_time_ns, FIN | flags, side.fin_sequence, acknowledgement or 0))
     if side.last_sequence is not None:
-        found.append(_segment(number, connection.last_time, flags, side.last_sequence, acknowledgement or 0))
+        found.append(_make_segment(number, connection.last_time_ns, flags, side.last_sequence, acknowledgement or 0))
     return found
 
 
-def _body(number: int, side: Direction, kept: list[Kept], last_time: int) -> Iterator[dict[str, Any]]:
-    """The bytes of a direction that still matter, in order, and what was cut between them."""
-    base = side.base or 0
-    state = side.cutter if isinstance(side.cutter, CutState) else CutState()
-    items: list[tuple[int, int, list[dict[str, Any]]]] = [(k.offset, k.offset + k.size, _pdu(base, k)) for k in kept]
-    items += [_piece(number, base, piece) for piece in state.head]
-    broken = state.broken
-    if broken is not None:
-        header = broken.header[: max(broken.length - 1, 0)]
-        damaged = Kept(
-            number, broken.offset, len(header), header, broken.time, broken.last_time, broken.number,
-            broken.file_offset, broken.acknowledgement, 0,
-        )  # fmt: skip
-        items.append((broken.offset, side.next, _pdu(base, damaged)))
-    items += [_piece(number, base, piece) for piece in side.tail]
-    cursor, started = side.first, side.started
+def _data_segments(
+    number: int, side: StreamDirection, kept: list[RetainedPdu], last_time: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the segments of a direction that are still needed, in order, and those without data between them."""
+    base = side.base_sequence or 0
+    state = side.framing_state if isinstance(side.framing_state, FramingState) else FramingState()
+    items: list[tuple[int, int, list[dict[str, Any]]]] = [
+        (k.stream_offset, k.stream_offset + k.frag_length, _pdu_segments(base, k)) for k in kept
+    ]
+    items += [_buffered_segment(number, base, piece) for piece in state.leading_segments]
+    damaged_pdu = state.damaged_pdu
+    if damaged_pdu is not None:
+        header = damaged_pdu.header[: max(damaged_pdu.frag_length - 1, 0)]
+        damaged = RetainedPdu(
+            number,
+            damaged_pdu.stream_offset,
+            len(header),
+            header,
+            damaged_pdu.time_ns,
+            damaged_pdu.end_time_ns,
+            damaged_pdu.packet_number,
+            damaged_pdu.file_offset,
+            damaged_pdu.acknowledgement,
+            0,
+        )
+        items.append((damaged_pdu.stream_offset, side.next_offset, _pdu_segments(base, damaged)))
+    items += [_buffered_segment(number, base, piece) for piece in side.partial_pdu]
+    cursor, started = side.first_offset, side.started
     for offset, end, rows in sorted(items, key=lambda item: item[0]):
         if offset < cursor:
             continue
-        tail = bool(side.tail) and offset == side.tail[0].offset
-        yield from _cut_before(number, side, cursor, offset, rows[0]["time_ns"], in_step=not tail or state.in_step)
+        tail = bool(side.partial_pdu) and offset == side.partial_pdu[0].stream_offset
+        yield from _placeholder_segments(
+            number, side, cursor, offset, rows[0]["time_ns"], in_sync=not tail or state.in_sync
+        )
         yield from rows
         cursor = end
     if started:
-        yield from _cut_before(number, side, cursor, side.next, last_time, in_step=state.in_step)
-    for piece in side.held:
-        yield from _piece(number, base, piece)[2]
+        yield from _placeholder_segments(number, side, cursor, side.next_offset, last_time, in_sync=state.in_sync)
+    for piece in side.held_segments:
+        yield from _buffered_segment(number, base, piece)[2]
 
 
-def _cut_before(
-    number: int, side: Direction, start: int, end: int, time: int, *, in_step: bool
+def _placeholder_segments(
+    number: int, side: StreamDirection, start: int, end: int, time: int, *, in_sync: bool
 ) -> Iterator[dict[str, Any]]:
-    """Segments without bytes for ``[start, end)``, but for its holes: these stay holes."""
-    holes = [hole for hole in side.last_holes or () if start <= hole.start and hole.end <= end]
-    for hole in (*holes, Gap(end, end, "")):
+    """Yield segments without data for the stream offsets ``[start, end)``; gaps in between stay gaps."""
+    holes = [hole for hole in side.recent_gaps or () if start <= hole.start and hole.end <= end]
+    for hole in (*holes, StreamGap(end, end, "")):
         while start < hole.start:
-            stop = min(hole.start, start + _CHUNK)
-            flags = CUT_BEFORE if in_step or stop < end else PASSED_OVER
-            yield _segment(number, time, flags, (side.base or 0) + start, 0, stop - start)
+            stop = min(hole.start, start + _MAX_PLACEHOLDER_BYTES)
+            flags = FRAMED_BEFORE if in_sync or stop < end else SKIPPED_BEFORE
+            yield _make_segment(number, time, flags, (side.base_sequence or 0) + start, 0, stop - start)
             start = stop
         start = hole.end
 
 
-def _pdu(base: int, kept: Kept) -> list[dict[str, Any]]:
-    """A PDU as two segments, so that both its first and its last byte have their time.
+def _pdu_segments(base: int, kept: RetainedPdu) -> list[dict[str, Any]]:
+    """Return a PDU as two segments, so that both its first and its last byte have a time.
 
-    The last one has two bytes: a single one that comes again would be a keep-alive.
+    The second one has two bytes, because a repeated single byte would count as a keep-alive.
     """
     data = kept.data
     cut = len(data) - 2
-    flags = ACK | WHOLE if len(data) == kept.size else ACK
-    parts = [(0, data[:cut], kept.time), (cut, data[cut:], kept.done)] if cut > 0 else []
+    flags = ACK | WHOLE_PDU if len(data) == kept.frag_length else ACK
+    parts = [(0, data[:cut], kept.time_ns), (cut, data[cut:], kept.end_time_ns)] if cut > 0 else []
     return [
-        _segment(
-            kept.side, time, flags, base + kept.offset + at, kept.acknowledgement, len(part), data=part,
-            number=kept.number, file_offset=kept.file_offset + at,
+        _make_segment(
+            kept.side, time, flags, base + kept.stream_offset + at, kept.acknowledgement, len(part), data=part,
+            number=kept.packet_number, file_offset=kept.file_offset + at,
         )
         for at, part, time in parts
     ]  # fmt: skip
 
 
-def _piece(number: int, base: int, piece: Piece) -> tuple[int, int, list[dict[str, Any]]]:
-    size = len(piece.data) + piece.lost
-    row = _segment(
-        number, piece.time, ACK, base + piece.offset, piece.acknowledgement, size, data=piece.data,
-        number=piece.number, file_offset=piece.file_offset,
+def _buffered_segment(number: int, base: int, piece: BufferedSegment) -> tuple[int, int, list[dict[str, Any]]]:
+    size = len(piece.data) + piece.cut_off_bytes
+    row = _make_segment(
+        number, piece.time_ns, ACK, base + piece.stream_offset, piece.acknowledgement, size, data=piece.data,
+        number=piece.packet_number, file_offset=piece.file_offset,
     )  # fmt: skip
-    return piece.offset, piece.offset + size, [row]
+    return piece.stream_offset, piece.stream_offset + size, [row]
 
 
-def _passed(one: Passed) -> dict[str, Any]:
-    return _segment(
-        one.side, one.time, ACK, one.sequence, one.acknowledgement, one.length, data=one.data, number=one.number,
-        file_offset=one.file_offset,
+def _skipped_segment(one: SkippedSegment) -> dict[str, Any]:
+    return _make_segment(
+        one.side, one.time_ns, ACK, one.sequence, one.acknowledgement, one.payload_length, data=one.data,
+        number=one.packet_number, file_offset=one.file_offset,
     )  # fmt: skip
 
 
-def _passed_run(one: Passed) -> dict[str, Any]:
-    stray = Stray(0, len(one.data), one.data[:SAMPLE_BYTES], "", one.time, one.number, one.file_offset)
-    return {**_run(one.side, None, stray), "sequence": one.sequence}
+def _skipped_run(one: SkippedSegment) -> dict[str, Any]:
+    stray = StrayBytes(
+        0, len(one.data), one.data[:QUARANTINE_SAMPLE_BYTES], "", one.time_ns, one.packet_number, one.file_offset
+    )
+    return {**_stray_to_run(one.side, None, stray), "sequence": one.sequence}
 
 
-def _held_run(number: int, side: Direction, piece: Piece) -> dict[str, Any]:
-    sample = piece.data[:SAMPLE_BYTES]
-    return _run(
-        number, side, Stray(piece.offset, len(piece.data), sample, "", piece.time, piece.number, piece.file_offset)
+def _held_run(number: int, side: StreamDirection, piece: BufferedSegment) -> dict[str, Any]:
+    sample = piece.data[:QUARANTINE_SAMPLE_BYTES]
+    return _stray_to_run(
+        number,
+        side,
+        StrayBytes(
+            piece.stream_offset, len(piece.data), sample, "", piece.time_ns, piece.packet_number, piece.file_offset
+        ),
     )
 
 
-def _numbers(side: Direction, body: list[dict[str, Any]], passed: list[Passed]) -> dict[str, Any]:
-    """What a capture counted and the segments of its remainder do not show."""
-    early = side.early_bytes if side.syn is None else 0
+def _hidden_byte_counts(
+    side: StreamDirection, body: list[dict[str, Any]], passed: list[SkippedSegment]
+) -> dict[str, Any]:
+    """Return the byte counts (``SIDE_STRUCT``) that the segments of the remainder do not show."""
+    early = side.early_bytes if side.syn_sequence is None else 0
     covered = sum(s["size"] if s["data"] is None else len(s["data"]) for s in body) - early
-    held = sum(len(piece.data) for piece in side.held)
-    uncovered = side.next - side.first - (covered - held) if side.started else 0
-    open_holes = sum(gap.end - gap.start for gap in side.unacknowledged)
+    held = sum(len(piece.data) for piece in side.held_segments)
+    uncovered = side.next_offset - side.first_offset - (covered - held) if side.started else 0
+    open_holes = sum(gap.end - gap.start for gap in side.unacknowledged_gaps)
     return {
         "distinct_bytes": side.distinct_bytes - covered,
         "missing_bytes": side.missing_bytes - uncovered,
         "lost_by_capture_bytes": side.lost_by_capture_bytes - max(uncovered - open_holes, 0),
         "retransmitted_bytes": side.retransmitted_bytes - early,
-        "passed_over_bytes": side.cold_bytes - sum(one.length for one in passed),
+        "passed_over_bytes": side.unrecognised_bytes - sum(one.payload_length for one in passed),
     }

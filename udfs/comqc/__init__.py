@@ -1,1 +1,4 @@
-"""COM+ queued components: method calls recorded in message bodies, [MC-COMQC]."""
+"""Method calls that COM+ queued components record in message bodies, [MC-COMQC].
+
+Two independent decoders: ``body_decoder.py`` for Arrow columns, ``single_body.py`` for one body.
+"""

@@ -1,1 +1,1 @@
-"""DCE/RPC as on the wire: PDUs, binds, interfaces, towers."""
+"""DCE/RPC on the wire: PDU headers, bind PDUs, the MSMQ interfaces, endpoint-mapper towers."""

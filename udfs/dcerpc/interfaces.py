@@ -1,8 +1,8 @@
-"""The RPC interfaces of Message Queuing, their methods, ports and stub lengths.
+"""The RPC interfaces of MSMQ and the endpoint mapper: UUIDs, methods, ports and stub lengths.
 
-The only place that lists them. Sources: [MS-MQQP] 3.1.4, [MS-MQRR] 3.1.4, [MS-MQMR] 3.1.4, [MS-MQMP] 3.1.4 and 3.1.5,
-[C706] appendix O for the endpoint mapper. Stub lengths follow from the IDL and NDR / NDR64; they identify an interface
-where its bind was not captured.
+No other module lists them. Sources: [MS-MQQP] 3.1.4, [MS-MQRR] 3.1.4, [MS-MQMR] 3.1.4, [MS-MQMP] 3.1.4 and 3.1.5,
+[C706] appendix O for the endpoint mapper. The stub lengths follow from the IDL and from NDR or NDR64. They identify the
+interface of calls whose bind was not captured.
 """
 
 from __future__ import annotations
@@ -12,23 +12,34 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+QM2QM: Final = "qm2qm"
+REMOTE_READ: Final = "RemoteRead"
+QMMGMT: Final = "qmmgmt"
+QMCOMM: Final = "qmcomm"
+QMCOMM2: Final = "qmcomm2"
+EPM: Final = "epm"
+"""Interface names as in the tables."""
+
 NDR: Final = "NDR"
 NDR64: Final = "NDR64"
 FEATURE_NEGOTIATION: Final = "feature_negotiation"
 
-TRANSFER_SYNTAX: Final = {
+TRANSFER_SYNTAX_NAMES: Final = {
     "8a885d04-1ceb-11c9-9fe8-08002b104860": NDR,
     "71710533-beba-4937-8319-b5dbef9ccc36": NDR64,
 }
-FEATURE_NEGOTIATION_PREFIX: Final = "6cb71c2c-9812-4540-"  # [MS-RPCE] 3.3.1.5.3: the bits asked for follow
+FEATURE_NEGOTIATION_PREFIX: Final = (
+    "6cb71c2c-9812-4540-"  # [MS-RPCE] 3.3.1.5.3: the rest of the UUID holds the requested bits
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
-    """Octets of a method's request and response stubs, exact where the layout is fixed.
+class StubLengths:
+    """Possible lengths, in bytes, of the request and response stubs of a method.
 
-    ``request`` and ``response`` map a length to the transfer syntax that it proves, or to None when both give it.
-    A ``*_min`` is the shortest stub of a variable layout; None means that only the listed lengths exist.
+    ``request`` and ``response`` map each exact length to the transfer syntax that it proves, or to None if both
+    syntaxes have this length. ``request_min`` and ``response_min`` are the shortest stubs of a variable layout; None if
+    only the listed lengths exist.
     """
 
     request: Mapping[int, str | None]
@@ -38,24 +49,24 @@ class Lengths:
 
 
 @dataclass(frozen=True, slots=True)
-class Interface:
-    """One RPC interface: ``methods`` by opnum, ``lengths`` by opnum where they identify a call."""
+class RpcInterface:
+    """One RPC interface: UUID, version, method names by opnum, and the stub lengths by opnum that are known."""
 
     name: str
     uuid: str
     version: str
     methods: tuple[str, ...]
-    lengths: dict[int, Lengths]
+    lengths: dict[int, StubLengths]
 
 
-def _fixed(request: int, response: int) -> Lengths:
-    return Lengths({request: None}, {response: None})
+def _fixed_lengths(request: int, response: int) -> StubLengths:
+    return StubLengths({request: None}, {response: None})
 
 
-_START_2_RESPONSE: Final = {88: NDR, 92: NDR64, 44: None}  # without a message; 44 with a NULL descriptor
+_START_2_RESPONSE: Final = {88: NDR, 92: NDR64, 44: None}  # 88, 92: without a message; 44: with a NULL descriptor
 
-QM2QM: Final = Interface(
-    "qm2qm",
+QM2QM_INTERFACE: Final = RpcInterface(
+    QM2QM,
     "1088a980-eae5-11d0-8d9b-00a02453c337",
     "1.0",
     (
@@ -72,24 +83,24 @@ QM2QM: Final = Interface(
         "RemoteQMStartReceiveByLookupId",
     ),
     {
-        0: Lengths({44: NDR, 48: NDR64}, {68: NDR, 76: NDR64}, response_min=80),
-        1: _fixed(24, 24),
-        2: _fixed(32, 24),
-        3: _fixed(20, 24),
-        4: _fixed(8, 4),
-        5: _fixed(12, 4),
-        6: _fixed(4, 4),
-        7: _fixed(4, 4),
-        8: _fixed(0, 4),
-        9: Lengths({60: NDR, 64: NDR64, 16: None}, _START_2_RESPONSE, response_min=100),
-        10: Lengths({68: NDR, 72: NDR64, 24: None}, _START_2_RESPONSE, response_min=100),
+        0: StubLengths({44: NDR, 48: NDR64}, {68: NDR, 76: NDR64}, response_min=80),
+        1: _fixed_lengths(24, 24),
+        2: _fixed_lengths(32, 24),
+        3: _fixed_lengths(20, 24),
+        4: _fixed_lengths(8, 4),
+        5: _fixed_lengths(12, 4),
+        6: _fixed_lengths(4, 4),
+        7: _fixed_lengths(4, 4),
+        8: _fixed_lengths(0, 4),
+        9: StubLengths({60: NDR, 64: NDR64, 16: None}, _START_2_RESPONSE, response_min=100),
+        10: StubLengths({68: NDR, 72: NDR64, 24: None}, _START_2_RESPONSE, response_min=100),
     },
 )
 
 _START = {28: NDR, 36: NDR64}
 
-REMOTE_READ: Final = Interface(
-    "RemoteRead",
+REMOTE_READ_INTERFACE: Final = RpcInterface(
+    REMOTE_READ,
     "1a9134dd-7b39-45ba-ad88-44d01ca47f28",
     "1.0",
     (
@@ -111,37 +122,37 @@ REMOTE_READ: Final = Interface(
         "R_EndTransactionalReceive",
     ),
     {
-        0: _fixed(0, 4),
-        2: Lengths({}, {20: None}, request_min=44),
-        3: _fixed(20, 24),
-        4: _fixed(20, 8),
-        5: _fixed(24, 4),
-        6: _fixed(20, 4),
-        7: Lengths({56: None}, _START, response_min=40),
-        8: _fixed(24, 4),
-        9: _fixed(28, 4),
-        10: _fixed(56, 4),
-        11: Lengths({}, {28: None}, request_min=44),
-        12: Lengths({}, {4: None}, request_min=29),
-        13: Lengths({72: None}, _START, response_min=40),
-        14: Lengths({34: None, 36: None}, {4: None}),  # 36: the pad before a verification trailer stays
-        15: _fixed(28, 4),
+        0: _fixed_lengths(0, 4),
+        2: StubLengths({}, {20: None}, request_min=44),
+        3: _fixed_lengths(20, 24),
+        4: _fixed_lengths(20, 8),
+        5: _fixed_lengths(24, 4),
+        6: _fixed_lengths(20, 4),
+        7: StubLengths({56: None}, _START, response_min=40),
+        8: _fixed_lengths(24, 4),
+        9: _fixed_lengths(28, 4),
+        10: _fixed_lengths(56, 4),
+        11: StubLengths({}, {28: None}, request_min=44),
+        12: StubLengths({}, {4: None}, request_min=29),
+        13: StubLengths({72: None}, _START, response_min=40),
+        14: StubLengths({34: None, 36: None}, {4: None}),  # 36: with the padding before a verification trailer
+        15: _fixed_lengths(28, 4),
     },
 )
 
-QMMGMT: Final = Interface(
-    "qmmgmt",
+QMMGMT_INTERFACE: Final = RpcInterface(
+    QMMGMT,
     "41208ee0-e970-11d1-9b9e-00e02c064c39",
     "1.0",
     ("R_QMMgmtGetInfo", "R_QMMgmtAction"),
     {
-        0: Lengths({}, {}, request_min=34, response_min=16),
-        1: Lengths({}, {4: None}, request_min=10),
+        0: StubLengths({}, {}, request_min=34, response_min=16),
+        1: StubLengths({}, {4: None}, request_min=10),
     },
 )
 
-QMCOMM: Final = Interface(
-    "qmcomm",
+QMCOMM_INTERFACE: Final = RpcInterface(
+    QMCOMM,
     "fdb3a030-065f-11d1-bb9b-00a024ea5525",
     "1.0",
     (
@@ -182,34 +193,34 @@ QMCOMM: Final = Interface(
         "Opnum34NotUsedOnWire",
     ),
     {
-        1: Lengths({12: NDR, 8: NDR, 24: NDR64, 16: NDR64}, {}, response_min=8),
-        2: Lengths({}, {36: None}, request_min=44),
-        3: _fixed(20, 20),
-        4: Lengths({232: NDR, 452: NDR64}, {8: None}),
-        19: Lengths({}, {32: NDR, 36: NDR64}, request_min=60, response_min=40),
-        20: _fixed(20, 24),
-        22: _fixed(24, 4),
-        23: _fixed(28, 4),
-        27: _fixed(20, 4),
-        31: _fixed(4, 4),
+        1: StubLengths({12: NDR, 8: NDR, 24: NDR64, 16: NDR64}, {}, response_min=8),
+        2: StubLengths({}, {36: None}, request_min=44),
+        3: _fixed_lengths(20, 20),
+        4: StubLengths({232: NDR, 452: NDR64}, {8: None}),
+        19: StubLengths({}, {32: NDR, 36: NDR64}, request_min=60, response_min=40),
+        20: _fixed_lengths(20, 24),
+        22: _fixed_lengths(24, 4),
+        23: _fixed_lengths(28, 4),
+        27: _fixed_lengths(20, 4),
+        31: _fixed_lengths(4, 4),
     },
 )
 
-QMCOMM2: Final = Interface(
-    "qmcomm2",
+QMCOMM2_INTERFACE: Final = RpcInterface(
+    QMCOMM2,
     "76d12b80-3467-11d3-91ff-0090272f9ea3",
     "1.0",
     ("QMSendMessageInternalEx", "rpc_ACSendMessageEx", "rpc_ACReceiveMessageEx", "rpc_ACCreateCursorEx"),
     {
-        0: Lengths({}, {}, request_min=240, response_min=8),
-        1: Lengths({}, {}, request_min=240, response_min=8),
-        2: Lengths({}, {}, request_min=240, response_min=240),
-        3: _fixed(32, 16),
+        0: StubLengths({}, {}, request_min=240, response_min=8),
+        1: StubLengths({}, {}, request_min=240, response_min=8),
+        2: StubLengths({}, {}, request_min=240, response_min=240),
+        3: _fixed_lengths(32, 16),
     },
 )
 
-EPM: Final = Interface(
-    "epm",
+EPM_INTERFACE: Final = RpcInterface(
+    EPM,
     "e1af8308-5d1f-11c9-91a4-08002b14a0fa",
     "3.0",
     (
@@ -224,35 +235,35 @@ EPM: Final = Interface(
     {},
 )
 
-MSMQ: Final = (QM2QM, REMOTE_READ, QMMGMT, QMCOMM, QMCOMM2)
-BY_UUID: Final = {interface.uuid: interface for interface in (*MSMQ, EPM)}
-BY_NAME: Final = {interface.name: interface for interface in (*MSMQ, EPM)}
+MSMQ_INTERFACES: Final = (QM2QM_INTERFACE, REMOTE_READ_INTERFACE, QMMGMT_INTERFACE, QMCOMM_INTERFACE, QMCOMM2_INTERFACE)
+INTERFACES_BY_UUID: Final = {interface.uuid: interface for interface in (*MSMQ_INTERFACES, EPM_INTERFACE)}
+INTERFACES_BY_NAME: Final = {interface.name: interface for interface in (*MSMQ_INTERFACES, EPM_INTERFACE)}
 
 EPM_PORT: Final = 135
-EPT_MAP: Final = 3
+EPT_MAP_OPNUM: Final = 3
 BINARY_PROTOCOL_PORT: Final = 1801  # [MS-MQQB] 2.1
 
-# [MS-MQQP] 3.1.4.8, [MS-MQRR] 3.1.4.1: the first of port, port + 11, port + 22 ... that is free. Nobody occupies a
-# hundred of them; the bound keeps a twelfth of all ephemeral ports from looking like ours.
-_READ_PORTS: Final = frozenset(range(2105, 2105 + 11 * 100, 11))
-_HANDSHAKE_PORTS: Final = frozenset(range(2103, 2103 + 11 * 100, 11))
-STATIC_PORTS: Final = _READ_PORTS | _HANDSHAKE_PORTS
+# [MS-MQQP] 3.1.4.8, [MS-MQRR] 3.1.4.1: the server listens on the first free port of port, port + 11, port + 22 ... The
+# bound of 100 steps is never reached; without it one in eleven ephemeral ports would count as an MSMQ port.
+_PORTS_FROM_2105: Final = frozenset(range(2105, 2105 + 11 * 100, 11))
+_PORTS_FROM_2103: Final = frozenset(range(2103, 2103 + 11 * 100, 11))
+MSMQ_RPC_PORTS: Final = _PORTS_FROM_2105 | _PORTS_FROM_2103
 
-# Opnums that answer with a port number: the answer's interface listens there.
-PORT_ASKING: Final = {(QM2QM.name, 7), (REMOTE_READ.name, 0), (QMCOMM.name, 31)}
+# (interface, opnum) of methods that return a TCP port on which an MSMQ interface listens.
+PORT_QUERY_OPNUMS: Final = {(QM2QM, 7), (REMOTE_READ, 0), (QMCOMM, 31)}
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a call without its bind shows: opnum, stub lengths (None: not seen), and the syntax its bytes suggest."""
+class CallShape:
+    """The shape of a call without a bind: opnum, stub lengths in bytes (None: not seen), suggested transfer syntax."""
 
     opnum: int | None
-    request: int | None
-    response: int | None
-    syntax: str | None = None
+    request_length: int | None
+    response_length: int | None
+    transfer_syntax: str | None = None
 
 
-def _fits(length: int | None, exact: Mapping[int, str | None], least: int | None) -> tuple[bool, str | None]:
+def _length_fits(length: int | None, exact: Mapping[int, str | None], least: int | None) -> tuple[bool, str | None]:
     if length is None:
         return True, None
     if length in exact:
@@ -261,56 +272,58 @@ def _fits(length: int | None, exact: Mapping[int, str | None], least: int | None
 
 
 @lru_cache(1 << 14)
-def _best_fits(call: Seen) -> tuple[tuple[int, str | None] | None, ...]:
-    """Return ``_best_fit`` for each interface of ``MSMQ``: captures of one network show the same shapes again."""
-    return tuple(_best_fit(interface, call) for interface in MSMQ)
+def _best_fits(call: CallShape) -> tuple[tuple[int, str | None] | None, ...]:
+    """Return ``_best_fit`` for each interface of ``MSMQ_INTERFACES``. Cached, because the same shapes recur."""
+    return tuple(_best_fit(interface, call) for interface in MSMQ_INTERFACES)
 
 
-def _best_fit(interface: Interface, call: Seen) -> tuple[int, str | None] | None:
-    """Return how many of a call's stub lengths an interface has exactly, and the syntax they prove; None: impossible.
+def _best_fit(interface: RpcInterface, call: CallShape) -> tuple[int, str | None] | None:
+    """Return the number of exactly matching stub lengths and the syntax they prove; None if no opnum matches.
 
-    A call of which only the response was seen has no opnum: any method may have given it.
+    If only the response was seen, the opnum is unknown and every method is tried.
     """
     best = None
     for opnum, lengths in interface.lengths.items():
         if call.opnum is not None and opnum != call.opnum:
             continue
-        request, one = _fits(call.request, lengths.request, lengths.request_min)
-        response, two = _fits(call.response, lengths.response, lengths.response_min)
+        request, one = _length_fits(call.request_length, lengths.request, lengths.request_min)
+        response, two = _length_fits(call.response_length, lengths.response, lengths.response_min)
         if request and response:
-            exact = (call.request in lengths.request) + (call.response in lengths.response)
+            exact = (call.request_length in lengths.request) + (call.response_length in lengths.response)
             if best is None or exact > best[0]:
                 best = exact, one or two
     return best
 
 
-def at_home(port: int) -> frozenset[str]:
-    """Return the interfaces that a server's port is known for."""
-    names = {QM2QM.name} if port in _READ_PORTS else set()
-    if port in _HANDSHAKE_PORTS:
-        names |= {REMOTE_READ.name, QMCOMM.name, QMCOMM2.name, QMMGMT.name}
+def interfaces_on_port(port: int) -> frozenset[str]:
+    """Return the names of the interfaces that usually listen on a server port."""
+    names = {QM2QM} if port in _PORTS_FROM_2105 else set()
+    if port in _PORTS_FROM_2103:
+        names |= {REMOTE_READ, QMCOMM, QMCOMM2, QMMGMT}
     return frozenset(names)
 
 
-def infer(calls: Iterable[Seen], port: int, learnt: Iterable[str] = ()) -> tuple[Interface, str | None] | None:
-    """Name the interface of calls whose bind was not seen, or None when port and stub lengths do not agree on one.
+def infer_interface(
+    calls: Iterable[CallShape], port: int, learned: Iterable[str] = ()
+) -> tuple[RpcInterface, str | None] | None:
+    """Infer the interface of calls whose bind was not captured; None if port and stub lengths do not determine one.
 
-    ``calls`` are all calls seen with one presentation context of one connection, ``port`` the server's port and
-    ``learnt`` the interfaces that a port-asking call or the endpoint mapper placed on it. Where lengths leave several
-    interfaces possible, the one at home on the port wins, then the one with the most calls of exact length; a tie is no
-    answer. Returns the interface and its transfer syntax when the lengths show it.
+    ``calls`` are the shapes of all calls seen in one presentation context of one connection, ``port`` is the server's
+    port. ``learned`` are the interfaces that a port query or the endpoint mapper reported for this port. If the
+    lengths allow several interfaces, one that usually listens on the port wins, then the one with the most exact
+    lengths; a tie gives None. Returns the interface and its transfer syntax, None if the lengths do not prove one.
     """
     calls = list(calls)
-    native = at_home(port).union(learnt)
+    native = interfaces_on_port(port).union(learned)
     if not native:
         return None
     ranked = []
-    for number, interface in enumerate(MSMQ):
+    for number, interface in enumerate(MSMQ_INTERFACES):
         fits = [_best_fits(call)[number] for call in calls]
         if fits and None not in fits:
             found = [fit for fit in fits if fit is not None]
             exact = sum(count for count, _ in found)
-            syntaxes = {syntax for _, syntax in found} | {call.syntax for call in calls}
+            syntaxes = {syntax for _, syntax in found} | {call.transfer_syntax for call in calls}
             if exact:
                 ranked.append(((interface.name in native, exact), interface, syntaxes - {None}))
     ranked.sort(key=lambda entry: entry[0], reverse=True)
@@ -318,6 +331,3 @@ def infer(calls: Iterable[Seen], port: int, learnt: Iterable[str] = ()) -> tuple
         return None
     _, interface, syntaxes = ranked[0]
     return interface, next(iter(syntaxes)) if len(syntaxes) == 1 else None
-
-
-QM, RR, MG, QC, QC2 = "qm2qm", "RemoteRead", "qmmgmt", "qmcomm", "qmcomm2"

@@ -1,1 +1,1 @@
-"""Capture files: containers (pcap, pcapng), compression, where files lie."""
+"""Capture files as stored: file systems, compression, pcap and pcapng, and the fingerprints of their content."""

@@ -1,7 +1,7 @@
-"""Observations of queue managers and queues: from the wire or a collector to one form, and from that to silver's rows.
+"""Observations of queues and queue managers: one common form for captured and collected R_QMMgmtGetInfo responses.
 
-An observation is one answered R_QMMgmtGetInfo: what was asked about, when, with which result, and the properties. It
-becomes a row per property (``silver.properties``) and, in ``snapshots.py``, a row with a column per property.
+An observation has the object, the time, the result and the properties. Here it becomes one row per property
+(``silver.properties``); in ``snapshot_rows.py`` one row with a column per property.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udfs.codes import FAILURE
-from udfs.properties import names, values
-from udfs.queues.normal_form import normal_text
-from udfs.stubs.arrays import ERRORS_TYPE
+from udfs.codes import FAILURE_BIT
+from udfs.properties import property_names, value_conversion
+from udfs.queues.normal_form import normalize_queue_name
+from udfs.stubs.to_arrow import ERRORS_TYPE
 
 DECODER_VERSION: Final = "1"
 
 _U64: Final = pa.decimal128(20, 0)
-PROPERTY: Final = pa.struct(
+PROPERTY_TYPE: Final = pa.struct(
     {
         "property_id": pa.int32(),
         "vt": pa.int32(),
@@ -34,7 +34,7 @@ PROPERTY: Final = pa.struct(
         "value_json": pa.string(),
     }
 )
-OBSERVED: Final[dict[str, pa.DataType]] = {
+OBSERVATION_FIELDS: Final[dict[str, pa.DataType]] = {
     "snapshot_id": pa.string(),
     "call_key": pa.string(),
     "source": pa.string(),
@@ -45,151 +45,158 @@ OBSERVED: Final[dict[str, pa.DataType]] = {
     "observed_at": pa.timestamp("us", tz="UTC"),
     "hresult": pa.int64(),
 }
-OBSERVATIONS: Final = pa.schema({**OBSERVED, "properties": pa.list_(PROPERTY)})
-PROPERTIES: Final = pa.schema(
+OBSERVATION_SCHEMA: Final = pa.schema({**OBSERVATION_FIELDS, "properties": pa.list_(PROPERTY_TYPE)})
+PROPERTY_ROW_SCHEMA: Final = pa.schema(
     {
-        **OBSERVED,
+        **OBSERVATION_FIELDS,
         "place": pa.int32(),
         "property_id": pa.int32(),
         "property_name": pa.string(),
         "vt": pa.int32(),
         "vt_name": pa.string(),
-        **{field.name: field.type for field in list(PROPERTY)[2:]},
+        **{field.name: field.type for field in list(PROPERTY_TYPE)[2:]},
         "errors": ERRORS_TYPE,
         "decoder_version": pa.string(),
     }
 )
-VALUE, NULL, ERROR = "value", "null", "error"
-_EMPTY: Final = (0, 1)
-VALUES: Final = ("value_decimal", "value_text", "value_binary", "value_texts", "value_json")
-_GET_INFO: Final = 0
+STATE_VALUE, STATE_NULL, STATE_ERROR = "value", "null", "error"
+_EMPTY_TYPES: Final = (0, 1)
+VALUE_COLUMNS: Final = ("value_decimal", "value_text", "value_binary", "value_texts", "value_json")
+_GET_INFO_OPNUM: Final = 0
 
-Row = Mapping[str, Any]
-
-
-def _failed(hresult: int | None) -> bool:
-    """Tell whether an answer holds no values: a failing HRESULT (bit 31), or none at all (a fault, no answer)."""
-    return hresult is None or bool(hresult & FAILURE)
+PropertyFields = Mapping[str, Any]
 
 
-def _property(number: int | None, vt: int | None, value: Mapping[str, Any], *, failed: bool) -> dict[str, Any]:
-    """Return one property with its state; of a failed answer nothing but what was asked for (rule M09)."""
+def _is_failed(hresult: int | None) -> bool:
+    """Return whether a response has no values: a failing HRESULT (bit 31), or none (a fault, no response)."""
+    return hresult is None or bool(hresult & FAILURE_BIT)
+
+
+def _property_struct(number: int | None, vt: int | None, value: Mapping[str, Any], *, failed: bool) -> dict[str, Any]:
+    """Return one property with its state; after a failed response only its number (rule M09)."""
     if failed or vt is None:
-        return {"property_id": number, "state": ERROR}
-    held = {name: value.get(name) for name in VALUES}
-    state = NULL if vt in _EMPTY or all(each is None for each in held.values()) else VALUE
-    return {"property_id": number, "vt": vt, "state": state, **held}
+        return {"property_id": number, "state": STATE_ERROR}
+    held_values = {name: value.get(name) for name in VALUE_COLUMNS}
+    state = STATE_NULL if vt in _EMPTY_TYPES or all(prop is None for prop in held_values.values()) else STATE_VALUE
+    return {"property_id": number, "vt": vt, "state": state, **held_values}
 
 
-def observations_of_calls(calls: pa.Table) -> pa.Table:
-    """Return the observations of R_QMMgmtGetInfo calls: rows of ``silver.management_calls`` with their ``values``.
+def observations_from_calls(calls: pa.Table) -> pa.Table:
+    """Return the observations of R_QMMgmtGetInfo calls.
 
-    Read are also ``opnum``, ``call_key``, ``responded_at`` and, where it is there, ``outcome``: a fault is a failed
-    answer. Calls without an answer or without a request that can be read are none.
+    ``calls`` are rows of ``silver.management_calls`` with ``values``, ``opnum``, ``call_key``, ``responded_at`` and
+    optionally ``outcome``: a fault is a failed response. Calls without a response or without a decoded request are
+    skipped.
     """
     out = []
     for row in calls.to_pylist():
         numbers, found = row["property_ids"], row["values"]
-        failed = _failed(row["hresult"])
+        failed = _is_failed(row["hresult"])
         answered = row["hresult"] is not None or row.get("outcome") == "fault"
-        if row["opnum"] != _GET_INFO or numbers is None or not answered:
+        if row["opnum"] != _GET_INFO_OPNUM or numbers is None or not answered:
             continue
-        pairs = [(each["vt"], each) for each in found or []]
+        pairs = [(prop["vt"], prop) for prop in found or []]
         pairs += [(None, {})] * (len(numbers) - len(pairs))
         out.append(
-            {name: row.get(name) for name in OBSERVED}
+            {name: row.get(name) for name in OBSERVATION_FIELDS}
             | {
                 "snapshot_id": row["call_key"],
                 "source": "wire",
                 "observed_at": row["responded_at"],
                 "properties": [
-                    _property(number, vt, value, failed=failed)
+                    _property_struct(number, vt, value, failed=failed)
                     for number, (vt, value) in zip(numbers, pairs, strict=False)
                 ],
             }
         )
-    return pa.Table.from_pylist(out, schema=OBSERVATIONS)
+    return pa.Table.from_pylist(out, schema=OBSERVATION_SCHEMA)
 
 
-def observations_of_collected(snapshots: pa.Table) -> pa.Table:
-    """Return the observations of rows of ``bronze.snapshots_raw``, at the time of the answer, else of asking."""
+def observations_from_snapshots(snapshots: pa.Table) -> pa.Table:
+    """Return the observations of rows of ``bronze.snapshots_raw``; their time is that of response, else request."""
     out = []
     for row in snapshots.to_pylist():
-        failed = _failed(row["hresult"]) or row["error"] is not None
+        failed = _is_failed(row["hresult"]) or row["error"] is not None
         out.append(
-            {name: row.get(name) for name in OBSERVED}
+            {name: row.get(name) for name in OBSERVATION_FIELDS}
             | {
                 "source": "collector",
-                "queue": normal_text(row["format_name"]),
+                "queue": normalize_queue_name(row["format_name"]),
                 "queue_format_name": row["format_name"],
                 "observed_at": row["collected_at"] or row["asked_at"],
                 "properties": [
-                    _property(each["property_id"], each["vt"], _collected(each), failed=failed)
-                    for each in row["properties"] or []
-                    if each is not None and each["property_id"] is not None
+                    _property_struct(prop["property_id"], prop["vt"], _collected_value(prop), failed=failed)
+                    for prop in row["properties"] or []
+                    if prop is not None and prop["property_id"] is not None
                 ],
             }
         )
-    return pa.Table.from_pylist(out, schema=OBSERVATIONS)
+    return pa.Table.from_pylist(out, schema=OBSERVATION_SCHEMA)
 
 
-def loads(text: str) -> Any:  # noqa: ANN401  (any JSON)
-    """Read JSON; halves of surrogate pairs, which escapes can write and no column can hold, become U+FFFD."""
+def parse_json(text: str) -> Any:  # noqa: ANN401  (any JSON)
+    """Parse JSON; lone surrogates, which JSON escapes can express but no column can hold, become U+FFFD."""
     value = json.loads(text)
-    return _whole(value) if "\\ud" in text.lower() else value
+    return _replace_lone_surrogates(value) if "\\ud" in text.lower() else value
 
 
-def _whole(value: Any) -> Any:  # noqa: ANN401  (any JSON)
+def _replace_lone_surrogates(value: Any) -> Any:  # noqa: ANN401  (any JSON)
     if isinstance(value, str):
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, list):
-        return [_whole(item) for item in value]
-    return {name: _whole(item) for name, item in value.items()} if isinstance(value, dict) else value
+        return [_replace_lone_surrogates(item) for item in value]
+    return {name: _replace_lone_surrogates(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
-def _collected(each: Row) -> dict[str, Any]:
-    """Return a collector's value in the columns of the wire's; what is no JSON of its type is kept as it stands."""
-    text, vt = each["value_json"], each["vt"]
+def _collected_value(prop: PropertyFields) -> dict[str, Any]:
+    """Return a collected value by value column; JSON that does not fit its type stays in ``value_json``."""
+    text, vt = prop["value_json"], prop["vt"]
     if text is None or vt is None:
         return {}
     try:
-        value = loads(text)
+        value = parse_json(text)
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 64:
             return {"value_decimal": value}
         if isinstance(value, str):
-            return {"value_binary": bytes.fromhex(value)} if vt == values.BLOB else {"value_text": value}
+            return {"value_binary": bytes.fromhex(value)} if vt == value_conversion.VT_BLOB else {"value_text": value}
     except (ValueError, RecursionError):
         return {"value_json": text}
     if value is None:
         return {}
-    if isinstance(value, list) and vt in values.TEXT_VECTORS and all(isinstance(item, str | None) for item in value):
+    if (
+        isinstance(value, list)
+        and vt in value_conversion.TEXT_VECTOR_TYPES
+        and all(isinstance(item, str | None) for item in value)
+    ):
         return {"value_texts": value}
     return {"value_json": text}
 
 
-def properties(observations: pa.Table) -> pa.Table:
-    """Return the rows of ``silver.properties``: one per property of each observation, in the order asked."""
+def property_rows(observations: pa.Table) -> pa.Table:
+    """Return the rows of ``silver.properties``: one per property of each observation, in the order of the request."""
     lists = observations.column("properties").combine_chunks()
     owner = pc.list_parent_indices(lists)
     items = lists.flatten()
     rows = np.asarray(owner)
-    out = {name: observations.column(name).take(owner) for name in OBSERVED}
-    out |= {field.name: items.field(field.name) for field in PROPERTY}
-    first = np.searchsorted(rows, rows)  # where each one's observation begins
+    out = {name: observations.column(name).take(owner) for name in OBSERVATION_FIELDS}
+    out |= {field.name: items.field(field.name) for field in PROPERTY_TYPE}
+    first = np.searchsorted(rows, rows)  # the index of the first property of the same observation
     out["place"] = pa.array(np.arange(len(rows)) - first, pa.int32())
-    out["property_name"] = _property_names(out["object_type"].combine_chunks(), out["property_id"])
+    out["property_name"] = _property_name_column(out["object_type"].combine_chunks(), out["property_id"])
     encoded = out["vt"].dictionary_encode()
-    vts = [names.vt_name(vt) for vt in encoded.dictionary.to_pylist()]
+    vts = [property_names.propvariant_type_name(vt) for vt in encoded.dictionary.to_pylist()]
     out["vt_name"] = pa.array(vts, pa.string()).take(encoded.indices)
     out["errors"] = pa.array([[]] * len(rows), ERRORS_TYPE)
     out["decoder_version"] = pa.array([DECODER_VERSION] * len(rows), pa.string())
-    return pa.table([out[name] for name in PROPERTIES.names], schema=PROPERTIES)
+    return pa.table([out[name] for name in PROPERTY_ROW_SCHEMA.names], schema=PROPERTY_ROW_SCHEMA)
 
 
-def _property_names(object_types: pa.Array, numbers: pa.Array) -> pa.Array:
-    """Return the specification's name of each property, each pair of object and number looked up once."""
+def _property_name_column(object_types: pa.Array, numbers: pa.Array) -> pa.Array:
+    """Return the name of each property; each pair of object type and number is looked up once."""
     kinds, encoded = object_types.dictionary_encode(), numbers.dictionary_encode()
     ids = encoded.dictionary.to_pylist()
-    table = [names.property_name(kind, number) for kind in [*kinds.dictionary.to_pylist(), None] for number in ids]
+    table = [
+        property_names.property_name(kind, number) for kind in [*kinds.dictionary.to_pylist(), None] for number in ids
+    ]
     kind = np.asarray(pc.fill_null(kinds.indices, len(kinds.dictionary)))
     return pa.array(table, pa.string()).take(pa.array(kind * len(ids) + np.asarray(encoded.indices)))

@@ -1,1 +1,1 @@
-"""What names a queue: format names, path names, direct names; their normal form; which of them name the same queue."""
+"""Queue names: format names, path names and direct names, their normal form, and which of them name the same queue."""

@@ -1,1 +1,1 @@
-"""Opening sealed traffic with the keys of its owner: handshakes, security contexts, and the PDUs they protect."""
+"""Decrypt and verify protected RPC traffic with its owner's keys: handshakes, security contexts, protected PDUs."""

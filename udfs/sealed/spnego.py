@@ -1,6 +1,6 @@
-"""What SPNEGO and the frames of GSS-API wrap: the token of the mechanism (RFC 4178 4.2, RFC 2743 3.1, RFC 4121 4.1).
+"""Unwrap mechanism tokens from SPNEGO and GSS-API framing (RFC 4178 4.2, RFC 2743 3.1, RFC 4121 4.1).
 
-Only the outermost tags are read, with every length checked: ASN.1 of the mechanisms themselves is their own affair.
+Only the outermost tags are read; every length is checked.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-_KERBEROS_OIDS: Final = (  # RFC 4121 1, and Microsoft's own that misses a bit ([MS-SPNG] 1.9)
+_KERBEROS_OIDS: Final = (  # RFC 4121 1, and Microsoft's with one bit missing ([MS-SPNG] 1.9)
     bytes.fromhex("06092a864886f712010202"),
     bytes.fromhex("06092a864882f712010202"),
 )
@@ -18,8 +18,8 @@ _TOKEN_FIELD: Final = 0xA2  # mechToken of NegTokenInit, responseToken of NegTok
 AP_REQ, AP_REP = 0x6E, 0x6F  # tags of Kerberos' messages (RFC 4120 5.5)
 
 
-def elements(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield tag and contents of the DER elements that stand one after the other, up to the first damaged one."""
+def der_elements(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield tag and contents of consecutive DER elements, up to the first damaged one."""
     at = 0
     while at + 2 <= len(data):
         tag, size = data[at], data[at + 1]
@@ -36,37 +36,37 @@ def elements(data: bytes) -> Iterator[tuple[int, bytes]]:
         at += size
 
 
-def inner(data: bytes, *tags: int) -> bytes | None:
-    """Return the contents of nested elements, the first of each tag."""
+def nested_contents(data: bytes, *tags: int) -> bytes | None:
+    """Return the contents of a nested DER element, following ``tags`` from the outside; None if one is missing."""
     for tag in tags:
-        found = next((contents for each, contents in elements(data) if each == tag), None)
+        found = next((contents for each, contents in der_elements(data) if each == tag), None)
         if found is None:
             return None
         data = found
     return data
 
 
-def mechanism_token(token: bytes) -> bytes | None:
-    """Return the mechanism's token of a SPNEGO token; a token that is no SPNEGO is returned as it is."""
+def unwrap_mechanism_token(token: bytes) -> bytes | None:
+    """Return the mechanism token inside a SPNEGO token; other tokens are returned unchanged."""
     if not token:
         return None
     if token[0] == _APPLICATION:
-        contents = inner(token, _APPLICATION)
+        contents = nested_contents(token, _APPLICATION)
         if contents is None or not contents.startswith(_SPNEGO_OID):
             return token
         token = contents[len(_SPNEGO_OID) :]
     if token[:1] not in (bytes([_INIT]), bytes([_RESPONSE])):
         return token
-    return inner(token, token[0], _SEQUENCE, _TOKEN_FIELD, _OCTETS)
+    return nested_contents(token, token[0], _SEQUENCE, _TOKEN_FIELD, _OCTETS)
 
 
-def kerberos_message(token: bytes) -> bytes | None:
-    """Return the AP-REQ or AP-REP that a token carries: bare (DCE style), framed by GSS-API, in SPNEGO or not."""
-    message = mechanism_token(token)
+def unwrap_kerberos_message(token: bytes) -> bytes | None:
+    """Return the AP-REQ or AP-REP in a token, bare (DCE style) or framed by GSS-API, with or without SPNEGO."""
+    message = unwrap_mechanism_token(token)
     if not message:
         return None
     if message[0] == _APPLICATION:
-        contents = inner(message, _APPLICATION) or b""
+        contents = nested_contents(message, _APPLICATION) or b""
         oid = next((each for each in _KERBEROS_OIDS if contents.startswith(each)), None)
         if oid is None:
             return None

@@ -1,1 +1,5 @@
-"""Stubs of RPC calls, in NDR and NDR64, little and big endian, decoded a column at a time."""
+"""RPC stubs to values: NDR and NDR64, little- and big-endian.
+
+Two independent decoders read the same method tables: the column decoder (``stub_decoder.py``, ``call_decoder.py``)
+reads Arrow columns with numpy, the ``single_*`` modules read one stub in plain Python. Tests compare the two.
+"""

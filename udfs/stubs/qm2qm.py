@@ -1,24 +1,24 @@
-"""qm2qm: the methods of [MS-MQQP] 3.1.4. Tables only.
+"""Declarations of the qm2qm methods, [MS-MQQP] 3.1.4.
 
-[in, out] parameters that a response merely echoes are read over there (column None), but for the descriptor: where a
-request was not seen, its echo in the response still tells queue, action and request.
+[in, out] parameters that a response only echoes are not stored from it, except the descriptor: where the request was
+not captured, the response still shows queue, action and request id.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from udfs.stubs.method import HRESULT, UNUSED, Kind, Method, Param
+from udfs.stubs.idl import HRESULT_RETURN, NOT_KEPT, Method, NdrType, Parameter
 
 _READ_RESPONSE_1: Final = (
-    Param("pphContext", Kind.CONTEXT, "remote_read_handle"),
-    Param("pRemoteReadDesc", Kind.READ_DESC, "desc"),
-    HRESULT,
+    Parameter("pphContext", NdrType.CONTEXT, "remote_read_handle"),
+    Parameter("pRemoteReadDesc", NdrType.READ_DESC, "desc"),
+    HRESULT_RETURN,
 )
 _READ_RESPONSE_2: Final = (
-    Param("pphContext", Kind.CONTEXT, "remote_read_handle"),
-    Param("pRemoteReadDesc2", Kind.READ_DESC2, "desc"),
-    HRESULT,
+    Parameter("pphContext", NdrType.CONTEXT, "remote_read_handle"),
+    Parameter("pRemoteReadDesc2", NdrType.READ_DESC2, "desc"),
+    HRESULT_RETURN,
 )
 
 METHODS: Final = (
@@ -26,83 +26,86 @@ METHODS: Final = (
         0,
         "RemoteQMStartReceive",
         "[MS-MQQP] 3.1.4.1",
-        request=(Param("pRemoteReadDesc", Kind.READ_DESC, "desc"),),
+        request=(Parameter("pRemoteReadDesc", NdrType.READ_DESC, "desc"),),
         response=_READ_RESPONSE_1,
     ),
     Method(
         1,
         "RemoteQMEndReceive",
         "[MS-MQQP] 3.1.4.2",
-        request=(Param("pphContext", Kind.CONTEXT, "remote_read_handle"), Param("dwAck", Kind.U32, "ack")),
-        response=(Param("pphContext", Kind.CONTEXT, UNUSED), HRESULT),
+        request=(
+            Parameter("pphContext", NdrType.CONTEXT, "remote_read_handle"),
+            Parameter("dwAck", NdrType.U32, "ack"),
+        ),
+        response=(Parameter("pphContext", NdrType.CONTEXT, NOT_KEPT), HRESULT_RETURN),
     ),
     Method(
         2,
         "RemoteQMOpenQueue",
         "[MS-MQQP] 3.1.4.3",
         request=(
-            Param("pLicGuid", Kind.GUID, "client_id"),
-            Param("dwMQS", Kind.U32, "mqs"),
-            Param("hQueue", Kind.U32, "queue_handle"),
-            Param("pQueue", Kind.U32, "queue_descriptor"),
-            Param("dwpContext", Kind.U32, "open_context"),
+            Parameter("pLicGuid", NdrType.GUID, "client_id"),
+            Parameter("dwMQS", NdrType.U32, "mqs"),
+            Parameter("hQueue", NdrType.U32, "queue_handle"),
+            Parameter("pQueue", NdrType.U32, "queue_descriptor"),
+            Parameter("dwpContext", NdrType.U32, "open_context"),
         ),
-        response=(Param("phContext", Kind.CONTEXT, "context_handle"), HRESULT),
+        response=(Parameter("phContext", NdrType.CONTEXT, "context_handle"), HRESULT_RETURN),
     ),
     Method(
         3,
         "RemoteQMCloseQueue",
         "[MS-MQQP] 3.1.4.4",
-        request=(Param("pphContext", Kind.CONTEXT, "context_handle"),),
-        response=(Param("pphContext", Kind.CONTEXT, UNUSED), HRESULT),
+        request=(Parameter("pphContext", NdrType.CONTEXT, "context_handle"),),
+        response=(Parameter("pphContext", NdrType.CONTEXT, NOT_KEPT), HRESULT_RETURN),
     ),
     Method(
         4,
         "RemoteQMCloseCursor",
         "[MS-MQQP] 3.1.4.5",
-        request=(Param("hQueue", Kind.U32, "queue_handle"), Param("hCursor", Kind.U32, "cursor_handle")),
-        response=(HRESULT,),
+        request=(Parameter("hQueue", NdrType.U32, "queue_handle"), Parameter("hCursor", NdrType.U32, "cursor_handle")),
+        response=(HRESULT_RETURN,),
     ),
     Method(
         5,
         "RemoteQMCancelReceive",
         "[MS-MQQP] 3.1.4.6",
         request=(
-            Param("hQueue", Kind.U32, "queue_handle"),
-            Param("pQueue", Kind.U32, "queue_descriptor"),
-            Param("dwRequestID", Kind.U32, "request_id"),
+            Parameter("hQueue", NdrType.U32, "queue_handle"),
+            Parameter("pQueue", NdrType.U32, "queue_descriptor"),
+            Parameter("dwRequestID", NdrType.U32, "request_id"),
         ),
-        response=(HRESULT,),
+        response=(HRESULT_RETURN,),
     ),
     Method(
         6,
         "RemoteQMPurgeQueue",
         "[MS-MQQP] 3.1.4.7",
-        request=(Param("hQueue", Kind.U32, "queue_handle"),),
-        response=(HRESULT,),
+        request=(Parameter("hQueue", NdrType.U32, "queue_handle"),),
+        response=(HRESULT_RETURN,),
     ),
     Method(
         7,
         "RemoteQMGetQMQMServerPort",
         "[MS-MQQP] 3.1.4.8",
-        request=(Param("dwPortType", Kind.U32, "port_type"),),
-        response=(Param("return", Kind.U32, "returned_port"),),
+        request=(Parameter("dwPortType", NdrType.U32, "port_type"),),
+        response=(Parameter("return", NdrType.U32, "returned_port"),),
     ),
     Method(
         8,
         "RemoteQmGetVersion",
         "[MS-MQQP] 3.1.4.9",
         response=(
-            Param("pMajor", Kind.U8, "version_major"),
-            Param("pMinor", Kind.U8, "version_minor"),
-            Param("pBuildNumber", Kind.U16, "build_number"),
+            Parameter("pMajor", NdrType.U8, "version_major"),
+            Parameter("pMinor", NdrType.U8, "version_minor"),
+            Parameter("pBuildNumber", NdrType.U16, "build_number"),
         ),
     ),
     Method(
         9,
         "RemoteQMStartReceive2",
         "[MS-MQQP] 3.1.4.10",
-        request=(Param("pRemoteReadDesc2", Kind.READ_DESC2, "desc"),),
+        request=(Parameter("pRemoteReadDesc2", NdrType.READ_DESC2, "desc"),),
         response=_READ_RESPONSE_2,
     ),
     Method(
@@ -110,8 +113,8 @@ METHODS: Final = (
         "RemoteQMStartReceiveByLookupId",
         "[MS-MQQP] 3.1.4.11",
         request=(
-            Param("LookupId", Kind.U64, "lookup_id"),
-            Param("pRemoteReadDesc2", Kind.READ_DESC2, "desc"),
+            Parameter("LookupId", NdrType.U64, "lookup_id"),
+            Parameter("pRemoteReadDesc2", NdrType.READ_DESC2, "desc"),
         ),
         response=_READ_RESPONSE_2,
     ),

@@ -1,20 +1,20 @@
-"""qmcomm: the methods of [MS-MQMP] 3.1.4. Tables only.
+"""Declarations of the qmcomm methods, [MS-MQMP] 3.1.4.
 
-Those that open, name, purge or close queues and cursors are declared whole. Of the others only the HRESULT is read,
-which is the last thing in every response (rule N18); what stands before it is not looked into.
+Methods that open, name, purge or close queues and cursors are declared completely. Of the others only the HRESULT is
+decoded, the last value of each response (rule N18).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from udfs.stubs.method import HRESULT, UNUSED, Kind, Method, Param
+from udfs.stubs.idl import HRESULT_RETURN, NOT_KEPT, Method, NdrType, Parameter
 
-_NAME: Final = Param("lplpRemoteQueueName", Kind.NAME, "remote_queue_name")
-_HANDLE: Final = Param("hQueue", Kind.CONTEXT, "context_handle")
-_CURSOR: Final = Param("hCursor", Kind.U32, "cursor_handle")
-_IN: Final = (Param("in", Kind.REST),)
-_OUT: Final = (Param("out", Kind.REST), HRESULT)
+_NAME: Final = Parameter("lplpRemoteQueueName", NdrType.NAME, "remote_queue_name")
+_HANDLE: Final = Parameter("hQueue", NdrType.CONTEXT, "context_handle")
+_CURSOR: Final = Parameter("hCursor", NdrType.U32, "cursor_handle")
+_IN: Final = (Parameter("in", NdrType.REST),)
+_OUT: Final = (Parameter("out", NdrType.REST), HRESULT_RETURN)
 
 
 def _only_hresult(opnum: int, name: str, section: str) -> Method:
@@ -26,43 +26,43 @@ METHODS: Final = (
         1,
         "R_QMGetRemoteQueueName",
         "[MS-MQMP] 3.1.4.1",
-        request=(Param("pQueue", Kind.U32, "queue_descriptor"), _NAME),
-        response=(_NAME, HRESULT),
+        request=(Parameter("pQueue", NdrType.U32, "queue_descriptor"), _NAME),
+        response=(_NAME, HRESULT_RETURN),
     ),
     Method(
         2,
         "R_QMOpenRemoteQueue",
         "[MS-MQMP] 3.1.4.2",
         request=(
-            Param("pQueueFormat", Kind.QUEUE_FORMAT_POINTER, "queue"),
-            Param("dwCallingProcessID", Kind.U32),
-            Param("dwDesiredAccess", Kind.U32, "access"),
-            Param("dwShareMode", Kind.U32, "share_mode"),
-            Param("pLicGuid", Kind.GUID, "client_id"),
-            Param("dwMQS", Kind.U32, "mqs"),
+            Parameter("pQueueFormat", NdrType.QUEUE_FORMAT_POINTER, "queue"),
+            Parameter("dwCallingProcessID", NdrType.U32),
+            Parameter("dwDesiredAccess", NdrType.U32, "access"),
+            Parameter("dwShareMode", NdrType.U32, "share_mode"),
+            Parameter("pLicGuid", NdrType.GUID, "client_id"),
+            Parameter("dwMQS", NdrType.U32, "mqs"),
         ),
         response=(
-            Param("pphContext", Kind.CONTEXT, "context_handle"),
-            Param("pdwContext", Kind.U32, "open_context"),
-            Param("dwpQueue", Kind.U32, "queue_descriptor"),
-            Param("phQueue", Kind.U32, "queue_handle"),
-            HRESULT,
+            Parameter("pphContext", NdrType.CONTEXT, "context_handle"),
+            Parameter("pdwContext", NdrType.U32, "open_context"),
+            Parameter("dwpQueue", NdrType.U32, "queue_descriptor"),
+            Parameter("phQueue", NdrType.U32, "queue_handle"),
+            HRESULT_RETURN,
         ),
     ),
     Method(
         3,
         "R_QMCloseRemoteQueueContext",
         "[MS-MQMP] 3.1.4.3",
-        request=(Param("pphContext", Kind.CONTEXT, "context_handle"),),
-        response=(Param("pphContext", Kind.CONTEXT, UNUSED),),
+        request=(Parameter("pphContext", NdrType.CONTEXT, "context_handle"),),
+        response=(Parameter("pphContext", NdrType.CONTEXT, NOT_KEPT),),
     ),
     Method(
         4,
         "R_QMCreateRemoteCursor",
         "[MS-MQMP] 3.1.4.4",
-        # ptb1 is all zero on the wire where the document says NULL (doubt D6); another is read over.
-        request=(Param("ptb1", Kind.TRANSFER_1, UNUSED), Param("hQueue", Kind.U32, "queue_handle")),
-        response=(Param("phCursor", Kind.U32, "cursor_handle"), HRESULT),
+        # ptb1 is all zero on the wire where the document says NULL (doubt D6); it is skipped.
+        request=(Parameter("ptb1", NdrType.TRANSFER_1, NOT_KEPT), Parameter("hQueue", NdrType.U32, "queue_handle")),
+        response=(Parameter("phCursor", NdrType.U32, "cursor_handle"), HRESULT_RETURN),
     ),
     _only_hresult(6, "R_QMCreateObjectInternal", "[MS-MQMP] 3.1.4.5"),
     _only_hresult(7, "R_QMSetObjectSecurityInternal", "[MS-MQMP] 3.1.4.6"),
@@ -81,52 +81,52 @@ METHODS: Final = (
         "rpc_QMOpenQueueInternal",
         "[MS-MQMP] 3.1.4.17",
         request=(
-            Param("pQueueFormat", Kind.QUEUE_FORMAT, "queue"),
-            Param("dwDesiredAccess", Kind.U32, "access"),
-            Param("dwShareMode", Kind.U32, "share_mode"),
+            Parameter("pQueueFormat", NdrType.QUEUE_FORMAT, "queue"),
+            Parameter("dwDesiredAccess", NdrType.U32, "access"),
+            Parameter("dwShareMode", NdrType.U32, "share_mode"),
             # These two and dwpRemoteContext are phQueue, dwpQueue and pdwContext of one R_QMOpenRemoteQueue (C07).
-            Param("hRemoteQueue", Kind.U32, "queue_handle"),
+            Parameter("hRemoteQueue", NdrType.U32, "queue_handle"),
             _NAME,
-            Param("dwpQueue", Kind.U32, "queue_descriptor"),
-            Param("pLicGuid", Kind.GUID, "client_id"),
-            Param("lpClientName", Kind.STRING, "client_name"),
-            Param("dwRemoteProtocol", Kind.U32),
-            Param("dwpRemoteContext", Kind.U32, "open_context"),
+            Parameter("dwpQueue", NdrType.U32, "queue_descriptor"),
+            Parameter("pLicGuid", NdrType.GUID, "client_id"),
+            Parameter("lpClientName", NdrType.STRING, "client_name"),
+            Parameter("dwRemoteProtocol", NdrType.U32),
+            Parameter("dwpRemoteContext", NdrType.U32, "open_context"),
         ),
         response=(
             _NAME,
-            Param("pdwQMContext", Kind.U32, "queue_manager_context"),
-            Param("phQueue", Kind.CONTEXT, "context_handle"),
-            HRESULT,
+            Parameter("pdwQMContext", NdrType.U32, "queue_manager_context"),
+            Parameter("phQueue", NdrType.CONTEXT, "context_handle"),
+            HRESULT_RETURN,
         ),
     ),
     Method(
         20,
         "rpc_ACCloseHandle",
         "[MS-MQMP] 3.1.4.18",
-        request=(Param("phQueue", Kind.CONTEXT, "context_handle"),),
-        response=(Param("phQueue", Kind.CONTEXT, UNUSED), HRESULT),
+        request=(Parameter("phQueue", NdrType.CONTEXT, "context_handle"),),
+        response=(Parameter("phQueue", NdrType.CONTEXT, NOT_KEPT), HRESULT_RETURN),
     ),
-    Method(22, "rpc_ACCloseCursor", "[MS-MQMP] 3.1.4.19", request=(_HANDLE, _CURSOR), response=(HRESULT,)),
+    Method(22, "rpc_ACCloseCursor", "[MS-MQMP] 3.1.4.19", request=(_HANDLE, _CURSOR), response=(HRESULT_RETURN,)),
     Method(
         23,
         "rpc_ACSetCursorProperties",
         "[MS-MQMP] 3.1.4.20",
         request=(
-            Param("hProxy", Kind.CONTEXT, "context_handle"),
+            Parameter("hProxy", NdrType.CONTEXT, "context_handle"),
             _CURSOR,
-            Param("hRemoteCursor", Kind.U32, "remote_cursor_handle"),
+            Parameter("hRemoteCursor", NdrType.U32, "remote_cursor_handle"),
         ),
-        response=(HRESULT,),
+        response=(HRESULT_RETURN,),
     ),
     _only_hresult(26, "rpc_ACHandleToFormatName", "[MS-MQMP] 3.1.4.21"),
-    Method(27, "rpc_ACPurgeQueue", "[MS-MQMP] 3.1.4.22", request=(_HANDLE,), response=(HRESULT,)),
+    Method(27, "rpc_ACPurgeQueue", "[MS-MQMP] 3.1.4.22", request=(_HANDLE,), response=(HRESULT_RETURN,)),
     _only_hresult(28, "R_QMQueryQMRegistryInternal", "[MS-MQMP] 3.1.4.23"),
     Method(
         31,
         "R_QMGetRTQMServerPort",
         "[MS-MQMP] 3.1.4.24",
-        request=(Param("fIP", Kind.U32, "port_type"),),
-        response=(Param("return", Kind.U32, "returned_port"),),
+        request=(Parameter("fIP", NdrType.U32, "port_type"),),
+        response=(Parameter("return", NdrType.U32, "returned_port"),),
     ),
 )

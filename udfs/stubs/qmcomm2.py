@@ -1,13 +1,13 @@
-"""qmcomm2: the methods of [MS-MQMP] 3.1.5. Tables only."""
+"""Declarations of the qmcomm2 methods, [MS-MQMP] 3.1.5."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from udfs.stubs.method import HRESULT, UNUSED, Kind, Method, Param
+from udfs.stubs.idl import HRESULT_RETURN, NOT_KEPT, Method, NdrType, Parameter
 
-_IN: Final = (Param("in", Kind.REST),)
-_OUT: Final = (Param("out", Kind.REST), HRESULT)
+_IN: Final = (Parameter("in", NdrType.REST),)
+_OUT: Final = (Parameter("out", NdrType.REST), HRESULT_RETURN)
 
 METHODS: Final = (
     Method(0, "QMSendMessageInternalEx", "[MS-MQMP] 3.1.5.1", request=_IN, response=_OUT),
@@ -17,27 +17,27 @@ METHODS: Final = (
         "rpc_ACReceiveMessageEx",
         "[MS-MQMP] 3.1.5.3",
         request=(
-            Param("hQMContext", Kind.U32, "queue_manager_context"),
-            Param("ptb", Kind.TRANSFER_2, "receive"),
+            Parameter("hQMContext", NdrType.U32, "queue_manager_context"),
+            Parameter("ptb", NdrType.TRANSFER_2, "receive"),
         ),
-        response=(Param("ptb", Kind.TRANSFER_2, UNUSED), HRESULT),
+        response=(Parameter("ptb", NdrType.TRANSFER_2, NOT_KEPT), HRESULT_RETURN),
     ),
     Method(
         3,
         "rpc_ACCreateCursorEx",
         "[MS-MQMP] 3.1.5.4",
-        # pcc is [in, out] and says nothing on its way in: the answer tells cursor, owner's handle and descriptor.
+        # pcc is [in, out]; only the response has cursor, the owner's queue handle and the descriptor.
         request=(
-            Param("hQueue", Kind.CONTEXT, "context_handle"),
-            Param("pcc.hCursor", Kind.U32),
-            Param("pcc.srv_hACQueue", Kind.U32),
-            Param("pcc.cli_pQMQueue", Kind.U32),
+            Parameter("hQueue", NdrType.CONTEXT, "context_handle"),
+            Parameter("pcc.hCursor", NdrType.U32),
+            Parameter("pcc.srv_hACQueue", NdrType.U32),
+            Parameter("pcc.cli_pQMQueue", NdrType.U32),
         ),
         response=(
-            Param("pcc.hCursor", Kind.U32, "cursor_handle"),
-            Param("pcc.srv_hACQueue", Kind.U32, "queue_handle"),
-            Param("pcc.cli_pQMQueue", Kind.U32, "queue_descriptor"),
-            HRESULT,
+            Parameter("pcc.hCursor", NdrType.U32, "cursor_handle"),
+            Parameter("pcc.srv_hACQueue", NdrType.U32, "queue_handle"),
+            Parameter("pcc.cli_pQMQueue", NdrType.U32, "queue_descriptor"),
+            HRESULT_RETURN,
         ),
     ),
 )

@@ -1,15 +1,15 @@
-"""qmmgmt: the methods of [MS-MQMR] 3.1.4. Tables only.
+"""Declarations of the qmmgmt methods, [MS-MQMR] 3.1.4.
 
-The interface is NDR alone by its document ([MS-MQMR] 2.2); NDR64 is read all the same where a bind accepted it.
+By its document the interface is NDR only ([MS-MQMR] 2.2); NDR64 is decoded as well where a bind accepted it.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from udfs.stubs.method import HRESULT, Kind, Method, Param
+from udfs.stubs.idl import HRESULT_RETURN, Method, NdrType, Parameter
 
-_OBJECT: Final = Param("pObjectFormat", Kind.MANAGED_OBJECT, "queue")
+_OBJECT: Final = Parameter("pObjectFormat", NdrType.MANAGED_OBJECT, "queue")
 
 METHODS: Final = (
     Method(
@@ -18,18 +18,18 @@ METHODS: Final = (
         "[MS-MQMR] 3.1.4.1",
         request=(
             _OBJECT,
-            Param("cp", Kind.U32),
-            Param("aProp", Kind.NUMBERS, "property_ids", size_is="cp"),
-            Param("apVar", Kind.VARIANTS, size_is="cp"),
+            Parameter("cp", NdrType.U32),
+            Parameter("aProp", NdrType.NUMBERS, "property_ids", size_is="cp"),
+            Parameter("apVar", NdrType.VARIANTS, size_is="cp"),
         ),
-        # The count of a response is the array's own: cp is not sent back.
-        response=(Param("apVar", Kind.VARIANTS, "values"), HRESULT),
+        # The response does not repeat cp: the array's own count holds.
+        response=(Parameter("apVar", NdrType.VARIANTS, "values"), HRESULT_RETURN),
     ),
     Method(
         1,
         "R_QMMgmtAction",
         "[MS-MQMR] 3.1.4.2",
-        request=(_OBJECT, Param("lpwszAction", Kind.ACTION, "action_text")),
-        response=(HRESULT,),
+        request=(_OBJECT, Parameter("lpwszAction", NdrType.ACTION, "action_text")),
+        response=(HRESULT_RETURN,),
     ),
 )

@@ -1,99 +1,99 @@
-"""RemoteRead: the methods of [MS-MQRR] 3.1.4. Tables only; opnum 1 is never sent."""
+"""Declarations of the RemoteRead methods, [MS-MQRR] 3.1.4; opnum 1 is not used on the wire."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from udfs.stubs.method import HRESULT, UNUSED, Kind, Method, Param
+from udfs.stubs.idl import HRESULT_RETURN, NOT_KEPT, Method, NdrType, Parameter
 
-_CONTEXT: Final = Param("phContext", Kind.CONTEXT, "context_handle")
+_CONTEXT: Final = Parameter("phContext", NdrType.CONTEXT, "context_handle")
 _OPEN_REQUEST: Final = (
-    Param("pQueueFormat", Kind.QUEUE_FORMAT, "queue"),
-    Param("dwAccess", Kind.U32, "access"),
-    Param("dwShareMode", Kind.U32, "share_mode"),
-    Param("pClientId", Kind.GUID, "client_id"),
-    Param("fNonRoutingServer", Kind.BOOL, "non_routing_server"),
-    Param("Major", Kind.U8, "version_major"),
-    Param("Minor", Kind.U8, "version_minor"),
-    Param("BuildNumber", Kind.U16, "build_number"),
-    Param("fWorkgroup", Kind.BOOL, "workgroup"),
+    Parameter("pQueueFormat", NdrType.QUEUE_FORMAT, "queue"),
+    Parameter("dwAccess", NdrType.U32, "access"),
+    Parameter("dwShareMode", NdrType.U32, "share_mode"),
+    Parameter("pClientId", NdrType.GUID, "client_id"),
+    Parameter("fNonRoutingServer", NdrType.BOOL, "non_routing_server"),
+    Parameter("Major", NdrType.U8, "version_major"),
+    Parameter("Minor", NdrType.U8, "version_minor"),
+    Parameter("BuildNumber", NdrType.U16, "build_number"),
+    Parameter("fWorkgroup", NdrType.BOOL, "workgroup"),
 )
 _START_REQUEST: Final = (
     _CONTEXT,
-    Param("LookupId", Kind.U64, "lookup_id"),
-    Param("hCursor", Kind.U32, "cursor_handle"),
-    Param("ulAction", Kind.U32, "action"),
-    Param("ulTimeout", Kind.U32, "timeout_ms"),
-    Param("dwRequestId", Kind.U32, "request_id"),
-    Param("dwMaxBodySize", Kind.U32, "max_body_bytes"),
-    Param("dwMaxCompoundMessageSize", Kind.U32, "max_compound_message_bytes"),
+    Parameter("LookupId", NdrType.U64, "lookup_id"),
+    Parameter("hCursor", NdrType.U32, "cursor_handle"),
+    Parameter("ulAction", NdrType.U32, "action"),
+    Parameter("ulTimeout", NdrType.U32, "timeout_ms"),
+    Parameter("dwRequestId", NdrType.U32, "request_id"),
+    Parameter("dwMaxBodySize", NdrType.U32, "max_body_bytes"),
+    Parameter("dwMaxCompoundMessageSize", NdrType.U32, "max_compound_message_bytes"),
 )
 _START_RESPONSE: Final = (
-    Param("pdwArriveTime", Kind.U32, "arrive_time"),
-    Param("pSequenceId", Kind.U64, "sequence_id"),
-    Param("pdwNumberOfSections", Kind.U32),
-    Param("ppPacketSections", Kind.SECTIONS, "sections", size_is="pdwNumberOfSections"),
-    HRESULT,
+    Parameter("pdwArriveTime", NdrType.U32, "arrive_time"),
+    Parameter("pSequenceId", NdrType.U64, "sequence_id"),
+    Parameter("pdwNumberOfSections", NdrType.U32),
+    Parameter("ppPacketSections", NdrType.SECTIONS, "sections", size_is="pdwNumberOfSections"),
+    HRESULT_RETURN,
 )
 _END_REQUEST: Final = (
     _CONTEXT,
-    Param("dwAck", Kind.U32, "ack"),
-    Param("dwRequestId", Kind.U32, "request_id"),
+    Parameter("dwAck", NdrType.U32, "ack"),
+    Parameter("dwRequestId", NdrType.U32, "request_id"),
 )
-_TRANSACTION: Final = Param("pTransactionId", Kind.UOW, "transaction_id")
+_TRANSACTION: Final = Parameter("pTransactionId", NdrType.UOW, "transaction_id")
 
 METHODS: Final = (
-    Method(0, "R_GetServerPort", "[MS-MQRR] 3.1.4.1", response=(Param("return", Kind.U32, "returned_port"),)),
+    Method(0, "R_GetServerPort", "[MS-MQRR] 3.1.4.1", response=(Parameter("return", NdrType.U32, "returned_port"),)),
     Method(2, "R_OpenQueue", "[MS-MQRR] 3.1.4.2", request=_OPEN_REQUEST, response=(_CONTEXT,)),
     Method(
         3,
         "R_CloseQueue",
         "[MS-MQRR] 3.1.4.3",
         request=(_CONTEXT,),
-        response=(Param("pphContext", Kind.CONTEXT, UNUSED), HRESULT),
+        response=(Parameter("pphContext", NdrType.CONTEXT, NOT_KEPT), HRESULT_RETURN),
     ),
     Method(
         4,
         "R_CreateCursor",
         "[MS-MQRR] 3.1.4.4",
         request=(_CONTEXT,),
-        response=(Param("phCursor", Kind.U32, "cursor_handle"), HRESULT),
+        response=(Parameter("phCursor", NdrType.U32, "cursor_handle"), HRESULT_RETURN),
     ),
     Method(
         5,
         "R_CloseCursor",
         "[MS-MQRR] 3.1.4.5",
-        request=(_CONTEXT, Param("hCursor", Kind.U32, "cursor_handle")),
-        response=(HRESULT,),
+        request=(_CONTEXT, Parameter("hCursor", NdrType.U32, "cursor_handle")),
+        response=(HRESULT_RETURN,),
     ),
-    Method(6, "R_PurgeQueue", "[MS-MQRR] 3.1.4.6", request=(_CONTEXT,), response=(HRESULT,)),
+    Method(6, "R_PurgeQueue", "[MS-MQRR] 3.1.4.6", request=(_CONTEXT,), response=(HRESULT_RETURN,)),
     Method(7, "R_StartReceive", "[MS-MQRR] 3.1.4.7", request=_START_REQUEST, response=_START_RESPONSE),
     Method(
         8,
         "R_CancelReceive",
         "[MS-MQRR] 3.1.4.8",
-        request=(_CONTEXT, Param("dwRequestId", Kind.U32, "request_id")),
-        response=(HRESULT,),
+        request=(_CONTEXT, Parameter("dwRequestId", NdrType.U32, "request_id")),
+        response=(HRESULT_RETURN,),
     ),
-    Method(9, "R_EndReceive", "[MS-MQRR] 3.1.4.9", request=_END_REQUEST, response=(HRESULT,)),
+    Method(9, "R_EndReceive", "[MS-MQRR] 3.1.4.9", request=_END_REQUEST, response=(HRESULT_RETURN,)),
     Method(
         10,
         "R_MoveMessage",
         "[MS-MQRR] 3.1.4.10",
         request=(
-            Param("phContextFrom", Kind.CONTEXT, "context_handle"),
-            Param("ullContextTo", Kind.U64, "move_context"),
-            Param("LookupId", Kind.U64, "lookup_id"),
+            Parameter("phContextFrom", NdrType.CONTEXT, "context_handle"),
+            Parameter("ullContextTo", NdrType.U64, "move_context"),
+            Parameter("LookupId", NdrType.U64, "lookup_id"),
             _TRANSACTION,
         ),
-        response=(HRESULT,),
+        response=(HRESULT_RETURN,),
     ),
     Method(
         11,
         "R_OpenQueueForMove",
         "[MS-MQRR] 3.1.4.11",
         request=_OPEN_REQUEST,
-        response=(Param("pMoveContext", Kind.U64, "move_context"), _CONTEXT),
+        response=(Parameter("pMoveContext", NdrType.U64, "move_context"), _CONTEXT),
     ),
     Method(
         12,
@@ -101,11 +101,11 @@ METHODS: Final = (
         "[MS-MQRR] 3.1.4.12",
         request=(
             _TRANSACTION,
-            Param("cbPropagationToken", Kind.U32, "propagation_token_bytes"),
-            Param("pbPropagationToken", Kind.OCTETS, size_is="cbPropagationToken"),
-            Param("pQueueFormat", Kind.QUEUE_FORMAT),
+            Parameter("cbPropagationToken", NdrType.U32, "propagation_token_bytes"),
+            Parameter("pbPropagationToken", NdrType.OCTETS, size_is="cbPropagationToken"),
+            Parameter("pQueueFormat", NdrType.QUEUE_FORMAT),
         ),
-        response=(HRESULT,),
+        response=(HRESULT_RETURN,),
     ),
     Method(
         13,
@@ -120,10 +120,10 @@ METHODS: Final = (
         "[MS-MQRR] 3.1.4.14",
         request=(
             _CONTEXT,
-            Param("LookupId", Kind.U64, "lookup_id"),
-            Param("usClass", Kind.U16, "acknowledgement_class"),
+            Parameter("LookupId", NdrType.U64, "lookup_id"),
+            Parameter("usClass", NdrType.U16, "acknowledgement_class"),
         ),
-        response=(HRESULT,),
+        response=(HRESULT_RETURN,),
     ),
-    Method(15, "R_EndTransactionalReceive", "[MS-MQRR] 3.1.4.15", request=_END_REQUEST, response=(HRESULT,)),
+    Method(15, "R_EndTransactionalReceive", "[MS-MQRR] 3.1.4.15", request=_END_REQUEST, response=(HRESULT_RETURN,)),
 )

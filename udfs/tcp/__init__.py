@@ -1,1 +1,1 @@
-"""From packets to TCP streams: headers, flows, reassembly."""
+"""TCP: packet headers to segments, segments to connections, segments of a connection to ordered byte streams."""

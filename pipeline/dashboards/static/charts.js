@@ -1,8 +1,8 @@
 "use strict";
-// Charts by Plotly. It reads texts as markup of its own (<b>, <a>, entities): `label` makes them plain.
+// Charts by Plotly. Plotly interprets text as markup (<b>, <a>, entities): `plotlyText` escapes it.
 
 const COLOURS = ["#3b7dd8", "#e08a1e", "#2f9e77", "#c0504d", "#8064a2", "#6b7f8f", "#b5a100", "#d070a8", "#4bacc6", "#7a5c3e"];
-/** What has a colour of its own, so that no two of one chart look alike. */
+/** Fixed colours of values, distinct within each chart. */
 const OWN_COLOURS = {
   acked: "#2f9e5f", peeked: "#67b7dc", empty: "#b9c4cf", timed_out: "#8796a6", cancelled: "#8064a2", nacked: "#e6b422", rejected: "#e0701e",
   expired: "#7c1f19", rundown: "#a83a8c", failed: "#d8362b", in_flight: "#d9d2c5", unknown: "#6b6f76",
@@ -13,25 +13,25 @@ const OWN_COLOURS = {
 };
 const LEVEL_COLOURS = { ok: "#2f9e5f", warn: "#e0a21e", bad: "#cf3f36", unknown: "#9aa2ac", "": "#6f8fb5" };
 
-const label = (text) => seen(text === null || text === undefined ? "not known" : text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
-const short = (text, most = 34) => (text !== null && text.length > most ? text.slice(0, most / 2 - 1) + "\u2026" + text.slice(-most / 2) : text);
-/** A time as Plotly reads it; null for one that it has no place for: a damaged capture can say any year. */
-const moment = (ms) => (ms >= -62135596800000 && ms < 253402300800000 ? new Date(ms).toISOString().replace("T", " ").replace("Z", "") : null);
+const plotlyText = (text) => escapeHidden(text === null || text === undefined ? "unknown" : text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+const ellipsize = (text, most = 34) => (text !== null && text.length > most ? text.slice(0, most / 2 - 1) + "\u2026" + text.slice(-most / 2) : text);
+/** A time as Plotly reads it; null outside the years 1 to 9999, which damaged captures can contain. */
+const plotlyTime = (ms) => (ms >= -62135596800000 && ms < 253402300800000 ? new Date(ms).toISOString().replace("T", " ").replace("Z", "") : null);
 
-const ink = () => {
+const themeColours = () => {
   const style = getComputedStyle(document.documentElement);
   return { ink: style.getPropertyValue("--ink").trim(), line: style.getPropertyValue("--line").trim(), card: style.getPropertyValue("--card").trim() };
 };
 
-/** A chart once it is in the page; `go` is called with the customdata of what is clicked. */
+/** A chart, drawn once it is in the page. A click on an item calls `go` with its customdata. */
 function chart(title, traces, layout, go) {
   const box = h("div", { class: "chart", role: "img", "aria-label": title });
   if (!traces.some((trace) => (trace.x ?? trace.values ?? []).length)) {
-    box.append(h("p", { class: "note" }, `${title}: nothing to show with these filters`));
+    box.append(h("p", { class: "note" }, `${title}: no data for these filters`));
     return box;
   }
-  AFTER.push(() => {
-    const colours = ink();
+  AFTER_DRAW.push(() => {
+    const colours = themeColours();
     const narrow = box.clientWidth < 520;
     const named = layout.showlegend === false || (traces.length < 2 && !layout.showlegend) ? [] : traces.map((trace) => 34 + 7 * (trace.name ?? "").length);
     const columns = Math.max(1, Math.floor((box.clientWidth - 60) / Math.max(1, ...named)));
@@ -50,11 +50,11 @@ function chart(title, traces, layout, go) {
   });
   return box;
 }
-let AFTER = [];
+let AFTER_DRAW = [];
 
-/** Counts over time, stacked by the value of a column; a click leads to the rows. */
+/** Stacked bars of counts over time, by the value of a column. A click opens the rows of a bar. */
 function overTime(title, rows, indexes, time, column, order, state, section) {
-  const dated = indexes.filter((row) => rows.at(row, time) !== null && moment(rows.at(row, time)) !== null);
+  const dated = indexes.filter((row) => rows.at(row, time) !== null && plotlyTime(rows.at(row, time)) !== null);
   const [first, last] = extent(dated.map((row) => rows.at(row, time)));
   const step = binStep(first, last, 60);
   const groups = countBy(rows, dated, [column]);
@@ -64,20 +64,19 @@ function overTime(title, rows, indexes, time, column, order, state, section) {
     const bins = new Map();
     for (const row of group.rows) {
       const bin = Math.floor(rows.at(row, time) / step) * step;
-      bins.set(bin, (bins.get(bin) ?? 0) + weight(rows, row));
+      bins.set(bin, (bins.get(bin) ?? 0) + rowCount(rows, row));
     }
     const value = group.values[0], text = facetText(value);
     const starts = [...bins.keys()].sort((a, b) => a - b);
     return {
-      type: "bar", name: label(value), x: starts.map((bin) => moment(bin + step / 2)), y: starts.map((bin) => bins.get(bin)), width: starts.map(() => step * 0.92),
-      customdata: starts.map((bin) => link(section, { ...kept(state), from: timeText(bin), to: timeText(bin + step - 1), [column]: text })),
-      hovertext: starts.map((bin) => `${label(value)}: ${group_(bins.get(bin))}<br>${timeText(bin)} for ${durationText(step)}`), hoverinfo: "text",
+      type: "bar", name: plotlyText(value), x: starts.map((bin) => plotlyTime(bin + step / 2)), y: starts.map((bin) => bins.get(bin)), width: starts.map(() => step * 0.92),
+      customdata: starts.map((bin) => link(section, { ...globalFilters(state), from: timeText(bin), to: timeText(bin + step - 1), [column]: text })),
+      hovertext: starts.map((bin) => `${plotlyText(value)}: ${formatNumber(bins.get(bin))}<br>${timeText(bin)} for ${durationText(step)}`), hoverinfo: "text",
       marker: { color: colourOf(text, place) },
     };
   });
   return chart(title, traces, { barmode: "stack", xaxis: { type: "date" }, yaxis: { rangemode: "tozero" } }, go);
 }
-const group_ = (number) => group(number);
 const colourOf = (text, place) => (Object.hasOwn(OWN_COLOURS, text) ? OWN_COLOURS[text] : COLOURS[place % COLOURS.length]);
 
 function extent(values) {
@@ -88,32 +87,32 @@ function extent(values) {
 const NICE_S = [0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800, 2592000, 31536000];
 const binStep = (first, last, most) => 1000 * (NICE_S.find((step) => (last - first) / 1000 / step <= most) ?? NICE_S[NICE_S.length - 1] * 10);
 
-/** Horizontal bars, the longest first; `items` are {name, value, text, href, level}. */
+/** Horizontal bars in the given order; `items` are {name, value, text, href, level}. */
 function bars(title, items, layout) {
   const chosen = items.slice(0, 25).reverse();
   const trace = {
     type: "bar", orientation: "h", x: chosen.map((item) => item.value), y: chosen.map((_, place) => place),
-    text: chosen.map((item) => label(item.text)), textposition: "auto", customdata: chosen.map((item) => item.href),
-    hovertext: chosen.map((item) => `${label(item.name)}: ${label(item.text)}`), hoverinfo: "text",
+    text: chosen.map((item) => plotlyText(item.text)), textposition: "auto", customdata: chosen.map((item) => item.href),
+    hovertext: chosen.map((item) => `${plotlyText(item.name)}: ${plotlyText(item.text)}`), hoverinfo: "text",
     marker: { color: chosen.map((item) => LEVEL_COLOURS[item.level ?? ""]) },
   };
   const more = items.length > chosen.length ? ` (the first ${chosen.length} of ${items.length})` : "";
   return chart(title + more, [trace], {
     height: 70 + 24 * chosen.length, showlegend: false, ...layout,
-    yaxis: { tickmode: "array", tickvals: chosen.map((_, place) => place), ticktext: chosen.map((item) => label(short(item.name))) },
+    yaxis: { tickmode: "array", tickvals: chosen.map((_, place) => place), ticktext: chosen.map((item) => plotlyText(ellipsize(item.name))) },
   }, go);
 }
 
-/** Lines that hold a value from one time to another and break where it is not known. */
-function steps(title, series, unit) {
+/** Step lines: a value holds from one time to another; the line breaks where it is unknown. */
+function stepLines(title, series, unit) {
   const traces = series.map((each, place) => {
     const x = [], y = [], texts = [];
     for (const [from, to, value] of each.pieces) {
-      x.push(moment(from), moment(to)); y.push(value, value);
-      const text = `${label(each.name)}<br>${value === null ? "unknown" : label(unit === "bytes" ? bytesText(value) : group(value))}, from ${timeText(from)} to ${timeText(to)}`;
+      x.push(plotlyTime(from), plotlyTime(to)); y.push(value, value);
+      const text = `${plotlyText(each.name)}<br>${value === null ? "unknown" : plotlyText(unit === "bytes" ? bytesText(value) : formatNumber(value))}, from ${timeText(from)} to ${timeText(to)}`;
       texts.push(text, text);
     }
-    return { type: "scatter", mode: "lines", name: label(short(each.name)), x, y, hovertext: texts, hoverinfo: "text", connectgaps: false, line: { width: 2, color: COLOURS[place % COLOURS.length] } };
+    return { type: "scatter", mode: "lines", name: plotlyText(ellipsize(each.name)), x, y, hovertext: texts, hoverinfo: "text", connectgaps: false, line: { width: 2, color: COLOURS[place % COLOURS.length] } };
   });
   return chart(title, traces, { xaxis: { type: "date" }, yaxis: { rangemode: "tozero" }, height: 250, showlegend: true });
 }

@@ -1,5 +1,5 @@
 "use strict";
-// The site's data: columns decoded, rows found by filters, values as text. Nothing here touches the page.
+// Data of the page: decodes columns, filters rows, formats values as text. Nothing here touches the DOM.
 
 const SITE = JSON.parse(document.getElementById("site").textContent);
 
@@ -12,7 +12,7 @@ class Rows {
     for (const [name, column] of Object.entries(plain.columns)) {
       this.kinds[name] = column.kind;
       let values = column.values;
-      if (column.words) values = column.places.map((place) => (place < 0 ? null : column.words[place]));
+      if (column.dictionary) values = column.indices.map((place) => (place < 0 ? null : column.dictionary[place]));
       if (column.kind === "time") values = values.map((value) => (value === null ? null : value / 1000));
       this.columns[name] = values;
     }
@@ -26,30 +26,30 @@ class Rows {
 const DATA = {};
 for (const [name, plain] of Object.entries(SITE.data)) {
   DATA[name] = {
-    name, computed: plain.computed, note: plain.note, total: plain.total ?? 0, chosen: plain.chosen ?? "", query: plain.query ?? "",
+    name, computed: plain.computed, note: plain.note, total: plain.total ?? 0, selection: plain.selection ?? "", query: plain.query ?? "",
     rows: plain.computed ? new Rows(plain) : null,
-    summed: plain.summed ? new Rows(plain.summed) : null,
-    stepS: plain.summed ? plain.summed.step_s : null,
+    summary: plain.summary ? new Rows(plain.summary) : null,
+    stepS: plain.summary ? plain.summary.step_s : null,
   };
 }
 const AS_OF = SITE.as_of === null ? null : SITE.as_of / 1000;
 
-/** Which columns a filter looks at, by dataset. */
-const PLACES = {
+/** Columns that the filters apply to, key column and title of a row, by dataset. */
+const FILTER_COLUMNS = {
   queues: { queue: ["queue", "queue_format_name"], machine: ["queue_manager"], key: "interval_key", title: "Queue" },
-  intervals: { queue: ["queue", "queue_format_name"], machine: ["queue_manager"], from: "valid_from", to: "valid_to", key: "interval_key", title: "Interval of a queue's life" },
+  intervals: { queue: ["queue", "queue_format_name"], machine: ["queue_manager"], from: "valid_from", to: "valid_to", key: "interval_key", title: "Interval of a queue's history" },
   transfers: { queue: ["queue", "queue_format_name"], machine: ["queue_manager"], key: "snapshot_id", title: "Transfer" },
   transfer_points: { queue: ["queue", "queue_format_name"], machine: ["queue_manager"], from: "observed_at", key: "snapshot_id", title: "Observation of a transfer" },
   sources: { queue: ["queue", "sender_queue"], machine: ["queue_manager", "sender_queue_manager"], key: "source_key", title: "Sender of an incoming queue" },
   attempts: { queue: ["queue", "inferred_queue"], machine: ["server_address", "client_address"], from: "started_at", key: "attempt_key", title: "Receive or peek" },
-  sequences: { queue: ["queue", "inferred_queue"], machine: ["server_address", "readers"], from: "first_attempt_at", key: "sequence_key", title: "Message that was read" },
+  sequences: { queue: ["queue", "inferred_queue"], machine: ["server_address", "readers"], from: "first_attempt_at", key: "sequence_key", title: "Received message" },
   operations: { queue: ["queue", "target_queue"], machine: ["server_address", "client_address"], from: "requested_at", key: "call_key", title: "Purge or move" },
   calls: { machine: ["server_address", "client_address"], from: "request_at", key: "call_key", title: "Call" },
   evidence_calls: { machine: ["server_address", "client_address"], from: "request_at", key: "call_key", title: "Call" },
   comqc: { queue: ["queue", "inferred_queue"], machine: ["source_queue_manager"], from: "seen_at", key: "sighting_key", title: "COM+ call" },
   findings: { machine: ["server_address", "subject"], from: "observed_at", key: "finding_key", title: "Finding" },
   alerts: { queue: ["queue", "subject"], machine: ["queue_manager", "subject"], from: "since", to: "until", open: true, key: "alert_key", title: "Alert" },
-  quality: { key: "result_key", title: "Expectation" },
+  quality: { key: "result_key", title: "Quality check" },
   coverage: { machine: ["server_address"], from: "hour" },
   captures: { from: "first_packet_at", to: "last_packet_at", key: "capture_id", title: "Capture" },
 };
@@ -61,9 +61,9 @@ function contains(value, part) {
   return typeof value === "string" && value.toLowerCase().includes(part);
 }
 
-/** Rows of a dataset, or of its sums, that the filters and the facets of `state` let through. */
-function found(name, rows, state, facets = true) {
-  const places = PLACES[name];
+/** Rows of a dataset, or of its aggregates, that pass the filters and facets of `state`. */
+function filterRows(name, rows, state, facets = true) {
+  const places = FILTER_COLUMNS[name];
   const tests = [];
   for (const filter of ["queue", "machine"]) {
     const names = (places[filter] ?? []).filter((each) => rows.has(each));
@@ -87,28 +87,28 @@ function found(name, rows, state, facets = true) {
 
 const facetText = (value) => (value === null || value === undefined ? "" : String(value));
 
-/** Sums over all rows of a dataset: its own where it is cut, else its rows, each of which counts as one. */
-function sumsOf(name) {
+/** Aggregates over all rows of a dataset if it is truncated, else its rows, each of which counts as one. */
+function summaryOf(name) {
   const data = DATA[name];
-  return data.summed ?? data.rows;
+  return data.summary ?? data.rows;
 }
-const weight = (rows, row) => rows.at(row, "n") ?? 1;
+const rowCount = (rows, row) => rows.at(row, "n") ?? 1;
 
-/** Counts by the value of one or more columns: Map of JSON-joined values to {values, n}. */
+/** Counts by the values of columns: list of {values, n, rows}, the largest first. */
 function countBy(rows, indexes, names) {
   const groups = new Map();
   for (const row of indexes) {
     const values = names.map((name) => rows.at(row, name));
     const key = JSON.stringify(values);
     const group = groups.get(key) ?? { values, n: 0, rows: [] };
-    group.n += weight(rows, row);
+    group.n += rowCount(rows, row);
     group.rows.push(row);
     groups.set(key, group);
   }
   return [...groups.values()].sort((a, b) => b.n - a.n);
 }
 
-/** The value below which a share of weighted values lies; null without any. */
+/** The value below which a share of the weighted values lies; null without values. Pairs are [value, weight]. */
 function percentile(pairs, share) {
   const sorted = pairs.filter(([value]) => value !== null).sort((a, b) => a[0] - b[0]);
   const total = sorted.reduce((sum, [, n]) => sum + n, 0);
@@ -123,18 +123,18 @@ function percentile(pairs, share) {
 
 // --- values as text -------------------------------------------------------------------------------------------------
 
-const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u115f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]|[\u{e0000}-\u{e007f}]/gu;
-/** A text with what cannot be seen, or turns the direction of what stands beside it, shown as \u{...}. */
-const seen = (text) => String(text).replace(UNSEEN, (char) => `\\u{${char.codePointAt(0).toString(16)}}`);
+const HIDDEN_CHARS = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u115f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]|[\u{e0000}-\u{e007f}]/gu;
+/** A text with invisible and bidirectional characters escaped as \u{...}. */
+const escapeHidden = (text) => String(text).replace(HIDDEN_CHARS, (char) => `\\u{${char.codePointAt(0).toString(16)}}`);
 
-const two = (number, width = 2) => String(number).padStart(width, "0");
+const pad = (number, width = 2) => String(number).padStart(width, "0");
 function timeText(ms) {
   if (ms === null || ms === undefined) return null;
   const date = new Date(ms);
   if (Number.isNaN(date.getTime())) return "out of range";
-  const day = `${date.getUTCFullYear()}-${two(date.getUTCMonth() + 1)}-${two(date.getUTCDate())}`;
+  const day = `${date.getUTCFullYear()}-${pad(date.getUTCMonth() + 1)}-${pad(date.getUTCDate())}`;
   const part = date.getUTCMilliseconds();
-  return `${day} ${two(date.getUTCHours())}:${two(date.getUTCMinutes())}:${two(date.getUTCSeconds())}${part ? "." + two(part, 3) : ""}`;
+  return `${day} ${pad(date.getUTCHours())}:${pad(date.getUTCMinutes())}:${pad(date.getUTCSeconds())}${part ? "." + pad(part, 3) : ""}`;
 }
 function parseTime(text) {
   if (!text) return null;
@@ -142,14 +142,14 @@ function parseTime(text) {
   const ms = Date.parse(trimmed.length <= 10 ? trimmed + "T00:00:00Z" : trimmed + "Z");
   return Number.isNaN(ms) ? null : ms;
 }
-const group = (number) => (typeof number === "number" ? number.toLocaleString("en").replaceAll(",", "\u202f") : String(number));
+const formatNumber = (number) => (typeof number === "number" ? number.toLocaleString("en").replaceAll(",", "\u202f") : String(number));
 function durationText(ms) {
   if (ms === null || ms === undefined) return null;
   if (ms === 0) return "0";
   const sign = ms < 0 ? "-" : "", size = Math.abs(ms);
   if (size < 10) return `${sign}${size.toFixed(2)} ms`;
   if (size < 1000) return `${sign}${Math.round(size)} ms`;
-  const s = size / 1000, whole = Math.round(s), minutes = Math.round(s / 60); // rounded first: there are no 60 s in "1 min 60 s"
+  const s = size / 1000, whole = Math.round(s), minutes = Math.round(s / 60); // rounded first, so that no text says "1 min 60 s"
   if (s < 59.95) return `${sign}${s.toFixed(1)} s`;
   if (whole < 3600) return `${sign}${Math.floor(whole / 60)} min ${whole % 60} s`;
   if (minutes < 2880) return `${sign}${Math.floor(minutes / 60)} h ${minutes % 60} min`;
@@ -159,14 +159,14 @@ function bytesText(value) {
   if (value === null || value === undefined) return null;
   let size = Number(value), unit = 0;
   while (size >= 1024 && unit < 4) { size /= 1024; unit += 1; }
-  return unit ? `${size.toFixed(1)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}` : `${group(size)} B`;
+  return unit ? `${size.toFixed(1)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}` : `${formatNumber(size)} B`;
 }
 const shareText = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(part && part / whole < 0.01 ? 2 : 1)} %` : "\u2013");
-/** How long before the newest evidence. */
+/** Time before the newest evidence, as text. */
 const ageText = (ms) => (ms === null || AS_OF === null ? null : AS_OF - ms < 1000 ? "0 s" : durationText(AS_OF - ms));
 
-/** Texts in order, those that repeat one after the other once: "acked \u00d72, nacked". */
-function runsText(values) {
+/** Texts in order, runs of equal texts joined: "acked \u00d72, nacked". */
+function runLengthText(values) {
   const runs = [];
   for (const value of values) {
     if (runs.length && runs[runs.length - 1][0] === value) runs[runs.length - 1][1] += 1;
@@ -175,16 +175,16 @@ function runsText(values) {
   return runs.map(([value, times]) => (times > 1 ? `${value} \u00d7${times}` : value)).join(", ");
 }
 
-/** A value as text by its column's name and kind; null stays null. */
+/** A value as text, by the name and kind of its column; null stays null. */
 function valueText(name, kind, value) {
   if (value === null || value === undefined) return null;
   if (kind === "time") return timeText(value);
   if (kind === "flag") return value ? "yes" : "no";
-  if (/hresult$|fault_status$/.test(name) && typeof value === "number") return "0x" + two(value.toString(16).toUpperCase(), 8);
+  if (/hresult$|fault_status$/.test(name) && typeof value === "number") return "0x" + pad(value.toString(16).toUpperCase(), 8);
   if (name.endsWith("_ms")) return durationText(value);
   if (name.endsWith("_s") && typeof value === "number") return name.endsWith("per_s") ? String(Number(value.toPrecision(3))) : durationText(value * 1000);
   if (/(^|_)bytes($|_)/.test(name)) return bytesText(value);
-  if (kind === "number" && !/(_id|port|number|opnum|packet|step|index)$/.test(name)) return group(typeof value === "number" ? Number(value.toPrecision(12)) : value);
-  if (kind === "other") return Array.isArray(value) && value.every((each) => typeof each !== "object") ? runsText(value) : JSON.stringify(value);
+  if (kind === "number" && !/(_id|port|number|opnum|packet|step|index)$/.test(name)) return formatNumber(typeof value === "number" ? Number(value.toPrecision(12)) : value);
+  if (kind === "other") return Array.isArray(value) && value.every((each) => typeof each !== "object") ? runLengthText(value) : JSON.stringify(value);
   return String(value);
 }

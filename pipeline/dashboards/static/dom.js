@@ -1,5 +1,5 @@
 "use strict";
-// Elements. Texts become text nodes and never markup; texts of the wire go through `wire`.
+// Builds elements. Text becomes text nodes, never markup; text from captures goes through `untrusted`.
 
 function h(tag, props, ...children) {
   const element = document.createElement(tag);
@@ -17,10 +17,10 @@ function h(tag, props, ...children) {
   return element;
 }
 
-/** A text that came from captures or snapshots: isolated, so that its direction is its own. */
-const wire = (text) => h("bdi", {}, seen(text));
+/** An element with text from captures or snapshots, isolated so that its direction does not affect its neighbours. */
+const untrusted = (text) => h("bdi", {}, escapeHidden(text));
 
-/** The place of a section with filters: `#reads?outcome=expired&queue=...`. Null values are left out, "" is "none". */
+/** The address of a section with filters: `#reads?outcome=expired&queue=...`. Null is left out, "" means "none". */
 function link(section, params) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params ?? {})) {
@@ -30,8 +30,8 @@ function link(section, params) {
   return "#" + section + (text ? "?" + text : "");
 }
 
-/** The filters above all sections, which links inside the site take along. */
-const kept = (state) => Object.fromEntries(["queue", "machine", "from", "to"].filter((name) => state[name]).map((name) => [name, state[name]]));
+/** The filters at the top of the page, which links to other sections keep. */
+const globalFilters = (state) => Object.fromEntries(["queue", "machine", "from", "to"].filter((name) => state[name]).map((name) => [name, state[name]]));
 
 const LEVELS = {
   state: {
@@ -49,29 +49,29 @@ const LEVELS = {
   failed: { yes: "bad" },
 };
 
-/** What shows a value: a badge where its column has levels, "not known" where there is none. */
-function shown(name, kind, value) {
+/** An element that shows a value: a badge if its column has levels, a dash if it is null. */
+function valueElement(name, kind, value) {
   const text = valueText(name, kind, value);
-  if (text === null) return h("span", { title: "not known, or does not apply" }, "\u2013");
+  if (text === null) return h("span", { title: "unknown, or not applicable" }, "\u2013");
   if (text === "" && kind === "other") return document.createTextNode("none");
   const levels = LEVELS[name.startsWith("state_now") ? "state" : name];
-  if (levels) return h("span", { class: "badge " + (levels[text] ?? "") }, seen(text));
-  return kind === "text" || kind === "other" ? wire(text) : document.createTextNode(text);
+  if (levels) return h("span", { class: "badge " + (levels[text] ?? "") }, escapeHidden(text));
+  return kind === "text" || kind === "other" ? untrusted(text) : document.createTextNode(text);
 }
 
-const notComputed = (data) => h("p", { class: "note" }, h("strong", {}, seen(data.note)));
+const notComputed = (data) => h("p", { class: "note" }, h("strong", {}, escapeHidden(data.note)));
 
-/** What is said above rows that are cut: how many of how many, which, and how to get all. */
+/** A note above a truncated table: how many rows are shown, which ones, and the SQL that returns all. */
 function cutNote(data) {
   if (!data.rows || data.total <= data.rows.count) return null;
   return h("p", { class: "note cut" },
-    `Of ${group(data.total)} rows ${group(data.rows.count)} are on this page: ${data.chosen}. `,
-    data.summed ? `Counts and charts are of all rows${data.stepS ? `, in steps of ${durationText(data.stepS * 1000)}` : ""}${data.note ? ` (${data.note})` : ""}. ` : "",
-    h("details", {}, h("summary", {}, "SQL that brings all of them"), copyable("", data.query)));
+    `This page has ${formatNumber(data.rows.count)} of ${formatNumber(data.total)} rows: ${data.selection}. `,
+    data.summary ? `Counts and charts include all rows${data.stepS ? `, in time steps of ${durationText(data.stepS * 1000)}` : ""}${data.note ? ` (${data.note})` : ""}. ` : "",
+    h("details", {}, h("summary", {}, "SQL that returns all rows"), copyable("", data.query)));
 }
 
 function copyable(what, text) {
-  const command = h("code", { class: "command" }, seen(text));
+  const command = h("code", { class: "command" }, escapeHidden(text));
   return h("div", { class: "copyable" }, what ? h("span", { class: "what" }, what) : null, command,
     h("button", { type: "button", onclick: () => copyText(text) }, "copy"));
 }
@@ -79,7 +79,7 @@ function copyable(what, text) {
 async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
-    say("copied");
+    notify("copied");
   } catch {
     const area = h("textarea", {});
     area.value = text;
@@ -87,15 +87,15 @@ async function copyText(text) {
     area.select();
     const done = document.execCommand("copy");
     area.remove();
-    say(done ? "copied" : "could not copy: select the text");
+    notify(done ? "copied" : "could not copy: select the text by hand");
   }
 }
 
-let saidUntil = 0;
-function say(text) {
-  document.getElementById("said").textContent = text;
-  clearTimeout(saidUntil);
-  saidUntil = setTimeout(() => { document.getElementById("said").textContent = ""; }, 1800);
+let noticeTimer = 0;
+function notify(text) {
+  document.getElementById("notice").textContent = text;
+  clearTimeout(noticeTimer);
+  noticeTimer = setTimeout(() => { document.getElementById("notice").textContent = ""; }, 1800);
 }
 
 const tile = (label, value, detail, level, href) =>

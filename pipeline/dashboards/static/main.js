@@ -1,5 +1,5 @@
 "use strict";
-// Where one is: the address holds the section, the filters, the facets and the open row. Everything is drawn from it.
+// Navigation: the address holds section, filters, facets and open row. The page is drawn from the address.
 
 let STATE = { section: "overview", params: {} };
 
@@ -15,7 +15,7 @@ function go(address) {
   if (location.hash === address) draw(); else location.hash = address;
 }
 
-let drawn = null; // what the content was last drawn from, but for the open row
+let drawn = null; // state of the last drawing, without the open row
 function draw() {
   STATE = parseAddress();
   const { row, ...rest } = STATE.params;
@@ -23,11 +23,11 @@ function draw() {
   if (now !== drawn) {
     const same = drawn !== null && JSON.parse(drawn)[0] === STATE.section;
     drawn = now;
-    AFTER = [];
+    AFTER_DRAW = [];
     const main = document.getElementById("main");
     for (const old of main.querySelectorAll(".chart")) Plotly.purge(old);
     main.replaceChildren(...SECTIONS[STATE.section].render(rest).flat(3).filter((each) => each !== null));
-    for (const after of AFTER.splice(0)) after();
+    for (const after of AFTER_DRAW.splice(0)) after();
     if (!same) window.scrollTo(0, 0);
     drawFrame(rest);
   }
@@ -39,13 +39,13 @@ function drawFrame(params) {
   const counts = {};
   for (const each of made) {
     if (each.number && (each.level === "bad" || each.level === "warn")) {
-      const now = counts[each.section] ?? { n: 0, level: each.level }; // the worst alone: 3 errors are not 40 of both
+      const now = counts[each.section] ?? { n: 0, level: each.level }; // counts of the worst level only
       if (now.level === each.level) counts[each.section] = { n: now.n + each.number, level: now.level };
       else if (each.level === "bad") counts[each.section] = { n: each.number, level: "bad" };
     }
   }
-  document.getElementById("nav").replaceChildren(...Object.entries(SECTIONS).map(([name, section], place) => h("a", { href: link(name, kept(params)), "aria-current": STATE.section === name ? "page" : null, title: `key ${(place + 1) % 10}` }, section.label,
-    counts[name] ? h("span", { class: "count " + counts[name].level }, group(counts[name].n)) : null)));
+  document.getElementById("nav").replaceChildren(...Object.entries(SECTIONS).map(([name, section], place) => h("a", { href: link(name, globalFilters(params)), "aria-current": STATE.section === name ? "page" : null, title: `key ${(place + 1) % 10}` }, section.label,
+    counts[name] ? h("span", { class: "count " + counts[name].level }, formatNumber(counts[name].n)) : null)));
   document.querySelector("nav a[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   for (const name of ["queue", "machine", "from", "to"]) {
     const input = document.getElementById("f-" + name);
@@ -60,22 +60,22 @@ function drawFrame(params) {
 function filterChanged() {
   const params = { ...STATE.params, row: null };
   for (const name of ["queue", "machine", "from", "to"]) params[name] = document.getElementById("f-" + name).value.trim() || null;
-  history.replaceState(null, "", link(STATE.section, params)); // a letter typed is no step to go back over
+  history.replaceState(null, "", link(STATE.section, params)); // typing adds no entries to the browser history
   draw();
 }
 
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
-  try { localStorage.setItem("theme", theme); } catch { /* a file of a browser that keeps nothing */ }
+  try { localStorage.setItem("theme", theme); } catch { /* the browser stores nothing for files */ }
 }
 
 function showKeys() {
   const dialog = document.getElementById("keys");
-  const keys = [["1 \u2026 9, 0", "sections"], ["/", "filter by queue"], ["m", "filter by machine"], ["c", "clear filters"], ["j, k or \u2193, \u2191", "next row, row before (in a table)"], ["Enter", "open the row: what it rests on"], ["Esc", "close"], ["t", "light or dark"], ["?", "this"]];
-  dialog.replaceChildren(h("div", { class: "head" }, h("h2", {}, "Keys and words"), h("button", { type: "button", onclick: () => dialog.close() }, "close (Esc)")),
+  const keys = [["1 \u2026 9, 0", "sections"], ["/", "filter by queue"], ["m", "filter by machine"], ["c", "clear filters"], ["j, k or \u2193, \u2191", "next row, previous row (in a table)"], ["Enter", "open the row with its evidence"], ["Esc", "close"], ["t", "light or dark"], ["?", "this help"]];
+  dialog.replaceChildren(h("div", { class: "head" }, h("h2", {}, "Keyboard shortcuts and terms"), h("button", { type: "button", onclick: () => dialog.close() }, "close (Esc)")),
     h("div", { class: "body" }, h("dl", {}, keys.map(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)])),
-      h("p", {}, "Every number leads to its rows, every row to the capture file and packet, or the snapshot file and line, that it rests on. All times are UTC; \u201cnow\u201d is the newest packet or snapshot that was read, not this machine\u2019s clock. A dash is: not known. Filters, section and open row are in the address: copy it to show somebody else the same."),
-      h("p", {}, "From the command line: ", h("code", {}, `python -m jobs.publish_dashboards --lake ${shellWord(SITE.lake)} --out FOLDER`), " makes this page anew.")));
+      h("p", {}, "Every number links to its rows, and every row to its evidence: capture file and packet, or snapshot file and line. All times are in UTC. \u201cNow\u201d is the time of the newest packet or snapshot, not of this machine\u2019s clock. A dash means unknown. The address contains section, filters and open row: copy it to share the view."),
+      h("p", {}, "To create this page again, run ", h("code", {}, `msmq publish_dashboards --lake ${shellWord(SITE.lake)} --out FOLDER`), ".")));
   if (!dialog.open) dialog.showModal();
 }
 
@@ -87,7 +87,7 @@ document.addEventListener("keydown", (event) => {
   if (document.querySelector("dialog[open]")) return;
   const place = event.key === "0" ? 9 : Number(event.key) - 1;
   const names = Object.keys(SECTIONS);
-  if (/^[0-9]$/.test(event.key) && names[place]) go(link(names[place], kept(STATE.params)));
+  if (/^[0-9]$/.test(event.key) && names[place]) go(link(names[place], globalFilters(STATE.params)));
   else if (event.key === "/") { event.preventDefault(); document.getElementById("f-queue").focus(); }
   else if (event.key === "m") { event.preventDefault(); document.getElementById("f-machine").focus(); }
   else if (event.key === "c") go(link(STATE.section));
@@ -118,7 +118,7 @@ window.addEventListener("hashchange", draw);
   let theme = null;
   try { theme = localStorage.getItem("theme"); } catch { /* as above */ }
   setTheme(theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
-  document.getElementById("asof").replaceChildren(h("span", { title: "lake" }, wire(SITE.lake)), ` \u00b7 newest evidence ${AS_OF === null ? "none" : timeText(AS_OF) + " UTC"} \u00b7 published ${timeText(SITE.published_at / 1000).slice(0, 19)} UTC`);
+  document.getElementById("asof").replaceChildren(h("span", { title: "lake" }, untrusted(SITE.lake)), ` \u00b7 newest evidence ${AS_OF === null ? "none" : timeText(AS_OF) + " UTC"} \u00b7 published ${timeText(SITE.published_at / 1000).slice(0, 19)} UTC`);
   const known = (id, places) => {
     const values = new Set();
     for (const [name, columns] of places) for (const column of columns) {

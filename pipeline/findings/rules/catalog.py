@@ -1,17 +1,17 @@
-"""The conformance rules, as a table: those of the fact sheet on RPC interfaces, section 4.7. Data only.
+"""The table of conformance rules: those of the fact sheet on RPC interfaces, section 4.7. Data only.
 
-Columns: the rule's id; where it is written; its level (M MUST, S SHOULD, D derived from the text); who breaks it
-(C client, S server, B either); what must be readable (H headers and lengths, S stubs, P message packets); the rule,
-with its own precondition; what counts as a violation. D<number> are the doubts of the fact sheet, section 5.
+Columns: the rule's id; its source; its level (M MUST, S SHOULD, D derived from the text); the party that it binds (C
+client, S server, B either); what must be readable (H headers and lengths, S stubs, P message packets); the rule with its
+own precondition; what counts as a violation. D<number> are the doubts of the fact sheet, section 5.
 """
 
-# ruff: noqa: E501 - a table has one rule a line
+# ruff: noqa: E501 - one rule per line
 
 from __future__ import annotations
 
 from typing import Final
 
-TABLE: Final = """
+RULE_TABLE: Final = """
 P01 | C706 12.6 | M | C | H | requests use only accepted p_cont_ids of their connection | request on an unknown or rejected p_cont_id
 P02 | C706 12.6 | M | B | H | call_id unique among outstanding calls of a connection; responses/faults answer an outstanding call with the same p_cont_id | reuse while outstanding; orphan response; other p_cont_id
 P03 | MQRR 3.1.4, MQMP 3.1.4 | M | C | H | reserved opnums never sent: RemoteRead 1; qmcomm 0, 5, 13, 21, 24, 25, 29, 30, 32, 33, 34 | request with such an opnum

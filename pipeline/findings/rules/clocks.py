@@ -1,8 +1,8 @@
-"""Tests of the rules on operation that calls show. No Spark.
+"""The rule on clocks that disagree (O02). No Spark.
 
-A message carries when it was sent, by the sender's clock, and when it was put in its queue, by that of the queue's
-owner, both in whole seconds; it is read at a time of the capture's clock. None of these may lie before the one before
-it, so that by how much one does is the least by which the clocks differ.
+A message carries the time it was sent, by the sender's clock, and the time it arrived, by the clock of the queue's
+owner, both in whole seconds. It is read at a time of the capture's clock. None of these times may lie before the one
+before it; where one does, the difference is the least by which the two clocks disagree.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from pipeline.findings.rules.conversations import READS, Conversation, Exchange
-from pipeline.findings.rules.registry import Hit, over
+from pipeline.findings.rules.call_history import READ_METHODS, AssociationHistory, CapturedCall
+from pipeline.findings.rules.registry import Violation, association_rule
 
-_SLACK_US: Final = 2_000_000  # both times are rounded to seconds
+_ROUNDING_US: Final = 2_000_000  # both times are rounded to seconds
 
 
-@over("O02", "the message's times were read, and the time of the answer that brought it")
-def clocks(conv: Conversation) -> Iterator[Hit]:
-    """A time of the message lies before the one before it; said once for two clocks, with the largest difference."""
-    ahead: defaultdict[tuple[str, str], list[tuple[int, Exchange]]] = defaultdict(list)
-    for call in conv.of(*sorted(READS)):
+@association_rule("O02", "the message's times, and the time of the response that returned it, were captured")
+def clock_difference(history: AssociationHistory) -> Iterator[Violation]:
+    """A time of a message lies before the preceding one; once per pair of clocks, with the largest gap."""
+    ahead: defaultdict[tuple[str, str], list[tuple[int, CapturedCall]]] = defaultdict(list)
+    for call in history.calls_of(*sorted(READ_METHODS)):
         sent, arrived = call["sent_at"], call["arrived_at"]
-        if not call.ok or arrived is None or call.done is None:
+        if not call.succeeded or arrived is None or call.responded_at is None:
             continue
         owner = f"server {call['server_address']}"
-        if sent is not None and sent - arrived > _SLACK_US:
+        if sent is not None and sent - arrived > _ROUNDING_US:
             ahead[f"queue manager {call['source_queue_manager']}", owner].append((sent - arrived, call))
-        if arrived - call.done > _SLACK_US:
-            ahead[owner, "the capture"].append((arrived - call.done, call))
+        if arrived - call.responded_at > _ROUNDING_US:
+            ahead[owner, "the capture"].append((arrived - call.responded_at, call))
     for (first, second), seen in ahead.items():
         most, call = max(seen, key=lambda each: (each[0], each[1]["call_key"]))
         actual = f"{first} is ahead of {second} by at least {most / 1e6:.0f} s"
-        yield Hit(call, actual, severity="warning", subject=f"clocks of {first} and {second}")
+        yield Violation(call, actual, severity="warning", subject=f"clocks of {first} and {second}")

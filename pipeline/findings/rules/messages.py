@@ -1,8 +1,8 @@
-"""Tests of the rules on what becomes of a message, as one association sees it. No Spark.
+"""Rules on the delivery of messages, as one association sees it. No Spark.
 
-A message is known by its number in its queue: what an association learns of it from its own reads and Ends. What
-other readers did in between is seen only where they share the association; so a message that comes back to another
-reader is not judged here.
+A message is known by its number in its queue. An association knows of it what its own reads and Ends show. Reads of
+others are seen only where they share the association, so a message that another association receives again is not
+judged here (``duplicate_delivery``).
 """
 
 from __future__ import annotations
@@ -14,230 +14,236 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from pipeline.findings.rules.conversations import SLACK_US, Conversation, Exchange
-from pipeline.findings.rules.registry import WHOLE, Hit, over
-from udfs.codes import NACK_REJECTED, RR_ACK, RR_NACK
-from udfs.dcerpc.interfaces import QM, RR
+from pipeline.findings.rules.call_history import (
+    CLEANUP_TIMEOUT_US,
+    QM2QM_READS,
+    REMOTE_READ_READS,
+    TIMER_SLACK_US,
+    AssociationHistory,
+    CapturedCall,
+)
+from pipeline.findings.rules.registry import Violation, complete_association_rule
+from udfs.codes import MQMSG_CLASS_NACK_RECEIVE_REJECTED, RR_ACK, RR_NACK
+from udfs.dcerpc.interfaces import QM2QM, REMOTE_READ
 
-_READS: Final = {QM: ((QM, 0), (QM, 9), (QM, 10)), RR: ((RR, 7), (RR, 13))}
-_CLEANUP_US: Final = 300_000_000
-_FRONT: Final = 0  # MQ_ACTION_RECEIVE
-_SEEN: Final = f"{WHOLE}; the reads return the message's number"
+_READS: Final = {QM2QM: QM2QM_READS, REMOTE_READ: REMOTE_READ_READS}
+_RECEIVE_FIRST: Final = 0  # MQ_ACTION_RECEIVE
+_NUMBERS_RETURNED: Final = "the reads return the message's number"
 
 
 @dataclass(slots=True)
-class _Taken:
-    """A read that brought a message, and the End that was accepted for it."""
+class _Delivery:
+    """A read that returned a message, and the End that completed it; None without one."""
 
-    read: Exchange
-    end: Exchange | None = None
+    read: CapturedCall
+    end: CapturedCall | None = None
 
     @property
     def acked(self) -> bool:
-        return self.end is not None and self.end.ok and self.end["ack"] == RR_ACK
+        return self.end is not None and self.end.succeeded and self.end["ack"] == RR_ACK
 
     @property
     def nacked(self) -> bool:
-        return self.end is not None and self.end.ok and self.end["ack"] == RR_NACK
+        return self.end is not None and self.end.succeeded and self.end["ack"] == RR_NACK
 
     @property
     def transactional(self) -> bool:
         return self.read["transaction_id"] is not None
 
 
-def _messages(conv: Conversation, protocol: str) -> dict[tuple[object, int], list[_Taken]]:
-    """Return what was read, by queue and message, in order of time; nothing where a part may be missing."""
-    if protocol not in conv.kept:
-        conv.kept[protocol] = _sightings(conv, protocol)
-    found: dict[tuple[object, int], list[_Taken]] = conv.kept[protocol]
+def _deliveries_by_message(history: AssociationHistory, protocol: str) -> dict[tuple[object, int], list[_Delivery]]:
+    """Return the deliveries of each message in order of time, by (queue, number); computed once per association."""
+    if protocol not in history.rule_cache:
+        history.rule_cache[protocol] = _group_deliveries(history, protocol)
+    found: dict[tuple[object, int], list[_Delivery]] = history.rule_cache[protocol]
     return found
 
 
-def _sightings(conv: Conversation, protocol: str) -> dict[tuple[object, int], list[_Taken]]:
-    found: defaultdict[tuple[object, int], list[_Taken]] = defaultdict(list)
-    if not conv.whole:
-        return found
-    ends = {life.opened["call_key"]: life.closed for life in conv.held}
-    for entries in conv.entries.values():
-        ends |= {entry.start["call_key"]: entry.ended for entry in entries}
-    for read in conv.of(*_READS[protocol]):
-        queue, message = conv.queue_of(read), read.message
+def _group_deliveries(history: AssociationHistory, protocol: str) -> dict[tuple[object, int], list[_Delivery]]:
+    found: defaultdict[tuple[object, int], list[_Delivery]] = defaultdict(list)
+    ends = {lifetime.opening["call_key"]: lifetime.closing for lifetime in history.held_messages}
+    for entries in history.pending_receives.values():
+        ends |= {entry.receive["call_key"]: entry.ending for entry in entries}
+    for read in history.calls_of(*_READS[protocol]):
+        queue, message = history.queue_of(read), read.message_number
         if message is not None and queue is not None:
-            found[queue, message].append(_Taken(read, ends.get(read["call_key"])))
+            found[queue, message].append(_Delivery(read, ends.get(read["call_key"])))
     return found
 
 
-def _again(conv: Conversation, protocol: str) -> Iterator[tuple[_Taken, _Taken]]:
-    """Yield each message that was taken together with each later sighting of it."""
-    for sightings in _messages(conv, protocol).values():
-        for place, taken in enumerate(sightings):
-            if taken.read.receives:
-                for later in sightings[place + 1 :]:
-                    yield taken, later
+def _repeated_deliveries(history: AssociationHistory, protocol: str) -> Iterator[tuple[_Delivery, _Delivery]]:
+    """Yield each receive of a message with each later delivery of the same message."""
+    for deliveries in _deliveries_by_message(history, protocol).values():
+        for place, delivery in enumerate(deliveries):
+            if delivery.read.is_receive:
+                for later in deliveries[place + 1 :]:
+                    yield delivery, later
 
 
-def _moved_back(conv: Conversation, message: int | None) -> bool:
-    """Tell whether the message's number was moved by this association: it may stand elsewhere, and come back."""
-    return any(call.ok and call.lookup == message for call in conv.of((RR, 10)))
+def _was_moved(history: AssociationHistory, message: int | None) -> bool:
+    """Tell whether the association moved the message: it may be in another queue, and come back."""
+    return any(call.succeeded and call.requested_lookup_id == message for call in history.calls_of((REMOTE_READ, 10)))
 
 
-def _came_back(conv: Conversation, protocol: str) -> Iterator[Hit]:
-    """Yield reads that return a message which was acknowledged before they were asked."""
-    for taken, later in _again(conv, protocol):
-        end = taken.end
-        if end is None or end.done is None or not taken.acked or taken.transactional:
+def _returned_after_acknowledgement(history: AssociationHistory, protocol: str) -> Iterator[Violation]:
+    """Yield reads that returned a message which was acknowledged before they were made."""
+    for delivery, later in _repeated_deliveries(history, protocol):
+        end = delivery.end
+        if end is None or end.responded_at is None or not delivery.acked or delivery.transactional:
             continue
-        if later.read.at > end.done and not _moved_back(conv, taken.read.message):
-            yield Hit(later.read, f"message {taken.read.message} was acknowledged", (taken.read, end, later.read))
+        number = delivery.read.message_number
+        if later.read.started_at > end.responded_at and not _was_moved(history, number):
+            yield Violation(later.read, f"message {number} was acknowledged", (delivery.read, end, later.read))
 
 
-def _while_held(conv: Conversation, protocol: str, *, transactional: bool) -> Iterator[Hit]:
-    """Yield receives that return a message which another read surely holds."""
-    for taken, later in _again(conv, protocol):
-        read = taken.read
-        if (
-            not later.read.receives
-            or read.done is None
-            or later.read.done is None
-            or taken.transactional != transactional
-        ):
+def _returned_while_held(history: AssociationHistory, protocol: str, *, transactional: bool) -> Iterator[Violation]:
+    """Yield receives that returned a message which another receive certainly holds."""
+    for delivery, later in _repeated_deliveries(history, protocol):
+        read, second = delivery.read, later.read
+        if not second.is_receive or delivery.transactional != transactional:
             continue
-        context = conv.context(read) if protocol == RR else None
-        closed = context.closed if context is not None else None
-        gone = [call.at for call in (taken.end, closed) if call is not None]
-        if protocol == RR:
-            gone.append(read.done + _CLEANUP_US - SLACK_US)
-        if read.done < later.read.at and later.read.done < min(gone, default=1 << 62):
-            yield Hit(later.read, f"message {read.message} is held", (read, later.read))
+        if read.responded_at is None or second.responded_at is None:
+            continue
+        context = history.context_lifetime(read) if protocol == REMOTE_READ else None
+        closed = context.closing if context is not None else None
+        gone = [call.started_at for call in (delivery.end, closed) if call is not None]
+        if protocol == REMOTE_READ:
+            gone.append(read.responded_at + CLEANUP_TIMEOUT_US - TIMER_SLACK_US)
+        if read.responded_at < second.started_at and second.responded_at < min(gone, default=1 << 62):
+            yield Violation(second, f"message {read.message_number} is held", (read, second))
 
 
-@over("Q22", _SEEN)
-def qm2qm_came_back(conv: Conversation) -> Iterator[Hit]:
-    """A read returns a message that was acknowledged."""
-    yield from _came_back(conv, QM)
+@complete_association_rule("Q22", _NUMBERS_RETURNED)
+def qm2qm_message_returned_after_acknowledgement(history: AssociationHistory) -> Iterator[Violation]:
+    """A read returned a message that was acknowledged."""
+    yield from _returned_after_acknowledgement(history, QM2QM)
 
 
-@over("Q24", _SEEN)
-def qm2qm_while_held(conv: Conversation) -> Iterator[Hit]:
-    """A receive returns a message that another read holds."""
-    yield from _while_held(conv, QM, transactional=False)
+@complete_association_rule("Q24", _NUMBERS_RETURNED)
+def qm2qm_message_returned_while_held(history: AssociationHistory) -> Iterator[Violation]:
+    """A receive returned a message that another receive holds."""
+    yield from _returned_while_held(history, QM2QM, transactional=False)
 
 
-@over("R53", _SEEN)
-def remote_read_came_back(conv: Conversation) -> Iterator[Hit]:
-    """A read returns a message that was acknowledged, or that another read holds."""
-    yield from _came_back(conv, RR)
-    yield from _while_held(conv, RR, transactional=False)
+@complete_association_rule("R53", _NUMBERS_RETURNED)
+def remote_read_message_returned_again(history: AssociationHistory) -> Iterator[Violation]:
+    """A read returned a message that was acknowledged, or that another receive holds."""
+    yield from _returned_after_acknowledgement(history, REMOTE_READ)
+    yield from _returned_while_held(history, REMOTE_READ, transactional=False)
 
 
-@over("R54", _SEEN)
-def in_transaction(conv: Conversation) -> Iterator[Hit]:
-    """A receive returns a message that another read holds in a transaction."""
-    yield from _while_held(conv, RR, transactional=True)
+@complete_association_rule("R54", _NUMBERS_RETURNED)
+def message_returned_while_held_in_transaction(history: AssociationHistory) -> Iterator[Violation]:
+    """A receive returned a message that another receive holds in a transaction."""
+    yield from _returned_while_held(history, REMOTE_READ, transactional=True)
 
 
-@over("Q23", _SEEN)
-def passed_over(conv: Conversation) -> Iterator[Hit]:
-    """The next receive passes over a message that was given back, for one behind it."""
-    read_of: defaultdict[object, list[Exchange]] = defaultdict(list)
-    for call in conv.of(*_READS[QM]):
-        if call.ok and call["action"] == _FRONT and call.message is not None:
-            read_of[conv.queue_of(call)].append(call)
-    for (queue, message), sightings in _messages(conv, QM).items():
-        for taken in sightings:
-            end = taken.end
-            if not taken.nacked or end is None or end.done is None:
+@complete_association_rule("Q23", _NUMBERS_RETURNED)
+def rejected_message_skipped(history: AssociationHistory) -> Iterator[Violation]:
+    """The next receive skips a message that was rejected with RR_NACK, and returns one behind it."""
+    read_of: defaultdict[object, list[CapturedCall]] = defaultdict(list)
+    for call in history.calls_of(*_READS[QM2QM]):
+        if call.succeeded and call["action"] == _RECEIVE_FIRST and call.message_number is not None:
+            read_of[history.queue_of(call)].append(call)
+    for (queue, message), deliveries in _deliveries_by_message(history, QM2QM).items():
+        for delivery in deliveries:
+            end = delivery.end
+            if not delivery.nacked or end is None or end.responded_at is None:
                 continue
-            following = next((call for call in read_of[queue] if call.at > (end.done or 0)), None)
-            if following is not None and following.message is not None and following.message > message:
-                yield Hit(
-                    following, f"message {following.message}, {message} was given back", (taken.read, end, following)
-                )
+            following = next((call for call in read_of[queue] if call.started_at > (end.responded_at or 0)), None)
+            number = following.message_number if following is not None else None
+            if following is not None and number is not None and number > message:
+                actual = f"message {number}, {message} was given back"
+                yield Violation(following, actual, (delivery.read, end, following))
 
 
-@over("R52", _SEEN)
-def ended_twice(conv: Conversation) -> Iterator[Hit]:
-    """MQ_OK to the acknowledgement of a message that was acknowledged already."""
-    for sightings in _messages(conv, RR).values():
-        acked = [taken for taken in sightings if taken.acked and not taken.transactional and taken.end is not None]
-        for before, taken in itertools.pairwise(acked):
-            first, second = before.end, taken.end
-            if first is None or second is None or first.done is None or second.at <= first.done:
+@complete_association_rule("R52", _NUMBERS_RETURNED)
+def second_acknowledgement_accepted(history: AssociationHistory) -> Iterator[Violation]:
+    """The acknowledgement of a message that was acknowledged before was answered MQ_OK."""
+    for deliveries in _deliveries_by_message(history, REMOTE_READ).values():
+        acked = [delivery for delivery in deliveries if delivery.acked and not delivery.transactional]
+        for before, delivery in itertools.pairwise(acked):
+            first, second, number = before.end, delivery.end, delivery.read.message_number
+            if first is None or second is None or first.responded_at is None or second.started_at <= first.responded_at:
                 continue
-            if not _moved_back(conv, taken.read.message):
-                yield Hit(second, f"message {taken.read.message} was acknowledged", (before.read, first, second))
+            if not _was_moved(history, number):
+                yield Violation(second, f"message {number} was acknowledged", (before.read, first, second))
 
 
-@over("Q49", _SEEN)
-def outlived_purge(conv: Conversation) -> Iterator[Hit]:
-    """A read returns a message that was there before a purge."""
-    purges = [call for call in conv.of((QM, 6)) if call.ok and call.done is not None]
-    for (queue, message), sightings in _messages(conv, QM).items() if purges else ():
+@complete_association_rule("Q49", _NUMBERS_RETURNED)
+def message_returned_after_purge(history: AssociationHistory) -> Iterator[Violation]:
+    """A read returned a message that was in the queue before a purge."""
+    purges = [call for call in history.calls_of((QM2QM, 6)) if call.succeeded and call.responded_at is not None]
+    for (queue, message), deliveries in _deliveries_by_message(history, QM2QM).items() if purges else ():
+        reads = [delivery.read for delivery in deliveries]
         for purge in purges:
-            before = [taken.read for taken in sightings if taken.read.peeks and (taken.read.done or 0) < purge.at]
-            after = [taken.read for taken in sightings if taken.read.at > (purge.done or 0)]
+            before = [read for read in reads if read.is_peek and (read.responded_at or 0) < purge.started_at]
+            after = [read for read in reads if read.started_at > (purge.responded_at or 0)]
             if purge["queue_handle"] == queue and before and after:
-                yield Hit(after[0], f"message {message} was purged", (before[0], purge, after[0]))
+                yield Violation(after[0], f"message {message} was purged", (before[0], purge, after[0]))
 
 
-@over("R60", _SEEN)
-def moved_from_nowhere(conv: Conversation) -> Iterator[Hit]:
-    """MQ_OK to a move of a message that was moved away, or acknowledged, before."""
-    gone: dict[tuple[object, int], Exchange] = {}
-    messages = _messages(conv, RR)
-    for name, sightings in messages.items():
-        for taken in sightings:
-            if taken.acked and not taken.transactional and taken.end is not None:
-                gone[name] = taken.end
-    targets = {call["move_context"]: call["queue"] for call in conv.of((RR, 11))}
-    for call in conv.of((RR, 10)) if conv.whole else ():
-        name = (conv.queue_of(call), call.lookup)
+@complete_association_rule("R60", _NUMBERS_RETURNED)
+def move_of_absent_message_accepted(history: AssociationHistory) -> Iterator[Violation]:
+    """The move of a message that was moved away or acknowledged before was answered MQ_OK."""
+    gone: dict[tuple[object, int], CapturedCall] = {}
+    for name, deliveries in _deliveries_by_message(history, REMOTE_READ).items():
+        for delivery in deliveries:
+            if delivery.acked and not delivery.transactional and delivery.end is not None:
+                gone[name] = delivery.end
+    targets = {call["move_context"]: call["queue"] for call in history.calls_of((REMOTE_READ, 11))}
+    for call in history.calls_of((REMOTE_READ, 10)):
+        name = (history.queue_of(call), call.requested_lookup_id)
         before = gone.get(name)
-        if not call.ok:
+        if not call.succeeded:
             continue
-        if before is not None and before.done is not None and before.done < call.at:
-            yield Hit(call, f"message {call.lookup} was gone", (before, call))
-        gone.pop((targets.get(call["move_context"]), call.lookup), None)
+        if before is not None and before.responded_at is not None and before.responded_at < call.started_at:
+            yield Violation(call, f"message {call.requested_lookup_id} was gone", (before, call))
+        gone.pop((targets.get(call["move_context"]), call.requested_lookup_id), None)
         if call["transaction_id"] is None:
             gone[name] = call
 
 
-def _given_back(conv: Conversation, protocol: str) -> Iterator[Hit]:
-    """Yield Ends that give back a message whose packet was read without an error."""
-    for sightings in _messages(conv, protocol).values():
-        for taken in sightings:
-            end, read = taken.end, taken.read
-            if taken.nacked and end is not None and read["body_bytes"] is not None and not read["message_errors"]:
-                yield Hit(end, "RR_NACK", (read, end))
+def _rejections_of_readable_messages(history: AssociationHistory, protocol: str) -> Iterator[Violation]:
+    """Yield Ends that reject a message whose packet was decoded without an error."""
+    for deliveries in _deliveries_by_message(history, protocol).values():
+        for delivery in deliveries:
+            end, read = delivery.end, delivery.read
+            readable = read["body_bytes"] is not None and not read["message_errors"]
+            if delivery.nacked and end is not None and readable:
+                yield Violation(end, "RR_NACK", (read, end))
 
 
-over("Q68", _SEEN)(partial(_given_back, protocol=QM))
-over("R55", _SEEN)(partial(_given_back, protocol=RR))
+complete_association_rule("Q68", _NUMBERS_RETURNED)(partial(_rejections_of_readable_messages, protocol=QM2QM))
+complete_association_rule("R55", _NUMBERS_RETURNED)(partial(_rejections_of_readable_messages, protocol=REMOTE_READ))
 
 
-@over("R69", _SEEN)
-def class_too_early(conv: Conversation) -> Iterator[Hit]:
-    """R_SetUserAcknowledgementClass before the message's read, or before its End."""
-    reads = [call for call in conv.of((RR, 13)) if call.message is not None] if conv.whole else []
-    ends = conv.of((RR, 15))
-    for call in conv.of((RR, 14)) if conv.whole else ():
-        context = call["context_handle"]
-        ours = [read for read in reads if read.message == call.lookup and read["context_handle"] == context]
-        numbers = {read["request_id"] for read in ours}
-        ended = [end for end in ends if end.at < call.at and end["context_handle"] == context]
-        if not call.asked:
+@complete_association_rule("R69", _NUMBERS_RETURNED)
+def acknowledgement_class_set_early(history: AssociationHistory) -> Iterator[Violation]:
+    """R_SetUserAcknowledgementClass comes before the message's receive, or before its End."""
+    reads = [call for call in history.calls_of((REMOTE_READ, 13)) if call.message_number is not None]
+    ends = history.calls_of((REMOTE_READ, 15))
+    for call in history.calls_of((REMOTE_READ, 14)):
+        if not call.request_decoded:
             continue
-        if not any((read.done or read.at) <= call.at for read in ours):
-            yield Hit(call, f"no R_StartTransactionalReceive of message {call.lookup}")
-        elif not any(end["request_id"] in numbers for end in ended):
-            yield Hit(call, f"no R_EndTransactionalReceive of message {call.lookup}", (*ours[:1], call))
+        context, number = call["context_handle"], call.requested_lookup_id
+        ours = [read for read in reads if read.message_number == number and read["context_handle"] == context]
+        ids = {read["request_id"] for read in ours}
+        ended = [end for end in ends if end.started_at < call.started_at and end["context_handle"] == context]
+        if not any((read.responded_at or read.started_at) <= call.started_at for read in ours):
+            yield Violation(call, f"no R_StartTransactionalReceive of message {number}")
+        elif not any(end["request_id"] in ids for end in ended):
+            yield Violation(call, f"no R_EndTransactionalReceive of message {number}", (*ours[:1], call))
 
 
-@over("R70", _SEEN)
-def class_of_unknown(conv: Conversation) -> Iterator[Hit]:
-    """MQ_OK to R_SetUserAcknowledgementClass of a message that no read in a transaction returned."""
-    known = {read.message for read in conv.of((RR, 13)) if read["transaction_id"] is not None}
-    unread = any(not read.answered and not read.refused for read in conv.of((RR, 13)))
-    for call in conv.of((RR, 14)) if conv.whole and not unread else ():
-        if call.ok and call["acknowledgement_class"] in (0, NACK_REJECTED) and call.lookup not in known:
-            yield Hit(call, f"message {call.lookup} is in no transaction")
+@complete_association_rule("R70", _NUMBERS_RETURNED)
+def acknowledgement_class_of_unknown_message_accepted(history: AssociationHistory) -> Iterator[Violation]:
+    """R_SetUserAcknowledgementClass of a message that no transactional receive returned was answered MQ_OK."""
+    reads = history.calls_of((REMOTE_READ, 13))
+    if any(not read.response_decoded and not read.failed for read in reads):
+        return
+    known = {read.message_number for read in reads if read["transaction_id"] is not None}
+    for call in history.calls_of((REMOTE_READ, 14)):
+        allowed = call["acknowledgement_class"] in (0, MQMSG_CLASS_NACK_RECEIVE_REJECTED)
+        if call.succeeded and allowed and call.requested_lookup_id not in known:
+            yield Violation(call, f"message {call.requested_lookup_id} is in no transaction")

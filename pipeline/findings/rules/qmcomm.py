@@ -1,57 +1,65 @@
-"""Tests of the rules of qmcomm and qmcomm2, and of queues that several associations have open. No Spark."""
+"""Rules on qmcomm and qmcomm2, and on queues that several associations have open. No Spark."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from pipeline.findings.rules.conversations import Conversation, Exchange, Ledger
-from pipeline.findings.rules.qm2qm import port_of
-from pipeline.findings.rules.registry import WHOLE, Hit, across, each, over
-from udfs.codes import FAULT, HRESULT, name_of
-from udfs.dcerpc.interfaces import QC, RR
+from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall, ServerHistory
+from pipeline.findings.rules.qm2qm import ACCESS_DENIED, is_valid_port
+from pipeline.findings.rules.registry import (
+    Violation,
+    association_rule,
+    call_rule,
+    complete_association_rule,
+    server_rule,
+    violation_of_either,
+)
+from udfs.codes import HRESULT_NAMES, code_name
+from udfs.dcerpc.interfaces import QMCOMM, REMOTE_READ
 
-_RECEIVE, _PEEK = 0x01, 0x20
-_DENIED: Final = (0x00000005, 0xC00E0025)
-_NOT_OPENED: Final = ("DL=", "MULTICAST=", "DIRECT=HTTP")
-_OBJECTS: Final = (7, 8, 9, 10, 11)  # opnums whose request begins with an OBJECT_FORMAT
-_NO_OPERATION: Final = 0x0B
-_FIRST_CALLS: Final = ((QC, 2), (QC, 19))
+_RECEIVE_ACCESS, _PEEK_ACCESS = 0x01, 0x20
+_UNOPENABLE_PREFIXES: Final = ("DL=", "MULTICAST=", "DIRECT=HTTP")
+_OBJECT_OPNUMS: Final = (7, 8, 9, 10, 11)  # opnums whose request begins with an OBJECT_FORMAT
+_RESERVED_CURSOR: Final = 0x0B
+_BOTH_OPENINGS: Final = (
+    "both openings of the queue by one name were captured completely; the first was certainly still open"
+)
 
 
-@each("C01", (QC, 2))
-def open_remote(call: Exchange) -> Hit | None:
-    """A queue that cannot be opened so, or another access or share mode than two each."""
+@call_rule("C01", (QMCOMM, 2))
+def remote_open_invalid(call: CapturedCall) -> Violation | None:
+    """The queue cannot be opened this way, or the access or share mode is not allowed."""
     name = call["queue_format_name"]
     actual = None
-    if name is None or name.upper().startswith(_NOT_OPENED):
+    if name is None or name.upper().startswith(_UNOPENABLE_PREFIXES):
         actual = f"format name {name}"
-    elif call["access"] not in (_RECEIVE, _PEEK) or call["share_mode"] not in (0, 1):
+    elif call["access"] not in (_RECEIVE_ACCESS, _PEEK_ACCESS) or call["share_mode"] not in (0, 1):
         actual = f"dwDesiredAccess {call['access']}, dwShareMode {call['share_mode']}"
-    return None if actual is None else Hit(call, f"{actual}{', answered MQ_OK' if call.ok else ''}", server=call.ok)
+    return None if actual is None else violation_of_either(call, actual)
 
 
-@each("C03", (QC, 2), needs="ok")
-def numbers(call: Exchange) -> str | None:
-    """The context, pdwContext, is not phQueue."""
+@call_rule("C03", (QMCOMM, 2), needs="ok")
+def returned_context_differs_from_handle(call: CapturedCall) -> str | None:
+    """The returned pdwContext differs from phQueue."""
     wrong = call["open_context"] != call["queue_handle"]
     return f"pdwContext {call['open_context']}, phQueue {call['queue_handle']}" if wrong else None
 
 
-@over("C03", "RemoteQmGetVersion told that the server is XP or later")
-def one_number(conv: Conversation) -> Iterator[Hit]:
-    """The descriptor, dwpQueue, is not phQueue."""
-    version = conv.ledger.version
-    for call in conv.of((QC, 2)) if version is not None and version >= (5, 1) else ():
-        if call.ok and call["open_context"] == call["queue_handle"] != call["queue_descriptor"]:
-            yield Hit(call, f"dwpQueue {call['queue_descriptor']}, phQueue {call['queue_handle']}")
+@association_rule("C03", "RemoteQmGetVersion returned that the server is XP or later")
+def returned_descriptor_differs_from_handle(history: AssociationHistory) -> Iterator[Violation]:
+    """The returned dwpQueue differs from phQueue."""
+    version = history.server.version
+    for call in history.calls_of((QMCOMM, 2)) if version is not None and version >= (5, 1) else ():
+        if call.succeeded and call["open_context"] == call["queue_handle"] != call["queue_descriptor"]:
+            yield Violation(call, f"dwpQueue {call['queue_descriptor']}, phQueue {call['queue_handle']}")
 
 
-@each("C07", (QC, 19))
-def second_open(call: Exchange) -> str | None:
-    """Numbers without the queue's, or the queue's without the others."""
+@call_rule("C07", (QMCOMM, 19))
+def open_with_incomplete_numbers(call: CapturedCall) -> str | None:
+    """An open has some of the three numbers of the remote queue, but not all."""
     given = [bool(call[name]) for name in ("queue_handle", "queue_descriptor", "open_context")]
     if all(given) or not any(given):
         return None
@@ -59,151 +67,157 @@ def second_open(call: Exchange) -> str | None:
     return f"{numbers}, dwpRemoteContext {call['open_context']}"
 
 
-@each("C08", (QC, 19), needs="ok")
-def name_and_handle(call: Exchange) -> bool:
-    """A name was answered, and a handle or a context too."""
+@call_rule("C08", (QMCOMM, 19), needs="ok")
+def open_returned_name_and_handle(call: CapturedCall) -> bool:
+    """A queue name was returned, and also a handle or a context."""
     return call["remote_queue_name"] is not None and bool(call["context_handle"] or call["queue_manager_context"])
 
 
-@each("C10", (QC, 31), needs="headers")
-def server_port(call: Exchange) -> str | None:
-    """Asking for the port was refused, or answered with one that there is not."""
-    if call.fault in _DENIED and call.fault is not None:
-        return f"fault {name_of(FAULT | HRESULT, call.fault)}"
-    if not call.answered or not call["returned_port"] or call["port_type"] is None:
+@call_rule("C10", (QMCOMM, 31), needs="headers")
+def port_query_failed(call: CapturedCall) -> str | None:
+    """The query for the port was denied, or answered with a port that is not valid."""
+    if call.fault_status in ACCESS_DENIED:
+        return call.fault_text
+    kind, port = call["port_type"], call["returned_port"]
+    if not call.response_decoded or not port or kind is None or is_valid_port(kind, port):
         return None
-    return (
-        None
-        if port_of(call["port_type"], call["returned_port"])
-        else f"port {call['returned_port']} for fIP {call['port_type']}"
-    )
+    return f"port {port} for fIP {kind}"
 
 
-@each("C11", (QC, 22), needs="answer")
-def no_operation(call: Exchange) -> str | None:
-    """Closing the cursor that stands for none failed."""
-    wrong = call["cursor_handle"] == _NO_OPERATION and not call.ok
-    return name_of(HRESULT, call["hresult"]) if wrong and call["hresult"] is not None else None
+@call_rule("C11", (QMCOMM, 22), needs="answer")
+def close_of_reserved_cursor_failed(call: CapturedCall) -> str | None:
+    """Closing the cursor number that stands for no cursor failed."""
+    wrong = call["cursor_handle"] == _RESERVED_CURSOR and not call.succeeded
+    return code_name(HRESULT_NAMES, call["hresult"]) if wrong and call["hresult"] is not None else None
 
 
-@each("C12", *((QC, opnum) for opnum in _OBJECTS))
-def object_kind(call: Exchange) -> str | None:
-    """The object is no queue."""
-    kind = call.number("request", 0)
+@call_rule("C12", *((QMCOMM, opnum) for opnum in _OBJECT_OPNUMS))
+def object_is_not_a_queue(call: CapturedCall) -> str | None:
+    """The object is not a queue."""
+    kind = call.read_stub_integer("request", 0)
     return f"ObjType {kind}" if kind not in (None, 1) else None
 
 
-@over("C14", WHOLE)
-def registry_not_asked(conv: Conversation) -> Iterator[Hit]:
-    """A supporting server is used before R_QMQueryQMRegistryInternal; said once for an association."""
-    first = next(iter(conv.of((QC, 19))), None) if conv.whole else None
-    if first is not None and not any(call.at <= first.at for call in conv.of((QC, 28))):
-        yield Hit(first, "no R_QMQueryQMRegistryInternal before")
+@complete_association_rule("C14")
+def registry_not_queried_first(history: AssociationHistory) -> Iterator[Violation]:
+    """A supporting server is used before R_QMQueryQMRegistryInternal; reported once per association."""
+    first = next(iter(history.calls_of((QMCOMM, 19))), None)
+    if first is not None and not any(call.started_at <= first.started_at for call in history.calls_of((QMCOMM, 28))):
+        yield Violation(first, "no R_QMQueryQMRegistryInternal before")
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
-    """A queue that is open: from its answer, surely until the first thing that may have closed it."""
+class _QueueOpening:
+    """An opening of a queue: from its response until the first event that may have closed it."""
 
-    call: Exchange
-    born: int
-    until: int
-
-    @property
-    def receives(self) -> bool:
-        """Opened to receive."""
-        return bool(self.call["access"] == _RECEIVE)
+    call: CapturedCall
+    opened_at: int
+    open_until: int
 
     @property
-    def alone(self) -> bool:
-        """Opened for itself alone: MQ_DENY_SHARE."""
+    def is_receive(self) -> bool:
+        """The queue was opened with RECEIVE access."""
+        return bool(self.call["access"] == _RECEIVE_ACCESS)
+
+    @property
+    def is_exclusive(self) -> bool:
+        """The queue was opened for exclusive use: MQ_DENY_SHARE."""
         return bool(self.call["share_mode"] == 1)
 
 
-def _opens(ledger: Ledger, opening: tuple[str, int], closing: tuple[str, int]) -> Iterator[_Open]:
-    """Yield the queues that a server opened, each with the time until which it surely was."""
+def _queue_openings(
+    server: ServerHistory, opening: tuple[str, int], closing: tuple[str, int]
+) -> Iterator[_QueueOpening]:
+    """Yield the openings of a server, each with the time until which it was certainly open."""
     closes: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
-    for call in ledger.of(closing):
+    for call in server.calls_of(closing):
         if call["context_handle"] is not None:
-            closes[ledger.association(call).name, call["context_handle"]].append(call.at)
-    for call in ledger.of(opening):
-        if not call.answered or call["context_handle"] is None or call["hresult"] not in (None, 0) or call.done is None:
+            closes[server.association_of(call).name, call["context_handle"]].append(call.started_at)
+    for call in server.calls_of(opening):
+        handle, opened_at = call["context_handle"], call.responded_at
+        succeeded = call.response_decoded and call["hresult"] in (None, 0)
+        if not succeeded or handle is None or opened_at is None:
             continue
-        association = ledger.association(call)
-        done = call.done
-        ends = [at for at in closes[association.name, call["context_handle"]] if at > done]
+        association = server.association_of(call)
+        ends = [at for at in closes[association.name, handle] if at > opened_at]
         if association.ended_at is not None:
             ends.append(association.ended_at)
-        yield _Open(call, done, min(ends, default=ledger.seen_until(call)))
+        yield _QueueOpening(call, opened_at, min(ends, default=server.lossless_until(call)))
 
 
-def _by_queue(opens: Iterator[_Open]) -> list[list[_Open]]:
-    """Group what was opened under one name; those without are left out."""
-    found: defaultdict[str, list[_Open]] = defaultdict(list)
-    for each_open in sorted(opens, key=lambda o: (o.born, o.call["call_key"])):
-        if each_open.call["queue"] is not None:
-            found[each_open.call["queue"]].append(each_open)
-    return list(found.values())
+def _in_order(openings: Iterable[_QueueOpening]) -> list[_QueueOpening]:
+    """Return openings in order of time."""
+    return sorted(openings, key=lambda opening: (opening.opened_at, opening.call["call_key"]))
 
 
-def _excluded(first: _Open, then: _Open) -> bool:
-    """Tell whether a queue that is open so keeps another from opening it so ([MS-MQDMPR] 3.1.7.1.5)."""
-    if first.alone and first.receives:
-        return then.alone or then.receives
-    if first.alone:
-        return then.receives
-    return first.receives and then.alone
+def _excludes(first: _QueueOpening, second: _QueueOpening) -> bool:
+    """Tell whether an opening forbids another one of the same queue ([MS-MQDMPR] 3.1.7.1.5)."""
+    if first.is_exclusive and first.is_receive:
+        return second.is_exclusive or second.is_receive
+    if first.is_exclusive:
+        return second.is_receive
+    return first.is_receive and second.is_exclusive
 
 
-def _shared(opens: list[list[_Open]]) -> Iterator[Hit]:
-    for same in opens:
-        standing: list[_Open] = []
-        for then in same:
-            standing = [first for first in standing if first.until > then.call.at]
-            held = next(
-                (f for f in standing if f.until > then.born and f.born < then.call.at and _excluded(f, then)), None
-            )
-            if held is not None:
-                yield Hit(
-                    then.call, f"the queue is open with dwShareMode {held.call['share_mode']}", (held.call, then.call)
-                )
-            standing.append(then)
+def _conflicting_openings(openings: Iterable[_QueueOpening]) -> Iterator[Violation]:
+    """Yield openings of a queue, by name, that the share mode of an earlier one forbids, or their own."""
+    by_queue: defaultdict[str, list[_QueueOpening]] = defaultdict(list)
+    for opening in _in_order(openings):
+        if opening.call["queue"] is not None:
+            by_queue[opening.call["queue"]].append(opening)
+    for same_queue in by_queue.values():
+        earlier: list[_QueueOpening] = []
+        for opening in same_queue:
+            call = opening.call
+            earlier = [each for each in earlier if each.open_until > call.started_at]
+            for each in earlier:
+                overlap = each.open_until > opening.opened_at and each.opened_at < call.started_at
+                if overlap and _excludes(each, opening):
+                    actual = f"the queue is open with dwShareMode {each.call['share_mode']}"
+                    yield Violation(call, actual, (each.call, call))
+                    break
+            earlier.append(opening)
 
 
-@across("R08", "both openings of the queue by one name were read whole; the first was surely open still")
-def opened_though_denied(ledger: Ledger) -> Iterator[Hit]:
-    """A queue was opened though another had it open for itself alone, or shared where it was asked for alone."""
-    yield from _shared(_by_queue(_opens(ledger, (RR, 2), (RR, 3))))
+@server_rule("R08", _BOTH_OPENINGS)
+def open_accepted_despite_share_mode(server: ServerHistory) -> Iterator[Violation]:
+    """A queue was opened although the share mode of an earlier open, or its own, forbids that."""
+    yield from _conflicting_openings(_queue_openings(server, (REMOTE_READ, 2), (REMOTE_READ, 3)))
 
 
-@across("C02", "both openings of the queue by one name were read whole; the first was surely open still")
-def opened_though_exclusive(ledger: Ledger) -> Iterator[Hit]:
-    """A queue was opened though another had it open for itself alone."""
-    yield from (
-        hit for hit in _shared(_by_queue(_opens(ledger, (QC, 2), (QC, 3)))) if hit.evidence[0]["share_mode"] == 1
-    )
+@server_rule("C02", _BOTH_OPENINGS)
+def open_accepted_despite_exclusive_open(server: ServerHistory) -> Iterator[Violation]:
+    """A queue was opened although another open has it for exclusive use."""
+    for violation in _conflicting_openings(_queue_openings(server, (QMCOMM, 2), (QMCOMM, 3))):
+        if violation.evidence[0]["share_mode"] == 1:
+            yield violation
 
 
-@across("C04", "both openings were read whole; the first was surely open still")
-def number_twice(ledger: Ledger) -> Iterator[Hit]:
-    """A queue was opened under the number of one that is open."""
-    last: dict[int, _Open] = {}
-    for then in sorted(_opens(ledger, (QC, 2), (QC, 3)), key=lambda o: (o.born, o.call["call_key"])):
-        number = then.call["queue_handle"]
+@server_rule("C04", "both openings were captured completely; the first was certainly still open")
+def queue_number_returned_while_open(server: ServerHistory) -> Iterator[Violation]:
+    """An open returned the queue number of a queue that is open."""
+    last: dict[int, _QueueOpening] = {}
+    for opening in _in_order(_queue_openings(server, (QMCOMM, 2), (QMCOMM, 3))):
+        call, number = opening.call, opening.call["queue_handle"]
         before = last.get(number)
-        if number and before is not None and before.until > then.born and before.born < then.call.at:
-            yield Hit(then.call, f"phQueue {number} is open", (before.call, then.call))
-        last[number] = then
+        overlap = before is not None and before.open_until > opening.opened_at and before.opened_at < call.started_at
+        if number and before is not None and overlap:
+            yield Violation(call, f"phQueue {number} is open", (before.call, call))
+        last[number] = opening
 
 
-@across("C05", "the association of the call opened queues itself, and was captured from its beginning without a gap")
-def cursor_of_unknown(ledger: Ledger) -> Iterator[Hit]:
-    """MQ_OK to a cursor of a queue's number that no captured association was given."""
-    openers = {ledger.association(call).name for call in ledger.of((QC, 2))}
-    unread = any(not call.answered and not call.refused for call in ledger.of((QC, 2)))
-    for call in ledger.of((QC, 4)):
-        association = ledger.association(call)
-        whole = association.beginning_seen and ledger.seen_until(call) > 0
-        ours = association.name in openers and whole and not unread
-        if ours and call.ok and call["queue_handle"] not in ledger.numbers:
-            yield Hit(call, f"hQueue {call['queue_handle']} was never given")
+@server_rule(
+    "C05", "the association of the call opened queues itself, and was captured from its beginning without a gap"
+)
+def cursor_on_unknown_queue_accepted(server: ServerHistory) -> Iterator[Violation]:
+    """A cursor on a queue number that was returned to no captured association was answered MQ_OK."""
+    opens = server.calls_of((QMCOMM, 2))
+    if any(not call.response_decoded and not call.failed for call in opens):
+        return
+    openers = {server.association_of(call).name for call in opens}
+    for call in server.calls_of((QMCOMM, 4)):
+        association = server.association_of(call)
+        complete = association.beginning_seen and server.lossless_until(call) > 0
+        known = association.name not in openers or call["queue_handle"] in server.remote_queue_opens
+        if complete and call.succeeded and not known:
+            yield Violation(call, f"hQueue {call['queue_handle']} was never given")

@@ -1,7 +1,7 @@
-"""Tests of the rules of qmmgmt: M01 to M19. No Spark.
+"""Rules on qmmgmt: M01 to M19. No Spark.
 
-What a request asks with, and what a refused answer holds, are in no column of silver: they are read from the stubs of
-bronze, where these are kept (store.stubs). Management calls are few.
+The variants of a request, and what a failed call returned, are in no column of silver. They are decoded from the stubs
+of bronze, where these are stored (store.stubs). Management calls are few.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-from pipeline.findings.rules.conversations import Conversation, Exchange
-from pipeline.findings.rules.registry import Hit, each, over
-from udfs.dcerpc.interfaces import MG
-from udfs.properties.names import MACHINE, QUEUE
-from udfs.stubs.method import Kind, Method, Param
+from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall
+from pipeline.findings.rules.registry import Violation, association_rule, call_rule, violation_of_either
+from udfs.dcerpc.interfaces import QMMGMT
+from udfs.properties.property_names import MACHINE_PROPERTY_NAMES, QUEUE_PROPERTY_NAMES
+from udfs.stubs.idl import Method, NdrType, Parameter
 from udfs.stubs.qmmgmt import METHODS
-from udfs.stubs.single import decode_stub
-from udfs.stubs.single_variants import EMPTY, Variant
+from udfs.stubs.single_propvariant import EMPTY_TYPES, PropVariant
+from udfs.stubs.single_stub import decode_stub
 
 _INFO: Final = METHODS[0]
-_ASKED: Final = Method(
+_INFO_WITH_VARIANTS: Final = Method(
     0, _INFO.name, _INFO.section,
-    request=(*_INFO.request[:3], Param("apVar", Kind.VARIANTS, "asked", size_is="cp")), response=_INFO.response,
+    request=(*_INFO.request[:3], Parameter("apVar", NdrType.VARIANTS, "asked", size_is="cp")), response=_INFO.response,
 )  # fmt: skip
-_MOST: Final = 128
-_STATE, _LOCATION, _CONNECTED, _TYPE, _PRIVATEQ = 11, 4, 4, 5, 2
-_BLOBS: Final = (13, 16, 17, 18)
-_BLOB_BYTES: Final = 16
-_MACHINE_VT: Final = {1: (0x101F,), 2: (0x101F,), 3: (31,), 4: (31,), 5: (31,), 6: (20, 21)}
-_QUEUE_VT: Final = {
+MAX_PROPERTIES: Final = 128
+_STATE_ID, _LOCATION_ID, _CONNECTED_ID, _TYPE_ID, _PRIVATEQ_ID = 11, 4, 4, 5, 2
+_SEQUENCE_IDS: Final = (13, 16, 17, 18)
+_SEQUENCE_BYTES: Final = 16
+_MACHINE_TYPES: Final = {1: (0x101F,), 2: (0x101F,), 3: (31,), 4: (31,), 5: (31,), 6: (20, 21)}
+_QUEUE_TYPES: Final = {
     **dict.fromkeys((1, 2, 3, 4, 5, 6, 11), (31,)), **dict.fromkeys((7, 8, 9, 10, 15, 19, 20, 22, 23, 26), (19,)),
-    12: (0x101F,), **dict.fromkeys(_BLOBS, (65,)), 14: (3,), 21: (3,), 24: (0x100C,), 25: (0x100C,),
+    12: (0x101F,), **dict.fromkeys(_SEQUENCE_IDS, (65,)), 14: (3,), 21: (3,), 24: (0x100C,), 25: (0x100C,),
     27: (0x101F, 0x100C),
 }  # fmt: skip
-_DOMAINS: Final = {
+_ALLOWED_TEXTS: Final = {
     ("machine", 4): {"CONNECTED", "DISCONNECTED"},
     ("queue", 3): {"PUBLIC", "PRIVATE", "MACHINE", "CONNECTOR", "MULTICAST"},
     ("queue", 4): {"LOCAL", "REMOTE"},
@@ -47,228 +47,243 @@ _DOMAINS: Final = {
 }  # fmt: skip
 _MACHINE_ACTIONS: Final = {"CONNECT", "DISCONNECT", "TIDY"}
 _QUEUE_ACTIONS: Final = {"PAUSE", "RESUME", "EOD_RESEND"}
-_OLD_SYSTEMS: Final = re.compile(r"\b(?:Windows\s+2000|5\.[012])\b")
-_NEW_PROPERTIES: Final = (25, 26, 27)
-_US_A_MINUTE: Final = 60_000_000
+_BEFORE_VISTA: Final = re.compile(r"\b(?:Windows\s+2000|5\.[012])\b")
+_VISTA_PROPERTIES: Final = (25, 26, 27)
+_MINUTE_US: Final = 60_000_000
 
 
 @lru_cache(maxsize=4096)
-def _read(side: str, stub: bytes, ndr64: bool, big: bool) -> dict[str, Any]:  # noqa: FBT001 - by place, for the cache
-    return decode_stub(_ASKED, side, stub, ndr64=ndr64, big_endian=big)[0]
+def _decode_info_stub(side: str, stub: bytes, ndr64: bool, big: bool) -> dict[str, Any]:  # noqa: FBT001 - by place, for the cache
+    return decode_stub(_INFO_WITH_VARIANTS, side, stub, ndr64=ndr64, big_endian=big)[0]
 
 
-def _values(call: Exchange, side: str, name: str) -> list[Variant] | None:
-    """Return the variants of a GetInfo as asked with, or as answered; None where they cannot be read."""
+def _variants(call: CapturedCall, side: str, name: str) -> list[PropVariant] | None:
+    """Return the variants of a R_QMMgmtGetInfo request or response; None where they cannot be decoded."""
     stub = call[f"{side}_stub"]
     if stub is None:
         return None
-    found: list[Variant] | None = _read(side, stub, call.wide, call["byte_order"] == "big").get(name)
+    values = _decode_info_stub(side, stub, call.is_ndr64, call["byte_order"] == "big")
+    found: list[PropVariant] | None = values.get(name)
     return found
 
 
-def answers(call: Exchange) -> list[tuple[int, Variant]]:
-    """Return the properties that a GetInfo answered with MQ_OK, each with its value."""
-    values = _values(call, "response", "values") if call.ok else None
+def returned_properties(call: CapturedCall) -> list[tuple[int, PropVariant]]:
+    """Return the property ids and values that a R_QMMgmtGetInfo answered MQ_OK returned."""
+    values = _variants(call, "response", "values") if call.succeeded else None
     asked = call["property_ids"] or ()
     return list(zip(asked, values, strict=False)) if values is not None else []
 
 
-@each("M01", (MG, 0), (MG, 1), needs="headers")
-def object_type(call: Exchange) -> bool:
-    """The object's type is not 1, 2 or 3, or its tag is another."""
-    return call.wrong("request", "pObjectFormat.type", "pObjectFormat.tag")
+@call_rule("M01", (QMMGMT, 0), (QMMGMT, 1), needs="headers")
+def object_type_invalid(call: CapturedCall) -> bool:
+    """The object's type is not 1, 2 or 3, or its tag differs from the type."""
+    return call.has_malformed_field("request", "pObjectFormat.type", "pObjectFormat.tag")
 
 
-@each("M02", (MG, 0), needs="headers")
-def counts(call: Exchange) -> str | None:
+@call_rule("M02", (QMMGMT, 0), needs="headers")
+def property_count_invalid(call: CapturedCall) -> str | None:
     """The number of properties is outside 1 to 128, or differs from the arrays' counts."""
     asked = call["property_ids"]
-    if asked is not None and not 1 <= len(asked) <= _MOST:
+    if asked is not None and not 1 <= len(asked) <= MAX_PROPERTIES:
         return f"{len(asked)} properties"
-    return "the counts differ" if call.wrong("request", "aProp.max_count", "apVar.max_count") else None
+    return "the counts differ" if call.has_malformed_field("request", "aProp.max_count", "apVar.max_count") else None
 
 
-@each("M03", (MG, 0))
-def asked_with(call: Exchange) -> str | None:
+@call_rule("M03", (QMMGMT, 0))
+def request_variant_not_null(call: CapturedCall) -> str | None:
     """A variant of the request is not VT_NULL."""
-    types = sorted({value.vt for value in _values(call, "request", "asked") or () if value.vt != 1})
+    types = sorted({value.vt for value in _variants(call, "request", "asked") or () if value.vt != 1})
     return f"types {', '.join(map(str, types))}" if types else None
 
 
-@each("M04", (MG, 0))
-def property_ids(call: Exchange) -> str | None:
-    """A property is none of the object's kind."""
-    last = {"machine": len(MACHINE), "queue": len(QUEUE)}.get(call["object_type"] or "")
+@call_rule("M04", (QMMGMT, 0))
+def property_id_invalid(call: CapturedCall) -> str | None:
+    """A property does not belong to the object's type."""
+    last = {"machine": len(MACHINE_PROPERTY_NAMES), "queue": len(QUEUE_PROPERTY_NAMES)}.get(call["object_type"] or "")
     wrong = [number for number in call["property_ids"] or () if last is not None and not 1 <= number <= last]
     return f"properties {', '.join(map(str, wrong))} of a {call['object_type']}" if wrong else None
 
 
-@each("M05", (MG, 0), needs="ok")
-def foreign_answered(call: Exchange) -> str | None:
-    """A value came for a property of the other kind of object."""
-    last = {"machine": len(MACHINE), "queue": len(QUEUE)}.get(call["object_type"] or "")
-    wrong = [n for n, value in answers(call) if last is not None and not 1 <= n <= last and value.vt not in EMPTY]
+@call_rule("M05", (QMMGMT, 0), needs="ok")
+def property_of_other_type_returned(call: CapturedCall) -> str | None:
+    """A value was returned for a property that does not belong to the object's type."""
+    last = {"machine": len(MACHINE_PROPERTY_NAMES), "queue": len(QUEUE_PROPERTY_NAMES)}.get(call["object_type"] or "")
+    wrong = [
+        n
+        for n, value in returned_properties(call)
+        if last is not None and not 1 <= n <= last and value.vt not in EMPTY_TYPES
+    ]
     return f"values for {', '.join(map(str, wrong))} of a {call['object_type']}" if wrong else None
 
 
-@each("M06", (MG, 0), (MG, 1), needs="ok")
-def session_taken(call: Exchange) -> str | None:
-    """A question about a session was answered MQ_OK."""
+@call_rule("M06", (QMMGMT, 0), (QMMGMT, 1), needs="ok")
+def session_query_accepted(call: CapturedCall) -> str | None:
+    """A query for a session was answered MQ_OK."""
     return "MQ_OK for a session" if call["object_type"] == "session" else None
 
 
-@each("M07", (MG, 0), needs="ok")
-def types(call: Exchange) -> str | None:
-    """A value has another type than its property, or there are more or fewer values than were asked for."""
-    values = _values(call, "response", "values")
+@call_rule("M07", (QMMGMT, 0), needs="ok")
+def property_value_type_invalid(call: CapturedCall) -> str | None:
+    """A value has not the type of its property, or there are more or fewer values than properties."""
+    values = _variants(call, "response", "values")
     asked = call["property_ids"]
     if values is None or asked is None:
         return None
     if len(values) != len(asked):
         return f"{len(values)} values for {len(asked)} properties"
-    known = _MACHINE_VT if call["object_type"] == "machine" else _QUEUE_VT
-    wrong = [f"{n}: {v.vt}" for n, v in answers(call) if n in known and v.vt not in (*known[n], *EMPTY)]
+    known = _MACHINE_TYPES if call["object_type"] == "machine" else _QUEUE_TYPES
+    wrong = [
+        f"{n}: {v.vt}" for n, v in returned_properties(call) if n in known and v.vt not in (*known[n], *EMPTY_TYPES)
+    ]
     return f"types {', '.join(wrong)}" if wrong else None
 
 
-@each("M08", (MG, 0), needs="ok")
-def domains(call: Exchange) -> str | None:
-    """A text is none of those that its property can have."""
-    for number, value in answers(call):
-        domain = _DOMAINS.get((call["object_type"], number))
+@call_rule("M08", (QMMGMT, 0), needs="ok")
+def property_text_invalid(call: CapturedCall) -> str | None:
+    """A text is none of those that its property allows."""
+    for number, value in returned_properties(call):
+        domain = _ALLOWED_TEXTS.get((call["object_type"], number))
         if domain and isinstance(value.value, str) and value.value.upper() not in domain:
             return f"property {number} is {value.value!r}"
     return None
 
 
-@each("M09", (MG, 0), needs="answer")
-def set_on_failure(call: Exchange) -> str | None:
-    """A refused question was answered with values."""
-    values = _values(call, "response", "values") if call.refused else None
-    there = [value for value in values or () if value.vt not in EMPTY]
+@call_rule("M09", (QMMGMT, 0), needs="answer")
+def values_returned_on_failure(call: CapturedCall) -> str | None:
+    """A query that failed returned values."""
+    values = _variants(call, "response", "values") if call.failed else None
+    there = [value for value in values or () if value.vt not in EMPTY_TYPES]
     return f"{len(there)} values" if there else None
 
 
-@each("M11", (MG, 1))
-def actions(call: Exchange) -> str | None:
-    """The action is none of the six."""
+@call_rule("M11", (QMMGMT, 1))
+def action_invalid(call: CapturedCall) -> str | None:
+    """The action is none of the six that exist."""
     action = call["action"]
     return (
         f"action {action!r}" if action is not None and action.upper() not in _MACHINE_ACTIONS | _QUEUE_ACTIONS else None
     )
 
 
-@each("M12", (MG, 1), needs="ok")
-def action_taken(call: Exchange) -> str | None:
-    """An action that is none of the six was taken."""
-    seen = actions(call)
+@call_rule("M12", (QMMGMT, 1), needs="ok")
+def invalid_action_accepted(call: CapturedCall) -> str | None:
+    """An action that is none of the six was answered MQ_OK."""
+    seen = action_invalid(call)
     return f"MQ_OK for {seen}" if isinstance(seen, str) else None
 
 
-@each("M13", (MG, 1))
-def crossed(call: Exchange) -> Hit | None:
-    """An action of queues for a machine, or of machines for a queue."""
+@call_rule("M13", (QMMGMT, 1))
+def action_for_other_object_type(call: CapturedCall) -> Violation | None:
+    """A queue's action was used on a machine, or a machine's on a queue."""
     action, kind = (call["action"] or "").upper(), call["object_type"]
     wrong = (action in _MACHINE_ACTIONS and kind == "queue") or (action in _QUEUE_ACTIONS and kind == "machine")
-    return Hit(call, f"{action} of a {kind}{', answered MQ_OK' if call.ok else ''}", server=call.ok) if wrong else None
+    return violation_of_either(call, f"{action} of a {kind}") if wrong else None
 
 
-@each("M18", (MG, 0), (MG, 1), needs="headers")
-def sizes(call: Exchange) -> Hit | None:
-    """A count is not its array's, or a sequence is not of 16 bytes."""
+@call_rule("M18", (QMMGMT, 0), (QMMGMT, 1), needs="headers")
+def array_size_invalid(call: CapturedCall) -> Violation | None:
+    """A count differs from its array's size, or a sequence does not have 16 bytes."""
     for side, server in (("request", False), ("response", True)):
-        if call.wrong(side, "].max_count", "]: max_count") or (
-            call.wrong(side, "max_count") and not call.wrong(side, "aProp.max_count", "apVar.max_count")
+        if call.has_malformed_field(side, "].max_count", "]: max_count") or (
+            call.has_malformed_field(side, "max_count")
+            and not call.has_malformed_field(side, "aProp.max_count", "apVar.max_count")
         ):
-            return Hit(call, f"the {side}'s counts differ", server=server)
-    for number, value in answers(call):
+            return Violation(call, f"the {side}'s counts differ", by_server=server)
+    for number, value in returned_properties(call):
         if (
             call["object_type"] == "queue"
-            and number in _BLOBS
+            and number in _SEQUENCE_IDS
             and isinstance(value.value, bytes)
-            and len(value.value) != _BLOB_BYTES
+            and len(value.value) != _SEQUENCE_BYTES
         ):
-            return Hit(call, f"property {number} has {len(value.value)} bytes", server=True)
+            return Violation(call, f"property {number} has {len(value.value)} bytes", by_server=True)
     return None
 
 
-@over("M19", "the server told its version as a property of the machine, in the same association")
-def too_new_for_its_server(conv: Conversation) -> Iterator[Hit]:
-    """A server before Vista answered a property that came with it."""
-    told = [(call, value.value) for call in conv.of((MG, 0)) if call["object_type"] == "machine"
-            for number, value in answers(call) if number == _TYPE]  # fmt: skip
-    old = next((call for call, text in told if isinstance(text, str) and _OLD_SYSTEMS.search(text)), None)
+@association_rule("M19", "the server returned its version as a property of the machine, in the same association")
+def property_newer_than_server(history: AssociationHistory) -> Iterator[Violation]:
+    """A server before Vista returned a property that Vista added."""
+    versions = [
+        (call, value.value)
+        for call in history.calls_of((QMMGMT, 0))
+        if call["object_type"] == "machine"
+        for number, value in returned_properties(call)
+        if number == _TYPE_ID
+    ]
+    old = next((call for call, text in versions if isinstance(text, str) and _BEFORE_VISTA.search(text)), None)
     if old is None:
         return
-    for call in conv.of((MG, 0)):
+    for call in history.calls_of((QMMGMT, 0)):
         if call["object_type"] == "queue":
-            new = [n for n, value in answers(call) if n in _NEW_PROPERTIES and value.vt not in EMPTY]
+            returned = returned_properties(call)
+            new = [n for n, value in returned if n in _VISTA_PROPERTIES and value.vt not in EMPTY_TYPES]
             if new:
-                yield Hit(call, f"values for {', '.join(map(str, new))}", (old, call))
+                yield Violation(call, f"values for {', '.join(map(str, new))}", (old, call))
 
 
-def _located(conv: Conversation) -> dict[str, tuple[str, Exchange]]:
-    """Return where each queue is, as the association's answers tell: the last LOCATION and the call that told it."""
+def _queue_locations(history: AssociationHistory) -> dict[str, tuple[str, CapturedCall]]:
+    """Return the last known LOCATION of each queue of an association, with the call that returned it."""
     found = {}
-    for call in conv.of((MG, 0)):
-        for number, value in answers(call):
-            if call["object_type"] == "queue" and number == _LOCATION and isinstance(value.value, str):
+    for call in history.calls_of((QMMGMT, 0)):
+        for number, value in returned_properties(call):
+            if call["object_type"] == "queue" and number == _LOCATION_ID and isinstance(value.value, str):
                 found[call["queue_format_name"]] = (value.value.upper(), call)
     return found
 
 
-@over("M14", "the queue's LOCATION was answered in the same association")
-def local_paused(conv: Conversation) -> Iterator[Hit]:
-    """PAUSE or RESUME of a queue that is local was answered MQ_OK."""
-    located = _located(conv)
-    for call in conv.of((MG, 1)):
-        place = located.get(call["queue_format_name"])
-        if call.ok and (call["action"] or "").upper() in ("PAUSE", "RESUME") and place and place[0] == "LOCAL":
-            yield Hit(call, f"{call['action']} of a local queue", (place[1], call))
+@association_rule("M14", "the queue's LOCATION was answered in the same association")
+def local_queue_paused(history: AssociationHistory) -> Iterator[Violation]:
+    """PAUSE or RESUME of a local queue was answered MQ_OK."""
+    locations = _queue_locations(history)
+    for call in history.calls_of((QMMGMT, 1)):
+        place = locations.get(call["queue_format_name"])
+        if call.succeeded and (call["action"] or "").upper() in ("PAUSE", "RESUME") and place and place[0] == "LOCAL":
+            yield Violation(call, f"{call['action']} of a local queue", (place[1], call))
 
 
-@over("M16", "the machine's PRIVATEQ was answered within a minute before and after, and names other queues")
-def absent_answered(conv: Conversation) -> Iterator[Hit]:
-    """A question about a private queue that the machine does not have was answered MQ_OK."""
+@association_rule("M16", "the machine's PRIVATEQ was answered within a minute before and after, and names other queues")
+def absent_queue_query_accepted(history: AssociationHistory) -> Iterator[Violation]:
+    """A query for a private queue that the machine does not have was answered MQ_OK."""
     listed = []
-    for call in conv.of((MG, 0)):
-        told = dict(answers(call)).get(_PRIVATEQ) if call["object_type"] == "machine" else None
-        if told is not None and isinstance(told.value, list) and told.value:
-            listed.append((call, {str(name).lower().split("\\", 1)[-1] for name in told.value}))
-    for call in conv.of((MG, 0)):
+    for call in history.calls_of((QMMGMT, 0)):
+        queues = dict(returned_properties(call)).get(_PRIVATEQ_ID) if call["object_type"] == "machine" else None
+        if queues is not None and isinstance(queues.value, list) and queues.value:
+            listed.append((call, {str(name).lower().split("\\", 1)[-1] for name in queues.value}))
+    for call in history.calls_of((QMMGMT, 0)):
         path = (call["queue"] or "").split(";")[0].partition("\\")[2]
-        if not call.ok or call["object_type"] != "queue" or not path.startswith("private$\\"):
+        if not call.succeeded or call["object_type"] != "queue" or not path.startswith("private$\\"):
             continue
-        if any(number == _LOCATION and value.value != "LOCAL" for number, value in answers(call)):
+        locations = [value.value for number, value in returned_properties(call) if number == _LOCATION_ID]
+        if not locations or any(location != "LOCAL" for location in locations):
             continue
-        if not any(number == _LOCATION for number, _ in answers(call)):
-            continue
-        before = [(each, names) for each, names in listed if 0 <= call.at - each.at <= _US_A_MINUTE]
-        after = [(each, names) for each, names in listed if 0 <= each.at - call.at <= _US_A_MINUTE]
+        before = [(each, names) for each, names in listed if 0 <= call.started_at - each.started_at <= _MINUTE_US]
+        after = [(each, names) for each, names in listed if 0 <= each.started_at - call.started_at <= _MINUTE_US]
         if before and after and path not in before[-1][1] and path not in after[0][1]:
-            yield Hit(call, f"MQ_OK for {path}", (before[-1][0], call, after[0][0]))
+            yield Violation(call, f"MQ_OK for {path}", (before[-1][0], call, after[0][0]))
 
 
-@over("M17", "the answers and the actions before them are of one association")
-def incoherent(conv: Conversation) -> Iterator[Hit]:
-    """A state contradicts an action before it, or LOCATION of the same answer."""
-    paused: defaultdict[str | None, Exchange | None] = defaultdict(lambda: None)
-    offline: Exchange | None = None
-    for call in conv.of((MG, 0), (MG, 1)):
-        action = (call["action"] or "").upper() if call.method == (MG, 1) else ""
+@association_rule("M17", "the answers and the actions before them are of one association")
+def state_contradicts_action(history: AssociationHistory) -> Iterator[Violation]:
+    """A state contradicts an earlier action, or the LOCATION of the same response."""
+    paused: defaultdict[str | None, CapturedCall | None] = defaultdict(lambda: None)
+    offline: CapturedCall | None = None
+    for call in history.calls_of((QMMGMT, 0), (QMMGMT, 1)):
+        action = (call["action"] or "").upper() if call.method == (QMMGMT, 1) else ""
         name = call["queue_format_name"]
-        if call.ok and action:
+        if call.succeeded and action:
             if action in ("PAUSE", "RESUME"):
                 paused[name] = call if action == "PAUSE" else None
             elif action in ("CONNECT", "DISCONNECT"):
                 offline = call if action == "DISCONNECT" else None
-        told = {number: value.value.upper() for number, value in answers(call) if isinstance(value.value, str)}
-        if call["object_type"] == "machine" and offline and told.get(_CONNECTED, "DISCONNECTED") != "DISCONNECTED":
-            yield Hit(call, f"CONNECTED is {told[_CONNECTED]} after DISCONNECT", (offline, call))
-        if call["object_type"] != "queue" or _STATE not in told:
+        returned = returned_properties(call)
+        texts = {number: value.value.upper() for number, value in returned if isinstance(value.value, str)}
+        state, location, connected = (texts.get(number) for number in (_STATE_ID, _LOCATION_ID, _CONNECTED_ID))
+        if call["object_type"] == "machine" and offline and connected not in (None, "DISCONNECTED"):
+            yield Violation(call, f"CONNECTED is {connected} after DISCONNECT", (offline, call))
+        if call["object_type"] != "queue" or state is None:
             continue
         before = paused[name]
-        if before is not None and told[_STATE] != "ONHOLD" and told.get(_LOCATION) != "LOCAL":
-            yield Hit(call, f"STATE is {told[_STATE]} after PAUSE", (before, call))
-        elif _LOCATION in told and (told[_LOCATION] == "LOCAL") != (told[_STATE] == "LOCAL CONNECTION"):
-            yield Hit(call, f"LOCATION is {told[_LOCATION]}, STATE is {told[_STATE]}")
+        if before is not None and state != "ONHOLD" and location != "LOCAL":
+            yield Violation(call, f"STATE is {state} after PAUSE", (before, call))
+        elif location is not None and (location == "LOCAL") != (state == "LOCAL CONNECTION"):
+            yield Violation(call, f"LOCATION is {location}, STATE is {state}")

@@ -1,4 +1,4 @@
-"""What is told of one queue at one queue manager, as the rules on queues take it. Plain rows; no Spark.
+"""The facts of one queue at one queue manager that the rules on queues check. Plain rows; no Spark.
 
 Times are microseconds since the epoch.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from pipeline.queues.growth import Point
+from pipeline.queues.growth import CountSample
 from udfs.codes import MQ_OK
 from udfs.keys import key
 
@@ -20,8 +20,8 @@ DAY_US: Final = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """The settings that rules on queues go by: spans in microseconds, numbers of messages."""
+class QueueRuleLimits:
+    """The settings of the rules on queues: time spans in microseconds, numbers of messages."""
 
     slow_window: int = DAY_US
     dead_letters: int = 1
@@ -29,17 +29,17 @@ class Limits:
     clock_difference: int = 5_000_000
     max_gap: int = 900_000_000
 
-    def said(self) -> dict[str, int]:
-        """Return them as a commit tells what rows are made of."""
+    def as_provenance(self) -> dict[str, int]:
+        """Return the settings as a dictionary, for the provenance in a commit."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True)
-class Read:
-    """A row of gold.receive_attempts with the calls that it rests on, by their keys.
+class QueueRead:
+    """A read: a row of gold.receive_attempts with the calls that it consists of, by call key.
 
-    A call tells ``capture_id``, ``arrived_at`` of the message that it brought, ``cursor_handle`` of its request; the
-    connection ``first_packet_at`` and ``association_group_id``.
+    A call has ``capture_id``, ``arrived_at`` of the returned message, and ``cursor_handle`` of the request. The
+    connection has ``first_packet_at`` and ``association_group_id``.
     """
 
     row: Row
@@ -50,57 +50,61 @@ class Read:
         return self.row[name]
 
     @cached_property
-    def start(self) -> str:
-        """The key of the Start."""
+    def start_call_key(self) -> str:
+        """The key of the call that started the read; empty where it is unknown."""
         named = (each for each in self.row["evidence"] or () if key(each) == self.row["attempt_key"])
         return next(named, "")
 
     @property
-    def begin(self) -> Row:
-        """What the Start tells."""
-        return self.calls.get(self.start, {})
+    def start_call(self) -> Row:
+        """The call that started the read; empty where it is unknown."""
+        return self.calls.get(self.start_call_key, {})
 
     @cached_property
-    def message(self) -> tuple[Any, ...] | None:
-        """What tells the message from all others that its queue ever held; None where not all of that was seen.
+    def message_identity(self) -> tuple[Any, ...] | None:
+        """What identifies the returned message among all that its queue ever held; None where a part is unknown.
 
-        A queue manager that was set up anew gives the same numbers again, but not at the same time.
+        A reinstalled queue manager returns the same numbers again, but with other arrival times.
         """
-        known = (self["server_address"], self["lookup_id"], self["message_key"], self.begin.get("arrived_at"))
+        known = (self["server_address"], self["lookup_id"], self["message_key"], self.start_call.get("arrived_at"))
         return None if None in known else known
 
     @property
-    def captures(self) -> set[str | None]:
-        """Where its calls were captured."""
+    def capture_ids(self) -> set[str | None]:
+        """The captures that contain the read's calls."""
         return {call.get("capture_id") for call in self.calls.values()} or {None}
 
-    def holds(self, at: int, slack: int = 0) -> bool:
-        """Whether the message was in this reader's hands at a time, as far as can be known, or may have been."""
+    def may_hold_message(self, time: int, slack: int = 0) -> bool:
+        """Tell whether the reader held the message at a time, or may have held it.
+
+        ``slack`` is by how much the clocks may differ.
+        """
         if self["is_receive"] is False or self["start_hresult"] not in (None, MQ_OK):
             return False
-        if self["returned_at"] is None or self["returned_at"] > at + slack:
+        if self["returned_at"] is None or self["returned_at"] > time + slack:
             return False
-        return self["ended_at"] is None or self["ended_at"] >= at - slack
+        return self["ended_at"] is None or self["ended_at"] >= time - slack
 
 
 @dataclass(frozen=True)
-class Told:
-    """All that is told of a queue.
+class QueueFacts:
+    """The facts of one queue.
 
-    ``counts`` are reports of how many messages it holds, ``journal`` of how many its journal does, both in order of
-    time, each by the snapshot's id; ``reports`` are rows of silver.queue_snapshots with ``capture_id`` and
-    ``asked_at``, of the queue where it is local; ``sources`` are rows of gold.eod_sources that disagree.
+    ``message_counts`` are the reported numbers of messages, ``journal_counts`` those of its journal, both in order of
+    time and with the id of the snapshot. ``reports`` are rows of silver.queue_snapshots of a local queue, with
+    ``capture_id`` and ``asked_at``. ``reads`` are the reads of all its readers. ``disagreeing_sources`` are rows of
+    gold.eod_sources whose sender and receiver disagree.
     """
 
     queue_manager: str | None
     queue: str
-    counts: list[Point] = field(default_factory=list)
-    journal: list[Point] = field(default_factory=list)
+    message_counts: list[CountSample] = field(default_factory=list)
+    journal_counts: list[CountSample] = field(default_factory=list)
     reports: list[Row] = field(default_factory=list)
-    reads: list[Read] = field(default_factory=list)
-    sources: list[Row] = field(default_factory=list)
+    reads: list[QueueRead] = field(default_factory=list)
+    disagreeing_sources: list[Row] = field(default_factory=list)
 
     @property
     def subject(self) -> str:
-        """What findings are about."""
+        """The text that names the queue in findings."""
         return f"queue {self.queue} at {self.queue_manager}"

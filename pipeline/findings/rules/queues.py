@@ -1,17 +1,17 @@
-"""Tests of the rules on operation that the state of queues shows, alone and beside what was read. No Spark.
+"""Rules on operation that the reported state of queues shows, alone or beside captured reads. No Spark.
 
-A snapshot may differ from the traffic beside it for many good reasons: messages come by ways that are not captured (TCP
-1801, local applications) and go by such ways (local readers, expiry), readers hold messages that nobody sees, and the
-clocks of collector, capture and queue manager differ. So a contradiction is only what none of these can explain:
+A snapshot may differ from the traffic for many good reasons. Messages come and go by ways that are not captured (TCP
+1801, local applications, local readers, expiry), readers hold messages that are not seen, and the clocks of collector,
+capture and queue manager differ. So only a contradiction that none of these explains is reported:
 
-* a message that was seen in the queue before the report and is read from it after it was there when the report was
-  made. So was one that arrived before: when that was, by the capture's clock, is no later than the time of arrival,
-  which is the queue manager's, and the shortest time that any message took from its arrival to a reader. It is the same
-  message only where its number, its identifier and its time of arrival are the same.
-* a receive that waits through a report takes any message that is free; it does not take those that others hold, seen or
-  not, so that this is ``info``.
+* A message that was seen in the queue before the report, and is read from it afterwards, was there at the time of the
+  report. So was a message that had arrived before it. When it arrived, by the capture's clock, is at most its arrival
+  time (by the queue manager's clock) plus the shortest time that any message took from its arrival to a reader. Two
+  reads return the same message only where number, identifier and arrival time are the same.
+* A receive that waits during a report takes any message that is free. It does not take those that others hold, seen or
+  not, so this is ``info``.
 
-What happens within ``alerts.clock_difference`` of a report that was not made in the same capture counts neither way.
+Events within ``alerts.clock_difference`` of a report are ignored, unless the report was made in the same capture.
 """
 
 from __future__ import annotations
@@ -22,124 +22,127 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate, groupby, pairwise
 from typing import Final
 
-from pipeline.findings.rules.queue_facts import DAY_US, Limits, Read, Row, Told
-from pipeline.findings.rules.registry import Severity, Sign, of_queue
-from pipeline.queues.growth import Point, with_least
-from pipeline.queues.history import DEAD, JOURNAL
-from pipeline.text import clock, counted
+from pipeline.findings.rules.queue_facts import DAY_US, QueueFacts, QueueRead, QueueRuleLimits, Row
+from pipeline.findings.rules.registry import QueueViolation, Severity, queue_rule
+from pipeline.queues.growth import CountSample, pair_with_window_minimum
+from pipeline.queues.history import DEAD_LETTER_QUEUE_PATTERN, JOURNAL_SUFFIX
+from pipeline.text import format_count, format_time
 
-_SECOND: Final = 1_000_000  # times of arrival are whole seconds
-_STEPS: Final = 2  # a number that rose so often, and never fell, grows
-_NONE_FREE: Final = frozenset({"timed_out", "cancelled"})  # outcomes of receives that waited and got nothing
-_FRONT: Final = "MQ_ACTION_RECEIVE"
-_GIVEN_BACK: Final = "nacked"
-_MOST_EVIDENCE: Final = 10
-
-
-@of_queue("O03", "its number of messages was reported twice or more within alerts.slow_window")
-def dead_letters(told: Told, limits: Limits) -> Iterator[Sign]:
-    """A dead-letter queue, or a component's dead queue, holds alerts.dead_letters more; once a day."""
-    if DEAD.search(told.queue):
-        yield from _grown(told.counts, limits, limits.dead_letters, told.subject, "dead letter")
+_SECOND_US: Final = 1_000_000  # arrival times are whole seconds
+_MIN_RISES: Final = 2  # a count that rose so often within the window, and never fell, grows
+_EMPTY_WAIT_OUTCOMES: Final = frozenset({"timed_out", "cancelled"})  # outcomes of receives that waited and got nothing
+_RECEIVE_FIRST: Final = "MQ_ACTION_RECEIVE"
+_MAX_EVIDENCE: Final = 10
 
 
-@of_queue("O04", "its number of messages was reported twice or more within alerts.slow_window")
-def journals(told: Told, limits: Limits) -> Iterator[Sign]:
-    """A journal holds alerts.journal_messages more, or (info) rose twice and never fell; once a day."""
+@queue_rule("O03", "its number of messages was reported twice or more within alerts.slow_window")
+def dead_letter_growth(facts: QueueFacts, limits: QueueRuleLimits) -> Iterator[QueueViolation]:
+    """A dead-letter queue, or a component's dead queue, holds alerts.dead_letters more; reported once per day."""
+    if DEAD_LETTER_QUEUE_PATTERN.search(facts.queue):
+        yield from _growth_violations(facts.message_counts, limits, limits.dead_letters, facts.subject, "dead letter")
+
+
+@queue_rule("O04", "its number of messages was reported twice or more within alerts.slow_window")
+def journal_growth(facts: QueueFacts, limits: QueueRuleLimits) -> Iterator[QueueViolation]:
+    """A journal holds alerts.journal_messages more, or (info) rose twice and never fell; reported once per day."""
     steady = {"least": limits.journal_messages, "thing": "message", "steady": True}
-    if told.queue.endswith(JOURNAL):
-        yield from _grown(told.counts, limits, subject=told.subject, **steady)  # type: ignore[arg-type]
-    yield from _grown(told.journal, limits, subject=f"journal of {told.subject}", **steady)  # type: ignore[arg-type]
+    if facts.queue.endswith(JOURNAL_SUFFIX):
+        yield from _growth_violations(facts.message_counts, limits, subject=facts.subject, **steady)  # type: ignore[arg-type]
+    yield from _growth_violations(facts.journal_counts, limits, subject=f"journal of {facts.subject}", **steady)  # type: ignore[arg-type]
 
 
-def _grown(
-    points: list[Point], limits: Limits, least: int, subject: str, thing: str, *, steady: bool = False
-) -> Iterator[Sign]:
-    """Yield the growth of each day: from when on it was seen, and how much it came to."""
+def _growth_violations(
+    points: list[CountSample], limits: QueueRuleLimits, least: int, subject: str, thing: str, *, steady: bool = False
+) -> Iterator[QueueViolation]:
+    """Yield one violation for each day with growth: since when, and how much in total."""
     times = [point.at for point in points]
-    rises = list(accumulate((two.number > one.number for one, two in pairwise(points)), initial=0))
-    falls = list(accumulate((two.number < one.number for one, two in pairwise(points)), initial=0))
-    seen: defaultdict[int, list[tuple[Severity, Point, Point]]] = defaultdict(list)
-    for place, (point, lowest) in enumerate(with_least(points, limits.slow_window)):
+    rises = list(accumulate((two.message_count > one.message_count for one, two in pairwise(points)), initial=0))
+    falls = list(accumulate((two.message_count < one.message_count for one, two in pairwise(points)), initial=0))
+    seen: defaultdict[int, list[tuple[Severity, CountSample, CountSample]]] = defaultdict(list)
+    for place, (point, lowest) in enumerate(pair_with_window_minimum(points, limits.slow_window)):
         if place == 0 or rises[place] == rises[place - 1]:
             continue
-        more = point.number - lowest.number
+        more = point.message_count - lowest.message_count
         begin = bisect_left(times, point.at - limits.slow_window)
-        steadily = steady and rises[place] - rises[begin] >= _STEPS and falls[place] == falls[begin]
+        steadily = steady and rises[place] - rises[begin] >= _MIN_RISES and falls[place] == falls[begin]
         if more >= least or steadily:
             severity: Severity = "warning" if more >= least else "info"
             seen[point.at // DAY_US].append((severity, point, lowest))
     for found in seen.values():
-        _, point, lowest = max(found, key=lambda each: (each[1].number - each[2].number, each[1].at))
+        _, point, lowest = max(found, key=lambda each: (each[1].message_count - each[2].message_count, each[1].at))
         gravest: Severity = "warning" if any(severity == "warning" for severity, _, _ in found) else "info"
-        more = point.number - lowest.number
-        actual = f"{point.number} at {clock(point.at)}, {counted(more, thing)} more than at {clock(lowest.at)}"
-        yield Sign(found[0][1].at, actual, tuple(dict.fromkeys((lowest.row, point.row))), subject, gravest)
+        more = point.message_count - lowest.message_count
+        growth = f"{format_count(more, thing)} more than at {format_time(lowest.at)}"
+        actual = f"{point.message_count} at {format_time(point.at)}, {growth}"
+        yield QueueViolation(found[0][1].at, actual, tuple(dict.fromkeys((lowest.row, point.row))), subject, gravest)
 
 
-@of_queue("O05", "both ends were observed within history.max_gap of each other")
-def ends(told: Told, _: Limits) -> Iterator[Sign]:
-    """The receiver of a sequence rejects what its sender goes on with; once a day."""
+@queue_rule("O05", "both ends were observed within history.max_gap of each other")
+def sequence_ends_disagree(facts: QueueFacts, _: QueueRuleLimits) -> Iterator[QueueViolation]:
+    """The receiver of a sequence rejects the number that its sender continues with; reported once per day."""
 
-    def place(row: Row) -> tuple[str, int]:
+    def sender_and_day(row: Row) -> tuple[str, int]:
         return row["sender_queue_manager"] or "", row["observed_at"] // DAY_US
 
-    for (sender, _day), found in groupby(sorted(told.sources, key=lambda row: (*place(row), row["source_key"])), place):
+    sources = sorted(facts.disagreeing_sources, key=lambda row: (*sender_and_day(row), row["source_key"]))
+    for (sender, _day), found in groupby(sources, sender_and_day):
         rows = sorted(found, key=lambda row: (row["observed_at"], row["source_key"]))
         evidence = dict.fromkeys(each for row in (rows[0], rows[-1]) for each in row["evidence"])
-        subject = f"sequence of {sender} to {told.queue} at {told.queue_manager}"
+        subject = f"sequence of {sender} to {facts.queue} at {facts.queue_manager}"
         actual = rows[-1]["disagrees_with_sender"]
-        yield Sign(rows[0]["observed_at"], actual, tuple(evidence)[:_MOST_EVIDENCE], subject)
+        yield QueueViolation(rows[0]["observed_at"], actual, tuple(evidence)[:_MAX_EVIDENCE], subject)
 
 
-@of_queue(
+@queue_rule(
     "O06",
     "reads of the same queue at the same queue manager were captured on both sides of the report, within "
-    "history.max_gap, and returned the message's number, header and time of arrival",
+    "history.max_gap, and returned the message's number, header and arrival time",
 )
-def fewer_than_were_there(told: Told, limits: Limits) -> Iterator[Sign]:
-    """A snapshot reports fewer messages than were surely there."""
-    for report in _reports(told):
-        near = _near(told.reads, report["observed_at"], limits)
-        there = _there(near, report, limits)
-        if len(there) > report["message_count"]:
-            actual = (
-                f"{counted(report['message_count'], 'message')} reported, {len(there)} seen before and read after it"
-            )
-            yield _contradiction(told, report, actual, [read for pair in there for read in pair])
+def snapshot_below_known_messages(facts: QueueFacts, limits: QueueRuleLimits) -> Iterator[QueueViolation]:
+    """A snapshot reports fewer messages than were certainly in the queue."""
+    for report in _comparable_reports(facts):
+        near = _reads_near(facts.reads, report["observed_at"], limits)
+        present = _messages_present(near, report, limits)
+        if len(present) > report["message_count"]:
+            reported = format_count(report["message_count"], "message")
+            actual = f"{reported} reported, {len(present)} seen before and read after it"
+            yield _snapshot_violation(facts, report, actual, [read for pair in present for read in pair])
 
 
-@of_queue("O06", "the receive asked for any message, and was asked and answered within history.max_gap of the report")
-def more_than_could_be(told: Told, limits: Limits) -> Iterator[Sign]:
-    """A receive waits through a snapshot that reports messages which no reader that was seen holds (info)."""
-    for report in _reports(told):
+@queue_rule(
+    "O06", "the receive requested any message, within history.max_gap of the report, and was answered within it"
+)
+def snapshot_above_free_messages(facts: QueueFacts, limits: QueueRuleLimits) -> Iterator[QueueViolation]:
+    """A receive waits during a snapshot that reports messages which no known reader holds (info)."""
+    for report in _comparable_reports(facts):
         at, count = report["observed_at"], report["message_count"]
-        near = _near(told.reads, at, limits)
-        slack = {read.start: _slack(read, report, limits) for read in near}
-        held = sum(read.holds(at, slack[read.start] or limits.clock_difference) for read in near)
+        near = _reads_near(facts.reads, at, limits)
+        slack = {read.start_call_key: _clock_slack(read, report, limits) for read in near}
+        held = sum(read.may_hold_message(at, slack[read.start_call_key] or limits.clock_difference) for read in near)
         waiting = [
             read
             for read in near
-            if read["outcome"] in _NONE_FREE
-            and read["action_name"] == _FRONT
-            and read.begin.get("cursor_handle") == 0
-            and read["started_at"] < report["asked_at"] - slack[read.start]
+            if read["outcome"] in _EMPTY_WAIT_OUTCOMES
+            and read["action_name"] == _RECEIVE_FIRST
+            and read.start_call.get("cursor_handle") == 0
+            and read["started_at"] < report["asked_at"] - slack[read.start_call_key]
             and read["returned_at"] is not None
-            and read["returned_at"] > at + slack[read.start]
+            and read["returned_at"] > at + slack[read.start_call_key]
         ]
         if count > held and waiting:
-            actual = f"{counted(count, 'message')} reported, {held} in readers' hands, while a receive waits in vain"
-            yield _contradiction(told, report, actual, waiting)._replace(severity="info")
+            reported = format_count(count, "message")
+            actual = f"{reported} reported, {held} in readers' hands, while a receive waits in vain"
+            yield _snapshot_violation(facts, report, actual, waiting)._replace(severity="info")
 
 
-def _reports(told: Told) -> Iterator[Row]:
-    """Yield what was reported of a local queue; not where it has subqueues, whose messages nobody sees move."""
-    return (row for row in told.reports if row["message_count"] is not None and not row["subqueue_count"])
+def _comparable_reports(facts: QueueFacts) -> Iterator[Row]:
+    """Yield the reports of a local queue without subqueues; moves to and from subqueues are not seen."""
+    return (row for row in facts.reports if row["message_count"] is not None and not row["subqueue_count"])
 
 
-def _near(reads: Iterable[Read], at: int, limits: Limits) -> list[Read]:
-    """Return the reads that are told of within ``max_gap`` of a time."""
-    found: list[Read] = []
+def _reads_near(reads: Iterable[QueueRead], at: int, limits: QueueRuleLimits) -> list[QueueRead]:
+    """Return the reads that have a time within ``max_gap`` of a time."""
+    found: list[QueueRead] = []
     for read in reads:
         times = [read[name] for name in ("started_at", "returned_at", "ended_at") if read[name] is not None]
         if times and min(times) <= at + limits.max_gap and max(times) >= at - limits.max_gap:
@@ -147,49 +150,48 @@ def _near(reads: Iterable[Read], at: int, limits: Limits) -> list[Read]:
     return found
 
 
-def _slack(read: Read, report: Row, limits: Limits) -> int:
-    """Return how far apart the clocks of a read and a report may be: not at all within one capture."""
-    same = report["capture_id"] is not None and read.captures == {report["capture_id"]}
+def _clock_slack(read: QueueRead, report: Row, limits: QueueRuleLimits) -> int:
+    """Return by how much the clocks of a read and a report may differ: 0 within one capture."""
+    same = report["capture_id"] is not None and read.capture_ids == {report["capture_id"]}
     return 0 if same else limits.clock_difference
 
 
-def _there(near: list[Read], report: Row, limits: Limits) -> list[tuple[Read, Read]]:
-    """Return the messages that were there when a report was made, each by a read before it (or the same) and after."""
+def _messages_present(near: list[QueueRead], report: Row, limits: QueueRuleLimits) -> list[tuple[QueueRead, QueueRead]]:
+    """Return the messages that were certainly in the queue at a report: for each a read before and after it."""
     asked, at = report["asked_at"], report["observed_at"]
-    found: defaultdict[tuple[object, ...], list[Read]] = defaultdict(list)
+    found: defaultdict[tuple[object, ...], list[QueueRead]] = defaultdict(list)
     for read in near:
-        if read.message is not None and read["returned_at"] is not None and "sealed" not in (read["missing"] or ()):
-            found[read.message].append(read)
+        identity = read.message_identity
+        if identity is not None and read["returned_at"] is not None and "sealed" not in (read["missing"] or ()):
+            found[identity].append(read)
     numbers = Counter(lookup_id for _, lookup_id, *_ in found)
     if any(times > 1 for times in numbers.values()):
-        return []  # a number of two messages: the queue manager was set up anew in between
-    delays = [each["returned_at"] - each.begin["arrived_at"] for reads in found.values() for each in reads]
-    behind = max(min(delays, default=0), 0) + _SECOND
-    there = []
+        return []  # two messages have one number: the queue manager was reinstalled in between
+    delays = [each["returned_at"] - each.start_call["arrived_at"] for reads in found.values() for each in reads]
+    behind = max(min(delays, default=0), 0) + _SECOND_US
+    present = []
     for reads in found.values():
-        slack = max(_slack(read, report, limits) for read in reads)
-        if any(read.holds(at, slack + at - asked) for read in reads):
+        slack = max(_clock_slack(read, report, limits) for read in reads)
+        if any(read.may_hold_message(at, slack + at - asked) for read in reads):
             continue
         after = [read for read in reads if read["returned_at"] > at + slack and read["started_at"] is not None]
-        before = [read for read in reads if (seen := _free_since(read)) is not None and seen < asked - slack]
-        if after and reads[0].begin["arrived_at"] + behind < asked - slack:
+        before = [read for read in reads if (seen := _available_since(read)) is not None and seen < asked - slack]
+        if after and reads[0].start_call["arrived_at"] + behind < asked - slack:
             before = before or after[:1]
         if before and after:
-            there.append((before[0], after[0]))
-    return there
+            present.append((before[0], after[0]))
+    return present
 
 
-def _free_since(read: Read) -> int | None:
-    """Return from when on a read shows that its message is in the queue for all: it was peeked, or given back."""
-    time: int | None = None
+def _available_since(read: QueueRead) -> int | None:
+    """Return the time from which on a read shows its message available to all: peeked, or rejected."""
     if read["outcome"] == "peeked":
-        time = read["returned_at"]
-    elif read["outcome"] == _GIVEN_BACK and not read["missing"]:
-        time = read["ended_at"]
-    return time
+        return read["returned_at"]  # type: ignore[no-any-return]
+    rejected = read["outcome"] == "nacked" and not read["missing"]
+    return read["ended_at"] if rejected else None
 
 
-def _contradiction(told: Told, report: Row, actual: str, reads: Iterable[Read]) -> Sign:
-    proof = dict.fromkeys(read.start for read in reads)
-    evidence = (report["snapshot_id"], *sorted(each for each in proof if each)[: _MOST_EVIDENCE - 1])
-    return Sign(report["observed_at"], actual, evidence, told.subject)
+def _snapshot_violation(facts: QueueFacts, report: Row, actual: str, reads: Iterable[QueueRead]) -> QueueViolation:
+    proof = dict.fromkeys(read.start_call_key for read in reads)
+    evidence = (report["snapshot_id"], *sorted(each for each in proof if each)[: _MAX_EVIDENCE - 1])
+    return QueueViolation(report["observed_at"], actual, evidence, facts.subject)

@@ -1,4 +1,4 @@
-"""Tests of the rules on reads that look at more than one call: waiting, ending, cancelling. No Spark."""
+"""Rules on reads that look at several calls: time-outs, Ends and cancels. No Spark."""
 
 from __future__ import annotations
 
@@ -6,432 +6,456 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from pipeline.findings.rules.conversations import READS, SLACK_US, Busy, Conversation, Exchange, Life
-from pipeline.findings.rules.registry import WHOLE, Hit, over
+from pipeline.findings.rules.call_history import (
+    CLEANUP_TIMEOUT_US,
+    QM2QM_READS,
+    READ_METHODS,
+    REMOTE_READ_READS,
+    TIMER_SLACK_US,
+    AssociationHistory,
+    CapturedCall,
+    ConcurrentReads,
+    HandleLifetime,
+)
+from pipeline.findings.rules.registry import Violation, association_rule, complete_association_rule
 from udfs.codes import (
-    HRESULT,
+    HRESULT_NAMES,
     MQ_ERROR_IO_TIMEOUT,
     MQ_ERROR_OPERATION_CANCELLED,
     MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT,
     MQ_OK,
-    is_lookup,
-    name_of,
+    code_name,
+    is_lookup_action,
 )
-from udfs.dcerpc.interfaces import QM, RR
+from udfs.dcerpc.interfaces import QM2QM, REMOTE_READ
 
-_QM: Final = ((QM, 0), (QM, 9), (QM, 10))
-_RR: Final = ((RR, 7), (RR, 13))
-_ENDS: Final = ((RR, 9), (RR, 15))
-_FOR_EVER: Final = 0xFFFFFFFF
-_CLEANUP_US: Final = 300_000_000
-_RPC_US: Final = 300_000_000
-_ROUNDED_US: Final = 2_000_000  # what a timer of one second may be early, and the clock of the capture
-_TOUCHED: Final = "no packet of the association is missing"
+_ENDS: Final = ((REMOTE_READ, 9), (REMOTE_READ, 15))
+_INFINITE_MS: Final = 0xFFFFFFFF
+_RPC_TIMEOUT_US: Final = 300_000_000
+_TIMER_ROUNDING_US: Final = 2_000_000  # by how much a timer of one second, and the capture's clock, may be early
+_NO_LOSS: Final = "no packet of the association is missing"
+_FIRST_WAITED: Final = "both reads were captured completely, and the first certainly waited when the second was made"
+_END_CAPTURED: Final = "the read and its End were captured completely"
+_CONTEXT_CLOSED: Final = "its context was closed, or every connection ended with FIN"
+_QM2QM_CANCELS: Final = ((QM2QM, 5), QM2QM_READS, "queue_handle")
+_REMOTE_READ_CANCELS: Final = ((REMOTE_READ, 8), REMOTE_READ_READS, "context_handle")
+"""Cancels by protocol: the method, the reads that it cancels, and the column of the queue that both name."""
 
 
-def _given_up(call: Exchange) -> bool:
+def _abandoned(call: CapturedCall) -> bool:
+    """Tell whether the client cancelled or orphaned a call."""
     return call["cancelled_at"] is not None or call["orphaned_at"] is not None
 
 
-def _in_flight(
-    conv: Conversation, reads: tuple[tuple[str, int], ...], name: Callable[[Exchange], object]
-) -> Iterator[tuple[Exchange, Exchange]]:
-    """Yield pairs of reads of one name of which the second was asked while the first surely waited."""
-    last: dict[Any, Exchange] = {}
-    for read in conv.of(*reads):
-        key = name(read) if read.asked else None
+def _overlapping_reads(
+    history: AssociationHistory, reads: tuple[tuple[str, int], ...], key_of: Callable[[CapturedCall], object]
+) -> Iterator[tuple[CapturedCall, CapturedCall]]:
+    """Yield pairs of reads with one key, of which the second was made while the first certainly waited."""
+    last: dict[Any, CapturedCall] = {}
+    for read in history.calls_of(*reads):
+        key = key_of(read) if read.request_decoded else None
         if key is None:
             continue
         before = last.get(key)
-        if before is not None and before.done is not None and before.at < read.at < before.done:
+        answered_at = before.responded_at if before is not None else None
+        if before is not None and answered_at is not None and before.started_at < read.started_at < answered_at:
             yield before, read
-        if before is None or (read.done or read.at) >= (before.done or before.at):
+        if before is None or (read.responded_at or read.started_at) >= (before.responded_at or before.started_at):
             last[key] = read
 
 
-@over("Q09", "both reads were read whole, the first surely waited when the second was asked")
-def double_read_taken(conv: Conversation) -> Iterator[Hit]:
-    """MQ_OK to a read with the number of one that still waited on the queue."""
-    for before, read in _in_flight(conv, _QM, lambda call: (call["queue_handle"], call["request_id"])):
-        if read.ok:
-            yield Hit(read, f"dwRequestID {read['request_id']} is waiting", (before, read))
+@association_rule("Q09", _FIRST_WAITED)
+def request_id_in_use_accepted(history: AssociationHistory) -> Iterator[Violation]:
+    """A read with the request id of a read that still waits on the queue was answered MQ_OK."""
+    pairs = _overlapping_reads(history, QM2QM_READS, lambda call: (call["queue_handle"], call["request_id"]))
+    for before, read in pairs:
+        if read.succeeded:
+            yield Violation(read, f"dwRequestID {read['request_id']} is waiting", (before, read))
 
 
-@over("Q10", "both reads were read whole, the first surely waited, or was to be ended still, when the second was asked")
-def double_read(conv: Conversation) -> Iterator[Hit]:
-    """A read with the number of one of the same client that waits, or (a SHOULD) that is not ended yet."""
-    for before, read in _in_flight(conv, _QM, lambda call: call["request_id"]):
-        yield Hit(read, f"dwRequestID {read['request_id']} is waiting", (before, read))
-    lives = {life.opened["call_key"]: life for life in conv.held}
-    held: dict[Any, Life] = {}
-    for read in conv.of(*_QM) if conv.whole else ():
+@association_rule("Q10", f"{_FIRST_WAITED}, or was not ended yet")
+def request_id_in_use(history: AssociationHistory) -> Iterator[Violation]:
+    """A read has the request id of one of the same client that waits, or (a SHOULD) is not ended."""
+    for before, read in _overlapping_reads(history, QM2QM_READS, lambda call: call["request_id"]):
+        yield Violation(read, f"dwRequestID {read['request_id']} is waiting", (before, read))
+    lifetimes = {lifetime.opening["call_key"]: lifetime for lifetime in history.held_messages}
+    held: dict[Any, HandleLifetime] = {}
+    for read in history.calls_of(*QM2QM_READS) if history.is_complete else ():
         key = (read["queue_handle"], read["request_id"])
-        life = held.get(key)
-        if life is not None and life.born < read.at and (life.closed is None or life.closed.at > read.at):
+        lifetime = held.get(key)
+        closing = lifetime.closing if lifetime is not None else None
+        not_ended = closing is None or closing.started_at > read.started_at
+        if lifetime is not None and lifetime.opened_at < read.started_at and not_ended:
             actual = f"dwRequestID {read['request_id']} of a message that is not ended"
-            yield Hit(read, actual, (life.opened, read), "warning")
-        if read["call_key"] in lives:
-            held[key] = lives[read["call_key"]]
+            yield Violation(read, actual, (lifetime.opening, read), "warning")
+        if read["call_key"] in lifetimes:
+            held[key] = lifetimes[read["call_key"]]
 
 
-@over("R29", "both reads were read whole, the first surely waited when the second was asked")
-def double_request(conv: Conversation) -> Iterator[Hit]:
-    """A request with the number of one of the same client that waits."""
-    for before, read in _in_flight(conv, _RR, lambda call: call["request_id"]):
-        yield Hit(read, f"dwRequestId {read['request_id']} is waiting", (before, read))
+@association_rule("R29", _FIRST_WAITED)
+def remote_read_request_id_in_use(history: AssociationHistory) -> Iterator[Violation]:
+    """A request has the request id of one of the same client that waits."""
+    for before, read in _overlapping_reads(history, REMOTE_READ_READS, lambda call: call["request_id"]):
+        yield Violation(read, f"dwRequestId {read['request_id']} is waiting", (before, read))
 
 
-@over("R28")
-def number_again(conv: Conversation) -> Iterator[Hit]:
-    """A number is used again on its context before the receive that has it was ended or cancelled."""
-    if not conv.whole:
-        return
-    for entries in conv.entries.values():
-        for before, entry in itertools.pairwise(entries):
-            start = before.start
-            failed = start.refused or (start.done is None and _given_up(start))
-            over_by = before.ended.done if before.ended is not None else start.done if failed else None
-            if (before.ended is not None and over_by is None) or failed:
+@complete_association_rule("R28")
+def request_id_reused_before_end(history: AssociationHistory) -> Iterator[Violation]:
+    """A request id is used again on its context before its receive was ended or cancelled."""
+    for receives in history.pending_receives.values():
+        for before, after in itertools.pairwise(receives):
+            start, ending = before.receive, before.ending
+            if start.failed or (start.responded_at is None and _abandoned(start)):
                 continue
-            if over_by is None or over_by > entry.start.at:
-                used = tuple(call for call in (start, before.ended, entry.start) if call is not None)
-                yield Hit(entry.start, f"dwRequestId {start['request_id']} is not ended", used)
+            ended_at = ending.responded_at if ending is not None else None
+            if ending is None or (ended_at is not None and ended_at > after.receive.started_at):
+                used = tuple(call for call in (start, ending, after.receive) if call is not None)
+                yield Violation(after.receive, f"dwRequestId {start['request_id']} is not ended", used)
 
 
-def _timing(conv: Conversation, reads: tuple[tuple[str, int], ...]) -> Iterator[Hit]:
-    """Yield reads that were answered after their time-out, or refused before it."""
-    if not conv.lossless:
+def _time_out_violations(history: AssociationHistory, reads: tuple[tuple[str, int], ...]) -> Iterator[Violation]:
+    """Yield reads that were answered after their time-out, or timed out before it."""
+    if not history.is_lossless:
         return
-    for read in conv.of(*reads):
+    for read in history.calls_of(*reads):
         limit = read["timeout_ms"]
-        if not read.asked or limit is None or limit == _FOR_EVER or _given_up(read):
+        if not read.request_decoded or limit is None or limit == _INFINITE_MS or _abandoned(read):
             continue
-        at_once = limit == 0 or read.method == (QM, 10) or (read["action"] is not None and is_lookup(read["action"]))
-        due = read.at + (0 if at_once else limit * 1000) + SLACK_US
-        if read.done is None:
-            if read["outcome"] == "no_response" and conv.whole and conv.goes_on(due):
-                yield Hit(read, f"no answer, time-out {limit} ms")
-        elif read.done > due:
-            yield Hit(read, f"answered after {(read.done - read.at) / 1e6:.1f} s, time-out {limit} ms")
-        elif (
-            read["hresult"] == MQ_ERROR_IO_TIMEOUT and read.answered and not at_once
-            and read.done - read.at < limit * 1000 - _ROUNDED_US
-        ):  # fmt: skip
-            yield Hit(read, f"timed out after {(read.done - read.at) / 1e6:.1f} s, time-out {limit} ms")
+        action = read["action"]
+        at_once = limit == 0 or read.method == (QM2QM, 10) or (action is not None and is_lookup_action(action))
+        due = read.started_at + (0 if at_once else limit * 1000) + TIMER_SLACK_US
+        if read.responded_at is None:
+            if read["outcome"] == "no_response" and history.is_complete and history.has_packets_after(due):
+                yield Violation(read, f"no answer, time-out {limit} ms")
+            continue
+        waited = read.responded_at - read.started_at
+        timed_out = read["hresult"] == MQ_ERROR_IO_TIMEOUT and read.response_decoded
+        if read.responded_at > due:
+            yield Violation(read, f"answered after {waited / 1e6:.1f} s, time-out {limit} ms")
+        elif timed_out and not at_once and waited < limit * 1000 - _TIMER_ROUNDING_US:
+            yield Violation(read, f"timed out after {waited / 1e6:.1f} s, time-out {limit} ms")
 
 
-@over("Q64", _TOUCHED)
-def qm2qm_timing(conv: Conversation) -> Iterator[Hit]:
-    """A read is answered after its time-out, or times out before it."""
-    yield from _timing(conv, _QM)
+@association_rule("Q64", _NO_LOSS)
+def qm2qm_time_out_not_kept(history: AssociationHistory) -> Iterator[Violation]:
+    """A read is answered after its time-out, or times out early."""
+    yield from _time_out_violations(history, QM2QM_READS)
 
 
-@over("R45", _TOUCHED)
-def remote_read_timing(conv: Conversation) -> Iterator[Hit]:
-    """A read is answered after its time-out, or times out before it."""
-    yield from _timing(conv, _RR)
+@association_rule("R45", _NO_LOSS)
+def remote_read_time_out_not_kept(history: AssociationHistory) -> Iterator[Violation]:
+    """A read is answered after its time-out, or times out early."""
+    yield from _time_out_violations(history, REMOTE_READ_READS)
 
 
-def _left(conv: Conversation, close: Exchange, waiting: Busy, name: object) -> Iterator[Exchange]:
-    """Yield the reads on a queue that were left pending well after its close was answered."""
-    until = close.done or close.at
-    for read in waiting.before(name, close.at):
-        late = read.done > until + SLACK_US if read.done is not None else conv.goes_on(until) and not _given_up(read)
-        if read.asked and late:
+def _reads_left_pending(
+    history: AssociationHistory, close: CapturedCall, waiting: ConcurrentReads, key: object
+) -> Iterator[CapturedCall]:
+    """Yield the reads with a key that were still pending well after a close was answered."""
+    until = close.responded_at or close.started_at
+    for read in waiting.started_before(key, close.started_at):
+        if read.responded_at is not None:
+            late = read.responded_at > until + TIMER_SLACK_US
+        else:
+            late = history.has_packets_after(until) and not _abandoned(read)
+        if read.request_decoded and late:
             yield read
 
 
-@over("Q38", WHOLE)
-def close_leaves_reads(conv: Conversation) -> Iterator[Hit]:
+@complete_association_rule("Q38")
+def reads_pending_after_session_close(history: AssociationHistory) -> Iterator[Violation]:
     """A read is pending well after its queue was closed."""
-    waiting = Busy.by(conv.of(*_QM), lambda call: call["queue_handle"]) if conv.whole else None
-    for close in conv.of((QM, 3)) if waiting is not None else ():
-        life = conv.contexts.latest((QM, close["context_handle"]), close.at)
-        if waiting is None or not close.ok or life is None:
+    waiting = ConcurrentReads.by_key(history.calls_of(*QM2QM_READS), lambda call: call["queue_handle"])
+    for close in history.calls_of((QM2QM, 3)):
+        lifetime = history.context_handles.latest((QM2QM, close["context_handle"]), close.started_at)
+        if not close.succeeded or lifetime is None:
             continue
-        for number in {life.opened["queue_handle"], life.opened["open_context"]}:
-            for read in _left(conv, close, waiting, number):
-                yield Hit(close, f"read {read['request_id']} is pending", (read, close))
+        for number in {lifetime.opening["queue_handle"], lifetime.opening["open_context"]}:
+            for read in _reads_left_pending(history, close, waiting, number):
+                yield Violation(close, f"read {read['request_id']} is pending", (read, close))
 
 
-@over("R13", WHOLE)
-def close_leaves_requests(conv: Conversation) -> Iterator[Hit]:
+@complete_association_rule("R13")
+def reads_pending_after_context_close(history: AssociationHistory) -> Iterator[Violation]:
     """A read is pending well after its context was closed."""
-    waiting = Busy.by(conv.of(*_RR), lambda call: call["context_handle"]) if conv.whole else None
-    for close in conv.of((RR, 3)) if waiting is not None else ():
-        if waiting is not None and close.ok:
-            for read in _left(conv, close, waiting, close["context_handle"]):
-                yield Hit(close, f"read {read['request_id']} is pending", (read, close))
+    waiting = ConcurrentReads.by_key(history.calls_of(*REMOTE_READ_READS), lambda call: call["context_handle"])
+    for close in history.calls_of((REMOTE_READ, 3)):
+        if close.succeeded:
+            for read in _reads_left_pending(history, close, waiting, close["context_handle"]):
+                yield Violation(close, f"read {read['request_id']} is pending", (read, close))
 
 
-def _cancels(
-    conv: Conversation, cancel: tuple[str, int], reads: tuple[tuple[str, int], ...], queue: str
-) -> Iterator[tuple[Exchange, list[Exchange], list[Exchange], list[Exchange]]]:
-    """Yield each cancel with the reads of its queue and number that it can have met, all such before it, and those.
+def _cancels_with_reads(
+    history: AssociationHistory, cancel: tuple[str, int], reads: tuple[tuple[str, int], ...], queue: str
+) -> Iterator[tuple[CapturedCall, list[CapturedCall], list[CapturedCall], list[CapturedCall]]]:
+    """Yield each cancel with three lists of reads that it may concern.
 
-    of its queue that it can have met.
+    First the reads with its queue and request id that may have been pending, then all earlier reads with its queue and
+    request id, then the reads with its queue that may have been pending.
     """
-    if not conv.of(cancel):
+    if not history.calls_of(cancel):
         return
-    every = conv.of(*reads)
-    by_number = Busy.by(every, lambda call: (call[queue], call["request_id"]))
-    by_queue = Busy.by(every, lambda call: call[queue])
-    for call in conv.of(cancel):
-        if not call.asked:
-            continue
-        until = call.done if call.done is not None else 1 << 62
-        name = (call[queue], call["request_id"])
-        asked = by_number.before(name, until)
-        met = [read for read in asked if read.done is None or read.done >= call.at]
-        others = [read for read in by_queue.before(call[queue], until) if read.done is None or read.done >= call.at]
-        yield call, met, asked, others
+    every = history.calls_of(*reads)
+    by_request_id = ConcurrentReads.by_key(every, lambda call: (call[queue], call["request_id"]))
+    by_queue = ConcurrentReads.by_key(every, lambda call: call[queue])
+
+    def pending(reads: list[CapturedCall], at: int) -> list[CapturedCall]:
+        return [read for read in reads if read.responded_at is None or read.responded_at >= at]
+
+    for call in history.calls_of(cancel):
+        if call.request_decoded:
+            until = call.responded_at if call.responded_at is not None else 1 << 62
+            asked = by_request_id.started_before((call[queue], call["request_id"]), until)
+            of_queue = by_queue.started_before(call[queue], until)
+            yield call, pending(asked, call.started_at), asked, pending(of_queue, call.started_at)
 
 
-@over("Q43")
-def cancel_of_nothing(conv: Conversation) -> Iterator[Hit]:
-    """MQ_OK to a cancel on a queue where nothing waited."""
-    for call, _, _, others in _cancels(conv, (QM, 5), _QM, "queue_handle") if conv.whole else ():
-        if call.ok and not others:
-            yield Hit(call, "no read was waiting")
+@complete_association_rule("Q43")
+def cancel_accepted_without_reads(history: AssociationHistory) -> Iterator[Violation]:
+    """A cancel on a queue without waiting reads was answered MQ_OK."""
+    for call, _, _, others in _cancels_with_reads(history, *_QM2QM_CANCELS):
+        if call.succeeded and not others:
+            yield Violation(call, "no read was waiting")
 
 
-@over("Q44")
-def cancel_of_another(conv: Conversation) -> Iterator[Hit]:
-    """MQ_OK to a cancel of a number that did not wait, where others did."""
-    for call, met, _, others in _cancels(conv, (QM, 5), _QM, "queue_handle") if conv.whole else ():
-        if call.ok and not met and others:
-            yield Hit(call, f"no read {call['request_id']} was waiting", (*others[:3], call))
+@complete_association_rule("Q44")
+def cancel_accepted_of_other_request_id(history: AssociationHistory) -> Iterator[Violation]:
+    """A cancel of a request id that did not wait, while others did, was answered MQ_OK."""
+    for call, met, _, others in _cancels_with_reads(history, *_QM2QM_CANCELS):
+        if call.succeeded and not met and others:
+            yield Violation(call, f"no read {call['request_id']} was waiting", (*others[:3], call))
 
 
-@over("Q45")
-def cancel_of_unknown(conv: Conversation) -> Iterator[Hit]:
-    """A cancel of a number that no read on the queue had."""
-    for call, _, asked, _ in _cancels(conv, (QM, 5), _QM, "queue_handle") if conv.whole else ():
+@complete_association_rule("Q45")
+def cancel_of_unknown_request_id(history: AssociationHistory) -> Iterator[Violation]:
+    """A cancel of a request id that no read on the queue had."""
+    for call, _, asked, _ in _cancels_with_reads(history, *_QM2QM_CANCELS):
         if not asked:
-            yield Hit(call, f"dwRequestID {call['request_id']}")
+            yield Violation(call, f"dwRequestID {call['request_id']}")
 
 
-@over("R48")
-def cancel_of_unknown_request(conv: Conversation) -> Iterator[Hit]:
-    """A cancel of a number that no read of the context had."""
-    for call, _, asked, _ in _cancels(conv, (RR, 8), _RR, "context_handle") if conv.whole else ():
+@complete_association_rule("R48")
+def remote_read_cancel_of_unknown_request_id(history: AssociationHistory) -> Iterator[Violation]:
+    """A cancel of a request id that no read of the context had."""
+    for call, _, asked, _ in _cancels_with_reads(history, *_REMOTE_READ_CANCELS):
         if not asked:
-            yield Hit(call, f"dwRequestId {call['request_id']}")
+            yield Violation(call, f"dwRequestId {call['request_id']}")
 
 
-@over("R46")
-def cancel_of_done(conv: Conversation) -> Iterator[Hit]:
-    """MQ_OK to a cancel of what did not wait."""
-    for call, met, _, _ in _cancels(conv, (RR, 8), _RR, "context_handle") if conv.whole else ():
-        if call.ok and not met:
-            yield Hit(call, f"request {call['request_id']} was not waiting")
+@complete_association_rule("R46")
+def cancel_accepted_of_completed_read(history: AssociationHistory) -> Iterator[Violation]:
+    """A cancel of a read that did not wait was answered MQ_OK."""
+    for call, met, _, _ in _cancels_with_reads(history, *_REMOTE_READ_CANCELS):
+        if call.succeeded and not met:
+            yield Violation(call, f"request {call['request_id']} was not waiting")
 
 
-def _cancelled(
-    conv: Conversation, cancel: tuple[str, int], reads: tuple[tuple[str, int], ...], queue: str, good: set[int]
-) -> Iterator[Hit]:
-    """Yield reads that were not cancelled though MQ_OK was said to it."""
-    for call, met, _, _ in _cancels(conv, cancel, reads, queue) if conv.whole else ():
-        if not call.ok or len(met) != 1 or call.done is None:
+def _reads_not_cancelled(
+    history: AssociationHistory,
+    cancels: tuple[tuple[str, int], tuple[tuple[str, int], ...], str],
+    good: set[int],
+) -> Iterator[Violation]:
+    """Yield cancels that were answered MQ_OK although the read did not end with a good HRESULT."""
+    for call, met, _, _ in _cancels_with_reads(history, *cancels):
+        if not call.succeeded or len(met) != 1 or call.responded_at is None:
             continue
         (read,) = met
-        if read.done is None:
-            if not _given_up(read) and conv.goes_on(call.done) and not read.peeks:
-                yield Hit(call, "no answer to the read", (read, call))
-        elif read.answered and read["hresult"] == MQ_OK and read.done >= call.done:
-            yield Hit(call, "a message came all the same", (read, call))
-        elif read.answered and read["hresult"] not in good and read.done >= call.done:
-            yield Hit(call, f"the read ended with {name_of(HRESULT, read['hresult'])}", (read, call), "info")
+        if read.responded_at is None:
+            if not _abandoned(read) and history.has_packets_after(call.responded_at) and not read.is_peek:
+                yield Violation(call, "no answer to the read", (read, call))
+        elif read.response_decoded and read["hresult"] == MQ_OK and read.responded_at >= call.responded_at:
+            yield Violation(call, "a message came all the same", (read, call))
+        elif read.response_decoded and read["hresult"] not in good and read.responded_at >= call.responded_at:
+            actual = f"the read ended with {code_name(HRESULT_NAMES, read['hresult'])}"
+            yield Violation(call, actual, (read, call), "info")
 
 
-@over("Q46")
-def not_cancelled(conv: Conversation) -> Iterator[Hit]:
-    """A read whose cancel was answered MQ_OK got its message, or no answer."""
+@complete_association_rule("Q46")
+def qm2qm_read_not_cancelled(history: AssociationHistory) -> Iterator[Violation]:
+    """A read whose cancel was answered MQ_OK returned a message, or was not answered."""
     good = {MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, MQ_ERROR_OPERATION_CANCELLED}
-    yield from _cancelled(conv, (QM, 5), _QM, "queue_handle", good)
+    yield from _reads_not_cancelled(history, _QM2QM_CANCELS, good)
 
 
-@over("R47")
-def request_not_cancelled(conv: Conversation) -> Iterator[Hit]:
-    """A request whose cancel was answered MQ_OK got its message, or no answer."""
-    yield from _cancelled(conv, (RR, 8), _RR, "context_handle", {MQ_ERROR_OPERATION_CANCELLED})
+@complete_association_rule("R47")
+def remote_read_not_cancelled(history: AssociationHistory) -> Iterator[Violation]:
+    """A request whose cancel was answered MQ_OK returned a message, or was not answered."""
+    yield from _reads_not_cancelled(history, _REMOTE_READ_CANCELS, {MQ_ERROR_OPERATION_CANCELLED})
 
 
-@over("Q47")
-def peek_cancelled(conv: Conversation) -> Iterator[Hit]:
-    """MQ_OK to the cancel of a waiting peek, which goes on waiting."""
-    for call, met, _, _ in _cancels(conv, (QM, 5), _QM, "queue_handle") if conv.whole else ():
-        if call.ok and len(met) == 1 and met[0].peeks and met[0].done is None and conv.goes_on(call.done or call.at):
-            yield Hit(call, "the peek is pending", (met[0], call))
+@complete_association_rule("Q47")
+def cancelled_peek_keeps_waiting(history: AssociationHistory) -> Iterator[Violation]:
+    """The cancel of a waiting peek was answered MQ_OK, and the peek keeps waiting."""
+    for call, met, _, _ in _cancels_with_reads(history, *_QM2QM_CANCELS):
+        waiting = len(met) == 1 and met[0].is_peek and met[0].responded_at is None
+        if call.succeeded and waiting and history.has_packets_after(call.responded_at or call.started_at):
+            yield Violation(call, "the peek is pending", (met[0], call))
 
 
-@over("Q16", "the association was captured whole, and every connection of it ended with FIN")
-def not_ended(conv: Conversation) -> Iterator[Hit]:
-    """A message that was taken is never given back nor acknowledged."""
-    if not (conv.whole and conv.orderly):
+@complete_association_rule("Q16", "every connection of it ended with FIN")
+def receive_without_end(history: AssociationHistory) -> Iterator[Violation]:
+    """A received message is never acknowledged nor rejected."""
+    if not history.closed_by_fin:
         return
-    ended = {call["remote_read_handle"] for call in conv.of((QM, 1))}
-    for life in conv.held:
-        if life.opened.receives and life.opened["remote_read_handle"] not in ended:
-            yield Hit(life.opened, "no RemoteQMEndReceive")
+    ended = {call["remote_read_handle"] for call in history.calls_of((QM2QM, 1))}
+    for lifetime in history.held_messages:
+        if lifetime.opening.is_receive and lifetime.opening["remote_read_handle"] not in ended:
+            yield Violation(lifetime.opening, "no RemoteQMEndReceive")
 
 
-@over("Q18")
-def end_of_unknown(conv: Conversation) -> Iterator[Hit]:
-    """RemoteQMEndReceive with a handle that no read gave, a NULL one, or one that is ended."""
-    for call in conv.of((QM, 1)) if conv.whole else ():
-        handle = call["remote_read_handle"]
-        if not call.asked:
+def _was_ended_before(lifetime: HandleLifetime, call: CapturedCall) -> bool:
+    """Tell whether a received message was ended by another call, before a call was made."""
+    return lifetime.closing is not call and lifetime.closed_before(call.started_at)
+
+
+@complete_association_rule("Q18")
+def end_with_invalid_handle(history: AssociationHistory) -> Iterator[Violation]:
+    """RemoteQMEndReceive with a handle that no read returned, with a NULL one, or with one that is ended."""
+    for call in history.calls_of((QM2QM, 1)):
+        if not call.request_decoded:
             continue
-        life = conv.held.latest(handle, call.at) if handle is not None else None
-        if life is None:
-            yield Hit(call, "a NULL handle" if handle is None else "a handle that no read gave")
-        elif life.closed is not None and life.closed is not call and life.died_before(call.at):
-            yield Hit(call, "a handle that was ended", (life.opened, life.closed, call))
+        handle = call["remote_read_handle"]
+        lifetime = history.held_messages.latest(handle, call.started_at) if handle is not None else None
+        if lifetime is None:
+            yield Violation(call, "a NULL handle" if handle is None else "a handle that no read gave")
+        elif _was_ended_before(lifetime, call):
+            yield Violation(call, "a handle that was ended", lifetime.calls_with(call))
 
 
-@over("Q25")
-def end_again_taken(conv: Conversation) -> Iterator[Hit]:
-    """MQ_OK to RemoteQMEndReceive of a message that was given back already."""
-    for call in conv.of((QM, 1)) if conv.whole else ():
-        life = conv.held.latest(call["remote_read_handle"], call.at) if call.ok else None
-        if life is not None and life.closed is not None and life.closed is not call and life.died_before(call.at):
-            yield Hit(call, "the message was ended before", (life.opened, life.closed, call))
+@complete_association_rule("Q25")
+def second_end_accepted(history: AssociationHistory) -> Iterator[Violation]:
+    """RemoteQMEndReceive of a message that was ended before was answered MQ_OK."""
+    for call in history.calls_of((QM2QM, 1)):
+        lifetime = history.held_messages.latest(call["remote_read_handle"], call.started_at) if call.succeeded else None
+        if lifetime is not None and _was_ended_before(lifetime, call):
+            yield Violation(call, "the message was ended before", lifetime.calls_with(call))
 
 
-def _pending(conv: Conversation, name: tuple[str, int], call: Exchange) -> list[Exchange]:
-    """Return the receives of a name that may have been there to be ended when a call was served."""
-    until = call.done if call.done is not None else 1 << 62
+def _receives_to_end(history: AssociationHistory, key: tuple[str, int], call: CapturedCall) -> list[CapturedCall]:
+    """Return the receives with a (context, request id) that an End may have found when it was served."""
+    until = call.responded_at if call.responded_at is not None else 1 << 62
     found = []
-    for entry in conv.entries.get(name, ()):
-        start, ended = entry.start, entry.ended
-        void = start.refused and start.done is not None and start.done < call.at
-        over_before = ended is not None and ended is not call and ended.done is not None and ended.done < call.at
-        if start.at <= until and not void and not over_before:
+    for pending in history.pending_receives.get(key, ()):
+        start, ending = pending.receive, pending.ending
+        ended_at = ending.responded_at if ending is not None and ending is not call else None
+        failed_at = start.responded_at if start.failed else None
+        if start.started_at > until or (failed_at is not None and failed_at < call.started_at):
+            continue
+        if ended_at is None or ended_at >= call.started_at:
             found.append(start)
     return found
 
 
-def _ends_of_nothing(conv: Conversation) -> Iterator[tuple[Exchange, list[Exchange]]]:
-    """Yield Ends answered MQ_OK that had nothing to end, each with what else was surely there on the context."""
-    if not conv.whole:
-        return
-    for call in conv.of(*_ENDS):
-        if not call.ok or _pending(conv, (call["context_handle"], call["request_id"]), call):
+def _ends_without_receive(history: AssociationHistory) -> Iterator[tuple[CapturedCall, list[CapturedCall]]]:
+    """Yield Ends answered MQ_OK that had no receive to end, each with the context's other pending receives."""
+    for call in history.calls_of(*_ENDS):
+        if not call.succeeded or _receives_to_end(history, (call["context_handle"], call["request_id"]), call):
             continue
-        others = [start for name in conv.entries if name[0] == call["context_handle"]
-                  for start in _pending(conv, name, call) if start.at < call.at]  # fmt: skip
-        yield call, others
+        keys = [key for key in history.pending_receives if key[0] == call["context_handle"]]
+        others = [start for key in keys for start in _receives_to_end(history, key, call)]
+        yield call, [start for start in others if start.started_at < call.started_at]
 
 
-@over("R50")
-def end_without_any(conv: Conversation) -> Iterator[Hit]:
-    """MQ_OK to an End on a context where nothing was to be ended."""
-    for call, others in _ends_of_nothing(conv):
+@complete_association_rule("R50")
+def end_accepted_without_receives(history: AssociationHistory) -> Iterator[Violation]:
+    """An End on a context without pending receives was answered MQ_OK."""
+    for call, others in _ends_without_receive(history):
         if not others:
-            yield Hit(call, "nothing to end")
+            yield Violation(call, "nothing to end")
 
 
-@over("R51")
-def end_of_another(conv: Conversation) -> Iterator[Hit]:
-    """MQ_OK to an End of a number that was not to be ended, where others were."""
-    for call, others in _ends_of_nothing(conv):
+@complete_association_rule("R51")
+def end_accepted_of_other_request_id(history: AssociationHistory) -> Iterator[Violation]:
+    """An End of a request id that was not pending, while others were, was answered MQ_OK."""
+    for call, others in _ends_without_receive(history):
         if others:
-            yield Hit(call, f"no request {call['request_id']} to end", (*others[:3], call))
+            yield Violation(call, f"no request {call['request_id']} to end", (*others[:3], call))
 
 
-@over("R32", "the read and its End were read whole")
-def crossed(conv: Conversation) -> Iterator[Hit]:
+@association_rule("R32", _END_CAPTURED)
+def end_method_mismatch(history: AssociationHistory) -> Iterator[Violation]:
     """R_EndReceive of a transactional read, or R_EndTransactionalReceive of another."""
-    for entries in conv.entries.values():
-        for entry in entries:
-            end = entry.ended
-            if end is not None and end.method in _ENDS and end.asked and entry.start.asked:
-                good = (RR, 9) if entry.start.method == (RR, 7) else (RR, 15)
-                if end.method != good:
-                    yield Hit(
-                        end, f"opnum {end.method[1]} ends a read of opnum {entry.start.method[1]}", (entry.start, end)
-                    )
+    for receives in history.pending_receives.values():
+        for pending in receives:
+            start, end = pending.receive, pending.ending
+            if end is None or end.method not in _ENDS or not end.request_decoded or not start.request_decoded:
+                continue
+            if end.method != ((REMOTE_READ, 9) if start.method == (REMOTE_READ, 7) else (REMOTE_READ, 15)):
+                yield Violation(end, f"opnum {end.method[1]} ends a read of opnum {start.method[1]}", (start, end))
 
 
-@over("R33", "the read and its End were read whole")
-def end_of_peek(conv: Conversation) -> Iterator[Hit]:
-    """An End of a peek."""
-    last: dict[tuple[str, int], Exchange] = {}
-    for call in conv.of(*_RR, *_ENDS):
-        name = (call["context_handle"], call["request_id"])
-        if call.method in READS:
-            last[name] = call
-        elif call.asked and name in last and last[name].peeks and last[name].ok:
-            yield Hit(call, "an End of a peek", (last[name], call))
+@association_rule("R33", _END_CAPTURED)
+def end_of_peek(history: AssociationHistory) -> Iterator[Violation]:
+    """An End follows a peek."""
+    last: dict[tuple[str, int], CapturedCall] = {}
+    for call in history.calls_of(*REMOTE_READ_READS, *_ENDS):
+        key = (call["context_handle"], call["request_id"])
+        if call.method in READ_METHODS:
+            last[key] = call
+        elif call.request_decoded and key in last and last[key].is_peek and last[key].succeeded:
+            yield Violation(call, "an End of a peek", (last[key], call))
 
 
-def _unended(conv: Conversation, opnum: int) -> Iterator[Hit]:
-    """Yield receives that got a message and were neither ended nor cancelled, when their context went."""
-    if not conv.whole:
-        return
-    tried = {(call["context_handle"], call["request_id"]) for call in conv.of(*_ENDS, (RR, 8))}
-    for name, entries in conv.entries.items():
-        start = entries[-1].start
-        if start.method != (RR, opnum) or not start.ok or entries[-1].ended is not None or name in tried:
+def _receives_never_ended(history: AssociationHistory, opnum: int) -> Iterator[Violation]:
+    """Yield receives that returned a message and were neither ended nor cancelled before their context closed."""
+    tried = {(call["context_handle"], call["request_id"]) for call in history.calls_of(*_ENDS, (REMOTE_READ, 8))}
+    for key, receives in history.pending_receives.items():
+        start, ending = receives[-1].receive, receives[-1].ending
+        if start.method != (REMOTE_READ, opnum) or not start.succeeded or ending is not None or key in tried:
             continue
-        life = conv.context(start)
-        close = life.closed if life is not None else None
-        if close is not None and start.done is not None and close.at > start.done:
-            yield Hit(start, "no End before the queue was closed", (start, close))
-        elif close is None and conv.orderly:
-            yield Hit(start, "no End before the connection was closed")
+        lifetime = history.context_lifetime(start)
+        close = lifetime.closing if lifetime is not None else None
+        if close is not None and start.responded_at is not None and close.started_at > start.responded_at:
+            yield Violation(start, "no End before the queue was closed", (start, close))
+        elif close is None and history.closed_by_fin:
+            yield Violation(start, "no End before the connection was closed")
 
 
-@over("R30", "the association was captured whole; its context was closed, or every connection ended with FIN")
-def receive_not_ended(conv: Conversation) -> Iterator[Hit]:
-    """A message that R_StartReceive took is neither ended nor cancelled."""
-    yield from _unended(conv, 7)
+@complete_association_rule("R30", _CONTEXT_CLOSED)
+def receive_never_ended(history: AssociationHistory) -> Iterator[Violation]:
+    """A message that R_StartReceive returned is neither ended nor cancelled."""
+    yield from _receives_never_ended(history, 7)
 
 
-@over("R31", "the association was captured whole; its context was closed, or every connection ended with FIN")
-def transactional_not_ended(conv: Conversation) -> Iterator[Hit]:
-    """A message that R_StartTransactionalReceive took is neither ended nor cancelled."""
-    yield from _unended(conv, 13)
+@complete_association_rule("R31", _CONTEXT_CLOSED)
+def transactional_receive_never_ended(history: AssociationHistory) -> Iterator[Violation]:
+    """A message that R_StartTransactionalReceive returned is neither ended nor cancelled."""
+    yield from _receives_never_ended(history, 13)
 
 
-@over("R72", "the read and its End were read whole")
-def late_end(conv: Conversation) -> Iterator[Hit]:
-    """MQ_OK to an End well after the clean-up timer, which another setting of the server explains (D3)."""
-    for entries in conv.entries.values():
-        for entry in entries:
-            end, done = entry.ended, entry.start.done
-            if (
-                end is not None
-                and end.method in _ENDS
-                and end.ok
-                and done is not None
-                and end.at > done + _CLEANUP_US + SLACK_US
-            ):
-                yield Hit(
-                    end, f"MQ_OK {(end.at - done) / 1e6:.0f} s after the message came", (entry.start, end), "info"
-                )
+@association_rule("R72", _END_CAPTURED)
+def end_accepted_after_cleanup(history: AssociationHistory) -> Iterator[Violation]:
+    """An End well after the clean-up timer was answered MQ_OK; another setting of the server explains it (D3)."""
+    for receives in history.pending_receives.values():
+        for pending in receives:
+            start, end = pending.receive, pending.ending
+            if end is None or end.method not in _ENDS or not end.succeeded or start.responded_at is None:
+                continue
+            after = end.started_at - start.responded_at
+            if after > CLEANUP_TIMEOUT_US + TIMER_SLACK_US:
+                yield Violation(end, f"MQ_OK {after / 1e6:.0f} s after the message came", (start, end), "info")
 
 
-def _overdue(conv: Conversation, methods: tuple[tuple[str, int], ...]) -> Iterator[Hit]:
-    for call in conv.of(*methods):
-        due = call.at + _RPC_US + SLACK_US
+def _calls_waiting_too_long(history: AssociationHistory, methods: tuple[tuple[str, int], ...]) -> Iterator[Violation]:
+    """Yield calls that were neither answered nor cancelled within the RPC time-out."""
+    for call in history.calls_of(*methods):
+        due = call.started_at + _RPC_TIMEOUT_US + TIMER_SLACK_US
         stopped = [at for at in (call["cancelled_at"], call["orphaned_at"]) if at is not None]
         if call["request_at"] is None or (stopped and min(stopped) <= due):
             continue
-        if call.done is not None and call.done > due:
-            yield Hit(call, f"answered after {(call.done - call.at) / 1e6:.0f} s")
-        elif call.done is None and conv.lossless and conv.seen_until > due:
-            yield Hit(call, "neither answered nor cancelled")
+        if call.responded_at is not None and call.responded_at > due:
+            yield Violation(call, f"answered after {(call.responded_at - call.started_at) / 1e6:.0f} s")
+        elif call.responded_at is None and history.is_lossless and history.last_packet_at > due:
+            yield Violation(call, "neither answered nor cancelled")
 
 
-@over("Q34", _TOUCHED)
-def open_overdue(conv: Conversation) -> Iterator[Hit]:
-    """RemoteQMOpenQueue was waited for longer than 300 s."""
-    yield from _overdue(conv, ((QM, 2),))
+@association_rule("Q34", _NO_LOSS)
+def session_open_waits_too_long(history: AssociationHistory) -> Iterator[Violation]:
+    """The client waited longer than 300 s for RemoteQMOpenQueue."""
+    yield from _calls_waiting_too_long(history, ((QM2QM, 2),))
 
 
-@over("R71", _TOUCHED)
-def opens_overdue(conv: Conversation) -> Iterator[Hit]:
-    """R_OpenQueue, R_OpenQueueForMove or R_QMEnlistRemoteTransaction was waited for longer than 300 s."""
-    yield from _overdue(conv, ((RR, 2), (RR, 11), (RR, 12)))
+@association_rule("R71", _NO_LOSS)
+def remote_read_open_waits_too_long(history: AssociationHistory) -> Iterator[Violation]:
+    """The client waited longer than 300 s for R_OpenQueue, R_OpenQueueForMove or R_QMEnlistRemoteTransaction."""
+    yield from _calls_waiting_too_long(history, ((REMOTE_READ, 2), (REMOTE_READ, 11), (REMOTE_READ, 12)))

@@ -1,8 +1,9 @@
-"""Conformance rules: what each one says (``rule_table``), and its test, found by the rule's id.
+"""The registry of conformance rules: their texts (``RULE_TABLE``) and the checks that are registered for them.
 
-A test is a function in one of the modules ``rules_*``. It looks at one exchange (``each``), at one association
-(``over``), at all that a server opened (``across``) or at what is told of a queue (``of_queue``), and is asked only
-where what it rests on was read whole. A rule without a test is in ``UNSHOWN``, with the evidence that would be needed.
+A check is a function in one of the modules of this package. A decorator registers it for one call (``call_rule``), one
+association (``association_rule``), all openings of a server (``server_rule``) or the facts of one queue
+(``queue_rule``). Checks run only where their input was captured completely. Rules that no check covers stand in
+``UNOBSERVABLE_RULES``, with the evidence that would be needed.
 """
 
 from __future__ import annotations
@@ -11,56 +12,60 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
-from pipeline.findings.rules.catalog import TABLE
-from pipeline.findings.rules.conversations import Conversation, Exchange, Ledger
-from pipeline.findings.rules.queue_facts import Limits, Told
+from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall, ServerHistory
+from pipeline.findings.rules.catalog import RULE_TABLE
+from pipeline.findings.rules.queue_facts import QueueFacts, QueueRuleLimits
 
-Needs = Literal["headers", "request", "answer", "ok"]
+Needs = Literal["headers", "request", "answer", "ok", "complete"]
 Severity = Literal["error", "warning", "info"]
 
 _DOCUMENTS: Final = {"Q": "MS-MQQP", "R": "MS-MQRR", "M": "MS-MQMR", "C": "MS-MQMP"}
 _PRECONDITIONS: Final[dict[Needs, str]] = {
     "headers": "the call's headers were captured",
-    "request": "the request was read whole",
-    "answer": "request and answer were read whole",
-    "ok": "request and answer were read whole, the answer is MQ_OK",
+    "request": "the request was captured completely",
+    "answer": "request and response were captured completely",
+    "ok": "request and response were captured completely, and the response is MQ_OK",
+    "complete": "the association was captured completely",
 }
-WHOLE: Final = "the association is whole"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A row of the table. ``level``: M, S or D; ``who``: C, S or B; ``needs``: H, S, P."""
+    """A conformance rule: one row of ``RULE_TABLE``.
+
+    ``level``: M (MUST), S (SHOULD) or D (derived). ``bound_party``: C (client), S (server) or B (either).
+    ``required_parts``: what must be readable, H (headers), S (stubs) or P (packets). ``violation`` says what breaks it.
+    """
 
     rule_id: str
     source: str
     level: str
-    who: str
-    needs: str
-    rule: str
+    bound_party: str
+    required_parts: str
+    requirement: str
     violation: str
 
     @property
     def severity(self) -> Severity:
-        """``error`` for MUST, ``warning`` for SHOULD; ``info`` for what only follows, or is soft by its own words."""
+        """``error`` for MUST, ``warning`` for SHOULD, ``info`` for derived rules and soft texts."""
         if any(word in self.violation for word in ("informational", "soft")):
             return "info"
         levels: dict[str, Severity] = {"M": "error", "S": "warning"}
         return levels.get(self.level[:1], "info")
 
 
-def _rules() -> dict[str, Rule]:
+def _parse_rules() -> dict[str, Rule]:
     found = {}
-    for line in TABLE.strip().splitlines():
+    for line in RULE_TABLE.strip().splitlines():
         rule_id, source, *rest = (cell.strip() for cell in line.split(" | "))
-        found[rule_id] = Rule(rule_id, _document(rule_id[0], source), *rest)
+        found[rule_id] = Rule(rule_id, _full_source(rule_id[0], source), *rest)
     return found
 
 
-def _document(kind: str, source: str) -> str:
-    """Return where a rule is written with its document's full name: the table leaves out what the section names."""
+def _full_source(kind: str, source: str) -> str:
+    """Return a rule's source with the document's full name, which the table leaves out for the section's document."""
     if kind == "P" or source.startswith(("MQ", "RPCE", "IDL", "notes")):
         named = source if kind == "P" or source.startswith(("MQ", "RPCE")) else f"{_DOCUMENTS[kind]} {source}"
     else:
@@ -68,8 +73,8 @@ def _document(kind: str, source: str) -> str:
     return re.sub(r"(?<!MS-)\b(MQ[A-Z]+|RPCE)\b", r"MS-\1", named)
 
 
-RULES: Final = _rules()
-OPERATION: Final = {
+PROTOCOL_RULES: Final = _parse_rules()
+OPERATION_RULES: Final = {
     rule.rule_id: rule
     for rule in (
         Rule("O01", "MS-MQMQ 2.1.1", "S", "B", "S", "an identifier of a queue manager is one machine's",
@@ -86,31 +91,39 @@ OPERATION: Final = {
              "a report that no message, reader or clock that was not seen can explain"),
     )
 }  # fmt: skip
-"""Rules of operation: silver.hosts shows the first, messages the second, the state of queues the others."""
-ALL: Final = RULES | OPERATION
+"""Rules on operation. O01 is checked on silver.hosts, O02 on messages, O03 to O06 on the state of queues."""
+ALL_RULES: Final = PROTOCOL_RULES | OPERATION_RULES
 
 
-class Hit(NamedTuple):
-    """A rule broken: by this call (None where it is no call), what was seen, and the calls that prove it.
+class Violation(NamedTuple):
+    """A violation that the calls of an association or a server prove: what was seen, and the calls that prove it.
 
-    ``severity`` where it is not the rule's own; ``server`` tells who broke a rule that binds both.
+    ``call`` is the call that breaks the rule, or None. ``severity`` overrides the rule's own. ``by_server`` says who
+    broke a rule that binds both parties. ``subject`` overrides the call's client or server as what the finding is
+    about.
     """
 
-    call: Exchange | None
+    call: CapturedCall | None
     actual: str
-    evidence: tuple[Exchange, ...] = ()
+    evidence: tuple[CapturedCall, ...] = ()
     severity: Severity | None = None
-    server: bool | None = None
+    by_server: bool | None = None
     subject: str | None = None
 
 
-class Sign(NamedTuple):
-    """A rule broken by what is told of a queue: when, what was seen, by which calls and snapshots, and of what.
+def violation_of_either(call: CapturedCall, actual: str, evidence: tuple[CapturedCall, ...] = ()) -> Violation:
+    """Return the violation of a rule that binds both: the client's invalid request, or the server's MQ_OK to it."""
+    suffix = ", answered MQ_OK" if call.succeeded else ""
+    return Violation(call, f"{actual}{suffix}", evidence, by_server=call.succeeded)
 
-    ``call`` is the row of the call that breaks it, where one does; ``severity`` where it is not the rule's own.
+
+class QueueViolation(NamedTuple):
+    """A violation that the facts of a queue prove, with the keys of the calls and snapshots that prove it.
+
+    ``call`` is the row of the call that breaks the rule, empty without one. ``severity`` overrides the rule's own.
     """
 
-    at: int
+    observed_at: int
     actual: str
     evidence: tuple[str, ...]
     subject: str
@@ -118,90 +131,91 @@ class Sign(NamedTuple):
     call: Mapping[str, Any] = {}
 
 
-One = Callable[[Exchange], Hit | str | bool | None]
-Many = Callable[[Conversation], Iterable[Hit]]
-All = Callable[[Ledger], Iterable[Hit]]
-OfQueue = Callable[[Told, Limits], Iterable[Sign]]
+CallCheck = Callable[[CapturedCall], Violation | str | bool | None]
+AssociationCheck = Callable[[AssociationHistory], Iterable[Violation]]
+ServerCheck = Callable[[ServerHistory], Iterable[Violation]]
+QueueCheck = Callable[[QueueFacts, QueueRuleLimits], Iterable[QueueViolation]]
+_Check = TypeVar("_Check")
 
 
-class Test(NamedTuple):
-    """How a rule is tested: what is looked at, the precondition in words, and the function."""
+class RuleCheck(NamedTuple):
+    """A registered check of a rule: what must have been read, the precondition in words, and the function."""
 
     rule_id: str
     needs: Needs
     precondition: str
-    test: Any
+    check: Any
 
 
-BY_METHOD: Final[defaultdict[tuple[str, int], list[Test]]] = defaultdict(list)
-ANYWHERE: Final[list[Test]] = []
-OVER: Final[list[Test]] = []
-ACROSS: Final[list[Test]] = []
-QUEUES: Final[list[Test]] = []
+CALL_CHECKS_BY_METHOD: Final[defaultdict[tuple[str, int], list[RuleCheck]]] = defaultdict(list)
+CALL_CHECKS_FOR_ANY_METHOD: Final[list[RuleCheck]] = []
+ASSOCIATION_CHECKS: Final[list[RuleCheck]] = []
+SERVER_CHECKS: Final[list[RuleCheck]] = []
+QUEUE_CHECKS: Final[list[RuleCheck]] = []
 
 
-def each(rule_id: str, *methods: tuple[str, int], needs: Needs = "request") -> Callable[[One], One]:
-    """Declare a test of one exchange at a time, of these methods; of all without any.
+def call_rule(rule_id: str, *methods: tuple[str, int], needs: Needs = "request") -> Callable[[CallCheck], CallCheck]:
+    """Register a check that looks at one call at a time, of these methods, or of all where none are given.
 
-    The test gives a Hit, or what was seen as text, or True; nothing, or False, where the rule is kept. It is asked when
-    the call comes or changes; where the rule has tests over several calls too, whenever these are, and then without the
-    bytes of the stub.
+    The check returns a violation, or what was seen as text, or True; None or False where the rule holds. It runs when
+    the call is new or changed. Where its rule also has checks over several calls, it runs with these too, and then
+    without the bytes of stubs.
     """
-
-    def declare(test: One) -> One:
-        made = Test(rule_id, needs, _PRECONDITIONS[needs], test)
-        for method in methods:
-            BY_METHOD[method].append(made)
-        if not methods:
-            ANYWHERE.append(made)
-        return test
-
-    return declare
+    lists = [CALL_CHECKS_BY_METHOD[method] for method in methods] or [CALL_CHECKS_FOR_ANY_METHOD]
+    return _registrar(lists, rule_id, needs, _PRECONDITIONS[needs])
 
 
-def over(rule_id: str, precondition: str = WHOLE) -> Callable[[Many], Many]:
-    """Declare a test of one association."""
-
-    def declare(test: Many) -> Many:
-        OVER.append(Test(rule_id, "headers", precondition, test))
-        return test
-
-    return declare
+def association_rule(rule_id: str, precondition: str) -> Callable[[AssociationCheck], AssociationCheck]:
+    """Register a check that looks at all calls of one association."""
+    return _registrar([ASSOCIATION_CHECKS], rule_id, "headers", precondition)
 
 
-def across(rule_id: str, precondition: str) -> Callable[[All], All]:
-    """Declare a test of all that a server opened, over its associations."""
-
-    def declare(test: All) -> All:
-        ACROSS.append(Test(rule_id, "headers", precondition, test))
-        return test
-
-    return declare
+def complete_association_rule(
+    rule_id: str, further_precondition: str | None = None
+) -> Callable[[AssociationCheck], AssociationCheck]:
+    """Register a check that looks at all calls of one association, and runs only where it was captured completely."""
+    precondition = "; ".join(filter(None, (_PRECONDITIONS["complete"], further_precondition)))
+    return _registrar([ASSOCIATION_CHECKS], rule_id, "complete", precondition)
 
 
-def of_queue(rule_id: str, precondition: str) -> Callable[[OfQueue], OfQueue]:
-    """Declare a test of what is told of one queue: its state, and the reads of all its readers."""
-
-    def declare(test: OfQueue) -> OfQueue:
-        QUEUES.append(Test(rule_id, "headers", precondition, test))
-        return test
-
-    return declare
+def server_rule(rule_id: str, precondition: str) -> Callable[[ServerCheck], ServerCheck]:
+    """Register a check that looks at all openings of a server, over its associations."""
+    return _registrar([SERVER_CHECKS], rule_id, "headers", precondition)
 
 
-def of_one_call() -> frozenset[str]:
-    """Return the rules whose tests look at one call alone: what they find stays as long as the call does not change."""
-    one = {test.rule_id for tests in (ANYWHERE, *BY_METHOD.values()) for test in tests}
-    return frozenset(one - {test.rule_id for test in (*OVER, *ACROSS)})
+def queue_rule(rule_id: str, precondition: str) -> Callable[[QueueCheck], QueueCheck]:
+    """Register a check that looks at the facts of one queue: its reported states, and the reads of all its readers."""
+    return _registrar([QUEUE_CHECKS], rule_id, "headers", precondition)
 
 
-def found_by(rule_id: str) -> list[Test]:
-    """Return the tests of a rule."""
-    every = [test for tests in BY_METHOD.values() for test in tests]
-    return list(dict.fromkeys(test for test in (*every, *ANYWHERE, *OVER, *ACROSS, *QUEUES) if test.rule_id == rule_id))
+def _registrar(
+    lists: Iterable[list[RuleCheck]], rule_id: str, needs: Needs, precondition: str
+) -> Callable[[_Check], _Check]:
+    """Return a decorator that adds a function to lists of checks."""
+
+    def register(check: _Check) -> _Check:
+        for checks in lists:
+            checks.append(RuleCheck(rule_id, needs, precondition, check))
+        return check
+
+    return register
 
 
-UNSHOWN: Final = {
+def single_call_rules() -> frozenset[str]:
+    """Return the ids of rules that only look at one call: their findings change only when that call does."""
+    of_calls = (CALL_CHECKS_FOR_ANY_METHOD, *CALL_CHECKS_BY_METHOD.values())
+    single = {check.rule_id for checks in of_calls for check in checks}
+    return frozenset(single - {check.rule_id for check in (*ASSOCIATION_CHECKS, *SERVER_CHECKS)})
+
+
+def checks_of_rule(rule_id: str) -> list[RuleCheck]:
+    """Return the checks of a rule."""
+    of_calls = (*CALL_CHECKS_BY_METHOD.values(), CALL_CHECKS_FOR_ANY_METHOD)
+    checks = (check for found in (*of_calls, ASSOCIATION_CHECKS, SERVER_CHECKS, QUEUE_CHECKS) for check in found)
+    return list(dict.fromkeys(check for check in checks if check.rule_id == rule_id))
+
+
+UNOBSERVABLE_RULES: Final = {
     "Q67": "what the queue manager did after the connection was lost: its journal of transactions, or a queue snapshot "
     "before and after with no other reader",
     "R40": "the whole packet with its trailing headers, beside the sections that were sent",
@@ -214,4 +228,4 @@ UNSHOWN: Final = {
     "C13": "whether the proxy is of a remote queue: the supporting server's own call to its owner, and the transfer "
     "buffer's pUow, which is not kept",
 }
-"""Rules that traffic cannot show by the columns it is kept in, and the evidence that would be needed."""
+"""Rules that the captured columns cannot decide, with the evidence that would be needed."""

@@ -1,85 +1,82 @@
-"""Tests of the rules of RemoteRead that look at one call: R01 to R78. No Spark."""
+"""Rules on one call of RemoteRead: R01 to R78. No Spark."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from pipeline.findings.rules.conversations import LOOKUP_ID, Exchange
+from pipeline.findings.rules.call_history import LOOKUP_ID_MASK, REMOTE_READ_READS, CapturedCall
 from pipeline.findings.rules.qm2qm import (
-    CURRENT,
+    ACTION_PEEK_NEXT,
     LOOKUP_ACTIONS,
-    PEEK_NEXT,
-    READ_ACTIONS,
-    action_text,
-    arrived,
-    keeps_handle,
-    port_of,
+    LOOKUP_CURRENT_ACTIONS,
+    SEQUENTIAL_ACTIONS,
+    action_name,
+    is_valid_port,
 )
-from pipeline.findings.rules.registry import Hit, each
-from udfs.dcerpc.interfaces import RR
+from pipeline.findings.rules.registry import Violation, call_rule, violation_of_either
+from udfs.dcerpc.interfaces import REMOTE_READ
 
-STARTS: Final = ((RR, 7), (RR, 13))
-OPENS: Final = ((RR, 2), (RR, 11))
+_CONTEXT_OPENS: Final = ((REMOTE_READ, 2), (REMOTE_READ, 11))
 RECEIVE_ACCESS, PEEK_ACCESS, MOVE_ACCESS = 0x01, 0x20, 0x04
-_OPENABLE: Final = (1, 2, 3, 4, 8)
-_DIRECT: Final = (3, 8)
-_MOST_TOKEN: Final = 131_072
-_SECTIONS: Final = ([0], [1], [1, 2], [3], [3, 4])
-_FIRST: Final = (1, 3)
-_VERSIONS: Final = {(5, 2), (6, 0), (6, 1)}
+_OPENABLE_TYPES: Final = (1, 2, 3, 4, 8)
+_DIRECT_TYPES: Final = (3, 8)
+MAX_TOKEN_BYTES: Final = 131_072
+_SECTION_SEQUENCES: Final = ([0], [1], [1, 2], [3], [3, 4])
+_FIRST_PART_TYPES: Final = (1, 3)
+_CLIENT_VERSIONS: Final = {(5, 2), (6, 0), (6, 1)}
 _RECEIVE_PREV: Final = 0x40000022
-_REJECTED: Final = 0xC004
+_REJECTED_CLASS: Final = 0xC004
 _EXTENSION_BYTES: Final = 12
 _EXTENSION_FLAGS: Final = {"SQ": "SubqueueHeader", "EA": "ExtendedAddressHeader"}
-_SYSTEM: Final = 0x80
+_SYSTEM_QUEUE_FLAG: Final = 0x80
 
 
-@each("R01", *OPENS, needs="headers")
-def kind_of_name(call: Exchange) -> str | None:
-    """The kind of format name is none that can be opened."""
+@call_rule("R01", *_CONTEXT_OPENS, needs="headers")
+def format_name_type_invalid(call: CapturedCall) -> str | None:
+    """The type of the format name is none that can be opened."""
     kind = call["queue_format_type"]
-    if call.wrong("request", "m_qft"):
+    if call.has_malformed_field("request", "m_qft"):
         return "an unknown m_qft" if kind is None else f"m_qft {kind}"
-    return f"m_qft {kind}" if call.asked and kind is not None and kind not in _OPENABLE else None
+    return f"m_qft {kind}" if call.request_decoded and kind is not None and kind not in _OPENABLE_TYPES else None
 
 
-@each("R02", *OPENS)
-def direct(call: Exchange) -> str | None:
-    """A direct name has another protocol than TCP or OS."""
+@call_rule("R02", *_CONTEXT_OPENS)
+def direct_name_protocol_invalid(call: CapturedCall) -> str | None:
+    """A direct format name has another protocol than TCP or OS."""
     name = call["queue_format_name"]
-    if call["queue_format_type"] not in _DIRECT or name is None:
+    if call["queue_format_type"] not in _DIRECT_TYPES or name is None:
         return None
     text = name.partition("=")[2]
     return None if text.upper().startswith(("TCP:", "OS:")) else name
 
 
-@each("R03", *OPENS)
-def suffix(call: Exchange) -> str | None:
-    """Suffix, flags and kind of name do not go together."""
+@call_rule("R03", *_CONTEXT_OPENS)
+def suffix_and_flags_invalid(call: CapturedCall) -> str | None:
+    """Suffix, flags and type of the format name do not fit together."""
     head, kind = call["request_head"], call["queue_format_type"]
     if head is None or len(head) < 2 or kind is None:
         return None
     what, flags = head[1] & 0x0F, head[1] & 0xF0
     good = {
         0: flags == 0 and kind != 4,
-        1: flags == _SYSTEM and kind not in (5, 6, 7),
-        2: flags == _SYSTEM and kind in (3, 4),
-        3: flags == _SYSTEM and kind in (3, 4),
+        1: flags == _SYSTEM_QUEUE_FLAG and kind not in (5, 6, 7),
+        2: flags == _SYSTEM_QUEUE_FLAG and kind in (3, 4),
+        3: flags == _SYSTEM_QUEUE_FLAG and kind in (3, 4),
         4: kind == 5,
         5: flags == 0 and kind == 8,
     }.get(what, False)
     return None if good else f"m_SuffixAndFlags 0x{head[1]:02X} with m_qft {kind}"
 
 
-@each("R04", (RR, 2))
-def modes(call: Exchange) -> str | None:
-    """Access or share mode is none of two each."""
+@call_rule("R04", (REMOTE_READ, 2))
+def open_modes_invalid(call: CapturedCall) -> str | None:
+    """The access or the share mode is not allowed."""
     wrong = call["access"] not in (RECEIVE_ACCESS, PEEK_ACCESS) or call["share_mode"] not in (0, 1)
     return f"dwAccess {call['access']}, dwShareMode {call['share_mode']}" if wrong else None
 
 
-@each("R05", *OPENS)
-def flags(call: Exchange) -> str | None:
+@call_rule("R05", *_CONTEXT_OPENS)
+def open_flags_invalid(call: CapturedCall) -> str | None:
     """A flag is neither 0 nor 1."""
     tail: bytes | None = call["request_tail"]
     if tail is None or len(tail) < 12:
@@ -89,112 +86,107 @@ def flags(call: Exchange) -> str | None:
     return f"fNonRoutingServer {non_routing}, fWorkgroup {workgroup}" if max(non_routing, workgroup) > 1 else None
 
 
-@each("R06", *OPENS)
-def client_version(call: Exchange) -> str | None:
+@call_rule("R06", *_CONTEXT_OPENS)
+def client_version_invalid(call: CapturedCall) -> str | None:
     """The client's version is none that has RemoteRead."""
-    told = (call["version_major"], call["version_minor"])
-    return None if None in told or told in _VERSIONS else f"version {told[0]}.{told[1]}"
+    version = (call["version_major"], call["version_minor"])
+    return None if None in version or version in _CLIENT_VERSIONS else f"version {version[0]}.{version[1]}"
 
 
-@each("R07", (RR, 2), needs="answer")
-def invalid_opened(call: Exchange) -> str | None:
-    """An invalid request to open a queue was answered, not refused."""
-    wrong = [text for text in (kind_of_name(call), modes(call)) if isinstance(text, str)]
+@call_rule("R07", (REMOTE_READ, 2), needs="answer")
+def invalid_open_answered(call: CapturedCall) -> str | None:
+    """An invalid request to open a queue got a response, not a fault."""
+    wrong = [text for text in (format_name_type_invalid(call), open_modes_invalid(call)) if isinstance(text, str)]
     return f"a response to {wrong[0]}" if wrong else None
 
 
-@each("R12", (RR, 3), needs="ok")
-def close_keeps(call: Exchange) -> bool:
-    """The answer gives the handle back."""
-    return keeps_handle(call)
+@call_rule("R21", *REMOTE_READ_READS)
+def read_action_invalid(call: CapturedCall) -> Violation | None:
+    """The action is none of the nine that are allowed."""
+    wrong = call["action"] is not None and call["action"] not in (*SEQUENTIAL_ACTIONS, *LOOKUP_ACTIONS)
+    return violation_of_either(call, action_name(call)) if wrong else None
 
 
-@each("R21", *STARTS)
-def action(call: Exchange) -> Hit | None:
-    """The action is none of nine."""
-    wrong = call["action"] is not None and call["action"] not in (*READ_ACTIONS, *LOOKUP_ACTIONS)
-    return _both(call, wrong, action_text(call))
-
-
-def _both(call: Exchange, wrong: bool, actual: str) -> Hit | None:  # noqa: FBT001 - what is judged
-    """Return the hit of a rule that binds both: the client's wrong request, and the server's MQ_OK to it."""
-    return Hit(call, f"{actual}{', answered MQ_OK' if call.ok else ''}", server=call.ok) if wrong else None
-
-
-@each("R22", *STARTS)
-def by_lookup(call: Exchange) -> Hit | None:
-    """LookupId comes with a time-out, a cursor, or an action that takes none."""
+@call_rule("R22", *REMOTE_READ_READS)
+def lookup_id_with_other_parameters(call: CapturedCall) -> Violation | None:
+    """LookupId comes with a time-out, a cursor, or an action that does not allow it."""
     waits = bool(call["timeout_ms"]) or bool(call["cursor_handle"])
-    wrong = call.lookup != 0 and (waits or call["action"] not in LOOKUP_ACTIONS)
-    actual = f"{action_text(call)}, ulTimeout {call['timeout_ms']}, hCursor {call['cursor_handle']} with a LookupId"
-    return _both(call, wrong, actual)
+    wrong = call.requested_lookup_id != 0 and (waits or call["action"] not in LOOKUP_ACTIONS)
+    if not wrong:
+        return None
+    parameters = f"{action_name(call)}, ulTimeout {call['timeout_ms']}, hCursor {call['cursor_handle']}"
+    return violation_of_either(call, f"{parameters} with a LookupId")
 
 
-@each("R23", *STARTS)
-def without_lookup(call: Exchange) -> Hit | None:
-    """A lookup without LookupId; for MQ_LOOKUP_RECEIVE_PREV that is taken (D4)."""
-    wrong = call["lookup_id"] is not None and not call.lookup
-    return _both(
-        call, wrong and call["action"] in LOOKUP_ACTIONS and call["action"] != _RECEIVE_PREV, action_text(call)
-    )
+@call_rule("R23", *REMOTE_READ_READS)
+def lookup_without_lookup_id(call: CapturedCall) -> Violation | None:
+    """A lookup without LookupId; MQ_LOOKUP_RECEIVE_PREV is accepted (D4)."""
+    if call["lookup_id"] is None or call.requested_lookup_id:
+        return None
+    wrong = call["action"] in LOOKUP_ACTIONS and call["action"] != _RECEIVE_PREV
+    return violation_of_either(call, action_name(call)) if wrong else None
 
 
-@each("R24", *STARTS)
-def by_cursor(call: Exchange) -> Hit | None:
-    """A cursor comes with LookupId or an action that takes none."""
-    wrong = bool(call["cursor_handle"]) and (call.lookup != 0 or call["action"] not in READ_ACTIONS)
-    return _both(call, wrong, f"{action_text(call)}, LookupId {call.lookup} with a cursor")
+@call_rule("R24", *REMOTE_READ_READS)
+def cursor_with_other_parameters(call: CapturedCall) -> Violation | None:
+    """A cursor comes with LookupId, or with an action that does not allow it."""
+    wrong = bool(call["cursor_handle"]) and (call.requested_lookup_id != 0 or call["action"] not in SEQUENTIAL_ACTIONS)
+    if not wrong:
+        return None
+    return violation_of_either(call, f"{action_name(call)}, LookupId {call.requested_lookup_id} with a cursor")
 
 
-@each("R25", *STARTS)
-def peek_next(call: Exchange) -> Hit | None:
+@call_rule("R25", *REMOTE_READ_READS)
+def peek_next_without_cursor(call: CapturedCall) -> Violation | None:
     """MQ_ACTION_PEEK_NEXT without a cursor."""
-    return _both(call, call["action"] == PEEK_NEXT and call["cursor_handle"] == 0, "hCursor 0")
+    wrong = call["action"] == ACTION_PEEK_NEXT and call["cursor_handle"] == 0
+    return violation_of_either(call, "hCursor 0") if wrong else None
 
 
-@each("R26", *STARTS)
-def lookup_waits(call: Exchange) -> Hit | None:
+@call_rule("R26", *REMOTE_READ_READS)
+def lookup_with_time_out(call: CapturedCall) -> Violation | None:
     """A lookup has a time-out."""
-    return _both(call, call["action"] in LOOKUP_ACTIONS and bool(call["timeout_ms"]), f"ulTimeout {call['timeout_ms']}")
+    wrong = call["action"] in LOOKUP_ACTIONS and bool(call["timeout_ms"])
+    return violation_of_either(call, f"ulTimeout {call['timeout_ms']}") if wrong else None
 
 
-@each("R34", *STARTS, needs="headers")
-def sections(call: Exchange) -> str | None:
-    """MQ_OK without one or two sections, or with a count that is not theirs."""
-    if call.wrong("response", "ppPacketSections.max_count"):
+@call_rule("R34", *REMOTE_READ_READS, needs="headers")
+def section_count_invalid(call: CapturedCall) -> str | None:
+    """MQ_OK without one or two sections, or with a count that differs from the array's."""
+    if call.has_malformed_field("response", "ppPacketSections.max_count"):
         return "pdwNumberOfSections is not the array's count"
-    if not call.ok:
+    if not call.succeeded:
         return None
     count = len(call["section_types"] or ())
     return None if count in (1, 2) else f"{count} sections"
 
 
-@each("R35", *STARTS, needs="ok")
-def section_types(call: Exchange) -> str | None:
-    """The sections' types are no sequence that there is."""
+@call_rule("R35", *REMOTE_READ_READS, needs="ok")
+def section_types_invalid(call: CapturedCall) -> str | None:
+    """The types of the sections are no valid sequence."""
     types = call["section_types"]
-    return f"section types {list(types)}" if types and list(types) not in _SECTIONS else None
+    return f"section types {list(types)}" if types and list(types) not in _SECTION_SEQUENCES else None
 
 
-@each("R36", *STARTS, needs="ok")
-def section_sizes(call: Exchange) -> str | None:
-    """A section that is whole has not its whole size, or a first part has more than there is."""
+@call_rule("R36", *REMOTE_READ_READS, needs="ok")
+def section_size_invalid(call: CapturedCall) -> str | None:
+    """A complete section has another size than allocated, or a first part is larger than allocated."""
     parts = (call["section_types"] or (), call["section_allocated_bytes"] or (), call["section_bytes"] or ())
     for kind, allocated, size in zip(*parts, strict=False):
-        if allocated < size or (kind not in _FIRST and allocated != size):
+        if allocated < size or (kind not in _FIRST_PART_TYPES and allocated != size):
             return f"type {kind}: SectionSizeAlloc {allocated}, SectionSize {size}"
     return None
 
 
-@each("R37", *STARTS, needs="headers")
-def section_counts(call: Exchange) -> bool:
-    """SectionSize is not the buffer's count."""
-    return call.wrong("response", "pSectionBuffer.max_count")
+@call_rule("R37", *REMOTE_READ_READS, needs="headers")
+def section_buffer_count_invalid(call: CapturedCall) -> bool:
+    """SectionSize differs from the buffer's count."""
+    return call.has_malformed_field("response", "pSectionBuffer.max_count")
 
 
-@each("R38", *STARTS, needs="ok")
-def split(call: Exchange) -> str | None:
-    """A body that is larger than asked for came whole, or one that is not came in parts."""
+@call_rule("R38", *REMOTE_READ_READS, needs="ok")
+def body_split_wrongly(call: CapturedCall) -> str | None:
+    """A body larger than requested came complete, or a smaller one came in parts."""
     body, most, types = call["body_bytes"], call["max_body_bytes"], call["section_types"]
     if body is None or most is None or not types or call["is_srmp"] or call["message_errors"]:
         return None
@@ -203,9 +195,9 @@ def split(call: Exchange) -> str | None:
     return f"a body of {body} bytes cut, {most} asked for" if types[0] == 1 and body <= most else None
 
 
-@each("R39", *STARTS, needs="ok")
-def cut_off(call: Exchange) -> str | None:
-    """What was left out is not what the body has more than was asked for."""
+@call_rule("R39", *REMOTE_READ_READS, needs="ok")
+def body_cut_at_wrong_size(call: CapturedCall) -> str | None:
+    """The bytes that were left out are not those beyond the requested size."""
     body, most, types = call["body_bytes"], call["max_body_bytes"], call["section_types"]
     if body is None or most is None or not types or types[0] != 1 or call["is_srmp"] or body <= most:
         return None
@@ -213,96 +205,86 @@ def cut_off(call: Exchange) -> str | None:
     return f"{left} bytes left out, {body - most} too many" if left != body - most else None
 
 
-@each("R41", *STARTS, needs="ok")
-def sequence(call: Exchange) -> str | None:
-    """The message's number is 0, has a top octet, or is another than was asked for."""
+@call_rule("R41", *REMOTE_READ_READS, needs="ok")
+def sequence_id_invalid(call: CapturedCall) -> str | None:
+    """The message's number is 0, uses its top octet, or differs from the requested one."""
     number = call["sequence_id"]
     if number is None:
         return None
-    if not number or int(number) > LOOKUP_ID:
+    if not number or int(number) > LOOKUP_ID_MASK:
         return f"SequenceId 0x{int(number):016X}"
-    wrong = call["action"] in CURRENT and call.message != call.lookup & LOOKUP_ID
-    return f"SequenceId {call.message}, LookupId {call.lookup}" if wrong else None
+    requested = call.requested_lookup_id
+    wrong = call["action"] in LOOKUP_CURRENT_ACTIONS and call.message_number != requested & LOOKUP_ID_MASK
+    return f"SequenceId {call.message_number}, LookupId {requested}" if wrong else None
 
 
-@each("R42", *STARTS, needs="ok")
-def arrival(call: Exchange) -> str | None:
-    """The message's time of arrival is missing, or in the future."""
-    return arrived(call)
-
-
-@each("R43", *STARTS, needs="ok")
-def reaches(call: Exchange) -> str | None:
-    """The time by which the message had to reach its queue is before it was sent."""
+@call_rule("R43", *REMOTE_READ_READS, needs="ok")
+def reach_queue_deadline_invalid(call: CapturedCall) -> str | None:
+    """The time by which the message must reach its queue is before it was sent."""
     left = call["time_to_reach_queue_s"]
     return f"TimeToReachQueue {left} s after SentTime" if left is not None and left < 0 else None
 
 
-@each("R44", *STARTS, needs="answer")
-def sections_of_failure(call: Exchange) -> str | None:
-    """A read that failed was answered with sections."""
-    if not call.refused:
+@call_rule("R44", *REMOTE_READ_READS, needs="answer")
+def sections_returned_on_failure(call: CapturedCall) -> str | None:
+    """A read that failed returned sections."""
+    if not call.failed:
         return None
-    count, pointer = call.number("response", 16), call.number("response", 24 if call.wide else 20)
+    count = call.read_stub_integer("response", 16)
+    pointer = call.read_stub_integer("response", 24 if call.is_ndr64 else 20)
     return f"pdwNumberOfSections {count}" if count or pointer else None
 
 
-@each("R49", (RR, 9), (RR, 15))
-def ack(call: Exchange) -> str | None:
-    """The acknowledgement is neither RR_NACK nor RR_ACK."""
-    return f"dwAck {call['ack']}" if call["ack"] not in (1, 2) else None
-
-
-@each("R62", (RR, 11))
-def move_modes(call: Exchange) -> str | None:
-    """A queue is opened for moves with another mode."""
+@call_rule("R62", (REMOTE_READ, 11))
+def move_open_modes_invalid(call: CapturedCall) -> str | None:
+    """A queue is opened for moves with another access or share mode than allowed."""
     wrong = call["access"] != MOVE_ACCESS or call["share_mode"] != 0
     return f"dwAccess {call['access']}, dwShareMode {call['share_mode']}" if wrong else None
 
 
-@each("R63", (RR, 11), needs="answer")
-def no_move_context(call: Exchange) -> bool:
-    """No context for moves came."""
+@call_rule("R63", (REMOTE_READ, 11), needs="answer")
+def move_context_missing(call: CapturedCall) -> bool:
+    """The response has no move context."""
     return not call["move_context"]
 
 
-@each("R64", (RR, 12))
-def enlistment(call: Exchange) -> str | None:
+@call_rule("R64", (REMOTE_READ, 12))
+def enlistment_invalid(call: CapturedCall) -> str | None:
     """A transaction without identifier, or a token that is empty or too large."""
     size = call["propagation_token_bytes"]
     if call["transaction_id"] is None:
         return "no transaction"
-    return f"a token of {size} bytes" if size is not None and not 0 < size <= _MOST_TOKEN else None
+    return f"a token of {size} bytes" if size is not None and not 0 < size <= MAX_TOKEN_BYTES else None
 
 
-@each("R65", (RR, 0), needs="answer")
-def port(call: Exchange) -> str | None:
-    """The port is none that a queue manager listens at."""
-    return None if port_of(0, call["returned_port"]) else f"port {call['returned_port']}"
+@call_rule("R65", (REMOTE_READ, 0), needs="answer")
+def returned_port_invalid(call: CapturedCall) -> str | None:
+    """The returned port is none at which a queue manager listens."""
+    return None if is_valid_port(0, call["returned_port"]) else f"port {call['returned_port']}"
 
 
-@each("R66", (RR, 13), needs="ok")
-def peek_in_transaction(call: Exchange) -> bool:
-    """MQ_OK to a peek in a transaction."""
-    return call["transaction_id"] is not None and call.peeks
+@call_rule("R66", (REMOTE_READ, 13), needs="ok")
+def transactional_peek_accepted(call: CapturedCall) -> bool:
+    """A peek in a transaction was answered MQ_OK."""
+    return call["transaction_id"] is not None and call.is_peek
 
 
-@each("R67", (RR, 13))
-def peek_with_transaction(call: Exchange) -> str | None:
-    """A peek names a transaction."""
-    return action_text(call) if call["transaction_id"] is not None and call.peeks else None
+@call_rule("R67", (REMOTE_READ, 13))
+def transactional_peek(call: CapturedCall) -> str | None:
+    """A peek is part of a transaction."""
+    return action_name(call) if call["transaction_id"] is not None and call.is_peek else None
 
 
-@each("R68", (RR, 14))
-def acknowledgement_class(call: Exchange) -> str | None:
-    """The class is neither none nor that of a rejected message."""
-    wrong = call["acknowledgement_class"] not in (None, 0, _REJECTED)
+@call_rule("R68", (REMOTE_READ, 14))
+def acknowledgement_class_invalid(call: CapturedCall) -> str | None:
+    """The class is neither 0 nor that of a rejected message."""
+    wrong = call["acknowledgement_class"] not in (None, 0, _REJECTED_CLASS)
     return f"usClass 0x{call['acknowledgement_class']:04X}" if wrong else None
 
 
-@each("R76", *STARTS, needs="ok")
-def extension_header(call: Exchange) -> str | None:
-    """The ExtensionHeader is not of 12 bytes, or what is wrong with it was seen when it was decoded."""
+@call_rule("R76", *REMOTE_READ_READS, needs="ok")
+def extension_header_invalid(call: CapturedCall) -> str | None:
+    """The ExtensionHeader does not have 12 bytes, or its fields are invalid."""
     size = (call["header_sizes"] or {}).get("ExtensionHeader")
     wrong = [e["field"] for e in call["message_errors"] or () if str(e["field"] or "").startswith("ExtensionHeader.")]
     if wrong:
@@ -313,9 +295,9 @@ def extension_header(call: Exchange) -> str | None:
     return f"HeaderSize {size}" if size != _EXTENSION_BYTES else f"{' and '.join(lacks)} not set" if lacks else None
 
 
-@each("R77", *STARTS, needs="ok")
-def subqueue_header(call: Exchange) -> str | None:
-    """What is wrong with the headers of subqueue and address was seen when they were decoded."""
+@call_rule("R77", *REMOTE_READ_READS, needs="ok")
+def subqueue_header_invalid(call: CapturedCall) -> str | None:
+    """A field of the SubqueueHeader or the ExtendedAddressHeader is invalid."""
     wrong = [str(e["field"]) for e in call["message_errors"] or ()
              if str(e["field"] or "").startswith(("SubqueueHeader.", "ExtendedAddressHeader."))]  # fmt: skip
     return f"{wrong[0]} is wrong" if wrong else None

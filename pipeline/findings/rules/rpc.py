@@ -1,4 +1,4 @@
-"""Tests of the rules on RPC itself: P01 to P15. No Spark."""
+"""Rules on RPC itself: P01 to P15. No Spark."""
 
 from __future__ import annotations
 
@@ -6,218 +6,217 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pipeline.findings.rules.conversations import OPENS, Conversation, Exchange
-from pipeline.findings.rules.registry import Hit, each, over
-from udfs.codes import FAULT, HRESULT, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, name_of
-from udfs.dcerpc.interfaces import MG, QC, QC2, QM, RR
+from pipeline.findings.rules.call_history import OPEN_METHODS, AssociationHistory, CapturedCall
+from pipeline.findings.rules.qmmgmt import MAX_PROPERTIES
+from pipeline.findings.rules.registry import Violation, association_rule, call_rule, complete_association_rule
+from pipeline.findings.rules.remote_read import MAX_TOKEN_BYTES
+from udfs.codes import HRESULT_NAMES, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, code_name
+from udfs.dcerpc.interfaces import QM2QM, QMCOMM, QMCOMM2, QMMGMT, REMOTE_READ
 
-_RESERVED: Final = {(RR, 1), *((QC, opnum) for opnum in (0, 5, 13, 21, 24, 25, 29, 30, 32, 33, 34))}
-_LAST: Final = {QM: 10, RR: 15, MG: 1, QC: 34, QC2: 3}
-_THROWS: Final = {(QM, 6), (RR, 2), (RR, 11)}
-_FAILED: Final = 0x80000000
-_MSMQ: Final = 0xC00E0000
-_MOST_READ: Final = 0x00420000
-_MOST_TOKEN: Final = 131_072
-_MOST_PROPERTIES: Final = 128
-_REFUSED_SYNTAX: Final = 2
-_CONTEXT_USERS: Final = (
-    *((QM, opnum) for opnum in (1, 3)), *((RR, opnum) for opnum in (3, 4, 5, 6, 7, 8, 9, 10, 13, 14, 15)),
+_RESERVED_METHODS: Final = {
+    (REMOTE_READ, 1),
+    *((QMCOMM, opnum) for opnum in (0, 5, 13, 21, 24, 25, 29, 30, 32, 33, 34)),
+}
+_LAST_OPNUM: Final = {QM2QM: 10, REMOTE_READ: 15, QMMGMT: 1, QMCOMM: 34, QMCOMM2: 3}
+_METHODS_WITH_EXCEPTIONS: Final = {(QM2QM, 6), (REMOTE_READ, 2), (REMOTE_READ, 11)}
+_ERROR_BIT: Final = 0x80000000
+_MSMQ_FACILITY: Final = 0xC00E0000
+_TRANSFER_SYNTAX_REFUSED: Final = 2
+_METHODS_WITH_CONTEXT: Final = (
+    *((QM2QM, opnum) for opnum in (1, 3)), *((REMOTE_READ, opnum) for opnum in (3, 4, 5, 6, 7, 8, 9, 10, 13, 14, 15)),
 )  # fmt: skip
-_READABLE_AS_NOTED: Final = ("(padding)", "(one character)", "(one pointer)")  # read with a doubt: D1, D19, D32
+_METHODS_WITH_RANGES: Final = (
+    *((QM2QM, opnum) for opnum in (1, 2, 7)), *((REMOTE_READ, opnum) for opnum in (9, 15, 12)), (QMMGMT, 0),
+)  # fmt: skip
+_TOLERATED_FIELDS: Final = ("(padding)", "(one character)", "(one pointer)")  # read with a doubt: D1, D19, D32
 
 
-def msmq_error(status: int | None) -> bool:
-    """Tell whether a fault's status is an HRESULT of Message Queuing."""
-    return status is not None and status & 0xFFFF0000 == _MSMQ
-
-
-@over("P01", "the connection was captured from its SYN without a gap, and all its binds were answered")
-def unknown_context(conv: Conversation) -> Iterator[Hit]:
-    """The context id of a request is none that a bind before it had accepted."""
-    for call, accepted in _on_bound_connections(conv):
+@association_rule("P01", "the connection was captured from its SYN without a gap, and all its binds were answered")
+def context_id_not_accepted(history: AssociationHistory) -> Iterator[Violation]:
+    """The context id of a request was accepted by no bind before it."""
+    for call, accepted in _calls_with_accepted_contexts(history):
         if call["context_id"] is not None and call["request_at"] is not None and call["context_id"] not in accepted:
-            yield Hit(call, f"context {call['context_id']}, accepted: {sorted(accepted) or 'none'}")
+            yield Violation(call, f"context {call['context_id']}, accepted: {sorted(accepted) or 'none'}")
 
 
-def _on_bound_connections(conv: Conversation) -> Iterator[tuple[Exchange, set[int]]]:
-    """Yield the calls of connections whose binds are known, each with the contexts accepted before it."""
+def _calls_with_accepted_contexts(history: AssociationHistory) -> Iterator[tuple[CapturedCall, set[int]]]:
+    """Yield the calls of connections whose binds are known, each with the context ids accepted before it."""
     by_connection: defaultdict[str, list[Any]] = defaultdict(list)
-    for bind in conv.binds:
+    for bind in history.binds:
         by_connection[bind["connection_id"]].append(bind)
-    for call in conv.calls:
-        connection = conv.connections.get(call["connection_id"])
+    for call in history.calls:
+        connection = history.connections.get(call["connection_id"])
         binds = by_connection.get(call["connection_id"])
         if connection is None or not binds or not connection["syn_seen"] or connection["missing_bytes"]:
             continue
         if all(bind["result"] != "unknown" and bind["bound_at"] is not None for bind in binds):
-            before = [bind for bind in binds if bind["bound_at"] <= call.at and bind["result"] == "accepted"]
+            before = [bind for bind in binds if bind["bound_at"] <= call.started_at and bind["result"] == "accepted"]
             yield call, {bind["context_id"] for bind in before}
 
 
-@over("P02", "the connection was captured from its SYN without a gap")
-def call_ids(conv: Conversation) -> Iterator[Hit]:
-    """A call id is used again while its call is neither answered nor given up, or an answer has no request."""
-    last: dict[tuple[str, int], Exchange] = {}
-    for call in conv.calls:
-        connection = conv.connections.get(call["connection_id"])
+@association_rule("P02", "the connection was captured from its SYN without a gap")
+def call_id_reused_or_orphaned(history: AssociationHistory) -> Iterator[Violation]:
+    """A call id is reused while its call is neither answered nor given up, or a response has no request."""
+    last: dict[tuple[str, int], CapturedCall] = {}
+    for call in history.calls:
+        connection = history.connections.get(call["connection_id"])
         if connection is None or not connection["syn_seen"] or connection["missing_bytes"]:
             continue
         if call["outcome"] == "no_request":
-            yield Hit(call, "an answer to a call that nobody made", server=True)
+            yield Violation(call, "an answer to a call that nobody made", by_server=True)
             continue
         name = (call["connection_id"], call["call_id"])
         before = last.get(name)
         if before is not None and before["request_at"] is not None and call["request_at"] is not None:
-            open_still = before.done is None or before.done > call.at
+            open_still = before.responded_at is None or before.responded_at > call.started_at
             given_up = before["orphaned_at"] is not None or before["cancelled_at"] is not None
             if open_still and not given_up:
-                yield Hit(call, f"call id {call['call_id']} is outstanding", (before, call), server=False)
+                yield Violation(call, f"call id {call['call_id']} is outstanding", (before, call), by_server=False)
         last[name] = call
 
 
-@each("P03", needs="headers")
-def reserved(call: Exchange) -> str | None:
+@call_rule("P03", needs="headers")
+def reserved_opnum_used(call: CapturedCall) -> str | None:
     """The opnum is a reserved one."""
-    return f"opnum {call.method[1]}" if call.method in _RESERVED and call["request_at"] is not None else None
+    return f"opnum {call.method[1]}" if call.method in _RESERVED_METHODS and call["request_at"] is not None else None
 
 
-@each("P04", needs="headers")
-def beyond(call: Exchange) -> str | None:
-    """An opnum that the interface does not have was answered by a response."""
+@call_rule("P04", needs="headers")
+def unknown_opnum_answered(call: CapturedCall) -> str | None:
+    """An opnum that the interface does not have got a response."""
     interface, opnum = call.method
-    last = _LAST.get(interface)
+    last = _LAST_OPNUM.get(interface)
     answered = call["outcome"] == "ok" and call["bind_seen"] is not False
     return f"a response to opnum {opnum}" if last is not None and opnum > last and answered else None
 
 
-@each("P05", needs="headers")
-def malformed(call: Exchange) -> str | None:
-    """A request whose stub does not decode was answered, and not by an error."""
-    if call["outcome"] != "ok" or call["bind_seen"] is False or call.method[0] not in _LAST:
+@call_rule("P05", needs="headers")
+def malformed_request_accepted(call: CapturedCall) -> str | None:
+    """A request whose stub does not decode got a response that is no error."""
+    if call["outcome"] != "ok" or call["bind_seen"] is False or call.method[0] not in _LAST_OPNUM:
         return None
-    if call["hresult"] is not None and call["hresult"] & _FAILED:  # an error instead of the fault is tolerated (D13)
+    if call["hresult"] is not None and call["hresult"] & _ERROR_BIT:  # an error instead of the fault is tolerated (D13)
         return None
     for error in call["errors"] or ():
         name = str(error["field"] or "")
-        noted = name.endswith(_READABLE_AS_NOTED) or "pElems" in name  # the latter is P07's
+        noted = name.endswith(_TOLERATED_FIELDS) or "pElems" in name  # the latter is P07's
         if name.startswith("request.") and error["code"] in ("truncated", "malformed") and not noted:
             return f"a response to a request with {error['code']} {name[8:]} at {error['offset']}"
     return None
 
 
-@each("P06", (QM, 1), (QM, 2), (QM, 7), (RR, 9), (RR, 15), (RR, 12), (MG, 0), needs="answer")
-def beyond_range(call: Exchange) -> str | None:
-    """A parameter outside its range() was taken."""
+@call_rule("P06", *_METHODS_WITH_RANGES, needs="answer")
+def out_of_range_parameter_accepted(call: CapturedCall) -> str | None:
+    """A parameter outside its range() was accepted."""
     method = call.method
-    if method in ((QM, 1), (RR, 9), (RR, 15)):
-        return f"dwAck {call['ack']} taken" if call.ok and call["ack"] not in (1, 2) else None
-    if method == (QM, 2):
-        return f"dwMQS {call['mqs']} taken" if call.ok and (call["mqs"] or 0) > 16 else None
-    if method == (QM, 7):
+    if method in ((QM2QM, 1), (REMOTE_READ, 9), (REMOTE_READ, 15)):
+        return f"dwAck {call['ack']} taken" if call.succeeded and call["ack"] not in (1, 2) else None
+    if method == (QM2QM, 2):
+        return f"dwMQS {call['mqs']} taken" if call.succeeded and (call["mqs"] or 0) > 16 else None
+    if method == (QM2QM, 7):
         taken = (call["port_type"] or 0) > 3 and call["returned_port"]
         return f"dwPortType {call['port_type']} gave port {call['returned_port']}" if taken else None
-    if method == (RR, 12):
+    if method == (REMOTE_READ, 12):
         size = call["propagation_token_bytes"] or 0
-        return f"a token of {size} bytes taken" if call.ok and size > _MOST_TOKEN else None
+        return f"a token of {size} bytes taken" if call.succeeded and size > MAX_TOKEN_BYTES else None
     asked = len(call["property_ids"] or ())
-    return f"{asked} properties answered" if call.ok and asked > _MOST_PROPERTIES else None
+    return f"{asked} properties answered" if call.succeeded and asked > MAX_PROPERTIES else None
 
 
-@each("P07", needs="headers")
-def null_with_count(call: Exchange) -> bool:
-    """A request with elements behind a NULL pointer was answered MQ_OK."""
-    return call["outcome"] == "ok" and call["hresult"] == 0 and call.wrong("request", "pElems")
+@call_rule("P07", needs="headers")
+def null_array_with_count_accepted(call: CapturedCall) -> bool:
+    """A request with a NULL pointer for a non-zero number of elements was answered MQ_OK."""
+    return call["outcome"] == "ok" and call["hresult"] == 0 and call.has_malformed_field("request", "pElems")
 
 
-@over("P08", "the bind was answered")
-def management_wide(conv: Conversation) -> Iterator[Hit]:
+@association_rule("P08", "the bind was answered")
+def qmmgmt_bound_with_ndr64(history: AssociationHistory) -> Iterator[Violation]:
     """A context of qmmgmt was accepted with NDR64."""
-    for bind in conv.binds:
-        if (bind["interface_name"], bind["transfer_syntax"], bind["result"]) == (MG, "NDR64", "accepted"):
-            yield _of_bind(conv, bind, "NDR64 accepted")
+    for bind in history.binds:
+        if (bind["interface_name"], bind["transfer_syntax"], bind["result"]) == (QMMGMT, "NDR64", "accepted"):
+            yield _bind_violation(history, bind, "NDR64 accepted")
 
 
-@over("P09", "the bind was answered")
-def narrow_refused(conv: Conversation) -> Iterator[Hit]:
-    """A bind of qm2qm or RemoteRead that offers NDR alone was refused for its transfer syntax."""
+@association_rule("P09", "the bind was answered")
+def ndr_bind_refused(history: AssociationHistory) -> Iterator[Violation]:
+    """A bind of qm2qm or RemoteRead that offers only NDR was refused for its transfer syntax."""
     together: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
-    for bind in conv.binds:
-        if bind["interface_name"] in (QM, RR) and bind["transfer_syntax"] != "feature_negotiation":
+    for bind in history.binds:
+        if bind["interface_name"] in (QM2QM, REMOTE_READ) and bind["transfer_syntax"] != "feature_negotiation":
             together[bind["connection_id"], bind["interface_name"], bind["bound_at"]].append(bind)
     for binds in together.values():
         offered = {syntax for bind in binds for syntax in bind["transfer_syntaxes_offered"] or ()}
-        refused = all(bind["result"] == "rejected" and bind["reason"] == _REFUSED_SYNTAX for bind in binds)
+        refused = all(bind["result"] == "rejected" and bind["reason"] == _TRANSFER_SYNTAX_REFUSED for bind in binds)
         if offered == {"NDR"} and refused:
-            yield _of_bind(conv, binds[0], "NDR refused: no transfer syntax")
+            yield _bind_violation(history, binds[0], "NDR refused: no transfer syntax")
 
 
-def _of_bind(conv: Conversation, bind: Any, actual: str) -> Hit:  # noqa: ANN401 - a row
-    """Return a hit of a bind: by the connection's first call where there is one."""
-    first = next((call for call in conv.calls if call["connection_id"] == bind["connection_id"]), None)
+def _bind_violation(history: AssociationHistory, bind: Any, actual: str) -> Violation:  # noqa: ANN401 - a row
+    """Return the violation of a bind, at the first call of its connection where there is one."""
+    first = next((call for call in history.calls if call["connection_id"] == bind["connection_id"]), None)
     where = f"{bind['interface_name']} context {bind['context_id']} of connection {bind['connection_id']}"
-    return Hit(first, f"{actual} ({where})", server=True)
+    return Violation(first, f"{actual} ({where})", by_server=True)
 
 
-@over("P10", "the association's openings were read whole")
-def other_interface(conv: Conversation) -> Iterator[Hit]:
-    """MQ_OK to a context handle that another interface of the association had given."""
-    for call in conv.of(*_CONTEXT_USERS):
+@association_rule("P10", "the association's openings were captured completely")
+def handle_of_other_interface_accepted(history: AssociationHistory) -> Iterator[Violation]:
+    """A context handle that another interface of the association returned was answered MQ_OK."""
+    for call in history.calls_of(*_METHODS_WITH_CONTEXT):
         handle = call["context_handle"]
-        if not call.ok or handle is None or conv.context(call) is not None:
+        if not call.succeeded or handle is None or history.context_lifetime(call) is not None:
             continue
-        for interface in {name for name, _ in OPENS} - {call.method[0]}:
-            life = conv.contexts.latest((interface, handle), call.at)
-            if life is not None:
-                yield Hit(call, f"MQ_OK to a handle of {interface}", (life.opened, call))
+        for interface in {name for name, _ in OPEN_METHODS} - {call.method[0]}:
+            lifetime = history.context_handles.latest((interface, handle), call.started_at)
+            if lifetime is not None:
+                yield Violation(call, f"MQ_OK to a handle of {interface}", (lifetime.opening, call))
 
 
-@over("P11")
-def stale_handle(conv: Conversation) -> Iterator[Hit]:
-    """MQ_OK to a context handle that was closed, or that the association was never given."""
-    if not conv.whole:
-        return
-    for call in conv.of(*_CONTEXT_USERS):
-        if not call.ok or call["context_handle"] is None or (call.method == (QM, 1)):
+@complete_association_rule("P11")
+def invalid_handle_accepted(history: AssociationHistory) -> Iterator[Violation]:
+    """A context handle that is closed, or was never returned to the association, was answered MQ_OK."""
+    for call in history.calls_of(*_METHODS_WITH_CONTEXT):
+        if not call.succeeded or call["context_handle"] is None or (call.method == (QM2QM, 1)):
             continue
-        life = conv.context(call)
-        if life is None:
-            yield Hit(call, "MQ_OK to a handle that was never given")
-        elif life.died_before(call.at) and life.closed is not call:
-            yield Hit(call, "MQ_OK to a closed handle", tuple(c for c in (life.opened, life.closed, call) if c))
+        lifetime = history.context_lifetime(call)
+        if lifetime is None:
+            yield Violation(call, "MQ_OK to a handle that was never given")
+        elif lifetime.closed_before(call.started_at) and lifetime.closing is not call:
+            yield Violation(call, "MQ_OK to a closed handle", lifetime.calls_with(call))
 
 
-@each("P12", (MG, 0), (MG, 1), needs="headers")
-def management_throws(call: Exchange) -> str | None:
+@call_rule("P12", (QMMGMT, 0), (QMMGMT, 1), needs="headers")
+def qmmgmt_fault_with_hresult(call: CapturedCall) -> str | None:
     """The fault carries an HRESULT of Message Queuing."""
-    return _thrown(call)
+    return _msmq_fault(call)
 
 
-@each("P13", needs="headers")
-def throws(call: Exchange) -> str | None:
-    """A method that throws nothing of its own was answered by a fault with an HRESULT of Message Queuing."""
+@call_rule("P13", needs="headers")
+def read_fault_with_hresult(call: CapturedCall) -> str | None:
+    """A method that throws no exceptions of its own got a fault with an HRESULT of Message Queuing."""
     if call["opnum"] is None:
-        return None  # the request was not seen: which method it is nobody knows
-    ours = call.method[0] in (QM, RR) and call.method not in _THROWS
-    return _thrown(call) if ours else None
+        return None  # the request was not captured, so the method is unknown
+    ours = call.method[0] in (QM2QM, REMOTE_READ) and call.method not in _METHODS_WITH_EXCEPTIONS
+    return _msmq_fault(call) if ours else None
 
 
-def _thrown(call: Exchange) -> str | None:
-    status = call.fault
-    return f"fault {name_of(FAULT | HRESULT, status)}" if status is not None and msmq_error(status) else None
+def _msmq_fault(call: CapturedCall) -> str | None:
+    """Return the fault of a call as text where it carries an HRESULT of Message Queuing."""
+    status = call.fault_status
+    return call.fault_text if status is not None and status & 0xFFFF0000 == _MSMQ_FACILITY else None
 
 
-@each("P14", (RR, 2), (RR, 11), needs="answer")
-def opened_nothing(call: Exchange) -> str | None:
+@call_rule("P14", (REMOTE_READ, 2), (REMOTE_READ, 11), needs="answer")
+def open_returned_null_handle(call: CapturedCall) -> str | None:
     """A response with a NULL context handle."""
     return "a NULL context handle" if call["context_handle"] is None else None
 
 
-@each("P15", needs="answer")
-def neither(call: Exchange) -> str | None:
-    """The result is neither MQ_OK nor an error."""
+@call_rule("P15", needs="answer")
+def return_value_invalid(call: CapturedCall) -> str | None:
+    """The return value is neither MQ_OK nor an error."""
     result = call["hresult"]
-    if call.method[0] not in (QM, RR, MG) or result is None or result == 0 or result & _FAILED:
+    if call.method[0] not in (QM2QM, REMOTE_READ, QMMGMT) or result is None or result == 0 or result & _ERROR_BIT:
         return None
-    if result == MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT and call.method in ((QM, 0), (QM, 9), (QM, 10)):
+    if result == MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT and call.method in ((QM2QM, 0), (QM2QM, 9), (QM2QM, 10)):
         return None
-    return name_of(HRESULT, result)
+    return code_name(HRESULT_NAMES, result)

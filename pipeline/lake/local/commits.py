@@ -14,81 +14,81 @@ from typing import Any, NamedTuple
 from pyspark.sql import Row, SparkSession
 
 
-class Commit(NamedTuple):
+class Snapshot(NamedTuple):
     """A table's commit: its version, from 0, what it said that the table is made of, and how many rows it wrote."""
 
     version: int
-    made_of: str | None
-    rows: int = 0
+    provenance_json: str | None
+    rows_written: int = 0
 
-    def made(self) -> dict[str, Any]:
-        """What ``made_of`` tells, read as JSON; nothing when it says nothing, or in other words."""
+    def provenance(self) -> dict[str, Any]:
+        """What ``provenance`` tells, read as JSON; nothing when it says nothing, or in other words."""
         try:
-            made = json.loads(self.made_of or "")
+            made = json.loads(self.provenance_json or "")
         except ValueError:
             return {}
         return made if isinstance(made, dict) else {}
 
 
-class History(NamedTuple):
+class CommitHistory(NamedTuple):
     """The commits of a table that exists: its name in SQL, and its log where that is a folder of this machine."""
 
     spark: SparkSession
     name: str
     log: Path | None
 
-    def newest(self) -> Commit:
+    def newest(self) -> Snapshot:
         """The newest commit."""
-        found = None if self.log is None else newest(self.log)
-        return found or asked(self.spark, self.name, 1)[0]
+        found = None if self.log is None else newest_in_log(self.log)
+        return found or describe_history(self.spark, self.name, 1)[0]
 
-    def since(self, version: int, until: int) -> list[Commit]:
+    def since(self, version: int, until: int) -> list[Snapshot]:
         """The commits after a version, up to ``until``, which is the newest."""
-        found = None if self.log is None else between(self.log, version + 1, until)
-        return asked(self.spark, self.name, until - version)[::-1] if found is None else found
+        found = None if self.log is None else snapshots_in_log(self.log, version + 1, until)
+        return describe_history(self.spark, self.name, until - version)[::-1] if found is None else found
 
 
-def newest(log: Path) -> Commit | None:
+def newest_in_log(log: Path) -> Snapshot | None:
     """The newest commit of a log; None where there is no such folder, or what is in it is not as expected."""
-    version = checkpoint(log)
-    while entry(log, version + 1).is_file():
+    version = last_checkpoint(log)
+    while commit_file(log, version + 1).is_file():
         version += 1
     return _read(log, version)
 
 
-def between(log: Path, first: int, last: int) -> list[Commit] | None:
+def snapshots_in_log(log: Path, first: int, last: int) -> list[Snapshot] | None:
     """The commits of these versions and all between, the oldest first; None as for ``newest``."""
     found = [_read(log, version) for version in range(first, last + 1)]
     told = [commit for commit in found if commit is not None]
     return told if len(told) == last + 1 - first else None
 
 
-def asked(spark: SparkSession, name: str, count: int) -> list[Commit]:
+def describe_history(spark: SparkSession, name: str, count: int) -> list[Snapshot]:
     """The newest commits of a table, as it is named in SQL: so many of them, the newest first, told by Delta."""
     history = spark.sql(f"DESCRIBE HISTORY {name} LIMIT {count}")
     rows: list[Row] = history.select("version", "userMetadata", "operationMetrics").collect()
     return [_commit(*row) for row in rows]
 
 
-def _commit(version: int, said: str | None, metrics: dict[str, str] | None) -> Commit:
-    return Commit(version, said, int((metrics or {}).get("numOutputRows", 0)))
+def _commit(version: int, said: str | None, metrics: dict[str, str] | None) -> Snapshot:
+    return Snapshot(version, said, int((metrics or {}).get("numOutputRows", 0)))
 
 
-def _read(log: Path, version: int) -> Commit | None:
+def _read(log: Path, version: int) -> Snapshot | None:
     try:
-        with entry(log, version).open(encoding="utf-8") as lines:
+        with commit_file(log, version).open(encoding="utf-8") as lines:
             told = next((json.loads(line)["commitInfo"] for line in lines if line.startswith('{"commitInfo":')), None)
     except (OSError, ValueError):
         return None
     return None if told is None else _commit(version, told.get("userMetadata"), told.get("operationMetrics"))
 
 
-def entry(log: Path, version: int) -> Path:
+def commit_file(log: Path, version: int) -> Path:
     """Where a commit is described: a line for each action."""
     return log / f"{version:020}.json"
 
 
-def checkpoint(log: Path) -> int:
+def last_checkpoint(log: Path) -> int:
     """The version of the newest checkpoint, before which entries may be gone; 0 where there is none."""
     try:
         version = json.loads((log / "_last_checkpoint").read_text(encoding="utf-8"))["version"]

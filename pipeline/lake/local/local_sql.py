@@ -2,8 +2,8 @@
 
 A run with little new asks its tables a hundred questions. To plan one takes Spark a quarter of a second and more in a
 process that has just begun, whatever there is to answer, and DuckDB a few milliseconds. So what is asked in SQL is
-asked here where the files are at hand (``docs/decisions.md``). Texts are Spark's SQL as far as both know it: functions
-that DuckDB names otherwise have Spark's names here (``_MACROS``).
+asked here where the files are at hand (``docs/internals/decisions``). Texts are Spark's SQL as far as both know it:
+functions that DuckDB names otherwise have Spark's names here (``_MACROS``).
 """
 
 from __future__ import annotations

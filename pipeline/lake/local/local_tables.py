@@ -20,28 +20,28 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructType
 
 from pipeline.lake.local import row_cache, transaction
-from pipeline.lake.local.commits import entry
+from pipeline.lake.local.commits import commit_file
 from pipeline.lake.local.deletion_vectors import Ints, rows_gone, vector_of
 from pipeline.lake.local.local_sql import Given, LocalSql, Relation
-from pipeline.lake.local.row_cache import Keeper, Kept
+from pipeline.lake.local.row_cache import CachedRows, RowCacheFiles
 from pipeline.lake.local.table_files import File, Listing, changes, listing, path_of, rows_of
 from pipeline.lake.local.table_reader import rows_at
 from pipeline.lake.local.table_writer import write
 from pipeline.lake.local.transaction import Action, ConflictError, Kind
-from pipeline.lake.queries import Standing
-from pipeline.lake.schema_enforcement import part_of, schema_of
-from pipeline.lake.tasks import Tasks, ahead
+from pipeline.lake.queries import CachedFilter
+from pipeline.lake.schema_enforcement import arrow_schema, select_fields
+from pipeline.lake.tasks import PartitionedRows, prefetch
 from schemas.table import Table
 
 _GOES: Final = ("path", "partitionValues", "size", "tags", "deletionVector", "baseRowId", "defaultRowCommitVersion")
-ALL: Final = "TRUE"  # the condition of all rows
+ALL_ROWS: Final = "TRUE"  # the condition of all rows
 _SAID: Final = "said"
 _STANDING: Final = "_runs/standing"  # below the lake
 _TRIES: Final = 5  # of a commit that others come before
 _FOUND: Final = "SELECT _file, _row FROM {rows} WHERE "
 
 
-class Changed(NamedTuple):
+class CommitCounts(NamedTuple):
     """How many rows a commit added and took out."""
 
     added: int = 0
@@ -81,14 +81,14 @@ class LocalTables:
 
     def changes(self, table: Table, since: int, until: int) -> Relation:
         """Return the rows that changed after a version, up to another; ValueError where that is not told any more."""
-        return Relation.of_changes(schema_of(table), changes(self.folder(table), since, until))
+        return Relation.of_changes(arrow_schema(table), changes(self.folder(table), since, until))
 
-    def standing(self, wanted: Standing) -> pa.Table | None:
+    def standing(self, wanted: CachedFilter) -> pa.Table | None:
         """Return rows that are kept, as they are now; None as for ``listing``."""
         found = self.listing(wanted.table)
         if found is None:
             return None
-        keeper = Keeper(self._root / _STANDING, wanted, found.metadata["id"])
+        keeper = RowCacheFiles(self._root / _STANDING, wanted, found.metadata["id"])
         before = keeper.newest(found.version)
         if before is not None and before.version == found.version:
             return before.rows
@@ -96,10 +96,10 @@ class LocalTables:
         if now is None:
             rows = self._relation(wanted.table, found)
             now = self.answer(row_cache.all_of_them(wanted), {"rows": rows}).cast(row_cache.schema(wanted))
-        keeper.keep(Kept(now, found.version), before)
+        keeper.keep(CachedRows(now, found.version), before)
         return now
 
-    def _up_to_date(self, wanted: Standing, before: Kept, version: int) -> pa.Table | None:
+    def _up_to_date(self, wanted: CachedFilter, before: CachedRows, version: int) -> pa.Table | None:
         """Return rows that are kept as they are in a later version; None where nothing tells what changed."""
         try:
             feed = self.changes(wanted.table, before.version, version)
@@ -121,31 +121,31 @@ class LocalTables:
         found = self.listing(table)
         if found is None:
             return None
-        schema = part_of(schema_of(table), columns)
+        schema = select_fields(arrow_schema(table), columns)
         places = self._find(table, found, condition, of)
         parts = [rows_at(Path(name), numbers, schema) for name, numbers in sorted(places.items())]
         return pa.concat_tables([schema.empty_table(), *parts])
 
-    def write(self, spark: SparkSession, table: Table, rows: pa.Table | Tasks) -> list[File]:
+    def write(self, spark: SparkSession, table: Table, rows: pa.Table | PartitionedRows) -> list[File]:
         """Write rows to files of the table, here or in tasks of Spark; return what the log is to say of them."""
         folder = self.folder(table)
         if isinstance(rows, pa.Table):
             return write(folder, table, rows.to_batches())
-        if rows.are_little:
-            return write(folder, table, ahead(rows.here()))
+        if rows.fits_in_driver:
+            return write(folder, table, prefetch(rows.read_in_driver()))
         each = rows.rows
 
         def written(number: int) -> Iterator[pa.RecordBatch]:
             files = [json.dumps(file) for file in write(folder, table, each(number))]
             yield pa.record_batch({_SAID: pa.array(files, pa.string())})
 
-        said = Tasks(rows.count, rows.size, written).table(spark, StructType().add(_SAID, StringType()))
+        said = PartitionedRows(rows.count, rows.size, written).table(spark, StructType().add(_SAID, StringType()))
         return [json.loads(file) for file in said[_SAID].to_pylist()]
 
     def change(
         self, spark: SparkSession, table: Table, *, added: Sequence[File] = (), gone: str | None = None,
         of: Mapping[str, Given] | None = None, says: str | None = None,
-    ) -> Changed | None:  # fmt: skip
+    ) -> CommitCounts | None:  # fmt: skip
         """Add files that are written, and take out rows that meet a SQL condition, in one commit; return how many rows.
 
         ``of``: what the condition has names in braces for; ``says``: what the commit says of itself. Nothing is
@@ -160,13 +160,13 @@ class LocalTables:
     def _change(
         self, spark: SparkSession, table: Table, added: Sequence[File], gone: str | None, of: Mapping[str, Given],
         says: str | None,
-    ) -> Changed | None:  # fmt: skip
+    ) -> CommitCounts | None:  # fmt: skip
         folder, found = self.folder(table), self.listing(table)
         if found is None:
             return None
         leaving = {} if gone is None else self._find(table, found, gone, of)
         if not (leaving or added or gone is None):
-            return Changed()
+            return CommitCounts()
         actions: list[Action] = [{"add": file} for file in added]
         files = {str(path_of(folder, file)): file for file in found.files.values()} if leaving else {}
         for name, numbers in leaving.items():
@@ -184,15 +184,15 @@ class LocalTables:
         transaction.commit(
             spark, folder, found.version, actions, kind=kind, counts=counts, says=says, replacing=replacing
         )
-        return Changed(came, went)
+        return CommitCounts(came, went)
 
     def _relation(self, table: Table, found: Listing, *, numbered: bool = False) -> Relation:
         rows = rows_of(self.folder(table), list(found.files.values()))
-        return Relation.of_rows(schema_of(table), rows, numbered=numbered)
+        return Relation.of_rows(arrow_schema(table), rows, numbered=numbered)
 
     def _find(self, table: Table, found: Listing, condition: str, of: Mapping[str, Given]) -> dict[str, Ints]:
         """Return the numbers of the rows that meet a condition, by their file's path."""
-        if condition == ALL:
+        if condition == ALL_ROWS:
             return {
                 str(rows.path): np.setdiff1d(
                     np.arange(_records(rows.path)), () if rows.without is None else rows.without
@@ -211,7 +211,7 @@ class LocalTables:
 def _written_ns(log: Path, version: int) -> int:
     """Return when a version was written, nanoseconds; 0 where it is not there."""
     try:
-        return entry(log, version).stat().st_mtime_ns
+        return commit_file(log, version).stat().st_mtime_ns
     except OSError:
         return 0
 

@@ -1,9 +1,9 @@
 """Tables of few files, read as they are now without asking Delta for their files.
 
 Each query of a Delta table first finds which of its files it needs: a query of its own, of the table's state, which is
-made anew after every commit. That costs more than to read some small files does (``docs/decisions.md``). Of a table of
-few files a query needs nearly all; which they are is in the table's log (``table_files``). Delta still reads the rows:
-it knows which of them are gone.
+made anew after every commit. That costs more than to read some small files does (``docs/internals/decisions``). Of a
+table of few files a query needs nearly all; which they are is in the table's log (``table_files``). Delta still reads
+the rows: it knows which of them are gone.
 
 Delta's classes are asked for what its readers of streams use. Where these are not to be had (Spark Connect, a platform
 with a Delta of its own), where the log is no folder of this machine, or is not as expected, a table is read as anybody

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.lake.local.commits import checkpoint, entry
+from pipeline.lake.local.commits import commit_file, last_checkpoint
 from pipeline.lake.local.deletion_vectors import Ints, Vector, rows_gone
 
 File = dict[str, Any]  # what ``add`` says of it
@@ -64,7 +64,7 @@ def listing(log: Path, version: int | None = None, known: Listing | None = None)
     number, files = known.version, known.files
     told = {"metaData": known.metadata, "protocol": known.protocol}
     try:
-        while number != version and (version is not None or entry(log, number + 1).is_file()):
+        while number != version and (version is not None or commit_file(log, number + 1).is_file()):
             if files is known.files:
                 files = dict(files)
             number += 1
@@ -79,7 +79,7 @@ def listing(log: Path, version: int | None = None, known: Listing | None = None)
 
 
 def _actions(log: Path, version: int) -> Iterator[dict[str, Any]]:
-    with entry(log, version).open(encoding="utf-8") as lines:
+    with commit_file(log, version).open(encoding="utf-8") as lines:
         for line in lines:
             yield json.loads(line)
 
@@ -98,7 +98,7 @@ def _name(action: dict[str, Any]) -> tuple[Any, ...]:
 
 def _of_checkpoint(log: Path, version: int | None) -> Listing | None:
     """Return what the newest checkpoint, of one file, tells; of nothing where there is no checkpoint."""
-    newest = checkpoint(log)
+    newest = last_checkpoint(log)
     if not newest:
         return Listing(-1, {}, {}, {})
     if version is not None and newest > version:

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.lake.parquet_options import DISTINCT, GROUP_BYTES, GROUP_ROWS, STUBS
-from pipeline.lake.schema_enforcement import conformed, schema_of
+from pipeline.lake.parquet_options import DISTINCT_VALUED_COLUMNS, GROUP_BYTES, GROUP_ROWS, STUB_COLUMNS
+from pipeline.lake.schema_enforcement import arrow_schema, conform_table
 from schemas.table import EVENT_DATE, Table
 
 _MOST_LETTERS: Final = 32  # of a text in what the log says of a file; of a longer one nothing is said
@@ -31,7 +31,7 @@ class TableWriter:
 
     def __init__(self, folder: Path, table: Table) -> None:
         """``folder`` is the table's."""
-        self._table, self._schema = table, schema_of(table)
+        self._table, self._schema = table, arrow_schema(table)
         self._path = folder / f"part-00000-{uuid4()}-c000.zstd.parquet"
         self._writer: pq.ParquetWriter | None = None
         self._waiting: list[pa.Table] = []
@@ -41,7 +41,7 @@ class TableWriter:
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Add rows, which are ``conformed``."""
-        self._waiting.append(conformed(self._table, pa.Table.from_batches([rows])))
+        self._waiting.append(conform_table(self._table, pa.Table.from_batches([rows])))
         self._waits.update(rows=rows.num_rows, bytes=rows.nbytes)
         if self._waits["rows"] >= GROUP_ROWS or self._waits["bytes"] >= GROUP_BYTES:
             self._write()
@@ -68,8 +68,8 @@ class TableWriter:
             names = [each.name for each in self._schema]
             self._writer = pq.ParquetWriter(
                 self._path, self._schema, compression="zstd", write_page_checksum=True, store_schema=False,
-                use_dictionary=[name for name in names if name not in DISTINCT],
-                write_statistics=[name for name in names if name not in STUBS],
+                use_dictionary=[name for name in names if name not in DISTINCT_VALUED_COLUMNS],
+                write_statistics=[name for name in names if name not in STUB_COLUMNS],
             )  # fmt: skip
         self._writer.write_table(waiting, row_group_size=GROUP_ROWS)
         self._rows += waiting.num_rows

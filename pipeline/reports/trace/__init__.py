@@ -1,1 +1,1 @@
-"""The story of one message: every event that is known of it, in order of time."""
+"""Timeline of one message: every known event of it, ordered by time."""

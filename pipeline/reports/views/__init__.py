@@ -1,1 +1,1 @@
-"""The 25 questions as SQL views over the tables."""
+"""SQL views that answer the 25 questions."""

@@ -1,4 +1,4 @@
-"""Views of calls and remote reads: how long they take, how they fail, who reads; and of what is not known."""
+"""Views of calls and remote reads: times, failures, readers; and of gaps in what was captured."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from pipeline.reports.views.view import View
 
-_CALLS: Final = """
+_CALLS_SQL: Final = """
         WITH named AS (
           SELECT call_key, protocol AS interface_name, method, server_address, client_address, requested_at,
             responded_at, hresult, hresult_name, queue FROM silver.remote_read_calls
@@ -31,19 +31,23 @@ _CALLS: Final = """
           LEFT JOIN starts ON attempt_key = left(sha2(concat(X'20000000', encode(call_key, 'UTF-8')), 256), 32)
         )
 """
-"""Calls of all decoded interfaces with their queue and result; a Start's queue is that of its attempt, whose key is
-that of the call's (docs/tables.md): SHA-256 over the key's length, 32, and the key."""
+"""Common table expression ``calls``: calls of all decoded interfaces, with queue and result.
 
-VIEWS: Final = (
+The queue of a Start call is that of its attempt. ``attempt_key`` is the key of the call key (docs/reference/tables.md):
+SHA-256 over the length of the call key, 32, and the call key itself.
+"""
+
+CALL_VIEWS: Final = (
     View(
         "response_times", 18,
-        "a method at a server, with one result, of one queue where it is known",
-        "Time from a request's first byte to its answer's, milliseconds. Of calls that wait for a message "
-        "(R_StartReceive and the like) this is mostly waiting: receive_times tells it apart. `result` is the HRESULT, "
-        "a fault, or the outcome of a call without an answer that can be read (no_response, encrypted, ...).",
-        "Times are as the capture saw packets, at its own place in the network. Calls of which one half was not "
-        "captured count in `calls` and have no time.",
-        _CALLS + """
+        "a method of a server with one result, per queue if the queue is known",
+        "Time from the first byte of the request to the first byte of the response, in milliseconds. Calls that wait "
+        "for a message (R_StartReceive and similar) spend most of it waiting; the view receive_times separates the "
+        "two. `result` is the HRESULT, a fault, or the outcome of a call whose response cannot be read (no_response, "
+        "encrypted, ...).",
+        "Times are measured where the capture was taken. Calls of which only one half was captured count in `calls`, "
+        "but have no time.",
+        _CALLS_SQL + """
         SELECT server_address, interface_name, method, of_queue AS queue, result, count(*) AS calls,
           count(ms) AS answered, percentile_approx(ms, 0.5, 10000) AS p50_ms,
           percentile_approx(ms, 0.95, 10000) AS p95_ms, percentile_approx(ms, 0.99, 10000) AS p99_ms,
@@ -57,12 +61,13 @@ VIEWS: Final = (
     ),
     View(
         "receive_times", 18,
-        "a way to wait for a message, of one queue at one server",
-        "`waited`: `poll` could not wait, `message_there` arrived a second or more before it was asked for (so that "
-        "the time is the server's), `for_a_message` arrived meanwhile, `in_vain` timed out, was cancelled or failed. "
-        "Times in milliseconds; `hold` is from the message to the end of the receive: the application's own.",
-        "Whether a message was there is told by whole seconds of the owner's clock (clock_differences); `not_told` "
-        "where it cannot be said. Attempts without an answer have no time.",
+        "a way of waiting for a message, of one queue at one server",
+        "`waited` is `poll` (time-out 0: cannot wait), `message_there` (the message arrived at least one second "
+        "before the request, so the time is the server's own), `for_a_message` (the message arrived during the wait), "
+        "`in_vain` (timed out, cancelled or failed) or `not_told` (undecided). Times are in milliseconds. `hold` is "
+        "the time from the message to the end of the receive, which the application takes.",
+        "Arrival times are whole seconds of the owner's clock (view clock_differences): if they do not show whether "
+        "the message was there, `waited` is `not_told`. Attempts without a response have no time.",
         """
         WITH arrivals AS (
           SELECT message_key, max(arrived_at) AS arrived_at FROM silver.messages
@@ -90,11 +95,11 @@ VIEWS: Final = (
     ),
     View(
         "receives_not_ended", 19,
-        "a receive that got a message and was not ended as it should",
-        "`how`: `never` ended as far as the capture goes, `expired` by the clean-up timer, `reader_gone` with its "
-        "connection, `refused`: the end was refused after the message had been handed out. `fate` and `loss_risk` are "
-        "the message's own (gold.ack_sequences).",
-        "`never` means up to the end of what was captured of that server.",
+        "a receive that returned a message and did not end normally",
+        "`how` is `never` (not ended in the capture), `expired` (ended by the clean-up timer), `reader_gone` (the "
+        "connection ended) or `refused` (the end was refused although the message had been handed out). `fate` and "
+        "`loss_risk` are those of the message (gold.ack_sequences).",
+        "`never` means: not before the end of what was captured of that server.",
         """
         WITH sequences AS (
           SELECT explode(attempt_keys) AS attempt_key, fate, loss_risk FROM gold.ack_sequences
@@ -114,9 +119,10 @@ VIEWS: Final = (
     View(
         "reader_load", 20,
         "a reader of a queue",
-        "`share` is of all messages that were got from that queue remotely: one that is far above the others starves "
-        "them. `polls_in_vain` are receives with time-out 0 that found nothing: load without use.",
-        "Readers on the machine itself are not seen. One address may be many applications.",
+        "`share` is the reader's share of all messages that were received remotely from the queue: a reader far above "
+        "the others starves them. `polls_in_vain` are receives with time-out 0 that found nothing, which is load "
+        "without benefit.",
+        "Readers on the server itself are not captured. One address may stand for many applications.",
         """
         SELECT server_address, coalesce(queue, inferred_queue) AS queue, client_address,
           count_if(is_receive) AS receives, count_if(NOT is_receive) AS peeks,
@@ -135,10 +141,11 @@ VIEWS: Final = (
     ),
     View(
         "receives_waiting", 20,
-        "an hour of a server in which a receive or peek began or was answered",
-        "The most that waited at once, and when; each of them keeps a call of the server.",
-        "Of attempts whose end was not captured it is not known how long they waited: they are left out, but for "
-        "those that wait when the capture ends.",
+        "an hour of a server in which a receive or peek started or returned",
+        "The largest number of receives and peeks that waited at the same time, and when. Each of them occupies a "
+        "call of the server.",
+        "Attempts whose end was not captured are left out, because nobody knows how long they waited. Attempts that "
+        "still wait when the capture ends are included.",
         """
         WITH known AS (
           SELECT server_address, started_at, coalesce(returned_at, ended_at) AS done_at FROM gold.receive_attempts
@@ -162,11 +169,13 @@ VIEWS: Final = (
     ),
     View(
         "failures", 21,
-        "a result with which a method fails at a server, of one queue where it is known",
-        "`share` is of all calls of that method at that server. `still`: the last one is no older than an hour. A "
-        "time-out, an empty queue and a cancelled wait are results too; the alert calls_failing leaves them out.",
-        "Calls that were not answered, or are sealed, fail or not: they count in `share` alone (coverage).",
-        _CALLS + """
+        "a result with which a method fails at a server, per queue if the queue is known",
+        "`share` is the share of all calls of that method at that server. `still` is true if the last such call is at "
+        "most one hour old. Time-outs, empty queues and cancelled waits are results too; the alert calls_failing "
+        "ignores them.",
+        "Encrypted calls and calls without a captured response may have failed or not: they count only in the total "
+        "behind `share` (view not_known).",
+        _CALLS_SQL + """
         , methods AS (
           SELECT server_address, interface_name, method, count(*) AS of_method FROM calls GROUP BY ALL
         )
@@ -184,9 +193,9 @@ VIEWS: Final = (
     ),
     View(
         "shared_identifiers", 22,
-        "an identifier of a queue manager that two machines have",
-        "`machines` as they were told apart by their names; `addresses` where it was seen.",
-        "Machines whose names are not known are not told apart: two addresses may be one machine.",
+        "an identifier of a queue manager that two machines share",
+        "`machines` lists the machines by their names, `addresses` the addresses where the identifier was seen.",
+        "Machines whose names are unknown cannot be told apart: two addresses may be one machine.",
         """
         SELECT f.subject, f.actual AS machines, f.observed_at,
           sort_array(collect_set(h.host_name)) AS names, sort_array(collect_set(h.address)) AS addresses,
@@ -199,10 +208,10 @@ VIEWS: Final = (
     ),
     View(
         "retransmitted", 13,
-        "a server and kind of connection (rpc, or binary_protocol: TCP 1801)",
-        "Bytes that TCP sent again, and their share of all payload: the network's loss, not Message Queuing's own "
-        "resends (view resends).",
-        "On TCP 1801 connections are counted and not decoded: which messages were sent again is not known.",
+        "a server and kind of connection (`rpc`, or `binary_protocol` for TCP 1801)",
+        "Bytes that TCP retransmitted, and their share of all payload bytes. They show packet loss in the network, "
+        "not the resends of Message Queuing (view resends).",
+        "Connections on TCP 1801 are counted, not decoded: which messages were sent again is unknown.",
         """
         SELECT server_address, kind, count(*) AS connections, sum(client_bytes + server_bytes) AS bytes,
           sum(retransmitted_bytes) AS retransmitted_bytes,
@@ -216,11 +225,12 @@ VIEWS: Final = (
     ),
     View(
         "not_known", 25,
-        "an hour of a server (null: of no single one)",
-        "What was seen, and beside it what was not: bytes that captures lack, packets their machine lost, connections "
-        "seen in half, calls without one half, sealed, not decoded, bytes in quarantine, questions of the collector "
-        "that failed. docs/coverage.md says what each counts, and in which hour.",
-        "What passed where nobody captured leaves no trace at all: no count can tell of it.",
+        "an hour of a server (null: not of one server)",
+        "What was captured, and beside it what is missing: bytes missing from the captures, packets dropped by the "
+        "capturing machine, connections whose start was not captured, calls with one half missing, encrypted calls, "
+        "calls and messages that could not be decoded, bytes in quarantine, and requests of the collector that "
+        "failed. docs/reference/quality.md defines each count and its hour.",
+        "Traffic that nobody captured leaves no trace: no count includes it.",
         """
         SELECT hour, server_address,
           sum(value) FILTER (WHERE layer = 'transport' AND measure = 'bytes') AS bytes,

@@ -1,7 +1,7 @@
-"""The 25 questions and the views that answer them: temporary views of a session, or permanent ones of a catalog.
+"""The 25 questions, and the views that answer them: temporary views of a session, or permanent views of a catalog.
 
-A view's text names tables as ``layer.name``. In a session these are temporary views too (``gold_queue_history``), so
-that tables that are not there yet are empty ones; in a catalog they are the tables themselves.
+The SQL of a view names tables as ``layer.name``. In a session, tables are temporary views too (``gold_queue_history``),
+so that tables that do not exist yet are empty. In a catalog, the views select from the tables themselves.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame
 
-from pipeline.bronze.event_time import NOW
-from pipeline.lake.arrow_rows import us_of
+from pipeline.bronze.event_time import NEWEST_EVENT_TIME_QUERY
+from pipeline.lake.arrow_rows import datetime_to_us
 from pipeline.lake.lake import Lake
-from pipeline.reports.views import calls, queues
-from pipeline.reports.views import messages as views_messages
+from pipeline.reports.views.calls import CALL_VIEWS
+from pipeline.reports.views.messages import MESSAGE_VIEWS
+from pipeline.reports.views.queues import QUEUE_VIEWS
 from pipeline.reports.views.view import View
 from schemas import catalog
 from schemas.queue_history import QUEUE_HISTORY
@@ -26,17 +27,18 @@ from schemas.table import Table, literal, quoted
 
 
 class Question(NamedTuple):
-    """A question, which evidence can answer it (R: RPC captures, S: snapshots, T: captures of TCP 1801), and more.
+    """One of the 25 questions, with the evidence that can answer it.
 
-    ``needs``: what evidence would be needed for what no view can tell.
+    ``evidence`` names R (RPC captures), S (snapshots of queue managers) and T (captures of TCP 1801).
+    ``missing_evidence`` says what evidence would be required for what no view can answer.
     """
 
     text: str
     evidence: str
-    needs: str = ""
+    missing_evidence: str = ""
 
 
-_ON_1801: Final = "captures of the binary protocol (TCP 1801), decoded: they are counted only"
+_NEEDS_1801: Final = "requires decoded captures of the binary protocol (TCP 1801), which is counted and not decoded"
 QUESTIONS: Final = {
     1: Question("Which outgoing queues are not connected, since when, and why?", "S, part R"),
     2: Question("How long was each queue in each state?", "S"),
@@ -45,55 +47,57 @@ QUESTIONS: Final = {
     5: Question("How old is the oldest unread message?", "part R (peeked packets)"),
     6: Question("Per outgoing queue: not sent, sent but unacknowledged, acknowledged but unread?", "S"),
     7: Question(
-        "Transfer stall: same first unacknowledged number, resend count climbing; which step of the ladder, when is "
-        "the next try?",
+        "Transfer stall: same first unacknowledged number, rising resend count; which step of the resend ladder, when "
+        "is the next resend?",
         "S",
     ),
     8: Question(
-        "Which sequence numbers were never acknowledged?", "part S, T", f"Which messages these are: {_ON_1801}."
+        "Which sequence numbers were never acknowledged?", "part S, T", f"Naming these messages {_NEEDS_1801}."
     ),
     9: Question(
-        "Gap or disorder in a sequence at the receiver?", "part S, T", f"The packets out of order: {_ON_1801}."
+        "Gap or disorder in a sequence at the receiver?",
+        "part S, T",
+        f"Finding the packets that are out of order {_NEEDS_1801}.",
     ),
     10: Question(
         "Was a message read twice (by applications)? delivered twice (on the wire)?",
         "R; T",
-        f"Delivered twice on the wire: {_ON_1801}.",
+        f"Finding messages that were delivered twice on the wire {_NEEDS_1801}.",
     ),
     11: Question("Do sender and receiver disagree about the next number?", "S of both ends"),
     12: Question(
         "Transfer latency per pair of machines and size?",
         "T",
-        f"It cannot be known from what was captured. It would need {_ON_1801}: the UserMessage packet at the sender "
-        "and its session or order acknowledgement, or the same packet captured at both ends, with clocks that agree. "
-        "Sent and arrival times of messages that are read remotely (view clock_differences, least_transit_s) are "
-        "whole seconds of two clocks.",
+        f"It cannot be known from what was captured. It {_NEEDS_1801}: the UserMessage packet at the sender and its "
+        "session or order acknowledgement, or the same packet captured at both ends with synchronized clocks. Sent and "
+        "arrival times of messages that are read remotely (view clock_differences, least_transit_s) are whole seconds "
+        "of two different clocks.",
     ),
     13: Question(
         "Share of retransmitted messages and bytes?",
         "T, part S",
-        f"Bytes of messages that were sent again: {_ON_1801}.",
+        f"Counting the bytes of resent messages {_NEEDS_1801}.",
     ),
     14: Question(
         "Negative acknowledgements by class, sender and queue?",
         "part R (administration queues read remotely), T",
-        f"Those that nobody reads remotely: {_ON_1801}.",
+        f"Finding acknowledgements that nobody reads remotely {_NEEDS_1801}.",
     ),
     15: Question(
         "Messages that asked for an acknowledgement and got none?",
         "part R, T",
-        f"Acknowledgements that nobody reads remotely: {_ON_1801}.",
+        f"Finding acknowledgements that nobody reads remotely {_NEEDS_1801}.",
     ),
     16: Question("Dead letters by reason and age, and their growth?", "part R, S (counts)"),
     17: Question("Journal growth, days until full?", "S"),
-    18: Question("Remote-read latency by server, queue and method; waiting told from slowness?", "R"),
-    19: Question("Receives begun and never ended; ended with a refusal after data was sent?", "R"),
-    20: Question("Load and fairness by reader; how many receives wait at once on a server?", "R"),
+    18: Question("Remote-read latency by server, queue and method, with waiting separated from slowness?", "R"),
+    19: Question("Receives that were never ended, or whose end was refused after the message was handed out?", "R"),
+    20: Question("Load and fairness by reader; how many receives wait at the same time on a server?", "R"),
     21: Question("Which calls fail with which HRESULT, and since when?", "R"),
     22: Question("Do two machines share one queue-manager identifier?", "R, S"),
     23: Question("Do the clocks of two machines differ, and by how much?", "part R"),
     24: Question(
-        "COM+ calls by interface and method; the way of a message through the retry queues to the dead queue; poison "
+        "COM+ calls by interface and method; the path of a message through the retry queues to the dead queue; poison "
         "methods?",
         "part R, S",
     ),
@@ -103,23 +107,27 @@ QUESTIONS: Final = {
         "all",
     ),
 }
-"""The questions of the people who run Message Queuing, by their numbers."""
+"""The questions of Message Queuing administrators, by number."""
 
-ALL: Final = {view.name: view for view in (*queues.VIEWS, *views_messages.VIEWS, *calls.VIEWS)}
-"""Every view, by its name."""
+VIEWS_BY_NAME: Final = {view.name: view for view in (*QUEUE_VIEWS, *MESSAGE_VIEWS, *CALL_VIEWS)}
+"""All views by name."""
 
-NOT_KNOWN: Final = "not_known"
-_NAMED: Final = re.compile(r"\b(bronze|silver|gold)\.([a-z_]+)\b")
+COVERAGE_VIEW: Final = "not_known"
+_TABLE_NAME: Final = re.compile(r"\b(bronze|silver|gold)\.([a-z_]+)\b")
 
 
-def of_question(number: int) -> list[View]:
-    """Return the views that answer a question."""
-    return [view for view in ALL.values() if view.question == number]
+def views_of_question(number: int) -> list[View]:
+    """Return the views that answer the question of a number."""
+    return [view for view in VIEWS_BY_NAME.values() if view.question_number == number]
 
 
 @dataclass(frozen=True, slots=True)
-class Views:
-    """The views over a lake. ``as_of``: what counts as now, else the newest packet or snapshot; quotas in bytes."""
+class LakeViews:
+    """Creates and reads the views over a lake.
+
+    ``as_of`` overrides "now", which is otherwise the newest packet or snapshot. Quotas are in bytes: default quotas,
+    and by queue name the quotas of its messages and of its journal.
+    """
 
     lake: Lake
     as_of: datetime | None = None
@@ -127,91 +135,91 @@ class Views:
     journal_quota: int | None = None
     quotas: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
 
-    def temporary(self, names: Collection[str] = tuple(ALL)) -> None:
-        """Make views of these names temporary views of the lake's session."""
-        for table in sorted({table for name in names for table in self._tables(ALL[name])}, key=str):
-            self.lake.read(table).createOrReplaceTempView(_temporary(table))
+    def create_temporary(self, names: Collection[str] = tuple(VIEWS_BY_NAME)) -> None:
+        """Create temporary views in the lake's Spark session."""
+        for table in sorted({table for name in names for table in self._tables_of(VIEWS_BY_NAME[name])}, key=str):
+            self.lake.read(table).createOrReplaceTempView(_temporary_name(table))
         for name in names:
-            self.lake.spark.sql(
-                f"CREATE OR REPLACE TEMPORARY VIEW {quoted(name)} AS {self._text(ALL[name], _temporary)}"
-            )
+            text = self._resolve_sql(VIEWS_BY_NAME[name], _temporary_name)
+            self.lake.spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {quoted(name)} AS {text}")
 
-    def permanent(self, names: Collection[str] = tuple(ALL)) -> list[str]:
-        """Make views of these names permanent ones in gold's schema of the lake's catalog; their full names.
+    def create_permanent(self, names: Collection[str] = tuple(VIEWS_BY_NAME)) -> list[str]:
+        """Create permanent views in the gold schema of the lake's catalog, and return their full names.
 
-        Tables that they need and that are not there yet are made, empty. "Now" is then always the newest packet or
-        snapshot, unless ``as_of`` was given.
+        Missing tables are created empty. "Now" in a permanent view is the newest packet or snapshot at query time,
+        unless ``as_of`` was given.
         """
-        lake, made = self.lake, []
-        for table in sorted({table for name in names for table in self._tables(ALL[name])}, key=str):
+        lake, full_names = self.lake, []
+        for table in sorted({table for name in names for table in self._tables_of(VIEWS_BY_NAME[name])}, key=str):
             lake.create(table)
         for name in names:
-            schema = lake.sql_name(QUEUE_HISTORY).rpartition(".")[0]
+            view, schema = VIEWS_BY_NAME[name], lake.sql_name(QUEUE_HISTORY).rpartition(".")[0]
             full = f"{schema}.{quoted(name)}"
-            comment = literal(f"Question {ALL[name].question}: one row is {ALL[name].row} (docs/questions.md).")
-            text = self._text(ALL[name], lake.sql_name)
-            lake.spark.sql(f"CREATE OR REPLACE VIEW {full} COMMENT {comment} AS {text}")
-            made.append(full)
-        return made
+            comment = f"Question {view.question_number}: one row is {view.row_meaning} (docs/reference/questions.md)."
+            text = self._resolve_sql(view, lake.sql_name)
+            lake.spark.sql(f"CREATE OR REPLACE VIEW {full} COMMENT {literal(comment)} AS {text}")
+            full_names.append(full)
+        return full_names
 
-    def answer(self, name: str) -> DataFrame:
-        """Return the rows of a view that was made a temporary one."""
+    def read(self, name: str) -> DataFrame:
+        """Return the rows of a view; it must exist as a temporary view."""
         return self.lake.spark.table(quoted(name))
 
-    def beside(self, name: str, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
-        """Return what is not known beside rows of a view: of their hours, and their servers where it names any.
+    def coverage_for(self, name: str, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
+        """Return the coverage gaps for rows of a view: in the hours and at the servers of these rows.
 
-        One row per server, and one of what is of no single server; the view ``not_known`` was made too.
+        There is one row per server, and one for gaps of no single server. The temporary view ``not_known`` must exist.
         """
-        view, found = ALL[name], list(rows)
-        times = [row[column] for row in found for column in view.times if row.get(column) is not None]
-        servers = {row[view.server] for row in found if row[view.server] is not None} if view.server else set()
+        view, found = VIEWS_BY_NAME[name], list(rows)
+        times = [row[column] for row in found for column in view.time_columns if row.get(column) is not None]
+        column = view.server_column
+        servers = {row[column] for row in found if row[column] is not None} if column else set()
         conditions = ["TRUE"]
         if times:
             first, last = min(times), max(times)
-            within = f"hour > {_at(first - timedelta(hours=1))} AND hour <= {_at(last)}"
+            within = f"hour > {_timestamp_sql(first - timedelta(hours=1))} AND hour <= {_timestamp_sql(last)}"
             conditions.append(f"(hour IS NULL OR ({within}))")
         if servers:
-            known = self.lake.made(QUEUE_HISTORY).get("names", {})
-            addresses = servers | {address for address, called in known.items() if called in servers}
-            named = ", ".join(literal(address) for address in sorted(addresses))
-            conditions.append(f"(server_address IS NULL OR server_address IN ({named}))")
-        measures = (name for name in self.answer(NOT_KNOWN).columns if name not in ("hour", "server_address"))
+            names = self.lake.provenance(QUEUE_HISTORY).get("names", {})
+            addresses = servers | {address for address, name in names.items() if name in servers}
+            in_list = ", ".join(literal(address) for address in sorted(addresses))
+            conditions.append(f"(server_address IS NULL OR server_address IN ({in_list}))")
+        measures = (name for name in self.read(COVERAGE_VIEW).columns if name not in ("hour", "server_address"))
         sums = ", ".join(f"sum({measure}) AS {measure}" for measure in measures)
         return self.lake.spark.sql(
-            f"SELECT server_address, min(hour) AS from_hour, max(hour) AS to_hour, {sums} FROM {quoted(NOT_KNOWN)} "
+            f"SELECT server_address, min(hour) AS from_hour, max(hour) AS to_hour, {sums} FROM {quoted(COVERAGE_VIEW)} "
             f"WHERE {' AND '.join(conditions)} GROUP BY server_address ORDER BY server_address NULLS FIRST"
         )
 
-    def _tables(self, view: View) -> set[Table]:
-        """Return the tables that a view is of."""
-        text = view.sql.replace("setting.now", NOW)
-        return {catalog.table(f"{layer}.{name}") for layer, name in _NAMED.findall(text)}
+    def _tables_of(self, view: View) -> set[Table]:
+        """Return the tables that a view selects from."""
+        text = view.sql.replace("setting.now", NEWEST_EVENT_TIME_QUERY)
+        return {catalog.table(f"{layer}.{name}") for layer, name in _TABLE_NAME.findall(text)}
 
-    def _text(self, view: View, name: Callable[[Table], str]) -> str:
-        """Return a view's SQL with the names that its tables have."""
-        now = NOW if self.as_of is None else f"(SELECT {_at(self.as_of)} AS now)"
-        text = view.sql.replace("setting.now", now).replace("setting.quotas", self._quotas())
-        return _NAMED.sub(lambda found: name(catalog.table(found[0])), text)
+    def _resolve_sql(self, view: View, name: Callable[[Table], str]) -> str:
+        """Return the SQL of a view with table names, "now" and quotas filled in."""
+        now = NEWEST_EVENT_TIME_QUERY if self.as_of is None else f"(SELECT {_timestamp_sql(self.as_of)} AS now)"
+        text = view.sql.replace("setting.now", now).replace("setting.quotas", self._quotas_sql())
+        return _TABLE_NAME.sub(lambda found: name(catalog.table(found[0])), text)
 
-    def _quotas(self) -> str:
-        """Return the quotas as a query."""
+    def _quotas_sql(self) -> str:
+        """Return the quotas as a subquery."""
         every = (None, (self.queue_quota, self.journal_quota))
         lines = [
             f"SELECT {'CAST(NULL AS STRING)' if queue is None else literal(queue)} AS queue, "
-            f"{_size(messages)} AS messages, {_size(journal)} AS journal"
+            f"{_bigint_sql(messages)} AS messages, {_bigint_sql(journal)} AS journal"
             for queue, (messages, journal) in (every, *self.quotas.items())
         ]
         return f"({' UNION ALL '.join(lines)})"
 
 
-def _temporary(table: Table) -> str:
+def _temporary_name(table: Table) -> str:
     return f"{table.layer}_{table.name}"
 
 
-def _at(when: datetime) -> str:
-    return f"timestamp_micros({us_of(when)})"
+def _timestamp_sql(when: datetime) -> str:
+    return f"timestamp_micros({datetime_to_us(when)})"
 
 
-def _size(size: int | None) -> str:
+def _bigint_sql(size: int | None) -> str:
     return "CAST(NULL AS BIGINT)" if size is None else f"{size}L"

@@ -1,4 +1,4 @@
-"""Views of messages: as they were seen in remote reads, the only place where captures of RPC show them."""
+"""Views of messages, as remote reads show them. RPC captures show messages nowhere else."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Final
 
 from pipeline.reports.views.view import View
 
-_SEEN: Final = "Messages are seen where they are read or peeked remotely; all others are not known."
+_REMOTE_READS_ONLY: Final = "Only messages that are read or peeked remotely are seen; nothing is known of others."
 
-VIEWS: Final = (
+MESSAGE_VIEWS: Final = (
     View(
         "oldest_unread", 5,
-        "a queue of which a message was seen that nobody took yet, as far as is known",
-        "`age_s` is from when the oldest one was put in the queue (where that is not told: sent) up to now, `seen_at` "
-        "when it was last seen there. Given back, held and only peeked messages count; those received, moved or "
-        "purged do not.",
-        _SEEN + " An application on the machine itself may have taken one since `seen_at`. Clocks of sender and owner "
-        "may differ (clock_differences).",
+        "a queue with a message that was seen and, as far as is known, not received",
+        "`age_s` is the age of the oldest such message: from its arrival in the queue (if that is unknown, from when "
+        "it was sent) until now. `seen_at` is when it was last seen there. Messages that were given back, are held or "
+        "were only peeked count; those received, moved or purged do not.",
+        _REMOTE_READS_ONLY + " An application on the machine itself may have received one since `seen_at`. The clocks "
+        "of sender and owner may differ (view clock_differences).",
         """
         WITH seen AS (
           SELECT coalesce(queue, inferred_queue) AS queue, message_key, max(server_address) AS server_address,
@@ -24,25 +24,25 @@ VIEWS: Final = (
           FROM gold.receive_attempts
           WHERE message_key IS NOT NULL AND coalesce(queue, inferred_queue) IS NOT NULL
           GROUP BY coalesce(queue, inferred_queue), message_key
-        ), gone AS (
+        ), taken AS (
           SELECT DISTINCT coalesce(queue, inferred_queue) AS queue, message_key FROM gold.ack_sequences
           WHERE message_key IS NOT NULL AND fate NOT IN ('returned', 'held')
         ), purges AS (
           SELECT queue, max(responded_at) AS purged_at FROM gold.queue_operations
           WHERE operation = 'purge' AND outcome = 'done' AND queue IS NOT NULL GROUP BY queue
-        ), told AS (
+        ), headers AS (
           SELECT message_key, min(coalesce(arrived_at, sent_at)) AS since, min(sent_at) AS sent_at, max(label) AS label
           FROM silver.messages WHERE message_key IS NOT NULL GROUP BY message_key
-        ), there AS (
-          SELECT seen.*, told.since, told.sent_at, told.label
-          FROM seen LEFT ANTI JOIN gone USING (queue, message_key)
-          LEFT JOIN purges USING (queue) LEFT JOIN told USING (message_key)
+        ), unread AS (
+          SELECT seen.*, headers.since, headers.sent_at, headers.label
+          FROM seen LEFT ANTI JOIN taken USING (queue, message_key)
+          LEFT JOIN purges USING (queue) LEFT JOIN headers USING (message_key)
           WHERE purged_at IS NULL OR purged_at < seen_at
         )
         SELECT queue, max(server_address) AS server_address, count(*) AS messages, min(since) AS since,
           min_by(sent_at, since) AS sent_at, min_by(message_key, since) AS message_key, min_by(label, since) AS label,
           min_by(seen_at, since) AS seen_at, (unix_micros(max(now)) - unix_micros(min(since))) / 1e6 AS age_s
-        FROM there CROSS JOIN setting.now
+        FROM unread CROSS JOIN setting.now
         GROUP BY queue
         ORDER BY age_s DESC
         """,
@@ -50,11 +50,13 @@ VIEWS: Final = (
     ),
     View(
         "read_twice", 10,
-        "a message that was handed out again after the first time, or that two receives acknowledged",
-        "`read_twice` says that two receives of it were acknowledged: applications have it twice. Else it was only "
-        "given out again; `loss_risk` says what else is to be feared, `outcomes` what became of each receive.",
-        _SEEN + " Whether a message came twice over the wire between queue managers is on TCP 1801 alone. A queue "
-        "manager that was set up anew numbers its messages alike: those are taken for the same.",
+        "a message that was handed out more than once, or that two receives acknowledged",
+        "`read_twice` is true if two receives of the message were acknowledged: applications have it twice. Otherwise "
+        "it was only handed out again; `loss_risk` names another risk if there is one, `outcomes` lists the outcome "
+        "of each receive.",
+        _REMOTE_READS_ONLY + " Whether a message was delivered twice between queue managers is visible on TCP 1801 "
+        "only. A reinstalled queue manager numbers its messages from the beginning: messages of equal number are "
+        "taken for the same.",
         """
         SELECT queue, inferred_queue, server_address, lookup_id, message_key, loss_risk = 'read_twice' AS read_twice,
           attempts, outcomes, readers, first_attempt_at, settled_at, fate, loss_risk, confidence, missing
@@ -67,10 +69,9 @@ VIEWS: Final = (
     View(
         "negative_acknowledgements", 14,
         "a class of negative acknowledgements from one queue manager in one administration queue",
-        "Each message counts once, however often it was seen. `source_queue_manager` is who sent the "
-        "acknowledgement, "
-        "`destinations` the queues of the messages that they are of, where these were seen too.",
-        "Only administration queues that are read remotely show them. " + _SEEN,
+        "Each message counts once, however often it was seen. `source_queue_manager` sent the acknowledgement. "
+        "`destinations` are the queues of the messages that it refers to, if these were seen too.",
+        "Only administration queues that are read remotely show them. " + _REMOTE_READS_ONLY,
         """
         WITH negative AS (
           SELECT message_key, class_name, source_queue_manager, coalesce(queue, inferred_queue) AS admin_queue,
@@ -90,19 +91,19 @@ VIEWS: Final = (
     ),
     View(
         "acknowledgements_missing", 15,
-        "a message that asked for an acknowledgement of which none was seen",
-        "`wanted` adds up 1 arrival, 2 receive, 4 and 8 their lack. Where `admin_queue_read` is false nobody was seen "
-        "to read that queue: the acknowledgement may lie there. Acknowledgements that only tell of a lack (4, 8) may "
-        "never come, and that is good.",
-        _SEEN + " An administration queue that is read on its own machine shows nothing.",
+        "a message that asked for an acknowledgement, of which none was seen",
+        "`wanted` is a sum: 1 for arrival, 2 for receive, 4 and 8 for the failure of each. If `admin_queue_read` is "
+        "false, nobody was seen to read that queue: the acknowledgement may still be there. Acknowledgements of "
+        "failures (4, 8) do not come if all goes well.",
+        _REMOTE_READS_ONLY + " An administration queue that is read on its own machine shows nothing.",
         """
-        WITH asked AS (
+        WITH requests AS (
           SELECT message_id, max(message_key) AS message_key, max(destination_queue) AS destination_queue,
             max(admin_queue) AS admin_queue, max(acknowledgement_requested) AS wanted, min(sent_at) AS sent_at,
             min(seen_at) AS first_seen_at
           FROM silver.messages
           WHERE acknowledgement_requested > 0 AND message_id IS NOT NULL AND class = 0 GROUP BY message_id
-        ), answers AS (
+        ), acknowledgements AS (
           SELECT DISTINCT correlation_id AS message_id FROM silver.messages
           WHERE class <> 0 AND correlation_id IS NOT NULL
         ), names AS (
@@ -110,21 +111,21 @@ VIEWS: Final = (
         ), reads AS (
           SELECT DISTINCT queue AS canonical FROM gold.receive_attempts WHERE queue IS NOT NULL
         )
-        SELECT asked.message_id, asked.message_key, asked.destination_queue, asked.admin_queue, asked.wanted,
-          asked.sent_at, asked.first_seen_at, reads.canonical IS NOT NULL AS admin_queue_read
-        FROM asked LEFT ANTI JOIN answers USING (message_id)
-          LEFT JOIN names ON names.queue = asked.admin_queue
-          LEFT JOIN reads ON reads.canonical = coalesce(names.canonical, asked.admin_queue)
-        ORDER BY admin_queue_read DESC, asked.sent_at
+        SELECT requests.message_id, requests.message_key, requests.destination_queue, requests.admin_queue,
+          requests.wanted, requests.sent_at, requests.first_seen_at, reads.canonical IS NOT NULL AS admin_queue_read
+        FROM requests LEFT ANTI JOIN acknowledgements USING (message_id)
+          LEFT JOIN names ON names.queue = requests.admin_queue
+          LEFT JOIN reads ON reads.canonical = coalesce(names.canonical, requests.admin_queue)
+        ORDER BY admin_queue_read DESC, requests.sent_at
         """,
         None, ("first_seen_at",),
     ),
     View(
         "dead_letters", 16,
-        "a reason for which messages lie in a dead-letter queue",
+        "a reason for messages in a dead-letter queue",
         "The class of a dead letter is the reason (`MQMSG_CLASS_NORMAL` in the dead queue of a queued component: its "
-        "retries are used up). `oldest_sent_at` and `age_s` are of the oldest, up to now.",
-        _SEEN + " How many there are in all, and how they grow, is in dead_letter_growth.",
+        "retries are used up). `oldest_sent_at` and `age_s` are those of the oldest message, until now.",
+        _REMOTE_READS_ONLY + " The total number of dead letters and its growth are in the view dead_letter_growth.",
         """
         WITH dead AS (
           SELECT coalesce(queue, inferred_queue) AS queue, class_name,
@@ -144,13 +145,13 @@ VIEWS: Final = (
     ),
     View(
         "clock_differences", 23,
-        "a sender's queue manager and a server that its messages were read from",
-        "`sender_ahead_s`: by so much at least the sender's clock is ahead of the owner's (a message arrived before "
-        "it was sent), `owner_ahead_s` the owner's of the capture's (read before it arrived); null where nothing "
-        "shows it. `least_transit_s` is the shortest time from sent to arrived: a sender that is behind shows as a "
-        "long one.",
-        "Times in messages are whole seconds: less than 2 s show nothing. A clock that is behind is never proven: "
-        "messages may have been on their way for so long.",
+        "a sender's queue manager and a server from which its messages were read",
+        "`sender_ahead_s` is how far at least the sender's clock is ahead of the owner's (a message arrived before it "
+        "was sent), `owner_ahead_s` how far the owner's clock is ahead of the capture's (a message was read before it "
+        "arrived). Both are null if nothing shows a difference. `least_transit_s` is the shortest time from sent to "
+        "arrived: a long one may mean that the sender's clock is behind.",
+        "Times in messages are whole seconds: differences below 2 s are not detected. A clock that is behind cannot "
+        "be proved, because the messages may have been in transit for so long.",
         """
         WITH times AS (
           SELECT m.source_queue_manager, r.server_address, m.seen_at, unix_micros(m.sent_at) AS sent,
@@ -171,10 +172,11 @@ VIEWS: Final = (
     View(
         "comqc_methods", 24,
         "a method of a COM+ component that was called through queues",
-        "`calls` recorded in `messages`; `retried` of these messages were seen in one of the component's retry queues "
-        "(name_0 to name_4), `dead` in its dead queue, `poison` were given back `reads.poison_after` times. A method "
-        "with dead or poison messages fails for good.",
-        _SEEN + " Methods of bodies that were cut, encrypted or rejected (messages.comqc_rejected) are not known.",
+        "`calls` is the number of calls recorded in `messages`. Of these messages, `retried` were seen in one of the "
+        "component's retry queues (name_0 to name_4), `dead` in its dead queue, and `poison` were given back "
+        "`reads.poison_after` times. A method with dead or poison messages fails permanently.",
+        _REMOTE_READS_ONLY + " Methods in bodies that were cut, encrypted or rejected (messages.comqc_rejected) are "
+        "unknown.",
         """
         WITH places AS (
           SELECT message_key, max(int(coalesce(queue, inferred_queue) RLIKE '_[0-4]$')) AS retried,
@@ -203,15 +205,14 @@ VIEWS: Final = (
     View(
         "comqc_paths", 24,
         "a message with recorded calls",
-        "`path` are the queues that it was seen in, in order of time: the component's own, its retry queues, its dead "
-        "queue; `rejected` is why its container breaks the format, null where it does not.",
-        _SEEN + " The listener of the component reads on its own machine: what happened between two sightings is not "
-        "known.",
+        "`path` lists the queues where the message was seen, in order of time: the component's own queue, its retry "
+        "queues, its dead queue. `rejected` is why its container violates the format, null if it does not.",
+        _REMOTE_READS_ONLY + " The listener of the component reads on its own machine: what happened between two "
+        "sightings is unknown.",
         """
         WITH sightings AS (
           SELECT message_key, coalesce(queue, inferred_queue) AS queue, min(seen_at) AS first_at,
-          max(seen_at) AS last_at,
-            max(comqc_rejected) AS rejected, max(label) AS label, count(*) AS seen
+            max(seen_at) AS last_at, max(comqc_rejected) AS rejected, max(label) AS label, count(*) AS seen
           FROM silver.messages WHERE is_comqc AND message_key IS NOT NULL
           GROUP BY message_key, coalesce(queue, inferred_queue)
         ), calls AS (

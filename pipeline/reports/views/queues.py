@@ -1,28 +1,28 @@
-"""Views of the state of queues, and of exactly-once transfers between them."""
+"""Views of queue states, and of exactly-once transfers between queues."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from pipeline.queues.history import NOT_CONNECTED, ON_HOLD
+from pipeline.queues.history import NOT_CONNECTED_STATES, STATE_ON_HOLD
 from pipeline.reports.views.view import View
 from schemas.table import literal
 
-_ENDS: Final = (
-    "An observation holds `history.max_gap`; then the state is UNKNOWN, which is a row of its own and no good news."
+_STATE_EXPIRES: Final = (
+    "An observation is valid for `history.max_gap`. After that the state is UNKNOWN: a row of its own, not a good sign."
 )
 
-_NOT_CONNECTED: Final = ", ".join(map(literal, (*NOT_CONNECTED, ON_HOLD)))
+_NOT_CONNECTED_SQL: Final = ", ".join(map(literal, (*NOT_CONNECTED_STATES, STATE_ON_HOLD)))
 
-VIEWS: Final = (
+QUEUE_VIEWS: Final = (
     View(
         "outgoing_not_connected", 1,
-        "a time through which an outgoing queue was not connected",
-        "`still` says that it was so when it was last looked at and that this look still holds; `why` is the last "
-        "entry of the queue manager's connection history, null where it does not keep one (before Windows Vista), or "
-        "was not asked. ONHOLD: somebody paused it.",
-        f"{_ENDS} Why a connection failed before the last entry is not known, nor anything of queue managers nobody "
-        f"asks.",
+        "a period in which an outgoing queue was not connected",
+        "`still` is true if the newest observation shows the state and is still valid. `why` is the last entry of the "
+        "queue manager's connection history, null if it keeps none (before Windows Vista) or was not asked for it. "
+        "ONHOLD means that somebody paused the queue.",
+        _STATE_EXPIRES + " Only the last entry of the connection history is known. Nothing is known of queue managers "
+        "that nobody asks.",
         """
         WITH changes AS (
           SELECT *, coalesce(state <> lag(state) OVER queue_in_time, TRUE) AS changed
@@ -37,7 +37,7 @@ VIEWS: Final = (
             max_by(message_count, valid_from) AS message_count, max_by(bytes, valid_from) AS bytes,
             max_by(element_at(evidence, -1), valid_from) AS snapshot_id
           FROM runs
-          WHERE state IN (""" + _NOT_CONNECTED + """)
+          WHERE state IN (""" + _NOT_CONNECTED_SQL + """)
           GROUP BY queue_manager, queue, queue_format_name, state, run
         ), reasons AS (
           SELECT snapshot_id, nexthops, try_element_at(connection_history, -1) AS last FROM silver.queue_snapshots
@@ -52,10 +52,10 @@ VIEWS: Final = (
     ),
     View(
         "time_in_state", 2,
-        "a state of a queue, UNKNOWN among them",
-        "`seconds` in all from the first evidence on up to now, `share` of the time since then, `times` how often the "
-        "queue came into it.",
-        _ENDS,
+        "a state of a queue, UNKNOWN included",
+        "`seconds` is the total time in the state from the first evidence until now, `share` its share of that "
+        "period, `times` how often the queue entered the state.",
+        _STATE_EXPIRES,
         """
         WITH steps AS (
           SELECT *, coalesce(state <> lag(state) OVER queue_in_time, TRUE) AS entered,
@@ -77,10 +77,9 @@ VIEWS: Final = (
     View(
         "depth_over_time", 3,
         "an hour of a queue",
-        "The least, the most and the last number of messages and bytes that were reported to hold in it; `received` "
-        "counts captured receives, `unexplained` what came or went without a captured call (others' sends, local "
-        "readers).",
-        _ENDS + " Between two reports the number may have been anything.",
+        "The minimum, maximum and last number of messages and bytes that were reported in the hour. `received` counts "
+        "captured receives. `unexplained` is the change that no captured call explains (senders, local readers).",
+        _STATE_EXPIRES + " The number between two reports is unknown.",
         """
         SELECT queue_manager, queue, queue_format_name, date_trunc('hour', valid_from) AS hour,
           min(message_count) AS least_messages, max(message_count) AS most_messages,
@@ -96,12 +95,12 @@ VIEWS: Final = (
     View(
         "depth_growth", 3,
         "a queue, over the day before now",
-        "Growth from the first to the last report of that day, by the hour. `hours_until_full` goes on at that rate "
-        "to the quota of `quotas.*`; null without growth or quota.",
-        "Queue managers do not tell quotas by this interface: they come from the configuration. Two reports close "
-        "together make a poor rate: `span_s` says how far apart they are.",
+        "Growth per hour from the first to the last report of that day. `hours_until_full` extrapolates that rate to "
+        "the quota in `quotas.*`; null without growth or quota.",
+        "This interface does not report quotas: they come from the configuration. A rate from two reports close "
+        "together is inaccurate: `span_s` is the time between them.",
         """
-        WITH told AS (
+        WITH reports AS (
           SELECT queue_manager, queue, queue_format_name, min(valid_from) AS first_at, max(valid_from) AS last_at,
             min_by(message_count, valid_from) AS first_messages, max_by(message_count, valid_from) AS last_messages,
             min_by(bytes, valid_from) AS first_bytes, max_by(bytes, valid_from) AS last_bytes
@@ -109,7 +108,7 @@ VIEWS: Final = (
           WHERE message_count IS NOT NULL AND valid_from > now - INTERVAL 1 DAY AND valid_from <= now
           GROUP BY queue_manager, queue, queue_format_name
         ), rates AS (
-          SELECT *, (unix_micros(last_at) - unix_micros(first_at)) / 1e6 AS span_s FROM told
+          SELECT *, (unix_micros(last_at) - unix_micros(first_at)) / 1e6 AS span_s FROM reports
         ), limits AS (
           SELECT rates.*, max_by(quotas.messages, quotas.queue IS NOT NULL) AS quota
           FROM rates LEFT JOIN setting.quotas AS quotas
@@ -129,13 +128,13 @@ VIEWS: Final = (
     ),
     View(
         "stuck_queues", 4,
-        "a time through which messages waited in a local queue and nothing showed that any was read",
-        "`minutes` up to now; ask for `still AND minutes >= 15`. A wait ends with a captured receive (or one that was "
-        "given back), a move, a purge, and where messages or bytes are fewer than expected: somebody read on the "
-        "machine itself. `last_attempt_at` and `last_reader`: the newest captured Start at the queue.",
-        "A reader on the machine itself is seen only by what it takes away; one that takes as much as comes in is "
-        "not. "
-        + _ENDS,
+        "a period in which messages waited in a local queue and nothing shows that any was read",
+        "`minutes` is the length of the period, until now if it still lasts; filter by `still AND minutes >= 15`. A "
+        "period ends with a captured receive (also one that gave the message back), with a move or a purge, and when "
+        "there are fewer messages or bytes than expected: then somebody read on the machine itself. `last_attempt_at` "
+        "and `last_reader` are those of the newest captured Start call at the queue.",
+        "Readers on the machine itself are visible only where the number of messages falls. A reader that takes as "
+        "many messages as arrive is not visible. " + _STATE_EXPIRES,
         """
         WITH local AS (
           SELECT *, message_count = 0 OR received + nacked + moved_out + purged > 0
@@ -172,10 +171,10 @@ VIEWS: Final = (
     View(
         "outgoing_backlog", 6,
         "the newest observation of an outgoing transactional queue",
-        "`not_sent` wait for a connection or their turn, `unacknowledged` were sent, `unread` arrived and were not "
-        "read as far as acknowledgements tell; `in_flight_s` is how long the oldest unacknowledged one is on its "
-        "way.",
-        "Outgoing queues that are not transactional tell no acknowledgements. A value that was not asked for is "
+        "`not_sent` messages wait for a connection or their turn, `unacknowledged` ones were sent and not "
+        "acknowledged, `unread` ones arrived and were not read as far as acknowledgements show. `in_flight_s` is how "
+        "long the oldest unacknowledged message has been in flight.",
+        "Outgoing queues that are not transactional report no acknowledgements. Values that were not asked for are "
         "null.",
         """
         SELECT last.queue_manager, last.queue, last.queue_format_name, last.source, last.observed_at,
@@ -193,11 +192,11 @@ VIEWS: Final = (
     ),
     View(
         "transfer_stalls", 7,
-        "a standstill of an outgoing transactional queue",
-        "No number was acknowledged from `since` to `last_seen_at`; `resend_count` and `ladder_step` say how often it "
-        "was tried and how long the pauses are by now (docs/tables.md, gold.eod_transfers), `next_resend_at` when the "
-        "next try is due. `still`: no later observation shows it moving.",
-        "Between two observations more can have happened; tries are counted by the queue manager, not seen.",
+        "a stall of an outgoing transactional queue",
+        "No message was acknowledged from `since` to `last_seen_at`. `resend_count` says how often the oldest message "
+        "was tried, `ladder_step` how long the pauses are by now (gold.eod_transfers in docs/reference/tables.md), "
+        "`next_resend_at` when the next resend is due. `still` is true if no later observation shows progress.",
+        "Changes between two observations are not seen. The queue manager counts the resends; they are not captured.",
         """
         WITH seen AS (
           SELECT *, lead(observed_at) OVER (
@@ -221,11 +220,11 @@ VIEWS: Final = (
     ),
     View(
         "never_acknowledged", 8,
-        "a range of numbers of one sequence",
-        "`pending` were not acknowledged when the queue was last observed; `given_up` were not when its sequence "
-        "began anew: what is sent again then has other numbers.",
-        "Numbers come from observations: what was given up between two of them is not counted. Which message has a "
-        "number is told by captures of the binary protocol (TCP 1801) alone.",
+        "a range of message numbers of one sequence",
+        "`pending` numbers were not acknowledged when the queue was last observed. `given_up` numbers were not "
+        "acknowledged when the sequence was reset: messages sent again after that have other numbers.",
+        "Numbers come from observations: what was given up between two observations is not counted. Only captures of "
+        "the binary protocol (TCP 1801) show which message has which number.",
         """
         WITH seen AS (
           SELECT *, lead(observed_at) OVER series AS next_at, lead(sequence_reset) OVER series AS reset_next
@@ -245,11 +244,12 @@ VIEWS: Final = (
     ),
     View(
         "sequence_gaps", 9,
-        "a sequence that a receiver rejected messages of",
-        "`rejected` since it last accepted one, as last reported; `still`: the newest report says so. "
-        "`disagrees_with_sender` lays the sender's report beside it.",
-        "A receiver counts what it rejects since the last one that it took: what went well again between two "
-        "observations is not seen. The messages themselves are on TCP 1801 alone.",
+        "a sequence of which a receiver rejected messages",
+        "`rejected` is the last reported number of messages rejected since the receiver last accepted one. `still` is "
+        "true if the newest report shows it. `disagrees_with_sender` compares the receiver's report with the "
+        "sender's.",
+        "The receiver's count restarts when it accepts a message: a gap that opened and closed between two "
+        "observations is not seen. The messages themselves are on TCP 1801 only.",
         """
         WITH seen AS (
           SELECT *, lead(observed_at) OVER (
@@ -272,10 +272,10 @@ VIEWS: Final = (
     View(
         "ends_that_disagree", 11,
         "a way in which sender and receiver of a sequence disagree",
-        "`how` is sequence_behind, number_behind, gap or sequence_unknown; `last_told` says it with numbers. The "
-        "receiver then rejects all that comes: nothing gets better by waiting.",
-        "Asked only where both ends were observed within `history.max_gap` of each other; elsewhere the rows of "
-        "gold.eod_sources lack the sender (`missing`: no_snapshot).",
+        "`how` is `sequence_behind`, `number_behind`, `gap` or `sequence_unknown`; `last_told` gives the numbers. The "
+        "receiver rejects all messages that follow: waiting does not help.",
+        "Checked only where both ends were observed within `history.max_gap` of each other. Elsewhere the rows of "
+        "gold.eod_sources have no sender (`missing` contains no_snapshot).",
         """
         SELECT queue_manager, queue, sender_queue_manager, sender_queue, sequence_id,
           substring_index(disagrees_with_sender, ':', 1) AS how, min(observed_at) AS first_seen_at,
@@ -292,10 +292,11 @@ VIEWS: Final = (
     View(
         "resends", 13,
         "a day of an outgoing transactional queue",
-        "`resends` adds up the rises of the resend count, `sent` those of the next number; `share` is resends of "
-        "both.",
-        "The count is of tries of the oldest message, and resets when one is acknowledged: what rose and fell between "
-        "two observations is not counted, so that `resends` is the least. Bytes sent again are on TCP 1801 alone.",
+        "`resends` is the sum of the increases of the resend count, `sent` the sum of the increases of the next "
+        "number; `share` is `resends` divided by both together.",
+        "The count is of tries of the oldest message and restarts with each acknowledgement: what rose and fell "
+        "between two observations is not counted, so `resends` is a lower bound. Resent bytes are visible on TCP 1801 "
+        "only.",
         """
         WITH steps AS (
           SELECT *, lag(sequence_id) OVER series AS id_before,
@@ -318,8 +319,9 @@ VIEWS: Final = (
     View(
         "dead_letter_growth", 16,
         "a day of a dead-letter queue, or of the dead queue of a queued component",
-        "Messages at its first and last report, the most there were, and growth by the day at that rate.",
-        _ENDS + " Dead-letter queues are known where the collector asks for them (`collector.machines`, `queues`).",
+        "Number of messages in its first and last report, the maximum, and the growth per day at that rate.",
+        _STATE_EXPIRES + " Dead-letter queues are known only if the collector asks for them (`collector.machines`, "
+        "`queues`).",
         """
         WITH days AS (
           SELECT queue_manager, queue, queue_format_name, date_trunc('day', valid_from) AS day,
@@ -339,9 +341,9 @@ VIEWS: Final = (
     View(
         "journal_growth", 17,
         "a day of a queue's journal",
-        "Messages and bytes at its first and last report; `days_until_full` goes on at that day's rate to the quota "
-        "of `quotas.*`; null without growth or quota.",
-        _ENDS + " Quotas come from the configuration.",
+        "Number of messages and bytes in its first and last report. `days_until_full` extrapolates the day's rate to "
+        "the quota in `quotas.*`; null without growth or quota.",
+        _STATE_EXPIRES + " Quotas come from the configuration.",
         """
         WITH reports AS (
           SELECT queue_manager, queue, queue_format_name, valid_from, journal_count AS messages, journal_bytes AS bytes

@@ -1,4 +1,4 @@
-"""What a view is: a documented SQL query over the lake's tables that answers a question of docs/questions.md."""
+"""Defines a view: a documented SQL query over the lake's tables that answers one of the 25 questions."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A query. ``sql`` names tables as ``layer.name``, the time that counts as now as ``setting.now`` (a column
-    ``now``), quotas as ``setting.quotas`` (columns ``queue``, ``messages``, ``journal``; a queue that is null is any).
+    """A documented SQL query that answers a question.
 
-    ``row``: what one row is; ``read``: how to read it; ``unknown``: what it cannot tell. ``server`` is the column with
-    the server's address or the queue manager, ``times`` are those that say which hours an answer is of.
-    """  # noqa: D205
+    ``sql`` names tables as ``layer.name``. ``setting.now`` is a relation with the time that counts as now (column
+    ``now``), ``setting.quotas`` one with the quotas (``queue``, ``messages``, ``journal``; a null queue means any).
+    ``row_meaning`` completes "one row is"; ``how_to_read`` explains the columns; ``limitations`` says what the view
+    cannot show. ``server_column`` holds the server address or the queue manager. The ``time_columns`` of an answer
+    give the hours whose coverage is reported with it.
+    """
 
     name: str
-    question: int
-    row: str
-    read: str
-    unknown: str
+    question_number: int
+    row_meaning: str
+    how_to_read: str
+    limitations: str
     sql: str
-    server: str | None = None
-    times: tuple[str, ...] = ()
+    server_column: str | None = None
+    time_columns: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""A capture read in parts gives the records of one reading: numbers, offsets, times, lengths, links."""
+"""A capture read in parts gives the same records as one read: numbers, offsets, times, lengths, link types."""
 
 from __future__ import annotations
 
@@ -16,9 +16,15 @@ from hypothesis import strategies as st
 
 from pcapgen import containers as c
 from pcapgen.model import key
-from udfs.files.container import NO_TIME, TAIL_BYTES, Container, NotACaptureError, lead_in
-from udfs.files.identity import Prefix, beginning, identify, measure, tail_key
-from udfs.files.sources import ExpansionLimitError, Source
+from udfs.files.capture_file import NO_TIME, TAIL_BYTES, CaptureFileReader, NotACaptureError, resume_read_offset
+from udfs.files.capture_fingerprint import (
+    FirstPacketHash,
+    capture_key,
+    compute_tail_key,
+    fingerprint_content,
+    read_capture_start,
+)
+from udfs.files.file_source import ExpansionLimitError, FileSource
 
 RECORDS = [
     c.Record(1_700_000_000_123_456_789 + number * 1_000_003, bytes([number]) * (7 * number % 60), 80)
@@ -27,7 +33,7 @@ RECORDS = [
 
 
 def every_kind_of_block(order: str) -> c.CaptureFile:
-    """Sections, the second in the other byte order, interfaces that come late, drops, blocks of every kind."""
+    """A pcapng file: sections in both byte orders, late interfaces, drop counts, blocks of every kind."""
     other = "<>".replace(order, "")
     first, second, third = RECORDS[:3], RECORDS[3:6], RECORDS[6:]
     blocks = [
@@ -64,30 +70,41 @@ FILES = {
 }
 
 
-def rows(container: Container) -> list[tuple[object, ...]]:
-    """Number, offset in the file, lengths, time, link and bytes of each record."""
+def rows(container: CaptureFileReader) -> list[tuple[object, ...]]:
+    """Return number, file offset, lengths, time, link type and bytes of each record."""
     found: list[tuple[object, ...]] = []
-    for records in container.blocks():
-        for index, start in enumerate(records.start.tolist()):
-            captured = int(records.captured[index])
+    for records in container.read_blocks():
+        for index, start in enumerate(records.packet_start.tolist()):
+            captured = int(records.captured_length[index])
             found.append((
-                records.first_number + index, records.base + start, captured, int(records.original[index]),
-                int(records.time[index]), int(records.link[index]), bytes(records.data[start : start + captured]),
+                records.first_packet_number + index, records.file_offset + start, captured,
+                int(records.original_length[index]), int(records.time_ns[index]), int(records.link_type[index]),
+                bytes(records.buffer[start : start + captured]),
             ))  # fmt: skip
     return found
 
 
-def facts(container: Container) -> dict[str, object]:
+def facts(container: CaptureFileReader) -> dict[str, object]:
     return {
         name: getattr(container, name)
-        for name in ("format", "walked", "packets", "dropped", "first_record_end", "content_bytes", "tail_key")
-    } | {"damage": container.damage and container.damage.kind, "state": container.state()}
+        for name in (
+            "format",
+            "bytes_parsed",
+            "packet_count",
+            "dropped_packets",
+            "first_record_end",
+            "content_bytes",
+            "tail_key",
+        )
+    } | {"damage": container.damage and container.damage.kind, "state": container.resume_state()}
 
 
-def read(data: bytes, state: dict[str, object] | None, block_bytes: int) -> tuple[Container, list[tuple[object, ...]]]:
+def read(
+    data: bytes, state: dict[str, object] | None, block_bytes: int
+) -> tuple[CaptureFileReader, list[tuple[object, ...]]]:
     stream = io.BytesIO(data)
-    stream.seek(lead_in(state) if state else 0)
-    container = Container(stream, block_bytes, resume=state)
+    stream.seek(resume_read_offset(state) if state else 0)
+    container = CaptureFileReader(stream, block_bytes, resume_from=state)
     try:
         return container, rows(container)
     except NotACaptureError:
@@ -102,7 +119,7 @@ def test_cut_anywhere_and_read_on(name, block_bytes):
     assert len(expected) == len(RECORDS)
     for cut in range(len(data) + 1):
         first, got = read(data[:cut], None, block_bytes)
-        state = json.loads(json.dumps(first.state()))
+        state = json.loads(json.dumps(first.resume_state()))
         assert (state is None) == (not got)
         if state is None:
             continue
@@ -120,8 +137,8 @@ def test_read_on_many_times(data):
     state, got, last = None, [], None
     for cut in [*cuts, len(content)]:
         last, more = read(content[:cut], state, data.draw(st.integers(1, 300)))
-        if last.state() is not None:
-            state = json.loads(json.dumps(last.state()))
+        if last.resume_state() is not None:
+            state = json.loads(json.dumps(last.resume_state()))
             got += more
     assert got == expected
     assert last is not None
@@ -131,18 +148,22 @@ def test_read_on_many_times(data):
 @pytest.mark.parametrize("name", FILES)
 def test_a_state_is_small(name):
     container, _ = read(FILES[name].data, None, 1 << 20)
-    assert len(json.dumps(container.state())) < 400
+    assert len(json.dumps(container.resume_state())) < 400
 
 
 def test_a_capture_longer_than_its_tail():
-    """The last bytes are told, and a reading goes on, when the capture is longer than what is kept of it."""
+    """The tail key is right, and reading resumes, where the capture is longer than the tail that is kept."""
     long = c.pcap([c.Record(number, bytes([number % 251]) * 1400) for number in range(400)]).data
     for cut in (TAIL_BYTES, TAIL_BYTES + 1, 5 * TAIL_BYTES + 77, len(long) - 1):
         for block_bytes in (1000, 1 << 16, 1 << 20):
             first, got = read(long[:cut], None, block_bytes)
             assert first.content_bytes == cut
-            assert first.tail_key == key(long[:cut][-TAIL_BYTES:]) == tail_key(Source.of_bytes(long, "x"), cut)
-            second, rest = read(long, first.state(), block_bytes)
+            assert (
+                first.tail_key
+                == key(long[:cut][-TAIL_BYTES:])
+                == compute_tail_key(FileSource.from_bytes(long, "x"), cut)
+            )
+            second, rest = read(long, first.resume_state(), block_bytes)
             assert len(got) + len(rest) == 400
             assert second.tail_key == key(long[-TAIL_BYTES:])
 
@@ -150,35 +171,35 @@ def test_a_capture_longer_than_its_tail():
 @pytest.mark.parametrize("compress", [bytes, gzip.compress, zstandard.ZstdCompressor().compress])
 def test_a_source_opened_inside(compress):
     data = FILES["nanoseconds"].data
-    source = Source.of_bytes(compress(data), "x")
+    source = FileSource.from_bytes(compress(data), "x")
     for start in (0, 1, 24, len(data) - 1, len(data), len(data) + 9):
-        with source.open(1100, 1 << 30, start) as stream:
+        with source.open_decompressed(1100, 1 << 30, start) as stream:
             buffer, got = bytearray(4096), b""
             while count := stream.readinto(memoryview(buffer)):
                 got += buffer[:count]
         assert got == data[start:]
-    content = measure(source)
+    content = fingerprint_content(source)
     assert content is not None
-    assert (content.size, content.tail_key) == (len(data), key(data))
-    assert tail_key(source, 30) == key(data[:30])
-    assert tail_key(source, len(data) + 1) is None
+    assert (content.size_bytes, content.tail_key) == (len(data), key(data))
+    assert compute_tail_key(source, 30) == key(data[:30])
+    assert compute_tail_key(source, len(data) + 1) is None
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed"])
 @pytest.mark.parametrize("compress", [gzip.compress, zstandard.ZstdCompressor().compress])
 def test_a_damaged_compressed_stream_ends_where_it_ends_for_everyone(compress, damage):
-    """However it is asked for; behind the damage nothing is read, and before it little is lost."""
+    """The size of reads does not matter. Nothing behind the damage is read, and little before it is lost."""
     data = c.pcap([c.Record(n, hashlib.sha256(b"%d" % n).digest() * 30) for n in range(900)]).data
     packed = bytearray(compress(data))
     if damage == "cut":
         del packed[-100:]
     else:
         packed[-2000:-1000] = bytes(1000)
-    source = Source.of_bytes(bytes(packed), "x")
+    source = FileSource.from_bytes(bytes(packed), "x")
     read = set()
     for step in (1 << 10, 100_001, 1 << 24):
         got, buffer = b"", bytearray(step)
-        with source.open(1100, 1 << 30) as stream:
+        with source.open_decompressed(1100, 1 << 30) as stream:
             while count := stream.readinto(memoryview(buffer)):
                 got += buffer[:count]
             assert not stream.readinto(memoryview(buffer))
@@ -187,18 +208,18 @@ def test_a_damaged_compressed_stream_ends_where_it_ends_for_everyone(compress, d
     if damage == "cut":
         assert data.startswith(got)
         assert len(data) - 400_000 < len(got) < len(data)
-    content = measure(source)
+    content = fingerprint_content(source)
     assert content is not None
-    assert (content.size, content.tail_key) == (len(got), key(got[-TAIL_BYTES:]))
-    assert tail_key(source, content.size) == content.tail_key
-    assert tail_key(source, content.size + 1) is None
+    assert (content.size_bytes, content.tail_key) == (len(got), key(got[-TAIL_BYTES:]))
+    assert compute_tail_key(source, content.size_bytes) == content.tail_key
+    assert compute_tail_key(source, content.size_bytes + 1) is None
 
 
 def test_what_is_passed_over_counts_against_the_bound():
-    source = Source.of_bytes(gzip.compress(bytes(100_000)), "x")
+    source = FileSource.from_bytes(gzip.compress(bytes(100_000)), "x")
     with pytest.raises(ExpansionLimitError):
-        source.open(1100, 50_000, 60_000)
-    assert measure(source, 1100, 50_000) is None
+        source.open_decompressed(1100, 50_000, 60_000)
+    assert fingerprint_content(source, 1100, 50_000) is None
 
 
 def test_damage_inside_leaves_no_state_and_no_content():
@@ -207,13 +228,13 @@ def test_damage_inside_leaves_no_state_and_no_content():
     data[at : at + 4] = b"\xff\xff\xff\xff"
     container, got = read(bytes(data), None, 1 << 20)
     assert len(got) == 6
-    assert (container.state(), container.content_bytes, container.tail_key) == (None, None, None)
+    assert (container.resume_state(), container.content_bytes, container.tail_key) == (None, None, None)
 
 
 def test_interfaces_without_end_leave_no_state():
     blocks = [c.section(), *(c.interface() for _ in range(300)), *(c.enhanced(record) for record in RECORDS)]
     container, got = read(c.assemble(blocks, RECORDS).data, None, 1 << 20)
-    assert (len(got), container.state()) == (len(RECORDS), None)
+    assert (len(got), container.resume_state()) == (len(RECORDS), None)
 
 
 @pytest.mark.parametrize(
@@ -234,20 +255,20 @@ def test_a_file_that_became_shorter_is_refused():
     data = FILES["microseconds"].data
     container, _ = read(data, None, 100)
     with pytest.raises(ValueError, match="ends"):
-        read(data[:-50], container.state(), 100)
+        read(data[:-50], container.resume_state(), 100)
 
 
 @pytest.mark.parametrize("between", [0, 1])
 def test_interfaces_without_end_take_no_more_than_their_share(between):
-    """Interfaces, with packets between them, described after each other: no work or memory by their square."""
+    """Time and memory grow linearly with the number of interface blocks, also with packets between them."""
     count = 30_000
     packet, _ = c.enhanced(c.Record(0, b""), number=count - 1)
     data = c.section() + (c.interface(tsresol=9) + packet * between) * count + packet * 3
-    container = Container(io.BytesIO(data), len(data) + 1)
-    (records,) = container.blocks()
-    assert len(records.start) == between * count + 3
-    assert records.link[-4:].tolist() == ([1] * 4 if between else [1] * 3)
-    assert set(records.link[:-4].tolist()) <= {-1}
+    container = CaptureFileReader(io.BytesIO(data), len(data) + 1)
+    (records,) = container.read_blocks()
+    assert len(records.packet_start) == between * count + 3
+    assert records.link_type[-4:].tolist() == ([1] * 4 if between else [1] * 3)
+    assert set(records.link_type[:-4].tolist()) <= {-1}
 
 
 @pytest.mark.parametrize("block_bytes", [1, 150, 1 << 20])
@@ -259,7 +280,9 @@ def test_a_packet_uses_what_was_described_before_it_alone(block_bytes):
     ]  # fmt: skip
     _, got = read(c.assemble(blocks, [early, early, late, late, late]).data, None, block_bytes)
     micro = late.time_ns // 1000 * 1000
-    unknown = got[2][4]  # read by another interface's ticks: the packet has no link, and nobody believes its time
+    unknown = got[2][
+        4
+    ]  # read with another interface's resolution: the packet has no link type, and its time is not used
     assert [(row[4], row[5]) for row in got] == [
         (NO_TIME, -1), (NO_TIME, -1), (unknown, -1), (late.time_ns, c.RAW), (micro, c.ETHERNET),
     ]  # fmt: skip
@@ -274,26 +297,26 @@ def test_the_identity_of_every_container_cut_anywhere(name, compress):
     file = FILES[name]
     end = file.first_record_end
     for cut in {0, 3, 23, 24, 30, end - 1, end, end + 1, len(file.data)}:
-        source = Source.of_bytes(compress(file.data[:cut]), "/c/1")
-        assert identify(source) == (key(file.data[:end]) if cut >= end else key("/c/1"))
+        source = FileSource.from_bytes(compress(file.data[:cut]), "/c/1")
+        assert capture_key(source) == (key(file.data[:end]) if cut >= end else key("/c/1"))
 
 
 def test_the_first_packet_behind_much_else():
     blocks = [c.section(), c.interface(), c.block("<", 4, bytes(200_000)), *(c.enhanced(r) for r in RECORDS)]
     file = c.assemble(blocks, RECORDS)
-    begun = beginning(Source.of_bytes(file.data, "/c/1"))
+    begun = read_capture_start(FileSource.from_bytes(file.data, "/c/1"))
     assert begun.key == key(file.data[: file.first_record_end])
-    assert begun.first_ns == RECORDS[0].time_ns // 1000 * 1000
-    assert begun.prefix is not None
-    assert begun.prefix.key_with("/c/1") == key(file.data[: file.first_record_end], "/c/1")
+    assert begun.first_packet_ns == RECORDS[0].time_ns // 1000 * 1000
+    assert begun.first_packet_hash is not None
+    assert begun.first_packet_hash.key_with_fields("/c/1") == key(file.data[: file.first_record_end], "/c/1")
 
 
 def test_a_prefix_without_a_packet_has_no_key():
     with pytest.raises(ValueError, match="first packet"):
-        Prefix().key_with("/c/1")
+        FirstPacketHash().key_with_fields("/c/1")
 
 
 def test_a_packet_without_a_time():
     file = c.assemble([c.section(), c.interface(snaplen=99), c.simple(RECORDS[1])], RECORDS[1:2])
-    begun = beginning(Source.of_bytes(file.data, "/c/1"))
-    assert (begun.first_ns, begun.key) == (None, key(file.data[: file.first_record_end]))
+    begun = read_capture_start(FileSource.from_bytes(file.data, "/c/1"))
+    assert (begun.first_packet_ns, begun.key) == (None, key(file.data[: file.first_record_end]))

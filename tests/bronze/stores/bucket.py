@@ -1,4 +1,4 @@
-"""A server that speaks S3, on this machine, and what a test puts there."""
+"""A local S3 server with a bucket for tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DENY = {"Version": "2012-10-17", "Statement": [{"Effect": "Deny", "Principal": 
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket of its own on a server, and the variables that lead there."""
+    """A bucket on a local S3 server, and the environment variables to reach it."""
 
     endpoint: str
     client: Any
@@ -33,7 +33,7 @@ class Bucket:
         }
 
     def put(self, key: str, data: bytes) -> str:
-        """Put an object, or put it anew; its URI."""
+        """Put an object, or overwrite it; return its URI."""
         self.client.put_object(Bucket=NAME, Key=key, Body=data)
         return f"s3://{NAME}/{key}"
 
@@ -44,7 +44,7 @@ class Bucket:
         self.client.delete_object(Bucket=NAME, Key=key)
 
     def deny(self, action: str, resource: str) -> None:
-        """Refuse an action on what is below the bucket's name."""
+        """Refuse an action on a resource below the bucket's name."""
         (statement,) = _DENY["Statement"]
         refused = {**statement, "Action": action, "Resource": f"arn:aws:s3:::{NAME}{resource}"}
         self.client.put_bucket_policy(Bucket=NAME, Policy=json.dumps({**_DENY, "Statement": [refused]}))

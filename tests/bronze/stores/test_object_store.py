@@ -1,4 +1,4 @@
-"""Captures on an object store are listed, named, read and refused as those in folders are."""
+"""Captures on an object store are listed, identified, read and refused like files in folders."""
 
 import gzip
 import os
@@ -7,11 +7,11 @@ import pytest
 import zstandard
 
 from bronze.stores.bucket import serving
-from pipeline.bronze.ingest_plan import plan
+from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import InputError, find_file, list_files
-from pipeline.bronze.ledger_entries import Known
-from udfs.capture.reader import Options, Part, capture_batches, read_capture
-from udfs.files import stores
+from pipeline.bronze.ledger_entries import LedgerEntry
+from udfs.capture.capture_reader import ReadOptions, ReadRequest, read_capture, read_capture_batches
+from udfs.files import filesystems
 
 SAMPLE = "01-remoteread-ndr.pcap"
 
@@ -98,14 +98,18 @@ def test_a_secret_in_a_uri_is_not_repeated(bucket):
 
 def test_a_server_that_is_not_there_is_one_line(bucket, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
-    monkeypatch.setattr(stores, "_ATTEMPTS", 1)
+    monkeypatch.setattr(filesystems, "_MAX_ATTEMPTS", 1)
     with pytest.raises(InputError, match=r"NETWORK_CONNECTION"):
         list_files(["s3://captures/x"])
 
 
 def row_of(listed):
-    """The ledger's row of a file that is read as a task reads it."""
-    batches = [rows for kind, rows in capture_batches(listed.source(), Options(), Part()) if kind == "capture_files"]
+    """Read a file like a task; return its ledger row."""
+    batches = [
+        rows
+        for kind, rows in read_capture_batches(listed.capture_source(), ReadOptions(), ReadRequest())
+        if kind == "capture_files"
+    ]
     (row,) = batches[-1].to_pylist()
     return row
 
@@ -155,19 +159,20 @@ def test_the_rows_are_those_of_the_file(bucket, sample, packed):
 def test_an_object_that_is_put_anew_and_longer_is_read_on(bucket, sample):
     half = len(sample) // 2
     uri = bucket.put("ring.pcap", sample[:half])
-    (read,) = plan(list_files([uri]), []).read
+    (read,) = plan_ingest(list_files([uri]), []).reads
     (before,) = read_capture(uri)["capture_files"].to_pylist()
-    of_the_run = {
+    run_columns = {
         "capture_id": read.capture_id, "first_key": read.first_key, "other_paths": None, "other_files": None,
-        "first_us": None, "last_us": None, "modified_us": read.file.modified_us, "followed": None, "learnt": None,
+        "first_us": None, "last_us": None, "modified_us": read.file.modified_us, "reread_endpoints": None,
+        "learned_endpoints": None,
     }  # fmt: skip
-    ledger = [Known.of({**before, **of_the_run})]
-    assert not plan(list_files([uri]), ledger)
+    ledger = [LedgerEntry.from_row({**before, **run_columns})]
+    assert not plan_ingest(list_files([uri]), ledger)
     bucket.put("ring.pcap", sample)
-    (more,) = plan(list_files([uri]), ledger).read
+    (more,) = plan_ingest(list_files([uri]), ledger).reads
     assert (more.capture_id, more.file.size) == (read.capture_id, len(sample))
-    assert 0 < more.start <= half
-    rest = read_capture(uri, part=Part(more.capture_id, more.resume))["capture_files"].to_pylist()[0]
+    assert 0 < more.start_offset <= half
+    rest = read_capture(uri, request=ReadRequest(more.capture_id, more.resume_state))["capture_files"].to_pylist()[0]
     whole = read_capture(sample)["capture_files"].to_pylist()[0]
     assert before["packets"] + rest["packets"] == whole["packets"] > rest["packets"] > 0
     assert rest["content_bytes"] == len(sample)

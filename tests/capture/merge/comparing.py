@@ -1,7 +1,7 @@
-"""Whether two readings gave the same bronze tables, and if not, where they differ, for people to read.
+"""Compares the bronze tables of two reads, and describes the differences.
 
-``same`` holds a reading of many files against that of the one uncut file: columns that say where in which file
-something stood are left out. ``equal`` holds two readings of one set of files against each other: everything counts.
+``same`` compares a read of many files with that of the uncut file; columns with positions in files are left out.
+``equal`` compares two reads of the same files in all columns.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pcapgen.reading import Row, plain
+from pcapgen.reading import Row, to_rows
 
 PLACES = frozenset(
     {"capture_id", "response_capture_id", "request_packet", "response_packet", "packet_number", "byte_offset",
@@ -41,13 +41,13 @@ Tables = Mapping[str, pa.Table]
 
 
 def same(tables: Tables, others: Tables) -> None:
-    """Fail, and say where, unless the facts are the same: all tables but those of files, without places."""
+    """Fail with a description unless the facts are the same: all tables except those of files, without positions."""
     found = differences(tables, others, left_out=PLACES | OF_THE_RUN, not_compared=OF_FILES)
     assert not found, "\n" + "\n".join(found)
 
 
 def equal(tables: Tables, others: Tables) -> None:
-    """Fail, and say where, unless two readings of one set of files are the same in every column but the run's."""
+    """Fail with a description unless two reads of the same files are equal in all columns except those of the run."""
     found = differences(tables, others, left_out=OF_THE_RUN | OF_THE_FILE)
     assert not found, "\n" + "\n".join(found)
 
@@ -55,7 +55,7 @@ def equal(tables: Tables, others: Tables) -> None:
 def differences(
     tables: Tables, others: Tables, *, left_out: Collection[str], not_compared: Collection[str] = ()
 ) -> list[str]:
-    """Lines that say how two readings differ as sets of rows with their multiplicity; none when they do not."""
+    """Return lines that describe how two reads differ as multisets of rows; none if they are equal."""
     lines = []
     for name in sorted((tables.keys() | others.keys()) - NEVER - set(not_compared)):
         if name not in tables or name not in others:
@@ -69,7 +69,7 @@ def _table(name: str, one: pa.Table, two: pa.Table, left_out: Collection[str]) -
     columns, other_columns = (set(table.column_names) - set(left_out) for table in (one, two))
     if columns != other_columns:
         return [f"{name}: columns of one alone: {sorted(columns ^ other_columns)}"]
-    rows, others = plain(one.select(sorted(columns))), plain(two.select(sorted(columns)))
+    rows, others = to_rows(one.select(sorted(columns))), to_rows(two.select(sorted(columns)))
     alone, alone_there = _minus(rows, others), _minus(others, rows)
     lines = []
     for names in BESIDE.get(name, ()):
@@ -94,7 +94,7 @@ def _key(row: Row) -> Hashable:
 
 
 def _minus(rows: list[Row], others: list[Row]) -> list[Row]:
-    """Rows beyond those of the others."""
+    """Return the rows that the others do not have."""
     there = Counter(map(_key, others))
     out = []
     for row in rows:
@@ -109,7 +109,7 @@ def _minus(rows: list[Row], others: list[Row]) -> list[Row]:
 def _paired(
     rows: list[Row], others: list[Row], names: tuple[str, ...]
 ) -> tuple[list[tuple[Row, Row]], list[Row], list[Row]]:
-    """Rows beside the rows of the others that have the same values in these columns, and what is left of both."""
+    """Pair rows that have the same values in some columns; return the pairs, and the rest of both."""
     places: defaultdict[Hashable, list[int]] = defaultdict(list)
     for index, other in enumerate(others):
         places[tuple(_frozen(other.get(name)) for name in names)].append(index)
@@ -143,7 +143,7 @@ def _value(name: str, value: Any) -> str:
         return f"[{', '.join(_value(name, each) for each in value)}]"
     if isinstance(value, bytes):
         return f"<{len(value)} bytes {value[:8].hex()}>"
-    if isinstance(value, int) and name.endswith(("_at", "since")):
+    if isinstance(value, int) and name.endswith("_at"):
         return f"{dt.datetime.fromtimestamp(value / 1e6, dt.UTC):%H:%M:%S.%f}"
     if isinstance(value, str) and len(value) == 32:
         return value[:8]

@@ -1,9 +1,8 @@
-"""One capture cut into captures of their own, as a ring of files does it, and put together again.
+"""Cuts a capture into several capture files, as a ring buffer of files does, and joins them again.
 
-Written from the formats' specifications and not with the reader, which is what the pieces are for. Places are indexes
-of records: at each, another file begins. A piece of pcapng begins with the section header and the interfaces that
-are in force where it was cut; blocks without a packet stay in front of the packet that follows them, the last ones at
-the end of the last piece.
+It is written from the specifications of the formats, independent of the reader. Places are record indexes; at each of
+them another file begins. A pcapng piece begins with the section header and the interfaces in force at the cut. Blocks
+without a packet stay in front of the packet that follows; the last ones are at the end of the last piece.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _SAMPLE_ADDRESS = re.compile(rb"\x0a\x4d\x00[\x01-\x0f]")
 
 @dataclass(frozen=True)
 class Unit:
-    """A record with what stands between it and the one before; ``opening`` is what a file that begins here needs."""
+    """A record with the bytes before it; ``opening``: what a file that begins here needs first."""
 
     opening: bytes
     data: bytes
@@ -39,7 +38,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Layout:
-    """A capture as units; ``rest`` follows the last record, ``opening`` is what another file would begin with there."""
+    """A capture as units; ``rest``: bytes behind the last record, ``opening``: what a file beginning there needs."""
 
     units: tuple[Unit, ...]
     rest: bytes
@@ -47,7 +46,7 @@ class Layout:
 
 
 def layout(capture: bytes) -> Layout:
-    """Where the records of a pcap or pcapng capture begin and end."""
+    """Return the positions of the records in a pcap or pcapng capture."""
     return _pcapng(capture) if capture[:4] == _SHB else _pcap(capture)
 
 
@@ -93,7 +92,7 @@ def _pcapng(capture: bytes) -> Layout:
 
 
 def cut(capture: bytes, places: Collection[int]) -> list[bytes]:
-    """The capture as files of their own: another one begins at each of ``places`` (indexes of records, from 1)."""
+    """Return a capture as several files; a new file begins at each of ``places`` (record indexes, from 1)."""
     parts = layout(capture)
     edges = [0, *sorted(set(places)), len(parts.units)]
     assert all(0 < place < len(parts.units) for place in edges[1:-1]), "a file without a packet"
@@ -107,7 +106,7 @@ def cut(capture: bytes, places: Collection[int]) -> list[bytes]:
 
 
 def glue(pieces: Sequence[bytes]) -> bytes:
-    """The inverse of ``cut``: one file, without what the later pieces were opened with."""
+    """Undo ``cut``: return one file, without the openings of the later pieces."""
     whole = pieces[0]
     for piece in pieces[1:]:
         whole += piece.removeprefix(layout(whole).opening)
@@ -115,27 +114,27 @@ def glue(pieces: Sequence[bytes]) -> bytes:
 
 
 def records(capture: bytes) -> int:
-    """How many records a capture has."""
+    """Return the number of records in a capture."""
     return len(layout(capture).units)
 
 
 def evenly(capture: bytes, files: int = 5) -> list[int]:
-    """Places that cut a capture into files of as many records each."""
+    """Return places that cut a capture into files with equal numbers of records."""
     count = records(capture)
     return [count * index // files for index in range(1, files)]
 
 
 def plain(path: Path) -> bytes:
-    """A capture's bytes, decompressed."""
+    """Return the decompressed bytes of a capture."""
     data = path.read_bytes()
     return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
 
 
 def elsewhere(capture: bytes, number: int) -> bytes:
-    """A capture of the sample as if it had happened between other machines; each ``number`` gives addresses of its own.
+    """Return a sample capture with other addresses; each ``number`` gives different ones.
 
-    10.77.0.n stands in IP headers and in the endpoint mapper's towers. What is added to the first half of an address is
-    taken from the second, so that every checksum still holds (they are sums of 16 bits, RFC 1071 section 1).
+    10.77.0.n stands in IP headers and in endpoint-mapper towers. What is added to the first half of an address is
+    subtracted from the second, so that every checksum stays valid (sums of 16 bits, RFC 1071 section 1).
     """
 
     def moved(found: re.Match[bytes]) -> bytes:
@@ -146,7 +145,7 @@ def elsewhere(capture: bytes, number: int) -> bytes:
 
 
 def padded(capture: bytes, size: int) -> bytes:
-    """A pcap of Ethernet frames made ``size`` bytes long by a last packet of nobody's (IEEE 802, local experiments)."""
+    """Pad a pcap of Ethernet frames to ``size`` bytes by a last packet of an experimental protocol."""
     order, head = _PCAP_ORDERS[capture[:4]]
     last = layout(capture).units[-1].data
     more = size - len(capture) - head

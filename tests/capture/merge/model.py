@@ -1,10 +1,10 @@
-"""The identity rules of tables.md on a few numbers: which sightings are one call, which stretches one connection.
+"""A model of the identity rules of tables.md: which sightings are one call, which stretches one connection.
 
-No bytes and no tables: a sighting is what one capture shows of one call, a stretch what it shows of one connection.
-``calls`` and ``connections`` are functions of the set of them. `Known` is the least that has to be kept of sightings
-so that further ones can be merged as if all had come at once; `Known.joined` is associative and commutative.
+There are no bytes and no tables. A sighting is what one capture shows of a call, a stretch what it shows of a
+connection. ``calls`` and ``connections`` are functions of the set of them. ``Known`` is the minimum to keep of
+sightings so that later ones can be merged as if all had come at once; ``Known.joined`` is associative and commutative.
 
-Times are seconds, sequence numbers do not wrap here.
+Times are seconds; sequence numbers do not wrap.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ JUMP = 16 << 20
 
 @dataclass(frozen=True, order=True)
 class Half:
-    """A request or a response as one capture shows it; of a response, ``acked`` client bytes were acknowledged then."""
+    """A request or a response as one capture shows it; ``acked``: client bytes acknowledged when it was sent."""
 
     sequence: int
     at: float
@@ -34,7 +34,7 @@ class Half:
 
 @dataclass(frozen=True)
 class Sighting:
-    """What one capture shows of one call of one four-tuple."""
+    """What one capture shows of one call of a four-tuple."""
 
     capture: str
     call_id: int
@@ -43,10 +43,10 @@ class Sighting:
 
     @property
     def rank(self) -> tuple[int, float, str, int, str]:
-        """Smallest is the row's: the most whole halves, then the earliest (time, capture, packet).
+        """Sort key, smallest first: most whole halves, then the earliest (time, capture, packet).
 
-        A packet may carry several first bytes: the rest decides between them, or a state would remember which came
-        first.
+        A packet may carry several first bytes; the other fields decide between them, so that a state does not depend on
+        the order.
         """
         halves = [half for half in (self.request, self.response) if half is not None]
         return -sum(half.whole for half in halves), halves[0].at, self.capture, halves[0].packet, repr(self)
@@ -62,11 +62,11 @@ def _half(sighting: Sighting, name: str) -> Half | None:
 
 @dataclass(frozen=True)
 class Known:
-    """What is kept of sightings that are one call: spans of time for each first byte, the best, and who saw what.
+    """What is kept of sightings that are one call: time spans per first byte, the best sighting, the observers.
 
-    A span stands for all times in it: they are a chain, so that what is within 60 s of a time inside is within 60 s of
+    A span stands for all times in it, because they form a chain: a time within 60 s of a time inside is within 60 s of
     one of its ends or of a neighbour in it. ``best`` has, for "any", and for each half "whole" and "seen", the best
-    sighting that has that: each is a minimum, and minima can be joined in any order.
+    sighting with that property. Each is a minimum, and minima can be combined in any order.
     """
 
     call_id: int
@@ -117,7 +117,7 @@ class Known:
 
 
 def _chains(spans: Iterable[tuple[str, int, Span]]) -> frozenset[tuple[str, int, Span]]:
-    """Spans of one first byte that are near enough are one."""
+    """Join the spans of one first byte that are near enough."""
     by_byte = defaultdict(list)
     for name, sequence, span in spans:
         by_byte[name, sequence].append(span)
@@ -139,7 +139,7 @@ State = frozenset[Known]
 
 
 def merged(*states: State) -> State:
-    """Several states as one: what is linked is joined, until nothing is."""
+    """Merge states until no two of them are linked."""
     out: set[Known] = set()
     for known in (known for state in states for known in state):
         while near := {other for other in out if known.linked(other)}:
@@ -151,7 +151,7 @@ def merged(*states: State) -> State:
 
 
 def groups(sightings: Iterable[Sighting]) -> list[list[Sighting]]:
-    """The rule itself, without anything kept: components of "same first byte, within 60 s of the next"."""
+    """The rule itself, without a summary: connected components of "same first byte, within 60 s of the next"."""
     taken = sorted(set(sightings), key=lambda each: (each.rank, each.call_id))
     parent = list(range(len(taken)))
 
@@ -178,7 +178,7 @@ def groups(sightings: Iterable[Sighting]) -> list[list[Sighting]]:
 
 @dataclass(frozen=True)
 class Call:
-    """A row: its halves, and how many captures saw it."""
+    """A row: its halves, and the number of captures that saw it."""
 
     call_id: int
     request: Half | None
@@ -193,7 +193,7 @@ class Call:
 
 
 def row(known: Known) -> Call:
-    """The row of what is kept: the best sighting, its halves that are not whole from the next best."""
+    """Return the row of a state: the best sighting; halves that are not whole come from the next best."""
     best = dict(known.best)
 
     def half(name: str) -> Half | None:
@@ -213,9 +213,9 @@ Pairing = Callable[[State], State]
 
 
 def by_acknowledgement(state: State) -> State:
-    """Requests alone and answers alone that are one call: an answer's is the last request acknowledged by then.
+    """Pair lone requests with lone responses: a response belongs to the last request acknowledged by then.
 
-    Calls that are whole already count as requests too: an answer alone to one of them is not an older request's.
+    Whole calls count as requests too: a lone response to one of them does not belong to an older request.
     """
     asked = [known for known in state if known.has("request")]
     answers = [known for known in state if not known.has("request")]
@@ -238,7 +238,7 @@ def by_acknowledgement(state: State) -> State:
 
 
 def _common(state: State) -> State:
-    """Calls that share an answer are one."""
+    """Join calls that share a response."""
     out: list[Known] = []
     for known in sorted(state, key=lambda each: sorted(each.spans)):
         answers = {span for span in known.spans if span[0] == "response"}
@@ -252,7 +252,7 @@ def _common(state: State) -> State:
 
 
 def literally(state: State) -> State:
-    """Requests alone and answers alone of one call id are one call, whichever and however many."""
+    """Pair all lone requests and responses of a call id, as the rule says literally."""
     alone = defaultdict(list)
     out = set()
     for known in state:
@@ -272,7 +272,7 @@ def literally(state: State) -> State:
 
 
 def calls(sightings: Iterable[Sighting], pairing: Pairing = by_acknowledgement) -> frozenset[Call]:
-    """The rows of a set of sightings. Pairs are made of what is kept and never kept themselves."""
+    """Return the rows of a set of sightings. Pairs are computed from what is kept, and never kept themselves."""
     return frozenset(map(row, pairing(merged(*(frozenset([Known.of(each)]) for each in set(sightings))))))
 
 
@@ -281,7 +281,7 @@ def calls(sightings: Iterable[Sighting], pairing: Pairing = by_acknowledgement) 
 
 @dataclass(frozen=True, order=True)
 class Stretch:
-    """What one capture shows of one connection: times, and each direction's sequence numbers from and to."""
+    """What one capture shows of one connection: times, and the sequence number range of each direction."""
 
     first_at: float
     capture: str
@@ -315,7 +315,7 @@ class Connection:
 
 
 def connections(stretches: Iterable[Stretch]) -> list[frozenset[Stretch]]:
-    """The connections of one four-tuple: stretches in order of time, each one's first that it goes on, newest first."""
+    """Return the connections of one four-tuple; each stretch continues the newest connection that it can."""
     found: list[Connection] = []
     for stretch in sorted(set(stretches)):
         for connection in reversed(found):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from capture.merge.comparing import equal, same
 from capture.merge.cutting import cut, layout, records
 from capture.merge.traffic import captures, plans
-from udfs.capture.in_memory import read_together
-from udfs.capture.reader import read_capture
+from udfs.capture.capture_reader import read_capture
+from udfs.capture.in_memory import read_captures
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
@@ -25,9 +25,9 @@ def cut_anywhere(data: st.DataObject) -> None:
     # Files that begin with the same packet are told apart by the ledger, which is not here.
     assume(len({layout(piece).units[0].data for piece in pieces}) == len(pieces))
     note(f"{records(capture)} records, {plan}")
-    found = read_together([[pieces[index] for index in run] for run in plan.runs])
+    found = read_captures([[pieces[index] for index in run] for run in plan.runs])
     same(found, read_capture(capture))
-    equal(found, read_together([pieces]))
+    equal(found, read_captures([pieces]))
 
 
 @FEW

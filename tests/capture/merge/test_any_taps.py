@@ -1,4 +1,4 @@
-"""Two machines that listened to any conversation, each with any files of any part of it, in any order and runs."""
+"""Two capturing machines, each with some files of a conversation, in any order and number of runs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,25 @@ from capture.merge.cutting import cut, layout
 from capture.merge.traffic import alone, foreign, sealed
 from pcapgen import containers as c
 from pcapgen import conversation as t
-from pcapgen.scenarios import interleaved, reads, secured
-from udfs.capture.in_memory import read_together
-from udfs.capture.reader import read_capture
+from pcapgen.scenarios import interleaved_dialogue, remote_read_dialogue, secured_dialogue
+from udfs.capture.capture_reader import read_capture
+from udfs.capture.in_memory import read_captures
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
-DIALOGUES = (reads, interleaved, secured, sealed, alone, foreign)
+DIALOGUES = (remote_read_dialogue, interleaved_dialogue, secured_dialogue, sealed, alone, foreign)
 # Packets are counted by capture. What a tap begins with may look like a repetition of what the other one has.
 BY_CAPTURE = {"observations", "packets", "last_packet_at", "retransmitted_bytes"}
 
 
 @st.composite
 def taps(draw: st.DrawFn) -> tuple[list[c.Record], list[bytes], int]:
-    """A conversation, files of two machines that have all of it together, and how far the second clock is ahead."""
+    """A conversation, the files of two machines that together have all of it, and the offset of the second clock."""
     make = draw(st.sampled_from(DIALOGUES))
-    dialogue = reads(size=draw(st.integers(0, 9000)), cuts=(1000, 1000)) if make is reads else make()
+    dialogue = (
+        remote_read_dialogue(size=draw(st.integers(0, 9000)), cuts=(1000, 1000))
+        if make is remote_read_dialogue
+        else make()
+    )
     parts = t.segments(
         dialogue.script,
         mss=draw(st.sampled_from([1460, 536, 150])),
@@ -60,7 +64,7 @@ def taps(draw: st.DrawFn) -> tuple[list[c.Record], list[bytes], int]:
 
 
 def as_one_saw_it(found: Tables, whole: Tables, *told: str) -> None:
-    """Fail, and say where, unless the facts are those of one capture of everything."""
+    """Fail with a description unless the facts are those of one capture of everything."""
     lines = differences(found, whole, left_out=PLACES | OF_THE_RUN | BY_CAPTURE, not_compared=OF_FILES)
     assert lines == [], "\n".join([*told, *lines])
 
@@ -70,8 +74,8 @@ def seen_twice(data: st.DataObject) -> None:
     assume(len({layout(each).units[0].data for each in files}) == len(files))
     order = data.draw(st.permutations(range(len(files))))
     ends = sorted(data.draw(st.sets(st.integers(1, len(files)), max_size=3)) | {len(files)})
-    found = read_together([files])
-    equal(read_together([[files[index] for index in order[a:b]] for a, b in pairwise([0, *ends])]), found)
+    found = read_captures([files])
+    equal(read_captures([[files[index] for index in order[a:b]] for a, b in pairwise([0, *ends])]), found)
     if ahead:
         return  # what one machine has half may end by the other one's clock
     whole = read_capture(c.pcap(records, magic=c.NANOSECONDS).data)
@@ -79,24 +83,24 @@ def seen_twice(data: st.DataObject) -> None:
 
 
 def test_what_one_machine_saw_the_end_of_has_ended_wherever_the_other_stopped():
-    dialogue = interleaved()
+    dialogue = interleaved_dialogue()
     parts = t.segments(dialogue.script, mss=150, opened=False, closed=False, acks=False)
     records = t.records(dialogue.flow, parts[len(parts) // 2 :])
     all_of_it = c.pcap(records, magic=c.NANOSECONDS).data
     whole = read_capture(all_of_it)
     for high in range(2, len(records)):
-        found = read_together([[c.pcapng(records[:high], tsresol=9).data, all_of_it]])
+        found = read_captures([[c.pcapng(records[:high], tsresol=9).data, all_of_it]])
         as_one_saw_it(found, whole)
 
 
 def test_a_machine_that_came_between_the_fragments_of_several_calls_adds_none():
-    """The last fragment of an answer is further behind its first than the answer is long, for others' lie between."""
-    dialogue = interleaved()
+    """Fragments of other calls lie between the first and the last fragment of a response."""
+    dialogue = interleaved_dialogue()
     records = t.records(dialogue.flow, t.segments(dialogue.script, mss=150, opened=False, closed=False, acks=False))
     all_of_it = c.pcap(records, magic=c.NANOSECONDS).data
     whole = read_capture(all_of_it)
     for low in range(5, len(records) - 3, 2):
-        found = read_together([[all_of_it, c.pcapng(records[low:-2], tsresol=9).data]])
+        found = read_captures([[all_of_it, c.pcapng(records[low:-2], tsresol=9).data]])
         as_one_saw_it(found, whole, f"from record {low}:")
 
 

@@ -1,4 +1,4 @@
-"""What finished calls learn of joining: a column at a time, call by call, and in the lake's table it is the same."""
+"""Relabelling of finished calls after a merge: by column, by call, and in the lake's table, with the same result."""
 
 from datetime import date
 from itertools import product
@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 
 from pipeline.bronze import merge_connections
-from pipeline.lake.frames import frame
+from pipeline.lake.frames import arrow_to_frame
 from pipeline.lake.lake import Lake
 from schemas.bronze import RPC_CALLS
-from udfs.capture.merge import LABELS_SCHEMA, MEANINGS_SCHEMA
-from udfs.capture.reader import SCHEMAS
-from udfs.capture.relabel import labelled, without
+from udfs.capture.call_relabelling import drop_merged_calls, relabel_calls
+from udfs.capture.capture_reader import BRONZE_SCHEMAS
+from udfs.capture.connection_merge import CONNECTION_LABELS_SCHEMA, CONTEXT_MEANINGS_SCHEMA
 
 DAY = date(2024, 2, 29)
 UUID = "1a9134dd-7b39-45ba-ad88-44d01ca47f28"
@@ -36,18 +36,18 @@ CALLS = [
 
 @pytest.fixture(scope="module")
 def case():
-    """Calls of every kind on connections with every label and meaning, and on some that nothing is said of."""
+    """Calls of every kind, on connections with every label and meaning, and on some without."""
     labels, meanings, calls = [], [], []
     for ours, handshake, meaning in product((True, False), (True, False), (*MEANINGS, None)):
         name = {"capture_id": f"capture {len(labels) % 3}", "was_connection_id": f"was {len(labels)}"}
         rest = {"connection_id": f"now {len(labels)}", "ours": ours, "handshake": handshake, "together": False}
-        labels.append(dict.fromkeys(LABELS_SCHEMA.names) | name | rest)
+        labels.append(dict.fromkeys(CONNECTION_LABELS_SCHEMA.names) | name | rest)
         if meaning is not None:
             meanings.append({**name, "context_id": 1, **meaning})
     places = [(label["capture_id"], label["was_connection_id"]) for label in labels]
     places += [("another capture", "was 0"), ("capture 0", "another connection")]
     for (capture, connection), context, call in product(places, (1, 2, None), CALLS):
-        nothing = dict.fromkeys(SCHEMAS["rpc_calls"].names) | {"event_date": DAY, "sightings": []}
+        nothing = dict.fromkeys(BRONZE_SCHEMAS["rpc_calls"].names) | {"event_date": DAY, "sightings": []}
         name = {"call_key": str(len(calls)), "capture_id": capture, "connection_id": connection, "context_id": context}
         calls.append(nothing | name | call)
     return calls, labels, meanings
@@ -86,56 +86,60 @@ def expected(case):
 def batches(case):
     return [
         pa.RecordBatch.from_pylist(rows, schema)
-        for rows, schema in zip(case, (SCHEMAS["rpc_calls"], LABELS_SCHEMA, MEANINGS_SCHEMA), strict=True)
+        for rows, schema in zip(
+            case, (BRONZE_SCHEMAS["rpc_calls"], CONNECTION_LABELS_SCHEMA, CONTEXT_MEANINGS_SCHEMA), strict=True
+        )
     ]
 
 
 def test_a_column_at_a_time_it_is_what_the_rule_says_call_by_call(case, expected):
     assert 0 < len(expected) < len(case[0])
-    assert labelled(*batches(case)).to_pylist() == expected
+    assert relabel_calls(*batches(case)).to_pylist() == expected
 
 
 def test_calls_that_nothing_is_said_of_stay_as_they_are(case):
     calls, labels, meanings = batches(case)
-    assert labelled(calls, labels.slice(0, 0), meanings.slice(0, 0)).equals(calls)
+    assert relabel_calls(calls, labels.slice(0, 0), meanings.slice(0, 0)).equals(calls)
 
 
 def test_what_joining_made_anew_is_left_out_by_its_capture_and_its_key():
     rows = [{"capture_id": capture, "call_key": key} for capture, key in product("ab", "kl")]
-    calls = pa.RecordBatch.from_pylist([dict.fromkeys(SCHEMAS["rpc_calls"].names) | row for row in rows])
+    calls = pa.RecordBatch.from_pylist([dict.fromkeys(BRONZE_SCHEMAS["rpc_calls"].names) | row for row in rows])
     remade = pa.RecordBatch.from_pylist([{"capture_id": "a", "call_key": "l"}, {"capture_id": "b", "call_key": "k"}])
-    left = without(calls, remade)
+    left = drop_merged_calls(calls, remade)
     assert left.select(["capture_id", "call_key"]).to_pylist() == [rows[0], rows[3]]
-    assert without(calls, remade.slice(0, 0)).equals(calls)
+    assert drop_merged_calls(calls, remade.slice(0, 0)).equals(calls)
 
 
 def test_stray_bytes_of_this_run_take_their_connection_s_name_and_those_made_anew_are_left_out():
     places = [*product("ab", ("was 0", "was 1")), ("a", None)]
     strays = [
-        dict.fromkeys(SCHEMAS["quarantine"].names)
+        dict.fromkeys(BRONZE_SCHEMAS["quarantine"].names)
         | {"quarantine_key": str(number), "capture_id": capture, "connection_id": connection}
         for number, (capture, connection) in enumerate(places)
     ]
     label = {"capture_id": "a", "was_connection_id": "was 1", "connection_id": "now", "ours": True, "handshake": True}
-    changes = merge_connections.Changes(labels=[{**label, "together": False}], was={"was 1"}, quarantine_keys={"2"})
-    batch = pa.RecordBatch.from_pylist(strays, SCHEMAS["quarantine"])
-    found = [row for named in merge_connections.renaming(changes)([batch]) for row in named.to_pylist()]
+    changes = merge_connections.MergeChanges(
+        labels=[{**label, "together": False}], previous_connection_ids={"was 1"}, replaced_quarantine_keys={"2"}
+    )
+    batch = pa.RecordBatch.from_pylist(strays, BRONZE_SCHEMAS["quarantine"])
+    found = [row for named in merge_connections.apply_connection_ids(changes)([batch]) for row in named.to_pylist()]
     assert [(row["quarantine_key"], row["connection_id"]) for row in found] == [
         ("0", "was 0"), ("1", "now"), ("3", "was 1"), ("4", None),
     ]  # fmt: skip
-    assert list(merge_connections.renaming(merge_connections.Changes())([batch])) == [batch]
+    assert list(merge_connections.apply_connection_ids(merge_connections.MergeChanges())([batch])) == [batch]
 
 
 @pytest.mark.spark
 def test_the_lakes_table_learns_the_same(case, expected, spark, tmp_path):
     calls, labels, meanings = case
-    changes = merge_connections.Changes(labels=labels, dates={DAY})
+    changes = merge_connections.MergeChanges(labels=labels, dates={DAY})
     for meaning in meanings:
-        changes.meanings[meaning["capture_id"], meaning["was_connection_id"]].append(meaning)
-    changes.news = {(label["capture_id"], label["was_connection_id"]) for label in labels}
+        changes.bind_contexts[meaning["capture_id"], meaning["was_connection_id"]].append(meaning)
+    changes.relabeled = {(label["capture_id"], label["was_connection_id"]) for label in labels}
     lake = Lake(spark, str(tmp_path))
-    rows = frame(spark, pa.Table.from_pylist(calls, SCHEMAS["rpc_calls"]))
+    rows = arrow_to_frame(spark, pa.Table.from_pylist(calls, BRONZE_SCHEMAS["rpc_calls"]))
     lake.append(RPC_CALLS, rows.selectExpr("*", "'run' AS run_id", "current_timestamp() AS ingested_at"))
-    merge_connections.relabel(lake, changes)
-    found = lake.read(RPC_CALLS).select(*SCHEMAS["rpc_calls"].names).toArrow().to_pylist()
+    merge_connections.relabel_stored_rows(lake, changes)
+    found = lake.read(RPC_CALLS).select(*BRONZE_SCHEMAS["rpc_calls"].names).toArrow().to_pylist()
     assert sorted(found, key=lambda row: int(row["call_key"])) == expected

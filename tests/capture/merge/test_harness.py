@@ -1,4 +1,4 @@
-"""The harness itself: cutting and gluing loses no byte, comparing finds each difference and names it."""
+"""Tests of the test helpers: cutting and joining keeps every byte, comparison finds each difference."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pcapgen import containers as c
 from pcapgen import conversation as t
 from pcapgen.frames import checksum
 from pcapgen.record import sample_captures
-from pcapgen.scenarios import captured, reads
-from udfs.capture.reader import read_capture
-from udfs.files.container import Container
+from pcapgen.scenarios import capture_dialogue, remote_read_dialogue
+from udfs.capture.capture_reader import read_capture
+from udfs.files.capture_file import CaptureFileReader
 
-FILE, TRUTH = captured(reads())
+FILE, TRUTH = capture_dialogue(remote_read_dialogue())
 RELAXED = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 WRITERS = {
     "pcap": c.pcap(FILE.records),
@@ -34,7 +34,7 @@ WRITERS = {
 
 
 def sections() -> tuple[c.CaptureFile, list[c.Record]]:
-    """Two sections of different byte orders; a second interface comes in the middle; statistics at the end."""
+    """Two sections of different byte orders, a second interface in the middle, statistics at the end."""
     one, two = list(FILE.records[:9]), list(FILE.records[9:])
     blocks: list[bytes | tuple[bytes, int]] = [c.section(), c.interface(tsresol=9)]
     blocks += [c.enhanced(record, tsresol=9) for record in one[:4]]
@@ -46,13 +46,18 @@ def sections() -> tuple[c.CaptureFile, list[c.Record]]:
 
 
 def frames(capture: bytes) -> list[tuple]:
-    """Times, lengths and links of the records, as the reader's container has them."""
+    """Return times, lengths and link types of the records, as the reader gives them."""
     out = []
-    for block in Container(io.BytesIO(capture), 1 << 20).blocks():
+    for block in CaptureFileReader(io.BytesIO(capture), 1 << 20).read_blocks():
         for start, size, original, time, link in zip(
-            block.start, block.captured, block.original, block.time, block.link, strict=True
+            block.packet_start,
+            block.captured_length,
+            block.original_length,
+            block.time_ns,
+            block.link_type,
+            strict=True,
         ):
-            out.append((int(time), int(link), int(original), bytes(block.data[start : start + size])))
+            out.append((int(time), int(link), int(original), bytes(block.buffer[start : start + size])))
     return out
 
 
@@ -121,7 +126,7 @@ def _ends_of(tables: dict[str, pa.Table]) -> set[str]:
 
 
 def _tcp_of(frame: bytes) -> tuple[bytes, bytes]:
-    """The IPv4 header of an Ethernet frame, and all that TCP's checksum covers."""
+    """Return the IPv4 header of an Ethernet frame, and everything that TCP's checksum covers."""
     header, size = frame[14:34], struct.unpack_from(">H", frame, 16)[0] - 20
     return header, header[12:20] + struct.pack(">HH", 6, size) + frame[34 : 34 + size]
 
@@ -167,7 +172,7 @@ def tables() -> dict[str, pa.Table]:
 
 
 def changed(name: str, column: str, row: int, value) -> dict[str, pa.Table]:
-    """The tables with one value of one row changed."""
+    """Return the tables with one value of one row changed."""
     found = tables()
     table = found[name]
     index = table.column_names.index(column)
@@ -229,7 +234,7 @@ def test_a_table_or_column_missing_is_found():
 
 
 def test_files_read_each_for_itself_are_not_the_same():
-    """What the joining is for: five readings put side by side have other calls, binds and connections."""
+    """Why a merge is needed: five separate reads have other calls, binds and connections."""
     story = stories()["fragments"]()
     alone = [read_capture(piece) for piece in cut(story.capture, story.places)]
     beside = {name: pa.concat_tables([each[name] for each in alone]) for name in alone[0]}
@@ -240,7 +245,7 @@ def test_files_read_each_for_itself_are_not_the_same():
 
 
 def test_times_of_trouble_follow_the_capture():
-    """Cutting by records is cutting by time: the pieces' times do not go back."""
+    """Cutting by records is cutting by time: the times of the pieces do not go back."""
     for make in stories().values():
         capture = make().capture
         times = [frame[0] for frame in frames(capture)]

@@ -1,4 +1,4 @@
-"""The identity rules hold together: what is one does not depend on what was seen first, or with what."""
+"""The identity rules are consistent: the result does not depend on the order in which sightings come."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def kept(found):
 @QUICK
 @given(many)
 def test_what_is_kept_is_the_rule_itself(found):
-    """Merging summaries makes the groups that the rule makes of all sightings, with the same captures."""
+    """Merging summaries gives the same groups as the rule on all sightings, with the same captures."""
     assert {(known.call_id, known.captures) for known in kept(found)} == {
         (group[0].call_id, frozenset().union(*(Known.of(each).captures for each in group))) for group in groups(found)
     }
@@ -113,7 +113,7 @@ def test_a_chain_of_clocks_is_one_call_and_a_gap_is_two():
 
 
 def test_a_row_alone_cannot_say_what_a_chain_needs():
-    """Why spans of time are kept and not the row's time alone: the chain's end is as good a neighbour as its begin."""
+    """Why time spans are kept and not only the row's time: both ends of a chain have neighbours."""
     a, b, c = (Sighting(name, 1, Half(10, at, 1)) for name, at in (("a", 0), ("b", 50), ("c", 100)))
     first = kept([a, b])
     assert [made.request.at for made in map(row, first)] == [0]
@@ -125,7 +125,7 @@ def test_a_row_alone_cannot_say_what_a_chain_needs():
 
 
 def test_taken_literally_a_reused_call_id_makes_one_call_of_two():
-    """Two requests and one answer of one call id: "are one call too" would lose a request."""
+    """Two requests and one response with one call id: taken literally, the rule would lose a request."""
     first, second = Sighting("a", 1, Half(10, 0, 1)), Sighting("a", 1, Half(30, 5, 9))
     answer = Sighting("b", 1, None, Half(900, 6, 1, acked=35))
     assert len(calls([first, second, answer], literally)) == 1
@@ -134,7 +134,7 @@ def test_taken_literally_a_reused_call_id_makes_one_call_of_two():
 
 
 def test_pairs_are_not_kept_since_a_later_capture_may_part_them():
-    """A request and an answer alone look like a pair until a capture shows the request with another answer."""
+    """A lone request and a lone response look like a pair until a capture shows another response to the request."""
     request, answer = Sighting("a", 1, Half(10, 0, 1)), Sighting("b", 1, None, Half(900, 9, 1, acked=35))
     both = Sighting("c", 1, Half(10, 1, 1), Half(700, 2, 2, acked=15))
     assert len(calls([request, answer])) == 1
@@ -147,7 +147,7 @@ def test_pairs_are_not_kept_since_a_later_capture_may_part_them():
 
 
 def world(rng: random.Random, *, reuse: bool):
-    """True calls of one connection: (call id, request byte, time, answer byte, time, acked)."""
+    """True calls of one connection: (call id, request byte, time, response byte, time, acked)."""
     out = []
     sequence, answered, now = 1000, 50_000, 0.0
     for number in range(rng.randint(1, 8)):
@@ -159,7 +159,7 @@ def world(rng: random.Random, *, reuse: bool):
 
 
 def taps(rng: random.Random, truth, *, skew: float):
-    """Two machines with clocks of their own, whose files are cut between any request and its answer."""
+    """Two machines with their own clocks, whose files are cut between any request and its response."""
     out, seen = [], set()
     for tap, offset in (("left", 0.0), ("right", skew)):
         file = 0
@@ -200,7 +200,7 @@ def test_every_call_of_a_connection_is_one_row_with_its_own_answer(seed, reuse, 
 
 
 def lives(rng: random.Random):
-    """One four-tuple used again and again: packets as (time, client's byte, server's byte, SYN), one list a life."""
+    """One four-tuple used repeatedly: packets as (time, client's byte, server's byte, SYN), one list per connection."""
     out, now = [], 0.0
     for number in range(rng.randint(1, 4)):
         client, server = (number * 3 + 1) << 28, (number * 5 + 2) << 27
@@ -243,7 +243,7 @@ def test_cut_anywhere_and_seen_twice_each_life_is_one_connection(seed, skew):
 
 
 def test_connections_have_to_be_made_of_stretches_and_not_of_connections():
-    """What is kept of a connection is its stretches: one that comes late may join two connections."""
+    """Stretches must be kept: one that comes late may join two connections."""
     step = 12 << 20
     a, b, c = (
         Stretch(float(at), name, at + 0.5, (at * step, at * step), (at * step, at * step))
@@ -257,7 +257,7 @@ def test_connections_have_to_be_made_of_stretches_and_not_of_connections():
 
 @pytest.mark.parametrize("late", ["a", "b", "c"])
 def test_a_syn_that_comes_late_parts_what_looked_like_one(late):
-    """By chance the numbers after the SYN continue those before the other connection."""
+    """By chance the numbers behind the SYN continue those of the previous connection."""
     a = Stretch(0.0, "a", 1.0, (1000, 2000), (500, 600))
     b = Stretch(2.0, "b", 3.0, (1 << 30, 1 << 30), (1 << 29, 1 << 29), syn=1 << 30)
     c = Stretch(4.0, "c", 5.0, ((1 << 30) + 10, (1 << 30) + 20), ((1 << 29) + 10, (1 << 29) + 20))

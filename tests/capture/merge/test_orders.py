@@ -1,6 +1,6 @@
-"""One conversation over five files, in any order, in one run and in several: the tables of the one uncut file.
+"""One conversation over five files, in any order, in one run or several: the tables equal those of the uncut file.
 
-All 120 orders of one story run always; those of each story and of each sample capture with ``--long``.
+All 120 orders of one story always run; those of each story and of each sample capture run with ``--long``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from capture.merge.comparing import equal, same
 from capture.merge.cutting import cut, evenly, plain
 from capture.merge.traffic import stories
 from pcapgen.record import sample_captures
-from udfs.capture.in_memory import read_together
-from udfs.capture.reader import read_capture
+from udfs.capture.capture_reader import read_capture
+from udfs.capture.in_memory import read_captures
 
 STORIES = stories()
 SAMPLE = {path.name: path for path in sample_captures()}
@@ -34,7 +34,7 @@ SOME = (ALL[0], ALL[-1], *random.Random(4).sample(ALL[1:-1], 4))
 
 @cache
 def pieces_of(name: str) -> tuple[bytes, tuple[bytes, ...]]:
-    """A story's or a sample's uncut capture, and its five files."""
+    """Return the uncut capture of a story or sample, and its five files."""
     if name in STORIES:
         story = STORIES[name]()
         return story.capture, tuple(cut(story.capture, story.places))
@@ -48,7 +48,7 @@ def uncut(name: str) -> dict[str, pa.Table]:
 
 
 def grouped(order: Order, sizes: Sequence[int]) -> list[Order]:
-    """The order's files given to as many runs as there are sizes."""
+    """Distribute the files, in an order, to runs of the given sizes."""
     runs, at = [], 0
     for size in sizes:
         runs.append(order[at : at + size])
@@ -63,11 +63,11 @@ GROUPS = (ONE_RUN, FIVE_RUNS, (2, 3), (1, 3, 1), (4, 1))
 
 def together(name: str, runs: Iterable[Order]) -> dict[str, pa.Table]:
     pieces = pieces_of(name)[1]
-    return read_together([[pieces[index] for index in run] for run in runs])
+    return read_captures([[pieces[index] for index in run] for run in runs])
 
 
 def readings(name: str, orders: Iterable[Order], groups: Iterable[tuple[int, ...]]) -> Iterator[dict[str, pa.Table]]:
-    """Each order in each grouping, held against the uncut capture; a failure names both."""
+    """Compare each order in each grouping with the uncut capture; a failure names both."""
     groups = list(groups)
     for order in orders:
         for sizes in groups:
@@ -81,7 +81,7 @@ def readings(name: str, orders: Iterable[Order], groups: Iterable[tuple[int, ...
 
 
 def all_alike(found: Iterator[dict[str, pa.Table]]) -> None:
-    """Readings of one set of files are equal in every column, those of places and files too."""
+    """Check that reads of the same files are equal in every column, positions and files included."""
     first = next(found)
     for other in found:
         equal(other, first)
@@ -90,7 +90,7 @@ def all_alike(found: Iterator[dict[str, pa.Table]]) -> None:
 @pytest.mark.parametrize("name", [*STORIES, *SAMPLE])
 def test_one_file_alone_is_what_the_reader_makes_of_it(name):
     capture, _ = pieces_of(name)
-    same(read_together([[capture]]), uncut(name))
+    same(read_captures([[capture]]), uncut(name))
 
 
 def test_all_orders_of_five_files_in_one_run_and_in_five():
@@ -109,7 +109,7 @@ def test_some_orders_of_the_sample(name):
 
 @pytest.mark.parametrize("name", [*STORIES, *SAMPLE])
 def test_the_files_count_their_packets_as_the_uncut_one(name):
-    """What a bind in one file tells makes packets of another one used."""
+    """A bind in one file makes packets of another file count as used."""
     ledger = together(name, [ALL[-1]])["capture_files"]
     assert ledger.num_rows == 5
     whole = uncut(name)["capture_files"].to_pylist()[0]
@@ -118,7 +118,7 @@ def test_the_files_count_their_packets_as_the_uncut_one(name):
 
 @pytest.mark.parametrize("name", ["fragments", "bind in pieces", "another protocol", "nobody answers"])
 def test_after_each_run_the_tables_are_those_of_the_files_read_so_far(name):
-    """Runs leave no trace: one after another, or the same files at once."""
+    """Runs leave no trace: one after another, or the same files in one run."""
     for order in SOME:
         for count in range(1, 5):
             equal(together(name, [(index,) for index in order[:count]]), together(name, [order[:count]]))

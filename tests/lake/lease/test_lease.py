@@ -16,7 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from pipeline.lake.lease import FOLDER, Lease, LeaseError, _Folder, family, lease, started
+from pipeline.lake.lease import FOLDER, Lease, LeaseError, _Folder, hold_lease, process_family, process_start_time
 
 WORKER = Path(__file__).with_name("worker.py")
 SHORT = {"beat_s": 0.05, "stale_s": 60.0, "poll_s": 0.005}
@@ -93,7 +93,7 @@ def elsewhere(lake: Path, *, beats: bool, since: str = "2020-01-01 00:00:00 UTC"
 
 
 def test_a_lease_alone_leaves_nothing_behind(tmp_path):
-    with lease(tmp_path / "lake", "mine", say=quiet) as held:
+    with hold_lease(tmp_path / "lake", "mine", say=quiet) as held:
         held.check()
         assert [name.rpartition(".")[2] for name in leftovers(tmp_path / "lake")] == ["ticket", "beat"]
     assert leftovers(tmp_path / "lake") == []
@@ -102,26 +102,26 @@ def test_a_lease_alone_leaves_nothing_behind(tmp_path):
 
 
 def test_a_lake_can_be_a_uri(tmp_path):
-    with lease((tmp_path / "lake").as_uri(), "mine", say=quiet):
+    with hold_lease((tmp_path / "lake").as_uri(), "mine", say=quiet):
         assert len(leftovers(tmp_path / "lake")) == 2
-        with pytest.raises(LeaseError), lease(tmp_path / "lake", "other", wait_s=0, say=quiet):
+        with pytest.raises(LeaseError), hold_lease(tmp_path / "lake", "other", wait_s=0, say=quiet):
             pass
 
 
 def test_a_lake_that_cannot_be_written_is_a_clear_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(LeaseError, match=r"file/lake: no lease can be taken there"):
-        lease(tmp_path / "file" / "lake", "mine", say=quiet).__enter__()
+        hold_lease(tmp_path / "file" / "lake", "mine", say=quiet).__enter__()
 
 
 def test_the_second_waits_says_so_and_follows(tmp_path):
     said, order = [], []
 
     def second() -> None:
-        with lease(tmp_path, "second", say=said.append, **SHORT):
+        with hold_lease(tmp_path, "second", say=said.append, **SHORT):
             order.append("second")
 
-    with lease(tmp_path, "first", say=quiet, **SHORT):
+    with hold_lease(tmp_path, "first", say=quiet, **SHORT):
         thread = threading.Thread(target=second)
         thread.start()
         until(lambda: said, "the second run to wait")
@@ -134,17 +134,17 @@ def test_the_second_waits_says_so_and_follows(tmp_path):
 
 
 def test_the_second_gives_up_and_says_who_holds_it_since_when(tmp_path):
-    with lease(tmp_path, "first", say=quiet, **SHORT):
+    with hold_lease(tmp_path, "first", say=quiet, **SHORT):
         with pytest.raises(LeaseError, match=rf"run first \(.*, process {os.getpid()}, since 2.* UTC\) works on .*"):
-            lease(tmp_path, "second", wait_s=0.1, say=quiet, **SHORT).__enter__()
+            hold_lease(tmp_path, "second", wait_s=0.1, say=quiet, **SHORT).__enter__()
         assert len(leftovers(tmp_path)) == 2
-    with lease(tmp_path, "third", wait_s=0, say=quiet):
+    with hold_lease(tmp_path, "third", wait_s=0, say=quiet):
         pass
 
 
 def test_a_holder_that_is_just_writing_its_beat_is_named(tmp_path, monkeypatch):
     """A file that is written in its place is empty for a moment; it must not make the holder nameless."""
-    with lease(tmp_path, "first", say=quiet, beat_s=1000):
+    with hold_lease(tmp_path, "first", say=quiet, beat_s=1000):
         read, looks = _Folder.read, []
 
         def now_and_then(folder: _Folder, name: str) -> bytes | None:
@@ -153,12 +153,12 @@ def test_a_holder_that_is_just_writing_its_beat_is_named(tmp_path, monkeypatch):
 
         monkeypatch.setattr(_Folder, "read", now_and_then)
         with pytest.raises(LeaseError, match="run first"):
-            lease(tmp_path, "second", wait_s=0, say=quiet, **SHORT).__enter__()
+            hold_lease(tmp_path, "second", wait_s=0, say=quiet, **SHORT).__enter__()
         assert len(looks) > 2
 
 
 def test_an_error_in_a_run_frees_the_lake(tmp_path):
-    with pytest.raises(ZeroDivisionError), lease(tmp_path, "first", say=quiet):
+    with pytest.raises(ZeroDivisionError), hold_lease(tmp_path, "first", say=quiet):
         raise ZeroDivisionError
     assert leftovers(tmp_path) == []
 
@@ -167,11 +167,11 @@ def test_waiting_runs_go_in_the_order_they_came(tmp_path):
     order, waiting = [], []
 
     def run(name: str) -> None:
-        with lease(tmp_path, name, say=lambda _: waiting.append(name), **SHORT):
+        with hold_lease(tmp_path, name, say=lambda _: waiting.append(name), **SHORT):
             order.append(name)
 
     threads = [threading.Thread(target=run, args=(name,)) for name in "abcd"]
-    with lease(tmp_path, "first", say=quiet, **SHORT):
+    with hold_lease(tmp_path, "first", say=quiet, **SHORT):
         for name, thread in zip("abcd", threads, strict=True):
             thread.start()
             until(lambda name=name: name in waiting, "the next run to wait")
@@ -189,7 +189,7 @@ def test_a_killed_run_is_followed_at_once(tmp_path, worker):
     process.send_signal(signal.SIGKILL)
     process.wait()
     said = []
-    with lease(tmp_path / "lake", "mine", wait_s=30, say=said.append, beat_s=1, stale_s=1e9, poll_s=0.01):
+    with hold_lease(tmp_path / "lake", "mine", wait_s=30, say=said.append, beat_s=1, stale_s=1e9, poll_s=0.01):
         assert len(leftovers(tmp_path / "lake")) == 2
     assert any("run killed" in line and "is gone: its place is taken over" in line for line in said)
 
@@ -198,17 +198,17 @@ def test_a_killed_run_that_nobody_reaped_is_gone_too(tmp_path, worker):
     process = worker("killed")
     until(lambda: journal(tmp_path), "the worker to hold the lease")
     process.send_signal(signal.SIGKILL)
-    with lease(tmp_path / "lake", "mine", wait_s=30, say=quiet, beat_s=1, stale_s=1e9, poll_s=0.01):
+    with hold_lease(tmp_path / "lake", "mine", wait_s=30, say=quiet, beat_s=1, stale_s=1e9, poll_s=0.01):
         assert process.returncode is None
 
 
 def test_a_killed_waiter_does_not_stand_in_the_way(tmp_path, worker):
-    with lease(tmp_path / "lake", "first", say=quiet, **SHORT):
+    with hold_lease(tmp_path / "lake", "first", say=quiet, **SHORT):
         process = worker("waiter")
         until(lambda: len(leftovers(tmp_path / "lake")) == 4, "the worker to wait")
         process.kill()
         process.wait()
-    with lease(tmp_path / "lake", "mine", wait_s=30, say=quiet, beat_s=1, stale_s=1e9, poll_s=0.01):
+    with hold_lease(tmp_path / "lake", "mine", wait_s=30, say=quiet, beat_s=1, stale_s=1e9, poll_s=0.01):
         assert len(leftovers(tmp_path / "lake")) == 2
 
 
@@ -221,22 +221,22 @@ def test_what_the_killed_run_started_is_waited_for(tmp_path, worker):
     process.kill()
     process.wait()
     ((child, when),) = [each for each in json.loads(beat.read_text())["processes"] if each[0] != process.pid]
-    assert started(child) == when
+    assert process_start_time(child) == when
     try:
         with pytest.raises(LeaseError, match="run killed"):
-            lease(tmp_path / "lake", "mine", wait_s=0.2, say=quiet, beat_s=1, stale_s=1e9, poll_s=0.01).__enter__()
+            hold_lease(tmp_path / "lake", "mine", wait_s=0.2, say=quiet, beat_s=1, stale_s=1e9, poll_s=0.01).__enter__()
     finally:
         os.kill(child, signal.SIGKILL)
-    with lease(tmp_path / "lake", "mine", wait_s=30, say=quiet, beat_s=1, stale_s=1e9, poll_s=0.01):
+    with hold_lease(tmp_path / "lake", "mine", wait_s=30, say=quiet, beat_s=1, stale_s=1e9, poll_s=0.01):
         pass
 
 
 def test_a_process_id_used_again_is_another_process():
-    assert (os.getpid(), started(os.getpid())) in family()
-    assert started(os.getpid()) != "0"
+    assert (os.getpid(), process_start_time(os.getpid())) in process_family()
+    assert process_start_time(os.getpid()) != "0"
     done = subprocess.Popen(["true"])
     done.wait()
-    assert started(done.pid) is None
+    assert process_start_time(done.pid) is None
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -261,7 +261,7 @@ def test_many_runs_some_killed_never_two_at_once(tmp_path, worker, seed):
             inside = None
             done[name] += 1
     assert [done[name] for name in processes if name not in victims] == [12, 12]
-    with lease(tmp_path / "lake", "last", wait_s=30, say=quiet, poll_s=0.01):
+    with hold_lease(tmp_path / "lake", "last", wait_s=30, say=quiet, poll_s=0.01):
         assert len(leftovers(tmp_path / "lake")) == 2
 
 
@@ -269,19 +269,19 @@ def test_many_runs_some_killed_never_two_at_once(tmp_path, worker, seed):
 def test_a_beat_that_a_killed_run_was_writing_is_removed(tmp_path, written):
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "0abc.beat").write_bytes(written)
-    with lease(tmp_path, "mine", say=quiet, **SHORT):
+    with hold_lease(tmp_path, "mine", say=quiet, **SHORT):
         assert len(leftovers(tmp_path)) == 2
 
 
 def test_who_queues_makes_a_beat_that_was_removed_again(tmp_path):
     """It may look like a dead run's while it is written."""
-    with lease(tmp_path, "mine", say=quiet, **SHORT) as held:
+    with hold_lease(tmp_path, "mine", say=quiet, **SHORT) as held:
         (beat,) = (tmp_path / FOLDER).glob("*.beat")
         beat.unlink()
         until(beat.exists, "the next beat")
         held.check()
         with pytest.raises(LeaseError, match="run mine"):
-            lease(tmp_path, "other", wait_s=0, say=quiet, **SHORT).__enter__()
+            hold_lease(tmp_path, "other", wait_s=0, say=quiet, **SHORT).__enter__()
 
 
 # -- elsewhere, asleep -------------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def test_a_run_elsewhere_that_beats_is_alive_whatever_its_clock_says(tmp_path, s
         elsewhere(tmp_path, beats=True, since=since),
         pytest.raises(LeaseError, match=rf"run theirs \(far, process 7, since {since}\)"),
     ):
-        lease(tmp_path, "mine", wait_s=2, say=quiet, beat_s=0.05, stale_s=1, poll_s=0.01).__enter__()
+        hold_lease(tmp_path, "mine", wait_s=2, say=quiet, beat_s=0.05, stale_s=1, poll_s=0.01).__enter__()
 
 
 @pytest.mark.parametrize("since", ["1970-01-01 00:00:00 UTC", "2100-01-01 00:00:00 UTC"])
@@ -301,7 +301,7 @@ def test_a_run_elsewhere_without_a_beat_is_followed_after_a_time(tmp_path, since
     said = []
     with elsewhere(tmp_path, beats=False, since=since):
         begun = time.monotonic()
-        with lease(tmp_path, "mine", wait_s=60, say=said.append, beat_s=0.05, stale_s=0.5, poll_s=0.01):
+        with hold_lease(tmp_path, "mine", wait_s=60, say=said.append, beat_s=0.05, stale_s=0.5, poll_s=0.01):
             assert time.monotonic() - begun >= 0.5
             assert len(leftovers(tmp_path)) == 2
     assert any("run theirs" in line and "no sign of life" in line for line in said)
@@ -313,21 +313,21 @@ def test_time_in_which_nobody_looked_is_no_silence(tmp_path, monkeypatch):
     monkeypatch.setattr("pipeline.lake.lease._now", lambda: clock[0])
     monkeypatch.setattr("pipeline.lake.lease.time.sleep", lambda _: clock.__setitem__(0, clock[0] + 3600))
     with elsewhere(tmp_path, beats=False), pytest.raises(LeaseError, match="run theirs"):
-        lease(tmp_path, "mine", wait_s=7000, say=quiet, stale_s=60, poll_s=0.5).__enter__()
+        hold_lease(tmp_path, "mine", wait_s=7000, say=quiet, stale_s=60, poll_s=0.5).__enter__()
 
 
 def test_a_holder_whose_place_was_taken_is_told(tmp_path):
-    with lease(tmp_path, "sleeper", say=quiet) as held:
+    with hold_lease(tmp_path, "sleeper", say=quiet) as held:
         for path in (tmp_path / FOLDER).iterdir():
             path.unlink()
-        with lease(tmp_path, "other", wait_s=0, say=quiet) as other:
+        with hold_lease(tmp_path, "other", wait_s=0, say=quiet) as other:
             with pytest.raises(LeaseError, match=r"another run has taken the lease of .* over from run sleeper"):
                 held.check()
             other.check()
 
 
 def test_a_holder_that_could_not_beat_for_long_is_told(tmp_path, monkeypatch):
-    with lease(tmp_path, "mine", say=quiet, beat_s=1000, stale_s=60) as held:
+    with hold_lease(tmp_path, "mine", say=quiet, beat_s=1000, stale_s=60) as held:
         late = held._beaten_at + 31
         monkeypatch.setattr("pipeline.lake.lease._now", lambda: late)
         with monkeypatch.context() as away:
@@ -337,7 +337,7 @@ def test_a_holder_that_could_not_beat_for_long_is_told(tmp_path, monkeypatch):
 
 
 def test_a_holder_that_was_asleep_goes_on_if_nobody_took_its_place(tmp_path, monkeypatch):
-    with lease(tmp_path, "mine", say=quiet, beat_s=1000, stale_s=60, poll_s=0.01) as held:
+    with hold_lease(tmp_path, "mine", say=quiet, beat_s=1000, stale_s=60, poll_s=0.01) as held:
         clock = [held._beaten_at + 3600]
         monkeypatch.setattr("pipeline.lake.lease._now", lambda: clock[0])
         held.check()
@@ -353,9 +353,9 @@ def test_a_holder_that_was_asleep_goes_on_if_nobody_took_its_place(tmp_path, mon
 def test_a_waiter_held_for_dead_stands_at_the_end_again(tmp_path):
     """Its ticket was removed while it was asleep; it takes another one and is served."""
     waiting = []
-    with lease(tmp_path, "first", say=quiet, **SHORT):
+    with hold_lease(tmp_path, "first", say=quiet, **SHORT):
         thread = threading.Thread(
-            target=lambda: lease(tmp_path, "second", say=waiting.append, **SHORT).__enter__().release()
+            target=lambda: hold_lease(tmp_path, "second", say=waiting.append, **SHORT).__enter__().release()
         )
         thread.start()
         until(lambda: waiting, "the second run to wait")
@@ -448,7 +448,7 @@ def interleaved(monkeypatch, seed):
     turns, files, inside, entered, wrong = Turns(random.Random(seed), "abc"), {}, [], [], []
     monkeypatch.setattr("pipeline.lake.lease._Folder", lambda _: Memory(files, turns))
     monkeypatch.setattr("pipeline.lake.lease.Thread", Idle)
-    monkeypatch.setattr("pipeline.lake.lease.family", lambda: [(os.getpid(), started(os.getpid()))])
+    monkeypatch.setattr("pipeline.lake.lease.process_family", lambda: [(os.getpid(), process_start_time(os.getpid()))])
 
     def run(name: str) -> None:
         try:

@@ -1,11 +1,17 @@
-"""Every column of bronze and silver that holds texts or bytes has been decided about, and what is decided is done."""
+"""Redaction is declared for every column of bronze and silver that holds text or bytes, and applied as declared."""
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.privacy import redacted_columns
-from pipeline.privacy.redacted_columns import BRONZE, SILVER, holds_text, how, redact
+from pipeline.privacy.redacted_columns import (
+    REDACTED_BRONZE_TABLES,
+    REDACTED_SILVER_TABLES,
+    column_redactor,
+    contains_text_or_bytes,
+    redact_rows,
+)
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES, PENDING, QUARANTINE, RPC_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
@@ -15,43 +21,51 @@ from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_snapshots import PROPERTIES
 from udfs.keys import key
-from udfs.pseudonyms import KINDS, Pseudonyms
+from udfs.pseudonyms import PSEUDONYM_KINDS, Pseudonymizer
 
-BY = Pseudonyms(KINDS, b"a key of the tests")
+BY = Pseudonymizer(PSEUDONYM_KINDS, b"a key of the tests")
 
 
 def batch(table, **columns):
-    """A row of a table, null but for some columns."""
+    """Return a batch of one row, null except for some columns."""
     schema = to_arrow_schema(table.struct())
     return pa.RecordBatch.from_pylist([{name: columns.get(name) for name in schema.names}], schema)
 
 
 def redacted(table, **columns):
-    return redact(table, batch(table, **columns), BY).to_pylist()[0]
+    return redact_rows(table, batch(table, **columns), BY).to_pylist()[0]
 
 
-@pytest.mark.parametrize("table", [*BRONZE, *SILVER], ids=str)
+@pytest.mark.parametrize("table", [*REDACTED_BRONZE_TABLES, *REDACTED_SILVER_TABLES], ids=str)
 def test_every_column_with_texts_is_decided_about(table):
     fields = to_arrow_schema(table.struct())
     undecided = [
-        f.name for f in fields if holds_text(f.type) and f.name != "sighting_key" and how(table, f.name) is None
+        f.name
+        for f in fields
+        if contains_text_or_bytes(f.type) and f.name != "sighting_key" and column_redactor(table, f.name) is None
     ]
     assert undecided == []
 
 
 def test_every_table_below_gold_is_written_by_redaction_or_made_of_such():
-    assert {*BRONZE, *SILVER, QUEUE_ALIASES, HOSTS} == {table for table in catalog.ALL if table.layer != "gold"}
+    assert {*REDACTED_BRONZE_TABLES, *REDACTED_SILVER_TABLES, QUEUE_ALIASES, HOSTS} == {
+        table for table in catalog.ALL if table.layer != "gold"
+    }
 
 
 def test_a_column_that_nobody_decided_about_is_not_written(monkeypatch):
-    monkeypatch.setattr(redacted_columns, "how", lambda *_: None)
+    monkeypatch.setattr(redacted_columns, "column_redactor", lambda *_: None)
     with pytest.raises(KeyError, match=r"bronze\.rpc_calls\.call_key"):
-        redact(RPC_CALLS, batch(RPC_CALLS), BY)
+        redact_rows(RPC_CALLS, batch(RPC_CALLS), BY)
 
 
 def test_nothing_is_kept_of_bytes():
     row = redacted(
-        RPC_CALLS, request_stub=b"secret", response_stub=b"secret", request_pieces=b"secret", response_pieces=b"secret"
+        RPC_CALLS,
+        request_stub=b"secret",
+        response_stub=b"secret",
+        request_signed_bytes=b"secret",
+        response_signed_bytes=b"secret",
     )
     assert [value for value in row.values() if value is not None] == []
     assert redacted(QUARANTINE, sample=b"secret", reason="stray")["sample"] is None
@@ -79,10 +93,15 @@ def test_keys_agree_over_tables():
 @pytest.mark.parametrize(
     ("name", "column", "value", "told"),
     [
-        ("PROPID_MGMT_QUEUE_PATHNAME", "value_text", r"srv1\private$\q", BY.name(r"srv1\private$\q")),
+        ("PROPID_MGMT_QUEUE_PATHNAME", "value_text", r"srv1\private$\q", BY.queue_name(r"srv1\private$\q")),
         ("PROPID_MGMT_QUEUE_STATE", "value_text", "CONNECTED", "CONNECTED"),
-        ("PROPID_MGMT_MSMQ_PRIVATEQ", "value_texts", [r"srv1\private$\q", None], [BY.name(r"srv1\private$\q"), None]),
-        ("PROPID_MGMT_MSMQ_DSSERVER", "value_text", r"\\dc1", BY.host("dc1")),
+        (
+            "PROPID_MGMT_MSMQ_PRIVATEQ",
+            "value_texts",
+            [r"srv1\private$\q", None],
+            [BY.queue_name(r"srv1\private$\q"), None],
+        ),
+        ("PROPID_MGMT_MSMQ_DSSERVER", "value_text", r"\\dc1", BY.host_name("dc1")),
         ("PROPID_MGMT_QUEUE_CONNECTION_HISTORY", "value_json", '["10.0.0.7"]', f'["{BY.address("10.0.0.7")}"]'),
         ("PROPID_MGMT_QUEUE_EOD_NEXT_SEQ", "value_binary", b"\1", b"\1"),
         ("0x00000400", "value_text", "whatever", None),
@@ -95,7 +114,9 @@ def test_what_a_text_is_hangs_on_the_property(name, column, value, told):
 
 def test_addresses_in_lists_agree_with_those_of_connections():
     servers = [{"server_address": "10.0.0.7", "connections": 3}]
-    row = redacted(CAPTURE_FILES, servers=["10.0.0.7"], server_connections=servers, learnt=["10.0.0.7|2103|qmcomm"])
+    row = redacted(
+        CAPTURE_FILES, servers=["10.0.0.7"], server_connections=servers, learned_endpoints=["10.0.0.7|2103|qmcomm"]
+    )
     assert row["servers"] == [BY.address("10.0.0.7")]
     assert row["server_connections"] == [{"server_address": BY.address("10.0.0.7"), "connections": 3}]
-    assert row["learnt"] is None
+    assert row["learned_endpoints"] is None

@@ -1,4 +1,4 @@
-"""A lake in which names are redacted: nothing of them is in any of its files, and it says the same as one without."""
+"""A redacted lake: no name is in any of its files, and its tables agree with those of a lake without redaction."""
 
 import json
 import shutil
@@ -48,7 +48,7 @@ def options(key, root, workplace):
         "--set",
         EVERYTHING,
         "--set",
-        f"privacy.workplace={workplace}",
+        f"privacy.scratch_folder={workplace}",
         "--redact-key",
         str(key),
         "--lake",
@@ -57,7 +57,7 @@ def options(key, root, workplace):
 
 
 def texts(value):
-    """All texts in a value, bytes as the texts they may hold."""
+    """Yield all texts in a value, and bytes decoded as texts that they may hold."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, bytes):
@@ -76,7 +76,7 @@ def texts(value):
 
 
 def found(root: Path, names=NAMES) -> list[tuple[str, str]]:
-    """Which names are in which files of a folder, whatever Parquet has made of them."""
+    """Return (file, name) for each name that a file of a folder holds, compressed by Parquet or not."""
     hits = []
     for path in (path for path in root.rglob("*") if path.is_file()):
         held = pq.ParquetFile(path).read().to_pylist() if path.suffix == ".parquet" else path.read_bytes()
@@ -91,7 +91,7 @@ def histogram(lake, table, *columns):
 
 @pytest.fixture(scope="module")
 def ingested(spark, project, key, tmp_path_factory):
-    """A lake of two captures of the sample, of reads and of queue state, and the folder where its run worked."""
+    """A redacted lake of two sample captures (reads, queue state), and the scratch folder of its run."""
     root, work = tmp_path_factory.mktemp("redacted"), tmp_path_factory.mktemp("work")
     sample = project / "data" / "sample"
     named = [str(sample / name) for name in ("01-remoteread-ndr.pcap", "04-qmmgmt.pcapng")]
@@ -121,7 +121,7 @@ def test_rows_are_all_there_and_join(ingested):
         (["--set", "privacy.redact=[]"], "names in this lake are redacted"),
         (["--set", "privacy.redact=[labels]"], "another key, or of other kinds"),
         (["--redact-key", "other"], "another key, or of other kinds"),
-        (["--redact-key", "short"], "fewer than 16 bytes"),
+        (["--redact-key", "short"], "a key needs 16 bytes or more"),
         (["--redact-key", "missing"], "cannot be read"),
     ],
 )
@@ -153,7 +153,7 @@ def test_a_lake_with_names_is_not_redacted_afterwards(spark, key, project, tmp_p
 def test_the_key_can_be_in_the_environment(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("MSMQ_REDACT_KEY", "too short")
     assert run_all.main(["--set", EVERYTHING, "--lake", str(tmp_path / "lake"), "--captures", str(tmp_path)]) == 2
-    assert "MSMQ_REDACT_KEY: a key of fewer than 16 bytes" in capsys.readouterr().err
+    assert "MSMQ_REDACT_KEY: a key needs 16 bytes or more" in capsys.readouterr().err
     monkeypatch.delenv("MSMQ_REDACT_KEY")
     assert run_all.main(["--set", EVERYTHING, "--lake", str(tmp_path / "lake"), "--captures", str(tmp_path)]) == 2
     assert "needs a key" in capsys.readouterr().err
@@ -161,7 +161,7 @@ def test_the_key_can_be_in_the_environment(monkeypatch, capsys, tmp_path):
 
 @pytest.mark.long
 def test_gold_says_the_same_of_names_and_of_pseudonyms(spark, project, key, tmp_path):
-    """In one run without redaction and in three with it: a capture comes later, and one that has grown is read anew."""
+    """One run without redaction and three with it: a capture comes later, and one has grown and is read again."""
     sample, estate = project / "data" / "sample", project / "data" / "estate"
     captures = tmp_path / "captures"
     shutil.copytree(sample, captures)

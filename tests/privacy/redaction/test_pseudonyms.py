@@ -1,4 +1,4 @@
-"""What stands for names: of the same form, the same for the same name, and nothing of the name is in it."""
+"""Pseudonyms have the form of the name, are the same for the same name, and hold nothing of it."""
 
 import ipaddress
 import json
@@ -10,12 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udfs.pseudonyms import ADDRESSES, HOSTS, KINDS, LABELS, QUEUES, Pseudonyms, replaced
-from udfs.queues.format_name_parser import format_name_of, queue_format
-from udfs.queues.normal_form import normal_text
+from udfs.pseudonyms import (
+    KIND_ADDRESSES,
+    KIND_HOSTS,
+    KIND_LABELS,
+    KIND_QUEUES,
+    PSEUDONYM_KINDS,
+    Pseudonymizer,
+    replace_distinct,
+)
+from udfs.queues.format_name_parser import parse_format_name, to_format_name
+from udfs.queues.normal_form import normalize_queue_name
 
 KEY = bytes(range(32))
-ALL = Pseudonyms(KINDS, KEY)
+ALL = Pseudonymizer(PSEUDONYM_KINDS, KEY)
 GUID = "0e1b7d1c-1111-2222-3333-444455556666"
 
 word = st.text(string.ascii_letters + string.digits + "-_äé ", min_size=1, max_size=12).map(str.strip).filter(bool)
@@ -35,17 +43,19 @@ one_name = st.one_of(direct, tcp, web, by_guid, st.just("MULTICAST=225.2.3.4:800
 
 @given(one_name)
 def test_names_have_one_pseudonym_however_they_are_written(name):
-    """The normal form of a name's pseudonym is the pseudonym of its normal form: rows of gold join as they did."""
-    assert normal_text(ALL.name(name)) == normal_text(ALL.name(normal_text(name)))
-    assert normal_text(ALL.name(name.upper())) == normal_text(ALL.name(name))
+    """The normal form of a name's pseudonym is the pseudonym of its normal form: rows of gold still join."""
+    assert normalize_queue_name(ALL.queue_name(name)) == normalize_queue_name(
+        ALL.queue_name(normalize_queue_name(name))
+    )
+    assert normalize_queue_name(ALL.queue_name(name.upper())) == normalize_queue_name(ALL.queue_name(name))
 
 
 @given(one_name)
 def test_the_pseudonym_of_a_format_name_is_one(name):
-    told = ALL.name(name)
+    told = ALL.queue_name(name)
     if "=" in name.partition("\\")[0] and "https" not in name:
-        assert queue_format(told).qft == queue_format(name).qft
-    assert queue_format(format_name_of(told)) is not None or "=" not in told
+        assert parse_format_name(told).qft == parse_format_name(name).qft
+    assert parse_format_name(to_format_name(told)) is not None or "=" not in told
 
 
 @given(
@@ -54,14 +64,14 @@ def test_the_pseudonym_of_a_format_name_is_one(name):
     )
 )
 def test_of_several_elements_each_is_replaced(names):
-    assert ALL.name(",".join(names)) == ",".join(map(ALL.name, names))
+    assert ALL.queue_name(",".join(names)) == ",".join(map(ALL.queue_name, names))
 
 
 @given(host)
 def test_nothing_of_a_name_is_left(text):
-    told = ALL.host(text)
+    told = ALL.host_name(text)
     assert text.lower() in ("localhost", ".", "*") or told.lower() != text.lower()
-    assert told == ALL.host(text.upper())
+    assert told == ALL.host_name(text.upper())
 
 
 @given(address)
@@ -73,11 +83,11 @@ def test_an_address_becomes_a_local_one(text):
 
 def test_an_address_is_one_however_it_is_spelt():
     assert ALL.address("2001:DB8:0:0::1") == ALL.address("2001:db8::1")
-    assert ALL.name("DIRECT=TCP:10.1.2.3\\q").partition(":")[2] == ALL.name("10.1.2.3\\q")
+    assert ALL.queue_name("DIRECT=TCP:10.1.2.3\\q").partition(":")[2] == ALL.queue_name("10.1.2.3\\q")
 
 
 def test_a_machine_is_found_with_its_domain_and_without():
-    assert ALL.host("srv1.example.com").partition(".")[0] == ALL.host("SRV1") == ALL.host("\\\\srv1")
+    assert ALL.host_name("srv1.example.com").partition(".")[0] == ALL.host_name("SRV1") == ALL.host_name("\\\\srv1")
 
 
 @pytest.mark.parametrize(
@@ -86,34 +96,34 @@ def test_a_machine_is_found_with_its_domain_and_without():
      ".\\private$\\order_queue$", ""],
 )  # fmt: skip
 def test_what_names_nobody_stays(text):
-    assert ALL.name(text) == text
+    assert ALL.queue_name(text) == text
 
 
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
-        (QUEUES, r"DIRECT=OS:srv1\private$\queue-#;queue-#"),
-        (HOSTS, r"DIRECT=OS:host-#\private$\orders;poisoned"),
-        (ADDRESSES, r"DIRECT=OS:srv1\private$\orders;poisoned"),
-        (LABELS, r"DIRECT=OS:srv1\private$\orders;poisoned"),
+        (KIND_QUEUES, r"DIRECT=OS:srv1\private$\queue-#;queue-#"),
+        (KIND_HOSTS, r"DIRECT=OS:host-#\private$\orders;poisoned"),
+        (KIND_ADDRESSES, r"DIRECT=OS:srv1\private$\orders;poisoned"),
+        (KIND_LABELS, r"DIRECT=OS:srv1\private$\orders;poisoned"),
     ],
 )
 def test_only_the_kinds_asked_for_are_replaced(kind, told):
-    text = Pseudonyms([kind], KEY).name(r"DIRECT=OS:srv1\private$\orders;poisoned")
+    text = Pseudonymizer([kind], KEY).queue_name(r"DIRECT=OS:srv1\private$\orders;poisoned")
     assert re.sub("-[0-9a-f]{12}", "-#", text) == told
 
 
 def test_another_key_gives_other_pseudonyms():
-    other = Pseudonyms(KINDS, KEY[::-1])
-    for of in ("address", "host", "queue", "label", "sender", "key"):
-        assert getattr(other, of)("10.0.0.7") != getattr(ALL, of)("10.0.0.7")
-    assert other.check() != ALL.check()
+    other = Pseudonymizer(PSEUDONYM_KINDS, KEY[::-1])
+    for method in ("address", "host_name", "queue_part", "label", "sender_name", "row_key"):
+        assert getattr(other, method)("10.0.0.7") != getattr(ALL, method)("10.0.0.7")
+    assert other.key_check() != ALL.key_check()
 
 
-@pytest.mark.parametrize(("kinds", "key"), [(["colours"], KEY), (KINDS, b"short")])
+@pytest.mark.parametrize(("kinds", "key"), [(["colours"], KEY), (PSEUDONYM_KINDS, b"short")])
 def test_what_cannot_be_is_refused(kinds, key):
     with pytest.raises(ValueError, match=r"no such kinds|fewer than 16"):
-        Pseudonyms(kinds, key)
+        Pseudonymizer(kinds, key)
 
 
 def test_the_key_is_not_shown():
@@ -123,21 +133,21 @@ def test_the_key_is_not_shown():
 
 def test_texts_of_unknown_form_in_json():
     value = [{"vt": 4127, "value": ["10.0.0.7", "IP=10.0.0.7:1801", "srv1", r"OS:srv1\q", "12.5", GUID, None, 7, True]}]
-    told = json.loads(ALL.json(json.dumps(value)))[0]
+    told = json.loads(ALL.json_text(json.dumps(value)))[0]
     assert told["vt"] == 4127
     assert told["value"][0] == ALL.address("10.0.0.7")
     assert told["value"][1] == f"IP=[{ALL.address('10.0.0.7')}]:1801"
-    assert told["value"][2] == ALL.host("srv1")
-    assert told["value"][3] == ALL.name(r"OS:srv1\q")
+    assert told["value"][2] == ALL.host_name("srv1")
+    assert told["value"][3] == ALL.queue_name(r"OS:srv1\q")
     assert told["value"][4:] == ["12.5", GUID, None, 7, True]
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 100_000, '"\\ud800"x'])
 def test_what_is_no_json_is_nothing(text):
-    assert ALL.json(text) == "null"
+    assert ALL.json_text(text) == "null"
 
 
 @given(st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "c"]))))
 def test_arrays_keep_their_nulls_and_places(texts):
-    told = replaced(pa.array(texts, pa.string()), str.upper)
+    told = replace_distinct(pa.array(texts, pa.string()), str.upper)
     assert told.to_pylist() == [None if text is None else text.upper() for text in texts]

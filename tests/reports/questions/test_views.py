@@ -1,4 +1,4 @@
-"""Every view on rows in which the answer is known, one Spark session and one lake in memory for all."""
+"""Every view on rows with known answers, in one Spark session over one lake in memory."""
 
 import datetime as dt
 import json
@@ -8,12 +8,12 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from alerts.telling import NAMES
+from alerts.scenario import NAMES
 from jobs import ask
 from pipeline.lake.lake import Lake
-from pipeline.reports.views.catalog import ALL, NOT_KNOWN, QUESTIONS, Views, of_question
-from queue_states.telling import FAR, MINUTE, incoming, outgoing, read, snapshot
-from reports.questions.telling import NOW, Told, call, history, rows
+from pipeline.reports.views.catalog import COVERAGE_VIEW, QUESTIONS, VIEWS_BY_NAME, LakeViews, views_of_question
+from queue_states.queue_events import FAR, MINUTE, incoming, outgoing, read, snapshot
+from reports.questions.in_memory_lake import NOW, InMemoryLake, call, history_tables, rows
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.calls import MANAGEMENT_CALLS
@@ -26,8 +26,6 @@ from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
-from tools.write_questions_doc import alerts as alerts_page
-from tools.write_questions_doc import questions as questions_page
 from udfs.keys import key
 
 EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - as collect() gives times
@@ -42,23 +40,25 @@ def shot(at, queue, count, *, size=None, state=LOCAL, **more):
 
 
 def queues():
-    told = []
+    snapshots = []
     for at in range(0, NOW + 1, 10):
-        told += [
+        snapshots += [
             shot(at, S, 5),
             shot(at, R, 5),
             shot(at, G, at, journal_count=10 + at, journal_bytes=10 * at),
             shot(at, DEAD, 2 + (at >= 120)),
             shot(at, "far\\private$\\down", 3, state="WAITING" if 100 <= at <= 160 else "CONNECTED", manager="relay"),
         ]
-    told.append(read(125 * MINUTE, queue=R))
+    snapshots.append(read(125 * MINUTE, queue=R))
     for at, waiting in enumerate((4, 4, 4, 2)):
         ack_at = -60 if waiting == 4 else 200
         acked = 10 if waiting == 4 else 12
-        told.append(outgoing(at * MINUTE, acked, waiting, ack_at=ack_at, resends=2 * at * (waiting == 4), unread=1))
-    told.append(outgoing(5 * MINUTE, 0, 1, stamp=8, previous=0))
-    told += [incoming(at * MINUTE, ("a1", 7, 9, {"reject_count": at})) for at in range(3)]
-    return [row | {"queue": NAMES.queue(row["queue"])} for row in told]
+        snapshots.append(
+            outgoing(at * MINUTE, acked, waiting, ack_at=ack_at, resends=2 * at * (waiting == 4), unread=1)
+        )
+    snapshots.append(outgoing(5 * MINUTE, 0, 1, stamp=8, previous=0))
+    snapshots += [incoming(at * MINUTE, ("a1", 7, 9, {"reject_count": at})) for at in range(3)]
+    return [row | {"queue": NAMES.canonical_queue(row["queue"])} for row in snapshots]
 
 
 def attempt(
@@ -159,7 +159,7 @@ def calls():
 
 @pytest.fixture(scope="module")
 def views(spark):
-    """The views of a session of its own, in which few rows are not worth a compiler's work."""
+    """The views in a session of their own, without code generation: the rows are too few to compile for."""
     quick = spark.newSession()
     for name, value in {"codegen.wholeStage": "false", "codegen.factoryMode": "NO_CODEGEN", "adaptive.enabled": "false",
                         "shuffle.partitions": "1"}.items():  # fmt: skip
@@ -171,9 +171,9 @@ def views(spark):
     why |= {"status": 1, "addresses": None}
     snapshots = {"snapshot_id": "far\\private$\\down 160", "nexthops": ["TCP:10.0.0.5"], "connection_history": [why]}
     last = {"snapshot_id": f"s{5 * MINUTE}", "message_count": 4}
-    lake = Told(
+    lake = InMemoryLake(
         quick,
-        history(queues()) | calls() | {
+        history_tables(queues()) | calls() | {
             RECEIVE_ATTEMPTS: rows(RECEIVE_ATTEMPTS, *ATTEMPTS),
             ACK_SEQUENCES: rows(ACK_SEQUENCES, *SEQUENCES, queue=QUEUE, confidence="complete"),
             QUEUE_OPERATIONS: rows(
@@ -201,8 +201,8 @@ def views(spark):
         },
         {QUEUE_HISTORY: {"names": {"10.0.0.1": "srv1"}}},
     )  # fmt: skip
-    made = Views(lake, None, None, None, {G: (30_000, 9_000)})
-    made.temporary()
+    made = LakeViews(lake, None, None, None, {G: (30_000, 9_000)})
+    made.create_temporary()
     return made
 
 
@@ -214,10 +214,10 @@ def minutes(value):
 
 @pytest.fixture(scope="module")
 def answer(views):
-    """Columns of a view's rows, times in minutes."""
+    """Reads columns of a view's rows, times in minutes."""
 
     def ask(name, *columns, where="TRUE"):
-        found = views.answer(name).where(where).select(*columns).collect()
+        found = views.read(name).where(where).select(*columns).collect()
         return [tuple(map(minutes, row)) if len(columns) > 1 else minutes(row[0]) for row in found]
 
     return ask
@@ -374,7 +374,7 @@ def test_machines_and_what_is_not_known(answer):
     assert answer("shared_identifiers", "machines", "names", "addresses") == [
         ("machines a, b", ["a", "b"], ["10.0.0.1", "10.0.0.2"])
     ]
-    unknown = answer(NOT_KNOWN, "hour", "server_address", "bytes_missing", "packets_dropped", "sealed", "undecoded")
+    unknown = answer(COVERAGE_VIEW, "hour", "server_address", "bytes_missing", "packets_dropped", "sealed", "undecoded")
     assert unknown == [
         (0, None, None, 3, None, None), (0, "10.0.0.1", 7, None, 2, None), (0, "10.0.0.7", None, None, None, None),
         (60, "10.0.0.1", None, None, None, 3),
@@ -383,7 +383,7 @@ def test_machines_and_what_is_not_known(answer):
 
 def test_an_answer_is_told_with_what_was_not_seen_of_its_hours_and_servers(views):
     def beside(name, **row):
-        found = views.beside(name, [dict.fromkeys(views.answer(name).columns) | row])
+        found = views.coverage_for(name, [dict.fromkeys(views.read(name).columns) | row])
         return [(row["server_address"], row["bytes_missing"], row["undecoded"]) for row in found.collect()]
 
     def at(minute):
@@ -414,16 +414,16 @@ def test_the_job_prints_an_answer_or_writes_it_as_json_lines(views, monkeypatch,
     assert ask.main(["--lake", "x", "22", "12", "--json", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "22. Do two machines share one queue-manager identifier?"
-    assert lines[1] == "shared_identifiers: one row is an identifier of a queue manager that two machines have"
+    assert lines[1] == "shared_identifiers: one row is an identifier of a queue manager that two machines share"
     head, _, row = lines[3:6]
     assert row[head.index("machines") :].startswith("machines a, b")
     assert row[head.index("addresses") :].startswith("10.0.0.1, 10.0.0.2")
     assert row[head.index("observed_at") :].startswith("1970-01-01 00:03:00")
-    assert any(line.startswith("What was not seen (question 25)") for line in lines)
-    assert any(line.startswith("Not told (12): It cannot be known from what was captured.") for line in lines)
+    assert any(line.startswith("Gaps in coverage (question 25)") for line in lines)
+    assert any(line.startswith("Not answered (12): It cannot be known from what was captured.") for line in lines)
     assert json.loads(lines[-1])["rows"] == {"shared_identifiers": 1}
-    (told,) = map(json.loads, out.read_text().splitlines())
-    assert (told["view"], told["names"], told["observed_at"]) == (
+    (written,) = map(json.loads, out.read_text().splitlines())
+    assert (written["view"], written["names"], written["observed_at"]) == (
         "shared_identifiers",
         ["a", "b"],
         "1970-01-01T00:03:00Z",
@@ -435,7 +435,7 @@ def test_the_job_prints_an_answer_or_writes_it_as_json_lines(views, monkeypatch,
     [
         (["26"], "no such question: 26 (1 to 25, or "),
         (["stuck"], "no such question: stuck"),
-        (["--define"], "--define: views need a catalog"),
+        (["--define"], "--define: permanent views need a catalog"),
         (["1", "--rows", "-1"], "--rows: must be at least 0, not -1"),
     ],
 )
@@ -448,33 +448,27 @@ def test_without_a_question_they_are_listed(capsys):
     assert ask.main(["--lake", "x"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line[:3] for line in lines[:-1:2]] == [f"{number:>3}" for number in QUESTIONS]
-    assert "no view: cannot be known from what was captured" in lines[23]
+    assert "no view: captures cannot answer it" in lines[23]
 
 
 @pytest.mark.long
 def test_views_can_be_permanent_in_a_catalog(spark, tmp_path):
     lake = Lake(spark, str(tmp_path / "lake"), catalog="spark_catalog", prefix="asked_")
     lake.append(FINDINGS, spark.createDataFrame(rows(FINDINGS, MACHINES).drop_columns(["event_date"])))
-    views = Views(lake, queue_quota=1000)
-    made = dict(zip(ALL, views.permanent(), strict=True))
+    views = LakeViews(lake, queue_quota=1000)
+    made = dict(zip(VIEWS_BY_NAME, views.create_permanent(), strict=True))
     assert made["shared_identifiers"] == "`spark_catalog`.`asked_gold`.`shared_identifiers`"
     for name, full in made.items():
         answered = spark.table(full).collect()
         assert len(answered) == (1 if name == "shared_identifiers" else 0), name
     assert [row["machines"] for row in spark.table(made["shared_identifiers"]).collect()] == ["machines a, b"]
-    assert views.permanent(["shared_identifiers"]) == [made["shared_identifiers"]]  # defined again
+    assert views.create_permanent(["shared_identifiers"]) == [made["shared_identifiers"]]  # defined again
     described = spark.sql(f"DESCRIBE TABLE EXTENDED {made['stuck_queues']}").collect()
     assert any(row["data_type"].startswith("Question 4: one row is") for row in described)
 
 
 def test_every_question_is_answered_or_says_what_would_be_needed():
     assert list(QUESTIONS) == list(range(1, 26))
-    assert [number for number in QUESTIONS if not of_question(number)] == [12]
-    assert "TCP 1801" in QUESTIONS[12].needs
-    assert all(view.question in QUESTIONS and view.times for view in ALL.values())
-
-
-def test_the_pages_are_the_views_and_the_conditions(project):
-    """`make questions-doc` writes them anew."""
-    assert (project / "docs" / "questions.md").read_text(encoding="utf-8") == questions_page()
-    assert (project / "docs" / "alerts.md").read_text(encoding="utf-8") == alerts_page()
+    assert [number for number in QUESTIONS if not views_of_question(number)] == [12]
+    assert "TCP 1801" in QUESTIONS[12].missing_evidence
+    assert all(view.question_number in QUESTIONS and view.time_columns for view in VIEWS_BY_NAME.values())

@@ -1,7 +1,7 @@
-"""Capture files as bytes: pcap and pcapng in every variant, written from their specifications, not from the reader.
+"""Capture files as bytes: pcap and pcapng in every variant, written from the specifications, independent of the reader.
 
-pcap: draft-ietf-opsawg-pcap; the modified magic a1b2cd34 with 24-byte record headers is libpcap's `savefile.c` note.
-pcapng: draft-ietf-opsawg-pcapng sections 4.1 to 4.6 and A (obsolete Packet Block).
+pcap: draft-ietf-opsawg-pcap; the modified magic a1b2cd34 with 24-byte record headers is described in libpcap's
+``savefile.c``. pcapng: draft-ietf-opsawg-pcapng sections 4.1 to 4.6 and A (obsolete Packet Block).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MODIFIED = 0xA1B2CD34
 
 @dataclass(frozen=True)
 class Record:
-    """One packet as captured: ``time_ns`` since 1970; ``wire_size`` is what ``frame`` was before it was cut."""
+    """One captured packet: ``time_ns`` since 1970; ``wire_size``: original length if the frame is truncated."""
 
     time_ns: int
     frame: bytes
@@ -31,7 +31,7 @@ class Record:
 
 @dataclass(frozen=True)
 class CaptureFile:
-    """A file's bytes and where each record's frame begins in them."""
+    """The bytes of a capture file, and the offset of each record's frame in it."""
 
     data: bytes
     frame_offsets: tuple[int, ...]
@@ -40,7 +40,7 @@ class CaptureFile:
 
 
 def _join(parts: Sequence[tuple[bytes, int | None]], records: Sequence[Record], tail: int) -> CaptureFile:
-    """``parts`` are (bytes, offset of the frame in them or None); ``tail`` follows a frame in its record."""
+    """Join parts (bytes, offset of the frame in them or None); ``tail``: first record end of a file without records."""
     data = bytearray()
     offsets = []
     first_end = 0
@@ -62,7 +62,7 @@ def pcap(
     magic: int = MICROSECONDS,
     snaplen: int = 262144,
 ) -> CaptureFile:
-    """A pcap file; ``order`` is struct's ``<`` or ``>``."""
+    """Return a pcap file; ``order`` is ``<`` or ``>`` as in ``struct``."""
     unit = 1 if magic == NANOSECONDS else 1000
     parts: list[tuple[bytes, int | None]] = [(struct.pack(order + "IHHiIII", magic, 2, 4, 0, 0, snaplen, link), None)]
     for record in records:
@@ -75,26 +75,26 @@ def pcap(
 
 
 def option(order: str, code: int, value: bytes) -> bytes:
-    """One pcapng option, padded to 4."""
+    """Return one pcapng option, padded to 4 bytes."""
     return struct.pack(order + "HH", code, len(value)) + value + bytes(-len(value) % 4)
 
 
 def block(order: str, kind: int, body: bytes) -> bytes:
-    """One pcapng block around a body that is padded already."""
+    """Return one pcapng block around a padded body."""
     assert len(body) % 4 == 0
     size = len(body) + 12
     return struct.pack(order + "II", kind, size) + body + struct.pack(order + "I", size)
 
 
 def section(order: str = "<", *, length: int = -1, options: bytes = b"") -> bytes:
-    """Section Header Block; ``length`` -1 is unspecified."""
+    """Return a Section Header Block; ``length`` -1 means unspecified."""
     return block(order, 0x0A0D0D0A, struct.pack(order + "IHHq", 0x1A2B3C4D, 1, 0, length) + options)
 
 
 def interface(
     order: str = "<", *, link: int = ETHERNET, snaplen: int = 0, tsresol: int | None = None, tsoffset: int | None = None
 ) -> bytes:
-    """Interface Description Block; ``tsresol`` as its octet (high bit: power of two)."""
+    """Return an Interface Description Block; ``tsresol`` is its byte (high bit: power of two)."""
     options = b""
     if tsresol is not None:
         options += option(order, 9, bytes([tsresol]))
@@ -106,7 +106,7 @@ def interface(
 
 
 def units(time_ns: int, tsresol: int = 6, tsoffset: int = 0) -> int:
-    """A time in an interface's units, rounded down."""
+    """Convert a time to an interface's units, rounded down."""
     per_second = 2 ** (tsresol & 0x7F) if tsresol & 0x80 else 10**tsresol
     return (time_ns - tsoffset * 1_000_000_000) * per_second // 1_000_000_000
 
@@ -114,7 +114,7 @@ def units(time_ns: int, tsresol: int = 6, tsoffset: int = 0) -> int:
 def enhanced(
     record: Record, order: str = "<", *, number: int = 0, tsresol: int = 6, tsoffset: int = 0, options: bytes = b""
 ) -> tuple[bytes, int]:
-    """Enhanced Packet Block of interface ``number``, and where its frame begins."""
+    """Return an Enhanced Packet Block of interface ``number``, and the offset of its frame."""
     when = units(record.time_ns, tsresol, tsoffset)
     head = struct.pack(order + "IIIII", number, when >> 32, when & 0xFFFFFFFF, len(record.frame), record.original)
     return block(order, 6, head + record.frame + bytes(-len(record.frame) % 4) + options), 28
@@ -123,7 +123,7 @@ def enhanced(
 def obsolete(
     record: Record, order: str = "<", *, number: int = 0, tsresol: int = 6, drops: int = 0xFFFF
 ) -> tuple[bytes, int]:
-    """The obsolete Packet Block (type 2); 0xFFFF drops means unknown."""
+    """Return an obsolete Packet Block (type 2); 0xFFFF drops means unknown."""
     when = units(record.time_ns, tsresol)
     head = struct.pack(
         order + "HHIIII", number, drops, when >> 32, when & 0xFFFFFFFF, len(record.frame), record.original
@@ -132,12 +132,12 @@ def obsolete(
 
 
 def simple(record: Record, order: str = "<") -> tuple[bytes, int]:
-    """Simple Packet Block: no time, interface 0, its captured length follows from the snaplen."""
+    """Return a Simple Packet Block: no time, interface 0, captured length from the snaplen."""
     return block(order, 3, struct.pack(order + "I", record.original) + record.frame + bytes(-len(record.frame) % 4)), 12
 
 
 def statistics(order: str = "<", *, number: int = 0, drops: int | None = None, os_drops: int | None = None) -> bytes:
-    """Interface Statistics Block with isb_ifdrop (5) and isb_osdrop (7)."""
+    """Return an Interface Statistics Block with isb_ifdrop (5) and isb_osdrop (7)."""
     options = b""
     if drops is not None:
         options += option(order, 5, struct.pack(order + "Q", drops))
@@ -147,7 +147,7 @@ def statistics(order: str = "<", *, number: int = 0, drops: int | None = None, o
 
 
 def assemble(parts: Sequence[bytes | tuple[bytes, int]], records: Sequence[Record]) -> CaptureFile:
-    """A pcapng file of blocks; those with a frame come with where it begins, as ``enhanced`` returns them."""
+    """Return a pcapng file of blocks; packet blocks come with the offset of their frame, as from ``enhanced``."""
     return _join([part if isinstance(part, tuple) else (part, None) for part in parts], records, 0)
 
 
@@ -159,7 +159,7 @@ def pcapng(
     tsresol: int | None = None,
     tsoffset: int | None = None,
 ) -> CaptureFile:
-    """One section, one interface, Enhanced Packet Blocks."""
+    """Return a pcapng file: one section, one interface, Enhanced Packet Blocks."""
     blocks: list[bytes | tuple[bytes, int]] = [
         section(order),
         interface(order, link=link, tsresol=tsresol, tsoffset=tsoffset),

@@ -1,8 +1,8 @@
-"""TCP conversations: a causal script of sends becomes segments, segments become records, and trouble is done to them.
+"""TCP conversations for tests: a script of sends becomes segments, segments become packet records.
 
-A script says who sends which bytes when. ``segments`` lays it over TCP with sequence and acknowledgement numbers; the
-transformations (`lost`, `duplicated`, `reordered`, ...) take and return lists of segments, so that they combine;
-``records`` makes frames of them. The k-th record is packet k + 1 of the file.
+A script says who sends which bytes when. ``segments`` adds sequence and acknowledgement numbers. The transformations
+(``drop_segments``, ``retransmit``, ``reorder``, ...) take and return lists of segments, so that they can be combined.
+``records`` makes frames of segments; the k-th record is packet k + 1 of the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ START_NS = 1_700_000_000_123_456_000  # nanoseconds since 1970; whole microsecon
 
 @dataclass(frozen=True)
 class Flow:
-    """The four-tuple, and both sides' initial sequence numbers."""
+    """The four-tuple of a connection, and the initial sequence numbers of both sides."""
 
     client: str = "10.0.0.9"
     client_port: int = 49200
@@ -34,7 +34,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class Segment:
-    """One TCP segment as captured; ``offset`` is its first byte's place in the side's stream (SYN is -1)."""
+    """One captured TCP segment; ``offset`` is the position of its first byte in the side's stream (-1 for the SYN)."""
 
     time_ns: int
     side: int
@@ -42,7 +42,7 @@ class Segment:
     ack_offset: int | None
     flags: int
     payload: bytes = b""
-    wire_payload: int | None = None  # bytes on the wire when the capture cut the packet
+    wire_payload: int | None = None  # bytes on the wire, if the capture truncated the packet
 
     def shifted(self, nanoseconds: int) -> Segment:
         return replace(self, time_ns=self.time_ns + nanoseconds)
@@ -50,13 +50,13 @@ class Segment:
 
 @dataclass
 class Script:
-    """Who sends what, in order: (side, bytes, nanoseconds after the one before)."""
+    """The sends of a conversation in order: (side, bytes, nanoseconds after the previous send)."""
 
     sends: list[tuple[int, bytes, int]] = field(default_factory=list)
     sent: list[int] = field(default_factory=lambda: [0, 0])
 
     def send(self, side: int, data: bytes, pause_ns: int = 1_000_000) -> tuple[int, int]:
-        """Append a send; returns the stream offsets where it begins and ends."""
+        """Append a send; return the stream offsets of its begin and end."""
         begin = self.sent[side]
         self.sent[side] += len(data)
         self.sends.append((side, data, pause_ns))
@@ -67,7 +67,7 @@ class Script:
 
 
 def handshake(start_ns: int = START_NS) -> list[Segment]:
-    """SYN, SYN+ACK, ACK; 200 and 100 microseconds apart."""
+    """Return SYN, SYN+ACK and ACK, 200 and 100 microseconds apart."""
     return [
         Segment(start_ns, CLIENT, -1, None, frames.SYN),
         Segment(start_ns + 200_000, SERVER, -1, 0, frames.SYN | frames.ACK),
@@ -85,9 +85,9 @@ def segments(
     acks: bool = False,
     start_ns: int = START_NS,
 ) -> list[Segment]:
-    """The script over TCP. Sends of one side that follow one another are one stretch of bytes, cut at ``mss``.
+    """Return the segments of a script. Consecutive sends of one side are joined and split at ``mss`` bytes.
 
-    ``cuts`` are lengths of segments to use instead, over and over; 10 microseconds lie between segments of a stretch.
+    ``cuts``: segment lengths to use instead, cyclically. Segments of one side are 10 microseconds apart.
     """
     out = handshake(start_ns) if opened else []
     now = start_ns + 300_000
@@ -121,44 +121,44 @@ def segments(
     return out
 
 
-# -- trouble -------------------------------------------------------------------------------------------------------
+# -- transformations --------------------------------------------------------------------------------------------------
 
 
 def data_indexes(parts: Sequence[Segment]) -> list[int]:
     return [index for index, part in enumerate(parts) if part.payload]
 
 
-def lost(parts: Sequence[Segment], *indexes: int) -> list[Segment]:
+def drop_segments(parts: Sequence[Segment], *indexes: int) -> list[Segment]:
     return [part for index, part in enumerate(parts) if index not in indexes]
 
 
-def retransmitted(parts: Sequence[Segment], index: int, *, at: int, payload: bytes | None = None) -> list[Segment]:
-    """Segment ``index`` again, as the record at position ``at``, 1 microsecond after the one before it."""
+def retransmit(parts: Sequence[Segment], index: int, *, at: int, payload: bytes | None = None) -> list[Segment]:
+    """Repeat segment ``index`` as the record at position ``at``, 1 microsecond after the record before it."""
     copy = replace(parts[index], time_ns=parts[at - 1].time_ns + 1_000)
     if payload is not None:
         copy = replace(copy, payload=payload)
     return [*parts[:at], copy, *parts[at:]]
 
 
-def swapped(parts: Sequence[Segment], *order: int) -> list[Segment]:
-    """The segments in another order; the times of the capture stay where they are."""
+def reorder(parts: Sequence[Segment], *order: int) -> list[Segment]:
+    """Return the segments in another order; the capture times keep their positions."""
     return [replace(parts[old], time_ns=parts[new].time_ns) for new, old in enumerate(order)]
 
 
-def moved(parts: Sequence[Segment], index: int, to: int) -> list[Segment]:
-    """Segment ``index`` captured later or earlier, at position ``to``."""
+def move_segment(parts: Sequence[Segment], index: int, to: int) -> list[Segment]:
+    """Move segment ``index`` to position ``to``, as if captured later or earlier."""
     order = list(range(len(parts)))
     order.insert(to, order.pop(index))
-    return swapped(parts, *order)
+    return reorder(parts, *order)
 
 
-def only(parts: Sequence[Segment], side: int) -> list[Segment]:
-    """What a capture of one direction has."""
+def one_side(parts: Sequence[Segment], side: int) -> list[Segment]:
+    """Return the segments of one direction only."""
     return [part for part in parts if part.side == side]
 
 
 def keep_alive(parts: Sequence[Segment], index: int) -> list[Segment]:
-    """A keep-alive probe after data segment ``index``: one byte of rubbish, one before the next sequence number."""
+    """Add a keep-alive probe after data segment ``index``: one arbitrary byte at the last sequence number."""
     last = parts[index]
     probe = Segment(
         last.time_ns + 1_000, last.side, last.offset + len(last.payload) - 1, last.ack_offset, frames.ACK, b"\0"
@@ -168,7 +168,7 @@ def keep_alive(parts: Sequence[Segment], index: int) -> list[Segment]:
 
 
 def reset(parts: Sequence[Segment], side: int) -> list[Segment]:
-    """An RST at the end."""
+    """Add an RST at the end."""
     ends = [0, 0]
     for part in parts:
         ends[part.side] = max(ends[part.side], part.offset + len(part.payload))
@@ -181,7 +181,7 @@ Linker = Callable[[bytes], bytes]
 
 
 def packet(flow: Flow, part: Segment, wrap: Callable[[str, str, bytes], bytes] = frames.ip) -> bytes:
-    """The IP packet of a segment."""
+    """Return the IP packet of a segment."""
     seq = (flow.isn[part.side] + 1 + part.offset) & 0xFFFFFFFF
     ack = 0 if part.ack_offset is None else (flow.isn[1 - part.side] + 1 + part.ack_offset) & 0xFFFFFFFF
     ends = (flow.client, flow.server, flow.client_port, flow.server_port)
@@ -192,15 +192,15 @@ def packet(flow: Flow, part: Segment, wrap: Callable[[str, str, bytes], bytes] =
 
 
 def records(flow: Flow, parts: Sequence[Segment], link: Linker = frames.ethernet) -> list[Record]:
-    """One record for each segment."""
+    """Return one packet record per segment."""
     return [Record(part.time_ns, link(packet(flow, part))) for part in parts]
 
 
-def snapped(taken: Sequence[Record], snaplen: int) -> list[Record]:
-    """The records as a capture with ``snaplen`` has them."""
+def truncate_frames(taken: Sequence[Record], snaplen: int) -> list[Record]:
+    """Return the records as a capture with the given ``snaplen`` has them."""
     return [Record(record.time_ns, record.frame[:snaplen], record.original) for record in taken]
 
 
 def payload_offset(link: Linker, part: Segment, flow: Flow) -> int:
-    """Where the payload begins in a frame."""
+    """Return the offset of the payload in a frame."""
     return len(link(packet(flow, part))) - len(part.payload)

@@ -14,10 +14,10 @@ REQUEST, RESPONSE, FAULT = 0, 2, 3
 
 
 def tshark(path: Path) -> list[Listed]:
-    """What tshark lists with its default preferences. PDUs over SMB have no stream of their own and are left out.
+    """Return the PDUs that tshark lists with its default preferences, without PDUs over SMB, which have no own stream.
 
-    PDML rather than columns, for columns of a frame with several PDUs do not say which value is whose. tshark gives a
-    response its request's opnum; on the wire only requests have one.
+    PDML is used, because the columns of a frame with several PDUs do not show which value belongs to which PDU. tshark
+    shows a response with the opnum of its request; on the wire only requests have one.
     """
     command = ["tshark", "-n", "-r", str(path), "-Y", "dcerpc.ver == 5 && tcp && !smb && !smb2", "-T", "pdml"]
     output = subprocess.run(command, capture_output=True, check=True).stdout
@@ -25,7 +25,7 @@ def tshark(path: Path) -> list[Listed]:
 
 
 def parse(pdml: bytes) -> list[Listed]:
-    """PDUs of tshark's PDML: one ``proto`` named dcerpc for each."""
+    """Return the PDUs in tshark's PDML: one ``proto`` named dcerpc per PDU."""
     listed = []
     for packet in ET.fromstring(pdml):
         frame = stream = None
@@ -51,18 +51,18 @@ def _value(proto, name: str) -> int | None:
 
 
 def recorded(path: Path) -> tuple[str, list[Listed]]:
-    """The SHA-256 of the capture that a list was kept of, and the list."""
+    """Return the SHA-256 of the capture that a stored list belongs to, and the list."""
     kept = json.loads(path.read_text())
     return kept["sha256"], [tuple(row) for row in kept["pdus"]]
 
 
 def record(path: Path, sha256: str, listed: list[Listed]) -> None:
-    """Keep a list, one PDU to a line, and which bytes it is of."""
+    """Store a list, one PDU per line, with the SHA-256 of its capture."""
     lines = ",\n  ".join(json.dumps(row) for row in listed)
     path.write_text(f'{{"sha256": {json.dumps(sha256)}, "fields": {json.dumps(FIELDS)}, "pdus": [\n  {lines}\n]}}\n')
 
 
 def difference(ours: list[Listed], theirs: list[Listed]) -> tuple[list[Listed], list[Listed]]:
-    """What only we list, and what only tshark does."""
+    """Return the PDUs that only the reader lists, and those that only tshark lists."""
     mine, other = Counter(ours), Counter(theirs)
     return sorted((mine - other).elements(), key=repr), sorted((other - mine).elements(), key=repr)

@@ -1,7 +1,7 @@
-"""RPC conversations that know their own truth: the rows of bronze that a reader must make of them.
+"""RPC conversations that know which bronze rows a reader must make of them.
 
-Nothing here reads a PDU. A `Dialogue` is told what is sent, keeps where each PDU lies in its side's stream, and works
-out from the segments that were captured which packet held which byte first.
+Nothing here parses a PDU. A ``Dialogue`` records what is sent and where each PDU lies in its side's stream.
+``ExpectedRows`` derives from the captured segments which packet carried which byte first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAMES = {
 
 
 def key(*fields: str | int | bytes | None) -> str:
-    """The key of tables.md, "Keys"."""
+    """Return the key of fields as defined in tables.md, "Keys"."""
     data = b""
     for each in fields:
         if each is None:
@@ -46,7 +46,7 @@ def syntax_name(offered: tuple[str, int]) -> str:
 
 @dataclass
 class Half:
-    """A request or a response: where its PDUs lie in its side's stream, and its stub."""
+    """A request or a response: its stub, and the positions of its PDUs in the side's stream."""
 
     stub: bytes | None
     extents: list[tuple[int, int]] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Half:
 
 @dataclass
 class Call:
-    """One call and what is known of it."""
+    """One call and what was sent of it."""
 
     call_id: int
     context: int
@@ -71,8 +71,8 @@ class Call:
 
 
 @dataclass
-class Bound:
-    """A bind or alter_context, and its answer."""
+class BindExpectation:
+    """A bind or alter_context and its answer."""
 
     contexts: tuple[rpc.Context, ...]
     extent: tuple[int, int]
@@ -87,19 +87,19 @@ class Bound:
 
 @dataclass
 class Dialogue:
-    """A connection's script and its truth."""
+    """A connection: the script of sends, and the calls and binds in it."""
 
     flow: Flow = field(default_factory=Flow)
     script: Script = field(default_factory=Script)
     calls: list[Call] = field(default_factory=list)
-    binds: list[Bound] = field(default_factory=list)
+    binds: list[BindExpectation] = field(default_factory=list)
     pdus: list[tuple[int, int, int]] = field(default_factory=list)  # side, begin, end
     next_id: int = 1
     auth: rpc.Auth | None = None
     order: str = "<"
 
     def raw(self, side: int, data: bytes) -> tuple[int, int]:
-        """Send one PDU (or any bytes)."""
+        """Send one PDU, or any bytes."""
         begin, end = self.script.send(side, data)
         self.pdus.append((side, begin, end))
         return begin, end
@@ -116,7 +116,7 @@ class Dialogue:
         address: bytes = b"2103\0",
         flags: int = 3,
     ) -> None:
-        """Ask for contexts and answer them."""
+        """Send a bind with presentation contexts, and its answer."""
         contexts = contexts or (rpc.Context(0, rpc.REMOTE_READ),)
         kind, reply = (rpc.ALTER, rpc.ALTER_RESP) if alter else (rpc.BIND, rpc.BIND_ACK)
         call_id = self.next_id
@@ -131,7 +131,7 @@ class Dialogue:
             self.raw(SERVER, response)
         said = address.rstrip(b"\0").decode() or None
         self.binds.append(
-            Bound(
+            BindExpectation(
                 contexts, extent, answer and nak is None, group if answer and nak is None else asked_group,
                 said if answer and nak is None else None, auth, nak=nak,
             )
@@ -149,7 +149,7 @@ class Dialogue:
         flags: int = 0,
         auth: rpc.Auth | None = None,
     ) -> Call:
-        """Send a request; the call is answered later."""
+        """Send a request; the response is sent later."""
         self.next_id += 1
         auth = auth or self.auth
         call = Call(self.next_id, context, opnum, order=self.order, obj=obj, auth=auth, request=Half(stub))
@@ -169,7 +169,7 @@ class Dialogue:
             self.piece(call, data)
 
     def response_pdus(self, call: Call, stub: bytes, *, cuts: tuple[int, ...] = ()) -> list[bytes]:
-        """The PDUs of a response, to be sent with ``piece`` as the scenario likes."""
+        """Return the PDUs of a response, to be sent with ``piece``."""
         call.response = Half(stub)
         return rpc.fragments(
             rpc.RESPONSE, call.call_id, stub, context=call.context, cuts=cuts, order=self.order, auth=call.auth
@@ -180,7 +180,7 @@ class Dialogue:
         call.response.extents.append(self.raw(SERVER, data))
 
     def fail(self, call: Call, status: int, *, flags: int = 3) -> None:
-        """Answer with a fault."""
+        """Answer a call with a fault."""
         call.response = Half(None)
         call.fault = status
         self.piece(
@@ -189,7 +189,7 @@ class Dialogue:
         )
 
     def call(self, opnum: int, request: bytes, response: bytes, **options: Any) -> Call:
-        """A request and its response."""
+        """Send a request and its response."""
         answer_cuts = options.pop("answer_cuts", ())
         call = self.start(opnum, request, **options)
         self.answer(call, response, cuts=answer_cuts)
@@ -202,22 +202,22 @@ class Dialogue:
         call.orphaned = self.raw(CLIENT, rpc.pdu(rpc.ORPHANED, call.call_id, order=self.order))[0]
 
 
-def stub_of(opnum: int, size: int) -> bytes:
-    """A stub of ``size`` bytes that says where each came from."""
+def make_stub(opnum: int, size: int) -> bytes:
+    """Return a stub of ``size`` bytes with distinguishable content."""
     return bytes((opnum * 31 + at * 7 + (at >> 8)) & 0xFF for at in range(size))
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Of one stream byte, the record that captured it first."""
+class FirstCopy:
+    """The record that captured a stream byte first."""
 
     record: int  # from 0
     time_ns: int
     file_offset: int
 
 
-class Truth:
-    """The rows expected of one dialogue in one capture file. ``first_record``: index of its first segment's record."""
+class ExpectedRows:
+    """The rows expected of one dialogue in one capture file; ``indexes``: the record of each segment."""
 
     def __init__(
         self,
@@ -233,7 +233,7 @@ class Truth:
         self.capture_id = key(file.data[: file.first_record_end])
         self.times = [part.time_ns // 1000 for part in parts]
         self.connection_id = key(*dialogue.flow.four_tuple, min(self.times))
-        self.seen: tuple[dict[int, Seen], dict[int, Seen]] = ({}, {})
+        self.seen: tuple[dict[int, FirstCopy], dict[int, FirstCopy]] = ({}, {})
         self.retransmitted = self.conflicting = 0
         kept: tuple[dict[int, int], dict[int, int]] = ({}, {})
         for part, index in zip(parts, indexes, strict=True):
@@ -246,15 +246,15 @@ class Truth:
                     self.retransmitted += 1
                     self.conflicting += kept[part.side][place] != value
                     continue
-                self.seen[part.side][place] = Seen(index, part.time_ns, begin + at)
+                self.seen[part.side][place] = FirstCopy(index, part.time_ns, begin + at)
                 kept[part.side][place] = value
 
     def calls(self) -> list[Row]:
-        """rpc_calls, one row for each call of an interface that is ours."""
+        """Return the ``rpc_calls`` rows, one per call."""
         return [self.call(call) for call in self.dialogue.calls]
 
-    def _bound(self, call: Call) -> tuple[rpc.Context | None, Bound | None]:
-        found: tuple[rpc.Context | None, Bound | None] = (None, None)
+    def _bound(self, call: Call) -> tuple[rpc.Context | None, BindExpectation | None]:
+        found: tuple[rpc.Context | None, BindExpectation | None] = (None, None)
         for bound in self.dialogue.binds:
             for context in bound.contexts:
                 if context.number == call.context and context.result == 0 and bound.answered:
@@ -262,7 +262,7 @@ class Truth:
         return found
 
     def call(self, call: Call) -> Row:
-        """One row, complete halves assumed; a scenario states what else holds in ``call.changes``."""
+        """Return one ``rpc_calls`` row, assuming complete halves; ``call.changes`` overrides columns."""
         flow = self.dialogue.flow
         context, bound = self._bound(call)
         auth = call.auth
@@ -327,11 +327,11 @@ class Truth:
         return "ok" if context is not None else "unbound"
 
     def _time(self, side: int, place: int | None) -> int | None:
-        """Microseconds since 1970 of the first copy of a byte."""
+        """Return the time of the first copy of a byte, in microseconds since 1970."""
         return None if place is None else self.seen[side][place].time_ns // 1000
 
     def connection(self, **changes: Any) -> Row:
-        """The row of connections; FIN, RST and handshake are as the segments say."""
+        """Return the ``connections`` row; FIN, RST and handshake follow from the segments."""
         flow = self.dialogue.flow
         fins = [
             min(
@@ -377,7 +377,7 @@ class Truth:
         return row
 
     def binds(self) -> list[Row]:
-        """rpc_binds without their key, one row for each context asked for."""
+        """Return the ``rpc_binds`` rows without their keys, one per proposed context."""
         flow = self.dialogue.flow
         rows = []
         for bound in self.dialogue.binds:
@@ -419,6 +419,6 @@ class Truth:
         return rows
 
 
-def flow_with(**changes: Any) -> Flow:
-    """The usual four-tuple with some of it changed."""
+def make_flow(**changes: Any) -> Flow:
+    """Return the default four-tuple with some fields changed."""
     return replace(Flow(), **changes)

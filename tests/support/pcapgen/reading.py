@@ -1,4 +1,4 @@
-"""What the reader makes of bytes, as plain rows: times in microseconds, in an order that does not depend on it."""
+"""Reads bytes with the reader and returns plain rows: times in microseconds, in a defined order."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 
 from pcapgen.containers import CaptureFile
-from udfs.capture.reader import read_capture
+from udfs.capture.capture_reader import read_capture
 
 Row = dict[str, Any]
 
 
-def plain(table: pa.Table) -> list[Row]:
-    """Rows of a table, timestamps as microseconds since 1970."""
+def to_rows(table: pa.Table) -> list[Row]:
+    """Return the rows of a table, timestamps as microseconds since 1970."""
     columns = {}
     for name in table.column_names:
         column = table.column(name)
@@ -24,7 +24,7 @@ def plain(table: pa.Table) -> list[Row]:
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-# The times whose first that is not null gives a row's event_date (tables.md, "Layout").
+# The columns of which the first that is not null gives event_date (tables.md, "Layout").
 DATED_BY = {
     "capture_files": ("first_packet_at",),
     "connections": ("first_packet_at",),
@@ -32,14 +32,14 @@ DATED_BY = {
     "rpc_calls": ("request_at", "request_done_at", "response_at", "response_done_at", "cancelled_at", "orphaned_at"),
     "quarantine": ("seen_at",),
 }
-FURTHER = {
+COLUMNS_BEYOND_CONTRACT = {
     "rpc_calls": (
         "response_byte_order",
         "request_sequence",
         "response_sequence",
         "sightings",
-        "request_pieces",
-        "response_pieces",
+        "request_signed_bytes",
+        "response_signed_bytes",
         "request_span",
         "response_span",
     ),
@@ -54,31 +54,31 @@ FURTHER = {
         "resume",
         "decoder_version",
     ),
-}  # beyond tables.md
+}  # columns that tables.md does not define
 
 
 def _dated(name: str, row: Row) -> Row:
-    """The row without event_date, which is checked, and without columns that are not in tables.md."""
+    """Check and remove event_date, and remove columns that are not in tables.md."""
     date = row.pop("event_date", None)
     first = next((row[column] for column in DATED_BY[name] if row[column] is not None), None)
     assert date == (None if first is None else dt.datetime.fromtimestamp(first // 1_000_000, dt.UTC).date())
-    return {column: value for column, value in row.items() if column not in FURTHER.get(name, ())}
+    return {column: value for column, value in row.items() if column not in COLUMNS_BEYOND_CONTRACT.get(name, ())}
 
 
-def read(source: CaptureFile | bytes, **options: Any) -> dict[str, list[Row]]:
-    """All tables of a capture as rows."""
+def read_rows(source: CaptureFile | bytes, **options: Any) -> dict[str, list[Row]]:
+    """Return all tables of a capture as rows."""
     data = source.data if isinstance(source, CaptureFile) else source
-    return rows_of(read_capture(data, path="memory.pcap", **options))
+    return tables_to_rows(read_capture(data, path="memory.pcap", **options))
 
 
-def rows_of(read_tables: dict[str, pa.Table]) -> dict[str, list[Row]]:
-    """The reader's tables as rows with the columns of tables.md."""
-    tables = {name: plain(table) for name, table in read_tables.items()}
+def tables_to_rows(read_tables: dict[str, pa.Table]) -> dict[str, list[Row]]:
+    """Convert the reader's tables to rows with the columns of tables.md."""
+    tables = {name: to_rows(table) for name, table in read_tables.items()}
     return {name: [_dated(name, row) if name in DATED_BY else row for row in rows] for name, rows in tables.items()}
 
 
-def ledger(tables: dict[str, list[Row]]) -> Row:
-    """The file's one row of capture_files."""
+def capture_files_row(tables: dict[str, list[Row]]) -> Row:
+    """Return the one ``capture_files`` row, after a check that the packet counts add up."""
     (row,) = tables["capture_files"]
     assert row["packets"] == sum(
         row[name] for name in ("packets_used", "packets_binary_protocol", "packets_damaged", "packets_other")
@@ -86,23 +86,23 @@ def ledger(tables: dict[str, list[Row]]) -> Row:
     return row
 
 
-def ordered(rows: list[Row], *names: str) -> list[Row]:
-    """Rows by some of their columns."""
+def sort_rows(rows: list[Row], *names: str) -> list[Row]:
+    """Sort rows by some columns."""
     return sorted(rows, key=lambda row: tuple((row[name] is None, row[name]) for name in names))
 
 
 def calls(tables: dict[str, list[Row]]) -> list[Row]:
-    """rpc_calls by connection and call id."""
-    return ordered(tables["rpc_calls"], "client_address", "client_port", "connection_id", "call_id", "request_at")
+    """Return the ``rpc_calls`` rows by connection and call id."""
+    return sort_rows(tables["rpc_calls"], "client_address", "client_port", "connection_id", "call_id", "request_at")
 
 
-def without(rows: list[Row], *names: str) -> list[Row]:
-    """Rows without columns that a transformation changes."""
+def drop_columns(rows: list[Row], *names: str) -> list[Row]:
+    """Return rows without some columns."""
     return [{name: value for name, value in row.items() if name not in names} for row in rows]
 
 
 def binds(tables: dict[str, list[Row]]) -> list[Row]:
-    """rpc_binds by time and context, without their keys, which must be unique."""
+    """Return the ``rpc_binds`` rows by time and context, without their keys, which must be unique."""
     rows = tables["rpc_binds"]
     assert len({row["bind_key"] for row in rows}) == len(rows)
-    return without(ordered(rows, "bound_at", "packet_number", "context_id"), "bind_key")
+    return drop_columns(sort_rows(rows, "bound_at", "packet_number", "context_id"), "bind_key")

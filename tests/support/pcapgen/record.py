@@ -1,6 +1,6 @@
-"""``PYTHONPATH=.:tests/support python -m pcapgen.record``: keep what tshark lists in the sample and the built captures.
+"""``PYTHONPATH=.:tests/support python -m pcapgen.record``: store what tshark lists for the sample and built captures.
 
-To be run after the sample traffic was recorded anew, or a built capture changed. tshark 4.0 or later.
+Run it after the sample traffic was recorded again or a built capture changed. Needs tshark 4.0 or later.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DCE/RPC connection-oriented PDUs as bytes (C706 12.6.3, [MS-RPCE] 2.2.2), in both byte orders, sealed or not."""
+"""Connection-oriented DCE/RPC PDUs as bytes ([C706] 12.6.3, [MS-RPCE] 2.2.2), in both byte orders, sealed or not."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ QMMGMT = "41208ee0-e970-11d1-9b9e-00e02c064c39"
 QMCOMM = "fdb3a030-065f-11d1-bb9b-00a024ea5525"
 QMCOMM2 = "76d12b80-3467-11d3-91ff-0090272f9ea3"
 EPM = "e1af8308-5d1f-11c9-91a4-08002b14a0fa"
-WINREG = "338cd001-2244-31f1-aaaa-900038001003"  # another protocol's interface, never ours
+WINREG = "338cd001-2244-31f1-aaaa-900038001003"  # an interface that is not MSMQ
 VERIFICATION_SIGNATURE = bytes.fromhex("8ae3137102f43671")  # [MS-RPCE] 2.2.2.13
 
 
 @dataclass(frozen=True)
 class Auth:
-    """A security trailer: ``align`` is what the sender pads the stub to."""
+    """A security trailer; ``align``: the multiple to which the sender pads the stub."""
 
     kind: int
     level: int
@@ -35,13 +35,13 @@ class Auth:
 
 
 def guid(text: str, order: str = "<") -> bytes:
-    """A UUID as the wire has it: its first three fields in the PDU's byte order."""
+    """Return a UUID in wire form: the first three fields in the PDU's byte order."""
     value = uuid.UUID(text)
     return value.bytes_le if order == "<" else value.bytes
 
 
 def syntax(name: tuple[str, int], order: str = "<") -> bytes:
-    """UUID and version."""
+    """Return UUID and version of a syntax in wire form."""
     return guid(name[0], order) + struct.pack(order + "I", name[1])
 
 
@@ -60,7 +60,7 @@ def pdu(
     stub_at: int = 0,
     minor: int = 0,
 ) -> bytes:
-    """One PDU; ``body`` follows the 16-byte header, ``stub_at`` is where in the body the padded part begins."""
+    """Return one PDU; ``body`` follows the 16-byte header, padding counts from ``stub_at`` in the body."""
     trailer = b""
     token = b""
     if auth is not None:
@@ -72,8 +72,8 @@ def pdu(
     return head + body + trailer
 
 
-def pieces(stub: bytes, sizes: tuple[int, ...]) -> list[bytes]:
-    """The stub cut into parts of the given sizes; the last part holds the rest."""
+def split_stub(stub: bytes, sizes: tuple[int, ...]) -> list[bytes]:
+    """Split a stub into parts of the given sizes; the last part is the rest."""
     out = []
     for size in sizes:
         out.append(stub[:size])
@@ -95,8 +95,8 @@ def fragments(
     flags: int = 0,
     minor: int = 0,
 ) -> list[bytes]:
-    """A request or response in as many PDUs as ``cuts`` + 1."""
-    parts = pieces(stub, cuts)
+    """Return a request or response as ``len(cuts) + 1`` PDUs."""
+    parts = split_stub(stub, cuts)
     out = []
     left = len(stub)
     for index, part in enumerate(parts):
@@ -125,7 +125,7 @@ def fault(
 
 @dataclass(frozen=True)
 class Context:
-    """One presentation context asked for, and what the server answers: 0 accepted, 2 rejected, 3 negotiated."""
+    """A proposed presentation context and the server's result: 0 accepted, 2 rejected, 3 negotiated."""
 
     number: int
     interface: str
@@ -154,7 +154,7 @@ def bind(
     flags: int = FIRST | LAST,
     auth: Auth | None = None,
 ) -> bytes:
-    """bind or alter_context."""
+    """Return a bind or alter_context PDU."""
     body = struct.pack(order + "HHIBBH", xmit, recv, group, len(contexts), 0, 0)
     for context in contexts:
         body += struct.pack(order + "HBB", context.number, len(context.offered), 0)
@@ -176,7 +176,7 @@ def bind_ack(
     order: str = "<",
     auth: Auth | None = None,
 ) -> bytes:
-    """bind_ack or alter_context_resp with each context's own result."""
+    """Return a bind_ack or alter_context_resp PDU with the result of each context."""
     body = struct.pack(order + "HHIH", xmit, recv, group, len(address)) + address
     body += bytes(-len(body) % 4)
     body += struct.pack(order + "BBH", len(contexts), 0, 0)
@@ -196,6 +196,6 @@ def auth3(call_id: int, auth: Auth, order: str = "<") -> bytes:
 
 
 def verification_trailer(stub: bytes) -> bytes:
-    """The stub with a verification trailer of one bit mask command ([MS-RPCE] 2.2.2.13)."""
+    """Return the stub with a verification trailer of one bit mask command ([MS-RPCE] 2.2.2.13)."""
     padded = stub + bytes(-len(stub) % 4)
     return padded + VERIFICATION_SIGNATURE + struct.pack("<HHI", 0x4001, 4, 1)

@@ -1,4 +1,4 @@
-"""A DCE/RPC client over TCP with what impacket's lacks: NDR64, pipelining, cancel, orphan, groups, byte orders."""
+"""A DCE/RPC client over TCP with what impacket lacks: NDR64, pipelining, cancel, orphan, groups, byte orders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from peer import pdu as wire
 from peer.methods import BY_NAME, Method
 from peer.pdu import NDR, NDR64, Auth, Flag, Pdu, PduType, Syntax
-from peer.security import NTLM_TYPE, PACKET, SPNEGO_TYPE, Account, NtlmClient, Session, unwrapped, wrapped
+from peer.security import NTLM_TYPE, PACKET, SPNEGO_TYPE, Account, NtlmClient, NtlmContext, unwrap_spnego, wrap_spnego
 
 
 class RpcFault(Exception):  # noqa: N818 - an answer, not a mistake
@@ -29,7 +29,7 @@ class BindRefused(Exception):  # noqa: N818 - an answer, not a mistake
 
 @dataclass
 class Pending:
-    """An outstanding call and the fragments of its answer."""
+    """An outstanding call and the response fragments received so far."""
 
     method: Method
     ndr64: bool
@@ -39,7 +39,7 @@ class Pending:
 
 @dataclass
 class Client:
-    """One connection. `order` is the byte order of what it sends, `fragment` the largest PDU it sends and takes."""
+    """One connection. `order` is the byte order of what it sends, `fragment` the largest PDU it sends and accepts."""
 
     host: str
     port: int
@@ -61,7 +61,7 @@ class Client:
         self.pending: dict[int, Pending] = {}
         self.max_xmit = self.fragment
         self.call_id = 1
-        self.session: Session | None = None
+        self.session: NtlmContext | None = None
         self._replies: asyncio.Queue[Pdu] = asyncio.Queue()
         self._next_context = 0
         self._reader_task: asyncio.Task[None] | None = None
@@ -79,7 +79,7 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """An orderly end (FIN)."""
+        """Close the connection in order (FIN)."""
         if self._reader_task:
             self._reader_task.cancel()
         self.writer.close()
@@ -87,7 +87,7 @@ class Client:
             await self.writer.wait_closed()
 
     def abort(self) -> None:
-        """A hard end (RST): linger of zero seconds."""
+        """Reset the connection (RST): linger of zero seconds."""
         sock = self.writer.get_extra_info("socket")
         sock.setsockopt(1, 13, struct.pack("ii", 1, 0))  # SOL_SOCKET, SO_LINGER
         if self._reader_task:
@@ -124,7 +124,7 @@ class Client:
             if result.result == 0:
                 self.contexts[interface] = (item.id, result.transfer)
         if ntlm and reply.auth:
-            token, self.session = ntlm.authenticate(unwrapped(reply.auth.token))
+            token, self.session = ntlm.authenticate(unwrap_spnego(reply.auth.token))
             auth = Auth(self.auth_type, self.level, 7, self._wrapped(token))
             if self.spnego:  # the server has the last word: an alter_context asks for it
                 self.writer.write(Pdu(PduType.ALTER_CONTEXT, self.call_id, body, wire.WHOLE, auth, self.order).pack())
@@ -145,10 +145,10 @@ class Client:
         return SPNEGO_TYPE if self.spnego else NTLM_TYPE
 
     def _wrapped(self, token: bytes, *, first: bool = False) -> bytes:
-        return wrapped(token, first=first) if self.spnego else token
+        return wrap_spnego(token, first=first) if self.spnego else token
 
     async def bind_other(self, token: bytes, auth_type: int = 16) -> None:
-        """Offer a security provider the server does not have: ends in bind_nak."""
+        """Offer a security provider that the server lacks: it answers with bind_nak."""
         body = wire.Bind(contexts=[wire.Context(0, BY_NAME["R_OpenQueue"].interface, [NDR])]).pack()
         self.writer.write(Pdu(PduType.BIND, self.call_id, body, auth=Auth(auth_type, 6, 1, token)).pack())
         reply = await asyncio.wait_for(self._replies.get(), 10)
@@ -159,7 +159,7 @@ class Client:
     # Calls
 
     async def send(self, name: str, object_uuid: Any = None, **args: Any) -> tuple[int, Pending]:
-        """Send a request; the call id, and the pending call to await."""
+        """Send a request; returns the call id, and the pending call to await."""
         method = BY_NAME[name]
         context, transfer = self.contexts[method.interface]
         stub = method.request(args, ndr64=transfer == NDR64, order=self.order)
@@ -201,7 +201,7 @@ class Client:
                     return call_id
 
     async def call(self, name: str, object_uuid: Any = None, **args: Any) -> dict[str, Any]:
-        """One call to its end; RpcFault when the server faults."""
+        """Send a request and return the response; raises RpcFault."""
         _, pending = await self.send(name, object_uuid, **args)
         return await asyncio.wait_for(pending.future, 60)
 
@@ -211,7 +211,7 @@ class Client:
         await self.writer.drain()
 
     async def orphan(self, call_id: int) -> None:
-        """Tell the server that nobody waits for this call any more."""
+        """Send an orphaned PDU: the client no longer waits for this call."""
         self.pending.pop(call_id, None)
         self.writer.write(Pdu(PduType.ORPHANED, call_id, b"", wire.WHOLE, None, self.order).pack())
         await self.writer.drain()

@@ -1,7 +1,7 @@
-"""A simulated estate: test queue managers whose queues move by a script, to be collected from.
+"""A simulated estate for the collector: test queue managers whose queues change by a script.
 
-`python -m peer.estate` starts it until a signal comes; `make estate` does. Every step moves every queue once, and
-what a queue is after n steps is always the same, so that what was collected can be compared with what there was.
+`python -m peer.estate` (`make estate`) runs it until a signal comes. Each step changes each queue once. The state
+after n steps is deterministic, so that collected snapshots can be compared with it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from peer.manager import Manager
-from peer.queues import Queue, Transfer
+from peer.queues import OutgoingTransfer, Queue
 from peer.security import Account
-from peer.server import ACCOUNT, QueueManagerServer, messages, serving, stopped
+from peer.server import ACCOUNT, QueueManagerServer, messages, serve_until_stopped, stop_event
 
 NOT_ACTIVE = 0xC00E0004
 STARTED = 0x6740_0000  # TimeStamp of the sequences ([MS-MQDMPR] 3.1.1.2), a day in 2024
@@ -37,33 +37,33 @@ def _put(queue: Queue, count: int, first: int) -> None:
 
 
 def growing(queue: Queue, step: int) -> None:
-    """Three messages more with every step: nobody reads."""
+    """Three more messages with each step: nobody reads."""
     _put(queue, 3, 1 + 3 * step)
 
 
 def draining(queue: Queue, step: int) -> None:
-    """Four messages fewer with every step, until there is none."""
+    """Four messages fewer with each step, until none are left."""
     for stored in list(queue.messages)[:4]:
         queue.take_away(stored)
     queue.journal.clear()
 
 
 def filling(queue: Queue, step: int) -> None:
-    """Two messages with every step, read at once: they stay in the journal."""
+    """Two messages with each step, read at once: they stay in the journal."""
     _put(queue, 2, 1 + 2 * step)
     for stored in list(queue.messages):
         queue.take_away(stored)
 
 
 def flowing(queue: Queue, step: int) -> None:
-    """Five messages with every step, two of them under way."""
+    """Five messages with each step, two of them in flight."""
     transfer = _transfer(queue)
     transfer.acknowledged += 5
     transfer.waiting, transfer.acknowledged_at = 2, STARTED + 60 * step
 
 
 def stalled(queue: Queue, step: int) -> None:
-    """Connected, and from the third step on nothing is acknowledged any more, while more is sent."""
+    """Connected, but nothing is acknowledged from the third step on, while more is sent."""
     transfer = _transfer(queue)
     if step < 3:
         flowing(queue, step)
@@ -72,7 +72,7 @@ def stalled(queue: Queue, step: int) -> None:
 
 
 def resending(queue: Queue, step: int) -> None:
-    """The other side is gone: the same messages are sent again and again, with ever longer pauses."""
+    """The remote side is down: the same messages are sent again and again, at growing intervals."""
     transfer = _transfer(queue)
     queue.state = "WAITING"
     transfer.acknowledged, transfer.waiting = 40, 7
@@ -83,7 +83,7 @@ def resending(queue: Queue, step: int) -> None:
 
 
 def resetting(queue: Queue, step: int) -> None:
-    """After five steps the sequence begins anew, with another identifier: what was under way is not known any more."""
+    """After five steps the sequence restarts with another identifier: nothing is known of the messages in flight."""
     transfer = _transfer(queue)
     if step and step % 5 == 0:
         transfer.sequence += 1 << 32
@@ -92,7 +92,7 @@ def resetting(queue: Queue, step: int) -> None:
 
 
 def paused(queue: Queue, step: int) -> None:
-    """On hold from the third to the sixth step; messages wait meanwhile."""
+    """On hold from the third to the sixth step; messages wait."""
     queue.paused = 3 <= step < 6
     transfer = _transfer(queue)
     if queue.paused:
@@ -102,20 +102,20 @@ def paused(queue: Queue, step: int) -> None:
         transfer.waiting = 0
 
 
-def still(queue: Queue, step: int) -> None:
-    """Nothing happens."""
+def idle(queue: Queue, step: int) -> None:
+    """No change."""
 
 
-def _transfer(queue: Queue) -> Transfer:
+def _transfer(queue: Queue) -> OutgoingTransfer:
     if queue.transfer is None:
-        queue.transfer = Transfer(STARTED << 32 | 1)
+        queue.transfer = OutgoingTransfer(STARTED << 32 | 1)
         queue.transfer.history = [(CONNECTED, STARTED, 0, ["10.0.0.7"])]
     return queue.transfer
 
 
 @dataclass
 class Machine:
-    """A queue manager of the estate, its queues with their scripts."""
+    """A queue manager of the estate: its queues and their scripts."""
 
     manager: Manager
     moves: list[tuple[Queue, Move]] = field(default_factory=list)
@@ -135,14 +135,14 @@ def _machine(name: str, guid: UUID) -> Machine:
 
 
 def machines() -> list[Machine]:
-    """`orders1` with all that happens to local queues, `relay1` with what happens to outgoing ones, and two clones."""
+    """Return the machines: `orders1` for local queues, `relay1` for outgoing ones, and two clones."""
     orders = _machine("orders1", UUID(int=0x0DE75))
     orders.queue("private$\\growing", growing)
     drained = orders.queue("private$\\draining", draining)
     _put(drained, 60, 1)
     orders.queue("private$\\journal", filling)
-    orders.queue("private$\\inactive", still).refuses = NOT_ACTIVE
-    orders.queue("private$\\ledger", still, transactional=True)
+    orders.queue("private$\\inactive", idle).refuses = NOT_ACTIVE
+    orders.queue("private$\\ledger", idle, transactional=True)
     relay = _machine("relay1", UUID(int=0x4E1A7))
     for name, move in (("flowing", flowing), ("stalled", stalled), ("resending", resending), ("reset", resetting),
                        ("paused", paused)):  # fmt: skip
@@ -157,7 +157,7 @@ def machines() -> list[Machine]:
 
 
 class Estate:
-    """The machines with their servers, each on an address of its own."""
+    """The machines with their servers, each on its own address."""
 
     def __init__(self, made: list[Machine] | None = None, *, hosts: list[str] | None = None) -> None:
         self.machines = machines() if made is None else made
@@ -180,13 +180,13 @@ class Estate:
             server.service.accounts = accounts
 
     def step(self) -> None:
-        """Every queue moves once."""
+        """Change each queue once."""
         for machine in self.machines:
             machine.step(self.steps)
         self.steps += 1
 
     def settings(self, *, mapped: bool = False) -> str:
-        """The collector's settings for this estate, YAML; ``mapped``: the endpoint mapper tells the ports."""
+        """Return the collector's settings for this estate (YAML); ``mapped``: the endpoint mapper gives the ports."""
         lines = ["collector:", "  machines:"]
         for machine, host in zip(self.machines, self.hosts, strict=True):
             port = "" if mapped else f", port: {machine.manager.ports['remoteread']}"
@@ -195,7 +195,7 @@ class Estate:
 
 
 class EstateThread:
-    """Anything with ``start`` and ``stop`` on an event loop of its own thread, for blocking clients."""
+    """Runs an object with ``start`` and ``stop`` on an event loop in its own thread, for blocking clients."""
 
     def __init__(self, *served: Any) -> None:
         self.served = served
@@ -216,7 +216,7 @@ class EstateThread:
         self._thread.join(5)
 
     def do(self, work: Callable[[], T]) -> T:
-        """Run something on the loop."""
+        """Run a function on the event loop."""
 
         async def run() -> T:
             return work()
@@ -228,7 +228,7 @@ class EstateThread:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve and move until a signal comes."""
+    """Serve and step until a signal comes."""
     parser = argparse.ArgumentParser(
         prog="python -m peer.estate", description="Test queue managers whose queues move, for the collector."
     )
@@ -255,7 +255,7 @@ def main(argv: list[str] | None = None) -> int:
         if options.conf is not None:
             options.conf.write_text(settings, encoding="utf-8")
         print(settings + f"# user {ACCOUNT.domain}\\{ACCOUNT.user}, or nobody", flush=True)
-        stop = stopped()
+        stop = stop_event()
         while not stop.is_set():
             try:
                 await asyncio.wait_for(stop.wait(), options.every)
@@ -263,7 +263,7 @@ def main(argv: list[str] | None = None) -> int:
                 estate.step()
         await estate.stop()
 
-    return serving("peer.estate", serve())
+    return serve_until_stopped("peer.estate", serve())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Hosts that are not well: one that cuts connections in mid-answer, one that answers nonsense."""
+"""Faulty hosts: one that cuts connections within a response, one that answers nonsense."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Cutting:
-    """A way to a server that cuts each connection (RST) when the server has sent ``after`` octets.
+class CuttingProxy:
+    """A proxy that resets each connection (RST) after the server has sent ``after`` octets.
 
-    ``times`` connections are cut, all the rest pass.
+    ``times`` connections are cut, all later ones pass.
     """
 
     target: int
@@ -57,8 +57,8 @@ class Cutting:
 
 
 @dataclass
-class Saying:
-    """A server that answers whatever comes with the same octets."""
+class FixedAnswerServer:
+    """A server that answers any input with the same octets."""
 
     answer: bytes
     host: str = "127.0.0.1"

@@ -22,12 +22,12 @@ from peer.ndr import (
     Pointer,
     Put,
     Ranged,
-    Reader,
     Struct,
     StubError,
+    StubReader,
+    StubWriter,
     VaryingOctets,
-    Writer,
-    setter,
+    value_setter,
 )
 
 UNKNOWN, PUBLIC, PRIVATE, DIRECT, MACHINE, CONNECTOR, DL, MULTICAST, SUBQUEUE = range(9)
@@ -69,7 +69,7 @@ class QueueFormatCodec(Codec):
     def alignment(self, ndr64: bool) -> int:
         return 8 if ndr64 else 4
 
-    def write(self, w: Writer, value: QueueFormat) -> None:
+    def write(self, w: StubWriter, value: QueueFormat) -> None:
         align = self.alignment(w.ndr64)
         w.align(align)
         for number, size in ((value.kind, 1), (value.suffix, 1), (0, 2)):
@@ -86,7 +86,7 @@ class QueueFormatCodec(Codec):
         if w.ndr64:
             w.align(align)
 
-    def read(self, r: Reader, put: Put) -> None:
+    def read(self, r: StubReader, put: Put) -> None:
         align = self.alignment(r.ndr64)
         r.align(align)
         kind, suffix, _ = r.integer(1), r.integer(1), r.integer(2)
@@ -132,12 +132,12 @@ class _Blob(Codec):
     def alignment(self, ndr64: bool) -> int:
         return 8 if ndr64 else 4
 
-    def write(self, w: Writer, value: Any) -> None:
+    def write(self, w: StubWriter, value: Any) -> None:
         w.align(self.alignment(w.ndr64))
         w.integer(len(value), 4)
         self.pointer.write(w, value if len(value) else None)
 
-    def read(self, r: Reader, put: Put) -> None:
+    def read(self, r: StubReader, put: Put) -> None:
         r.align(self.alignment(r.ndr64))
         size = r.integer(4)
 
@@ -155,7 +155,7 @@ class VariantCodec(Codec):
     def alignment(self, ndr64: bool) -> int:
         return 8
 
-    def write(self, w: Writer, value: Variant) -> None:
+    def write(self, w: StubWriter, value: Variant) -> None:
         w.align(8)
         for number, size in ((value.vt, 2), (0, 1), (0, 1), (0, 4)):
             w.integer(number, size)
@@ -169,7 +169,7 @@ class VariantCodec(Codec):
         if w.ndr64:
             w.align(8)
 
-    def read(self, r: Reader, put: Put) -> None:
+    def read(self, r: StubReader, put: Put) -> None:
         r.align(8)
         vt = r.integer(2)
         r.take(6)
@@ -213,7 +213,7 @@ class MgmtObjectCodec(Codec):
     def alignment(self, ndr64: bool) -> int:
         return 8 if ndr64 else 4
 
-    def write(self, w: Writer, value: Any) -> None:
+    def write(self, w: StubWriter, value: Any) -> None:
         align = self.alignment(w.ndr64)
         w.align(align)
         ENUM.write(w, value["type"])
@@ -228,7 +228,7 @@ class MgmtObjectCodec(Codec):
         if w.ndr64:
             w.align(align)
 
-    def read(self, r: Reader, put: Put) -> None:
+    def read(self, r: StubReader, put: Put) -> None:
         align = self.alignment(r.ndr64)
         r.align(align)
         tags: list[int] = []
@@ -242,7 +242,7 @@ class MgmtObjectCodec(Codec):
         value: dict[str, Any] = {"type": tags[0], "queue": None}
         put(value)
         if tags[0] == 2:
-            self.arm.read(r, setter(value, "queue"))
+            self.arm.read(r, value_setter(value, "queue"))
         else:
             r.integer(4)
         if r.ndr64:
@@ -279,11 +279,11 @@ class ZeroTransferBuffer(Codec):
     def alignment(self, ndr64: bool) -> int:
         return 8 if ndr64 else 4
 
-    def write(self, w: Writer, value: Any) -> None:
+    def write(self, w: StubWriter, value: Any) -> None:
         w.align(self.alignment(w.ndr64))
         w.data += b"\x00" * (448 if w.ndr64 else 228)
 
-    def read(self, r: Reader, put: Put) -> None:
+    def read(self, r: StubReader, put: Put) -> None:
         r.align(self.alignment(r.ndr64))
         put(r.take(448 if r.ndr64 else 228))
 

@@ -19,7 +19,7 @@ from pyasn1.codec.der import decoder, encoder
 from pyasn1.type.univ import noValue
 
 from peer.pdu import Auth, Pdu, header
-from peer.security import PRIVACY, AuthError, accepted, unwrapped
+from peer.security import PRIVACY, AuthError, spnego_accept_completed, unwrap_spnego
 from peer.sha2 import Aes128Sha2, Aes256Sha2
 
 SPNEGO_TYPE, KERBEROS_TYPE = 9, 16
@@ -33,13 +33,13 @@ FRAME = b"\x06\x09\x2a\x86\x48\x86\xf7\x12\x01\x02\x02"
 INITIATOR, ACCEPTOR = 24, 22  # key usages of sealing
 
 
-def sealed_with(key: crypto.Key, usage: int, plain: bytes) -> bytes:
-    """Encrypt with a confounder of chance."""
+def encrypt_with_confounder(key: crypto.Key, usage: int, plain: bytes) -> bytes:
+    """Encrypt with a random confounder."""
     return bytes(crypto._enctype_table[key.enctype].encrypt(key, usage, plain, None))
 
 
 @dataclass(frozen=True)
-class Granted:
+class ServiceTicket:
     """A service ticket with its session key, as the client has it."""
 
     client: str
@@ -48,19 +48,19 @@ class Granted:
     key: crypto.Key
 
     def ticket(self) -> Any:
-        """The ticket as ASN.1."""
+        """Return the ticket as ASN.1."""
         return decoder.decode(self.reply, asn1Spec=TGS_REP())[0]["ticket"]
 
     def for_impacket(self) -> dict[str, Any]:
-        """As impacket's clients take one."""
+        """Return the ticket as impacket's clients take it."""
         return {"KDC_REP": self.reply, "cipher": crypto._enctype_table[self.key.enctype](), "sessionKey": self.key,
                 "oldSessionKey": self.key}  # fmt: skip
 
 
-def forged(
+def forge_ticket(
     service: str, realm: str, service_key: crypto.Key, client: str = "reader", session_type: int | None = None
-) -> Granted:
-    """A ticket as a KDC that knows the service's key would grant it; its session key may be of another type."""
+) -> ServiceTicket:
+    """Return a ticket as a KDC that knows the service's key would grant it; the session key may be of another type."""
     kind = session_type or service_key.enctype
     key = crypto.Key(kind, os.urandom(KEY_SIZES[kind]))
     now = KerberosTime.to_asn1(dt.datetime.now(dt.UTC))
@@ -82,14 +82,14 @@ def forged(
     seq_set(ticket, "sname", Principal(service, type=2).components_to_asn1)
     ticket["enc-part"] = noValue
     ticket["enc-part"]["etype"], ticket["enc-part"]["kvno"] = service_key.enctype, 3
-    ticket["enc-part"]["cipher"] = sealed_with(service_key, 2, encoder.encode(part))
+    ticket["enc-part"]["cipher"] = encrypt_with_confounder(service_key, 2, encoder.encode(part))
     reply["enc-part"] = noValue
     reply["enc-part"]["etype"], reply["enc-part"]["cipher"] = key.enctype, b"unused"
-    return Granted(client, realm, encoder.encode(reply), key)
+    return ServiceTicket(client, realm, encoder.encode(reply), key)
 
 
 class GssSession:
-    """A security context: AES as Windows rotates it (EC + RRC), or RC4."""
+    """A security context: AES with Windows' rotation (EC + RRC), or RC4."""
 
     def __init__(self, key: crypto.Key, *, server: bool, subkey: bool, headers: bool = False) -> None:
         self.key, self.server, self.subkey, self.headers = key, server, subkey, headers
@@ -97,7 +97,7 @@ class GssSession:
         self.overhead = 45 if key.enctype == RC4 else 64 + CHECKSUMS[key.enctype].macsize
 
     def protect(self, pdu: Pdu, fixed: int, auth: Auth) -> bytes:
-        """The octets of a fragment whose first `fixed` octets of body stay readable."""
+        """Return the octets of a fragment, of whose body the first `fixed` octets stay in the clear."""
         pad = -(len(pdu.body) - fixed) % 16
         body = pdu.body + b"\x00" * pad
         empty = bytes(self.overhead if auth.level == PRIVACY else MIC_SIZES[self.key.enctype])
@@ -129,7 +129,7 @@ class GssSession:
                                   confounder + head + data + trailer + plain[len(data):], kind.hashmod)  # fmt: skip
             cipher = bytes(sealed) + mac.digest()[:12]
         else:
-            cipher = sealed_with(self.key, usage, plain)
+            cipher = encrypt_with_confounder(self.key, usage, plain)
         behind = 16 + CHECKSUMS[self.key.enctype].macsize  # RRC: the token's own copy and its checksum
         rotated = cipher[-16 - behind :] + cipher[: -16 - behind]  # by EC + RRC
         start = start[:6] + struct.pack(">H", behind) + start[8:]
@@ -147,7 +147,7 @@ class GssSession:
         return start + bytes(CHECKSUMS[self.key.enctype].checksum(self.key, usage, signed + start))
 
     def unprotect(self, raw: bytes, pdu: Pdu, fixed: int) -> bytes:
-        """The plain body of a fragment without its padding; AuthError when the signature is wrong."""
+        """Return the plain body of a fragment without its padding; raises AuthError if the signature is wrong."""
         auth = pdu.auth
         if auth is None:
             return pdu.body
@@ -193,24 +193,24 @@ class KerberosServer:
         self.session: GssSession | None = None
 
     def take(self, token: bytes) -> bytes | None:
-        """Answer a token of a bind, alter_context or auth3; None where nothing is to be said."""
+        """Process a token of bind, alter_context or auth3; returns the answer token, None if there is none."""
         in_spnego = SPNEGO_OID in token[:16] or token[:1] == b"\xa1"
-        bare = unwrapped(token) if in_spnego else token
+        bare = unwrap_spnego(token) if in_spnego else token
         if FRAME in bare[:20]:
             bare = bare[bare.index(FRAME) + len(FRAME) + 2 :]
         if bare[:1] != b"\x6e":
-            return accepted() if in_spnego else None  # the third leg
+            return spnego_accept_completed() if in_spnego else None  # the third leg
         answer = self.accept(bare)
         if not in_spnego:
             return answer
         if answer is None:
-            return accepted()
+            return spnego_accept_completed()
         reply = SPNEGO_NegTokenResp()
         reply["ResponseToken"] = answer
         return bytes(reply.getData())
 
     def accept(self, request: bytes) -> bytes | None:
-        """Judge an AP-REQ; the AP-REP where one was asked for."""
+        """Check an AP-REQ; returns the AP-REP if one was requested."""
         asked = decoder.decode(request, asn1Spec=AP_REQ())[0]
         sealed = asked["ticket"]["enc-part"]
         key = self.keys.get(int(sealed["etype"]))
@@ -239,21 +239,23 @@ class KerberosServer:
         reply["pvno"], reply["msg-type"] = 5, 15
         reply["enc-part"] = noValue
         reply["enc-part"]["etype"] = session.enctype
-        reply["enc-part"]["cipher"] = sealed_with(session, 12, encoder.encode(answer))
+        reply["enc-part"]["cipher"] = encrypt_with_confounder(session, 12, encoder.encode(answer))
         return bytes(encoder.encode(reply))
 
 
 class KerberosClient:
-    """The asking side, for `peer.client.Client`: with mutual authentication or without, in SPNEGO or bare."""
+    """The initiating side, for `peer.client.Client`: with mutual authentication or without, in SPNEGO or bare."""
 
-    def __init__(self, granted: Granted, *, mutual: bool, spnego: bool, subkey: bool, headers: bool = False) -> None:
+    def __init__(
+        self, granted: ServiceTicket, *, mutual: bool, spnego: bool, subkey: bool, headers: bool = False
+    ) -> None:
         self.granted, self.mutual, self.spnego, self.headers = granted, mutual, spnego, headers
         self.auth_type = SPNEGO_TYPE if spnego else KERBEROS_TYPE
         size = KEY_SIZES[granted.key.enctype]
         self.subkey = crypto.Key(granted.key.enctype, os.urandom(size)) if subkey else None
 
     def negotiate(self) -> bytes:
-        """The first token: AP-REQ."""
+        """Return the first token: AP-REQ."""
         granted = self.granted
         request = AP_REQ()
         request["pvno"], request["msg-type"] = 5, 14
@@ -277,7 +279,7 @@ class KerberosClient:
         said["seq-number"] = 0
         request["authenticator"] = noValue
         request["authenticator"]["etype"] = granted.key.enctype
-        request["authenticator"]["cipher"] = sealed_with(granted.key, 11, encoder.encode(said))
+        request["authenticator"]["cipher"] = encrypt_with_confounder(granted.key, 11, encoder.encode(said))
         raw = bytes(encoder.encode(request))
         if not self.spnego:
             return raw
@@ -287,10 +289,10 @@ class KerberosClient:
         return bytes(blob.getData())
 
     def session(self, answer: bytes | None) -> GssSession:
-        """The session after the server's answer."""
+        """Return the session after the server's answer."""
         if self.mutual:
             assert answer is not None
-            reply = decoder.decode(unwrapped(answer), asn1Spec=AP_REP())[0]
+            reply = decoder.decode(unwrap_spnego(answer), asn1Spec=AP_REP())[0]
             plain = crypto.decrypt(self.granted.key, 12, reply["enc-part"]["cipher"].asOctets())
             own = decoder.decode(plain, asn1Spec=EncAPRepPart())[0]["subkey"]
             key = crypto.Key(int(own["keytype"]), own["keyvalue"].asOctets())

@@ -1,4 +1,4 @@
-"""The test queue manager: its queues, open handles and what all its interfaces share."""
+"""The test queue manager: its queues, open handles, and the state that its interfaces share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import UUID
 
 from peer import idl
 from peer.idl import QueueFormat
-from peer.queues import Cursor, Failed, Held, Queue, Stored, is_receive
+from peer.queues import HeldMessage, Queue, QueueCursor, ReadFailed, StoredMessage, is_receive
 from peer.rpc import Call
 from peer.truth import Attempt, Ledger
 
@@ -30,8 +30,8 @@ class OpenQueue:
     access: int
     share: int
     number: int = 0
-    cursors: dict[int, Cursor] = field(default_factory=dict)
-    held: dict[int, Held] = field(default_factory=dict)  # RemoteRead: by dwRequestId
+    cursors: dict[int, QueueCursor] = field(default_factory=dict)
+    held: dict[int, HeldMessage] = field(default_factory=dict)  # RemoteRead: by dwRequestId
     reading: dict[int, Attempt] = field(default_factory=dict)
     adopted: bool = False  # qm2qm: RemoteQMOpenQueue took it over (D17)
     move: int = 0
@@ -49,7 +49,7 @@ class Manager:
     queues: dict[str, Queue] = field(default_factory=dict)
     opened: dict[int, OpenQueue] = field(default_factory=dict)
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(0x1C, 4))
-    transactions: dict[bytes, list[Held]] = field(default_factory=dict)
+    transactions: dict[bytes, list[HeldMessage]] = field(default_factory=dict)
     connected: bool = True
     delay_s: float = 0.0  # how long each management question waits for its answer
     unknown_properties: frozenset[int] = frozenset()  # of queues: an older manager's lack (rule M19)
@@ -63,7 +63,7 @@ class Manager:
         return queue
 
     def find(self, asked: QueueFormat | None) -> Queue | None:
-        """The queue of a format name: direct by host name or address, private by number, or a subqueue."""
+        """Return the queue of a format name: direct by host name or address, private by number, or a subqueue."""
         if asked is None:
             return None
         if asked.kind == idl.PRIVATE:
@@ -91,20 +91,20 @@ class Manager:
         return self.queues[key]
 
     def open(self, queue: Queue, access: int, share: int) -> OpenQueue:
-        """A new descriptor, SHARING_VIOLATION where an exclusive reader is in the way (R08)."""
+        """Return a new descriptor; SHARING_VIOLATION if an exclusive reader is open (R08)."""
         for other in self.opened.values():
             if other.queue is not queue or MOVE_ACCESS in {access, other.access}:
                 continue
             exclusive = 1 in {share, other.share}
             if exclusive and RECEIVE_ACCESS in {access, other.access}:
-                raise Failed(SHARING_VIOLATION)
+                raise ReadFailed(SHARING_VIOLATION)
         number = next(self.numbers)
         descriptor = OpenQueue(queue, access, share, number)
         self.opened[number] = descriptor
         return descriptor
 
     def close(self, descriptor: OpenQueue, hresult: int) -> None:
-        """Waiting reads end, cursors go, messages held through a RemoteRead context are given back (D12)."""
+        """End waiting reads, drop cursors, give back messages held through a RemoteRead context (D12)."""
         self.opened.pop(descriptor.number, None)
         descriptor.queue.cancel_all(descriptor, hresult)
         descriptor.cursors.clear()
@@ -114,7 +114,7 @@ class Manager:
 
     def new_cursor(self, descriptor: OpenQueue) -> int:
         number = next(self.numbers) | 1
-        descriptor.cursors[number] = Cursor(number)
+        descriptor.cursors[number] = QueueCursor(number)
         return number
 
     async def start(
@@ -123,10 +123,10 @@ class Manager:
         descriptor: OpenQueue,
         attempt: Attempt,
         request_id: int,
-        cursor: Cursor | None,
+        cursor: QueueCursor | None,
         lookup_id: int | None,
-    ) -> Stored:
-        """One Start: reads or waits, and keeps the attempt's truth whatever happens; Failed on an error."""
+    ) -> StoredMessage:
+        """Perform one Start: read or wait; the attempt is recorded as truth in any case. Raises ReadFailed."""
         queue = descriptor.queue
         descriptor.reading[request_id] = attempt
         try:
@@ -134,7 +134,7 @@ class Manager:
                 stored = queue.lookup(attempt.action, lookup_id)
             else:
                 stored = await queue.read(descriptor, request_id, attempt.action, attempt.timeout_ms, cursor)
-        except Failed as failure:
+        except ReadFailed as failure:
             attempt.start_hresult = failure.hresult
             attempt.settle(failed_outcome(failure.hresult, attempt, lookup=lookup_id is not None))
             raise
@@ -159,7 +159,7 @@ class Manager:
 
 
 def failed_outcome(hresult: int, attempt: Attempt, *, lookup: bool) -> str:
-    """The word of gold.receive_attempts for a Start that brought nothing."""
+    """Return the outcome of gold.receive_attempts for a Start without a message."""
     if hresult in {0xC00E0008, 0x400E03E9}:
         return "cancelled"
     if hresult == 0xC00E001B:
@@ -170,7 +170,7 @@ def failed_outcome(hresult: int, attempt: Attempt, *, lookup: bool) -> str:
 
 
 def failed_start(attempt: Attempt, hresult: int) -> int:
-    """Refused before any read began."""
+    """Record a Start that was refused before any read began."""
     attempt.start_hresult = hresult
     attempt.settle("failed")
     return hresult

@@ -22,10 +22,10 @@ from peer.ndr import (
     CountedOctets,
     Pointer,
     Ranged,
-    Reader,
     StubError,
-    Writer,
-    setter,
+    StubReader,
+    StubWriter,
+    value_setter,
 )
 from peer.pdu import Syntax
 
@@ -63,7 +63,7 @@ class Method:
 
     def request(self, args: dict[str, Any], *, ndr64: bool, order: str = "<") -> bytes:
         """The request stub."""
-        w = Writer(ndr64=ndr64, order=order)
+        w = StubWriter(ndr64=ndr64, order=order)
         for name, codec in self.ins:
             w.construct(codec, args[name])
         return bytes(w.data)
@@ -74,7 +74,7 @@ class Method:
 
     def response(self, values: dict[str, Any], *, ndr64: bool, order: str = "<") -> bytes:
         """The response stub; `return` is the return value."""
-        w = Writer(ndr64=ndr64, order=order)
+        w = StubWriter(ndr64=ndr64, order=order)
         for name, codec in self.outs:
             w.construct(codec, values[name])
         if self.returns:
@@ -88,10 +88,10 @@ class Method:
 
     @staticmethod
     def _parse(fields: Fields, stub: bytes, *, ndr64: bool, order: str) -> dict[str, Any]:
-        r = Reader(stub, ndr64=ndr64, order=order)
+        r = StubReader(stub, ndr64=ndr64, order=order)
         values: dict[str, Any] = {}
         for name, codec in fields:
-            r.construct(codec, setter(values, name))
+            r.construct(codec, value_setter(values, name))
         if len(stub) - r.at > 3:  # up to 3 octets of padding in front of a verification trailer
             raise StubError(f"{len(stub) - r.at} octets left over")
         return values
@@ -138,12 +138,12 @@ class TowerPointee(Codec):
     def alignment(self, ndr64: bool) -> int:
         return 8 if ndr64 else 4
 
-    def write(self, w: Writer, value: bytes) -> None:
+    def write(self, w: StubWriter, value: bytes) -> None:
         w.count(len(value))
         w.integer(len(value), 4)
         w.data += value
 
-    def read(self, r: Reader, put: Any) -> None:
+    def read(self, r: StubReader, put: Any) -> None:
         size = r.count()
         if r.integer(4) != size:
             raise StubError("tower with two lengths")
@@ -156,19 +156,19 @@ class TowerArray(Codec):
     def alignment(self, ndr64: bool) -> int:
         return 8 if ndr64 else 4
 
-    def write(self, w: Writer, value: tuple[int, list[bytes]]) -> None:
+    def write(self, w: StubWriter, value: tuple[int, list[bytes]]) -> None:
         limit, towers = value
         for number in (limit, 0, len(towers)):
             w.count(number)
         for tower in towers:
             Pointer(TowerPointee()).write(w, tower)
 
-    def read(self, r: Reader, put: Any) -> None:
+    def read(self, r: StubReader, put: Any) -> None:
         limit, _, actual = r.count(), r.count(), r.count()
         towers: list[Any] = [None] * min(actual, len(r.data))
         put((limit, towers))
         for index in range(len(towers)):
-            Pointer(TowerPointee()).read(r, setter(towers, index))
+            Pointer(TowerPointee()).read(r, value_setter(towers, index))
 
 
 def _m(interface: Syntax, *rows: tuple[int, str, Fields, Fields, bool]) -> list[Method]:

@@ -29,7 +29,7 @@ from peer.manager import INVALID_PARAMETER, QUEUE_NOT_FOUND, Manager
 from peer.methods import EPM, QMMGMT, RPC_MGMT
 from peer.ndr import NULL_HANDLE
 from peer.pdu import NDR
-from peer.queues import Queue, Transfer
+from peer.queues import OutgoingTransfer, Queue
 from peer.rpc import Call, Fault, Handler
 
 ILLEGAL_PROPID = 0xC00E0039
@@ -58,7 +58,7 @@ class Management:
         }
 
     async def get_info(self, call: Call, args: dict[str, Any]) -> dict[str, Any]:
-        """Values in the order asked; on failure every out value stays VT_NULL (M09)."""
+        """Return values in the requested order; on failure every out value stays VT_NULL (M09)."""
         if self.manager.delay_s:
             await asyncio.sleep(self.manager.delay_s)
         asked, ids = args["pObjectFormat"], args["aProp"]
@@ -85,7 +85,7 @@ class Management:
         return {"apVar": [values.get(ident, Variant(VT_NULL)) for ident in ids], "return": 0}
 
     def machine(self) -> dict[int, Variant]:
-        """Table 4.8, machine properties."""
+        """Return the machine properties of table 4.8."""
         queues = [queue for queue in self.manager.queues.values() if queue.parent is None]
         local = [queue for queue in queues if not queue.outgoing]
         total = sum(len(item.message.body) for queue in queues for item in queue.messages)
@@ -99,7 +99,7 @@ class Management:
         }
 
     async def action(self, call: Call, args: dict[str, Any]) -> dict[str, Any]:
-        """M11 to M14, M17: machine and queue actions with their states."""
+        """Perform machine and queue actions with their states (M11 to M14, M17)."""
         asked, word = args["pObjectFormat"], args["lpwszAction"].upper()
         if asked["type"] == MACHINE and word in {"CONNECT", "DISCONNECT", "TIDY"}:
             if word != "TIDY":
@@ -120,7 +120,7 @@ class Management:
         return {"status": 0, "return": 1}
 
     async def ept_map(self, call: Call, args: dict[str, Any]) -> dict[str, Any]:
-        """The tower of an interface of this manager, at the address the client came to."""
+        """Return the tower of an interface of this manager, at the address that the client connected to."""
         limit = args["max_towers"]
         answer = {"entry_handle": NULL_HANDLE, "num_towers": 0, "towers": (limit, [])}
         wanted = tower_interface(args["map_tower"] or b"")
@@ -133,7 +133,7 @@ class Management:
 
 
 def queue_properties(queue: Queue) -> dict[int, Variant]:
-    """Table 4.8, queue properties; what only outgoing queues have is absent on local ones (answered VT_NULL)."""
+    """Return the queue properties of table 4.8; those of outgoing queues only are VT_NULL on local ones."""
     size = sum(len(item.message.body) for item in queue.messages)
     journal = sum(len(item.message.body) for item in queue.journal)
     state = ("ONHOLD" if queue.paused else queue.state or "CONNECTED") if queue.outgoing else "LOCAL CONNECTION"
@@ -172,7 +172,7 @@ def queue_properties(queue: Queue) -> dict[int, Variant]:
 
 
 def _eod(queue: Queue) -> dict[int, Variant]:
-    """The exactly-once properties of an outgoing queue: what is unacknowledged is what still lies there."""
+    """Return the exactly-once properties of an outgoing queue: messages still in it are unacknowledged."""
     ident, waiting = 0x6740_0000_0000_0001, len(queue.messages)
     first = 100
     return {
@@ -203,8 +203,8 @@ def _eod(queue: Queue) -> dict[int, Variant]:
 RESEND_S = (30, 300, 1800, 21600)  # of the first three resends, the next three, three more, and all after
 
 
-def transfer_properties(transfer: Transfer) -> dict[int, Variant]:
-    """What a transfer is reported as; LAST_ACK is there only while something is unacknowledged."""
+def transfer_properties(transfer: OutgoingTransfer) -> dict[int, Variant]:
+    """Return the properties of a transfer; LAST_ACK is present only while something is unacknowledged."""
     ident, acked, waiting = transfer.sequence, transfer.acknowledged, transfer.waiting
     following = acked + waiting + 1
 

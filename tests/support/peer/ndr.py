@@ -1,7 +1,7 @@
 """NDR and NDR64 of the MSMQ interfaces, as small codecs that write and read (fact sheet section 3.0).
 
 A codec writes a Python value and reads it back: structures are dictionaries, counted octets `bytes`, text `str`,
-context handles the 20 octets as they travel in little endian. Rules N1..N22 are named where they bite.
+context handles 20 octets in little-endian form. Rules N1..N22 are named where they apply.
 """
 
 # ruff: noqa: ARG002 - every codec has the same methods
@@ -17,10 +17,10 @@ Put = Callable[[Any], None]
 
 
 class StubError(ValueError):
-    """The stub is not what its method's signature says (a server answers with fault 0x6F7)."""
+    """The stub does not fit its method's signature (a server answers with fault 0x6F7)."""
 
 
-class Writer:
+class StubWriter:
     """A stub being written; alignment counts from its first octet (N1)."""
 
     def __init__(self, *, ndr64: bool = False, order: str = "<") -> None:
@@ -56,7 +56,7 @@ class Writer:
             pointee()
 
 
-class Reader:
+class StubReader:
     """A stub being read."""
 
     def __init__(self, data: bytes, *, ndr64: bool = False, order: str = "<") -> None:
@@ -97,10 +97,10 @@ class Codec:
     def alignment(self, ndr64: bool) -> int:
         raise NotImplementedError
 
-    def write(self, w: Writer, value: Any) -> None:
+    def write(self, w: StubWriter, value: Any) -> None:
         raise NotImplementedError
 
-    def read(self, r: Reader, put: Put) -> None:
+    def read(self, r: StubReader, put: Put) -> None:
         raise NotImplementedError
 
 
@@ -113,10 +113,10 @@ class Integer(Codec):
     def alignment(self, ndr64: bool) -> int:
         return self.size
 
-    def write(self, w: Writer, value: Any) -> None:
+    def write(self, w: StubWriter, value: Any) -> None:
         w.integer(value, self.size)
 
-    def read(self, r: Reader, put: Put) -> None:
+    def read(self, r: StubReader, put: Put) -> None:
         put(r.integer(self.size))
 
 
@@ -127,7 +127,7 @@ class Ranged(Integer):
         super().__init__(4)
         self.low, self.high = low, high
 
-    def read(self, r: Reader, put: Put) -> None:
+    def read(self, r: StubReader, put: Put) -> None:
         value = r.integer(4)
         if not self.low <= value <= self.high:
             raise StubError(f"{value} is outside range({self.low}, {self.high})")
@@ -140,10 +140,10 @@ class Enum(Codec):
     def alignment(self, ndr64: bool) -> int:
         return 4 if ndr64 else 2
 
-    def write(self, w: Writer, value: Any) -> None:
+    def write(self, w: StubWriter, value: Any) -> None:
         w.integer(value, self.alignment(w.ndr64))
 
-    def read(self, r: Reader, put: Put) -> None:
+    def read(self, r: StubReader, put: Put) -> None:
         put(r.integer(self.alignment(r.ndr64)))
 
 
@@ -156,12 +156,12 @@ class Octets(Codec):
     def alignment(self, ndr64: bool) -> int:
         return 1
 
-    def write(self, w: Writer, value: Any) -> None:
+    def write(self, w: StubWriter, value: Any) -> None:
         if len(value) != self.size:
             raise StubError(f"{len(value)} octets where {self.size} belong")
         w.data += value
 
-    def read(self, r: Reader, put: Put) -> None:
+    def read(self, r: StubReader, put: Put) -> None:
         put(r.take(self.size))
 
 
@@ -171,11 +171,11 @@ class Guid(Codec):
     def alignment(self, ndr64: bool) -> int:
         return 4
 
-    def write(self, w: Writer, value: Any) -> None:
+    def write(self, w: StubWriter, value: Any) -> None:
         w.align(4)
         w.data += value.bytes_le if w.order == "<" else value.bytes
 
-    def read(self, r: Reader, put: Put) -> None:
+    def read(self, r: StubReader, put: Put) -> None:
         r.align(4)
         raw = r.take(16)
         put(uuid.UUID(bytes_le=raw) if r.order == "<" else uuid.UUID(bytes=raw))
@@ -194,11 +194,11 @@ class ContextHandle(Codec):
     def _swap(raw: bytes) -> bytes:
         return struct.pack(">IIHH", *struct.unpack("<IIHH", raw[:12])) + raw[12:]
 
-    def write(self, w: Writer, value: Any) -> None:
+    def write(self, w: StubWriter, value: Any) -> None:
         w.align(4)
         w.data += value if w.order == "<" else self._swap(value)
 
-    def read(self, r: Reader, put: Put) -> None:
+    def read(self, r: StubReader, put: Put) -> None:
         r.align(4)
         raw = r.take(20)
         put(raw if r.order == "<" else self._swap(raw))
@@ -213,7 +213,7 @@ class Struct(Codec):
     def alignment(self, ndr64: bool) -> int:
         return max(codec.alignment(ndr64) for _, codec in self.members)
 
-    def write(self, w: Writer, value: Any) -> None:
+    def write(self, w: StubWriter, value: Any) -> None:
         align = self.alignment(w.ndr64)
         w.align(align)
         for name, codec in self.members:
@@ -221,19 +221,19 @@ class Struct(Codec):
         if w.ndr64:
             w.align(align)
 
-    def read(self, r: Reader, put: Put) -> None:
+    def read(self, r: StubReader, put: Put) -> None:
         align = self.alignment(r.ndr64)
         r.align(align)
         value: dict[str, Any] = {}
         put(value)
         for name, codec in self.members:
-            codec.read(r, setter(value, name))
+            codec.read(r, value_setter(value, name))
         if r.ndr64:
             r.align(align)
 
 
-def setter(container: Any, key: Any) -> Put:
-    """Where a value goes once it is known: pointees come later than their pointers."""
+def value_setter(container: Any, key: Any) -> Put:
+    """Return a function that stores a value later: pointees come after their pointers."""
 
     def put(value: Any) -> None:
         container[key] = value
@@ -250,12 +250,12 @@ class Pointer(Codec):
     def alignment(self, ndr64: bool) -> int:
         return 8 if ndr64 else 4
 
-    def write(self, w: Writer, value: Any) -> None:
+    def write(self, w: StubWriter, value: Any) -> None:
         w.referent(null=value is None)
         if value is not None:
             w.deferred.append(lambda: w.construct(self.target, value))
 
-    def read(self, r: Reader, put: Put) -> None:
+    def read(self, r: StubReader, put: Put) -> None:
         if r.count() == 0:
             put(None)
         else:
@@ -272,13 +272,13 @@ class Boxed(Codec):
     def alignment(self, ndr64: bool) -> int:
         return self.inner.alignment(ndr64)
 
-    def write(self, w: Writer, value: Any) -> None:
+    def write(self, w: StubWriter, value: Any) -> None:
         self.inner.write(w, value[0])
 
-    def read(self, r: Reader, put: Put) -> None:
+    def read(self, r: StubReader, put: Put) -> None:
         value: list[Any] = [None]
         put(value)
-        self.inner.read(r, setter(value, 0))
+        self.inner.read(r, value_setter(value, 0))
 
 
 class Counted(Codec):
@@ -290,13 +290,13 @@ class Counted(Codec):
     def alignment(self, ndr64: bool) -> int:
         return max(8 if ndr64 else 4, self.element.alignment(ndr64))
 
-    def write(self, w: Writer, value: Sequence[Any]) -> None:
+    def write(self, w: StubWriter, value: Sequence[Any]) -> None:
         w.count(len(value))
         for item in value:
             w.align(self.element.alignment(w.ndr64))
             self.element.write(w, item)
 
-    def read(self, r: Reader, put: Put) -> None:
+    def read(self, r: StubReader, put: Put) -> None:
         size = r.count()
         if size > len(r.data):
             raise StubError(f"{size} elements in a stub of {len(r.data)} octets")
@@ -304,7 +304,7 @@ class Counted(Codec):
         put(value)
         for index in range(size):
             r.align(self.element.alignment(r.ndr64))
-            self.element.read(r, setter(value, index))
+            self.element.read(r, value_setter(value, index))
 
 
 class CountedOctets(Codec):
@@ -313,11 +313,11 @@ class CountedOctets(Codec):
     def alignment(self, ndr64: bool) -> int:
         return 8 if ndr64 else 4
 
-    def write(self, w: Writer, value: Any) -> None:
+    def write(self, w: StubWriter, value: Any) -> None:
         w.count(len(value))
         w.data += value
 
-    def read(self, r: Reader, put: Put) -> None:
+    def read(self, r: StubReader, put: Put) -> None:
         put(r.take(r.count()))
 
 
@@ -329,13 +329,13 @@ class VaryingOctets(Codec):
     def alignment(self, ndr64: bool) -> int:
         return 8 if ndr64 else 4
 
-    def write(self, w: Writer, value: Any) -> None:
+    def write(self, w: StubWriter, value: Any) -> None:
         size = len(value) // self.unit
         for number in (size, 0, size):
             w.count(number)
         w.data += value
 
-    def read(self, r: Reader, put: Put) -> None:
+    def read(self, r: StubReader, put: Put) -> None:
         size, offset, actual = r.count(), r.count(), r.count()
         if offset or actual > size:
             raise StubError(f"array of {size} with offset {offset} and {actual} elements")
@@ -347,10 +347,10 @@ class Text(VaryingOctets):
 
     unit = 2
 
-    def write(self, w: Writer, value: Any) -> None:
+    def write(self, w: StubWriter, value: Any) -> None:
         super().write(w, (value + "\x00").encode("utf-16-le" if w.order == "<" else "utf-16-be"))
 
-    def read(self, r: Reader, put: Put) -> None:
+    def read(self, r: StubReader, put: Put) -> None:
         raw: list[bytes] = []
         super().read(r, raw.append)
         text = raw[0].decode("utf-16-le" if r.order == "<" else "utf-16-be", "surrogatepass")

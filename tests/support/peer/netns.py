@@ -1,4 +1,4 @@
-"""Two network namespaces with a wire of MTU 1500 between them, for recording what really crosses a network."""
+"""Two network namespaces connected by a wire of MTU 1500, to record real network traffic."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def ip(*arguments: str) -> None:
 
 
 def enter(name: str) -> None:
-    """Move the calling thread into a named namespace; threads it starts are born there."""
+    """Move the calling thread, and threads that it starts, into a named namespace."""
     with Path("/run/netns", name).open("rb") as file:
         if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), f"setns {name}")
 
 
-def offloads_off(interface: str) -> None:
-    """What `ethtool -K` does, without needing that program; called inside the namespace."""
+def disable_offloads(interface: str) -> None:
+    """Do what `ethtool -K` does, without that program; called inside the namespace."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for command in OFFLOADS.values():
             value = ctypes.create_string_buffer(struct.pack("II", command, 0))
@@ -85,7 +85,7 @@ class Wire:
 
         def work() -> None:
             enter(name)
-            offloads_off(self.interface)
+            disable_offloads(self.interface)
 
         return work
 
@@ -101,7 +101,7 @@ class Tcpdump:
         self.report = ""
 
     def start(self) -> None:
-        """Returns once it listens."""
+        """Start recording; returns once tcpdump listens."""
         log = self.path.with_suffix(".log")
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
@@ -117,7 +117,7 @@ class Tcpdump:
         raise RuntimeError(f"tcpdump does not start: {log.read_text()}")
 
     def stop(self) -> None:
-        """Let it see the last packets, then end it."""
+        """Wait for the last packets, then stop."""
         if self._process is None:
             return
         time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""MSMQ message packets, built (message-packets.md section 1)."""
+"""Build MSMQ message packets (message-packets.md section 1)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _padded(data: bytes, size: int = 4) -> bytes:
 
 @dataclass
 class Message:
-    """What the sender said; `packet` and the trailing headers make octets of it."""
+    """The values set by the sender; `packet` and the trailing headers encode them."""
 
     body: bytes
     label: str = ""
@@ -43,7 +43,7 @@ class Message:
     moves: int = 0
 
     def base_header(self, size: int, *, absolute: bool) -> bytes:
-        """BaseHeader (1.2); RemoteRead wants the time to reach the queue as an absolute moment (1.15)."""
+        """BaseHeader (1.2); RemoteRead has an absolute time to reach the queue (1.15)."""
         reach = self.time_to_reach
         if absolute and reach != NEVER:
             reach = min(self.sent + reach, NEVER)
@@ -88,7 +88,7 @@ class Message:
         )
 
     def head(self, *, origin: bytes | None, size: int, absolute: bool) -> bytes:
-        """Everything in front of the body."""
+        """Return all octets before the body."""
         text = (self.label + "\x00").encode("utf-16-le") if self.label else b""
         parts = (
             self.base_header(size, absolute=absolute),
@@ -102,7 +102,7 @@ class Message:
         return b"".join(parts)
 
     def packet(self) -> bytes:
-        """The UserMessage packet as qm2qm hands it out (1.18)."""
+        """Return the UserMessage packet as qm2qm sends it (1.18)."""
         size = len(_padded(self.head(origin=None, size=0, absolute=False) + self.body))
         return _padded(self.head(origin=None, size=size, absolute=False) + self.body)
 

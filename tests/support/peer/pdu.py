@@ -1,7 +1,6 @@
 """PDUs of connection-oriented DCE/RPC, written and read ([C706] 12.6, [MS-RPCE] 2.2.2; fact sheet section 1).
 
-The test peer's own hand: nothing here is shared with the decoders under test, so a mistake in one is not
-repeated in the other.
+Independent of the decoders under test, so that a mistake in one is not repeated in the other.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ WHOLE = Flag.FIRST | Flag.LAST
 
 
 class ProtocolError(Exception):
-    """The octets of the other side are no PDU that belongs here."""
+    """The received octets are not a PDU that is valid here."""
 
 
 @dataclass(frozen=True)

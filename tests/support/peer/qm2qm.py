@@ -27,8 +27,8 @@ from peer.queues import (
     PEEK_NEXT,
     RECEIVE,
     REMOTE_CANCELED,
-    Failed,
-    Held,
+    HeldMessage,
+    ReadFailed,
     is_receive,
 )
 from peer.rpc import Call, Fault, Handle, Handler
@@ -85,7 +85,7 @@ class Qm2Qm:
     # qmcomm at the owner
 
     async def get_remote_queue_name(self, call: Call, args: dict[str, Any]) -> dict[str, Any]:
-        """Vista and later refuse it (C09)."""
+        """Refused by Vista and later (C09)."""
         raise Fault(5)
 
     async def get_client_port(self, call: Call, args: dict[str, Any]) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class Qm2Qm:
             return {**failed, "return": QUEUE_NOT_FOUND}
         try:
             opened = self.manager.open(queue, args["dwDesiredAccess"], args["dwShareMode"])
-        except Failed as failure:
+        except ReadFailed as failure:
             return {**failed, "return": failure.hresult}
         handle = call.association.open(QMCOMM, OpenRemote(opened), lambda: self._close_context(opened))
         number = opened.number
@@ -158,7 +158,7 @@ class Qm2Qm:
         return {"return": 0 if known else INVALID_HANDLE}
 
     async def purge_queue(self, call: Call, args: dict[str, Any]) -> dict[str, Any]:
-        """Server 2003 and later throw what older ones return (2.2)."""
+        """Server 2003 and later raise what older ones return (2.2)."""
         opened = self.adopted.get(args["hQueue"])
         if opened is None:
             raise Fault(INVALID_HANDLE)
@@ -230,19 +230,19 @@ class Qm2Qm:
             return NULL_HANDLE, answer, 0, failed_start(attempt, error)
         try:
             stored = await self.manager.start(call, opened, attempt, request, cursor, lookup)
-        except Failed as failure:
+        except ReadFailed as failure:
             return NULL_HANDLE, answer, 0, failure.hresult
         packet = stored.message.packet()
         answer.update(dwSize=len(packet), dwArriveTime=stored.arrived, lpBuffer=packet)
         raw = NULL_HANDLE
         if is_receive(action):
-            held = Held(opened.queue, stored, attempt)
+            held = HeldMessage(opened.queue, stored, attempt)
             raw = call.association.open(QM2QM, held, held.rundown).raw
         return raw, answer, attempt.lookup_id or 0, 0
 
     async def end_receive(self, call: Call, args: dict[str, Any]) -> dict[str, Any]:
-        handle: Handle = call.handle(args["pphContext"], QM2QM, Held)
-        held: Held = handle.target
+        handle: Handle = call.handle(args["pphContext"], QM2QM, HeldMessage)
+        held: HeldMessage = handle.target
         acknowledge = args["dwAck"] == 2
         hresult = held.end(acknowledge=acknowledge)
         attempt = held.attempt

@@ -1,4 +1,4 @@
-"""Queues of the test queue manager: messages, waiting readers, cursors ([MS-MQDMPR] as far as reads show it)."""
+"""Queues of the test queue manager: messages, waiting readers, cursors ([MS-MQDMPR], as far as reads show it)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ INFINITE = 0xFFFF_FFFF
 
 
 def is_receive(action: int) -> bool:
-    """Receive class or peek class (4.1)."""
+    """Return whether an action receives; otherwise it peeks (4.1)."""
     return action == RECEIVE or action in LOOKUP_RECEIVE
 
 
-class Failed(Exception):  # noqa: N818 - an answer, not a mistake
+class ReadFailed(Exception):  # noqa: N818 - an answer, not a mistake
     """The read ends with this HRESULT."""
 
     def __init__(self, hresult: int) -> None:
@@ -41,7 +41,7 @@ class Failed(Exception):  # noqa: N818 - an answer, not a mistake
 
 
 @dataclass(eq=False)
-class Stored:
+class StoredMessage:
     """A message in a queue; `state` is available, locked, purge_pending or deleted (4.4)."""
 
     message: Message
@@ -61,8 +61,8 @@ class Stored:
 
 
 @dataclass(eq=False)
-class Cursor:
-    """A cursor: the place of the message it stands on, none in front of the first."""
+class QueueCursor:
+    """A cursor: the position of its current message, None before the first one."""
 
     number: int
     at: tuple[int, int] | None = None
@@ -70,18 +70,18 @@ class Cursor:
 
 
 @dataclass(eq=False)
-class Reading:
-    """One read that waits: who asked, what for."""
+class WaitingRead:
+    """A read that waits for a message."""
 
     owner: object
     request_id: int
     action: int
-    cursor: Cursor | None
-    future: asyncio.Future[Stored]
+    cursor: QueueCursor | None
+    future: asyncio.Future[StoredMessage]
 
 
 @dataclass(eq=False)
-class Transfer:
+class OutgoingTransfer:
     """An outgoing queue's exactly-once transfer as its queue manager reports it ([MS-MQMQ] 2.3.12.13 to .25)."""
 
     sequence: int
@@ -104,35 +104,35 @@ class Queue:
     transactional: bool = False
     outgoing: bool = False
     paused: bool = False
-    journal: list[Stored] = field(default_factory=list)
-    messages: list[Stored] = field(default_factory=list)
-    waiting: list[Reading] = field(default_factory=list)
+    journal: list[StoredMessage] = field(default_factory=list)
+    messages: list[StoredMessage] = field(default_factory=list)
+    waiting: list[WaitingRead] = field(default_factory=list)
     parent: Queue | None = None
     subqueue: str = ""
     refuses: int = 0  # HRESULT of every question about its properties
     state: str | None = None  # as reported, where it is not what follows from the rest
-    transfer: Transfer | None = None
+    transfer: OutgoingTransfer | None = None
     reported_name: str | None = None  # FORMATNAME, where it is not the name it is opened by
     moments: itertools.count[int] = field(default_factory=lambda: itertools.count(0x0001_0000_0000_0005))
 
-    def put(self, message: Message, *, lookup_id: int | None = None) -> Stored:
-        """A message arrives; a waiting reader may get it at once."""
+    def put(self, message: Message, *, lookup_id: int | None = None) -> StoredMessage:
+        """Add a message; a waiting reader may get it at once."""
         number = lookup_id if lookup_id is not None else next((self.parent or self).moments)
-        stored = Stored(message, number, int(time.time()))
+        stored = StoredMessage(message, number, int(time.time()))
         self.messages.append(stored)
         self.messages.sort(key=lambda item: item.place)
         self.serve()
         return stored
 
     def serve(self) -> None:
-        """Give waiting readers what is there, first come first served."""
+        """Give available messages to waiting readers, first come first served."""
         for reading in list(self.waiting):
             if not reading.future.done():
                 found = self._find(reading.action, reading.cursor)
                 if found is not None:
                     reading.future.set_result(self._taken(found, reading.action))
 
-    def _find(self, action: int, cursor: Cursor | None) -> Stored | None:
+    def _find(self, action: int, cursor: QueueCursor | None) -> StoredMessage | None:
         free = [item for item in self.messages if item.state == "available"]
         if cursor is None:
             return free[0] if free else None
@@ -146,25 +146,27 @@ class Queue:
         return free[0]
 
     @staticmethod
-    def _taken(stored: Stored, action: int) -> Stored:
+    def _taken(stored: StoredMessage, action: int) -> StoredMessage:
         if is_receive(action):
             stored.state = "locked"
         return stored
 
-    async def read(self, owner: object, request_id: int, action: int, timeout_ms: int, cursor: Cursor | None) -> Stored:
-        """The message for a receive or peek; waits up to the time-out, Failed when there is none."""
+    async def read(
+        self, owner: object, request_id: int, action: int, timeout_ms: int, cursor: QueueCursor | None
+    ) -> StoredMessage:
+        """Return a message for a receive or peek; waits up to the time-out, raises ReadFailed if there is none."""
         found = self._find(action, cursor)
         if found is not None:
             return self._taken(found, action)
         if timeout_ms == 0:
-            raise Failed(IO_TIMEOUT)
-        reading = Reading(owner, request_id, action, cursor, asyncio.get_running_loop().create_future())
+            raise ReadFailed(IO_TIMEOUT)
+        reading = WaitingRead(owner, request_id, action, cursor, asyncio.get_running_loop().create_future())
         self.waiting.append(reading)
         try:
             limit = None if timeout_ms == INFINITE else timeout_ms / 1000
             return await asyncio.wait_for(reading.future, limit)
         except TimeoutError:
-            raise Failed(IO_TIMEOUT) from None
+            raise ReadFailed(IO_TIMEOUT) from None
         except asyncio.CancelledError:
             if reading.future.done() and not reading.future.cancelled() and not reading.future.exception():
                 self.give_back(reading.future.result())
@@ -172,8 +174,8 @@ class Queue:
         finally:
             self.waiting.remove(reading)
 
-    def lookup(self, action: int, lookup_id: int) -> Stored:
-        """A message by lookup id, or its neighbour in queue order (4.1)."""
+    def lookup(self, action: int, lookup_id: int) -> StoredMessage:
+        """Return a message by lookup id, or its neighbour in queue order (4.1)."""
         step = (action & 0xF) % 3
         there = [item for item in self.messages if item.here]
         index = next((n for n, item in enumerate(there) if item.lookup_id == lookup_id), None)
@@ -182,13 +184,13 @@ class Queue:
         elif step == 2 and lookup_id == 0xFFFF_FFFF_FFFF_FFFF:
             index = len(there)
         if index is None:
-            raise Failed(MESSAGE_NOT_FOUND)
+            raise ReadFailed(MESSAGE_NOT_FOUND)
         index += (0, 1, -1)[step]
         if not 0 <= index < len(there):
-            raise Failed(MESSAGE_NOT_FOUND)
+            raise ReadFailed(MESSAGE_NOT_FOUND)
         found = there[index]
         if is_receive(action) and found.state != "available":
-            raise Failed(MESSAGE_NOT_FOUND)
+            raise ReadFailed(MESSAGE_NOT_FOUND)
         return self._taken(found, action)
 
     def cancel(self, owner: object, request_id: int, hresult: int) -> bool:
@@ -196,25 +198,25 @@ class Queue:
         for reading in self.waiting:
             if reading.owner is owner and reading.request_id == request_id and is_receive(reading.action):
                 if not reading.future.done():
-                    reading.future.set_exception(Failed(hresult))
+                    reading.future.set_exception(ReadFailed(hresult))
                 return True
         return False
 
     def cancel_all(self, owner: object, hresult: int) -> None:
-        """The handle is closed: everything that waits on it ends."""
+        """End all reads that wait on a closed handle."""
         for reading in self.waiting:
             if reading.owner is owner and not reading.future.done():
-                reading.future.set_exception(Failed(hresult))
+                reading.future.set_exception(ReadFailed(hresult))
 
-    def take_away(self, stored: Stored) -> None:
-        """Acknowledged: the message leaves the queue for its journal."""
+    def take_away(self, stored: StoredMessage) -> None:
+        """Remove an acknowledged message from the queue to the journal."""
         stored.state = "deleted"
         if stored in self.messages:
             self.messages.remove(stored)
             self.journal.append(stored)
 
-    def give_back(self, stored: Stored) -> None:
-        """Not acknowledged: available again, unless a purge came meanwhile."""
+    def give_back(self, stored: StoredMessage) -> None:
+        """Make a message available again after a NACK, unless the queue was purged meanwhile."""
         if stored.state == "purge_pending":
             self.messages.remove(stored)
             stored.state = "deleted"
@@ -223,7 +225,7 @@ class Queue:
             self.serve()
 
     def purge(self) -> None:
-        """Every available message goes, locked ones once they are ended (4.4)."""
+        """Delete all available messages, and locked ones once they are ended (4.4)."""
         for item in list(self.messages):
             if item.state == "available":
                 item.state = "deleted"
@@ -231,23 +233,23 @@ class Queue:
             elif item.state == "locked":
                 item.state = "purge_pending"
 
-    def remove(self, stored: Stored) -> None:
-        """An administrator takes the message away under its reader."""
+    def remove(self, stored: StoredMessage) -> None:
+        """Remove a message while a reader holds it, as an administrator can."""
         stored.state = "deleted"
         if stored in self.messages:
             self.messages.remove(stored)
 
 
 @dataclass(eq=False)
-class Held:
+class HeldMessage:
     """A message that a read holds until its End (PendingRequestEntry, RemoteReadEntry)."""
 
     queue: Queue
-    stored: Stored
+    stored: StoredMessage
     attempt: Attempt
 
     def end(self, *, acknowledge: bool) -> int:
-        """ACK or NACK; the HRESULT."""
+        """End the read with ACK or NACK; returns the HRESULT."""
         stored = self.stored
         if stored.state == "deleted":
             return MESSAGE_NOT_FOUND
@@ -260,6 +262,6 @@ class Held:
         return OK
 
     def rundown(self) -> None:
-        """The reader is gone: an implied NACK."""
+        """Process the loss of the reader: an implied NACK."""
         self.attempt.gone()
         self.queue.give_back(self.stored)

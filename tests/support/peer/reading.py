@@ -1,4 +1,4 @@
-"""Shorthand for what clients of a queue manager do: RemoteRead readers and dependent clients."""
+"""Clients of a queue manager: RemoteRead readers and dependent clients."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def open_arguments(name: str | QueueFormat, access: int = 1, share: int = 0) -> 
 
 
 @dataclass
-class Reader:
+class RemoteReader:
     """A queue opened over RemoteRead."""
 
     client: Client
     context: bytes = NULL_HANDLE
     next_request: int = field(default=1)
 
-    async def open(self, name: str | QueueFormat, access: int = 1, share: int = 0) -> Reader:
+    async def open(self, name: str | QueueFormat, access: int = 1, share: int = 0) -> RemoteReader:
         answer = await self.client.call("R_OpenQueue", **open_arguments(name, access, share))
         self.context = answer["pphContext"]
         return self
@@ -61,7 +61,7 @@ class Reader:
         }
 
     async def start(self, action: int = RECEIVE, **options: Any) -> tuple[int, dict[str, Any]]:
-        """One R_StartReceive: its request id and answer."""
+        """Call R_StartReceive; returns its request id and response."""
         args = self.start_arguments(action, **options)
         return args["dwRequestId"], await self.client.call("R_StartReceive", **args)
 
@@ -70,7 +70,7 @@ class Reader:
         return int(answer["return"])
 
     async def receive(self, ack: int = ACK, **options: Any) -> dict[str, Any]:
-        """Receive a message and end the read when there was one."""
+        """Receive a message, and end the read if there was one."""
         request, answer = await self.start(RECEIVE, **options)
         if answer["return"] == 0:
             await self.end(request, ack)
@@ -94,8 +94,8 @@ class Reader:
 
 
 @dataclass
-class Dependent:
-    """A dependent client's read: the queue is opened over qmcomm, read over qm2qm by its supporting server (4.2)."""
+class DependentReader:
+    """A dependent client's read: opened over qmcomm, read over qm2qm by its supporting server (4.2)."""
 
     app: Client
     support: Client
@@ -104,7 +104,7 @@ class Dependent:
     remote: bytes = NULL_HANDLE
     next_request: int = 1
 
-    async def open(self, name: str | QueueFormat, access: int = 1, share: int = 0) -> Dependent:
+    async def open(self, name: str | QueueFormat, access: int = 1, share: int = 0) -> DependentReader:
         answer = await self.app.call(
             "R_QMOpenRemoteQueue",
             pQueueFormat=QueueFormat.direct(name) if isinstance(name, str) else name,

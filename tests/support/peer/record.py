@@ -1,4 +1,4 @@
-"""Record the sample traffic anew: `python -m peer.record` (needs root, ip, tcpdump, editcap)."""
+"""Record the sample traffic again: `python -m peer.record` (needs root, ip, tcpdump, editcap)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PORTS = {"epm": 135, "remoteread": 2103, "qm2qm": 2105}
 
 @dataclass(frozen=True)
 class Sample:
-    """One capture: its name, what plays, and the form of the file."""
+    """A sample capture: name, scenario and file format."""
 
     name: str
     play: Callable[[World], Awaitable[None]]
@@ -56,7 +56,7 @@ SAMPLES = (
 
 
 def record(sample: Sample, wire: Wire, work: Path, out: Path, truths: Path) -> str:
-    """Play one scenario on the wire and write its capture and its truth; a line that says what came out."""
+    """Play one scenario on the wire and write capture and truth; returns a line with the result."""
     raw = work / f"{sample.name}.pcap"
     dump = Tcpdump(wire, raw, *(["--time-stamp-precision=nano"] if sample.nanoseconds else []))
     server = ServerThread(standard_manager(dict(PORTS)), wire.server_address, wire.into(wire.server))
@@ -102,7 +102,7 @@ def record(sample: Sample, wire: Wire, work: Path, out: Path, truths: Path) -> s
 
 
 def finish(raw: Path, sample: Sample, out: Path) -> None:
-    """Bring the capture into its form."""
+    """Convert the capture to its file format."""
     target = out / sample.file
     if sample.form == "pcapng":
         subprocess.run(["editcap", "-F", "pcapng", str(raw), str(target)], check=True)
@@ -114,12 +114,12 @@ def finish(raw: Path, sample: Sample, out: Path) -> None:
 
 
 def missing_programs() -> list[str]:
-    """What recording needs and this machine lacks."""
+    """Return the programs that recording needs and this machine lacks."""
     return [name for name in ("ip", "tcpdump", "editcap") if shutil.which(name) is None]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Record all samples, or those named."""
+    """Record all samples, or the named ones."""
     parser = argparse.ArgumentParser(prog="python -m peer.record", description="Record the sample captures anew.")
     parser.add_argument("--out", type=Path, default=Path("data/sample"), help="folder (default %(default)s)")
     parser.add_argument(

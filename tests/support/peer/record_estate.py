@@ -1,6 +1,6 @@
-"""Record the estate anew: the collector asks it over a wire that is captured (`python -m peer.record_estate`, as root).
+"""Record the estate: the collector queries it over a captured wire (`python -m peer.record_estate`, as root).
 
-Both roads to one state: the snapshot files that the collector landed, and the packets of its questions.
+That gives both sources of the same state: snapshot files of the collector, and packets of its calls.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from peer.record import missing_programs
 HOSTS = ("10.77.0.11", "10.77.0.12", "10.77.0.13", "10.77.0.14")
 
 
-def within(namespace: str, *command: str) -> subprocess.Popen[bytes]:
+def run_in_namespace(namespace: str, *command: str) -> subprocess.Popen[bytes]:
     """Start this Python with arguments inside a network namespace."""
     enter = ["ip", "netns", "exec", namespace, sys.executable]
     return subprocess.Popen([*enter, *command], stdout=subprocess.DEVNULL, env={"PYTHONPATH": ".:tests/support"})
 
 
 def record(wire: Wire, work: Path, out: Path, rounds: int) -> str:
-    """Run estate, recorder and collector side by side; a line that says what came out."""
+    """Run estate, recorder and collector side by side; returns a line with the result."""
     for host in HOSTS:
         ip("-n", wire.server, "addr", "add", f"{host}/24", "dev", wire.interface)
     conf, raw = work / "collector.yml", work / "collector.pcap"
-    estate = within(wire.server, "-m", "peer.estate", "--real-ports", "--every", "1", "--conf", str(conf),
+    estate = run_in_namespace(wire.server, "-m", "peer.estate", "--real-ports", "--every", "1", "--conf", str(conf),
                     "--host", *HOSTS)  # fmt: skip
     try:
         while not conf.exists() or not conf.stat().st_size:
@@ -40,11 +40,11 @@ def record(wire: Wire, work: Path, out: Path, rounds: int) -> str:
             time.sleep(0.1)
         dump = Tcpdump(wire, raw)
         dump.start()
-        settings = [f"collector.rounds={rounds}", "collector.every=1s"]
+        settings = [f"collector.rounds={rounds}", "collector.interval=1s"]
         arguments = [part for each in settings for part in ("--set", each)]
         landed = work / "snapshots"
-        collector = within(wire.client, "-m", "jobs.collect_snapshots", "--conf", str(conf), "--out", str(landed),
-                           *arguments)  # fmt: skip
+        command = ("-m", "jobs.collect_snapshots", "--conf", str(conf), "--out", str(landed), *arguments)
+        collector = run_in_namespace(wire.client, *command)
         if collector.wait() != 0:
             raise RuntimeError(f"the collector ended with {collector.returncode}")
         dump.stop()
@@ -64,7 +64,7 @@ def record(wire: Wire, work: Path, out: Path, rounds: int) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Record it."""
+    """Record the estate."""
     parser = argparse.ArgumentParser(prog="python -m peer.record_estate", description="Record the estate anew.")
     parser.add_argument("--out", type=Path, default=Path("data/estate"), help="folder (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=8, help="rounds at each machine (default %(default)s)")

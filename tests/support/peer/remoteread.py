@@ -19,7 +19,7 @@ from peer.manager import (
     failed_start,
 )
 from peer.methods import REMOTEREAD
-from peer.queues import ACTIONS, LOOKUPS, NOT_FOUND, OPERATION_CANCELLED, PEEK_NEXT, Failed, Held, is_receive
+from peer.queues import ACTIONS, LOOKUPS, NOT_FOUND, OPERATION_CANCELLED, PEEK_NEXT, HeldMessage, ReadFailed, is_receive
 from peer.rpc import Call, Fault, Handler
 
 NO_TRANSACTION = bytes(16)
@@ -72,13 +72,13 @@ class RemoteRead:
             raise Fault(QUEUE_NOT_FOUND)
         try:
             opened = self.manager.open(queue, args["dwAccess"], args["dwShareMode"])
-        except Failed as failure:
+        except ReadFailed as failure:
             raise Fault(failure.hresult) from None
         rundown = lambda: self.manager.close(opened, OPERATION_CANCELLED)  # noqa: E731
         return call.association.open(REMOTEREAD, opened, rundown).raw, opened
 
     async def open_queue(self, call: Call, args: dict[str, Any]) -> dict[str, Any]:
-        """Errors are thrown, never returned (P14)."""
+        """Errors are raised, never returned (P14)."""
         return {"pphContext": self._open(call, args, {0x01, 0x20})[0]}
 
     async def open_for_move(self, call: Call, args: dict[str, Any]) -> dict[str, Any]:
@@ -155,10 +155,10 @@ class RemoteRead:
         lookup = args["LookupId"] if action in LOOKUPS else None
         try:
             stored = await self.manager.start(call, opened, attempt, request, cursor, lookup)
-        except Failed as failure:
+        except ReadFailed as failure:
             return {**nothing, "return": failure.hresult}
         if is_receive(action):
-            held = Held(opened.queue, stored, attempt)
+            held = HeldMessage(opened.queue, stored, attempt)
             opened.held[request] = held
             if unit != NO_TRANSACTION:
                 stored.transaction = unit

@@ -16,7 +16,7 @@ from peer import pdu as wire
 from peer.methods import METHODS, NAMES, Method
 from peer.ndr import NULL_HANDLE, StubError
 from peer.pdu import NDR, NDR64, Auth, Flag, Pdu, PduType, Syntax
-from peer.security import NTLM_TYPE, PACKET, PRIVACY, SPNEGO_TYPE, Account, AuthError, NtlmServer, Session
+from peer.security import NTLM_TYPE, PACKET, PRIVACY, SPNEGO_TYPE, Account, AuthError, NtlmContext, NtlmServer
 from peer.truth import CallTruth, Ledger
 
 BAD_STUB, CONTEXT_MISMATCH, CANCELLED = 0x000006F7, 0x1C00001A, 0x1C00000D
@@ -35,7 +35,7 @@ class Fault(Exception):  # noqa: N818 - an answer, not a mistake
 
 @dataclass(eq=False)
 class Handle:
-    """A context handle: what it stands for and what its rundown does."""
+    """A context handle: the object it refers to, and its rundown function."""
 
     interface: uuid.UUID
     target: Any
@@ -57,7 +57,7 @@ class Association:
         return handle
 
     def close(self, handle: Handle) -> bytes:
-        """Forget the handle; the NULL handle to answer with."""
+        """Forget the handle; returns the NULL handle for the response."""
         self.handles.pop(handle.raw, None)
         return NULL_HANDLE
 
@@ -71,7 +71,7 @@ class Association:
 
 @dataclass(eq=False)
 class Call:
-    """One call: its fragments as they come, its answer, and its truth."""
+    """One call: its fragments, its response and its truth."""
 
     connection: Connection
     pdu: Pdu
@@ -85,7 +85,7 @@ class Call:
     cancels: int = 0
 
     def handle(self, raw: bytes, interface: Syntax, kind: type | None = None) -> Handle:
-        """The open handle these octets name on this association, else the runtime's own fault (1.8)."""
+        """Return the open handle for these octets on this association, else raise the runtime's fault (1.8)."""
         handle = self.connection.association.handles.get(raw) if self.connection.association else None
         if handle is None or handle.interface != interface.uuid or (kind and not isinstance(handle.target, kind)):
             raise Fault(CONTEXT_MISMATCH, executed=False)
@@ -102,7 +102,7 @@ Handler = Callable[[Call, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 @dataclass
 class Service:
-    """What a server offers: handlers by interface and opnum, and each interface's transfer syntaxes."""
+    """The offer of a server: handlers by interface and opnum, and the transfer syntaxes of each interface."""
 
     handlers: dict[tuple[Syntax, int], Handler]
     syntaxes: dict[Syntax, tuple[Syntax, ...]]
@@ -134,7 +134,7 @@ class Service:
 
 
 class Connection:
-    """One TCP connection: reads PDUs, runs calls, writes answers."""
+    """One TCP connection: reads PDUs, runs calls, writes responses."""
 
     def __init__(self, service: Service, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.service = service
@@ -150,7 +150,7 @@ class Connection:
         self.multiplexed = False
         self.auth: Auth | None = None
         self.acceptor: Any = None
-        self.session: Session | None = None
+        self.session: NtlmContext | None = None
         self.principal: str | None = None
         self.receiving: Call | None = None
         self.calls: dict[int, Call] = {}
@@ -168,7 +168,7 @@ class Connection:
             await self.end()
 
     async def end(self) -> None:
-        """The connection is gone: waiting calls stop, the last one of a group runs its handles down."""
+        """Process the end of the connection: stop waiting calls; the last one of a group runs its handles down."""
         await asyncio.sleep(0)  # a call whose task has not begun yet begins, and knows what it was asked
         pending = [call.task for call in self.calls.values() if call.task and not call.task.done()]
         for task in pending:
@@ -226,7 +226,7 @@ class Connection:
         await self.writer.drain()
 
     def negotiate(self, contexts: list[wire.Context]) -> list[wire.Result]:
-        """Accept at most one real syntax per interface: NDR64 where the pair offers it (1.7 point 3)."""
+        """Accept at most one real syntax per interface: NDR64 if both sides offer it (1.7 point 3)."""
         offers: dict[Syntax, set[Syntax]] = {}
         for item in contexts:
             offers.setdefault(item.abstract, set()).update(item.transfers)
@@ -270,14 +270,14 @@ class Connection:
             )
 
     def authenticate(self, pdu: Pdu) -> None:
-        """auth3, the third leg: a refused logon shows as a fault on the first request, as with Windows."""
+        """Process auth3, the third leg: a refused logon gives a fault on the first request, as with Windows."""
         if self.acceptor is None or pdu.auth is None:
             raise wire.ProtocolError("auth3 without a challenge")
         self.acceptor.take(pdu.auth.token)
         self.session, self.principal = self.acceptor.session, self.acceptor.principal
 
     def acceptor_of(self, auth: Auth) -> bool:
-        """Have something that takes the tokens of this authentication type; False where there is nothing."""
+        """Create the acceptor of tokens of an authentication type; returns False if there is none."""
         if self.acceptor is None:
             ntlm = auth.type == NTLM_TYPE or (auth.type == SPNEGO_TYPE and b"NTLMSSP\x00" in auth.token)
             if ntlm:
@@ -339,7 +339,7 @@ class Connection:
         return Call(self, pdu, context, opnum, truth, method=method)
 
     async def serve(self, call: Call) -> None:
-        """Run one call to its answer, or to none when it was orphaned or the connection ended."""
+        """Run one call to its response, or without one if it was orphaned or the connection ended."""
         half = call.truth.request
         half.plain = wire.strip_verification(bytes(call.stub))
         cut = len(call.stub) - len(half.plain)
@@ -383,7 +383,7 @@ class Connection:
         return call.method.response(values, ndr64=ndr64)
 
     def stop(self, pdu: Pdu) -> None:
-        """co_cancel asks for an end soon, orphaned wants no answer at all (1.6)."""
+        """Stop a call: co_cancel asks for a prompt end, orphaned needs no response at all (1.6)."""
         call = self.calls.get(pdu.call_id)
         if call is None or call.task is None:
             return
@@ -404,7 +404,7 @@ class Connection:
         return self.session is not None and self.auth is not None and self.auth.level >= PACKET
 
     async def respond(self, call: Call, stub: bytes) -> None:
-        """Send the stub in fragments of at most what the client takes; other answers may come in between."""
+        """Send the stub in fragments of at most the client's size; other responses may come in between."""
         if call.truth.orphaned:
             return
         room = self.max_xmit - 24 - (8 + self.session.overhead if self.protected and self.session else 0)

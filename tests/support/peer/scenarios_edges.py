@@ -1,4 +1,4 @@
-"""What the recorded clients do, continued: mid-stream, faults, endpoint mapper, transactions, many clients."""
+"""Scenarios of the recorded clients, continued: mid-stream, faults, endpoint mapper, transactions, many clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peer.mgmt import machine_object, tower, tower_port
 from peer.ndr import NULL_HANDLE
 from peer.pdu import Syntax
 from peer.queues import PEEK_CURRENT, RECEIVE
-from peer.reading import ACK, NACK, Dependent, Reader, open_arguments
+from peer.reading import ACK, NACK, DependentReader, RemoteReader, open_arguments
 from peer.scenarios_reading import EMPTY, LARGE, LEDGER, ORDERS, check, expect_fault
 from peer.server import messages
 from peer.world import World
@@ -24,14 +24,14 @@ UNIT = uuid.UUID("a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf").bytes
 
 
 async def mid_stream(world: World) -> None:
-    """The recorder starts after the binds and in the middle of a wait, and stops before everything is over."""
+    """The recorder starts after the binds and during a wait, and stops before everything is over."""
     async with world.client() as rpc, world.client("qm2qm", source=1) as support, world.client(source=1) as app:
         await rpc.bind(REMOTEREAD)
         await support.bind(QM2QM, (NDR, NDR64))
         await app.bind(QMCOMM, (NDR, NDR64))
-        reader = await Reader(rpc).open(ORDERS)
-        queue = await Dependent(app, support).open(LARGE)
-        empty = await Reader(rpc).open(EMPTY)
+        reader = await RemoteReader(rpc).open(ORDERS)
+        queue = await DependentReader(app, support).open(LARGE)
+        empty = await RemoteReader(rpc).open(EMPTY)
         before = empty.start_arguments(timeout=8000)
         _, pending = await rpc.send("R_StartReceive", **before)
         await asyncio.sleep(0.3)
@@ -41,7 +41,7 @@ async def mid_stream(world: World) -> None:
             check((await reader.receive(ack))["return"])
         answer = await queue.start2()
         check(await queue.end(answer["pphContext"], NACK))
-        other = await Reader(rpc).open(ORDERS, access=0x20)
+        other = await RemoteReader(rpc).open(ORDERS, access=0x20)
         check((await other.start(PEEK_CURRENT))[1]["return"])
         # the answer of a request that was sent before the recorder started
         await world.put("private$\\empty", *messages(1, sizes=(5000,), start=900))
@@ -50,7 +50,7 @@ async def mid_stream(world: World) -> None:
         # a new connection is known from its beginning
         async with world.client(source=2) as fresh:
             await fresh.bind(REMOTEREAD, (NDR, NDR64), features=3)
-            late = await Reader(fresh).open(EMPTY, access=0x20)
+            late = await RemoteReader(fresh).open(EMPTY, access=0x20)
             check((await late.start(PEEK_CURRENT))[1]["return"], 0xC00E001B)
             # the recorder stops while one receive waits and another holds its message
             check((await reader.start())[1]["return"])
@@ -85,7 +85,7 @@ async def faults(world: World) -> None:
         ):
             pending = await rpc.send_raw(context, opnum, stub)
             await expect_fault(status, pending.future)
-        reader = await Reader(rpc).open(ORDERS)
+        reader = await RemoteReader(rpc).open(ORDERS)
         await expect_fault(0x1C00001A, rpc.call("RemoteQMCloseQueue", pphContext=reader.context))
         check(await reader.close())
         await expect_fault(0x1C00001A, rpc.call("R_CloseQueue", phContext=reader.context))
@@ -93,9 +93,9 @@ async def faults(world: World) -> None:
         check((await rpc.call("R_QMMgmtGetInfo", **machine))["return"])
     async with world.client(order=">") as rpc:  # a big-endian client, several contexts in one bind
         await rpc.bind(REMOTEREAD, features=1)
-        reader = await Reader(rpc).open(ORDERS)
+        reader = await RemoteReader(rpc).open(ORDERS)
         check((await reader.receive(NACK))["return"])
-        empty = await Reader(rpc).open(EMPTY)
+        empty = await RemoteReader(rpc).open(EMPTY)
         # cancelled by the client's runtime, and orphaned
         call_id, pending = await rpc.send("R_StartReceive", **empty.start_arguments(timeout=5000))
         await asyncio.sleep(0.15)
@@ -110,9 +110,9 @@ async def faults(world: World) -> None:
         await one.bind(REMOTEREAD)
         async with world.client(source=1, group=one.group) as two:
             await two.bind(REMOTEREAD)
-            reader = await Reader(one).open(ORDERS)
+            reader = await RemoteReader(one).open(ORDERS)
             request, _ = await reader.start()
-            shared = Reader(two, reader.context, 100)
+            shared = RemoteReader(two, reader.context, 100)
             check((await shared.start(PEEK_CURRENT))[1]["return"])
             one.abort()
             await asyncio.sleep(0.2)
@@ -123,7 +123,7 @@ async def faults(world: World) -> None:
         await stranger.bind(REMOTEREAD)
         await expect_fault(0x1C00001A, stranger.call("R_PurgeQueue", phContext=reader.context))
         # a connection that ends while a receive waits: no answer
-        waiting = await Reader(stranger).open(EMPTY)
+        waiting = await RemoteReader(stranger).open(EMPTY)
         await stranger.send("R_StartReceive", **waiting.start_arguments(timeout=5000))
         await asyncio.sleep(0.15)
         stranger.abort()
@@ -131,7 +131,7 @@ async def faults(world: World) -> None:
 
 
 async def endpoint_mapper(world: World) -> None:
-    """Where are the interfaces? Port 135 says; then the call goes there."""
+    """Ask port 135 for the interfaces, then call them there."""
     async with world.client("epm") as rpc:
         await rpc.bind(EPM)
         for interface in (REMOTEREAD, QM2QM, QMMGMT, QMCOMM, Syntax(uuid.UUID(int=5))):
@@ -149,7 +149,7 @@ async def endpoint_mapper(world: World) -> None:
         await rpc.bind(RPC_MGMT)
         await rpc.call("rpc__mgmt_is_server_listening")
         await rpc.bind(REMOTEREAD)
-        reader = await Reader(rpc).open(ORDERS)
+        reader = await RemoteReader(rpc).open(ORDERS)
         check((await reader.receive())["return"])
         check(await reader.close())
 
@@ -158,7 +158,7 @@ async def transactions(world: World) -> None:
     """Receives in a transaction: acknowledged, refused, rejected; moves between a queue and its subqueue."""
     async with world.client() as rpc:
         await rpc.bind(REMOTEREAD, (NDR, NDR64))
-        reader = await Reader(rpc).open(LEDGER)
+        reader = await RemoteReader(rpc).open(LEDGER)
         token = bytes(range(250)) * 160  # a request of several fragments
         args = {"pTransactionId": UNIT, "cbPropagationToken": len(token), "pbPropagationToken": token,
                 "pQueueFormat": QueueFormat.direct(LEDGER)}  # fmt: skip
@@ -191,7 +191,7 @@ async def transactions(world: World) -> None:
         check(answer["return"])
         check(await end(request, NACK))
         # moves
-        orders = await Reader(rpc).open(ORDERS)
+        orders = await RemoteReader(rpc).open(ORDERS)
         _, peeked = await orders.start(PEEK_CURRENT)
         target = await rpc.call("R_OpenQueueForMove", **open_arguments(f"{ORDERS};poison", 4))
         move = {"phContextFrom": orders.context, "ullContextTo": target["pMoveContext"],
@@ -200,7 +200,7 @@ async def transactions(world: World) -> None:
         check((await rpc.call("R_MoveMessage", **move))["return"], 0xC00E0088)
         check((await rpc.call("R_MoveMessage", **{**move, "ullContextTo": 5}))["return"], 0xC00E0007)
         check((await rpc.call("R_MoveMessage", **{**move, "phContextFrom": reader.context}))["return"], 0xC000000D)
-        poison = await Reader(rpc).open(f"{ORDERS};poison")
+        poison = await RemoteReader(rpc).open(f"{ORDERS};poison")
         check((await poison.receive())["return"])
         check((await rpc.call("R_CloseQueue", phContext=target["pphContext"]))["return"])
         for item in (poison, orders, reader):
@@ -208,7 +208,7 @@ async def transactions(world: World) -> None:
 
 
 async def many_clients(world: World) -> None:
-    """Twelve clients at once, each its own way: syntaxes, fragment sizes, byte orders, protocols, patience."""
+    """Twelve clients at once with different syntaxes, fragment sizes, byte orders, protocols and time-outs."""
     rng = random.Random(3)  # the same plan every time; the timing is the network's
     await world.put("private$\\orders", *messages(60, sizes=(150, 2500, 12_000, 40_000), start=1000))
 
@@ -219,7 +219,7 @@ async def many_clients(world: World) -> None:
         }
         async with world.client(source=index % 3, **options) as rpc:
             await rpc.bind(REMOTEREAD, (NDR, NDR64) if index % 2 and index % 5 != 4 else (NDR,))
-            reader = await Reader(rpc).open(ORDERS)
+            reader = await RemoteReader(rpc).open(ORDERS)
             for _ in range(4):
                 answer = await reader.receive(rng.choice((ACK, ACK, ACK, NACK)), timeout=rng.choice((0, 200)))
                 if answer["return"] == 0 and rng.random() < 0.3:
@@ -231,7 +231,7 @@ async def many_clients(world: World) -> None:
         async with world.client(source=index % 3) as app, world.client("qm2qm", source=(index + 1) % 3) as support:
             await app.bind(QMCOMM, (NDR, NDR64))
             await support.bind(QM2QM, (NDR, NDR64) if index % 2 else (NDR,))
-            queue = await Dependent(app, support).open(ORDERS)
+            queue = await DependentReader(app, support).open(ORDERS)
             for _ in range(3):
                 answer = await queue.start2()
                 if answer["return"] == 0:

@@ -1,4 +1,4 @@
-"""What the recorded clients do: the first five scenarios, in the order data/README.md tells."""
+"""Scenarios of the recorded clients: the first five, in the order of data/README.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from peer.idl import MULTICAST, VT_NULL, QueueFormat, Variant
 from peer.methods import QM2QM, QMCOMM, QMMGMT, REMOTEREAD
 from peer.mgmt import machine_object, queue_object, session_object
 from peer.queues import LOOKUP_PEEK, LOOKUP_RECEIVE, PEEK_CURRENT, PEEK_NEXT, RECEIVE, Queue
-from peer.reading import ACK, NACK, Dependent, Reader, open_arguments
+from peer.reading import ACK, NACK, DependentReader, RemoteReader, open_arguments
 from peer.security import CONNECT, INTEGRITY, PACKET, PRIVACY, Account
 from peer.server import ACCOUNT, messages
 from peer.world import Impacket, World
@@ -24,7 +24,7 @@ LEDGER = "TCP:10.77.0.1\\private$\\ledger"
 
 
 async def expect_fault(status: int, awaitable: Awaitable[Any]) -> None:
-    """The call must end in this fault."""
+    """Require that the call ends with this fault."""
     try:
         await awaitable
     except RpcFault as fault:
@@ -35,20 +35,20 @@ async def expect_fault(status: int, awaitable: Awaitable[Any]) -> None:
 
 
 def check(got: int, due: int = 0) -> None:
-    """An HRESULT that must be this one: a scenario that goes another way is not recorded."""
+    """Require this HRESULT: a scenario with another result is not recorded."""
     if got != due:
         raise AssertionError(f"0x{got:08X} where 0x{due:08X} was due")
 
 
 async def remoteread_ndr(world: World) -> None:
-    """One reader in NDR, everything in sequence; a second connection for what needs two."""
+    """One reader in NDR, all steps in sequence; a second connection where two are needed."""
     async with world.client() as rpc, world.client(source=1) as other:
         await rpc.bind(REMOTEREAD)
         check((await rpc.call("R_GetServerPort"))["return"], world.server.ports["remoteread"])
         await expect_fault(0xC00E0003, rpc.call("R_OpenQueue", **open_arguments("OS:srv1\\private$\\nowhere")))
         multicast = QueueFormat(MULTICAST, {"address": 0xE1020304, "port": 8001})
         await expect_fault(0xC00E0006, rpc.call("R_OpenQueue", **open_arguments(multicast)))
-        reader = await Reader(rpc).open(ORDERS)
+        reader = await RemoteReader(rpc).open(ORDERS)
         # peeks, then receives: acknowledged, refused and received again
         _, peeked = await reader.start(PEEK_CURRENT)
         check(peeked["return"])
@@ -82,13 +82,13 @@ async def remoteread_ndr(world: World) -> None:
         # another reader may only peek; exclusive opening is refused
         await other.bind(REMOTEREAD)
         await expect_fault(0xC00E0009, other.call("R_OpenQueue", **open_arguments(ORDERS, 1, 1)))
-        peeker = await Reader(other).open(ORDERS, access=0x20)
+        peeker = await RemoteReader(other).open(ORDERS, access=0x20)
         check((await peeker.start(PEEK_CURRENT))[1]["return"])
         check((await peeker.start(RECEIVE))[1]["return"], 0xC0000022)
         check(await peeker.purge(), 0xC0000022)
         check(await peeker.close())
         # an empty queue: polled, waited for, waited for and filled, waited for and cancelled
-        empty = await Reader(rpc).open(EMPTY)
+        empty = await RemoteReader(rpc).open(EMPTY)
         check((await empty.start())[1]["return"], 0xC00E001B)
         check((await empty.start(timeout=400))[1]["return"], 0xC00E001B)
         waiting = asyncio.create_task(empty.receive(timeout=5000))
@@ -106,7 +106,7 @@ async def remoteread_ndr(world: World) -> None:
         await asyncio.sleep(0.1)
         check(await empty.close())
         check((await pending.future)["return"], 0xC00E0008)
-        holder = await Reader(rpc).open(ORDERS)
+        holder = await RemoteReader(rpc).open(ORDERS)
         check((await holder.start())[1]["return"])
         check(await holder.close())
         # purged, then empty
@@ -122,7 +122,7 @@ def _remove_locked(queue: Queue) -> None:
 
 
 async def remoteread_ndr64(world: World) -> None:
-    """Three readers of one queue over one multiplexed connection each, answers out of order, large messages."""
+    """Three readers of one queue, each on a multiplexed connection; responses out of order, large messages."""
     async with contextlib.AsyncExitStack() as stack:
         readers = []
         for index in range(3):
@@ -131,7 +131,7 @@ async def remoteread_ndr64(world: World) -> None:
             readers.append(rpc)
         first, second, third = readers
         # large messages: three calls wait, three messages come at once, the fragments of the answers interleave
-        large = await Reader(first).open(LARGE)
+        large = await RemoteReader(first).open(LARGE)
         check((await large.start(PEEK_CURRENT))[1]["return"])
         check(await large.purge())
         sent = [await first.send("R_StartReceive", **large.start_arguments(timeout=5000)) for _ in range(3)]
@@ -144,13 +144,13 @@ async def remoteread_ndr64(world: World) -> None:
             check(await large.end(request, ack))
         check(await large.close())
         # several readers of one queue
-        queues = [await Reader(rpc).open(ORDERS) for rpc in readers]
+        queues = [await RemoteReader(rpc).open(ORDERS) for rpc in readers]
         for _ in range(3):
             got = await asyncio.gather(*(queue.receive() for queue in queues))
             for answer in got:
                 check(answer["return"])
         # four receives wait on one connection; messages arrive one after the other
-        empty = await Reader(second).open(EMPTY)
+        empty = await RemoteReader(second).open(EMPTY)
         waiting = [
             await second.send("R_StartReceive", **empty.start_arguments(timeout=4000 - 900 * n)) for n in range(4)
         ]
@@ -182,8 +182,8 @@ async def dependent_client(world: World) -> None:
                   world.server.ports["qm2qm"])  # fmt: skip
             await support.call("RemoteQmGetVersion")
             with contextlib.suppress(OSError):
-                await Dependent(app, support).open("OS:srv1\\private$\\nowhere")
-            queue = await Dependent(app, support).open(ORDERS)
+                await DependentReader(app, support).open("OS:srv1\\private$\\nowhere")
+            queue = await DependentReader(app, support).open(ORDERS)
             for start in (queue.start, queue.start2):
                 check((await start(PEEK_CURRENT))["return"])
                 for ack in (ACK, NACK):
@@ -207,7 +207,7 @@ async def dependent_client(world: World) -> None:
             await expect_fault(0x1C00001A, queue.end(taken["pphContext"]))
             check((await queue.lookup(LOOKUP_RECEIVE[0], lookup))["return"], 0xC00E0088)
             # cancelled waits, time-outs, polls
-            empty = await Dependent(app, support).open(EMPTY)
+            empty = await DependentReader(app, support).open(EMPTY)
             check((await empty.start2())["return"], 0xC00E001B)
             check((await empty.start2(timeout=300))["return"], 0xC00E001B)
             check(await empty.cancel(1), 0xC00E0007)
@@ -229,14 +229,14 @@ async def dependent_client(world: World) -> None:
     async with world.client() as app, world.client("qm2qm") as support:
         await app.bind(QMCOMM)
         await support.bind(QM2QM)
-        queue = await Dependent(app, support).open(ORDERS)
+        queue = await DependentReader(app, support).open(ORDERS)
         check((await queue.start())["return"])
         support.abort()
         await asyncio.sleep(0.3)
 
 
 async def management(world: World) -> None:
-    """An administrator asks the machine and its queues, and pauses an outgoing one."""
+    """An administrator queries the machine and its queues, and pauses an outgoing queue."""
 
     async def info(rpc: Client, target: dict[str, Any], *ids: int) -> dict[str, Any]:
         empty = [Variant(VT_NULL) for _ in ids]
@@ -270,12 +270,12 @@ async def management(world: World) -> None:
 
 
 async def sealed(world: World) -> None:
-    """NTLM at every level, from impacket's client and from our own; a wrong password."""
+    """NTLM at each level, with impacket's client and with the test peer's; a wrong password."""
 
     def blocking(level: int) -> None:
         rpc = Impacket(world.host, world.server.ports["remoteread"], ACCOUNT, level).connect(REMOTEREAD)
         context = rpc.call("R_OpenQueue", **open_arguments(ORDERS))["pphContext"]
-        reader = Reader(None, context)  # type: ignore[arg-type]
+        reader = RemoteReader(None, context)  # type: ignore[arg-type]
         for ack in (ACK, NACK):
             args = reader.start_arguments()
             check(rpc.call("R_StartReceive", **args)["return"])
@@ -293,9 +293,9 @@ async def sealed(world: World) -> None:
     for level in (CONNECT, PACKET, INTEGRITY, PRIVACY):
         async with world.client(account=ACCOUNT, level=level, verification=level == PRIVACY) as rpc:
             await rpc.bind(REMOTEREAD, (NDR, NDR64) if level >= INTEGRITY else (NDR,), features=3)
-            reader = await Reader(rpc).open(LARGE)
+            reader = await RemoteReader(rpc).open(LARGE)
             check((await reader.receive(NACK))["return"])
-            empty = await Reader(rpc).open(EMPTY, access=0x20)
+            empty = await RemoteReader(rpc).open(EMPTY, access=0x20)
             waits = [
                 await rpc.send("R_StartReceive", **empty.start_arguments(PEEK_CURRENT, timeout=t)) for t in (300, 100)
             ]
@@ -306,7 +306,7 @@ async def sealed(world: World) -> None:
     async with world.client("qm2qm", account=ACCOUNT, level=PRIVACY) as support, world.client() as app:
         await support.bind(QM2QM)
         await app.bind(QMCOMM)
-        queue = await Dependent(app, support).open(ORDERS)
+        queue = await DependentReader(app, support).open(ORDERS)
         answer = await queue.start2()
         check(await queue.end(answer["pphContext"]))
         check(await queue.close())

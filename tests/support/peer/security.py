@@ -1,6 +1,6 @@
-"""NTLM for the test peer: handshake of both sides and the protection of PDUs ([MS-NLMP], fact sheet 1.5).
+"""NTLM for the test peer: both sides of the handshake, and protection of PDUs ([MS-NLMP], fact sheet 1.5).
 
-The cryptography is impacket's; what is here is the bookkeeping: keys and sequence numbers per direction.
+The cryptography is impacket's; this module keeps keys and sequence numbers per direction.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class AuthError(Exception):
 
 @dataclass(frozen=True)
 class Account:
-    """Who may log on."""
+    """The account that may log on."""
 
     user: str
     password: str
     domain: str = ""
 
 
-class Direction:
+class NtlmDirection:
     """Keys and sequence number of one direction."""
 
     def __init__(self, flags: int, key: bytes, mode: str) -> None:
@@ -45,25 +45,25 @@ class Direction:
         self.sequence = 0
 
     def token(self, message: bytes) -> bytes:
-        """The signature of the next message."""
+        """Return the signature of the next message."""
         signature = ntlm.MAC(self.flags, self.rc4, self.sign, self.sequence, message)
         self.sequence += 1
         raw: bytes = signature.getData()
         return raw
 
 
-class Session:
+class NtlmContext:
     """A security context of one connection: protects what one side sends and checks what it receives."""
 
     overhead = TOKEN  # octets of a signature
 
     def __init__(self, flags: int, key: bytes, *, server: bool) -> None:
         ours, theirs = ("Server", "Client") if server else ("Client", "Server")
-        self.send = Direction(flags, key, ours)
-        self.receive = Direction(flags, key, theirs)
+        self.send = NtlmDirection(flags, key, ours)
+        self.receive = NtlmDirection(flags, key, theirs)
 
     def protect(self, pdu: Pdu, fixed: int, auth: Auth) -> bytes:
-        """The octets of a request or response fragment whose first `fixed` octets of body stay readable."""
+        """Return the octets of a fragment, of whose body the first `fixed` octets stay in the clear."""
         pad = -(len(pdu.body) - fixed) % 16
         body = pdu.body + b"\x00" * pad
         sealed = Pdu(pdu.type, pdu.call_id, b"", pdu.flags, Auth(auth.type, auth.level, 0, bytes(TOKEN)), pdu.order)
@@ -75,7 +75,7 @@ class Session:
         return head + body + trailer + self.send.token(plain)
 
     def unprotect(self, raw: bytes, pdu: Pdu, fixed: int) -> bytes:
-        """The plain body of a fragment without its padding; AuthError when the signature is wrong."""
+        """Return the plain body of a fragment without its padding; raises AuthError if the signature is wrong."""
         auth = pdu.auth
         if auth is None:
             raise AuthError("a fragment without a signature on a protected connection")
@@ -89,8 +89,8 @@ class Session:
         return body[: len(body) - auth.pad]
 
 
-def wrapped(token: bytes, *, first: bool = False) -> bytes:
-    """A token in SPNEGO; the first one offers NTLM alone."""
+def wrap_spnego(token: bytes, *, first: bool = False) -> bytes:
+    """Return a token in SPNEGO; the first one offers NTLM only."""
     if first:
         blob = spnego.SPNEGO_NegTokenInit()
         blob["MechTypes"] = [NTLM_OID]
@@ -101,8 +101,8 @@ def wrapped(token: bytes, *, first: bool = False) -> bytes:
     return bytes(blob.getData())
 
 
-def unwrapped(token: bytes) -> bytes:
-    """The mechanism's token in one of SPNEGO; any other as it is."""
+def unwrap_spnego(token: bytes) -> bytes:
+    """Return the mechanism token in a SPNEGO token; other tokens unchanged."""
     if token[:1] == b"\x60":
         return bytes(spnego.SPNEGO_NegTokenInit(token)["MechToken"])
     if token[:1] == b"\xa1":
@@ -110,13 +110,13 @@ def unwrapped(token: bytes) -> bytes:
     return token
 
 
-def accepted() -> bytes:
-    """SPNEGO's last word: accept-completed."""
+def spnego_accept_completed() -> bytes:
+    """Return the last token of SPNEGO: accept-completed."""
     return bytes.fromhex("a1073005a0030a0100")
 
 
 class NtlmServer:
-    """The accepting side: challenge, then judge the answer."""
+    """The accepting side: sends the challenge, then checks the response."""
 
     def __init__(self, accounts: list[Account], name: str = "SRV1") -> None:
         self.accounts = accounts
@@ -124,23 +124,23 @@ class NtlmServer:
         self.challenge = os.urandom(8)
         self.flags = 0
         self.principal: str | None = None
-        self.session: Session | None = None
+        self.session: NtlmContext | None = None
         self.refused = False
 
     def take(self, token: bytes) -> bytes | None:
-        """Answer a token of a bind, alter_context or auth3, in SPNEGO when it is; None where nothing is to be said."""
-        bare = unwrapped(token)
+        """Process a token of bind, alter_context or auth3, in SPNEGO or bare; returns the answer token or None."""
+        bare = unwrap_spnego(token)
         if bare.startswith(b"NTLMSSP\x00\x01"):
             answer = self.challenge_for(bare)
-            return answer if bare is token else wrapped(answer)
+            return answer if bare is token else wrap_spnego(answer)
         try:
             self.principal, self.session = self.accept(bare)
         except AuthError:
             self.refused = True
-        return None if bare is token else accepted()
+        return None if bare is token else spnego_accept_completed()
 
     def challenge_for(self, token: bytes) -> bytes:
-        """CHALLENGE_MESSAGE for this NEGOTIATE_MESSAGE."""
+        """Return the CHALLENGE_MESSAGE for this NEGOTIATE_MESSAGE."""
         asked = ntlm.NTLMAuthNegotiate()
         asked.fromString(token)
         name = self.name.encode("utf-16le")
@@ -156,8 +156,8 @@ class NtlmServer:
         message += bytes(8) + struct.pack("<HHI", len(info), len(info), at + len(name))
         return bytes(message + name + info)
 
-    def accept(self, token: bytes) -> tuple[str, Session]:
-        """The principal and its session; AuthError when the answer to the challenge is wrong."""
+    def accept(self, token: bytes) -> tuple[str, NtlmContext]:
+        """Return principal and session; raises AuthError if the response to the challenge is wrong."""
         answer = ntlm.NTLMAuthChallengeResponse()
         answer.fromString(token)
         length, _, at = struct.unpack_from("<HHI", token, 52)
@@ -176,12 +176,12 @@ class NtlmServer:
             flags = int(answer["flags"])
             if flags & ntlm.NTLMSSP_NEGOTIATE_KEY_EXCH:
                 session_key = ARC4.new(session_key).encrypt(encrypted)
-            return f"{domain}\\{user}", Session(flags, session_key, server=True)
+            return f"{domain}\\{user}", NtlmContext(flags, session_key, server=True)
         raise AuthError(f"logon of {domain}\\{user} refused")
 
 
 class NtlmClient:
-    """The asking side."""
+    """The initiating side."""
 
     def __init__(self, account: Account, without: int = 0) -> None:
         """``without``: flags that are not offered."""
@@ -193,9 +193,9 @@ class NtlmClient:
         raw: bytes = self._negotiate.getData()
         return raw
 
-    def authenticate(self, challenge: bytes) -> tuple[bytes, Session]:
-        """AUTHENTICATE_MESSAGE for this challenge and the session it makes."""
+    def authenticate(self, challenge: bytes) -> tuple[bytes, NtlmContext]:
+        """Return the AUTHENTICATE_MESSAGE for this challenge, and the session."""
         answer, key = ntlm.getNTLMSSPType3(
             self._negotiate, challenge, self.account.user, self.account.password, self.account.domain
         )
-        return bytes(answer.getData()), Session(int(answer["flags"]), key, server=False)
+        return bytes(answer.getData()), NtlmContext(int(answer["flags"]), key, server=False)

@@ -26,7 +26,7 @@ ACCOUNT = Account("reader", "Passw0rd!", "TESTDOM")
 
 
 def service(manager: Manager, accounts: list[Account] | None = None) -> Service:
-    """Everything a manager serves; qmmgmt and the endpoint mapper speak NDR only (P08)."""
+    """Return the service of a manager; qmmgmt and the endpoint mapper support NDR only (P08)."""
     handlers = {**RemoteRead(manager).handlers(), **Qm2Qm(manager).handlers(), **Management(manager).handlers()}
     both, plain = (NDR, NDR64), (NDR,)
     syntaxes = {REMOTEREAD: both, QM2QM: both, QMCOMM: both, QMMGMT: plain, EPM: plain, RPC_MGMT: plain}
@@ -43,7 +43,7 @@ class QueueManagerServer:
         self._servers: list[asyncio.Server] = []
 
     async def start(self) -> None:
-        """Listen; a port 0 is replaced with the one given."""
+        """Listen; a port 0 is replaced with the assigned one."""
         for name, port in self.manager.ports.items():
             server = await asyncio.start_server(self.service.client, self.host, port)
             self._servers.append(server)
@@ -60,7 +60,7 @@ class QueueManagerServer:
 
 
 class ServerThread:
-    """The server on an event loop of its own thread, so that blocking clients can be tested and recorded."""
+    """Runs the server on an event loop in its own thread, so that blocking clients can be tested and recorded."""
 
     def __init__(
         self, manager: Manager | None = None, host: str = "127.0.0.1", enter: Callable[[], None] | None = None
@@ -96,7 +96,7 @@ class ServerThread:
         self._thread.join(5)
 
     def do(self, work: Callable[[Manager], T]) -> T:
-        """Run something with the manager on the server's loop."""
+        """Run a function with the manager on the server's loop."""
 
         async def run() -> T:
             return work(self.manager)
@@ -105,7 +105,7 @@ class ServerThread:
 
 
 def messages(count: int, *, sizes: tuple[int, ...], start: int = 1, transactional: bool = False) -> Iterator[Message]:
-    """Messages of the given sizes in turn, every few with a label, an extension, a SID or another priority."""
+    """Return messages of the given sizes in turn, some with a label, an extension, a SID or another priority."""
     for index in range(count):
         number = start + index
         size = sizes[index % len(sizes)]
@@ -131,7 +131,7 @@ def messages(count: int, *, sizes: tuple[int, ...], start: int = 1, transactiona
 
 
 def standard_manager(ports: dict[str, int] | None = None) -> Manager:
-    """Queues as the scenarios and `python -m peer.server` use them."""
+    """Return a manager with the queues of the scenarios and of `python -m peer.server`."""
     manager = Manager(ports=ports or {"remoteread": 0, "qm2qm": 0, "epm": 0})
     orders = manager.add("private$\\orders")
     large = manager.add("private$\\large")
@@ -169,22 +169,22 @@ def main(argv: list[str] | None = None) -> int:
         for name, port in manager.ports.items():
             print(f"{name}: {options.host}:{port}", flush=True)
         print("queues: " + ", ".join(queue.name for queue in manager.queues.values()), flush=True)
-        await stopped().wait()
+        await stop_event().wait()
         await server.stop()
 
-    return serving("peer.server", serve())
+    return serve_until_stopped("peer.server", serve())
 
 
-def stopped() -> asyncio.Event:
-    """What is set when this process is told to stop."""
+def stop_event() -> asyncio.Event:
+    """Return an event that is set when the process gets a stop signal."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     return stop
 
 
-def serving(program: str, serve: Coroutine[Any, Any, None]) -> int:
-    """Serve until the end; the exit code, 2 with one line where a port or address cannot be had."""
+def serve_until_stopped(program: str, serve: Coroutine[Any, Any, None]) -> int:
+    """Serve until the stop signal; returns the exit code, 2 with one line if a port or address is not available."""
     try:
         asyncio.run(serve)
     except OSError as error:

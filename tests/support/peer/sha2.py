@@ -1,6 +1,6 @@
 """AES with SHA-2 for the test peer (RFC 8009), in the form of impacket's encryption types, which lack it.
 
-Written from the RFC with PyCryptodome's AES-CBC, and nothing of the decoder under test.
+Written from the RFC with PyCryptodome's AES-CBC, independent of the decoder under test.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from impacket.krb5 import crypto
 BLOCK = 16
 
 
-def derived(key: bytes, constant: bytes, size: int, digest: str) -> bytes:
-    """KDF-HMAC-SHA2 (RFC 8009 3): as many octets as asked for, of one block."""
+def derive_key(key: bytes, constant: bytes, size: int, digest: str) -> bytes:
+    """KDF-HMAC-SHA2 (RFC 8009 3): any number of octets up to one block."""
     return hmac.digest(key, b"\x00\x00\x00\x01" + constant + b"\x00" + struct.pack(">I", 8 * size), digest)[:size]
 
 
@@ -29,7 +29,9 @@ class Aes128Sha2(crypto._EnctypeProfile):
     def keys(cls, key: crypto.Key, usage: int) -> tuple[bytes, bytes, bytes]:
         """Ke, Ki and Kc of a usage."""
         wanted = ((0xAA, cls.keysize), (0x55, cls.macsize), (0x99, cls.macsize))
-        return tuple(derived(key.contents, struct.pack(">IB", usage, what), size, cls.digest) for what, size in wanted)
+        return tuple(
+            derive_key(key.contents, struct.pack(">IB", usage, what), size, cls.digest) for what, size in wanted
+        )
 
     @classmethod
     def encrypt(cls, key: crypto.Key, usage: int, plain: bytes, confounder: bytes | None) -> bytes:

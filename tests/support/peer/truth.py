@@ -1,7 +1,7 @@
-"""What really happened, noted by the server while it happens: the known truth beside each capture.
+"""Ground truth: what the server saw, recorded beside each capture.
 
-A ledger is opened when the recorder starts and closed when it stops; what it writes describes that window only, so a
-connection that was there before has no bind, and a call that was outstanding has no request.
+A ledger is opened when the recorder starts and closed when it stops. It describes that window only: a connection from
+before has no bind, and a call outstanding at the start has no request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VERSION = 1
 
 @dataclass
 class WireHalf:
-    """A request or a response as it travelled: the stub in clear and, where it was sealed, as captured."""
+    """A request or a response on the wire: the stub in the clear and, if sealed, as captured."""
 
     plain: bytes = b""
     wire: bytes = b""
@@ -63,7 +63,7 @@ class CallTruth:
     decided: bool = True
 
     def outcome(self) -> str:
-        """`outcome` of bronze.rpc_calls (tables.md), from what was really sent."""
+        """Return the `outcome` of bronze.rpc_calls (tables.md), derived from what was really sent."""
         if self.before:
             return "no_request"
         if self.fault is None and not self.response.complete:
@@ -104,7 +104,7 @@ class CallTruth:
 
 @dataclass
 class Attempt:
-    """One Start (receive or peek) and what became of it: gold.receive_attempts in the server's own knowledge."""
+    """One Start (receive or peek) and its outcome: gold.receive_attempts by the server's own knowledge."""
 
     call: CallTruth
     protocol: str
@@ -123,12 +123,12 @@ class Attempt:
     before: bool = False
 
     def settle(self, outcome: str) -> None:
-        """The first word stands, except that a rejection overrides an acknowledgement."""
+        """Set the outcome; the first one stands, except that a rejection overrides an acknowledgement."""
         if self.outcome is None or outcome == "rejected":
             self.outcome = outcome
 
     def gone(self) -> None:
-        """Connection, association or handle ended while the message was held."""
+        """Record that connection, association or handle ended while the message was held."""
         self.settle("failed" if self.refused else "rundown")
 
     def describe(self, calls: dict[int, int]) -> dict[str, Any]:
@@ -184,7 +184,7 @@ class Ledger:
         return len(self.connections) - 1, item
 
     def mark(self) -> None:
-        """The recorder runs from now on: forget calls that are over, remember what is still open as begun before."""
+        """Start of the recording: forget finished calls, mark open ones as begun before."""
         for connection in self.connections:
             connection.before = True
         self.binds.clear()
@@ -197,7 +197,7 @@ class Ledger:
             attempt.before = True
 
     def describe(self, name: str, about: str) -> dict[str, Any]:
-        """The truth file: connections that carried a packet, binds and calls in order of their first octet."""
+        """Return the truth file: connections with packets, binds and calls in order of their first octet."""
         used = sorted({call.connection for call in self.calls} | {bind["connection"] for bind in self.binds})
         places = {old: new for new, old in enumerate(used)}
         calls = []
@@ -222,7 +222,7 @@ class Ledger:
         }
 
     def write(self, path: Path, name: str, about: str) -> None:
-        """One line per item: readable in a diff."""
+        """Write one line per item, readable in a diff."""
         truth = self.describe(name, about)
         parts = []
         for key, value in truth.items():

@@ -1,4 +1,4 @@
-"""Where a scenario plays: a server, its addresses, and the recorder's two buttons."""
+"""The environment of a scenario: a server, its addresses, and control of the recorder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from peer.server import ServerThread
 
 @dataclass
 class World:
-    """A running server and the addresses clients may come from."""
+    """A running server and the possible client addresses."""
 
     server: ServerThread
     host: str = "127.0.0.1"
@@ -30,16 +30,16 @@ class World:
     notes: dict[str, Any] = field(default_factory=dict)
 
     def client(self, port: str = "remoteread", *, source: int | None = None, **options: Any) -> Client:
-        """A client for one of the server's ports, from the n-th address."""
+        """Return a client for one of the server's ports, from the n-th address."""
         local = (self.sources[source], 0) if source is not None and source < len(self.sources) else None
         return Client(self.host, self.server.ports[port], source=local, **options)
 
     async def do(self, work: Callable[[Manager], Any]) -> Any:
-        """Something the queue manager does by itself, such as a message that arrives."""
+        """Run an event of the queue manager itself, such as an arriving message."""
         return await asyncio.to_thread(self.server.do, work)
 
     async def put(self, queue: str, *messages: Message) -> None:
-        """Messages arrive in a queue of this machine."""
+        """Add messages to a queue of this machine."""
 
         def work(manager: Manager) -> None:
             for message in messages:
@@ -48,16 +48,16 @@ class World:
         await self.do(work)
 
     async def record(self) -> None:
-        """The recorder starts now, not before the first connection."""
+        """Start the recorder now, instead of before the first connection."""
         await asyncio.to_thread(self.on_record)
 
     async def stop_recording(self) -> None:
-        """The recorder stops now, whatever is still going on."""
+        """Stop the recorder now, whatever is still in progress."""
         await asyncio.to_thread(self.on_stop)
 
 
 class Impacket:
-    """A blocking impacket client; it writes the same stubs through its own PDUs and its own NTLM."""
+    """A blocking impacket client: the same stubs through impacket's own PDUs and NTLM."""
 
     def __init__(self, host: str, port: int, account: Account | None = None, level: int = 1) -> None:
         self._transport = transport.DCERPCTransportFactory(f"ncacn_ip_tcp:{host}[{port}]")

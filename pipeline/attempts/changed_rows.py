@@ -1,0 +1,259 @@
+"""Queries over the change feeds that the attempts follow, and what their answers say.
+
+The feeds are those of silver.remote_read_calls, silver.client_calls and bronze.connections.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from pipeline.attempts import dependency_keys
+from pipeline.attempts.attempt_rows import CONNECTION_FIELDS
+from pipeline.lake.lake import Lake
+from pipeline.lake.queries import POST_IMAGES
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
+from schemas.table import EVENT_DATE
+
+MAX_CHANGES: Final = 200_000  # connections, or days; with more, all attempts are recomputed
+
+_FOR_EVER: Final = 0xFFFFFFFF  # ulTimeout
+
+START_OPNUMS: Final = (0, 9, 10)  # opnums of qm2qm
+
+CANCEL_OPNUM: Final = 5
+
+OPENING_OPNUMS: Final = (2, 3)
+
+NUMBER_USE_OPNUMS: Final = (*START_OPNUMS, 6)  # methods that use a queue by its number: Starts and purges
+
+_OPENING: Final = {("qm2qm", 2), ("qm2qm", 3), ("qmcomm", 2), ("qmcomm", 3)}
+
+GROUP_COLUMNS: Final = ("server", "client", "association")
+
+_LIFE: Final = ("first_packet_at", "closed_at")
+
+_TIMES: Final = ("first_packet_at", "last_packet_at", "closed_at")
+
+_NAMES: Final = ("call_key", "queue", "queue_format_name", "context_handle", "_change_type")
+
+REQUEST_KEY_COLUMNS: Final = ("server_address", "queue_handle", "request_id")  # shared by a qm2qm Start and its cancel
+
+PUBLISHED_KEYS_SCHEMA: Final = pa.schema(
+    {"connection_id": pa.string(), "call_key": pa.string(), "tells": pa.list_(pa.int64())}
+)
+
+FeedRow: TypeAlias = Mapping[str, Any]
+
+CALL_TIME_SQL: Final = "unix_micros(coalesce(requested_at, responded_at))"
+
+
+def sql_values(values: Iterable[object]) -> str:
+    """Return values as a SQL list of literals."""
+    return f"({', '.join(map(repr, values))})"
+
+
+_IS_BY_NUMBER: Final = (
+    f"(protocol = 'qm2qm' AND opnum IN {sql_values((*NUMBER_USE_OPNUMS, CANCEL_OPNUM, *OPENING_OPNUMS))})"
+)
+
+_IS_REMOTE_OPEN: Final = "(protocol = 'RemoteRead' AND opnum IN (2, 11))"
+
+CHANGED_READS_QUERY: Final = ", ".join(
+    [
+        f"SELECT DISTINCT connection_id, {EVENT_DATE}",
+        *(
+            f"CASE WHEN {_IS_BY_NUMBER} OR {_IS_REMOTE_OPEN} THEN {name} END AS {name}"
+            for name in ("protocol", "opnum", "server_address")
+        ),
+        *(f"CASE WHEN {_IS_BY_NUMBER} THEN {name} END AS {name}" for name in REQUEST_KEY_COLUMNS[1:]),
+        *(f"CASE WHEN {_IS_REMOTE_OPEN} THEN {name} END AS {name}" for name in _NAMES),
+        f"CASE WHEN {_IS_REMOTE_OPEN} THEN unix_micros(coalesce(responded_at, requested_at)) END AS observed",
+        f"CASE WHEN {_IS_BY_NUMBER} OR {_IS_REMOTE_OPEN} THEN {CALL_TIME_SQL} END AS `at` FROM {{feed}}",
+    ]
+)
+"""Query over the change feed of silver.remote_read_calls.
+
+The places of changed calls; of calls by number, and of opens, also what they share with other calls, and their times.
+"""
+
+PUBLISHED_KEYS_QUERY: Final = (
+    f"SELECT connection_id, call_key, {dependency_keys.key_array(dependency_keys.PUBLISHED_KEYS)} AS tells"
+    " FROM {feed}"
+)
+"""Query over the same feed: the dependency keys that the calls publish (``InputChanges.published_keys``)."""
+
+CHANGED_CLIENT_CALLS_QUERY: Final = (
+    f"SELECT interface_name AS protocol, opnum, server_address, {CALL_TIME_SQL} AS `at` FROM {{feed}} WHERE "
+    "(interface_name = 'qmcomm' AND opnum IN (1, 2, 3, 19)) OR (interface_name = 'qmcomm2' AND opnum = 3)"
+)
+"""Query over the change feed of silver.client_calls: calls that open, close, or show queue names."""
+
+_GROUP_SQL: Final = "CASE WHEN association_group_id <> 0 THEN CAST(association_group_id AS string) END"
+
+# The group of an RPC connection: server, client, and association group (the connection itself without one); and
+# whether it is a stray (``RpcConnection.is_stray``).
+_GROUP_COLUMNS: Final = (
+    "server_address", "coalesce(server_address, '') AS server", "coalesce(client_address, '') AS client",
+    f"coalesce({_GROUP_SQL}, connection_id) AS association", *(f"unix_micros({name}) AS {name}" for name in _TIMES),
+    f"NOT coalesce(syn_seen, FALSE) AND {_GROUP_SQL} IS NULL AS stray",
+)  # fmt: skip
+
+_CONNECTION_COLUMNS: Final = tuple(name for name in CONNECTION_FIELDS if name not in _TIMES)
+
+CHANGED_CONNECTIONS_QUERY: Final = (
+    f"SELECT {', '.join((*_CONNECTION_COLUMNS, *_GROUP_COLUMNS))}, _change_type IN {sql_values(POST_IMAGES)} AS added,"
+    " _commit_version AS version FROM {feed} WHERE kind = 'rpc'"
+)
+"""Query over the change feed of bronze.connections: the group of each changed connection, before and after."""
+
+RPC_CONNECTIONS_QUERY: Final = (
+    f"SELECT {', '.join((*_CONNECTION_COLUMNS, 'calls', *_GROUP_COLUMNS))} FROM {{connections}} WHERE kind = 'rpc'"
+)
+"""Query over bronze.connections: all RPC connections with their groups; times are microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputChanges:
+    """The answers to the queries over the change feeds.
+
+    ``published_keys``: the dependency keys that changed calls of silver.remote_read_calls publish, with the columns
+    ``PUBLISHED_KEYS_SCHEMA``; None: too many. ``servers_ending_earlier``: servers whose last captured packet is
+    earlier than before; ``renamed_queues``: former canonical names that have another canonical name now.
+    """
+
+    reads: list[FeedRow] = field(default_factory=list)
+    clients: list[FeedRow] = field(default_factory=list)
+    connections: list[FeedRow] = field(default_factory=list)
+    expiring_attempts: list[FeedRow] = field(default_factory=list)
+    published_keys: pa.Table | None = None
+    servers_ending_earlier: Collection[str] = ()
+    renamed_queues: Collection[str] = ()
+
+    @property
+    def exceeds_limit(self) -> bool:
+        """Whether there are more changes than can be named."""
+        return any(
+            len(rows) > MAX_CHANGES for rows in (self.reads, self.clients, self.connections, self.expiring_attempts)
+        )
+
+    def latest_starts(self) -> dict[str, int]:
+        """Return the latest qm2qm Start or purge of each server among the changed calls, microseconds."""
+        found: dict[str, int] = {}
+        for row in self.reads:
+            start = row["protocol"] == "qm2qm" and row["opnum"] in NUMBER_USE_OPNUMS
+            if start and row["at"] is not None and row["server_address"] is not None:
+                found[row["server_address"]] = max(row["at"], found.get(row["server_address"], row["at"]))
+        return found
+
+    @property
+    def remote_opens(self) -> list[FeedRow]:
+        """The RemoteRead opens among the changed calls: they can show which names mean the same queue."""
+        return [row for row in self.reads if row["protocol"] == "RemoteRead"]
+
+    @property
+    def has_naming_calls(self) -> bool:
+        """Whether calls of qmcomm and qmcomm2 that can show this are among the changed calls."""
+        return any((row["protocol"], row["opnum"]) != ("qmcomm", 3) for row in self.clients)
+
+    @property
+    def has_cancels(self) -> bool:
+        """Whether a qm2qm cancel is among the changed calls."""
+        return any((row["protocol"], row["opnum"]) == ("qm2qm", CANCEL_OPNUM) for row in self.reads)
+
+    def moved_connections(self) -> dict[str, list[FeedRow]]:
+        """Return the images, before and after, of connections that are new, deleted, regrouped, or have another end.
+
+        Only these can have changed which connections form an association.
+        """
+        images: defaultdict[str, list[FeedRow]] = defaultdict(list)
+        for row in self.connections:
+            images[row["connection_id"]].append(row)
+        facts = (*GROUP_COLUMNS, *_LIFE)
+        return {
+            name: rows
+            for name, rows in images.items()
+            if {tuple(row[n] for n in facts) for row in rows if row["added"]}
+            != {tuple(row[n] for n in facts) for row in rows if not row["added"]}
+        }
+
+    def stray_times(self) -> dict[tuple[str, str], list[tuple[int, int]]]:
+        """Return when changed connections that are or were strays existed, by server and client, microseconds."""
+        found: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+        for row in self.connections:
+            if row["stray"]:
+                found[row["server"], row["client"]].append((row["first_packet_at"], row["last_packet_at"]))
+        return found
+
+    def keys_published_on(self, connections: Container[str]) -> list[dict[str, Any]]:
+        """Return the rows of ``published_keys`` of calls on some connections."""
+        rows = [] if self.published_keys is None else self.published_keys.to_pylist()
+        return [row for row in rows if row["connection_id"] in connections]
+
+    def servers_with_changed_openings(self, numbered: Mapping[str, int]) -> tuple[set[str], int] | None:
+        """Return the servers where queues may have been opened or closed before a qm2qm Start, and since when.
+
+        ``numbered`` are the latest Starts of servers before the change, microseconds.
+        """
+        calls = [row for row in (*self.reads, *self.clients) if (row["protocol"], row["opnum"]) in _OPENING]
+        at = [(row["server_address"], row["at"]) for row in calls if row["at"] is not None]
+        at += [(rows[0]["server_address"], _moved_since(rows)) for rows in self.moved_connections().values()]
+        before = [(server, time) for server, time in at if server in numbered and time <= numbered[server]]
+        return ({server for server, _ in before}, min(time for _, time in before)) if before else None
+
+
+def connections_before_change(images: Iterable[FeedRow]) -> dict[str, FeedRow | None]:
+    """Return each changed connection before the change, from ``CHANGED_CONNECTIONS_QUERY``; None for a new one."""
+    before: dict[str, FeedRow | None] = {}
+    for row in sorted(images, key=lambda row: (row["version"], row["added"])):
+        before.setdefault(row["connection_id"], None if row["added"] else row)
+    return before
+
+
+def read_expiring_attempts(lake: Lake, cleanup_s: float) -> list[dict[str, Any]]:
+    """Return the attempts that the end of the capture can decide, and until when it cannot, microseconds (``until``).
+
+    Each row has connection_id, event_date, server_address, and the key of one call that the attempt depends on. At
+    most one row more than ``MAX_CHANGES``.
+    """
+    held = "protocol = 'RemoteRead' AND returned_at IS NOT NULL"
+    unanswered = f"returned_at IS NULL AND timeout_ms <> {_FOR_EVER}"
+    until = (
+        f"CASE WHEN {held} THEN unix_micros(returned_at) + {round(cleanup_s * 1e6)}"
+        f" WHEN {unanswered} THEN unix_micros(started_at) + timeout_ms * 1000 END"
+    )
+    each = (
+        f"SELECT connection_id, {EVENT_DATE}, server_address, {until} AS until, explode(evidence) AS call_key"
+        " FROM {attempts} WHERE outcome = 'in_flight'"
+    )
+    names = f"connection_id, {EVENT_DATE}, server_address, until, {dependency_keys.CALL_KEY} AS rests_on"
+    sql = f"SELECT {names} FROM ({each}) WHERE until IS NOT NULL LIMIT {MAX_CHANGES + 1}"
+    rows: list[dict[str, Any]] = lake.query(sql, attempts=RECEIVE_ATTEMPTS).to_pylist()
+    return rows
+
+
+def latest_starts_and_cancels(lake: Lake) -> tuple[dict[str, int], bool]:
+    """Return the latest qm2qm Start or purge of each server, microseconds, and whether any qm2qm cancel exists."""
+    start, cancel = f"opnum IN {sql_values(NUMBER_USE_OPNUMS)}", f"opnum = {CANCEL_OPNUM}"
+    rows = lake.query(
+        f"SELECT server_address, max(CASE WHEN {start} THEN {CALL_TIME_SQL} END) AS newest,"
+        f" bool_or({cancel}) AS cancels FROM {{reads}} WHERE protocol = 'qm2qm' AND ({start} OR {cancel})"
+        " GROUP BY server_address",
+        reads=REMOTE_READ_CALLS,
+    ).to_pylist()
+    known = (row for row in rows if row["server_address"] is not None and row["newest"] is not None)
+    return {row["server_address"]: row["newest"] for row in known}, any(row["cancels"] for row in rows)
+
+
+def _moved_since(images: list[FeedRow]) -> int:
+    """Return since when a moved connection can have changed associations: since its end, if only that changed."""
+    began: int = min(row["first_packet_at"] for row in images)
+    ends = [row["closed_at"] for row in images if row["closed_at"] is not None]
+    stayed = len({(*(row[name] for name in GROUP_COLUMNS), row["first_packet_at"]) for row in images}) == 1
+    both = {row["added"] for row in images} == {True, False}
+    return min(ends, default=began) if stayed and both else began

@@ -1,0 +1,367 @@
+"""Write one round of an ingest of captures to the bronze tables, one commit for each table.
+
+Rows come from the round's staging files, changed on the way by what merging across captures found. Stored rows that
+merging replaces leave in the same commit. The ledger (``bronze.capture_files``) is written last and by itself.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+
+from pipeline.bronze import merge_connections
+from pipeline.bronze.ledger_entries import IngestPlan, PlannedRead
+from pipeline.bronze.merge_connections import MergeChanges
+from pipeline.bronze.retention_cutoff import RetentionCutoff
+from pipeline.bronze.write_tap import RemovedCalls, WriteTap
+from pipeline.lake.arrow_rows import datetime_to_us, is_in
+from pipeline.lake.concurrency import run_concurrently
+from pipeline.lake.date_filters import dates_condition
+from pipeline.lake.lake import Lake
+from pipeline.lake.schema_enforcement import arrow_schema, changed_keys, select_fields
+from pipeline.lake.staging_files import Batches, BatchTransform, StagingWriter, plan_tasks
+from pipeline.lake.tasks import PartitionedRows
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
+from schemas.table import INGESTED_AT, RUN_ID, Table, literal
+from udfs.capture.bronze_rows import sum_server_connections
+from udfs.capture.call_sightings import row_without_captures
+from udfs.capture.capture_reader import BRONZE_SCHEMAS
+from udfs.capture.connection_merge import add_packet_counts
+
+_TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)
+_CALL_TIMES: Final = ("request_at", "response_at")
+_MERGED: Final = "merged"  # the folder of the staging files that merging gave
+# Counts of a capture that was resumed: the parts add up.
+_ADDED_COUNTS: Final = (
+    "packets", "packets_tcp", "packets_truncated", "packets_used", "packets_other", "packets_damaged",
+    "packets_binary_protocol",
+)  # fmt: skip
+Row = dict[str, Any]
+_Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingExpiry:
+    """Selects rows of ``bronze.pending`` whose last packet came before a time: no more is waited for."""
+
+    before: dt.datetime
+
+    @property
+    def sql(self) -> str:
+        """The SQL condition of expired rows."""
+        time = f"timestamp_micros({datetime_to_us(self.before)})"
+        return f"event_date <= DATE'{self.before.date()}' AND last_packet_at < {time}"
+
+    def drop_expired(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that have not expired."""
+        day, time = self.before.date(), self.before
+        expired = pc.and_kleene(pc.less_equal(rows["event_date"], day), pc.less(rows["last_packet_at"], time))
+        return rows.filter(pc.invert(pc.fill_null(expired, False)))  # noqa: FBT003
+
+
+@dataclass(slots=True)
+class BronzeWriter:
+    """Writes the tables of one round. ``folder`` holds its staging files; ``tap`` sees the calls that are added.
+
+    ``versions_before`` are the tables' versions at the start: None for a table that did not exist. ``removed_calls``
+    are the calls that the commit of ``bronze.rpc_calls`` took out, if there is a tap.
+    """
+
+    lake: Lake
+    run_id: str
+    folder: Path
+    versions_before: dict[str, int | None]
+    plan: IngestPlan
+    tap: WriteTap | None = None
+    cutoff: RetentionCutoff | None = None
+    ingested_at: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.UTC))
+    removed_calls: RemovedCalls = field(default_factory=RemovedCalls, init=False)
+    _kept_servers: dict[str, set[str]] = field(
+        default_factory=dict, init=False
+    )  # by path, of captures that the cutoff trimmed
+
+    @property
+    def staged_tables(self) -> Path:
+        """The folder of the staging files that the read tasks write."""
+        return self.folder / "tables"
+
+    def read_staged(self, name: str) -> pa.Table:
+        """Return the staged rows of a table."""
+        folder = self.staged_tables / name
+        return (
+            pads.dataset(folder, BRONZE_SCHEMAS[name]).to_table()
+            if folder.is_dir()
+            else BRONZE_SCHEMAS[name].empty_table()
+        )
+
+    def trim_staged_rows(self, file_rows: Sequence[Row]) -> None:
+        """Remove rows from before the retention cutoff from the staging files."""
+        if self.cutoff is not None:
+            self._kept_servers = self.cutoff.trim_staging_files(self.staged_tables, file_rows)
+
+    # -- stored captures -------------------------------------------------------------------------------------------
+
+    def remove_replaced_captures(self) -> pa.Table:
+        """Delete the rows of captures that are read again; return their rows of ``bronze.pending``."""
+        lake, replaced = self.lake, sorted(self.plan.replaced_captures)
+        if not replaced:
+            return merge_connections.pending_table([])
+        rows = lake.select(PENDING, "capture_id IN {names}", BRONZE_SCHEMAS["pending"].names, names=replaced)
+        rows = rows.cast(BRONZE_SCHEMAS["pending"])
+        self._remove_sightings({day for row in rows.to_pylist() for day in merge_connections.packet_dates(row)})
+        for table in _TABLES_WITH_CAPTURE_ID:
+            lake.delete(table, "capture_id IN {names}", names=replaced)
+        return rows
+
+    def _remove_sightings(self, dates: Collection[dt.date | None]) -> None:
+        """Rebuild calls that replaced captures share with others, from the sightings of the others alone."""
+        replaced, schema = self.plan.replaced_captures, BRONZE_SCHEMAS["rpc_calls"]
+        names = ", ".join(literal(name) for name in sorted(replaced))
+        seen = f"exists(sightings, s -> s.capture_id IN ({names}) OR s.response_capture_id IN ({names}))"
+        shared = self.lake.read(RPC_CALLS).where(dates_condition(dates)).where(seen).select(*schema.names)
+        rows = shared.toArrow().cast(schema).to_pylist()
+        left = [row for row in (row_without_captures(row, replaced) for row in rows) if row is not None]
+        self.lake.delete_values(RPC_CALLS, "call_key", {row["call_key"] for row in rows}, dates=dates)
+        self._append(RPC_CALLS, pa.Table.from_pylist(left, schema))
+
+    def rename_captures(self) -> None:
+        """Give stored captures their new keys, all in one statement per table: two captures may swap keys."""
+        if not self.plan.renamed_captures:
+            return
+        cases = " ".join(
+            f"WHEN {literal(old)} THEN {literal(new)}" for old, new in sorted(self.plan.renamed_captures.items())
+        )
+        names = ", ".join(literal(name) for name in sorted(self.plan.renamed_captures))
+        for table in _TABLES_WITH_CAPTURE_ID:
+            columns = [name for name in ("capture_id", "response_capture_id") if name in table.names]
+            where = " OR ".join(f"{column} IN ({names})" for column in columns)
+            self.lake.update(table, {column: f"CASE {column} {cases} ELSE {column} END" for column in columns}, where)
+
+    # -- all tables but the ledger ---------------------------------------------------------------------------------
+
+    def write_tables(self, changes: MergeChanges, expiry: PendingExpiry | None) -> None:
+        """Write all tables but the ledger, concurrently."""
+        previous, updated = changes.previous_connection_ids, {row["pending_key"] for row in changes.pending_rows}
+
+        def write_connections(counts: Mapping[str, int]) -> None:
+            rows = _with_call_counts(changes.new_rows("connections"), counts)
+            self._write(CONNECTIONS, changes, "connection_id", previous, rows=rows)
+
+        def write_calls_and_connections() -> None:
+            write_connections(self._write_calls(changes))
+
+        writes: dict[Table, Callable[[], Any]] = {
+            RPC_CALLS: partial(self._write_calls, changes),
+            CONNECTIONS: partial(write_connections, {}),
+            RPC_BINDS: lambda: self._write(RPC_BINDS, changes, "connection_id", previous),
+            QUARANTINE: lambda: self._write(QUARANTINE, changes, "quarantine_key", changes.replaced_quarantine_keys),
+            PENDING: lambda: self._write(PENDING, changes, "pending_key", updated, expiry=expiry),
+        }
+        if changes.overlapping_connections:  # their calls are counted when they are merged
+            writes[RPC_CALLS] = write_calls_and_connections
+            del writes[CONNECTIONS]
+        run_concurrently(writes)
+
+    def _write(
+        self, table: Table, changes: MergeChanges, column: str, replaced: Collection[str], *,
+        rows: pa.Table | None = None, expiry: PendingExpiry | None = None,
+    ) -> None:  # fmt: skip
+        """Write a table: the staged rows, and merged rows in place of those with a ``replaced`` value of ``column``.
+
+        ``expiry`` selects rows that leave as well, stored or staged.
+        """
+        lake = self.lake
+        rows = changes.new_rows(table.name) if rows is None else rows
+        if table is QUARANTINE:
+            transform = merge_connections.apply_connection_ids(changes)
+        else:
+            transform = merge_connections.exclude_rows(column, replaced)
+        if table is CONNECTIONS and self.plan.replaced_captures:  # connections that are read again may be stored
+            staged = transform(self.read_staged(table.name).to_batches())
+            rows = pa.concat_tables([pa.Table.from_batches(staged, rows.schema), rows])
+            dates = changes.dates | set(rows.column("event_date").to_pylist())
+            stored = lake.select_by_values(table, {*replaced, *rows.column(column).to_pylist()}, dates=dates)
+            lake.replace_changed(table, self._stamp(table, rows), stored, dates=dates)
+            return
+        deleted: set[str] = set()
+        if self.versions_before[str(table)] is not None:
+            deleted = set(replaced) if changes.affects_stored_rows else set()
+            if deleted and table is not PENDING:  # rows that merging left unchanged stay
+                stored = lake.select_by_values(table, deleted, column=column, dates=changes.dates)
+                fresh, deleted = changed_keys(rows, stored, table.key[0])
+                rows = rows.filter(is_in(rows, table.key[0], fresh))
+        self._delete_and_insert(table, transform, rows, deleted=deleted, dates=changes.dates, expiry=expiry)
+
+    def _delete_and_insert(
+        self, table: Table, transform: BatchTransform, merged: pa.Table, *, deleted: Collection[str],
+        dates: Collection[dt.date | None], expiry: PendingExpiry | None = None,
+        tap: Callable[[Batches, str], Batches] | None = None,
+    ) -> None:  # fmt: skip
+        """Insert the staged rows, changed by ``transform``, and the ``merged`` ones; delete rows, all in one commit.
+
+        Staging files are read once, by the tasks that write the table. ``tap`` gets each task's batches and its number.
+        ``deleted`` are keys of stored rows on ``dates``; expired rows are deleted too, and not inserted.
+        """
+        run_id, ingested_at = self.run_id, self.ingested_at
+        merged_folder = self.folder / _MERGED / table.name
+        staging = StagingWriter(str(merged_folder.parent), _MERGED)
+        for batch in merged.to_batches():
+            staging.add(table.name, batch)
+        staging.close()
+        tasks = plan_tasks(self.staged_tables / table.name, merged_folder)
+        merged_path = str(merged_folder)
+
+        def staged(number: int) -> Batches:
+            for part in tasks[number]:
+                yield from part.read() if part.path.startswith(merged_path) else transform(part.read())
+
+        def rows(number: int) -> Batches:
+            kept = staged(number) if expiry is None else map(expiry.drop_expired, staged(number))
+            stamped = (_stamp_rows(table, batch, run_id, ingested_at) for batch in kept)
+            return stamped if tap is None else tap(stamped, str(number))
+
+        fresh = PartitionedRows(len(tasks), sum(part.size for task in tasks for part in task), rows)
+        if tasks or deleted or (expiry is not None and self.versions_before[str(table)] is not None):
+            also = None if expiry is None else expiry.sql
+            self.lake.delete_and_insert(table, table.key[0], deleted, fresh, dates=dates, also=also)
+
+    def _write_calls(self, changes: MergeChanges) -> dict[str, int]:
+        """Write the calls; return the numbers of calls of connections that captures saw at the same time."""
+        lake, calls = self.lake, changes.new_rows("rpc_calls")
+        overlapping = is_in(calls, "connection_id", changes.overlapping_connections)
+        lake.create(RPC_CALLS)
+        stored = self._stored_calls(changes)
+        unchanged = changes.unchanged_call_keys | _unchanged_calls(calls, stored)
+        deleted = changes.replaced_call_keys - unchanged
+        tap = None
+        if self.tap is not None:
+            tap = self.tap.pass_through
+            dates = _silver_dates(stored.filter(is_in(stored, "call_key", deleted)))
+            self.removed_calls = RemovedCalls(frozenset(deleted), dates)
+        rows = calls.filter(pc.invert(pc.or_(overlapping, is_in(calls, "call_key", unchanged))))
+        transform = merge_connections.apply_bind_context(changes)
+        self._delete_and_insert(RPC_CALLS, transform, rows, deleted=deleted, dates=changes.dates, tap=tap)
+        if not changes.overlapping_connections:
+            return {}
+        merged = merge_connections.merge_overlapping_calls(lake, changes, calls.filter(overlapping))
+        self._append(RPC_CALLS, merged)
+        counts = Counter(merged.column("connection_id").to_pylist())
+        return {name: counts[name] for name in changes.overlapping_connections}
+
+    def _stored_calls(self, changes: MergeChanges) -> pa.Table:
+        """Return the stored rows of calls that merging built again.
+
+        Where only a scan of the table would give whole rows, these are the columns that locate silver's rows.
+        """
+        columns = () if self.lake.reads_in_process else ("call_key", *_CALL_TIMES)
+        if not changes.replaced_call_keys:
+            return select_fields(arrow_schema(RPC_CALLS), columns or RPC_CALLS.names).empty_table()
+        return self.lake.select_by_values(RPC_CALLS, changes.replaced_call_keys, dates=changes.dates, columns=columns)
+
+    def _append(self, table: Table, rows: pa.Table) -> None:
+        """Append rows, if there are any."""
+        if rows.num_rows:
+            self.lake.append(table, self._stamp(table, rows))
+
+    def _stamp(self, table: Table, rows: pa.Table) -> pa.Table:
+        return _stamp_rows(table, rows, self.run_id, self.ingested_at)
+
+    # -- the ledger ------------------------------------------------------------------------------------------------
+
+    def write_ledger(self, file_rows: list[Row], count_corrections: Mapping[str, list[Row]]) -> int:
+        """Write ``bronze.capture_files``: captures that were read, whose files changed, or whose counts changed.
+
+        ``count_corrections``, by capture, are added to its counts: merging counts the packets of connections again.
+        Returns how many rows were written.
+        """
+        rows = {row["path"]: row for row in file_rows}
+        schema = pa.schema([f for f in BRONZE_SCHEMAS["capture_files"] if f.name in CAPTURE_FILES.names])
+        affected = {*(read.capture_id for read in self.plan.reads), *self.plan.changed_file_sets, *count_corrections}
+        stored = schema.empty_table()
+        if self.versions_before[str(CAPTURE_FILES)] is not None:  # else this round created it, empty
+            stored = self.lake.select_by_values(CAPTURE_FILES, affected).select(schema.names).cast(schema)
+        ledger = {row["capture_id"]: row for row in stored.to_pylist()}
+        written = []
+        for read in self.plan.reads:
+            before = ledger.get(read.capture_id) if read.start_offset else None
+            row = _ledger_row(read, rows[read.file.path], before)
+            if self.cutoff is not None and read.file.path in self._kept_servers:
+                servers_before = () if before is None else before["servers"] or ()
+                row = self.cutoff.trim_ledger_row(row, self._kept_servers[read.file.path] | set(servers_before))
+            written.append(row)
+        for capture_id, files in self.plan.changed_file_sets.items():
+            written.append({**ledger[capture_id], **_file_columns(files.ledger_columns())})
+        done = {row["capture_id"] for row in written}
+        written += [row for capture_id, row in ledger.items() if capture_id not in done]
+        for row in written:
+            for correction in count_corrections.get(row["capture_id"], ()):
+                add_packet_counts(row, correction)
+        if written:
+            table = pa.Table.from_pylist([{name: row[name] for name in schema.names} for row in written], schema)
+            dates = {row["event_date"] for row in ledger.values()}
+            self.lake.replace_changed(CAPTURE_FILES, self._stamp(CAPTURE_FILES, table), stored, dates=dates)
+        return len(written)
+
+
+def _ledger_row(read: PlannedRead, row: Row, before: Row | None) -> Row:
+    """Return a capture's ledger row: what was read, added to the row ``before`` if reading was resumed."""
+    row = {**row, **_file_columns(read.file_set.ledger_columns()), "capture_id": read.capture_id}
+    if before is None:
+        return row
+    for name in _ADDED_COUNTS:
+        row[name] = row[name] + before[name]
+    for name, better in (("first_packet_at", min), ("last_packet_at", max)):
+        row[name] = better([time for time in (row[name], before[name]) if time is not None], default=None)
+    row |= sum_server_connections(row["server_connections"], before["server_connections"])
+    for name in ("link_types", "learned_endpoints", "reread_endpoints"):
+        row[name] = sorted({*(row[name] or ()), *(before[name] or ())}) or None
+    first = row["first_packet_at"]
+    return {**row, "first_key": read.first_key, "event_date": None if first is None else first.date()}
+
+
+def _file_columns(columns: Row) -> Row:
+    """Return the ledger columns of a capture's files, with ``modified_at`` for ``modified_us``."""
+    modified = columns.pop("modified_us")
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    return {**columns, "modified_at": None if modified is None else epoch + dt.timedelta(microseconds=modified)}
+
+
+def _stamp_rows(table: Table, rows: _Rows, run_id: str, ingested_at: dt.datetime) -> _Rows:
+    """Return rows with all columns of the table, ``run_id`` and ``ingested_at`` filled in."""
+    run = {RUN_ID: pa.scalar(run_id, pa.string()), INGESTED_AT: pa.scalar(ingested_at, pa.timestamp("us", "UTC"))}
+    arrays = [pa.repeat(run[name], rows.num_rows) if name in run else rows.column(name) for name in table.names]
+    return type(rows).from_arrays(arrays, names=list(table.names))
+
+
+def _unchanged_calls(calls: pa.Table, stored: pa.Table) -> set[str]:
+    """Return the keys of calls whose stored rows are equal: nothing has to follow them."""
+    if not {*calls.column_names} <= {*stored.column_names}:
+        return set()
+    known = calls.filter(is_in(calls, "call_key", stored["call_key"].to_pylist()))
+    fresh, _ = changed_keys(known, stored, "call_key")
+    return {*known["call_key"].to_pylist()} - fresh
+
+
+def _silver_dates(calls: pa.Table) -> frozenset[dt.date | None]:
+    """Return the event dates that silver's rows of calls can have: those of request and response."""
+    if not calls.num_rows:
+        return frozenset()
+    times = {time for name in _CALL_TIMES for time in calls[name].to_pylist()}
+    return frozenset({None, *(time.date() for time in times if time is not None)})
+
+
+def _with_call_counts(connections: pa.Table, counts: Mapping[str, int]) -> pa.Table:
+    """Return rows of connections with their numbers of calls replaced where ``counts`` has one."""
+    if not counts:
+        return connections
+    rows = [{**row, "calls": counts.get(row["connection_id"], row["calls"])} for row in connections.to_pylist()]
+    return pa.Table.from_pylist(rows, connections.schema)

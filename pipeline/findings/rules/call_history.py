@@ -1,0 +1,438 @@
+"""Calls, associations and servers as the conformance rules see them, with the lifetimes of handles. No Spark.
+
+Times are microseconds since the epoch, UTC. Rules trust only what was read completely. A request or response that was
+cut, is sealed, or does not decode proves nothing, and rules that depend on it are not evaluated.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from pipeline.attempts.associations import ClientAssociation
+from udfs.codes import FAULT_NAMES, HRESULT_NAMES, MQ_OK, code_name, is_peek_action
+from udfs.dcerpc.interfaces import QM2QM, QMCOMM, REMOTE_READ
+
+QM2QM_READS: Final = ((QM2QM, 0), (QM2QM, 9), (QM2QM, 10))
+REMOTE_READ_READS: Final = ((REMOTE_READ, 7), (REMOTE_READ, 13))
+READ_METHODS: Final = {*QM2QM_READS, *REMOTE_READ_READS}
+OPEN_METHODS: Final = {(QM2QM, 2), (REMOTE_READ, 2), (REMOTE_READ, 11), (QMCOMM, 2), (QMCOMM, 19)}
+CLOSE_METHODS: Final = {(QM2QM, 3): QM2QM, (REMOTE_READ, 3): REMOTE_READ, (QMCOMM, 3): QMCOMM, (QMCOMM, 20): QMCOMM}
+"""Methods by (interface, opnum) that read, open and close; a close with the interface whose handle it closes."""
+
+LOOKUP_ID_MASK: Final = (1 << 56) - 1
+TIMER_SLACK_US: Final = 3_000_000  # timers tick once a second, and packets take time (rules Q64, R45)
+CLOCK_TOLERANCE_US: Final = 10_000_000  # the most by which clocks of captures of one server differ
+CLEANUP_TIMEOUT_US: Final = 300_000_000  # after which a server gives up a receive that is not ended (rule R72)
+UNREADABLE_OUTCOMES: Final = {"damaged", "no_request", "unbound", "encrypted"}
+_OPNUM_OUT_OF_RANGE: Final = 0x1C010002  # the fault status nca_s_op_rng_error
+
+
+class CapturedCall:
+    """One RPC call: a row of bronze.rpc_calls with the columns that silver decoded. ``call[name]`` is None without one.
+
+    ``request_decoded``: the request was captured and decoded completely. ``response_decoded``: the response was too,
+    and is no fault. ``succeeded``: the response's HRESULT is MQ_OK. ``started_at`` is the time of the request, or of
+    the response where the request was not captured. ``responded_at`` is the time of the response, or None.
+    """
+
+    __slots__ = ("method", "request_decoded", "responded_at", "response_decoded", "row", "started_at", "succeeded")
+
+    def __init__(self, row: dict[str, Any]) -> None:
+        self.row = row
+        outcome = row["outcome"]
+        opnum = row.get("opnum")
+        self.method: tuple[str, int] = (row.get("interface_name") or "", -1 if opnum is None else opnum)
+        asked_at, answered_at = row.get("request_at"), row.get("response_at")
+        self.started_at: int = asked_at if asked_at is not None else answered_at or 0
+        self.responded_at: int | None = answered_at
+        wrong = {str(error["field"] or "").split(".", 1)[0] for error in row.get("errors") or ()}
+        closed = bool(row.get("sealed")) and row.get("opened_by") is None
+        readable = row.get("bind_seen") is not False and outcome not in UNREADABLE_OUTCOMES and not closed
+        self.request_decoded = readable and asked_at is not None and "request" not in wrong
+        self.response_decoded = self.request_decoded and outcome == "ok" and "response" not in wrong
+        self.succeeded = self.response_decoded and row.get("hresult") == MQ_OK
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - depends on the column
+        return self.row.get(name)
+
+    @property
+    def fault_status(self) -> int | None:
+        """The status of the fault that answered the call; None without a fault."""
+        status: int | None = self.row.get("fault_status")
+        return status
+
+    @property
+    def fault_text(self) -> str:
+        """The fault that answered the call, as findings name it."""
+        return f"fault {code_name(FAULT_NAMES | HRESULT_NAMES, self.fault_status or 0)}"
+
+    @property
+    def failed(self) -> bool:
+        """The response was seen, and is a fault or an HRESULT other than MQ_OK."""
+        return self.fault_status is not None or (self.response_decoded and self.row.get("hresult") not in (None, MQ_OK))
+
+    @property
+    def is_peek(self) -> bool:
+        """The call is a read that leaves the message in the queue."""
+        return self["action"] is not None and is_peek_action(self["action"])
+
+    @property
+    def is_receive(self) -> bool:
+        """The call is a read that takes the message."""
+        return self["action"] is not None and not is_peek_action(self["action"])
+
+    @property
+    def message_number(self) -> int | None:
+        """The low 56 bits that number the returned message in its queue.
+
+        None where no message was returned, or where the method does not return the number.
+        """
+        number = self["sequence_id"]
+        return int(number) & LOOKUP_ID_MASK or None if self.succeeded and number is not None else None
+
+    @property
+    def requested_lookup_id(self) -> int:
+        """The LookupId of the request; 0 without one."""
+        return int(self["lookup_id"] or 0)
+
+    def has_malformed_field(self, side: str, *fields: str) -> bool:
+        """Tell whether decoding of a side failed at one of these fields because of its value, not for missing bytes.
+
+        ``side`` is ``request`` or ``response``; a field matches where it is part of the name in the error.
+        """
+        errors = (error for error in self["errors"] or () if error["code"] == "malformed")
+        found = (str(error["field"] or "") for error in errors)
+        return any(name.startswith(f"{side}.") and any(each in name for each in fields) for name in found)
+
+    def read_stub_integer(self, side: str, offset: int, size: int = 4) -> int | None:
+        """Read an unsigned integer at an offset of a side's stub; None where the kept bytes end before it.
+
+        Bronze hands over only the first bytes of a stub (``<side>_head``).
+        """
+        head: bytes | None = self[f"{side}_head"]
+        if head is None or len(head) < offset + size:
+            return None
+        return int.from_bytes(head[offset : offset + size], "big" if self["byte_order"] == "big" else "little")
+
+    @property
+    def is_ndr64(self) -> bool:
+        """The stub is encoded in NDR64."""
+        return bool(self["transfer_syntax"] == "NDR64")
+
+
+@dataclass(slots=True)
+class HandleLifetime:
+    """The time in which a handle is valid, from the response that returned it to the call that closed it."""
+
+    opening: CapturedCall
+    opened_at: int
+    closing: CapturedCall | None = None
+
+    def closed_before(self, time: int) -> bool:
+        """Tell whether the handle was certainly closed before a time: its close had been answered."""
+        return self.closing is not None and self.closing.responded_at is not None and self.closing.responded_at < time
+
+    def calls_with(self, call: CapturedCall) -> tuple[CapturedCall, ...]:
+        """Return the calls that opened and closed the handle, as far as known, and another call: the evidence."""
+        return tuple(each for each in (self.opening, self.closing, call) if each is not None)
+
+
+class HandleLifetimes:
+    """The lifetimes of handles, by handle. A handle that is returned again has several lifetimes."""
+
+    def __init__(self) -> None:
+        self._by_handle: defaultdict[Any, list[HandleLifetime]] = defaultdict(list)
+
+    def record_open(self, handle: object, call: CapturedCall) -> HandleLifetime:
+        """Add a lifetime that begins with the response of a call."""
+        lifetime = HandleLifetime(call, call.responded_at if call.responded_at is not None else call.started_at)
+        self._by_handle[handle].append(lifetime)
+        return lifetime
+
+    def record_close(self, handle: object, call: CapturedCall) -> HandleLifetime | None:
+        """Close the newest open lifetime that began before the call was made, and return it."""
+        for lifetime in reversed(self._by_handle.get(handle, ())):
+            if lifetime.opened_at <= call.started_at and lifetime.closing is None:
+                lifetime.closing = call
+                return lifetime
+        return None
+
+    def latest(self, handle: object, time: int = 1 << 62) -> HandleLifetime | None:
+        """Return the newest lifetime that began at a time or before."""
+        found = [lifetime for lifetime in self._by_handle.get(handle, ()) if lifetime.opened_at <= time]
+        return max(found, key=lambda lifetime: lifetime.opened_at) if found else None
+
+    def may_be_open_during(self, handle: object, call: CapturedCall) -> bool:
+        """Tell whether the handle may have been open at some time between a call's request and response."""
+        until = call.responded_at if call.responded_at is not None else 1 << 62
+        return any(
+            lifetime.opening.started_at <= until and not lifetime.closed_before(call.started_at)
+            for lifetime in self._by_handle.get(handle, ())
+        )
+
+    def __iter__(self) -> Iterator[HandleLifetime]:
+        for lifetimes in self._by_handle.values():
+            yield from lifetimes
+
+
+@dataclass(slots=True)
+class PendingReceive:
+    """A receive of RemoteRead that an End or a cancel must complete, known by its request id in its context."""
+
+    receive: CapturedCall
+    ending: CapturedCall | None = None
+
+
+class AssociationHistory:
+    """The calls of one association in order of time, and the lifetimes of the handles that they opened and closed.
+
+    ``connections`` are the association's rows of bronze.connections, by connection id. ``binds`` are its rows of
+    bronze.rpc_binds. ``has_unreadable_calls``: calls of the association that are not in ``calls`` could not be read.
+    ``is_complete``: the association was captured from its beginning without a gap, and all its calls were read.
+    ``is_lossless``: no packets are missing.
+    """
+
+    def __init__(
+        self,
+        calls: Iterable[CapturedCall],
+        connections: Sequence[Mapping[str, Any]],
+        association: ClientAssociation,
+        *,
+        binds: Sequence[Mapping[str, Any]] = (),
+        server: ServerHistory | None = None,
+        has_unreadable_calls: bool = False,
+    ) -> None:
+        self.calls = sorted(calls, key=lambda call: (call.started_at, call["call_key"]))
+        self.connections = {row["connection_id"]: row for row in connections}
+        self.binds = binds
+        self.server = server if server is not None else ServerHistory((), {})
+        self.association = association
+        self.ended_at = association.ended_at
+        self.closed_by_fin = self.ended_at is not None and all(row["closed_by"] == "fin" for row in connections)
+        self.last_packet_at = max((row["last_packet_at"] for row in connections), default=0)
+        self.is_lossless = bool(connections) and not any(row["missing_bytes"] for row in connections)
+        all_read = not (has_unreadable_calls or any(call["outcome"] in UNREADABLE_OUTCOMES for call in self.calls))
+        all_openings_known = all(
+            call.response_decoded or call.failed for call in self.calls if call.method in OPEN_METHODS
+        )
+        self.is_complete = association.beginning_seen and self.is_lossless and all_read and all_openings_known
+        self.context_handles = HandleLifetimes()  # by (interface, handle)
+        self.sessions = HandleLifetimes()  # of qm2qm, by number
+        self.cursors = HandleLifetimes()  # of RemoteRead, by (handle, number)
+        self.held_messages = HandleLifetimes()  # messages of qm2qm, by handle
+        self.pending_receives: defaultdict[tuple[str, int], list[PendingReceive]] = defaultdict(list)
+        self.calls_by_method: defaultdict[tuple[str, int], list[CapturedCall]] = defaultdict(list)
+        self._calls_by_methods: dict[tuple[tuple[str, int], ...], list[CapturedCall]] = {}
+        self.rule_cache: dict[str, Any] = {}  # results that several rules share
+        for call in self.calls:
+            self.calls_by_method[call.method].append(call)
+        self._track_handles()
+
+    def calls_of(self, *methods: tuple[str, int]) -> list[CapturedCall]:
+        """Return the calls of these methods, in order of time."""
+        if len(methods) == 1:
+            return self.calls_by_method.get(methods[0], [])
+        found = self._calls_by_methods.get(methods)
+        if found is None:
+            every = [call for method in methods for call in self.calls_by_method.get(method, ())]
+            found = self._calls_by_methods[methods] = sorted(
+                every, key=lambda call: (call.started_at, call["call_key"])
+            )
+        return found
+
+    def _track_handles(self) -> None:
+        """Record all lifetimes: first the openings in order of their responses, then what closes them."""
+        for call in sorted(self.calls, key=lambda call: (call.responded_at or call.started_at, call["call_key"])):
+            self._record_opening(call)
+        for call in self.calls:
+            self._record_closing(call)
+
+    def _record_opening(self, call: CapturedCall) -> None:
+        interface, opnum = call.method
+        if not call.response_decoded:
+            return
+        if call.method in OPEN_METHODS and call["context_handle"] is not None and call["hresult"] in (None, MQ_OK):
+            self.context_handles.record_open((interface, call["context_handle"]), call)
+            if call.method == (QM2QM, 2):
+                for number in {call["queue_handle"], call["open_context"]}:
+                    self.sessions.record_open(number, call)
+        elif call.method == (REMOTE_READ, 4) and call.succeeded:
+            self.cursors.record_open((call["context_handle"], call["cursor_handle"]), call)
+        elif interface == QM2QM and opnum in (0, 9, 10) and call.succeeded and call["remote_read_handle"] is not None:
+            self.held_messages.record_open(call["remote_read_handle"], call)
+
+    def _record_closing(self, call: CapturedCall) -> None:
+        accepted = call.succeeded or (call.method == (QMCOMM, 3) and call.response_decoded)
+        if call.method in CLOSE_METHODS and accepted:
+            lifetime = self.context_handles.record_close((CLOSE_METHODS[call.method], call["context_handle"]), call)
+            if lifetime is not None and call.method == (QM2QM, 3):
+                for number in {lifetime.opening["queue_handle"], lifetime.opening["open_context"]}:
+                    self.sessions.record_close(number, call)
+        elif call.method == (REMOTE_READ, 5) and call.succeeded:
+            self.cursors.record_close((call["context_handle"], call["cursor_handle"]), call)
+        elif call.method == (QM2QM, 1) and accepted:
+            self.held_messages.record_close(call["remote_read_handle"], call)
+        elif call.method in ((REMOTE_READ, 7), (REMOTE_READ, 13)) and call.is_receive:
+            self.pending_receives[call["context_handle"], call["request_id"]].append(PendingReceive(call))
+        elif call.method in ((REMOTE_READ, 8), (REMOTE_READ, 9), (REMOTE_READ, 15)) and not call.failed:
+            pending = self.find_pending_receive(call)
+            if pending is not None:
+                pending.ending = call
+
+    def find_pending_receive(self, call: CapturedCall) -> PendingReceive | None:
+        """Return the receive that an End or a cancel completes; None without one.
+
+        It is the newest with the same context and request id that was made before and is not completed.
+        """
+        for pending in reversed(self.pending_receives.get((call["context_handle"], call["request_id"]), ())):
+            if pending.receive.started_at <= call.started_at and (pending.ending is None or pending.ending is call):
+                return pending
+        return None
+
+    def context_lifetime(self, call: CapturedCall) -> HandleLifetime | None:
+        """Return the newest lifetime of the context handle that a call uses, begun before the call."""
+        return self.context_handles.latest((call.method[0], call["context_handle"]), call.started_at)
+
+    def queue_of(self, call: CapturedCall) -> object:
+        """Return the identifier of the queue that a read reads from: its name, or its number for qm2qm."""
+        if call.method[0] == QM2QM:
+            return call["queue_handle"]
+        lifetime = self.context_lifetime(call)
+        return None if lifetime is None else (lifetime.opening["queue"] or call["context_handle"])
+
+    @property
+    def openings_cutoff(self) -> int:
+        """The time after which another association's openings cannot explain calls of this one.
+
+        That is the last packet of this association, plus the tolerance for clocks.
+        """
+        return self.last_packet_at + CLOCK_TOLERANCE_US
+
+    def has_packets_after(self, time: int) -> bool:
+        """Tell whether packets of the association were captured well after a time."""
+        return self.last_packet_at > time + TIMER_SLACK_US
+
+
+class ServerHistory:
+    """The opening and closing calls of all associations of one server (the methods in ``OPEN_AND_CLOSE_METHODS``).
+
+    ``associations`` maps a connection id to its association. ``lossless_until`` maps an association's name to the time
+    of its last packet, or to 0 where packets are missing.
+    """
+
+    def __init__(
+        self,
+        calls: Iterable[CapturedCall],
+        associations: Mapping[str, ClientAssociation],
+        lossless_until: Mapping[str, int] | None = None,
+    ) -> None:
+        self._lossless_until = lossless_until or {}
+        found: defaultdict[tuple[str, int], list[CapturedCall]] = defaultdict(list)
+        for call in sorted(calls, key=lambda call: (call.started_at, call["call_key"])):
+            found[call.method].append(call)
+        self._calls_by_method = found
+        self.associations = associations
+        self.remote_queue_opens: defaultdict[int, list[CapturedCall]] = defaultdict(list)  # by phQueue of the response
+        for call in found[QMCOMM, 2]:
+            if call.succeeded and call["queue_handle"]:
+                self.remote_queue_opens[call["queue_handle"]].append(call)
+        self.session_opens: defaultdict[int, list[CapturedCall]] = defaultdict(list)  # by both numbers of the request
+        for call in found[QM2QM, 2]:
+            if call.succeeded or (call.request_decoded and not call.response_decoded and not call.failed):
+                for number in {call["queue_handle"], call["open_context"]} - {None}:
+                    self.session_opens[number].append(call)
+        self._cursor_creations: defaultdict[tuple[int, int], list[CapturedCall]] = defaultdict(list)
+        for call in found[QMCOMM, 4]:
+            if call.succeeded:
+                self._cursor_creations[call["queue_handle"], call["cursor_handle"]].append(call)
+        self._opening_calls: dict[tuple[str, str], CapturedCall] = {}
+        for call in (*found[REMOTE_READ, 2], *found[REMOTE_READ, 11], *found[QM2QM, 2]):
+            if call.response_decoded and call["context_handle"] is not None:
+                self._opening_calls.setdefault((call.method[0], call["context_handle"]), call)
+        self.enlisted_at: dict[str, int] = {}  # the time of the first enlistment, by transaction id
+        for call in found[REMOTE_READ, 12]:
+            if not call.failed and call["transaction_id"] is not None:
+                self.enlisted_at.setdefault(call["transaction_id"], call.started_at)
+        self._version_answers = [
+            call for call in found[QM2QM, 8] if call.response_decoded and call["version_major"] is not None
+        ]
+        self._version_rejections = [call for call in found[QM2QM, 8] if call.fault_status == _OPNUM_OUT_OF_RANGE]
+
+    def calls_of(self, *methods: tuple[str, int]) -> list[CapturedCall]:
+        """Return the calls of these methods: one method after the other, each in order of time."""
+        return [call for method in methods for call in self._calls_by_method.get(method, ())]
+
+    def session_opens_before(self, queue_number: int, time: int) -> list[CapturedCall]:
+        """Return the RemoteQMOpenQueue calls with a queue number that were made before a time."""
+        return _calls_before(self.session_opens.get(queue_number, ()), time)
+
+    def remote_queue_opens_before(self, queue_number: int | None, time: int) -> list[CapturedCall]:
+        """Return the R_QMOpenRemoteQueue calls made before a time whose response returned this phQueue."""
+        return _calls_before(self.remote_queue_opens.get(queue_number or 0, ()), time)
+
+    def has_remote_queue_opens_before(self, time: int) -> bool:
+        """Tell whether any R_QMOpenRemoteQueue made before a time returned a queue number."""
+        return any(calls[0].started_at < time for calls in self.remote_queue_opens.values())
+
+    def cursor_creations_before(self, queue_number: int, cursor: int, time: int) -> list[CapturedCall]:
+        """Return the R_QMCreateRemoteCursor calls made before a time that returned this cursor of this queue."""
+        return _calls_before(self._cursor_creations.get((queue_number, cursor), ()), time)
+
+    def opening_call(self, interface: str, handle: str | None) -> CapturedCall | None:
+        """Return the first call, of any association, whose response returned a context handle."""
+        return None if handle is None else self._opening_calls.get((interface, handle))
+
+    def lossless_until(self, call: CapturedCall) -> int:
+        """Return the time of the last packet of a call's association; 0 where packets of it are missing."""
+        return self._lossless_until.get(self.association_of(call).name, 0)
+
+    @cached_property
+    def version(self) -> tuple[int, int] | None:
+        """The (major, minor) version that all answers to RemoteQmGetVersion agree on; None without one."""
+        versions = {(call["version_major"], call["version_minor"]) for call in self._version_answers}
+        return versions.pop() if len(versions) == 1 else None
+
+    @cached_property
+    def is_windows_2000_or_older(self) -> bool:
+        """The server rejects RemoteQmGetVersion: it runs Windows NT or 2000 (fact sheet, 4.6)."""
+        return bool(self._version_rejections) and not self._version_answers
+
+    def association_of(self, call: CapturedCall) -> ClientAssociation:
+        """Return the association that a call belongs to."""
+        found = self.associations.get(call["connection_id"])
+        return found if found is not None else ClientAssociation(call["connection_id"], None, beginning_seen=False)
+
+
+def _calls_before(calls: Sequence[CapturedCall], at: int) -> list[CapturedCall]:
+    """Return the calls that were made before a time; ``calls`` are in order of time."""
+    return list(calls[: bisect_left(calls, at, key=lambda call: call.started_at)])
+
+
+@dataclass(slots=True)
+class ConcurrentReads:
+    """Reads in order of time, grouped by a key, to find those that were in flight at a moment."""
+
+    _reads_by_key: dict[Any, list[CapturedCall]] = field(default_factory=dict)
+    _start_times_by_key: dict[Any, list[int]] = field(default_factory=dict)
+
+    @classmethod
+    def by_key(cls, reads: Iterable[CapturedCall], key_of: Any) -> ConcurrentReads:  # noqa: ANN401 - any function of a read
+        """Group reads, given in order of time, by ``key_of(read)``; a read with the key None is left out."""
+        found = cls()
+        for read in reads:
+            key = key_of(read)
+            if key is not None:
+                found._reads_by_key.setdefault(key, []).append(read)
+                found._start_times_by_key.setdefault(key, []).append(read.started_at)
+        return found
+
+    def started_before(self, key: object, time: int) -> list[CapturedCall]:
+        """Return the reads with a key that started before a time: newest first, at most a hundred."""
+        times = self._start_times_by_key.get(key, [])
+        place = bisect_right(times, time - 1)
+        return self._reads_by_key.get(key, [])[max(0, place - 100) : place][::-1]

@@ -1,0 +1,172 @@
+"""Incremental updates of derived tables: recompute what a change of the inputs affects, and nothing else.
+
+The newest commit of a derived table keeps its provenance: the versions of its input tables, the settings, and the
+version of the code that its rows were computed with. An update compares this with what it would be now, and
+
+1. does nothing where it is the same (``is_current``);
+2. asks the change feeds of the inputs what changed since (``changes``), recomputes the affected rows in memory where
+   they are few and in Spark where they are many, and replaces those that differ (``replace_changed``);
+3. recomputes all rows (``read_in_full``, ``replace_all``) where what changed is not known, or is too much.
+
+Rows and provenance are one commit. A run that is killed before that commit leaves the table as it was, and the next
+run repeats the work. Storage is used by three verbs, which ``Lake`` implements: ``snapshot``, ``query``, ``commit``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from pipeline.lake.lake import Lake, versions_by_name
+from pipeline.lake.local.commits import Snapshot
+from pipeline.lake.queries import CHANGE_FEED_ERRORS, ChangesSince, QueryInput
+from pipeline.lake.writes import Append, KeepRows, ReplaceAll, ReplaceChanged, Write
+from schemas.table import EVENT_DATE, Table
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFeeds:
+    """The change feeds of input tables between two provenances.
+
+    ``before`` and ``now`` have the tables' versions by their names. Whatever is wrong with a feed, the tables
+    themselves can still be read: a feed that cannot be read gives None, and the caller recomputes all rows.
+    """
+
+    lake: Lake
+    before: Mapping[str, Any]
+    now: Mapping[str, Any]
+
+    def rows(self, table: Table, sql: str, limit: int, **inputs: QueryInput) -> list[Row] | None:
+        """Return the answer to a query over what changed in a table, which ``{feed}`` stands for; [] without a change.
+
+        None where the changes are not known, or where the answer has more than ``limit`` rows.
+        """
+        if self.is_unchanged(table):
+            return []
+        found = self.table(table, sql, limit, **inputs)
+        rows: list[Row] | None = None if found is None else found.to_pylist()
+        return rows
+
+    def table(self, table: Table, sql: str, limit: int, **inputs: QueryInput) -> pa.Table | None:
+        """Return the same as an Arrow table; None also without a change, for then no query is asked."""
+        since, until = self.before.get(str(table)), self.now[str(table)]
+        if since is None or self.is_unchanged(table):
+            return None
+        try:
+            return query_limited(self.lake, sql, limit, feed=ChangesSince(table, since, until), **inputs)
+        except CHANGE_FEED_ERRORS:
+            return None
+
+    def is_unchanged(self, table: Table) -> bool:
+        """Whether a table has the version that it had before."""
+        return bool(self.before.get(str(table)) == self.now[str(table)])
+
+
+@dataclass(slots=True)
+class IncrementalUpdate:
+    """One update of a derived table: what its rows rest on, before (``before``) and from this update on (``now``)."""
+
+    lake: Lake
+    target: Table
+    snapshots: Mapping[Table, Snapshot]  # of the inputs and the target, as they were when the update began
+    before: dict[str, Any]
+    now: dict[str, Any]
+
+    @staticmethod
+    def begin(
+        lake: Lake, target: Table, inputs: Collection[Table], settings: Mapping[str, Any], *also: Table
+    ) -> IncrementalUpdate:
+        """Read the versions of all tables. ``settings``: whatever else the rows rest on, JSON values by name.
+
+        ``also`` are tables whose provenance the caller reads (``provenance_of``): the rows do not rest on their
+        versions.
+        """
+        snapshots = lake.snapshots(*inputs, target, *also)
+        before = snapshots[target].provenance() if target in snapshots else {}
+        now = {**versions_by_name(snapshots, inputs), **json.loads(json.dumps(settings))}
+        return IncrementalUpdate(lake, target, snapshots, before, now)
+
+    def exists(self, *tables: Table) -> bool:
+        """Whether any of the tables existed when the update began."""
+        return any(table in self.snapshots for table in tables)
+
+    def provenance_of(self, table: Table) -> dict[str, Any]:
+        """Return the provenance of another derived table."""
+        return self.snapshots[table].provenance() if table in self.snapshots else {}
+
+    def is_current(self) -> bool:
+        """Whether the table rests on just this already."""
+        return bool(self.before) and self.is_same(*self.now)
+
+    def is_same(self, *names: str) -> bool:
+        """Whether these parts of the provenance are as before."""
+        return all(self.before.get(name) == self.now[name] for name in names)
+
+    # What changed
+
+    @property
+    def feeds(self) -> ChangeFeeds:
+        """The change feeds of the inputs since the table's last commit."""
+        return ChangeFeeds(self.lake, self.before, self.now)
+
+    def changes(self, table: Table, sql: str, limit: int, **inputs: QueryInput) -> list[Row] | None:
+        """Return what changed in an input, as ``ChangeFeeds.rows``; None in a first run too."""
+        return self.feeds.rows(table, sql, limit, **inputs) if self.before else None
+
+    def changed_inputs(self, tables: Iterable[Table]) -> list[Table]:
+        """Return those of some inputs that have another version than before."""
+        return [table for table in tables if not self.is_same(str(table))]
+
+    # What is written
+
+    def replace_changed(self, rows: pa.Table, current: pa.Table, dates: Collection[date | None] | None = None) -> int:
+        """Replace the rows that differ; return how many are written.
+
+        ``current`` are the table's rows of everything that was recomputed; ``dates`` their event dates, by default
+        those that they have.
+        """
+        found = set(current[EVENT_DATE].to_pylist()) if dates is None else dates
+        return self._commit(ReplaceChanged(rows, current, found))
+
+    def replace_all(self, rows: DataFrame | pa.Table) -> int:
+        """Make these all rows of the table; return how many are written."""
+        return self._commit(ReplaceAll(rows))
+
+    def append(self, rows: DataFrame | pa.Table) -> int:
+        """Add rows; return how many are written."""
+        return self._commit(Append(rows))
+
+    def keep_rows(self) -> None:
+        """Commit the provenance alone: no row comes out differently."""
+        self._commit(KeepRows())
+
+    def read_in_full(self, *tables: Table) -> None:
+        """Prepare inputs to be read as a whole, to recompute all rows; from now on their changes are known."""
+        for table in tables:
+            self.lake.prepare_full_read(table)
+            snapshot = self.lake.snapshot(table)
+            self.now[str(table)] = None if snapshot is None else snapshot.version
+
+    def _commit(self, write: Write) -> int:
+        read = self.snapshots.get(self.target)
+        return self.lake.commit(self.target, write, provenance=json.dumps(self.now), read=read).rows_written
+
+
+def query_limited(lake: Lake, sql: str, limit: int, **inputs: QueryInput) -> pa.Table | None:
+    """Return the answer to a query if it has at most ``limit`` rows; None if it has more."""
+    found: pa.Table = lake.query(f"{sql} LIMIT {limit + 1}", **inputs)
+    return found if found.num_rows <= limit else None
+
+
+def commits_with_provenance(lake: Lake, table: Table, since: int | None, provenance: str) -> list[int]:
+    """Return the versions after ``since`` whose commits have this provenance; none without ``since``."""
+    found = {} if since is None else lake.provenance_since(table, since)
+    return [version for version, each in found.items() if each == provenance]

@@ -1,0 +1,215 @@
+"""Update of gold.alerts from all its sources, in one run and in several, and the output of the job ``alerts``."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from alerts.scenario import LIMITS
+from jobs import alerts as job
+from pipeline.alerts import update as alerts_update
+from pipeline.alerts.conditions import CONDITIONS
+from pipeline.alerts.inputs import ALERT_SOURCES
+from pipeline.alerts.update import current_alerts, update
+from pipeline.lake.lake import Lake
+from pipeline.lake.local.commits import Snapshot
+from queue_states.queue_events import MINUTE, incoming, outgoing, snapshot
+from reports.questions.in_memory_lake import NOW, InMemoryLake, history_tables, rows
+from schemas.alerts import ALERTS
+from schemas.bronze import CAPTURE_FILES, RPC_CALLS
+from schemas.calls import MANAGEMENT_CALLS
+from schemas.collected_snapshots import SNAPSHOTS_RAW
+from schemas.coverage import COVERAGE
+from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
+from schemas.findings import FINDINGS
+from schemas.messages import MESSAGES
+from schemas.queue_history import QUEUE_HISTORY
+from schemas.queue_snapshots import QUEUE_SNAPSHOTS
+from schemas.receive_attempts import RECEIVE_ATTEMPTS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
+
+pytestmark = pytest.mark.spark
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DOWN = "far\\private$\\down"
+SERVER = {"server_address": "10.0.0.1"}
+
+
+def minutes(table):
+    """Return (condition, since, until) of each alert, times in minutes, sorted."""
+
+    def at(time):
+        return None if time is None else round((time.astimezone(UTC) - EPOCH) / timedelta(minutes=1), 3)
+
+    return sorted((row["condition"], at(row["since"]), at(row["until"])) for row in table.to_pylist())
+
+
+def queues(begin, end):
+    """Return the events of some minutes: from minute 100 on a queue is not connected and a transfer is stalled."""
+    events = []
+    for at in range(begin, end, 5):
+        state = "WAITING" if at >= 100 else "CONNECTED"
+        events.append(snapshot(at * MINUTE, f"down{at}", queue=DOWN, state=state, message_count=3, bytes=300))
+        events.append(outgoing(at * MINUTE, 10 + min(at, 100), 4, ack_at=min(at, 100) * MINUTE, previous=200))
+        events.append(incoming(at * MINUTE, ("a1", 7, 9)))
+    return events
+
+
+def failures(table, count, at, **more):
+    calls = [
+        {"call_key": f"{table}{at}{number}", "requested_at": at, "responded_at": at + number / 100, **SERVER, **more}
+        for number in range(count)
+    ]
+    return rows(table, *calls)
+
+
+def scenario():
+    reason = {"status_name": "MQCONN_CONNECTION_FAILED", "error": 5, "error_name": "MQ_ERROR_X"}
+    reason |= {"changed_at": None, "status": 1, "addresses": None}
+    attempt = {"attempt_key": "a", "is_receive": True, "returned_at": 230, "started_at": 229, "outcome": "in_flight",
+               "client_address": "10.0.0.9", "lookup_id": 1, **SERVER}  # fmt: skip
+    hour = {"hour": 180, "layer": "transport", **SERVER}
+    found = [
+        {"rule_id": "O01", "subject": "queue manager g", "actual": "machines a, b", "observed_at": 3},
+        {
+            "rule_id": "O02",
+            "subject": "clocks of x and y",
+            "actual": "x is ahead of y by at least 60 s",
+            "observed_at": 5,
+        },
+        {"rule_id": "R01", "subject": "client", "actual": "-", "observed_at": 5},
+    ]
+    negative = {"class": 0x8000, "class_name": "NACK", "source_queue_manager": "a1", "queue": "srv1\\private$\\admin"}
+    negative |= {"message_key": "n", "call_key": "c"}
+    sightings = [{"sighting_key": str(at), "seen_at": at, **negative} for at in (210, 211)]
+    snapshots = [{"snapshot_id": f"x{n}", "queue_manager": "srv9", "asked_at": 200 + n, "error": "timeout" * n or None}
+                 for n in range(3)]  # fmt: skip
+    tables = history_tables(queues(0, NOW + 1))
+    return tables | {
+        RECEIVE_ATTEMPTS: rows(RECEIVE_ATTEMPTS, attempt),
+        MESSAGES: rows(MESSAGES, *sightings),
+        REMOTE_READ_CALLS: failures(
+            REMOTE_READ_CALLS, 5, 190, protocol="RemoteRead", opnum=7, method="R_StartReceive", hresult=0xC00E0025
+        ),
+        MANAGEMENT_CALLS: failures(MANAGEMENT_CALLS, 9, 190, opnum=0, method="R_QMMgmtGetInfo", hresult=0xC00E0004),
+        RPC_CALLS: rows(
+            RPC_CALLS,
+            *({"call_key": f"f{n}", "interface_name": "qm2qm", "opnum": 9, "outcome": "fault", "fault_status": 0x6F7,
+               "request_at": 220, "response_at": 221, **SERVER} for n in range(6)),
+        ),
+        FINDINGS: rows(FINDINGS, *found),
+        COVERAGE: rows(COVERAGE, {"measure": "bytes", "value": 90}, {"measure": "bytes_missing", "value": 10}, **hour),
+        SNAPSHOTS_RAW: rows(SNAPSHOTS_RAW, *snapshots),
+        QUEUE_SNAPSHOTS: rows(
+            QUEUE_SNAPSHOTS, {"snapshot_id": "down240", "nexthops": ["TCP:10.0.0.5"], "connection_history": [reason]}
+        ),
+    }  # fmt: skip
+
+
+class Below(InMemoryLake):
+    """An in-memory lake whose tables were each written once."""
+
+    def snapshots(self, *tables):
+        return {table: Snapshot(0, json.dumps(self.provenance(table))) for table in tables if table in self.tables}
+
+
+EXPECTED = [
+    ("calls_failing", 190.0, None), ("calls_failing", 221.0, None), ("capture_lost", 180.0, None),
+    ("clocks_differ", 5.0, None), ("duplicate_queue_manager", 3.0, None), ("ends_disagree", 0.0, None),
+    ("messages_unacknowledged", 100.0, None), ("negative_acknowledgements", 210.0, None),
+    ("queue_disconnected", 100.0, None), ("receives_not_ended", 230.0, None), ("snapshots_missing", 180.0, None),
+    ("transfer_stalled", 100.0, None),
+]  # fmt: skip
+
+
+def test_alerts_of_every_source_and_what_is_printed_of_them(spark, monkeypatch, tmp_path, capsys):
+    made = {QUEUE_HISTORY: {"names": {"10.0.0.1": "srv1"}}, RECEIVE_ATTEMPTS: {"ends": {"10.0.0.1": NOW * 60_000_000}}}
+    lake = Below(spark, scenario(), made)
+    found = current_alerts(lake, LIMITS)
+    assert minutes(found) == EXPECTED
+    by_condition = {row["condition"]: row for row in found.to_pylist()}
+    assert by_condition["queue_disconnected"]["message"] == (
+        "WAITING: 3 messages (300 bytes) wait; last MQCONN_CONNECTION_FAILED; error MQ_ERROR_X; next hops TCP:10.0.0.5"
+    )
+    assert by_condition["queue_disconnected"]["severity"] == "error"
+    assert by_condition["capture_lost"]["queue_manager"] == "srv1"
+    assert by_condition["negative_acknowledgements"]["message"].startswith("1 message of class NACK in srv1")
+    assert by_condition["receives_not_ended"]["missing"] == ["queue_unknown"]
+
+    monkeypatch.setattr(job, "open_lake", lambda _: lake)
+    monkeypatch.setattr(job, "current_alerts", lambda *_: found)
+    out = tmp_path / "alerts.jsonl"
+    arguments = ["--lake", "x", "--json", str(out)]
+    assert job.main(arguments) == 1
+    shown = capsys.readouterr()
+    assert f"queue_disconnected  queue {DOWN} at srv1" in shown.out
+    assert json.loads(shown.out.splitlines()[-1])["alerts"]["error"] >= 2
+    printed = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(printed) == len(EXPECTED)
+    assert printed[0]["severity"] == "error"
+    assert {"condition", "since", "until", "suggestion", "evidence", "confidence"} <= printed[0].keys()
+    assert [row["since"] for row in printed if row["condition"] == "queue_disconnected"] == ["1970-01-01T01:40:00Z"]
+    assert job.main([*arguments, "--fail-on", "never"]) == 0
+    assert job.main([*arguments, "--condition", "clocks_differ"]) == 0
+    assert job.main([*arguments, "--condition", "clocks_differ", "--fail-on", "warning"]) == 1
+    assert job.main([*arguments, "--condition", "clock"]) == 2
+    assert "no such condition: clock" in capsys.readouterr().err
+    assert job.main(["--lake", "x", "--json", str(tmp_path / "no" / "such")]) == 2
+
+
+@pytest.mark.long
+def test_alerts_follow_run_by_run_as_if_made_anew(spark, tmp_path, monkeypatch):
+    lake = Lake(spark, str(tmp_path / "lake"))
+
+    def add(tables, now):
+        for table, found in tables.items():
+            if found.num_rows:
+                lake.append(table, spark.createDataFrame(found.drop_columns(["event_date"])))
+        lake.append(CAPTURE_FILES, spark.createDataFrame(
+            rows(CAPTURE_FILES, {"capture_id": str(now), "last_packet_at": now}).drop_columns(["event_date"])
+        ))  # fmt: skip
+
+    def current():
+        return lake.read(ALERTS).drop("run_id").toArrow().sort_by("alert_key")
+
+    whole = scenario()
+    others = {
+        table: found for table, found in whole.items() if table not in (QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES)
+    }
+    first = history_tables(queues(0, 121))
+    add(first | others, 121)
+    assert update(lake, LIMITS, "one") > 0
+    before = minutes(current())
+    assert ("queue_disconnected", 100.0, None) in before
+    versions = lake.version(ALERTS)
+    assert update(lake, LIMITS, "again") == 0
+    assert lake.version(ALERTS) == versions
+
+    monkeypatch.setattr(alerts_update, "MAX_FOR_FULL_UPDATE", -1)  # the changes are read
+    days = 4  # later, when the queue is connected again
+    late = [row | {"at": row["at"] + days * 86_400_000_000, "key": f"late{row['key']}"} for row in queues(0, 61)]
+    lake.commit_provenance(ALERTS, "nothing")
+    update(lake, LIMITS, "full")
+    add(history_tables(late), days * 1440 + 61)
+    asked = []
+    found = alerts_update._AlertsUpdate._find_affected
+    monkeypatch.setattr(
+        alerts_update._AlertsUpdate, "_find_affected", lambda self, since: asked.append(since) or found(self, since)
+    )
+    update(lake, LIMITS, "two")
+    assert asked == [0]  # the day of the newest packet before
+    followed = current()
+    assert ("queue_disconnected", 100.0, days * 1440.0) in minutes(followed)
+    for limit in (alerts_update.MAX_IN_MEMORY, 0):  # on the driver, in Spark
+        monkeypatch.setattr(alerts_update, "MAX_IN_MEMORY", limit)
+        lake.commit_provenance(ALERTS, "nothing")
+        update(lake, LIMITS, "full")
+        assert current() == followed
+    early = current_alerts(lake, LIMITS, EPOCH + timedelta(minutes=121))
+    assert [row for row in minutes(early) if row[0] == "queue_disconnected"] == [("queue_disconnected", 100.0, None)]
+
+
+def test_every_condition_has_its_source_and_its_words():
+    named = [name for source in ALERT_SOURCES.values() for name in source.conditions]
+    assert sorted(named) == sorted(CONDITIONS)
+    assert {condition.question for condition in CONDITIONS.values()} >= {1, 4, 6, 7, 9, 11, 14, 16, 17, 19, 21, 22, 23}

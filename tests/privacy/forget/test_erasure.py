@@ -1,0 +1,70 @@
+"""After an erasure deleted rows are in no file, and the provenance in commits is still right."""
+
+import json
+from datetime import UTC, datetime
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.lake.incremental import ChangeFeeds
+from pipeline.lake.lake import Lake
+from pipeline.lake.recovery import RunMarkers
+from pipeline.privacy import erasure
+from schemas.bronze import QUARANTINE
+from schemas.quality import QUALITY_RESULTS
+
+pytestmark = [pytest.mark.spark, pytest.mark.long]
+OLD, YOUNG = datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 3, 1, tzinfo=UTC)
+
+
+def rows(spark, *given):
+    names = ("quarantine_key", "seen_at", "sample")
+    full = [{**dict.fromkeys(QUARANTINE.names), **dict(zip(names, row, strict=True))} for row in given]
+    schema = QUARANTINE.struct(without=("event_date",))
+    return spark.createDataFrame([[row[name] for name in schema.names] for row in full], schema)
+
+
+def marked(root):
+    """Return the files that hold the marker: in values of Parquet files, in the bytes of others."""
+    found = []
+    for path in sorted(path for path in root.rglob("*") if path.is_file()):
+        text = path.read_bytes().decode("latin-1")
+        if path.suffix == ".parquet":
+            text += str(pq.read_table(path).to_pylist())
+        if "zqmarker" in text:
+            found.append(path.relative_to(root))
+    return found
+
+
+def test_what_was_deleted_is_in_no_file_and_the_next_run_finds_nothing_to_do(spark, tmp_path):
+    lake = Lake(spark, str(tmp_path / "lake"))
+    with lake.exclusive(lambda: None):
+        lake.append(QUARANTINE, rows(spark, ("zqmarker1", OLD, b"zqmarker"), ("keep", YOUNG, b"k")))
+        lake.append(QUARANTINE, rows(spark, ("zqmarker2", OLD, b"zqmarker")))
+        lake.commit_provenance(QUARANTINE, json.dumps({"ends": {"zqmarker.example.com": 5}}))
+        lake.delete_values(QUARANTINE, "quarantine_key", {"zqmarker1", "zqmarker2"}, dates=None)
+        lake.commit_provenance(QUARANTINE, json.dumps({"ends": {}}))
+        version = lake.version(QUARANTINE)
+        lake.commit_provenance(QUALITY_RESULTS, json.dumps({str(QUARANTINE): version, "seen bronze.nothing": version}))
+        runs = RunMarkers.of(lake)
+        (runs.root / "silver" / "left").mkdir(parents=True)
+        for name in ("summary", ".half", "again"):
+            (runs.root / name).write_text("zqmarker" if name != "again" else "{}")
+        assert len(marked(tmp_path)) > 5
+        assert erasure.erase_history(lake) == 2
+        erasure.remove_leftover_files(lake)
+    assert marked(tmp_path) == []
+    assert [path.name for path in runs.root.iterdir()] == ["again"]
+    again = Lake(spark, lake.root)
+    assert [row.quarantine_key for row in again.read(QUARANTINE).collect()] == ["keep"]
+    newest = again.version(QUARANTINE)
+    assert again.provenance(QUALITY_RESULTS) == {str(QUARANTINE): newest, "seen bronze.nothing": version}
+    assert again.provenance(QUARANTINE) == {"ends": {}}
+    again.append(QUARANTINE, rows(spark, ("new", YOUNG, b"n")))
+    assert [row.quarantine_key for row in again.changes(QUARANTINE, newest).collect()] == ["new"]
+    # A table that was computed from a version that is gone is recomputed.
+    feeds = ChangeFeeds(again, {str(QUARANTINE): 1}, {str(QUARANTINE): again.version(QUARANTINE)})
+    assert feeds.rows(QUARANTINE, lambda feed: feed.select("quarantine_key"), 10) is None
+    with again.exclusive(lambda: None):  # once more, with nothing to do
+        assert erasure.erase_history(again) == 2
+    assert Lake(spark, lake.root).read(QUARANTINE).count() == 2

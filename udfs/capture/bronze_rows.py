@@ -1,0 +1,439 @@
+"""Arrow schemas and rows of the bronze tables except ``rpc_calls`` and ``pending``, from a capture's connections."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from udfs.array_types import Ints
+from udfs.dcerpc.interfaces import INTERFACES_BY_UUID
+from udfs.files.capture_file import NO_TIME
+from udfs.files.capture_fingerprint import DECODER_VERSION
+from udfs.keys import key
+from udfs.rpc.association_state import RpcAssociation
+from udfs.rpc.call_assembly import association_of
+from udfs.rpc.call_schema import TIMESTAMP_US, rows_to_batch
+from udfs.rpc.connection_identity import connection_id, four_tuple
+from udfs.rpc.pdu_framing import QUARANTINE_SAMPLE_BYTES, FramingState, StrayBytes
+from udfs.sealed.security_tokens import TOKEN_TYPE
+from udfs.tcp.connections import ConnectionKind, TcpConnection
+
+if TYPE_CHECKING:
+    from udfs.capture.capture_scan import CaptureScan
+    from udfs.files.file_source import FileSource
+
+_FOUR_TUPLE_FIELDS: Final = [
+    ("client_address", pa.string()),
+    ("client_port", pa.int32()),
+    ("server_address", pa.string()),
+    ("server_port", pa.int32()),
+]
+SERVER_CONNECTIONS_TYPE: Final = pa.list_(pa.struct([("server_address", pa.string()), ("connections", pa.int64())]))
+CAPTURE_FILES_SCHEMA: Final = pa.schema(
+    [
+        ("capture_id", pa.string()),
+        ("path", pa.string()),
+        ("other_paths", pa.list_(pa.string())),
+        ("size_bytes", pa.int64()),
+        ("modified_at", TIMESTAMP_US),
+        ("format", pa.string()),
+        ("compression", pa.string()),
+        ("link_types", pa.list_(pa.int32())),
+        ("packets", pa.int64()),
+        ("packets_tcp", pa.int64()),
+        ("packets_truncated", pa.int64()),
+        ("packets_used", pa.int64()),
+        ("packets_other", pa.int64()),
+        ("packets_damaged", pa.int64()),
+        ("packets_binary_protocol", pa.int64()),
+        ("packets_dropped", pa.int64()),
+        ("bytes_read", pa.int64()),
+        ("first_packet_at", TIMESTAMP_US),
+        ("last_packet_at", TIMESTAMP_US),
+        ("status", pa.string()),
+        ("error", pa.string()),
+        ("damage", pa.string()),
+        ("first_key", pa.string()),
+        ("content_bytes", pa.int64()),
+        ("tail_key", pa.string()),
+        ("other_files", pa.string()),
+        ("resume", pa.string()),
+        ("decoder_version", pa.string()),
+        ("servers", pa.list_(pa.string())),
+        ("server_connections", SERVER_CONNECTIONS_TYPE),
+        ("learned_endpoints", pa.list_(pa.string())),
+        ("reread_endpoints", pa.list_(pa.string())),
+        ("calls", pa.int64()),
+        ("calls_damaged", pa.int64()),
+        ("event_date", pa.date32()),
+    ]
+)
+CONNECTIONS_SCHEMA: Final = pa.schema(
+    [
+        ("connection_id", pa.string()),
+        *_FOUR_TUPLE_FIELDS,
+        ("kind", pa.string()),
+        ("syn_seen", pa.bool_()),
+        ("first_packet_at", TIMESTAMP_US),
+        ("last_packet_at", TIMESTAMP_US),
+        ("closed_at", TIMESTAMP_US),
+        ("closed_by", pa.string()),
+        ("client_bytes", pa.int64()),
+        ("server_bytes", pa.int64()),
+        ("retransmitted_bytes", pa.int64()),
+        ("conflicting_bytes", pa.int64()),
+        ("missing_bytes", pa.int64()),
+        ("round_trip_ms", pa.float64()),
+        ("association_group_id", pa.int64()),
+        ("calls", pa.int64()),
+        ("lost_by_capture_bytes", pa.int64()),
+        ("packets", pa.int64()),
+        ("event_date", pa.date32()),
+    ]
+)
+RPC_BINDS_SCHEMA: Final = pa.schema(
+    [
+        ("bind_key", pa.string()),
+        ("connection_id", pa.string()),
+        *_FOUR_TUPLE_FIELDS,
+        ("context_id", pa.int32()),
+        ("interface_uuid", pa.string()),
+        ("interface_name", pa.string()),
+        ("interface_version", pa.string()),
+        ("transfer_syntaxes_offered", pa.list_(pa.string())),
+        ("transfer_syntax", pa.string()),
+        ("result", pa.string()),
+        ("reason", pa.int32()),
+        ("auth_type", pa.int32()),
+        ("auth_level", pa.int32()),
+        ("max_xmit_frag", pa.int32()),
+        ("max_recv_frag", pa.int32()),
+        ("association_group_id", pa.int64()),
+        ("secondary_address", pa.string()),
+        ("bound_at", TIMESTAMP_US),
+        ("capture_id", pa.string()),
+        ("packet_number", pa.int64()),
+        ("handshake", pa.list_(TOKEN_TYPE)),
+        ("event_date", pa.date32()),
+    ]
+)
+QUARANTINE_SCHEMA: Final = pa.schema(
+    [
+        ("quarantine_key", pa.string()),
+        ("capture_id", pa.string()),
+        ("connection_id", pa.string()),
+        ("packet_number", pa.int64()),
+        ("byte_offset", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("source_path", pa.string()),
+        ("source_line", pa.int64()),
+        ("reason", pa.string()),
+        ("sample", pa.binary()),
+        ("seen_at", TIMESTAMP_US),
+        ("event_date", pa.date32()),
+    ]
+)
+PDUS_SCHEMA: Final = pa.schema(
+    [
+        ("packet_number", pa.int64()),
+        ("last_packet_number", pa.int64()),
+        ("stream", pa.int64()),
+        ("ptype", pa.int32()),
+        ("flags", pa.int32()),
+        ("call_id", pa.int64()),
+        ("opnum", pa.int32()),
+        ("context_id", pa.int32()),
+        ("frag_length", pa.int32()),
+        ("from_client", pa.bool_()),
+    ]
+)
+_DAY_US: Final = 86_400_000_000
+
+
+def _to_us(time: int | None) -> int | None:
+    return None if time is None or time == NO_TIME else time // 1000
+
+
+def _to_batch(rows: list[dict[str, Any]], schema: pa.Schema, time: str) -> pa.RecordBatch:
+    """Convert rows to a record batch; ``event_date`` is the date of the column ``time``."""
+    for row in rows:
+        moment = row[time]
+        row["event_date"] = None if moment is None else moment // _DAY_US
+    return rows_to_batch(rows, schema)
+
+
+def _four_tuple_columns(connection: TcpConnection) -> dict[str, Any]:
+    return dict(zip([name for name, _ in _FOUR_TUPLE_FIELDS], four_tuple(connection), strict=True))
+
+
+def server_connection_counts(counts: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return connection counts by server address as a value of ``server_connections``; counts may be negative."""
+    return [{"server_address": name, "connections": count} for name, count in sorted(counts.items()) if count]
+
+
+def sum_server_connections(*parts: Iterable[Mapping[str, Any]] | None) -> dict[str, Any]:
+    """Add up values of ``server_connections``; return the columns ``server_connections`` and ``servers``."""
+    total: Counter[str] = Counter()
+    for part in parts:
+        for each in part or ():
+            total[each["server_address"]] += each["connections"]
+    return {"server_connections": server_connection_counts(total) or None, "servers": sorted(+total) or None}
+
+
+def capture_file_row(
+    scan: CaptureScan, source: FileSource, msmq_indexes: set[int], learned: Iterable[str]
+) -> pa.RecordBatch:
+    """Return the ``capture_files`` row of a capture. Each record counts as used, binary protocol, damaged or other.
+
+    ``msmq_indexes``: indexes of MSMQ connections; ``learned``: text forms of the endpoints that its calls report.
+    """
+    counts, file_reader = scan.counts, scan.file_reader
+    used = sum(connection.packet_count for connection in scan.connections if connection.index in msmq_indexes)
+    binary = sum(connection.packet_count for connection in scan.connections if connection.kind is ConnectionKind.BINARY)
+    damage, error = scan.error or (None, None)
+    if damage is None and file_reader is not None and file_reader.damage is not None:
+        damage, error = file_reader.damage.kind, file_reader.damage.message
+    status = "complete" if damage is None else "partial" if counts["packets"] else "unreadable"
+    state = file_reader.resume_state() if file_reader is not None else None
+    counted = (each for each in scan.connections if each.index in msmq_indexes or each.kind is ConnectionKind.BINARY)
+    servers = Counter(four_tuple(connection)[2] for connection in counted)
+    row = {
+        "capture_id": scan.capture_id or source.path_key,
+        "path": source.path,
+        "other_paths": None,
+        "size_bytes": source.stored_bytes,
+        "modified_at": None if source.modified_ns is None else source.modified_ns // 1000,
+        "format": file_reader.format if file_reader is not None else None,
+        "compression": source.compression,
+        "link_types": sorted(scan.link_types) or None,
+        "packets": counts["packets"],
+        "packets_tcp": counts["tcp"],
+        "packets_truncated": counts["truncated"],
+        "packets_used": used,
+        "packets_other": counts["packets"] - used - binary - counts["damaged"],
+        "packets_damaged": counts["damaged"],
+        "packets_binary_protocol": binary,
+        "packets_dropped": file_reader.dropped_packets if file_reader is not None else None,
+        "bytes_read": source.stored_bytes,
+        "first_packet_at": _to_us(scan.first_time_ns),
+        "last_packet_at": _to_us(scan.last_time_ns),
+        "status": status,
+        "error": error,
+        "damage": damage,
+        "first_key": scan.first_packet_hash.key,
+        "content_bytes": file_reader.content_bytes if file_reader is not None else None,
+        "tail_key": file_reader.tail_key if file_reader is not None else None,
+        "other_files": None,
+        "resume": None if state is None else json.dumps(state),
+        "decoder_version": DECODER_VERSION,
+        **sum_server_connections(server_connection_counts(servers)),
+        "learned_endpoints": sorted(learned) or None,
+        "reread_endpoints": sorted(scan.reread_endpoints) or None,
+        "calls": counts["calls"],
+        "calls_damaged": counts["calls_damaged"],
+    }
+    return _to_batch([row], CAPTURE_FILES_SCHEMA, "first_packet_at")
+
+
+def connection_rows(
+    connections: list[TcpConnection], msmq_indexes: set[int], calls: Mapping[int, int]
+) -> pa.RecordBatch:
+    """Return the ``connections`` rows of MSMQ RPC and of the binary protocol; ``calls``: counts by connection index."""
+    rows = []
+    for connection in connections:
+        binary = connection.kind is ConnectionKind.BINARY
+        if connection.index not in msmq_indexes and not binary:
+            continue
+        client = connection.likely_client_side()
+        one, two = connection.directions[client], connection.directions[client ^ 1]
+        closed = connection.closed
+        trip = connection.round_trip_ns
+        association = association_of(connection)
+        rows.append(
+            {
+                "connection_id": connection_id(connection),
+                **_four_tuple_columns(connection),
+                "kind": "binary_protocol" if binary else "rpc",
+                "syn_seen": connection.syn_seen,
+                "first_packet_at": _to_us(connection.first_time_ns),
+                "last_packet_at": _to_us(connection.last_time_ns),
+                "closed_at": None if closed is None else _to_us(closed[0]),
+                "closed_by": None if closed is None else closed[1],
+                "client_bytes": one.distinct_bytes,
+                "server_bytes": two.distinct_bytes,
+                "retransmitted_bytes": one.retransmitted_bytes + two.retransmitted_bytes,
+                "conflicting_bytes": one.conflicting_bytes + two.conflicting_bytes,
+                "missing_bytes": one.missing_bytes + two.missing_bytes,
+                "round_trip_ms": None if trip is None else trip / 1e6,
+                "association_group_id": association.group_id
+                if association.group_id is not None
+                else next((bind.group_id for bind in association.binds), None),
+                "calls": calls.get(connection.index, 0),
+                "lost_by_capture_bytes": one.lost_by_capture_bytes + two.lost_by_capture_bytes,
+                "packets": connection.packet_count,
+            }
+        )
+    return _to_batch(rows, CONNECTIONS_SCHEMA, "first_packet_at")
+
+
+def bind_rows(connections: list[TcpConnection], msmq_indexes: set[int], capture_id: str) -> pa.RecordBatch:
+    """Return the ``rpc_binds`` rows of MSMQ connections: one per proposed presentation context."""
+    rows = []
+    for connection in connections:
+        if connection.index not in msmq_indexes:
+            continue
+        names, identity = _four_tuple_columns(connection), connection_id(connection)
+        for bind in association_of(connection).binds:
+            time = _to_us(bind.time_ns)
+            for position, element in enumerate(bind.context_elements):
+                answer = bind.results[position] if position < len(bind.results) else None
+                interface = INTERFACES_BY_UUID.get(element.interface_uuid)
+                offered = element.transfer_syntaxes
+                syntax = (
+                    answer.transfer_syntax
+                    if answer is not None and answer.transfer_syntax
+                    else offered[0]
+                    if offered
+                    else None
+                )
+                result = answer.result if answer is not None else "unknown" if bind.nak_reason is None else "rejected"
+                rows.append(
+                    {
+                        "bind_key": key(*names.values(), bind.sequence, time, element.context_id),
+                        "connection_id": identity,
+                        **names,
+                        "context_id": element.context_id,
+                        "interface_uuid": element.interface_uuid,
+                        "interface_name": None if interface is None else interface.name,
+                        "interface_version": element.interface_version,
+                        "transfer_syntaxes_offered": list(offered),
+                        "transfer_syntax": syntax,
+                        "result": result,
+                        "reason": answer.reason if answer is not None else bind.nak_reason,
+                        "auth_type": bind.auth_type,
+                        "auth_level": bind.auth_level,
+                        "max_xmit_frag": bind.max_xmit_frag,
+                        "max_recv_frag": bind.max_recv_frag,
+                        "association_group_id": bind.group_id,
+                        "secondary_address": bind.secondary_address,
+                        "bound_at": time,
+                        "capture_id": capture_id,
+                        "packet_number": bind.packet_number,
+                        "handshake": [token.to_row() for token in bind.tokens] or None if not position else None,
+                    }
+                )
+    return _to_batch(rows, RPC_BINDS_SCHEMA, "bound_at")
+
+
+def quarantine_rows(connections: list[TcpConnection], msmq_indexes: set[int], capture_id: str) -> list[dict[str, Any]]:
+    """Return the ``quarantine`` rows: stray bytes of MSMQ connections, and of RPC that could not be recognised.
+
+    They are input of ``quarantine_batch``. Additional keys: ``index`` of the connection, and ``open``, whether another
+    capture may show what the bytes are.
+    """
+    rows: list[dict[str, Any]] = []
+    for connection in connections:
+        if connection.kind is not ConnectionKind.RPC:
+            continue
+        association = association_of(connection)
+        is_ours = connection.index in msmq_indexes
+        if not is_ours and association.is_foreign:
+            continue
+        for side in connection.directions:
+            state = side.framing_state
+            if not isinstance(state, FramingState):
+                continue
+            recognised = any(
+                isinstance(s.framing_state, FramingState) and s.framing_state.recognised for s in connection.directions
+            )
+            strays = state.strays if is_ours else state.unrecognised_runs if recognised else []
+            rows += [
+                quarantine_row(connection, side.base_sequence, stray, capture_id, is_msmq=is_ours) for stray in strays
+            ]
+        if is_ours:
+            base = connection.directions[connection.likely_client_side()].base_sequence
+            rows += [
+                quarantine_row(connection, base, stray, capture_id) for stray in _malformed_bind_strays(association)
+            ]
+            for number, side in enumerate(connection.directions):
+                if side.unrecognised_bytes:  # skipped before recognition: neither position nor bytes are known
+                    early = StrayBytes(
+                        0, side.unrecognised_bytes, b"", "before_recognition", connection.first_time_ns, 0, -1 - number,
+                        provisional=True,
+                    )  # fmt: skip
+                    rows.append(quarantine_row(connection, -1 - number, early, capture_id))
+    return rows
+
+
+def flush_stray_rows(connections: Iterable[TcpConnection], capture_id: str) -> pa.RecordBatch | None:
+    """Return ``quarantine`` rows of MSMQ connections with many strays, and remove these; None if there are none."""
+    rows = []
+    for connection in connections:
+        if not association_of(connection).is_msmq:
+            continue
+        for side in connection.directions:
+            state = side.framing_state
+            if isinstance(state, FramingState) and len(state.strays) > _MAX_STRAYS_IN_MEMORY:
+                done = [stray for stray in state.strays if not stray.provisional]
+                rows += [quarantine_row(connection, side.base_sequence, stray, capture_id) for stray in done]
+                state.strays = [stray for stray in state.strays if stray.provisional]
+    return _to_batch(rows, QUARANTINE_SCHEMA, "seen_at") if rows else None
+
+
+_MAX_STRAYS_IN_MEMORY: Final = 1000
+
+
+def _malformed_bind_strays(association: RpcAssociation) -> list[StrayBytes]:
+    return [
+        StrayBytes(offset, size, sample, reason, time, number, file_offset, provisional=True)
+        for reason, offset, time, number, file_offset, size, sample in association.malformed_binds
+    ]
+
+
+def quarantine_row(
+    connection: TcpConnection, base: int | None, stray: StrayBytes, capture_id: str, *, is_msmq: bool = True
+) -> dict[str, Any]:
+    """Return the ``quarantine`` row of stray bytes; stream offset 0 has the sequence number ``base``.
+
+    If the connection is not recognised as MSMQ, its key is left out.
+    """
+    sequence = ((base or 0) + stray.stream_offset) & 0xFFFFFFFF
+    return {
+        "quarantine_key": key(*four_tuple(connection), sequence, _to_us(stray.time_ns), stray.reason),
+        "capture_id": capture_id,
+        "connection_id": connection_id(connection) if is_msmq else None,
+        "packet_number": stray.packet_number or None,
+        "byte_offset": stray.file_offset if stray.packet_number else None,
+        "size_bytes": stray.size,
+        "source_path": None,
+        "source_line": None,
+        "reason": stray.reason,
+        "sample": stray.sample[:QUARANTINE_SAMPLE_BYTES] if stray.packet_number else None,
+        "seen_at": _to_us(stray.time_ns),
+        "index": connection.index,
+        "open": stray.provisional or not is_msmq,
+    }
+
+
+def quarantine_batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Convert rows of ``quarantine_row`` to a record batch."""
+    return _to_batch(rows, QUARANTINE_SCHEMA, "seen_at")
+
+
+def pdu_batch(columns: dict[str, Ints]) -> pa.RecordBatch:
+    """Convert the columns of ``CallAssembler.pdu_listings`` to rows of the ``pdus`` table."""
+    arrays = []
+    for column in PDUS_SCHEMA:
+        values = columns[column.name]
+        if column.name in ("opnum", "context_id"):
+            arrays.append(pa.array(values, mask=values < 0).cast(column.type))
+        elif column.type == pa.bool_():
+            arrays.append(pa.array(np.asarray(values, bool)))
+        else:
+            arrays.append(pa.array(values).cast(column.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=PDUS_SCHEMA)

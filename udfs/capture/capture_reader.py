@@ -1,0 +1,347 @@
+"""Reader of one capture file: yields the rows of the bronze tables, in bounded memory and without Spark.
+
+The file is read once, in blocks: records, headers, streams, PDUs, calls. Finished calls are returned block by block.
+Rows that depend on the end of a connection or of the file (connections, binds, quarantine, the file itself) follow at
+the end.
+
+Calls without a bind wait for the end too: their interface is inferred from all calls of their context. A second pass is
+made only if the file shows that MSMQ listens on an endpoint, and connections to it were skipped.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from udfs.capture.bronze_rows import (
+    CAPTURE_FILES_SCHEMA,
+    CONNECTIONS_SCHEMA,
+    PDUS_SCHEMA,
+    QUARANTINE_SCHEMA,
+    RPC_BINDS_SCHEMA,
+    bind_rows,
+    capture_file_row,
+    connection_rows,
+    flush_stray_rows,
+    pdu_batch,
+    quarantine_batch,
+    quarantine_rows,
+)
+from udfs.capture.capture_scan import CaptureScan
+from udfs.capture.open_connections import PENDING_SCHEMA, build_pending_rows, find_open_connections
+from udfs.dcerpc.interfaces import infer_interface
+from udfs.files.capture_file import NO_TIME, CaptureFileReader, NotACaptureError, RecordBlock, resume_read_offset
+from udfs.files.file_source import DecompressedStream, ExpansionLimitError, FileSource
+from udfs.rpc.association_state import RpcAssociation
+from udfs.rpc.call_assembly import CallAssembler, association_of
+from udfs.rpc.call_rows import CallRowBuilder, EmittedCalls, InferredContext, InferredContexts
+from udfs.rpc.call_schema import RPC_CALLS_SCHEMA
+from udfs.rpc.pdu_framing import PduFramer
+from udfs.tcp.connection_tracker import BlockStreams, ConnectionTracker
+from udfs.tcp.connections import ConnectionKind, TcpConnection
+from udfs.tcp.packet_decoder import RECORD_DAMAGED, PacketDecoder, TcpSegments
+
+BRONZE_SCHEMAS: Final = {
+    "rpc_calls": RPC_CALLS_SCHEMA,
+    "connections": CONNECTIONS_SCHEMA,
+    "rpc_binds": RPC_BINDS_SCHEMA,
+    "quarantine": QUARANTINE_SCHEMA,
+    "pending": PENDING_SCHEMA,
+    "capture_files": CAPTURE_FILES_SCHEMA,
+    "pdus": PDUS_SCHEMA,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """Options of the reader.
+
+    ``reorder_window_s``: how long a missing segment is waited for, seconds. ``block_bytes``: read at once.
+    ``max_expansion``: decompressed bytes per compressed byte. ``max_expanded_bytes``: decompressed bytes of one
+    capture. ``all_pdus``: list the PDUs of all interfaces too.
+    """
+
+    reorder_window_s: float = 2.0
+    block_bytes: int = 16 << 20
+    max_expansion: int = 1100
+    max_expanded_bytes: int = 256 << 30
+    all_pdus: bool = False
+
+
+class InterfaceEndpoint(NamedTuple):
+    """An RPC interface at a server's address and port."""
+
+    address: str
+    port: int
+    interface_name: str
+
+    @property
+    def text(self) -> str:
+        """The text form ``address|port|interface``, as in ``ReadRequest.reread_endpoints``."""
+        return f"{self.address}|{self.port}|{self.interface_name}"
+
+    @property
+    def packed_endpoint(self) -> tuple[bytes, int]:
+        """Packed address and port."""
+        return ipaddress.ip_address(self.address).packed, self.port
+
+    @staticmethod
+    def parse(text: str) -> InterfaceEndpoint:
+        """Return the endpoint of a text form."""
+        address, port, interface = text.split("|")
+        return InterfaceEndpoint(address, int(port), interface)
+
+
+def endpoint_texts(places: Iterable[tuple[bytes, int, str]]) -> set[str]:
+    """Return the text forms of (packed address, port, interface name) tuples."""
+    return {InterfaceEndpoint(str(ipaddress.ip_address(octets)), port, name).text for octets, port, name in places}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """What to read of a capture: from the beginning or from a resume state, and under which key.
+
+    ``capture_id``: the key, None to compute it from the file. ``resume_state``: JSON of
+    ``CaptureFileReader.resume_state``. ``reread_endpoints``: endpoints (``InterfaceEndpoint.text``) that other captures
+    show; connections to them are framed from their first byte on.
+    """
+
+    capture_id: str | None = None
+    resume_state: str | None = None
+    reread_endpoints: tuple[str, ...] = ()
+
+
+def read_capture_batches(
+    source: FileSource, options: ReadOptions | None = None, request: ReadRequest | None = None
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Read one capture and yield ``(table name, rows)``: calls as they are finished, the other tables at the end.
+
+    Bad input never raises. It gives status and error in the row of ``capture_files``, and rows of ``quarantine``.
+    """
+    options, request = options or ReadOptions(), request or ReadRequest()
+    inferred: InferredContexts = {}
+    only: set[int] | None = None
+    calls: Counter[str] = Counter()
+    by_connection: Counter[int] = Counter()
+    emitted = EmittedCalls()
+    learned: dict[tuple[bytes, int], set[str]] = {}
+    for known in map(InterfaceEndpoint.parse, request.reread_endpoints):
+        learned.setdefault(known.packed_endpoint, set()).add(known.interface_name)
+    reported: set[str] = set()
+    while True:
+        scan = CaptureScan()
+        for kind, batch in _scan_capture(source, options, request, scan, learned, only):
+            if kind == "rpc_calls":
+                calls["calls"] += batch.num_rows
+                calls["calls_damaged"] += pc.sum(pc.equal(batch.column("outcome"), "damaged")).as_py()
+            yield kind, batch
+        inferred |= scan.inferred_contexts
+        emitted.add(scan.emitted_calls)
+        for endpoint, names in scan.learned_endpoints.items():
+            learned.setdefault(endpoint, set()).update(names)
+        reported.update(*map(endpoint_texts, scan.learned_by_connection.values()))
+        for connection in scan.connections:
+            by_connection[connection.index] += (
+                association_of(connection).call_count if connection.rpc_state is not None else 0
+            )
+        only = scan.connections_to_reread
+        if not only:
+            break
+    scan.counts.update(calls)
+    scan.reread_endpoints = request.reread_endpoints
+    with_inferred = {index for index, _ in inferred}
+    msmq_indexes = {c.index for c in scan.connections if c.index in with_inferred or is_msmq_connection(c)}
+    yield "capture_files", capture_file_row(scan, source, msmq_indexes, reported)
+    yield "connections", connection_rows(scan.connections, msmq_indexes, by_connection)
+    yield "rpc_binds", bind_rows(scan.connections, msmq_indexes, scan.capture_id)
+    strays = quarantine_rows(scan.connections, msmq_indexes, scan.capture_id)
+    yield "quarantine", quarantine_batch(strays)
+    yield "pending", build_pending_rows(scan.open_connections, scan.capture_id, emitted, strays, inferred, learned)
+
+
+def read_capture(
+    source: bytes | str | Path | BinaryIO,
+    *,
+    path: str | None = None,
+    all_pdus: bool = False,
+    reorder_window_s: float = 2.0,
+    block_bytes: int = 16 << 20,
+    max_expansion: int = 1100,
+    request: ReadRequest | None = None,
+) -> dict[str, pa.Table]:
+    """Read a capture from bytes, a path or a binary file; return one Arrow table per bronze table.
+
+    The tables have the columns of ``docs/reference/tables.md``, except ``run_id`` and ``ingested_at``. ``all_pdus``
+    adds the table ``pdus`` with the PDUs of all interfaces. ``path`` is the path to show.
+    """
+    if isinstance(source, (str, Path)):
+        opened = FileSource.from_path(str(source), path or str(source))
+    else:
+        data = source if isinstance(source, bytes) else source.read()
+        opened = FileSource.from_bytes(data, path or "memory")
+    options = ReadOptions(reorder_window_s, block_bytes, max_expansion, all_pdus=all_pdus)
+    parts: dict[str, list[pa.RecordBatch]] = {kind: [] for kind in BRONZE_SCHEMAS if kind != "pdus" or all_pdus}
+    for kind, batch in read_capture_batches(opened, options, request):
+        parts[kind].append(batch)
+    return {kind: pa.Table.from_batches(batches, BRONZE_SCHEMAS[kind]) for kind, batches in parts.items()}
+
+
+def _scan_capture(
+    source: FileSource,
+    options: ReadOptions,
+    request: ReadRequest,
+    scan: CaptureScan,
+    learned: Mapping[tuple[bytes, int], set[str]],
+    only: set[int] | None,
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Make one pass over a capture. ``learned``: known MSMQ endpoints; ``only``: connections to yield calls of."""
+    window = round(options.reorder_window_s * 1e9)
+    decoder, tracker, framer = PacketDecoder(), ConnectionTracker(window), PduFramer()
+    tracker.known_endpoints = set(learned)
+    assembler = CallAssembler(all_pdus=options.all_pdus and only is None)
+    rows = CallRowBuilder(only)
+    rows.learned_endpoints = {endpoint: set(names) for endpoint, names in learned.items()}
+    scan.learned_endpoints, scan.learned_by_connection = rows.learned_endpoints, rows.learned_by_connection
+    scan.emitted_calls = rows.emitted
+    scan.connections, scan.source = tracker.connections, source
+    packet_hash = scan.first_packet_hash
+
+    def process(streams: BlockStreams, *, final: bool) -> Iterator[tuple[str, pa.RecordBatch]]:
+        framed = framer.frame_block(streams, final=final)
+        calls = assembler.assemble(streams, framed, tracker.connections, final=final)
+        batch = rows.build_rows(calls, tracker.connections) if calls is not None else None
+        if batch is not None:
+            yield "rpc_calls", batch
+        while assembler.pdu_listings:
+            yield "pdus", pdu_batch(assembler.pdu_listings.pop(0))
+
+    try:
+        state = json.loads(request.resume_state) if request.resume_state is not None else None
+        begin = 0 if state is None else resume_read_offset(state)
+        with source.open_decompressed(options.max_expansion, options.max_expanded_bytes, begin) as stream:
+            file_reader = scan.file_reader = CaptureFileReader(stream, _block_bytes(source, options), resume_from=state)
+            for records in file_reader.read_blocks():
+                packet_hash.add_block(records.buffer, records.file_offset, file_reader)
+                rows.capture_id = scan.capture_id = request.capture_id or packet_hash.key or source.path_key
+                if not len(records.packet_start):
+                    continue
+                _count_records(scan, records)
+                segments = decoder.decode_block(records)
+                _count_segments(scan, segments)
+                streams = tracker.add_block(segments)
+                yield from process(streams, final=False)
+                seen = {s.connection.index: s.connection for s in streams.streams}
+                for selected in (True, False):  # an earlier pass returned the rows of the others
+                    chosen = (c for index, c in seen.items() if (only is None or index in only) is selected)
+                    strays = flush_stray_rows(chosen, scan.capture_id)
+                    if strays is not None and selected:
+                        yield "quarantine", strays
+            if isinstance(stream, DecompressedStream) and stream.error is not None:
+                kind = "cut_short" if stream.ended_early else "damaged"
+                scan.error = (kind, f"the compressed stream: {stream.error}")
+    except NotACaptureError as error:
+        scan.error = ("not_a_capture", str(error))
+    except ExpansionLimitError as error:
+        scan.error = ("expansion_limit", str(error))
+    except OSError as error:
+        scan.error = ("unreadable", str(error))
+    assembler.retain_unfinished(tracker.connections)
+    scan.open_connections = find_open_connections(tracker.connections, scan.last_time_ns)
+    rows.capture_ended = True
+    yield from process(tracker.finish_capture(), final=True)
+    scan.connections_to_reread = _connections_to_reread(scan, tracker.known_endpoints)
+    rows.emitted.drop_connections(scan.connections_to_reread)
+    inferred = infer_contexts(scan)
+    scan.inferred_contexts = {
+        name: meaning for name, meaning in inferred.items() if name[0] not in scan.connections_to_reread
+    }
+    for batch in rows.resolve_unbound_rows(scan.inferred_contexts, scan.connections):
+        yield "rpc_calls", batch
+
+
+def _block_bytes(source: FileSource, options: ReadOptions) -> int:
+    """Return the number of bytes to read at once, at most the size of a plain file."""
+    return options.block_bytes if source.compression else min(options.block_bytes, source.stored_bytes + 1)
+
+
+def _count_records(scan: CaptureScan, records: RecordBlock) -> None:
+    counts = scan.counts
+    counts["packets"] += len(records.packet_start)
+    counts["truncated"] += int((records.captured_length < records.original_length).sum())
+    scan.link_types.update(np.unique(records.link_type).tolist())
+    known = records.time_ns[records.time_ns != NO_TIME]
+    if len(known):
+        first, last = int(known.min()), int(known.max())
+        scan.first_time_ns = first if scan.first_time_ns is None else min(first, scan.first_time_ns)
+        scan.last_time_ns = last if scan.last_time_ns is None else max(last, scan.last_time_ns)
+
+
+def _count_segments(scan: CaptureScan, segments: TcpSegments) -> None:
+    scan.counts["tcp"] += int(segments.record_count.sum())
+    scan.counts["damaged"] += int((segments.record_classes == RECORD_DAMAGED).sum())
+
+
+def infer_contexts(scan: CaptureScan) -> InferredContexts:
+    """Infer the interfaces of contexts without a bind, from stub lengths and server port.
+
+    A context without a result gets (None, None) if its connection is MSMQ by another context.
+    """
+    found: InferredContexts = {}
+    for connection in scan.connections:
+        association = connection.rpc_state
+        if not isinstance(association, RpcAssociation) or association.is_foreign or not association.unbound_call_shapes:
+            continue
+        _, address, port = connection.endpoints[connection.likely_client_side() ^ 1]
+        learned = scan.learned_endpoints.get((address, port), set())
+        by_context: dict[int, InferredContext] = {}
+        for context_id, calls in association.unbound_call_shapes.items():
+            interface = infer_interface(calls, port, learned)
+            by_context[context_id] = (None, None) if interface is None else (interface[0].uuid, interface[1])
+        if association.is_msmq or any(uuid for uuid, _ in by_context.values()):
+            found.update({(connection.index, context_id): inferred for context_id, inferred in by_context.items()})
+    return found
+
+
+def _connections_to_reread(scan: CaptureScan, known: set[tuple[bytes, int]]) -> set[int]:
+    """Return the indexes of skipped connections to endpoints that calls of this capture reported.
+
+    ``known``: the endpoints that this pass knew. Connections with bound contexts are left out: they have rows already.
+    """
+    reported = scan.learned_endpoints.keys() - known
+    if not reported:
+        return set()
+    return {
+        connection.index
+        for connection in scan.connections
+        if (
+            connection.kind is ConnectionKind.COLD
+            or (
+                connection.kind is ConnectionKind.RPC
+                and _was_skipped(connection)
+                and not association_of(connection).is_msmq
+            )
+        )
+        and not reported.isdisjoint(_endpoints_of(connection))
+    }
+
+
+def _was_skipped(connection: TcpConnection) -> bool:
+    return any(side.unrecognised_bytes for side in connection.directions)
+
+
+def _endpoints_of(connection: TcpConnection) -> set[tuple[bytes, int]]:
+    return {(address, port) for _, address, port in connection.endpoints}
+
+
+def is_msmq_connection(connection: TcpConnection) -> bool:
+    """Whether a bind shows that a connection carries MSMQ RPC or the endpoint mapper."""
+    return connection.kind is ConnectionKind.RPC and association_of(connection).is_msmq

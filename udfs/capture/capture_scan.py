@@ -1,0 +1,43 @@
+"""Result of one pass over a capture file, from which ``bronze_rows`` builds rows when the pass is over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from udfs.capture.open_connections import OpenConnection
+from udfs.files.capture_file import CaptureFileReader
+from udfs.files.capture_fingerprint import FirstPacketHash
+from udfs.files.file_source import FileSource
+from udfs.rpc.call_rows import EmittedCalls, InferredContexts
+from udfs.tcp.connections import TcpConnection
+
+
+@dataclass(slots=True)
+class CaptureScan:
+    """State and result of one pass over a capture file.
+
+    ``counts``: of packets and calls, as in bronze.capture_files. ``error``: kind of damage and message.
+    ``learned_endpoints``: interface names by (address, port); ``learned_by_connection``: (address, port, interface) by
+    connection index. ``connections_to_reread``: indexes of connections that were skipped before the capture showed that
+    they are MSMQ. ``open_connections``: those that may continue in another capture. ``reread_endpoints``: of the
+    ``ReadRequest``.
+    """
+
+    connections: list[TcpConnection] = field(default_factory=list)
+    file_reader: CaptureFileReader | None = None
+    source: FileSource | None = None
+    capture_id: str = ""
+    counts: Counter[str] = field(default_factory=Counter)
+    link_types: set[int] = field(default_factory=set)
+    first_time_ns: int | None = None
+    last_time_ns: int | None = None
+    error: tuple[str, str] | None = None
+    learned_endpoints: dict[tuple[bytes, int], set[str]] = field(default_factory=dict)
+    learned_by_connection: dict[int, set[tuple[bytes, int, str]]] = field(default_factory=dict)
+    connections_to_reread: set[int] = field(default_factory=set)
+    inferred_contexts: InferredContexts = field(default_factory=dict)
+    emitted_calls: EmittedCalls = field(default_factory=EmittedCalls)
+    first_packet_hash: FirstPacketHash = field(default_factory=FirstPacketHash)
+    open_connections: list[OpenConnection] = field(default_factory=list)
+    reread_endpoints: tuple[str, ...] = ()

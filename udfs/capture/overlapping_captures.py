@@ -1,0 +1,328 @@
+"""Overlays captures that saw one connection at the same time: two capturing machines, or overlapping files.
+
+The remainders of such captures are aligned by sequence number, as if one capture had seen what any of them saw. Of
+bytes that several captures have, the earliest is taken. Since clocks may differ, sequence numbers and bytes decide
+which captures overlap.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from udfs.dcerpc.pdu_headers import read_frag_length, walk_pdus
+from udfs.files.capture_file import BUFFER_PADDING_BYTES
+from udfs.tcp.connections import MAX_SEQUENCE_JUMP, sequence_difference
+from udfs.tcp.packet_decoder import ACK, FIN, FRAMED_BEFORE, RST, SKIPPED_BEFORE, STREAM_START, SYN
+
+Row = dict[str, Any]
+_MAX_REPEATED_BYTES: Final = 64 << 10  # bytes; more is not sent again at once
+WHOLE_PDU: Final = 0x8000  # flag of segments in a remainder: they belong to a PDU that is complete
+
+
+class CapturedSegment(NamedTuple):
+    """A segment of a remainder, and the capture that it comes from."""
+
+    segment: Row
+    capture_id: str
+
+
+class DuplicateBytes(NamedTuple):
+    """A segment that was not used, because another capture has the same bytes: which capture saw it, and when."""
+
+    side: int
+    sequence: int
+    size: int
+    capture_id: str
+    time_ns: int
+    packet_number: int
+
+
+def group_simultaneous(rows: Sequence[Row]) -> list[list[Row]]:
+    """Group the remainders (``bronze.pending`` rows, sorted by time) of a four-tuple that overlap in one connection."""
+    spans = [_spans(row) for row in rows]
+    parent = list(range(len(rows)))
+
+    def root(index: int) -> int:
+        while parent[index] != index:
+            index = parent[index]
+        return index
+
+    for earlier, later in _candidate_pairs(rows, spans):
+        if root(earlier) != root(later) and _do_overlap(rows[earlier], rows[later], spans[earlier], spans[later]):
+            parent[root(later)] = root(earlier)
+    found: dict[int, list[Row]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        found[root(index)].append(row)
+    return list(found.values())
+
+
+def _candidate_pairs(rows: Sequence[Row], spans: Sequence[tuple[_Span, _Span]]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of row indexes that may belong together: their times overlap, or their bytes of side 0.
+
+    For a connection that spans thousands of files these are neighbours only, not all pairs.
+    """
+    current: list[int] = []
+    for later, row in enumerate(rows):
+        current = [earlier for earlier in current if rows[earlier]["last_time_ns"] > row["first_time_ns"]]
+        yield from ((earlier, later) for earlier in current)
+        current.append(later)
+    begins = sorted((span.low, index) for index, (span, _) in enumerate(spans) if span.low is not None)
+    for place, (low, index) in enumerate(begins):
+        for step in range(1, len(begins)):
+            other_low, other = begins[(place + step) % len(begins)]  # sequence numbers wrap around
+            if (other_low - low) & 0xFFFFFFFF >= spans[index][0].size:
+                break
+            yield min(index, other), max(index, other)
+
+
+class _Span(NamedTuple):
+    syn: int | None
+    low: int | None  # sequence number of the first byte
+    size: int  # bytes from the first to the last one
+
+
+def _is_body(segment: Row) -> bool:
+    """Whether a segment stands for payload: it has data, or stands for bytes that were framed or skipped before."""
+    return bool(segment["data"]) or bool(segment["flags"] & (FRAMED_BEFORE | SKIPPED_BEFORE))
+
+
+def _spans(row: Row) -> tuple[_Span, _Span]:
+    """Return the range of sequence numbers of both directions of a remainder."""
+    found = []
+    for side in (0, 1):
+        own = [segment for segment in row["segments"] if segment["side"] == side]
+        syn = next((segment["sequence"] for segment in own if segment["flags"] & SYN), None)
+        body = [segment for segment in own if _is_body(segment)]
+        if not body:
+            found.append(_Span(syn, None, 0))
+            continue
+        lead = body[0]["sequence"]
+        low = min(sequence_difference(segment["sequence"] - lead) for segment in body)
+        high = max(sequence_difference(segment["sequence"] - lead) + segment["size"] for segment in body)
+        found.append(_Span(syn, (lead + low) & 0xFFFFFFFF, high - low))
+    return found[0], found[1]
+
+
+def _do_overlap(one: Row, two: Row, spans: tuple[_Span, _Span], others: tuple[_Span, _Span]) -> bool:
+    """Whether two remainders overlap: in time with fitting numbers, or with common bytes of both directions.
+
+    Bytes from the end of a file may be sent again in the next file. But this is never a SYN with all that follows, and
+    only little data.
+    """
+    if one["capture_id"] == two["capture_id"]:
+        return False
+    shared = octets = 0
+    both_begin = False
+    for span, other in zip(spans, others, strict=True):
+        if span.syn is not None and other.syn is not None and span.syn != other.syn:
+            return False
+        both_begin |= span.syn is not None and other.syn is not None
+        if span.low is None or other.low is None:
+            continue
+        ahead = sequence_difference(other.low - span.low)
+        if not -other.size - MAX_SEQUENCE_JUMP <= ahead <= span.size + MAX_SEQUENCE_JUMP:
+            return False
+        common = min(span.size, ahead + other.size) - max(0, ahead)
+        shared += common > 0
+        octets += max(common, 0)
+    at_once = one["first_time_ns"] < two["last_time_ns"] and two["first_time_ns"] < one["last_time_ns"]
+    return at_once or (shared == 2 and (both_begin or octets > _MAX_REPEATED_BYTES))
+
+
+def overlay_segments(rows: Sequence[Row]) -> tuple[list[CapturedSegment], list[DuplicateBytes]]:
+    """Overlay a group of remainders: return their segments as if of one capture, and the duplicates left out."""
+    begin: list[CapturedSegment] = []
+    bodies: list[CapturedSegment] = []
+    ending: list[tuple[tuple[int, int, int], CapturedSegment]] = []
+    observers: list[DuplicateBytes] = []
+    for side in (0, 1):
+        parts = [CapturedSegment(s, row["capture_id"]) for row in rows for s in row["segments"] if s["side"] == side]
+        if not parts:
+            continue
+        lead = parts[0].segment["sequence"]
+        body = [part for part in parts if _is_body(part.segment)]
+        union, dropped = _union_direction(body, lead)
+        observers += dropped
+        bodies += union
+        low = min((_relative_offset(part, lead) for part in union), default=None)
+        high = max((_relative_offset(part, lead) + part.segment["size"] for part in union), default=None)
+        for part in parts:
+            flags, at = part.segment["flags"], _relative_offset(part, lead)
+            if _is_body(part.segment):
+                continue
+            order = (at, sequence_difference(part.segment["acknowledgement"] - parts[0].segment["acknowledgement"]), 0)
+            if flags & SYN or (flags == ACK and (low is None or at <= low)):
+                begin.append(part)
+            if flags & (FIN | RST) or (not flags & SYN and (high is None or at >= high)):
+                ending.append((((1 << 40) if flags & RST else order[0], *order[1:]), part))
+    begin.sort(key=lambda part: (not part.segment["flags"] & SYN, part.segment["time_ns"], part.capture_id))
+    ending.sort(key=lambda each: (each[0], each[1].segment["time_ns"], each[1].capture_id))
+    return begin + bodies + [part for _, part in ending], observers
+
+
+def _relative_offset(part: CapturedSegment, lead: int) -> int:
+    """Return the offset of a segment relative to the sequence number ``lead``."""
+    return sequence_difference(part.segment["sequence"] - lead)
+
+
+def _priority(segment: Row) -> int:
+    """Return the priority of a segment where several captures have the same bytes; lower is preferred.
+
+    Whole PDUs of unfinished calls come first, because other captures may need them. Bytes outside of whole PDUs come
+    last.
+    """
+    flags = segment["flags"]
+    return 0 if flags & WHOLE_PDU else 1 if flags & FRAMED_BEFORE else 3 if flags & SKIPPED_BEFORE else 2
+
+
+def _union_direction(body: list[CapturedSegment], lead: int) -> tuple[list[CapturedSegment], list[DuplicateBytes]]:
+    """Return the bytes of one direction once each, in order, and the duplicates."""
+    begins = any(part.segment["flags"] & STREAM_START for part in body)
+    body = _flag_joined_pdus(body, lead)
+    doubts = _incomplete_ranges(body, lead)
+    covered = _IntervalSet()
+    chosen: list[CapturedSegment] = []
+    dropped: list[DuplicateBytes] = []
+    for part in sorted(
+        body, key=lambda p: (_priority(p.segment), p.segment["time_ns"], p.capture_id, _relative_offset(p, lead))
+    ):
+        segment, start = part.segment, _relative_offset(part, lead)
+        size = segment["size"] if segment["data"] is None else len(segment["data"])
+        left = covered.add(start, start + size)
+        chosen += [
+            CapturedSegment(_slice_segment(segment, low - start, high - start), part.capture_id) for low, high in left
+        ]
+        if segment["data"] and left != [(start, start + size)]:
+            dropped.append(
+                DuplicateBytes(
+                    segment["side"], segment["sequence"], size, part.capture_id, segment["time_ns"], segment["number"]
+                )
+            )
+    chosen.sort(key=lambda part: _relative_offset(part, lead))
+    found = []
+    for index, part in enumerate(chosen):
+        segment = dict(part.segment)
+        if index + 1 < len(chosen):  # another capture may have the bytes that this one truncated
+            segment["size"] = min(
+                segment["size"], _relative_offset(chosen[index + 1], lead) - _relative_offset(part, lead)
+            )
+        if segment["flags"] & FRAMED_BEFORE and doubts.overlaps(
+            _relative_offset(part, lead), _relative_offset(part, lead) + segment["size"]
+        ):
+            segment["flags"] |= SKIPPED_BEFORE
+        segment["flags"] = segment["flags"] & ~STREAM_START | (STREAM_START if begins and not index else 0)
+        found.append(CapturedSegment(segment, part.capture_id))
+    return found, dropped
+
+
+def _flag_joined_pdus(body: list[CapturedSegment], lead: int) -> list[CapturedSegment]:
+    """Flag PDUs as whole that several captures together contain completely, for example two files of one ring."""
+    loose = [part for part in body if _priority(part.segment) == 2 and part.segment["data"]]
+    loose.sort(key=lambda p: (p.segment["time_ns"], p.capture_id, _relative_offset(p, lead)))
+    seen, pieces = _IntervalSet(), []
+    for part in loose:
+        start = _relative_offset(part, lead)
+        for low, high in seen.add(start, start + len(part.segment["data"])):
+            pieces.append((low, part.segment["data"][low - start : high - start]))
+    pieces.sort()
+    whole = _IntervalSet()
+    index = 0
+    while index < len(pieces):
+        begin, data = pieces[index]
+        index += 1
+        while index < len(pieces) and pieces[index][0] == begin + len(data):
+            data += pieces[index][1]
+            index += 1
+        found: list[int] = []
+        walk_pdus(data + bytes(BUFFER_PADDING_BYTES), 0, len(data), found)
+        if found:
+            last = found[-1]
+            whole.add(begin, begin + last + read_frag_length(data, last))
+    out = []
+    for part in body:
+        segment, start = part.segment, _relative_offset(part, lead)
+        size = len(segment["data"] or b"")
+        if _priority(segment) != 2 or not whole.overlaps(start, start + size):
+            out.append(part)
+            continue
+        for low, high, inside in whole.split(start, start + size):
+            cut = _slice_segment(segment, low - start, high - start)
+            out.append(CapturedSegment({**cut, "flags": cut["flags"] | (WHOLE_PDU if inside else 0)}, part.capture_id))
+    return out
+
+
+def _incomplete_ranges(body: list[CapturedSegment], lead: int) -> _IntervalSet:
+    """Return the ranges that some capture has only in part, between its first and its last byte."""
+    good: dict[str, _IntervalSet] = defaultdict(_IntervalSet)
+    spans: dict[str, tuple[int, int]] = {}
+    for part in body:
+        start = _relative_offset(part, lead)
+        end = start + part.segment["size"]
+        low, high = spans.get(part.capture_id, (start, end))
+        spans[part.capture_id] = min(low, start), max(high, end)
+        if _priority(part.segment) < 2:
+            good[part.capture_id].add(start, end)
+    found = _IntervalSet()
+    for capture_id, (low, high) in spans.items():
+        for start, end in good[capture_id].add(low, high):
+            found.add(start, end)
+    return found
+
+
+def _slice_segment(segment: Row, low: int, high: int) -> Row:
+    """Return the bytes ``low`` to ``high`` of a segment as a segment."""
+    data = segment["data"]
+    size = segment["size"] if data is None else len(data)
+    lost = segment["size"] - size if high == size else 0
+    return {
+        **segment,
+        "sequence": (segment["sequence"] + low) & 0xFFFFFFFF,
+        "file_offset": segment["file_offset"] + low,
+        "size": high - low + lost,
+        "data": None if data is None else data[low:high],
+    }
+
+
+class _IntervalSet:
+    """A set of integers, stored as sorted disjoint intervals."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def add(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Add an interval; return the parts of it that were not in the set."""
+        first = bisect_right(self._ends, start)
+        at, end_index, added = start, first, []
+        while end_index < len(self._starts) and self._starts[end_index] < end:
+            if at < self._starts[end_index]:
+                added.append((at, self._starts[end_index]))
+            at = max(at, self._ends[end_index])
+            end_index += 1
+        if at < end:
+            added.append((at, end))
+        if start < end:
+            low = min([start, *self._starts[first:end_index]])
+            high = max([end, *self._ends[first:end_index]])
+            self._starts[first:end_index], self._ends[first:end_index] = [low], [high]
+        return added
+
+    def overlaps(self, start: int, end: int) -> bool:
+        """Whether the set contains any number of an interval."""
+        first = bisect_right(self._ends, start)
+        return first < len(self._starts) and self._starts[first] < end
+
+    def split(self, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
+        """Yield the parts of an interval in order, each with a flag: whether it is in the set."""
+        for low, high in zip(self._starts, self._ends, strict=True):
+            low, high = max(low, start), min(high, end)  # noqa: PLW2901
+            if low < high:
+                if start < low:
+                    yield start, low, False
+                yield low, high, True
+                start = high
+        if start < end:
+            yield start, end, False

@@ -1,0 +1,190 @@
+"""Input files as decompressed byte streams: local or in an object store, plain, gzip or zstd.
+
+The compression is detected from the first bytes, not from the name. Decompression is bounded, because a few kilobytes
+can expand to terabytes.
+"""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, BinaryIO, Final
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from udfs.files.capture_file import ReadableStream
+from udfs.files.filesystems import resolve_filesystem
+from udfs.keys import key
+
+_MAGIC_BYTES: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_FREE_EXPANSION_BYTES: Final = 64 << 20  # decompressed bytes that are allowed in addition to the ratio
+_SKIP_BYTES: Final = 1 << 20  # bytes skipped at a time
+_CHUNK_BYTES: Final = 64 << 10  # decompressed bytes read at a time
+
+
+class ExpansionLimitError(OSError):
+    """A compressed file expands beyond the configured bound."""
+
+
+def open_stored_file(location: str) -> Any:  # noqa: ANN401 - a file of pyarrow
+    """Open the stored (still compressed) bytes of a path or URI. Raises ``OSError``."""
+    filesystem, name = resolve_filesystem(location)
+    return filesystem.open_input_file(name)
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """An input file that can be opened repeatedly: path as in the tables, stored size, modification time.
+
+    ``modified_ns``: nanoseconds since 1970, None if unknown. ``open_stored`` opens the stored bytes.
+    """
+
+    path: str
+    stored_bytes: int
+    modified_ns: int | None
+    open_stored: Callable[[], BinaryIO]
+
+    @staticmethod
+    def from_bytes(data: bytes, path: str) -> FileSource:
+        """Return a source that reads bytes in memory."""
+        return FileSource(path, len(data), None, lambda: io.BytesIO(data))
+
+    @staticmethod
+    def from_path(location: str, path: str | None = None) -> FileSource:
+        """Return a source that reads a path or URI, shown as ``path``. Raises ``OSError`` if it is missing."""
+        filesystem, name = resolve_filesystem(location)
+        info = filesystem.get_file_info(name)
+        if info.type != pafs.FileType.File:
+            raise FileNotFoundError(f"{path or location}: no such file")
+        return FileSource(path or location, info.size, info.mtime_ns, partial(open_stored_file, location))
+
+    @property
+    def path_key(self) -> str:
+        """The key of the path. It identifies a capture without packets."""
+        return key(self.path)
+
+    @property
+    def compression(self) -> str | None:
+        """``gzip`` or ``zstd``; None if the file is not compressed or cannot be read."""
+        try:
+            with self.open_stored() as stream:
+                head = stream.read(4)
+        except OSError:
+            return None
+        return next((name for magic, name in _MAGIC_BYTES.items() if head.startswith(magic)), None)
+
+    def open_decompressed(self, max_expansion: int, max_bytes: int, start: int = 0) -> ReadableStream:
+        """Open the file as a stream of decompressed bytes, at offset ``start`` of these bytes.
+
+        ``max_expansion``: decompressed bytes per stored byte; ``max_bytes``: decompressed bytes. Reading beyond either
+        bound raises ``ExpansionLimitError``. In a compressed file the bytes before ``start`` are read and skipped, so
+        that this can happen here too. Raises ``OSError``.
+        """
+        raw: Any = self.open_stored()
+        head = raw.read(4)
+        kind = next((name for magic, name in _MAGIC_BYTES.items() if head.startswith(magic)), None)
+        if kind is None:
+            raw.seek(start)
+            opened: ReadableStream = raw
+            return opened
+        raw.seek(0)
+        stream = DecompressedStream(
+            raw, kind, min(max_bytes, _FREE_EXPANSION_BYTES + self.stored_bytes * max_expansion)
+        )
+        try:
+            stream.skip(start)
+        except ExpansionLimitError:
+            stream.close()
+            raise
+        return stream
+
+
+class DecompressedStream(io.RawIOBase):
+    """The decompressed bytes of a gzip or zstd stream, up to a limit.
+
+    If the stream is damaged or ends early, the bytes end there and ``error`` says why; the bytes before it are valid.
+    Their number does not depend on the sizes of the reads: a decompressor returns nothing of the chunk that fails, so
+    chunks are small and of fixed size.
+    """
+
+    def __init__(self, raw: BinaryIO, kind: str, limit: int) -> None:
+        self.compression = kind
+        self._raw = raw
+        self._limit = limit
+        self._total_bytes = 0
+        self._chunk = memoryview(b"")  # decompressed, not yet returned
+        self.error: str | None = None
+        self.ended_early = False
+        if kind == "gzip":
+            self._decompressor: Any = _GzipMembers(raw)
+        else:
+            stream = raw if isinstance(raw, pa.NativeFile) else pa.PythonFile(raw, "r")
+            self._decompressor = pa.CompressedInputStream(stream, kind)
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - whatever has a buffer
+        """Fill the buffer. Raises ``ExpansionLimitError`` beyond the limit."""
+        if not self._chunk:
+            self._chunk = memoryview(self._read_chunk())
+        count = min(len(buffer), len(self._chunk))
+        buffer[:count] = self._chunk[:count]
+        self._chunk = self._chunk[count:]
+        return count
+
+    def _read_chunk(self) -> bytes:
+        if self.error is not None:
+            return b""  # some decompressors would continue behind the damage
+        try:
+            data: bytes = self._decompressor.read(_CHUNK_BYTES)
+        except (OSError, EOFError, zlib.error) as error:
+            self.error, self.ended_early = str(error), isinstance(error, EOFError)
+            return b""
+        self._total_bytes += len(data)
+        if self._total_bytes > self._limit:
+            raise ExpansionLimitError(f"expands beyond {self._limit} bytes")
+        return data
+
+    def skip(self, count: int) -> None:
+        """Skip a number of bytes, or all up to the end. Raises ``ExpansionLimitError`` beyond the limit."""
+        buffer = memoryview(bytearray(min(count, _SKIP_BYTES)))
+        while count > 0 and (got := self.readinto(buffer[: min(count, _SKIP_BYTES)])):
+            count -= got
+
+    def close(self) -> None:
+        """Close this stream and the stored one."""
+        self._raw.close()
+        super().close()
+
+
+class _GzipMembers:
+    """Decompressor of concatenated gzip members; returns all bytes before damage or an early end."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self._inflate = zlib.decompressobj(31)
+        self._pending = b""
+
+    def read(self, size: int) -> bytes:
+        """Return up to ``size`` bytes; empty at the end. Raises ``zlib.error`` on damage."""
+        while True:
+            if self._inflate.eof:
+                rest = self._inflate.unused_data or self._pending
+                if not rest:
+                    rest = self._raw.read(1 << 16)
+                if not rest.startswith(b"\x1f\x8b"):
+                    return b""  # the end, or padding behind the last member
+                self._inflate, self._pending = zlib.decompressobj(31), rest
+            chunk = self._pending or self._raw.read(1 << 18)
+            data = self._inflate.decompress(chunk, size)
+            self._pending = self._inflate.unconsumed_tail
+            if data:
+                return data
+            if not chunk:
+                raise EOFError("the compressed stream ends early")

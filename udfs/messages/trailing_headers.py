@@ -1,0 +1,73 @@
+"""Read the headers that RemoteRead appends to a message, [MS-MQRR] 2.2.5.2 to 2.2.5.5."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from udfs.messages import header_layouts as layouts
+from udfs.messages.record_readers import read_header, store_values
+from udfs.stubs.column_cursors import MALFORMED_CODE, TRUNCATED_CODE, ColumnCursors
+
+
+def read_trailing_headers(cursors: ColumnCursors) -> None:
+    """Read ExtensionHeader, SubqueueHeader, DeadLetterHeader and ExtendedAddressHeader, as far as flags announce them.
+
+    Their position is where the message's own headers end (doubt D35).
+    """
+    at = cursors.position
+    found = read_header(cursors, "ExtensionHeader", layouts.EXTENSION_HEADER)
+    cursors.fail(
+        found["HeaderSize"] != layouts.EXTENSION_HEADER.itemsize, MALFORMED_CODE, "ExtensionHeader.HeaderSize", at
+    )
+    declared = cursors.position + found["RemainingHeadersSize"]
+    whole_end = cursors.end
+    cursors.end = np.minimum(declared, cursors.end)
+    flags = found["Flags"]
+    for flag, read in (
+        (layouts.EXTENSION_FLAG_SQ, _read_subqueue_header),
+        (layouts.EXTENSION_FLAG_DL, _read_dead_letter_header),
+        (layouts.EXTENSION_FLAG_EA, _read_extended_address_header),
+    ):
+        index, part = cursors.subset(flags & flag != 0)
+        if len(index):
+            read(part)
+            cursors.merge_subset(index, part)
+    cursors.end = whole_end
+    cursors.fail(declared > cursors.end, TRUNCATED_CODE, "ExtensionHeader.RemainingHeadersSize", at + 4)
+    cursors.fail(declared != cursors.position, MALFORMED_CODE, "ExtensionHeader.RemainingHeadersSize", at + 4)
+
+
+def _read_subqueue_header(cursors: ColumnCursors) -> None:
+    """Read a SubqueueHeader, [MS-MQRR] 2.2.5.3."""
+    at = cursors.position
+    found = read_header(cursors, "SubqueueHeader", layouts.SUBQUEUE_HEADER)
+    store_values(cursors, "subqueues at", cursors.advance(layouts.SUBQUEUE_NAMES_BYTES, "SubqueueHeader.SubqueueName"))
+    cursors.fail(
+        found["HeaderSize"] != layouts.SUBQUEUE_HEADER.itemsize + layouts.SUBQUEUE_NAMES_BYTES,
+        MALFORMED_CODE,
+        "SubqueueHeader.HeaderSize",
+        at,
+    )
+
+
+def _read_dead_letter_header(cursors: ColumnCursors) -> None:
+    """Read a DeadLetterHeader, [MS-MQRR] 2.2.5.4: its size, and a path name padded with NULs."""
+    at = cursors.position
+    size = (
+        read_header(cursors, "DeadLetterHeader", np.dtype([("HeaderSize", "<u4")]))["HeaderSize"].astype(np.int64) - 4
+    )
+    cursors.fail(size < 0, MALFORMED_CODE, "DeadLetterHeader.HeaderSize", at)
+    store_values(cursors, "dead letter at", cursors.advance(np.maximum(size, 0), "DeadLetterHeader.DeadLetterPathName"))
+    store_values(cursors, "dead letter size", size)
+
+
+def _read_extended_address_header(cursors: ColumnCursors) -> None:
+    """Read an ExtendedAddressHeader, [MS-MQRR] 2.2.5.5."""
+    at = cursors.position
+    found = read_header(cursors, "ExtendedAddressHeader", layouts.EXTENDED_ADDRESS_HEADER)
+    cursors.fail(
+        found["HeaderSize"] != layouts.EXTENDED_ADDRESS_HEADER.itemsize,
+        MALFORMED_CODE,
+        "ExtendedAddressHeader.HeaderSize",
+        at,
+    )

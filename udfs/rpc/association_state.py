@@ -1,0 +1,219 @@
+"""RPC state of a TCP connection: binds, the presentation contexts they establish, retained PDUs ([C706] 12.6.3.5).
+
+A context id has the meaning of the last bind before it in the client's stream. The server's answer, if seen, gives the
+transfer syntax.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from udfs.dcerpc.bind_pdus import ContextElement, ContextResult, MalformedBindError, parse_bind, parse_bind_ack
+from udfs.dcerpc.interfaces import INTERFACES_BY_UUID, CallShape
+from udfs.dcerpc.pdu_headers import ALTER_CONTEXT, ALTER_CONTEXT_RESP, AUTH3, BIND, BIND_ACK, BIND_NAK
+from udfs.sealed.security_tokens import SecurityToken, has_usable_handshake
+
+AUTH_LEVEL_CONNECT = 2
+MAX_UNANSWERED_BINDS = 64
+MAX_EARLY_ANSWERS = 16
+MAX_TOKENS_PER_BIND = 16  # a handshake has three
+MAX_BINDS_PER_CONNECTION = 1 << 12  # more binds are treated as malformed
+
+
+class RetainedPdu(NamedTuple):
+    """A PDU that is retained for other captures: of a bind, or of an unfinished or unbound call.
+
+    ``data``: its bytes; only a rebuilt header if a part of the PDU is missing. ``time_ns`` and ``end_time_ns``: times
+    of its first and last byte. ``acknowledgement``: of its first packet.
+    """
+
+    side: int
+    stream_offset: int
+    frag_length: int
+    data: bytes
+    time_ns: int
+    end_time_ns: int
+    packet_number: int
+    file_offset: int
+    acknowledgement: int
+    context_id: int  # -1: a bind or its answer
+    is_finished: bool = False  # of a complete call that only a repetition in another capture can change
+
+
+@dataclass(slots=True)
+class BindExchange:
+    """One bind or alter_context and the server's answer, as far as seen."""
+
+    stream_offset: int  # of its first byte, in the client's stream
+    sequence: int
+    call_id: int
+    context_elements: list[ContextElement]
+    time_ns: int
+    packet_number: int
+    max_xmit_frag: int
+    max_recv_frag: int
+    group_id: int
+    auth_type: int | None
+    auth_level: int | None
+    secondary_address: str | None = None
+    results: list[ContextResult] = field(default_factory=list)
+    nak_reason: int | None = None
+    tokens: list[SecurityToken] = field(
+        default_factory=list
+    )  # security tokens: of the bind, its answer, and auth3 PDUs
+
+
+@dataclass(slots=True)
+class BoundContext:
+    """The meaning of a context id from a stream offset on: interface, transfer syntax, (auth_type, auth_level)."""
+
+    stream_offset: int
+    interface_uuid: str
+    transfer_syntax: str
+    auth: tuple[int | None, int | None]
+    accepted: bool = False  # by the server's answer
+
+
+@dataclass(slots=True)
+class RpcAssociation:
+    """The RPC association state of one TCP connection, as far as captured.
+
+    ``is_msmq``: a bind proposed an interface of MSMQ or the endpoint mapper. ``contexts``: meanings by context id.
+    ``unbound_call_shapes``: by context id, of calls whose bind was not seen. ``early_answers``: answers seen before
+    their binds. ``retained_pdus``: of binds and unfinished calls; ``retained_unbound_pdus``: of complete calls without
+    a bind. Over the limit PDUs are not retained: ``dropped_bytes`` counts those of calls without a bind by (context id,
+    side), ``unretained_offsets`` has those of unfinished calls as (1 for a response, 0 for others; stream offset).
+    """
+
+    binds: list[BindExchange] = field(default_factory=list)
+    unanswered_binds: deque[BindExchange] = field(default_factory=lambda: deque(maxlen=MAX_UNANSWERED_BINDS))
+    contexts: dict[int, list[BoundContext]] = field(default_factory=dict)
+    unbound_call_shapes: dict[int, set[CallShape]] = field(default_factory=dict)
+    group_id: int | None = None
+    call_count: int = 0
+    is_msmq: bool = False
+    early_answers: list[tuple[int, bytes, str, int, int, SecurityToken | None]] = field(default_factory=list)
+    malformed_binds: list[tuple[str, int, int, int, int, int, bytes]] = field(default_factory=list)
+    retained_pdus: list[RetainedPdu] = field(default_factory=list)
+    retained_unbound_pdus: list[RetainedPdu] = field(default_factory=list)
+    retained_bytes: int = 0
+    dropped_bytes: Counter[tuple[int, int]] = field(default_factory=Counter)
+    unretained_offsets: set[tuple[int, int]] = field(default_factory=set)
+    handshake_check: tuple[int, bool] = (0, False)  # cache of has_handshake: number of tokens, result
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether binds were seen, none of them for an MSMQ or epm interface."""
+        return bool(self.binds) and not self.is_msmq
+
+    def add_bind(
+        self, body: bytes, order: str, end: int, offset: int, sequence: int, call_id: int, time: int, number: int,
+        auth: tuple[int | None, int | None], token: SecurityToken | None = None,
+    ) -> None:  # fmt: skip
+        """Add a bind or alter_context PDU. Raises ``MalformedBindError``."""
+        xmit, receive, group, elements = parse_bind(body, order, end)
+        if len(self.binds) >= MAX_BINDS_PER_CONNECTION:
+            raise MalformedBindError
+        bind = BindExchange(offset, sequence, call_id, elements, time, number, xmit, receive, group, *auth)
+        if token is not None:
+            bind.tokens.append(token)
+        self.binds.append(bind)
+        self.unanswered_binds.append(bind)
+        for element in elements:
+            if element.interface_uuid in INTERFACES_BY_UUID:
+                self.is_msmq = True
+            if not element.transfer_syntaxes:
+                continue
+            bound = self.contexts.setdefault(element.context_id, [])
+            if not any(context.accepted for context in bound):
+                bound.clear()
+            if not bound:
+                bound.append(BoundContext(offset, element.interface_uuid, element.transfer_syntaxes[0], auth))
+        answers, self.early_answers = self.early_answers, []
+        for answer in answers:
+            self.add_bind_answer(*answer)
+
+    def add_bind_answer(
+        self, ptype: int, body: bytes, order: str, end: int, call_id: int, token: SecurityToken | None = None
+    ) -> None:
+        """Add a bind_ack, alter_context_resp or bind_nak PDU. Raises ``MalformedBindError``."""
+        bind = self._pop_answered_bind(call_id)
+        if bind is None and len(self.early_answers) < MAX_EARLY_ANSWERS:
+            self.early_answers.append((ptype, body, order, end, call_id, token))
+        if ptype == BIND_NAK:
+            if bind is not None:
+                bind.nak_reason = int.from_bytes(body[16:18], "little" if order == "<" else "big")
+            return
+        xmit, receive, group, address, results = parse_bind_ack(body, order, end)
+        if ptype == BIND_ACK or self.group_id is None:
+            self.group_id = group or self.group_id
+        if bind is None:
+            return
+        if token is not None:
+            bind.tokens.append(token)
+        bind.results = results
+        bind.max_xmit_frag, bind.max_recv_frag = xmit, receive
+        bind.group_id, bind.secondary_address = group, address
+        for element, result in zip(bind.context_elements, results, strict=False):
+            if result.result != "accepted" or result.transfer_syntax is None:
+                continue
+            bound = self.contexts.setdefault(element.context_id, [])
+            auth = (bind.auth_type, bind.auth_level)
+            context = BoundContext(
+                bind.stream_offset, element.interface_uuid, result.transfer_syntax, auth, accepted=True
+            )
+            if bound and not bound[-1].accepted:
+                bound[-1] = context
+            elif not bound or (bound[-1].interface_uuid, bound[-1].transfer_syntax) != (
+                context.interface_uuid,
+                context.transfer_syntax,
+            ):
+                insort(bound, context, key=lambda other: other.stream_offset)
+
+    def add_auth3_token(self, call_id: int, token: SecurityToken) -> None:
+        """Add the token of an auth3 PDU to the last bind before it with the same call id, else to the last bind.
+
+        Without any bind the token is dropped.
+        """
+        candidates = [each for each in self.binds if each.call_id == call_id] or self.binds[-1:]
+        before = [each for each in candidates if (token.sequence - each.sequence) & 0xFFFFFFFF < 1 << 31]
+        bind = next(reversed(before or candidates), None)
+        if bind is not None and len(bind.tokens) < MAX_TOKENS_PER_BIND:
+            bind.tokens.append(token)
+
+    @property
+    def has_handshake(self) -> bool:
+        """Whether the tokens contain a handshake from which session keys can be derived."""
+        count = sum(len(one.tokens) for one in self.binds)
+        if count != self.handshake_check[0]:
+            self.handshake_check = count, has_usable_handshake([token for one in self.binds for token in one.tokens])
+        return self.handshake_check[1]
+
+    def _pop_answered_bind(self, call_id: int) -> BindExchange | None:
+        """Remove and return the unanswered bind with the answer's call id, else the oldest; None if there is none."""
+        if not self.unanswered_binds:
+            return None
+        bind = next((each for each in self.unanswered_binds if each.call_id == call_id), self.unanswered_binds[0])
+        self.unanswered_binds.remove(bind)
+        return bind
+
+    def add_malformed_bind(
+        self, offset: int, time: int, number: int, file_offset: int, size: int, sample: bytes
+    ) -> None:
+        """Record a bind that cannot be parsed, for quarantine."""
+        if len(self.malformed_binds) < MAX_BINDS_PER_CONNECTION:
+            self.malformed_binds.append(("malformed_bind", offset, time, number, file_offset, size, sample))
+
+    def context_at(self, context_id: int, offset: int) -> BoundContext | None:
+        """Return the meaning of a context id at an offset of the client's stream; None if its bind was not seen."""
+        bound = self.contexts.get(context_id, [])
+        count = bisect_right(bound, offset, key=lambda context: context.stream_offset)
+        return bound[count - 1] if count else None
+
+
+BIND_REQUEST_TYPES = (BIND, ALTER_CONTEXT)
+BIND_ANSWER_TYPES = (BIND_ACK, ALTER_CONTEXT_RESP, BIND_NAK)
+AUTH3_TYPES = (AUTH3,)

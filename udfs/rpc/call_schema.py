@@ -1,0 +1,107 @@
+"""Arrow schema of ``bronze.rpc_calls`` as the reader writes it, and helpers that build Arrow columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from udfs.array_types import Bools, Ints
+from udfs.files.capture_file import NO_TIME
+from udfs.rpc.call_assembly import NEVER_NS
+
+TIMESTAMP_US: Final = pa.timestamp("us", "UTC")
+SIGHTING_STRUCT: Final = pa.struct(
+    [
+        ("capture_id", pa.string()),
+        ("request_packet", pa.int64()),
+        ("response_capture_id", pa.string()),
+        ("response_packet", pa.int64()),
+        ("byte_offset", pa.int64()),
+        ("request_at", pa.int64()),
+        ("request_done_at", pa.int64()),
+        ("response_at", pa.int64()),
+        ("response_done_at", pa.int64()),
+        ("request", pa.int32()),
+        ("response", pa.int32()),
+        ("settled", pa.bool_()),
+    ]
+)
+RPC_CALLS_SCHEMA: Final = pa.schema(
+    [
+        ("call_key", pa.string()),
+        ("connection_id", pa.string()),
+        ("client_address", pa.string()),
+        ("client_port", pa.int32()),
+        ("server_address", pa.string()),
+        ("server_port", pa.int32()),
+        ("call_id", pa.int64()),
+        ("context_id", pa.int32()),
+        ("interface_uuid", pa.string()),
+        ("interface_name", pa.string()),
+        ("transfer_syntax", pa.string()),
+        ("opnum", pa.int32()),
+        ("object_uuid", pa.string()),
+        ("byte_order", pa.string()),
+        ("auth_type", pa.int32()),
+        ("auth_level", pa.int32()),
+        ("bind_seen", pa.bool_()),
+        ("sealed", pa.bool_()),
+        ("request_at", TIMESTAMP_US),
+        ("request_done_at", TIMESTAMP_US),
+        ("response_at", TIMESTAMP_US),
+        ("response_done_at", TIMESTAMP_US),
+        ("cancelled_at", TIMESTAMP_US),
+        ("orphaned_at", TIMESTAMP_US),
+        ("request_fragments", pa.int32()),
+        ("response_fragments", pa.int32()),
+        ("request_stub", pa.binary()),
+        ("response_stub", pa.binary()),
+        ("fault_status", pa.int64()),
+        ("outcome", pa.string()),
+        ("capture_id", pa.string()),
+        ("request_packet", pa.int64()),
+        ("response_capture_id", pa.string()),
+        ("response_packet", pa.int64()),
+        ("byte_offset", pa.int64()),
+        ("observations", pa.int32()),
+        ("opened_by", pa.string()),
+        ("closed_reason", pa.string()),
+        ("verified_by", pa.string()),
+        ("response_byte_order", pa.string()),
+        ("request_sequence", pa.int64()),
+        ("response_sequence", pa.int64()),
+        ("sightings", pa.list_(SIGHTING_STRUCT)),
+        ("request_signed_bytes", pa.binary()),
+        ("response_signed_bytes", pa.binary()),
+        ("request_span", pa.int64()),
+        ("response_span", pa.int64()),
+        ("event_date", pa.date32()),
+    ]
+)
+CALL_OUTCOMES: Final = ("no_request", "damaged", "no_response", "fault", "encrypted", "unbound", "ok")
+
+
+def rows_to_batch(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Convert rows to a record batch. Times in the rows are in microseconds, dates in days, both since 1970."""
+    plain = {TIMESTAMP_US: pa.int64(), pa.date32(): pa.int32()}
+    columns = []
+    for column in schema:
+        values = [row[column.name] for row in rows]
+        columns.append(pa.array(values, plain.get(column.type, column.type)).cast(column.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def timestamp_column(values: Ints, valid: Bools) -> pa.Array:
+    """Convert times in ns to a timestamp column in microseconds, rounded down; null where not valid or unknown."""
+    good = valid & (values != NO_TIME) & (values != NEVER_NS)
+    return pa.array(np.where(good, values // 1000, 0), pa.int64(), mask=~good).cast(TIMESTAMP_US)
+
+
+def lookup_column(values: Iterable[str], index: npt.NDArray[Any]) -> pa.Array:
+    """Return the text column ``values[index]``; null where the index is negative."""
+    index = np.asarray(index, np.int64)
+    return pa.array(list(values), pa.string()).take(pa.array(np.maximum(index, 0), mask=index < 0))

@@ -1,0 +1,243 @@
+"""Decode both stubs of each RPC call of a batch, into the columns of the silver tables of calls.
+
+Calls of one method and transfer syntax are decoded together.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from udfs import codes
+from udfs.array_types import Bools, Ints
+from udfs.dcerpc.interfaces import INTERFACES_BY_NAME, NDR, NDR64
+from udfs.queues.normal_form import normalize_queue_names
+from udfs.stubs import method_registry, to_arrow
+from udfs.stubs.column_cursors import ERROR_CODES, AnyArray, DecodedColumns
+from udfs.stubs.idl import Method
+from udfs.stubs.stub_decoder import StubColumn, decoded_column, read_stub_rows
+
+DECODER_VERSION: Final = "2"  # 2: an empty name is no queue
+
+# Columns for which the response's value takes precedence over the request's.
+_RESPONSE_FIRST: Final = frozenset({"sequence_id", "hresult", "arrive_time", "packet_bytes", "remote_queue_name"})
+_REMOTE_READ_COLUMNS: Final = (
+    "queue_format_type", "queue_format_name", "queue", "access", "share_mode", "client_id", "non_routing_server",
+    "workgroup", "version_major", "version_minor", "build_number", "returned_port", "port_type", "context_handle",
+    "remote_read_handle", "queue_handle", "queue_descriptor", "open_context", "mqs", "cursor_handle", "action",
+    "timeout_ms", "request_id", "lookup_id", "sequence_id", "max_body_bytes", "max_compound_message_bytes",
+    "transaction_id", "propagation_token_bytes", "acknowledgement_class", "ack", "move_context", "arrive_time",
+    "packet_bytes", "hresult",
+)  # fmt: skip
+_CLIENT_COLUMNS: Final = (
+    "queue_format_name", "queue", "access", "share_mode", "queue_handle", "queue_descriptor", "open_context",
+    "context_handle", "cursor_handle", "client_id", "returned_port", "remote_queue_name", "client_name",
+    "queue_manager_context", "remote_cursor_handle", "port_type", "mqs", "action", "timeout_ms", "hresult",
+)  # fmt: skip
+_MANAGEMENT_COLUMNS: Final = ("object_type", "queue_format_name", "queue", "hresult")
+
+
+def _equals(column: pa.Array, value: str) -> Bools:
+    """Return the mask of rows that equal ``value``; null does not."""
+    same = pc.fill_null(pc.equal(column, value), False)  # noqa: FBT003
+    return np.asarray(same.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _readable_rows(batch: pa.RecordBatch) -> Bools:
+    """Return the mask of rows whose stubs are in the clear: not sealed, or decrypted."""
+    sealed = pc.fill_null(batch.column("sealed"), False)  # noqa: FBT003
+    opened = pc.or_(pc.invert(sealed), batch.column("opened_by").is_valid())
+    return np.asarray(opened.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _big_endian_rows(batch: pa.RecordBatch, side: str) -> Bools:
+    """Return the mask of rows whose stub of ``side`` is big-endian; a PDU has its sender's byte order ([C706] 14.1)."""
+    order = batch.column("byte_order")
+    if side == "response" and "response_byte_order" in batch.schema.names:
+        order = pc.coalesce(batch.column("response_byte_order"), order)
+    return _equals(order, "big")
+
+
+class _CallBatch:
+    """The calls of one batch and the decoded columns of their requests and responses."""
+
+    def __init__(self, batch: pa.RecordBatch, methods_of: method_registry.MethodsByInterface) -> None:
+        self.rows = batch.num_rows
+        self.methods_by_interface = methods_of
+        order = {side: _big_endian_rows(batch, side) for side in ("request", "response")}
+        self.stubs = {side: StubColumn(batch.column(f"{side}_stub"), big) for side, big in order.items()}
+        self.values = {side: DecodedColumns(self.rows) for side in self.stubs}
+        self.readable = _readable_rows(batch)
+        self.of_interface = {interface: _equals(batch.column("interface_name"), interface) for interface in methods_of}
+        self.opnum = pc.fill_null(batch.column("opnum"), -1).to_numpy(zero_copy_only=False)
+
+        self._decode_all(batch.column("transfer_syntax"))
+        # A damaged call's stub ends early as a matter of course: no error.
+        damaged = _equals(batch.column("outcome"), "damaged")
+        for values in self.values.values():
+            values.error_code[damaged & (values.error_code == ERROR_CODES.index("truncated"))] = 0
+
+    def _decode_all(self, syntax: pa.Array) -> None:
+        """Decode all calls, grouped by method and transfer syntax."""
+        ndr, ndr64 = _equals(syntax, NDR), _equals(syntax, NDR64)
+        unknown = np.asarray(syntax.is_null().to_numpy(zero_copy_only=False), np.bool_)
+        for interface, by_opnum in self.methods_by_interface.items():
+            ours = self.readable & self.of_interface[interface] & (self.opnum >= 0)
+            for opnum in np.unique(self.opnum[ours]).tolist():
+                these = ours & (self.opnum == opnum)
+                method = by_opnum.get(opnum)
+                if method is None:
+                    self._mark_unsupported(these, "opnum")
+                    continue
+                self._decode_method(method, np.flatnonzero(these & ndr), self.values, ndr64=False)
+                self._decode_method(method, np.flatnonzero(these & ndr64), self.values, ndr64=True)
+                self._decode_unknown_syntax(method, np.flatnonzero(these & unknown))
+                self._mark_unsupported(these & ~ndr & ~ndr64 & ~unknown, "transfer_syntax")
+
+    def _decode_method(self, method: Method, rows: Ints, out: dict[str, DecodedColumns], *, ndr64: bool) -> None:
+        for side, stubs in self.stubs.items():
+            read_stub_rows(method, side, stubs, rows, out[side], ndr64=ndr64)
+
+    def _decode_unknown_syntax(self, method: Method, rows: Ints) -> None:
+        """Decode calls whose bind was not captured: as NDR, or as NDR64 where only that fits."""
+        self._decode_method(method, rows, self.values, ndr64=False)
+        failed = rows[np.any([values.error_code[rows] != 0 for values in self.values.values()], axis=0)]
+        if not len(failed):
+            return
+        again = {side: DecodedColumns(self.rows) for side in self.stubs}
+        self._decode_method(method, failed, again, ndr64=True)
+        fits = np.zeros(self.rows, np.bool_)
+        fits[failed] = ~np.any([values.error_code[failed] != 0 for values in again.values()], axis=0)
+        for side, values in self.values.items():
+            values.replace_rows_from(again[side], fits)
+
+    def _mark_unsupported(self, which: Bools, field: str) -> None:
+        for side, stubs in self.stubs.items():
+            rows = np.flatnonzero(which & stubs.present)
+            self.values[side].error_code[rows] = ERROR_CODES.index("unsupported")
+            self.values[side].error_field[rows] = field
+
+
+def _merge_directions(calls: _CallBatch, name: str) -> tuple[AnyArray, Bools] | None:
+    """Return values and validity of a column over both directions: the request's value, else the response's.
+
+    For ``_RESPONSE_FIRST`` it is the other way round. None if neither direction has the column.
+    """
+    first, second = ("response", "request") if name in _RESPONSE_FIRST else ("request", "response")
+    found = [calls.values[side] for side in (first, second) if name in calls.values[side].values]
+    if not found:
+        return None
+    values, valid = found[0].values[name], found[0].valid[name]
+    if len(found) == 1:
+        return values, valid
+    other = found[1]
+    spread = valid if values.ndim == 1 else valid[:, None]
+    return np.where(spread, values, other.values[name]), valid | other.valid[name]
+
+
+def _code_names(numbers: pa.Array, names: dict[int, str]) -> pa.Array:
+    """Return the name of each code; null for a null code."""
+    encoded = numbers.dictionary_encode()
+    return pa.array([codes.code_name(names, code) for code in encoded.dictionary.to_pylist()], pa.string()).take(
+        encoded.indices
+    )
+
+
+def _method_names(calls: _CallBatch) -> pa.Array:
+    index, names = np.full(calls.rows, -1, np.int32), list[str]()
+    for interface, ours in calls.of_interface.items():
+        by_opnum = INTERFACES_BY_NAME[interface].methods
+        named = ours & (calls.opnum >= 0) & (calls.opnum < len(by_opnum))
+        index[named] = calls.opnum[named] + len(names)
+        names += by_opnum
+    return pa.array(names, pa.string()).take(pa.array(index, mask=index < 0))
+
+
+def _output_columns(
+    calls: _CallBatch, names: tuple[str, ...], masks: dict[str, Bools] | None = None
+) -> dict[str, pa.Array]:
+    """Return the named columns over both directions; a mask in ``masks`` limits a column to its rows."""
+    out = {}
+    for name in names:
+        read = _merge_directions(calls, name)
+        if read is None:
+            out[name] = pa.nulls(calls.rows, to_arrow.COLUMN_TYPES[name])
+            continue
+        column, valid = read
+        out[name] = to_arrow.value_array(name, column, valid & masks[name] if masks and name in masks else valid)
+    return out
+
+
+def _common_columns(calls: _CallBatch, hresults: pa.Array) -> dict[str, pa.Array]:
+    """Return the columns that all tables of calls have: method, result name, errors, decoder version."""
+    return {
+        "method": _method_names(calls),
+        "hresult_name": _code_names(hresults, codes.HRESULT_NAMES),
+        "errors": to_arrow.error_lists([(f"{side}.", values) for side, values in calls.values.items()], calls.rows),
+        "decoder_version": pa.array([DECODER_VERSION] * calls.rows, pa.string()),
+    }
+
+
+def decode_remote_read_calls(batch: pa.RecordBatch, *, packets: bool = False) -> dict[str, pa.Array]:
+    """Decode both stubs of qm2qm and RemoteRead calls, one row per call, by column of ``silver.remote_read_calls``.
+
+    ``batch`` has the columns ``interface_name``, ``opnum``, ``transfer_syntax``, ``byte_order``, ``outcome``,
+    ``sealed``, ``opened_by``, ``request_stub`` and ``response_stub`` of ``bronze.rpc_calls``, and optionally
+    ``response_byte_order``. Sealed and missing stubs give nulls and no error; the stub of a ``damaged`` call may end
+    early without an error.
+    """
+    calls = _CallBatch(batch, method_registry.REMOTE_READ_METHODS)
+    nothing = np.zeros(calls.rows, np.bool_)
+    response = calls.values["response"]
+    hresult, answered = _merge_directions(calls, "hresult") or (np.zeros(calls.rows, np.uint32), nothing)
+    # Arrival time and sections have a meaning only on success (doubt D25). A missing HRESULT is not a failure.
+    came = response.valid.get("packet_bytes", nothing) & ~(answered & (hresult != codes.MQ_OK))
+    arrived = _merge_directions(calls, "arrive_time")
+    timed = came & (arrived[0] != 0) if arrived else came
+    out = _output_columns(calls, _REMOTE_READ_COLUMNS, {"arrive_time": timed, "packet_bytes": came})
+    out.update(to_arrow.section_columns(response, came))
+    out["packet"] = (
+        to_arrow.packet_column(response, calls.stubs["response"].data, came)
+        if packets
+        else pa.nulls(calls.rows, pa.binary())
+    )
+    seconds = out.pop("arrive_time").cast(pa.timestamp("s"))
+    out["arrived_at"] = seconds.cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC"))
+    out["action_name"] = _code_names(out["action"], codes.ACTION_NAMES)
+    out["ack_name"] = _code_names(out["ack"], codes.ACK_NAMES)
+    return out | _common_columns(calls, out["hresult"])
+
+
+def decode_management_calls(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Decode both stubs of qmmgmt calls, by column of ``silver.management_calls``.
+
+    ``batch`` as in ``decode_remote_read_calls``. Additional column: ``values``, the PROPVARIANTs that R_QMMgmtGetInfo
+    returned (``to_arrow.VARIANTS_TYPE``), in the order of ``property_ids``. ``queue_manager`` is the server's address.
+    """
+    calls = _CallBatch(batch, method_registry.MANAGEMENT_METHODS)
+    everywhere = np.ones(calls.rows, np.bool_)
+    out = _output_columns(calls, _MANAGEMENT_COLUMNS)
+    out["queue_manager"] = batch.column("server_address")
+    out["property_ids"] = decoded_column(calls.values["request"], "property_ids", everywhere)
+    out["action"] = decoded_column(calls.values["request"], "action_text", everywhere)
+    out["values"] = decoded_column(calls.values["response"], "values", everywhere)
+    return out | _common_columns(calls, out["hresult"])
+
+
+def decode_client_calls(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Decode both stubs of qmcomm and qmcomm2 calls, by column of ``silver.client_calls``.
+
+    ``batch`` as in ``decode_remote_read_calls``. ``queue`` is the queue of the request; for R_QMGetRemoteQueueName,
+    whose request has a number only, the queue named in the response. ``request_bytes`` and ``response_bytes`` are the
+    sizes of the captured stubs.
+    """
+    calls = _CallBatch(batch, method_registry.CLIENT_METHODS)
+    out = _output_columns(calls, _CLIENT_COLUMNS)
+    by_number = pa.array(calls.of_interface["qmcomm"] & (calls.opnum == 1))
+    out["queue"] = pc.if_else(by_number, normalize_queue_names(out["remote_queue_name"]), out["queue"])
+    for side in calls.stubs:
+        out[f"{side}_bytes"] = pc.binary_length(batch.column(f"{side}_stub")).cast(pa.int64())
+    return out | _common_columns(calls, out["hresult"])

@@ -1,0 +1,634 @@
+"""Assigns the segments of a block to TCP connections and lays their ordered bytes into one buffer.
+
+Connections are found with array operations over the whole block; Python code runs once per connection and run of
+segments, not once per packet. A four-tuple becomes a new connection with a SYN of another sequence number, or if
+neither direction continues the previous sequence numbers.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from udfs.array_types import Bools, Ints
+from udfs.dcerpc.interfaces import BINARY_PROTOCOL_PORT
+from udfs.dcerpc.pdu_headers import payloads_starting_like_pdus
+from udfs.files.capture_file import BUFFER_PADDING_BYTES
+from udfs.tcp.connections import (
+    CAUSE_FRAMED,
+    CAUSE_FRAMED_ELSEWHERE,
+    MAX_SEQUENCE_JUMP,
+    MAX_SKIPPED_BYTES_KEPT,
+    MAX_START_HOLD_BYTES,
+    MAX_START_HOLD_SEGMENTS,
+    BufferedSegment,
+    ConnectionKind,
+    DataSegment,
+    SegmentRun,
+    SkippedSegment,
+    StreamDirection,
+    StreamGap,
+    TcpConnection,
+    sequence_difference,
+)
+from udfs.tcp.packet_decoder import ACK, FIN, FRAMED_BEFORE, RST, SKIPPED_BEFORE, STREAM_START, SYN, TcpSegments
+
+PackedEndpoint = tuple[int, bytes, int]
+_FIRST_DYNAMIC_PORT: Final = 1024
+_MAX_TOTAL_SKIPPED_BYTES: Final = 4 << 20  # bytes kept of skipped segments, all connections together
+_GAP_CAUSES: Final = {
+    FRAMED_BEFORE: CAUSE_FRAMED,
+    SKIPPED_BEFORE: "skipped",
+    FRAMED_BEFORE | SKIPPED_BEFORE: CAUSE_FRAMED_ELSEWHERE,
+}
+
+
+@dataclass(slots=True)
+class StreamExtent:
+    """A contiguous part of a stream in the block's buffer: ``[start, end)`` there, from ``stream_offset`` on.
+
+    ``gap_before`` is the gap in front of it, if any.
+    """
+
+    start: int
+    end: int
+    stream_offset: int
+    gap_before: StreamGap | None
+
+
+@dataclass(slots=True)
+class BlockStream:
+    """The bytes of one direction of a connection in a block, preceded by those kept from earlier blocks."""
+
+    connection: TcpConnection
+    side: int
+    extents: list[StreamExtent]
+    gap_after: StreamGap | None  # behind the last extent
+
+
+@dataclass(slots=True)
+class BlockStreams:
+    """All streams of a block in one ``buffer`` (followed by padding zeros), and the packets that carried them.
+
+    The arrays have one element per packet, in buffer order: ``segment_start`` and ``segment_size`` of its bytes in
+    ``buffer``, ``time_ns``, ``packet_number``, ``file_offset`` of these bytes in the decompressed file, and
+    ``acknowledgement``.
+    """
+
+    buffer: bytes
+    streams: list[BlockStream] = field(default_factory=list)
+    segment_start: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    segment_size: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    time_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    packet_number: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    file_offset: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    acknowledgement: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def copy_segments(self, start: int, end: int, offset: int) -> list[BufferedSegment]:
+        """Copy ``buffer[start:end]``, which begins at a stream offset, to segments that outlive the block."""
+        found = []
+        index = int(np.searchsorted(self.segment_start, start, "right")) - 1
+        at = start
+        while at < end:
+            low = int(self.segment_start[index])
+            stop = min(end, low + int(self.segment_size[index]))
+            if stop > at:
+                found.append(
+                    BufferedSegment(
+                        offset + at - start,
+                        self.buffer[at:stop],
+                        int(self.time_ns[index]),
+                        int(self.packet_number[index]),
+                        int(self.file_offset[index]) + at - low,
+                        int(self.acknowledgement[index]),
+                        0,
+                    )
+                )
+                at = stop
+            index += 1
+        return found
+
+
+class ConnectionTracker:
+    """Tracks the TCP connections of one capture, block after block.
+
+    ``known_endpoints``: (address, port) on which MSMQ is known to listen. ``segment_connections``: index of the
+    connection of each segment in the last block.
+    """
+
+    def __init__(self, window: int) -> None:
+        """``window``: reorder window in nanoseconds, for which a missing segment is waited for."""
+        self.connections: list[TcpConnection] = []
+        self.known_endpoints: set[tuple[bytes, int]] = set()
+        self.segment_connections = np.zeros(0, np.int64)
+        self._window = window
+        self._skipped_bytes_kept = 0
+        self._connection_by_endpoints: dict[tuple[PackedEndpoint, PackedEndpoint], TcpConnection] = {}
+        self._active_directions: dict[
+            int, tuple[TcpConnection, int]
+        ] = {}  # directions with delivered or buffered bytes in this block
+
+    def add_block(self, segments: TcpSegments) -> BlockStreams:
+        """Assign the segments of a block to connections; return the streams with the bytes that are in order now."""
+        if not len(segments.record_index):
+            return BlockStreams(b"")
+        active, owner, side = self._assign_connections(segments)
+        self.segment_connections = owner
+        rows = np.nonzero(active & (segments.payload_length > 0))[0]
+        self._add_data_segments(segments, rows, owner, side)
+        return self._join_streams(segments, rows)
+
+    def finish_capture(self) -> BlockStreams:
+        """End the capture: return all held bytes, with gaps for what is missing."""
+        for connection in self.connections:
+            for number, direction in enumerate(connection.directions):
+                if direction.held_segments:
+                    direction.release_held(None)
+                acknowledged = connection.directions[number ^ 1].last_acknowledgement
+                direction.note_missing_end(acknowledged)
+                if acknowledged is not None:
+                    direction.note_acknowledged(acknowledged)
+                if direction.delivered or direction.framing_state is not None:
+                    self._active_directions[connection.index * 2 + number] = (connection, number)
+        return self._join_streams(None, np.zeros(0, np.int64))
+
+    # -- assignment to connections --------------------------------------------------------------------------------
+
+    def _assign_connections(self, s: TcpSegments) -> tuple[Bools, Ints, Ints]:
+        """Return a mask of the segments to reassemble, the index of each segment's connection, and its side (0, 1)."""
+        pair, side, first = _group_by_four_tuple(s)
+        count = len(first)
+        order = np.argsort(pair, kind="stable")
+        bounds = np.append(np.searchsorted(pair[order], np.arange(count)), len(order))
+        marked = (s.tcp_flags & (SYN | FIN | RST)) != 0
+        special = np.zeros(count, bool)
+        special[pair[marked]] = True
+        jumped = np.zeros(len(pair), bool)
+        jumped[_find_jumps(s, pair, side)] = True
+        special[pair[jumped]] = True
+        weight = np.bincount(pair, s.record_count, count)
+        self._pdu_starts: Bools | None = None
+        owner = np.zeros(len(pair), np.int64)
+        active = np.zeros(len(pair), bool)
+        fresh: list[tuple[int, TcpConnection]] = []
+        known = len(self.connections)
+        for group in np.argsort(first, kind="stable").tolist():
+            rows = order[bounds[group] : bounds[group + 1]]
+            row = rows[0]
+            ends = _packed_endpoints(s, int(row))
+            flipped = ends[0] > ends[1]
+            name = (ends[1], ends[0]) if flipped else ends
+            if flipped != bool(side[row]):
+                side[rows] ^= 1
+            connection = self._connection_by_endpoints.get(name)
+            if connection is None:
+                connection = self._add_connection(name, s, int(row), fresh)
+            parts = [(connection, rows)]
+            if special[group] or self._starts_discontinuous(connection, s, rows, side):
+                parts = self._split_connections(connection, name, s, rows, side, marked, jumped, fresh)
+            for connection, part in parts:
+                owner[part] = connection.index
+                connection.packet_count += int(weight[group]) if part is rows else int(s.record_count[part].sum())
+                self._update_connection(connection, s, part, side)
+                if connection.kind is ConnectionKind.OTHER:
+                    continue
+                if connection.round_trip_ns is None and connection.syn_time_ns is not None:
+                    _record_round_trip(connection, s, part, side)
+                follow = self._select_segments(connection, s, part, side)
+                if follow is not None:
+                    active[follow] = True
+        # Number the new connections by their first packets, like tshark's tcp.stream.
+        fresh.sort(key=lambda entry: entry[0])
+        renumber = np.zeros(len(fresh), np.int64)
+        for position, (_, connection) in enumerate(fresh):
+            renumber[connection.index - known] = known + position
+            connection.index = known + position
+            self.connections[connection.index] = connection
+        late = owner >= known
+        owner[late] = renumber[owner[late] - known]
+        return active, owner, side
+
+    def _add_connection(
+        self,
+        name: tuple[PackedEndpoint, PackedEndpoint],
+        s: TcpSegments,
+        row: int,
+        fresh: list[tuple[int, TcpConnection]],
+    ) -> TcpConnection:
+        time = int(s.time_ns[row])
+        connection = TcpConnection(len(self.connections), name, time, time)
+        self.connections.append(connection)
+        self._connection_by_endpoints[name] = connection
+        fresh.append((row, connection))
+        return connection
+
+    def _starts_discontinuous(self, connection: TcpConnection, s: TcpSegments, rows: Ints, side: Ints) -> bool:
+        """Whether a side's first segment does not continue the previous block (within a block see ``_find_jumps``)."""
+        for number, direction in enumerate(connection.directions):
+            if direction.last_sequence is None:
+                continue
+            own = rows[side[rows] == number]
+            if len(own) and _is_discontinuous(direction, s, int(own[0])):
+                return True
+        return False
+
+    def _split_connections(
+        self, connection: TcpConnection, name: tuple[PackedEndpoint, PackedEndpoint], s: TcpSegments, rows: Ints,
+        side: Ints, marked: Bools, jumped: Bools, fresh: list[tuple[int, TcpConnection]],
+    ) -> list[tuple[TcpConnection, Ints]]:  # fmt: skip
+        """Split the segments of a four-tuple into connections; record SYN, FIN and RST."""
+        parts = []
+        begin = seen = 0
+        # Only flagged segments, and those that do not continue the one before, can start or end a connection.
+        special = marked[rows] | jumped[rows]
+        for number in (0, 1):
+            special[np.nonzero(side[rows] == number)[0][:1]] = True
+        for position in np.nonzero(special)[0].tolist():
+            _update_last_numbers(connection, s, rows[seen:position], side)
+            seen = position + 1
+            row = int(rows[position])
+            flags, number = int(s.tcp_flags[row]), int(side[row])
+            direction = connection.directions[number]
+            time, sequence = int(s.time_ns[row]), int(s.sequence[row])
+            if marked[row] and flags & SYN:
+                new = self._is_new_connection(connection, number, sequence, time)
+            else:
+                new = not flags & RST and _is_discontinuous(direction, s, row)
+            if new:
+                if position > begin:
+                    parts.append((connection, rows[begin:position]))
+                    begin = position
+                connection = self._add_connection(name, s, row, fresh)
+                direction = connection.directions[number]
+            direction.last_sequence = (sequence + int(s.payload_length[row])) & 0xFFFFFFFF
+            if flags & ACK:
+                direction.last_acknowledgement = int(s.acknowledgement[row])
+            if not marked[row]:
+                continue
+            if flags & SYN:
+                if direction.syn_sequence is None:
+                    direction.begin_at_syn(sequence)
+                    if connection.kind is ConnectionKind.COLD:
+                        connection.kind = ConnectionKind.UNDECIDED
+                if not connection.client_certain:
+                    connection.client_side, connection.client_certain = (number ^ 1 if flags & ACK else number), True
+                if not flags & ACK and connection.syn_time_ns is None:
+                    connection.syn_time_ns = time
+            if flags & FIN and (direction.fin_time_ns is None or time < direction.fin_time_ns):
+                direction.fin_time_ns = time
+                direction.fin_sequence = (sequence + int(s.payload_length[row])) & 0xFFFFFFFF
+            if flags & RST and (connection.reset_time_ns is None or time < connection.reset_time_ns):
+                connection.reset_time_ns = time
+        parts.append((connection, rows[begin:]))
+        return parts
+
+    def _is_new_connection(self, connection: TcpConnection, number: int, sequence: int, time: int) -> bool:
+        direction, other = connection.directions[number], connection.directions[number ^ 1]
+        if direction.syn_sequence is not None:
+            return direction.syn_sequence != sequence
+        if direction.last_sequence is not None:
+            # Data before the SYN: reordered if it follows the SYN closely, else the SYN opens a new connection.
+            ahead = sequence_difference(direction.last_sequence - sequence - 1)
+            return (
+                direction.started
+                or not 0 <= ahead <= MAX_SEQUENCE_JUMP
+                or abs(time - connection.first_time_ns) > self._window
+            )
+        if other.last_sequence is None or other.syn_sequence is not None:
+            return False
+        return abs(time - connection.first_time_ns) > self._window
+
+    def _update_connection(self, connection: TcpConnection, s: TcpSegments, rows: Ints, side: Ints) -> None:
+        """Record times, sequence numbers and acknowledgements of segments in their connection."""
+        times = s.time_ns[rows]
+        connection.last_time_ns = max(connection.last_time_ns, int(times.max()))
+        connection.first_time_ns = min(connection.first_time_ns, int(times.min()))
+        _update_last_numbers(connection, s, rows, side)
+        for number, direction in enumerate(connection.directions):
+            if direction.last_acknowledgement is not None:
+                connection.directions[number ^ 1].note_acknowledged(direction.last_acknowledgement)
+                if direction.first_ack is None:
+                    own = rows[(side[rows] == number) & ((s.tcp_flags[rows] & (SYN | ACK | RST)) == ACK)]
+                    if len(own):
+                        first = own[np.argmin(s.time_ns[own])]
+                        direction.first_ack = (
+                            int(s.time_ns[first]),
+                            int(s.sequence[first]),
+                            int(s.acknowledgement[first]),
+                        )
+
+    def _select_segments(self, connection: TcpConnection, s: TcpSegments, rows: Ints, side: Ints) -> Ints | None:
+        """Return the segments to reassemble, if any. RPC is recognised by the port or by a PDU header in a segment."""
+        if connection.kind is not ConnectionKind.UNDECIDED and connection.kind is not ConnectionKind.COLD:
+            return rows
+        ports = (connection.port(0), connection.port(1))
+        if BINARY_PROTOCOL_PORT in ports:
+            connection.kind = ConnectionKind.BINARY
+            return rows
+        if connection.directions[0].syn_sequence is not None or connection.directions[1].syn_sequence is not None:
+            return rows  # its first bytes will show the protocol
+        if connection.on_known_port or any(
+            (address, port) in self.known_endpoints for _, address, port in connection.endpoints
+        ):
+            connection.kind = ConnectionKind.RPC
+            return rows
+        connection.kind = ConnectionKind.COLD
+        if self._pdu_starts is None:
+            self._pdu_starts = payloads_starting_like_pdus(s.buffer, s.payload_start, s.captured_length)
+        begins = np.nonzero(self._pdu_starts[rows])[0]
+        skipped = rows[: begins[0]] if len(begins) else rows
+        for number, direction in enumerate(connection.directions):
+            direction.unrecognised_bytes += int(s.payload_length[skipped[side[skipped] == number]].sum())
+        self._keep_skipped(connection, s, skipped, side)
+        if not len(begins):
+            return None
+        connection.kind = ConnectionKind.RPC
+        return rows[begins[0] :]
+
+    def _keep_skipped(self, connection: TcpConnection, s: TcpSegments, rows: Ints, side: Ints) -> None:
+        """Keep the first skipped segments: with another capture they may complete a PDU.
+
+        Only ports above 1023 count: except for the endpoint mapper, RPC servers use these.
+        """
+        if min(connection.port(0), connection.port(1)) < _FIRST_DYNAMIC_PORT:
+            return
+        for row in rows[s.payload_length[rows] > 0].tolist():
+            start, captured = int(s.payload_start[row]), int(s.captured_length[row])
+            if (
+                connection.skipped_bytes_kept + captured > MAX_SKIPPED_BYTES_KEPT
+                or self._skipped_bytes_kept + captured > _MAX_TOTAL_SKIPPED_BYTES
+            ):
+                return
+            connection.skipped_bytes_kept += captured
+            self._skipped_bytes_kept += captured
+            connection.skipped_segments.append(
+                SkippedSegment(
+                    int(side[row]), int(s.time_ns[row]), int(s.packet_number[row]), int(s.file_offset[row]),
+                    int(s.sequence[row]), int(s.acknowledgement[row]), int(s.payload_length[row]),
+                    bytes(s.buffer[start : start + captured]),
+                )
+            )  # fmt: skip
+
+    # -- reassembly -----------------------------------------------------------------------------------------------
+
+    def _add_data_segments(self, s: TcpSegments, rows: Ints, owner: Ints, side: Ints) -> None:
+        """Add data segments to their directions, in-order runs of segments at once."""
+        if not len(rows):
+            return
+        key = owner[rows] * 2 + side[rows]
+        order = np.argsort(key, kind="stable")
+        self._data_rows = rows = rows[order]
+        key = key[order]
+        length = s.payload_length[rows]
+        sequence = s.sequence[rows] + ((s.tcp_flags[rows] & SYN) != 0)  # data in a SYN segment follows the SYN
+        same = np.zeros(len(rows), bool)
+        same[1:] = (
+            (key[1:] == key[:-1])
+            & (((sequence[1:] - sequence[:-1] - length[:-1]) & 0xFFFFFFFF) == 0)
+            & (s.captured_length[rows[:-1]] == length[:-1])
+        )
+        firsts = np.nonzero(~same)[0]
+        lasts = np.append(firsts[1:], len(rows)) - 1
+        ends = np.cumsum(length)
+        memory = memoryview(s.buffer)
+        for begin, end, name in zip(firsts.tolist(), lasts.tolist(), key[firsts].tolist(), strict=True):
+            connection: TcpConnection = self.connections[name >> 1]
+            direction = connection.directions[name & 1]
+            self._active_directions[name] = (connection, name & 1)
+            if not direction.started and int(s.tcp_flags[rows[begin]]) & STREAM_START:
+                direction.start_no_later_than(int(sequence[begin]))
+            whole = int(s.captured_length[rows[end]]) == int(length[end])
+            if whole and not direction.held_segments:
+                total = int(ends[end] - ends[begin] + length[begin])
+                if not direction.started and (total > MAX_START_HOLD_BYTES or end - begin >= MAX_START_HOLD_SEGMENTS):
+                    # So many bytes in order: holding them back would give the same start.
+                    direction.start_at(int(sequence[begin]))
+                if direction.started and direction.offset_of(int(sequence[begin])) == direction.next_offset:
+                    direction.delivered.append(SegmentRun(begin, end, 0, total))
+                    direction.next_offset += total
+                    direction.distinct_bytes += total
+                    continue
+            for position in range(begin, end + 1):
+                row = int(rows[position])
+                start, captured = int(s.payload_start[row]), int(s.captured_length[row])
+                direction.add_segment(
+                    DataSegment(
+                        position,
+                        int(s.time_ns[row]),
+                        int(s.packet_number[row]),
+                        int(s.file_offset[row]),
+                        int(sequence[position]) & 0xFFFFFFFF,
+                        int(s.acknowledgement[row]),
+                        captured,
+                        int(length[position]),
+                        memory[start : start + captured],
+                        _GAP_CAUSES.get(int(s.tcp_flags[row]) & (FRAMED_BEFORE | SKIPPED_BEFORE), "truncated"),
+                    ),
+                    self._window,
+                )
+
+    def _join_streams(self, s: TcpSegments | None, rows: Ints) -> BlockStreams:
+        """Join the delivered bytes of all directions into one buffer, direction after direction."""
+        indexes: list[Ints] = []
+        kept: list[BufferedSegment] = []
+        places: list[
+            tuple[int, int, int]
+        ] = []  # position in indexes' arrays, skipped bytes, byte count of single segments
+        streams = []
+        size = pieces = 0
+        for name in sorted(self._active_directions):
+            connection, number = self._active_directions[name]
+            direction = connection.directions[number]
+            offset = direction.partial_pdu[0].stream_offset if direction.partial_pdu else None
+            extents: list[StreamExtent] = []
+            begin, before = size, None
+            for item in (*direction.partial_pdu, *direction.delivered):
+                if isinstance(item, StreamGap):
+                    if size == begin and before is not None and before.is_hole and item.is_hole:
+                        before = StreamGap(before.start, item.end, before.cause)
+                    elif size > begin or before is not None:
+                        extents.append(StreamExtent(begin, size, offset or 0, before))
+                        before = item
+                    else:
+                        before = item
+                    begin, offset = size, item.end
+                elif isinstance(item, BufferedSegment):
+                    if offset is None:
+                        offset = item.stream_offset
+                    indexes.append(np.array([-1 - len(kept)]))
+                    kept.append(item)
+                    pieces += 1
+                    size += len(item.data)
+                else:
+                    if offset is None:
+                        offset = _first_delivered_offset(direction)
+                    if item.first_segment == item.last_segment:
+                        places.append((pieces, item.skipped_bytes, item.byte_count))
+                    indexes.append(np.arange(item.first_segment, item.last_segment + 1))
+                    pieces += item.last_segment - item.first_segment + 1
+                    size += item.byte_count
+            if size > begin:
+                extents.append(StreamExtent(begin, size, offset or 0, before))
+                before = None
+            direction.delivered, direction.partial_pdu = [], []
+            streams.append(BlockStream(connection, number, extents, before))
+        self._active_directions = {}
+        return _copy_streams(
+            s, self._data_rows if s is not None and len(rows) else rows, indexes, kept, places, streams
+        )
+
+
+def _update_last_numbers(connection: TcpConnection, s: TcpSegments, rows: Ints, side: Ints) -> None:
+    """Record the last sequence number and acknowledgement of both directions."""
+    mine = side[rows]
+    for number, direction in enumerate(connection.directions):
+        own = rows[mine == number]
+        if not len(own):
+            continue
+        last = int(own[-1])
+        direction.last_sequence = (int(s.sequence[last]) + int(s.payload_length[last])) & 0xFFFFFFFF
+        if (int(s.tcp_flags[last]) & (ACK | RST)) == ACK:
+            direction.last_acknowledgement = int(s.acknowledgement[last])
+
+
+def _first_delivered_offset(direction: StreamDirection) -> int:
+    """Return the stream offset of the first delivered item of this block: all items end at ``next_offset``."""
+    sizes = (
+        item.end - item.start
+        if isinstance(item, StreamGap)
+        else len(item.data)
+        if isinstance(item, BufferedSegment)
+        else item.byte_count
+        for item in direction.delivered
+    )
+    return direction.next_offset - sum(sizes)
+
+
+def _copy_streams(
+    s: TcpSegments | None, rows: Ints, indexes: list[Ints], kept: list[BufferedSegment],
+    places: list[tuple[int, int, int]], streams: list[BlockStream],
+) -> BlockStreams:  # fmt: skip
+    if not indexes:
+        return BlockStreams(b"", streams)
+    index = np.concatenate(indexes)
+    own = index < 0
+    count = len(index)
+    if s is not None and len(rows):
+        row = rows[np.where(own, 0, index)]
+        start, size = s.payload_start[row], s.captured_length[row]
+        time, number, acknowledgement = s.time_ns[row], s.packet_number[row], s.acknowledgement[row]
+        file_offset = s.file_offset[row]
+        data: bytes | bytearray = s.buffer
+    else:
+        start, size, time, number, acknowledgement, file_offset = (np.zeros(count, np.int64) for _ in range(6))
+        data = b""
+    for position, skip, take in places:
+        start[position] += skip
+        file_offset[position] += skip
+        size[position] = take
+    memory = memoryview(data)
+    parts: list[memoryview | bytes] = [
+        memory[low:high] for low, high in zip(start.tolist(), (start + size).tolist(), strict=True)
+    ]
+    for position, piece in zip(np.nonzero(own)[0].tolist(), kept, strict=True):
+        parts[position] = piece.data
+        size[position], time[position], number[position] = len(piece.data), piece.time_ns, piece.packet_number
+        file_offset[position], acknowledgement[position] = piece.file_offset, piece.acknowledgement
+    ends = np.cumsum(size)
+    parts.append(bytes(BUFFER_PADDING_BYTES))  # so that headers at the end can be gathered
+    return BlockStreams(b"".join(parts), streams, ends - size, size, time, number, file_offset, acknowledgement)
+
+
+def _packed_endpoints(s: TcpSegments, row: int) -> tuple[PackedEndpoint, PackedEndpoint]:
+    version = int(s.ip_version[row])
+    width = 4 if version == 4 else 16
+    return (
+        (version, s.source_address[row, :width].tobytes(), int(s.source_port[row])),
+        (version, s.target_address[row, :width].tobytes(), int(s.target_port[row])),
+    )
+
+
+def _group_by_four_tuple(s: TcpSegments) -> tuple[Ints, Ints, Ints]:
+    """Group segments by four-tuple: return each segment's group and side, and the first segment of each group.
+
+    Endpoints are compared by a hash with a random key. The result is verified, and on a collision repeated with another
+    key.
+    """
+    source = np.ascontiguousarray(s.source_address).view(np.uint64)
+    target = np.ascontiguousarray(s.target_address).view(np.uint64)
+    source_port = (s.source_port << 4 | s.ip_version).astype(np.uint64)
+    target_port = (s.target_port << 4 | s.ip_version).astype(np.uint64)
+    while True:
+        a, b, c = np.array([secrets.randbits(64) | 1 for _ in range(3)], np.uint64)
+        one = _mix_hash(source[:, 0] * a + _mix_hash(source[:, 1] * b + source_port * c))
+        two = _mix_hash(target[:, 0] * a + _mix_hash(target[:, 1] * b + target_port * c))
+        side = (one > two).astype(np.int64)
+        low, high = np.minimum(one, two), np.maximum(one, two)
+        names: npt.NDArray[np.uint64] = _mix_hash(low * a + high * b)
+        _, first, pair = np.unique(names, return_index=True, return_inverse=True)
+        lead = first[pair]
+        straight = side == side[lead]
+        equal = np.ones(len(pair), bool)
+        for left, right in ((source[:, 0], target[:, 0]), (source[:, 1], target[:, 1]), (source_port, target_port)):
+            equal &= left == np.where(straight, left[lead], right[lead])
+            equal &= right == np.where(straight, right[lead], left[lead])
+        if equal.all():
+            return pair.astype(np.int64), side, first
+
+
+def _mix_hash(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    mixed: npt.NDArray[np.uint64] = (value ^ (value >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    return mixed ^ (mixed >> np.uint64(32))
+
+
+def _find_jumps(s: TcpSegments, pair: Ints, side: Ints) -> Ints:
+    """Return segments whose sequence number and acknowledgement both do not continue the direction's last segment."""
+    order = np.argsort(pair * 2 + side, kind="stable")
+    key = (pair * 2 + side)[order]
+    same = key[1:] == key[:-1]
+    now, before = order[1:], order[:-1]
+    sequence = _absolute_distance(s.sequence[now] - s.sequence[before] - s.payload_length[before])
+    acknowledgement = _absolute_distance(s.acknowledgement[now] - s.acknowledgement[before])
+    plain = ((s.tcp_flags[now] | s.tcp_flags[before]) & (SYN | RST)) == 0
+    jumped: Ints = now[same & plain & (sequence > MAX_SEQUENCE_JUMP) & (acknowledgement > MAX_SEQUENCE_JUMP)]
+    return jumped
+
+
+def _absolute_distance(difference: Ints) -> Ints:
+    distance: Ints = np.abs(((difference + 0x80000000) & 0xFFFFFFFF) - 0x80000000)
+    return distance
+
+
+def _is_discontinuous(direction: StreamDirection, s: TcpSegments, row: int) -> bool:
+    """Whether a segment continues neither the sequence numbers nor the acknowledgements of its direction."""
+    if direction.last_sequence is None or direction.last_acknowledgement is None:
+        return False
+    if int(s.tcp_flags[row]) & (SYN | RST) or not int(s.tcp_flags[row]) & ACK:
+        return False
+    return (
+        abs(sequence_difference(int(s.sequence[row]) - direction.last_sequence)) > MAX_SEQUENCE_JUMP
+        and abs(sequence_difference(int(s.acknowledgement[row]) - direction.last_acknowledgement)) > MAX_SEQUENCE_JUMP
+    )
+
+
+def _record_round_trip(connection: TcpConnection, s: TcpSegments, rows: Ints, side: Ints) -> None:
+    """Record the time from SYN to the handshake's last ACK, the client's first ACK of exactly the server's SYN."""
+    client = connection.client_side
+    if client is None or connection.syn_time_ns is None:
+        return
+    ours, theirs = connection.directions[client], connection.directions[client ^ 1]
+    if ours.syn_sequence is None or theirs.syn_sequence is None:
+        return
+    mine = rows[side[rows] == client]
+    last = mine[
+        ((s.tcp_flags[mine] & (SYN | ACK | RST)) == ACK)
+        & (s.sequence[mine] == (ours.syn_sequence + 1) & 0xFFFFFFFF)
+        & (s.acknowledgement[mine] == (theirs.syn_sequence + 1) & 0xFFFFFFFF)
+        & (s.time_ns[mine] >= connection.syn_time_ns)  # a SYN captured after it cannot be used
+    ]
+    if len(last):
+        connection.round_trip_ns = int(s.time_ns[last].min()) - connection.syn_time_ns

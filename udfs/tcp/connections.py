@@ -1,0 +1,468 @@
+"""State of a TCP connection: its endpoints, how it opened and closed, and the ordered bytes of both directions.
+
+In each direction, stream offset 0 is the byte after the SYN, or the first byte seen if there was no SYN. Offsets are
+64-bit and do not wrap. In-order segments are delivered as runs, without a look at each one; only segments that are out
+of order, repeated or truncated go through ``_insert``. Where overlapping bytes differ, the first captured wins. When
+the reorder window ends, the stream continues behind the missing bytes, with a ``StreamGap`` in their place.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple
+
+from udfs.dcerpc.interfaces import BINARY_PROTOCOL_PORT, EPM_PORT, MSMQ_RPC_PORTS
+from udfs.files.capture_file import NO_TIME
+
+_MASK: Final = 0xFFFFFFFF
+MAX_SEQUENCE_JUMP: Final = 16 << 20  # bytes; sequence numbers farther apart are not of one connection
+# A direction without its SYN is held back until its order is certain: for the reorder window, or up to these limits.
+MAX_START_HOLD_BYTES: Final = 16 << 10
+MAX_START_HOLD_SEGMENTS: Final = 8
+_MAX_HELD_BYTES: Final = 16 << 20  # out of order in one direction; receive windows are rarely larger
+_MAX_HELD_SEGMENTS: Final = 1 << 16
+_MAX_UNACKNOWLEDGED_GAPS: Final = 1 << 12  # of one direction; of further ones it is not known who lost them
+_NEAREST_HELD_SEGMENTS: Final = 64  # held segments whose times determine ``held_since_ns``
+MAX_REMEMBERED_GAPS: Final = 1 << 10  # of a direction, the last ones; enough for the bytes that are retained of it
+_MAX_EARLY_BYTES: Final = 64 << 10  # of a direction, kept of segments before its start
+_MAX_UNCHECKED_REPEATS: Final = 4096  # repeated segments waiting for comparison, per direction
+MAX_SKIPPED_BYTES_KEPT: Final = 16 << 10  # of one connection; more than most PDU fragments have
+MAX_HISTORY_BYTES: Final = 64 << 10  # of a stream, kept to compare repeated bytes with
+
+
+def sequence_difference(difference: int) -> int:
+    """Reduce a difference of two 32-bit sequence numbers to -2^31 .. 2^31 - 1 (RFC 9293 3.4)."""
+    return ((difference + 0x80000000) & _MASK) - 0x80000000
+
+
+CAUSE_FRAMED: Final = "settled"  # StreamGap.cause: the bytes were framed into PDUs before, up to a PDU's end
+CAUSE_FRAMED_ELSEWHERE: Final = "elsewhere"  # the same, but not in all captures that saw the bytes around it
+
+
+class BufferedSegment(NamedTuple):
+    """Payload bytes of one packet at a stream offset, kept beyond their block, with the packet's metadata."""
+
+    stream_offset: int
+    data: bytes
+    time_ns: int
+    packet_number: int
+    file_offset: int
+    acknowledgement: int
+    cut_off_bytes: int  # payload bytes behind ``data`` that the capture did not store
+    gap_cause: str = "truncated"  # StreamGap.cause of these
+
+
+class StreamGap(NamedTuple):
+    """Stream offsets [start, end) of a direction without data to frame."""
+
+    start: int
+    end: int
+    cause: str  # "loss", "truncated"; in a remainder also CAUSE_FRAMED, CAUSE_FRAMED_ELSEWHERE, "skipped"
+
+    @property
+    def is_hole(self) -> bool:
+        """Whether the capture lacks these bytes. Otherwise they were framed when the capture was read, and left out."""
+        return self.cause in ("loss", "truncated")
+
+    @property
+    def separates_fragments(self) -> bool:
+        """Whether a fragment may be missing here, so that the fragments on both sides may not be complete."""
+        return self.is_hole or self.cause == CAUSE_FRAMED_ELSEWHERE
+
+
+class SegmentRun(NamedTuple):
+    """Consecutive in-order data segments of one direction, by index in the block; both ends are included.
+
+    ``byte_count``: their bytes in total. If the run is a single segment, ``skipped_bytes`` at its start are left out.
+    """
+
+    first_segment: int
+    last_segment: int
+    skipped_bytes: int
+    byte_count: int
+
+
+class SkippedSegment(NamedTuple):
+    """A segment that was not reassembled, because its connection did not look like MSMQ at that time."""
+
+    side: int
+    time_ns: int
+    packet_number: int
+    file_offset: int
+    sequence: int
+    acknowledgement: int
+    payload_length: int
+    data: bytes
+
+
+class DataSegment(NamedTuple):
+    """One data segment for ``StreamDirection.add_segment``; ``block_index`` is its index in the block."""
+
+    block_index: int
+    time_ns: int
+    packet_number: int
+    file_offset: int
+    sequence: int
+    acknowledgement: int
+    captured_length: int
+    payload_length: int
+    payload: memoryview
+    gap_cause: str = "truncated"  # StreamGap.cause of bytes that were not captured
+
+
+class ConnectionKind(Enum):
+    """The protocol of a connection, as far as known."""
+
+    UNDECIDED = 1  # no data seen yet
+    COLD = 2  # opened before the capture began; nothing looked like RPC so far
+    RPC = 3
+    BINARY = 4  # MSMQ binary protocol, TCP 1801
+    OTHER = 5
+
+
+@dataclass(slots=True)
+class StreamDirection:
+    """One direction of a TCP connection: reordering, gaps and byte counts.
+
+    Its bytes are delivered up to the stream offset ``next_offset``.
+    """
+
+    syn_sequence: int | None = None  # sequence number of the SYN
+    base_sequence: int | None = None  # sequence number of stream offset 0
+    started: bool = False
+    first_offset: int = 0  # stream offset of the first delivered byte
+    next_offset: int = 0
+    fin_time_ns: int | None = None
+    fin_sequence: int | None = None  # sequence number of the end of the stream, by its FIN
+    held_segments: list[BufferedSegment] = field(default_factory=list)  # out of order, by stream offset
+    held_bytes: int = 0
+    held_since_ns: int = 0
+    delivered: list[SegmentRun | BufferedSegment | StreamGap] = field(default_factory=list)  # in this block, in order
+    partial_pdu: list[BufferedSegment] = field(default_factory=list)  # delivered, not a whole PDU yet
+    early_segments: list[BufferedSegment] = field(default_factory=list)  # came after the start, but lie before it
+    early_bytes: int = 0
+    unchecked_repeats: list[tuple[int, bytes]] = field(default_factory=list)  # to be compared with the first copy
+    history: bytes = b""  # the last bytes before stream offset ``history_end``
+    history_end: int = 0
+    gap_count: int = 0
+    recent_gaps: deque[StreamGap] | None = None  # created with the first gap: in a SYN flood most connections have none
+    missing_bytes: int = 0  # of all gaps
+    lost_by_capture_bytes: int = 0  # of these, acknowledged by the receiver: the capture lost them
+    unacknowledged_gaps: list[StreamGap] = field(
+        default_factory=list
+    )  # gaps that the receiver has not acknowledged yet
+    distinct_bytes: int = 0
+    retransmitted_bytes: int = 0
+    conflicting_bytes: int = 0
+    first_ack: tuple[int, int, int] | None = None  # time in ns, sequence number, acknowledgement
+    last_sequence: int | None = None
+    last_acknowledgement: int | None = None
+    unrecognised_bytes: int = 0  # payload seen before the connection was recognised as RPC
+    framing_state: object = None
+
+    def offset_of(self, sequence: int) -> int:
+        """Return the stream offset of a sequence number near the current position."""
+        base = self.base_sequence or 0
+        return self.next_offset + sequence_difference(sequence - base - self.next_offset)
+
+    def begin_at_syn(self, syn: int) -> None:
+        """Start the stream behind the SYN with sequence number ``syn``."""
+        first = (syn + 1) & _MASK
+        if self.base_sequence is not None and not self.started:
+            shift = sequence_difference(first - self.base_sequence)
+            self.held_segments = [
+                segment._replace(stream_offset=segment.stream_offset - shift) for segment in self.held_segments
+            ]
+        self.syn_sequence, self.base_sequence, self.started = syn, first, True
+        self.first_offset = self.next_offset = 0
+
+    def start_at(self, sequence: int) -> None:
+        """Start a stream without a SYN at a sequence number, the lowest that was seen."""
+        if self.base_sequence is None:
+            self.base_sequence = sequence & _MASK
+        self.started, self.next_offset = True, self.offset_of(sequence)
+        self.first_offset = self.next_offset
+
+    def start_no_later_than(self, sequence: int) -> None:
+        """Start the stream at its lowest held byte, or at a sequence number if that is lower."""
+        if self.held_segments and self.held_segments[0].stream_offset <= self.offset_of(sequence):
+            self.release_held(None, once=True)
+        else:
+            self.start_at(sequence)
+
+    def add_segment(self, packet: DataSegment, window: int) -> None:
+        """Insert a data segment that may be out of order, repeated or truncated; ``window``: reorder window in ns."""
+        if self.base_sequence is None:
+            self.base_sequence = packet.sequence
+        if self.held_segments and packet.time_ns - self.held_since_ns > window:
+            self.release_held(packet.time_ns - window)
+        self._insert(packet)
+        if not self.held_segments:
+            return
+        if not self.started:
+            if self.held_bytes > MAX_START_HOLD_BYTES or len(self.held_segments) >= MAX_START_HOLD_SEGMENTS:
+                self.release_held(None, once=True)  # gaps behind the start are waited for as usual
+        elif self.held_bytes > _MAX_HELD_BYTES or len(self.held_segments) > _MAX_HELD_SEGMENTS:
+            self.release_held(None, once=True)
+
+    def release_held(self, before: int | None, *, once: bool = False) -> None:
+        """Deliver held segments that came before a time in ns (None: all), with gaps for what is still missing.
+
+        ``once``: only up to the next missing bytes.
+        """
+        while self.held_segments and (before is None or self.held_since_ns < before):
+            lowest = self.held_segments[0].stream_offset
+            if not self.started:
+                self.started, self.first_offset, self.next_offset = True, lowest, lowest
+            elif lowest > self.next_offset:
+                self._add_gap(lowest, "loss")
+            self._deliver_held()
+            if once:
+                return
+
+    def note_missing_end(self, acknowledged: int | None) -> None:
+        """At the end of a capture, add a gap for bytes that must lie behind the last delivered one.
+
+        The FIN shows where the stream ends. Without a FIN, the receiver's last acknowledgement or the sequence number
+        of the sender's last segment (an RST or a bare ACK) shows it (RFC 9293 3.10.7.4).
+        """
+        shown = (acknowledged, self.last_sequence) if self.fin_sequence is None else (self.fin_sequence,)
+        if not self.started:
+            return
+        # A single byte may be a FIN that was not captured, so it is not counted.
+        least = 1 if self.fin_sequence is None else 0
+        behind = (self.offset_of(number) for number in shown if number is not None)
+        end = max(
+            (number for number in behind if least < number - self.next_offset <= MAX_SEQUENCE_JUMP),
+            default=self.next_offset,
+        )
+        if end > self.next_offset:
+            self._add_gap(end, "loss")
+
+    def _add_gap(self, end: int, cause: str) -> None:
+        """Deliver a gap from ``next_offset`` to ``end``."""
+        gap = StreamGap(self.next_offset, end, cause)
+        self.delivered.append(gap)
+        self.next_offset = end
+        self.gap_count += gap.separates_fragments
+        if not gap.is_hole:
+            self.distinct_bytes += gap.end - gap.start
+            return
+        if self.recent_gaps is None:
+            self.recent_gaps = deque(maxlen=MAX_REMEMBERED_GAPS)
+        self.recent_gaps.append(gap)
+        if len(self.unacknowledged_gaps) < _MAX_UNACKNOWLEDGED_GAPS:
+            self.unacknowledged_gaps.append(gap)
+        self.missing_bytes += gap.end - gap.start
+
+    def _insert(self, packet: DataSegment) -> None:
+        """Deliver a segment if it is next in order, else hold it. Repeated bytes are only compared."""
+        at, captured, length = self.offset_of(packet.sequence), packet.captured_length, packet.payload_length
+        if self.started and length <= 1 and at == self.next_offset - 1:
+            return  # a keep-alive repeats the last byte or sends an arbitrary one (RFC 9293 3.8.4)
+        skip = 0
+        if self.started and at < self.next_offset:
+            skip = min(self.next_offset - at, length)
+            self._note_repeat(at, packet, 0, min(skip, captured))
+            if at < self.first_offset and self.syn_sequence is None:
+                self._keep_early(at, packet)
+            if skip == length:
+                return
+        if (
+            self.started
+            and at + skip == self.next_offset
+            and (not self.held_segments or self.held_segments[0].stream_offset >= at + length)
+        ):
+            if captured > skip:
+                self.delivered.append(SegmentRun(packet.block_index, packet.block_index, skip, captured - skip))
+                self.next_offset += captured - skip
+                self.distinct_bytes += captured - skip
+            if captured < length:
+                self._add_gap(at + length, packet.gap_cause)
+            self._deliver_held()
+            return
+        self._hold(packet, at, skip)
+        if self.started:
+            self._deliver_held()
+
+    def _hold(self, packet: DataSegment, at: int, skip: int) -> None:
+        """Hold the bytes of a segment that no held segment has; note the others as repeats."""
+        if not self.held_segments:
+            self.held_since_ns = packet.time_ns
+        self.held_since_ns = min(self.held_since_ns, packet.time_ns)
+        begin, end = at + skip, at + packet.captured_length
+        lost = packet.payload_length - packet.captured_length
+        if not self.held_segments or self.held_segments[-1].stream_offset + len(self.held_segments[-1].data) <= begin:
+            self._insert_held(len(self.held_segments), packet, begin - at, packet.captured_length, lost)
+            return
+        index = bisect_left(
+            self.held_segments, begin, key=lambda segment: segment.stream_offset + len(segment.data) - 1
+        )
+        while True:
+            other = self.held_segments[index] if index < len(self.held_segments) else None
+            stop = end if other is None else min(end, other.stream_offset)
+            if stop > begin or (lost and begin == end and (other is None or other.stream_offset > end)):
+                self._insert_held(index, packet, begin - at, stop - at, lost if stop == end else 0)
+                index += 1
+            if other is None or stop >= end:
+                return
+            again = min(end, other.stream_offset + len(other.data))
+            self._note_repeat(at, packet, max(begin, other.stream_offset) - at, again - at)
+            begin = again
+            index += 1
+            if begin >= end and not lost:
+                return
+
+    def _insert_held(self, index: int, packet: DataSegment, begin: int, end: int, lost: int) -> None:
+        data = bytes(packet.payload[begin:end])
+        segment = BufferedSegment(
+            self.offset_of(packet.sequence) + begin, data, packet.time_ns, packet.packet_number,
+            packet.file_offset + begin, packet.acknowledgement, lost, packet.gap_cause,
+        )  # fmt: skip
+        self.held_segments.insert(index, segment)
+        self.held_bytes += len(data)
+        self.distinct_bytes += len(data)
+
+    def _keep_early(self, at: int, packet: DataSegment) -> None:
+        """Keep bytes from before the start of the stream: an earlier capture file may lack them."""
+        data = bytes(packet.payload[: min(self.first_offset - at, packet.captured_length)])
+        if data and self.early_bytes + len(data) <= _MAX_EARLY_BYTES:
+            self.early_bytes += len(data)
+            self.early_segments.append(
+                BufferedSegment(
+                    at, data, packet.time_ns, packet.packet_number, packet.file_offset, packet.acknowledgement, 0
+                )
+            )
+
+    def _note_repeat(self, at: int, packet: DataSegment, begin: int, end: int) -> None:
+        if end <= begin:
+            return
+        self.retransmitted_bytes += end - begin
+        if len(self.unchecked_repeats) < _MAX_UNCHECKED_REPEATS:
+            self.unchecked_repeats.append((at + begin, bytes(packet.payload[begin:end])))
+
+    def _deliver_held(self) -> None:
+        """Deliver the held segments that are in order now."""
+        held, count = self.held_segments, 0
+        while count < len(held) and held[count].stream_offset <= self.next_offset:
+            segment = held[count]
+            count += 1
+            self.held_bytes -= len(segment.data)
+            behind = self.next_offset - segment.stream_offset
+            if behind > 0:  # only segments held before the start was known can overlap it
+                self.distinct_bytes -= min(behind, len(segment.data))
+                segment = segment._replace(stream_offset=self.next_offset, data=segment.data[behind:])
+            if segment.data:
+                self.delivered.append(segment)
+                self.next_offset = segment.stream_offset + len(segment.data)
+            if segment.cut_off_bytes and behind <= 0:
+                limit = held[count].stream_offset if count < len(held) else None
+                end = self.next_offset + segment.cut_off_bytes
+                end = end if limit is None else min(end, limit)
+                if end > self.next_offset:
+                    self._add_gap(end, segment.gap_cause)
+        if count:
+            del held[:count]
+            self.held_since_ns = min((segment.time_ns for segment in held[:_NEAREST_HELD_SEGMENTS]), default=0)
+
+    def compare_repeats(self, joined: bytes | memoryview, start: int, end_offset: int) -> None:
+        """Compare repeated bytes with the stream and count those that differ.
+
+        ``joined[start:]`` holds the stream up to the offset ``end_offset``. Earlier bytes are compared with
+        ``history``; those before the history are not compared.
+        """
+        waiting = []
+        for at, data in self.unchecked_repeats:
+            stop = at + len(data)
+            if stop > end_offset:
+                waiting.append((at, data))
+                continue
+            here = len(joined) - start
+            first = end_offset - here
+            for low, view, base in ((first, joined, start), (self.history_end - len(self.history), self.history, 0)):
+                high = low + len(view) - base
+                begin, finish = max(at, low), min(stop, high)
+                if begin < finish:
+                    ours = bytes(view[base + begin - low : base + finish - low])
+                    theirs = data[begin - at : finish - at]
+                    if ours != theirs:
+                        self.conflicting_bytes += sum(a != b for a, b in zip(ours, theirs, strict=True))
+                    stop = begin
+                    if begin <= at:
+                        break
+        self.unchecked_repeats = waiting
+
+    def note_acknowledged(self, number: int) -> None:
+        """Count gaps before an acknowledged sequence number as lost by the capture: the receiver has these bytes."""
+        if self.base_sequence is None:
+            return
+        reached = self.offset_of(number)
+        count = 0
+        for gap in self.unacknowledged_gaps:
+            if gap.end > reached:
+                break
+            self.lost_by_capture_bytes += gap.end - gap.start
+            count += 1
+        del self.unacknowledged_gaps[:count]
+
+
+@dataclass(slots=True)
+class TcpConnection:
+    """One TCP connection. Side 0 is the lower endpoint; ``client_side`` is None until the client is known."""
+
+    index: int  # by the first packet, like tshark's tcp.stream
+    endpoints: tuple[tuple[int, bytes, int], tuple[int, bytes, int]]  # IP version, address, port of sides 0 and 1
+    first_time_ns: int  # earliest of the packets read so far
+    named_at_ns: int  # of the first packet in the file; fixed, because the connection's key depends on it
+    kind: ConnectionKind = ConnectionKind.UNDECIDED
+    client_side: int | None = None
+    client_certain: bool = False  # a SYN showed which side it is
+    directions: tuple[StreamDirection, StreamDirection] = field(
+        default_factory=lambda: (StreamDirection(), StreamDirection())
+    )
+    last_time_ns: int = NO_TIME
+    packet_count: int = 0
+    syn_time_ns: int | None = None
+    round_trip_ns: int | None = None  # SYN to the handshake's last ACK
+    reset_time_ns: int | None = None
+    skipped_segments: list[SkippedSegment] = field(default_factory=list)  # the first ones
+    skipped_bytes_kept: int = 0  # in these
+    rpc_state: object = None  # RpcAssociation, set by the RPC layer
+    cached_identity: tuple[object, ...] | None = None  # ConnectionIdentity
+
+    @property
+    def syn_seen(self) -> bool:
+        """Whether the client's SYN was captured."""
+        return self.syn_time_ns is not None
+
+    def port(self, side: int) -> int:
+        """Return the port of a side (0 or 1)."""
+        return self.endpoints[side][2]
+
+    @property
+    def on_known_port(self) -> bool:
+        """Whether a side has a well-known port of MSMQ RPC or of the endpoint mapper."""
+        return any(end[2] == EPM_PORT or end[2] in MSMQ_RPC_PORTS for end in self.endpoints)
+
+    def likely_client_side(self) -> int:
+        """Return the client's side: from SYN or RPC if known, else guessed from the ports (see bronze.connections)."""
+        if self.client_side is not None:
+            return self.client_side
+        served = [
+            port in (EPM_PORT, BINARY_PROTOCOL_PORT) or port in MSMQ_RPC_PORTS for port in (self.port(0), self.port(1))
+        ]
+        if served[0] != served[1]:
+            return 1 if served[0] else 0
+        return 0 if self.port(0) > self.port(1) else 1
+
+    @property
+    def closed(self) -> tuple[int, str] | None:
+        """Time in ns and cause of the end: ``rst``, or ``fin`` at the later of both first FINs; None while open."""
+        fins = [side.fin_time_ns for side in self.directions]
+        fin = max(fins) if None not in fins else None  # type: ignore[type-var]
+        if self.reset_time_ns is not None and (fin is None or self.reset_time_ns < fin):
+            return self.reset_time_ns, "rst"
+        return None if fin is None else (fin, "fin")
