@@ -15,7 +15,7 @@ from pipeline.findings.evaluate import FINDINGS_SCHEMA, finding_row
 from pipeline.findings.rules import duplicate_delivery, queues
 from pipeline.findings.rules.queue_facts import QueueFacts, QueueRead, QueueRuleLimits
 from pipeline.findings.rules.registry import ALL_RULES, QUEUE_CHECKS, QueueViolation
-from pipeline.lake.arrow_rows import rows_to_table, times_to_us
+from pipeline.lake.arrow_rows import rows_to_table
 from pipeline.queues.growth import CountSample
 
 RULE_MODULES: Final = (queues, duplicate_delivery)
@@ -67,15 +67,6 @@ def _finding_of_violation(rule_id: str, violation: QueueViolation, facts: QueueF
         call=violation.call, observed_at=violation.observed_at, expected=rule.requirement, actual=violation.actual,
         evidence=list(violation.evidence), scope=QUEUE_SCOPE, queue=facts.queue,
     )  # fmt: skip
-
-
-def rows_in_microseconds(table: pa.Table) -> list[dict[str, Any]]:
-    """Return rows as dictionaries; times are microseconds since the epoch."""
-    for place, each in enumerate(table.schema):
-        if pa.types.is_timestamp(each.type):
-            table = table.set_column(place, each.name, times_to_us(table.column(place)))
-    rows: list[dict[str, Any]] = table.to_pylist()
-    return rows
 
 
 def split_parts(rows: pa.Table, columns: Mapping[str, Iterable[str]]) -> dict[str, pa.Table]:

@@ -25,11 +25,10 @@ from pipeline.findings.evaluate_queues import (
     FACT_PARTS,
     QUEUE_SCOPE,
     evaluate_queues,
-    rows_in_microseconds,
     split_parts,
 )
 from pipeline.findings.rules.queue_facts import DAY_US, QueueRuleLimits
-from pipeline.lake.arrow_rows import times_to_us
+from pipeline.lake.arrow_rows import table_to_rows, times_to_us
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.lake import Lake
@@ -232,7 +231,7 @@ class _QueueFactsReader:
         if snapshots:
             sql = f"{_SELECT_ASKED_AT} WHERE snapshot_id IN {{names}}"
             more["asked"] = BoundQuery(sql, {"rows": SNAPSHOTS_RAW, "names": snapshots})
-        found = {name: rows_in_microseconds(table) for name, table in self._run(more).items()}
+        found = {name: table_to_rows(table) for name, table in self._run(more).items()}
         rows |= {name: found.get(name, []) for name in ("calls", "connections")}
         calls = {row["call_key"]: row for row in rows["calls"]}
         asked_at = {row["snapshot_id"]: row["asked_at"] for row in found.get("asked", ())}
@@ -252,7 +251,7 @@ class _QueueFactsReader:
         limit = f"SELECT * FROM {{answer}} LIMIT {MAX_ROWS_IN_MEMORY + 1}"
         found = self._run({name: query.wrap(limit) for name, query in queries.items()})
         for name, table in found.items():
-            rows[name] = queue_rows.with_canonical_names(rows_in_microseconds(table), self.names)
+            rows[name] = queue_rows.with_canonical_names(table_to_rows(table), self.names)
         return all(table.num_rows <= MAX_ROWS_IN_MEMORY for table in found.values())
 
     def _read_attempts_into(self, rows: dict[str, Rows]) -> bool:
@@ -307,7 +306,7 @@ class _QueueFactsReader:
 
         def evaluate(rows: pa.Table) -> pa.Table:
             tables = split_parts(rows, columns)
-            return evaluate_queues({name: rows_in_microseconds(table) for name, table in tables.items()}, limits)
+            return evaluate_queues({name: table_to_rows(table) for name, table in tables.items()}, limits)
 
         with fixed_row_batches(self.lake.spark):
             return union.groupBy("queue").applyInArrow(evaluate, FINDINGS.struct()).toArrow().cast(FINDINGS_SCHEMA)

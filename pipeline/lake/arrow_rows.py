@@ -20,6 +20,15 @@ def rows_to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Ta
     return pa.Table.from_arrays([_array([row[f.name] for row in rows], f.type) for f in schema], schema=schema)
 
 
+def table_to_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """Return an Arrow table as dictionaries, with timestamps in microseconds since the epoch."""
+    for place, each in enumerate(table.schema):
+        if pa.types.is_timestamp(each.type):
+            table = table.set_column(place, each.name, times_to_us(table.column(place)))
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
 def is_in(rows: pa.Table | pa.RecordBatch, column: str, values: Collection[str]) -> Any:  # noqa: ANN401 - of either's kind
     """Return which rows have one of some texts in a column, as a boolean array."""
     return pc.is_in(rows.column(column), pa.array(sorted(values), pa.string()))

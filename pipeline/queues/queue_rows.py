@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.lake.arrow_rows import datetime_to_us, epoch_day, rows_to_table, span_to_us, times_to_us
+from pipeline.lake.arrow_rows import datetime_to_us, epoch_day, rows_to_table, span_to_us, table_to_rows
 from pipeline.queues import eod_sources, eod_transfers, history
 from pipeline.queues.history import QueueEvent, ResumePoint
 from pipeline.queues.queue_managers import QueueManagerNames
@@ -347,10 +347,7 @@ def to_gold_table(table: Table, rows: Iterable[Mapping[str, Any]], run_id: str) 
 
 def from_gold_table(table: pa.Table) -> list[Row]:
     """Return a table of gold as rows with times in microseconds (the inverse of ``to_gold_table``)."""
-    for place, each in enumerate(table.schema):
-        if pa.types.is_timestamp(each.type):
-            table = table.set_column(place, each.name, times_to_us(table.column(place)))
-    rows: list[Row] = table.to_pylist()
+    rows = table_to_rows(table)
     for row in rows:
         if row.get("sequence_id") is not None:
             row["sequence_id"] = int(row["sequence_id"])

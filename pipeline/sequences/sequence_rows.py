@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.attempts.calls import DecodeErrorFields
 from pipeline.attempts.capture_gaps import NO_LOSS, PossibleLoss
-from pipeline.lake.arrow_rows import epoch_day, rows_to_table, times_to_us
+from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from pipeline.sequences.message_fates import (
     MessageHistory,
     QueueRef,
@@ -21,7 +21,6 @@ from schemas.ack_sequences import ACK_SEQUENCES
 from udfs.keys import key
 
 ACK_SEQUENCES_SCHEMA: Final = to_arrow_schema(ACK_SEQUENCES.struct())
-_TIMES: Final = frozenset({"started_at", "returned_at", "ended_at", "reader_gone_at", "at"})
 
 AnyRow = Any  # a row of Spark or a dictionary: values by column name
 
@@ -55,7 +54,7 @@ def queue_ref_of(row: AnyRow) -> QueueRef:
 
 def to_read_attempts(rows: pa.Table) -> list[ReadAttempt]:
     """Return rows with ``READ_ATTEMPT_COLUMNS`` as objects."""
-    return [_read(row) for row in _plain(rows)]
+    return [_read(row) for row in table_to_rows(rows)]
 
 
 def to_removals(rows: pa.Table) -> list[Removal]:
@@ -72,7 +71,7 @@ def to_removals(rows: pa.Table) -> list[Removal]:
             tuple(row["missing"] or ()),
             _errors(row),
         )
-        for row in _plain(rows)
+        for row in table_to_rows(rows)
     ]
 
 
@@ -94,13 +93,6 @@ def ack_sequence_rows(
 def decimal_to_int(value: Any) -> int | None:  # noqa: ANN401 - a decimal, as Arrow and Spark give it
     """Return a decimal as an int; None stays None."""
     return None if value is None else int(value)
-
-
-def _plain(rows: pa.Table) -> list[dict[str, Any]]:
-    """Return rows as dictionaries, with times in microseconds."""
-    columns = [times_to_us(rows[name]) if name in _TIMES else rows[name] for name in rows.column_names]
-    plain: list[dict[str, Any]] = pa.Table.from_arrays(columns, names=rows.column_names).to_pylist()
-    return plain
 
 
 def _errors(row: AnyRow) -> tuple[DecodeErrorFields, ...]:
