@@ -94,7 +94,7 @@ def build_evaluation_input(rows):
     table = pa.Table.from_pylist([dict.fromkeys(extra) | call for call in calls])
     table = _cast_times(table).append_column("errors", pa.nulls(len(table)))
     empty = pa.table({name: pa.array([], pa.string()) for name in evaluate.BIND_COLUMNS})
-    opened = table.filter(evaluate.opening_call_mask(table))
+    opened = table.filter(evaluate.is_open_or_close_call(table))
     return evaluate.EvaluationInput(table, opened, _cast_times(pa.Table.from_pylist(connections)), empty)
 
 

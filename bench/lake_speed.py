@@ -73,7 +73,7 @@ class LakeBench:
         """Write captures to bronze.rpc_calls only, without merging connections across captures."""
         lake = self._lake()
         listed = list_files([str(path) for path in files])
-        codegen.enable_for(self.spark, sum(file.size for file in listed))  # as ingest does
+        codegen.enable_for_sizes(self.spark, sum(file.size for file in listed))  # as ingest does
         with PeakMemory() as peak:
             begin = time.perf_counter()
             side = Path(lake.root) / "side"
@@ -83,7 +83,7 @@ class LakeBench:
             frame = tasks.frame(self.spark, from_arrow_schema(BRONZE_SCHEMAS["rpc_calls"]))
             lake.append(RPC_CALLS, frame.withColumns({RUN_ID: F.lit("bench"), INGESTED_AT: F.current_timestamp()}))
             seconds = time.perf_counter() - begin
-        rows = lake.rows_written(RPC_CALLS)
+        rows = lake.count_rows_written(RPC_CALLS)
         request, response = self._sizes(lake)
         shutil.rmtree(lake.root)
         return WriteResult(
@@ -114,8 +114,8 @@ class LakeBench:
         """
         lake = self._lake()
         begin = time.perf_counter()
-        with lake.exclusive(lambda: None):
-            decoder = silver_update.decoder(lake, keep_packets=False)
+        with lake.hold_exclusive_access(lambda: None):
+            decoder = silver_update.make_call_decoder(lake, keep_packets=False)
             done = ingest(
                 lake,
                 list_files([str(path) for path in files]),
@@ -124,7 +124,7 @@ class LakeBench:
                 log=lambda _text: None,
                 tap=decoder,
             )
-            decoded = DecodedWrite.from_tapped(decoder, done.tapped_write)
+            decoded = DecodedWrite.from_recorded(decoder, done.recorded_write)
             silver_update.update(lake, keep_packets=False, keep_stubs=True, decoded=decoded)
         seconds = time.perf_counter() - begin
         shutil.rmtree(lake.root)

@@ -86,7 +86,7 @@ def write_ledger(lake: Path, reads: list[PlannedRead]) -> None:
     rows = [
         {
             "capture_id": read.capture_id, "first_key": read.first_key, "status": "complete",
-            "content_bytes": read.file.size, **read.file_set.ledger_columns(),
+            "content_bytes": read.file.size, **read.capture_files.ledger_columns(),
         }
         for read in reads
     ]  # fmt: skip

@@ -55,9 +55,9 @@ def alert_thresholds(config: Config) -> Thresholds:
     return Thresholds(
         **{field.name: getattr(config.alerts, field.name) for field in fields(config.alerts)},
         max_gap=config.history.max_gap,
-        cleanup=config.timers.cleanup,
-        queue_quota=config.quotas.queue,
-        journal_quota=config.quotas.journal,
+        cleanup_interval=config.timers.cleanup,
+        queue_quota_bytes=config.quotas.queue,
+        journal_quota_bytes=config.quotas.journal,
         quotas=quotas,
     )
 

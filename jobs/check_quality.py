@@ -46,7 +46,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
         except OSError as error:
             raise ConfigError(f"--docs: {error}") from error
         cli.log_progress(f"pages: {index}")
-    return quality_outcome(found)
+    return outcome_of_results(found)
 
 
 def select_suites(job_run: cli.JobRun) -> tuple[Suite, ...]:
@@ -84,7 +84,7 @@ def check_lake(
         raise ConfigError(str(error)) from error
 
 
-def quality_outcome(found: CheckResult) -> cli.Outcome:
+def outcome_of_results(found: CheckResult) -> cli.Outcome:
     """Return the outcome of a check: the quality gate fails if an expectation of severity error failed."""
     failed = found.failed_rows()
     counts = cli.TableCounts(

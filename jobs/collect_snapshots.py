@@ -148,7 +148,7 @@ def _collect(job_run: cli.JobRun, collector: Collector) -> cli.Outcome:
             cli.log_progress(report.format_line())
             counts.update(asked=report.requested, answered=report.answered, failed=report.failed, rounds=1)
             counts["files"] += landed.path is not None
-            waited, busy = waited + report.waited_s, busy + report.seconds
+            waited, busy = waited + report.retry_wait_s, busy + report.seconds
             if report.requested and not report.stopped:
                 answered[report.name] = answered.get(report.name, False) or report.reached
     except OSError as error:

@@ -28,8 +28,8 @@ class ByteSize(int):
     __slots__ = ()
 
 
-Redactable = Literal["labels", "queues", "hosts", "addresses", "senders"]
-DiscoveryList = Literal["active", "private"]
+RedactableField = Literal["labels", "queues", "hosts", "addresses", "senders"]
+DiscoverySources = Literal["active", "private"]
 AuthenticationMethod = Literal["none", "ntlm", "kerberos"]
 
 
@@ -41,7 +41,7 @@ class CollectorMachine:
     address: str
     port: int | None = None
     queues: tuple[str, ...] = ()
-    discover: tuple[DiscoveryList, ...] | None = None
+    discover: tuple[DiscoverySources, ...] | None = None
     include: tuple[str, ...] | None = None
     exclude: tuple[str, ...] | None = None
 
@@ -199,36 +199,36 @@ class AlertsConfig:
     stalled_after: timedelta = setting_field(
         timedelta(minutes=2), "how long an exactly-once transfer may make no progress", minimum=0
     )
-    rejected: int = setting_field(
+    rejected_messages: int = setting_field(
         3, "messages of one sequence rejected since the last accepted one that mean a gap", minimum=1
     )
-    window: timedelta = setting_field(
+    failure_window: timedelta = setting_field(
         timedelta(hours=1),
         "failures and negative acknowledgements that are no further apart than this are one alert",
         minimum=60,
     )
-    negative: int = setting_field(
+    negative_acknowledgements: int = setting_field(
         1, "negative acknowledgements of one class from one sender that raise an alert", minimum=1
     )
-    slow_window: timedelta = setting_field(
+    growth_window: timedelta = setting_field(
         timedelta(days=1),
         "time window for the growth of dead-letter queues and journals; an alert about clocks ends after this time "
         "without a difference",
         minimum=60,
     )
-    dead_letters: int = setting_field(1, "additional dead letters within slow_window that raise an alert", minimum=1)
+    dead_letters: int = setting_field(1, "additional dead letters within growth_window that raise an alert", minimum=1)
     journal_messages: int = setting_field(
-        1000, "additional messages in a journal within slow_window that raise an alert", minimum=1
+        1000, "additional messages in a journal within growth_window that raise an alert", minimum=1
     )
     full_within: timedelta = setting_field(
-        timedelta(days=7), "a quota that will be used up within this time, at the rate of slow_window", minimum=0
+        timedelta(days=7), "a quota that will be used up within this time, at the rate of growth_window", minimum=0
     )
-    held_after: timedelta = setting_field(
+    unacknowledged_read_after: timedelta = setting_field(
         timedelta(minutes=5),
         "how long a reader may hold a message without acknowledging it or giving it back",
         minimum=0,
     )
-    failures: int = setting_field(
+    failed_calls: int = setting_field(
         5, "failures of one method at one server with one result that raise an alert", minimum=1
     )
     ignored_results: tuple[int, ...] = setting_field(
@@ -237,10 +237,10 @@ class AlertsConfig:
         "too late, fault of a cancelled call",
         minimum=1,
     )
-    clock_difference: timedelta = setting_field(
+    max_clock_difference: timedelta = setting_field(
         timedelta(seconds=5), "how much the clocks of two machines may differ", minimum=0
     )
-    lost_share: float = setting_field(
+    max_lost_share: float = setting_field(
         0.01, "share of a server's bytes that may be missing from captures in an hour", minimum=0, maximum=1
     )
 
@@ -266,7 +266,7 @@ class CollectorConfig:
         "the endpoint mapper is asked), queues (format or path names that are always queried), discover, include and "
         "exclude",
     )
-    discover: tuple[DiscoveryList, ...] = setting_field(
+    discover: tuple[DiscoverySources, ...] = setting_field(
         ("active", "private"), "lists of a machine from which queues are discovered"
     )
     include: tuple[str, ...] = setting_field(
@@ -325,7 +325,7 @@ class QualityConfig:
 class PrivacyConfig:
     """Redaction of names."""
 
-    redact: tuple[Redactable, ...] = setting_field(
+    redact: tuple[RedactableField, ...] = setting_field(
         (),
         "any of labels, queues, hosts, addresses, senders: the tables show pseudonyms for them. The key comes from "
         "--redact-key, MSMQ_REDACT_KEY_FILE or MSMQ_REDACT_KEY. Stubs, packets, bodies and samples are then not kept",

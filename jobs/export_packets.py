@@ -32,7 +32,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
         raise ConfigError(f"{job_run.arguments.lake}: names are redacted, so the calls cannot be found in the captures")
     found = plan_export(lake, job_run.arguments.call)
     if not found.intervals_by_path:
-        raise ConfigError(f"no such call in {job_run.arguments.lake}: {', '.join(found.unknown_calls)}")
+        raise ConfigError(f"no such call in {job_run.arguments.lake}: {', '.join(found.call_keys_not_found)}")
     capture = job_run.config.capture
     try:
         with Path(job_run.arguments.out).open("wb") as out:
@@ -41,10 +41,10 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
             )
     except OSError as error:
         raise ConfigError(str(error)) from error
-    for key in found.unknown_calls:
+    for key in found.call_keys_not_found:
         cli.log_progress(f"no such call: {key}")
     cli.log_progress(f"{packets} packets of {len(found.intervals_by_path)} captures in {job_run.arguments.out}")
-    return cli.Outcome(input_failed=bool(found.unknown_calls), summary_fields={"packets": packets})
+    return cli.Outcome(input_failed=bool(found.call_keys_not_found), summary_fields={"packets": packets})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -62,7 +62,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
             raise ConfigError(f"--docs {folder}: not Data Docs, for there is no index.html; nothing was removed")
     pseudonymizer = redaction.load_pseudonymizer(job_run)
     lake = open_lake(job_run)
-    if not any(lake.exists(table) for table in catalog.EVERY):
+    if not any(lake.exists(table) for table in catalog.ALL_TABLES):
         raise ConfigError(f"{lake.root} holds no tables; --lake must name the folder of earlier runs")
     if job_run.arguments.dry_run:
         return _report_rows(retention.apply_retention(lake, cutoff, dry_run=True), "would be removed")
@@ -96,8 +96,8 @@ def _report_rows(result: retention.RetentionResult, what: str) -> cli.Outcome:
     """Print the removed rows by table and return them as the outcome; ``what`` ends each line."""
     removed = {table: rows for table, rows in result.rows_removed.items() if rows}
     lines = [f"{table:<24}{rows:>12} rows {what}" for table, rows in removed.items()]
-    if result.files_emptied:
-        lines.append(f"{result.files_emptied} files stay in the ledgers as already read, without their contents")
+    if result.emptied_file_count:
+        lines.append(f"{result.emptied_file_count} files stay in the ledgers as already read, without their contents")
     sys.stdout.write("\n".join(lines or ["nothing is older"]) + "\n")
     return cli.Outcome(summary_fields={"forgotten": removed})
 

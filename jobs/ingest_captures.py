@@ -103,7 +103,7 @@ def build_inline_decoder(job_run: cli.JobRun, lake: Lake) -> CallDecoder | None:
     """Return a decoder that ``update_bronze`` applies to calls while it writes them; None for --dry-run."""
     if job_run.arguments.dry_run:
         return None
-    return silver_update.decoder(
+    return silver_update.make_call_decoder(
         lake, keep_packets=job_run.config.store.packets, keep_bodies=job_run.config.store.bodies
     )
 
@@ -141,7 +141,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
                 job_run,
                 redacting.scratch_lake,
                 keep_stubs=True,
-                decoded=DecodedWrite.from_tapped(decoder, done.tapped_write),
+                decoded=DecodedWrite.from_recorded(decoder, done.recorded_write),
             )
             redacting.publish(run_id=job_run.run_id, read_paths={row["path"] for row in done.file_rows})
     return outcome

@@ -79,9 +79,9 @@ def publish_pages(job_run: cli.JobRun, lake: Lake, out: Path, *, rows: int = Row
 
 
 def _page_provenance(lake: Lake, rows: int, as_of: datetime | None) -> dict[str, Any]:
-    newest = lake.snapshots(*catalog.EVERY)
-    options = {"lake": lake.path(catalog.EVERY[0]), "rows": rows, "as_of": str(as_of)}
-    return {**options, "tables": versions_by_name(newest, catalog.EVERY), "program": page_code_digest()}
+    newest = lake.snapshots(*catalog.ALL_TABLES)
+    options = {"lake": lake.path(catalog.ALL_TABLES[0]), "rows": rows, "as_of": str(as_of)}
+    return {**options, "tables": versions_by_name(newest, catalog.ALL_TABLES), "program": page_code_digest()}
 
 
 def _unchanged_pages(out: Path, provenance: dict[str, Any]) -> dict[str, Any] | None:

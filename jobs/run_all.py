@@ -27,7 +27,7 @@ from pipeline.bronze.decryption import DecryptionKeys
 from pipeline.bronze.input_files import InputFile
 from pipeline.findings import update as findings_update
 from pipeline.findings.rules.queue_facts import QueueRuleLimits
-from pipeline.lake.arrow_rows import span_to_us
+from pipeline.lake.arrow_rows import timedelta_to_us
 from pipeline.lake.lake import Lake, run_in_parallel
 from pipeline.privacy.redaction import RedactionRun
 from pipeline.quality import coverage
@@ -116,7 +116,7 @@ def _update_bronze_and_silver(
         target,
         outcome,
         keep_stubs=keep_stubs,
-        decoded=DecodedWrite.from_tapped(decoder, done.tapped_write),
+        decoded=DecodedWrite.from_recorded(decoder, done.recorded_write),
     )
     if redacting is not None:
         cli.log_progress("replacing names")
@@ -188,8 +188,8 @@ def queue_state_settings(config: Config) -> QueueSettings:
     return QueueSettings(
         max_gap=config.history.max_gap,
         resend_rise=config.eod.resend_rise,
-        ladder=config.eod.resend_ladder,
-        cleanup=config.timers.cleanup,
+        resend_ladder=config.eod.resend_ladder,
+        cleanup_interval=config.timers.cleanup,
         configured_names={machine.address: machine.name for machine in config.collector.machines},
     )
 
@@ -197,11 +197,11 @@ def queue_state_settings(config: Config) -> QueueSettings:
 def queue_rule_limits(thresholds: Thresholds) -> QueueRuleLimits:
     """Return the thresholds of the queue rules. They are those of the alerts, with durations in microseconds."""
     return QueueRuleLimits(
-        slow_window=span_to_us(thresholds.slow_window),
+        growth_window=timedelta_to_us(thresholds.growth_window),
         dead_letters=thresholds.dead_letters,
         journal_messages=thresholds.journal_messages,
-        clock_difference=span_to_us(thresholds.clock_difference),
-        max_gap=span_to_us(thresholds.max_gap),
+        max_clock_difference=timedelta_to_us(thresholds.max_clock_difference),
+        max_gap=timedelta_to_us(thresholds.max_gap),
     )
 
 
@@ -209,7 +209,7 @@ def _check_quality(job_run: cli.JobRun, lake: Lake, suites: Sequence[Suite], out
     """Check the changed rows against their expectations; return lines about those that failed."""
     cli.log_progress("checking quality")
     result = check_quality.check_lake(job_run, lake, suites)
-    checked = check_quality.quality_outcome(result)
+    checked = check_quality.outcome_of_results(result)
     outcome.quality_failed = checked.quality_failed
     outcome.tables |= checked.tables
     return result.summary_lines()

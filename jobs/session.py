@@ -23,8 +23,8 @@ from jobs import code_archive
 from jobs.code_archive import PACKAGES
 from jobs.config import ConfigError
 from jobs.python_daemon import reduce_garbage_collection
-from pipeline.lake.codegen import INTERPRETED
-from pipeline.lake.parquet_options import DISTINCT_VALUED_COLUMNS, GROUP_BYTES, GROUP_ROWS, STUB_COLUMNS
+from pipeline.lake.codegen import CODEGEN_OFF_SETTINGS
+from pipeline.lake.parquet_options import DISTINCT_VALUED_COLUMNS, GROUP_BYTES, MAX_ROW_GROUP_ROWS, STUB_COLUMNS
 
 # Longest time that a computing thread keeps the interpreter lock from threads with a response from Java or DuckDB. One
 # commit calls Java about fifty times.
@@ -34,7 +34,9 @@ PROJECT_ROOT = Path(__file__).resolve().parents[1]
 C1_COMPILER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 # Garbage collector without its own threads, with a large young generation, and without collections to unload classes.
 SERIAL_GC_OPTIONS = "-XX:+UseSerialGC -Xms1g -XX:NewSize=512m -XX:MetaspaceSize=256m"
-CLASS_ARCHIVE = PROJECT_ROOT / ".cache" / "classes.jsa"  # Java class data sharing; made by tools/archive_classes.py
+JAVA_CLASS_ARCHIVE = (
+    PROJECT_ROOT / ".cache" / "classes.jsa"
+)  # Java class data sharing; made by tools/archive_classes.py
 JARS_VARIABLE = "MSMQ_JARS"  # folder with Delta's jars, for an installed wheel, which has no project cache
 
 # Environment variables that a launcher sets: spark-submit, a Spark Connect client, or a Databricks cluster. If one is
@@ -67,7 +69,7 @@ SPARK_SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.shuffle.partitions": "16",  # adaptive execution merges small ones; 200 are slow on a laptop
-    "spark.hadoop.parquet.block.row.count.limit": str(GROUP_ROWS),
+    "spark.hadoop.parquet.block.row.count.limit": str(MAX_ROW_GROUP_ROWS),
     "spark.sql.parquet.pushdown.inFilterThreshold": "500",  # literals of an IN list; each takes a level of Java's stack
     "spark.hadoop.parquet.block.size": str(GROUP_BYTES),
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 is larger and has no statistics
@@ -104,7 +106,7 @@ LOCAL_SPARK_SETTINGS: Mapping[str, str] = {
     # instead of taking cleared pages from the system for each block of packets: 5 % of the time of a first load.
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(128 << 20),
     "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-    **INTERPRETED,  # until a run has much to read
+    **CODEGEN_OFF_SETTINGS,  # until a run has much to read
 }
 
 
@@ -166,7 +168,7 @@ def local_spark_settings() -> dict[str, str]:
     }
 
 
-def java_options(class_archive: Path = CLASS_ARCHIVE) -> dict[str, str]:
+def java_options(class_archive: Path = JAVA_CLASS_ARCHIVE) -> dict[str, str]:
     """Return the Java options of the driver: log settings, the archive of classes, one compiler, serial collector.
 
     Short runs end before the optimising compiler pays off, and on two cores it competes with the work. Without it, 200

@@ -12,7 +12,7 @@ from schemas.table import (
     UINT64,
     Column,
     Table,
-    closing_columns,
+    run_columns,
 )
 
 ACK_SEQUENCES = Table(
@@ -20,7 +20,7 @@ ACK_SEQUENCES = Table(
     "ack_sequences",
     "One row per message of a queue that was received remotely at least once: its outcomes in order, and its fate.",
     key=("sequence_key",),
-    dated_by=("first_attempt_at", "settled_at"),
+    event_date_columns=("first_attempt_at", "settled_at"),
     columns=(
         Column(
             "sequence_key",
@@ -55,7 +55,7 @@ ACK_SEQUENCES = Table(
         Column("removed_at", TIMESTAMP, "fate moved or purged: request of the move or purge, UTC"),
         Column("attempt_keys", STRINGS, "gold.receive_attempts of the receives, in order of outcomes"),
         *EVIDENCE,
-        *closing_columns("gold", "first_attempt_at, else of settled_at"),
+        *run_columns("gold", "first_attempt_at, else of settled_at"),
     ),
 )
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from schemas.receive_attempts import EVIDENCE
-from schemas.table import STRING, TIMESTAMP, Column, Table, closing_columns
+from schemas.table import STRING, TIMESTAMP, Column, Table, run_columns
 
 ALERTS = Table(
     "gold",
     "alerts",
     "One row per condition, subject and period in which it held (docs/reference/alerts.md). Ended alerts stay.",
     key=("alert_key",),
-    dated_by=("since",),
+    event_date_columns=("since",),
     columns=(
         Column("alert_key", STRING, "key of condition, subject and since"),
         Column("condition", STRING, "what is wrong (docs/reference/alerts.md): queue_disconnected, queue_stuck, ..."),
@@ -26,7 +26,7 @@ ALERTS = Table(
         Column("message", STRING, "what was observed last, as a sentence"),
         Column("suggestion", STRING, "what to look at or do"),
         *EVIDENCE,
-        *closing_columns("gold", "since"),
+        *run_columns("gold", "since"),
     ),
 )
 

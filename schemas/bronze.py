@@ -12,7 +12,7 @@ from schemas.table import (
     BINARY,
     BOOLEAN,
     DOUBLE,
-    FOUR_TUPLE,
+    ENDPOINT_COLUMNS,
     INT,
     INTS,
     STRING,
@@ -20,7 +20,7 @@ from schemas.table import (
     TIMESTAMP,
     Column,
     Table,
-    closing_columns,
+    run_columns,
 )
 
 _SERVER = StructType([StructField("server_address", STRING), StructField("connections", BIGINT)])
@@ -30,7 +30,7 @@ CAPTURE_FILES = Table(
     "capture_files",
     "The ledger: one row per capture, readable or not, with what became of its packets.",
     key=("capture_id",),
-    dated_by=("first_packet_at",),
+    event_date_columns=("first_packet_at",),
     columns=(
         Column(
             "capture_id", STRING, "key of the decompressed bytes up to the end of the first packet, else of the path"
@@ -82,7 +82,7 @@ CAPTURE_FILES = Table(
             "address|port|interface that port-asking and endpoint-mapper calls in it name; null when none",
         ),
         Column("reread_endpoints", STRINGS, "address|port|interface that it was read again for; null when never"),
-        *closing_columns("bronze", "first_packet_at"),
+        *run_columns("bronze", "first_packet_at"),
     ),
 )
 
@@ -91,10 +91,10 @@ CONNECTIONS = Table(
     "connections",
     "One row per TCP connection that carried MSMQ RPC, the endpoint mapper, or TCP 1801.",
     key=("connection_id",),
-    dated_by=("first_packet_at",),
+    event_date_columns=("first_packet_at",),
     columns=(
         Column("connection_id", STRING, "key of the four-tuple and the time of its first packet in the file"),
-        *FOUR_TUPLE,
+        *ENDPOINT_COLUMNS,
         Column("kind", STRING, "rpc, or binary_protocol (TCP 1801)"),
         Column("syn_seen", BOOLEAN, "the client's SYN was captured"),
         Column("first_packet_at", TIMESTAMP, "time of its first packet, UTC"),
@@ -120,7 +120,7 @@ CONNECTIONS = Table(
             "of missing_bytes, those that the receiver acknowledged: they were on the network, the capture lost them",
         ),
         Column("packets", BIGINT, "packets of the connection, those without payload too"),
-        *closing_columns("bronze", "first_packet_at"),
+        *run_columns("bronze", "first_packet_at"),
     ),
 )
 
@@ -142,11 +142,11 @@ RPC_BINDS = Table(
     "rpc_binds",
     "One row per presentation context asked for, of MSMQ and endpoint-mapper connections.",
     key=("bind_key",),
-    dated_by=("bound_at",),
+    event_date_columns=("bound_at",),
     columns=(
         Column("bind_key", STRING, "key of the connection's four-tuple, the bind PDU's place in it, and the context"),
         Column("connection_id", STRING, "bronze.connections"),
-        *FOUR_TUPLE,
+        *ENDPOINT_COLUMNS,
         Column("context_id", INT, "presentation context id (p_cont_id)"),
         Column("interface_uuid", STRING, "abstract syntax, lower-case GUID"),
         Column("interface_name", STRING, "qm2qm, RemoteRead, qmmgmt, qmcomm, qmcomm2, epm; null for others"),
@@ -172,7 +172,7 @@ RPC_BINDS = Table(
             "security tokens of the bind, its answer and auth3 PDUs behind it, on the row of its first context: TCP "
             "sequence number and size (bytes) of the PDU, its flags, its security trailer; null without security",
         ),
-        *closing_columns("bronze", "bound_at"),
+        *run_columns("bronze", "bound_at"),
     ),
 )
 
@@ -189,7 +189,7 @@ _SIGHTING = StructType(
         StructField("response_done_at", BIGINT),
         StructField("request", INT),
         StructField("response", INT),
-        StructField("settled", BOOLEAN),
+        StructField("finished", BOOLEAN),
     ]
 )
 
@@ -198,11 +198,18 @@ RPC_CALLS = Table(
     "rpc_calls",
     "One row per RPC call of an MSMQ interface or the endpoint mapper, finished or not, with its raw stubs.",
     key=("call_key",),
-    dated_by=("request_at", "request_done_at", "response_at", "response_done_at", "cancelled_at", "orphaned_at"),
+    event_date_columns=(
+        "request_at",
+        "request_done_at",
+        "response_at",
+        "response_done_at",
+        "cancelled_at",
+        "orphaned_at",
+    ),
     columns=(
         Column("call_key", STRING, "key of the four-tuple, call id, TCP sequence number of the first byte, request_at"),
         Column("connection_id", STRING, "bronze.connections"),
-        *FOUR_TUPLE,
+        *ENDPOINT_COLUMNS,
         Column("call_id", BIGINT, "call id of the PDUs"),
         Column("context_id", INT, "presentation context id of the request, else of the response"),
         Column("interface_uuid", STRING, "lower-case GUID; null only where the connection is MSMQ by another context"),
@@ -259,7 +266,7 @@ RPC_CALLS = Table(
             "sightings",
             ArrayType(_SIGHTING),
             "what the row was made of where several captures saw the call, times in us since the epoch; request, "
-            "response: how much of each (0 none, 1 some, 2 all); settled: the capture alone has all; else null",
+            "response: how much of each (0 none, 1 some, 2 all); finished: the capture alone has all; else null",
         ),
         Column(
             "request_signed_bytes",
@@ -275,7 +282,7 @@ RPC_CALLS = Table(
             "null when not seen",
         ),
         Column("response_span", BIGINT, "the same of the response"),
-        *closing_columns("bronze", "the first of the row's times that is known, request_at first"),
+        *run_columns("bronze", "the first of the row's times that is known, request_at first"),
     ),
 )
 
@@ -284,7 +291,7 @@ QUARANTINE = Table(
     "quarantine",
     "One row per contiguous run of input bytes that belongs nowhere, with its position and the reason.",
     key=("quarantine_key",),
-    dated_by=("seen_at",),
+    event_date_columns=("seen_at",),
     columns=(
         Column(
             "quarantine_key",
@@ -301,7 +308,7 @@ QUARANTINE = Table(
         Column("reason", STRING, "why these bytes belong nowhere, a short code"),
         Column("sample", BINARY, "the run's first bytes, at most 256"),
         Column("seen_at", TIMESTAMP, "time of the packet of the run's first byte, UTC"),
-        *closing_columns("bronze", "seen_at"),
+        *run_columns("bronze", "seen_at"),
     ),
 )
 
@@ -331,7 +338,7 @@ _SIDE = StructType(
         )
     ]
 )
-_SETTLED = StructType([StructField("context_id", INT), StructField("calls", BIGINT)])
+_FINISHED_CALLS = StructType([StructField("context_id", INT), StructField("calls", BIGINT)])
 _EVIDENCE = StructType(
     [
         StructField("context_id", INT),
@@ -359,12 +366,12 @@ PENDING = Table(
     "pending",
     "One row per connection that a capture could not finish alone: what is needed to continue in other captures.",
     key=("pending_key",),
-    dated_by=("last_packet_at",),
+    event_date_columns=("last_packet_at",),
     columns=(
         Column("pending_key", STRING, "key of the capture and of the connection as it alone saw it"),
         Column("capture_id", STRING, "bronze.capture_files"),
         Column("connection_id", STRING, "bronze.connections, as far as all captures tell"),
-        *FOUR_TUPLE,
+        *ENDPOINT_COLUMNS,
         Column("kind", STRING, "rpc, binary_protocol, undecided (no byte seen yet), cold (its beginning was not seen)"),
         Column(
             "waits_for",
@@ -383,7 +390,11 @@ PENDING = Table(
         Column("packets", BIGINT, "its packets in the capture"),
         Column("counted", STRING, "the column of bronze.capture_files that counts these packets"),
         Column("counted_server", STRING, "server address that bronze.capture_files counts the connection at"),
-        Column("settled", ArrayType(_SETTLED), "finished calls by context id; -1: of contexts bound in the capture"),
+        Column(
+            "finished_calls",
+            ArrayType(_FINISHED_CALLS),
+            "finished calls by context id; -1: of contexts bound in the capture",
+        ),
         Column("learned_interfaces", STRINGS, "interfaces that the capture shows to be at the server's port"),
         Column("sides", ArrayType(_SIDE), "bytes of the lower and the higher endpoint that the segments do not show"),
         Column("segments", ArrayType(_SEGMENT), "TCP segments that matter still, of sides 0 and 1, each in order"),
@@ -394,7 +405,7 @@ PENDING = Table(
         Column("runs", ArrayType(_RUN), "runs of bytes that go to quarantine if the connection stays unrecognised"),
         Column("dropped_bytes", ArrayType(_DROPPED), "bytes of calls without a bind that were too many to be kept"),
         Column("merge_digest", STRING, "digest of what the last merge changed in its finished calls; null if nothing"),
-        *closing_columns("bronze", "last_packet_at"),
+        *run_columns("bronze", "last_packet_at"),
     ),
 )
 

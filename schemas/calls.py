@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from schemas.table import BIGINT, DECODING, FOUR_TUPLE, INT, INTS, STRING, TIMESTAMP, Column, Table, closing_columns
+from schemas.table import (
+    BIGINT,
+    DECODER_COLUMNS,
+    ENDPOINT_COLUMNS,
+    INT,
+    INTS,
+    STRING,
+    TIMESTAMP,
+    Column,
+    Table,
+    run_columns,
+)
 
 _CALL = (
     Column("opnum", INT, "operation number"),
     Column("connection_id", STRING, "bronze.connections"),
-    *FOUR_TUPLE,
+    *ENDPOINT_COLUMNS,
     Column("requested_at", TIMESTAMP, "time of the request's first byte, UTC"),
     Column("responded_at", TIMESTAMP, "time of the response's first byte, UTC"),
 )
@@ -16,14 +27,14 @@ _RESULT = (
     Column("hresult", BIGINT, "result of the call, unsigned; null for methods without one and for faults"),
     Column("hresult_name", STRING, "name of hresult; 0x and hex when unknown"),
 )
-_DATED = closing_columns("silver", "requested_at, else of responded_at")
+_DATED = run_columns("silver", "requested_at, else of responded_at")
 
 MANAGEMENT_CALLS = Table(
     "silver",
     "management_calls",
     "One row per qmmgmt call ([MS-MQMR]): what was asked or done to a queue manager or one of its queues.",
     key=("call_key",),
-    dated_by=("requested_at", "responded_at"),
+    event_date_columns=("requested_at", "responded_at"),
     columns=(
         Column("call_key", STRING, "bronze.rpc_calls"),
         _METHOD,
@@ -35,7 +46,7 @@ MANAGEMENT_CALLS = Table(
         Column("property_ids", INTS, "aProp of R_QMMgmtGetInfo, in the order asked; 2^31 and more as negative numbers"),
         Column("action", STRING, "lpwszAction of R_QMMgmtAction, as sent"),
         *_RESULT,
-        *DECODING,
+        *DECODER_COLUMNS,
         *_DATED,
     ),
 )
@@ -45,7 +56,7 @@ CLIENT_CALLS = Table(
     "client_calls",
     "One row per qmcomm or qmcomm2 call ([MS-MQMP]); parameters of those that open, name, read, purge or close.",
     key=("call_key",),
-    dated_by=("requested_at", "responded_at"),
+    event_date_columns=("requested_at", "responded_at"),
     columns=(
         Column("call_key", STRING, "bronze.rpc_calls"),
         Column("interface_name", STRING, "qmcomm or qmcomm2"),
@@ -73,7 +84,7 @@ CLIENT_CALLS = Table(
         Column("timeout_ms", BIGINT, "Receive.RequestTimeout of rpc_ACReceiveMessageEx, milliseconds"),
         Column("request_bytes", BIGINT, "bytes of the request's stub; null when not seen"),
         Column("response_bytes", BIGINT, "bytes of the response's stub; null when not seen, and for a fault"),
-        *DECODING,
+        *DECODER_COLUMNS,
         *_DATED,
     ),
 )

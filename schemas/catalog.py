@@ -31,16 +31,16 @@ GOLD: tuple[Table, ...] = (
     *receive_attempts.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES, *findings.TABLES,
     *coverage.TABLES, *alerts.TABLES,
 )  # fmt: skip
-ALL: tuple[Table, ...] = (*bronze.TABLES, *collected_snapshots.TABLES, *SILVER, *GOLD)
+DATA_TABLES: tuple[Table, ...] = (*bronze.TABLES, *collected_snapshots.TABLES, *SILVER, *GOLD)
 
 # What runs say of themselves: alone not a function of what was read.
-OF_RUNS: tuple[Table, ...] = quality.TABLES
-EVERY: tuple[Table, ...] = (*ALL, *OF_RUNS)
+RUN_TABLES: tuple[Table, ...] = quality.TABLES
+ALL_TABLES: tuple[Table, ...] = (*DATA_TABLES, *RUN_TABLES)
 
 
 def table(full_name: str) -> Table:
     """The table of that ``layer.name``; KeyError when there is none."""
-    for each in EVERY:
+    for each in ALL_TABLES:
         if str(each) == full_name:
             return each
     raise KeyError(full_name)

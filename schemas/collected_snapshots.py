@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql.types import ArrayType, StructField, StructType
 
-from schemas.table import BIGINT, INT, STRING, TIMESTAMP, Column, Table, closing_columns
+from schemas.table import BIGINT, INT, STRING, TIMESTAMP, Column, Table, run_columns
 
 _PROPERTY = StructType([StructField("property_id", INT), StructField("vt", INT), StructField("value_json", STRING)])
 
@@ -13,7 +13,7 @@ SNAPSHOTS_RAW = Table(
     "snapshots_raw",
     "One row per object per collection, as landed by the collector; what failed too.",
     key=("snapshot_id",),
-    dated_by=("asked_at", "collected_at"),
+    event_date_columns=("asked_at", "collected_at"),
     columns=(
         Column("snapshot_id", STRING, "key of queue_manager, format_name (null for a machine) and asked_at"),
         Column("queue_manager", STRING, "the configured name of the queue manager"),
@@ -32,7 +32,7 @@ SNAPSHOTS_RAW = Table(
         Column("collector_version", STRING, "version of the collector that asked"),
         Column("source_path", STRING, "the snapshot file; of several that hold the row the smallest path"),
         Column("source_line", BIGINT, "its line in that file, from 1"),
-        *closing_columns("bronze", "asked_at"),
+        *run_columns("bronze", "asked_at"),
     ),
 )
 
@@ -41,7 +41,7 @@ SNAPSHOT_FILES = Table(
     "snapshot_files",
     "The ledger of snapshot files: one row per file that was read, with what became of its lines.",
     key=("path",),
-    dated_by=("first_asked_at",),
+    event_date_columns=("first_asked_at",),
     columns=(
         Column("path", STRING, "absolute path, or URI with its scheme"),
         Column("size_bytes", BIGINT, "size of the file when it was read, bytes"),
@@ -53,7 +53,7 @@ SNAPSHOT_FILES = Table(
         Column("error", STRING, "why it could not be read; null when it was"),
         Column("first_asked_at", TIMESTAMP, "earliest asked_at in it, UTC"),
         Column("last_asked_at", TIMESTAMP, "latest asked_at in it, UTC"),
-        *closing_columns("bronze", "first_asked_at"),
+        *run_columns("bronze", "first_asked_at"),
     ),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructField, StructType
 
-from schemas.table import BIGINT, BINARY, BOOLEAN, DECODING, INT, STRING, TIMESTAMP, Column, Table, closing_columns
+from schemas.table import BIGINT, BINARY, BOOLEAN, DECODER_COLUMNS, INT, STRING, TIMESTAMP, Column, Table, run_columns
 
 ARGUMENTS = ArrayType(
     StructType(
@@ -21,7 +21,7 @@ COMQC_CALLS = Table(
     "comqc_calls",
     "One row per recorded method call and sighting of its message; messages that must be rejected give none.",
     key=("sighting_key", "call_index"),
-    dated_by=("seen_at",),
+    event_date_columns=("seen_at",),
     columns=(
         Column("sighting_key", STRING, "silver.messages: the sighting whose body holds the call"),
         Column("message_key", STRING, "silver.messages: the message, however often it was seen"),
@@ -51,8 +51,8 @@ COMQC_CALLS = Table(
             "of a dispatch call, in the order of the method's parameters; value as text, arrays and what they hold as"
             " JSON; all null where an argument could not be read",
         ),
-        *DECODING,
-        *closing_columns("silver", "seen_at of the sighting"),
+        *DECODER_COLUMNS,
+        *run_columns("silver", "seen_at of the sighting"),
     ),
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from schemas.receive_attempts import EVIDENCE
-from schemas.table import BIGINT, BOOLEAN, DOUBLE, INT, STRING, TIMESTAMP, UINT64, Column, Table, closing_columns
+from schemas.table import BIGINT, BOOLEAN, DOUBLE, INT, STRING, TIMESTAMP, UINT64, Column, Table, run_columns
 
 _MANAGER = Column(
     "queue_manager", STRING, "configured name of the queue manager, if one is known for its address, else the address"
@@ -14,7 +14,7 @@ EOD_TRANSFERS = Table(
     "eod_transfers",
     "One row per observation of an outgoing transactional queue, compared with the previous one of the same source.",
     key=("snapshot_id",),
-    dated_by=("observed_at",),
+    event_date_columns=("observed_at",),
     columns=(
         Column("snapshot_id", STRING, "silver.queue_snapshots"),
         Column("queue", STRING, "canonical normal form of the queue"),
@@ -55,7 +55,7 @@ EOD_TRANSFERS = Table(
             "condition", STRING, "reset, stalled, resending, slow, flowing, idle; null when not enough was reported"
         ),
         *EVIDENCE,
-        *closing_columns("gold", "observed_at"),
+        *run_columns("gold", "observed_at"),
     ),
 )
 
@@ -64,7 +64,7 @@ EOD_SOURCES = Table(
     "eod_sources",
     "One row per sender of an incoming transactional queue and observation, compared with what the sender reported.",
     key=("source_key",),
-    dated_by=("observed_at",),
+    event_date_columns=("observed_at",),
     columns=(
         Column("source_key", STRING, "key of snapshot_id and the sender's place in it, from 0"),
         Column("snapshot_id", STRING, "silver.queue_snapshots"),
@@ -87,7 +87,7 @@ EOD_SOURCES = Table(
             "or the sender was not observed",
         ),
         *EVIDENCE,
-        *closing_columns("gold", "observed_at"),
+        *run_columns("gold", "observed_at"),
     ),
 )
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from schemas.receive_attempts import EVIDENCE
-from schemas.table import STRING, TIMESTAMP, Column, Table, closing_columns
+from schemas.table import STRING, TIMESTAMP, Column, Table, run_columns
 
 FINDINGS = Table(
     "gold",
     "findings",
     "One row per violation of a conformance or operation rule (docs/reference/rules.md), with the calls that prove it.",
     key=("finding_key",),
-    dated_by=("observed_at",),
+    event_date_columns=("observed_at",),
     columns=(
         Column(
             "finding_key", STRING, "key of rule_id and call_key; of rule_id, subject and observed_at without a call"
@@ -31,7 +31,7 @@ FINDINGS = Table(
         Column("server_address", STRING, "IP address of the server, as text"),
         Column("scope", STRING, "what was looked at: association, server, queue, estate"),
         Column("queue", STRING, "canonical normal form of the queue that was looked at; null in other scopes"),
-        *closing_columns("gold", "observed_at"),
+        *run_columns("gold", "observed_at"),
     ),
 )
 

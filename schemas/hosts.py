@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from schemas.table import BIGINT, DECODING, STRING, TIMESTAMP, Column, Table, closing_columns
+from schemas.table import BIGINT, DECODER_COLUMNS, STRING, TIMESTAMP, Column, Table, run_columns
 
 HOSTS = Table(
     "silver",
     "hosts",
     "One row per combination of queue manager identifier, host name and address seen together, and per place of it.",
     key=("host_key",),
-    dated_by=("first_seen_at",),
+    event_date_columns=("first_seen_at",),
     columns=(
         Column("host_key", STRING, "key of queue_manager_id, host_name, address and source"),
         Column(
@@ -23,8 +23,8 @@ HOSTS = Table(
         Column("first_seen_at", TIMESTAMP, "earliest time that they were, UTC"),
         Column("last_seen_at", TIMESTAMP, "latest time that they were, UTC"),
         Column("sightings", BIGINT, "snapshots, messages, opened queues or answers that show it"),
-        *DECODING,
-        *closing_columns("silver", "first_seen_at"),
+        *DECODER_COLUMNS,
+        *run_columns("silver", "first_seen_at"),
     ),
 )
 

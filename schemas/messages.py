@@ -8,14 +8,14 @@ from schemas.table import (
     BIGINT,
     BINARY,
     BOOLEAN,
-    DECODING,
+    DECODER_COLUMNS,
     INT,
     STRING,
     TIMESTAMP,
     UINT64,
     Column,
     Table,
-    closing_columns,
+    run_columns,
 )
 
 MESSAGES = Table(
@@ -23,7 +23,7 @@ MESSAGES = Table(
     name="messages",
     comment="One row per sighting of a message: what its packet says, and where it was seen.",
     key=("sighting_key",),
-    dated_by=("seen_at",),
+    event_date_columns=("seen_at",),
     columns=(
         Column(
             "message_key",
@@ -91,8 +91,8 @@ MESSAGES = Table(
             MapType(StringType(), IntegerType()),
             "bytes by header: from its first byte to the next one's, or to the packet's end",
         ),
-        *DECODING,
-        *closing_columns("silver", "seen_at"),
+        *DECODER_COLUMNS,
+        *run_columns("silver", "seen_at"),
     ),
 )
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from schemas.table import BIGINT, BOOLEAN, STRING, TIMESTAMP, Column, Table, closing_columns
+from schemas.table import BIGINT, BOOLEAN, STRING, TIMESTAMP, Column, Table, run_columns
 
 QUALITY_RESULTS = Table(
     "gold",
     "quality_results",
     "One row per expectation per run that evaluated it, on the rows that had changed: of runs, not of captures.",
     key=("result_key",),
-    dated_by=("run_at",),
+    event_date_columns=("run_at",),
     columns=(
         Column("result_key", STRING, "key of run_id, suite and expectation"),
         Column("table", STRING, "layer.table that the expectation is about"),
@@ -22,7 +22,7 @@ QUALITY_RESULTS = Table(
         Column("observed", STRING, "what was seen instead, at most a few values; null where all was as expected"),
         Column("run_at", TIMESTAMP, "clock time of the run, UTC"),
         Column("scope", STRING, "changed: rows that changed since the last check; all: the whole table"),
-        *closing_columns("gold", "run_at"),
+        *run_columns("gold", "run_at"),
     ),
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from schemas.receive_attempts import EVIDENCE
-from schemas.table import BIGINT, BOOLEAN, STRING, TIMESTAMP, Column, Table, closing_columns
+from schemas.table import BIGINT, BOOLEAN, STRING, TIMESTAMP, Column, Table, run_columns
 
 QUEUE_HISTORY = Table(
     "gold",
@@ -11,7 +11,7 @@ QUEUE_HISTORY = Table(
     "One row per interval of a queue's life; intervals are half-open, do not overlap and leave no hole between the "
     "first and the last evidence. Where nothing is known the state is UNKNOWN and the values are null.",
     key=("interval_key",),
-    dated_by=("valid_from", "valid_to"),
+    event_date_columns=("valid_from", "valid_to"),
     columns=(
         Column("interval_key", STRING, "key of queue_manager, queue, queue_format_name and valid_from"),
         Column(
@@ -48,7 +48,7 @@ QUEUE_HISTORY = Table(
             "evidence that it begins with or continues from: wire, collector, operations; null when UNKNOWN",
         ),
         *EVIDENCE,
-        *closing_columns("gold", "valid_from"),
+        *run_columns("gold", "valid_from"),
     ),
 )
 

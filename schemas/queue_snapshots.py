@@ -7,7 +7,7 @@ from pyspark.sql.types import ArrayType, MapType, StringType, StructField, Struc
 from schemas.table import (
     BIGINT,
     BINARY,
-    DECODING,
+    DECODER_COLUMNS,
     INT,
     STRING,
     STRINGS,
@@ -15,7 +15,7 @@ from schemas.table import (
     UINT64,
     Column,
     Table,
-    closing_columns,
+    run_columns,
 )
 
 _SEQUENCE = StructType(
@@ -72,14 +72,14 @@ _STATES = (
         "for each property asked, by its column's name or 0x and hex: value, null, error",
     ),
 )
-_CLOSING = (*DECODING, *closing_columns("silver", "observed_at"))
+_CLOSING = (*DECODER_COLUMNS, *run_columns("silver", "observed_at"))
 
 PROPERTIES = Table(
     "silver",
     "properties",
     "One row per property value of each observation; of a failed one a row per property asked.",
     key=("snapshot_id", "place"),
-    dated_by=("observed_at",),
+    event_date_columns=("observed_at",),
     columns=(
         *_IDENTITY,
         Column("object_type", STRING, "machine, queue, session"),
@@ -105,7 +105,7 @@ MACHINE_SNAPSHOTS = Table(
     "machine_snapshots",
     "One row per queue manager per observation, failed ones too.",
     key=("snapshot_id",),
-    dated_by=("observed_at",),
+    event_date_columns=("observed_at",),
     columns=(
         *_IDENTITY,
         *_OBSERVED,
@@ -125,7 +125,7 @@ QUEUE_SNAPSHOTS = Table(
     "queue_snapshots",
     "One row per queue per observation, failed ones too.",
     key=("snapshot_id",),
-    dated_by=("observed_at",),
+    event_date_columns=("observed_at",),
     columns=(
         *_IDENTITY,
         *_QUEUE,

@@ -6,15 +6,15 @@ from schemas.table import (
     BIGINT,
     BOOLEAN,
     DOUBLE,
+    ENDPOINT_COLUMNS,
     ERRORS,
-    FOUR_TUPLE,
     STRING,
     STRINGS,
     TIMESTAMP,
     UINT64,
     Column,
     Table,
-    closing_columns,
+    run_columns,
 )
 
 EVIDENCE = (
@@ -29,7 +29,7 @@ RECEIVE_ATTEMPTS = Table(
     "receive_attempts",
     "One row per Start of a remote receive or peek, of either protocol, with how it ended.",
     key=("attempt_key",),
-    dated_by=("started_at", "returned_at", "ended_at"),
+    event_date_columns=("started_at", "returned_at", "ended_at"),
     columns=(
         Column("attempt_key", STRING, "key of the Start's call_key"),
         Column("protocol", STRING, "qm2qm ([MS-MQQP]) or RemoteRead ([MS-MQRR])"),
@@ -37,7 +37,7 @@ RECEIVE_ATTEMPTS = Table(
         Column("inferred_queue", STRING, "queue guessed from the message's destination; never copied to queue"),
         Column("opened_queue", STRING, "normal form of the queue as it was opened, as in silver; null when not known"),
         Column("connection_id", STRING, "bronze.connections, of the Start"),
-        *FOUR_TUPLE,
+        *ENDPOINT_COLUMNS,
         Column("context_handle", STRING, "context handle given to the Start, hex of 20 bytes"),
         Column("remote_read_handle", STRING, "qm2qm: handle that Start returned, hex of 20 bytes"),
         Column("queue_handle", BIGINT, "qm2qm: number of the queue at its owner, hRemoteQueue"),
@@ -76,7 +76,7 @@ RECEIVE_ATTEMPTS = Table(
             "bytes of the connections that share its handles are in no capture: they may have contained other calls",
         ),
         *EVIDENCE,
-        *closing_columns("gold", "started_at, else of the next time that is known"),
+        *run_columns("gold", "started_at, else of the next time that is known"),
     ),
 )
 
@@ -85,7 +85,7 @@ QUEUE_OPERATIONS = Table(
     "queue_operations",
     "One row per purge of a queue, and per move of a message between a queue and its subqueues, seen in captures.",
     key=("call_key",),
-    dated_by=("requested_at", "responded_at"),
+    event_date_columns=("requested_at", "responded_at"),
     columns=(
         Column("call_key", STRING, "bronze.rpc_calls"),
         Column("operation", STRING, "purge (R_PurgeQueue, RemoteQMPurgeQueue) or move (R_MoveMessage)"),
@@ -95,7 +95,7 @@ QUEUE_OPERATIONS = Table(
         Column("queue_format_name", STRING, "format name that it was opened by; null when not known"),
         Column("target_queue", STRING, "of a move: canonical normal form of the queue moved to; null when not known"),
         Column("connection_id", STRING, "bronze.connections"),
-        *FOUR_TUPLE,
+        *ENDPOINT_COLUMNS,
         Column("context_handle", STRING, "context handle of the queue, hex of 20 bytes"),
         Column("queue_handle", BIGINT, "qm2qm: number of the queue at its owner"),
         Column("lookup_id", UINT64, "of a move: lookup identifier of the message, 56 bits"),
@@ -105,7 +105,7 @@ QUEUE_OPERATIONS = Table(
         Column("hresult", BIGINT, "result of the call, unsigned"),
         Column("outcome", STRING, "done, failed, or unknown: no answer was seen, or it cannot be read"),
         *EVIDENCE,
-        *closing_columns("gold", "requested_at, else of responded_at"),
+        *run_columns("gold", "requested_at, else of responded_at"),
     ),
 )
 

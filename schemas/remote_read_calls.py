@@ -11,8 +11,8 @@ from schemas.table import (
     BIGINTS,
     BINARY,
     BOOLEAN,
-    DECODING,
-    FOUR_TUPLE,
+    DECODER_COLUMNS,
+    ENDPOINT_COLUMNS,
     INT,
     INTS,
     STRING,
@@ -20,7 +20,7 @@ from schemas.table import (
     UINT64,
     Column,
     Table,
-    closing_columns,
+    run_columns,
 )
 
 REMOTE_READ_CALLS = Table(
@@ -28,7 +28,7 @@ REMOTE_READ_CALLS = Table(
     "remote_read_calls",
     "One row per qm2qm or RemoteRead call, with its parameters of both directions.",
     key=("call_key",),
-    dated_by=("requested_at", "responded_at"),
+    event_date_columns=("requested_at", "responded_at"),
     columns=(
         Column("call_key", STRING, "bronze.rpc_calls"),
         Column("protocol", STRING, "qm2qm ([MS-MQQP]) or RemoteRead ([MS-MQRR])"),
@@ -36,7 +36,7 @@ REMOTE_READ_CALLS = Table(
         Column("opnum", INT, "operation number"),
         Column("connection_id", STRING, "bronze.connections"),
         Column("call_id", BIGINT, "call id of the PDUs"),
-        *FOUR_TUPLE,
+        *ENDPOINT_COLUMNS,
         Column("requested_at", TIMESTAMP, "time of the request's first byte, UTC"),
         Column("responded_at", TIMESTAMP, "time of the response's first byte, UTC"),
         Column("queue_format_type", INT, "QUEUE_FORMAT.m_qft, the kind of format name"),
@@ -81,8 +81,8 @@ REMOTE_READ_CALLS = Table(
         Column("section_allocated_bytes", BIGINTS, "SectionSizeAlloc of each section, bytes, in order"),
         Column("packet_bytes", BIGINT, "bytes of the message packet that came back"),
         Column("packet", BINARY, "its sections one after the other, no filler; only with store.packets"),
-        *DECODING,
-        *closing_columns("silver", "requested_at, else of responded_at"),
+        *DECODER_COLUMNS,
+        *run_columns("silver", "requested_at, else of responded_at"),
     ),
 )
 

@@ -75,7 +75,7 @@ class Column:
 class Table:
     """One Delta table: ``<layer>/<name>``, what one row is, its key, its columns in order.
 
-    ``dated_by`` lists the time columns that give ``event_date``: the UTC date of the first that is not null.
+    ``event_date_columns`` lists the time columns that give ``event_date``: the UTC date of the first that is not null.
     It is empty for a table without that column.
     """
 
@@ -84,15 +84,15 @@ class Table:
     comment: str
     key: tuple[str, ...]
     columns: tuple[Column, ...]
-    dated_by: tuple[str, ...] = ()
+    event_date_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         names = self.names
         if len(set(names)) != len(names):
             raise ValueError(f"{self}: a column twice")
-        if unknown := {*self.key, *self.dated_by} - set(names):
+        if unknown := {*self.key, *self.event_date_columns} - set(names):
             raise ValueError(f"{self}: no such column: {', '.join(sorted(unknown))}")
-        if bool(self.dated_by) != (EVENT_DATE in names):
+        if bool(self.event_date_columns) != (EVENT_DATE in names):
             raise ValueError(f"{self}: {EVENT_DATE} and what it is taken from belong together")
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ class Table:
         return literal(self.comment)
 
 
-FOUR_TUPLE = (
+ENDPOINT_COLUMNS = (
     Column("client_address", STRING, "IP address of the client, as text"),
     Column("client_port", INT, "TCP port of the client"),
     Column("server_address", STRING, "IP address of the server, as text"),
@@ -131,7 +131,7 @@ FOUR_TUPLE = (
 )
 
 
-def closing_columns(layer: Layer, dated_by: str) -> tuple[Column, ...]:
+def run_columns(layer: Layer, dated_by: str) -> tuple[Column, ...]:
     """The columns that end every fact table of a layer; ``dated_by`` says in words where event_date is from."""
     columns: tuple[Column, ...] = (
         Column(EVENT_DATE, DATE, f"UTC date of {dated_by}; the table is clustered by it"),
@@ -153,7 +153,7 @@ def literal(text: str) -> str:
     return f"'{escaped}'"
 
 
-DECODING = (
+DECODER_COLUMNS = (
     Column("errors", ERRORS, "what did not decode: code, field, offset in the stub in bytes; empty when all is well"),
     Column("decoder_version", STRING, "version of the decoders that made the row"),
 )

@@ -73,7 +73,7 @@ ends, and nothing between says otherwise.
 
 **Silence ends no alert.** If nobody observes the subject any more, the alert stays open: `missing` contains
 `no_snapshot`, and `last_seen_at` says how old the last observation is. Events (failures, negative acknowledgements,
-lost bytes) have ended if none came for `alerts.window`.
+lost bytes) have ended if none came for `alerts.failure_window`.
 
 **Merging.** A condition that begins again within `alerts.merge_within` continues the same alert.
 

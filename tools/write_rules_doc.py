@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.findings import evaluate, evaluate_queues  # noqa: F401 - their import registers the checks
-from pipeline.findings.rules.registry import OPERATION_RULES, PROTOCOL_RULES, UNOBSERVABLE_RULES, Rule, checks_of_rule
+from pipeline.findings.rules.registry import OPERATIONAL_RULES, PROTOCOL_RULES, UNOBSERVABLE_RULES, Rule, checks_of_rule
 
 GROUPS = {
     "P": "RPC",
@@ -66,7 +66,7 @@ def page() -> str:
     for group, title in GROUPS.items():
         rules = (rule for name, rule in PROTOCOL_RULES.items() if name.startswith(group))
         parts.append(_table(title, [rule for rule in rules if rule.rule_id not in UNOBSERVABLE_RULES]))
-    parts.append(_table("Operation", OPERATION_RULES.values()))
+    parts.append(_table("Operation", OPERATIONAL_RULES.values()))
     parts.append(
         "## Rules that traffic cannot show\n\n"
         "The stored columns do not decide these rules. The last column says which evidence would.\n\n"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from schemas.catalog import EVERY
+from schemas.catalog import ALL_TABLES
 from schemas.table import Table
 
 EXAMPLE_ROWS: Final = Path(__file__).resolve().parents[1] / "docs" / "reference" / "example_rows.json"
@@ -30,8 +30,8 @@ rows with what the pipeline computes (`tests/support/example_rows.py`).
 def page() -> str:
     """Return the whole page."""
     examples = json.loads(EXAMPLE_ROWS.read_text(encoding="utf-8"))
-    index = (f"| [`{table}`](#{str(table).replace('.', '')}) | {_cell(table.comment)} |\n" for table in EVERY)
-    return HEAD + "".join(index) + "".join(_section(table, examples[str(table)]) for table in EVERY)
+    index = (f"| [`{table}`](#{str(table).replace('.', '')}) | {_cell(table.comment)} |\n" for table in ALL_TABLES)
+    return HEAD + "".join(index) + "".join(_section(table, examples[str(table)]) for table in ALL_TABLES)
 
 
 def _section(table: Table, example: Mapping[str, str]) -> str:

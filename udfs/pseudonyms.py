@@ -64,7 +64,7 @@ class Pseudonymizer:
     def _digest(self, kind: str, value: str) -> str:
         return hmac.new(self._key, f"{kind}\0{value}".encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
-    def key_check(self) -> str:
+    def key_fingerprint(self) -> str:
         """Return a check value of the key: a lake stores it to recognise its key."""
         return self._digest("check", "")[:16]
 

@@ -12,10 +12,11 @@ from datetime import timedelta
 from typing import Any, Final
 
 from pipeline.alerts.conditions import Thresholds
-from pipeline.alerts.episodes import ERROR, WARNING, Alert, Episode, EventCount, Row, episodes_from_events
-from pipeline.lake.arrow_rows import span_to_us
+from pipeline.alerts.episodes import ERROR, WARNING, Alert, Episode, EventCount, episodes_from_events
+from pipeline.lake.arrow_rows import timedelta_to_us
 from pipeline.text import format_count, format_time
 from udfs.codes import FAILURE_BIT, FAULT_NAMES, HRESULT_NAMES, code_name
+from udfs.rows import RowDict
 from udfs.stubs import method_registry
 
 ATTEMPT_COLUMNS: Final = (
@@ -38,7 +39,9 @@ _CLOCK_DIFFERENCE: Final = re.compile(r"at least (\d+) s")  # in the text of rul
 def negative_acknowledgement_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> Iterator[Alert]:
     """Yield alerts of repeated negative acknowledgements. Rows are counts per minute (``NACK_COUNT_COLUMNS``)."""
     for (name, sender, queue, inferred), series in _group_rows(rows, *NACK_COUNT_COLUMNS[:4]):
-        for run in episodes_from_events(_event_counts(series), now, window=limits.window, min_count=limits.negative):
+        for run in episodes_from_events(
+            _event_counts(series), now, window=limits.failure_window, min_count=limits.negative_acknowledgements
+        ):
             run.message = (
                 f"{format_count(run.count, 'message')} of class {name} in {queue or inferred or 'an unknown queue'}"
             )
@@ -63,7 +66,9 @@ def failing_call_alerts(
         known = method_registry.ALL_METHODS.get(interface, {}).get(opnum)
         method = f"opnum {opnum}" if known is None else known.name
         text = code_name(FAULT_NAMES if is_fault and result in FAULT_NAMES else HRESULT_NAMES, result)
-        for run in episodes_from_events(_event_counts(series), now, window=limits.window, min_count=limits.failures):
+        for run in episodes_from_events(
+            _event_counts(series), now, window=limits.failure_window, min_count=limits.failed_calls
+        ):
             how = "faults with" if is_fault else "returns"
             run.message = f"{interface} {method} {how} {text}: {format_count(run.count, 'call')}"
             subject = f"{interface} {method} at {server}: {text}"
@@ -95,23 +100,25 @@ def receive_alerts(
             yield Alert(condition, subject, episode, queue, names.get(server, server), is_inferred)
 
 
-def _overdue_episodes(series: Iterable[Row], limits: Thresholds, capture_end: int, now: int) -> Iterator[Episode]:
+def _overdue_episodes(series: Iterable[RowDict], limits: Thresholds, capture_end: int, now: int) -> Iterator[Episode]:
     """Yield the episodes in which one reader held messages too long, or until the reader was gone."""
-    overdue: list[tuple[int, int | None, Row]] = []
+    overdue: list[tuple[int, int | None, RowDict]] = []
     for row in series:
         since, until = row["returned_at"], row["ended_at"]
         if since is None or since > now or (row["outcome"] == "failed" and not _returned_message(row)):
             continue
         until = until if until is None or until <= now else None  # still held at that time
         if row["outcome"] == "expired" and until is None:
-            until = since + span_to_us(limits.cleanup)
+            until = since + timedelta_to_us(limits.cleanup_interval)
         held_us = (capture_end if until is None else until) - since
-        if row["outcome"] in ("expired", "rundown") or held_us >= span_to_us(limits.held_after):
+        if row["outcome"] in ("expired", "rundown") or held_us >= timedelta_to_us(limits.unacknowledged_read_after):
             overdue.append((since, until if until is None or until <= now else None, row))
     out: list[Episode] = []
     for since, until, row in sorted(overdue, key=lambda each: (each[0], each[2]["evidence"] or [])):
         episode = out[-1] if out else None
-        if episode is None or (episode.until is not None and since > episode.until + span_to_us(limits.merge_within)):
+        if episode is None or (
+            episode.until is not None and since > episode.until + timedelta_to_us(limits.merge_within)
+        ):
             episode = Episode(since, since, since, WARNING, until=until, count=0)
             out.append(episode)
         episode.until = None if episode.until is None or until is None else max(episode.until, until)
@@ -131,7 +138,7 @@ _OVERDUE_TEXT: Final = {
 }
 
 
-def _refused_end_episodes(series: Iterable[Row], limits: Thresholds, now: int) -> Iterator[Episode]:
+def _refused_end_episodes(series: Iterable[RowDict], limits: Thresholds, now: int) -> Iterator[Episode]:
     """Yield the episodes in which the server refused the end of receives that had returned a message."""
     refused = []
     results = []
@@ -142,13 +149,13 @@ def _refused_end_episodes(series: Iterable[Row], limits: Thresholds, now: int) -
             refused.append(EventCount(ended, ended, 1, tuple(row["evidence"] or ()), tuple(row["missing"] or ())))
             results.append(row["end_hresult"])
     names = sorted({code_name(HRESULT_NAMES, result) for result in results if result})
-    for run in episodes_from_events(refused, now, window=limits.window):
+    for run in episodes_from_events(refused, now, window=limits.failure_window):
         run.severity = ERROR
         run.message = f"{format_count(run.count, 'end')} of a receive refused: {', '.join(names) or 'fault'}"
         yield run
 
 
-def _returned_message(row: Row) -> bool:
+def _returned_message(row: RowDict) -> bool:
     return row["lookup_id"] is not None or row["message_key"] is not None
 
 
@@ -168,9 +175,9 @@ def finding_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: i
                 episode.add_evidence(row["evidence"] or (), ())
                 yield Alert("duplicate_queue_manager", subject, episode)
             continue
-        apart = [row for row in seen if _clock_difference_us(row) >= span_to_us(limits.clock_difference)]
+        apart = [row for row in seen if _clock_difference_us(row) >= timedelta_to_us(limits.max_clock_difference)]
         events = [EventCount(row["observed_at"], row["observed_at"], 1, tuple(row["evidence"] or ())) for row in apart]
-        for run in episodes_from_events(events, now, window=limits.slow_window):
+        for run in episodes_from_events(events, now, window=limits.growth_window):
             run.message = max(apart, key=lambda row: (_clock_difference_us(row), row["actual"]))["actual"]
             yield Alert("clocks_differ", subject, run)
 
@@ -193,7 +200,7 @@ def capture_loss_alerts(
         for row in sorted(series, key=lambda each: each["hour"]):
             whole = (row["bytes"] or 0) + (row["bytes_missing"] or 0)
             share = (row["bytes_missing"] or 0) / whole if whole else 0.0
-            if row["bytes_missing"] and share >= limits.lost_share:
+            if row["bytes_missing"] and share >= limits.max_lost_share:
                 lack = f"{row['bytes_missing']} of {whole} bytes ({share:.1%})"
                 bad.append((row["hour"], f"in the hour from {format_time(row['hour'])} captures lack {lack}"))
         for run in _hourly_episodes(bad, now):
@@ -224,13 +231,13 @@ def _hourly_episodes(bad: list[tuple[int, str]], now: int) -> Iterator[Episode]:
         yield run
 
 
-def _group_rows(rows: Iterable[Mapping[str, Any]], *names: str) -> Iterator[tuple[tuple[Any, ...], list[Row]]]:
+def _group_rows(rows: Iterable[Mapping[str, Any]], *names: str) -> Iterator[tuple[tuple[Any, ...], list[RowDict]]]:
     """Yield the rows grouped by some columns, each group with its values of these."""
-    found: defaultdict[tuple[Hashable, ...], list[Row]] = defaultdict(list)
+    found: defaultdict[tuple[Hashable, ...], list[RowDict]] = defaultdict(list)
     for row in rows:
         found[tuple(row[name] for name in names)].append(dict(row))
     yield from found.items()
 
 
-def _event_counts(series: Iterable[Row]) -> Iterator[EventCount]:
+def _event_counts(series: Iterable[RowDict]) -> Iterator[EventCount]:
     return (EventCount(row["at"], row["last"], row["count"], tuple(row["evidence"] or ())) for row in series)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
-from pipeline.lake.arrow_rows import span_to_us
+from pipeline.lake.arrow_rows import timedelta_to_us
 from pipeline.queues.history import NOT_CONNECTED_STATES
 
 
@@ -59,10 +59,10 @@ CONDITIONS: Final = {
     ),
     "sequence_gap": Condition(
         9,
-        "a receiver rejected at least alerts.rejected messages of one sequence since it last accepted one: they do not "
-        "follow what it has",
-        "Compare what the sender has (gold.eod_transfers, ends_disagree); a sender that was set up anew or restored "
-        "goes on with other numbers.",
+        "a receiver rejected at least alerts.rejected_messages messages of one sequence since it last accepted one: "
+        "they do not follow what it has",
+        "Compare what the sender has (gold.eod_transfers, ends_disagree); a sender that was set up again or restored "
+        "continues with other numbers.",
     ),
     "ends_disagree": Condition(
         11,
@@ -72,30 +72,31 @@ CONDITIONS: Final = {
     ),
     "negative_acknowledgements": Condition(
         14,
-        "at least alerts.negative acknowledgements of one class and sender, no further apart than alerts.window",
+        "at least alerts.negative_acknowledgements acknowledgements of one class and sender, no further apart than "
+        "alerts.failure_window",
         "The class says why (MQMSG_CLASS_NACK_...); the messages meant are those of correlation_id.",
     ),
     "dead_letters_growing": Condition(
         16,
         "a dead-letter queue, or the dead queue of a queued component, grew by alerts.dead_letters within "
-        "alerts.slow_window",
+        "alerts.growth_window",
         "Read a dead letter: its class or the reason of its sender's queue manager says why it died. Then remove them: "
         "they count against the machine's quota.",
     ),
     "journal_growing": Condition(
         17,
-        "a journal grew by alerts.journal_messages within alerts.slow_window",
+        "a journal grew by alerts.journal_messages within alerts.growth_window",
         "Nothing empties a journal by itself: remove what is no longer needed, or turn journaling off.",
     ),
     "nearly_full": Condition(
         17,
         "a journal or queue holds nine tenths of its quota (error), or will be full within alerts.full_within at the "
-        "rate of alerts.slow_window; only where quotas.* or quotas.queues set the quota",
+        "rate of alerts.growth_window; only where quotas.* or quotas.queues set the quota",
         "Empty the journal or have the queue read, or raise the quota: messages that find it full are refused.",
     ),
     "receives_not_ended": Condition(
         19,
-        "a reader got a message and for alerts.held_after neither acknowledged it nor gave it back, or "
+        "a reader got a message and for alerts.unacknowledged_read_after neither acknowledged it nor gave it back, or "
         "disconnected while it held it",
         "See whether the reader hangs or crashes; the message is locked meanwhile and is read again afterwards.",
     ),
@@ -106,8 +107,8 @@ CONDITIONS: Final = {
     ),
     "calls_failing": Condition(
         21,
-        "a method at a server fails with one result at least alerts.failures times, no further apart than "
-        "alerts.window; results in alerts.ignored_results do not count",
+        "a method at a server fails with one result at least alerts.failed_calls times, no further apart than "
+        "alerts.failure_window; results in alerts.ignored_results do not count",
         "The result says why; the view failures lists clients and queues.",
     ),
     "duplicate_queue_manager": Condition(
@@ -117,12 +118,12 @@ CONDITIONS: Final = {
     ),
     "clocks_differ": Condition(
         23,
-        "the clocks of two machines differ by at least alerts.clock_difference",
+        "the clocks of two machines differ by at least alerts.max_clock_difference",
         "Set the clocks: times to reach a queue and to be received, and tickets of Kerberos, depend on them.",
     ),
     "capture_lost": Condition(
         25,
-        "in one hour captures lack at least alerts.lost_share of a server's bytes",
+        "in one hour captures lack at least alerts.max_lost_share of a server's bytes",
         "What is not captured is not known: capture whole packets (-s 0), on a machine that can follow.",
     ),
     "snapshots_missing": Condition(
@@ -146,29 +147,31 @@ class Thresholds:
     unacked_after: timedelta = timedelta(minutes=30)
     unread_after: timedelta = timedelta(hours=4)
     stalled_after: timedelta = timedelta(minutes=2)
-    rejected: int = 3
-    window: timedelta = timedelta(hours=1)
-    negative: int = 1
-    slow_window: timedelta = timedelta(days=1)
+    rejected_messages: int = 3
+    failure_window: timedelta = timedelta(hours=1)
+    negative_acknowledgements: int = 1
+    growth_window: timedelta = timedelta(days=1)
     dead_letters: int = 1
     journal_messages: int = 1000
     full_within: timedelta = timedelta(days=7)
-    held_after: timedelta = timedelta(minutes=5)
-    failures: int = 5
+    unacknowledged_read_after: timedelta = timedelta(minutes=5)
+    failed_calls: int = 5
     ignored_results: tuple[int, ...] = (0xC00E001B, 0xC00E0004, 0xC00E0008, 0xC00E0088, 0xC0000225, 0x1C00000D)
-    clock_difference: timedelta = timedelta(seconds=5)
-    lost_share: float = 0.01
+    max_clock_difference: timedelta = timedelta(seconds=5)
+    max_lost_share: float = 0.01
     max_gap: timedelta = timedelta(minutes=15)
-    cleanup: timedelta = timedelta(minutes=5)
-    queue_quota: int | None = None
-    journal_quota: int | None = None
+    cleanup_interval: timedelta = timedelta(minutes=5)
+    queue_quota_bytes: int | None = None
+    journal_quota_bytes: int | None = None
     quotas: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
     """The quotas of a queue and of its journal, by queue."""
 
     def as_provenance(self) -> dict[str, Any]:
         """Return the thresholds as JSON values for the provenance in a commit; durations in microseconds."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        found = {name: span_to_us(value) if isinstance(value, timedelta) else value for name, value in values.items()}
+        found = {
+            name: timedelta_to_us(value) if isinstance(value, timedelta) else value for name, value in values.items()
+        }
         found["ignored_results"] = sorted(self.ignored_results)
         found["quotas"] = {queue: list(sizes) for queue, sizes in sorted(self.quotas.items())}
         return found

@@ -14,14 +14,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pipeline.alerts.conditions import CONDITIONS
 from pipeline.attempts.evidence import confidence_level
-from pipeline.lake.arrow_rows import epoch_day, span_to_us
+from pipeline.lake.arrow_rows import epoch_day, timedelta_to_us
 from udfs.keys import key
-
-Row = dict[str, Any]
+from udfs.rows import RowDict
 
 ERROR, WARNING, INFO = "error", "warning", "info"
 SEVERITY_ORDER: Final = (INFO, WARNING, ERROR)  # ascending
@@ -33,11 +32,11 @@ class Observation(NamedTuple):
     """Whether a condition holds for a subject at one time; valid until the next observation, at most ``valid_until``.
 
     ``since`` is the time when the observed situation began, where the source reports it. ``message``, ``severity`` and
-    ``since`` are used only if the condition ``holds``.
+    ``since`` are used only if the condition ``is_met``.
     """
 
     observed_at: int
-    holds: bool
+    is_met: bool
     valid_until: int
     message: str = ""
     severity: str = WARNING
@@ -101,12 +100,12 @@ def episodes_from_observations(
         at = observation.observed_at
         known_until = min([observation.valid_until, now, *(each.observed_at for each in seen[place + 1 : place + 2])])
         if episode is not None and at > episode.known_until:  # a gap between observations
-            if _observed_duration(episode) < span_to_us(min_duration):
+            if _observed_duration(episode) < timedelta_to_us(min_duration):
                 episode = None
             else:
                 episode.missing.add(NO_SNAPSHOT)
-        if not observation.holds:
-            if episode is not None and _observed_duration(episode) >= span_to_us(min_duration):
+        if not observation.is_met:
+            if episode is not None and _observed_duration(episode) >= timedelta_to_us(min_duration):
                 episode.until = at
                 _append_or_merge(out, episode, merge_within)
             episode = None
@@ -115,10 +114,10 @@ def episodes_from_observations(
             episode = Episode(at if observation.since is None else observation.since, at, known_until)
         episode.last_seen_at, episode.known_until, episode.message = at, max(known_until, at), observation.message
         episode.add_evidence(observation.evidence, observation.missing)
-        long = error_after is not None and _observed_duration(episode) >= span_to_us(error_after)
+        long = error_after is not None and _observed_duration(episode) >= timedelta_to_us(error_after)
         severity = ERROR if long and observation.severity == WARNING else observation.severity
         episode.severity = max(episode.severity, severity, key=SEVERITY_ORDER.index)
-    if episode is not None and _observed_duration(episode) >= span_to_us(min_duration):
+    if episode is not None and _observed_duration(episode) >= timedelta_to_us(min_duration):
         if episode.known_until < now:
             episode.missing.add(NO_SNAPSHOT)
         _append_or_merge(out, episode, merge_within)
@@ -128,7 +127,7 @@ def episodes_from_observations(
 def _append_or_merge(out: list[Episode], episode: Episode, merge_within: timedelta | None) -> None:
     """Append an episode to the list, or merge it into the last one if that ended shortly before."""
     ended = out[-1].until if out else None
-    if merge_within is not None and ended is not None and episode.since - ended <= span_to_us(merge_within):
+    if merge_within is not None and ended is not None and episode.since - ended <= timedelta_to_us(merge_within):
         out[-1].until = None
         _merge(out[-1], episode)
         out[-1].until = episode.until
@@ -153,14 +152,14 @@ def episodes_from_events(
         (each for each in events if each.first_at <= now), key=lambda each: (each.first_at, each.last_at, each.evidence)
     ):
         episode = out[-1] if out else None
-        if episode is None or event.first_at - episode.last_seen_at > span_to_us(window):
+        if episode is None or event.first_at - episode.last_seen_at > timedelta_to_us(window):
             episode = Episode(event.first_at, event.first_at, event.first_at, WARNING, count=0)
             out.append(episode)
         episode.last_seen_at = episode.known_until = max(episode.last_seen_at, min(event.last_at, now))
         episode.count += event.occurrences
         episode.add_evidence(event.evidence, event.missing)
     for episode in out:
-        over = episode.last_seen_at + span_to_us(window)
+        over = episode.last_seen_at + timedelta_to_us(window)
         episode.until = over if over <= now else None
     return [episode for episode in out if episode.count >= min_count]
 
@@ -176,7 +175,7 @@ class Alert(NamedTuple):
     queue_inferred: bool = False
 
 
-class ConditionCheck(NamedTuple):
+class ConditionHistory(NamedTuple):
     """The observations of one subject for one condition, and how to make episodes of them.
 
     ``mergeable``: episodes that follow one another closely are one alert.
@@ -203,7 +202,7 @@ class ConditionCheck(NamedTuple):
             yield Alert(self.condition, self.subject, episode, queue, queue_manager)
 
 
-def alert_rows(alerts: Iterable[Alert]) -> list[Row]:
+def alert_rows(alerts: Iterable[Alert]) -> list[RowDict]:
     """Return alerts as rows of gold.alerts without run_id; overlapping alerts of one subject become one row.
 
     They overlap, for instance, where captures and the collector both show the same queue.
@@ -211,7 +210,7 @@ def alert_rows(alerts: Iterable[Alert]) -> list[Row]:
     by_subject: defaultdict[tuple[str, str], list[Alert]] = defaultdict(list)
     for alert in alerts:
         by_subject[alert.condition, alert.subject].append(alert)
-    out: list[Row] = []
+    out: list[RowDict] = []
     for several in by_subject.values():
         several.sort(key=lambda alert: (alert.episode.since, alert.episode.last_seen_at, alert.episode.evidence))
         merged: list[Alert] = []
@@ -235,7 +234,7 @@ def _merge(episode: Episode, later: Episode) -> None:
     episode.add_evidence(later.evidence, later.missing)
 
 
-def _alert_row(alert: Alert) -> Row:
+def _alert_row(alert: Alert) -> RowDict:
     episode = alert.episode
     return {
         "alert_key": key(alert.condition, alert.subject, episode.since),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pipeline.alerts import call_alerts, queue_alerts, transfer_alerts
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import Alert
-from pipeline.lake.arrow_rows import span_to_us
+from pipeline.lake.arrow_rows import timedelta_to_us
 from pipeline.lake.queries import BoundQuery, CachedFilter
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
@@ -22,12 +22,11 @@ from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import TIMESTAMP, Table
 from udfs.codes import FAILURE_BIT
-from udfs.dcerpc.interfaces import QMMGMT
+from udfs.dcerpc.interfaces import QMMGMT_NAME
+from udfs.rows import RowMapping
 from udfs.stubs import method_registry
 
 _HOUR_US: Final = 3_600_000_000
-
-InputRow = Mapping[str, Any]
 
 
 class AlertContext(NamedTuple):
@@ -66,7 +65,7 @@ class AlertSource(NamedTuple):
 
     query: Callable[[Thresholds, TimeWindow], BoundQuery]
     grouping_columns: tuple[str, ...]
-    find_alerts: Callable[[Iterable[InputRow], Thresholds, int, AlertContext], Iterable[Alert]]
+    find_alerts: Callable[[Iterable[RowMapping], Thresholds, int, AlertContext], Iterable[Alert]]
     conditions: tuple[str, ...]
 
 
@@ -93,7 +92,7 @@ def _overdue_receives_query(limits: Thresholds, window: TimeWindow) -> BoundQuer
 
     It includes receives that are still open however old they are: their duration grows with the capture.
     """
-    long = f"hold_ms >= {span_to_us(limits.held_after) / 1000}"
+    long = f"hold_ms >= {timedelta_to_us(limits.unacknowledged_read_after) / 1000}"
     trouble = f"outcome IN ('in_flight', 'expired', 'rundown', 'failed') OR ack_refused OR {long}"
     in_trouble = CachedFilter(RECEIVE_ATTEMPTS, f"is_receive AND returned_at IS NOT NULL AND ({trouble})")
     where = window.filter_sql("returned_at", "ended_at", or_sql="outcome = 'in_flight'")
@@ -123,7 +122,7 @@ def _failing_calls_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
     fault += f" AND {window.filter_sql(*captured)}"
     parts = (
         _call_results_sql("reads", "protocol", "hresult AS result, FALSE AS is_fault", answered, failed),
-        _call_results_sql("management", f"'{QMMGMT}'", "hresult AS result, FALSE AS is_fault", answered, failed),
+        _call_results_sql("management", f"'{QMMGMT_NAME}'", "hresult AS result, FALSE AS is_fault", answered, failed),
         _call_results_sql("clients", "interface_name", "hresult AS result, FALSE AS is_fault", answered, failed),
         _call_results_sql("calls", "interface_name", "fault_status AS result, TRUE AS is_fault", captured, fault),
     )

@@ -11,8 +11,8 @@ from itertools import groupby
 from typing import Any, Final
 
 from pipeline.alerts.conditions import Thresholds
-from pipeline.alerts.episodes import ERROR, INFO, WARNING, Alert, ConditionCheck, Observation, Row
-from pipeline.lake.arrow_rows import span_to_us
+from pipeline.alerts.episodes import ERROR, INFO, WARNING, Alert, ConditionHistory, Observation
+from pipeline.lake.arrow_rows import timedelta_to_us
 from pipeline.queues.growth import CountSample, pair_with_window_minimum
 from pipeline.queues.history import (
     DEAD_LETTER_QUEUE_PATTERN,
@@ -22,6 +22,7 @@ from pipeline.queues.history import (
     STATE_UNKNOWN,
 )
 from pipeline.text import format_count, format_time
+from udfs.rows import RowDict
 
 HISTORY_COLUMNS: Final = (
     "queue_manager", "queue", "queue_format_name", "valid_from", "valid_to", "state", "message_count", "bytes",
@@ -45,7 +46,9 @@ def history_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: i
             yield from check.alerts(now, limits.merge_within, queue, manager)
 
 
-def _condition_checks(queue: str, subject: str, history: Sequence[Row], limits: Thresholds) -> Iterator[ConditionCheck]:
+def _condition_checks(
+    queue: str, subject: str, history: Sequence[RowDict], limits: Thresholds
+) -> Iterator[ConditionHistory]:
     messages = _samples(history, "message_count", "bytes")
     journal = _samples(history, "journal_count", "journal_bytes")
     own, of_journal = f"queue {subject}", f"journal of {subject}"
@@ -53,35 +56,35 @@ def _condition_checks(queue: str, subject: str, history: Sequence[Row], limits: 
         yield from _journal_checks(messages, queue.removesuffix(JOURNAL_SUFFIX), limits, own)
         return
     disconnected = _disconnected(history)
-    yield ConditionCheck("queue_disconnected", own, disconnected, limits.disconnected_after, limits.error_after)
-    yield ConditionCheck("queue_on_hold", own, _on_hold(history), limits.on_hold_after)
+    yield ConditionHistory("queue_disconnected", own, disconnected, limits.disconnected_after, limits.error_after)
+    yield ConditionHistory("queue_on_hold", own, _on_hold(history), limits.on_hold_after)
     if DEAD_LETTER_QUEUE_PATTERN.search(queue):
         growing = _growing(messages, limits, limits.dead_letters, "dead letter")
-        yield ConditionCheck("dead_letters_growing", own, growing)
+        yield ConditionHistory("dead_letters_growing", own, growing)
     else:
         stuck = _stuck(history)
-        yield ConditionCheck("queue_stuck", own, stuck, limits.stuck_after, limits.error_after, mergeable=False)
-    yield ConditionCheck("nearly_full", own, _filling(messages, limits, _quotas(queue, limits)[0]))
+        yield ConditionHistory("queue_stuck", own, stuck, limits.stuck_after, limits.error_after, mergeable=False)
+    yield ConditionHistory("nearly_full", own, _filling(messages, limits, _quotas(queue, limits)[0]))
     yield from _journal_checks(journal, queue, limits, of_journal)
 
 
 def _journal_checks(
     samples: Sequence[CountSample], queue: str, limits: Thresholds, subject: str
-) -> Iterator[ConditionCheck]:
-    yield ConditionCheck("journal_growing", subject, _growing(samples, limits, limits.journal_messages, "message"))
-    yield ConditionCheck("nearly_full", subject, _filling(samples, limits, _quotas(queue, limits)[1]))
+) -> Iterator[ConditionHistory]:
+    yield ConditionHistory("journal_growing", subject, _growing(samples, limits, limits.journal_messages, "message"))
+    yield ConditionHistory("nearly_full", subject, _filling(samples, limits, _quotas(queue, limits)[1]))
 
 
-def _observation(row: Row, *, holds: bool, message: str = "", severity: str = WARNING) -> Observation:
+def _observation(row: RowDict, *, holds: bool, message: str = "", severity: str = WARNING) -> Observation:
     evidence, missing = tuple(row["evidence"] or ())[-1:], tuple(row["missing"] or ())
     return Observation(row["valid_from"], holds, row["valid_to"], message, severity, evidence, missing)
 
 
-def _known_rows(history: Iterable[Row]) -> Iterator[Row]:
+def _known_rows(history: Iterable[RowDict]) -> Iterator[RowDict]:
     return (row for row in history if row["state"] != STATE_UNKNOWN)
 
 
-def _disconnected(history: Iterable[Row]) -> Iterator[Observation]:
+def _disconnected(history: Iterable[RowDict]) -> Iterator[Observation]:
     for row in _known_rows(history):
         waiting = row["message_count"]
         size = f"({row['bytes'] or 0} bytes)"
@@ -90,27 +93,27 @@ def _disconnected(history: Iterable[Row]) -> Iterator[Observation]:
         yield _observation(row, holds=holds, message=f"{row['state']}: {what}", severity=severity)
 
 
-def _on_hold(history: Iterable[Row]) -> Iterator[Observation]:
+def _on_hold(history: Iterable[RowDict]) -> Iterator[Observation]:
     for row in _known_rows(history):
         holds = row["state"] == STATE_ON_HOLD and bool(row["message_count"])
         message = f"on hold: {format_count(row['message_count'] or 0, 'message')} wait"
         yield _observation(row, holds=holds, message=message)
 
 
-def _stuck(history: Iterable[Row]) -> Iterator[Observation]:
+def _stuck(history: Iterable[RowDict]) -> Iterator[Observation]:
     """Yield whether messages wait and nothing shows that any is read.
 
     Applications on the machine itself read without a call that is captured. Such reads show where the number of
     messages falls below the expected one, or where the bytes fall.
     """
-    before: Row | None = None
+    before: RowDict | None = None
     for row in _known_rows(history):
         if row["state"] != _LOCAL or row["message_count"] is None:
             before = None
             yield _observation(row, holds=False)
             continue
         if before is not None and any(_decreased(before, row, name) for name in ("message_count", "bytes")):
-            yield Observation(row["valid_from"], holds=False, valid_until=row["valid_from"])
+            yield Observation(row["valid_from"], is_met=False, valid_until=row["valid_from"])
         read = any(row[name] for name in ("received", "nacked", "moved_out", "purged"))
         read = read or (row["unexplained_change"] or 0) < 0
         waiting = f"{format_count(row['message_count'], 'message')} ({row['bytes'] or 0} bytes)"
@@ -119,17 +122,17 @@ def _stuck(history: Iterable[Row]) -> Iterator[Observation]:
         before = row
 
 
-def _decreased(before: Row, row: Row, name: str) -> bool:
+def _decreased(before: RowDict, row: RowDict, name: str) -> bool:
     return before[name] is not None and row[name] is not None and row[name] < before[name]
 
 
-def _samples(history: Iterable[Row], count: str, size: str) -> list[CountSample]:
+def _samples(history: Iterable[RowDict], count: str, size: str) -> list[CountSample]:
     return [CountSample(row, row["valid_from"], row[count], row[size]) for row in history if row[count] is not None]
 
 
 def _growing(samples: Iterable[CountSample], limits: Thresholds, min_growth: int, thing: str) -> Iterator[Observation]:
     """Yield whether the count is ``min_growth`` above the lowest one of the slow window."""
-    for sample, lowest in pair_with_window_minimum(samples, span_to_us(limits.slow_window)):
+    for sample, lowest in pair_with_window_minimum(samples, timedelta_to_us(limits.growth_window)):
         growth = sample.message_count - lowest.message_count
         message = f"{sample.message_count} there, {format_count(growth, thing)} more than at {format_time(lowest.at)}"
         yield _observation(sample.row, holds=growth >= min_growth, message=message)
@@ -142,7 +145,7 @@ def _filling(samples: Iterable[CountSample], limits: Thresholds, quota: int | No
         if not quota or sample.size_bytes is None:
             continue
         window.append(sample)
-        while window[0].at < sample.at - span_to_us(limits.slow_window):
+        while window[0].at < sample.at - timedelta_to_us(limits.growth_window):
             window.popleft()
         growth, span = sample.size_bytes - (window[0].size_bytes or 0), sample.at - window[0].at
         left = max(quota - sample.size_bytes, 0) * span / growth if growth > 0 and span >= _HOUR_US else None
@@ -150,11 +153,11 @@ def _filling(samples: Iterable[CountSample], limits: Thresholds, quota: int | No
         message = f"{sample.size_bytes} of {quota} bytes ({used:.0%})"
         message += "" if left is None else f", at this rate full in {left / _HOUR_US / 24:.1f} days"
         nearly_full = used >= _NEARLY_FULL_SHARE
-        holds = nearly_full or (left is not None and left <= span_to_us(limits.full_within))
+        holds = nearly_full or (left is not None and left <= timedelta_to_us(limits.full_within))
         yield _observation(sample.row, holds=holds, message=message, severity=ERROR if nearly_full else WARNING)
 
 
 def _quotas(queue: str, limits: Thresholds) -> tuple[int | None, int | None]:
     """Return the quotas of a queue and of its journal in bytes; None where unknown."""
     own = limits.quotas.get(queue, (None, None))
-    return own[0] or limits.queue_quota, own[1] or limits.journal_quota
+    return own[0] or limits.queue_quota_bytes, own[1] or limits.journal_quota_bytes

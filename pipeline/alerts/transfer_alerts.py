@@ -12,9 +12,10 @@ from itertools import groupby
 from typing import Any, Final
 
 from pipeline.alerts.conditions import Thresholds
-from pipeline.alerts.episodes import ERROR, WARNING, Alert, ConditionCheck, Observation, Row
-from pipeline.lake.arrow_rows import span_to_us
+from pipeline.alerts.episodes import ERROR, WARNING, Alert, ConditionHistory, Observation
+from pipeline.lake.arrow_rows import timedelta_to_us
 from pipeline.text import format_count, format_time
+from udfs.rows import RowDict
 
 EOD_TRANSFER_COLUMNS: Final = (
     "queue_manager", "queue", "queue_format_name", "source", "observed_at", "condition", "stalled_since",
@@ -51,7 +52,7 @@ def eod_source_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now
             yield from check.alerts(now, limits.merge_within, queue, manager)
 
 
-def _group_series(rows: Iterable[Mapping[str, Any]], names: tuple[str, ...]) -> Iterator[list[Row]]:
+def _group_series(rows: Iterable[Mapping[str, Any]], names: tuple[str, ...]) -> Iterator[list[RowDict]]:
     def order(row: Mapping[str, Any]) -> tuple[Any, ...]:
         return (*(row[name] or "" for name in names), row["observed_at"], list(row["evidence"] or ()))
 
@@ -60,35 +61,35 @@ def _group_series(rows: Iterable[Mapping[str, Any]], names: tuple[str, ...]) -> 
         yield [dict(row) for row in series]
 
 
-def _transfer_checks(subject: str, series: list[Row], limits: Thresholds) -> Iterator[ConditionCheck]:
+def _transfer_checks(subject: str, series: list[RowDict], limits: Thresholds) -> Iterator[ConditionHistory]:
     observe = partial(_observation, limits)
     stalled = _observations(series, partial(_stalled, observe))
-    yield ConditionCheck("transfer_stalled", subject, stalled, limits.stalled_after, limits.error_after)
-    overdue = _observations(series, partial(_unacknowledged, observe, span_to_us(limits.unacked_after)))
-    yield ConditionCheck("messages_unacknowledged", subject, overdue)
-    yield ConditionCheck("messages_unread", subject, _unread(series, observe), limits.unread_after)
+    yield ConditionHistory("transfer_stalled", subject, stalled, limits.stalled_after, limits.error_after)
+    overdue = _observations(series, partial(_unacknowledged, observe, timedelta_to_us(limits.unacked_after)))
+    yield ConditionHistory("messages_unacknowledged", subject, overdue)
+    yield ConditionHistory("messages_unread", subject, _unread(series, observe), limits.unread_after)
 
 
-def _source_checks(subject: str, series: list[Row], limits: Thresholds) -> Iterator[ConditionCheck]:
+def _source_checks(subject: str, series: list[RowDict], limits: Thresholds) -> Iterator[ConditionHistory]:
     observe = partial(_observation, limits)
-    rejected = _observations(series, partial(_rejected, observe, limits.rejected))
-    yield ConditionCheck("sequence_gap", subject, rejected)
-    yield ConditionCheck("ends_disagree", subject, _observations(series, partial(_disagrees, observe)))
+    rejected = _observations(series, partial(_rejected, observe, limits.rejected_messages))
+    yield ConditionHistory("sequence_gap", subject, rejected)
+    yield ConditionHistory("ends_disagree", subject, _observations(series, partial(_disagrees, observe)))
 
 
-def _observations(series: Iterable[Row], judge: Callable[[Row], Observation | None]) -> Iterator[Observation]:
+def _observations(series: Iterable[RowDict], judge: Callable[[RowDict], Observation | None]) -> Iterator[Observation]:
     return (observation for observation in map(judge, series) if observation is not None)
 
 
 def _observation(
-    limits: Thresholds, row: Row, *, holds: bool, message: str, severity: str = WARNING, since: int | None = None
+    limits: Thresholds, row: RowDict, *, holds: bool, message: str, severity: str = WARNING, since: int | None = None
 ) -> Observation:
     at: int = row["observed_at"]
     evidence, missing = tuple(row["evidence"] or ())[-1:], tuple(row["missing"] or ())
-    return Observation(at, holds, at + span_to_us(limits.max_gap), message, severity, evidence, missing, since)
+    return Observation(at, holds, at + timedelta_to_us(limits.max_gap), message, severity, evidence, missing, since)
 
 
-def _stalled(observe: Callable[..., Observation], row: Row) -> Observation | None:
+def _stalled(observe: Callable[..., Observation], row: RowDict) -> Observation | None:
     if row["condition"] is None:
         return None  # the snapshot reports too little
     since = row["stalled_since"]
@@ -102,7 +103,7 @@ def _stalled(observe: Callable[..., Observation], row: Row) -> Observation | Non
     return observe(row, holds=row["condition"] == "stalled", message=message, severity=severity, since=since)
 
 
-def _unacknowledged(observe: Callable[..., Observation], max_age_us: int, row: Row) -> Observation:
+def _unacknowledged(observe: Callable[..., Observation], max_age_us: int, row: RowDict) -> Observation:
     age = None if row["in_flight_s"] is None else round(row["in_flight_s"] * 1e6)
     waiting = "messages" if row["unacked_count"] is None else format_count(row["unacked_count"], "message")
     message = f"{waiting} sent and not acknowledged, the oldest is number {row['first_unacked_number']}"
@@ -111,7 +112,7 @@ def _unacknowledged(observe: Callable[..., Observation], max_age_us: int, row: R
     return observe(row, holds=True, message=message, since=row["observed_at"] - age)
 
 
-def _unread(series: Iterable[Row], observe: Callable[..., Observation]) -> Iterator[Observation]:
+def _unread(series: Iterable[RowDict], observe: Callable[..., Observation]) -> Iterator[Observation]:
     """Yield whether messages arrived that are not read. A falling number shows that some were read."""
     before = 0
     for row in series:
@@ -121,12 +122,12 @@ def _unread(series: Iterable[Row], observe: Callable[..., Observation]) -> Itera
         message = f"{format_count(count, 'message')} arrived and not read, as acknowledgements tell"
         observation = observe(row, holds=count > 0, message=message)
         if count < before:
-            yield observation._replace(holds=False, valid_until=observation.observed_at)
+            yield observation._replace(is_met=False, valid_until=observation.observed_at)
         before = count
         yield observation
 
 
-def _rejected(observe: Callable[..., Observation], min_count: int, row: Row) -> Observation | None:
+def _rejected(observe: Callable[..., Observation], min_count: int, row: RowDict) -> Observation | None:
     count = row["reject_count"]
     if count is None:
         return None
@@ -135,7 +136,7 @@ def _rejected(observe: Callable[..., Observation], min_count: int, row: Row) -> 
     return observe(row, holds=count >= min_count, message=message)
 
 
-def _disagrees(observe: Callable[..., Observation], row: Row) -> Observation | None:
+def _disagrees(observe: Callable[..., Observation], row: RowDict) -> Observation | None:
     how = row["disagrees_with_sender"]
     if how is None and "no_snapshot" in (row["missing"] or ()):
         return None  # the sender was not observed

@@ -20,11 +20,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import alert_rows
-from pipeline.alerts.inputs import ALERT_SOURCES, AlertContext, AlertSource, InputRow, TimeWindow
+from pipeline.alerts.inputs import ALERT_SOURCES, AlertContext, AlertSource, TimeWindow
 from pipeline.bronze.event_time import newest_event_time_us
-from pipeline.lake.arrow_rows import datetime_to_us, rows_to_table, span_to_us, times_to_us
+from pipeline.lake.arrow_rows import datetime_to_us, rows_to_table, timedelta_to_us, times_to_us
 from pipeline.lake.concurrency import run_concurrently
-from pipeline.lake.incremental import IncrementalUpdate, query_limited
+from pipeline.lake.incremental import IncrementalUpdate, query_at_most
 from pipeline.lake.lake import Lake
 from pipeline.lake.settings import fixed_row_batches
 from schemas.alerts import ALERTS
@@ -41,6 +41,7 @@ from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, RUN_ID
 from udfs.keys import key
+from udfs.rows import RowMapping
 
 CODE_VERSION: Final = "1"  # raised when alerts are computed differently: all are recomputed
 MAX_IN_MEMORY: Final = 200_000  # rows of one source; of more, the alerts are found in Spark
@@ -100,7 +101,7 @@ class _AlertsUpdate:
         if not step.exists(CAPTURE_FILES, SNAPSHOTS_RAW):
             return None
         names = step.provenance_of(QUEUE_HISTORY).get("names") or {}
-        step.now["names"] = key(*chain(*sorted(names.items())))
+        step.provenance_now["names"] = key(*chain(*sorted(names.items())))
         return _AlertsUpdate(
             step, limits, run_id, AlertContext(names, step.provenance_of(RECEIVE_ATTEMPTS).get("ends") or {})
         )
@@ -117,7 +118,7 @@ class _AlertsUpdate:
             current = self.lake.select(ALERTS, "TRUE")
         else:
             alerts, current, count = self._find_affected(since)
-        self.step.now |= {"looked": count, "now": self._newest()}
+        self.step.provenance_now |= {"looked": count, "now": self._newest()}
         return self.step.replace_changed(alerts, current)
 
     def find_all(self) -> tuple[pa.Table, int]:
@@ -129,10 +130,13 @@ class _AlertsUpdate:
     def _changed_since(self) -> int | None:
         """Return the beginning of the earliest day with a change, microseconds; None where all are to be recomputed."""
         step = self.step
-        if not step.is_same(*self.limits.as_provenance(), "as_of", "alerts", "names") or step.now["as_of"] is not None:
+        if (
+            not step.has_same_inputs(*self.limits.as_provenance(), "as_of", "alerts", "names")
+            or step.provenance_now["as_of"] is not None
+        ):
             return None
-        before, now = step.before.get("now"), self._newest()
-        if step.before.get("looked", 0) <= MAX_FOR_FULL_UPDATE or before is None or now < before:
+        before, now = step.provenance_before.get("now"), self._newest()
+        if step.provenance_before.get("looked", 0) <= MAX_FOR_FULL_UPDATE or before is None or now < before:
             return None
         changed = step.changed_inputs(_FOLLOWED)
         found = run_concurrently({table: partial(step.changes, table, _FIRST_DAY, 1) for table in changed})
@@ -146,13 +150,13 @@ class _AlertsUpdate:
     def _reach_us(self) -> int:
         """Return how long before a change an alert that it affects can have begun or ended, microseconds."""
         limits = self.limits
-        counts = max(limits.negative, limits.failures) + 1
+        counts = max(limits.negative_acknowledgements, limits.failed_calls) + 1
         spans = (
             limits.disconnected_after, limits.on_hold_after, limits.stuck_after, limits.unacked_after,
-            limits.unread_after, limits.stalled_after, limits.slow_window, limits.held_after, limits.cleanup,
-            limits.max_gap, limits.window * counts, timedelta(hours=2),
+            limits.unread_after, limits.stalled_after, limits.growth_window, limits.unacknowledged_read_after,
+            limits.cleanup_interval, limits.max_gap, limits.failure_window * counts, timedelta(hours=2),
         )  # fmt: skip
-        return span_to_us(max(spans) + limits.merge_within + limits.max_gap)
+        return timedelta_to_us(max(spans) + limits.merge_within + limits.max_gap)
 
     def _find_affected(self, changed: int) -> tuple[pa.Table, pa.Table, int]:
         """Return the alerts that a change at a time affects, as they are now and in the table; and a row count."""
@@ -184,7 +188,7 @@ class _AlertsUpdate:
 
     def _newest(self) -> int:
         """Return the time that counts as now, microseconds."""
-        at: int | None = self.step.now["as_of"] if self.newest_us is None else self.newest_us
+        at: int | None = self.step.provenance_now["as_of"] if self.newest_us is None else self.newest_us
         if at is None:
             at = self.newest_us = newest_event_time_us(self.lake) or 0
         return at
@@ -193,7 +197,7 @@ class _AlertsUpdate:
         """Return the alerts in one source's rows, and the number of rows."""
         query = source.query(self.limits, window)
         find = _alerts_function(source, self.limits, window.now, self.context, self.run_id)
-        rows = query_limited(self.lake, query.sql, MAX_IN_MEMORY, **query.inputs)
+        rows = query_at_most(self.lake, query.sql, MAX_IN_MEMORY, **query.inputs)
         if rows is not None:
             return find(rows), rows.num_rows
         with fixed_row_batches(self.lake.spark):
@@ -226,7 +230,7 @@ def _settings(limits: Thresholds, as_of: datetime | None) -> dict[str, Any]:
     return limits.as_provenance() | {"as_of": at, "alerts": CODE_VERSION}
 
 
-def _reason(snapshot: InputRow) -> str:
+def _reason(snapshot: RowMapping) -> str:
     """Return what a snapshot says of why a queue is not connected, to be put behind a sentence."""
     last, parts = snapshot["last"], []
     if last is not None and last["status_name"]:

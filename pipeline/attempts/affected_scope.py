@@ -38,8 +38,8 @@ from pipeline.attempts.changed_rows import (
     CANCEL_OPNUM,
     GROUP_COLUMNS,
     MAX_CHANGES,
-    NUMBER_USE_OPNUMS,
     OPENING_OPNUMS,
+    QUEUE_NUMBER_OPNUMS,
     REQUEST_KEY_COLUMNS,
     RPC_CONNECTIONS_QUERY,
     START_OPNUMS,
@@ -77,18 +77,18 @@ class RecomputeScope:
     connection_rows: pa.Table = field(default_factory=lambda: pa.table({"connection_id": [], "server_address": []}))
     call_count: int = 0
     cancelled_requests: frozenset[tuple[Any, ...]] = frozenset()
-    ongoing: frozenset[str] = frozenset()
+    ongoing_connections: frozenset[str] = frozenset()
     newly_closed_connections: frozenset[str] = frozenset()
     changed_keys: frozenset[int] = frozenset()
     changed_calls: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
-        return bool(self.recomputed_whole or self.changed_keys or self.newly_closed_connections)
+        return bool(self.connections_in_full or self.changed_keys or self.newly_closed_connections)
 
     @property
-    def recomputed_whole(self) -> frozenset[str]:
+    def connections_in_full(self) -> frozenset[str]:
         """The connections of which all attempts are recomputed."""
-        return self.connections - self.ongoing
+        return self.connections - self.ongoing_connections
 
     @property
     def servers(self) -> frozenset[str | None]:
@@ -99,14 +99,14 @@ class RecomputeScope:
 
 REQUEST_KEY_SQL: Final = f"concat_ws('|', {', '.join(REQUEST_KEY_COLUMNS)})"
 """What a qm2qm Start and its cancel share, as one text (``shared_texts``)."""
-SHARES_REQUEST_KEY: Final = (
+SHARES_REQUEST_KEY_SQL: Final = (
     f"protocol = 'qm2qm' AND opnum IN {sql_values((*START_OPNUMS, CANCEL_OPNUM))} AND {REQUEST_KEY_SQL} IN {{shared}}"
 )
 """The condition of qm2qm Starts and cancels that share server, queue handle and number (``Scope.cancels``)."""
 
 
 def request_key_texts(keys: Iterable[tuple[Any, ...]]) -> set[str]:
-    """Return request keys (server, queue handle, request number) as texts, as ``SHARES_REQUEST_KEY`` takes them."""
+    """Return request keys (server, queue handle, request number) as texts, as ``SHARES_REQUEST_KEY_SQL`` takes them."""
     return {"|".join(map(str, key)) for key in keys}
 
 
@@ -136,7 +136,7 @@ def find_recompute_scope(
         return RecomputeScope()
     if len(names) > MAX_CHANGES or len(reached.places) > 2 * MAX_CHANGES:
         return None
-    moved = chain.from_iterable(changed.moved_connections().values())
+    moved = chain.from_iterable(changed.connections_with_other_groups().values())
     wide = {tuple(row[name] for name in GROUP_COLUMNS) for row in moved if not row["added"]}
     strays = changed.stray_times()
     found = _read_group_connections(lake, connections, names, wide, strays)
@@ -160,9 +160,9 @@ def find_recompute_scope(
         connection_rows=found,
         call_count=sum(count for name, count in counts.items() if name not in on.associations) + len(calls),
         cancelled_requests=frozenset(reached.cancelled_requests),
-        ongoing=frozenset(on.associations),
+        ongoing_connections=frozenset(on.associations),
         newly_closed_connections=on.newly_closed_connections,
-        changed_keys=frozenset(reached.changed_keys.union(*(row["tells"] for row in calls)) - {None}),
+        changed_keys=frozenset(reached.changed_keys.union(*(row["published_keys"] for row in calls)) - {None}),
         changed_calls=frozenset(row["call_key"] for row in calls),
     )
 
@@ -199,12 +199,12 @@ class _AffectedCalls:
         self.cancelled_requests = {key for key in cancels if None not in key}
         wanted = {key for key in near & (cancels | gone) if None not in key}
         if wanted:
-            columns = f"connection_id, {EVENT_DATE}, {dependency_keys.CANCEL_KEY} AS told"
-            sql = f"SELECT DISTINCT {columns} FROM {{reads}} WHERE {SHARES_REQUEST_KEY} LIMIT {MAX_CHANGES + 1}"
+            columns = f"connection_id, {EVENT_DATE}, {dependency_keys.CANCEL_KEY} AS cancel_key"
+            sql = f"SELECT DISTINCT {columns} FROM {{reads}} WHERE {SHARES_REQUEST_KEY_SQL} LIMIT {MAX_CHANGES + 1}"
             for row in lake.query(sql, reads=REMOTE_READ_CALLS, shared=request_key_texts(wanted)).to_pylist():
                 self.places.append((row["connection_id"], row[EVENT_DATE]))
                 self.connections.add(row["connection_id"])
-                self.changed_keys.add(row["told"])
+                self.changed_keys.add(row["cancel_key"])
 
 
 def _find_affected_calls(
@@ -213,27 +213,29 @@ def _find_affected_calls(
     """Return what changes affect, call by call; the parameters are those of ``find_recompute_scope``."""
     due = [row for row in changed.expiring_attempts if row["until"] < ends.get(row["server_address"], -1)]
     places = [(row["connection_id"], row[EVENT_DATE]) for row in (*changed.reads, *due)]
-    anew: list[tuple[str, date | None]] = []
+    whole: list[tuple[str, date | None]] = []
     for table, other in ((RECEIVE_ATTEMPTS, "inferred_queue"), (QUEUE_OPERATIONS, "target_queue")):
-        if changed.servers_ending_earlier:
-            anew += _read_places(lake, table, "server_address IN {servers}", servers=changed.servers_ending_earlier)
+        if changed.servers_with_earlier_capture_end:
+            whole += _read_places(
+                lake, table, "server_address IN {servers}", servers=changed.servers_with_earlier_capture_end
+            )
         if changed.renamed_queues:
-            anew += _read_places(lake, table, _queue_condition("queue", other), texts=changed.renamed_queues)
+            whole += _read_places(lake, table, _queue_condition("queue", other), texts=changed.renamed_queues)
     openings = changed.servers_with_changed_openings(numbered)
     if openings is not None:
-        anew += _starts_since(lake, *openings)
-    places += anew
+        whole += _starts_since(lake, *openings)
+    places += whole
     connections = {name for name, _ in places} | {row["connection_id"] for row in changed.connections}
-    return _AffectedCalls(places, connections, {name for name, _ in anew}, {row["rests_on"] for row in due})
+    return _AffectedCalls(places, connections, {name for name, _ in whole}, {row["rests_on"] for row in due})
 
 
 def select_ongoing(
-    members: list[dict[str, Any]], names: Collection[str], before: Mapping[str, FeedRow | None], anew: Collection[str]
+    members: list[dict[str, Any]], names: Collection[str], before: Mapping[str, FeedRow | None], whole: Collection[str]
 ) -> OngoingAssociations:
     """Return which of the named connections belong to ongoing associations.
 
     ``members`` are rows of bronze.connections, all of the groups of the named ones; ``before`` as
-    ``connections_before_change``. Associations of the connections ``anew`` are never ongoing.
+    ``connections_before_change``. Associations of the connections in ``whole`` are never ongoing.
     """
     servers = {c["connection_id"]: c["server_address"] for c in members}
     images: defaultdict[str | None, dict[str, RpcConnection | None]] = defaultdict(dict)
@@ -242,17 +244,17 @@ def select_ongoing(
         images[server][name] = None if row is None else _connection(row)
     elsewhere = {name for name, row in before.items() if row is not None and row["server_address"] != servers.get(name)}
     found: dict[str, str] = {}
-    woken: set[str] = set()
-    for server, theirs in _connections_by_server(members).items():
-        on = find_ongoing(theirs, images[server])
-        parted = {on.associations[name] for name in (*anew, *elsewhere) if name in on.associations}
+    newly_closed: set[str] = set()
+    for server, connections in _connections_by_server(members).items():
+        on = find_ongoing(connections, images[server])
+        parted = {on.associations[name] for name in (*whole, *elsewhere) if name in on.associations}
         found |= {
             name: association
             for name, association in on.associations.items()
             if name in names and association not in parted
         }
-        woken |= on.newly_closed_connections
-    return OngoingAssociations(found, frozenset(woken & found.keys()))
+        newly_closed |= on.newly_closed_connections
+    return OngoingAssociations(found, frozenset(newly_closed & found.keys()))
 
 
 def _connections_by_server(members: Iterable[Mapping[str, Any]]) -> dict[str | None, list[RpcConnection]]:
@@ -286,10 +288,8 @@ def _starts_since(lake: Lake, servers: Collection[str], at: int) -> list[tuple[s
     """Return the places of qm2qm Starts and purges at some servers since a time, microseconds."""
     day = (_EPOCH + timedelta(days=at // _DAY_US)).isoformat()
     late = f"({EVENT_DATE} >= DATE'{day}' OR {EVENT_DATE} IS NULL) AND {CALL_TIME_SQL} >= {at}"
-    where = (
-        f"protocol = 'qm2qm' AND opnum IN {sql_values(NUMBER_USE_OPNUMS)} AND {late} AND server_address IN {{servers}}"
-    )
-    return _read_places(lake, REMOTE_READ_CALLS, where, servers=servers)
+    calls = f"protocol = 'qm2qm' AND opnum IN {sql_values(QUEUE_NUMBER_OPNUMS)} AND server_address IN {{servers}}"
+    return _read_places(lake, REMOTE_READ_CALLS, f"{calls} AND {late}", servers=servers)
 
 
 def _read_group_connections(

@@ -1,4 +1,4 @@
-"""Groups connections into associations, which share context handles, and tells when the last connection of one ended.
+"""Groups connections into associations, which share context handles, and finds when their last connection ended.
 
 [C706] 9.3, [MS-RPCE] 3.3.1.5: connections between two hosts with the same association group id, other than 0, form one
 association. Group ids are reused, so an association lasts as long as one of its connections is open.

@@ -21,7 +21,7 @@ from pipeline.attempts import receive_attempts as attempts_receive_attempts
 from pipeline.attempts.associations import RpcConnection
 from pipeline.attempts.calls import CALL_ROLES, DecodedCall
 from pipeline.attempts.evidence import CallConclusion
-from pipeline.lake.arrow_rows import epoch_day, rows_to_table, times_to_us
+from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows, times_to_us
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import Table
 from udfs.keys import key
@@ -46,10 +46,6 @@ CONNECTION_FIELDS: Final = (
     "connection_id", "client_address", "first_packet_at", "last_packet_at", "closed_at", "association_group_id",
     "syn_seen", "server_bytes", "missing_bytes",
 )  # fmt: skip
-_TIMES: Final = frozenset(
-    {"requested_at", "responded_at", "cancelled_at", "orphaned_at", "first_packet_at", "last_packet_at", "closed_at",
-     "capture_ends_at"}
-)  # fmt: skip
 CONNECTION_DEFAULTS: Final[dict[str, Any]] = {"bind_seen": True, "encrypted": False, "outcome": "ok", "syn_seen": False,
                                     "server_bytes": 0, "missing_bytes": 0}  # fmt: skip
 
@@ -67,7 +63,7 @@ def receive_attempts_frame(
     messages: DataFrame | None = None,
     clients: DataFrame | None = None,
     aliases: Mapping[str, str] | None = None,
-    cleanup_s: float = attempts_receive_attempts.CLEANUP_US / 1e6,
+    cleanup_s: float = attempts_receive_attempts.CLEANUP_INTERVAL_US / 1e6,
 ) -> DataFrame:
     """Return gold.receive_attempts computed in Spark from calls and connections.
 
@@ -92,10 +88,12 @@ def receive_attempts_frame(
 def join_call_facts(reads: DataFrame, calls: DataFrame, clients: DataFrame | None = None) -> DataFrame:
     """Return the calls that have a role in remote reads, joined with what bronze knows of them."""
     ours = reads.where(IS_READ_SQL).selectExpr(*READ_COLUMNS)
-    facts = ours.join(calls.selectExpr(*KNOWN_COLUMNS), "call_key", "left")
+    facts = ours.join(calls.selectExpr(*OUTCOME_COLUMNS), "call_key", "left")
     if clients is None:
         return facts
-    return facts.unionByName(clients.where(IS_CLIENT_CALL_SQL).selectExpr(*CLIENT_COLUMNS), allowMissingColumns=True)
+    return facts.unionByName(
+        clients.where(IS_CLIENT_CALL_SQL).selectExpr(*CLIENT_CALL_COLUMNS), allowMissingColumns=True
+    )
 
 
 def apply_per_server(
@@ -123,13 +121,13 @@ READ_COLUMNS: Final = (*_READ, *_PASSTHROUGH)
 
 IS_CLIENT_CALL_SQL: Final = _has_role("interface_name")
 """The same of silver.client_calls: what opens and lets go queues by number."""
-CLIENT_COLUMNS: Final = (
+CLIENT_CALL_COLUMNS: Final = (
     *(name for name in (*_CLIENT, *_PASSTHROUGH) if name not in ("protocol", "outcome")),
     "interface_name AS protocol",
     "CASE WHEN responded_at IS NOT NULL AND response_bytes IS NULL THEN 'fault' ELSE 'ok' END AS outcome",
 )
 
-KNOWN_COLUMNS: Final = (
+OUTCOME_COLUMNS: Final = (
     "call_key", *(name for name in _KNOWN if name != "encrypted"), "sealed AND opened_by IS NULL AS encrypted",
 )  # fmt: skip
 """What bronze.rpc_calls knows of each call: its outcome, fault, security, cancellation."""
@@ -137,7 +135,7 @@ KNOWN_COLUMNS: Final = (
 MESSAGE_COLUMNS: Final = (
     "call_key", "message_key", "body_bytes AS message_bytes", "destination_queue", "sighting_key", *QUEUE_COLUMNS,
 )  # fmt: skip
-"""What attempts tell of the message that a call brought, and what it says of its queue."""
+"""Columns of attempts on the message that a call returned, and on its queue."""
 
 
 def call_facts_table(reads: pa.Table, clients: pa.Table | None, *, known: pa.Table, messages: pa.Table) -> pa.Table:
@@ -224,18 +222,14 @@ def attempts_of_server(
     made = attempts_receive_attempts.find_attempts(
         calls_from_rows(calls), connections_from_rows(connections), capture_ends_at=ends_at, cleanup_us=cleanup_us
     )
-    return rows_to_table([_row(attempt, through[attempt.start.call_key], aliases) for attempt in made], _SCHEMA)
+    return rows_to_table([_row(attempt, through[attempt.start_call.call_key], aliases) for attempt in made], _SCHEMA)
 
 
 def _rows(table: pa.Table, names: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return rows as dictionaries: times as integers, defaults for columns that must not be null."""
-    columns = [
-        (times_to_us(table.column(name)) if name in _TIMES else table.column(name)).to_pylist() for name in names
-    ]
-    for place, name in enumerate(names):
-        if name in CONNECTION_DEFAULTS:
-            columns[place] = [CONNECTION_DEFAULTS[name] if value is None else value for value in columns[place]]
-    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    defaults = {name: pa.scalar(CONNECTION_DEFAULTS[name]) for name in names if name in CONNECTION_DEFAULTS}
+    columns = [pc.fill_null(table[name], defaults[name]) if name in defaults else table[name] for name in names]
+    return table_to_rows(pa.table(columns, names))
 
 
 def calls_from_rows(rows: pa.Table) -> list[DecodedCall]:
@@ -274,7 +268,7 @@ def _difference_ms(later: int | None, earlier: int | None) -> float | None:
 def _row(
     attempt: attempts_receive_attempts.ReceiveAttempt, through: Mapping[str, Any], aliases: Mapping[str, str]
 ) -> dict[str, Any]:
-    start = attempt.start
+    start = attempt.start_call
     attempt.infer_queue(through.get("destination_queue"))
     times = (start.requested_at, start.responded_at, attempt.ended_at)
     return {

@@ -83,12 +83,12 @@ class DecodedCall:
         return self.requested_at if self.requested_at is not None else self.responded_at or 0
 
     @property
-    def refused(self) -> bool:
+    def is_refused(self) -> bool:
         """Whether the answer was captured and is an error or a fault."""
         return self.fault_status is not None or (self.hresult is not None and self.hresult != MQ_OK)
 
     @property
-    def accepted(self) -> bool:
+    def is_accepted(self) -> bool:
         """Whether the answer was captured and is MQ_OK."""
         return self.hresult == MQ_OK and self.fault_status is None
 

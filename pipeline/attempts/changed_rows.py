@@ -30,7 +30,7 @@ CANCEL_OPNUM: Final = 5
 
 OPENING_OPNUMS: Final = (2, 3)
 
-NUMBER_USE_OPNUMS: Final = (*START_OPNUMS, 6)  # methods that use a queue by its number: Starts and purges
+QUEUE_NUMBER_OPNUMS: Final = (*START_OPNUMS, 6)  # methods that use a queue by its number: Starts and purges
 
 _OPENING: Final = {("qm2qm", 2), ("qm2qm", 3), ("qmcomm", 2), ("qmcomm", 3)}
 
@@ -45,7 +45,7 @@ _NAMES: Final = ("call_key", "queue", "queue_format_name", "context_handle", "_c
 REQUEST_KEY_COLUMNS: Final = ("server_address", "queue_handle", "request_id")  # shared by a qm2qm Start and its cancel
 
 PUBLISHED_KEYS_SCHEMA: Final = pa.schema(
-    {"connection_id": pa.string(), "call_key": pa.string(), "tells": pa.list_(pa.int64())}
+    {"connection_id": pa.string(), "call_key": pa.string(), "published_keys": pa.list_(pa.int64())}
 )
 
 FeedRow: TypeAlias = Mapping[str, Any]
@@ -59,7 +59,7 @@ def sql_values(values: Iterable[object]) -> str:
 
 
 _IS_BY_NUMBER: Final = (
-    f"(protocol = 'qm2qm' AND opnum IN {sql_values((*NUMBER_USE_OPNUMS, CANCEL_OPNUM, *OPENING_OPNUMS))})"
+    f"(protocol = 'qm2qm' AND opnum IN {sql_values((*QUEUE_NUMBER_OPNUMS, CANCEL_OPNUM, *OPENING_OPNUMS))})"
 )
 
 _IS_REMOTE_OPEN: Final = "(protocol = 'RemoteRead' AND opnum IN (2, 11))"
@@ -83,7 +83,7 @@ The places of changed calls; of calls by number, and of opens, also what they sh
 """
 
 PUBLISHED_KEYS_QUERY: Final = (
-    f"SELECT connection_id, call_key, {dependency_keys.key_array(dependency_keys.PUBLISHED_KEYS)} AS tells"
+    f"SELECT connection_id, call_key, {dependency_keys.key_array(dependency_keys.PUBLISHED_KEYS)} AS published_keys"
     " FROM {feed}"
 )
 """Query over the same feed: the dependency keys that the calls publish (``InputChanges.published_keys``)."""
@@ -128,25 +128,26 @@ class InputChanges:
     """
 
     reads: list[FeedRow] = field(default_factory=list)
-    clients: list[FeedRow] = field(default_factory=list)
+    client_calls: list[FeedRow] = field(default_factory=list)
     connections: list[FeedRow] = field(default_factory=list)
     expiring_attempts: list[FeedRow] = field(default_factory=list)
     published_keys: pa.Table | None = None
-    servers_ending_earlier: Collection[str] = ()
+    servers_with_earlier_capture_end: Collection[str] = ()
     renamed_queues: Collection[str] = ()
 
     @property
     def exceeds_limit(self) -> bool:
         """Whether there are more changes than can be named."""
         return any(
-            len(rows) > MAX_CHANGES for rows in (self.reads, self.clients, self.connections, self.expiring_attempts)
+            len(rows) > MAX_CHANGES
+            for rows in (self.reads, self.client_calls, self.connections, self.expiring_attempts)
         )
 
     def latest_starts(self) -> dict[str, int]:
         """Return the latest qm2qm Start or purge of each server among the changed calls, microseconds."""
         found: dict[str, int] = {}
         for row in self.reads:
-            start = row["protocol"] == "qm2qm" and row["opnum"] in NUMBER_USE_OPNUMS
+            start = row["protocol"] == "qm2qm" and row["opnum"] in QUEUE_NUMBER_OPNUMS
             if start and row["at"] is not None and row["server_address"] is not None:
                 found[row["server_address"]] = max(row["at"], found.get(row["server_address"], row["at"]))
         return found
@@ -159,14 +160,14 @@ class InputChanges:
     @property
     def has_naming_calls(self) -> bool:
         """Whether calls of qmcomm and qmcomm2 that can show this are among the changed calls."""
-        return any((row["protocol"], row["opnum"]) != ("qmcomm", 3) for row in self.clients)
+        return any((row["protocol"], row["opnum"]) != ("qmcomm", 3) for row in self.client_calls)
 
     @property
     def has_cancels(self) -> bool:
         """Whether a qm2qm cancel is among the changed calls."""
         return any((row["protocol"], row["opnum"]) == ("qm2qm", CANCEL_OPNUM) for row in self.reads)
 
-    def moved_connections(self) -> dict[str, list[FeedRow]]:
+    def connections_with_other_groups(self) -> dict[str, list[FeedRow]]:
         """Return the images, before and after, of connections that are new, deleted, regrouped, or have another end.
 
         Only these can have changed which connections form an association.
@@ -200,9 +201,11 @@ class InputChanges:
 
         ``numbered`` are the latest Starts of servers before the change, microseconds.
         """
-        calls = [row for row in (*self.reads, *self.clients) if (row["protocol"], row["opnum"]) in _OPENING]
+        calls = [row for row in (*self.reads, *self.client_calls) if (row["protocol"], row["opnum"]) in _OPENING]
         at = [(row["server_address"], row["at"]) for row in calls if row["at"] is not None]
-        at += [(rows[0]["server_address"], _moved_since(rows)) for rows in self.moved_connections().values()]
+        at += [
+            (rows[0]["server_address"], _moved_since(rows)) for rows in self.connections_with_other_groups().values()
+        ]
         before = [(server, time) for server, time in at if server in numbered and time <= numbered[server]]
         return ({server for server, _ in before}, min(time for _, time in before)) if before else None
 
@@ -237,9 +240,9 @@ def read_expiring_attempts(lake: Lake, cleanup_s: float) -> list[dict[str, Any]]
     return rows
 
 
-def latest_starts_and_cancels(lake: Lake) -> tuple[dict[str, int], bool]:
+def latest_start_by_server_and_any_cancel(lake: Lake) -> tuple[dict[str, int], bool]:
     """Return the latest qm2qm Start or purge of each server, microseconds, and whether any qm2qm cancel exists."""
-    start, cancel = f"opnum IN {sql_values(NUMBER_USE_OPNUMS)}", f"opnum = {CANCEL_OPNUM}"
+    start, cancel = f"opnum IN {sql_values(QUEUE_NUMBER_OPNUMS)}", f"opnum = {CANCEL_OPNUM}"
     rows = lake.query(
         f"SELECT server_address, max(CASE WHEN {start} THEN {CALL_TIME_SQL} END) AS newest,"
         f" bool_or({cancel}) AS cancels FROM {{reads}} WHERE protocol = 'qm2qm' AND ({start} OR {cancel})"

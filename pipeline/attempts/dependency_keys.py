@@ -87,7 +87,7 @@ PUBLISHED_KEYS: Final = (
     _when(_is(_RR, "close"), _CLOSES),
     _when(f"{_is(_RR, 'open')} OR {_is(_QM, 'open')}", _OPENS),
 )
-"""The names under which a call tells something."""
+"""The dependency keys that a call publishes."""
 
 _REMOTE, _BY_NUMBER = _is(_RR, "start", "purge", "move"), _is(_QM, "start", "purge")
 _UNKNOWN: Final = (

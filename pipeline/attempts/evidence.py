@@ -22,18 +22,18 @@ class CallConclusion:
 
     call: DecodedCall
     missing: set[str] = field(default_factory=set, kw_only=True)
-    used: list[DecodedCall] = field(default_factory=list, kw_only=True)
+    used_calls: list[DecodedCall] = field(default_factory=list, kw_only=True)
 
     @property
     def evidence(self) -> list[str]:
         """Keys of the calls that the conclusion rests on, in order of time."""
-        calls = {call.call_key: call for call in (self.call, *self.used)}
+        calls = {call.call_key: call for call in (self.call, *self.used_calls)}
         return [call.call_key for call in sorted(calls.values(), key=lambda call: (call.at, call.call_key))]
 
     @property
     def errors(self) -> list[DecodeErrorFields]:
         """Decode errors of these calls."""
-        calls = {call.call_key: call for call in (self.call, *self.used)}
+        calls = {call.call_key: call for call in (self.call, *self.used_calls)}
         return [error for key in self.evidence for error in calls[key].errors]
 
 
@@ -89,16 +89,16 @@ class ServerCalls:
         strays = () if own is None else self._strays[own.client_address]
         return any(stray.first_packet_at <= until and stray.last_packet_at >= since for stray in strays)
 
-    def name_queue(self, answer: CallConclusion) -> str | None:
+    def find_queue(self, answer: CallConclusion) -> str | None:
         """Return the queue behind the handle that a call used, and add the opens to the conclusion's evidence."""
         opened = self.handles.find_opened_queue(answer.call)
-        answer.used += opened.opens
+        answer.used_calls += opened.open_calls
         answer.missing |= opened.missing
         return opened.queue
 
-    def note_gaps(self, answer: CallConclusion) -> None:
+    def add_gaps(self, answer: CallConclusion) -> None:
         """Add to a conclusion what is missing of its calls, and why."""
-        missing, calls = answer.missing, (answer.call, *answer.used)
+        missing, calls = answer.missing, (answer.call, *answer.used_calls)
         for call in calls:
             if not call.bind_seen:
                 missing.add("no_bind")

@@ -34,7 +34,7 @@ class OpenedQueue:
     """What is known of the queue behind a Start: its normal form, the calls that show it, and what is missing."""
 
     queue: str | None = None
-    opens: tuple[DecodedCall, ...] = ()
+    open_calls: tuple[DecodedCall, ...] = ()
     missing: frozenset[str] = frozenset()
 
 
@@ -58,9 +58,9 @@ class QueueHandles:
             by_role.setdefault(CALL_ROLES[call.protocol, call.opnum], []).append(call)
         self._add_opens(by_role.get("open", []))
         self._add_closes(by_role.get("close", []))
-        for call in _answered(call for call in by_role.get("name", []) if call.accepted and call.queue_handle):
+        for call in _answered(call for call in by_role.get("name", []) if call.is_accepted and call.queue_handle):
             self._named.add(call.queue_handle, call, call.responded_at or 0)
-        for call in _answered(call for call in by_role.get("target", []) if not call.refused and call.move_context):
+        for call in _answered(call for call in by_role.get("target", []) if not call.is_refused and call.move_context):
             self._targets.add((of(call).name, call.move_context), call, call.responded_at or 0)
         for call in by_role.get("release", []):
             if call.context_handle and call.requested_at is not None and call.outcome != "fault":
@@ -69,17 +69,17 @@ class QueueHandles:
     def _add_opens(self, calls: list[DecodedCall]) -> None:
         for call in calls:
             self._asked.add((self._of(call).name, call.protocol), call, call.at)
-        for call in _answered(call for call in calls if not call.refused):
+        for call in _answered(call for call in calls if not call.is_refused):
             self._opens.add(self._context(call), call, call.responded_at or 0)
             if call.protocol == "qm2qm" and call.queue_handle:
                 self._sessions.add(call.queue_handle, call, call.responded_at or 0)
 
     def _add_closes(self, calls: list[DecodedCall]) -> None:
         for call in calls:
-            if call.refused or not call.context_handle or call.requested_at is None:
+            if call.is_refused or not call.context_handle or call.requested_at is None:
                 continue
             self._closes.add(self._context(call), call, call.requested_at)
-            if call.accepted:
+            if call.is_accepted:
                 self._closed_at.add(self._context(call), call, call.requested_at)
             session = self._opens.latest(self._context(call), call.requested_at) if call.protocol == "qm2qm" else None
             if session is not None:
@@ -90,23 +90,23 @@ class QueueHandles:
     def _context(self, call: DecodedCall) -> tuple[str, str, str | None]:
         return self._of(call).name, call.protocol, call.context_handle
 
-    def close_after(self, start: DecodedCall, at: int) -> DecodedCall | None:
+    def first_close_after(self, start: DecodedCall, at: int) -> DecodedCall | None:
         """Return the close, not refused, after a time, of the queue that a Start reads from."""
         if start.protocol == "qm2qm":
             return self._session_closes.first_after((self._of(start).name, start.queue_handle), at)
         return self._closes.first_after(self._context(start), at)
 
-    def close_until(self, start: DecodedCall, until: int) -> bool:
+    def last_close_until(self, start: DecodedCall, until: int) -> bool:
         """Whether a client closed the queue that a Start reads from until a time, or may have.
 
         May have: it closed a queue whose number it was given before the capture began.
         """
-        closes = [self.close_after(start, start.at)]
+        closes = [self.first_close_after(start, start.at)]
         if start.protocol == "qm2qm" and self._sessions.latest(start.queue_handle, start.at) is None:
             closes.append(self._strays.first_after(self._of(start).name, start.at))
         return any(call is not None and call.at <= until for call in closes)
 
-    def move_target(self, move: DecodedCall) -> DecodedCall | None:
+    def find_move_target(self, move: DecodedCall) -> DecodedCall | None:
         """Return the R_OpenQueueForMove whose number a move names."""
         found = self._targets.latest((self._of(move).name, move.move_context), move.at)
         return None if found is None or self._closed(found, move.at) else found
@@ -123,8 +123,8 @@ class QueueHandles:
         found = self._opens.latest(self._context(start), start.at)
         if found is None or self._closed(found, start.at):
             return OpenedQueue(missing=NOT_OPENED)
-        tell = (found, *self._may_have_closed(found, start))
-        return OpenedQueue(found.queue, tell, QUEUE_UNNAMED if found.queue is None else frozenset())
+        evidence = (found, *self._may_have_closed(found, start))
+        return OpenedQueue(found.queue, evidence, QUEUE_UNNAMED if found.queue is None else frozenset())
 
     def _by_number(self, start: DecodedCall) -> OpenedQueue:
         session = self._sessions.latest(start.queue_handle, start.at)
@@ -167,7 +167,7 @@ class QueueHandles:
         """Return the unanswered close that may be why a use of a handle was not accepted."""
         asked = self._closes.first_after(self._context(opened), opened.responded_at or opened.at)
         unanswered = asked is not None and asked.responded_at is None and asked.at < use.at
-        return (asked,) if asked is not None and unanswered and not use.accepted else ()
+        return (asked,) if asked is not None and unanswered and not use.is_accepted else ()
 
     def _let_go(self, named: DecodedCall, at: int) -> bool:
         """Whether the application had closed its context, or its association had ended, at a time."""

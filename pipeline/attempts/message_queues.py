@@ -66,8 +66,8 @@ def update_in_spark(lake: Lake, *, dates: Dates | None) -> None:
     if few.num_rows <= MAX_IN_LIST:
         write_message_queues(lake, few.cast(_SAYS), dates=_dates(lake, dates))
     elif dates is None:  # nearly all: rewriting is faster than finding them
-        anew = messages.join(attempts, "sighting_key", "left").withColumns(wanted)
-        lake.replace(MESSAGES, anew.drop("opened_queue"), provenance=lake.provenance_json(MESSAGES))
+        joined = messages.join(attempts, "sighting_key", "left").withColumns(wanted)
+        lake.replace(MESSAGES, joined.drop("opened_queue"), provenance=lake.provenance_json(MESSAGES))
     else:
         lake.update_columns(MESSAGES, rows, dates=dates, provenance=lake.provenance_json(MESSAGES))
 

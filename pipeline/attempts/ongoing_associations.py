@@ -39,13 +39,13 @@ def find_ongoing(
     found: dict[str, str] = {}
     for association, names in members.items():
         old = {name for name in names if name in was}
-        goes_on = association in members_were and members_were[association] == old
-        if goes_on and association.ended_at is None and all(_stays(was[name], now[name]) for name in old):
+        unchanged = association in members_were and members_were[association] == old
+        if unchanged and association.ended_at is None and all(_is_unchanged(was[name], now[name]) for name in old):
             gaps = any(now[name].missing_bytes for name in names)
             if gaps == any(was[name].missing_bytes for name in old):
                 found |= dict.fromkeys(names, association.name)
-    woken = {name for name in found if name in was and _means_otherwise(was[name], now[name])}
-    return OngoingAssociations(found, frozenset(woken))
+    newly_closed = {name for name in found if name in was and _is_newly_closed(was[name], now[name])}
+    return OngoingAssociations(found, frozenset(newly_closed))
 
 
 def _members(connections: Mapping[str, RpcConnection]) -> dict[ClientAssociation, set[str]]:
@@ -55,11 +55,11 @@ def _members(connections: Mapping[str, RpcConnection]) -> dict[ClientAssociation
     return found
 
 
-def _stays(was: RpcConnection, now: RpcConnection) -> bool:
+def _is_unchanged(was: RpcConnection, now: RpcConnection) -> bool:
     """Whether a connection is unchanged in what attempts depend on, apart from its end."""
     facts = ((c.first_packet_at, c.association_group_id, c.syn_seen, bool(c.missing_bytes)) for c in (was, now))
     return next(facts) == next(facts)
 
 
-def _means_otherwise(was: RpcConnection, now: RpcConnection) -> bool:
+def _is_newly_closed(was: RpcConnection, now: RpcConnection) -> bool:
     return was.closed_at != now.closed_at or bool(was.server_bytes) != bool(now.server_bytes)

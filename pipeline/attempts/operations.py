@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pipeline.attempts.associations import RpcConnection
 from pipeline.attempts.calls import CALL_ROLES, DecodedCall
 from pipeline.attempts.evidence import CallConclusion, ServerCalls, confidence_level
-from pipeline.attempts.receive_attempts import LOOKUP_ID
+from pipeline.attempts.receive_attempts import LOOKUP_ID_ACTION_FLAG
 
 
 @dataclass(slots=True)
@@ -34,12 +34,12 @@ class QueueOperation(CallConclusion):
     @property
     def outcome(self) -> str:
         """done, failed, or unknown: the answer was not captured, or cannot be read."""
-        return "done" if self.call.accepted else "failed" if self.call.refused else "unknown"
+        return "done" if self.call.is_accepted else "failed" if self.call.is_refused else "unknown"
 
     @property
     def lookup_id(self) -> int | None:
         """The moved message's identifier, 56 bits."""
-        return None if self.kind == "purge" or not self.call.lookup_id else self.call.lookup_id & LOOKUP_ID
+        return None if self.kind == "purge" or not self.call.lookup_id else self.call.lookup_id & LOOKUP_ID_ACTION_FLAG
 
     @property
     def confidence(self) -> str:
@@ -55,21 +55,21 @@ def find_operations(calls: Iterable[DecodedCall], connections: Iterable[RpcConne
         if CALL_ROLES[call.protocol, call.opnum] not in ("purge", "move"):
             continue
         operation = QueueOperation(call)
-        operation.queue = server.name_queue(operation)
-        operation.opens = [*operation.used]
+        operation.queue = server.find_queue(operation)
+        operation.opens = [*operation.used_calls]
         if operation.kind == "move":
             _find_target(server, operation)
-        server.note_gaps(operation)
+        server.add_gaps(operation)
         found.append(operation)
     return found
 
 
 def _find_target(server: ServerCalls, move: QueueOperation) -> None:
     """Set where the message of a move went; the outcome of its transaction decides whether it did."""
-    opened = server.handles.move_target(move.call)
+    opened = server.handles.find_move_target(move.call)
     if opened is not None:
         move.target = opened.queue
-        move.used.append(opened)
+        move.used_calls.append(opened)
     if move.target is None:
         move.missing |= {"queue_unknown"} if opened is not None else {"no_open", "queue_unknown"}
     if move.outcome == "done" and move.call.transaction_id is not None:

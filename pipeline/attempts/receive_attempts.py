@@ -40,8 +40,8 @@ from udfs.codes import (
     is_peek_action,
 )
 
-CLEANUP_US: Final = 300_000_000  # [MS-MQRR] 3.1.2.2: 5 minutes
-LOOKUP_ID: Final = (1 << 56) - 1  # the part of a LookupIdentifier that the wire carries
+CLEANUP_INTERVAL_US: Final = 300_000_000  # [MS-MQRR] 3.1.2.2: 5 minutes
+LOOKUP_ID_ACTION_FLAG: Final = (1 << 56) - 1  # the part of a LookupIdentifier that the wire carries
 
 _FAULT_CANCEL: Final = 0x1C00000D  # nca_s_fault_cancel
 _CANCELLED: Final = {MQ_ERROR_OPERATION_CANCELLED, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, _FAULT_CANCEL}  # D5
@@ -70,34 +70,34 @@ class ReceiveAttempt(CallConclusion):
     reader_gone_at: int | None = None
 
     @property
-    def start(self) -> DecodedCall:
+    def start_call(self) -> DecodedCall:
         """The Start."""
         return self.call
 
     @property
     def is_receive(self) -> bool | None:
         """A receive, not a peek; None when the action was not captured."""
-        return None if self.start.action is None else not is_peek_action(self.start.action)
+        return None if self.start_call.action is None else not is_peek_action(self.start_call.action)
 
     @property
     def transactional(self) -> bool | None:
         """Within a transaction; None when the method that can be was not readable."""
-        if self.start.transaction_id is not None:
+        if self.start_call.transaction_id is not None:
             return True
-        unread = self.start.opnum == _TRANSACTIONAL and self.start.action is None
+        unread = self.start_call.opnum == _TRANSACTIONAL and self.start_call.action is None
         return None if unread else False
 
     @property
     def lookup_id(self) -> int | None:
         """The returned message's identifier, 56 bits; None without a message, and where the method returns none."""
-        if self.start.hresult != MQ_OK or not self.start.sequence_id:
+        if self.start_call.hresult != MQ_OK or not self.start_call.sequence_id:
             return None
-        return self.start.sequence_id & LOOKUP_ID
+        return self.start_call.sequence_id & LOOKUP_ID_ACTION_FLAG
 
     @property
     def action_name(self) -> str | None:
         """MQ_ACTION_... or MQ_LOOKUP_...; None when the action was not captured."""
-        return None if self.start.action is None else code_name(ACTION_NAMES, self.start.action)
+        return None if self.start_call.action is None else code_name(ACTION_NAMES, self.start_call.action)
 
     @property
     def confidence(self) -> str:
@@ -108,7 +108,7 @@ class ReceiveAttempt(CallConclusion):
         """Guess the queue, where it is not known, from the message's destination."""
         self.inferred_queue = destination if self.queue is None else None
 
-    def end(self, outcome: str, call: DecodedCall | None = None, at: int | None = None) -> None:
+    def end_call(self, outcome: str, call: DecodedCall | None = None, at: int | None = None) -> None:
         """Set the outcome, by the call that ended the attempt or at a time of its own.
 
         ``end_hresult`` is an End's: that of a cancel or close says nothing about the message.
@@ -116,7 +116,7 @@ class ReceiveAttempt(CallConclusion):
         self.outcome = outcome
         self.ended_at = call.requested_at if call is not None else at
         if call is not None:
-            self.used.append(call)
+            self.used_calls.append(call)
             if CALL_ROLES[call.protocol, call.opnum] == "end":
                 self.end_hresult = call.hresult
 
@@ -126,7 +126,7 @@ def find_attempts(
     connections: Iterable[RpcConnection],
     *,
     capture_ends_at: int | None = None,
-    cleanup_us: int = CLEANUP_US,
+    cleanup_us: int = CLEANUP_INTERVAL_US,
 ) -> list[ReceiveAttempt]:
     """Return one attempt per Start of one server, in order of (time, call key).
 
@@ -160,10 +160,10 @@ class _AttemptsOfServer(ServerCalls):
             attempt = ReceiveAttempt(start, gaps=self.has_gaps(start))
             self._settle(attempt)
             self._settle_risk(attempt)
-            attempt.queue = self.name_queue(attempt)
+            attempt.queue = self.find_queue(attempt)
             if attempt.transactional and attempt.outcome in ("acked", "rejected"):
                 attempt.missing.add("transaction_open")
-            self.note_gaps(attempt)
+            self.add_gaps(attempt)
             out.append(attempt)
         return out
 
@@ -183,7 +183,7 @@ class _AttemptsOfServer(ServerCalls):
         identifier = call.sequence_id if CALL_ROLES[call.protocol, call.opnum] == "start" else call.lookup_id
         if call.protocol != "RemoteRead" or call.context_handle is None or not identifier:
             return None
-        return (self.association_of(call).name, call.context_handle, identifier & LOOKUP_ID)
+        return (self.association_of(call).name, call.context_handle, identifier & LOOKUP_ID_ACTION_FLAG)
 
     def _belonging(self, role: CallRole) -> dict[str, list[DecodedCall]]:
         """Assign each End or rejection to the latest attempt before it that can hold a message; by the Start's key."""
@@ -222,7 +222,7 @@ class _AttemptsOfServer(ServerCalls):
         owned: dict[str, list[DecodedCall]] = defaultdict(list)
         for call in self.by_role["cancel"]:
             key = self._cancel_key(call)
-            if key is None or not call.accepted or call.requested_at is None:
+            if key is None or not call.is_accepted or call.requested_at is None:
                 continue
             latest = starts.until(key, call.requested_at)[::-1]
             at = call.requested_at
@@ -250,12 +250,12 @@ class _AttemptsOfServer(ServerCalls):
     # What became of it
 
     def _settle(self, attempt: ReceiveAttempt) -> None:
-        start = attempt.start
+        start = attempt.start_call
         ends = self.ends.get(start.call_key, [])
-        held = start.accepted and attempt.is_receive
+        held = start.is_accepted and attempt.is_receive
         if held or ends:
             self._settle_held(attempt, ends)
-        elif start.accepted and attempt.is_receive is False:
+        elif start.is_accepted and attempt.is_receive is False:
             attempt.outcome = "peeked"
         elif start.result is not None and start.result != MQ_OK:
             self._settle_refused(attempt)
@@ -265,30 +265,30 @@ class _AttemptsOfServer(ServerCalls):
 
     def _settle_held(self, attempt: ReceiveAttempt, ends: list[DecodedCall]) -> None:
         """Decide an attempt that got a message, or whose End shows that it did."""
-        attempt.used += ends
+        attempt.used_calls += ends
         rejects = [
             call
-            for call in self.rejects.get(attempt.start.call_key, [])
-            if call.accepted and call.acknowledgement_class == MQMSG_CLASS_NACK_RECEIVE_REJECTED
+            for call in self.rejects.get(attempt.start_call.call_key, [])
+            if call.is_accepted and call.acknowledgement_class == MQMSG_CLASS_NACK_RECEIVE_REJECTED
         ]
         end = _deciding_end(ends)
         if rejects and not (end is not None and end.ack == RR_NACK):  # what was given back is not there to reject
-            attempt.end("rejected", rejects[-1] if end is None else end)
-            attempt.used += rejects
+            attempt.end_call("rejected", rejects[-1] if end is None else end)
+            attempt.used_calls += rejects
             # Messages are rejected in transactions, after their End ([MS-MQRR] 3.1.4.14, rule R69): a later one's.
             if attempt.gaps and (end is None or not attempt.transactional):
                 attempt.missing.add("capture_loss")
         elif end is not None:
-            attempt.end({RR_ACK: "acked", RR_NACK: "nacked"}.get(end.ack or 0, "unknown"), end)
+            attempt.end_call({RR_ACK: "acked", RR_NACK: "nacked"}.get(end.ack or 0, "unknown"), end)
             # After the clean-up timer, or another End, it can be of a later Start with the same number.
-            if attempt.gaps and (end is not ends[0] or self._is_late(attempt.start, end)):
+            if attempt.gaps and (end is not ends[0] or self._is_late(attempt.start_call, end)):
                 attempt.missing.add("capture_loss")
         else:
             self._settle_unended(attempt, ends)
 
     def _settle_unended(self, attempt: ReceiveAttempt, refused: list[DecodedCall]) -> None:
         """Decide a held message without an End that took effect: by the first thing that happened."""
-        start = attempt.start
+        start = attempt.start_call
         if attempt.gaps:
             attempt.missing.add("capture_loss")
         since = start.responded_at if start.responded_at is not None else start.at
@@ -298,12 +298,12 @@ class _AttemptsOfServer(ServerCalls):
 
     def _settle_by_what_happened(self, attempt: ReceiveAttempt, since: int, refused: list[DecodedCall]) -> int:
         """Return until when the message was held, as far as is known."""
-        start = attempt.start
+        start = attempt.start_call
         happened: list[tuple[int, int, str, DecodedCall | None]] = []  # time, rank, outcome, call
         happened += [(call.at, 0, "failed", call) for call in refused]
         cancels = self.cancels.get(start.call_key, [])
         happened += [(call.at, 1, "cancelled", call) for call in cancels if call.at >= since]
-        close = self.handles.close_after(start, since)
+        close = self.handles.first_close_after(start, since)
         if close is not None and start.protocol == "RemoteRead":
             happened.append((close.at, 2, "rundown", close))
         gone_at = self.association_of(start).ended_at
@@ -314,11 +314,11 @@ class _AttemptsOfServer(ServerCalls):
         seen_until = happened[0][0] if happened else self.capture_ends_at
         if start.protocol == "RemoteRead" and start.responded_at is not None and seen_until > deadline:
             late = [call for call in refused if self._is_late(start, call)]
-            attempt.end("expired", late[0] if late else None)
+            attempt.end_call("expired", late[0] if late else None)
             return deadline
         if happened:
             at, _, outcome, call = happened[0]
-            attempt.end(outcome, call, at)
+            attempt.end_call(outcome, call, at)
             return at
         attempt.outcome = "in_flight"
         attempt.missing.add("capture_ends")
@@ -331,25 +331,25 @@ class _AttemptsOfServer(ServerCalls):
 
     def _settle_cancelled(self, attempt: ReceiveAttempt) -> bool:
         """Decide a read that did not return a message, if something cancelled it while it waited."""
-        start = attempt.start
+        start = attempt.start_call
         until = self._waited_until(start)
         cancels = [call for call in self.cancels.get(start.call_key, []) if until is None or call.at <= until]
         if cancels:
-            attempt.end("cancelled", cancels[0])
+            attempt.end_call("cancelled", cancels[0])
             return True
         given_up = [at for at in (start.cancelled_at, start.orphaned_at) if at and (until is None or at <= until)]
         if given_up:
-            attempt.end("cancelled", at=min(given_up))
+            attempt.end_call("cancelled", at=min(given_up))
             return True
-        close = self.handles.close_after(start, start.at)
-        if close is not None and close.accepted and (until is None or close.at <= until):
-            attempt.end("cancelled", close)
+        close = self.handles.first_close_after(start, start.at)
+        if close is not None and close.is_accepted and (until is None or close.at <= until):
+            attempt.end_call("cancelled", close)
             return True
         return False
 
     def _settle_refused(self, attempt: ReceiveAttempt) -> None:
         """Decide a Start that was answered with an error or a fault."""
-        start = attempt.start
+        start = attempt.start_call
         if self._settle_cancelled(attempt):
             return
         if start.result in _CANCELLED:
@@ -369,7 +369,7 @@ class _AttemptsOfServer(ServerCalls):
         """Decide a Start without an answer: it still waits, or the answer was not captured."""
         if self._settle_cancelled(attempt):
             return
-        start = attempt.start
+        start = attempt.start_call
         connection = self.connections.get(start.connection_id)
         if connection is not None and (connection.closed_at is not None or not connection.server_bytes):
             return
@@ -382,14 +382,14 @@ class _AttemptsOfServer(ServerCalls):
 
     def _settle_risk(self, attempt: ReceiveAttempt) -> None:
         """Note what can have become of an acknowledgement."""
-        ends = self.ends.get(attempt.start.call_key, [])
-        attempt.ack_refused = any(end.refused and end.ack == RR_ACK for end in ends)
+        ends = self.ends.get(attempt.start_call.call_key, [])
+        attempt.ack_refused = any(end.is_refused and end.ack == RR_ACK for end in ends)
         end = _deciding_end(ends)
         if end is None or end.ack != RR_ACK:
             return
         attempt.ack_unanswered = end.responded_at is None
-        gone_at = self.association_of(attempt.start).ended_at
-        if gone_at is not None and gone_at >= end.at and not self.handles.close_until(attempt.start, gone_at):
+        gone_at = self.association_of(attempt.start_call).ended_at
+        if gone_at is not None and gone_at >= end.at and not self.handles.last_close_until(attempt.start_call, gone_at):
             attempt.reader_gone_at = gone_at
 
 
@@ -398,10 +398,10 @@ def _deciding_end(ends: list[DecodedCall]) -> DecodedCall | None:
 
     An End after an accepted one belongs to a Start with the same number that was not captured.
     """
-    accepted = next((end for end in ends if end.accepted), None)
-    return accepted or next((end for end in reversed(ends) if not end.refused), None)
+    accepted = next((end for end in ends if end.is_accepted), None)
+    return accepted or next((end for end in reversed(ends) if not end.is_refused), None)
 
 
 def _can_hold(start: DecodedCall) -> bool:
     """Whether a Start may have got a message to hold: a receive that was not refused."""
-    return not start.refused and (start.action is None or not is_peek_action(start.action))
+    return not start.is_refused and (start.action is None or not is_peek_action(start.action))

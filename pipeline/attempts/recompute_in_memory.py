@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 from pipeline.attempts import affected_scope, dependency_keys
 from pipeline.attempts.affected_scope import RecomputeScope
 from pipeline.attempts.attempt_rows import (
-    CLIENT_COLUMNS,
+    CLIENT_CALL_COLUMNS,
     IS_CLIENT_CALL_SQL,
     IS_READ_SQL,
-    KNOWN_COLUMNS,
     MESSAGE_COLUMNS,
+    OUTCOME_COLUMNS,
     READ_COLUMNS,
     call_facts_table,
     receive_attempts_table,
@@ -53,10 +53,10 @@ class Recomputed(NamedTuple):
     """
 
     rows: pa.Table
-    current: pa.Table
+    stored_rows: pa.Table
     messages: pa.Table
     operations: pa.Table
-    current_operations: pa.Table
+    stored_operations: pa.Table
 
 
 def recompute(
@@ -79,29 +79,29 @@ def recompute(
     )
     found = run_concurrently(asked.first_queries())
     ours, others = found["reads"], [found["openings"]] if asked.servers else []
-    if scope.ongoing:
-        tell = scope.changed_keys | keys_in_column(found["woken"], "tells")
-        if asked.servers:  # a close tells something of the number that was opened
+    if scope.ongoing_connections:
+        published = scope.changed_keys | keys_in_column(found["newly closed"], "published_keys")
+        if asked.servers:  # a close also affects users of the number that was opened
             openings = zip(
                 found["openings"]["session"].to_pylist(), found["openings"]["number"].to_pylist(), strict=True
             )
-            tell |= {number for session, number in openings if session in tell and number is not None}
-        touched_ones = asked.calls_with_keys(dependency_keys.REQUIRED_KEYS, tell)
-        ours = concat_unique(ours, touched_ones)
-        others.append(asked.calls_with_keys(dependency_keys.PUBLISHED_KEYS, keys_in_column(touched_ones, "rests_on")))
+            published |= {number for session, number in openings if session in published and number is not None}
+        dependents = asked.calls_with_keys(dependency_keys.REQUIRED_KEYS, published)
+        ours = concat_unique(ours, dependents)
+        others.append(asked.calls_with_keys(dependency_keys.PUBLISHED_KEYS, keys_in_column(dependents, "rests_on")))
     facts = concat_unique(ours, *others)
     if shared := _request_keys(facts) & scope.cancelled_requests:
         facts = concat_unique(
             facts,
             asked.reads(
-                affected_scope.SHARES_REQUEST_KEY, everywhen=True, shared=affected_scope.request_key_texts(shared)
+                affected_scope.SHARES_REQUEST_KEY_SQL, everywhen=True, shared=affected_scope.request_key_texts(shared)
             ),
         )
     known = concat_unique(found["known"], *([found["known of openings"]] if asked.servers else []))
     unknown = set(_calls_not_in(facts, known)["call_key"].to_pylist())
     more = run_concurrently(asked.second_queries(ours, unknown, everywhen=bool(shared)))
     known = pa.concat_tables([known, more["known"]])
-    there, operations_there = (pa.concat_tables([found[name], more[name]]) for name in ("there", "operations"))
+    current, current_operations = (pa.concat_tables([found[name], more[name]]) for name in ("current", "operations"))
     facts = call_facts_table(facts, found.get("clients"), known=known, messages=more["messages"])
     at_servers = _connections(lake, scope, connections, asked.servers)
     rows = receive_attempts_table(facts, at_servers, ends=ends, aliases=aliases, cleanup_s=cleanup_s)
@@ -109,7 +109,7 @@ def recompute(
     attempt_keys = pa.array(keys_of_texts(ours["call_key"].to_pylist()), pa.string())
     rows = rows.filter(pc.is_in(rows["attempt_key"], attempt_keys))
     operations = operations.filter(pc.is_in(operations["call_key"], ours["call_key"].combine_chunks()))
-    return Recomputed(rows, there, more["messages"], operations, operations_there)
+    return Recomputed(rows, current, more["messages"], operations, current_operations)
 
 
 class _ScopeQueries(NamedTuple):
@@ -121,11 +121,11 @@ class _ScopeQueries(NamedTuple):
 
     def first_queries(self) -> dict[str, Callable[[], pa.Table]]:
         """Return the first queries: of connections that are recomputed as a whole, and of servers."""
-        named, whole = "connection_id IN {names}", self.scope.recomputed_whole
+        named, whole = "connection_id IN {names}", self.scope.connections_in_full
         asked: dict[str, Callable[[], pa.Table]] = {
             "reads": lambda: self.reads(named, names=whole),
-            "known": lambda: self._query(RPC_CALLS, KNOWN_COLUMNS, named, names=whole),
-            "there": lambda: self._current_rows(RECEIVE_ATTEMPTS, named, names=whole),
+            "known": lambda: self._query(RPC_CALLS, OUTCOME_COLUMNS, named, names=whole),
+            "current": lambda: self._current_rows(RECEIVE_ATTEMPTS, named, names=whole),
             "operations": lambda: self._current_rows(QUEUE_OPERATIONS, named, names=whole),
         }
         if self.servers:
@@ -135,14 +135,14 @@ class _ScopeQueries(NamedTuple):
             columns = (*READ_COLUMNS, *names)
             asked["openings"] = lambda: at_these(REMOTE_READ_CALLS, columns, f"protocol = 'qm2qm' AND {opening}")
             ours = f"interface_name = 'qm2qm' AND {opening}"
-            asked["known of openings"] = lambda: at_these(RPC_CALLS, KNOWN_COLUMNS, ours)
+            asked["known of openings"] = lambda: at_these(RPC_CALLS, OUTCOME_COLUMNS, ours)
             clients = f"{IS_CLIENT_CALL_SQL} AND server_address IN {{servers}}"
-            asked["clients"] = lambda: at_these(CLIENT_CALLS, CLIENT_COLUMNS, clients)
-        if self.scope.ongoing:
-            tells = (f"{dependency_keys.key_array(dependency_keys.PUBLISHED_KEYS)} AS tells",)
+            asked["clients"] = lambda: at_these(CLIENT_CALLS, CLIENT_CALL_COLUMNS, clients)
+        if self.scope.ongoing_connections:
+            published = (f"{dependency_keys.key_array(dependency_keys.PUBLISHED_KEYS)} AS published_keys",)
             unanswered = "responded_at IS NULL AND connection_id IN {names}"
-            asked["woken"] = lambda: self._query(
-                REMOTE_READ_CALLS, tells, unanswered, names=self.scope.newly_closed_connections
+            asked["newly closed"] = lambda: self._query(
+                REMOTE_READ_CALLS, published, unanswered, names=self.scope.newly_closed_connections
             )
         return asked
 
@@ -153,28 +153,28 @@ class _ScopeQueries(NamedTuple):
 
         ``everywhen``: calls are read for all dates.
         """
-        going_on = self.scope.ongoing
-        calls = self.scope.changed_calls | {*ours["call_key"].to_pylist()} if going_on else frozenset()
+        ongoing = self.scope.ongoing_connections
+        calls = self.scope.changed_calls | {*ours["call_key"].to_pylist()} if ongoing else frozenset()
         answered = ours.filter(pc.is_valid(ours["responded_at"]))["call_key"].to_pylist()
         theirs = "connection_id IN {names} AND "
         return {
             "known": lambda: self._query(
-                RPC_CALLS, KNOWN_COLUMNS, "call_key IN {keys}", keys=unknown, everywhen=everywhen
+                RPC_CALLS, OUTCOME_COLUMNS, "call_key IN {keys}", keys=unknown, everywhen=everywhen
             ),
             "messages": lambda: self._query(MESSAGES, MESSAGE_COLUMNS, "call_key IN {keys}", keys=answered),
-            "there": lambda: self._current_rows(
-                RECEIVE_ATTEMPTS, f"{theirs} attempt_key IN {{keys}}", names=going_on, keys={*keys_of_texts(calls)}
+            "current": lambda: self._current_rows(
+                RECEIVE_ATTEMPTS, f"{theirs} attempt_key IN {{keys}}", names=ongoing, keys={*keys_of_texts(calls)}
             ),
             "operations": lambda: self._current_rows(
-                QUEUE_OPERATIONS, f"{theirs} call_key IN {{keys}}", names=going_on, keys=calls
+                QUEUE_OPERATIONS, f"{theirs} call_key IN {{keys}}", names=ongoing, keys=calls
             ),
         }
 
     def calls_with_keys(self, names: Sequence[str], some: Collection[int]) -> pa.Table:
         """Return the calls of ongoing associations that have one of some keys, with the keys that they depend on."""
-        where = f"connection_id IN {{going_on}} AND {dependency_keys.keys_overlap(names, 'some')}"
+        where = f"connection_id IN {{ongoing}} AND {dependency_keys.keys_overlap(names, 'some')}"
         rests_on = (f"{dependency_keys.key_array(dependency_keys.REQUIRED_KEYS)} AS rests_on",)
-        return self.reads(where, more=rests_on, going_on=self.scope.ongoing, some=some)
+        return self.reads(where, more=rests_on, ongoing=self.scope.ongoing_connections, some=some)
 
     def reads(self, where: str, *, more: Sequence[str] = (), everywhen: bool = False, **of: QueryInput) -> pa.Table:
         """Return the calls of silver.remote_read_calls that have a role in remote reads, with ``more`` columns."""

@@ -15,12 +15,12 @@ from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
-from udfs.dcerpc.interfaces import QM2QM, QMCOMM, REMOTE_READ
+from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, REMOTE_READ_NAME
 
 OPEN_AND_CLOSE_METHODS: Final = {
-    *((QM2QM, opnum) for opnum in (2, 3, 4, 7, 8)),
-    *((REMOTE_READ, opnum) for opnum in (2, 3, 11, 12)),
-    *((QMCOMM, opnum) for opnum in (2, 3, 4)),
+    *((QM2QM_NAME, opnum) for opnum in (2, 3, 4, 7, 8)),
+    *((REMOTE_READ_NAME, opnum) for opnum in (2, 3, 11, 12)),
+    *((QMCOMM_NAME, opnum) for opnum in (2, 3, 4)),
 }
 """Methods (interface, opnum) whose calls matter to all associations of a server: who opened what, and asked what."""
 

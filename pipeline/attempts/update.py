@@ -27,7 +27,7 @@ from pipeline.attempts.operation_rows import queue_operations_frame
 from pipeline.attempts.server_openings import OPEN_AND_CLOSE_CALLS
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
-from pipeline.lake.incremental import IncrementalUpdate, query_limited
+from pipeline.lake.incremental import IncrementalUpdate, query_at_most
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import where_in
 from pipeline.lake.settings import fixed_row_batches
@@ -80,7 +80,7 @@ class _AttemptsUpdate:
         queries: dict[str, Callable[[], Any]] = {
             "captures": lambda: _read_captures(lake),
             "aliases": lambda: AliasIndex.load(lake),
-            "connections": partial(query_limited, lake, RPC_CONNECTIONS_QUERY, MAX_CHANGES, connections=CONNECTIONS),
+            "connections": partial(query_at_most, lake, RPC_CONNECTIONS_QUERY, MAX_CHANGES, connections=CONNECTIONS),
             "reads": partial(step.changes, REMOTE_READ_CALLS, changed_rows.CHANGED_READS_QUERY, MAX_CHANGES),
             "clients": partial(step.changes, CLIENT_CALLS, changed_rows.CHANGED_CLIENT_CALLS_QUERY, MAX_CHANGES),
             "moved": partial(step.changes, CONNECTIONS, changed_rows.CHANGED_CONNECTIONS_QUERY, MAX_CHANGES),
@@ -89,31 +89,37 @@ class _AttemptsUpdate:
         }
         found = run_concurrently(queries)
         ends = _capture_ends(found["captures"])
-        step.now["lost"] = _possible_loss(lake, found["connections"], found["captures"])
+        step.provenance_now["lost"] = _possible_loss(lake, found["connections"], found["captures"])
         feeds = [found[name] for name in ("reads", "clients", "moved", "expiring")]
         incremental = None not in feeds and ends is not None and self._is_comparable()
         changes = InputChanges(*feeds) if incremental else InputChanges()
         aliases: AliasIndex = found["aliases"]
-        names_changed = changes.has_naming_calls or not step.is_same(str(QUEUE_SNAPSHOTS), "declared")
+        names_changed = changes.has_naming_calls or not step.has_same_inputs(str(QUEUE_SNAPSHOTS), "declared")
         if not incremental or names_changed or aliases.is_outdated_by(changes.remote_opens):
             if queue_aliases.update_queue_aliases(lake, self.declared):
                 aliases = AliasIndex.load(lake)
-            step.now[str(QUEUE_ALIASES)] = lake.version(QUEUE_ALIASES)
+            step.provenance_now[str(QUEUE_ALIASES)] = lake.version(QUEUE_ALIASES)
         renamed = queue_aliases.replaced_canonical_names(step.feeds) if incremental else None
         if renamed is None or ends is None:
             return self._recompute_all(ends, aliases.canonical_names)
-        earlier = {server for server, at in step.before["ends"].items() if ends.get(server, -1) < at}
-        changes = replace(changes, published_keys=found["keys"], servers_ending_earlier=earlier, renamed_queues=renamed)
+        earlier = {server for server, at in step.provenance_before["ends"].items() if ends.get(server, -1) < at}
+        changes = replace(
+            changes, published_keys=found["keys"], servers_with_earlier_capture_end=earlier, renamed_queues=renamed
+        )
         return self._recompute_affected(changes, found["connections"], ends, aliases.canonical_names)
 
     def _is_comparable(self) -> bool:
         """Whether the rows of before were computed by this code, with these settings, and say what an update needs."""
-        before = self.step.before
-        return self.step.is_same("made_by", "cleanup_s") and before.get("ends") is not None and "numbered" in before
+        before = self.step.provenance_before
+        return (
+            self.step.has_same_inputs("made_by", "cleanup_s")
+            and before.get("ends") is not None
+            and "numbered" in before
+        )
 
     def _published_keys(self) -> pa.Table | None:
         """Return the dependency keys that changed calls publish; None where they are not known, or too many."""
-        if not self.step.before:
+        if not self.step.provenance_before:
             return None
         feeds = self.step.feeds
         if feeds.is_unchanged(REMOTE_READ_CALLS):
@@ -127,19 +133,19 @@ class _AttemptsUpdate:
     ) -> int:
         """Recompute what the changes affect; ``ends`` are the servers' last captured packets, microseconds."""
         lake, step = self.lake, self.step
-        before: dict[str, int] = step.before["numbered"]
+        before: dict[str, int] = step.provenance_before["numbered"]
         starts = changes.latest_starts()
         # Of servers that no capture holds any more nothing is left to be recomputed either.
         numbered = {
             server: max(before.get(server, at), at) for server, at in (before | starts).items() if server in ends
         }
-        cancels = step.before["cancels"] or changes.has_cancels
+        cancels = step.provenance_before["cancels"] or changes.has_cancels
         scope = affected_scope.find_recompute_scope(lake, changes, connections, ends, numbered=before, cancels=cancels)
         if scope is None:
             return self._recompute_all(ends, aliases)
-        step.now |= {"ends": ends, "numbered": numbered, "cancels": cancels}
+        step.provenance_now |= {"ends": ends, "numbered": numbered, "cancels": cancels}
         if not scope:
-            step.keep_rows()
+            step.commit_provenance()
             return 0
         if scope.call_count > _MAX_CALLS_IN_MEMORY:
             return self._recompute_in_spark(scope, ends, aliases)
@@ -156,8 +162,8 @@ class _AttemptsUpdate:
         opened = dict(zip(rows["attempt_key"].to_pylist(), rows["opened_queue"].to_pylist(), strict=True))
         changed = message_queues.messages_with_changed_queue(found.messages, opened)
         message_queues.write_message_queues(lake, changed, dates=scope.dates)
-        self._replace_operations(found.operations, found.current_operations, scope)
-        return step.replace_changed(rows, found.current, scope.dates)
+        self._replace_operations(found.operations, found.stored_operations, scope)
+        return step.replace_changed(rows, found.stored_rows, scope.dates)
 
     def _replace_operations(self, rows: pa.Table, current: pa.Table, scope: RecomputeScope) -> None:
         if rows.num_rows or current.num_rows:
@@ -177,27 +183,27 @@ class _AttemptsUpdate:
         with fixed_row_batches(lake.spark):
             lake.merge(
                 RECEIVE_ATTEMPTS, with_deleted_keys(rows, current), dates=scope.dates, delete_when="gone",
-                unless_same=True, provenance=json.dumps(self.step.before),
+                unless_same=True, provenance=json.dumps(self.step.provenance_before),
             )  # fmt: skip
-        written = lake.rows_written(RECEIVE_ATTEMPTS) if lake.version(RECEIVE_ATTEMPTS) != before else 0
+        written = lake.count_rows_written(RECEIVE_ATTEMPTS) if lake.version(RECEIVE_ATTEMPTS) != before else 0
         message_queues.update_in_spark(lake, dates=scope.dates)
-        self.step.keep_rows()
+        self.step.commit_provenance()
         return written
 
     def _recompute_all(self, ends: dict[str, int] | None, aliases: Mapping[str, str]) -> int:
         """Recompute all attempts and operations in Spark."""
         lake, step = self.lake, self.step
-        step.read_in_full(*_FOLLOWED)
-        numbered, cancels = changed_rows.latest_starts_and_cancels(lake)
+        step.prepare_full_reads(*_FOLLOWED)
+        numbered, cancels = changed_rows.latest_start_by_server_and_any_cancel(lake)
         frame = self._ends_frame(ends) if ends is not None else None
         lake.add_missing_columns(RECEIVE_ATTEMPTS)
         with fixed_row_batches(lake.spark):
             lake.replace(QUEUE_OPERATIONS, self._operations_frame(aliases))
             lake.replace(RECEIVE_ATTEMPTS, self._attempts_frame(frame, aliases))
-        written = lake.rows_written(RECEIVE_ATTEMPTS)
+        written = lake.count_rows_written(RECEIVE_ATTEMPTS)
         message_queues.update_in_spark(lake, dates=None)
-        step.now |= {"ends": ends, "numbered": numbered, "cancels": cancels}
-        step.keep_rows()
+        step.provenance_now |= {"ends": ends, "numbered": numbered, "cancels": cancels}
+        step.commit_provenance()
         lake.cache_rows(*OPEN_AND_CLOSE_CALLS.values())  # the next run reads them
         return written
 

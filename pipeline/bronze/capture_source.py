@@ -26,7 +26,7 @@ from pipeline.bronze.input_files import InputFile, list_files
 from pipeline.bronze.ledger_entries import PlannedRead
 from pipeline.lake.staging_files import StagingWriter
 from pipeline.lake.tasks import MIN_TASKS, TASK_BYTES, PartitionedRows, balance_by_size
-from udfs.capture.capture_reader import BRONZE_SCHEMAS, ReadOptions, ReadRequest, read_capture_batches
+from udfs.capture.capture_reader import BRONZE_SCHEMAS, CaptureReadRequest, ReadOptions, read_capture_batches
 
 FORMAT_NAME: Final = "msmq_capture"
 
@@ -36,7 +36,7 @@ class CaptureSplit:
     """A capture file, or the part of it that one task reads."""
 
     file: InputFile
-    part: ReadRequest
+    part: CaptureReadRequest
     size: int  # bytes to read
 
 
@@ -57,12 +57,12 @@ def pack_partitions(splits: list[CaptureSplit]) -> list[CapturePartition]:
 
 def whole_file_splits(files: list[InputFile]) -> list[CaptureSplit]:
     """Return splits that read files from beginning to end."""
-    return [CaptureSplit(file, ReadRequest(), file.size) for file in files]
+    return [CaptureSplit(file, CaptureReadRequest(), file.size) for file in files]
 
 
 def _split_of(read: PlannedRead) -> CaptureSplit:
     capture_id = read.capture_id if read.first_key is not None else None  # else the path's key
-    part = ReadRequest(capture_id, read.resume_state, read.reread_endpoints)
+    part = CaptureReadRequest(capture_id, read.resume_state, read.reread_endpoints)
     return CaptureSplit(read.file, part, max(read.file.size - read.start_offset, 0))
 
 
@@ -77,7 +77,7 @@ class CaptureDataSourceReader(DataSourceReader):
         self._options = ReadOptions(
             float(options.get("reorder_window_s", defaults.reorder_window_s)),
             int(options.get("block_bytes", defaults.block_bytes)),
-            int(options.get("max_expansion", defaults.max_expansion)),
+            int(options.get("max_expansion", defaults.max_expansion_ratio)),
             int(options.get("max_expanded_bytes", defaults.max_expanded_bytes)),
             all_pdus=self._rows == "pdus",
         )

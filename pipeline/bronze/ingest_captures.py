@@ -36,12 +36,12 @@ from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.lake.staging_files import count_staged_rows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
+from udfs.rows import RowDict
 
 BRONZE_TABLES: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)  # the ledger is last
 _PROGRESS_INTERVAL_S: Final = 3.0
 _READ, _MERGE = "read", "merge"  # steps that run beside the preparation of commits
 LogFunction = Callable[[str], None]
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +66,15 @@ class CaptureIngestResult:
     tap.
     """
 
-    file_rows: list[Row] = field(default_factory=list)
+    file_rows: list[RowDict] = field(default_factory=list)
     skipped_files: int = 0
     rows_written: dict[str, int] = field(default_factory=dict)  # by table
-    tapped_write: TappedWrite | None = None
+    recorded_write: TappedWrite | None = None
 
     def add(self, other: CaptureIngestResult) -> None:
         """Add the result of the next round; a capture that was read again counts once."""
         reread = {row["path"] for row in other.file_rows}
-        self.tapped_write = None if self.file_rows else other.tapped_write
+        self.recorded_write = None if self.file_rows else other.recorded_write
         self.file_rows = [row for row in self.file_rows if row["path"] not in reread] + other.file_rows
         for table, rows in other.rows_written.items():
             self.rows_written[table] = self.rows_written.get(table, 0) + rows
@@ -110,7 +110,7 @@ def ingest(
     cutoff = RetentionCutoff.load(runs)
     if plan:
         size = sum(read.file.size - read.start_offset for read in plan.reads)
-        codegen.enable_for(lake.spark, size, sum(entry.file.size for entry in ledger))
+        codegen.enable_for_sizes(lake.spark, size, sum(entry.file.size for entry in ledger))
         log(f"reading {len(plan.reads)} capture files, {size / 1e6:.1f} MB; {plan.skipped_files} known already")
     else:
         log(f"nothing new in {plan.skipped_files} capture files")
@@ -207,14 +207,14 @@ class _IngestRound:
         writer.write_tables(changes, self._expiry(result.file_rows))
         before = writer.versions_before[str(RPC_CALLS)] or 0
         if writer.tap is not None and (version := lake.version(RPC_CALLS)) == before + 1:
-            result.tapped_write = TappedWrite(before, version, writer.removed_calls)
+            result.recorded_write = TappedWrite(before, version, writer.removed_calls)
         for table in (CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING):
             result.rows_written[str(table)] = count_staged_rows(writer.staged_tables / table.name)
         result.rows_written[str(CAPTURE_FILES)] = writer.write_ledger(result.file_rows, changes.count_corrections)
         result.rows_written[str(RPC_CALLS)] = sum(row["calls"] for row in result.file_rows)
         return result
 
-    def _read(self, log: LogFunction) -> list[Row]:
+    def _read(self, log: LogFunction) -> list[RowDict]:
         """Read the captures into staging files; return their ledger rows.
 
         Rows are staged first because what other captures show of a call is known only when all captures are read.
@@ -235,7 +235,7 @@ class _IngestRound:
         steps: dict[str, Callable[[], Any]] = {_READ: partial(tasks.table, writer.lake.spark, schema)}
         steps |= {str(table): partial(writer.lake.prepare_commit, table) for table in (RPC_CALLS, CAPTURE_FILES)}
         with _log_progress(writer.staged_tables / CAPTURE_FILES.name, len(reads), log):
-            rows: list[Row] = run_concurrently(steps)[_READ].cast(BRONZE_SCHEMAS["capture_files"]).to_pylist()
+            rows: list[RowDict] = run_concurrently(steps)[_READ].cast(BRONZE_SCHEMAS["capture_files"]).to_pylist()
         writer.trim_staged_rows(rows)
         return rows
 
@@ -256,7 +256,7 @@ class _IngestRound:
         return changes
 
     def _captures_to_reread(
-        self, changes: MergeChanges, file_rows: Sequence[Row], fresh: pa.Table
+        self, changes: MergeChanges, file_rows: Sequence[RowDict], fresh: pa.Table
     ) -> dict[str, set[str]]:
         """Return the captures to read again, each with the endpoints whose connections to look for."""
         rows = [*file_rows, *(row for corrections in changes.count_corrections.values() for row in corrections)]
@@ -273,7 +273,7 @@ class _IngestRound:
             found.setdefault(capture_id, set()).update(wanted)
         return found
 
-    def _expiry(self, file_rows: Sequence[Row]) -> PendingExpiry | None:
+    def _expiry(self, file_rows: Sequence[RowDict]) -> PendingExpiry | None:
         """Return which pending rows expire, in the packets' time; None where no time is known."""
         times = (row["last_packet_at"] for row in file_rows if row["last_packet_at"] is not None)
         now = self.as_of or max(times, default=None)

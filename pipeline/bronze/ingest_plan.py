@@ -38,7 +38,7 @@ from udfs.files.capture_fingerprint import CaptureStart
 from udfs.files.file_source import FileSource
 from udfs.keys import key
 
-REMOTE_THREADS: Final = 16  # that open files on an object store: they mostly wait
+REMOTE_FILE_THREADS: Final = 16  # that open files on an object store: they mostly wait
 LOCAL_THREADS: Final = 4
 _SEARCH_BLOCK_BYTES: Final = 1 << 20  # read at a time, where packets of some days are looked for
 OpenSource = Callable[[InputFile], FileSource]
@@ -325,7 +325,7 @@ class _IngestPlanner:
 
 
 def _thread_count(files: Sequence[InputFile]) -> int:
-    return REMOTE_THREADS if any("://" in file.path for file in files) else LOCAL_THREADS
+    return REMOTE_FILE_THREADS if any("://" in file.path for file in files) else LOCAL_THREADS
 
 
 def _was_unreachable(entry: LedgerEntry) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
@@ -40,8 +40,8 @@ from udfs.files.capture_fingerprint import MAX_EXPANDED_BYTES, MAX_EXPANSION_RAT
 from udfs.files.file_source import FileSource
 from udfs.properties import snapshot_lines
 from udfs.properties.snapshot_lines import BROKEN_LINE_SCHEMA, SNAPSHOT_SCHEMA
+from udfs.rows import RowDict
 
-Row = dict[str, Any]
 _LINES_PER_BATCH: Final = 2000
 _MAX_TASKS: Final = 64
 _FILES_PER_TASK: Final = 16
@@ -63,7 +63,7 @@ _FILE_COUNTS_SCHEMA: Final = pa.schema(
 class SnapshotIngestResult:
     """Ledger rows and counts of one ingest of snapshots; ``skipped_files`` are those that the ledger knew already."""
 
-    file_rows: list[Row] = field(default_factory=list)
+    file_rows: list[RowDict] = field(default_factory=list)
     skipped_files: int = 0
     rows_written: dict[str, int] = field(default_factory=dict)  # by table
 
@@ -122,7 +122,7 @@ class _SnapshotIngestRun:
         result.rows_written[str(SNAPSHOT_FILES)] = len(result.file_rows)
 
     @staticmethod
-    def _ledger_row(file: InputFile, counts: Row) -> Row:
+    def _ledger_row(file: InputFile, counts: RowDict) -> RowDict:
         def time(at_us: int | None) -> dt.datetime | None:
             return None if at_us is None else us_to_datetime(at_us)
 
@@ -150,7 +150,7 @@ class _SnapshotIngestRun:
             for column in table.columns
             if column.name not in (*rows.columns, EVENT_DATE)
         }
-        return rows.withColumns({**missing, **stamp, EVENT_DATE: event_date_column(*table.dated_by)}).select(
+        return rows.withColumns({**missing, **stamp, EVENT_DATE: event_date_column(*table.event_date_columns)}).select(
             *(F.col(column.name).cast(column.type).alias(column.name) for column in table.columns)
         )
 
@@ -167,7 +167,7 @@ class _SnapshotIngestRun:
         snapshots = self.lake.spark.read.parquet(f"{self.staging_folder}/{_SNAPSHOTS}")
         return rows.join(snapshots.where(older).select("source_path").distinct(), "source_path", "left_anti")
 
-    def _write_broken_lines(self, files: list[Row]) -> int:
+    def _write_broken_lines(self, files: list[RowDict]) -> int:
         """Replace the broken lines of these files in ``bronze.quarantine``; return how many there are."""
         broken: int = sum(row["quarantined"] for row in files)
         paths = {row["path"] for row in files if row["quarantined"] or row["path"] in self.known_paths}
@@ -214,7 +214,7 @@ class _SnapshotIngestRun:
             lake.append(SNAPSHOTS_RAW, rows)
         return int(ids)
 
-    def _write_ledger(self, files: list[Row]) -> None:
+    def _write_ledger(self, files: list[RowDict]) -> None:
         stamp = {RUN_ID: self.run_id, INGESTED_AT: self.ingested_at}
         rows = pa.Table.from_pylist([{**row, **stamp} for row in files], arrow_schema(SNAPSHOT_FILES))
         stored = self.lake.select_by_values(SNAPSHOT_FILES, {row["path"] for row in files})
@@ -241,9 +241,9 @@ def _read_task(staging_folder: str, batches: Iterable[pa.RecordBatch]) -> Iterat
     yield pa.RecordBatch.from_pylist(counts, schema=_FILE_COUNTS_SCHEMA)
 
 
-def _read_file(path: str, staging: StagingWriter) -> Row:
+def _read_file(path: str, staging: StagingWriter) -> RowDict:
     """Read one file to staging files; return its counts, with an error if it could not be read to its end."""
-    counts: Row = {"path": path, "snapshots": 0, "quarantined": 0, "first_us": None, "last_us": None, "error": None}
+    counts: RowDict = {"path": path, "snapshots": 0, "quarantined": 0, "first_us": None, "last_us": None, "error": None}
     try:
         with FileSource.from_path(path).open_decompressed(MAX_EXPANSION_RATIO, MAX_EXPANDED_BYTES) as stream:
             rows = snapshot_lines.read_snapshot_rows(stream, path)

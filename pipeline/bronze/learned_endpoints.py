@@ -20,8 +20,7 @@ from pipeline.lake.lake import Lake
 from schemas.bronze import PENDING
 from udfs.capture.capture_reader import InterfaceEndpoint
 from udfs.dcerpc.interfaces import interfaces_on_port
-
-Row = dict[str, Any]
+from udfs.rows import RowDict
 
 PENDING_COLUMNS: Final = (
     "capture_id", "connection_id", "kind", "client_address", "client_port", "server_address", "server_port",
@@ -30,15 +29,15 @@ PENDING_COLUMNS: Final = (
 _WITHOUT_ENDPOINT_SQL: Final = "(kind = 'cold' OR array_contains(waits_for, 'bind'))"
 
 
-def pending_without_endpoint(rows: pa.Table) -> list[Row]:
+def pending_without_endpoint(rows: pa.Table) -> list[RowDict]:
     """Return new rows of ``bronze.pending`` whose interface is unknown, for ``captures_to_reread``."""
     waits = pa.array(["bind" in names for names in rows.column("waits_for").to_pylist()], pa.bool_())
     unknown = rows.filter(pc.or_(pc.equal(rows.column("kind"), "cold"), waits))
-    found: list[Row] = unknown.select(PENDING_COLUMNS).to_pylist()
+    found: list[RowDict] = unknown.select(PENDING_COLUMNS).to_pylist()
     return found
 
 
-def stored_pending_at_endpoints(lake: Lake, endpoints: Collection[str]) -> list[Row]:
+def stored_pending_at_endpoints(lake: Lake, endpoints: Collection[str]) -> list[RowDict]:
     """Return stored rows of ``bronze.pending`` whose interface is unknown, with either end at one of the endpoints."""
     if not endpoints or not lake.exists(PENDING):
         return []
@@ -56,7 +55,7 @@ def _with_either_end_at(pending: DataFrame, at: DataFrame) -> DataFrame:
     return pending.join(F.broadcast(at), client | server, "left_semi")
 
 
-def captures_to_reread(rows: Iterable[Row], endpoints: Iterable[str]) -> dict[str, set[str]]:
+def captures_to_reread(rows: Iterable[RowDict], endpoints: Iterable[str]) -> dict[str, set[str]]:
     """Return captures with connections at endpoints that the captures did not know, and these endpoints by capture.
 
     ``rows`` are pending connections with the columns ``PENDING_COLUMNS``. Either end can be the server if the

@@ -174,13 +174,13 @@ class CaptureFileSet:
 class PlannedRead:
     """A capture to read, from its beginning or from ``start_offset`` with the reader's state ``resume_state``.
 
-    ``start_offset`` is in decompressed bytes, ``resume_state`` is JSON. ``file`` is that of ``file_set``, or a copy of
+    ``start_offset`` is in decompressed bytes, ``resume_state`` is JSON. ``file`` is that of ``capture_files``, or a copy of
     it if that is gone.
     """
 
     capture_id: str
     file: InputFile
-    file_set: CaptureFileSet
+    capture_files: CaptureFileSet
     first_key: str | None = None
     start_offset: int = 0
     resume_state: str | None = None
@@ -193,13 +193,13 @@ class PlannedRead:
     @staticmethod
     def from_json_dict(values: Mapping[str, Any]) -> PlannedRead:
         """Return the read that ``to_json_dict`` gave these values of."""
-        files = values["file_set"]
+        files = values["capture_files"]
         others = tuple(CaptureFileState(**each) for each in files["other_files"])
         return PlannedRead(
             **{
                 **values,
                 "file": InputFile(**values["file"]),
-                "file_set": CaptureFileSet(CaptureFileState(**files["file"]), others),
+                "capture_files": CaptureFileSet(CaptureFileState(**files["file"]), others),
                 "reread_endpoints": tuple(values["reread_endpoints"]),
             },
         )

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,13 +32,13 @@ from udfs.capture.call_sightings import merge_sightings, restore_single_capture_
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, InterfaceEndpoint
 from udfs.capture.connection_merge import (
     CONNECTION_LABELS_SCHEMA,
-    CONTEXT_MEANINGS_SCHEMA,
+    PRESENTATION_CONTEXTS_SCHEMA,
     MergeResult,
     merge_connections,
 )
 from udfs.capture.open_connections import four_tuple_key
+from udfs.rows import RowDict
 
-Row = dict[str, Any]
 Dates = set[dt.date | None]
 _ONE, _TWO = (f"concat_ws('|', {side}_address, {side}_port)" for side in ("client", "server"))
 _FLOW_SQL: Final = f"concat_ws(' ', least({_ONE}, {_TWO}), greatest({_ONE}, {_TWO}))"  # as ``four_tuple_key``
@@ -66,8 +66,8 @@ class MergeChanges:
     """
 
     batches: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: defaultdict(list))
-    labels: list[Row] = field(default_factory=list)
-    bind_contexts: dict[tuple[str, str], list[Row]] = field(default_factory=lambda: defaultdict(list))
+    connection_labels: list[RowDict] = field(default_factory=list)
+    bind_contexts: dict[tuple[str, str], list[RowDict]] = field(default_factory=lambda: defaultdict(list))
     relabeled: set[tuple[str, str]] = field(default_factory=set)
     previous_connection_ids: set[str] = field(default_factory=set)
     rebuilt_calls: set[tuple[str, str]] = field(default_factory=set)
@@ -75,15 +75,15 @@ class MergeChanges:
     unchanged_call_keys: set[str] = field(default_factory=set)
     replaced_quarantine_keys: set[str] = field(default_factory=set)
     overlapping_connections: set[str] = field(default_factory=set)
-    count_corrections: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
-    pending_rows: list[Row] = field(default_factory=list)
+    count_corrections: dict[str, list[RowDict]] = field(default_factory=lambda: defaultdict(list))
+    pending_rows: list[RowDict] = field(default_factory=list)
     dates: Dates = field(default_factory=set)
     affects_stored_rows: bool = False
 
     def captures_to_reread(self) -> dict[str, set[str]]:
         """Return captures that hold more of MSMQ connections than was kept, with the endpoints of these connections."""
         found: dict[str, set[str]] = defaultdict(set)
-        for label in self.labels:
+        for label in self.connection_labels:
             for interface in label["again"] or ():
                 endpoint = InterfaceEndpoint(label["server_address"], label["server_port"], interface)
                 found[label["capture_id"]].add(endpoint.text)
@@ -107,7 +107,7 @@ def merge_pending(fresh: pa.Table, stored: pa.Table, removed: pa.Table, *, reord
     ``removed`` are those of captures that were removed: their four-tuples are merged even if only one remainder is
     left.
     """
-    groups: dict[str, list[tuple[Row, bool]]] = defaultdict(list)
+    groups: dict[str, list[tuple[RowDict, bool]]] = defaultdict(list)
     for table, is_fresh in ((stored, False), (fresh, True)):
         for row in table.to_pylist():
             groups[four_tuple_key(row)].append((row, is_fresh))
@@ -130,12 +130,12 @@ def merge_pending(fresh: pa.Table, stored: pa.Table, removed: pa.Table, *, reord
 
 
 def _add_batch(
-    changes: MergeChanges, rows: list[tuple[Row, bool]], found: MergeResult, single: Collection[str]
+    changes: MergeChanges, rows: list[tuple[RowDict, bool]], found: MergeResult, single: Collection[str]
 ) -> None:
     """Add a batch's merge to the changes; ``single`` are the keys of remainders that are alone of their four-tuple."""
     labels = {(label["capture_id"], label["was_connection_id"]): label for label in found.connection_labels.to_pylist()}
     after = {row["pending_key"]: row for row in found.pending_changes.to_pylist()}
-    changes.labels += labels.values()
+    changes.connection_labels += labels.values()
     changes.overlapping_connections |= {label["connection_id"] for label in labels.values() if label["together"]}
     for meaning in found.context_meanings.to_pylist():
         changes.bind_contexts[meaning["capture_id"], meaning["was_connection_id"]].append(meaning)
@@ -164,7 +164,7 @@ def _add_batch(
         changes.batches[table].append(batch)
 
 
-def _changes_finished_calls(row: Row, label: Row, contexts: Sequence[Row]) -> bool:
+def _changes_finished_calls(row: RowDict, label: RowDict, contexts: Sequence[RowDict]) -> bool:
     """Whether merging changes calls that the capture finished alone; at a first merge it mostly does not."""
     if label["connection_id"] != row["connection_id"]:
         return True
@@ -173,7 +173,7 @@ def _changes_finished_calls(row: Row, label: Row, contexts: Sequence[Row]) -> bo
     return bool(contexts) or (label["handshake"] and "beginning" in row["waits_for"])
 
 
-def packet_dates(row: Row) -> Iterator[dt.date | None]:
+def packet_dates(row: RowDict) -> Iterator[dt.date | None]:
     """Yield each date from a remainder's first packet to its last; None, for rows without a date, if one is unknown."""
     first, last = row["first_packet_at"], row["last_packet_at"]
     if first is None or last is None:
@@ -186,13 +186,15 @@ def packet_dates(row: Row) -> Iterator[dt.date | None]:
 def relabel_stored_rows(lake: Lake, changes: MergeChanges) -> None:
     """Update stored calls and quarantined bytes whose connection, or the meaning of whose context, changed."""
     changed = [
-        label for label in changes.labels if (label["capture_id"], label["was_connection_id"]) in changes.relabeled
+        label
+        for label in changes.connection_labels
+        if (label["capture_id"], label["was_connection_id"]) in changes.relabeled
     ]
     if not changed:
         return
     labels = pa.RecordBatch.from_pylist(changed, CONNECTION_LABELS_SCHEMA)
     contexts = chain.from_iterable(changes.bind_contexts.get(name, ()) for name in sorted(changes.relabeled))
-    meanings = pa.RecordBatch.from_pylist(list(contexts), CONTEXT_MEANINGS_SCHEMA)
+    meanings = pa.RecordBatch.from_pylist(list(contexts), PRESENTATION_CONTEXTS_SCHEMA)
     names = {label["was_connection_id"] for label in changed}
     renamed = {label["was_connection_id"] for label in changed if label["was_connection_id"] != label["connection_id"]}
     _update_stored_rows(
@@ -219,7 +221,7 @@ def _update_stored_rows(
         return
     (key,) = table.key
     columns, where = (key, *input_columns), f"connection_id IN {{names}} AND {dates_condition(dates)}"
-    if lake.reads_in_process:
+    if lake.can_read_without_spark:
         stored = lake.select(table, where, columns, names=connections)
         if not stored.num_rows:
             return
@@ -246,7 +248,7 @@ def _update_stored_rows(
 
 
 def _row_changes(before: pa.RecordBatch, after: pa.RecordBatch, key: str, updated_columns: Sequence[str]) -> pa.Table:
-    """Return key and updated columns of the rows that differ, and of those that are gone; ``_DELETED`` tells which."""
+    """Return key and updated columns of the rows that differ, and of those that are gone; ``_DELETED`` marks these."""
     old, new = (pa.Table.from_batches([rows]) for rows in (before, after))
     fresh, stale = changed_keys(new, old, key)
     parts = []
@@ -263,7 +265,7 @@ def apply_connection_ids(changes: MergeChanges) -> BatchTransform:
     """
     if not changes:
         return iter
-    labels = pa.RecordBatch.from_pylist(changes.labels, CONNECTION_LABELS_SCHEMA)
+    labels = pa.RecordBatch.from_pylist(changes.connection_labels, CONNECTION_LABELS_SCHEMA)
     exclude = exclude_rows("quarantine_key", changes.replaced_quarantine_keys)
 
     def with_connection_ids(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -279,9 +281,9 @@ def apply_bind_context(changes: MergeChanges) -> BatchTransform:
     """
     if not changes:
         return iter
-    labels = pa.RecordBatch.from_pylist(changes.labels, CONNECTION_LABELS_SCHEMA)
+    labels = pa.RecordBatch.from_pylist(changes.connection_labels, CONNECTION_LABELS_SCHEMA)
     contexts = chain.from_iterable(changes.bind_contexts.values())
-    meanings = pa.RecordBatch.from_pylist(list(contexts), CONTEXT_MEANINGS_SCHEMA)
+    meanings = pa.RecordBatch.from_pylist(list(contexts), PRESENTATION_CONTEXTS_SCHEMA)
     schema = pa.schema({"capture_id": pa.string(), "call_key": pa.string()})
     rows = [dict(zip(schema.names, names, strict=True)) for names in sorted(changes.rebuilt_calls)]
     rebuilt = pa.RecordBatch.from_pylist(rows, schema)
@@ -324,7 +326,7 @@ def exclude_rows(column: str, keys: Collection[str]) -> BatchTransform:
     return filtered
 
 
-def pending_table(rows: Sequence[Row]) -> pa.Table:
+def pending_table(rows: Sequence[RowDict]) -> pa.Table:
     """Return rows of ``bronze.pending`` as an Arrow table."""
     return pa.Table.from_pylist(list(rows), BRONZE_SCHEMAS["pending"])
 

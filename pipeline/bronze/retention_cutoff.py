@@ -31,9 +31,9 @@ from udfs.capture.bronze_rows import sum_server_connections
 from udfs.capture.overlapping_captures import WHOLE_PDU
 from udfs.dcerpc.pdu_headers import ALTER_CONTEXT, ALTER_CONTEXT_RESP, AUTH3, BIND, BIND_ACK, BIND_NAK
 from udfs.keys import key
+from udfs.rows import RowDict
 from udfs.tcp.packet_decoder import FRAMED_BEFORE, SKIPPED_BEFORE
 
-Row = dict[str, Any]
 _BINDS: Final = frozenset((BIND, BIND_ACK, BIND_NAK, ALTER_CONTEXT, ALTER_CONTEXT_RESP, AUTH3))
 _PTYPE_OFFSET: Final = 2  # of the type of a PDU ([C706] 12.6.3.1)
 _TABLES_WITH_SERVER: Final = ("rpc_calls", "rpc_binds", "pending")
@@ -86,7 +86,7 @@ class RetentionCutoff:
         known = next((time for time in times if time is not None), None)
         return known is not None and known < self.first_kept_time
 
-    def drops_capture(self, capture: Mapping[str, Any]) -> bool:
+    def is_capture_expired(self, capture: Mapping[str, Any]) -> bool:
         """Whether all of a capture is older than the cutoff, by its row of ``bronze.capture_files``."""
         emptied = capture.get("first_key") is not None and not capture["packets"]  # by ``trim_ledger_row``
         return emptied or self.excludes_time(capture["last_packet_at"], capture["modified_at"])
@@ -96,13 +96,13 @@ class RetentionCutoff:
         first = capture["first_packet_at"]
         return first is None or bool(first < self.first_kept_time)
 
-    def trim_ledger_row(self, row: Row, servers: Collection[str]) -> Row:
+    def trim_ledger_row(self, row: RowDict, servers: Collection[str]) -> RowDict:
         """Return a capture's row of the ledger without what is older than the cutoff.
 
         Of a capture that is all older only its files stay, to show that it was read. One that is partly older keeps the
         servers among ``servers``: those of its rows that stay.
         """
-        if self.drops_capture(row):
+        if self.is_capture_expired(row):
             return {**row, **dict.fromkeys(_CONTENT_COLUMNS), **dict.fromkeys(_COUNT_COLUMNS, 0)}
         if not self.affects_capture(row):
             return row
@@ -133,7 +133,7 @@ class RetentionCutoff:
             times = (row["last_packet_at"],) if table == "pending" else (row["seen_at"],)
         return not (capture_dropped if all(time is None for time in times) else self.excludes_time(*times))
 
-    def trim_pending_row(self, row: Row) -> Row:
+    def trim_pending_row(self, row: RowDict) -> RowDict:
         """Return a row of ``bronze.pending`` without the bytes from before the cutoff; binds stay.
 
         Segments stay, without bytes: those of whole PDUs count as parsed, others as passed over.
@@ -166,7 +166,7 @@ class RetentionCutoff:
         """
         return {
             capture["path"]: self._trim_capture_files(
-                folder, f"{key(capture['path'])}.parquet", capture_dropped=self.drops_capture(capture)
+                folder, f"{key(capture['path'])}.parquet", capture_dropped=self.is_capture_expired(capture)
             )
             for capture in captures
             if self.affects_capture(capture)
@@ -214,7 +214,7 @@ def recount_connection_calls(lake: Lake, cutoff: RetentionCutoff) -> None:
 
 
 def upsert_rows(
-    lake: Lake, table: Table, rows: Sequence[Row], schema: pa.Schema, dates: Collection[date | None]
+    lake: Lake, table: Table, rows: Sequence[RowDict], schema: pa.Schema, dates: Collection[date | None]
 ) -> None:
     """Replace the rows that have the same keys, in one commit: a killed job leaves the old rows or the new ones."""
     if rows:

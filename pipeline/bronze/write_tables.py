@@ -36,6 +36,7 @@ from udfs.capture.bronze_rows import sum_server_connections
 from udfs.capture.call_sightings import row_without_captures
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
 from udfs.capture.connection_merge import add_packet_counts
+from udfs.rows import RowDict
 
 _TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING, CAPTURE_FILES)
 _CALL_TIMES: Final = ("request_at", "response_at")
@@ -45,7 +46,6 @@ _ADDED_COUNTS: Final = (
     "packets", "packets_tcp", "packets_truncated", "packets_used", "packets_other", "packets_damaged",
     "packets_binary_protocol",
 )  # fmt: skip
-Row = dict[str, Any]
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
 
@@ -53,17 +53,17 @@ _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 class PendingExpiry:
     """Selects rows of ``bronze.pending`` whose last packet came before a time: no more is waited for."""
 
-    before: dt.datetime
+    expires_before: dt.datetime
 
     @property
     def sql(self) -> str:
         """The SQL condition of expired rows."""
-        time = f"timestamp_micros({datetime_to_us(self.before)})"
-        return f"event_date <= DATE'{self.before.date()}' AND last_packet_at < {time}"
+        time = f"timestamp_micros({datetime_to_us(self.expires_before)})"
+        return f"event_date <= DATE'{self.expires_before.date()}' AND last_packet_at < {time}"
 
     def drop_expired(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that have not expired."""
-        day, time = self.before.date(), self.before
+        day, time = self.expires_before.date(), self.expires_before
         expired = pc.and_kleene(pc.less_equal(rows["event_date"], day), pc.less(rows["last_packet_at"], time))
         return rows.filter(pc.invert(pc.fill_null(expired, False)))  # noqa: FBT003
 
@@ -103,7 +103,7 @@ class BronzeWriter:
             else BRONZE_SCHEMAS[name].empty_table()
         )
 
-    def trim_staged_rows(self, file_rows: Sequence[Row]) -> None:
+    def trim_staged_rows(self, file_rows: Sequence[RowDict]) -> None:
         """Remove rows from before the retention cutoff from the staging files."""
         if self.cutoff is not None:
             self._kept_servers = self.cutoff.trim_staging_files(self.staged_tables, file_rows)
@@ -244,7 +244,7 @@ class BronzeWriter:
         deleted = changes.replaced_call_keys - unchanged
         tap = None
         if self.tap is not None:
-            tap = self.tap.pass_through
+            tap = self.tap.record_and_pass
             dates = _silver_dates(stored.filter(is_in(stored, "call_key", deleted)))
             self.removed_calls = RemovedCalls(frozenset(deleted), dates)
         rows = calls.filter(pc.invert(pc.or_(overlapping, is_in(calls, "call_key", unchanged))))
@@ -262,7 +262,7 @@ class BronzeWriter:
 
         Where only a scan of the table would give whole rows, these are the columns that locate silver's rows.
         """
-        columns = () if self.lake.reads_in_process else ("call_key", *_CALL_TIMES)
+        columns = () if self.lake.can_read_without_spark else ("call_key", *_CALL_TIMES)
         if not changes.replaced_call_keys:
             return select_fields(arrow_schema(RPC_CALLS), columns or RPC_CALLS.names).empty_table()
         return self.lake.select_by_values(RPC_CALLS, changes.replaced_call_keys, dates=changes.dates, columns=columns)
@@ -277,7 +277,7 @@ class BronzeWriter:
 
     # -- the ledger ------------------------------------------------------------------------------------------------
 
-    def write_ledger(self, file_rows: list[Row], count_corrections: Mapping[str, list[Row]]) -> int:
+    def write_ledger(self, file_rows: list[RowDict], count_corrections: Mapping[str, list[RowDict]]) -> int:
         """Write ``bronze.capture_files``: captures that were read, whose files changed, or whose counts changed.
 
         ``count_corrections``, by capture, are added to its counts: merging counts the packets of connections again.
@@ -312,9 +312,9 @@ class BronzeWriter:
         return len(written)
 
 
-def _ledger_row(read: PlannedRead, row: Row, before: Row | None) -> Row:
+def _ledger_row(read: PlannedRead, row: RowDict, before: RowDict | None) -> RowDict:
     """Return a capture's ledger row: what was read, added to the row ``before`` if reading was resumed."""
-    row = {**row, **_file_columns(read.file_set.ledger_columns()), "capture_id": read.capture_id}
+    row = {**row, **_file_columns(read.capture_files.ledger_columns()), "capture_id": read.capture_id}
     if before is None:
         return row
     for name in _ADDED_COUNTS:
@@ -328,7 +328,7 @@ def _ledger_row(read: PlannedRead, row: Row, before: Row | None) -> Row:
     return {**row, "first_key": read.first_key, "event_date": None if first is None else first.date()}
 
 
-def _file_columns(columns: Row) -> Row:
+def _file_columns(columns: RowDict) -> RowDict:
     """Return the ledger columns of a capture's files, with ``modified_at`` for ``modified_us``."""
     modified = columns.pop("modified_us")
     epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

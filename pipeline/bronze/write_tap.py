@@ -16,7 +16,7 @@ from pipeline.lake.staging_files import Batches
 class WriteTap(Protocol):
     """Reads rows of ``bronze.rpc_calls`` in the tasks that write them. It is pickled: each task has its own copy."""
 
-    def pass_through(self, batches: Batches, task: str) -> Batches:
+    def record_and_pass(self, batches: Batches, task: str) -> Batches:
         """Yield the batches unchanged; ``task`` is the number of the task that writes them."""
         ...
 

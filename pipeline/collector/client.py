@@ -44,9 +44,9 @@ _NOT_REGISTERED_STATUS: Final = 0x16C9A0D6  # ept_s_not_registered, [C706] N
 _SECURITY_REJECT_REASONS: Final = frozenset({5, 8, 9})  # of bind_nak, [MS-RPCE] 2.2.2.5
 
 TIMEOUT_CODE: Final = "timeout"
-REFUSED_CODE: Final = "refused"
+CONNECTION_REFUSED_CODE: Final = "refused"
 UNAUTHENTICATED_CODE: Final = "unauthenticated"
-CUT_CODE: Final = "cut"
+CONNECTION_LOST_CODE: Final = "cut"
 MALFORMED_CODE: Final = "malformed"
 
 
@@ -72,7 +72,7 @@ class ServerAddress:
 
 
 class RequestError(Exception):
-    """A request without answer. ``code`` is the ``error`` of a snapshot; ``retryable`` tells if a retry may succeed."""
+    """A request without answer. ``code`` is the ``error`` of a snapshot; ``retryable``: a retry may succeed."""
 
     def __init__(self, code: str, detail: str, *, retryable: bool) -> None:
         super().__init__(f"{code}: {detail}")
@@ -151,7 +151,7 @@ class ManagementClient:
         """Request properties of a queue by its format name, or of the machine (None)."""
         stub = encode_request(format_name, properties)
         if self._transport is None or self._rpc is None:
-            raise RequestError(CUT_CODE, "not connected", retryable=True)
+            raise RequestError(CONNECTION_LOST_CODE, "not connected", retryable=True)
         transport = self._transport
         with self._translate_errors(transport):
             transport.start_exchange()
@@ -194,11 +194,11 @@ class ManagementClient:
         if isinstance(error, TimeoutError):
             return RequestError(TIMEOUT_CODE, "no answer in time", retryable=True)
         if isinstance(error, ConnectionCutError | ConnectionResetError | BrokenPipeError):
-            return RequestError(CUT_CODE, "the connection was closed", retryable=True)
+            return RequestError(CONNECTION_LOST_CODE, "the connection was closed", retryable=True)
         if isinstance(error, ProtocolError):
             return RequestError(MALFORMED_CODE, str(error), retryable=False)
         if isinstance(error, OSError) and not isinstance(error, KerberosError):
-            return RequestError(REFUSED_CODE, error.strerror or type(error).__name__, retryable=True)
+            return RequestError(CONNECTION_REFUSED_CODE, error.strerror or type(error).__name__, retryable=True)
         if isinstance(error, DCERPCException) and status is not None:
             if status in _ACCESS_DENIED_STATUSES:
                 return RequestError(UNAUTHENTICATED_CODE, "access denied", retryable=False)

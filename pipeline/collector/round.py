@@ -54,7 +54,7 @@ class RoundReport:
     failure_counts: Counter[str] = field(default_factory=Counter)
     retries: int = 0
     seconds: float = 0.0
-    waited_s: float = 0.0
+    retry_wait_s: float = 0.0
     stopped: bool = False
     reached: bool = False  # some object was answered, maybe with an error HRESULT
 
@@ -117,7 +117,7 @@ class CollectionRound:
         finally:
             self._client.close()
             self.report.seconds = time.monotonic() - begun
-            self.report.waited_s = self._client.waited_s
+            self.report.retry_wait_s = self._client.waited_s
 
     def _collect_object(
         self, format_name: str | None, properties: Sequence[int]

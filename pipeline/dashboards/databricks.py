@@ -247,7 +247,7 @@ def dashboard_json(tables: TableNames) -> str:
 
     Tables that do not exist yet are included: the dashboard also serves later runs.
     """
-    names = {str(table): tables.sql_name(table) for table in catalog.EVERY}
+    names = {str(table): tables.sql_name(table) for table in catalog.ALL_TABLES}
     datasets = [
         {
             "name": dataset.name,

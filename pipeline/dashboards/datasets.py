@@ -284,8 +284,8 @@ CAPTURE_PATHS_SQL: Final = (
 )
 """Paths of captures by ``capture_id``."""
 
-SNAPSHOTS_SQL: Final = """SELECT snapshot_id, queue_manager, object_type, format_name, asked_at, error, source_path,
-       source_line
+SNAPSHOT_LINES_SQL: Final = """SELECT snapshot_id, queue_manager, object_type, format_name, asked_at, error,
+       source_path, source_line
 FROM {snapshots_raw} WHERE snapshot_id IN (SELECT key FROM {keys})"""
 """File and line of snapshots by ``snapshot_id``."""
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from pipeline.dashboards.dashboard_data import DashboardData, current_state
 from pipeline.queues.history import NOT_CONNECTED_STATES
+from udfs.rows import RowDict
 
-Row = dict[str, Any]
 _BAD_CONDITIONS: Final = ("stalled", "reset", "resending")
 
 # Dataset, section of the page, filter of its problem rows, what they are.
-_CHECKS: Final[tuple[tuple[str, str, Callable[[Row], bool], str], ...]] = (
+_CHECKS: Final[tuple[tuple[str, str, Callable[[RowDict], bool], str], ...]] = (
     ("alerts", "alerts", lambda row: row["until"] is None, "active alerts"),
     ("queues", "queues", lambda row: row["state"] in NOT_CONNECTED_STATES, "queues not connected"),
     ("transfers", "transfers", lambda row: row["condition"] in _BAD_CONDITIONS, "transfers with problems"),

@@ -15,11 +15,10 @@ from typing import Any, Final, NamedTuple
 
 from pipeline.dashboards.dashboard_data import DashboardData, DatasetRows, current_state
 from pipeline.queues.history import STATE_UNKNOWN
+from udfs.rows import RowDict
 
 _QUEUE_LABELS: Final = ("queue", "queue_manager", "queue_format_name")
 _COVERAGE_LABELS: Final = ("layer", "measure", "server_address")
-
-Row = dict[str, Any]
 
 
 class MetricFamily(NamedTuple):
@@ -125,7 +124,7 @@ def _metric_families(dashboard: DashboardData) -> Iterator[MetricFamily]:
     )
 
 
-def _counts_bytes(row: Row) -> bool:
+def _counts_bytes(row: RowDict) -> bool:
     """Tell whether a measure of gold.coverage is in bytes."""
     measure: str = row["measure"]
     return measure.startswith("bytes") or (row["layer"], measure) == ("transport", "quarantined")
@@ -179,7 +178,7 @@ def _transfer_families(dashboard: DashboardData) -> Iterator[MetricFamily]:
 
 def _sum_family(
     dashboard: DashboardData, dataset: str, labels: tuple[str, ...], metric: str, help_text: str, *,
-    value: str | None = None, where: Callable[[Row], bool] | None = None,
+    value: str | None = None, where: Callable[[RowDict], bool] | None = None,
 ) -> MetricFamily:  # fmt: skip
     """Return a metric that sums a column, or counts rows, by label columns, over all rows that pass a filter."""
     totals: Counter[tuple[str | None, ...]] = Counter()
@@ -193,13 +192,13 @@ def _sum_family(
     return MetricFamily(metric, help_text, samples)
 
 
-def _dataset_rows(dashboard: DashboardData, name: str, *, summary: bool = False) -> list[Row]:
+def _dataset_rows(dashboard: DashboardData, name: str, *, summary: bool = False) -> list[RowDict]:
     """Return the rows of a dataset, with ``summary`` its aggregates if it has some; empty if it was not computed."""
     data: DatasetRows | None = dashboard.datasets.get(name)
     if data is None or data.rows is None:
         return []
     table = data.summary if summary and data.summary is not None else data.rows
-    rows: list[Row] = table.to_pylist()
+    rows: list[RowDict] = table.to_pylist()
     return rows
 
 

@@ -21,7 +21,7 @@ from pipeline.dashboards.datasets import (
     HOSTS_SQL,
     LATEST_DATASETS,
     MESSAGE_LABELS_SQL,
-    SNAPSHOTS_SQL,
+    SNAPSHOT_LINES_SQL,
     TIME_STEPS_S,
     Dataset,
     LatestDataset,
@@ -212,7 +212,7 @@ def _read_referenced_rows(
         queries["evidence_calls"] = partial(_read_query, lake, evidence_calls)
     for name, table, sql, needed in (
         ("labels", "silver.messages", MESSAGE_LABELS_SQL, messages),
-        ("snapshots", "bronze.snapshots_raw", SNAPSHOTS_SQL, evidence),
+        ("snapshots", "bronze.snapshots_raw", SNAPSHOT_LINES_SQL, evidence),
         ("hosts", "silver.hosts", HOSTS_SQL, evidence),
     ):
         if needed and (sql_name := _sql_name(lake, table)):

@@ -24,10 +24,10 @@ from pipeline.findings.rules.registry import single_call_rules
 from pipeline.lake.arrow_rows import is_in, times_to_us
 from schemas.bronze import CONNECTIONS, RPC_CALLS
 from schemas.table import Table
-from udfs.dcerpc.interfaces import QM2QM, QMCOMM, REMOTE_READ
+from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, REMOTE_READ_NAME
 
 GET_VERSION_OPNUM: Final = 8  # of qm2qm: RemoteQmGetVersion
-_NUMBERING_INTERFACES: Final = (QM2QM, QMCOMM)  # whose opening calls give numbers of the whole server
+_NUMBERING_INTERFACES: Final = (QM2QM_NAME, QMCOMM_NAME)  # whose opening calls give numbers of the whole server
 _MOVE_TARGET_OPNUMS: Final = (11, 12)  # of RemoteRead: what opens move targets, and enlists
 _GROUP: Final = ("server_address", "client_address", "association_group_id")
 
@@ -40,11 +40,11 @@ def changed_connections_query(table: Table, skipped_commits: Collection[int]) ->
     where, group = "TRUE", "NULL"
     numbered, moves, versions, went = "CAST(NULL AS bigint)", "FALSE", "CAST(NULL AS string)", "FALSE"
     if table is RPC_CALLS:
-        where = not_in_commits(skipped_commits)
-        version = f"(interface_name = '{QM2QM}' AND opnum = {GET_VERSION_OPNUM})"
+        where = not_in_commits_sql(skipped_commits)
+        version = f"(interface_name = '{QM2QM_NAME}' AND opnum = {GET_VERSION_OPNUM})"
         numbering = f"{IS_OPEN_OR_CLOSE} AND interface_name IN ({', '.join(map(repr, _NUMBERING_INTERFACES))})"
         numbered = f"min(CASE WHEN {numbering} THEN unix_micros(coalesce(request_at, response_at)) END)"
-        moves = f"coalesce(bool_or(interface_name = '{REMOTE_READ}' AND opnum IN {_MOVE_TARGET_OPNUMS}), FALSE)"
+        moves = f"coalesce(bool_or(interface_name = '{REMOTE_READ_NAME}' AND opnum IN {_MOVE_TARGET_OPNUMS}), FALSE)"
         versions = f"collect_set(CASE WHEN {version} THEN call_key END)"
         went = f"coalesce(bool_or({version} AND _change_type <> 'insert'), FALSE)"
     elif table is CONNECTIONS:
@@ -55,7 +55,7 @@ def changed_connections_query(table: Table, skipped_commits: Collection[int]) ->
     return f"SELECT {names}, {grouped}, {meaning} FROM {{feed}} WHERE {where} GROUP BY ALL"
 
 
-def not_in_commits(versions: Collection[int]) -> str:
+def not_in_commits_sql(versions: Collection[int]) -> str:
     """Return the SQL condition that a row of a change feed is not of some commits."""
     return f"_commit_version NOT IN ({', '.join(map(str, versions))})" if versions else "TRUE"
 
@@ -73,46 +73,48 @@ class AffectedAssociations:
 
     connections: set[str] = field(default_factory=set)
     servers: set[str] = field(default_factory=set)
-    groups: set[tuple[Any, ...]] = field(default_factory=set)
+    association_groups: set[tuple[Any, ...]] = field(default_factory=set)
     calls: ChangedCalls | None = None
-    numbered: dict[str, int] = field(default_factory=dict)
-    moves: set[str] = field(default_factory=set)
-    versions: dict[str, set[str] | None] = field(default_factory=dict)
-    images: list[dict[str, Any]] | None = None
-    altered: set[str] = field(default_factory=set)
+    queue_numbers_changed_since: dict[str, int] = field(default_factory=dict)
+    servers_with_changed_move_targets: set[str] = field(default_factory=set)
+    new_version_calls: dict[str, set[str] | None] = field(default_factory=dict)
+    connection_images: list[dict[str, Any]] | None = None
+    updated_connections: set[str] = field(default_factory=set)
 
     def add_changes(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add the answer to ``changed_connections_query``."""
         for row in rows:
             self.connections.add(row["connection_id"])
             if row["association_group_id"]:
-                self.groups.add(tuple(row[name] for name in _GROUP))
+                self.association_groups.add(tuple(row[name] for name in _GROUP))
             server = row["server_address"]
             if server is None:
                 continue
             self.servers.add(server)
             if row["numbered_at"] is not None:
-                self.numbered[server] = min(row["numbered_at"], self.numbered.get(server, row["numbered_at"]))
+                self.queue_numbers_changed_since[server] = min(
+                    row["numbered_at"], self.queue_numbers_changed_since.get(server, row["numbered_at"])
+                )
             if row["moves"]:
-                self.moves.add(server)
+                self.servers_with_changed_move_targets.add(server)
             if any(row["versions"] or ()):
-                new = self.versions.setdefault(server, set())
+                new = self.new_version_calls.setdefault(server, set())
                 if row["went"]:
-                    self.versions[server] = None
+                    self.new_version_calls[server] = None
                 elif new is not None:
                     new.update(each for each in row["versions"] if each is not None)
 
-    def ongoing(self, connections: pa.Table) -> dict[str, str]:
+    def ongoing_associations(self, connections: pa.Table) -> dict[str, str]:
         """Return the association, by connection, of those that only gained calls; none where all have few calls."""
         counts = dict(zip(connections["connection_id"].to_pylist(), connections["calls"].to_pylist(), strict=True))
         many = sum(counts[name] or 0 for name in self.connections & counts.keys()) > MIN_CALLS_FOR_KEYS
-        if self.calls is None or self.images is None or not many:
+        if self.calls is None or self.connection_images is None or not many:
             return {}
         rows = [{**dict.fromkeys(CONNECTION_FIELDS), **row} for row in iter_rows(connections)]
-        servers = self.calls.servers_with_altered_openings
-        altered = self.altered | self.calls.altered_connections
+        servers = self.calls.servers_with_updated_open_calls
+        altered = self.updated_connections | self.calls.updated_connections
         altered |= {row["connection_id"] for row in rows if row["server_address"] in servers}
-        found = select_ongoing(rows, self.connections, connections_before_change(self.images), altered)
+        found = select_ongoing(rows, self.connections, connections_before_change(self.connection_images), altered)
         return dict(found.associations)
 
     def unaffected_findings(self, findings: pa.Table) -> pa.Table:
@@ -126,7 +128,9 @@ class AffectedAssociations:
         """Add all connections of the association groups of those that are affected."""
         rows = connections.select(["connection_id", *_GROUP]).to_pylist()
         group_of = {row["connection_id"]: tuple(row[name] for name in _GROUP) for row in rows}
-        wanted = self.groups | {group_of[name] for name in self.connections if name in group_of and group_of[name][2]}
+        wanted = self.association_groups | {
+            group_of[name] for name in self.connections if name in group_of and group_of[name][2]
+        }
         self.connections |= {name for name, group in group_of.items() if group in wanted}
 
 

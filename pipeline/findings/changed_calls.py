@@ -1,4 +1,4 @@
-"""The changes of bronze.rpc_calls since the last update, as its change feed tells them: for the findings on calls."""
+"""The changes of bronze.rpc_calls since the last update, from its change feed: for the findings on calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.lake.incremental import ChangeFeeds
 from pipeline.lake.queries import POST_IMAGES
 from schemas.bronze import RPC_CALLS
 
-MAX_CALL_IMAGES: Final = 200_000  # rows of the change feed; more of them are not read
+MAX_FEED_ROWS: Final = 200_000  # rows of the change feed; more of them are not read
 _ANSWERED_CALL_COLUMNS: Final = ("interface_name", "opnum", "outcome", "started_us", "ended_us")
 """The columns of an answered call that do not change unless the call is altered."""
 _IMAGE_COLUMNS: Final = (
@@ -52,8 +52,8 @@ class ChangedCalls:
 
     rows: pa.Table
     time_spans: dict[str, tuple[int, int]]
-    altered_connections: set[str]
-    servers_with_altered_openings: set[str]
+    updated_connections: set[str]
+    servers_with_updated_open_calls: set[str]
 
     @classmethod
     def from_feed(cls, feeds: ChangeFeeds, condition: str, *, stubs_kept: bool) -> ChangedCalls | None:
@@ -63,7 +63,7 @@ class ChangedCalls:
         table would mean to scan it.
         """
         columns = ", ".join(("call_key", *stub_column_expressions(stubs_kept=stubs_kept), *_IMAGE_EXPRESSIONS))
-        found = feeds.table(RPC_CALLS, f"SELECT {columns} FROM {{feed}} WHERE {condition}", MAX_CALL_IMAGES)
+        found = feeds.table(RPC_CALLS, f"SELECT {columns} FROM {{feed}} WHERE {condition}", MAX_FEED_ROWS)
         if found is None and not feeds.is_unchanged(RPC_CALLS):
             return None
         if found is None or not found.num_rows:

@@ -12,12 +12,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.findings.evaluate import FINDINGS_SCHEMA, finding_row
-from pipeline.findings.rules.registry import OPERATION_RULES
+from pipeline.findings.rules.registry import OPERATIONAL_RULES
 from pipeline.lake.arrow_rows import datetime_to_us, rows_to_table
 from pipeline.lake.lake import Lake
 from schemas.hosts import HOSTS
 
-ESTATE_SCOPE: Final = "estate"  # the value of gold.findings.scope for what all machines show together
+ALL_MACHINES_SCOPE: Final = "estate"  # the value of gold.findings.scope for what all machines show together
 _MAX_EVIDENCE: Final = 10
 
 
@@ -39,7 +39,7 @@ def duplicate_machine_findings(hosts: Iterable[Mapping[str, Any]]) -> pa.Table:
             if names:
                 by_identifier[row["queue_manager_id"]].append((set(names), row))
     findings = []
-    rule = OPERATION_RULES["O01"]
+    rule = OPERATIONAL_RULES["O01"]
     for identifier, found in sorted(by_identifier.items()):
         machines = _merge_overlapping([names for names, _ in found])
         if len(machines) > 1:
@@ -47,7 +47,7 @@ def duplicate_machine_findings(hosts: Iterable[Mapping[str, Any]]) -> pa.Table:
             row = finding_row(
                 rule.rule_id, source=rule.source, severity=rule.severity, subject=f"queue manager {identifier}",
                 call={}, observed_at=max(datetime_to_us(row["first_seen_at"]) for _, row in found),
-                expected=rule.requirement, actual=actual, scope=ESTATE_SCOPE,
+                expected=rule.requirement, actual=actual, scope=ALL_MACHINES_SCOPE,
                 evidence=sorted({row["host_key"] for _, row in found})[:_MAX_EVIDENCE],
             )  # fmt: skip
             findings.append(row)

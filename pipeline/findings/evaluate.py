@@ -25,13 +25,13 @@ from pipeline.findings.rules.registry import (
     CALL_CHECKS_BY_METHOD,
     CALL_CHECKS_FOR_ANY_METHOD,
     SERVER_CHECKS,
-    Needs,
+    RequiredEvidence,
     Rule,
     RuleCheck,
     Violation,
     single_call_rules,
 )
-from pipeline.lake.arrow_rows import epoch_day, rows_to_table
+from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from schemas.findings import FINDINGS
 from udfs.keys import key
 
@@ -96,7 +96,7 @@ class EvaluationInput(NamedTuple):
     """
 
     calls: pa.Table
-    opening_calls: pa.Table
+    open_calls: pa.Table
     connections: pa.Table
     binds: pa.Table
     unreadable_connections: frozenset[str] = frozenset()
@@ -119,7 +119,7 @@ def join_by_call_key(calls: pa.Table, *parts: pa.Table) -> pa.Table:
     return out
 
 
-def opening_call_mask(table: pa.Table) -> pa.Array:
+def is_open_or_close_call(table: pa.Table) -> pa.Array:
     """Return which calls are of the methods in ``OPEN_AND_CLOSE_METHODS``."""
     methods = zip(table["interface_name"].to_pylist(), table["opnum"].to_pylist(), strict=True)
     return pa.array([method in OPEN_AND_CLOSE_METHODS for method in methods], pa.bool_())
@@ -128,20 +128,13 @@ def opening_call_mask(table: pa.Table) -> pa.Array:
 def iter_rows(table: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield rows as dictionaries without nulls; times are microseconds since the epoch."""
     names = [name for name in table.column_names if table[name].null_count < table.num_rows]
-    columns = [_column_values(table[name]) if name in TIMESTAMP_COLUMNS else table[name].to_pylist() for name in names]
-    for values in zip(*columns, strict=True):
-        row = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+    for nullable in table_to_rows(table.select(names)):
+        row = {name: value for name, value in nullable.items() if value is not None}
         if "action_text" in row:
             row["action"] = row.pop("action_text")
         if "header_sizes" in row:
             row["header_sizes"] = dict(row["header_sizes"])
         yield row
-
-
-def _column_values(column: pa.ChunkedArray) -> list[int | None]:
-    if pa.types.is_integer(column.type):
-        return column.to_pylist()  # type: ignore[no-any-return]
-    return column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
 
 
 class ServerContext(NamedTuple):
@@ -189,7 +182,7 @@ def evaluate_calls(
     calls have a column ``is_changed``, rules on single calls (``single_call_rules``) are evaluated only where it is
     true.
     """
-    contexts = server_contexts(inputs.connections, inputs.opening_calls) if contexts is None else contexts
+    contexts = server_contexts(inputs.connections, inputs.open_calls) if contexts is None else contexts
     binds = defaultdict(list)
     for row in iter_rows(inputs.binds):
         binds[row["connection_id"]].append(defaultdict(lambda: None, row))
@@ -281,7 +274,7 @@ def _call_checks(method: tuple[str, int], *, skip_single_call_rules: bool) -> tu
     return tuple(check for check in checks if check.rule_id not in skipped)
 
 
-def _precondition_met(call: CapturedCall, needs: Needs) -> bool:
+def _precondition_met(call: CapturedCall, needs: RequiredEvidence) -> bool:
     if needs == "request":
         return call.request_decoded
     if needs == "ok":

@@ -45,7 +45,7 @@ def evaluate_queues(rows: Mapping[str, Sequence[dict[str, Any]]], limits: QueueR
         of_read = {each: calls[each] for each in row["evidence"] or () if each in calls}
         facts_of(row).reads.append(QueueRead(row, of_read, connections.get(row["connection_id"], {})))
     for row in rows["sources"]:
-        facts_of(row).disagreeing_sources.append(row)
+        facts_of(row).senders_with_other_numbers.append(row)
     found = [row for facts in queues.values() for row in _queue_findings(facts, limits)]
     return rows_to_table(found, FINDINGS_SCHEMA)
 

@@ -22,7 +22,7 @@ from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
-from udfs.dcerpc.interfaces import EPM, QM2QM, QMCOMM, QMMGMT, REMOTE_READ
+from udfs.dcerpc.interfaces import EPM_NAME, QM2QM_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_READ_NAME
 
 STUB_COLUMN_TYPES: Final = {"request_bytes": "bigint", "request_head": "binary", "request_tail": "binary",
                  "response_head": "binary", "request_stub": "binary", "response_stub": "binary"}  # fmt: skip
@@ -73,17 +73,16 @@ def stub_column_expressions(*, stubs_kept: bool) -> tuple[str, ...]:
     """
     if not stubs_kept:
         return tuple(f"CAST(NULL AS {kind}) AS {name}" for name, kind in STUB_COLUMN_TYPES.items())
-    reads = f"(interface_name = '{QM2QM}' AND opnum IN (0, 9, 10))"
-    opens = f"(interface_name = '{REMOTE_READ}' AND opnum IN (2, 11))"
-    objects = f"(interface_name = '{QMCOMM}' AND opnum IN ({', '.join(map(str, _OBJECT_OPNUMS))}))"
-    returns_handle = (
-        f"((interface_name = '{QM2QM}' AND opnum IN (1, 3)) OR (interface_name = '{REMOTE_READ}' AND opnum = 3))"
-    )
+    reads = f"(interface_name = '{QM2QM_NAME}' AND opnum IN (0, 9, 10))"
+    opens = f"(interface_name = '{REMOTE_READ_NAME}' AND opnum IN (2, 11))"
+    objects = f"(interface_name = '{QMCOMM_NAME}' AND opnum IN ({', '.join(map(str, _OBJECT_OPNUMS))}))"
+    closes = f"(interface_name = '{QM2QM_NAME}' AND opnum IN (1, 3))"
+    returns_handle = f"({closes} OR (interface_name = '{REMOTE_READ_NAME}' AND opnum = 3))"
     short = f"octet_length(response_stub) <= {evaluate.STUB_HEAD_BYTES}"
-    failed = f"(interface_name = '{REMOTE_READ}' AND opnum IN (7, 13) AND {short})"
+    failed = f"(interface_name = '{REMOTE_READ_NAME}' AND opnum IN (7, 13) AND {short})"
     first = f"1, {evaluate.STUB_HEAD_BYTES})"
     tail = f"substring(request_stub, -{evaluate.STUB_TAIL_BYTES}, {evaluate.STUB_TAIL_BYTES})"
-    whole = f"interface_name = '{QMMGMT}'"
+    whole = f"interface_name = '{QMMGMT_NAME}'"
     found = {
         "request_bytes": (reads, "CAST(octet_length(request_stub) AS bigint)"),
         "request_head": (f"{reads} OR {opens} OR {objects}", f"substring(request_stub, {first}"),
@@ -96,7 +95,7 @@ def stub_column_expressions(*, stubs_kept: bool) -> tuple[str, ...]:
 
 
 CALL_INPUT: Final = InputQuery(
-    RPC_CALLS, evaluate.CALL_COLUMNS, f"(interface_name IS NULL OR interface_name <> '{EPM}')"
+    RPC_CALLS, evaluate.CALL_COLUMNS, f"(interface_name IS NULL OR interface_name <> '{EPM_NAME}')"
 )
 """Calls of bronze, without those of the endpoint mapper and without stubs (``calls_with_stub_columns``)."""
 REMOTE_READ_INPUT: Final = InputQuery(REMOTE_READ_CALLS, evaluate.REMOTE_READ_COLUMNS, interface_sql="protocol")
@@ -104,7 +103,7 @@ CLIENT_CALL_INPUT: Final = InputQuery(CLIENT_CALLS, evaluate.CLIENT_CALL_COLUMNS
 MANAGEMENT_CALL_INPUT: Final = InputQuery(
     MANAGEMENT_CALLS,
     tuple("action AS action_text" if name == "action" else name for name in evaluate.MANAGEMENT_CALL_COLUMNS),
-    interface_sql=f"'{QMMGMT}'",
+    interface_sql=f"'{QMMGMT_NAME}'",
 )
 BIND_INPUT: Final = InputQuery(RPC_BINDS, evaluate.BIND_COLUMNS)
 MESSAGE_INPUT: Final = InputQuery(

@@ -46,7 +46,7 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.queries import QueryInput
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.codes import RR_NACK
-from udfs.dcerpc.interfaces import QM2QM, REMOTE_READ
+from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 
 _PURGE_OPNUM, _END_OPNUM, _START_OPNUMS = 6, 1, (0, 9, 10)  # of qm2qm
 
@@ -89,10 +89,10 @@ def lookback_call_keys(
     contexts, numbers = _opened_or_closed(openings, changed_keys)
     more = [reads.select_keys_sharing(some)]
     if contexts:
-        of_contexts = f"protocol = '{REMOTE_READ}' AND context_handle IN {{contexts}}"
+        of_contexts = f"protocol = '{REMOTE_READ_NAME}' AND context_handle IN {{contexts}}"
         more.append(reads.select_keys(of_contexts, contexts=contexts))
     if numbers:
-        more.append(reads.select_keys(f"protocol = '{QM2QM}' AND queue_handle IN {{numbers}}", numbers=numbers))
+        more.append(reads.select_keys(f"protocol = '{QM2QM_NAME}' AND queue_handle IN {{numbers}}", numbers=numbers))
     some = concat_unique(some, *more)
     found = concat_unique(some, reads.select_keys_sharing(some))
     return {*found["call_key"].to_pylist(), *changed_keys, *evidence}
@@ -106,7 +106,7 @@ def _in_flight_condition(since: int, until: int) -> str:
 
 # Calls that rules need from any time: purges, rejections, reads with a cursor number.
 _ALWAYS_INCLUDED: Final = (
-    f"(protocol = '{QM2QM}' AND (opnum = {_PURGE_OPNUM} OR (opnum = {_END_OPNUM} AND ack = {RR_NACK})"
+    f"(protocol = '{QM2QM_NAME}' AND (opnum = {_PURGE_OPNUM} OR (opnum = {_END_OPNUM} AND ack = {RR_NACK})"
     f" OR (opnum IN ({', '.join(map(str, _START_OPNUMS))}) AND cursor_handle <> 0)))"
 )
 
@@ -118,7 +118,7 @@ def _opened_or_closed(openings: pa.Table, changed: Collection[str]) -> tuple[set
     ours = [row for row in rows if (row["interface_name"], row["opnum"]) in methods]
     contexts = {(row["interface_name"], row["context_handle"]) for row in ours if row["call_key"] in changed}
     numbers = {row["queue_handle"] for row in ours if (row["interface_name"], row["context_handle"]) in contexts}
-    remote = {handle for interface, handle in contexts if interface == REMOTE_READ and handle is not None}
+    remote = {handle for interface, handle in contexts if interface == REMOTE_READ_NAME and handle is not None}
     return remote, {number for number in numbers if number is not None}
 
 
@@ -133,7 +133,7 @@ class LookbackResult(NamedTuple):
     stored_findings: pa.Table
 
     @classmethod
-    def empty(cls) -> LookbackResult:
+    def nothing(cls) -> LookbackResult:
         """Return the result for no association."""
         return cls(frozenset(), FINDINGS_SCHEMA.empty_table(), FINDINGS_SCHEMA.empty_table())
 

@@ -137,7 +137,10 @@ class QueueFindings:
 
     def affected_queues(self, feeds: ChangeFeeds) -> AffectedQueues | None:
         """Return the queues that changed since the last update; None where this is unknown, or too many changed."""
-        if any(feeds.before.get(str(table)) is None and feeds.now[str(table)] is not None for table in SOURCE_TABLES):
+        if any(
+            feeds.provenance_before.get(str(table)) is None and feeds.provenance_now[str(table)] is not None
+            for table in SOURCE_TABLES
+        ):
             return None
         queries: dict[Table, Callable[[], Any]] = {
             table: partial(feeds.rows, table, sql, _MAX_CHANGED_QUEUES) for table, (sql, _) in _CHANGE_QUERIES.items()
@@ -247,7 +250,7 @@ class _QueueFactsReader:
         )
 
     def _read_into(self, rows: dict[str, Rows], queries: Mapping[str, BoundQuery]) -> bool:
-        """Read the rows of queries, with canonical names, into ``rows``; tell whether they are few enough."""
+        """Read the rows of queries, with canonical names, into ``rows``; return whether they are few enough."""
         limit = f"SELECT * FROM {{answer}} LIMIT {MAX_ROWS_IN_MEMORY + 1}"
         found = self._run({name: query.wrap(limit) for name, query in queries.items()})
         for name, table in found.items():
@@ -339,7 +342,7 @@ class _QueueFactsReader:
 
     def _counts_query(self) -> BoundQuery:
         """Return the query for counts of dead-letter queues and of journals that were ever not empty."""
-        since = _not_before(self.day - self.limits.slow_window, "observed_at")
+        since = _not_before(self.day - self.limits.growth_window, "observed_at")
         counted = f"CASE WHEN {_IS_COUNTED_QUEUE} THEN message_count END AS message_count"
         names = ", ".join(counted if name == "message_count" else name for name in _COUNT_COLUMNS)
         most = "max(journal_message_count) OVER (PARTITION BY queue) AS most"

@@ -28,7 +28,7 @@ from pipeline.findings.affected_associations import (
     AffectedAssociations,
     changed_connections_query,
     connections_with_packets_since,
-    not_in_commits,
+    not_in_commits_sql,
 )
 from pipeline.findings.changed_calls import ChangedCalls
 from pipeline.findings.evaluate import FINDINGS_SCHEMA, EvaluationInput
@@ -60,13 +60,13 @@ from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import MAX_IN_LIST, where_in
 from pipeline.lake.settings import fixed_row_batches
-from pipeline.silver.update import LAST, STUBS_EMPTIED
+from pipeline.silver.update import LAST_COMMITTED_TABLE, STUBS_EMPTIED_PROVENANCE
 from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.findings import FINDINGS
 from schemas.hosts import HOSTS
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
-from udfs.dcerpc.interfaces import QM2QM, QMCOMM, QMMGMT, REMOTE_READ
+from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_READ_NAME
 
 CODE_VERSION: Final = "4"  # raised when rules are added or changed: they are evaluated on everything again
 _FOLLOWED: Final = (RPC_CALLS, CONNECTIONS, RPC_BINDS)
@@ -87,12 +87,12 @@ def update(lake: Lake, *, stubs: bool = True, limits: QueueRuleLimits | None = N
     """
     limits = QueueRuleLimits() if limits is None else limits
     settings = {**limits.as_provenance(), "rules": CODE_VERSION, "stubs": stubs}
-    step = IncrementalUpdate.begin(lake, FINDINGS, _INPUTS, settings, LAST, QUEUE_HISTORY)
-    step.now["names"] = step.provenance_of(QUEUE_HISTORY).get("names") or {}
-    step.now["decoder"] = step.provenance_of(LAST).get("decoder")
+    step = IncrementalUpdate.begin(lake, FINDINGS, _INPUTS, settings, LAST_COMMITTED_TABLE, QUEUE_HISTORY)
+    step.provenance_now["names"] = step.provenance_of(QUEUE_HISTORY).get("names") or {}
+    step.provenance_now["decoder"] = step.provenance_of(LAST_COMMITTED_TABLE).get("decoder")
     if not step.exists(RPC_CALLS, HOSTS, QUEUE_SNAPSHOTS) or step.is_current():
         return 0
-    return _FindingsUpdate(step, stubs, QueueFindings(lake, limits, step.now["names"])).run()
+    return _FindingsUpdate(step, stubs, QueueFindings(lake, limits, step.provenance_now["names"])).run()
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class _FindingsUpdate:
     def run(self) -> int:
         """Evaluate the rules on what changes affect, or on everything."""
         versions = set(map(str, _INPUTS))
-        if not self.step.is_same(*(name for name in self.step.now if name not in versions)):
+        if not self.step.has_same_inputs(*(name for name in self.step.provenance_now if name not in versions)):
             return self._evaluate_all()
         affected = self._find_affected()
         queues = None if affected is None else self.queues.affected_queues(self.step.feeds)
@@ -123,24 +123,26 @@ class _FindingsUpdate:
     def _find_affected(self) -> AffectedAssociations | None:
         """Return what changes affect; None where they are not known, or too many."""
         step = self.step
-        if not step.before:
+        if not step.provenance_before:
             return None
-        emptied = commits_with_provenance(self.lake, RPC_CALLS, step.before.get(str(RPC_CALLS)), STUBS_EMPTIED)
+        emptied = commits_with_provenance(
+            self.lake, RPC_CALLS, step.provenance_before.get(str(RPC_CALLS)), STUBS_EMPTIED_PROVENANCE
+        )
         queries: dict[Any, Callable[[], Any]] = {
             table: partial(step.changes, table, changed_connections_query(table, emptied), MAX_IN_LIST)
             for table in _FOLLOWED
         }
-        condition = not_in_commits(emptied)
+        condition = not_in_commits_sql(emptied)
         queries["calls"] = partial(ChangedCalls.from_feed, step.feeds, condition, stubs_kept=self.stubs)
         queries["images"] = partial(step.changes, CONNECTIONS, CHANGED_CONNECTIONS_QUERY, MAX_IN_LIST)
         found = run_concurrently(queries)
-        affected = AffectedAssociations(calls=found.pop("calls"), images=found.pop("images"))
+        affected = AffectedAssociations(calls=found.pop("calls"), connection_images=found.pop("images"))
         if None in found.values():
             return None
         for rows in found.values():
             affected.add_changes(rows)
-        new = {name for name, row in connections_before_change(affected.images or ()).items() if row is None}
-        affected.altered = {row["connection_id"] for row in found[RPC_BINDS]} - new
+        new = {name for name, row in connections_before_change(affected.connection_images or ()).items() if row is None}
+        affected.updated_connections = {row["connection_id"] for row in found[RPC_BINDS]} - new
         return affected
 
     def _add_dependents(self, affected: AffectedAssociations, connections: pa.Table) -> None:
@@ -149,33 +151,34 @@ class _FindingsUpdate:
         rules = f"rule_id IN ({', '.join(map(repr, _EXPLAINABLE_RULES))}) AND server_address IN {{servers}}"
         explainable = InputQuery(FINDINGS, ("connection_id",))
         queries = {"findings": partial(explainable.read_connection_ids, self.lake, rules, servers=affected.servers)}
-        if numbered := affected.numbered.keys() | reversioned:
+        if numbered := affected.queue_numbers_changed_since.keys() | reversioned:
             of_interface = "interface_name = '{}' AND server_address IN {{servers}}"
             for name, part, interface in (
-                ("owners", CLIENT_CALL_INPUT, QMCOMM),
-                ("qm2qm", REMOTE_READ_INPUT, QM2QM),
+                ("owners", CLIENT_CALL_INPUT, QMCOMM_NAME),
+                ("qm2qm", REMOTE_READ_INPUT, QM2QM_NAME),
             ):
                 where = of_interface.format(interface)
                 queries[name] = partial(part.read_connection_ids, self.lake, where, servers=numbered)
-        if moves := affected.moves | reversioned:
+        if moves := affected.servers_with_changed_move_targets | reversioned:
             first, last = _MOVE_OPNUMS
-            uses = f"protocol = '{REMOTE_READ}' AND opnum BETWEEN {first} AND {last} AND server_address IN {{servers}}"
+            methods = f"protocol = '{REMOTE_READ_NAME}' AND opnum BETWEEN {first} AND {last}"
+            uses = f"{methods} AND server_address IN {{servers}}"
             queries["moves"] = partial(REMOTE_READ_INPUT.read_connection_ids, self.lake, uses, servers=moves)
         found = run_concurrently(queries)
         if numbered:  # what was opened explains nothing of an association that had ended
-            since = affected.numbered | dict.fromkeys(reversioned, _LONG_AGO_US)
+            since = affected.queue_numbers_changed_since | dict.fromkeys(reversioned, _LONG_AGO_US)
             found["qm2qm"] &= connections_with_packets_since(connections, since)
         affected.connections.update(*found.values())
         pairs = zip(*(connections[name].to_pylist() for name in ("connection_id", "server_address")), strict=True)
-        affected.altered |= {name for name, server in pairs if server in reversioned}
+        affected.updated_connections |= {name for name, server in pairs if server in reversioned}
 
     def _servers_with_other_version(self, affected: AffectedAssociations) -> set[str]:
         """Return the servers that report another version than before, or may."""
-        found = {server for server, new in affected.versions.items() if new is None}
-        new = {server: names for server, names in affected.versions.items() if names is not None}
+        found = {server for server, new in affected.new_version_calls.items() if new is None}
+        new = {server: names for server, names in affected.new_version_calls.items() if names is not None}
         if not new:
             return found
-        where = f"interface_name = '{QM2QM}' AND opnum = {GET_VERSION_OPNUM} AND server_address IN {{servers}}"
+        where = f"interface_name = '{QM2QM_NAME}' AND opnum = {GET_VERSION_OPNUM} AND server_address IN {{servers}}"
         parts = {"calls": calls_with_stub_columns(stubs_kept=False), "reads": REMOTE_READ_INPUT}
         queries = {
             name: partial(part.read_rows, self.lake, where, rows=OPEN_AND_CLOSE_CALLS[part.table], servers=new.keys())
@@ -200,7 +203,7 @@ class _FindingsUpdate:
         if affected.servers:
             of_servers = "server_address IN {servers}"
             connections = RPC_CONNECTION_INPUT.read_rows(lake, of_servers, servers=affected.servers)
-        lookback, many = LookbackResult.empty(), len(affected.connections) > MAX_IN_LIST
+        lookback, many = LookbackResult.nothing(), len(affected.connections) > MAX_IN_LIST
         rows = current = FINDINGS_SCHEMA.empty_table()
         if connections is not None:
             self._add_dependents(affected, connections)
@@ -222,17 +225,17 @@ class _FindingsUpdate:
 
     def _look_back(self, affected: AffectedAssociations, servers: ServersInput) -> LookbackResult:
         """Evaluate a few calls of the associations that only gained calls."""
-        ongoing = affected.ongoing(servers.connections)
+        ongoing = affected.ongoing_associations(servers.connections)
         if not ongoing or affected.calls is None:
-            return LookbackResult.empty()
+            return LookbackResult.nothing()
         return evaluate_ongoing_associations(self.lake, ongoing, affected.calls, servers)
 
     def _replace(self, rows: pa.Table, current: pa.Table, queues: AffectedQueues) -> int:
         """Replace findings of calls, and beside them those of queues and of duplicate machines that changes affect."""
         lake = self.lake
         found = {}
-        if not self.step.is_same(str(HOSTS)):
-            estate = f"scope = '{duplicate_machines.ESTATE_SCOPE}'"
+        if not self.step.has_same_inputs(str(HOSTS)):
+            estate = f"scope = '{duplicate_machines.ALL_MACHINES_SCOPE}'"
             found = run_concurrently(
                 {
                     "now": partial(duplicate_machines.find_duplicate_machines, lake),
@@ -292,7 +295,7 @@ class _FindingsUpdate:
         """Evaluate the rules on everything: in memory where that is little."""
         lake, step = self.lake, self.step
         lake.add_missing_columns(FINDINGS)
-        step.read_in_full(*_FOLLOWED, *queue_inputs.SOURCE_TABLES)
+        step.prepare_full_reads(*_FOLLOWED, *queue_inputs.SOURCE_TABLES)
         connections = RPC_CONNECTION_INPUT.read_rows(lake, f"TRUE LIMIT {MAX_IN_LIST + 1}")
         count = pc.sum(connections["calls"]).as_py() or 0
         rows: DataFrame | pa.Table
@@ -304,7 +307,7 @@ class _FindingsUpdate:
             queries["machines"] = partial(duplicate_machines.find_duplicate_machines, lake)
             found = run_concurrently(queries)
             calls = join_decoded_columns(*(found[name] for name in (*_CALL_PARTS, "messages")))
-            openings = calls.filter(evaluate.opening_call_mask(calls))
+            openings = calls.filter(evaluate.is_open_or_close_call(calls))
             columns = connections.select(list(evaluate.CONNECTION_COLUMNS))
             facts = EvaluationInput(calls, openings, columns, found["binds"])
             rows = pa.concat_tables([evaluate.evaluate_calls(facts), found["machines"], self.queues.compute_all()])
@@ -329,7 +332,7 @@ class _FindingsUpdate:
     def _management_stubs(self) -> InputQuery:
         """The stub bytes of management calls: only their rules over several calls look at stubs."""
         columns = ("call_key", *stub_column_expressions(stubs_kept=self.stubs))
-        return InputQuery(RPC_CALLS, columns, f"interface_name = '{QMMGMT}'")
+        return InputQuery(RPC_CALLS, columns, f"interface_name = '{QMMGMT_NAME}'")
 
     def _findings_frame(self, affected: AffectedAssociations | None) -> DataFrame:
         """Return the findings of what is affected, or of all calls, evaluated in Spark: one group for each server."""
@@ -377,7 +380,7 @@ def _findings_function(
     def find(rows: pa.Table) -> pa.Table:
         parts = {name: rows.filter(pc.equal(rows["part"], name)).select(list(columns[name])) for name in _PARTS}
         calls = join_decoded_columns(*(parts[name] for name in _CALL_PARTS))
-        openings = calls.filter(evaluate.opening_call_mask(calls))
+        openings = calls.filter(evaluate.is_open_or_close_call(calls))
         facts = EvaluationInput(calls, openings, parts["connections"], parts["binds"])
         return evaluate.evaluate_calls(facts, only_connections=only_connections)
 

@@ -11,26 +11,30 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-COMPILED_FROM: Final = 64 << 20  # bytes read; measured: 20 MB are read sooner without, 400 MB sooner with it
-HELD_FROM: Final = 1 << 30  # bytes of captures in a lake; 50 MB more of 5 GB: 189 s without, 126 s with it
-INTERPRETED: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+MIN_READ_BYTES_FOR_CODEGEN: Final = (
+    64 << 20
+)  # bytes read; measured: 20 MB are read sooner without, 400 MB sooner with it
+MIN_LAKE_BYTES_FOR_CODEGEN: Final = (
+    1 << 30
+)  # bytes of captures in a lake; 50 MB more of 5 GB: 189 s without, 126 s with it
+CODEGEN_OFF_SETTINGS: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _COMPILED: Final = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}  # the defaults
 
 
-def enable_for(spark: SparkSession, size: int, held: int = 0) -> None:
+def enable_for_sizes(spark: SparkSession, size: int, held: int = 0) -> None:
     """Enable compiled queries if many bytes are to be read (``size``) or the lake was made from many (``held``)."""
-    if (size >= COMPILED_FROM or held >= HELD_FROM) and _is_interpreted(spark):
+    if (size >= MIN_READ_BYTES_FOR_CODEGEN or held >= MIN_LAKE_BYTES_FOR_CODEGEN) and _is_interpreted(spark):
         _set(spark, _COMPILED)
 
 
-def copy_settings(spark: SparkSession, other: SparkSession) -> None:
+def copy_codegen_settings(spark: SparkSession, other: SparkSession) -> None:
     """Copy these settings from another session: a new session has those that the first one began with."""
     if _is_interpreted(spark) and not _is_interpreted(other):
         _set(spark, _COMPILED)
 
 
 def _is_interpreted(spark: SparkSession) -> bool:
-    return all(spark.conf.get(name, None) == value for name, value in INTERPRETED.items())
+    return all(spark.conf.get(name, None) == value for name, value in CODEGEN_OFF_SETTINGS.items())
 
 
 def _set(spark: SparkSession, settings: dict[str, str]) -> None:

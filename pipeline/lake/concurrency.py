@@ -8,11 +8,11 @@ from typing import Final, TypeVar
 
 _MAX_THREADS: Final = 5  # the tables of bronze without its ledger
 
-Answer = TypeVar("Answer")
-Name = TypeVar("Name")
+Result = TypeVar("Result")
+TaskName = TypeVar("TaskName")
 
 
-def run_concurrently(questions: Mapping[Name, Callable[[], Answer]]) -> dict[Name, Answer]:
+def run_concurrently(questions: Mapping[TaskName, Callable[[], Result]]) -> dict[TaskName, Result]:
     """Call functions in threads, and return each result by its name.
 
     All share the session's settings (``spark_conf``).

@@ -6,7 +6,7 @@ version of the code that its rows were computed with. An update compares this wi
 1. does nothing where it is the same (``is_current``);
 2. asks the change feeds of the inputs what changed since (``changes``), recomputes the affected rows in memory where
    they are few and in Spark where they are many, and replaces those that differ (``replace_changed``);
-3. recomputes all rows (``read_in_full``, ``replace_all``) where what changed is not known, or is too much.
+3. recomputes all rows (``prepare_full_reads``, ``replace_all``) where what changed is not known, or is too much.
 
 Rows and provenance are one commit. A run that is killed before that commit leaves the table as it was, and the next
 run repeats the work. Storage is used by three verbs, which ``Lake`` implements: ``snapshot``, ``query``, ``commit``.
@@ -26,10 +26,9 @@ from pyspark.sql import DataFrame
 from pipeline.lake.lake import Lake, versions_by_name
 from pipeline.lake.local.commits import Snapshot
 from pipeline.lake.queries import CHANGE_FEED_ERRORS, ChangesSince, QueryInput
-from pipeline.lake.writes import Append, KeepRows, ReplaceAll, ReplaceChanged, Write
+from pipeline.lake.writes import Append, ProvenanceOnly, ReplaceAll, ReplaceChanged, Write
 from schemas.table import EVENT_DATE, Table
-
-Row = dict[str, Any]
+from udfs.rows import RowDict
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +40,10 @@ class ChangeFeeds:
     """
 
     lake: Lake
-    before: Mapping[str, Any]
-    now: Mapping[str, Any]
+    provenance_before: Mapping[str, Any]
+    provenance_now: Mapping[str, Any]
 
-    def rows(self, table: Table, sql: str, limit: int, **inputs: QueryInput) -> list[Row] | None:
+    def rows(self, table: Table, sql: str, limit: int, **inputs: QueryInput) -> list[RowDict] | None:
         """Return the answer to a query over what changed in a table, which ``{feed}`` stands for; [] without a change.
 
         None where the changes are not known, or where the answer has more than ``limit`` rows.
@@ -52,22 +51,22 @@ class ChangeFeeds:
         if self.is_unchanged(table):
             return []
         found = self.table(table, sql, limit, **inputs)
-        rows: list[Row] | None = None if found is None else found.to_pylist()
+        rows: list[RowDict] | None = None if found is None else found.to_pylist()
         return rows
 
     def table(self, table: Table, sql: str, limit: int, **inputs: QueryInput) -> pa.Table | None:
         """Return the same as an Arrow table; None also without a change, for then no query is asked."""
-        since, until = self.before.get(str(table)), self.now[str(table)]
+        since, until = self.provenance_before.get(str(table)), self.provenance_now[str(table)]
         if since is None or self.is_unchanged(table):
             return None
         try:
-            return query_limited(self.lake, sql, limit, feed=ChangesSince(table, since, until), **inputs)
+            return query_at_most(self.lake, sql, limit, feed=ChangesSince(table, since, until), **inputs)
         except CHANGE_FEED_ERRORS:
             return None
 
     def is_unchanged(self, table: Table) -> bool:
         """Whether a table has the version that it had before."""
-        return bool(self.before.get(str(table)) == self.now[str(table)])
+        return bool(self.provenance_before.get(str(table)) == self.provenance_now[str(table)])
 
 
 @dataclass(slots=True)
@@ -77,8 +76,8 @@ class IncrementalUpdate:
     lake: Lake
     target: Table
     snapshots: Mapping[Table, Snapshot]  # of the inputs and the target, as they were when the update began
-    before: dict[str, Any]
-    now: dict[str, Any]
+    provenance_before: dict[str, Any]
+    provenance_now: dict[str, Any]
 
     @staticmethod
     def begin(
@@ -104,26 +103,26 @@ class IncrementalUpdate:
 
     def is_current(self) -> bool:
         """Whether the table rests on just this already."""
-        return bool(self.before) and self.is_same(*self.now)
+        return bool(self.provenance_before) and self.has_same_inputs(*self.provenance_now)
 
-    def is_same(self, *names: str) -> bool:
+    def has_same_inputs(self, *names: str) -> bool:
         """Whether these parts of the provenance are as before."""
-        return all(self.before.get(name) == self.now[name] for name in names)
+        return all(self.provenance_before.get(name) == self.provenance_now[name] for name in names)
 
     # What changed
 
     @property
     def feeds(self) -> ChangeFeeds:
         """The change feeds of the inputs since the table's last commit."""
-        return ChangeFeeds(self.lake, self.before, self.now)
+        return ChangeFeeds(self.lake, self.provenance_before, self.provenance_now)
 
-    def changes(self, table: Table, sql: str, limit: int, **inputs: QueryInput) -> list[Row] | None:
+    def changes(self, table: Table, sql: str, limit: int, **inputs: QueryInput) -> list[RowDict] | None:
         """Return what changed in an input, as ``ChangeFeeds.rows``; None in a first run too."""
-        return self.feeds.rows(table, sql, limit, **inputs) if self.before else None
+        return self.feeds.rows(table, sql, limit, **inputs) if self.provenance_before else None
 
     def changed_inputs(self, tables: Iterable[Table]) -> list[Table]:
         """Return those of some inputs that have another version than before."""
-        return [table for table in tables if not self.is_same(str(table))]
+        return [table for table in tables if not self.has_same_inputs(str(table))]
 
     # What is written
 
@@ -144,23 +143,23 @@ class IncrementalUpdate:
         """Add rows; return how many are written."""
         return self._commit(Append(rows))
 
-    def keep_rows(self) -> None:
+    def commit_provenance(self) -> None:
         """Commit the provenance alone: no row comes out differently."""
-        self._commit(KeepRows())
+        self._commit(ProvenanceOnly())
 
-    def read_in_full(self, *tables: Table) -> None:
+    def prepare_full_reads(self, *tables: Table) -> None:
         """Prepare inputs to be read as a whole, to recompute all rows; from now on their changes are known."""
         for table in tables:
-            self.lake.prepare_full_read(table)
+            self.lake.prepare_table_scan(table)
             snapshot = self.lake.snapshot(table)
-            self.now[str(table)] = None if snapshot is None else snapshot.version
+            self.provenance_now[str(table)] = None if snapshot is None else snapshot.version
 
     def _commit(self, write: Write) -> int:
         read = self.snapshots.get(self.target)
-        return self.lake.commit(self.target, write, provenance=json.dumps(self.now), read=read).rows_written
+        return self.lake.commit(self.target, write, provenance=json.dumps(self.provenance_now), read=read).rows_written
 
 
-def query_limited(lake: Lake, sql: str, limit: int, **inputs: QueryInput) -> pa.Table | None:
+def query_at_most(lake: Lake, sql: str, limit: int, **inputs: QueryInput) -> pa.Table | None:
     """Return the answer to a query if it has at most ``limit`` rows; None if it has more."""
     found: pa.Table = lake.query(f"{sql} LIMIT {limit + 1}", **inputs)
     return found if found.num_rows <= limit else None

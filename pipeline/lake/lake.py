@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.lake import codegen, sessions
 from pipeline.lake.arrow_rows import is_in
-from pipeline.lake.concurrency import Answer, Name, run_concurrently
+from pipeline.lake.concurrency import Result, TaskName, run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.errors import SchemaError
 from pipeline.lake.frames import arrow_to_frame, values_to_frame
@@ -36,7 +36,7 @@ from pipeline.lake.local.commits import CommitHistory, Snapshot
 from pipeline.lake.local.local_sql import Given
 from pipeline.lake.local.local_tables import ALL_ROWS, CommitCounts, LocalTables
 from pipeline.lake.local.pinned import Pinned, Pins
-from pipeline.lake.local.table_writer import looked_up
+from pipeline.lake.local.table_writer import columns_with_statistics
 from pipeline.lake.queries import (
     CHANGE_COLUMNS,
     MAX_IN_LIST,
@@ -56,7 +56,12 @@ from pipeline.lake.writes import Append, ReplaceAll, ReplaceChanged, Write
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table, literal, quoted
 
 # Error conditions of Delta and Spark for a table that does not exist; any other error is raised.
-NO_TABLE = {"DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND"}
+MISSING_TABLE_VERSION = {
+    "DELTA_TABLE_NOT_FOUND",
+    "DELTA_PATH_DOES_NOT_EXIST",
+    "DELTA_MISSING_DELTA_TABLE",
+    "PATH_NOT_FOUND",
+}
 
 _GONE: Final = "_gone"
 _KEY: Final = "_key"
@@ -106,7 +111,7 @@ class Lake:
         self._commits: dict[str, Snapshot] | None = None  # the newest of each table, while nobody else makes any
 
     @contextmanager
-    def exclusive(self, check: Callable[[], None]) -> Iterator[None]:
+    def hold_exclusive_access(self, check: Callable[[], None]) -> Iterator[None]:
         """Hold exclusive write access within the block. Cached table versions stay valid.
 
         ``check`` runs before every commit; it raises if the lease is lost.
@@ -174,7 +179,7 @@ class Lake:
         try:
             return self._open(table).schema
         except AnalysisException as error:
-            if error.getCondition() not in NO_TABLE:
+            if error.getCondition() not in MISSING_TABLE_VERSION:
                 raise
             return None
 
@@ -222,10 +227,10 @@ class Lake:
         with spark_conf(self.spark, _CREATIONS if self.catalog is None else {}):
             self.spark.sql(
                 f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} (\n  {table.columns_ddl()}\n) USING DELTA\n"
-                + (f"CLUSTER BY ({EVENT_DATE})\n" if table.dated_by else "")
+                + (f"CLUSTER BY ({EVENT_DATE})\n" if table.event_date_columns else "")
                 + f"COMMENT {table.comment_sql()}\n"
                 + "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true', "
-                + f"'delta.dataSkippingStatsColumns' = '{','.join(looked_up(table))}')"
+                + f"'delta.dataSkippingStatsColumns' = '{','.join(columns_with_statistics(table))}')"
             )
         self._seen.add(str(table))
 
@@ -262,7 +267,7 @@ class Lake:
         return rows
 
     @property
-    def reads_in_process(self) -> bool:
+    def can_read_without_spark(self) -> bool:
         """Whether queries and small commits are done in this process rather than by Spark."""
         return self._local is not None
 
@@ -366,7 +371,7 @@ class Lake:
         ``unless_same`` rows that are equal apart from the run's columns are not written. Without any date it is an
         append. No commit is made where no key is found or added.
         """
-        if table.dated_by and dates is not None and not dates:
+        if table.event_date_columns and dates is not None and not dates:
             added = rows if delete_when is None else rows.where(~F.col(delete_when)).drop(delete_when)
             self.append(table, added, provenance=provenance)
             return
@@ -377,7 +382,7 @@ class Lake:
         # mergeInto gives the table no alias: the names alone must tell which side is meant.
         values = {name: F.col(_NEW + name) for name in table.names}
         found = [f"{quoted(name)} = {quoted(_NEW + name)}" for name in keys or table.key]
-        if table.dated_by:
+        if table.event_date_columns:
             found.append(dates_condition(dates))
         differs = F.lit(not unless_same)
         for name in table.names if unless_same else ():
@@ -581,11 +586,11 @@ class Lake:
         """
         if isinstance(write, ReplaceAll):
             self.replace(table, write.rows, provenance=provenance)
-            return self._written(table, self.rows_written(table))
+            return self._written(table, self.count_rows_written(table))
         written = 0
         if isinstance(write, Append):
             self.append(table, write.rows, provenance=provenance)
-            written = self.rows_written(table)
+            written = self.count_rows_written(table)
         elif isinstance(write, ReplaceChanged):
             self.create(table)
             before = None if read is None else read.provenance_json
@@ -636,7 +641,7 @@ class Lake:
         rows = feed.table(self.sql_name(table)) if self.catalog is not None else feed.load(self.path(table))
         return rows.select(*table.names, *CHANGE_COLUMNS)
 
-    def prepare_full_read(self, table: Table) -> None:
+    def prepare_table_scan(self, table: Table) -> None:
         """Prepare a table to be read as a whole, for a recomputation; from now on its changes are known.
 
         The change feed of a table that was made without one is turned on; it begins at this commit.
@@ -646,12 +651,12 @@ class Lake:
         name = self.sql_name(table)
         detail = self.spark.sql(f"DESCRIBE DETAIL {name}").select("properties", "sizeInBytes").first()
         if detail is not None:
-            codegen.enable_for(self.spark, detail["sizeInBytes"])
+            codegen.enable_for_sizes(self.spark, detail["sizeInBytes"])
         if detail is None or detail["properties"].get("delta.enableChangeDataFeed") != "true":
             with self._commit(table):
                 self.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
 
-    def rows_written(self, table: Table) -> int:
+    def count_rows_written(self, table: Table) -> int:
         """Return how many rows the table's last commit wrote, by Delta's count."""
         newest = self.snapshot(table)
         return 0 if newest is None else newest.rows_written
@@ -679,7 +684,7 @@ class Lake:
         does not have are skipped. Old values stay in older versions until VACUUM.
         """
         (key,) = table.key
-        if self.reads_in_process and isinstance(rows, pa.Table):
+        if self.can_read_without_spark and isinstance(rows, pa.Table):
             keys = rows[key].to_pylist()
             now = self.select_by_values(table, keys, dates=dates)
             places = pc.index_in(now[key], rows[key].combine_chunks())
@@ -787,12 +792,12 @@ class Lake:
         return None if self.catalog is not None else Path(self.path(table)) / "_delta_log"
 
 
-def run_in_parallel(lake: Lake, steps: Mapping[Name, Callable[[Lake], Answer]]) -> dict[Name, Answer]:
+def run_in_parallel(lake: Lake, steps: Mapping[TaskName, Callable[[Lake], Result]]) -> dict[TaskName, Result]:
     """Run steps that write different tables concurrently, each with its own session; return each result by its name."""
     if len(steps) < 2:
         return {name: step(lake) for name, step in steps.items()}
 
-    def alone(step: Callable[[Lake], Answer]) -> Answer:
+    def alone(step: Callable[[Lake], Result]) -> Result:
         with lake.with_own_session() as other:
             return step(other)
 

@@ -34,9 +34,9 @@ import pyarrow.fs as pafs
 
 from udfs.files.filesystems import resolve_filesystem
 
-FOLDER: Final = "_lease"
-_LOOKS: Final = 5  # at a file that is written anew in its place, before it counts as empty
-Say = Callable[[str], None]
+LEASE_FOLDER: Final = "_lease"
+_LOOKS: Final = 5  # at a file that is rewritten in its place, before it counts as empty
+LogLine = Callable[[str], None]
 Process = tuple[int, str]  # its id, and when it started: ids are used again
 
 
@@ -52,7 +52,7 @@ class _Folder:
             self._filesystem, root = resolve_filesystem(lake_root)
         else:
             self._filesystem, root = pafs.LocalFileSystem(), str(Path(lake_root).absolute())
-        self._root = f"{root.rstrip('/')}/{FOLDER}"
+        self._root = f"{root.rstrip('/')}/{LEASE_FOLDER}"
         self._filesystem.create_dir(self._root, recursive=True)
 
     def names(self) -> set[str]:
@@ -61,7 +61,7 @@ class _Folder:
         return {info.base_name for info in self._filesystem.get_file_info(selector)}
 
     def put(self, name: str, data: bytes = b"") -> None:
-        """Create a file, or write it anew: readers may find it empty meanwhile."""
+        """Create or rewrite a file: readers may find it empty meanwhile."""
         with self._filesystem.open_output_stream(f"{self._root}/{name}") as stream:
             stream.write(data)
 
@@ -93,7 +93,14 @@ class Lease:
     """A contender for the lake; ``lease`` makes it, and the run asks it with ``check`` whether it still holds."""
 
     def __init__(
-        self, lake_root: str, run_id: str, *, say: Say, beat_s: float = 5.0, stale_s: float = 60.0, poll_s: float = 0.5
+        self,
+        lake_root: str,
+        run_id: str,
+        *,
+        say: LogLine,
+        beat_s: float = 5.0,
+        stale_s: float = 60.0,
+        poll_s: float = 0.5,
     ) -> None:
         """``beat_s``: between two beats; ``stale_s``: without one a run counts as dead; ``poll_s``: between looks."""
         self.token = uuid.uuid4().hex
@@ -144,7 +151,7 @@ class Lease:
     def acquire(self, wait_s: float) -> None:
         """Wait for the lease at most ``wait_s`` seconds; then raise ``LeaseError``, which says who holds it."""
         until = _now() + wait_s
-        told: str | None = None
+        logged: str | None = None
         self._beat()
         self._thread.start()
         self._take_ticket()
@@ -166,8 +173,8 @@ class Lease:
             holder = _token(first[0]) if first else min(choosing)
             if _now() >= until:
                 raise LeaseError(f"{self._who(holder)} works on {self._lake}; waited {wait_s:.0f} s for it to end")
-            if told != holder:
-                told = holder
+            if logged != holder:
+                logged = holder
                 self._say(f"{self._who(holder)} works on {self._lake}: waiting for it to end")
             time.sleep(self._poll_s)
 
@@ -273,7 +280,7 @@ def hold_lease(
     run_id: str,
     *,
     wait_s: float = 600.0,
-    say: Say,
+    say: LogLine,
     beat_s: float = 5.0,
     stale_s: float = 60.0,
     poll_s: float = 0.5,

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -14,10 +14,9 @@ from pyspark.sql import functions as F
 
 from pipeline.lake.frames import arrow_to_frame
 from pipeline.lake.queries import POST_IMAGES, PRE_IMAGES
+from udfs.rows import RowDict
 
-Row = dict[str, Any]
-
-MAX_IN_DRIVER: Final = 200_000  # records of a feed, or keys, that the driver takes
+MAX_ROWS_IN_DRIVER: Final = 200_000  # records of a feed, or keys, that the driver takes
 _TYPE, _VERSION = "_change_type", "_commit_version"
 _LAST, _DATES = "_last", "_dates"
 
@@ -35,7 +34,7 @@ class NetChanges:
 
     rows: DataFrame
     changed_keys: DataFrame
-    keys_before: Mapping[str, Row] | None
+    keys_before: Mapping[str, RowDict] | None
     dates: frozenset[date | None]
 
     @property
@@ -60,28 +59,28 @@ def net_changes(feed: DataFrame, key: str, date_columns: Sequence[Column], facts
         (F.col(_TYPE) == "insert").alias("added"),
         *(F.when(before, fact).alias(name) for name, fact in known.items()),
     )
-    told = records.limit(MAX_IN_DRIVER + 1).toArrow()
-    were: Mapping[str, Row] | None = None
-    if told.num_rows <= MAX_IN_DRIVER:
-        ends = _net_in_memory(told, key, list(known))
-        were = {row[key]: row for row in ends.drop_columns([_LAST]).to_pylist() if row["was"]}
-        dates = frozenset(day for row in were.values() for day in row[_DATES])
-        settled = arrow_to_frame(feed.sparkSession, ends)
+    changes = records.limit(MAX_ROWS_IN_DRIVER + 1).toArrow()
+    keys_before: Mapping[str, RowDict] | None = None
+    if changes.num_rows <= MAX_ROWS_IN_DRIVER:
+        ends = _net_in_memory(changes, key, list(known))
+        keys_before = {row[key]: row for row in ends.drop_columns([_LAST]).to_pylist() if row["was"]}
+        dates = frozenset(day for row in keys_before.values() for day in row[_DATES])
+        changed_keys = arrow_to_frame(feed.sparkSession, ends)
     else:
-        settled = _net_in_spark(records, key, list(known))
-        days = settled.where("was").select(F.explode(_DATES)).distinct()
+        changed_keys = _net_in_spark(records, key, list(known))
+        days = changed_keys.where("was").select(F.explode(_DATES)).distinct()
         dates = frozenset(row[0] for row in days.collect())
     rows = feed.where(F.col(_TYPE).isin(*POST_IMAGES))
-    if were is None or ends.num_rows:
-        rows = rows.join(settled.select(key, "present", _LAST), key, "left")
+    if keys_before is None or ends.num_rows:
+        rows = rows.join(changed_keys.select(key, "present", _LAST), key, "left")
         rows = rows.where(F.col(_LAST).isNull() | (F.col("present") & (F.col(_LAST) == F.col(_VERSION))))
         rows = rows.drop("present", _LAST)
-    return NetChanges(rows.drop(_TYPE, _VERSION), settled.drop(_LAST, _DATES), were, dates)
+    return NetChanges(rows.drop(_TYPE, _VERSION), changed_keys.drop(_LAST, _DATES), keys_before, dates)
 
 
 def _net_in_memory(records: pa.Table, key: str, known: Sequence[str]) -> pa.Table:
     """Return what ``_net_in_spark`` does, computed in memory."""
-    of_key: defaultdict[str, list[Row]] = defaultdict(list)
+    of_key: defaultdict[str, list[RowDict]] = defaultdict(list)
     for row in records.to_pylist():
         of_key[row[key]].append(row)
     ends = []
@@ -92,9 +91,9 @@ def _net_in_memory(records: pa.Table, key: str, known: Sequence[str]) -> pa.Tabl
         first, last = changes[0], changes[-1]
         facts = {fact: first[fact] for fact in known}
         ends.append({key: name, "was": not first["new"], "present": last["new"], _LAST: last[_VERSION], **facts})
-    told = {each.name: each.type for each in records.schema}
-    schema = {key: told[key], "was": pa.bool_(), "present": pa.bool_(), _LAST: told[_VERSION]}
-    return pa.Table.from_pylist(ends, pa.schema({**schema, **{fact: told[fact] for fact in known}}))
+    types = {each.name: each.type for each in records.schema}
+    schema = {key: types[key], "was": pa.bool_(), "present": pa.bool_(), _LAST: types[_VERSION]}
+    return pa.Table.from_pylist(ends, pa.schema({**schema, **{fact: types[fact] for fact in known}}))
 
 
 def _net_in_spark(records: DataFrame, key: str, known: Sequence[str]) -> DataFrame:

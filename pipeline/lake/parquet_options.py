@@ -15,5 +15,5 @@ DISTINCT_VALUED_COLUMNS: Final = (
 )  # fmt: skip
 STUB_COLUMNS: Final = ("request_stub", "response_stub")  # of which nobody asks for the least and the greatest
 # What a change touches is looked for by its connection in whole tables: row groups without it are not read.
-GROUP_ROWS: Final = 20_000
+MAX_ROW_GROUP_ROWS: Final = 20_000
 GROUP_BYTES: Final = 16 << 20  # of stubs: memory has to hold what is being written

@@ -23,8 +23,8 @@ def conform_frame(table: Table, df: DataFrame, *, more: tuple[str, ...] = ()) ->
     Columns named in ``more`` are kept after the table's. SchemaError for columns that are missing, unknown, or of
     another type.
     """
-    if table.dated_by and EVENT_DATE not in df.columns:
-        df = df.withColumn(EVENT_DATE, event_date_column(*table.dated_by))
+    if table.event_date_columns and EVENT_DATE not in df.columns:
+        df = df.withColumn(EVENT_DATE, event_date_column(*table.event_date_columns))
     wanted = {column.name: column.type.simpleString() for column in table.columns}
     given = {each.name: each.dataType.simpleString() for each in df.schema.fields if each.name not in more}
     differs = [
@@ -54,8 +54,8 @@ def conform_table(table: Table, rows: pa.Table) -> pa.Table:
     SchemaError for columns that are missing, unknown, or of another type.
     """
     wanted = arrow_schema(table)
-    if table.dated_by and EVENT_DATE not in rows.column_names:
-        rows = rows.append_column(EVENT_DATE, _dates(rows, table.dated_by))
+    if table.event_date_columns and EVENT_DATE not in rows.column_names:
+        rows = rows.append_column(EVENT_DATE, _dates(rows, table.event_date_columns))
     given = {each.name: each.type for each in rows.schema}
     declared = {each.name: each.type for each in wanted}
     differs = [

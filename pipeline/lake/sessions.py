@@ -40,7 +40,7 @@ def own_session(spark: SparkSession) -> Iterator[SparkSession]:
     if session is None:
         clone = getattr(spark, "cloneSession", None)  # Spark Connect gives copies, classic Spark new ones
         session = clone() if clone is not None else spark.newSession()
-    codegen.copy_settings(session, spark)
+    codegen.copy_codegen_settings(session, spark)
     try:
         yield session
     finally:

@@ -83,7 +83,7 @@ def fixed_row_batches(spark: SparkSession) -> AbstractContextManager[None]:
     return spark_conf(spark, _settable(spark, _FIXED_ROWS))
 
 
-def short_batches(spark: SparkSession) -> AbstractContextManager[None]:
+def small_arrow_batches(spark: SparkSession) -> AbstractContextManager[None]:
     """Use short Arrow batches within the block: for wide rows with lists and long values."""
     return spark_conf(spark, _settable(spark, _SHORT))
 

@@ -38,7 +38,7 @@ def balance_by_size(things: Sequence[Item], size: Callable[[Item], int], count: 
 class PartitionedRows:
     """Rows in numbered parts, each given by a function of its number from 0; ``size`` is about their bytes."""
 
-    count: int
+    row_count: int
     size: int
     rows: Callable[[int], Iterable[pa.RecordBatch]]
 
@@ -49,7 +49,7 @@ class PartitionedRows:
 
     def read_in_driver(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all parts, one after the other."""
-        for number in range(self.count):
+        for number in range(self.row_count):
             yield from self.rows(number)
 
     def frame(self, spark: SparkSession, schema: StructType) -> DataFrame:
@@ -60,7 +60,7 @@ class PartitionedRows:
                 for number in batch.column("id").to_pylist():
                     yield from self.rows(number)
 
-        return spark.range(0, self.count, 1, max(self.count, 1)).mapInArrow(read, schema)
+        return spark.range(0, self.row_count, 1, max(self.row_count, 1)).mapInArrow(read, schema)
 
     def table(self, spark: SparkSession, schema: StructType) -> pa.Table:
         """Return the rows as an Arrow table in the driver."""

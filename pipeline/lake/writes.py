@@ -36,8 +36,8 @@ class Append(NamedTuple):
     rows: DataFrame | pa.Table
 
 
-class KeepRows(NamedTuple):
+class ProvenanceOnly(NamedTuple):
     """Change no row: the table rests on newer inputs than before, and comes out the same."""
 
 
-Write: TypeAlias = ReplaceChanged | ReplaceAll | Append | KeepRows
+Write: TypeAlias = ReplaceChanged | ReplaceAll | Append | ProvenanceOnly

@@ -23,7 +23,7 @@ import pyarrow.fs as pafs
 
 from pipeline.lake.lake import Lake, run_in_parallel
 from pipeline.lake.recovery import RunMarkers
-from pipeline.silver.update import STUBS_EMPTIED
+from pipeline.silver.update import STUBS_EMPTIED_PROVENANCE
 from schemas import catalog
 from schemas.table import Table
 
@@ -35,7 +35,7 @@ _MAX_PARALLEL: Final = 4
 
 def erase_history(lake: Lake) -> int:
     """Leave only current rows in the files of every table; return the number of tables. Requires exclusive access."""
-    tables = [table for table in catalog.EVERY if lake.exists(table)]
+    tables = [table for table in catalog.ALL_TABLES if lake.exists(table)]
     newest = lake.snapshots(*tables)
     before = {str(table): snapshot.version for table, snapshot in newest.items()}
     provenance = {table: snapshot.provenance() for table, snapshot in newest.items()}
@@ -119,7 +119,7 @@ def _equivalent_versions(
     found = set()
     for name, version in _versions_named_in(provenance.values(), before):
         messages = lake.provenance_since(catalog.table(name), version) if version < before[name] else {}
-        if {*messages.values()} == {STUBS_EMPTIED}:
+        if {*messages.values()} == {STUBS_EMPTIED_PROVENANCE}:
             found.add((name, version))
     return found
 

@@ -42,7 +42,7 @@ REDACTED_BRONZE_TABLES: Final = (
 REDACTED_SILVER_TABLES: Final = (*ROWS_PER_RESPONSE_TABLES, *ROW_PER_CALL_TABLES)
 
 
-def keep_column(_pseudonyms: Pseudonymizer, array: pa.Array) -> pa.Array:
+def copy_column(_pseudonyms: Pseudonymizer, array: pa.Array) -> pa.Array:
     """Keep a column: codes, names of methods, GUIDs, the given paths of captures."""
     return array
 
@@ -102,30 +102,30 @@ _COMMON_COLUMNS: Final[Mapping[str, ColumnRedactor]] = {
         ("capture_id", "response_capture_id", "run_id", "errors", "decoder_version", "interface_name",
          "interface_uuid", "transfer_syntax", "protocol", "method", "hresult_name", "source", "object_type",
          "client_id", "context_handle", "message_key", "status", "error", "property_states"),
-        keep_column,
+        copy_column,
     ),
 }  # fmt: skip
 _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
     CAPTURE_FILES: {
         **dict.fromkeys(
             ("path", "other_paths", "format", "compression", "damage", "first_key", "tail_key", "other_files"),
-            keep_column,
+            copy_column,
         ),
         "resume": null_column,  # it holds addresses: a capture that has grown is read from its beginning
         "servers": _redact_nested(Pseudonymizer.address),
         "server_connections": _redact_nested(Pseudonymizer.address, ("server_address",)),
         **dict.fromkeys(("learned_endpoints", "reread_endpoints"), null_column),  # captures of one run show them
     },
-    CONNECTIONS: dict.fromkeys(("kind", "closed_by"), keep_column),
+    CONNECTIONS: dict.fromkeys(("kind", "closed_by"), copy_column),
     RPC_BINDS: {
         **dict.fromkeys(
-            ("interface_version", "transfer_syntaxes_offered", "result", "secondary_address"), keep_column
+            ("interface_version", "transfer_syntaxes_offered", "result", "secondary_address"), copy_column
         ),  # secondary_address is a port, or the name of a pipe
         "handshake": null_column,
     },
     RPC_CALLS: {
         **dict.fromkeys(
-            ("object_uuid", "byte_order", "response_byte_order", "outcome", "closed_reason", "sightings"), keep_column
+            ("object_uuid", "byte_order", "response_byte_order", "outcome", "closed_reason", "sightings"), copy_column
         ),
         "opened_by": _SENDER,
         "verified_by": _SENDER,
@@ -133,10 +133,10 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
             ("request_stub", "response_stub", "request_signed_bytes", "response_signed_bytes"), null_column
         ),
     },
-    QUARANTINE: {"reason": keep_column, "sample": null_column, "source_path": _SNAPSHOT_FILE},
+    QUARANTINE: {"reason": copy_column, "sample": null_column, "source_path": _SNAPSHOT_FILE},
     PENDING: {
-        **dict.fromkeys(("kind", "waits_for", "counted", "evidence"), keep_column),
-        "learned_interfaces": keep_column,  # interfaces
+        **dict.fromkeys(("kind", "waits_for", "counted", "evidence"), copy_column),
+        "learned_interfaces": copy_column,  # interfaces
         "counted_server": _ADDRESS,
         **dict.fromkeys(("call_keys", "quarantine_keys"), _KEYS),
         **dict.fromkeys(("segments", "runs", "merge_digest", "calls_made"), null_column),
@@ -144,21 +144,21 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
     SNAPSHOTS_RAW: {
         "format_name": _NAME,
         "properties": _null_values,
-        "collector_version": keep_column,
+        "collector_version": copy_column,
         "source_path": _SNAPSHOT_FILE,
     },
     SNAPSHOT_FILES: {"path": _SNAPSHOT_FILE},
     REMOTE_READ_CALLS: {
-        **dict.fromkeys(("remote_read_handle", "action_name", "transaction_id", "ack_name"), keep_column),
+        **dict.fromkeys(("remote_read_handle", "action_name", "transaction_id", "ack_name"), copy_column),
         "packet": null_column,
     },
     CLIENT_CALLS: {"remote_queue_name": _NAME, "client_name": _MACHINE},
-    MANAGEMENT_CALLS: {"action": keep_column},
+    MANAGEMENT_CALLS: {"action": copy_column},
     MESSAGES: {
         **dict.fromkeys(
             ("seen_in", "source_queue_manager", "message_id", "delivery", "class_name", "correlation_id",
              "comqc_rejected", "header_sizes"),
-            keep_column,
+            copy_column,
         ),
         **dict.fromkeys(
             ("inferred_queue", "destination_queue", "admin_queue", "response_queue", "dead_letter_queue"), _NAME
@@ -171,17 +171,17 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
         **dict.fromkeys(("body", "extension"), null_column),
     },
     COMQC_CALLS: {
-        **dict.fromkeys(("header", "target_clsid", "partition_id", "interface_id"), keep_column),
+        **dict.fromkeys(("header", "target_clsid", "partition_id", "interface_id"), copy_column),
         **dict.fromkeys(("target_text", "marshaled"), null_column),
         "arguments": _null_values,
     },
     PROPERTIES: {
-        **dict.fromkeys(("property_name", "vt_name", "state"), keep_column),
+        **dict.fromkeys(("property_name", "vt_name", "state"), copy_column),
         # by _redact_property_values
-        **dict.fromkeys(("value_text", "value_texts", "value_json", "value_binary"), keep_column),
+        **dict.fromkeys(("value_text", "value_texts", "value_json", "value_binary"), copy_column),
     },
     QUEUE_SNAPSHOTS: {
-        **dict.fromkeys(("type", "location", "xact", "foreign", "state"), keep_column),
+        **dict.fromkeys(("type", "location", "xact", "foreign", "state"), copy_column),
         **dict.fromkeys(("pathname", "formatname"), _NAME),
         "nexthops": _TEXTS,
         "eod_source_info": _redact_nested(Pseudonymizer.queue_name, ("sender_format_name",)),
@@ -189,7 +189,7 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
         "subqueue_names": _redact_nested(Pseudonymizer.queue_part),
     },
     MACHINE_SNAPSHOTS: {
-        **dict.fromkeys(("connected", "type"), keep_column),
+        **dict.fromkeys(("connected", "type"), copy_column),
         **dict.fromkeys(("activequeues", "privateq"), _redact_nested(Pseudonymizer.queue_name)),
         "dsserver": _MACHINE,
     },

@@ -32,12 +32,12 @@ from pipeline.lake.frames import arrow_to_frame
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import MAX_IN_LIST
 from pipeline.lake.recovery import RunMarkers
-from pipeline.lake.settings import short_batches
+from pipeline.lake.settings import small_arrow_batches
 from pipeline.privacy.redacted_columns import redact_rows
 from pipeline.silver import collected_snapshots
 from pipeline.silver.decode import DECODED_TABLES, DECODER_VERSIONS
 from pipeline.silver.hosts import DECODER_VERSION as HOSTS_VERSION
-from pipeline.silver.update import LAST
+from pipeline.silver.update import LAST_COMMITTED_TABLE
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.comqc import COMQC_CALLS
@@ -83,7 +83,7 @@ def mark_redacted(lake: Lake, pseudonyms: Pseudonymizer) -> None:
     The note has a check value of the key. It helps to guess a key as much as any pseudonym: keys have to be random.
     """
     marker = Path(lake.root) / _MARKER_FILE
-    wanted = {"kinds": sorted(pseudonyms.kinds), "check": pseudonyms.key_check()}
+    wanted = {"kinds": sorted(pseudonyms.kinds), "check": pseudonyms.key_fingerprint()}
     if marker.exists():
         found = json.loads(marker.read_text(encoding="utf-8"))
         if found != wanted:
@@ -126,7 +126,7 @@ class RedactionRun:
     lake: Lake
     scratch_lake: Lake
     pseudonyms: Pseudonymizer
-    captures_before: frozenset[str] = field(default_factory=frozenset)
+    captures_to_redact: frozenset[str] = field(default_factory=frozenset)
 
     @classmethod
     def create(
@@ -156,10 +156,10 @@ class RedactionRun:
         """
         ledger = self.scratch_lake.read(CAPTURE_FILES).select("capture_id", "path").collect()
         paths = {row["capture_id"]: row["path"] for row in ledger}
-        reread = {name for name, path in paths.items() if path in read_paths} & self.captures_before
-        self._remove_captures(reread | (self.captures_before - paths.keys()))
+        reread = {name for name, path in paths.items() if path in read_paths} & self.captures_to_redact
+        self._remove_captures(reread | (self.captures_to_redact - paths.keys()))
         tables = [table for table in (*_BRONZE_DATA_TABLES, *DECODED_TABLES) if self.scratch_lake.exists(table)]
-        with short_batches(self.lake.spark):
+        with small_arrow_batches(self.lake.spark):
             writes = {table: partial(self._publish_rows, table, self.scratch_lake.read(table)) for table in tables}
             run_concurrently(writes)
         provenance = self._stamp_silver(any_rows=bool(tables))
@@ -200,8 +200,8 @@ class RedactionRun:
         lake = self.lake
         calls = lake.version(RPC_CALLS)
         provenance = {str(RPC_CALLS): calls, "decoder": DECODER_VERSIONS}
-        if calls is not None and (any_rows or not lake.exists(LAST)):
-            lake.commit_provenance(LAST, json.dumps({**provenance, "emptied": True}))
+        if calls is not None and (any_rows or not lake.exists(LAST_COMMITTED_TABLE)):
+            lake.commit_provenance(LAST_COMMITTED_TABLE, json.dumps({**provenance, "emptied": True}))
         snapshots = {collected_snapshots.SOURCE_TABLE_NAME: lake.version(SNAPSHOTS_RAW)}
         return {**snapshots, **provenance, "hosts": HOSTS_VERSION}
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Any, Final
+from typing import Final
 
 from pipeline.bronze.input_files import FindFile, find_file
 from pipeline.bronze.ledger_entries import LEDGER_COLUMNS, LedgerEntry
@@ -21,8 +21,8 @@ from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.hosts import HOSTS
 from schemas.quality import QUALITY_RESULTS
 from schemas.table import EVENT_DATE, INGESTED_AT, Table, literal
+from udfs.rows import RowDict
 
-Row = dict[str, Any]
 _TABLES_WITH_CAPTURE_ID: Final = (RPC_CALLS, RPC_BINDS, QUARANTINE, PENDING)
 _TIME_COLUMNS: Final = {RPC_BINDS: "bound_at", QUARANTINE: "seen_at", PENDING: "last_packet_at", RPC_CALLS: EVENT_DATE}
 _CONNECTION_TIME_SQL: Final = "coalesce(last_packet_at, closed_at, first_packet_at)"
@@ -34,7 +34,7 @@ class RetentionResult:
     """Rows that were, or would be, removed, by table, and files of which the ledger keeps only that they were read."""
 
     rows_removed: dict[str, int] = field(default_factory=dict)
-    files_emptied: int = 0
+    emptied_file_count: int = 0
 
     def add(self, table: Table, rows: int) -> None:
         """Add removed rows of a table."""
@@ -98,8 +98,8 @@ class _RetentionRun:
             found |= {row[0] for row in rows.select("capture_id").distinct().collect()}
         if not found:
             return found
-        ledger: list[Row] = self.lake.read(CAPTURE_FILES).toArrow().to_pylist()
-        return {row["capture_id"] for row in ledger if self.cutoff.drops_capture(row)} & found
+        ledger: list[RowDict] = self.lake.read(CAPTURE_FILES).toArrow().to_pylist()
+        return {row["capture_id"] for row in ledger if self.cutoff.is_capture_expired(row)} & found
 
     def _or_undated_sql(self, table: Table, captures: Collection[str]) -> str:
         """Return a SQL alternative for rows of captures that have no time; nothing without captures."""
@@ -146,11 +146,11 @@ class _RetentionRun:
         affected = [row for row in stored.to_pylist() if self._is_affected(row)]
         if not affected:
             return
-        dropped = [row for row in affected if self.cutoff.drops_capture(row)]
+        dropped = [row for row in affected if self.cutoff.is_capture_expired(row)]
         emptied = {entry.capture_id for entry in self._ledger_entries(dropped) if self._file_exists(entry)}
         removed = {row["capture_id"] for row in dropped} - emptied
         self.result.add(CAPTURE_FILES, len(removed))
-        self.result.files_emptied += len(emptied)
+        self.result.emptied_file_count += len(emptied)
         if self.dry_run:
             return
         partly_older = {row["capture_id"] for row in affected} - {row["capture_id"] for row in dropped}
@@ -161,12 +161,12 @@ class _RetentionRun:
         self.lake.delete_values(CAPTURE_FILES, "capture_id", removed, dates=dates)
         upsert_rows(self.lake, CAPTURE_FILES, rows, stored.schema, dates)
 
-    def _is_affected(self, row: Row) -> bool:
+    def _is_affected(self, row: RowDict) -> bool:
         """Whether a row of the ledger may still describe something older, or be of a file that is gone by now."""
         partly_older = row["first_packet_at"] is not None and self.cutoff.affects_capture(row)
-        return self.cutoff.drops_capture(row) or partly_older
+        return self.cutoff.is_capture_expired(row) or partly_older
 
-    def _ledger_entries(self, rows: Iterable[Row]) -> list[LedgerEntry]:
+    def _ledger_entries(self, rows: Iterable[RowDict]) -> list[LedgerEntry]:
         names = {row["capture_id"] for row in rows}
         ledger = self.lake.read(CAPTURE_FILES).selectExpr(*LEDGER_COLUMNS).collect()
         return [LedgerEntry.from_row(row.asDict()) for row in ledger if row["capture_id"] in names]
@@ -203,7 +203,7 @@ class _RetentionRun:
         self._delete(SNAPSHOTS_RAW, f"coalesce(asked_at, collected_at, {INGESTED_AT}) {before}")
         missing = {path for path in older_paths if self.find_file(path) is None}
         self.result.add(SNAPSHOT_FILES, len(missing))
-        self.result.files_emptied += len(older_paths) - len(missing)
+        self.result.emptied_file_count += len(older_paths) - len(missing)
         if not self.dry_run:
             self.lake.delete_values(SNAPSHOT_FILES, "path", missing, dates=None)
 

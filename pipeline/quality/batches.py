@@ -55,7 +55,7 @@ def read_column_changes(feeds: ChangeFeeds, suites: Collection[Suite]) -> Column
 def _changed_values(feeds: ChangeFeeds, table: Table, column: str) -> ChangedValues | None:
     added = f"{CHANGE_COLUMNS[0]} IN ({', '.join(map(repr, POST_IMAGES))})"
     net = f"CAST(sum(CASE WHEN {added} THEN 1 ELSE -1 END) AS bigint) AS net"
-    day = EVENT_DATE if table.dated_by else "CAST(NULL AS date)"
+    day = EVENT_DATE if table.event_date_columns else "CAST(NULL AS date)"
     sql = f"SELECT CAST({column} AS string) AS value, {day} AS day, {net} FROM {{feed}} GROUP BY ALL"
     rows = feeds.rows(table, sql, MAX_CHANGED_VALUES)
     if rows is None:
@@ -70,7 +70,7 @@ def _changed_values(feeds: ChangeFeeds, table: Table, column: str) -> ChangedVal
 
 
 def _day(table: Table) -> Column:
-    return (F.col(EVENT_DATE) if table.dated_by else F.lit(None).cast("date")).alias("day")
+    return (F.col(EVENT_DATE) if table.event_date_columns else F.lit(None).cast("date")).alias("day")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def _dates(suite: Suite, selection: ChangedValues) -> set[date | None] | None:
 
     Suites with a key of their own compare rows with one another and need all dates from the first to the last.
     """
-    if not suite.table.dated_by:
+    if not suite.table.event_date_columns:
         return None
     return selection.dates if suite.key == suite.table.key[0] else _date_range(selection.dates, 0)
 
@@ -182,7 +182,7 @@ def _derived_rows(suite: Suite, rows: DataFrame) -> DataFrame:
         derived[f"_{each.name}"] = ours if each.applies_sql is None else F.when(F.expr(each.applies_sql), ours)
         for place, name in enumerate(each.time_span_sql or ()):
             derived[f"_{each.name}_{place}"] = event_date_column(name)
-    plain = (suite.table.key[0], *suite.unique) if suite.rows_sql is None else (suite.key,)
+    plain = (suite.table.key[0], *suite.unique_columns) if suite.rows_sql is None else (suite.key,)
     names = dict.fromkeys((*plain, *(name for name in suite.checked_columns if name in rows.columns)))
     return rows.select(
         *(name for name in names if name not in derived), *(column.alias(name) for name, column in derived.items())
@@ -197,7 +197,7 @@ def add_lookup_columns(lake: Lake, batch: CheckBatch, whole_tables: Mapping[Tabl
     suite, rows = batch.suite, batch.rows
     if isinstance(rows, DataFrame) or not rows.num_rows or suite.rows_sql is not None:
         return batch
-    uniques = list(zip(*(rows[name].to_pylist() for name in suite.unique), strict=True))
+    uniques = list(zip(*(rows[name].to_pylist() for name in suite.unique_columns), strict=True))
     copies = Counter(uniques)
     rows = rows.append_column("copies", pa.array([copies[each] for each in uniques], pa.int64()))
     for each in suite.lookups:
@@ -247,7 +247,7 @@ def _count_by_key(each: Lookup, theirs: DataFrame) -> DataFrame:
 def _complete_in_spark(lake: Lake, suite: Suite, table: DataFrame) -> DataFrame:
     """Return the rows with all derived, duplicate and lookup columns, as a Spark frame."""
     rows = _derived_rows(suite, table)
-    rows = rows.withColumn("copies", F.count("*").over(Window.partitionBy(*suite.unique)))
+    rows = rows.withColumn("copies", F.count("*").over(Window.partitionBy(*suite.unique_columns)))
     for each in suite.lookups:
         counted = _count_by_key(each, lake.read(each.table).where(each.where_sql or "TRUE"))
         joined = rows.join(counted, F.col(f"_{each.name}") == F.col("_of"), "left").drop("_of")

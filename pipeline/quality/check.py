@@ -95,17 +95,17 @@ def check_suites(lake: Lake, suites: Sequence[Suite], options: CheckOptions) -> 
     step = IncrementalUpdate.begin(
         lake, QUALITY_RESULTS, inputs, {_SUITES: {suite.name: key(repr(suite)) for suite in suites}}
     )
-    same = step.is_current() and not step.before.get(_FAILED)
+    same = step.is_current() and not step.provenance_before.get(_FAILED)
     due = [suite for suite in suites if suite.clock_dependent] if same and not options.all_rows else list(suites)
     skip = same and not (options.include_clock_suites or options.all_rows)
     if skip or not any(step.exists(*suite.source_tables) for suite in due):
         return CheckResult()
     found = _validate(_batches(step, due, options), due, options)
-    step.now[_FAILED] = sorted({row["suite"] for row in found.failed_rows("error")})
+    step.provenance_now[_FAILED] = sorted({row["suite"] for row in found.failed_rows("error")})
     if found.rows:
         step.append(arrow_to_frame(lake.spark, results_table(found.rows)))
     elif not same:
-        step.keep_rows()
+        step.commit_provenance()
     return found
 
 
@@ -114,10 +114,10 @@ def _batches(step: IncrementalUpdate, suites: Sequence[Suite], options: CheckOpt
     lake = step.lake
     followed = [suite for suite in suites if suite.rows_sql is None]
     changes = {} if options.all_rows else read_column_changes(step.feeds, followed)
-    known, failed = step.before.get(_SUITES) or {}, step.before.get(_FAILED) or ()
+    known, failed = step.provenance_before.get(_SUITES) or {}, step.provenance_before.get(_FAILED) or ()
 
     def select(suite: Suite) -> CheckBatch | None:
-        is_new = known.get(suite.name) != step.now[_SUITES][suite.name]
+        is_new = known.get(suite.name) != step.provenance_now[_SUITES][suite.name]
         all_rows = options.all_rows or suite.name in failed or is_new
         batch_options = BatchOptions(all_rows, options.now, options.machines, options.max_rows_in_memory)
         return select_batch(lake, suite, changes, batch_options)

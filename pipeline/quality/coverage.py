@@ -2,7 +2,7 @@
 
 An hour is that of the row's own time: a capture's and a connection's first packet, a call's request (else its answer),
 the answer that brought a message, the question of a snapshot. So each row counts in one hour of its own date, and what
-changed is counted anew date by date. Counts of 0 have no row, but for what the layer begins with.
+changed is counted again date by date. Counts of 0 have no row, but for what the layer begins with.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
 from udfs.keys import key
 
-CODE_VERSION: Final = "1"  # another one when something else is counted: then all is
+COVERAGE_CODE_VERSION: Final = "1"  # another one when something else is counted: then all is
 OUTCOMES: Final = ("ok", "fault", "no_response", "no_request", "damaged", "encrypted", "unbound")
 # Silver has the dates of its calls; but a message gets its queue by what opened it, which may be of another date.
 _FOLLOWED: Final = (CAPTURE_FILES, CONNECTIONS, RPC_CALLS, QUARANTINE, SNAPSHOTS_RAW, MESSAGES)
@@ -42,7 +42,7 @@ _SCHEMA: Final = to_arrow_schema(COVERAGE.struct())
 Dates = set[date | None] | None
 
 
-class Part(NamedTuple):
+class CoverageSource(NamedTuple):
     """What is counted of one table: its layer, the time that gives the hour, and its measures by name, in SQL.
 
     The first measure is shown where it is 0 too.
@@ -119,7 +119,7 @@ _DECODED: Final = {"decoded": "count_if(size(errors) = 0)", "undecoded": "count_
 _TIME: Final = "coalesce(requested_at, responded_at) AS `at`"
 _CAPTURED: Final = "coalesce(request_at, response_at) AS `at`"
 PARTS: Final = (
-    Part(
+    CoverageSource(
         "capture",
         _table(
             CAPTURE_FILES, "first_packet_at", "status", "packets", "packets_used", "packets_binary_protocol",
@@ -130,7 +130,7 @@ PARTS: Final = (
               "packets_truncated", "packets_dropped", bytes="bytes_read")
         | {"files": "count(*)"} | _counts(files_partial="status = 'partial'", files_unreadable="status = 'unreadable'"),
     ),
-    Part(
+    CoverageSource(
         "transport",
         _table(
             CONNECTIONS, "first_packet_at", "kind", "syn_seen", "packets", "client_bytes + server_bytes AS bytes",
@@ -142,8 +142,10 @@ PARTS: Final = (
         | {"connections": "count(*)", "bytes_binary_protocol": "sum(CASE WHEN kind = 'binary_protocol' THEN bytes END)"}
         | _counts(connections_binary_protocol="kind = 'binary_protocol'", connections_half_seen="NOT syn_seen"),
     ),
-    Part("transport", _quarantine, "seen_at", {"quarantined": "sum(size_bytes)", "quarantined_runs": "count(*)"}),
-    Part(
+    CoverageSource(
+        "transport", _quarantine, "seen_at", {"quarantined": "sum(size_bytes)", "quarantined_runs": "count(*)"}
+    ),
+    CoverageSource(
         "rpc",
         _table(RPC_CALLS, _CAPTURED, "outcome", "sealed", "opened_by", "observations"),
         "`at`",
@@ -153,10 +155,10 @@ PARTS: Final = (
                   calls_half_seen="outcome IN ('no_response', 'no_request', 'damaged')",
                   calls_seen_twice="observations > 1"),
     ),
-    Part("stub", _table(REMOTE_READ_CALLS, _TIME, "errors"), "`at`", _DECODED),
-    Part("stub", _table(CLIENT_CALLS, _TIME, "errors"), "`at`", _DECODED),
-    Part("stub", _table(MANAGEMENT_CALLS, _TIME, "errors"), "`at`", _DECODED),
-    Part(
+    CoverageSource("stub", _table(REMOTE_READ_CALLS, _TIME, "errors"), "`at`", _DECODED),
+    CoverageSource("stub", _table(CLIENT_CALLS, _TIME, "errors"), "`at`", _DECODED),
+    CoverageSource("stub", _table(MANAGEMENT_CALLS, _TIME, "errors"), "`at`", _DECODED),
+    CoverageSource(
         "message",
         _messages,
         "seen_at",
@@ -164,7 +166,7 @@ PARTS: Final = (
         | _counts(undecoded="size(errors) > 0", unidentified="message_key IS NULL",
                   bodies_incomplete="NOT coalesce(body_complete, FALSE)", queue_unknown="queue IS NULL"),
     ),
-    Part(
+    CoverageSource(
         "snapshot",
         _table(SNAPSHOTS_RAW, "asked_at", "error", "hresult"),
         "asked_at",
@@ -172,20 +174,20 @@ PARTS: Final = (
         | _counts(snapshots_seen="error IS NULL", snapshots_missing="error IS NOT NULL",
                   snapshots_refused="error IS NULL AND hresult != 0"),
     ),
-    Part("snapshot", _bad_lines, "seen_at", {"quarantined": "count(*)"}),
+    CoverageSource("snapshot", _bad_lines, "seen_at", {"quarantined": "count(*)"}),
 )  # fmt: skip
 
 
 def update(lake: Lake, run_id: str | None = None) -> int:
     """Recount the dates on which a row of the inputs changed; return how many rows are written."""
-    step = IncrementalUpdate.begin(lake, COVERAGE, _INPUTS, {"counted": CODE_VERSION})
+    step = IncrementalUpdate.begin(lake, COVERAGE, _INPUTS, {"counted": COVERAGE_CODE_VERSION})
     if not step.exists(CAPTURE_FILES, SNAPSHOTS_RAW) or step.is_current():
         return 0
     dates = _changed_dates(step)
     if dates is None:
-        step.read_in_full(*_FOLLOWED)
+        step.prepare_full_reads(*_FOLLOWED)
     elif not dates:
-        step.keep_rows()
+        step.commit_provenance()
         return 0
     current = lake.select(COVERAGE, dates_condition(dates))
     return step.replace_changed(counted(lake, dates, run_id), current)
@@ -216,7 +218,7 @@ def table_of(totals: Mapping[tuple[datetime | None, str | None, str, str], int],
     return pa.Table.from_pylist(rows, schema=_SCHEMA)
 
 
-def _count(lake: Lake, part: Part, dates: Dates) -> list[dict[str, Any]]:
+def _count(lake: Lake, part: CoverageSource, dates: Dates) -> list[dict[str, Any]]:
     asked = part.rows(dates)
     hour = f"CAST(floor(unix_micros({part.hour}) / {_HOUR_US}) * {_HOUR_US} AS bigint) AS hour"
     measures = ", ".join(f"CAST({sql} AS bigint) AS {name}" for name, sql in part.measures.items())
@@ -229,8 +231,8 @@ def _timed(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"hour": None if hour is None else datetime.fromtimestamp(hour / 1_000_000, UTC)}
 
 
-def _of(part: Part, row: Mapping[str, Any]) -> Iterable[tuple[str, int]]:
-    """Yield the measures of a row that are to be shown; what was not told is none."""
+def _of(part: CoverageSource, row: Mapping[str, Any]) -> Iterable[tuple[str, int]]:
+    """Yield the measures of a row that are to be shown; unreported ones are left out."""
     for place, name in enumerate(part.measures):
         value = row[name]
         if value or (place == 0 and value is not None):
@@ -239,10 +241,10 @@ def _of(part: Part, row: Mapping[str, Any]) -> Iterable[tuple[str, int]]:
 
 def _changed_dates(step: IncrementalUpdate) -> Dates:
     """Return the dates of rows that changed since the last update, before and after; None: all."""
-    if not step.is_same("counted"):
+    if not step.has_same_inputs("counted"):
         return None
     changed = step.changed_inputs(_FOLLOWED)
-    if not step.is_same(str(REMOTE_READ_CALLS)) and RPC_CALLS not in changed:
+    if not step.has_same_inputs(str(REMOTE_READ_CALLS)) and RPC_CALLS not in changed:
         return None  # all calls were decoded again, by other decoders
     found = run_concurrently({table: partial(step.changes, table, _dates(table), MAX_DATES) for table in changed})
     if any(rows is None for rows in found.values()):

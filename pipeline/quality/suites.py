@@ -98,7 +98,7 @@ class Suite:
     name: str
     table: Table
     description: str
-    unique: tuple[str, ...]
+    unique_columns: tuple[str, ...]
     key: str
     clock_dependent: bool
     rows_sql: str | None
@@ -165,7 +165,7 @@ def _parse_suite(path: Traversable) -> Suite:
         name=path.name.removesuffix(".yml"),
         table=table,
         description=_checked_text(given.get("about", ""), f"{place}: about"),
-        unique=tuple(unique),
+        unique_columns=tuple(unique),
         key=key,
         clock_dependent=given.get("always", False) is True,
         rows_sql=None if rows is None else _checked_text(rows, f"{place}: rows"),

@@ -14,7 +14,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from itertools import product
 from typing import Any
 
-from pipeline.queues.eod_transfers import SERIES_COLUMNS, Row, observation_order, sequence_timestamp
+from pipeline.queues.eod_transfers import SERIES_COLUMNS, observation_order, sequence_timestamp
+from udfs.rows import RowDict
 
 
 class SenderReports:
@@ -63,7 +64,7 @@ def compute_sources(
     names_by_guid: Mapping[str, Iterable[str]],
     *,
     max_gap: int,
-) -> list[Row]:
+) -> list[RowDict]:
     """Return a row for each incoming sequence of each snapshot, compared with its sender's own reports.
 
     The entries of ``eod_source_info`` have the canonical ``sender_queue``. ``names_by_guid`` are the queue managers
@@ -71,10 +72,10 @@ def compute_sources(
     queue, has no known GUID, and whose sequence has the same TimeStamp.
     """
     identified = {manager for managers in names_by_guid.values() for manager in managers}
-    out: list[Row] = []
+    out: list[RowDict] = []
     for snapshot in sorted(snapshots, key=observation_order):
         for place, entry in enumerate(snapshot["eod_source_info"] or ()):
-            row: Row = {
+            row: RowDict = {
                 **{name: snapshot[name] for name in (*SERIES_COLUMNS, "snapshot_id", "observed_at")},
                 "place": place,
                 **entry,
@@ -94,7 +95,7 @@ def compute_sources(
 
 
 def _compare_with_sender(
-    row: Row, senders: SenderReports, managers: Iterable[str], max_gap: int, *, certain: bool
+    row: RowDict, senders: SenderReports, managers: Iterable[str], max_gap: int, *, certain: bool
 ) -> None:
     """Compare a receiver's record with its sender's reports; if the sender is not ``certain``, the sequence decides."""
     candidates = [found for manager in sorted(managers) if (found := senders.nearest_reports(manager, row, max_gap))]

@@ -18,7 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-Row = dict[str, Any]
+from udfs.rows import RowDict
+
 SeriesKey = tuple[str | None, str | None, str | None, str | None]
 
 SERIES_COLUMNS: Final = ("queue_manager", "queue", "queue_format_name", "source")
@@ -53,17 +54,17 @@ def compute_transfers(
     resend_rise: int,
     ladder_s: Sequence[float] = RESEND_LADDER_S,
     max_gap: int,
-) -> list[Row]:
+) -> list[RowDict]:
     """Return a row of gold.eod_transfers for each transfer snapshot, in order of series and time.
 
     ``earlier_rows`` are rows from an earlier computation. Each series needs its last one, and those since its oldest
-    unacknowledged number was first in flight (``required_since``).
+    unacknowledged number was first in flight (``number_sent_since``).
     """
     every = [_snapshot_row(snapshot) for snapshot in snapshots if is_transfer_snapshot(snapshot)]
-    before: defaultdict[SeriesKey, list[Row]] = defaultdict(list)
+    before: defaultdict[SeriesKey, list[RowDict]] = defaultdict(list)
     for row in sorted(earlier_rows, key=observation_order):
         before[series_key(row)].append(dict(row))
-    out: list[Row] = []
+    out: list[RowDict] = []
     for series, rows in groupby(
         sorted(every, key=lambda row: (_sort_key(row), *observation_order(row))), key=series_key
     ):
@@ -90,7 +91,7 @@ def _sort_key(row: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(row[name] or "" for name in SERIES_COLUMNS)
 
 
-def _snapshot_row(snapshot: Mapping[str, Any]) -> Row:
+def _snapshot_row(snapshot: Mapping[str, Any]) -> RowDict:
     """Return the row of a snapshot without the columns that depend on earlier ones."""
     last, first, newest, following = (
         snapshot[name] for name in ("eod_last_ack", "eod_first_non_ack", "eod_last_non_ack", "eod_next_seq")
@@ -145,7 +146,7 @@ def _has_unacked(row: Mapping[str, Any]) -> bool | None:
     return True if row["first_unacked_number"] is not None else None
 
 
-def _compare(row: Row, known: Sequence[Row], resend_rise: int, max_gap: int) -> None:
+def _compare(row: RowDict, known: Sequence[RowDict], resend_rise: int, max_gap: int) -> None:
     """Set the columns of a row that depend on the earlier rows of its series, ``known``."""
     previous = known[-1] if known else None
     if previous is not None:
@@ -164,7 +165,7 @@ def _compare(row: Row, known: Sequence[Row], resend_rise: int, max_gap: int) -> 
     row["missing"] = sorted(row["missing"])
 
 
-def _set_rates(row: Row, previous: Row) -> None:
+def _set_rates(row: RowDict, previous: RowDict) -> None:
     seconds = (row["observed_at"] - previous["observed_at"]) / _US
     if seconds <= 0 or row["sequence_id"] is None or row["sequence_id"] != previous["sequence_id"]:
         return
@@ -176,7 +177,7 @@ def _set_rates(row: Row, previous: Row) -> None:
         row[name] = None if now is None or then is None else (now - then) / seconds
 
 
-def _is_reset(row: Row, previous: Row) -> bool:
+def _is_reset(row: RowDict, previous: RowDict) -> bool:
     """Return whether the sequence was replaced (other than by a higher Ordinal), or one of its numbers decreased.
 
     Each number is compared with the same property, because expired messages leave gaps: the number before the oldest
@@ -191,13 +192,13 @@ def _is_reset(row: Row, previous: Row) -> bool:
     return any(new is not None and old is not None and new < old for new, old in pairs)
 
 
-def _is_stalled(row: Row, previous: Row) -> bool:
+def _is_stalled(row: RowDict, previous: RowDict) -> bool:
     same = all(row[name] == previous[name] for name in ("sequence_id", "last_ack_at"))
     same = same and acknowledged_number(row) == acknowledged_number(previous)
     return same and bool(_has_unacked(row) and _has_unacked(previous))
 
 
-def _in_flight_since(row: Row, known: Sequence[Row]) -> int | None:
+def _in_flight_since(row: RowDict, known: Sequence[RowDict]) -> int | None:
     """Return the time of the first observation that showed the oldest unacknowledged number as sent, if any."""
     first, following = row["first_unacked_number"], row["next_number"]
     if first is None or following is None or not first < following:
@@ -210,17 +211,17 @@ def _in_flight_since(row: Row, known: Sequence[Row]) -> int | None:
             break
         since, oldest = each["observed_at"], each["first_unacked_number"]
         if oldest == first:
-            return required_since(each)
+            return number_sent_since(each)
     return int(since)
 
 
-def required_since(row: Mapping[str, Any]) -> int:
+def number_sent_since(row: Mapping[str, Any]) -> int:
     """Return the time from which ``compute_transfers`` needs the earlier rows of a series, given its last one."""
     back = 0 if row["in_flight_s"] is None else round(row["in_flight_s"] * _US)
     return int(row["observed_at"] - back)
 
 
-def _condition(row: Row, previous: Row | None, resend_rise: int) -> str | None:
+def _condition(row: RowDict, previous: RowDict | None, resend_rise: int) -> str | None:
     def rose(name: str) -> int:
         now, then = row[name], None if previous is None else previous[name]
         return 0 if now is None or then is None else now - then
@@ -239,7 +240,7 @@ def _condition(row: Row, previous: Row | None, resend_rise: int) -> str | None:
     return None if unacked is None else "idle"
 
 
-def _next_number_changed(row: Row, previous: Row | None) -> bool:
+def _next_number_changed(row: RowDict, previous: RowDict | None) -> bool:
     if previous is None or None in (row["next_number"], previous["next_number"]):
         return False
     return any(row[name] != previous[name] for name in ("sequence_id", "next_number"))

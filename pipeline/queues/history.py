@@ -25,10 +25,11 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, Literal
 
+from udfs.rows import RowDict
+
 EventKind = Literal[
     "pause", "resume", "purge", "snapshot", "received", "peeked", "nacked", "moved_in", "moved_out", "purged", "doubt"
 ]
-Row = dict[str, Any]
 
 REPORTED_COLUMNS: Final = ("state", "message_count", "bytes", "journal_count", "journal_bytes")
 COUNT_COLUMNS: Final = ("received", "peeked", "nacked", "moved_in", "moved_out", "purged")
@@ -75,7 +76,7 @@ class ResumePoint:
 
 def compute_histories(
     events: Iterable[QueueEvent], max_gap: int, resume_points: Mapping[str | None, ResumePoint] | None = None
-) -> dict[str | None, list[Row]]:
+) -> dict[str | None, list[RowDict]]:
     """Return the intervals of each format name of one queue, computed from all its events.
 
     To resume a history, it needs the events from twice ``max_gap`` before the resume point on, and snapshots, pauses
@@ -141,9 +142,9 @@ class _HistoryBuilder:
         self.known: dict[str, _KnownValue] = {}
         self._next = 0  # index in self.counted
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[RowDict]:
         """Return the intervals in order of time."""
-        out: list[Row] = []
+        out: list[RowDict] = []
         for begin, end in self._spans():
             row = self._row(begin, end)
             if out:
@@ -188,7 +189,7 @@ class _HistoryBuilder:
         if "message_count" in event.values:
             know("base", event.values["message_count"])
 
-    def _row(self, begin: int, end: int) -> Row:
+    def _row(self, begin: int, end: int) -> RowDict:
         """Return the interval, and carry its counted events over into the expected count."""
         counts: dict[str, int] = dict.fromkeys(COUNT_COLUMNS, 0)
         within: list[QueueEvent] = []
@@ -247,7 +248,7 @@ class _HistoryBuilder:
             return 0  # the purge deleted the message that this reader held
         return -1
 
-    def _set_unexplained_change(self, before: Row, at: int) -> None:
+    def _set_unexplained_change(self, before: RowDict, at: int) -> None:
         """Set the difference between the count reported at a time, if any, and the count expected before it."""
         count = self.known.get("message_count")
         expected = before["expected_message_count"]

@@ -1,8 +1,8 @@
 """Rows of gold's queue tables from events that bronze, silver and gold tables report.
 
 ``EVENT_QUERIES`` read all events, ``to_uniform_rows`` gives them one form, ``with_canonical_names`` the names of queues
-and queue managers in gold. ``history_rows``, ``transfer_rows`` and ``source_rows`` then make the rows of gold for any
-set of queues, in memory or in a Spark task. Times are microseconds since the epoch (UTC).
+and queue managers in gold. ``history_rows``, ``eod_transfer_rows`` and ``eod_source_rows`` then make the rows of gold
+for any set of queues, in memory or in a Spark task. Times are microseconds since the epoch (UTC).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.lake.arrow_rows import datetime_to_us, epoch_day, rows_to_table, span_to_us, table_to_rows
+from pipeline.lake.arrow_rows import datetime_to_us, epoch_day, rows_to_table, table_to_rows, timedelta_to_us
 from pipeline.queues import eod_sources, eod_transfers, history
 from pipeline.queues.history import QueueEvent, ResumePoint
 from pipeline.queues.queue_managers import QueueManagerNames
@@ -28,8 +28,8 @@ from udfs.codes import MQ_OK
 from udfs.keys import key
 from udfs.queues.alias_groups import canonical_queue_name
 from udfs.queues.normal_form import normalize_queue_name
+from udfs.rows import RowDict
 
-Row = dict[str, Any]
 QueueKey = tuple[str | None, str]  # queue manager, queue
 HistoryKey = tuple[str | None, str, str | None]  # and format name
 
@@ -55,22 +55,22 @@ class QueueSettings:
 
     max_gap: timedelta = timedelta(minutes=15)
     resend_rise: int = 1
-    ladder: tuple[timedelta, ...] = tuple(timedelta(seconds=each) for each in eod_transfers.RESEND_LADDER_S)
-    cleanup: timedelta = timedelta(minutes=5)
+    resend_ladder: tuple[timedelta, ...] = tuple(timedelta(seconds=each) for each in eod_transfers.RESEND_LADDER_S)
+    cleanup_interval: timedelta = timedelta(minutes=5)
     configured_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def max_gap_us(self) -> int:
         """The time for which an observation stays valid, in microseconds."""
-        return span_to_us(self.max_gap)
+        return timedelta_to_us(self.max_gap)
 
     def as_provenance(self) -> dict[str, Any]:
         """Return the settings as JSON values for the provenance in a commit."""
         return {
             "max_gap_us": self.max_gap_us,
             "resend_rise": self.resend_rise,
-            "ladder_s": [each.total_seconds() for each in self.ladder],
-            "cleanup_us": span_to_us(self.cleanup),
+            "ladder_s": [each.total_seconds() for each in self.resend_ladder],
+            "cleanup_us": timedelta_to_us(self.cleanup_interval),
             "machines": dict(sorted(self.configured_names.items())),
         }
 
@@ -118,9 +118,11 @@ WHERE hresult = 0 AND queue IS NOT NULL AND observed_at IS NOT NULL AND {recent}
 def attempt_events_sql(settings: QueueSettings, since: int, where: str) -> str:
     """Return the SQL for the effects of receive attempts on their queues; unknown effects are of kind ``doubt``."""
     began = "coalesce(returned_at, started_at)"
-    expired = f"timestamp_micros(unix_micros(returned_at) + {span_to_us(settings.cleanup)})"
+    expired = f"timestamp_micros(unix_micros(returned_at) + {timedelta_to_us(settings.cleanup_interval)})"
     taken, given_back = "(outcome = 'acked' AND ended_at IS NOT NULL)", "outcome IN ('nacked', 'rundown', 'expired')"
-    wide = since - span_to_us(settings.cleanup)  # an expired attempt counts later than all times of its row
+    wide = since - timedelta_to_us(
+        settings.cleanup_interval
+    )  # an expired attempt counts later than all times of its row
     events = f"""
 SELECT CASE WHEN {taken} THEN 'received' WHEN outcome = 'peeked' THEN 'peeked' WHEN {given_back} THEN 'nacked'
     WHEN outcome IN ('acked', 'rejected', 'unknown') THEN 'doubt'
@@ -177,11 +179,11 @@ SELECT {kind} AS kind, server_address AS queue_manager, {queue} AS queue, unix_m
 FROM {{rows}} WHERE {at} IS NOT NULL AND {where}"""
 
 
-READ_EVENTS: Final = EventQuery(RECEIVE_ATTEMPTS, attempt_events_sql)
+READ_EVENT_QUERY: Final = EventQuery(RECEIVE_ATTEMPTS, attempt_events_sql)
 """The query for reads. They are counted, and do not begin a history."""
 EVENT_QUERIES: Final = (
     EventQuery(QUEUE_SNAPSHOTS, _snapshot_events_sql),
-    READ_EVENTS,
+    READ_EVENT_QUERY,
     EventQuery(MANAGEMENT_CALLS, _pause_events_sql),
     EventQuery(QUEUE_OPERATIONS, _operation_events_sql("queue", "moved_out")),
     EventQuery(QUEUE_OPERATIONS, _operation_events_sql("target_queue", "moved_in"), "target_queue"),
@@ -191,7 +193,7 @@ CANONICAL_QUEUE_TABLES: Final = (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS)
 """Tables of gold, in which queue names are canonical."""
 
 
-def to_uniform_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+def to_uniform_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[RowDict]:
     """Yield rows of ``EVENT_QUERIES`` with the same columns; what a snapshot reports is one column, ``snapshot``."""
     empty = dict.fromkeys(("name", "held_since", "missing", "errors", "snapshot"))
     for row in rows:
@@ -206,7 +208,7 @@ def to_uniform_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
 _SNAPSHOT_COLUMNS: Final = frozenset((*_REPORTED, *_REPORTED_TIMES))
 
 
-def _reported(row: Mapping[str, Any]) -> Row:
+def _reported(row: Mapping[str, Any]) -> RowDict:
     """Return the properties that a snapshot reports, times in microseconds."""
     reported = {name: row[name] for name in _SNAPSHOT_COLUMNS}
     if reported["eod_source_info"] is not None:
@@ -220,7 +222,7 @@ def _reported(row: Mapping[str, Any]) -> Row:
     return reported
 
 
-def with_canonical_names(rows: Iterable[Mapping[str, Any]], names: QueueNames) -> list[Row]:
+def with_canonical_names(rows: Iterable[Mapping[str, Any]], names: QueueNames) -> list[RowDict]:
     """Return rows of ``EVENT_QUERIES`` with the names of queue managers and queues in gold."""
     return [
         {
@@ -265,7 +267,7 @@ def history_rows(
     rows: Iterable[Mapping[str, Any]],
     settings: QueueSettings,
     resume_points: Mapping[HistoryKey, ResumePoint] | None = None,
-) -> list[Row]:
+) -> list[RowDict]:
     """Return the rows of gold.queue_history from uniform rows; ``resume_points`` says which histories to resume."""
     by_queue = events_by_queue(rows)
     resume: defaultdict[QueueKey, dict[str | None, ResumePoint]] = defaultdict(dict)
@@ -284,7 +286,7 @@ def history_rows(
     return out
 
 
-def snapshot_observations(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
+def snapshot_observations(rows: Iterable[Mapping[str, Any]]) -> list[RowDict]:
     """Return the snapshots among uniform rows, in the form that ``eod_transfers`` and ``eod_sources`` take."""
     return [
         {
@@ -299,17 +301,17 @@ def snapshot_observations(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
     ]
 
 
-def transfer_rows(
+def eod_transfer_rows(
     rows: Iterable[Mapping[str, Any]], settings: QueueSettings, earlier_rows: Iterable[Mapping[str, Any]] = ()
-) -> list[Row]:
+) -> list[RowDict]:
     """Return the rows of gold.eod_transfers from ``snapshot_observations``, given earlier rows of the table."""
-    ladder = [each.total_seconds() for each in settings.ladder]
+    ladder = [each.total_seconds() for each in settings.resend_ladder]
     return eod_transfers.compute_transfers(
         rows, earlier_rows, resend_rise=settings.resend_rise, ladder_s=ladder, max_gap=settings.max_gap_us
     )
 
 
-def with_sender_queues(rows: Iterable[Mapping[str, Any]], names: QueueNames) -> list[Row]:
+def with_sender_queues(rows: Iterable[Mapping[str, Any]], names: QueueNames) -> list[RowDict]:
     """Return the ``snapshot_observations`` with incoming sequences, each sequence with its ``sender_queue``."""
     out = []
     for row in rows:
@@ -327,9 +329,9 @@ def sender_queue(sequence: Mapping[str, Any], names: QueueNames) -> str | None:
     return names.canonical_queue(normalize_queue_name(sequence["sender_format_name"]))
 
 
-def source_rows(
+def eod_source_rows(
     rows: Iterable[Mapping[str, Any]], senders: Iterable[Mapping[str, Any]], names: QueueNames, settings: QueueSettings
-) -> list[Row]:
+) -> list[RowDict]:
     """Return the rows of gold.eod_sources from ``with_sender_queues``, compared with the senders' transfer rows."""
     found = eod_sources.compute_sources(
         rows, eod_sources.SenderReports(senders), names.queue_managers.names_by_guid, max_gap=settings.max_gap_us
@@ -341,11 +343,14 @@ def source_rows(
 
 def to_gold_table(table: Table, rows: Iterable[Mapping[str, Any]], run_id: str) -> pa.Table:
     """Return rows with times in microseconds as a table of gold."""
-    whole = [{**row, EVENT_DATE: epoch_day(*(row[name] for name in table.dated_by)), RUN_ID: run_id} for row in rows]
+    whole = [
+        {**row, EVENT_DATE: epoch_day(*(row[name] for name in table.event_date_columns)), RUN_ID: run_id}
+        for row in rows
+    ]
     return rows_to_table(whole, to_arrow_schema(table.struct()))
 
 
-def from_gold_table(table: pa.Table) -> list[Row]:
+def from_gold_table(table: pa.Table) -> list[RowDict]:
     """Return a table of gold as rows with times in microseconds (the inverse of ``to_gold_table``)."""
     rows = table_to_rows(table)
     for row in rows:

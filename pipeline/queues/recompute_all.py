@@ -42,7 +42,7 @@ def recompute_in_spark(
             _row_maker(QUEUE_HISTORY, settings, run_id), QUEUE_HISTORY.struct()
         )
         lake.replace(QUEUE_HISTORY, history, provenance=provenance)
-    return {str(table): lake.rows_written(table) for table in (EOD_TRANSFERS, EOD_SOURCES, QUEUE_HISTORY)}
+    return {str(table): lake.count_rows_written(table) for table in (EOD_TRANSFERS, EOD_SOURCES, QUEUE_HISTORY)}
 
 
 def _with_queue(rows: DataFrame) -> StructType:
@@ -88,7 +88,7 @@ def _row_maker(table: Table, settings: QueueSettings, run_id: str) -> Callable[[
         if table == QUEUE_HISTORY:
             made = queue_rows.history_rows(rows, settings)
         else:
-            made = queue_rows.transfer_rows(queue_rows.snapshot_observations(rows), settings)
+            made = queue_rows.eod_transfer_rows(queue_rows.snapshot_observations(rows), settings)
         return queue_rows.to_gold_table(table, made, run_id)
 
     return make_rows
@@ -102,7 +102,7 @@ def _source_row_maker(
     def make_rows(receivers: pa.Table, senders: pa.Table) -> pa.Table:
         observed = queue_rows.snapshot_observations(queue_rows.to_uniform_rows(receivers.to_pylist()))
         sequences = queue_rows.with_sender_queues(observed, names)
-        made = queue_rows.source_rows(sequences, queue_rows.from_gold_table(senders), names, settings)
+        made = queue_rows.eod_source_rows(sequences, queue_rows.from_gold_table(senders), names, settings)
         return queue_rows.to_gold_table(EOD_SOURCES, made, run_id)
 
     return make_rows

@@ -12,16 +12,18 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.lake.arrow_rows import times_to_us
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import arrow_schema
 from pipeline.queues import eod_transfers, queue_rows
 from pipeline.queues.history import ResumePoint
-from pipeline.queues.queue_rows import HistoryKey, QueueNames, QueueSettings, Row
+from pipeline.queues.queue_rows import HistoryKey, QueueNames, QueueSettings
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.table import Table
 from udfs.queues.normal_form import split_queue_suffix
+from udfs.rows import RowDict
 
 MAX_EVENTS_IN_MEMORY: Final = 300_000  # of queues, per call
 _INTERVAL_KINDS: Final = frozenset({"snapshot", "pause", "resume", "purge"})  # events that begin an interval
@@ -36,7 +38,7 @@ class TooManyEventsError(Exception):
 class RowDelta:
     """A change of a table: ``rows`` replace the ``existing`` ones."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[RowDict] = field(default_factory=list)
     existing: list[pa.Table] = field(default_factory=list)
 
 
@@ -66,21 +68,23 @@ class QueueStateReader:
     names: QueueNames
     settings: QueueSettings
 
-    def read_queue_events(self, queues: Collection[str], since: int) -> list[Row]:
+    def read_queue_events(self, queues: Collection[str], since: int) -> list[RowDict]:
         """Return the events of queues since a time, without reads."""
-        queries = [each for each in queue_rows.EVENT_QUERIES if each != queue_rows.READ_EVENTS]
+        queries = [each for each in queue_rows.EVENT_QUERIES if each != queue_rows.READ_EVENT_QUERY]
         return self._read_events(queues, since, queries)
 
-    def read_attempt_events(self, queues: Collection[str], since: int) -> list[Row]:
+    def read_attempt_events(self, queues: Collection[str], since: int) -> list[RowDict]:
         """Return the reads of queues since a time."""
-        return self._read_events(queues, since, [queue_rows.READ_EVENTS])
+        return self._read_events(queues, since, [queue_rows.READ_EVENT_QUERY])
 
-    def read_counted_events(self, queues: Collection[str], since: int) -> list[Row]:
+    def read_counted_events(self, queues: Collection[str], since: int) -> list[RowDict]:
         """Return the events since a time that are counted: reads, moves and purges."""
         queries = [each for each in queue_rows.EVENT_QUERIES if each.table in queue_rows.CANONICAL_QUEUE_TABLES]
         return self._read_events(queues, since, queries)
 
-    def _read_events(self, queues: Collection[str], since: int, queries: Sequence[queue_rows.EventQuery]) -> list[Row]:
+    def _read_events(
+        self, queues: Collection[str], since: int, queries: Sequence[queue_rows.EventQuery]
+    ) -> list[RowDict]:
         raw = queue_name_variants(queues, self.names)
 
         def read(query: queue_rows.EventQuery) -> pa.Table:
@@ -143,7 +147,7 @@ class _QueueRecompute:
             "receivers": partial(read.read_rows_since, EOD_SOURCES, queues, self.since - gap, "sender_queue"),
         }
         found = run_concurrently(reads)
-        events: list[Row] = found["events"]
+        events: list[RowDict] = found["events"]
         self._history(events, found["history"])
         observed = queue_rows.snapshot_observations(events)
         new, earlier = self._transfers(observed, found["transfers"])
@@ -153,7 +157,7 @@ class _QueueRecompute:
 
     # Histories
 
-    def _history(self, events: list[Row], existing: pa.Table) -> None:
+    def _history(self, events: list[RowDict], existing: pa.Table) -> None:
         """Recompute the intervals from the first one on that contains ``since``."""
         resume: dict[HistoryKey, ResumePoint] = {}
         for row in sorted(queue_rows.from_gold_table(existing), key=lambda row: row["valid_from"]):
@@ -193,7 +197,7 @@ class _QueueRecompute:
 
     # Exactly-once delivery
 
-    def _transfers(self, observed: list[Row], existing: pa.Table) -> tuple[list[Row], list[Row]]:
+    def _transfers(self, observed: list[RowDict], existing: pa.Table) -> tuple[list[RowDict], list[RowDict]]:
         """Recompute the transfer rows from ``since`` on; return them, and the earlier rows that they depend on."""
         rows = queue_rows.from_gold_table(existing)
         earlier = [row for row in rows if row["observed_at"] < self.since]
@@ -201,21 +205,21 @@ class _QueueRecompute:
             row for row in observed if row["observed_at"] >= self.since and eod_transfers.is_transfer_snapshot(row)
         ]
         earlier += self._further_transfers(recent, earlier)
-        new = queue_rows.transfer_rows(recent, self.reader.settings, earlier)
+        new = queue_rows.eod_transfer_rows(recent, self.reader.settings, earlier)
         self.deltas[EOD_TRANSFERS].rows += new
-        times = existing.column("observed_at").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        times = times_to_us(existing.column("observed_at"))
         self.deltas[EOD_TRANSFERS].existing.append(existing.filter(pc.greater_equal(times, self.since)))
         return new, earlier
 
-    def _further_transfers(self, recent: list[Row], earlier: list[Row]) -> list[Row]:
+    def _further_transfers(self, recent: list[RowDict], earlier: list[RowDict]) -> list[RowDict]:
         """Return the other earlier rows needed: each series' last one, and those since its oldest number was sent."""
-        known: defaultdict[eod_transfers.SeriesKey, list[Row]] = defaultdict(list)
+        known: defaultdict[eod_transfers.SeriesKey, list[RowDict]] = defaultdict(list)
         for row in earlier:
             known[eod_transfers.series_key(row)].append(row)
         oldest: defaultdict[eod_transfers.SeriesKey, set[int | None]] = defaultdict(set)
         for row in recent:
             oldest[eod_transfers.series_key(row)].add(_oldest_unacked(row))
-        found: list[Row] = []
+        found: list[RowDict] = []
         if unknown := {series for series in oldest if series not in known}:
             last = self.reader.read_last_transfers(_queues(unknown), self.since)
             found += [row for row in queue_rows.from_gold_table(last) if eod_transfers.series_key(row) in unknown]
@@ -225,7 +229,7 @@ class _QueueRecompute:
         for series, numbers in oldest.items():
             last_known = max(known[series], key=eod_transfers.observation_order, default=None)
             if last_known is not None and numbers - {last_known["first_unacked_number"], None}:
-                since = eod_transfers.required_since(last_known)
+                since = eod_transfers.number_sent_since(last_known)
                 if since < min(row["observed_at"] for row in known[series]):
                     need[series] = since
         if need:
@@ -236,7 +240,7 @@ class _QueueRecompute:
             found += [row for row in more if eod_transfers.series_key(row) in need]
         return found
 
-    def _sources(self, observed: list[Row], senders: list[Row], existing: pa.Table, others: set[str]) -> None:
+    def _sources(self, observed: list[RowDict], senders: list[RowDict], existing: pa.Table, others: set[str]) -> None:
         """Recompute the source rows of the queues, and of the ``others`` whose senders' queues these are."""
         read, since = self.reader, self.since - self.gap
         delta = self.deltas[EOD_SOURCES]
@@ -248,10 +252,10 @@ class _QueueRecompute:
         outside = (outside | {row["queue"] for row in receivers}) - self.queues - {None}
         if outside:
             senders = senders + self._other_transfers(outside, since - self.gap)
-        delta.rows += queue_rows.source_rows(receivers, senders, read.names, read.settings)
+        delta.rows += queue_rows.eod_source_rows(receivers, senders, read.names, read.settings)
         delta.existing.append(existing)
 
-    def _other_transfers(self, queues: set[str], since: int) -> list[Row]:
+    def _other_transfers(self, queues: set[str], since: int) -> list[RowDict]:
         """Return the transfer rows of other queues since a time, with the changes of this run applied."""
         delta = self.deltas[EOD_TRANSFERS]
         rows = queue_rows.from_gold_table(self.reader.read_rows_since(EOD_TRANSFERS, queues, since))

@@ -1,7 +1,7 @@
 """Update of gold.queue_history, gold.eod_transfers and gold.eod_sources from silver and the attempts.
 
 A change of the inputs affects queues, each from some time on: the rows of these queues from then on are recomputed,
-from the events since a little before (``history.ResumePoint``, ``eod_transfers.required_since``). The commit of
+from the events since a little before (``history.ResumePoint``, ``eod_transfers.number_sent_since``). The commit of
 gold.queue_history comes last: its provenance stands for all three tables, and keeps the names of queue managers that
 they were computed with.
 """
@@ -18,7 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.lake.concurrency import run_concurrently
-from pipeline.lake.incremental import IncrementalUpdate, query_limited
+from pipeline.lake.incremental import IncrementalUpdate, query_at_most
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import PRE_IMAGES
 from pipeline.queues import queue_rows, recompute_all, recompute_queues
@@ -35,6 +35,7 @@ from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.table import EVENT_DATE, Table
+from udfs.rows import RowDict
 
 CODE_VERSION: Final = "1"  # raised when rows are computed differently: all are recomputed
 INPUTS: Final = (
@@ -117,8 +118,8 @@ class _QueuesUpdate:
     def _is_comparable(self) -> bool:
         """Whether the rows of before were computed with these settings, and say what an update needs."""
         needed = ("names", "managers", "configured")
-        same = self.step.is_same(*self.settings.as_provenance(), "states")
-        return same and all(name in self.step.before for name in needed)
+        same = self.step.has_same_inputs(*self.settings.as_provenance(), "states")
+        return same and all(name in self.step.provenance_before for name in needed)
 
     # Names, and what changed
 
@@ -126,17 +127,17 @@ class _QueuesUpdate:
         managers = QueueManagerNames.from_hosts(hosts.to_pylist(), self.configured, self.settings.configured_names)
         return QueueNames(managers, aliases)
 
-    def _configured_names(self, snapshots: Iterable[queue_rows.Row] | None) -> set[str]:
+    def _configured_names(self, snapshots: Iterable[RowDict] | None) -> set[str]:
         """Return what collectors call queue managers: those of before and new ones, or all where rows were deleted."""
         if snapshots is not None and not any(row["went"] for row in snapshots):
             new = {row["queue_manager"] for row in snapshots if row["source"] == "collector" and row["queue_manager"]}
-            return {*self.step.before["configured"], *new}
+            return {*self.step.provenance_before["configured"], *new}
         sql = "SELECT DISTINCT queue_manager FROM {rows} WHERE source = 'collector' AND queue_manager IS NOT NULL"
         return set(self.lake.query(sql, rows=QUEUE_SNAPSHOTS)["queue_manager"].to_pylist())
 
-    def _changed_attempts(self) -> list[queue_rows.Row] | None:
+    def _changed_attempts(self) -> list[RowDict] | None:
         """Return the queues of changed attempts; none while no queue has a history, for attempts alone make none."""
-        if self.step.before and not self.step.before.get("histories"):
+        if self.step.provenance_before and not self.step.provenance_before.get("histories"):
             return []
         events = queue_rows.attempt_events_sql(self.settings, 0, "TRUE").replace("{rows}", "{feed}")
         sql = f"SELECT queue, min(`at`) AS `at` FROM ({events}) GROUP BY queue"
@@ -144,7 +145,7 @@ class _QueuesUpdate:
 
     def _affected_queues(self, found: Mapping[str, Any]) -> dict[str, int] | None:
         """Return the queues with changes, and since when, microseconds; None if rows have other queue manager names."""
-        managers, before = self.names.queue_managers, self.step.before
+        managers, before = self.names.queue_managers, self.step.provenance_before
         old: dict[str, str] = before["names"]
         renamed = {
             old.get(address, address)
@@ -181,13 +182,13 @@ class _QueuesUpdate:
         for queues, since in ((whole, _EPOCH), (recent.keys(), min(recent.values(), default=0))):
             if queues:
                 recompute_queues.recompute(self.lake, self.names, self.settings, queues, since, deltas)
-        self._keep_names(has_histories=bool(self.step.before.get("histories") or deltas[QUEUE_HISTORY].rows))
+        self._keep_names(has_histories=bool(self.step.provenance_before.get("histories") or deltas[QUEUE_HISTORY].rows))
 
         def replace(table: Table) -> int:
             current = deltas[table].existing
             if not current:
                 if table is QUEUE_HISTORY:
-                    self.step.keep_rows()
+                    self.step.commit_provenance()
                 return 0
             rows = queue_rows.to_gold_table(table, deltas[table].rows, self.run_id)
             there = pa.concat_tables(current)
@@ -203,7 +204,7 @@ class _QueuesUpdate:
     def _keep_names(self, *, has_histories: bool) -> None:
         """Have the provenance keep the names that the rows are computed with."""
         managers = self.names.queue_managers
-        self.step.now |= {
+        self.step.provenance_now |= {
             "names": managers.name_by_address,
             "managers": managers.names_by_guid,
             "configured": sorted(self.configured),
@@ -213,12 +214,12 @@ class _QueuesUpdate:
     def _recompute_all(self, hosts: pa.Table, aliases: Mapping[str, str]) -> dict[str, int]:
         """Recompute all rows: in memory, or in Spark where the events are too many."""
         lake, limit = self.lake, recompute_queues.MAX_EVENTS_IN_MEMORY
-        self.step.read_in_full(*_FOLLOWED)
+        self.step.prepare_full_reads(*_FOLLOWED)
         self.configured = self._configured_names(None)
         self.names = self._names(hosts, aliases)
 
         def read(events: queue_rows.EventQuery) -> pa.Table | None:
-            return query_limited(lake, events.build_sql(self.settings, 0, "TRUE"), limit, rows=events.table)
+            return query_at_most(lake, events.build_sql(self.settings, 0, "TRUE"), limit, rows=events.table)
 
         found = run_concurrently({place: partial(read, each) for place, each in enumerate(queue_rows.EVENT_QUERIES)})
         parts = [rows for rows in found.values() if rows is not None]
@@ -226,18 +227,18 @@ class _QueuesUpdate:
         in_memory = len(parts) == len(found) and count <= limit
         self._keep_names(has_histories=count > 0 or not in_memory)
         if not in_memory:
-            provenance = json.dumps(self.step.now)
+            provenance = json.dumps(self.step.provenance_now)
             self.written |= recompute_all.recompute_in_spark(lake, self.names, self.settings, self.run_id, provenance)
             return self.written
         events = queue_rows.to_uniform_rows(chain.from_iterable(rows.to_pylist() for rows in parts))
         named = queue_rows.with_canonical_names(events, self.names)
         observed = queue_rows.snapshot_observations(named)
-        transfers = queue_rows.transfer_rows(observed, self.settings)
+        transfers = queue_rows.eod_transfer_rows(observed, self.settings)
         receivers = queue_rows.with_sender_queues(observed, self.names)
-        sources = queue_rows.source_rows(receivers, transfers, self.names, self.settings)
+        sources = queue_rows.eod_source_rows(receivers, transfers, self.names, self.settings)
         history = queue_rows.history_rows(named, self.settings)
 
-        def replace(table: Table, rows: list[queue_rows.Row]) -> None:
+        def replace(table: Table, rows: list[RowDict]) -> None:
             self.written[str(table)] = len(rows)
             made = queue_rows.to_gold_table(table, rows, self.run_id)
             if table is QUEUE_HISTORY:

@@ -46,7 +46,7 @@ class ExportPlan:
     """The intervals to export from each capture file, and the call keys that the lake does not have."""
 
     intervals_by_path: dict[str, list[ConnectionInterval]]
-    unknown_calls: list[str]
+    call_keys_not_found: list[str]
 
 
 def plan_export(lake: Lake, call_keys: Iterable[str]) -> ExportPlan:

@@ -109,7 +109,7 @@ class Removal:
 
     call_key: str
     queue_ref: QueueRef
-    at: int
+    removed_at: int
     lookup_id: int | None = None
     target_queue: str | None = None
     confirmed: bool = True
@@ -140,7 +140,7 @@ class MessageHistory:
     receives: list[ReadAttempt]
     peeks: int = 0
     removal: Removal | None = None
-    return_move: Removal | None = None
+    move_back: Removal | None = None
     unconfirmed_removals: list[Removal] = field(default_factory=list)
     lost_after_us: int = 0
     poison_after: int = 1
@@ -160,7 +160,7 @@ class MessageHistory:
         """The fate of the message, as in gold.ack_sequences."""
         if self.removal is not None:
             return "purged" if self.removal.lookup_id is None else "moved"
-        if self.return_move is not None:
+        if self.move_back is not None:
             return "returned"
         return _FATE.get(self.last_settled.outcome, "unknown")
 
@@ -196,7 +196,7 @@ class MessageHistory:
     @property
     def supporting_rows(self) -> Sequence[ReadAttempt | Removal]:
         """The receives, and the operations that removed the message or may have."""
-        removals = (each for each in (self.return_move, self.removal) if each is not None)
+        removals = (each for each in (self.move_back, self.removal) if each is not None)
         return (*self.receives, *removals, *(self.unconfirmed_removals if self.removal is None else ()))
 
     @property
@@ -275,13 +275,13 @@ class _RemovalIndex:
     def __init__(self, removals: Iterable[Removal]) -> None:
         self._purges = Timeline[Removal]()
         self._moves = Timeline[tuple[bool, Removal]]()
-        for each in sorted(removals, key=lambda each: (each.at, each.call_key)):
+        for each in sorted(removals, key=lambda each: (each.removed_at, each.call_key)):
             if each.lookup_id is None:
-                self._purges.add(each.queue_ref, each, each.at)
+                self._purges.add(each.queue_ref, each, each.removed_at)
                 continue
-            self._moves.add((each.queue_ref, each.lookup_id), (True, each), each.at)
+            self._moves.add((each.queue_ref, each.lookup_id), (True, each), each.removed_at)
             if each.target_queue is not None:
-                self._moves.add((QueueRef(each.target_queue), each.lookup_id), (False, each), each.at)
+                self._moves.add((QueueRef(each.target_queue), each.lookup_id), (False, each), each.removed_at)
 
     def after_last_handout(self, history: MessageHistory, until: int) -> list[Removal]:
         """Return the removals after the last handout of a message that then stayed in the queue."""
@@ -303,7 +303,7 @@ class _RemovalIndex:
             if out:
                 history.removal = move
                 return
-            history.return_move, since, in_queue = move, move.at, True
+            history.move_back, since, in_queue = move, move.removed_at, True
         if in_queue:
             history.removal = self._purges.first_after(queue, since)
 

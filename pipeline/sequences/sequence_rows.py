@@ -143,7 +143,7 @@ def _row(history: MessageHistory) -> dict[str, Any]:
         "redelivered": len(history.receives) > 1,
         "loss_risk": history.loss_risk,
         "moved_to": None if removal is None else removal.target_queue,
-        "removed_at": None if removal is None else removal.at,
+        "removed_at": None if removal is None else removal.removed_at,
         "attempt_keys": [read.attempt_key for read in history.receives],
         "evidence": history.evidence,
         "confidence": history.confidence,

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from pipeline.attempts import capture_gaps
 from pipeline.lake.concurrency import run_concurrently
-from pipeline.lake.incremental import IncrementalUpdate, Row, query_limited
+from pipeline.lake.incremental import IncrementalUpdate, query_at_most
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import Values
 from pipeline.lake.settings import fixed_row_batches
@@ -41,8 +41,9 @@ from pipeline.sequences.sequence_rows import (
 )
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
+from udfs.rows import RowDict
 
-MAX_IN_MEMORY: Final = (
+MAX_ROWS_IN_MEMORY: Final = (
     100_000  # attempts, or changes, that the driver takes; with more, all rows are recomputed in Spark
 )
 _CODE_VERSION: Final = 3  # raised when sequences are computed differently: all rows are recomputed
@@ -67,7 +68,7 @@ _CHANGED_OPERATIONS: Final = (
 _ATTEMPTS: Final = f"SELECT {', '.join(READ_ATTEMPT_COLUMNS)} FROM {{attempts}} WHERE {MESSAGE_KNOWN_SQL}"
 _REMOVALS: Final = f"SELECT {', '.join(REMOVAL_COLUMNS)} FROM {{operations}} WHERE {NOT_REFUSED_SQL}"
 _LOSS: Final = "unseen"  # part of the provenance: until when calls may have been missed (``capture_gaps.PossibleLoss``)
-Message = tuple[QueueRef, int | None, str | None]
+MessageKey = tuple[QueueRef, int | None, str | None]
 """A message: where it is, its lookup identifier, its message_key."""
 
 
@@ -81,7 +82,7 @@ def update(lake: Lake, *, lost_after: timedelta, poison_after: int) -> int:
     if not step.exists(RECEIVE_ATTEMPTS) or step.is_current():
         return 0
     work = _SequencesUpdate(step, capture_loss=step.provenance_of(RECEIVE_ATTEMPTS).get("lost", {}))
-    affected = work.find_affected() if step.is_same(*settings) else None
+    affected = work.find_affected() if step.has_same_inputs(*settings) else None
     return work.recompute_all() if affected is None else work.recompute_affected(affected)
 
 
@@ -138,7 +139,7 @@ class _SequencesUpdate:
         """Return the messages that changes affect; None where they are not known, or too many."""
         queries = {RECEIVE_ATTEMPTS: _CHANGED_ATTEMPTS, QUEUE_OPERATIONS: _CHANGED_OPERATIONS}
         found = run_concurrently(
-            {table: partial(self.step.changes, table, sql, MAX_IN_MEMORY) for table, sql in queries.items()}
+            {table: partial(self.step.changes, table, sql, MAX_ROWS_IN_MEMORY) for table, sql in queries.items()}
         )
         attempts, operations = found[RECEIVE_ATTEMPTS], found[QUEUE_OPERATIONS]
         if attempts is None or operations is None:
@@ -157,33 +158,33 @@ class _SequencesUpdate:
             rows += self._messages_not_taken(f"(settled_at IS NULL OR unix_micros(settled_at) >= {since})")
         for row in rows:
             affected.add(*_message_of_row(row))
-        return None if len(rows) > MAX_IN_MEMORY else affected
+        return None if len(rows) > MAX_ROWS_IN_MEMORY else affected
 
     def _loss_changed_since(self, *, sealed: bool) -> int | None:
         """Return since when calls may have been missed otherwise than before, microseconds; None where as before.
 
         ``sealed``: among the changed attempts are some whose message is not known.
         """
-        before = self.step.before.get(_LOSS, {})
+        before = self.step.provenance_before.get(_LOSS, {})
         now = self._note_possible_loss(_sealed_until(self.lake) if sealed else before.get("sealed", {}))
         return capture_gaps.loss_changed_since(before, now)
 
     def _note_possible_loss(self, sealed: dict[str, int]) -> capture_gaps.PossibleLoss:
         """Return until when calls may have been missed, and have the provenance keep it."""
         now: capture_gaps.PossibleLoss = {"capture_loss": self.capture_loss, "sealed": sealed}
-        self.step.now[_LOSS] = now
+        self.step.provenance_now[_LOSS] = now
         return now
 
-    def _purgeable_messages(self, places: Collection[QueueRef]) -> list[Row]:
+    def _purgeable_messages(self, places: Collection[QueueRef]) -> list[RowDict]:
         """Return the messages at places that a purge can have taken, or took."""
         where, inputs = _queues_condition("queue", queues={place.queue for place in places})
         return [row for row in self._messages_not_taken(where, **inputs) if queue_ref_of(row) in places]
 
-    def _messages_not_taken(self, where: str, **inputs: Values) -> list[Row]:
+    def _messages_not_taken(self, where: str, **inputs: Values) -> list[RowDict]:
         """Return the messages of rows that no reader took; at most one more than the driver takes."""
         columns = f"SELECT {', '.join((*_MESSAGE_COLUMNS, 'handle'))} FROM {{rows}}"
-        sql = f"{columns} WHERE {_NOT_TAKEN} AND {where} LIMIT {MAX_IN_MEMORY + 1}"
-        rows: list[Row] = self.lake.query(sql, rows=ACK_SEQUENCES, **inputs).to_pylist()
+        sql = f"{columns} WHERE {_NOT_TAKEN} AND {where} LIMIT {MAX_ROWS_IN_MEMORY + 1}"
+        rows: list[RowDict] = self.lake.query(sql, rows=ACK_SEQUENCES, **inputs).to_pylist()
         return rows
 
     # Some messages, or all
@@ -191,10 +192,10 @@ class _SequencesUpdate:
     def recompute_affected(self, affected: _AffectedMessages) -> int:
         """Recompute the rows of messages, and replace those that differ."""
         if not affected.lookups and not affected.keys:
-            self.step.keep_rows()
+            self.step.commit_provenance()
             return 0
         reads: dict[str, ReadAttempt] = {}
-        current: dict[str, Row] = {}
+        current: dict[str, RowDict] = {}
         removals: list[Removal] = []
         known = _AffectedMessages()
         while known != affected:  # nearly always once: what attempts bind together has been read together
@@ -205,7 +206,7 @@ class _SequencesUpdate:
             reads |= {read.attempt_key: read for read in to_read_attempts(found["reads"])}
             current |= {row["sequence_key"]: row for row in found["current"].to_pylist()}
             removals += to_removals(found["removals"]) if "removals" in found else []
-            if len(reads) > MAX_IN_MEMORY:
+            if len(reads) > MAX_ROWS_IN_MEMORY:
                 return self.recompute_all()
             affected.add_bound(list(reads.values()))
         ours = [read for read in reads.values() if affected.contains(*_message_of_attempt(read))]
@@ -225,7 +226,7 @@ class _SequencesUpdate:
         about = "(lookup_id IN {numbers} OR message_key IN {keys})"
         sql = f"{_ATTEMPTS} AND {about}"
         queries: dict[str, Callable[[], Any]] = {
-            "reads": partial(query_limited, lake, sql, MAX_IN_MEMORY, attempts=RECEIVE_ATTEMPTS, **values),
+            "reads": partial(query_at_most, lake, sql, MAX_ROWS_IN_MEMORY, attempts=RECEIVE_ATTEMPTS, **values),
             "current": partial(lake.select, ACK_SEQUENCES, about, **values),
         }
         if removals:
@@ -237,7 +238,7 @@ class _SequencesUpdate:
     @property
     def _settings(self) -> dict[str, Any]:
         """What sequences are computed with, beside attempts and removals."""
-        now = self.step.now
+        now = self.step.provenance_now
         lost_after_us = round(now["lost_after_s"] * 1e6)
         return {"lost_after_us": lost_after_us, "poison_after": now["poison_after"], "possible_loss": now[_LOSS]}
 
@@ -246,7 +247,7 @@ class _SequencesUpdate:
         lake = self.lake
         self._note_possible_loss(_sealed_until(lake))
         removals = to_removals(lake.query(_REMOVALS, operations=QUEUE_OPERATIONS))
-        reads = query_limited(lake, _ATTEMPTS, MAX_IN_MEMORY, attempts=RECEIVE_ATTEMPTS)
+        reads = query_at_most(lake, _ATTEMPTS, MAX_ROWS_IN_MEMORY, attempts=RECEIVE_ATTEMPTS)
         rows: DataFrame | pa.Table
         if reads is not None:
             rows = ack_sequence_rows(to_read_attempts(reads), removals, **self._settings)
@@ -278,11 +279,11 @@ def ack_sequences_frame(reads: DataFrame, removals: Sequence[Removal], **setting
     return reads.withColumn("_group", group).groupBy("_group").applyInArrow(compute, ACK_SEQUENCES.struct())
 
 
-def _message_of_row(row: Mapping[str, Any]) -> Message:
+def _message_of_row(row: Mapping[str, Any]) -> MessageKey:
     return queue_ref_of(row), decimal_to_int(row["lookup_id"]), row["message_key"]
 
 
-def _message_of_attempt(read: ReadAttempt) -> Message:
+def _message_of_attempt(read: ReadAttempt) -> MessageKey:
     return read.queue_ref, read.lookup_id, read.message_key
 
 

@@ -60,7 +60,7 @@ class CallDecoder:
     keep_packets: bool  # the setting store.packets
     keep_bodies: bool  # store.bodies
 
-    def pass_through(self, batches: Batches, task: str) -> Iterator[pa.RecordBatch]:
+    def record_and_pass(self, batches: Batches, task: str) -> Iterator[pa.RecordBatch]:
         """Yield the batches unchanged and decode them; ``task`` names the staging files."""
         staging = StagingWriter(self.staging_folder, task)
         for batch in batches:
@@ -74,7 +74,7 @@ class CallDecoder:
         """Decode rows of ``bronze.rpc_calls`` in one Spark job."""
 
         def decode(batches: Batches) -> Iterator[pa.RecordBatch]:
-            for batch in self.pass_through(batches, task_number()):
+            for batch in self.record_and_pass(batches, task_number()):
                 yield batch.slice(0, 0).select(["call_key"])
 
         _input_rows(calls, _DECODED_INTERFACES).mapInArrow(decode, "call_key string").collect()
@@ -101,7 +101,7 @@ class DecodedWrite:
     write: TappedWrite
 
     @staticmethod
-    def from_tapped(decoder: CallDecoder | None, write: TappedWrite | None) -> DecodedWrite | None:
+    def from_recorded(decoder: CallDecoder | None, write: TappedWrite | None) -> DecodedWrite | None:
         """Combine a decoder with the commit that it tapped; None without a decoder, or if it missed added calls."""
         return None if decoder is None or write is None else DecodedWrite(decoder, write)
 

@@ -22,7 +22,7 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.queries import PRE_IMAGES
 from pipeline.silver import collected_snapshots as silver_collected_snapshots
 from pipeline.silver.decode import DECODER_VERSIONS
-from pipeline.silver.update import LAST
+from pipeline.silver.update import LAST_COMMITTED_TABLE
 from schemas.bronze import RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
@@ -34,8 +34,7 @@ from schemas.table import EVENT_DATE, RUN_ID, Table
 from udfs.dcerpc.endpoint_towers import parse_tower_endpoints
 from udfs.dcerpc.interfaces import EPT_MAP_OPNUM
 from udfs.keys import key
-
-Row = dict[str, Any]
+from udfs.rows import RowDict
 
 DECODER_VERSION: Final = "1"
 MAX_INCREMENTAL_CHANGES: Final = 20_000  # with more, the table is recomputed
@@ -61,7 +60,7 @@ def update_collected_snapshots(lake: Lake) -> tuple[dict[str, int], dict[str, An
     source = silver_collected_snapshots.SOURCE_TABLE_NAME
     now = {
         source: raw_version,
-        _CALLS: lake.provenance(LAST).get(_CALLS),
+        _CALLS: lake.provenance(LAST_COMMITTED_TABLE).get(_CALLS),
         "decoder": DECODER_VERSIONS,
         "hosts": DECODER_VERSION,
     }
@@ -83,10 +82,10 @@ def update_hosts(lake: Lake, run_id: str, provenance: Mapping[str, Any]) -> int:
     lake.create(HOSTS)
     stored = lake.select(HOSTS, "TRUE")
     known = {row["host_key"]: row for row in stored.to_pylist()}
-    stubs_removed = bool(lake.provenance(LAST).get("emptied"))
+    stubs_removed = bool(lake.provenance(LAST_COMMITTED_TABLE).get("emptied"))
     same_decoders = all(before.get(name) == provenance[name] for name in ("decoder", "hosts"))
     changes = _read_changes(lake, before, versions) if same_decoders and not stubs_removed else None
-    rows = None if changes is None else apply_changes(known, changes)
+    rows = None if changes is None else apply_host_changes(known, changes)
     if rows is None:
         rows = {row["host_key"]: row for row in map(_host_row, compute_hosts(lake))}
         if stubs_removed:  # answers of the endpoint mapper may be gone: keep what they showed
@@ -96,7 +95,7 @@ def update_hosts(lake: Lake, run_id: str, provenance: Mapping[str, Any]) -> int:
     return lake.replace_changed(HOSTS, table, stored, dates=dates, provenance=json.dumps({**provenance, **versions}))
 
 
-def _host_row(row: Row) -> Row:
+def _host_row(row: RowDict) -> RowDict:
     """Complete an identity with its times and count of sightings to a row of the table."""
     first = row["first_seen_at"]
     return {
@@ -108,9 +107,9 @@ def _host_row(row: Row) -> Row:
     }
 
 
-def compute_hosts(lake: Lake) -> list[Row]:
+def compute_hosts(lake: Lake) -> list[RowDict]:
     """Compute from all input tables what is seen together, with first and last time and count of sightings."""
-    found: dict[tuple[Any, ...], Row] = {}
+    found: dict[tuple[Any, ...], RowDict] = {}
     counts = "min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at, count(*) AS sightings"
     for table, evidence in _EVIDENCE.items():
         if not lake.exists(table):
@@ -129,8 +128,8 @@ def compute_hosts(lake: Lake) -> list[Row]:
 _TIME_AGGREGATES: Final[Mapping[str, Any]] = {"first_seen_at": min, "last_seen_at": max}
 
 
-def _read_changes(lake: Lake, made: Mapping[str, Any], versions: Mapping[str, int]) -> list[Row] | None:
-    """Return how sightings changed since a commit, by identity and time; None if the change feeds do not tell."""
+def _read_changes(lake: Lake, made: Mapping[str, Any], versions: Mapping[str, int]) -> list[RowDict] | None:
+    """Return how sightings changed since a commit, by identity and time; None if the change feeds cannot show it."""
     net: Counter[tuple[Any, ...]] = Counter()
     left = MAX_INCREMENTAL_CHANGES
     sign = f"CASE WHEN _change_type IN ({', '.join(map(repr, PRE_IMAGES))}) THEN -1 ELSE 1 END"
@@ -152,7 +151,7 @@ def _read_changes(lake: Lake, made: Mapping[str, Any], versions: Mapping[str, in
     return [dict(zip(names, (*seen, count), strict=True)) for seen, count in net.items() if count]
 
 
-def apply_changes(known: Mapping[str, Row], changes: Iterable[Row]) -> dict[str, Row] | None:
+def apply_host_changes(known: Mapping[str, RowDict], changes: Iterable[RowDict]) -> dict[str, RowDict] | None:
     """Apply changes to the table's rows, by key; None if the result does not follow from them.
 
     A change is an identity, a time, and how many sightings more it has then: fewer where rows were deleted. A deleted
@@ -187,7 +186,7 @@ class _HostEvidence(NamedTuple):
     where: str
     seen_at: str
     source: str
-    extract: Callable[[Row], Iterable[tuple[str | None, str | None, str | None]]]
+    extract: Callable[[RowDict], Iterable[tuple[str | None, str | None, str | None]]]
     joined_tables: Mapping[str, Table] = {}
     from_sql: str = "{rows}"
 
@@ -197,7 +196,7 @@ class _HostEvidence(NamedTuple):
         read = f"SELECT {', '.join(self.columns)}, {self.seen_at} AS seen_at, {sign} AS sign FROM {self.from_sql}"
         return f"SELECT {names}, {counts} FROM ({read} WHERE {self.where}) GROUP BY ALL"
 
-    def identities(self, row: Row) -> Iterator[Row]:
+    def identities(self, row: RowDict) -> Iterator[RowDict]:
         """Yield the identities in a row that tie at least two of identifier, name and address together.
 
         Of the endpoint mapper one is enough: the address serves Message Queuing.
@@ -226,7 +225,7 @@ _QUERIED_ADDRESS: Final = "CASE WHEN source = 'wire' THEN queue_manager ELSE ser
 _JOINED_WITH_RAW: Final = "{rows} LEFT JOIN (SELECT snapshot_id, server_address FROM {raw}) AS raw USING (snapshot_id)"
 
 
-def _identities_of_local_queue(row: Row) -> Iterator[tuple[str | None, str | None, str | None]]:
+def _identities_of_local_queue(row: RowDict) -> Iterator[tuple[str | None, str | None, str | None]]:
     """Yield the identity in a snapshot of a local queue: host of the path name, GUID of the private format name."""
     yield (
         _guid_of_format_name(row["formatname"]) or _guid_of_format_name(row["queue_format_name"]),
@@ -235,7 +234,7 @@ def _identities_of_local_queue(row: Row) -> Iterator[tuple[str | None, str | Non
     )
 
 
-def _identities_of_machine(row: Row) -> Iterator[tuple[str | None, str | None, str | None]]:
+def _identities_of_machine(row: RowDict) -> Iterator[tuple[str | None, str | None, str | None]]:
     """Yield the names of a machine in its snapshot: of its private queues, and in the collector's configuration."""
     names = {_host_of_path_name(each) for each in row["privateq"] or ()}
     if row["source"] == "collector" and row["queue_manager"] is not None:
@@ -244,7 +243,7 @@ def _identities_of_machine(row: Row) -> Iterator[tuple[str | None, str | None, s
         yield None, name, row["address"]
 
 
-def _identities_of_open(row: Row) -> Iterator[tuple[str | None, str | None, str | None]]:
+def _identities_of_open(row: RowDict) -> Iterator[tuple[str | None, str | None, str | None]]:
     """Yield the identity in an open call: host or GUID of the format name, and the server's address."""
     direct = _DIRECT_FORMAT_NAME.match(row["queue_format_name"] or "")
     yield (
@@ -254,7 +253,7 @@ def _identities_of_open(row: Row) -> Iterator[tuple[str | None, str | None, str 
     )
 
 
-def _identities_of_epm_answer(row: Row) -> Iterator[tuple[str | None, str | None, str | None]]:
+def _identities_of_epm_answer(row: RowDict) -> Iterator[tuple[str | None, str | None, str | None]]:
     """Yield the addresses that an endpoint mapper's answer shows to serve MSMQ: those of its towers, and its own."""
     found = {str(ipaddress.ip_address(address)) for address, _, _ in parse_tower_endpoints(row["response_stub"])}
     addresses = (found - {"0.0.0.0"}) | ({row["server_address"]} if found else set())  # noqa: S104 - of a tower

@@ -161,7 +161,7 @@ def earliest_evidence(evidence: pa.Table) -> pa.Table:
 
 
 def replaced_canonical_names(feeds: ChangeFeeds) -> set[str] | None:
-    """Return canonical names that changes of the table replaced by others; None if the change feed does not tell."""
+    """Return canonical names that changes of the table replaced by others; None if the change feed cannot show it."""
     rows = feeds.rows(
         QUEUE_ALIASES, "SELECT queue, canonical_queue, _change_type, _commit_version FROM {feed}", _MAX_CHANGES
     )

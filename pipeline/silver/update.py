@@ -41,14 +41,16 @@ from pipeline.silver.decode_tasks import (
 from schemas.bronze import PENDING, RPC_CALLS
 from schemas.table import EVENT_DATE, Table
 
-STUBS_EMPTIED: Final = "stubs emptied"  # provenance of commits of bronze.rpc_calls that silver does not follow
-LAST: Final = DECODED_TABLES[-1]
+STUBS_EMPTIED_PROVENANCE: Final = (
+    "stubs emptied"  # provenance of commits of bronze.rpc_calls that silver does not follow
+)
+LAST_COMMITTED_TABLE: Final = DECODED_TABLES[-1]
 _CALLS: Final = str(RPC_CALLS)
 _STUBS: Final = ("request_stub", "response_stub", "request_signed_bytes", "response_signed_bytes")
 _UNFINISHED: Final = ("no_request", "no_response", "damaged", "unbound")
 
 
-def decoder(lake: Lake, *, keep_packets: bool, keep_bodies: bool = False) -> CallDecoder:
+def make_call_decoder(lake: Lake, *, keep_packets: bool, keep_bodies: bool = False) -> CallDecoder:
     """Return a decoder for calls while they are written to bronze.rpc_calls; files of an earlier one are deleted."""
     folder = RunMarkers.of(lake).root / "decoded"
     shutil.rmtree(folder, ignore_errors=True)
@@ -65,10 +67,12 @@ def update(
     already, with the same settings.
     """
     written = {str(table): 0 for table in DECODED_TABLES}
-    step = IncrementalUpdate.begin(lake, LAST, (RPC_CALLS,), {"decoder": DECODER_VERSIONS})
+    step = IncrementalUpdate.begin(lake, LAST_COMMITTED_TABLE, (RPC_CALLS,), {"decoder": DECODER_VERSIONS})
     if not step.exists(RPC_CALLS):
         return written
-    step.now["emptied"] = not keep_stubs or step.before.get("emptied", step.exists(LAST))
+    step.provenance_now["emptied"] = not keep_stubs or step.provenance_before.get(
+        "emptied", step.exists(LAST_COMMITTED_TABLE)
+    )
     folder = RunMarkers.of(lake).root / "silver"
     work = _SilverUpdate(
         step, folder, decoded, interrupted=folder.exists(), keep_packets=keep_packets, keep_bodies=keep_bodies
@@ -105,27 +109,27 @@ class _SilverUpdate(_DecodeOptions):
     @property
     def newest(self) -> int:
         """The version of bronze.rpc_calls that the tables are updated to."""
-        version: int = self.step.now[_CALLS]
+        version: int = self.step.provenance_now[_CALLS]
         return version
 
     @property
     def emptied(self) -> bool:
         """Whether stubs of some calls may have been emptied after they were decoded."""
-        return bool(self.step.now["emptied"])
+        return bool(self.step.provenance_now["emptied"])
 
     def run(self) -> dict[str, int]:
         """Update all tables to the newest version."""
-        since = self.step.before.get(_CALLS)
-        if not self.step.before:  # a first run: all calls came after version 0
+        since = self.step.provenance_before.get(_CALLS)
+        if not self.step.provenance_before:  # a first run: all calls came after version 0
             decoded = self._decoded_since(0)
             return self._recompute_all(None if decoded is None else decoded.decoder)
-        if not self.step.is_same("decoder") or since is None or since > self.newest:
+        if not self.step.has_same_inputs("decoder") or since is None or since > self.newest:
             return self._recompute_all()
         if (decoded := self._decoded_since(since)) is not None:
             return self._apply_decoded(decoded)
         if since == self.newest:
             return {}
-        skipped = commits_with_provenance(self.lake, RPC_CALLS, since, STUBS_EMPTIED)
+        skipped = commits_with_provenance(self.lake, RPC_CALLS, since, STUBS_EMPTIED_PROVENANCE)
         if since + len(skipped) == self.newest:
             return {}
         net = self._net_changes(since, skipped)
@@ -181,14 +185,16 @@ class _SilverUpdate(_DecodeOptions):
         lake, calls = self.lake, self.lake.read(RPC_CALLS)
         exists = run_concurrently({table: partial(lake.exists, table) for table in DECODED_TABLES})
         if decoded is None:
-            self.step.read_in_full(RPC_CALLS)
+            self.step.prepare_full_reads(RPC_CALLS)
             decoded = self._decode(calls)
         found, written, provenance = decoded, decoded.row_counts(), self._provenance()
         bare = calls.where(has_no_stubs()).select("call_key")
 
         def write(table: Table) -> None:
             count = written[str(table)]
-            of_table = None if table is LAST else provenance  # the last table is not written after the others here
+            of_table = (
+                None if table is LAST_COMMITTED_TABLE else provenance
+            )  # the last table is not written after the others here
             if not exists[table]:
                 lake.create(table)
                 if count:
@@ -204,7 +210,7 @@ class _SilverUpdate(_DecodeOptions):
             lake.replace(table, rows, provenance=of_table)
 
         run_concurrently({table: partial(write, table) for table in DECODED_TABLES})
-        self.step.keep_rows()
+        self.step.commit_provenance()
         return written
 
     def _apply_decoded(self, decoded: DecodedWrite) -> dict[str, int]:
@@ -221,7 +227,7 @@ class _SilverUpdate(_DecodeOptions):
                 )  # fmt: skip
 
         _write_tables(write, DECODED_TABLES)
-        self.step.keep_rows()
+        self.step.commit_provenance()
         return written
 
     def _apply_changes(self, net: NetChanges) -> dict[str, int]:
@@ -236,7 +242,9 @@ class _SilverUpdate(_DecodeOptions):
         others = [table for table in DECODED_TABLES if table not in merged]
         deleted = {table: self._deleted_calls(table, net, bare, named) for table in others}
         provenance = self._provenance()
-        with lake.commit_message(json.dumps(self.step.before)):  # two commits take a fraction of a MERGE's time
+        with lake.commit_message(
+            json.dumps(self.step.provenance_before)
+        ):  # two commits take a fraction of a MERGE's time
             _write_tables(
                 lambda table: lake.delete_values(table, "call_key", deleted[table], dates=self._dates(net)), others
             )
@@ -246,11 +254,11 @@ class _SilverUpdate(_DecodeOptions):
             for table in merged:
                 if table in rows or not _is_empty(self._deleted_calls(table, net, None, frozenset())):
                     self._merge(table, rows.get(table), net, bare)
-        self.step.keep_rows()
+        self.step.commit_provenance()
         return written
 
     def _provenance(self) -> str:
-        return json.dumps(self.step.now)
+        return json.dumps(self.step.provenance_now)
 
     def _dates(self, net: NetChanges) -> frozenset[date | None] | None:
         """Return the dates of the changed calls' rows; all dates after an interrupted run."""
@@ -294,9 +302,9 @@ class _SilverUpdate(_DecodeOptions):
 
 def _write_tables(write: Callable[[Table], None], tables: Sequence[Table]) -> None:
     """Write tables concurrently, the last table after all others: its commit stands for them."""
-    run_concurrently({table: partial(write, table) for table in tables if table is not LAST})
-    if LAST in tables:
-        write(LAST)
+    run_concurrently({table: partial(write, table) for table in tables if table is not LAST_COMMITTED_TABLE})
+    if LAST_COMMITTED_TABLE in tables:
+        write(LAST_COMMITTED_TABLE)
 
 
 def _is_empty(calls: frozenset[str] | DataFrame) -> bool:
@@ -318,4 +326,6 @@ def _empty_stubs(lake: Lake) -> None:
     dates = [row[0] for row in calls.select(EVENT_DATE).distinct().collect()]
     if dates:
         nothing = (F.lit(None).cast("binary").alias(name) for name in _STUBS)
-        lake.update_columns(RPC_CALLS, calls.select("call_key", *nothing), dates=dates, provenance=STUBS_EMPTIED)
+        lake.update_columns(
+            RPC_CALLS, calls.select("call_key", *nothing), dates=dates, provenance=STUBS_EMPTIED_PROVENANCE
+        )

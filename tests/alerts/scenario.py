@@ -20,8 +20,8 @@ def alerts_for(events, now, limits=LIMITS):
     """Return all alerts on queues and transfers of some events, as rows; ``now`` is in minutes."""
     events = [row | {"queue": NAMES.canonical_queue(row["queue"])} for row in events]
     observed = queue_rows.snapshot_observations(events)
-    outgoing = queue_rows.transfer_rows(observed, SETTINGS)
-    incoming = queue_rows.source_rows(queue_rows.with_sender_queues(observed, NAMES), outgoing, NAMES, SETTINGS)
+    outgoing = queue_rows.eod_transfer_rows(observed, SETTINGS)
+    incoming = queue_rows.eod_source_rows(queue_rows.with_sender_queues(observed, NAMES), outgoing, NAMES, SETTINGS)
     history = queue_rows.history_rows(events, SETTINGS)
     at = us(now * MINUTE)
     found = [

@@ -55,7 +55,7 @@ def test_calls_that_fail():
     assert (row["queue_manager"], row["evidence"]) == ("srv1", ["c0", "c30"])
     assert summaries(failing_call_alerts(rows, LIMITS, 60 * MINUTE, NAMES)) == [("calls_failing", "warning", 0, None)]
     assert summaries(failing_call_alerts(rows, LIMITS, 20 * MINUTE, NAMES)) == []
-    assert len(summaries(failing_call_alerts(rows, replace(LIMITS, failures=4), 300 * MINUTE, NAMES))) == 2
+    assert len(summaries(failing_call_alerts(rows, replace(LIMITS, failed_calls=4), 300 * MINUTE, NAMES))) == 2
 
 
 def test_a_fault_says_so_and_other_results_are_other_alerts():
@@ -82,7 +82,7 @@ def test_negative_acknowledgements():
     assert {row["queue"] for row in found} == {ORDERS}
     (row,) = alert_rows(negative_acknowledgement_alerts([nack(0, queue=None, inferred=ORDERS)], LIMITS, HOUR))
     assert (row["confidence"], row["missing"], row["queue"]) == ("inferred", ["queue_unknown"], None)
-    assert alert_rows(negative_acknowledgement_alerts(rows, replace(LIMITS, negative=5), HOUR)) == []
+    assert alert_rows(negative_acknowledgement_alerts(rows, replace(LIMITS, negative_acknowledgements=5), HOUR)) == []
 
 
 def attempt(returned, ended=None, outcome="in_flight", client="10.0.0.9", **more):
@@ -154,7 +154,7 @@ def test_clocks_that_differ_as_rule_o02_says_it():
     assert (row["condition"], row["severity"], row["until"]) == ("clocks_differ", "warning", None)
     assert "by at least 97 s" in row["message"]
     assert summaries(finding_alerts(rows, LIMITS, 3 * 24 * HOUR)) == [("clocks_differ", "warning", 5, 9 + 24 * 60)]
-    assert summaries(finding_alerts(rows, replace(LIMITS, clock_difference=timedelta(seconds=98)), HOUR)) == []
+    assert summaries(finding_alerts(rows, replace(LIMITS, max_clock_difference=timedelta(seconds=98)), HOUR)) == []
 
 
 def test_two_machines_with_one_identifier():

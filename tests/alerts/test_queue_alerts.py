@@ -117,11 +117,11 @@ def test_a_journal_that_grows_and_a_quota_that_is_nearly_used_up():
     quota = replace(LIMITS, journal_messages=10**6, quotas={"srv1\\private$\\orders": (None, 20_000)})
     assert summaries(alerts_for(events, 39, quota)) == [("nearly_full", "error", 34, None)]  # 18 000 of 20 000 bytes
     slow = [journal(100, at, 1000 + at) for at in range(0, 600, 10)]
-    soon = replace(LIMITS, journal_quota=8_000)
+    soon = replace(LIMITS, journal_quota_bytes=8_000)
     (row,) = alerts_for(slow, 590, soon)
     assert summaries([row]) == [("nearly_full", "warning", 60, None)]  # an hour makes a rate
     assert "at this rate full in 4.5 days" in row["message"]
-    assert alerts_for(slow, 590, replace(LIMITS, journal_quota=80_000)) == []
+    assert alerts_for(slow, 590, replace(LIMITS, journal_quota_bytes=80_000)) == []
 
 
 def test_a_transfer_that_stands_still():

@@ -255,7 +255,7 @@ def test_a_stray_of_the_same_client_reaches_what_nobody_is_seen_to_end(story, mo
     assert story.written() == ["start"]
     assert missing() == []
     # The same where there are too many connections to be brought here.
-    monkeypatch.setattr(attempts_update, "query_limited", lambda *_args, **_inputs: None)  # too many
+    monkeypatch.setattr(attempts_update, "query_at_most", lambda *_args, **_inputs: None)  # too many
     change(story.lake, CONNECTIONS, stray(5, 10))
     assert story.written() == ["start"]
     story.add(read("peek2", START, 5, 5.5, **(ASKED | {"action": 0x80000000, "request_id": 9, "hresult": 0})))
@@ -285,7 +285,7 @@ def test_the_commit_says_until_when_calls_can_have_been_lost(story, monkeypatch,
         return round(at(seconds).timestamp() * 1e6)
 
     if not here:
-        monkeypatch.setattr(attempts_update, "query_limited", lambda *_args, **_inputs: None)  # too many
+        monkeypatch.setattr(attempts_update, "query_at_most", lambda *_args, **_inputs: None)  # too many
     assert lost() == {}
     change(story.lake, CONNECTIONS, _connection("c9", 0, **OTHER_SERVER, last_packet_at=at(4), missing_bytes=5))
     assert lost() == {"10.0.0.9": us(4)}

@@ -21,7 +21,7 @@ from comqc.helpers import (
     secr,
 )
 from udfs.comqc import container_layout
-from udfs.comqc.body_decoder import CALL_TYPE, decode_bodies, explode_calls, is_comqc_extension
+from udfs.comqc.body_decoder import CALL_STRUCT, decode_bodies, explode_calls, is_comqc_extension
 
 HEAD, SEC = chdr(), secd()
 ONE = method(b"12345678", iid=IID, opnum=3)
@@ -218,7 +218,7 @@ def test_explode_gives_a_row_for_each_call_with_the_number_of_its_body():
     for begin in (0, 1):
         parents, calls = explode_calls(decode_bodies(bodies.slice(begin)))
         assert parents.to_pylist() == [1 - begin, 3 - begin, 3 - begin, 4 - begin]
-        assert calls.schema.names == [field.name for field in CALL_TYPE]
+        assert calls.schema.names == [field.name for field in CALL_STRUCT]
         assert calls.column("call_index").to_pylist() == [0, 0, 1, 0]
         assert calls.column("marshaled").null_count == 4  # not asked for
 

@@ -3,7 +3,7 @@
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from schemas.comqc import COMQC_CALLS
-from udfs.comqc.body_decoder import CALL_TYPE
+from udfs.comqc.body_decoder import CALL_STRUCT
 
 # From the contract with the users of the tables; further columns are welcome.
 CONTRACT = """
@@ -23,10 +23,10 @@ def test_the_table_has_the_columns_of_the_contract():
 
 def test_the_decoder_gives_the_columns_of_the_table():
     schema = to_arrow_schema(COMQC_CALLS.struct())
-    assert [(field.name, field.type) for field in CALL_TYPE] == [
-        (field.name, schema.field(field.name).type) for field in CALL_TYPE
+    assert [(field.name, field.type) for field in CALL_STRUCT] == [
+        (field.name, schema.field(field.name).type) for field in CALL_STRUCT
     ]
-    ours = {field.name for field in CALL_TYPE}
+    ours = {field.name for field in CALL_STRUCT}
     assert [name for name in COMQC_CALLS.names if name not in ours] == [
         "sighting_key", "message_key", "call_key", "seen_at", "decoder_version", "event_date", "run_id",
     ]  # fmt: skip

@@ -93,6 +93,6 @@ class Conversations:
 
     def equal(self, lake: Lake, expected: Mapping[str, pa.Table]) -> None:
         """Fail unless a lake equals the ``tables`` of one that read the same files, except for columns of the run."""
-        read = tables(lake, [table for table in catalog.ALL if table.name in expected])
+        read = tables(lake, [table for table in catalog.DATA_TABLES if table.name in expected])
         found = differences(read, expected, left_out=OF_THE_RUN)
         assert not found, self.explain(found)

@@ -25,7 +25,7 @@ _POLL_S = 0.02
 _TIMEOUT_S = 600.0
 
 
-def tables(lake: Lake, of: Iterable[Table] = catalog.ALL) -> dict[str, pa.Table]:
+def tables(lake: Lake, of: Iterable[Table] = catalog.DATA_TABLES) -> dict[str, pa.Table]:
     """Read tables of a lake, all by default, by name without layer."""
 
     def read(table: Table) -> pa.Table:
@@ -36,7 +36,7 @@ def tables(lake: Lake, of: Iterable[Table] = catalog.ALL) -> dict[str, pa.Table]
 
 BRONZE, ALL = "ingest_captures", "run_all"  # jobs: to bronze only, or all layers
 KILLED = ("all", "workers", "java", "driver")  # which processes of a job can be killed
-WRITTEN_BY = {BRONZE: bronze.TABLES, ALL: catalog.ALL}
+WRITTEN_BY = {BRONZE: bronze.TABLES, ALL: catalog.DATA_TABLES}
 _MAIN = {BRONZE: ingest_captures.main, ALL: run_all.main}
 
 

@@ -43,7 +43,7 @@ def summary(capsys):
 
 
 def versions(lake):
-    return {str(table): lake.versions_text(table) for table in catalog.ALL}
+    return {str(table): lake.versions_text(table) for table in catalog.DATA_TABLES}
 
 
 @pytest.fixture(scope="module")
@@ -276,19 +276,19 @@ def test_pages_show_what_was_checked(lake, pages, suites):
     assert site["column_comments"]["quality"]["success"] == "it held for these rows"
     # The pages are written again when any table changes.
     made_of = json.loads((out / ".provenance.json").read_text(encoding="utf-8"))["provenance"]
-    assert made_of["tables"] == {str(table): lake.version(table) for table in catalog.EVERY}
+    assert made_of["tables"] == {str(table): lake.version(table) for table in catalog.ALL_TABLES}
 
 
 def test_the_example_rows_of_the_documentation(checked, captures):
     """UPDATE_EXAMPLE_ROWS=1 regenerates them; those of other tables: tests/contract/test_example_rows.py."""
-    rows = {table: checked.read(table).toArrow() for table in catalog.EVERY if checked.exists(table)}
+    rows = {table: checked.read(table).toArrow() for table in catalog.ALL_TABLES if checked.exists(table)}
     example_rows.check({table: each for table, each in rows.items() if each.num_rows}, paths=[(captures, "/data/ring")])
 
 
 def test_a_lake_of_tables_without_rows_has_pages(spark, tmp_path, capsys):
     """Captures alone, without purges and without queries of queue managers, give no queue history either."""
     empty, out = Lake(spark, str(tmp_path / "lake")), tmp_path / "pages"
-    run_concurrently({table: partial(empty.create, table) for table in catalog.ALL})
+    run_concurrently({table: partial(empty.create, table) for table in catalog.DATA_TABLES})
     assert publish_dashboards.main(["--lake", empty.root, "--out", str(out)]) == 0
     assert (out / "index.html").exists()
     assert summary(capsys)["attention"] == []
@@ -338,7 +338,7 @@ def test_queries_and_widgets_of_the_databricks_dashboard_run(lake, pages):
     for widget in (each["widget"] for page in definition["pages"] for each in page["layout"]):
         query = widget["queries"][0]["query"]
         sql = queries[query["datasetName"]]
-        if not all(lake.exists(table) for table in catalog.EVERY if lake.sql_name(table) in sql):
+        if not all(lake.exists(table) for table in catalog.ALL_TABLES if lake.sql_name(table) in sql):
             continue
         fields = [f"{field['expression']} AS `{field['name']}`" for field in query["fields"]]
         groups = "" if query["disaggregated"] else " GROUP BY ALL"

@@ -12,7 +12,7 @@ from pipeline.attempts.server_openings import OPEN_AND_CLOSE_METHODS
 from pipeline.findings.evaluate import check_association
 from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.rules.registry import SERVER_CHECKS
-from udfs.dcerpc.interfaces import QMMGMT
+from udfs.dcerpc.interfaces import QMMGMT_NAME
 
 US = 1_000_000
 H, H2, READ, READ2 = "aa" * 20, "bb" * 20, "cc" * 20, "dd" * 20
@@ -246,7 +246,7 @@ class Story:
         if changed is not None:
             ours = [
                 row | {"is_changed": True} if row["call_key"] in changed
-                else row if row["interface_name"] == QMMGMT else row | dict.fromkeys(STUB_COLUMNS)
+                else row if row["interface_name"] == QMMGMT_NAME else row | dict.fromkeys(STUB_COLUMNS)
                 for row in ours
             ]  # fmt: skip
         calls = [CapturedCall(row) for row in (*self.calls, *self.others)]

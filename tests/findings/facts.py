@@ -59,7 +59,7 @@ def facts(tables):
         _renamed(tables[str(MANAGEMENT_CALLS)].select(list(evaluate.MANAGEMENT_CALL_COLUMNS)), "action", "action_text"),
         _renamed(tables[str(MESSAGES)].select(list(evaluate.MESSAGE_COLUMNS)), "errors", "message_errors"),
     )
-    opened = whole.filter(evaluate.opening_call_mask(whole))
+    opened = whole.filter(evaluate.is_open_or_close_call(whole))
     connections = tables["connections"].select(list(evaluate.CONNECTION_COLUMNS))
     return evaluate.EvaluationInput(whole, opened, connections, tables["rpc_binds"].select(list(evaluate.BIND_COLUMNS)))
 

@@ -44,7 +44,7 @@ def of(*images):
 )  # fmt: skip
 def test_what_more_than_an_answer_became_of_a_call(images, connections, servers):
     changed = of(*images)
-    assert (changed.altered_connections, changed.servers_with_altered_openings - {None}) == (connections, servers)
+    assert (changed.updated_connections, changed.servers_with_updated_open_calls - {None}) == (connections, servers)
 
 
 def test_times_are_those_of_all_images():

@@ -28,7 +28,7 @@ from pipeline.findings.rules.call_history import (
     ServerHistory,
 )
 from pipeline.findings.rules.registry import single_call_rules
-from udfs.dcerpc.interfaces import QM2QM, REMOTE_READ
+from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 
 pytestmark = pytest.mark.spark
 
@@ -46,7 +46,7 @@ def stories():
             story = each if isinstance(each, Story) else Story(each)
             mine = {row["connection_id"] for row in story.connections}
             ours = {call["interface_name"] for call in story.calls if call["connection_id"] in mine}
-            if ours & {QM2QM, REMOTE_READ}:
+            if ours & {QM2QM_NAME, REMOTE_READ_NAME}:
                 story = copy(story)
                 story.calls = [*prelude(min(mine)), *story.calls]
             yield f"{rule} {number}", story
@@ -145,7 +145,9 @@ def selected_keys(calls, changed, evidence, names):
 
     def always(call):
         rare = call["opnum"] == 6 or (call["opnum"] == 1 and call.get("ack") == NACK)
-        return call["interface_name"] == QM2QM and (rare or (call["opnum"] in (0, 9, 10) and call.get("cursor_handle")))
+        return call["interface_name"] == QM2QM_NAME and (
+            rare or (call["opnum"] in (0, 9, 10) and call.get("cursor_handle"))
+        )
 
     def method(call):
         return call["interface_name"], call["opnum"]
@@ -163,8 +165,8 @@ def selected_keys(calls, changed, evidence, names):
 
     keys = keys | sharing_keys(keys) | {
         call["call_key"] for call in calls
-        if (call["interface_name"] == REMOTE_READ and (REMOTE_READ, call.get("context_handle")) in contexts)
-        or (call["interface_name"] == QM2QM and call.get("queue_handle") in numbers)
+        if (call["interface_name"] == REMOTE_READ_NAME and (REMOTE_READ_NAME, call.get("context_handle")) in contexts)
+        or (call["interface_name"] == QM2QM_NAME and call.get("queue_handle") in numbers)
     }  # fmt: skip
     return keys | sharing_keys(keys) | {call["call_key"] for call in calls if method(call) in OPEN_AND_CLOSE_METHODS}
 
@@ -189,7 +191,7 @@ def test_what_a_few_calls_come_to_tells_whether_all_come_to_something_else(spark
         association = OngoingAssociation(story)
         calls = [call for call in story.calls if call["connection_id"] in association.mine]
         names = {call["call_key"]: named[name, call["call_key"]] for call in calls}
-        if not calls or any(call["interface_name"] not in (QM2QM, REMOTE_READ) for call in calls):
+        if not calls or any(call["interface_name"] not in (QM2QM_NAME, REMOTE_READ_NAME) for call in calls):
             continue  # always evaluated with all calls
         for every, changed in parts_of(calls, Random(name)):
             before, evidence = association.violations(every - changed, captured=every - changed, changed=set())

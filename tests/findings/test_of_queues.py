@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.findings.evaluate_queues import FACT_PARTS, evaluate_queues
 from pipeline.findings.rules.queue_facts import QueueRuleLimits
-from pipeline.findings.rules.registry import ALL_RULES, OPERATION_RULES, QUEUE_CHECKS
+from pipeline.findings.rules.registry import ALL_RULES, OPERATIONAL_RULES, QUEUE_CHECKS
 from udfs.keys import key
 
 US = 1_000_000
@@ -134,7 +134,7 @@ STORIES = {
 
 def test_every_rule_on_queues_has_a_story():
     assert set(STORIES) == {check.rule_id for check in QUEUE_CHECKS}
-    assert set(OPERATION_RULES) - {"O01", "O02"} <= set(STORIES)  # these have theirs in test_operation
+    assert set(OPERATIONAL_RULES) - {"O01", "O02"} <= set(STORIES)  # these have theirs in test_operation
 
 
 @pytest.mark.parametrize("rule", STORIES)

@@ -116,7 +116,7 @@ def table_of(table, rows):
     schema = to_arrow_schema(table.struct())
     dated = [{**dict.fromkeys(schema.names), **row} for row in rows]
     for row in dated:
-        row["event_date"] = epoch_day(*(row[name] for name in table.dated_by))
+        row["event_date"] = epoch_day(*(row[name] for name in table.event_date_columns))
     return rows_to_table(dated, schema)
 
 

@@ -14,14 +14,19 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.testing import assertDataFrameEqual
 
-from pipeline.lake.codegen import COMPILED_FROM, HELD_FROM, INTERPRETED, enable_for
+from pipeline.lake.codegen import (
+    CODEGEN_OFF_SETTINGS,
+    MIN_LAKE_BYTES_FOR_CODEGEN,
+    MIN_READ_BYTES_FOR_CODEGEN,
+    enable_for_sizes,
+)
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.errors import SchemaError
 from pipeline.lake.frames import arrow_to_frame
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import ChangeFeedError
 from pipeline.lake.schema_enforcement import conform_frame
-from pipeline.lake.settings import fixed_row_batches, short_batches
+from pipeline.lake.settings import fixed_row_batches, small_arrow_batches
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import DOUBLE, STRING, Column
@@ -101,7 +106,7 @@ def test_a_lake_of_an_earlier_version_is_upgraded_by_the_next_run_and_no_other(l
         reader,
         Lake(spark, lake.root),
     ):  # one that had read it before it held the lake, and one that had not
-        with writer.exclusive(lambda: None):
+        with writer.hold_exclusive_access(lambda: None):
             rows = quarantine(spark, ("b", "2", NOON)).withColumn("news", F.lit("x"))
             writer.append(later, rows)
             writer.append(later, rows.withColumn("news", F.lit(None).cast("string")))
@@ -214,7 +219,7 @@ def test_a_table_tells_what_changed_since_a_version(filled, spark):
     filled.update(QUARANTINE, {"run_id": "'it''s'", "reason": "NULL"}, "quarantine_key = 'a'", provenance="an update")
     assert filled.provenance_json(QUARANTINE) == "an update"
     filled.delete(QUARANTINE, "quarantine_key = 'b'")
-    was, is_now = ("delete", "insert") if filled.reads_in_process else ("update_preimage", "update_postimage")
+    was, is_now = ("delete", "insert") if filled.can_read_without_spark else ("update_preimage", "update_postimage")
     updated = [("a", "1", was, 2), ("a", "it's", is_now, 2)]
     assert changed(filled, 1) == [*updated, ("b", "1", "delete", 3)]
     assert changed(filled, 0) == sorted(
@@ -360,25 +365,25 @@ def test_what_is_known_of_the_newest_commit_follows_ones_own(lake, spark):
     assert lake.provenance_json(QUARANTINE) == "c"
 
 
-@pytest.mark.parametrize("much", [(COMPILED_FROM, 0), (1, HELD_FROM)])
+@pytest.mark.parametrize("much", [(MIN_READ_BYTES_FOR_CODEGEN, 0), (1, MIN_LAKE_BYTES_FOR_CODEGEN)])
 def test_queries_are_compiled_where_much_is_read(spark, tmp_path, much):
     lake = Lake(spark.newSession(), str(tmp_path / "lake"))  # the tests' own session has compiled where it read much
-    asked = [lake.spark.conf.get(name) for name in INTERPRETED]
-    assert asked == list(INTERPRETED.values())
-    enable_for(lake.spark, COMPILED_FROM - 1, HELD_FROM - 1)
+    asked = [lake.spark.conf.get(name) for name in CODEGEN_OFF_SETTINGS]
+    assert asked == list(CODEGEN_OFF_SETTINGS.values())
+    enable_for_sizes(lake.spark, MIN_READ_BYTES_FOR_CODEGEN - 1, MIN_LAKE_BYTES_FOR_CODEGEN - 1)
     with lake.with_own_session() as other:
-        assert [other.spark.conf.get(name) for name in INTERPRETED] == asked
-    enable_for(lake.spark, *much)
+        assert [other.spark.conf.get(name) for name in CODEGEN_OFF_SETTINGS] == asked
+    enable_for_sizes(lake.spark, *much)
     with lake.with_own_session() as other:
         for each in (lake, other):
-            assert [each.spark.conf.get(name) for name in INTERPRETED] == ["true", "FALLBACK"]
-    assert [spark.newSession().conf.get(name) for name in INTERPRETED] == asked
+            assert [each.spark.conf.get(name) for name in CODEGEN_OFF_SETTINGS] == ["true", "FALLBACK"]
+    assert [spark.newSession().conf.get(name) for name in CODEGEN_OFF_SETTINGS] == asked
 
 
 def test_what_somebody_else_chose_for_compiling_stays(spark):
     other = spark.newSession()
     other.conf.set("spark.sql.codegen.wholeStage", "true")
-    enable_for(other, COMPILED_FROM)
+    enable_for_sizes(other, MIN_READ_BYTES_FOR_CODEGEN)
     assert other.conf.get("spark.sql.codegen.factoryMode") == "NO_CODEGEN"
 
 
@@ -399,7 +404,7 @@ def test_batches_for_python_are_not_measured_within_and_as_before_behind(spark):
 def test_a_session_that_does_not_let_itself_be_told_is_left_alone():
     session = Mock()
     session.conf.isModifiable.return_value = False  # as on serverless compute
-    with fixed_row_batches(session), short_batches(session):
+    with fixed_row_batches(session), small_arrow_batches(session):
         pass
     session.conf.set.assert_not_called()
     session.conf.unset.assert_not_called()

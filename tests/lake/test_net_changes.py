@@ -71,7 +71,7 @@ def test_a_feed_comes_to_the_same_here_and_in_spark(spark, monkeypatch, rows):
     assert {name: row["fact"] for name, row in were.items()} == was
     assert here["dates"] == {date(2026, 1, 1 + fact) for fact in was.values()}
     with monkeypatch.context() as patch:
-        patch.setattr(lake_net_changes, "MAX_IN_DRIVER", 0 if rows else -1)
+        patch.setattr(lake_net_changes, "MAX_ROWS_IN_DRIVER", 0 if rows else -1)
         there, named = net_of(spark, rows)
     assert there == here
     assert not rows or named is None

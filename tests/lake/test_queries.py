@@ -47,7 +47,7 @@ def twice(monkeypatch):
 
     def ask(lake, sql, /, **of):
         found = query(lake, sql, **of)
-        if lake.reads_in_process and NAMES_OF_HASHES not in of:
+        if lake.can_read_without_spark and NAMES_OF_HASHES not in of:
             hashed = "xxhash64(" in sql
             assert told(lake.frame(sql, **of).toArrow(), hashed) == told(found, hashed), sql
             asked[re.sub(r"\d+", "0", sql)] |= found.num_rows

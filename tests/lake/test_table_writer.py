@@ -16,11 +16,11 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.local.deletion_vectors import rows_gone, vector_of
 from pipeline.lake.local.table_files import listing
 from pipeline.lake.local.table_writer import TableWriter
-from pipeline.lake.parquet_options import GROUP_ROWS
+from pipeline.lake.parquet_options import MAX_ROW_GROUP_ROWS
 from pipeline.lake.schema_enforcement import arrow_schema, conform_table
 from pipeline.lake.tasks import PartitionedRows
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
-from schemas.catalog import EVERY
+from schemas.catalog import ALL_TABLES
 from schemas.messages import MESSAGES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 
@@ -76,7 +76,7 @@ def test_files_of_any_table_are_read_by_spark_as_they_were_written(lake, spark):
         },
         CAPTURE_FILES: {"link_types": [1, 113], "other_paths": ["a"]},
     }
-    for table in EVERY:
+    for table in ALL_TABLES:
         lake.create(table)
         rows = pa.Table.from_pylist([{table.key[0]: "a", **made.get(table, {})}, {}], arrow_schema(table))
         lake.append(table, rows)
@@ -99,12 +99,16 @@ def test_rows_of_tasks_are_written_here_or_in_tasks_of_spark(lake, little):
 
 def test_rows_come_in_groups_without_statistics_or_dictionaries_that_nobody_asks_for(tmp_path):
     writer = TableWriter(tmp_path, QUARANTINE)
-    rows = quarantine(*((f"{row:05}", TIMES[2], b"same") for row in range(GROUP_ROWS // 2)))
+    rows = quarantine(*((f"{row:05}", TIMES[2], b"same") for row in range(MAX_ROW_GROUP_ROWS // 2)))
     for _ in range(5):
         writer.add(rows.to_batches()[0])
     said = writer.close()
     told = pq.read_metadata(tmp_path / said["path"])
-    assert [told.row_group(group).num_rows for group in range(3)] == [GROUP_ROWS, GROUP_ROWS, GROUP_ROWS // 2]
+    assert [told.row_group(group).num_rows for group in range(3)] == [
+        MAX_ROW_GROUP_ROWS,
+        MAX_ROW_GROUP_ROWS,
+        MAX_ROW_GROUP_ROWS // 2,
+    ]
     assert json.loads(said["stats"])["numRecords"] == told.num_rows
     with pytest.raises(OSError, match="CRC"):
         spoilt(tmp_path / said["path"])

@@ -9,9 +9,9 @@ from pipeline.queues.queue_managers import QueueManagerNames
 from pipeline.queues.queue_rows import (
     QueueNames,
     QueueSettings,
+    eod_source_rows,
+    eod_transfer_rows,
     snapshot_observations,
-    source_rows,
-    transfer_rows,
     with_sender_queues,
 )
 from queue_states.queue_events import FAR, FAR_NAME, GAP, incoming, outgoing, us
@@ -23,8 +23,8 @@ STAMP = 7
 
 def sources(*rows, names=NAMES):
     observed = snapshot_observations(rows)
-    return source_rows(
-        with_sender_queues(observed, names), transfer_rows(observed, QueueSettings()), names, QueueSettings()
+    return eod_source_rows(
+        with_sender_queues(observed, names), eod_transfer_rows(observed, QueueSettings()), names, QueueSettings()
     )
 
 

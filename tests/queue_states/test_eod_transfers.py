@@ -7,16 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.queues import eod_transfers
-from pipeline.queues.queue_rows import QueueSettings, snapshot_observations, transfer_rows
+from pipeline.queues.queue_rows import QueueSettings, eod_transfer_rows, snapshot_observations
 from queue_states.queue_events import FAR, FAR_NAME, GAP, outgoing, sequence, snapshot, us
 
 CONDITION_COLUMNS = ("observed_at", "condition", "stalled_since", "sequence_reset")
 
 
 def transfers(*rows, earlier=(), shuffled=True, **options):
-    made = transfer_rows(snapshot_observations(rows), QueueSettings(**options), earlier)
+    made = eod_transfer_rows(snapshot_observations(rows), QueueSettings(**options), earlier)
     if shuffled:
-        assert made == transfer_rows(snapshot_observations(reversed(rows)), QueueSettings(**options), earlier)
+        assert made == eod_transfer_rows(snapshot_observations(reversed(rows)), QueueSettings(**options), earlier)
     return made
 
 
@@ -107,7 +107,7 @@ def test_resends_climb_the_ladder():
     assert [row["ladder_step"] for row in rows] == [None, 1, 1, 1, 2, 2, 3, 3, 4, 4]
     assert [row["ladder_interval_s"] for row in rows] == [None, 30, 30, 30, 300, 300, 1800, 1800, 21600, 21600]
     assert {row["condition"] for row in rows[1:]} == {"resending"}
-    other = transfers(outgoing(0, 5, 1, resends=3), ladder=tuple(timedelta(seconds=each) for each in (1, 2, 2)))
+    other = transfers(outgoing(0, 5, 1, resends=3), resend_ladder=tuple(timedelta(seconds=each) for each in (1, 2, 2)))
     assert (other[0]["ladder_step"], other[0]["ladder_interval_s"]) == (2, 2)
 
 
@@ -239,5 +239,7 @@ def test_rows_go_on_from_those_of_before(steps, place):
     place = min(place, len(rows))
     assert transfers(*rows[place:], earlier=whole[:place]) == whole[place:]
     if place:
-        needed = [row for row in whole[:place] if row["observed_at"] >= eod_transfers.required_since(whole[place - 1])]
+        needed = [
+            row for row in whole[:place] if row["observed_at"] >= eod_transfers.number_sent_since(whole[place - 1])
+        ]
         assert transfers(*rows[place:], earlier=needed) == whole[place:]

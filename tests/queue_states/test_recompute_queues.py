@@ -14,10 +14,10 @@ from pipeline.queues.queue_managers import QueueManagerNames
 from pipeline.queues.queue_rows import (
     QueueNames,
     QueueSettings,
+    eod_source_rows,
+    eod_transfer_rows,
     history_rows,
     snapshot_observations,
-    source_rows,
-    transfer_rows,
     with_sender_queues,
 )
 from pipeline.queues.recompute_queues import RowDelta, recompute_with_reader
@@ -99,11 +99,13 @@ class InMemoryTables:
 
     def expected_rows(self):
         observed = snapshot_observations(self.events)
-        transfers = transfer_rows(observed, self.settings)
+        transfers = eod_transfer_rows(observed, self.settings)
         return {
             QUEUE_HISTORY: history_rows(self.events, self.settings),
             EOD_TRANSFERS: transfers,
-            EOD_SOURCES: source_rows(with_sender_queues(observed, self.names), transfers, self.names, self.settings),
+            EOD_SOURCES: eod_source_rows(
+                with_sender_queues(observed, self.names), transfers, self.names, self.settings
+            ),
         }
 
 

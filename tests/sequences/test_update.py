@@ -117,7 +117,7 @@ def test_more_of_a_capture_changes_the_messages_it_is_about_and_no_others(lake, 
         assert any(row["missing"] == ["sealed"] for row in expected)
         follower.write({call["call_key"] for call in follower.broker.calls} - gone - {*starts[-1:]})
     # Another setting recomputes everything, here in Spark.
-    monkeypatch.setattr(sequences_update, "MAX_IN_MEMORY", -1)
+    monkeypatch.setattr(sequences_update, "MAX_ROWS_IN_MEMORY", -1)
     follower.write(lost_after=dt.timedelta(seconds=5), poison_after=1)
 
 
@@ -139,7 +139,7 @@ def test_in_any_order_and_number_of_runs_all_is_as_if_made_anew(lake, monkeypatc
     chance = Random(seed)
     broker = Broker(Random(seed)).run(250)
     if not here:
-        monkeypatch.setattr(sequences_update, "MAX_IN_MEMORY", -1)
+        monkeypatch.setattr(sequences_update, "MAX_ROWS_IN_MEMORY", -1)
     follower = Follower(lake, broker)
     part_of = {call["call_key"]: chance.randint(1, 5) for call in broker.calls}
     for part in range(1, 6):

@@ -49,9 +49,11 @@ def ingest(lake, folder, name, *captures):
         folder.mkdir(exist_ok=True)
         (folder / f"{name}{number}.pcap").write_bytes(capture)
     files = list_files([str(path) for path in folder.glob(f"{name}*")])
-    decoder = silver_update.decoder(lake, keep_packets=False)
+    decoder = silver_update.make_call_decoder(lake, keep_packets=False)
     options = {"reader_options": {}, "log": lambda _text: None, "tap": decoder}
-    return DecodedWrite.from_tapped(decoder, ingest_captures.ingest(lake, files, run_id=name, **options).tapped_write)
+    return DecodedWrite.from_recorded(
+        decoder, ingest_captures.ingest(lake, files, run_id=name, **options).recorded_write
+    )
 
 
 def update_silver(lake, decoded):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipeline.lake.local.local_sql import LocalSql
 from pipeline.lake.queries import query_in_spark
 from pipeline.silver.decode import DECODED_TABLES, decode_calls, decode_collected_snapshots
-from pipeline.silver.hosts import apply_changes, compute_hosts
+from pipeline.silver.hosts import apply_host_changes, compute_hosts
 from schemas.bronze import RPC_CALLS
 from schemas.catalog import table
 from schemas.collected_snapshots import SNAPSHOTS_RAW
@@ -107,11 +107,11 @@ def changes(before, now):
 
 @given(st.lists(SEEN), st.lists(SEEN), st.data())
 def test_sightings_that_come_and_go_are_added_and_taken_off_or_not_told_at_all(before, more, data):
-    rows = apply_changes({}, changes([], before))
+    rows = apply_host_changes({}, changes([], before))
     assert times_and_counts(rows) == counted(before)
     stay = data.draw(st.lists(st.booleans(), min_size=len(before), max_size=len(before)))
     now = [seen for seen, stays in zip(before, stay, strict=True) if stays] + more
-    found = apply_changes(rows, data.draw(st.permutations(changes(before, now))))
+    found = apply_host_changes(rows, data.draw(st.permutations(changes(before, now))))
     if found is not None:
         assert times_and_counts(found) == counted(now)
     ends = {(host, at) for host, (first, last, _) in counted(before).items() for at in (first, last)}

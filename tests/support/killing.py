@@ -25,7 +25,7 @@ def dying(lake: Lake, commits: int):
 
     held = Lake(lake.spark, lake.root)
     held._local = held._local and lake._local  # where Spark writes, it does
-    with held.exclusive(check):
+    with held.hold_exclusive_access(check):
         yield held
 
 

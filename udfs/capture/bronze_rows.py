@@ -251,7 +251,7 @@ def connection_rows(
             continue
         client = connection.likely_client_side()
         one, two = connection.directions[client], connection.directions[client ^ 1]
-        closed = connection.closed
+        closed = connection.end_time_and_cause
         trip = connection.round_trip_ns
         association = association_of(connection)
         rows.append(
@@ -342,7 +342,7 @@ def quarantine_rows(connections: list[TcpConnection], msmq_indexes: set[int], ca
             continue
         association = association_of(connection)
         is_ours = connection.index in msmq_indexes
-        if not is_ours and association.is_foreign:
+        if not is_ours and association.has_only_other_interfaces:
             continue
         for side in connection.directions:
             state = side.framing_state

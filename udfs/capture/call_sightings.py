@@ -2,9 +2,9 @@
 
 The row is the sighting with the most whole halves, then the most halves whose end was seen, then the earliest. The
 column ``sightings`` records what a row was made of, so that the result does not depend on the order of the captures.
-Sightings that one capture finished alone (``settled``) stay; the others are computed again whenever their connection is
-merged. Both halves of a settled call are whole, so that its stubs are equal in all captures; only places and times are
-kept per sighting.
+Sightings that one capture finished alone (``finished``) stay; the others are computed again whenever their connection
+is merged. Both halves of a finished call are whole, so that its stubs are equal in all captures; only places and times
+are kept per sighting.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from itertools import pairwise
 from typing import Any, Final
 
 from udfs.keys import key
+from udfs.rows import RowDict
 
-Row = dict[str, Any]
 MAX_SIGHTING_INTERVAL: Final = dt.timedelta(seconds=60)
 _FOUR_TUPLE_COLUMNS: Final = ("client_address", "client_port", "server_address", "server_port")
 _TIME_COLUMNS: Final = ("request_at", "request_done_at", "response_at", "response_done_at")
@@ -39,37 +39,38 @@ _NO_TIME: Final = 1 << 62
 HALVES: Final = ("request", "response")
 
 
-def merge_sightings(rows: list[Row], fresh: list[Row]) -> list[Row]:
+def merge_sightings(rows: list[RowDict], fresh: list[RowDict]) -> list[RowDict]:
     """Return one row for each call of connections that several captures saw at the same time.
 
     ``rows``: the existing rows of these connections, except those that the merge replaces. ``fresh``: the rows of the
     merge. Sightings that an earlier merge added to ``rows`` are ignored.
     """
-    settled = [_with_sighting(row, settled=True) for row in map(restore_single_capture_row, rows) if row is not None]
+    finished = [_with_sighting(row, finished=True) for row in map(restore_single_capture_row, rows) if row is not None]
     return [
-        _merge_rows(group) for group in _group_by_call(settled + [_with_sighting(row, settled=False) for row in fresh])
+        _merge_rows(group)
+        for group in _group_by_call(finished + [_with_sighting(row, finished=False) for row in fresh])
     ]
 
 
-def restore_single_capture_row(row: Row) -> Row | None:
+def restore_single_capture_row(row: RowDict) -> RowDict | None:
     """Reduce a row to sightings of captures that finished the call alone; None if there are none."""
     if not row["sightings"]:
         return row
-    settled = [seen for seen in row["sightings"] if seen["settled"]]
-    return _merge_rows([{**row, "sightings": settled}]) if settled else None
+    finished = [seen for seen in row["sightings"] if seen["finished"]]
+    return _merge_rows([{**row, "sightings": finished}]) if finished else None
 
 
-def row_without_captures(row: Row, captures: Collection[str]) -> Row | None:
+def row_without_captures(row: RowDict, captures: Collection[str]) -> RowDict | None:
     """Return a row without the sightings of some captures; None if no other capture finished the call alone."""
     places = ("capture_id", "response_capture_id")
     remaining = [seen for seen in row["sightings"] if not any(seen[place] in captures for place in places)]
     return restore_single_capture_row({**row, "sightings": remaining}) if remaining else None
 
 
-def to_sighting(row: Row, *, settled: bool) -> Row:
+def to_sighting(row: RowDict, *, finished: bool) -> RowDict:
     """Return the sighting (struct of ``rpc_calls.sightings``) of a row.
 
-    ``settled``: one capture alone finished the call.
+    ``finished``: one capture alone finished the call.
     """
     whole = row["request_stub"] is not None, row["response_stub"] is not None or row["fault_status"] is not None
     return {
@@ -77,12 +78,12 @@ def to_sighting(row: Row, *, settled: bool) -> Row:
         **{name: _to_us(row[name]) for name in _TIME_COLUMNS},
         "request": 0 if not row["request_fragments"] else 2 if whole[0] else 1,
         "response": 0 if not row["response_fragments"] else 2 if whole[1] else 1,
-        "settled": settled,
+        "finished": finished,
     }
 
 
-def _with_sighting(row: Row, *, settled: bool) -> Row:
-    return row if row["sightings"] else {**row, "sightings": [to_sighting(row, settled=settled)]}
+def _with_sighting(row: RowDict, *, finished: bool) -> RowDict:
+    return row if row["sightings"] else {**row, "sightings": [to_sighting(row, finished=finished)]}
 
 
 def _to_us(time: dt.datetime | None) -> int | None:
@@ -93,7 +94,7 @@ def _to_time(us: int | None) -> dt.datetime | None:
     return None if us is None else _EPOCH + dt.timedelta(microseconds=us)
 
 
-def _rank(seen: Row) -> tuple[int, int, int, str, int]:
+def _rank(seen: RowDict) -> tuple[int, int, int, str, int]:
     """Sort key, the best sighting first: most whole halves, then most halves whose end was seen, then the earliest."""
     whole = sum(seen[half] == 2 for half in HALVES)
     ended = sum(seen[f"{half}_done_at"] is not None for half in HALVES)
@@ -102,7 +103,7 @@ def _rank(seen: Row) -> tuple[int, int, int, str, int]:
     return -whole, -ended, _NO_TIME if at is None else at, seen["capture_id"], seen[f"{half}_packet"] or 0
 
 
-def _group_by_call(rows: list[Row]) -> list[list[Row]]:
+def _group_by_call(rows: list[RowDict]) -> list[list[RowDict]]:
     """Group rows of the same call: the same first byte of a half, each within 60 s of the next."""
     parent = list(range(len(rows)))
 
@@ -124,13 +125,13 @@ def _group_by_call(rows: list[Row]) -> list[list[Row]]:
                     parent[root(other)] = root(index)
         for index, other in _pairs_with_lost_start(rows, half):
             parent[root(other)] = root(index)
-    found: dict[int, list[Row]] = defaultdict(list)
+    found: dict[int, list[RowDict]] = defaultdict(list)
     for index, row in enumerate(rows):
         found[root(index)].append(row)
     return list(found.values())
 
 
-def _pairs_with_lost_start(rows: list[Row], half: str) -> Iterator[tuple[int, int]]:
+def _pairs_with_lost_start(rows: list[RowDict], half: str) -> Iterator[tuple[int, int]]:
     """Yield pairs of row indexes: one row has a half whole, of the other one a capture lost the first fragments."""
     whole: dict[Any, list[int]] = defaultdict(list)
     some: dict[Any, list[int]] = defaultdict(list)
@@ -147,13 +148,13 @@ def _pairs_with_lost_start(rows: list[Row], half: str) -> Iterator[tuple[int, in
                     yield index, other
 
 
-def _stream_span(row: Row, half: str) -> int:
+def _stream_span(row: RowDict, half: str) -> int:
     """Return the stream bytes of a whole half; estimated for rows from before 2026-12, which have no ``*_span``."""
     span = row[f"{half}_span"]
     return int(len(row[f"{half}_stub"] or b"") + _MIN_HEADER_BYTES * row[f"{half}_fragments"] if span is None else span)
 
 
-def _merge_rows(rows: list[Row]) -> Row:
+def _merge_rows(rows: list[RowDict]) -> RowDict:
     """Merge the rows of one call."""
     sightings = _distinct_sightings(one for row in rows for one in row["sightings"])
     best = min(rows, key=lambda row: (min(map(_rank, row["sightings"])), row["call_key"]))
@@ -169,7 +170,7 @@ def _merge_rows(rows: list[Row]) -> Row:
             len({one[place] for one in sightings if one[half]})
             for half, place in (("request", "capture_id"), ("response", "response_capture_id"))
         ),
-        "sightings": sightings if len(sightings) > 1 or not base["settled"] else None,
+        "sightings": sightings if len(sightings) > 1 or not base["finished"] else None,
     }
     for name in ("cancelled_at", "orphaned_at"):
         row[name] = min((one[name] for one in rows if one[name] is not None), default=None)
@@ -182,17 +183,17 @@ def _merge_rows(rows: list[Row]) -> Row:
     return row
 
 
-def _is_decrypted(row: Row) -> bool:
+def _is_decrypted(row: RowDict) -> bool:
     """Whether a key decrypted or verified a row."""
     return row["opened_by"] is not None or row["verified_by"] is not None
 
 
-def _present_stubs(row: Row) -> tuple[bool, ...]:
+def _present_stubs(row: RowDict) -> tuple[bool, ...]:
     """Return which stubs a row has; decrypted columns apply only to rows with the same stubs."""
     return tuple(row[f"{half}_stub"] is not None for half in HALVES)
 
 
-def _distinct_sightings(sightings: Iterable[Row]) -> list[Row]:
+def _distinct_sightings(sightings: Iterable[RowDict]) -> list[RowDict]:
     """Return the distinct sightings, the best first."""
     found = {tuple(sorted((name, str(value)) for name, value in seen.items())): seen for seen in sightings}
     return [found[name] for name in sorted(found, key=lambda name: (_rank(found[name]), name))]

@@ -72,7 +72,7 @@ class ReadOptions:
 
     reorder_window_s: float = 2.0
     block_bytes: int = 16 << 20
-    max_expansion: int = 1100
+    max_expansion_ratio: int = 1100
     max_expanded_bytes: int = 256 << 30
     all_pdus: bool = False
 
@@ -107,7 +107,7 @@ def endpoint_texts(places: Iterable[tuple[bytes, int, str]]) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRequest:
+class CaptureReadRequest:
     """What to read of a capture: from the beginning or from a resume state, and under which key.
 
     ``capture_id``: the key, None to compute it from the file. ``resume_state``: JSON of
@@ -121,13 +121,13 @@ class ReadRequest:
 
 
 def read_capture_batches(
-    source: FileSource, options: ReadOptions | None = None, request: ReadRequest | None = None
+    source: FileSource, options: ReadOptions | None = None, request: CaptureReadRequest | None = None
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Read one capture and yield ``(table name, rows)``: calls as they are finished, the other tables at the end.
 
     Bad input never raises. It gives status and error in the row of ``capture_files``, and rows of ``quarantine``.
     """
-    options, request = options or ReadOptions(), request or ReadRequest()
+    options, request = options or ReadOptions(), request or CaptureReadRequest()
     inferred: InferredContexts = {}
     only: set[int] | None = None
     calls: Counter[str] = Counter()
@@ -176,7 +176,7 @@ def read_capture(
     reorder_window_s: float = 2.0,
     block_bytes: int = 16 << 20,
     max_expansion: int = 1100,
-    request: ReadRequest | None = None,
+    request: CaptureReadRequest | None = None,
 ) -> dict[str, pa.Table]:
     """Read a capture from bytes, a path or a binary file; return one Arrow table per bronze table.
 
@@ -198,7 +198,7 @@ def read_capture(
 def _scan_capture(
     source: FileSource,
     options: ReadOptions,
-    request: ReadRequest,
+    request: CaptureReadRequest,
     scan: CaptureScan,
     learned: Mapping[tuple[bytes, int], set[str]],
     only: set[int] | None,
@@ -227,7 +227,7 @@ def _scan_capture(
     try:
         state = json.loads(request.resume_state) if request.resume_state is not None else None
         begin = 0 if state is None else resume_read_offset(state)
-        with source.open_decompressed(options.max_expansion, options.max_expanded_bytes, begin) as stream:
+        with source.open_decompressed(options.max_expansion_ratio, options.max_expanded_bytes, begin) as stream:
             file_reader = scan.file_reader = CaptureFileReader(stream, _block_bytes(source, options), resume_from=state)
             for records in file_reader.read_blocks():
                 packet_hash.add_block(records.buffer, records.file_offset, file_reader)
@@ -298,7 +298,11 @@ def infer_contexts(scan: CaptureScan) -> InferredContexts:
     found: InferredContexts = {}
     for connection in scan.connections:
         association = connection.rpc_state
-        if not isinstance(association, RpcAssociation) or association.is_foreign or not association.unbound_call_shapes:
+        if (
+            not isinstance(association, RpcAssociation)
+            or association.has_only_other_interfaces
+            or not association.unbound_call_shapes
+        ):
             continue
         _, address, port = connection.endpoints[connection.likely_client_side() ^ 1]
         learned = scan.learned_endpoints.get((address, port), set())

@@ -38,8 +38,9 @@ from udfs.capture.overlapping_captures import CapturedSegment, DuplicateBytes, g
 from udfs.dcerpc.interfaces import INTERFACES_BY_UUID, CallShape
 from udfs.files.capture_file import NO_TIME
 from udfs.keys import key
+from udfs.rows import RowDict
 from udfs.rpc.association_state import BoundContext
-from udfs.rpc.call_assembly import CallAssembler, association_of, connect_level_auth
+from udfs.rpc.call_assembly import CallAssembler, association_of, auth_if_connect_level
 from udfs.rpc.call_rows import CallRowBuilder, InferredContexts
 from udfs.rpc.call_schema import RPC_CALLS_SCHEMA, SIGHTING_STRUCT
 from udfs.rpc.connection_identity import connection_id, four_tuple
@@ -47,8 +48,6 @@ from udfs.rpc.pdu_framing import QUARANTINE_SAMPLE_BYTES, FramingState, PduFrame
 from udfs.tcp.connection_tracker import BlockStreams, ConnectionTracker, PackedEndpoint
 from udfs.tcp.connections import ConnectionKind, TcpConnection, sequence_difference
 from udfs.tcp.packet_decoder import FRAMED_BEFORE, RECORD_SEGMENT, SKIPPED_BEFORE, STREAM_START, TcpSegments
-
-Row = dict[str, Any]
 
 CONNECTION_LABELS_SCHEMA: Final = pa.schema(
     [
@@ -66,7 +65,7 @@ CONNECTION_LABELS_SCHEMA: Final = pa.schema(
         ("again", pa.list_(pa.string())),
     ]
 )
-CONTEXT_MEANINGS_SCHEMA: Final = pa.schema(
+PRESENTATION_CONTEXTS_SCHEMA: Final = pa.schema(
     [
         ("capture_id", pa.string()),
         ("was_connection_id", pa.string()),
@@ -128,7 +127,7 @@ _NO_CONNECTION: Final = TcpConnection(-1, ((4, b"", 0), (4, b"", 0)), NO_TIME, N
 class _Remainder:
     """A remainder and the merged connection that it belongs to, which is known once its segments were added."""
 
-    row: Row
+    row: RowDict
     connection: TcpConnection = field(default_factory=lambda: _NO_CONNECTION)
     group: int = 0  # number of the group of overlapping remainders
 
@@ -156,7 +155,7 @@ class _PacketNumbers:
         return len(self.captures) - 1
 
 
-def merge_connections(pending: Sequence[Row], *, reorder_window_s: float) -> MergeResult:
+def merge_connections(pending: Sequence[RowDict], *, reorder_window_s: float) -> MergeResult:
     """Merge the connections in remainders (rows of ``bronze.pending``)."""
     remainders = [_Remainder(row) for row in sorted(pending, key=_time_order)]
     packet_numbers = _PacketNumbers()
@@ -215,13 +214,13 @@ def merge_connections(pending: Sequence[Row], *, reorder_window_s: float) -> Mer
     return MergeResult(
         tables,
         pa.RecordBatch.from_pylist(labels, CONNECTION_LABELS_SCHEMA),
-        pa.RecordBatch.from_pylist(contexts, CONTEXT_MEANINGS_SCHEMA),
+        pa.RecordBatch.from_pylist(contexts, PRESENTATION_CONTEXTS_SCHEMA),
         _pending_changes(by_connection, labels, tables["rpc_calls"], strays, msmq_indexes),
         _packet_count_changes(by_connection, msmq_indexes, builder.learned_by_connection),
     )
 
 
-def _time_order(row: Row) -> tuple[int, int, str]:
+def _time_order(row: RowDict) -> tuple[int, int, str]:
     return row["first_time_ns"], row["last_time_ns"], row["capture_id"]
 
 
@@ -257,14 +256,14 @@ def _pack_address(address: str) -> tuple[int, bytes]:
     return parsed.version, parsed.packed
 
 
-def _packed_endpoints(row: Row) -> tuple[PackedEndpoint, PackedEndpoint]:
+def _packed_endpoints(row: RowDict) -> tuple[PackedEndpoint, PackedEndpoint]:
     """Return both endpoints of a remainder, the lower one (side 0) first."""
     client: PackedEndpoint = (*_pack_address(row["client_address"]), row["client_port"])
     server: PackedEndpoint = (*_pack_address(row["server_address"]), row["server_port"])
     return (client, server) if client <= server else (server, client)
 
 
-def _rpc_endpoints(pending: Iterable[Row]) -> set[tuple[bytes, int]]:
+def _rpc_endpoints(pending: Iterable[RowDict]) -> set[tuple[bytes, int]]:
     return {(octets, port) for row in pending if row["kind"] == "rpc" for _, octets, port in _packed_endpoints(row)}
 
 
@@ -324,7 +323,7 @@ def _assign_connections(
                 connection.client_side = 0 if (*_pack_address(row["client_address"]), row["client_port"]) == low else 1
 
 
-def _named_at(row: Row) -> int:
+def _named_at(row: RowDict) -> int:
     """Return the time for the connection's key; rows from before 2026-11 lack ``named_at_ns``."""
     return int(row["first_time_ns"] if row["named_at_ns"] is None else row["named_at_ns"])
 
@@ -355,7 +354,7 @@ def _add_hidden_counts(by_connection: dict[int, list[_Remainder]]) -> None:
     for remainders in by_connection.values():
         connection = remainders[0].connection
         connection.packet_count = sum(remainder.row["packets"] for remainder in remainders)
-        groups: dict[int, list[Row]] = defaultdict(list)
+        groups: dict[int, list[RowDict]] = defaultdict(list)
         for remainder in remainders:
             groups[remainder.group].append(remainder.row)
         for number, side in enumerate(connection.directions):
@@ -373,7 +372,7 @@ def _add_hidden_counts(by_connection: dict[int, list[_Remainder]]) -> None:
                 side.lost_by_capture_bytes += dropped
 
 
-def _dropped_bytes(row: Row, number: int, connection: TcpConnection) -> int:
+def _dropped_bytes(row: RowDict, number: int, connection: TcpConnection) -> int:
     """Return the dropped bytes of a side in a remainder, except those of contexts that are not MSMQ."""
     bound = association_of(connection).contexts
     return sum(
@@ -440,7 +439,7 @@ def _count_calls(
     for index in msmq_indexes:
         total = by_name[connection_id(connections[index])]
         for remainder in by_connection.get(index, ()):
-            for one in remainder.row["settled"]:
+            for one in remainder.row["finished_calls"]:
                 if _has_rows(connections[index], one["context_id"], inferred):
                     total += one["calls"]
         counts[index] = total
@@ -507,7 +506,7 @@ def _add_sightings(
         if row["connection_id"] in by_name:
             connection, others = by_name[row["connection_id"]]
             client = connection.likely_client_side()
-            row["sightings"] = [to_sighting(row, settled=False)]
+            row["sightings"] = [to_sighting(row, finished=False)]
             for half, side in (("request", client), ("response", client ^ 1)):
                 first = row[f"{half}_sequence"]
                 row["sightings"] += [
@@ -525,7 +524,7 @@ def _is_shared(remainders: list[_Remainder]) -> bool:
     return len({one.group for one in remainders}) < len(remainders)
 
 
-def _partial_sighting(half: str, other: DuplicateBytes) -> Row:
+def _partial_sighting(half: str, other: DuplicateBytes) -> RowDict:
     """Return the sighting of some bytes of a request or response (``half``)."""
     return {
         **dict.fromkeys(field.name for field in SIGHTING_STRUCT),
@@ -535,7 +534,7 @@ def _partial_sighting(half: str, other: DuplicateBytes) -> Row:
         f"{half}_at": other.time_ns // 1000,
         "request": int(half == "request"),
         "response": int(half == "response"),
-        "settled": False,
+        "finished": False,
     }
 
 
@@ -544,7 +543,7 @@ def _quarantine_rows(
     by_connection: dict[int, list[_Remainder]],
     msmq_indexes: set[int],
     packet_numbers: _PacketNumbers,
-) -> list[Row]:
+) -> list[RowDict]:
     """Return ``quarantine`` rows: strays of MSMQ connections, and all bytes of unrecognised RPC connections."""
     rows = quarantine_rows([c for c in connections if c.index in msmq_indexes], msmq_indexes, "")
     for row in rows:
@@ -553,7 +552,11 @@ def _quarantine_rows(
         row["packet_number"] = packet_numbers.numbers[number] or None
     for index, remainders in by_connection.items():
         connection = connections[index]
-        if index in msmq_indexes or connection.kind is not ConnectionKind.RPC or association_of(connection).is_foreign:
+        if (
+            index in msmq_indexes
+            or connection.kind is not ConnectionKind.RPC
+            or association_of(connection).has_only_other_interfaces
+        ):
             continue
         states = [side.framing_state for side in connection.directions]
         if not any(isinstance(state, FramingState) and state.recognised for state in states) and not any(
@@ -569,12 +572,12 @@ def _quarantine_rows(
     return rows
 
 
-def _merge_runs(remainders: list[_Remainder], side: int) -> list[tuple[Row, str]]:
+def _merge_runs(remainders: list[_Remainder], side: int) -> list[tuple[RowDict, str]]:
     """Return the runs of unrecognised bytes of one direction, joined where those of several captures meet."""
     runs = [(run, one.row["capture_id"]) for one in remainders for run in one.row["runs"] if run["side"] == side]
     lead = runs[0][0]["sequence"] if runs else 0
     runs.sort(key=lambda each: (sequence_difference(each[0]["sequence"] - lead), each[0]["time_ns"], each[1]))
-    merged: list[tuple[Row, str]] = []
+    merged: list[tuple[RowDict, str]] = []
     for run, capture_id in runs:
         last = merged[-1][0] if merged else None
         overlap = -1 if last is None else sequence_difference(last["sequence"] + last["size"] - run["sequence"])
@@ -587,12 +590,16 @@ def _merge_runs(remainders: list[_Remainder], side: int) -> list[tuple[Row, str]
     return merged
 
 
-def _label_rows(by_connection: dict[int, list[_Remainder]], msmq_indexes: set[int], contexts: list[Row]) -> list[Row]:
+def _label_rows(
+    by_connection: dict[int, list[_Remainder]], msmq_indexes: set[int], contexts: list[RowDict]
+) -> list[RowDict]:
     """Return the label of each remainder: its connection, and a digest of what its finished calls are updated with."""
     rows = []
     means: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for one in contexts:
-        means[one["capture_id"], one["was_connection_id"]] += [one[name] for name in CONTEXT_MEANINGS_SCHEMA.names[2:]]
+        means[one["capture_id"], one["was_connection_id"]] += [
+            one[name] for name in PRESENTATION_CONTEXTS_SCHEMA.names[2:]
+        ]
     for index, remainders in by_connection.items():
         for remainder in remainders:
             connection, row = remainder.connection, remainder.row
@@ -657,7 +664,7 @@ def _packet_count_changes(
     return pa.RecordBatch.from_pylist(rows, PACKET_COUNTS_SCHEMA)
 
 
-def add_packet_counts(row: Row, changes: Row) -> None:
+def add_packet_counts(row: RowDict, changes: RowDict) -> None:
     """Apply a row of ``MergeResult.packet_counts`` to a capture's row of ``capture_files``."""
     for name in PACKET_COUNT_COLUMNS:
         row[name] += changes[name]
@@ -667,9 +674,9 @@ def add_packet_counts(row: Row, changes: Row) -> None:
 
 def _pending_changes(
     by_connection: dict[int, list[_Remainder]],
-    labels: list[Row],
+    labels: list[RowDict],
     calls: pa.RecordBatch,
-    strays: list[Row],
+    strays: list[RowDict],
     msmq_indexes: set[int],
 ) -> pa.RecordBatch:
     """Return the changed columns of the remainders: connection, and keys of the rows that were made from them."""
@@ -703,13 +710,13 @@ def _pending_changes(
     return pa.RecordBatch.from_pylist(rows, PENDING_CHANGES_SCHEMA)
 
 
-def _context_meaning_rows(by_connection: dict[int, list[_Remainder]], inferred: InferredContexts) -> list[Row]:
+def _context_meaning_rows(by_connection: dict[int, list[_Remainder]], inferred: InferredContexts) -> list[RowDict]:
     """Return the meanings of contexts with finished calls whose bind their capture did not see."""
     rows = []
     for index, remainders in by_connection.items():
         for remainder in remainders:
             connection = remainder.connection
-            for one in remainder.row["settled"]:
+            for one in remainder.row["finished_calls"]:
                 context_id = one["context_id"]
                 if context_id < 0:
                     continue
@@ -720,7 +727,7 @@ def _context_meaning_rows(by_connection: dict[int, list[_Remainder]], inferred: 
                     uuid, syntax, level = (
                         bound[0].interface_uuid,
                         bound[0].transfer_syntax,
-                        connect_level_auth(bound[0]),
+                        auth_if_connect_level(bound[0]),
                     )
                 interface = INTERFACES_BY_UUID.get(uuid or "")
                 rows.append(

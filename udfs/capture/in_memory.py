@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -17,8 +17,8 @@ from udfs.capture.call_sightings import merge_sightings, restore_single_capture_
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, read_capture
 from udfs.capture.connection_merge import MergeResult, add_packet_counts, merge_connections
 from udfs.capture.open_connections import four_tuple_key
+from udfs.rows import RowDict
 
-Row = dict[str, Any]
 BRONZE_TABLES: Final = ("capture_files", "connections", "rpc_binds", "rpc_calls", "quarantine", "pending")
 
 
@@ -27,10 +27,10 @@ def read_captures(runs: Iterable[Sequence[bytes]], *, reorder_window_s: float = 
 
     A capture whose first packet is known already is skipped (``pipeline.bronze.ingest_plan`` compares more).
     """
-    tables: dict[str, list[Row]] = {name: [] for name in BRONZE_TABLES}
+    tables: dict[str, list[RowDict]] = {name: [] for name in BRONZE_TABLES}
     known: set[str] = set()
     for captures in runs:
-        fresh: list[Row] = []
+        fresh: list[RowDict] = []
         for capture in captures:
             found = read_capture(capture, reorder_window_s=reorder_window_s)
             if found["capture_files"]["capture_id"][0].as_py() in known:
@@ -45,7 +45,7 @@ def read_captures(runs: Iterable[Sequence[bytes]], *, reorder_window_s: float = 
     return {name: pa.Table.from_pylist(rows, BRONZE_SCHEMAS[name]) for name, rows in tables.items()}
 
 
-def apply_merge(tables: dict[str, list[Row]], pending: Sequence[Row], merged: MergeResult) -> None:
+def apply_merge(tables: dict[str, list[RowDict]], pending: Sequence[RowDict], merged: MergeResult) -> None:
     """Apply a merge to the tables: its rows replace those that it was made from. ``pending`` are its input rows."""
     labels = {(row["capture_id"], row["was_connection_id"]): row for row in merged.connection_labels.to_pylist()}
     old_ids = {row["connection_id"] for row in pending}
@@ -78,7 +78,7 @@ def apply_merge(tables: dict[str, list[Row]], pending: Sequence[Row], merged: Me
         row.update(changes[row["pending_key"]])
 
 
-def merge_call_rows(calls: Iterable[Row], pending: Sequence[Row], merged: MergeResult) -> list[Row]:
+def merge_call_rows(calls: Iterable[RowDict], pending: Sequence[RowDict], merged: MergeResult) -> list[RowDict]:
     """Return all ``rpc_calls`` rows of merged connections: those of the merge, and the relabelled existing ones.
 
     ``calls`` are the existing rows of the connections in ``pending``, the merge's input rows. A replaced row is

@@ -72,7 +72,7 @@ CALL_SHAPE_STRUCT: Final = pa.struct(
     ]
 )
 DROPPED_BYTES_STRUCT: Final = pa.struct([("context_id", pa.int32()), ("side", pa.int32()), ("bytes", pa.int64())])
-RUN_STRUCT: Final = pa.struct(
+BYTE_RUN_STRUCT: Final = pa.struct(
     [
         ("side", pa.int32()),
         ("sequence", pa.int64()),
@@ -105,7 +105,7 @@ PENDING_SCHEMA: Final = pa.schema(
         ("packets", pa.int64()),
         ("counted", pa.string()),
         ("counted_server", pa.string()),
-        ("settled", pa.list_(pa.struct([("context_id", pa.int32()), ("calls", pa.int64())]))),
+        ("finished_calls", pa.list_(pa.struct([("context_id", pa.int32()), ("calls", pa.int64())]))),
         ("learned_interfaces", pa.list_(pa.string())),
         ("sides", pa.list_(SIDE_STRUCT)),
         ("segments", pa.list_(SEGMENT_STRUCT)),
@@ -113,13 +113,15 @@ PENDING_SCHEMA: Final = pa.schema(
         ("call_keys", pa.list_(pa.string())),
         ("calls_made", pa.string()),
         ("quarantine_keys", pa.list_(pa.string())),
-        ("runs", pa.list_(RUN_STRUCT)),
+        ("runs", pa.list_(BYTE_RUN_STRUCT)),
         ("dropped_bytes", pa.list_(DROPPED_BYTES_STRUCT)),
         ("merge_digest", pa.string()),
         ("event_date", pa.date32()),
     ]
 )
-LINGER_NS: Final = 60_000_000_000  # after the end of a connection its last packets may be in the next file
+CLOSED_CONNECTION_RETENTION_NS: Final = (
+    60_000_000_000  # after the end of a connection its last packets may be in the next file
+)
 LearnedInterfaces = Mapping[tuple[bytes, int], Iterable[str]]  # by (address, port), from port queries and ept_map
 MAX_HALF_OPEN_CONNECTIONS: Final = 100_000  # of one capture, with few packets and no data, that get a row
 _MAX_HALF_OPEN_PACKETS: Final = 3
@@ -200,9 +202,9 @@ def _may_continue(connection: TcpConnection, association: RpcAssociation, last_t
         all(side.syn_sequence is not None for side in connection.directions) and connection.round_trip_ns is not None
     )
     unfinished = any(kept.context_id >= 0 for kept in association.retained_pdus)
-    if not seen_from_start or connection.closed is None or unfinished or last_time is None:
+    if not seen_from_start or connection.end_time_and_cause is None or unfinished or last_time is None:
         return True
-    return last_time - connection.last_time_ns < LINGER_NS
+    return last_time - connection.last_time_ns < CLOSED_CONNECTION_RETENTION_NS
 
 
 def build_pending_rows(
@@ -222,10 +224,10 @@ def build_pending_rows(
     def is_row(index: int, context_id: int) -> bool:
         return context_id < 0 or (index, context_id) in inferred
 
-    settled: dict[int, list[dict[str, int]]] = {}
+    finished: dict[int, list[dict[str, int]]] = {}
     for (index, context_id), count in sorted(emitted.finished_counts.items()):
         if is_row(index, context_id):
-            settled.setdefault(index, []).append({"context_id": context_id, "calls": count})
+            finished.setdefault(index, []).append({"context_id": context_id, "calls": count})
     calls: dict[int, list[str]] = {}
     for (index, context_id), keys in emitted.unfinished_keys.items():
         if is_row(index, context_id):
@@ -249,7 +251,7 @@ def build_pending_rows(
                     one.connection, is_msmq=association_of(one.connection).is_msmq or index in with_inferred
                 ),
                 "counted_server": four_tuple(one.connection)[2],
-                "settled": settled.get(index, []),
+                "finished_calls": finished.get(index, []),
                 "call_keys": sorted(calls.get(index, [])),
                 "quarantine_keys": sorted(quarantine.get(index, [])),
             }
@@ -318,7 +320,7 @@ def _pending_row(
         segments.append(_make_segment(0, connection.reset_time_ns, RST, last))
     waits_for = {
         "beginning": any(side.syn_sequence is None for side in connection.directions),
-        "end": connection.closed is None,
+        "end": connection.end_time_and_cause is None,
         "call": any(kept.context_id >= 0 and not kept.is_finished for kept in opened.retained_pdus),
         "bind": bool(association.unbound_call_shapes),
         "capture": bool(association.dropped_bytes) or any(side["passed_over_bytes"] for side in sides),

@@ -10,14 +10,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from udfs.dcerpc.pdu_headers import read_frag_length, walk_pdus
 from udfs.files.capture_file import BUFFER_PADDING_BYTES
+from udfs.rows import RowDict
 from udfs.tcp.connections import MAX_SEQUENCE_JUMP, sequence_difference
 from udfs.tcp.packet_decoder import ACK, FIN, FRAMED_BEFORE, RST, SKIPPED_BEFORE, STREAM_START, SYN
 
-Row = dict[str, Any]
 _MAX_REPEATED_BYTES: Final = 64 << 10  # bytes; more is not sent again at once
 WHOLE_PDU: Final = 0x8000  # flag of segments in a remainder: they belong to a PDU that is complete
 
@@ -25,7 +25,7 @@ WHOLE_PDU: Final = 0x8000  # flag of segments in a remainder: they belong to a P
 class CapturedSegment(NamedTuple):
     """A segment of a remainder, and the capture that it comes from."""
 
-    segment: Row
+    segment: RowDict
     capture_id: str
 
 
@@ -40,7 +40,7 @@ class DuplicateBytes(NamedTuple):
     packet_number: int
 
 
-def group_simultaneous(rows: Sequence[Row]) -> list[list[Row]]:
+def group_simultaneous(rows: Sequence[RowDict]) -> list[list[RowDict]]:
     """Group the remainders (``bronze.pending`` rows, sorted by time) of a four-tuple that overlap in one connection."""
     spans = [_spans(row) for row in rows]
     parent = list(range(len(rows)))
@@ -53,13 +53,13 @@ def group_simultaneous(rows: Sequence[Row]) -> list[list[Row]]:
     for earlier, later in _candidate_pairs(rows, spans):
         if root(earlier) != root(later) and _do_overlap(rows[earlier], rows[later], spans[earlier], spans[later]):
             parent[root(later)] = root(earlier)
-    found: dict[int, list[Row]] = defaultdict(list)
+    found: dict[int, list[RowDict]] = defaultdict(list)
     for index, row in enumerate(rows):
         found[root(index)].append(row)
     return list(found.values())
 
 
-def _candidate_pairs(rows: Sequence[Row], spans: Sequence[tuple[_Span, _Span]]) -> Iterator[tuple[int, int]]:
+def _candidate_pairs(rows: Sequence[RowDict], spans: Sequence[tuple[_Span, _Span]]) -> Iterator[tuple[int, int]]:
     """Yield pairs of row indexes that may belong together: their times overlap, or their bytes of side 0.
 
     For a connection that spans thousands of files these are neighbours only, not all pairs.
@@ -84,12 +84,12 @@ class _Span(NamedTuple):
     size: int  # bytes from the first to the last one
 
 
-def _is_body(segment: Row) -> bool:
+def _is_body(segment: RowDict) -> bool:
     """Whether a segment stands for payload: it has data, or stands for bytes that were framed or skipped before."""
     return bool(segment["data"]) or bool(segment["flags"] & (FRAMED_BEFORE | SKIPPED_BEFORE))
 
 
-def _spans(row: Row) -> tuple[_Span, _Span]:
+def _spans(row: RowDict) -> tuple[_Span, _Span]:
     """Return the range of sequence numbers of both directions of a remainder."""
     found = []
     for side in (0, 1):
@@ -106,7 +106,7 @@ def _spans(row: Row) -> tuple[_Span, _Span]:
     return found[0], found[1]
 
 
-def _do_overlap(one: Row, two: Row, spans: tuple[_Span, _Span], others: tuple[_Span, _Span]) -> bool:
+def _do_overlap(one: RowDict, two: RowDict, spans: tuple[_Span, _Span], others: tuple[_Span, _Span]) -> bool:
     """Whether two remainders overlap: in time with fitting numbers, or with common bytes of both directions.
 
     Bytes from the end of a file may be sent again in the next file. But this is never a SYN with all that follows, and
@@ -132,7 +132,7 @@ def _do_overlap(one: Row, two: Row, spans: tuple[_Span, _Span], others: tuple[_S
     return at_once or (shared == 2 and (both_begin or octets > _MAX_REPEATED_BYTES))
 
 
-def overlay_segments(rows: Sequence[Row]) -> tuple[list[CapturedSegment], list[DuplicateBytes]]:
+def overlay_segments(rows: Sequence[RowDict]) -> tuple[list[CapturedSegment], list[DuplicateBytes]]:
     """Overlay a group of remainders: return their segments as if of one capture, and the duplicates left out."""
     begin: list[CapturedSegment] = []
     bodies: list[CapturedSegment] = []
@@ -168,7 +168,7 @@ def _relative_offset(part: CapturedSegment, lead: int) -> int:
     return sequence_difference(part.segment["sequence"] - lead)
 
 
-def _priority(segment: Row) -> int:
+def _priority(segment: RowDict) -> int:
     """Return the priority of a segment where several captures have the same bytes; lower is preferred.
 
     Whole PDUs of unfinished calls come first, because other captures may need them. Bytes outside of whole PDUs come
@@ -272,7 +272,7 @@ def _incomplete_ranges(body: list[CapturedSegment], lead: int) -> _IntervalSet:
     return found
 
 
-def _slice_segment(segment: Row, low: int, high: int) -> Row:
+def _slice_segment(segment: RowDict, low: int, high: int) -> RowDict:
     """Return the bytes ``low`` to ``high`` of a segment as a segment."""
     data = segment["data"]
     size = segment["size"] if data is None else len(data)

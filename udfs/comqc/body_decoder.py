@@ -24,7 +24,7 @@ from udfs.stubs.to_arrow import ERRORS_TYPE
 
 DECODER_VERSION: Final = "2"  # 2: an empty array of numbers behind a null pointer
 
-CALL_TYPE: Final = pa.struct(
+CALL_STRUCT: Final = pa.struct(
     [
         pa.field("call_index", pa.int32()),
         pa.field("header_offset", pa.int64()),
@@ -53,7 +53,7 @@ BODY_SCHEMA: Final = pa.schema(
         pa.field("comqc_rejected", pa.string()),
         pa.field("rejected_offset", pa.int64()),
         pa.field("errors", ERRORS_TYPE),
-        pa.field("calls", pa.list_(CALL_TYPE)),
+        pa.field("calls", pa.list_(CALL_STRUCT)),
     ]
 )
 _MIN_BUFFER_BYTES: Final = 256  # more than any single read: masked rows read at offset 0
@@ -119,7 +119,7 @@ def decode_bodies(
 def explode_calls(decoded: pa.RecordBatch) -> tuple[pa.Array, pa.RecordBatch]:
     """Return for each call the index of its body, and the calls of all bodies as rows. No copy is made."""
     calls = decoded.column("calls")
-    flat = pa.RecordBatch.from_arrays(calls.flatten().flatten(), schema=pa.schema(list(CALL_TYPE)))
+    flat = pa.RecordBatch.from_arrays(calls.flatten().flatten(), schema=pa.schema(list(CALL_STRUCT)))
     return pc.list_parent_indices(calls), flat
 
 
@@ -134,11 +134,11 @@ def _call_structs(data: AnyArray, start: Ints, methods: RecordedCalls, *, marsha
     take = pa.array(back, mask=back < 0)
     base = start[methods.body]
     fits = methods.opnum < 1 << 31  # a larger number is no operation of any interface
-    targets, target = methods.targets, pa.array(methods.target)
+    targets, target = methods.targets, pa.array(methods.target_index)
     columns = {
-        "call_index": pa.array(methods.order.astype(np.int32)),
-        "header_offset": pa.array(methods.at - base),
-        "header": pa.array(["METH", "SMTH"]).take(pa.array(methods.short.astype(np.int8))),
+        "call_index": pa.array(methods.call_index.astype(np.int32)),
+        "header_offset": pa.array(methods.header_at - base),
+        "header": pa.array(["METH", "SMTH"]).take(pa.array(methods.has_short_header.astype(np.int8))),
         "target_clsid": guid_strings(targets.clsid).take(target),
         "target_text": bstr_texts(data, targets.text_at, targets.text_bytes).take(target),
         "partition_id": guid_strings(targets.partition, targets.has_partition).take(target),
@@ -153,11 +153,11 @@ def _call_structs(data: AnyArray, start: Ints, methods: RecordedCalls, *, marsha
         "security_index": pa.array(methods.security_index.astype(np.int32)),
         "dispatch_id": read.dispatch_id.take(take),
         "dispatch_flags": read.flags.take(take),
-        "named_dispatch_ids": read.named.take(take),
+        "named_dispatch_ids": read.named_dispatch_ids.take(take),
         "arguments": read.arguments.take(take),
         "errors": _call_errors(read, which, fits),
     }
-    return pa.StructArray.from_arrays([columns[field.name] for field in CALL_TYPE], fields=list(CALL_TYPE))
+    return pa.StructArray.from_arrays([columns[field.name] for field in CALL_STRUCT], fields=list(CALL_STRUCT))
 
 
 def _marshaled_column(data: AnyArray, methods: RecordedCalls) -> pa.Array:
@@ -182,11 +182,11 @@ def _body_errors(verdict: BodyVerdicts, which: Ints, rows: int) -> pa.Array:
 
 
 def _call_errors(read: DispatchArguments, which: Ints, fits: Bools) -> pa.Array:
-    wrong = np.flatnonzero(read.out.error_code)
+    wrong = np.flatnonzero(read.decoded_columns.error_code)
     rows = which[wrong]
-    code = [ERROR_CODES[number] for number in read.out.error_code[wrong].tolist()]
-    field = read.out.error_field[wrong].tolist()
-    offset = read.out.error_offset[wrong]
+    code = [ERROR_CODES[number] for number in read.decoded_columns.error_code[wrong].tolist()]
+    field = read.decoded_columns.error_field[wrong].tolist()
+    offset = read.decoded_columns.error_offset[wrong]
     bad_opnum = np.flatnonzero(~fits)  # never among the dispatch calls of ``which``
     order = np.argsort(np.concatenate([rows, bad_opnum]), kind="stable")
     all_codes, all_fields = code + [MALFORMED] * len(bad_opnum), field + ["Method Number"] * len(bad_opnum)

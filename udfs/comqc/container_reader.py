@@ -37,7 +37,7 @@ class BodyColumn(NamedTuple):
 
     data: Octets
     start: Ints
-    seen: Ints
+    captured_end: Ints
     end: Ints
 
 
@@ -70,9 +70,9 @@ class RecordedCalls(NamedTuple):
     """The recorded method calls of all bodies that are not rejected, in order; offsets ``*_at`` are into the buffer."""
 
     body: Ints
-    order: Ints  # in its body, from 0
-    at: Ints
-    short: Bools  # SMTH
+    call_index: Ints  # in its body, from 0
+    header_at: Ints
+    has_short_header: Bools  # SMTH
     opnum: AnyArray
     data_representation: AnyArray
     flags: AnyArray
@@ -82,7 +82,7 @@ class RecordedCalls(NamedTuple):
     security_at: Ints
     security_index: Ints
     targets: CallTargets
-    target: Ints  # index into targets
+    target_index: Ints  # index into targets
 
 
 def _read_uint32(data: Octets, at: Ints, ok: Bools | None = None) -> Ints:
@@ -132,7 +132,7 @@ def _valid_target_strings(data: Octets, at: Ints, size: Ints) -> Bools:
 def _check_container_headers(bodies: BodyColumn, verdict: BodyVerdicts) -> Ints:
     """Check the container headers, 2.2.2; returns the bodies whose further headers are to be read."""
     data, start = bodies.data, bodies.start
-    seen, whole = bodies.seen - start, bodies.end - start
+    seen, whole = bodies.captured_end - start, bodies.end - start
     rows = np.arange(len(start))
     verdict.reject(rows[whole < 8], container_layout.NO_CONTAINER, 0)
     cut = (whole >= 8) & (seen < 8)
@@ -189,7 +189,7 @@ def _walk_headers(bodies: BodyColumn, rows: Ints, verdict: BodyVerdicts) -> _Hea
     steps = 0
     while len(rows) and (steps < _COLUMNWISE_HEADERS or len(rows) > _COLUMNWISE_HEADERS):
         steps += 1
-        left, seen = bodies.end[rows] - at, bodies.seen[rows] - at
+        left, seen = bodies.end[rows] - at, bodies.captured_end[rows] - at
         more = left > 0
         cut = more & (seen < np.minimum(left, 8))
         verdict.truncated_at[rows[cut]] = (at - bodies.start[rows])[cut]
@@ -230,7 +230,7 @@ def _walk_one_body(
     bodies: BodyColumn, row: int, at: int, verdict: BodyVerdicts
 ) -> tuple[Ints, Ints, Ints, Ints, AnyArray]:
     """Read the remaining headers of one body that has more of them than others."""
-    base, seen, end = int(bodies.start[row]), int(bodies.seen[row]), int(bodies.end[row])
+    base, seen, end = int(bodies.start[row]), int(bodies.captured_end[row]), int(bodies.end[row])
     memory = bodies.data[base:seen].tobytes()
     places, signatures, sizes = [], [], []
     while at < end:
@@ -372,9 +372,9 @@ def _collect_calls(
     fixed = np.where(short, container_layout.MIN_HEADER_BYTES[SMTH], container_layout.MIN_HEADER_BYTES[METH])
     return RecordedCalls(
         body=body,
-        order=number - np.maximum.accumulate(np.where(head, number, 0)),
-        at=at,
-        short=short,
+        call_index=number - np.maximum.accumulate(np.where(head, number, 0)),
+        header_at=at,
+        has_short_header=short,
         opnum=_read_uint32(data, at + 8),
         data_representation=_read_uint32(data, at + 12),
         flags=_read_uint32(data, at + 16),
@@ -384,5 +384,5 @@ def _collect_calls(
         security_at=chain.at[applies],
         security_index=secds[applies] - of_message[begin],
         targets=targets,
-        target=target,
+        target_index=target,
     )

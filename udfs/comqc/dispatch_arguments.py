@@ -51,9 +51,9 @@ class DispatchArguments(NamedTuple):
 
     dispatch_id: pa.Array
     flags: pa.Array
-    named: pa.Array
+    named_dispatch_ids: pa.Array
     arguments: pa.Array
-    out: DecodedColumns
+    decoded_columns: DecodedColumns
 
 
 class _InvokeColumnReader:

@@ -16,7 +16,7 @@ from udfs.comqc.container_layout import CHDR, METH, PART, SECD, SECR, SMTH, TRAI
 from udfs.comqc.single_invoke import read_invoke
 from udfs.comqc.variant_text import variant_type_name
 
-BodyValues = dict[str, Any]
+BodyFields = dict[str, Any]
 
 _UUID: Final = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _TARGET_STRING: Final = re.compile(rf"(|{_UUID}|\{{{_UUID}\}})\0")
@@ -43,13 +43,13 @@ class _BodyReader:
     def __init__(self, body: bytes, size: int) -> None:
         self.body = body
         self.size = size
-        self.target: BodyValues = {}
+        self.target: BodyFields = {}
         self.partition: str | None = None
         self.interface_id: str | None = None
         self.security_offsets: list[int] = []
         self.security_offset: int | None = None
         self.last_kind = CHDR
-        self.calls: list[BodyValues] = []
+        self.calls: list[BodyFields] = []
 
     def read_uint32(self, at: int) -> int:
         return int(struct.unpack_from("<I", self.body, at)[0])
@@ -135,7 +135,7 @@ class _BodyReader:
         if kind == METH:
             self.interface_id = self.read_guid(at + 32)
         begin = at + container_layout.MIN_HEADER_BYTES[kind]
-        call: BodyValues = {
+        call: BodyFields = {
             **self.target,
             "call_index": len(self.calls),
             "header_offset": at,
@@ -161,7 +161,7 @@ def _require(holds: bool, reason: int, offset: int) -> None:  # noqa: FBT001  (t
         raise _BodyRejectedError(reason, offset)
 
 
-def _invoke_values(marshaled: bytes) -> BodyValues:
+def _invoke_values(marshaled: bytes) -> BodyFields:
     invoke = read_invoke(marshaled)
     error = invoke.error
     return {
@@ -177,14 +177,14 @@ def _invoke_values(marshaled: bytes) -> BodyValues:
     }
 
 
-def decode_body(body: bytes, body_bytes: int | None = None) -> BodyValues:
+def decode_body(body: bytes, body_bytes: int | None = None) -> BodyFields:
     """Decode one body: returns ``comqc_rejected``, ``rejected_offset``, ``errors`` and ``calls`` as ``decode_bodies``.
 
     Errors are (code, field, offset), arguments (vt, vt_name, value). ``body_bytes`` is the declared size of a body that
     was captured in part.
     """
     message = _BodyReader(body, max(len(body), body_bytes or 0))
-    out: BodyValues = {"comqc_rejected": None, "rejected_offset": None, "errors": [], "calls": []}
+    out: BodyFields = {"comqc_rejected": None, "rejected_offset": None, "errors": [], "calls": []}
     try:
         at = message.read_container_header()
         while at < message.size:

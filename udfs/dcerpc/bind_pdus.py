@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Final
 
-from udfs.dcerpc.interfaces import FEATURE_NEGOTIATION, FEATURE_NEGOTIATION_PREFIX, TRANSFER_SYNTAX_NAMES
+from udfs.dcerpc.interfaces import FEATURE_NEGOTIATION_NAME, FEATURE_NEGOTIATION_PREFIX, TRANSFER_SYNTAX_NAMES
 
 _SYNTAX_BYTES: Final = 20
 _RESULT_BYTES: Final = 24
@@ -40,7 +40,7 @@ class ContextResult:
 def transfer_syntax_name(text: str) -> str:
     """Return the name of a transfer syntax UUID (``NDR``, ``NDR64``, ``feature_negotiation``), else the UUID itself."""
     if text.startswith(FEATURE_NEGOTIATION_PREFIX):
-        return FEATURE_NEGOTIATION
+        return FEATURE_NEGOTIATION_NAME
     return TRANSFER_SYNTAX_NAMES.get(text, text)
 
 

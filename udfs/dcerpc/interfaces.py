@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-QM2QM: Final = "qm2qm"
-REMOTE_READ: Final = "RemoteRead"
-QMMGMT: Final = "qmmgmt"
-QMCOMM: Final = "qmcomm"
-QMCOMM2: Final = "qmcomm2"
-EPM: Final = "epm"
+QM2QM_NAME: Final = "qm2qm"
+REMOTE_READ_NAME: Final = "RemoteRead"
+QMMGMT_NAME: Final = "qmmgmt"
+QMCOMM_NAME: Final = "qmcomm"
+QMCOMM2_NAME: Final = "qmcomm2"
+EPM_NAME: Final = "epm"
 """Interface names as in the tables."""
 
-NDR: Final = "NDR"
-NDR64: Final = "NDR64"
-FEATURE_NEGOTIATION: Final = "feature_negotiation"
+NDR_NAME: Final = "NDR"
+NDR64_NAME: Final = "NDR64"
+FEATURE_NEGOTIATION_NAME: Final = "feature_negotiation"
 
 TRANSFER_SYNTAX_NAMES: Final = {
-    "8a885d04-1ceb-11c9-9fe8-08002b104860": NDR,
-    "71710533-beba-4937-8319-b5dbef9ccc36": NDR64,
+    "8a885d04-1ceb-11c9-9fe8-08002b104860": NDR_NAME,
+    "71710533-beba-4937-8319-b5dbef9ccc36": NDR64_NAME,
 }
 FEATURE_NEGOTIATION_PREFIX: Final = (
     "6cb71c2c-9812-4540-"  # [MS-RPCE] 3.3.1.5.3: the rest of the UUID holds the requested bits
@@ -63,10 +63,14 @@ def _fixed_lengths(request: int, response: int) -> StubLengths:
     return StubLengths({request: None}, {response: None})
 
 
-_START_2_RESPONSE: Final = {88: NDR, 92: NDR64, 44: None}  # 88, 92: without a message; 44: with a NULL descriptor
+_START_2_RESPONSE: Final = {
+    88: NDR_NAME,
+    92: NDR64_NAME,
+    44: None,
+}  # 88, 92: without a message; 44: with a NULL descriptor
 
 QM2QM_INTERFACE: Final = RpcInterface(
-    QM2QM,
+    QM2QM_NAME,
     "1088a980-eae5-11d0-8d9b-00a02453c337",
     "1.0",
     (
@@ -83,7 +87,7 @@ QM2QM_INTERFACE: Final = RpcInterface(
         "RemoteQMStartReceiveByLookupId",
     ),
     {
-        0: StubLengths({44: NDR, 48: NDR64}, {68: NDR, 76: NDR64}, response_min=80),
+        0: StubLengths({44: NDR_NAME, 48: NDR64_NAME}, {68: NDR_NAME, 76: NDR64_NAME}, response_min=80),
         1: _fixed_lengths(24, 24),
         2: _fixed_lengths(32, 24),
         3: _fixed_lengths(20, 24),
@@ -92,15 +96,15 @@ QM2QM_INTERFACE: Final = RpcInterface(
         6: _fixed_lengths(4, 4),
         7: _fixed_lengths(4, 4),
         8: _fixed_lengths(0, 4),
-        9: StubLengths({60: NDR, 64: NDR64, 16: None}, _START_2_RESPONSE, response_min=100),
-        10: StubLengths({68: NDR, 72: NDR64, 24: None}, _START_2_RESPONSE, response_min=100),
+        9: StubLengths({60: NDR_NAME, 64: NDR64_NAME, 16: None}, _START_2_RESPONSE, response_min=100),
+        10: StubLengths({68: NDR_NAME, 72: NDR64_NAME, 24: None}, _START_2_RESPONSE, response_min=100),
     },
 )
 
-_START = {28: NDR, 36: NDR64}
+_START = {28: NDR_NAME, 36: NDR64_NAME}
 
 REMOTE_READ_INTERFACE: Final = RpcInterface(
-    REMOTE_READ,
+    REMOTE_READ_NAME,
     "1a9134dd-7b39-45ba-ad88-44d01ca47f28",
     "1.0",
     (
@@ -141,7 +145,7 @@ REMOTE_READ_INTERFACE: Final = RpcInterface(
 )
 
 QMMGMT_INTERFACE: Final = RpcInterface(
-    QMMGMT,
+    QMMGMT_NAME,
     "41208ee0-e970-11d1-9b9e-00e02c064c39",
     "1.0",
     ("R_QMMgmtGetInfo", "R_QMMgmtAction"),
@@ -152,7 +156,7 @@ QMMGMT_INTERFACE: Final = RpcInterface(
 )
 
 QMCOMM_INTERFACE: Final = RpcInterface(
-    QMCOMM,
+    QMCOMM_NAME,
     "fdb3a030-065f-11d1-bb9b-00a024ea5525",
     "1.0",
     (
@@ -193,11 +197,11 @@ QMCOMM_INTERFACE: Final = RpcInterface(
         "Opnum34NotUsedOnWire",
     ),
     {
-        1: StubLengths({12: NDR, 8: NDR, 24: NDR64, 16: NDR64}, {}, response_min=8),
+        1: StubLengths({12: NDR_NAME, 8: NDR_NAME, 24: NDR64_NAME, 16: NDR64_NAME}, {}, response_min=8),
         2: StubLengths({}, {36: None}, request_min=44),
         3: _fixed_lengths(20, 20),
-        4: StubLengths({232: NDR, 452: NDR64}, {8: None}),
-        19: StubLengths({}, {32: NDR, 36: NDR64}, request_min=60, response_min=40),
+        4: StubLengths({232: NDR_NAME, 452: NDR64_NAME}, {8: None}),
+        19: StubLengths({}, {32: NDR_NAME, 36: NDR64_NAME}, request_min=60, response_min=40),
         20: _fixed_lengths(20, 24),
         22: _fixed_lengths(24, 4),
         23: _fixed_lengths(28, 4),
@@ -207,7 +211,7 @@ QMCOMM_INTERFACE: Final = RpcInterface(
 )
 
 QMCOMM2_INTERFACE: Final = RpcInterface(
-    QMCOMM2,
+    QMCOMM2_NAME,
     "76d12b80-3467-11d3-91ff-0090272f9ea3",
     "1.0",
     ("QMSendMessageInternalEx", "rpc_ACSendMessageEx", "rpc_ACReceiveMessageEx", "rpc_ACCreateCursorEx"),
@@ -220,7 +224,7 @@ QMCOMM2_INTERFACE: Final = RpcInterface(
 )
 
 EPM_INTERFACE: Final = RpcInterface(
-    EPM,
+    EPM_NAME,
     "e1af8308-5d1f-11c9-91a4-08002b14a0fa",
     "3.0",
     (
@@ -250,7 +254,7 @@ _PORTS_FROM_2103: Final = frozenset(range(2103, 2103 + 11 * 100, 11))
 MSMQ_RPC_PORTS: Final = _PORTS_FROM_2105 | _PORTS_FROM_2103
 
 # (interface, opnum) of methods that return a TCP port on which an MSMQ interface listens.
-PORT_QUERY_OPNUMS: Final = {(QM2QM, 7), (REMOTE_READ, 0), (QMCOMM, 31)}
+PORT_QUERY_OPNUMS: Final = {(QM2QM_NAME, 7), (REMOTE_READ_NAME, 0), (QMCOMM_NAME, 31)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,9 +301,9 @@ def _best_fit(interface: RpcInterface, call: CallShape) -> tuple[int, str | None
 
 def interfaces_on_port(port: int) -> frozenset[str]:
     """Return the names of the interfaces that usually listen on a server port."""
-    names = {QM2QM} if port in _PORTS_FROM_2105 else set()
+    names = {QM2QM_NAME} if port in _PORTS_FROM_2105 else set()
     if port in _PORTS_FROM_2103:
-        names |= {REMOTE_READ, QMCOMM, QMCOMM2, QMMGMT}
+        names |= {REMOTE_READ_NAME, QMCOMM_NAME, QMCOMM2_NAME, QMMGMT_NAME}
     return frozenset(names)
 
 

@@ -23,12 +23,12 @@ from udfs.keys import key
 
 BUFFER_PADDING_BYTES: Final = 128  # zeros behind each buffer, so that gathering headers never reads beyond its end
 MAX_RECORD_BYTES: Final = 16 << 20  # no link type has larger packets; a larger length is damage
-MAX_BLOCK_BYTES: Final = 64 << 20  # of pcapng blocks without a packet too (names, secrets)
+MAX_PCAPNG_BLOCK_BYTES: Final = 64 << 20  # of pcapng blocks without a packet too (names, secrets)
 NO_TIME: Final = np.iinfo(np.int64).min  # time of records without one (simple packet blocks)
 UNKNOWN_LINK_TYPE: Final = -1  # of packets whose record is inconsistent
 TAIL_BYTES: Final = 64 << 10  # at the end of a capture: hashed to recognise a longer copy of it
 RESUME_STATE_VERSION: Final = 1  # of what ``CaptureFileReader.resume_state`` returns
-MAX_RESUMABLE_INTERFACES: Final = 256  # of a section; with more there is no resume state
+MAX_RESUMABLE_CAPTURE_INTERFACES: Final = 256  # of a section; with more there is no resume state
 
 RecordColumns = tuple[
     Ints, Ints, Ints, Ints, Ints
@@ -401,7 +401,7 @@ class _PcapngParser:
     def format_state(self) -> ResumeState | None:
         """Return the byte order and the interfaces of the section, and the drops counted before it."""
         chunk = self._sections[-1]
-        if len(chunk.interfaces) > MAX_RESUMABLE_INTERFACES:
+        if len(chunk.interfaces) > MAX_RESUMABLE_CAPTURE_INTERFACES:
             return None
         return {
             "order": chunk.order,
@@ -429,7 +429,7 @@ class _PcapngParser:
                     self._sections[-1] = _SectionBlocks(order)
                 chunk = self._sections[-1]
             kind, length = struct.unpack_from(chunk.order + "II", data, position)
-            if length < 12 or length % 4 or length > MAX_BLOCK_BYTES:
+            if length < 12 or length % 4 or length > MAX_PCAPNG_BLOCK_BYTES:
                 self._set_damaged(position, f"block claims {length} bytes")
                 break
             end = position + length
@@ -502,7 +502,9 @@ class _PcapngParser:
             known &= described[which] < at
             which[~known] = 0  # placeholder for packets with an invalid interface
             rows = np.nonzero(described[which] < at)[0]
-            snaplen[rows] = np.array([i.snaplen or MAX_BLOCK_BYTES for i in chunk.interfaces], np.int64)[which[rows]]
+            snaplen[rows] = np.array([i.snaplen or MAX_PCAPNG_BLOCK_BYTES for i in chunk.interfaces], np.int64)[
+                which[rows]
+            ]
             link[rows] = np.array([i.link for i in chunk.interfaces], np.int64)[which[rows]]
             time[rows] = _ticks_to_ns(high[rows], low[rows], which[rows], chunk.interfaces)
         room = at + length - 4 - start

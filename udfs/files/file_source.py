@@ -40,13 +40,13 @@ def open_stored_file(location: str) -> Any:  # noqa: ANN401 - a file of pyarrow
 class FileSource:
     """An input file that can be opened repeatedly: path as in the tables, stored size, modification time.
 
-    ``modified_ns``: nanoseconds since 1970, None if unknown. ``open_stored`` opens the stored bytes.
+    ``modified_ns``: nanoseconds since 1970, None if unknown. ``open_file`` opens the stored bytes.
     """
 
     path: str
     stored_bytes: int
     modified_ns: int | None
-    open_stored: Callable[[], BinaryIO]
+    open_file: Callable[[], BinaryIO]
 
     @staticmethod
     def from_bytes(data: bytes, path: str) -> FileSource:
@@ -71,7 +71,7 @@ class FileSource:
     def compression(self) -> str | None:
         """``gzip`` or ``zstd``; None if the file is not compressed or cannot be read."""
         try:
-            with self.open_stored() as stream:
+            with self.open_file() as stream:
                 head = stream.read(4)
         except OSError:
             return None
@@ -84,7 +84,7 @@ class FileSource:
         bound raises ``ExpansionLimitError``. In a compressed file the bytes before ``start`` are read and skipped, so
         that this can happen here too. Raises ``OSError``.
         """
-        raw: Any = self.open_stored()
+        raw: Any = self.open_file()
         head = raw.read(4)
         kind = next((name for magic, name in _MAGIC_BYTES.items() if head.startswith(magic)), None)
         if kind is None:

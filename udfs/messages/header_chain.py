@@ -22,8 +22,8 @@ from udfs.messages.record_readers import (
     read_header,
     read_record,
     record_first_error,
-    store_values,
-    stored_values,
+    values_written,
+    write_values,
 )
 from udfs.messages.srmp_headers import read_soap_header, read_srmp_headers
 from udfs.messages.trailing_headers import read_trailing_headers
@@ -59,8 +59,8 @@ def _skip_queue_names(cursors: ColumnCursors, flags: AnyArray) -> None:
             )
             size, kept = np.where(direct, (2 + count + 3) & ~3, size), np.where(direct, count, size)
         at = cursors.advance(size, f"UserHeader.{name}")
-        store_values(cursors, f"{flag} at", at + 2 * direct)
-        store_values(cursors, f"{flag} size", kept)
+        write_values(cursors, f"{flag} at", at + 2 * direct)
+        write_values(cursors, f"{flag} size", kept)
 
 
 def _read_user_header(cursors: ColumnCursors) -> AnyArray:
@@ -70,7 +70,7 @@ def _read_user_header(cursors: ColumnCursors) -> AnyArray:
     connector = flags & layouts.USER_FLAG_CQ != 0
     if connector.any():
         cursors.advance(np.where(connector, 16, 0), "UserHeader.ConnectorType")
-    store_values(cursors, "UserHeader whole", np.ones(len(flags), np.bool_))
+    write_values(cursors, "UserHeader whole", np.ones(len(flags), np.bool_))
     return flags
 
 
@@ -94,7 +94,7 @@ def _read_security_header(cursors: ColumnCursors) -> AnyArray:
             continue
         at = cursors.advance((size + 3) & ~3, f"SecurityHeader.{name}")
         if name == "SecurityID":
-            store_values(cursors, "SecurityID at", at)
+            write_values(cursors, "SecurityID at", at)
     encrypted: Bools = found["Flags"] & layouts.SECURITY_FLAG_EB != 0
     return encrypted
 
@@ -112,13 +112,13 @@ def _read_properties_header(cursors: ColumnCursors, packets: PacketColumn, encry
     span = np.where(encrypted ^ other_span, np.maximum(size, found["AllocationBodySize"]), size)
     label = 2 * found["LabelLength"].astype(np.int64)
     extension = found["ExtensionSize"].astype(np.int64)
-    store_values(cursors, "label at", cursors.advance(label, "MessagePropertiesHeader.Label"))
-    store_values(cursors, "extension at", cursors.advance(extension, "MessagePropertiesHeader.ExtensionData"))
-    store_values(cursors, "MessagePropertiesHeader whole", np.ones(len(found), np.bool_))
+    write_values(cursors, "label at", cursors.advance(label, "MessagePropertiesHeader.Label"))
+    write_values(cursors, "extension at", cursors.advance(extension, "MessagePropertiesHeader.ExtensionData"))
+    write_values(cursors, "MessagePropertiesHeader whole", np.ones(len(found), np.bool_))
     left = np.maximum(cursors.end - cursors.position, 0)
-    store_values(cursors, "body at", cursors.position.copy())
-    store_values(cursors, "body seen", np.minimum(size, left))
-    cut = packets.in_sections[cursors.rows] & ~packets.srmp_limited[cursors.rows]
+    write_values(cursors, "body at", cursors.position.copy())
+    write_values(cursors, "body seen", np.minimum(size, left))
+    cut = packets.is_in_sections[cursors.rows] & ~packets.srmp_limited[cursors.rows]
     if not cut.any():
         cursors.advance(span, "MessagePropertiesHeader.MessageBody")
         align_to_4(cursors, cursors.start)
@@ -171,7 +171,7 @@ def _skip_session_header(cursors: ColumnCursors) -> None:
 
 def _packet_cursors(packets: PacketColumn, rows: Ints, out: DecodedColumns) -> ColumnCursors:
     """Return cursors that end with the packet, or with its first section if the packet came in two."""
-    end = np.where(packets.in_sections[rows], packets.first_section_end[rows], packets.end[rows])
+    end = np.where(packets.is_in_sections[rows], packets.first_section_end[rows], packets.end[rows])
     return ColumnCursors(packets.data, rows, packets.start[rows], end, out)
 
 
@@ -190,7 +190,7 @@ def _read_base_header(cursors: ColumnCursors, packets: PacketColumn) -> AnyArray
         cursors.end = np.where(
             packets.over_rpc[cursors.rows], cursors.end, np.minimum(cursors.end, cursors.start + size)
         )
-    store_values(cursors, "BaseHeader whole", np.ones(len(base), np.bool_))
+    write_values(cursors, "BaseHeader whole", np.ones(len(base), np.bool_))
     return base
 
 
@@ -244,7 +244,7 @@ def _read_optional_headers(
         cursors.end[index] = part.end
         cursors.merge_subset(index, part)
     cursors.fail(
-        packets.srmp_limited[cursors.rows] & packets.in_sections[cursors.rows] & ~over_http,
+        packets.srmp_limited[cursors.rows] & packets.is_in_sections[cursors.rows] & ~over_http,
         MALFORMED_CODE,
         "SectionBufferType",
         cursors.start,
@@ -262,7 +262,7 @@ def _read_headers_after_message(cursors: ColumnCursors, packets: PacketColumn, b
 
     PacketSize does not count a SessionHeader: a packet that RPC carries may have the flag but no such header.
     """
-    remote_read = packets.from_remote_read[cursors.rows]
+    remote_read = packets.is_from_remote_read[cursors.rows]
     session = base_flags & layouts.BASE_FLAG_SH != 0
     if session.any():
         left = cursors.end - cursors.position
@@ -277,7 +277,7 @@ def _read_headers_after_message(cursors: ColumnCursors, packets: PacketColumn, b
         if len(index):
             _skip_session_header(part)
             cursors.merge_subset(index, part)
-    store_values(cursors, "message end", cursors.position.copy())
+    write_values(cursors, "message end", cursors.position.copy())
     index, part = cursors.subset(remote_read & (cursors.position < cursors.end))
     if len(index):
         read_trailing_headers(part)
@@ -289,12 +289,12 @@ def _check_packet_size(cursors: ColumnCursors, packets: PacketColumn, base: AnyA
     """Add a soft error where PacketSize is the size of the message neither with nor without the trailing headers."""
     declared = base["PacketSize"].astype(np.int64)
     whole = packets.end[cursors.rows] - cursors.start
-    size = stored_values(cursors.out, "message end", cursors.rows) - cursors.start
+    size = values_written(cursors.out, "message end", cursors.rows) - cursors.start
     if "@SessionHeader" in cursors.out.valid:
         size = size - 16 * cursors.out.valid["@SessionHeader"][cursors.rows]
     wrong = (
         cursors.live
-        & ~packets.in_sections[cursors.rows]
+        & ~packets.is_in_sections[cursors.rows]
         & ((declared + 3) & ~3 != (size + 3) & ~3)
         & (declared != whole)
     )

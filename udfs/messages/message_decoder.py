@@ -17,7 +17,7 @@ from udfs.messages import name_columns
 from udfs.messages.header_chain import read_header_chain
 from udfs.messages.message_keys import message_key_column
 from udfs.messages.packet_sections import locate_sections
-from udfs.messages.record_readers import PacketColumn, record_first_error, stored_values
+from udfs.messages.record_readers import PacketColumn, record_first_error, values_written
 from udfs.stubs import arrow_primitives
 from udfs.stubs.byte_spans import decode_utf16, first_utf16_unit, slice_spans
 from udfs.stubs.column_cursors import MALFORMED_CODE, AnyArray, DecodedColumns
@@ -138,8 +138,10 @@ def _add_lifetimes(decoded: _ReadPackets, columns: dict[str, pa.Array]) -> None:
     reach, sent = decoded.base["TimeToReachQueue"].astype(np.int64), decoded.user["SentTime"].astype(np.int64)
     # RemoteRead sends SentTime + TimeToReachQueue; infinite, or a sum that wrapped, means infinite. For qm2qm it is not
     # specified: a number that is a plausible time after SentTime is taken as absolute (doubt D10).
-    absolute = decoded.packets.from_remote_read | (decoded.packets.over_rpc & (reach > sent) & (reach > 1_000_000_000))
-    finite = (reach != layouts.INFINITE_TIMEOUT) & ~(decoded.packets.from_remote_read & (reach < sent))
+    absolute = decoded.packets.is_from_remote_read | (
+        decoded.packets.over_rpc & (reach > sent) & (reach > 1_000_000_000)
+    )
+    finite = (reach != layouts.INFINITE_TIMEOUT) & ~(decoded.packets.is_from_remote_read & (reach < sent))
     left = np.where(absolute, reach - sent, reach)
     columns["time_to_reach_queue_s"] = _number_column(left, decoded.has_base & decoded.has_user & finite, pa.int64())
     received = decoded.user["TimeToBeReceived"]
@@ -180,7 +182,7 @@ def _add_security(decoded: _ReadPackets, columns: dict[str, pa.Array], soft: Dec
     columns["encrypted"] = _number_column(found["Flags"] & layouts.SECURITY_FLAG_EB, known, pa.bool_())
     columns["sender_id"], bad = name_columns.sender_id_column(decoded.packets, decoded.out)
     if len(bad):
-        at = stored_values(decoded.out, "SecurityID at", bad) - decoded.packets.start[bad]
+        at = values_written(decoded.out, "SecurityID at", bad) - decoded.packets.start[bad]
         record_first_error(soft, bad, MALFORMED_CODE, "SecurityHeader.SecurityID", at)
 
 

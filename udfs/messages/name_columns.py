@@ -179,7 +179,7 @@ def _numbered_queue_keys(
     admin_at = np.where(has_admin[row] & (admin == 6), at[1][row], 0)
     admin_host = np.where((kind == 4)[:, None], _gather_bytes(packets.data, admin_at, 16), own)
     manager = user["QueueManagerAddress"][row].copy()
-    manager[packets.from_remote_read[row] & (kinds[0][row] == layouts.DIRECT_NAME_TYPE)] = 0
+    manager[packets.is_from_remote_read[row] & (kinds[0][row] == layouts.DIRECT_NAME_TYPE)] = 0
     key = np.zeros((len(row), 21), np.uint8)
     key[:, 0] = kind
     key[:, 1:17] = _private_queue_host(kind, admin, user["SourceQueueManager"][row], manager, admin_host)
@@ -215,7 +215,9 @@ def sender_address_column(packets: PacketColumn, out: DecodedColumns) -> pa.Arra
     texts = DistinctTextColumn(out.rows)
     user = out.values["UserHeader"]
     overlay = user["QueueManagerAddress"]
-    near = packets.from_remote_read & out.valid["UserHeader"] & ((user["Flags"] >> 10) & 7 == layouts.DIRECT_NAME_TYPE)
+    near = (
+        packets.is_from_remote_read & out.valid["UserHeader"] & ((user["Flags"] >> 10) & 7 == layouts.DIRECT_NAME_TYPE)
+    )
     near &= (overlay[:, 2] == layouts.ADDRESS_TYPE_IPV4) & (overlay[:, 3] == 0)
     rows = np.flatnonzero(near)
     octets = np.ascontiguousarray(overlay[rows, 8:12]).view("<u4").reshape(-1)

@@ -22,15 +22,15 @@ class PacketColumn:
     data: Octets
     start: Ints
     end: Ints
-    from_remote_read: Bools
+    is_from_remote_read: Bools
     over_rpc: Bools
-    in_sections: Bools
+    is_in_sections: Bools
     srmp_limited: Bools
     first_section_end: Ints
     missing_bytes: Ints
 
 
-def store_values(cursors: ColumnCursors, name: str, values: AnyArray) -> None:
+def write_values(cursors: ColumnCursors, name: str, values: AnyArray) -> None:
     """Store values of the live rows; without a copy if all rows of the column are live."""
     if cursors.all_live and len(cursors.rows) == cursors.out.rows:
         cursors.out.values[name], cursors.out.valid[name] = values, np.ones(len(values), np.bool_)
@@ -49,7 +49,7 @@ def mark_header_start(cursors: ColumnCursors, name: str) -> None:
     """Store the start offset of a header, in rows with at least one byte of it."""
     begun = cursors.position < cursors.end
     if begun.all():
-        store_values(cursors, f"@{name}", cursors.position.copy())
+        write_values(cursors, f"@{name}", cursors.position.copy())
     else:
         begun &= cursors.live
         cursors.out.store(f"@{name}", cursors.rows[begun], cursors.position[begun])
@@ -59,7 +59,7 @@ def read_header(cursors: ColumnCursors, name: str, kind: np.dtype[np.void]) -> A
     """Read the fixed part of the header ``name`` and store it, with its start offset."""
     mark_header_start(cursors, name)
     records = read_record(cursors, name, kind)
-    store_values(cursors, name, records)
+    write_values(cursors, name, records)
     return records
 
 
@@ -90,7 +90,7 @@ def record_first_error(soft: DecodedColumns, rows: Ints, code: int, field: str, 
     soft.error_code[rows[free]] = code
 
 
-def stored_values(out: DecodedColumns, name: str, rows: Ints) -> Ints:
+def values_written(out: DecodedColumns, name: str, rows: Ints) -> Ints:
     """Return the offsets or sizes stored under ``name`` for ``rows``; 0 where there is none."""
     if name not in out.values:
         return np.zeros(len(rows), np.int64)

@@ -21,13 +21,13 @@ from udfs.messages.name_columns import (
     queue_manager_guid,
     sid_text,
 )
-from udfs.messages.single_message_headers import FieldError, OptionalHeaders, PacketCursor
+from udfs.messages.single_message_headers import FieldError, OptionalHeaderReader, PacketCursor
 
 _INFINITE_TIMEOUT: Final = 0xFFFF_FFFF
 _QUEUE_NAME_BYTES: Final = {0: 0, 1: 0, 2: 4, 3: 4, 4: 4, 5: 16, 6: 20}
 
 
-class _SingleMessage(OptionalHeaders):
+class _SingleMessage(OptionalHeaderReader):
     """One packet and its decoded values: ``row`` holds them by column of ``silver.messages``."""
 
     def __init__(self, packet: bytes, protocol: str, sections: list[tuple[int, int, int]] | None) -> None:
@@ -41,7 +41,7 @@ class _SingleMessage(OptionalHeaders):
                 self.section_type, self.first_section_end, self.missing_bytes = kind, size, allocated - size
                 self.cursor.end = size
         self.other_span = self.has_two_body_sizes = False
-        self.late_errors: list[DecodeError] = []  # soft errors that come after those of the chain
+        self.deferred_errors: list[DecodeError] = []  # soft errors that come after those of the chain
         self.flags = self.packet_size = self.session_header_bytes = 0
 
     def read_headers(self) -> None:
@@ -53,7 +53,7 @@ class _SingleMessage(OptionalHeaders):
         if self.flags & 1 << 21:
             self.read_properties_header(encrypted=encrypted)
         else:
-            self.cursor.note_soft_error(MalformedError("UserHeader.Flags.MP", 60))
+            self.cursor.add_nonfatal_error(MalformedError("UserHeader.Flags.MP", 60))
         if self.base_flags & 1 << 5:
             self.cursor.mark_header_start("DebugHeader")
             (flags, _) = self.cursor.unpack("<HH", "DebugHeader")
@@ -167,7 +167,7 @@ class _SingleMessage(OptionalHeaders):
             if name == "SecurityID" and size and flags & 15 in (1, 2):
                 self.row["sender_id"] = sid_text(raw) if flags & 15 == 1 else queue_manager_guid(raw)
                 if self.row["sender_id"] is None:
-                    self.late_errors.append(MalformedError("SecurityHeader.SecurityID", at))
+                    self.deferred_errors.append(MalformedError("SecurityHeader.SecurityID", at))
         return encrypted
 
     def read_properties_header(self, *, encrypted: bool) -> None:
@@ -222,7 +222,7 @@ class _SingleMessage(OptionalHeaders):
         ):
             return
         kind = TruncatedError if self.packet_size > len(cursor.packet) else MalformedError
-        cursor.note_soft_error(kind("BaseHeader.PacketSize", 8))
+        cursor.add_nonfatal_error(kind("BaseHeader.PacketSize", 8))
 
 
 def _check_sections(sections: list[tuple[int, int, int]], size: int) -> None:
@@ -250,8 +250,8 @@ def _read_packet(
         message.read_headers()
     except DecodeError as error:
         errors.append((error.code, error.field, error.offset))
-    for each in message.late_errors:
-        message.cursor.note_soft_error(each)
+    for each in message.deferred_errors:
+        message.cursor.add_nonfatal_error(each)
     return message, errors
 
 

@@ -50,12 +50,12 @@ class PacketCursor:
         size = struct.calcsize(layout)
         return struct.unpack_from(layout, self.packet, at) if at >= 0 and at + size <= self.end else None
 
-    def note_soft_error(self, error: DecodeError) -> None:
+    def add_nonfatal_error(self, error: DecodeError) -> None:
         """Record an error that does not end the header chain; the first one counts."""
         self.soft_error = self.soft_error or (error.code, error.field, error.offset)
 
 
-class OptionalHeaders:
+class OptionalHeaderReader:
     """Readers of the optional headers: SRMP, SOAP, MultiQueueFormatHeader, and the trailing headers of RemoteRead."""
 
     cursor: PacketCursor
@@ -63,7 +63,7 @@ class OptionalHeaders:
     section_type: int  # type of the first section if the packet came in sections, else 0
     first_section_end: int
     missing_bytes: int
-    late_errors: list[DecodeError]
+    deferred_errors: list[DecodeError]
 
     def enter_second_section(self) -> None:
         """Move to the second section: the first one ends within the body."""
@@ -181,7 +181,7 @@ class OptionalHeaders:
             if value < 1 << 31:
                 self.row[column] = value
             else:
-                self.late_errors.append(MalformedError(f"SubqueueHeader.{field}", at + offset))
+                self.deferred_errors.append(MalformedError(f"SubqueueHeader.{field}", at + offset))
         self.row["last_moved_raw"] = moved or None
         names = self.cursor.read_bytes(128, "SubqueueHeader.SubqueueName")
         for column, raw in (("subqueue", names[:64]), ("target_subqueue", names[64:])):

@@ -6,7 +6,7 @@ import numpy as np
 
 from udfs.array_types import Bools, Ints
 from udfs.messages import header_layouts as layouts
-from udfs.messages.record_readers import PacketColumn, align_to_4, peek_uint16, read_header, read_record, store_values
+from udfs.messages.record_readers import PacketColumn, align_to_4, peek_uint16, read_header, read_record, write_values
 from udfs.stubs.column_cursors import MALFORMED_CODE, TRUNCATED_CODE, ColumnCursors
 
 
@@ -52,11 +52,11 @@ def read_srmp_headers(cursors: ColumnCursors, packets: PacketColumn, base: Ints)
     at = cursors.position
     cursors.fail(offset + body > size, MALFORMED_CODE, "CompoundMessageHeader.MsgBodySize", at - 8)
     left = np.maximum(cursors.end - at, 0)
-    store_values(cursors, "body at", np.minimum(at + offset, np.maximum(cursors.end, at)))
-    store_values(cursors, "body seen", np.clip(left - offset, 0, body))
-    store_values(cursors, "CompoundMessageHeader whole", np.ones(len(found), np.bool_))
+    write_values(cursors, "body at", np.minimum(at + offset, np.maximum(cursors.end, at)))
+    write_values(cursors, "body seen", np.clip(left - offset, 0, body))
+    write_values(cursors, "CompoundMessageHeader whole", np.ones(len(found), np.bool_))
     cursors.fail(size > left + missing, TRUNCATED_CODE, "CompoundMessageHeader.Data")
-    cut = packets.in_sections[cursors.rows] & packets.srmp_limited[cursors.rows]
+    cut = packets.is_in_sections[cursors.rows] & packets.srmp_limited[cursors.rows]
     cursors.advance(np.where(cut, left, size), "CompoundMessageHeader.Data")
     cursors.end = np.where(cut, packets.end[cursors.rows], cursors.end)
     base = np.where(cut, packets.first_section_end[cursors.rows], base)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from udfs.messages import header_layouts as layouts
-from udfs.messages.record_readers import read_header, store_values
+from udfs.messages.record_readers import read_header, write_values
 from udfs.stubs.column_cursors import MALFORMED_CODE, TRUNCATED_CODE, ColumnCursors
 
 
@@ -41,7 +41,7 @@ def _read_subqueue_header(cursors: ColumnCursors) -> None:
     """Read a SubqueueHeader, [MS-MQRR] 2.2.5.3."""
     at = cursors.position
     found = read_header(cursors, "SubqueueHeader", layouts.SUBQUEUE_HEADER)
-    store_values(cursors, "subqueues at", cursors.advance(layouts.SUBQUEUE_NAMES_BYTES, "SubqueueHeader.SubqueueName"))
+    write_values(cursors, "subqueues at", cursors.advance(layouts.SUBQUEUE_NAMES_BYTES, "SubqueueHeader.SubqueueName"))
     cursors.fail(
         found["HeaderSize"] != layouts.SUBQUEUE_HEADER.itemsize + layouts.SUBQUEUE_NAMES_BYTES,
         MALFORMED_CODE,
@@ -57,8 +57,8 @@ def _read_dead_letter_header(cursors: ColumnCursors) -> None:
         read_header(cursors, "DeadLetterHeader", np.dtype([("HeaderSize", "<u4")]))["HeaderSize"].astype(np.int64) - 4
     )
     cursors.fail(size < 0, MALFORMED_CODE, "DeadLetterHeader.HeaderSize", at)
-    store_values(cursors, "dead letter at", cursors.advance(np.maximum(size, 0), "DeadLetterHeader.DeadLetterPathName"))
-    store_values(cursors, "dead letter size", size)
+    write_values(cursors, "dead letter at", cursors.advance(np.maximum(size, 0), "DeadLetterHeader.DeadLetterPathName"))
+    write_values(cursors, "dead letter size", size)
 
 
 def _read_extended_address_header(cursors: ColumnCursors) -> None:

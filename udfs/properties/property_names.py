@@ -71,7 +71,7 @@ _VT_NAMES: Final = {
 _VT_VECTOR: Final = 0x1000
 
 # Connection states: names of [MS-MQDMPR] 3.1.1.3 in the order of the numbers in [MS-MQMQ] 2.3.12.25.
-CONNECTION_STATUS: Final = {
+CONNECTION_STATUS_PROPERTY: Final = {
     0x00000000: "InProcess",
     0x00000001: "EstablishPacketReceived",
     0x00000002: "Established",

@@ -18,7 +18,7 @@ TIME_TYPE: Final = pa.timestamp("us", tz="UTC")
 SEQUENCE_TYPE: Final = pa.struct(
     {"sequence_id": UINT64_TYPE, "sequence_number": pa.int64(), "previous_number": pa.int64()}
 )
-SOURCES_TYPE: Final = pa.list_(
+EOD_SOURCE_LIST_TYPE: Final = pa.list_(
     pa.struct(
         {
             "sender_format_name": pa.string(),
@@ -170,7 +170,7 @@ def _to_history(value: PropertyValue) -> list[dict[str, Any]]:
     return [
         {
             "status": status % _U32,
-            "status_name": codes.code_name(property_names.CONNECTION_STATUS, status % _U32),
+            "status_name": codes.code_name(property_names.CONNECTION_STATUS_PROPERTY, status % _U32),
             "changed_at": _unix_time(changed),
             "error": error % _U32,
             "error_name": codes.code_name(codes.HRESULT_NAMES, error % _U32),
@@ -207,7 +207,7 @@ QUEUE_CONVERSIONS: Final = {
     **dict.fromkeys((12, 27), _LIST_COLUMN),
     **dict.fromkeys((13, 16, 17, 18), _SEQUENCE_COLUMN),
     **dict.fromkeys((14, 21), _TIME_COLUMN),
-    24: ColumnConversion(SOURCES_TYPE, _to_sources),
+    24: ColumnConversion(EOD_SOURCE_LIST_TYPE, _to_sources),
     25: ColumnConversion(HISTORY_TYPE, _to_history),
 }
 COLUMN_CONVERSIONS: Final = {"machine": MACHINE_CONVERSIONS, "queue": QUEUE_CONVERSIONS}

@@ -105,7 +105,7 @@ class RpcAssociation:
     handshake_check: tuple[int, bool] = (0, False)  # cache of has_handshake: number of tokens, result
 
     @property
-    def is_foreign(self) -> bool:
+    def has_only_other_interfaces(self) -> bool:
         """Whether binds were seen, none of them for an MSMQ or epm interface."""
         return bool(self.binds) and not self.is_msmq
 
@@ -216,4 +216,4 @@ class RpcAssociation:
 
 BIND_REQUEST_TYPES = (BIND, ALTER_CONTEXT)
 BIND_ANSWER_TYPES = (BIND_ACK, ALTER_CONTEXT_RESP, BIND_NAK)
-AUTH3_TYPES = (AUTH3,)
+AUTH3_PDU_TYPES = (AUTH3,)

@@ -32,7 +32,7 @@ from udfs.dcerpc.pdu_headers import (
     RESPONSE,
 )
 from udfs.rpc.association_state import (
-    AUTH3_TYPES,
+    AUTH3_PDU_TYPES,
     AUTH_LEVEL_CONNECT,
     BIND_ANSWER_TYPES,
     BIND_REQUEST_TYPES,
@@ -369,7 +369,8 @@ _PORTS_WITHOUT_RPC: Final = (139, 445)
 def _list_pdus(header: _Headers, streams: BlockStreams) -> dict[str, Ints]:
     """Return the columns of the ``pdus`` table: whole PDUs of any interface."""
     bare = np.array(
-        [not any(s.connection.port(side) in _PORTS_WITHOUT_RPC for side in (0, 1)) for s in streams.streams], bool
+        [not any(s.connection.port_of_side(side) in _PORTS_WITHOUT_RPC for side in (0, 1)) for s in streams.streams],
+        bool,
     )
     head = header.take(header.whole & bare[header.stream]) if len(header.stream) else header
     ptype = head.ptype
@@ -413,7 +414,7 @@ def _drop_wrong_direction(header: _Headers, streams: BlockStreams) -> _Headers:
 def _process_binds(header: _Headers, streams: BlockStreams, connections: list[TcpConnection]) -> None:
     """Add binds, their answers and auth3 PDUs to the associations, in this order."""
     ptype, big = header.ptype, header.big
-    for types in (BIND_REQUEST_TYPES, BIND_ANSWER_TYPES, AUTH3_TYPES):
+    for types in (BIND_REQUEST_TYPES, BIND_ANSWER_TYPES, AUTH3_PDU_TYPES):
         for index in np.nonzero(np.isin(ptype, types) & header.whole)[0].tolist():
             connection = connections[int(header.connection[index])]
             association = association_of(connection)
@@ -506,7 +507,7 @@ def _select_call_pdus(header: _Headers, streams: BlockStreams) -> PduColumns | N
 
 def _is_foreign(connection: TcpConnection) -> bool:
     """Whether a connection certainly carries no MSMQ RPC."""
-    return connection.kind is not ConnectionKind.RPC or association_of(connection).is_foreign
+    return connection.kind is not ConnectionKind.RPC or association_of(connection).has_only_other_interfaces
 
 
 def _peer_positions(streams: BlockStreams) -> tuple[Ints, Ints]:
@@ -665,7 +666,7 @@ def _framed_offsets(owner: Ints, connections: list[TcpConnection]) -> tuple[Ints
     return reached[inverse, 0], reached[inverse, 1]
 
 
-def connect_level_auth(context: BoundContext) -> tuple[int | None, int | None]:
+def auth_if_connect_level(context: BoundContext) -> tuple[int | None, int | None]:
     """Return (auth_type, auth_level) of a context at level CONNECT, else (None, None).
 
     At this level data PDUs have no security trailer, so that the bind's security applies ([MS-RPCE] 3.3.1.5.2.2).

@@ -8,7 +8,7 @@ import pyarrow as pa
 from udfs.array_types import Ints
 from udfs.dcerpc.interfaces import INTERFACES_BY_UUID
 from udfs.rpc.association_state import BoundContext
-from udfs.rpc.call_assembly import association_of, connect_level_auth
+from udfs.rpc.call_assembly import association_of, auth_if_connect_level
 from udfs.rpc.call_schema import lookup_column
 from udfs.tcp.connections import TcpConnection
 
@@ -59,7 +59,7 @@ class CallContexts:
         self.interface_uuid.set(rows, interface.uuid)
         self.interface_name.set(rows, interface.name)
         self.transfer_syntax.set(rows, context.transfer_syntax)
-        auth_type, auth_level = connect_level_auth(context)
+        auth_type, auth_level = auth_if_connect_level(context)
         if auth_type is not None and auth_level is not None:
             self.auth_type[rows], self.auth_level[rows] = auth_type, auth_level
 
@@ -78,14 +78,14 @@ def resolve_contexts(owner: Ints, context: Ints, place: Ints, connections: list[
         rows = order[bounds[number] : bounds[number + 1]]
         bound = known.contexts.get(pair & 0x1FFFF, [])
         if not bound:
-            found.is_unbound[rows] = not known.is_foreign
+            found.is_unbound[rows] = not known.has_only_other_interfaces
         elif len(bound) == 1 and bool((place[rows] >= bound[0].stream_offset).all()):
             found.assign(rows, bound[0])
         else:
             for row in rows.tolist():
                 one = known.context_at(pair & 0x1FFFF, int(place[row]))
                 if one is None:
-                    found.is_unbound[row] = not known.is_foreign
+                    found.is_unbound[row] = not known.has_only_other_interfaces
                 else:
                     found.assign(np.array([row]), one)
     return found

@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 from udfs.array_types import Bools, Ints
 from udfs.dcerpc.endpoint_towers import parse_tower_endpoints
 from udfs.dcerpc.interfaces import (
-    EPM,
+    EPM_NAME,
     EPT_MAP_OPNUM,
     INTERFACES_BY_UUID,
     PORT_QUERY_OPNUMS,
-    QM2QM,
-    REMOTE_READ,
+    QM2QM_NAME,
+    REMOTE_READ_NAME,
     infer_interface,
 )
 from udfs.dcerpc.pdu_headers import FAULT, OBJECT_UUID, REQUEST
@@ -40,11 +40,11 @@ from udfs.rpc.call_contexts import CallContexts, resolve_contexts
 from udfs.rpc.call_schema import CALL_OUTCOMES, RPC_CALLS_SCHEMA, SIGHTING_STRUCT, lookup_column, timestamp_column
 from udfs.rpc.call_shapes import record_call_shapes
 from udfs.rpc.connection_identity import compute_call_keys, connection_columns
-from udfs.rpc.pdu_retention import retain_for_other_captures, were_not_retained
+from udfs.rpc.pdu_retention import retain_for_other_captures, unretained_pdu_mask
 from udfs.rpc.stub_columns import signed_bytes_column, stub_column
 from udfs.tcp.connections import TcpConnection
 
-_EPT_MAP_CALL: Final = (EPM, EPT_MAP_OPNUM)
+_EPT_MAP_CALL: Final = (EPM_NAME, EPT_MAP_OPNUM)
 _DAY_US: Final = 86_400_000_000
 _CONTEXT: Final = "context"  # additional column of waiting rows: connection index and context id
 InferredContext = tuple[str | None, str | None]  # interface UUID and transfer syntax of a context without a bind
@@ -116,7 +116,7 @@ class CallRowBuilder:
         if len(unknown):
             record_call_shapes(calls, unknown, owner, context, connections)
         if self.capture_ended:  # calls that the end of the capture finished: PDUs retained, unless over the limit
-            unfinished = ~were_not_retained(calls, owner, connections)
+            unfinished = ~unretained_pdu_mask(calls, owner, connections)
         else:
             unexplained = contexts.is_unbound & ~self._is_inferred(owner, context, unknown, connections)
             unfinished = retain_for_other_captures(calls, candidates, unexplained, owner, connections)
@@ -325,7 +325,7 @@ class CallRowBuilder:
                 big = batch.column("response_byte_order")[row].as_py() == "big"
                 port = int.from_bytes(data, "big" if big else "little")
                 if 0 < port < 65536:
-                    target = QM2QM if name == QM2QM or port % 11 == 2105 % 11 else REMOTE_READ
+                    target = QM2QM_NAME if name == QM2QM_NAME or port % 11 == 2105 % 11 else REMOTE_READ_NAME
                     self._add_endpoint(connection, address, port, target)
 
     def _add_endpoint(self, connection: TcpConnection, address: bytes, port: int, interface: str) -> None:

@@ -27,7 +27,7 @@ SIGHTING_STRUCT: Final = pa.struct(
         ("response_done_at", pa.int64()),
         ("request", pa.int32()),
         ("response", pa.int32()),
-        ("settled", pa.bool_()),
+        ("finished", pa.bool_()),
     ]
 )
 RPC_CALLS_SCHEMA: Final = pa.schema(

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from udfs.array_types import Ints
-from udfs.dcerpc.interfaces import NDR, NDR64, CallShape
+from udfs.dcerpc.interfaces import NDR64_NAME, NDR_NAME, CallShape
 from udfs.dcerpc.pdu_headers import FAULT
 from udfs.dcerpc.verification_trailer import find_verification_trailer
 from udfs.rpc.call_assembly import AUTH_LEVEL_PRIVACY, AssembledCalls, association_of
@@ -83,9 +83,9 @@ def _suggested_syntax(opnum: int | None, request: bytes | None, response: bytes 
     """Return the transfer syntax that the bytes of a RemoteRead call suggest; only for little-endian calls."""
     if opnum in (2, 11) and request is not None and len(request) >= 44:
         if request[4] == request[0] and request[0]:
-            return NDR
+            return NDR_NAME
         if request[8] == request[0] and not any(request[4:8]):
-            return NDR64
+            return NDR64_NAME
     if opnum in (7, 13) and response is not None and len(response) >= 40:
-        return NDR if any(response[20:24]) else NDR64
+        return NDR_NAME if any(response[20:24]) else NDR64_NAME
     return None

@@ -15,8 +15,8 @@ from udfs.array_types import Ints
 from udfs.dcerpc.pdu_headers import CLIENT_PDU_TYPES, HEADER_BYTES, find_next_pdu, read_frag_length, walk_pdus
 from udfs.tcp.connection_tracker import BlockStream, BlockStreams, StreamExtent
 from udfs.tcp.connections import (
-    CAUSE_FRAMED,
-    CAUSE_FRAMED_ELSEWHERE,
+    GAP_FRAMED_BEFORE,
+    GAP_FRAMED_ELSEWHERE,
     MAX_HISTORY_BYTES,
     BufferedSegment,
     ConnectionKind,
@@ -234,7 +234,10 @@ class _DirectionFramer:
         if not gap.is_hole:
             self._close_stray()
             self._close_damaged_pdu()
-            state.in_sync, state.out_of_sync_reason = gap.cause in (CAUSE_FRAMED, CAUSE_FRAMED_ELSEWHERE), "not_a_pdu"
+            state.in_sync, state.out_of_sync_reason = (
+                gap.cause in (GAP_FRAMED_BEFORE, GAP_FRAMED_ELSEWHERE),
+                "not_a_pdu",
+            )
             return
         self._close_stray()
         if state.skip_until is not None and gap.end <= state.skip_until:

@@ -27,7 +27,7 @@ def retain_for_other_captures(
     again = ~unfinished & _may_be_repeated(calls, owner, connections)
     kept = _retain_calls(calls, unfinished & candidates, connections)
     _retain_calls(calls, ~unfinished & ~again & unexplained, connections, unknown=True)
-    return kept | _retain_calls(calls, again & candidates, connections, settled=True)
+    return kept | _retain_calls(calls, again & candidates, connections, finished=True)
 
 
 def _retain_calls(
@@ -36,7 +36,7 @@ def _retain_calls(
     connections: list[TcpConnection],
     *,
     unknown: bool = False,
-    settled: bool = False,
+    finished: bool = False,
 ) -> Bools:
     """Retain the PDUs of chosen calls; return which were retained, as each connection has a limit."""
     kept = np.zeros(len(chosen), bool)
@@ -46,7 +46,7 @@ def _retain_calls(
     for number, part in zip(numbers.tolist(), np.split(halves, begins[1:]), strict=False):
         which = expand_ranges(calls.halves.first_pdu[part], calls.halves.last_pdu[part]).tolist()
         kept[number] = retain_call_pdus(
-            calls.pdus, which, calls.pdu_bytes, connections, is_unbound=unknown, is_finished=settled
+            calls.pdus, which, calls.pdu_bytes, connections, is_unbound=unknown, is_finished=finished
         )
     return kept
 
@@ -76,7 +76,7 @@ def _may_be_repeated(calls: AssembledCalls, owner: Ints, connections: list[TcpCo
     return found & (sizes[calls.request_half] + sizes[calls.response_half] <= _MAX_REPEATABLE_CALL_BYTES)
 
 
-def were_not_retained(calls: AssembledCalls, owner: Ints, connections: list[TcpConnection]) -> Bools:
+def unretained_pdu_mask(calls: AssembledCalls, owner: Ints, connections: list[TcpConnection]) -> Bools:
     """Return a mask of unfinished calls whose PDUs were not retained, because their connection was at its limit."""
     found = np.zeros(len(owner), bool)
     names = [index for index in np.unique(owner).tolist() if association_of(connections[index]).unretained_offsets]

@@ -32,7 +32,7 @@ from udfs.sealed.protected_pdu import (
     possible_coverages,
 )
 
-UNSEALED_PDU_BYTES: Final = 24 + 8 + 16  # of a protected PDU: header, security trailer, signature
+CLEAR_HEADER_BYTES: Final = 24 + 8 + 16  # of a protected PDU: header, security trailer, signature
 _MAX_TRIES: Final = 30_000  # stream positions tried for each direction of a connection
 _MAX_LOST_PDUS: Final = 64  # lost PDUs tried in a gap, where their count is sealed too
 _MAX_CONTRADICTED_LOSS: Final = 1 << 16  # lost PDUs tried although TCP sequence numbers contradict their count
@@ -163,7 +163,7 @@ class _ExtendedSecurityDirection:
         place = self._place
         sealed = len(pdu.body) if pdu.auth_level == AUTH_LEVEL_PRIVACY else 0
         gap = max(_signed_difference(pdu.sequence - place.sequence), 0)
-        contradicted = lost * UNSEALED_PDU_BYTES > gap  # no room for so many PDUs: the count may be damaged
+        contradicted = lost * CLEAR_HEADER_BYTES > gap  # no room for so many PDUs: the count may be damaged
         if contradicted and lost > _MAX_CONTRADICTED_LOSS:
             return DecryptionFailure.BAD_SIGNATURE
         for position in self._candidate_positions(lost, gap, sealed=bool(sealed)):
@@ -188,7 +188,7 @@ class _ExtendedSecurityDirection:
         unknown, so it is tried.
         """
         here, each = self._place.position, self._sealed_checksum
-        least, most = here + each * lost, here + gap - (UNSEALED_PDU_BYTES - each) * lost
+        least, most = here + each * lost, here + gap - (CLEAR_HEADER_BYTES - each) * lost
         if not sealed:  # behind signed PDUs, if this one is signed only
             yield least
         likely = itertools.chain((0,), range(8, 4096, 8), range(1, 4096), range(4096, 1 << 16, 4))
@@ -313,7 +313,7 @@ def _decrypt_after_loss(variant: _LegacyVariant, side: int, pdu: ProtectedPdu, g
     """Try the possible positions of a PDU behind PDUs that were not captured; returns its stub or None."""
     place = variant.places[side]
     for lost in range(1, _MAX_LOST_PDUS + 1):
-        most = gap - UNSEALED_PDU_BYTES * lost
+        most = gap - CLEAR_HEADER_BYTES * lost
         likely = [most - more for more in range(0, 512, 8) if most - more >= 0]
         if pdu.auth_level != AUTH_LEVEL_PRIVACY and most >= 0:  # signed only, like probably those before it
             likely.insert(0, 0)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from udfs import codes
 from udfs.array_types import Bools, Ints
-from udfs.dcerpc.interfaces import INTERFACES_BY_NAME, NDR, NDR64
+from udfs.dcerpc.interfaces import INTERFACES_BY_NAME, NDR64_NAME, NDR_NAME
 from udfs.queues.normal_form import normalize_queue_names
 from udfs.stubs import method_registry, to_arrow
 from udfs.stubs.column_cursors import ERROR_CODES, AnyArray, DecodedColumns
@@ -82,7 +82,7 @@ class _CallBatch:
 
     def _decode_all(self, syntax: pa.Array) -> None:
         """Decode all calls, grouped by method and transfer syntax."""
-        ndr, ndr64 = _equals(syntax, NDR), _equals(syntax, NDR64)
+        ndr, ndr64 = _equals(syntax, NDR_NAME), _equals(syntax, NDR64_NAME)
         unknown = np.asarray(syntax.is_null().to_numpy(zero_copy_only=False), np.bool_)
         for interface, by_opnum in self.methods_by_interface.items():
             ours = self.readable & self.of_interface[interface] & (self.opnum >= 0)

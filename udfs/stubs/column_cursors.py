@@ -229,7 +229,7 @@ class ColumnCursors:
         """Align a structure that holds a pointer."""
         self.align(8 if self.ndr64 else 4)
 
-    def pad_struct_end(self) -> None:
+    def skip_struct_padding(self) -> None:
         """Skip the padding at the end of a structure that holds a pointer, NDR64 only (rule N7).
 
         In lenient mode nothing is skipped; ``missing_padding`` gets the offsets instead (doubt D19).

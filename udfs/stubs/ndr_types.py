@@ -129,7 +129,7 @@ def _read_queue_format_arm(cursors: ColumnCursors, param: Parameter, arm: int, s
             texts[row] = text
         cursors.merge_subset(index, part)
     else:
-        cursors.pad_struct_end()
+        cursors.skip_struct_padding()
     if not keep or not cursors.live.any():
         return
     none = np.zeros(len(suffix), np.uint32)
@@ -138,12 +138,12 @@ def _read_queue_format_arm(cursors: ColumnCursors, param: Parameter, arm: int, s
         build_format_name(QueueFormat(arm, *fields))
         for fields in zip(suffix.tolist(), guids, first, second, texts, strict=True)
     ]
-    store_texts(cursors, "queue_format_name", names)
+    set_string_values(cursors, "queue_format_name", names)
     if param.column == "queue":
-        store_texts(cursors, "queue", [normalize_queue_name(text) for text in names])
+        set_string_values(cursors, "queue", [normalize_queue_name(text) for text in names])
 
 
-def store_texts(cursors: ColumnCursors, column: str, texts: list[str | None]) -> None:
+def set_string_values(cursors: ColumnCursors, column: str, texts: list[str | None]) -> None:
     """Store texts of the live rows in a column; None leaves the row null."""
     values = np.empty(len(texts), object)
     values[:] = texts

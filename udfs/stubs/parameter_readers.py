@@ -21,7 +21,7 @@ def read_inline_string(cursors: ColumnCursors, param: Parameter) -> None:
 
 def _store_strings(cursors: ColumnCursors, param: Parameter, texts: list[str | None]) -> None:
     if param.column:
-        ndr_types.store_texts(cursors, param.column, texts)
+        ndr_types.set_string_values(cursors, param.column, texts)
 
 
 def read_action(cursors: ColumnCursors, param: Parameter) -> None:

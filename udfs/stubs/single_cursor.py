@@ -48,7 +48,7 @@ class StubCursor:
         """Align a structure that holds a pointer."""
         self.align(8 if self.ndr64 else 4)
 
-    def pad_struct_end(self, field: str) -> None:
+    def skip_struct_padding(self, field: str) -> None:
         """Skip the padding at the end of a structure that holds a pointer, NDR64 only (rule N7).
 
         In lenient mode nothing is skipped; ``missing_padding`` gets field and offset instead (doubt D19).

@@ -85,7 +85,7 @@ def _read_queue_format(cursor: StubCursor, param: Parameter, out: StubValues) ->
         if referent:
             text = read_string(cursor, f"{name}.{pointer}")
     else:
-        cursor.pad_struct_end(name)
+        cursor.skip_struct_padding(name)
     out["queue_format_name"] = build_format_name(QueueFormat(qft, suffix, guid, numbers[0], numbers[1], text))
     if param.column == "queue":
         out["queue"] = normalize_queue_name(out["queue_format_name"])

@@ -19,8 +19,8 @@ from udfs.dcerpc.interfaces import BINARY_PROTOCOL_PORT
 from udfs.dcerpc.pdu_headers import payloads_starting_like_pdus
 from udfs.files.capture_file import BUFFER_PADDING_BYTES
 from udfs.tcp.connections import (
-    CAUSE_FRAMED,
-    CAUSE_FRAMED_ELSEWHERE,
+    GAP_FRAMED_BEFORE,
+    GAP_FRAMED_ELSEWHERE,
     MAX_SEQUENCE_JUMP,
     MAX_SKIPPED_BYTES_KEPT,
     MAX_START_HOLD_BYTES,
@@ -41,9 +41,9 @@ PackedEndpoint = tuple[int, bytes, int]
 _FIRST_DYNAMIC_PORT: Final = 1024
 _MAX_TOTAL_SKIPPED_BYTES: Final = 4 << 20  # bytes kept of skipped segments, all connections together
 _GAP_CAUSES: Final = {
-    FRAMED_BEFORE: CAUSE_FRAMED,
+    FRAMED_BEFORE: GAP_FRAMED_BEFORE,
     SKIPPED_BEFORE: "skipped",
-    FRAMED_BEFORE | SKIPPED_BEFORE: CAUSE_FRAMED_ELSEWHERE,
+    FRAMED_BEFORE | SKIPPED_BEFORE: GAP_FRAMED_ELSEWHERE,
 }
 
 
@@ -325,7 +325,7 @@ class ConnectionTracker:
         """Return the segments to reassemble, if any. RPC is recognised by the port or by a PDU header in a segment."""
         if connection.kind is not ConnectionKind.UNDECIDED and connection.kind is not ConnectionKind.COLD:
             return rows
-        ports = (connection.port(0), connection.port(1))
+        ports = (connection.port_of_side(0), connection.port_of_side(1))
         if BINARY_PROTOCOL_PORT in ports:
             connection.kind = ConnectionKind.BINARY
             return rows
@@ -354,7 +354,7 @@ class ConnectionTracker:
 
         Only ports above 1023 count: except for the endpoint mapper, RPC servers use these.
         """
-        if min(connection.port(0), connection.port(1)) < _FIRST_DYNAMIC_PORT:
+        if min(connection.port_of_side(0), connection.port_of_side(1)) < _FIRST_DYNAMIC_PORT:
             return
         for row in rows[s.payload_length[rows] > 0].tolist():
             start, captured = int(s.payload_start[row]), int(s.captured_length[row])
@@ -400,14 +400,14 @@ class ConnectionTracker:
             direction = connection.directions[name & 1]
             self._active_directions[name] = (connection, name & 1)
             if not direction.started and int(s.tcp_flags[rows[begin]]) & STREAM_START:
-                direction.start_no_later_than(int(sequence[begin]))
+                direction.move_start_back_to(int(sequence[begin]))
             whole = int(s.captured_length[rows[end]]) == int(length[end])
             if whole and not direction.held_segments:
                 total = int(ends[end] - ends[begin] + length[begin])
                 if not direction.started and (total > MAX_START_HOLD_BYTES or end - begin >= MAX_START_HOLD_SEGMENTS):
                     # So many bytes in order: holding them back would give the same start.
                     direction.start_at(int(sequence[begin]))
-                if direction.started and direction.offset_of(int(sequence[begin])) == direction.next_offset:
+                if direction.started and direction.stream_offset_of(int(sequence[begin])) == direction.next_offset:
                     direction.delivered.append(SegmentRun(begin, end, 0, total))
                     direction.next_offset += total
                     direction.distinct_bytes += total

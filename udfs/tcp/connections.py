@@ -38,8 +38,8 @@ def sequence_difference(difference: int) -> int:
     return ((difference + 0x80000000) & _MASK) - 0x80000000
 
 
-CAUSE_FRAMED: Final = "settled"  # StreamGap.cause: the bytes were framed into PDUs before, up to a PDU's end
-CAUSE_FRAMED_ELSEWHERE: Final = "elsewhere"  # the same, but not in all captures that saw the bytes around it
+GAP_FRAMED_BEFORE: Final = "framed"  # StreamGap.cause: the bytes were framed into PDUs before, up to a PDU's end
+GAP_FRAMED_ELSEWHERE: Final = "framed_elsewhere"  # the same, but not in all captures that saw the bytes around it
 
 
 class BufferedSegment(NamedTuple):
@@ -70,7 +70,7 @@ class StreamGap(NamedTuple):
     @property
     def separates_fragments(self) -> bool:
         """Whether a fragment may be missing here, so that the fragments on both sides may not be complete."""
-        return self.is_hole or self.cause == CAUSE_FRAMED_ELSEWHERE
+        return self.is_hole or self.cause == GAP_FRAMED_ELSEWHERE
 
 
 class SegmentRun(NamedTuple):
@@ -163,7 +163,7 @@ class StreamDirection:
     unrecognised_bytes: int = 0  # payload seen before the connection was recognised as RPC
     framing_state: object = None
 
-    def offset_of(self, sequence: int) -> int:
+    def stream_offset_of(self, sequence: int) -> int:
         """Return the stream offset of a sequence number near the current position."""
         base = self.base_sequence or 0
         return self.next_offset + sequence_difference(sequence - base - self.next_offset)
@@ -183,12 +183,12 @@ class StreamDirection:
         """Start a stream without a SYN at a sequence number, the lowest that was seen."""
         if self.base_sequence is None:
             self.base_sequence = sequence & _MASK
-        self.started, self.next_offset = True, self.offset_of(sequence)
+        self.started, self.next_offset = True, self.stream_offset_of(sequence)
         self.first_offset = self.next_offset
 
-    def start_no_later_than(self, sequence: int) -> None:
+    def move_start_back_to(self, sequence: int) -> None:
         """Start the stream at its lowest held byte, or at a sequence number if that is lower."""
-        if self.held_segments and self.held_segments[0].stream_offset <= self.offset_of(sequence):
+        if self.held_segments and self.held_segments[0].stream_offset <= self.stream_offset_of(sequence):
             self.release_held(None, once=True)
         else:
             self.start_at(sequence)
@@ -234,7 +234,7 @@ class StreamDirection:
             return
         # A single byte may be a FIN that was not captured, so it is not counted.
         least = 1 if self.fin_sequence is None else 0
-        behind = (self.offset_of(number) for number in shown if number is not None)
+        behind = (self.stream_offset_of(number) for number in shown if number is not None)
         end = max(
             (number for number in behind if least < number - self.next_offset <= MAX_SEQUENCE_JUMP),
             default=self.next_offset,
@@ -260,7 +260,7 @@ class StreamDirection:
 
     def _insert(self, packet: DataSegment) -> None:
         """Deliver a segment if it is next in order, else hold it. Repeated bytes are only compared."""
-        at, captured, length = self.offset_of(packet.sequence), packet.captured_length, packet.payload_length
+        at, captured, length = self.stream_offset_of(packet.sequence), packet.captured_length, packet.payload_length
         if self.started and length <= 1 and at == self.next_offset - 1:
             return  # a keep-alive repeats the last byte or sends an arbitrary one (RFC 9293 3.8.4)
         skip = 0
@@ -319,7 +319,7 @@ class StreamDirection:
     def _insert_held(self, index: int, packet: DataSegment, begin: int, end: int, lost: int) -> None:
         data = bytes(packet.payload[begin:end])
         segment = BufferedSegment(
-            self.offset_of(packet.sequence) + begin, data, packet.time_ns, packet.packet_number,
+            self.stream_offset_of(packet.sequence) + begin, data, packet.time_ns, packet.packet_number,
             packet.file_offset + begin, packet.acknowledgement, lost, packet.gap_cause,
         )  # fmt: skip
         self.held_segments.insert(index, segment)
@@ -399,7 +399,7 @@ class StreamDirection:
         """Count gaps before an acknowledged sequence number as lost by the capture: the receiver has these bytes."""
         if self.base_sequence is None:
             return
-        reached = self.offset_of(number)
+        reached = self.stream_offset_of(number)
         count = 0
         for gap in self.unacknowledged_gaps:
             if gap.end > reached:
@@ -438,7 +438,7 @@ class TcpConnection:
         """Whether the client's SYN was captured."""
         return self.syn_time_ns is not None
 
-    def port(self, side: int) -> int:
+    def port_of_side(self, side: int) -> int:
         """Return the port of a side (0 or 1)."""
         return self.endpoints[side][2]
 
@@ -452,14 +452,15 @@ class TcpConnection:
         if self.client_side is not None:
             return self.client_side
         served = [
-            port in (EPM_PORT, BINARY_PROTOCOL_PORT) or port in MSMQ_RPC_PORTS for port in (self.port(0), self.port(1))
+            port in (EPM_PORT, BINARY_PROTOCOL_PORT) or port in MSMQ_RPC_PORTS
+            for port in (self.port_of_side(0), self.port_of_side(1))
         ]
         if served[0] != served[1]:
             return 1 if served[0] else 0
-        return 0 if self.port(0) > self.port(1) else 1
+        return 0 if self.port_of_side(0) > self.port_of_side(1) else 1
 
     @property
-    def closed(self) -> tuple[int, str] | None:
+    def end_time_and_cause(self) -> tuple[int, str] | None:
         """Time in ns and cause of the end: ``rst``, or ``fin`` at the later of both first FINs; None while open."""
         fins = [side.fin_time_ns for side in self.directions]
         fin = max(fins) if None not in fins else None  # type: ignore[type-var]

@@ -15,16 +15,27 @@ from typing import Any, Final
 
 from pipeline.attempts.associations import ClientAssociation
 from udfs.codes import FAULT_NAMES, HRESULT_NAMES, MQ_OK, code_name, is_peek_action
-from udfs.dcerpc.interfaces import QM2QM, QMCOMM, REMOTE_READ
+from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, REMOTE_READ_NAME
 
-QM2QM_READS: Final = ((QM2QM, 0), (QM2QM, 9), (QM2QM, 10))
-REMOTE_READ_READS: Final = ((REMOTE_READ, 7), (REMOTE_READ, 13))
+QM2QM_READS: Final = ((QM2QM_NAME, 0), (QM2QM_NAME, 9), (QM2QM_NAME, 10))
+REMOTE_READ_READS: Final = ((REMOTE_READ_NAME, 7), (REMOTE_READ_NAME, 13))
 READ_METHODS: Final = {*QM2QM_READS, *REMOTE_READ_READS}
-OPEN_METHODS: Final = {(QM2QM, 2), (REMOTE_READ, 2), (REMOTE_READ, 11), (QMCOMM, 2), (QMCOMM, 19)}
-CLOSE_METHODS: Final = {(QM2QM, 3): QM2QM, (REMOTE_READ, 3): REMOTE_READ, (QMCOMM, 3): QMCOMM, (QMCOMM, 20): QMCOMM}
+OPEN_METHODS: Final = {
+    (QM2QM_NAME, 2),
+    (REMOTE_READ_NAME, 2),
+    (REMOTE_READ_NAME, 11),
+    (QMCOMM_NAME, 2),
+    (QMCOMM_NAME, 19),
+}
+CLOSE_METHODS: Final = {
+    (QM2QM_NAME, 3): QM2QM_NAME,
+    (REMOTE_READ_NAME, 3): REMOTE_READ_NAME,
+    (QMCOMM_NAME, 3): QMCOMM_NAME,
+    (QMCOMM_NAME, 20): QMCOMM_NAME,
+}
 """Methods by (interface, opnum) that read, open and close; a close with the interface whose handle it closes."""
 
-LOOKUP_ID_MASK: Final = (1 << 56) - 1
+LOOKUP_ID_NUMBER_MASK: Final = (1 << 56) - 1
 TIMER_SLACK_US: Final = 3_000_000  # timers tick once a second, and packets take time (rules Q64, R45)
 CLOCK_TOLERANCE_US: Final = 10_000_000  # the most by which clocks of captures of one server differ
 CLEANUP_TIMEOUT_US: Final = 300_000_000  # after which a server gives up a receive that is not ended (rule R72)
@@ -87,13 +98,13 @@ class CapturedCall:
         return self["action"] is not None and not is_peek_action(self["action"])
 
     @property
-    def message_number(self) -> int | None:
+    def lookup_id_number(self) -> int | None:
         """The low 56 bits that number the returned message in its queue.
 
         None where no message was returned, or where the method does not return the number.
         """
         number = self["sequence_id"]
-        return int(number) & LOOKUP_ID_MASK or None if self.succeeded and number is not None else None
+        return int(number) & LOOKUP_ID_NUMBER_MASK or None if self.succeeded and number is not None else None
 
     @property
     def requested_lookup_id(self) -> int:
@@ -129,17 +140,21 @@ class CapturedCall:
 class HandleLifetime:
     """The time in which a handle is valid, from the response that returned it to the call that closed it."""
 
-    opening: CapturedCall
+    open_call: CapturedCall
     opened_at: int
-    closing: CapturedCall | None = None
+    close_call: CapturedCall | None = None
 
     def closed_before(self, time: int) -> bool:
         """Tell whether the handle was certainly closed before a time: its close had been answered."""
-        return self.closing is not None and self.closing.responded_at is not None and self.closing.responded_at < time
+        return (
+            self.close_call is not None
+            and self.close_call.responded_at is not None
+            and self.close_call.responded_at < time
+        )
 
-    def calls_with(self, call: CapturedCall) -> tuple[CapturedCall, ...]:
+    def calls_with_handle(self, call: CapturedCall) -> tuple[CapturedCall, ...]:
         """Return the calls that opened and closed the handle, as far as known, and another call: the evidence."""
-        return tuple(each for each in (self.opening, self.closing, call) if each is not None)
+        return tuple(each for each in (self.open_call, self.close_call, call) if each is not None)
 
 
 class HandleLifetimes:
@@ -157,8 +172,8 @@ class HandleLifetimes:
     def record_close(self, handle: object, call: CapturedCall) -> HandleLifetime | None:
         """Close the newest open lifetime that began before the call was made, and return it."""
         for lifetime in reversed(self._by_handle.get(handle, ())):
-            if lifetime.opened_at <= call.started_at and lifetime.closing is None:
-                lifetime.closing = call
+            if lifetime.opened_at <= call.started_at and lifetime.close_call is None:
+                lifetime.close_call = call
                 return lifetime
         return None
 
@@ -171,7 +186,7 @@ class HandleLifetimes:
         """Tell whether the handle may have been open at some time between a call's request and response."""
         until = call.responded_at if call.responded_at is not None else 1 << 62
         return any(
-            lifetime.opening.started_at <= until and not lifetime.closed_before(call.started_at)
+            lifetime.open_call.started_at <= until and not lifetime.closed_before(call.started_at)
             for lifetime in self._by_handle.get(handle, ())
         )
 
@@ -184,8 +199,8 @@ class HandleLifetimes:
 class PendingReceive:
     """A receive of RemoteRead that an End or a cancel must complete, known by its request id in its context."""
 
-    receive: CapturedCall
-    ending: CapturedCall | None = None
+    receive_call: CapturedCall
+    end_call: CapturedCall | None = None
 
 
 class AssociationHistory:
@@ -258,31 +273,36 @@ class AssociationHistory:
             return
         if call.method in OPEN_METHODS and call["context_handle"] is not None and call["hresult"] in (None, MQ_OK):
             self.context_handles.record_open((interface, call["context_handle"]), call)
-            if call.method == (QM2QM, 2):
+            if call.method == (QM2QM_NAME, 2):
                 for number in {call["queue_handle"], call["open_context"]}:
                     self.sessions.record_open(number, call)
-        elif call.method == (REMOTE_READ, 4) and call.succeeded:
+        elif call.method == (REMOTE_READ_NAME, 4) and call.succeeded:
             self.cursors.record_open((call["context_handle"], call["cursor_handle"]), call)
-        elif interface == QM2QM and opnum in (0, 9, 10) and call.succeeded and call["remote_read_handle"] is not None:
+        elif (
+            interface == QM2QM_NAME
+            and opnum in (0, 9, 10)
+            and call.succeeded
+            and call["remote_read_handle"] is not None
+        ):
             self.held_messages.record_open(call["remote_read_handle"], call)
 
     def _record_closing(self, call: CapturedCall) -> None:
-        accepted = call.succeeded or (call.method == (QMCOMM, 3) and call.response_decoded)
+        accepted = call.succeeded or (call.method == (QMCOMM_NAME, 3) and call.response_decoded)
         if call.method in CLOSE_METHODS and accepted:
             lifetime = self.context_handles.record_close((CLOSE_METHODS[call.method], call["context_handle"]), call)
-            if lifetime is not None and call.method == (QM2QM, 3):
-                for number in {lifetime.opening["queue_handle"], lifetime.opening["open_context"]}:
+            if lifetime is not None and call.method == (QM2QM_NAME, 3):
+                for number in {lifetime.open_call["queue_handle"], lifetime.open_call["open_context"]}:
                     self.sessions.record_close(number, call)
-        elif call.method == (REMOTE_READ, 5) and call.succeeded:
+        elif call.method == (REMOTE_READ_NAME, 5) and call.succeeded:
             self.cursors.record_close((call["context_handle"], call["cursor_handle"]), call)
-        elif call.method == (QM2QM, 1) and accepted:
+        elif call.method == (QM2QM_NAME, 1) and accepted:
             self.held_messages.record_close(call["remote_read_handle"], call)
-        elif call.method in ((REMOTE_READ, 7), (REMOTE_READ, 13)) and call.is_receive:
+        elif call.method in ((REMOTE_READ_NAME, 7), (REMOTE_READ_NAME, 13)) and call.is_receive:
             self.pending_receives[call["context_handle"], call["request_id"]].append(PendingReceive(call))
-        elif call.method in ((REMOTE_READ, 8), (REMOTE_READ, 9), (REMOTE_READ, 15)) and not call.failed:
+        elif call.method in ((REMOTE_READ_NAME, 8), (REMOTE_READ_NAME, 9), (REMOTE_READ_NAME, 15)) and not call.failed:
             pending = self.find_pending_receive(call)
             if pending is not None:
-                pending.ending = call
+                pending.end_call = call
 
     def find_pending_receive(self, call: CapturedCall) -> PendingReceive | None:
         """Return the receive that an End or a cancel completes; None without one.
@@ -290,7 +310,9 @@ class AssociationHistory:
         It is the newest with the same context and request id that was made before and is not completed.
         """
         for pending in reversed(self.pending_receives.get((call["context_handle"], call["request_id"]), ())):
-            if pending.receive.started_at <= call.started_at and (pending.ending is None or pending.ending is call):
+            if pending.receive_call.started_at <= call.started_at and (
+                pending.end_call is None or pending.end_call is call
+            ):
                 return pending
         return None
 
@@ -300,10 +322,10 @@ class AssociationHistory:
 
     def queue_of(self, call: CapturedCall) -> object:
         """Return the identifier of the queue that a read reads from: its name, or its number for qm2qm."""
-        if call.method[0] == QM2QM:
+        if call.method[0] == QM2QM_NAME:
             return call["queue_handle"]
         lifetime = self.context_lifetime(call)
-        return None if lifetime is None else (lifetime.opening["queue"] or call["context_handle"])
+        return None if lifetime is None else (lifetime.open_call["queue"] or call["context_handle"])
 
     @property
     def openings_cutoff(self) -> int:
@@ -338,30 +360,30 @@ class ServerHistory:
         self._calls_by_method = found
         self.associations = associations
         self.remote_queue_opens: defaultdict[int, list[CapturedCall]] = defaultdict(list)  # by phQueue of the response
-        for call in found[QMCOMM, 2]:
+        for call in found[QMCOMM_NAME, 2]:
             if call.succeeded and call["queue_handle"]:
                 self.remote_queue_opens[call["queue_handle"]].append(call)
         self.session_opens: defaultdict[int, list[CapturedCall]] = defaultdict(list)  # by both numbers of the request
-        for call in found[QM2QM, 2]:
+        for call in found[QM2QM_NAME, 2]:
             if call.succeeded or (call.request_decoded and not call.response_decoded and not call.failed):
                 for number in {call["queue_handle"], call["open_context"]} - {None}:
                     self.session_opens[number].append(call)
         self._cursor_creations: defaultdict[tuple[int, int], list[CapturedCall]] = defaultdict(list)
-        for call in found[QMCOMM, 4]:
+        for call in found[QMCOMM_NAME, 4]:
             if call.succeeded:
                 self._cursor_creations[call["queue_handle"], call["cursor_handle"]].append(call)
         self._opening_calls: dict[tuple[str, str], CapturedCall] = {}
-        for call in (*found[REMOTE_READ, 2], *found[REMOTE_READ, 11], *found[QM2QM, 2]):
+        for call in (*found[REMOTE_READ_NAME, 2], *found[REMOTE_READ_NAME, 11], *found[QM2QM_NAME, 2]):
             if call.response_decoded and call["context_handle"] is not None:
                 self._opening_calls.setdefault((call.method[0], call["context_handle"]), call)
         self.enlisted_at: dict[str, int] = {}  # the time of the first enlistment, by transaction id
-        for call in found[REMOTE_READ, 12]:
+        for call in found[REMOTE_READ_NAME, 12]:
             if not call.failed and call["transaction_id"] is not None:
                 self.enlisted_at.setdefault(call["transaction_id"], call.started_at)
         self._version_answers = [
-            call for call in found[QM2QM, 8] if call.response_decoded and call["version_major"] is not None
+            call for call in found[QM2QM_NAME, 8] if call.response_decoded and call["version_major"] is not None
         ]
-        self._version_rejections = [call for call in found[QM2QM, 8] if call.fault_status == _OPNUM_OUT_OF_RANGE]
+        self._version_rejections = [call for call in found[QM2QM_NAME, 8] if call.fault_status == _OPNUM_OUT_OF_RANGE]
 
     def calls_of(self, *methods: tuple[str, int]) -> list[CapturedCall]:
         """Return the calls of these methods: one method after the other, each in order of time."""

@@ -23,7 +23,7 @@ from typing import Final
 from pipeline.findings.rules.call_history import CLEANUP_TIMEOUT_US, TIMER_SLACK_US
 from pipeline.findings.rules.queue_facts import DAY_US, QueueFacts, QueueRead, QueueRuleLimits
 from pipeline.findings.rules.registry import QueueViolation, queue_rule
-from udfs.dcerpc.interfaces import QM2QM, REMOTE_READ
+from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 
 _CAPTURED_TOGETHER: Final = (
     "across associations: both readers were captured together, the first one's calls completely, and the second one's "
@@ -65,13 +65,13 @@ def _of_different_associations(first: QueueRead, second: QueueRead) -> bool:
     """Tell whether two reads certainly belong to different associations."""
     if first["connection_id"] == second["connection_id"]:
         return False
-    groups = {read.connection.get("association_group_id") or None for read in (first, second)}
+    groups = {read.connection_row.get("association_group_id") or None for read in (first, second)}
     return first["client_address"] != second["client_address"] or (len(groups) == 2 and None not in groups)
 
 
 def _captured_together(first: QueueRead, second: QueueRead) -> bool:
     """Tell whether two reads have one clock, and no restart of the queue manager can lie between them."""
-    connected_at = second.connection.get("first_packet_at")
+    connected_at = second.connection_row.get("first_packet_at")
     if connected_at is None or second["returned_at"] - first["ended_at"] > DAY_US:
         return False
     same_capture = first.capture_ids == second.capture_ids and len(first.capture_ids) == 1
@@ -101,16 +101,16 @@ def _duplicate_deliveries(
 @queue_rule("Q22", _CAPTURED_TOGETHER)
 def message_received_after_acknowledgement(facts: QueueFacts, limits: QueueRuleLimits) -> Iterator[QueueViolation]:
     """Another reader received a message that was acknowledged."""
-    yield from _duplicate_deliveries(facts, limits, protocol=QM2QM, held=False)
+    yield from _duplicate_deliveries(facts, limits, protocol=QM2QM_NAME, held=False)
 
 
 @queue_rule("Q24", _CAPTURED_TOGETHER)
 def message_received_while_held(facts: QueueFacts, limits: QueueRuleLimits) -> Iterator[QueueViolation]:
     """Another reader received a message that a reader holds, and later acknowledges."""
-    yield from _duplicate_deliveries(facts, limits, protocol=QM2QM, held=True)
+    yield from _duplicate_deliveries(facts, limits, protocol=QM2QM_NAME, held=True)
 
 
 @queue_rule("R53", _CAPTURED_TOGETHER)
 def message_received_again(facts: QueueFacts, limits: QueueRuleLimits) -> Iterator[QueueViolation]:
     """Another reader received a message that was acknowledged, or that a reader holds."""
-    yield from _duplicate_deliveries(facts, limits, protocol=REMOTE_READ, held=None)
+    yield from _duplicate_deliveries(facts, limits, protocol=REMOTE_READ_NAME, held=None)

@@ -24,10 +24,10 @@ from pipeline.findings.rules.registry import (
     violation_of_either,
 )
 from pipeline.findings.rules.remote_read import PEEK_ACCESS, RECEIVE_ACCESS
-from udfs.dcerpc.interfaces import QM2QM, QMCOMM, REMOTE_READ
+from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, REMOTE_READ_NAME
 
-_METHODS_BY_NUMBER: Final = (*QM2QM_READS, (QM2QM, 4), (QM2QM, 5), (QM2QM, 6))
-_METHODS_BY_CONTEXT: Final = tuple((REMOTE_READ, opnum) for opnum in (4, 5, 6, 7, 8, 9, 10, 13, 14, 15))
+_METHODS_BY_NUMBER: Final = (*QM2QM_READS, (QM2QM_NAME, 4), (QM2QM_NAME, 5), (QM2QM_NAME, 6))
+_METHODS_BY_CONTEXT: Final = tuple((REMOTE_READ_NAME, opnum) for opnum in (4, 5, 6, 7, 8, 9, 10, 13, 14, 15))
 _XP, _2003 = (5, 1), (5, 2)  # server versions
 _PRIVACY_LEVEL: Final = 6
 _CLOSED_BY_FIN: Final = "the association was captured completely, and every connection of it ended with FIN"
@@ -71,7 +71,7 @@ def call_on_unopened_queue(history: AssociationHistory) -> Iterator[Violation]:
 def purge_accepted_on_unopened_queue(history: AssociationHistory) -> Iterator[Violation]:
     """A purge of a queue that is not open was answered MQ_OK."""
     for call in _calls_on_unopened_queues(history):
-        if call.succeeded and call.method == (QM2QM, 6):
+        if call.succeeded and call.method == (QM2QM_NAME, 6):
             yield Violation(call, f"hQueue {call['queue_handle']} is not open")
 
 
@@ -87,7 +87,7 @@ def _uses_of_closed_cursors(history: AssociationHistory) -> Iterator[tuple[Captu
     """
     server, cutoff = history.server, history.openings_cutoff
     closed = HandleLifetimes()
-    for call in history.calls_of(*QM2QM_READS, (QM2QM, 4)):
+    for call in history.calls_of(*QM2QM_READS, (QM2QM_NAME, 4)):
         cursor, number = call["cursor_handle"], call["queue_handle"]
         if not call.request_decoded or not cursor or not server.remote_queue_opens_before(number, cutoff):
             continue
@@ -97,7 +97,7 @@ def _uses_of_closed_cursors(history: AssociationHistory) -> Iterator[tuple[Captu
             yield call, f"hCursor {cursor} was never given"
         elif gone is not None and gone.opened_at < call.started_at and not _ended_after(created, gone.opened_at):
             yield call, f"hCursor {cursor} is closed"
-        if call.method == (QM2QM, 4) and call.succeeded:
+        if call.method == (QM2QM_NAME, 4) and call.succeeded:
             closed.record_open((number, cursor), call)
 
 
@@ -124,7 +124,7 @@ def cursor_close_accepted_without_open_cursor(history: AssociationHistory) -> It
     for call in _calls_on_unopened_queues(history):
         wrong[call["call_key"]] = (call, f"hQueue {call['queue_handle']} is not open")
     for call, actual in wrong.values():
-        if call.succeeded and call.method == (QM2QM, 4):
+        if call.succeeded and call.method == (QM2QM_NAME, 4):
             yield Violation(call, actual)
 
 
@@ -132,14 +132,14 @@ def cursor_close_accepted_without_open_cursor(history: AssociationHistory) -> It
 def cursor_open_at_session_close(history: AssociationHistory) -> Iterator[Violation]:
     """A cursor is still open when its session is closed; Windows leaves them open."""
     used: dict[tuple[int, int], CapturedCall] = {}
-    for call in history.calls_of(*QM2QM_READS, (QM2QM, 3), (QM2QM, 4)):
+    for call in history.calls_of(*QM2QM_READS, (QM2QM_NAME, 3), (QM2QM_NAME, 4)):
         if call.method in QM2QM_READS and call.succeeded and call["cursor_handle"]:
             used[call["queue_handle"], call["cursor_handle"]] = call
-        elif call.method == (QM2QM, 4):
+        elif call.method == (QM2QM_NAME, 4):
             used.pop((call["queue_handle"], call["cursor_handle"]), None)
-        elif call.method == (QM2QM, 3) and call.succeeded:
-            session = history.context_handles.latest((QM2QM, call["context_handle"]), call.started_at)
-            for name in [name for name in used if session is not None and name[0] == session.opening["queue_handle"]]:
+        elif call.method == (QM2QM_NAME, 3) and call.succeeded:
+            session = history.context_handles.latest((QM2QM_NAME, call["context_handle"]), call.started_at)
+            for name in [name for name in used if session is not None and name[0] == session.open_call["queue_handle"]]:
                 yield Violation(call, f"hCursor {name[1]} is open", (used.pop(name), call))
 
 
@@ -151,7 +151,7 @@ def _open_session(history: AssociationHistory, call: CapturedCall) -> HandleLife
 
 def _has_differing_numbers(call: CapturedCall, session: HandleLifetime) -> bool:
     """Tell whether a call names two queue numbers although its session has one, as all but NT and 2000 do (D8)."""
-    opened = session.opening
+    opened = session.open_call
     single = opened["queue_handle"] == opened["queue_descriptor"] == opened["open_context"]
     return bool(single and call["queue_descriptor"] != call["queue_handle"])
 
@@ -159,28 +159,28 @@ def _has_differing_numbers(call: CapturedCall, session: HandleLifetime) -> bool:
 @association_rule("Q08", "the session was opened in the same association, and its owner is not NT or 2000 (D8)")
 def read_with_differing_queue_numbers(history: AssociationHistory) -> Iterator[Violation]:
     """The dwQueue of a read differs from its hRemoteQueue, or is 0."""
-    for call in history.calls_of((QM2QM, 0), (QM2QM, 9)):
+    for call in history.calls_of((QM2QM_NAME, 0), (QM2QM_NAME, 9)):
         session = _open_session(history, call) if call.request_decoded else None
         if session is not None and _has_differing_numbers(call, session):
             actual = f"dwQueue {call['queue_descriptor']}, hRemoteQueue {call['queue_handle']}"
-            yield violation_of_either(call, actual, (session.opening, call))
+            yield violation_of_either(call, actual, (session.open_call, call))
 
 
 @association_rule("Q42", "the session was opened in the same association, and its owner is not NT or 2000")
 def cancel_accepted_with_differing_queue_numbers(history: AssociationHistory) -> Iterator[Violation]:
     """A cancel whose pQueue differs from hQueue was answered MQ_OK."""
-    for call in history.calls_of((QM2QM, 5)):
+    for call in history.calls_of((QM2QM_NAME, 5)):
         session = _open_session(history, call) if call.succeeded else None
         if session is not None and _has_differing_numbers(call, session):
             actual = f"pQueue {call['queue_descriptor']}, hQueue {call['queue_handle']}"
-            yield Violation(call, actual, (session.opening, call))
+            yield Violation(call, actual, (session.open_call, call))
 
 
 @association_rule("Q27", "RemoteQmGetVersion returned that the server is 2003 or later")
 def open_accepted_with_differing_numbers(history: AssociationHistory) -> Iterator[Violation]:
     """An open whose pQueue differs from dwpContext was answered MQ_OK."""
     version = history.server.version
-    for call in history.calls_of((QM2QM, 2)) if version is not None and version >= _2003 else ():
+    for call in history.calls_of((QM2QM_NAME, 2)) if version is not None and version >= _2003 else ():
         if call.succeeded and call["queue_descriptor"] != call["open_context"]:
             yield Violation(call, f"pQueue {call['queue_descriptor']}, dwpContext {call['open_context']}")
 
@@ -188,12 +188,12 @@ def open_accepted_with_differing_numbers(history: AssociationHistory) -> Iterato
 @association_rule(
     "Q28", "the server does not know RemoteQmGetVersion: it is NT or 2000; R_QMOpenRemoteQueue was captured"
 )
-def open_accepted_with_unknown_number(history: AssociationHistory) -> Iterator[Violation]:
+def open_accepted_with_unknown_queue_number(history: AssociationHistory) -> Iterator[Violation]:
     """An open of a queue number that was never returned was answered MQ_OK."""
     server, cutoff = history.server, history.openings_cutoff
     if not (server.is_windows_2000_or_older and server.has_remote_queue_opens_before(cutoff)):
         return
-    for call in history.calls_of((QM2QM, 2)):
+    for call in history.calls_of((QM2QM_NAME, 2)):
         if call.succeeded and not server.remote_queue_opens_before(call["queue_handle"], cutoff):
             yield Violation(call, f"hQueue {call['queue_handle']} was never given")
 
@@ -201,7 +201,7 @@ def open_accepted_with_unknown_number(history: AssociationHistory) -> Iterator[V
 @association_rule("Q30", "the R_QMOpenRemoteQueue that returned hQueue was captured")
 def open_with_numbers_of_different_answers(history: AssociationHistory) -> Iterator[Violation]:
     """hQueue, pQueue and dwpContext are not from one response of the owner."""
-    for call in history.calls_of((QM2QM, 2)):
+    for call in history.calls_of((QM2QM_NAME, 2)):
         opens = history.server.remote_queue_opens.get(call["queue_handle"] or 0, ())
         given = [each for each in opens if (each.responded_at or each.started_at) <= call.started_at]
         pairs = {(each["queue_descriptor"], each["open_context"]) for each in given}
@@ -214,7 +214,7 @@ def open_with_numbers_of_different_answers(history: AssociationHistory) -> Itera
 def client_identifier_changed(history: AssociationHistory) -> Iterator[Violation]:
     """The client sends another identifier than before."""
     first: CapturedCall | None = None
-    for call in history.calls_of((QM2QM, 2)):
+    for call in history.calls_of((QM2QM_NAME, 2)):
         if call.request_decoded and call["client_id"] is not None:
             if first is not None and first["client_id"] != call["client_id"]:
                 yield Violation(call, f"{call['client_id']}, before {first['client_id']}", (first, call))
@@ -227,15 +227,15 @@ def _handles_returned_while_open(
     """Yield calls that returned a handle, by its column, which was certainly open."""
     by_handle: dict[tuple[str, str], list[HandleLifetime]] = {}
     for lifetime in lifetimes:
-        opening = lifetime.opening
+        opening = lifetime.open_call
         if opening.method in methods:
             by_handle.setdefault((opening.method[0], opening[column]), []).append(lifetime)
     for same in by_handle.values():
         same.sort(key=lambda lifetime: lifetime.opened_at)
         for before, lifetime in itertools.pairwise(same):
-            still_open = before.closing is None or before.closing.started_at > lifetime.opened_at
-            if still_open and before.opened_at < lifetime.opening.started_at:
-                yield Violation(lifetime.opening, "the handle is in use", (before.opening, lifetime.opening))
+            still_open = before.close_call is None or before.close_call.started_at > lifetime.opened_at
+            if still_open and before.opened_at < lifetime.open_call.started_at:
+                yield Violation(lifetime.open_call, "the handle is in use", (before.open_call, lifetime.open_call))
 
 
 @complete_association_rule("Q14")
@@ -247,13 +247,13 @@ def read_handle_returned_while_open(history: AssociationHistory) -> Iterator[Vio
 @complete_association_rule("Q29")
 def session_handle_returned_while_open(history: AssociationHistory) -> Iterator[Violation]:
     """An open returned the handle of a session that is open."""
-    yield from _handles_returned_while_open(history.context_handles, "context_handle", ((QM2QM, 2),))
+    yield from _handles_returned_while_open(history.context_handles, "context_handle", ((QM2QM_NAME, 2),))
 
 
 @complete_association_rule("R09")
 def context_handle_returned_while_open(history: AssociationHistory) -> Iterator[Violation]:
     """An open returned the handle of a context that is open."""
-    opens = ((REMOTE_READ, 2), (REMOTE_READ, 11))
+    opens = ((REMOTE_READ_NAME, 2), (REMOTE_READ_NAME, 11))
     yield from _handles_returned_while_open(history.context_handles, "context_handle", opens)
 
 
@@ -265,43 +265,43 @@ def _handles_never_closed(
         return
     closed = {call["context_handle"] for call in history.calls_of(close)}
     for lifetime in history.context_handles:
-        opening = lifetime.opening
-        if opening.method in methods and lifetime.closing is None and opening["context_handle"] not in closed:
+        opening = lifetime.open_call
+        if opening.method in methods and lifetime.close_call is None and opening["context_handle"] not in closed:
             yield Violation(opening, "never closed, before the connection was")
 
 
 @association_rule("Q39", _CLOSED_BY_FIN)
 def session_never_closed(history: AssociationHistory) -> Iterator[Violation]:
     """A session is never closed."""
-    yield from _handles_never_closed(history, ((QM2QM, 2),), (QM2QM, 3))
+    yield from _handles_never_closed(history, ((QM2QM_NAME, 2),), (QM2QM_NAME, 3))
 
 
 @association_rule("R14", _CLOSED_BY_FIN)
 def context_never_closed(history: AssociationHistory) -> Iterator[Violation]:
     """A context is never closed."""
-    yield from _handles_never_closed(history, ((REMOTE_READ, 2), (REMOTE_READ, 11)), (REMOTE_READ, 3))
+    yield from _handles_never_closed(history, ((REMOTE_READ_NAME, 2), (REMOTE_READ_NAME, 11)), (REMOTE_READ_NAME, 3))
 
 
 @association_rule("C06", _CLOSED_BY_FIN)
 def owner_context_closed_early_or_never(history: AssociationHistory) -> Iterator[Violation]:
     """R_QMCloseRemoteQueueContext is missing, or came before the supporting server opened the queue."""
-    yield from _handles_never_closed(history, ((QMCOMM, 2),), (QMCOMM, 3))
+    yield from _handles_never_closed(history, ((QMCOMM_NAME, 2),), (QMCOMM_NAME, 3))
     for lifetime in history.context_handles:
-        close, number = lifetime.closing, lifetime.opening["queue_handle"]
-        if lifetime.opening.method != (QMCOMM, 2) or close is None or close.responded_at is None:
+        close, number = lifetime.close_call, lifetime.open_call["queue_handle"]
+        if lifetime.open_call.method != (QMCOMM_NAME, 2) or close is None or close.responded_at is None:
             continue
         born = lifetime.opened_at
         opens = [call for call in history.server.session_opens.get(number, ()) if born <= call.started_at]
         again = _ended_after(history.server.remote_queue_opens.get(number, ()), born)
         if opens and not again and all(call.started_at > close.responded_at for call in opens):
-            yield Violation(close, "closed before RemoteQMOpenQueue", (lifetime.opening, close, opens[0]))
+            yield Violation(close, "closed before RemoteQMOpenQueue", (lifetime.open_call, close, opens[0]))
 
 
 @association_rule("Q51", "RemoteQmGetVersion returned that the server is XP or later")
 def port_returned_for_unsupported_protocol(history: AssociationHistory) -> Iterator[Violation]:
     """A port was returned for a protocol that the server does not support."""
     version = history.server.version
-    for call in history.calls_of((QM2QM, 7)) if version is not None and version >= _XP else ():
+    for call in history.calls_of((QM2QM_NAME, 7)) if version is not None and version >= _XP else ():
         if call.response_decoded and call["port_type"] in (2, 3) and call["returned_port"]:
             yield Violation(call, f"port {call['returned_port']} for dwPortType {call['port_type']}")
 
@@ -309,13 +309,13 @@ def port_returned_for_unsupported_protocol(history: AssociationHistory) -> Itera
 def _version_queries(history: AssociationHistory, call: CapturedCall) -> Iterator[CapturedCall]:
     """Yield the RemoteQmGetVersion calls that a call's client made to the server, in any association."""
     client = call["client_address"]
-    return (each for each in history.server.calls_of((QM2QM, 8)) if each["client_address"] == client)
+    return (each for each in history.server.calls_of((QM2QM_NAME, 8)) if each["client_address"] == client)
 
 
 @complete_association_rule("Q55", "the client is not NT or 2000: it uses RemoteQMStartReceive2")
 def read_before_version_query(history: AssociationHistory) -> Iterator[Violation]:
     """The first read comes before the client queries the server's version."""
-    first = next((call for call in history.calls_of((QM2QM, 9), (QM2QM, 10)) if call.request_decoded), None)
+    first = next((call for call in history.calls_of((QM2QM_NAME, 9), (QM2QM_NAME, 10)) if call.request_decoded), None)
     if first is not None and all(call.started_at > first.started_at for call in _version_queries(history, first)):
         yield Violation(first, "no RemoteQmGetVersion before")
 
@@ -328,7 +328,7 @@ def read_method_for_other_version(history: AssociationHistory) -> Iterator[Viola
     """
     version, reported = history.server.version, set()
     for call in history.calls_of(*QM2QM_READS) if version is not None else ():
-        is_old_method = call.method == (QM2QM, 0)
+        is_old_method = call.method == (QM2QM_NAME, 0)
         if version is None or not call.request_decoded or is_old_method == (version < _XP):
             continue
         if is_old_method:
@@ -346,7 +346,7 @@ def unauthenticated_call_accepted(history: AssociationHistory) -> Iterator[Viola
     """A call without authentication was answered MQ_OK; reported once per connection."""
     reported = set()
     for call in history.calls:
-        if call.method[0] != QM2QM or call.method[1] in (7, 8) or not call.succeeded or not call["bind_seen"]:
+        if call.method[0] != QM2QM_NAME or call.method[1] in (7, 8) or not call.succeeded or not call["bind_seen"]:
             continue
         if (call["auth_level"] or 1) <= 1 and call["connection_id"] not in reported:
             reported.add(call["connection_id"])
@@ -357,7 +357,7 @@ def unauthenticated_call_accepted(history: AssociationHistory) -> Iterator[Viola
 def open_below_privacy_level(history: AssociationHistory) -> Iterator[Violation]:
     """A queue was opened below the level PRIVACY, which the registry may allow; reported once per connection."""
     reported = set()
-    for call in history.calls_of((REMOTE_READ, 2)):
+    for call in history.calls_of((REMOTE_READ_NAME, 2)):
         level, connection = call["auth_level"] or 1, call["connection_id"]
         modern = (call["version_major"] or 0) >= 6 and call["workgroup"] is False
         if modern and call.response_decoded and level < _PRIVACY_LEVEL and connection not in reported:
@@ -368,7 +368,7 @@ def open_below_privacy_level(history: AssociationHistory) -> Iterator[Violation]
 @association_rule("R78", "RemoteQmGetVersion returned that the server is 2003")
 def newer_method_answered(history: AssociationHistory) -> Iterator[Violation]:
     """A server of 2003 answered a method that was added later."""
-    for call in history.calls_of(*((REMOTE_READ, opnum) for opnum in range(10, 16))):
+    for call in history.calls_of(*((REMOTE_READ_NAME, opnum) for opnum in range(10, 16))):
         if history.server.version == _2003 and call["outcome"] == "ok":
             yield Violation(call, f"a response to opnum {call.method[1]}")
 
@@ -382,16 +382,16 @@ def call_on_invalid_context(history: AssociationHistory) -> Iterator[Violation]:
         lifetime = history.context_lifetime(call)
         if lifetime is None:
             yield Violation(call, "a context that was never given")
-        elif lifetime.opening.method != (REMOTE_READ, 2):
-            yield Violation(call, "a context of R_OpenQueueForMove", (lifetime.opening, call))
+        elif lifetime.open_call.method != (REMOTE_READ_NAME, 2):
+            yield Violation(call, "a context of R_OpenQueueForMove", (lifetime.open_call, call))
         elif lifetime.closed_before(call.started_at):
-            yield Violation(call, "a closed context", lifetime.calls_with(call))
+            yield Violation(call, "a closed context", lifetime.calls_with_handle(call))
 
 
 @complete_association_rule("R11")
 def close_of_invalid_context(history: AssociationHistory) -> Iterator[Violation]:
     """R_CloseQueue of a context that was never returned, or is closed."""
-    for call in history.calls_of((REMOTE_READ, 3)):
+    for call in history.calls_of((REMOTE_READ_NAME, 3)):
         if not call.request_decoded:
             continue
         lifetime = history.context_lifetime(call) if call["context_handle"] is not None else None
@@ -399,15 +399,15 @@ def close_of_invalid_context(history: AssociationHistory) -> Iterator[Violation]
             yield Violation(call, "a NULL context")
         elif lifetime is None:
             yield Violation(call, "a context that was never given")
-        elif lifetime.closing is not call and lifetime.closed_before(call.started_at):
-            yield Violation(call, "a closed context", lifetime.calls_with(call))
+        elif lifetime.close_call is not call and lifetime.closed_before(call.started_at):
+            yield Violation(call, "a closed context", lifetime.calls_with_handle(call))
 
 
 @complete_association_rule("R15")
 def context_closed_during_reads(history: AssociationHistory) -> Iterator[Violation]:
     """A context is closed while reads on it wait, as Windows does."""
     reads = ConcurrentReads.by_key(history.calls_of(*REMOTE_READ_READS), lambda call: call["context_handle"])
-    for call in history.calls_of((REMOTE_READ, 3)):
+    for call in history.calls_of((REMOTE_READ_NAME, 3)):
         before = reads.started_before(call["context_handle"], call.started_at) if call.succeeded else []
         waiting = [read for read in before if read.responded_at is not None and read.responded_at > call.started_at]
         if waiting:
@@ -418,10 +418,10 @@ def context_closed_during_reads(history: AssociationHistory) -> Iterator[Violati
 def cursor_open_at_context_close(history: AssociationHistory) -> Iterator[Violation]:
     """A context is closed while a cursor is open, as Windows does."""
     for cursor in history.cursors:
-        context = history.context_lifetime(cursor.opening)
-        close = context.closing if context is not None else None
-        if cursor.closing is None and close is not None and close.started_at > cursor.opened_at:
-            yield Violation(close, f"hCursor {cursor.opening['cursor_handle']} is open", (cursor.opening, close))
+        context = history.context_lifetime(cursor.open_call)
+        close = context.close_call if context is not None else None
+        if cursor.close_call is None and close is not None and close.started_at > cursor.opened_at:
+            yield Violation(close, f"hCursor {cursor.open_call['cursor_handle']} is open", (cursor.open_call, close))
 
 
 def _cursor_problem(history: AssociationHistory, call: CapturedCall) -> tuple[str, tuple[CapturedCall, ...]] | None:
@@ -430,15 +430,15 @@ def _cursor_problem(history: AssociationHistory, call: CapturedCall) -> tuple[st
     lifetime = history.cursors.latest(name, call.responded_at if call.responded_at is not None else 1 << 62)
     if lifetime is None:
         return f"hCursor {name[1]} was never given", (call,)
-    if lifetime.closing is not call and lifetime.closed_before(call.started_at):
-        return f"hCursor {name[1]} is closed", lifetime.calls_with(call)
+    if lifetime.close_call is not call and lifetime.closed_before(call.started_at):
+        return f"hCursor {name[1]} is closed", lifetime.calls_with_handle(call)
     return None
 
 
 @complete_association_rule("R16")
 def close_of_invalid_cursor(history: AssociationHistory) -> Iterator[Violation]:
     """R_CloseCursor of a cursor that is not open on the context."""
-    for call in history.calls_of((REMOTE_READ, 5)):
+    for call in history.calls_of((REMOTE_READ_NAME, 5)):
         problem = _cursor_problem(history, call) if call.request_decoded else None
         if problem is not None:
             yield violation_of_either(call, *problem)
@@ -459,15 +459,15 @@ def _calls_on_peek_contexts(
     """Yield calls on a context that was opened with PEEK access only, each with the open."""
     for call in history.calls_of(*methods):
         lifetime = history.context_lifetime(call) if call.request_decoded else None
-        opened = lifetime.opening if lifetime is not None else None
-        if opened is not None and opened.method == (REMOTE_READ, 2) and opened["access"] == PEEK_ACCESS:
+        opened = lifetime.open_call if lifetime is not None else None
+        if opened is not None and opened.method == (REMOTE_READ_NAME, 2) and opened["access"] == PEEK_ACCESS:
             yield call, opened
 
 
 @association_rule("R18", _OPEN_CAPTURED)
 def purge_with_peek_access(history: AssociationHistory) -> Iterator[Violation]:
     """R_PurgeQueue on a context that was opened with PEEK access."""
-    for call, opened in _calls_on_peek_contexts(history, (REMOTE_READ, 6)):
+    for call, opened in _calls_on_peek_contexts(history, (REMOTE_READ_NAME, 6)):
         yield violation_of_either(call, f"opened with dwAccess {opened['access']}", (opened, call))
 
 
@@ -482,17 +482,17 @@ def receive_with_peek_access(history: AssociationHistory) -> Iterator[Violation]
 @association_rule("R20", _OPEN_CAPTURED)
 def transactional_call_with_peek_access(history: AssociationHistory) -> Iterator[Violation]:
     """A transactional read, or an acknowledgement class, on a context that was opened with PEEK access."""
-    for call, opened in _calls_on_peek_contexts(history, (REMOTE_READ, 13), (REMOTE_READ, 14)):
+    for call, opened in _calls_on_peek_contexts(history, (REMOTE_READ_NAME, 13), (REMOTE_READ_NAME, 14)):
         yield Violation(call, f"opened with dwAccess {opened['access']}", (opened, call))
 
 
 @association_rule("R56", "the opening of its context was captured completely")
 def move_without_receive_access(history: AssociationHistory) -> Iterator[Violation]:
     """A message is moved out of a context that was not opened with RECEIVE access."""
-    for call in history.calls_of((REMOTE_READ, 10)):
+    for call in history.calls_of((REMOTE_READ_NAME, 10)):
         lifetime = history.context_lifetime(call) if call.request_decoded else None
-        opened = lifetime.opening if lifetime is not None else None
-        if opened is not None and (opened.method != (REMOTE_READ, 2) or opened["access"] != RECEIVE_ACCESS):
+        opened = lifetime.open_call if lifetime is not None else None
+        if opened is not None and (opened.method != (REMOTE_READ_NAME, 2) or opened["access"] != RECEIVE_ACCESS):
             actual = f"opened by opnum {opened.method[1]} with dwAccess {opened['access']}"
             yield Violation(call, actual, (opened, call))
 
@@ -500,20 +500,20 @@ def move_without_receive_access(history: AssociationHistory) -> Iterator[Violati
 def _move_target(history: AssociationHistory, call: CapturedCall) -> HandleLifetime | None:
     """Return the lifetime of the newest R_OpenQueueForMove whose move context a move names."""
     until, name = call.responded_at or call.started_at, call["move_context"]
-    found = [each for each in history.context_handles if each.opening.method == (REMOTE_READ, 11)
-             and each.opening["move_context"] == name and each.opening.started_at <= until]  # fmt: skip
+    found = [each for each in history.context_handles if each.open_call.method == (REMOTE_READ_NAME, 11)
+             and each.open_call["move_context"] == name and each.open_call.started_at <= until]  # fmt: skip
     return max(found, key=lambda lifetime: lifetime.opened_at) if found else None
 
 
 @complete_association_rule("R57")
 def move_to_invalid_context(history: AssociationHistory) -> Iterator[Violation]:
     """A message is moved to a context that R_OpenQueueForMove did not return, or that is closed."""
-    for call in history.calls_of((REMOTE_READ, 10)):
+    for call in history.calls_of((REMOTE_READ_NAME, 10)):
         if not call.request_decoded:
             continue
         name, target = call["move_context"], _move_target(history, call)
         closed = target is not None and target.closed_before(call.started_at)
-        opens = history.server.calls_of((REMOTE_READ, 11))
+        opens = history.server.calls_of((REMOTE_READ_NAME, 11))
         if closed or (target is None and not any(each["move_context"] == name for each in opens)):
             yield violation_of_either(call, f"ullContextTo {name} is {'closed' if closed else 'unknown'}")
 
@@ -521,22 +521,22 @@ def move_to_invalid_context(history: AssociationHistory) -> Iterator[Violation]:
 @association_rule("R58", "the openings of both queues were captured completely")
 def move_between_unrelated_queues(history: AssociationHistory) -> Iterator[Violation]:
     """A message is moved between queues that are not subqueues of one queue."""
-    for call in history.calls_of((REMOTE_READ, 10)):
+    for call in history.calls_of((REMOTE_READ_NAME, 10)):
         source, target = history.context_lifetime(call), _move_target(history, call)
         if not call.request_decoded or source is None or target is None or target.closed_before(call.started_at):
             continue
-        names = [(lifetime.opening["queue"] or "").split(";")[0] for lifetime in (source, target)]
+        names = [(lifetime.open_call["queue"] or "").split(";")[0] for lifetime in (source, target)]
         places = [name.partition("\\")[2] or name for name in names]  # one host has a name and addresses
         kinds = ["=" in name for name in names]  # a private format name contains no path
         if all(names) and places[0] != places[1] and kinds[0] == kinds[1]:
             actual = f"from {names[0]} to {names[1]}"
-            yield violation_of_either(call, actual, (source.opening, target.opening, call))
+            yield violation_of_either(call, actual, (source.open_call, target.open_call, call))
 
 
 def _calls_in_unenlisted_transactions(history: AssociationHistory, opnum: int) -> Iterator[CapturedCall]:
     """Yield calls of a method in a transaction that was not enlisted before them."""
     enlisted_at = history.server.enlisted_at
-    for call in history.calls_of((REMOTE_READ, opnum)):
+    for call in history.calls_of((REMOTE_READ_NAME, opnum)):
         name = call["transaction_id"]
         if call.request_decoded and name is not None and enlisted_at.get(name, 1 << 62) > call.started_at:
             yield call
@@ -565,7 +565,7 @@ def context_accepted_after_association_ended(history: AssociationHistory) -> Ite
     for call in history.calls_of(*_METHODS_BY_CONTEXT):
         if not call.succeeded or history.context_lifetime(call) is not None:
             continue
-        opening = history.server.opening_call(REMOTE_READ, call["context_handle"])
+        opening = history.server.opening_call(REMOTE_READ_NAME, call["context_handle"])
         if opening is None or opening["connection_id"] in history.connections:
             continue
         ended_at = history.server.association_of(opening).ended_at
@@ -577,10 +577,10 @@ def context_accepted_after_association_ended(history: AssociationHistory) -> Ite
 def open_on_other_port_than_returned(server: ServerHistory) -> Iterator[Violation]:
     """RemoteQMOpenQueue uses another port than the server returned to the client."""
     answers: dict[str, list[CapturedCall]] = {}
-    for call in server.calls_of((QM2QM, 7)):
+    for call in server.calls_of((QM2QM_NAME, 7)):
         if call.response_decoded and call["returned_port"]:
             answers.setdefault(call["client_address"], []).append(call)
-    for call in server.calls_of((QM2QM, 2)):
+    for call in server.calls_of((QM2QM_NAME, 2)):
         ours = answers.get(call["client_address"], ())
         before = [each for each in ours if each.responded_at is not None and each.responded_at <= call.started_at]
         ports = {each["returned_port"] for each in before}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipeline.findings.rules.call_history import LOOKUP_ID_MASK, QM2QM_READS, REMOTE_READ_READS, CapturedCall
+from pipeline.findings.rules.call_history import LOOKUP_ID_NUMBER_MASK, QM2QM_READS, REMOTE_READ_READS, CapturedCall
 from pipeline.findings.rules.registry import Violation, call_rule, violation_of_either
 from udfs.codes import ACTION_NAMES, code_name
-from udfs.dcerpc.interfaces import QM2QM, REMOTE_READ
+from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 
 SEQUENTIAL_ACTIONS: Final = (0x00000000, 0x80000000, 0x80000001)
 ACTION_PEEK_NEXT: Final = 0x80000001
@@ -72,19 +72,19 @@ def response_packet_missing_or_invalid(call: CapturedCall) -> str | None:
     return f"{wrong[0]} is wrong" if wrong else None
 
 
-@call_rule("Q05", (QM2QM, 0), (QM2QM, 9))
+@call_rule("Q05", (QM2QM_NAME, 0), (QM2QM_NAME, 9))
 def read_action_invalid(call: CapturedCall) -> str | None:
     """The action is none of the three that are allowed."""
     return action_name(call) if call["action"] is not None and call["action"] not in SEQUENTIAL_ACTIONS else None
 
 
-@call_rule("Q06", (QM2QM, 10))
+@call_rule("Q06", (QM2QM_NAME, 10))
 def lookup_action_invalid(call: CapturedCall) -> str | None:
     """The action is none of the six that are allowed."""
     return action_name(call) if call["action"] is not None and call["action"] not in LOOKUP_ACTIONS else None
 
 
-@call_rule("Q07", (QM2QM, 0), (QM2QM, 9))
+@call_rule("Q07", (QM2QM_NAME, 0), (QM2QM_NAME, 9))
 def peek_next_without_cursor(call: CapturedCall) -> Violation | None:
     """MQ_ACTION_PEEK_NEXT without a cursor."""
     wrong = call["action"] == ACTION_PEEK_NEXT and call["cursor_handle"] == 0
@@ -105,71 +105,71 @@ def handle_returned_without_receive(call: CapturedCall) -> str | None:
     return f"a handle for {reason}" if unexpected and call["remote_read_handle"] else None
 
 
-@call_rule("Q17", (QM2QM, 1))
+@call_rule("Q17", (QM2QM_NAME, 1))
 def end_with_null_handle(call: CapturedCall) -> bool:
     """RemoteQMEndReceive with a NULL handle, for instance after a peek."""
     return not call["remote_read_handle"]
 
 
-@call_rule("Q19", (QM2QM, 1), needs="ok")
+@call_rule("Q19", (QM2QM_NAME, 1), needs="ok")
 def end_with_null_handle_accepted(call: CapturedCall) -> bool:
     """RemoteQMEndReceive with a NULL handle was answered MQ_OK."""
     return not call["remote_read_handle"]
 
 
-@call_rule("Q20", (QM2QM, 1))
-@call_rule("R49", (REMOTE_READ, 9), (REMOTE_READ, 15))
+@call_rule("Q20", (QM2QM_NAME, 1))
+@call_rule("R49", (REMOTE_READ_NAME, 9), (REMOTE_READ_NAME, 15))
 def acknowledgement_invalid(call: CapturedCall) -> str | None:
     """The acknowledgement is neither RR_NACK nor RR_ACK."""
     return f"dwAck {call['ack']}" if call["ack"] not in (1, 2) else None
 
 
-@call_rule("Q21", (QM2QM, 1), needs="ok")
-@call_rule("Q37", (QM2QM, 3), needs="ok")
-@call_rule("R12", (REMOTE_READ, 3), needs="ok")
+@call_rule("Q21", (QM2QM_NAME, 1), needs="ok")
+@call_rule("Q37", (QM2QM_NAME, 3), needs="ok")
+@call_rule("R12", (REMOTE_READ_NAME, 3), needs="ok")
 def handle_returned_after_end_or_close(call: CapturedCall) -> bool:
     """The response returns a handle that is not NULL."""
     head = call["response_head"]
     return head is not None and len(head) >= 20 and any(head[:20])
 
 
-@call_rule("Q26", (QM2QM, 2), needs="ok")
+@call_rule("Q26", (QM2QM_NAME, 2), needs="ok")
 def open_accepted_with_zero_number(call: CapturedCall) -> bool:
     """An open without a queue number or without a context was answered MQ_OK."""
     return 0 in (call["queue_descriptor"], call["open_context"])
 
 
-@call_rule("Q29", (QM2QM, 2), needs="ok")
+@call_rule("Q29", (QM2QM_NAME, 2), needs="ok")
 def open_without_handle(call: CapturedCall) -> bool:
     """MQ_OK without a context handle."""
     return not call["context_handle"]
 
 
-@call_rule("Q31", (QM2QM, 2))
-def mqs_invalid(call: CapturedCall) -> str | None:
+@call_rule("Q31", (QM2QM_NAME, 2))
+def server_port_parameter_invalid(call: CapturedCall) -> str | None:
     """The value of dwMQS is neither 0 nor 1."""
     return f"dwMQS {call['mqs']}" if call["mqs"] not in (None, 0, 1) else None
 
 
-@call_rule("Q32", (QM2QM, 2))
+@call_rule("Q32", (QM2QM_NAME, 2))
 def client_identifier_nil(call: CapturedCall) -> str | None:
     """The client's identifier is nil."""
     return "a nil GUID" if call["client_id"] == _NIL_GUID else None
 
 
-@call_rule("Q36", (QM2QM, 3), needs="ok")
+@call_rule("Q36", (QM2QM_NAME, 3), needs="ok")
 def close_of_null_handle_accepted(call: CapturedCall) -> bool:
     """The close of a NULL handle was answered MQ_OK."""
     return not call["context_handle"]
 
 
-@call_rule("Q42", (QM2QM, 5), needs="ok")
+@call_rule("Q42", (QM2QM_NAME, 5), needs="ok")
 def cancel_accepted_without_queue(call: CapturedCall) -> bool:
     """A cancel without a queue was answered MQ_OK."""
     return 0 in (call["queue_descriptor"], call["queue_handle"])
 
 
-@call_rule("Q50", (QM2QM, 7))
+@call_rule("Q50", (QM2QM_NAME, 7))
 def port_type_invalid(call: CapturedCall) -> Violation | None:
     """The port type is none of the four that exist; the server may have answered with a port."""
     if call["port_type"] is None or call["port_type"] <= 3:
@@ -179,20 +179,20 @@ def port_type_invalid(call: CapturedCall) -> Violation | None:
     return Violation(call, actual, by_server=bool(port))
 
 
-@call_rule("Q52", (QM2QM, 7), needs="answer")
+@call_rule("Q52", (QM2QM_NAME, 7), needs="answer")
 def returned_port_invalid(call: CapturedCall) -> str | None:
     """The returned port is none at which a queue manager listens."""
     kind, port = call["port_type"], call["returned_port"]
     return f"port {port}" if kind in _FIRST_PORTS and port and not is_valid_port(kind, port) else None
 
 
-@call_rule("Q53", (QM2QM, 7), needs="headers")
+@call_rule("Q53", (QM2QM_NAME, 7), needs="headers")
 def port_query_denied(call: CapturedCall) -> str | None:
     """The query for the port was denied."""
     return call.fault_text if call.fault_status in ACCESS_DENIED else None
 
 
-@call_rule("Q54", (QM2QM, 8), needs="answer")
+@call_rule("Q54", (QM2QM_NAME, 8), needs="answer")
 def server_version_invalid(call: CapturedCall) -> str | None:
     """The version is none that was released."""
     major, minor, build = call["version_major"], call["version_minor"], call["build_number"]
@@ -203,52 +203,54 @@ def server_version_invalid(call: CapturedCall) -> str | None:
     return None if released else f"version {major}.{minor}.{build}"
 
 
-@call_rule("Q57", (QM2QM, 9), (QM2QM, 10), needs="ok")
+@call_rule("Q57", (QM2QM_NAME, 9), (QM2QM_NAME, 10), needs="ok")
 def null_descriptor_accepted(call: CapturedCall) -> bool:
     """A NULL descriptor was answered MQ_OK."""
     return bool(call["request_bytes"] == _REQUEST_BYTES_WITHOUT_DESCRIPTOR[call.method[1]])
 
 
-@call_rule("Q58", (QM2QM, 9))
+@call_rule("Q58", (QM2QM_NAME, 9))
 def request_sequential_id_not_zero(call: CapturedCall) -> str | None:
     """The SequentialId of a request is not 0."""
     number = call.read_stub_integer("request", _SEQUENTIAL_ID_OFFSETS[9], 8)
     return f"SequentialId {number}" if number else None
 
 
-@call_rule("Q59", (QM2QM, 9), (QM2QM, 10), needs="answer")
+@call_rule("Q59", (QM2QM_NAME, 9), (QM2QM_NAME, 10), needs="answer")
 def response_sequential_id_invalid(call: CapturedCall) -> str | None:
     """The SequentialId of a response uses its top octet, or is 0 with a message."""
     number = call["sequence_id"]
     if number is None:
         return None
-    if int(number) > LOOKUP_ID_MASK:
+    if int(number) > LOOKUP_ID_NUMBER_MASK:
         return f"SequentialId 0x{int(number):016X}"
     return "SequentialId 0" if call.succeeded and not number else None
 
 
-@call_rule("Q60", (QM2QM, 10), needs="ok")
+@call_rule("Q60", (QM2QM_NAME, 10), needs="ok")
 def lookup_returned_another_message(call: CapturedCall) -> str | None:
     """The response has another message than the one that was requested by its number."""
-    number, requested = call.message_number, call.requested_lookup_id
-    wrong = call["action"] in LOOKUP_CURRENT_ACTIONS and number is not None and number != requested & LOOKUP_ID_MASK
+    number, requested = call.lookup_id_number, call.requested_lookup_id
+    wrong = (
+        call["action"] in LOOKUP_CURRENT_ACTIONS and number is not None and number != requested & LOOKUP_ID_NUMBER_MASK
+    )
     return f"SequentialId {number}, LookupId {requested}" if wrong else None
 
 
-@call_rule("Q61", (QM2QM, 10), needs="ok")
+@call_rule("Q61", (QM2QM_NAME, 10), needs="ok")
 def lookup_with_wait_accepted(call: CapturedCall) -> bool:
     """A lookup without a queue, with a time-out, or with a cursor was answered MQ_OK."""
     return not call["queue_handle"] or bool(call["timeout_ms"]) or bool(call["cursor_handle"])
 
 
-@call_rule("Q62", (QM2QM, 10))
+@call_rule("Q62", (QM2QM_NAME, 10))
 def lookup_with_wait(call: CapturedCall) -> str | None:
     """A lookup has a time-out or a cursor."""
     wrong = bool(call["timeout_ms"]) or bool(call["cursor_handle"])
     return f"ulTimeout {call['timeout_ms']}, hCursor {call['cursor_handle']}" if wrong else None
 
 
-@call_rule("Q63", (QM2QM, 10))
+@call_rule("Q63", (QM2QM_NAME, 10))
 def lookup_without_lookup_id(call: CapturedCall) -> str | None:
     """LookupId is 0 in a request that must name a message."""
     if call["action"] not in LOOKUP_ACTIONS or call["action"] in LOOKUP_NEXT_ACTIONS or call["lookup_id"] is None:

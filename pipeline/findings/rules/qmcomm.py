@@ -18,7 +18,7 @@ from pipeline.findings.rules.registry import (
     violation_of_either,
 )
 from udfs.codes import HRESULT_NAMES, code_name
-from udfs.dcerpc.interfaces import QMCOMM, REMOTE_READ
+from udfs.dcerpc.interfaces import QMCOMM_NAME, REMOTE_READ_NAME
 
 _RECEIVE_ACCESS, _PEEK_ACCESS = 0x01, 0x20
 _UNOPENABLE_PREFIXES: Final = ("DL=", "MULTICAST=", "DIRECT=HTTP")
@@ -29,7 +29,7 @@ _BOTH_OPENINGS: Final = (
 )
 
 
-@call_rule("C01", (QMCOMM, 2))
+@call_rule("C01", (QMCOMM_NAME, 2))
 def remote_open_invalid(call: CapturedCall) -> Violation | None:
     """The queue cannot be opened this way, or the access or share mode is not allowed."""
     name = call["queue_format_name"]
@@ -41,7 +41,7 @@ def remote_open_invalid(call: CapturedCall) -> Violation | None:
     return None if actual is None else violation_of_either(call, actual)
 
 
-@call_rule("C03", (QMCOMM, 2), needs="ok")
+@call_rule("C03", (QMCOMM_NAME, 2), needs="ok")
 def returned_context_differs_from_handle(call: CapturedCall) -> str | None:
     """The returned pdwContext differs from phQueue."""
     wrong = call["open_context"] != call["queue_handle"]
@@ -52,12 +52,12 @@ def returned_context_differs_from_handle(call: CapturedCall) -> str | None:
 def returned_descriptor_differs_from_handle(history: AssociationHistory) -> Iterator[Violation]:
     """The returned dwpQueue differs from phQueue."""
     version = history.server.version
-    for call in history.calls_of((QMCOMM, 2)) if version is not None and version >= (5, 1) else ():
+    for call in history.calls_of((QMCOMM_NAME, 2)) if version is not None and version >= (5, 1) else ():
         if call.succeeded and call["open_context"] == call["queue_handle"] != call["queue_descriptor"]:
             yield Violation(call, f"dwpQueue {call['queue_descriptor']}, phQueue {call['queue_handle']}")
 
 
-@call_rule("C07", (QMCOMM, 19))
+@call_rule("C07", (QMCOMM_NAME, 19))
 def open_with_incomplete_numbers(call: CapturedCall) -> str | None:
     """An open has some of the three numbers of the remote queue, but not all."""
     given = [bool(call[name]) for name in ("queue_handle", "queue_descriptor", "open_context")]
@@ -67,13 +67,13 @@ def open_with_incomplete_numbers(call: CapturedCall) -> str | None:
     return f"{numbers}, dwpRemoteContext {call['open_context']}"
 
 
-@call_rule("C08", (QMCOMM, 19), needs="ok")
+@call_rule("C08", (QMCOMM_NAME, 19), needs="ok")
 def open_returned_name_and_handle(call: CapturedCall) -> bool:
     """A queue name was returned, and also a handle or a context."""
     return call["remote_queue_name"] is not None and bool(call["context_handle"] or call["queue_manager_context"])
 
 
-@call_rule("C10", (QMCOMM, 31), needs="headers")
+@call_rule("C10", (QMCOMM_NAME, 31), needs="headers")
 def port_query_failed(call: CapturedCall) -> str | None:
     """The query for the port was denied, or answered with a port that is not valid."""
     if call.fault_status in ACCESS_DENIED:
@@ -84,14 +84,14 @@ def port_query_failed(call: CapturedCall) -> str | None:
     return f"port {port} for fIP {kind}"
 
 
-@call_rule("C11", (QMCOMM, 22), needs="answer")
+@call_rule("C11", (QMCOMM_NAME, 22), needs="answer")
 def close_of_reserved_cursor_failed(call: CapturedCall) -> str | None:
     """Closing the cursor number that stands for no cursor failed."""
     wrong = call["cursor_handle"] == _RESERVED_CURSOR and not call.succeeded
     return code_name(HRESULT_NAMES, call["hresult"]) if wrong and call["hresult"] is not None else None
 
 
-@call_rule("C12", *((QMCOMM, opnum) for opnum in _OBJECT_OPNUMS))
+@call_rule("C12", *((QMCOMM_NAME, opnum) for opnum in _OBJECT_OPNUMS))
 def object_is_not_a_queue(call: CapturedCall) -> str | None:
     """The object is not a queue."""
     kind = call.read_stub_integer("request", 0)
@@ -101,8 +101,10 @@ def object_is_not_a_queue(call: CapturedCall) -> str | None:
 @complete_association_rule("C14")
 def registry_not_queried_first(history: AssociationHistory) -> Iterator[Violation]:
     """A supporting server is used before R_QMQueryQMRegistryInternal; reported once per association."""
-    first = next(iter(history.calls_of((QMCOMM, 19))), None)
-    if first is not None and not any(call.started_at <= first.started_at for call in history.calls_of((QMCOMM, 28))):
+    first = next(iter(history.calls_of((QMCOMM_NAME, 19))), None)
+    if first is not None and not any(
+        call.started_at <= first.started_at for call in history.calls_of((QMCOMM_NAME, 28))
+    ):
         yield Violation(first, "no R_QMQueryQMRegistryInternal before")
 
 
@@ -182,13 +184,13 @@ def _conflicting_openings(openings: Iterable[_QueueOpening]) -> Iterator[Violati
 @server_rule("R08", _BOTH_OPENINGS)
 def open_accepted_despite_share_mode(server: ServerHistory) -> Iterator[Violation]:
     """A queue was opened although the share mode of an earlier open, or its own, forbids that."""
-    yield from _conflicting_openings(_queue_openings(server, (REMOTE_READ, 2), (REMOTE_READ, 3)))
+    yield from _conflicting_openings(_queue_openings(server, (REMOTE_READ_NAME, 2), (REMOTE_READ_NAME, 3)))
 
 
 @server_rule("C02", _BOTH_OPENINGS)
 def open_accepted_despite_exclusive_open(server: ServerHistory) -> Iterator[Violation]:
     """A queue was opened although another open has it for exclusive use."""
-    for violation in _conflicting_openings(_queue_openings(server, (QMCOMM, 2), (QMCOMM, 3))):
+    for violation in _conflicting_openings(_queue_openings(server, (QMCOMM_NAME, 2), (QMCOMM_NAME, 3))):
         if violation.evidence[0]["share_mode"] == 1:
             yield violation
 
@@ -197,7 +199,7 @@ def open_accepted_despite_exclusive_open(server: ServerHistory) -> Iterator[Viol
 def queue_number_returned_while_open(server: ServerHistory) -> Iterator[Violation]:
     """An open returned the queue number of a queue that is open."""
     last: dict[int, _QueueOpening] = {}
-    for opening in _in_order(_queue_openings(server, (QMCOMM, 2), (QMCOMM, 3))):
+    for opening in _in_order(_queue_openings(server, (QMCOMM_NAME, 2), (QMCOMM_NAME, 3))):
         call, number = opening.call, opening.call["queue_handle"]
         before = last.get(number)
         overlap = before is not None and before.open_until > opening.opened_at and before.opened_at < call.started_at
@@ -211,11 +213,11 @@ def queue_number_returned_while_open(server: ServerHistory) -> Iterator[Violatio
 )
 def cursor_on_unknown_queue_accepted(server: ServerHistory) -> Iterator[Violation]:
     """A cursor on a queue number that was returned to no captured association was answered MQ_OK."""
-    opens = server.calls_of((QMCOMM, 2))
+    opens = server.calls_of((QMCOMM_NAME, 2))
     if any(not call.response_decoded and not call.failed for call in opens):
         return
     openers = {server.association_of(call).name for call in opens}
-    for call in server.calls_of((QMCOMM, 4)):
+    for call in server.calls_of((QMCOMM_NAME, 4)):
         association = server.association_of(call)
         complete = association.beginning_seen and server.lossless_until(call) > 0
         known = association.name not in openers or call["queue_handle"] in server.remote_queue_opens

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall
 from pipeline.findings.rules.registry import Violation, association_rule, call_rule, violation_of_either
-from udfs.dcerpc.interfaces import QMMGMT
+from udfs.dcerpc.interfaces import QMMGMT_NAME
 from udfs.properties.property_names import MACHINE_PROPERTY_NAMES, QUEUE_PROPERTY_NAMES
 from udfs.stubs.idl import Method, NdrType, Parameter
 from udfs.stubs.qmmgmt import METHODS
@@ -74,13 +74,13 @@ def returned_properties(call: CapturedCall) -> list[tuple[int, PropVariant]]:
     return list(zip(asked, values, strict=False)) if values is not None else []
 
 
-@call_rule("M01", (QMMGMT, 0), (QMMGMT, 1), needs="headers")
+@call_rule("M01", (QMMGMT_NAME, 0), (QMMGMT_NAME, 1), needs="headers")
 def object_type_invalid(call: CapturedCall) -> bool:
     """The object's type is not 1, 2 or 3, or its tag differs from the type."""
     return call.has_malformed_field("request", "pObjectFormat.type", "pObjectFormat.tag")
 
 
-@call_rule("M02", (QMMGMT, 0), needs="headers")
+@call_rule("M02", (QMMGMT_NAME, 0), needs="headers")
 def property_count_invalid(call: CapturedCall) -> str | None:
     """The number of properties is outside 1 to 128, or differs from the arrays' counts."""
     asked = call["property_ids"]
@@ -89,14 +89,14 @@ def property_count_invalid(call: CapturedCall) -> str | None:
     return "the counts differ" if call.has_malformed_field("request", "aProp.max_count", "apVar.max_count") else None
 
 
-@call_rule("M03", (QMMGMT, 0))
+@call_rule("M03", (QMMGMT_NAME, 0))
 def request_variant_not_null(call: CapturedCall) -> str | None:
     """A variant of the request is not VT_NULL."""
     types = sorted({value.vt for value in _variants(call, "request", "asked") or () if value.vt != 1})
     return f"types {', '.join(map(str, types))}" if types else None
 
 
-@call_rule("M04", (QMMGMT, 0))
+@call_rule("M04", (QMMGMT_NAME, 0))
 def property_id_invalid(call: CapturedCall) -> str | None:
     """A property does not belong to the object's type."""
     last = {"machine": len(MACHINE_PROPERTY_NAMES), "queue": len(QUEUE_PROPERTY_NAMES)}.get(call["object_type"] or "")
@@ -104,7 +104,7 @@ def property_id_invalid(call: CapturedCall) -> str | None:
     return f"properties {', '.join(map(str, wrong))} of a {call['object_type']}" if wrong else None
 
 
-@call_rule("M05", (QMMGMT, 0), needs="ok")
+@call_rule("M05", (QMMGMT_NAME, 0), needs="ok")
 def property_of_other_type_returned(call: CapturedCall) -> str | None:
     """A value was returned for a property that does not belong to the object's type."""
     last = {"machine": len(MACHINE_PROPERTY_NAMES), "queue": len(QUEUE_PROPERTY_NAMES)}.get(call["object_type"] or "")
@@ -116,13 +116,13 @@ def property_of_other_type_returned(call: CapturedCall) -> str | None:
     return f"values for {', '.join(map(str, wrong))} of a {call['object_type']}" if wrong else None
 
 
-@call_rule("M06", (QMMGMT, 0), (QMMGMT, 1), needs="ok")
+@call_rule("M06", (QMMGMT_NAME, 0), (QMMGMT_NAME, 1), needs="ok")
 def session_query_accepted(call: CapturedCall) -> str | None:
     """A query for a session was answered MQ_OK."""
     return "MQ_OK for a session" if call["object_type"] == "session" else None
 
 
-@call_rule("M07", (QMMGMT, 0), needs="ok")
+@call_rule("M07", (QMMGMT_NAME, 0), needs="ok")
 def property_value_type_invalid(call: CapturedCall) -> str | None:
     """A value has not the type of its property, or there are more or fewer values than properties."""
     values = _variants(call, "response", "values")
@@ -138,7 +138,7 @@ def property_value_type_invalid(call: CapturedCall) -> str | None:
     return f"types {', '.join(wrong)}" if wrong else None
 
 
-@call_rule("M08", (QMMGMT, 0), needs="ok")
+@call_rule("M08", (QMMGMT_NAME, 0), needs="ok")
 def property_text_invalid(call: CapturedCall) -> str | None:
     """A text is none of those that its property allows."""
     for number, value in returned_properties(call):
@@ -148,7 +148,7 @@ def property_text_invalid(call: CapturedCall) -> str | None:
     return None
 
 
-@call_rule("M09", (QMMGMT, 0), needs="answer")
+@call_rule("M09", (QMMGMT_NAME, 0), needs="answer")
 def values_returned_on_failure(call: CapturedCall) -> str | None:
     """A query that failed returned values."""
     values = _variants(call, "response", "values") if call.failed else None
@@ -156,7 +156,7 @@ def values_returned_on_failure(call: CapturedCall) -> str | None:
     return f"{len(there)} values" if there else None
 
 
-@call_rule("M11", (QMMGMT, 1))
+@call_rule("M11", (QMMGMT_NAME, 1))
 def action_invalid(call: CapturedCall) -> str | None:
     """The action is none of the six that exist."""
     action = call["action"]
@@ -165,14 +165,14 @@ def action_invalid(call: CapturedCall) -> str | None:
     )
 
 
-@call_rule("M12", (QMMGMT, 1), needs="ok")
+@call_rule("M12", (QMMGMT_NAME, 1), needs="ok")
 def invalid_action_accepted(call: CapturedCall) -> str | None:
     """An action that is none of the six was answered MQ_OK."""
     seen = action_invalid(call)
     return f"MQ_OK for {seen}" if isinstance(seen, str) else None
 
 
-@call_rule("M13", (QMMGMT, 1))
+@call_rule("M13", (QMMGMT_NAME, 1))
 def action_for_other_object_type(call: CapturedCall) -> Violation | None:
     """A queue's action was used on a machine, or a machine's on a queue."""
     action, kind = (call["action"] or "").upper(), call["object_type"]
@@ -180,7 +180,7 @@ def action_for_other_object_type(call: CapturedCall) -> Violation | None:
     return violation_of_either(call, f"{action} of a {kind}") if wrong else None
 
 
-@call_rule("M18", (QMMGMT, 0), (QMMGMT, 1), needs="headers")
+@call_rule("M18", (QMMGMT_NAME, 0), (QMMGMT_NAME, 1), needs="headers")
 def array_size_invalid(call: CapturedCall) -> Violation | None:
     """A count differs from its array's size, or a sequence does not have 16 bytes."""
     for side, server in (("request", False), ("response", True)):
@@ -205,7 +205,7 @@ def property_newer_than_server(history: AssociationHistory) -> Iterator[Violatio
     """A server before Vista returned a property that Vista added."""
     versions = [
         (call, value.value)
-        for call in history.calls_of((QMMGMT, 0))
+        for call in history.calls_of((QMMGMT_NAME, 0))
         if call["object_type"] == "machine"
         for number, value in returned_properties(call)
         if number == _TYPE_ID
@@ -213,7 +213,7 @@ def property_newer_than_server(history: AssociationHistory) -> Iterator[Violatio
     old = next((call for call, text in versions if isinstance(text, str) and _BEFORE_VISTA.search(text)), None)
     if old is None:
         return
-    for call in history.calls_of((QMMGMT, 0)):
+    for call in history.calls_of((QMMGMT_NAME, 0)):
         if call["object_type"] == "queue":
             returned = returned_properties(call)
             new = [n for n, value in returned if n in _VISTA_PROPERTIES and value.vt not in EMPTY_TYPES]
@@ -224,7 +224,7 @@ def property_newer_than_server(history: AssociationHistory) -> Iterator[Violatio
 def _queue_locations(history: AssociationHistory) -> dict[str, tuple[str, CapturedCall]]:
     """Return the last known LOCATION of each queue of an association, with the call that returned it."""
     found = {}
-    for call in history.calls_of((QMMGMT, 0)):
+    for call in history.calls_of((QMMGMT_NAME, 0)):
         for number, value in returned_properties(call):
             if call["object_type"] == "queue" and number == _LOCATION_ID and isinstance(value.value, str):
                 found[call["queue_format_name"]] = (value.value.upper(), call)
@@ -235,7 +235,7 @@ def _queue_locations(history: AssociationHistory) -> dict[str, tuple[str, Captur
 def local_queue_paused(history: AssociationHistory) -> Iterator[Violation]:
     """PAUSE or RESUME of a local queue was answered MQ_OK."""
     locations = _queue_locations(history)
-    for call in history.calls_of((QMMGMT, 1)):
+    for call in history.calls_of((QMMGMT_NAME, 1)):
         place = locations.get(call["queue_format_name"])
         if call.succeeded and (call["action"] or "").upper() in ("PAUSE", "RESUME") and place and place[0] == "LOCAL":
             yield Violation(call, f"{call['action']} of a local queue", (place[1], call))
@@ -245,11 +245,11 @@ def local_queue_paused(history: AssociationHistory) -> Iterator[Violation]:
 def absent_queue_query_accepted(history: AssociationHistory) -> Iterator[Violation]:
     """A query for a private queue that the machine does not have was answered MQ_OK."""
     listed = []
-    for call in history.calls_of((QMMGMT, 0)):
+    for call in history.calls_of((QMMGMT_NAME, 0)):
         queues = dict(returned_properties(call)).get(_PRIVATEQ_ID) if call["object_type"] == "machine" else None
         if queues is not None and isinstance(queues.value, list) and queues.value:
             listed.append((call, {str(name).lower().split("\\", 1)[-1] for name in queues.value}))
-    for call in history.calls_of((QMMGMT, 0)):
+    for call in history.calls_of((QMMGMT_NAME, 0)):
         path = (call["queue"] or "").split(";")[0].partition("\\")[2]
         if not call.succeeded or call["object_type"] != "queue" or not path.startswith("private$\\"):
             continue
@@ -267,8 +267,8 @@ def state_contradicts_action(history: AssociationHistory) -> Iterator[Violation]
     """A state contradicts an earlier action, or the LOCATION of the same response."""
     paused: defaultdict[str | None, CapturedCall | None] = defaultdict(lambda: None)
     offline: CapturedCall | None = None
-    for call in history.calls_of((QMMGMT, 0), (QMMGMT, 1)):
-        action = (call["action"] or "").upper() if call.method == (QMMGMT, 1) else ""
+    for call in history.calls_of((QMMGMT_NAME, 0), (QMMGMT_NAME, 1)):
+        action = (call["action"] or "").upper() if call.method == (QMMGMT_NAME, 1) else ""
         name = call["queue_format_name"]
         if call.succeeded and action:
             if action in ("PAUSE", "RESUME"):

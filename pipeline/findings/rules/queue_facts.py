@@ -13,8 +13,7 @@ from typing import Any, Final
 from pipeline.queues.growth import CountSample
 from udfs.codes import MQ_OK
 from udfs.keys import key
-
-Row = Mapping[str, Any]
+from udfs.rows import RowMapping
 
 DAY_US: Final = 86_400_000_000
 
@@ -23,10 +22,10 @@ DAY_US: Final = 86_400_000_000
 class QueueRuleLimits:
     """The settings of the rules on queues: time spans in microseconds, numbers of messages."""
 
-    slow_window: int = DAY_US
+    growth_window: int = DAY_US
     dead_letters: int = 1
     journal_messages: int = 1000
-    clock_difference: int = 5_000_000
+    max_clock_difference: int = 5_000_000
     max_gap: int = 900_000_000
 
     def as_provenance(self) -> dict[str, int]:
@@ -42,9 +41,9 @@ class QueueRead:
     connection has ``first_packet_at`` and ``association_group_id``.
     """
 
-    row: Row
-    calls: Mapping[str, Row] = field(default_factory=dict)
-    connection: Row = field(default_factory=dict)
+    row: RowMapping
+    calls: Mapping[str, RowMapping] = field(default_factory=dict)
+    connection_row: RowMapping = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - of whichever column
         return self.row[name]
@@ -56,7 +55,7 @@ class QueueRead:
         return next(named, "")
 
     @property
-    def start_call(self) -> Row:
+    def start_call(self) -> RowMapping:
         """The call that started the read; empty where it is unknown."""
         return self.calls.get(self.start_call_key, {})
 
@@ -100,9 +99,9 @@ class QueueFacts:
     queue: str
     message_counts: list[CountSample] = field(default_factory=list)
     journal_counts: list[CountSample] = field(default_factory=list)
-    reports: list[Row] = field(default_factory=list)
+    reports: list[RowMapping] = field(default_factory=list)
     reads: list[QueueRead] = field(default_factory=list)
-    disagreeing_sources: list[Row] = field(default_factory=list)
+    senders_with_other_numbers: list[RowMapping] = field(default_factory=list)
 
     @property
     def subject(self) -> str:

@@ -11,7 +11,7 @@ capture and queue manager differ. So only a contradiction that none of these exp
 * A receive that waits during a report takes any message that is free. It does not take those that others hold, seen or
   not, so this is ``info``.
 
-Events within ``alerts.clock_difference`` of a report are ignored, unless the report was made in the same capture.
+Events within ``alerts.max_clock_difference`` of a report are ignored, unless the report was made in the same capture.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate, groupby, pairwise
 from typing import Final
 
-from pipeline.findings.rules.queue_facts import DAY_US, QueueFacts, QueueRead, QueueRuleLimits, Row
+from pipeline.findings.rules.queue_facts import DAY_US, QueueFacts, QueueRead, QueueRuleLimits
 from pipeline.findings.rules.registry import QueueViolation, Severity, queue_rule
 from pipeline.queues.growth import CountSample, pair_with_window_minimum
 from pipeline.queues.history import DEAD_LETTER_QUEUE_PATTERN, JOURNAL_SUFFIX
 from pipeline.text import format_count, format_time
+from udfs.rows import RowMapping
 
 _SECOND_US: Final = 1_000_000  # arrival times are whole seconds
 _MIN_RISES: Final = 2  # a count that rose so often within the window, and never fell, grows
@@ -35,14 +36,14 @@ _RECEIVE_FIRST: Final = "MQ_ACTION_RECEIVE"
 _MAX_EVIDENCE: Final = 10
 
 
-@queue_rule("O03", "its number of messages was reported twice or more within alerts.slow_window")
+@queue_rule("O03", "its number of messages was reported twice or more within alerts.growth_window")
 def dead_letter_growth(facts: QueueFacts, limits: QueueRuleLimits) -> Iterator[QueueViolation]:
     """A dead-letter queue, or a component's dead queue, holds alerts.dead_letters more; reported once per day."""
     if DEAD_LETTER_QUEUE_PATTERN.search(facts.queue):
         yield from _growth_violations(facts.message_counts, limits, limits.dead_letters, facts.subject, "dead letter")
 
 
-@queue_rule("O04", "its number of messages was reported twice or more within alerts.slow_window")
+@queue_rule("O04", "its number of messages was reported twice or more within alerts.growth_window")
 def journal_growth(facts: QueueFacts, limits: QueueRuleLimits) -> Iterator[QueueViolation]:
     """A journal holds alerts.journal_messages more, or (info) rose twice and never fell; reported once per day."""
     steady = {"least": limits.journal_messages, "thing": "message", "steady": True}
@@ -59,11 +60,11 @@ def _growth_violations(
     rises = list(accumulate((two.message_count > one.message_count for one, two in pairwise(points)), initial=0))
     falls = list(accumulate((two.message_count < one.message_count for one, two in pairwise(points)), initial=0))
     seen: defaultdict[int, list[tuple[Severity, CountSample, CountSample]]] = defaultdict(list)
-    for place, (point, lowest) in enumerate(pair_with_window_minimum(points, limits.slow_window)):
+    for place, (point, lowest) in enumerate(pair_with_window_minimum(points, limits.growth_window)):
         if place == 0 or rises[place] == rises[place - 1]:
             continue
         more = point.message_count - lowest.message_count
-        begin = bisect_left(times, point.at - limits.slow_window)
+        begin = bisect_left(times, point.at - limits.growth_window)
         steadily = steady and rises[place] - rises[begin] >= _MIN_RISES and falls[place] == falls[begin]
         if more >= least or steadily:
             severity: Severity = "warning" if more >= least else "info"
@@ -81,10 +82,10 @@ def _growth_violations(
 def sequence_ends_disagree(facts: QueueFacts, _: QueueRuleLimits) -> Iterator[QueueViolation]:
     """The receiver of a sequence rejects the number that its sender continues with; reported once per day."""
 
-    def sender_and_day(row: Row) -> tuple[str, int]:
+    def sender_and_day(row: RowMapping) -> tuple[str, int]:
         return row["sender_queue_manager"] or "", row["observed_at"] // DAY_US
 
-    sources = sorted(facts.disagreeing_sources, key=lambda row: (*sender_and_day(row), row["source_key"]))
+    sources = sorted(facts.senders_with_other_numbers, key=lambda row: (*sender_and_day(row), row["source_key"]))
     for (sender, _day), found in groupby(sources, sender_and_day):
         rows = sorted(found, key=lambda row: (row["observed_at"], row["source_key"]))
         evidence = dict.fromkeys(each for row in (rows[0], rows[-1]) for each in row["evidence"])
@@ -118,7 +119,9 @@ def snapshot_above_free_messages(facts: QueueFacts, limits: QueueRuleLimits) -> 
         at, count = report["observed_at"], report["message_count"]
         near = _reads_near(facts.reads, at, limits)
         slack = {read.start_call_key: _clock_slack(read, report, limits) for read in near}
-        held = sum(read.may_hold_message(at, slack[read.start_call_key] or limits.clock_difference) for read in near)
+        held = sum(
+            read.may_hold_message(at, slack[read.start_call_key] or limits.max_clock_difference) for read in near
+        )
         waiting = [
             read
             for read in near
@@ -135,7 +138,7 @@ def snapshot_above_free_messages(facts: QueueFacts, limits: QueueRuleLimits) -> 
             yield _snapshot_violation(facts, report, actual, waiting)._replace(severity="info")
 
 
-def _comparable_reports(facts: QueueFacts) -> Iterator[Row]:
+def _comparable_reports(facts: QueueFacts) -> Iterator[RowMapping]:
     """Yield the reports of a local queue without subqueues; moves to and from subqueues are not seen."""
     return (row for row in facts.reports if row["message_count"] is not None and not row["subqueue_count"])
 
@@ -150,13 +153,15 @@ def _reads_near(reads: Iterable[QueueRead], at: int, limits: QueueRuleLimits) ->
     return found
 
 
-def _clock_slack(read: QueueRead, report: Row, limits: QueueRuleLimits) -> int:
+def _clock_slack(read: QueueRead, report: RowMapping, limits: QueueRuleLimits) -> int:
     """Return by how much the clocks of a read and a report may differ: 0 within one capture."""
     same = report["capture_id"] is not None and read.capture_ids == {report["capture_id"]}
-    return 0 if same else limits.clock_difference
+    return 0 if same else limits.max_clock_difference
 
 
-def _messages_present(near: list[QueueRead], report: Row, limits: QueueRuleLimits) -> list[tuple[QueueRead, QueueRead]]:
+def _messages_present(
+    near: list[QueueRead], report: RowMapping, limits: QueueRuleLimits
+) -> list[tuple[QueueRead, QueueRead]]:
     """Return the messages that were certainly in the queue at a report: for each a read before and after it."""
     asked, at = report["asked_at"], report["observed_at"]
     found: defaultdict[tuple[object, ...], list[QueueRead]] = defaultdict(list)
@@ -191,7 +196,9 @@ def _available_since(read: QueueRead) -> int | None:
     return read["ended_at"] if rejected else None
 
 
-def _snapshot_violation(facts: QueueFacts, report: Row, actual: str, reads: Iterable[QueueRead]) -> QueueViolation:
+def _snapshot_violation(
+    facts: QueueFacts, report: RowMapping, actual: str, reads: Iterable[QueueRead]
+) -> QueueViolation:
     proof = dict.fromkeys(read.start_call_key for read in reads)
     evidence = (report["snapshot_id"], *sorted(each for each in proof if each)[: _MAX_EVIDENCE - 1])
     return QueueViolation(report["observed_at"], actual, evidence, facts.subject)

@@ -27,9 +27,9 @@ from udfs.codes import (
     code_name,
     is_lookup_action,
 )
-from udfs.dcerpc.interfaces import QM2QM, REMOTE_READ
+from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 
-_ENDS: Final = ((REMOTE_READ, 9), (REMOTE_READ, 15))
+_ENDS: Final = ((REMOTE_READ_NAME, 9), (REMOTE_READ_NAME, 15))
 _INFINITE_MS: Final = 0xFFFFFFFF
 _RPC_TIMEOUT_US: Final = 300_000_000
 _TIMER_ROUNDING_US: Final = 2_000_000  # by how much a timer of one second, and the capture's clock, may be early
@@ -37,8 +37,8 @@ _NO_LOSS: Final = "no packet of the association is missing"
 _FIRST_WAITED: Final = "both reads were captured completely, and the first certainly waited when the second was made"
 _END_CAPTURED: Final = "the read and its End were captured completely"
 _CONTEXT_CLOSED: Final = "its context was closed, or every connection ended with FIN"
-_QM2QM_CANCELS: Final = ((QM2QM, 5), QM2QM_READS, "queue_handle")
-_REMOTE_READ_CANCELS: Final = ((REMOTE_READ, 8), REMOTE_READ_READS, "context_handle")
+_QM2QM_CANCELS: Final = ((QM2QM_NAME, 5), QM2QM_READS, "queue_handle")
+_REMOTE_READ_CANCELS: Final = ((REMOTE_READ_NAME, 8), REMOTE_READ_READS, "context_handle")
 """Cancels by protocol: the method, the reads that it cancels, and the column of the queue that both name."""
 
 
@@ -78,16 +78,16 @@ def request_id_in_use(history: AssociationHistory) -> Iterator[Violation]:
     """A read has the request id of one of the same client that waits, or (a SHOULD) is not ended."""
     for before, read in _overlapping_reads(history, QM2QM_READS, lambda call: call["request_id"]):
         yield Violation(read, f"dwRequestID {read['request_id']} is waiting", (before, read))
-    lifetimes = {lifetime.opening["call_key"]: lifetime for lifetime in history.held_messages}
+    lifetimes = {lifetime.open_call["call_key"]: lifetime for lifetime in history.held_messages}
     held: dict[Any, HandleLifetime] = {}
     for read in history.calls_of(*QM2QM_READS) if history.is_complete else ():
         key = (read["queue_handle"], read["request_id"])
         lifetime = held.get(key)
-        closing = lifetime.closing if lifetime is not None else None
+        closing = lifetime.close_call if lifetime is not None else None
         not_ended = closing is None or closing.started_at > read.started_at
         if lifetime is not None and lifetime.opened_at < read.started_at and not_ended:
             actual = f"dwRequestID {read['request_id']} of a message that is not ended"
-            yield Violation(read, actual, (lifetime.opening, read), "warning")
+            yield Violation(read, actual, (lifetime.open_call, read), "warning")
         if read["call_key"] in lifetimes:
             held[key] = lifetimes[read["call_key"]]
 
@@ -104,13 +104,13 @@ def request_id_reused_before_end(history: AssociationHistory) -> Iterator[Violat
     """A request id is used again on its context before its receive was ended or cancelled."""
     for receives in history.pending_receives.values():
         for before, after in itertools.pairwise(receives):
-            start, ending = before.receive, before.ending
+            start, ending = before.receive_call, before.end_call
             if start.failed or (start.responded_at is None and _abandoned(start)):
                 continue
             ended_at = ending.responded_at if ending is not None else None
-            if ending is None or (ended_at is not None and ended_at > after.receive.started_at):
-                used = tuple(call for call in (start, ending, after.receive) if call is not None)
-                yield Violation(after.receive, f"dwRequestId {start['request_id']} is not ended", used)
+            if ending is None or (ended_at is not None and ended_at > after.receive_call.started_at):
+                used = tuple(call for call in (start, ending, after.receive_call) if call is not None)
+                yield Violation(after.receive_call, f"dwRequestId {start['request_id']} is not ended", used)
 
 
 def _time_out_violations(history: AssociationHistory, reads: tuple[tuple[str, int], ...]) -> Iterator[Violation]:
@@ -122,7 +122,7 @@ def _time_out_violations(history: AssociationHistory, reads: tuple[tuple[str, in
         if not read.request_decoded or limit is None or limit == _INFINITE_MS or _abandoned(read):
             continue
         action = read["action"]
-        at_once = limit == 0 or read.method == (QM2QM, 10) or (action is not None and is_lookup_action(action))
+        at_once = limit == 0 or read.method == (QM2QM_NAME, 10) or (action is not None and is_lookup_action(action))
         due = read.started_at + (0 if at_once else limit * 1000) + TIMER_SLACK_US
         if read.responded_at is None:
             if read["outcome"] == "no_response" and history.is_complete and history.has_packets_after(due):
@@ -166,11 +166,11 @@ def _reads_left_pending(
 def reads_pending_after_session_close(history: AssociationHistory) -> Iterator[Violation]:
     """A read is pending well after its queue was closed."""
     waiting = ConcurrentReads.by_key(history.calls_of(*QM2QM_READS), lambda call: call["queue_handle"])
-    for close in history.calls_of((QM2QM, 3)):
-        lifetime = history.context_handles.latest((QM2QM, close["context_handle"]), close.started_at)
+    for close in history.calls_of((QM2QM_NAME, 3)):
+        lifetime = history.context_handles.latest((QM2QM_NAME, close["context_handle"]), close.started_at)
         if not close.succeeded or lifetime is None:
             continue
-        for number in {lifetime.opening["queue_handle"], lifetime.opening["open_context"]}:
+        for number in {lifetime.open_call["queue_handle"], lifetime.open_call["open_context"]}:
             for read in _reads_left_pending(history, close, waiting, number):
                 yield Violation(close, f"read {read['request_id']} is pending", (read, close))
 
@@ -179,7 +179,7 @@ def reads_pending_after_session_close(history: AssociationHistory) -> Iterator[V
 def reads_pending_after_context_close(history: AssociationHistory) -> Iterator[Violation]:
     """A read is pending well after its context was closed."""
     waiting = ConcurrentReads.by_key(history.calls_of(*REMOTE_READ_READS), lambda call: call["context_handle"])
-    for close in history.calls_of((REMOTE_READ, 3)):
+    for close in history.calls_of((REMOTE_READ_NAME, 3)):
         if close.succeeded:
             for read in _reads_left_pending(history, close, waiting, close["context_handle"]):
                 yield Violation(close, f"read {read['request_id']} is pending", (read, close))
@@ -297,21 +297,21 @@ def receive_without_end(history: AssociationHistory) -> Iterator[Violation]:
     """A received message is never acknowledged nor rejected."""
     if not history.closed_by_fin:
         return
-    ended = {call["remote_read_handle"] for call in history.calls_of((QM2QM, 1))}
+    ended = {call["remote_read_handle"] for call in history.calls_of((QM2QM_NAME, 1))}
     for lifetime in history.held_messages:
-        if lifetime.opening.is_receive and lifetime.opening["remote_read_handle"] not in ended:
-            yield Violation(lifetime.opening, "no RemoteQMEndReceive")
+        if lifetime.open_call.is_receive and lifetime.open_call["remote_read_handle"] not in ended:
+            yield Violation(lifetime.open_call, "no RemoteQMEndReceive")
 
 
 def _was_ended_before(lifetime: HandleLifetime, call: CapturedCall) -> bool:
     """Tell whether a received message was ended by another call, before a call was made."""
-    return lifetime.closing is not call and lifetime.closed_before(call.started_at)
+    return lifetime.close_call is not call and lifetime.closed_before(call.started_at)
 
 
 @complete_association_rule("Q18")
 def end_with_invalid_handle(history: AssociationHistory) -> Iterator[Violation]:
     """RemoteQMEndReceive with a handle that no read returned, with a NULL one, or with one that is ended."""
-    for call in history.calls_of((QM2QM, 1)):
+    for call in history.calls_of((QM2QM_NAME, 1)):
         if not call.request_decoded:
             continue
         handle = call["remote_read_handle"]
@@ -319,16 +319,16 @@ def end_with_invalid_handle(history: AssociationHistory) -> Iterator[Violation]:
         if lifetime is None:
             yield Violation(call, "a NULL handle" if handle is None else "a handle that no read gave")
         elif _was_ended_before(lifetime, call):
-            yield Violation(call, "a handle that was ended", lifetime.calls_with(call))
+            yield Violation(call, "a handle that was ended", lifetime.calls_with_handle(call))
 
 
 @complete_association_rule("Q25")
 def second_end_accepted(history: AssociationHistory) -> Iterator[Violation]:
     """RemoteQMEndReceive of a message that was ended before was answered MQ_OK."""
-    for call in history.calls_of((QM2QM, 1)):
+    for call in history.calls_of((QM2QM_NAME, 1)):
         lifetime = history.held_messages.latest(call["remote_read_handle"], call.started_at) if call.succeeded else None
         if lifetime is not None and _was_ended_before(lifetime, call):
-            yield Violation(call, "the message was ended before", lifetime.calls_with(call))
+            yield Violation(call, "the message was ended before", lifetime.calls_with_handle(call))
 
 
 def _receives_to_end(history: AssociationHistory, key: tuple[str, int], call: CapturedCall) -> list[CapturedCall]:
@@ -336,7 +336,7 @@ def _receives_to_end(history: AssociationHistory, key: tuple[str, int], call: Ca
     until = call.responded_at if call.responded_at is not None else 1 << 62
     found = []
     for pending in history.pending_receives.get(key, ()):
-        start, ending = pending.receive, pending.ending
+        start, ending = pending.receive_call, pending.end_call
         ended_at = ending.responded_at if ending is not None and ending is not call else None
         failed_at = start.responded_at if start.failed else None
         if start.started_at > until or (failed_at is not None and failed_at < call.started_at):
@@ -377,10 +377,12 @@ def end_method_mismatch(history: AssociationHistory) -> Iterator[Violation]:
     """R_EndReceive of a transactional read, or R_EndTransactionalReceive of another."""
     for receives in history.pending_receives.values():
         for pending in receives:
-            start, end = pending.receive, pending.ending
+            start, end = pending.receive_call, pending.end_call
             if end is None or end.method not in _ENDS or not end.request_decoded or not start.request_decoded:
                 continue
-            if end.method != ((REMOTE_READ, 9) if start.method == (REMOTE_READ, 7) else (REMOTE_READ, 15)):
+            if end.method != (
+                (REMOTE_READ_NAME, 9) if start.method == (REMOTE_READ_NAME, 7) else (REMOTE_READ_NAME, 15)
+            ):
                 yield Violation(end, f"opnum {end.method[1]} ends a read of opnum {start.method[1]}", (start, end))
 
 
@@ -398,13 +400,13 @@ def end_of_peek(history: AssociationHistory) -> Iterator[Violation]:
 
 def _receives_never_ended(history: AssociationHistory, opnum: int) -> Iterator[Violation]:
     """Yield receives that returned a message and were neither ended nor cancelled before their context closed."""
-    tried = {(call["context_handle"], call["request_id"]) for call in history.calls_of(*_ENDS, (REMOTE_READ, 8))}
+    tried = {(call["context_handle"], call["request_id"]) for call in history.calls_of(*_ENDS, (REMOTE_READ_NAME, 8))}
     for key, receives in history.pending_receives.items():
-        start, ending = receives[-1].receive, receives[-1].ending
-        if start.method != (REMOTE_READ, opnum) or not start.succeeded or ending is not None or key in tried:
+        start, ending = receives[-1].receive_call, receives[-1].end_call
+        if start.method != (REMOTE_READ_NAME, opnum) or not start.succeeded or ending is not None or key in tried:
             continue
         lifetime = history.context_lifetime(start)
-        close = lifetime.closing if lifetime is not None else None
+        close = lifetime.close_call if lifetime is not None else None
         if close is not None and start.responded_at is not None and close.started_at > start.responded_at:
             yield Violation(start, "no End before the queue was closed", (start, close))
         elif close is None and history.closed_by_fin:
@@ -428,7 +430,7 @@ def end_accepted_after_cleanup(history: AssociationHistory) -> Iterator[Violatio
     """An End well after the clean-up timer was answered MQ_OK; another setting of the server explains it (D3)."""
     for receives in history.pending_receives.values():
         for pending in receives:
-            start, end = pending.receive, pending.ending
+            start, end = pending.receive_call, pending.end_call
             if end is None or end.method not in _ENDS or not end.succeeded or start.responded_at is None:
                 continue
             after = end.started_at - start.responded_at
@@ -452,10 +454,10 @@ def _calls_waiting_too_long(history: AssociationHistory, methods: tuple[tuple[st
 @association_rule("Q34", _NO_LOSS)
 def session_open_waits_too_long(history: AssociationHistory) -> Iterator[Violation]:
     """The client waited longer than 300 s for RemoteQMOpenQueue."""
-    yield from _calls_waiting_too_long(history, ((QM2QM, 2),))
+    yield from _calls_waiting_too_long(history, ((QM2QM_NAME, 2),))
 
 
 @association_rule("R71", _NO_LOSS)
 def remote_read_open_waits_too_long(history: AssociationHistory) -> Iterator[Violation]:
     """The client waited longer than 300 s for R_OpenQueue, R_OpenQueueForMove or R_QMEnlistRemoteTransaction."""
-    yield from _calls_waiting_too_long(history, ((REMOTE_READ, 2), (REMOTE_READ, 11), (REMOTE_READ, 12)))
+    yield from _calls_waiting_too_long(history, ((REMOTE_READ_NAME, 2), (REMOTE_READ_NAME, 11), (REMOTE_READ_NAME, 12)))

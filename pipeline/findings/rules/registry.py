@@ -18,11 +18,11 @@ from pipeline.findings.rules.call_history import AssociationHistory, CapturedCal
 from pipeline.findings.rules.catalog import RULE_TABLE
 from pipeline.findings.rules.queue_facts import QueueFacts, QueueRuleLimits
 
-Needs = Literal["headers", "request", "answer", "ok", "complete"]
+RequiredEvidence = Literal["headers", "request", "answer", "ok", "complete"]
 Severity = Literal["error", "warning", "info"]
 
 _DOCUMENTS: Final = {"Q": "MS-MQQP", "R": "MS-MQRR", "M": "MS-MQMR", "C": "MS-MQMP"}
-_PRECONDITIONS: Final[dict[Needs, str]] = {
+_PRECONDITIONS: Final[dict[RequiredEvidence, str]] = {
     "headers": "the call's headers were captured",
     "request": "the request was captured completely",
     "answer": "request and response were captured completely",
@@ -41,7 +41,7 @@ class Rule:
 
     rule_id: str
     source: str
-    level: str
+    requirement_level: str
     bound_party: str
     required_parts: str
     requirement: str
@@ -53,7 +53,7 @@ class Rule:
         if any(word in self.violation for word in ("informational", "soft")):
             return "info"
         levels: dict[str, Severity] = {"M": "error", "S": "warning"}
-        return levels.get(self.level[:1], "info")
+        return levels.get(self.requirement_level[:1], "info")
 
 
 def _parse_rules() -> dict[str, Rule]:
@@ -74,7 +74,7 @@ def _full_source(kind: str, source: str) -> str:
 
 
 PROTOCOL_RULES: Final = _parse_rules()
-OPERATION_RULES: Final = {
+OPERATIONAL_RULES: Final = {
     rule.rule_id: rule
     for rule in (
         Rule("O01", "MS-MQMQ 2.1.1", "S", "B", "S", "an identifier of a queue manager is one machine's",
@@ -92,7 +92,7 @@ OPERATION_RULES: Final = {
     )
 }  # fmt: skip
 """Rules on operation. O01 is checked on silver.hosts, O02 on messages, O03 to O06 on the state of queues."""
-ALL_RULES: Final = PROTOCOL_RULES | OPERATION_RULES
+ALL_RULES: Final = PROTOCOL_RULES | OPERATIONAL_RULES
 
 
 class Violation(NamedTuple):
@@ -142,7 +142,7 @@ class RuleCheck(NamedTuple):
     """A registered check of a rule: what must have been read, the precondition in words, and the function."""
 
     rule_id: str
-    needs: Needs
+    needs: RequiredEvidence
     precondition: str
     check: Any
 
@@ -154,7 +154,9 @@ SERVER_CHECKS: Final[list[RuleCheck]] = []
 QUEUE_CHECKS: Final[list[RuleCheck]] = []
 
 
-def call_rule(rule_id: str, *methods: tuple[str, int], needs: Needs = "request") -> Callable[[CallCheck], CallCheck]:
+def call_rule(
+    rule_id: str, *methods: tuple[str, int], needs: RequiredEvidence = "request"
+) -> Callable[[CallCheck], CallCheck]:
     """Register a check that looks at one call at a time, of these methods, or of all where none are given.
 
     The check returns a violation, or what was seen as text, or True; None or False where the rule holds. It runs when
@@ -189,7 +191,7 @@ def queue_rule(rule_id: str, precondition: str) -> Callable[[QueueCheck], QueueC
 
 
 def _registrar(
-    lists: Iterable[list[RuleCheck]], rule_id: str, needs: Needs, precondition: str
+    lists: Iterable[list[RuleCheck]], rule_id: str, needs: RequiredEvidence, precondition: str
 ) -> Callable[[_Check], _Check]:
     """Return a decorator that adds a function to lists of checks."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipeline.findings.rules.call_history import LOOKUP_ID_MASK, REMOTE_READ_READS, CapturedCall
+from pipeline.findings.rules.call_history import LOOKUP_ID_NUMBER_MASK, REMOTE_READ_READS, CapturedCall
 from pipeline.findings.rules.qm2qm import (
     ACTION_PEEK_NEXT,
     LOOKUP_ACTIONS,
@@ -14,9 +14,9 @@ from pipeline.findings.rules.qm2qm import (
     is_valid_port,
 )
 from pipeline.findings.rules.registry import Violation, call_rule, violation_of_either
-from udfs.dcerpc.interfaces import REMOTE_READ
+from udfs.dcerpc.interfaces import REMOTE_READ_NAME
 
-_CONTEXT_OPENS: Final = ((REMOTE_READ, 2), (REMOTE_READ, 11))
+_CONTEXT_OPENS: Final = ((REMOTE_READ_NAME, 2), (REMOTE_READ_NAME, 11))
 RECEIVE_ACCESS, PEEK_ACCESS, MOVE_ACCESS = 0x01, 0x20, 0x04
 _OPENABLE_TYPES: Final = (1, 2, 3, 4, 8)
 _DIRECT_TYPES: Final = (3, 8)
@@ -68,7 +68,7 @@ def suffix_and_flags_invalid(call: CapturedCall) -> str | None:
     return None if good else f"m_SuffixAndFlags 0x{head[1]:02X} with m_qft {kind}"
 
 
-@call_rule("R04", (REMOTE_READ, 2))
+@call_rule("R04", (REMOTE_READ_NAME, 2))
 def open_modes_invalid(call: CapturedCall) -> str | None:
     """The access or the share mode is not allowed."""
     wrong = call["access"] not in (RECEIVE_ACCESS, PEEK_ACCESS) or call["share_mode"] not in (0, 1)
@@ -93,7 +93,7 @@ def client_version_invalid(call: CapturedCall) -> str | None:
     return None if None in version or version in _CLIENT_VERSIONS else f"version {version[0]}.{version[1]}"
 
 
-@call_rule("R07", (REMOTE_READ, 2), needs="answer")
+@call_rule("R07", (REMOTE_READ_NAME, 2), needs="answer")
 def invalid_open_answered(call: CapturedCall) -> str | None:
     """An invalid request to open a queue got a response, not a fault."""
     wrong = [text for text in (format_name_type_invalid(call), open_modes_invalid(call)) if isinstance(text, str)]
@@ -211,11 +211,11 @@ def sequence_id_invalid(call: CapturedCall) -> str | None:
     number = call["sequence_id"]
     if number is None:
         return None
-    if not number or int(number) > LOOKUP_ID_MASK:
+    if not number or int(number) > LOOKUP_ID_NUMBER_MASK:
         return f"SequenceId 0x{int(number):016X}"
     requested = call.requested_lookup_id
-    wrong = call["action"] in LOOKUP_CURRENT_ACTIONS and call.message_number != requested & LOOKUP_ID_MASK
-    return f"SequenceId {call.message_number}, LookupId {requested}" if wrong else None
+    wrong = call["action"] in LOOKUP_CURRENT_ACTIONS and call.lookup_id_number != requested & LOOKUP_ID_NUMBER_MASK
+    return f"SequenceId {call.lookup_id_number}, LookupId {requested}" if wrong else None
 
 
 @call_rule("R43", *REMOTE_READ_READS, needs="ok")
@@ -235,20 +235,20 @@ def sections_returned_on_failure(call: CapturedCall) -> str | None:
     return f"pdwNumberOfSections {count}" if count or pointer else None
 
 
-@call_rule("R62", (REMOTE_READ, 11))
+@call_rule("R62", (REMOTE_READ_NAME, 11))
 def move_open_modes_invalid(call: CapturedCall) -> str | None:
     """A queue is opened for moves with another access or share mode than allowed."""
     wrong = call["access"] != MOVE_ACCESS or call["share_mode"] != 0
     return f"dwAccess {call['access']}, dwShareMode {call['share_mode']}" if wrong else None
 
 
-@call_rule("R63", (REMOTE_READ, 11), needs="answer")
+@call_rule("R63", (REMOTE_READ_NAME, 11), needs="answer")
 def move_context_missing(call: CapturedCall) -> bool:
     """The response has no move context."""
     return not call["move_context"]
 
 
-@call_rule("R64", (REMOTE_READ, 12))
+@call_rule("R64", (REMOTE_READ_NAME, 12))
 def enlistment_invalid(call: CapturedCall) -> str | None:
     """A transaction without identifier, or a token that is empty or too large."""
     size = call["propagation_token_bytes"]
@@ -257,25 +257,25 @@ def enlistment_invalid(call: CapturedCall) -> str | None:
     return f"a token of {size} bytes" if size is not None and not 0 < size <= MAX_TOKEN_BYTES else None
 
 
-@call_rule("R65", (REMOTE_READ, 0), needs="answer")
+@call_rule("R65", (REMOTE_READ_NAME, 0), needs="answer")
 def returned_port_invalid(call: CapturedCall) -> str | None:
     """The returned port is none at which a queue manager listens."""
     return None if is_valid_port(0, call["returned_port"]) else f"port {call['returned_port']}"
 
 
-@call_rule("R66", (REMOTE_READ, 13), needs="ok")
+@call_rule("R66", (REMOTE_READ_NAME, 13), needs="ok")
 def transactional_peek_accepted(call: CapturedCall) -> bool:
     """A peek in a transaction was answered MQ_OK."""
     return call["transaction_id"] is not None and call.is_peek
 
 
-@call_rule("R67", (REMOTE_READ, 13))
+@call_rule("R67", (REMOTE_READ_NAME, 13))
 def transactional_peek(call: CapturedCall) -> str | None:
     """A peek is part of a transaction."""
     return action_name(call) if call["transaction_id"] is not None and call.is_peek else None
 
 
-@call_rule("R68", (REMOTE_READ, 14))
+@call_rule("R68", (REMOTE_READ_NAME, 14))
 def acknowledgement_class_invalid(call: CapturedCall) -> str | None:
     """The class is neither 0 nor that of a rejected message."""
     wrong = call["acknowledgement_class"] not in (None, 0, _REJECTED_CLASS)

@@ -11,22 +11,24 @@ from pipeline.findings.rules.qmmgmt import MAX_PROPERTIES
 from pipeline.findings.rules.registry import Violation, association_rule, call_rule, complete_association_rule
 from pipeline.findings.rules.remote_read import MAX_TOKEN_BYTES
 from udfs.codes import HRESULT_NAMES, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, code_name
-from udfs.dcerpc.interfaces import QM2QM, QMCOMM, QMCOMM2, QMMGMT, REMOTE_READ
+from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM2_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_READ_NAME
 
 _RESERVED_METHODS: Final = {
-    (REMOTE_READ, 1),
-    *((QMCOMM, opnum) for opnum in (0, 5, 13, 21, 24, 25, 29, 30, 32, 33, 34)),
+    (REMOTE_READ_NAME, 1),
+    *((QMCOMM_NAME, opnum) for opnum in (0, 5, 13, 21, 24, 25, 29, 30, 32, 33, 34)),
 }
-_LAST_OPNUM: Final = {QM2QM: 10, REMOTE_READ: 15, QMMGMT: 1, QMCOMM: 34, QMCOMM2: 3}
-_METHODS_WITH_EXCEPTIONS: Final = {(QM2QM, 6), (REMOTE_READ, 2), (REMOTE_READ, 11)}
+_LAST_OPNUM: Final = {QM2QM_NAME: 10, REMOTE_READ_NAME: 15, QMMGMT_NAME: 1, QMCOMM_NAME: 34, QMCOMM2_NAME: 3}
+_METHODS_WITH_EXCEPTIONS: Final = {(QM2QM_NAME, 6), (REMOTE_READ_NAME, 2), (REMOTE_READ_NAME, 11)}
 _ERROR_BIT: Final = 0x80000000
 _MSMQ_FACILITY: Final = 0xC00E0000
 _TRANSFER_SYNTAX_REFUSED: Final = 2
 _METHODS_WITH_CONTEXT: Final = (
-    *((QM2QM, opnum) for opnum in (1, 3)), *((REMOTE_READ, opnum) for opnum in (3, 4, 5, 6, 7, 8, 9, 10, 13, 14, 15)),
+    *((QM2QM_NAME, opnum) for opnum in (1, 3)),
+    *((REMOTE_READ_NAME, opnum) for opnum in (3, 4, 5, 6, 7, 8, 9, 10, 13, 14, 15)),
 )  # fmt: skip
 _METHODS_WITH_RANGES: Final = (
-    *((QM2QM, opnum) for opnum in (1, 2, 7)), *((REMOTE_READ, opnum) for opnum in (9, 15, 12)), (QMMGMT, 0),
+    *((QM2QM_NAME, opnum) for opnum in (1, 2, 7)),
+    *((REMOTE_READ_NAME, opnum) for opnum in (9, 15, 12)), (QMMGMT_NAME, 0),
 )  # fmt: skip
 _TOLERATED_FIELDS: Final = ("(padding)", "(one character)", "(one pointer)")  # read with a doubt: D1, D19, D32
 
@@ -109,14 +111,14 @@ def malformed_request_accepted(call: CapturedCall) -> str | None:
 def out_of_range_parameter_accepted(call: CapturedCall) -> str | None:
     """A parameter outside its range() was accepted."""
     method = call.method
-    if method in ((QM2QM, 1), (REMOTE_READ, 9), (REMOTE_READ, 15)):
+    if method in ((QM2QM_NAME, 1), (REMOTE_READ_NAME, 9), (REMOTE_READ_NAME, 15)):
         return f"dwAck {call['ack']} taken" if call.succeeded and call["ack"] not in (1, 2) else None
-    if method == (QM2QM, 2):
+    if method == (QM2QM_NAME, 2):
         return f"dwMQS {call['mqs']} taken" if call.succeeded and (call["mqs"] or 0) > 16 else None
-    if method == (QM2QM, 7):
+    if method == (QM2QM_NAME, 7):
         taken = (call["port_type"] or 0) > 3 and call["returned_port"]
         return f"dwPortType {call['port_type']} gave port {call['returned_port']}" if taken else None
-    if method == (REMOTE_READ, 12):
+    if method == (REMOTE_READ_NAME, 12):
         size = call["propagation_token_bytes"] or 0
         return f"a token of {size} bytes taken" if call.succeeded and size > MAX_TOKEN_BYTES else None
     asked = len(call["property_ids"] or ())
@@ -133,7 +135,7 @@ def null_array_with_count_accepted(call: CapturedCall) -> bool:
 def qmmgmt_bound_with_ndr64(history: AssociationHistory) -> Iterator[Violation]:
     """A context of qmmgmt was accepted with NDR64."""
     for bind in history.binds:
-        if (bind["interface_name"], bind["transfer_syntax"], bind["result"]) == (QMMGMT, "NDR64", "accepted"):
+        if (bind["interface_name"], bind["transfer_syntax"], bind["result"]) == (QMMGMT_NAME, "NDR64", "accepted"):
             yield _bind_violation(history, bind, "NDR64 accepted")
 
 
@@ -142,7 +144,10 @@ def ndr_bind_refused(history: AssociationHistory) -> Iterator[Violation]:
     """A bind of qm2qm or RemoteRead that offers only NDR was refused for its transfer syntax."""
     together: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
     for bind in history.binds:
-        if bind["interface_name"] in (QM2QM, REMOTE_READ) and bind["transfer_syntax"] != "feature_negotiation":
+        if (
+            bind["interface_name"] in (QM2QM_NAME, REMOTE_READ_NAME)
+            and bind["transfer_syntax"] != "feature_negotiation"
+        ):
             together[bind["connection_id"], bind["interface_name"], bind["bound_at"]].append(bind)
     for binds in together.values():
         offered = {syntax for bind in binds for syntax in bind["transfer_syntaxes_offered"] or ()}
@@ -168,23 +173,23 @@ def handle_of_other_interface_accepted(history: AssociationHistory) -> Iterator[
         for interface in {name for name, _ in OPEN_METHODS} - {call.method[0]}:
             lifetime = history.context_handles.latest((interface, handle), call.started_at)
             if lifetime is not None:
-                yield Violation(call, f"MQ_OK to a handle of {interface}", (lifetime.opening, call))
+                yield Violation(call, f"MQ_OK to a handle of {interface}", (lifetime.open_call, call))
 
 
 @complete_association_rule("P11")
 def invalid_handle_accepted(history: AssociationHistory) -> Iterator[Violation]:
     """A context handle that is closed, or was never returned to the association, was answered MQ_OK."""
     for call in history.calls_of(*_METHODS_WITH_CONTEXT):
-        if not call.succeeded or call["context_handle"] is None or (call.method == (QM2QM, 1)):
+        if not call.succeeded or call["context_handle"] is None or (call.method == (QM2QM_NAME, 1)):
             continue
         lifetime = history.context_lifetime(call)
         if lifetime is None:
             yield Violation(call, "MQ_OK to a handle that was never given")
-        elif lifetime.closed_before(call.started_at) and lifetime.closing is not call:
-            yield Violation(call, "MQ_OK to a closed handle", lifetime.calls_with(call))
+        elif lifetime.closed_before(call.started_at) and lifetime.close_call is not call:
+            yield Violation(call, "MQ_OK to a closed handle", lifetime.calls_with_handle(call))
 
 
-@call_rule("P12", (QMMGMT, 0), (QMMGMT, 1), needs="headers")
+@call_rule("P12", (QMMGMT_NAME, 0), (QMMGMT_NAME, 1), needs="headers")
 def qmmgmt_fault_with_hresult(call: CapturedCall) -> str | None:
     """The fault carries an HRESULT of Message Queuing."""
     return _msmq_fault(call)
@@ -195,7 +200,7 @@ def read_fault_with_hresult(call: CapturedCall) -> str | None:
     """A method that throws no exceptions of its own got a fault with an HRESULT of Message Queuing."""
     if call["opnum"] is None:
         return None  # the request was not captured, so the method is unknown
-    ours = call.method[0] in (QM2QM, REMOTE_READ) and call.method not in _METHODS_WITH_EXCEPTIONS
+    ours = call.method[0] in (QM2QM_NAME, REMOTE_READ_NAME) and call.method not in _METHODS_WITH_EXCEPTIONS
     return _msmq_fault(call) if ours else None
 
 
@@ -205,7 +210,7 @@ def _msmq_fault(call: CapturedCall) -> str | None:
     return call.fault_text if status is not None and status & 0xFFFF0000 == _MSMQ_FACILITY else None
 
 
-@call_rule("P14", (REMOTE_READ, 2), (REMOTE_READ, 11), needs="answer")
+@call_rule("P14", (REMOTE_READ_NAME, 2), (REMOTE_READ_NAME, 11), needs="answer")
 def open_returned_null_handle(call: CapturedCall) -> str | None:
     """A response with a NULL context handle."""
     return "a NULL context handle" if call["context_handle"] is None else None
@@ -215,8 +220,17 @@ def open_returned_null_handle(call: CapturedCall) -> str | None:
 def return_value_invalid(call: CapturedCall) -> str | None:
     """The return value is neither MQ_OK nor an error."""
     result = call["hresult"]
-    if call.method[0] not in (QM2QM, REMOTE_READ, QMMGMT) or result is None or result == 0 or result & _ERROR_BIT:
+    if (
+        call.method[0] not in (QM2QM_NAME, REMOTE_READ_NAME, QMMGMT_NAME)
+        or result is None
+        or result == 0
+        or result & _ERROR_BIT
+    ):
         return None
-    if result == MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT and call.method in ((QM2QM, 0), (QM2QM, 9), (QM2QM, 10)):
+    if result == MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT and call.method in (
+        (QM2QM_NAME, 0),
+        (QM2QM_NAME, 9),
+        (QM2QM_NAME, 10),
+    ):
         return None
     return code_name(HRESULT_NAMES, result)

@@ -139,7 +139,7 @@ class LocalTables:
             files = [json.dumps(file) for file in write(folder, table, each(number))]
             yield pa.record_batch({_SAID: pa.array(files, pa.string())})
 
-        said = PartitionedRows(rows.count, rows.size, written).table(spark, StructType().add(_SAID, StringType()))
+        said = PartitionedRows(rows.row_count, rows.size, written).table(spark, StructType().add(_SAID, StringType()))
         return [json.loads(file) for file in said[_SAID].to_pylist()]
 
     def change(

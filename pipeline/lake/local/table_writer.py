@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.lake.parquet_options import DISTINCT_VALUED_COLUMNS, GROUP_BYTES, GROUP_ROWS, STUB_COLUMNS
+from pipeline.lake.parquet_options import DISTINCT_VALUED_COLUMNS, GROUP_BYTES, MAX_ROW_GROUP_ROWS, STUB_COLUMNS
 from pipeline.lake.schema_enforcement import arrow_schema, conform_table
 from schemas.table import EVENT_DATE, Table
 
@@ -43,7 +43,7 @@ class TableWriter:
         """Add rows, which are ``conformed``."""
         self._waiting.append(conform_table(self._table, pa.Table.from_batches([rows])))
         self._waits.update(rows=rows.num_rows, bytes=rows.nbytes)
-        if self._waits["rows"] >= GROUP_ROWS or self._waits["bytes"] >= GROUP_BYTES:
+        if self._waits["rows"] >= MAX_ROW_GROUP_ROWS or self._waits["bytes"] >= GROUP_BYTES:
             self._write()
 
     def close(self) -> dict[str, Any] | None:
@@ -71,7 +71,7 @@ class TableWriter:
                 use_dictionary=[name for name in names if name not in DISTINCT_VALUED_COLUMNS],
                 write_statistics=[name for name in names if name not in STUB_COLUMNS],
             )  # fmt: skip
-        self._writer.write_table(waiting, row_group_size=GROUP_ROWS)
+        self._writer.write_table(waiting, row_group_size=MAX_ROW_GROUP_ROWS)
         self._rows += waiting.num_rows
         self._said.add(waiting)
 
@@ -80,7 +80,7 @@ class _Statistics:
     """What the log says of a file's columns (protocol of Delta: Per-file Statistics): those that are looked up."""
 
     def __init__(self, table: Table) -> None:
-        self._names = looked_up(table)
+        self._names = columns_with_statistics(table)
         self._least: dict[str, Any] = {}
         self._most: dict[str, Any] = {}
         self._nulls: Counter[str] = Counter(dict.fromkeys(self._names, 0))
@@ -112,10 +112,10 @@ class _Statistics:
         return {"numRecords": rows, "minValues": least, "maxValues": most, "nullCount": dict(self._nulls)}
 
 
-def looked_up(table: Table) -> list[str]:
+def columns_with_statistics(table: Table) -> list[str]:
     """Return the columns of a table of whose values the log says something."""
-    dated = (EVENT_DATE,) if table.dated_by else ()
-    return list(dict.fromkeys((*dated, *table.key, *table.dated_by)))
+    dated = (EVENT_DATE,) if table.event_date_columns else ()
+    return list(dict.fromkeys((*dated, *table.key, *table.event_date_columns)))
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a column holds

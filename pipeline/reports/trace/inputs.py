@@ -43,7 +43,7 @@ _CALL_COLUMNS: Final = (
 _UNUSED_MESSAGE_COLUMNS: Final = ("body", "extension", "header_sizes", "run_id", "event_date", "decoder_version")
 _LOCATION_COLUMNS: Final = ("queue", "server_address", "context_handle", "queue_handle")
 
-Rows = list[dict[str, Any]]
+TraceInputRows = list[dict[str, Any]]
 _T = TypeVar("_T")
 
 
@@ -137,8 +137,8 @@ def _sortable_text(at: Column) -> Column:
     return F.date_format(at, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS")
 
 
-def _to_rows(frame: DataFrame) -> Rows:
-    found: Rows = frame.toArrow().to_pylist()
+def _to_rows(frame: DataFrame) -> TraceInputRows:
+    found: TraceInputRows = frame.toArrow().to_pylist()
     return found
 
 
@@ -205,19 +205,19 @@ def _read_trace_rows(lake: Lake, keys: Collection[str], numbers: Collection[Numb
     )
 
 
-def _read_methods(lake: Lake, table: Table, calls: Collection[str], *more: str) -> Rows:
+def _read_methods(lake: Lake, table: Table, calls: Collection[str], *more: str) -> TraceInputRows:
     """Return method and result of calls, from a table of silver."""
     return _to_rows(where_in(lake.read(table), "call_key", calls).select("call_key", "method", "hresult_name", *more))
 
 
-def _read_findings(lake: Lake, calls: Iterable[str]) -> Rows:
+def _read_findings(lake: Lake, calls: Iterable[str]) -> TraceInputRows:
     """Return the findings whose violating call or evidence is among the calls."""
     evidence = F.array_union(F.array("call_key"), F.coalesce("evidence", F.array().cast("array<string>")))
     findings = lake.read(FINDINGS).withColumn("_evidence", F.explode(evidence))
     return _to_rows(where_in(findings, "_evidence", set(calls)).drop("_evidence", "run_id", "event_date").distinct())
 
 
-def _read_coverage(lake: Lake, hours: Collection[Any]) -> Rows:
+def _read_coverage(lake: Lake, hours: Collection[Any]) -> TraceInputRows:
     """Return the counts of gold.coverage for these hours, and those without an hour; none without hours."""
     rows = lake.read(COVERAGE).select("hour", "server_address", "layer", "measure", "value")
     return _to_rows(rows.where(F.col("hour").isNull() | F.col("hour").isin(sorted(hours)))) if hours else []

@@ -15,8 +15,8 @@ from typing import Any, Final, Literal
 
 from pipeline.attempts.calls import CALL_ROLES
 from pipeline.quality.coverage_gaps import GAP_MEANINGS
+from udfs.rows import RowMapping
 
-Row = Mapping[str, Any]
 QueueLocation = tuple[str | None, str | None, str | None]  # queue; server address and handle if the queue is unknown
 NumberInQueue = tuple[QueueLocation, int]  # with a lookup id
 ClockOwner = Literal["capture", "sender", "queue manager"]
@@ -85,21 +85,21 @@ class MessageTimeline:
 class TraceRows:
     """Input of ``build_timelines``: rows of the tables about the requested messages, as dictionaries by column."""
 
-    messages: Sequence[Row] = ()
-    replies: Sequence[Row] = ()  # messages whose correlation_id is the message_id of a requested message
-    attempts: Sequence[Row] = ()
-    sequences: Sequence[Row] = ()
-    operations: Sequence[Row] = ()  # moves by lookup id, purges by queue
-    findings: Sequence[Row] = ()
-    comqc: Sequence[Row] = ()
-    calls: Mapping[str, Row] = field(
+    messages: Sequence[RowMapping] = ()
+    replies: Sequence[RowMapping] = ()  # messages whose correlation_id is the message_id of a requested message
+    attempts: Sequence[RowMapping] = ()
+    sequences: Sequence[RowMapping] = ()
+    operations: Sequence[RowMapping] = ()  # moves by lookup id, purges by queue
+    findings: Sequence[RowMapping] = ()
+    comqc: Sequence[RowMapping] = ()
+    calls: Mapping[str, RowMapping] = field(
         default_factory=dict
     )  # by call_key: bronze.rpc_calls, with silver's method, result
     paths: Mapping[str, str] = field(default_factory=dict)  # of captures, by capture_id
-    coverage: Sequence[Row] = ()
+    coverage: Sequence[RowMapping] = ()
 
 
-def queue_location(row: Row) -> QueueLocation:
+def queue_location(row: RowMapping) -> QueueLocation:
     """Return the queue of an attempt or operation; if the queue is unknown, server address and handle."""
     if row["queue"] is not None:
         return row["queue"], None, None
@@ -126,7 +126,7 @@ class _TimelineBuilder:
 
     def __init__(self, rows: TraceRows) -> None:
         self.rows = rows
-        self.attempts_by_key: dict[str | None, list[Row]] = defaultdict(list)
+        self.attempts_by_key: dict[str | None, list[RowMapping]] = defaultdict(list)
         self.keys_by_number: dict[NumberInQueue, set[str]] = defaultdict(set)
         for row in rows.attempts:
             self.attempts_by_key[row["message_key"]].append(row)
@@ -144,7 +144,11 @@ class _TimelineBuilder:
         return self._build(None, [], [], {(location, number)})
 
     def _build(
-        self, key: str | None, sightings: Sequence[Row], attempts: Sequence[Row], numbers: set[NumberInQueue]
+        self,
+        key: str | None,
+        sightings: Sequence[RowMapping],
+        attempts: Sequence[RowMapping],
+        numbers: set[NumberInQueue],
     ) -> MessageTimeline:
         rows = self.rows
         without_key = [row for row in self.attempts_by_key[None] if row["lookup_id"] is not None]
@@ -181,18 +185,18 @@ class _TimelineBuilder:
             ],
         )
 
-    def _has_number(self, row: Row, numbers: set[NumberInQueue]) -> bool:
+    def _has_number(self, row: RowMapping, numbers: set[NumberInQueue]) -> bool:
         location: QueueLocation = (row["queue"], None, None)
         if row["queue"] is None:
             location = None, row["server_address"], row["handle"]
         return row["lookup_id"] is not None and (location, int(row["lookup_id"])) in numbers
 
-    def _other_candidates(self, row: Row) -> int:
+    def _other_candidates(self, row: RowMapping) -> int:
         """Return how many messages besides one had the lookup id of an attempt or move."""
         return max(0, len(self.keys_by_number.get(_location_and_number(row), ())) - 1)
 
     def _events(
-        self, sightings: Sequence[Row], attempts: Sequence[Row], moves: Sequence[Row]
+        self, sightings: Sequence[RowMapping], attempts: Sequence[RowMapping], moves: Sequence[RowMapping]
     ) -> Iterator[TimelineEvent]:
         for row in sightings:
             yield from self._sighting_events(row)
@@ -205,7 +209,7 @@ class _TimelineBuilder:
             at = row["requested_at"] or row["responded_at"]
             yield self._request_event("move", row["call_key"], at, text, other_candidates=self._other_candidates(row))
 
-    def _sighting_events(self, row: Row) -> Iterator[TimelineEvent]:
+    def _sighting_events(self, row: RowMapping) -> Iterator[TimelineEvent]:
         if row["sent_at"] is not None:
             sender = row["sender_address"] or row["source_queue_manager"] or "?"
             text = f"by {sender} to {row['destination_queue'] or '?'}"
@@ -230,7 +234,7 @@ class _TimelineBuilder:
                 text = f"{reply['class_name']} from {sender}, in {queue}"
                 yield self._response_event("reply", reply["call_key"], reply["seen_at"], text, reply["sighting_key"])
 
-    def _attempt_events(self, row: Row, other_candidates: int) -> Iterator[TimelineEvent]:
+    def _attempt_events(self, row: RowMapping, other_candidates: int) -> Iterator[TimelineEvent]:
         """Yield the events of a receive attempt: each call of its evidence, and its outcome."""
         action = {True: "receive", False: "peek", None: "read (sealed)"}[row["is_receive"]]
         end_call, outcome, key = None, row["outcome"], row["attempt_key"]
@@ -260,7 +264,7 @@ class _TimelineBuilder:
             )  # fmt: skip
 
     def _purge_events(
-        self, attempts: Sequence[Row], numbers: set[NumberInQueue], arrived_at: datetime | None
+        self, attempts: Sequence[RowMapping], numbers: set[NumberInQueue], arrived_at: datetime | None
     ) -> Iterator[TimelineEvent]:
         """Yield purges of the message's queues, from its first known time there until it was consumed."""
         locations = {location for location, _ in numbers} | {queue_location(row) for row in attempts}
@@ -276,7 +280,7 @@ class _TimelineBuilder:
             if since is not None and at >= since and not any(end <= at for end in consumed):
                 yield self._request_event("purge", row["call_key"], at, f"its queue was purged: {row['outcome']}")
 
-    def _finding_event(self, row: Row) -> TimelineEvent:
+    def _finding_event(self, row: RowMapping) -> TimelineEvent:
         text = f"{row['severity']} {row['rule_id']} ({row['source']}): {row['message']}"
         if row["call_key"]:
             return self._request_event("finding", row["call_key"], row["observed_at"], text, row["finding_key"])
@@ -356,7 +360,7 @@ def _first_event_at(timeline: MessageTimeline) -> str:
     return _sort_key(timeline.events[0])[1] if timeline.events else ""
 
 
-def _location_and_number(row: Row) -> NumberInQueue:
+def _location_and_number(row: RowMapping) -> NumberInQueue:
     return queue_location(row), -1 if row["lookup_id"] is None else int(row["lookup_id"])
 
 
@@ -365,12 +369,12 @@ def _location_text(location: QueueLocation) -> str:
     return queue if queue is not None else f"unknown queue at {server or '?'} (handle {handle or '?'})"
 
 
-def _call_time(call: Row) -> datetime | None:
+def _call_time(call: RowMapping) -> datetime | None:
     at: datetime | None = call["request_at"] or call["response_at"]
     return at
 
 
-def _call_text(call: Row) -> str:
+def _call_text(call: RowMapping) -> str:
     """Return method and result of a call as text."""
     method = call["method"] or f"{call['interface_name'] or '?'} opnum {call['opnum']}"
     ack = f" {call['ack_name']}" if call.get("ack_name") else ""
@@ -381,14 +385,14 @@ def _call_text(call: Row) -> str:
     return f"{method}{ack} -> {call.get('hresult_name') or 'answered'}"
 
 
-def _body_size_text(row: Row) -> str:
+def _body_size_text(row: RowMapping) -> str:
     if row["body_bytes"] is None:
         return "unknown size"
     seen = "" if row["body_complete"] else f", {row['body_bytes_seen'] or 0} of them captured"
     return f"body of {row['body_bytes']} bytes{seen}"
 
 
-def _decode_errors(sightings: Sequence[Row]) -> Iterator[str]:
+def _decode_errors(sightings: Sequence[RowMapping]) -> Iterator[str]:
     """Yield the first decoding error of the sightings, if there is one."""
     for row in sightings:
         for error in row["errors"] or ():

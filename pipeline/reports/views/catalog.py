@@ -131,8 +131,8 @@ class LakeViews:
 
     lake: Lake
     as_of: datetime | None = None
-    queue_quota: int | None = None
-    journal_quota: int | None = None
+    queue_quota_bytes: int | None = None
+    journal_quota_bytes: int | None = None
     quotas: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
 
     def create_temporary(self, names: Collection[str] = tuple(VIEWS_BY_NAME)) -> None:
@@ -204,7 +204,7 @@ class LakeViews:
 
     def _quotas_sql(self) -> str:
         """Return the quotas as a subquery."""
-        every = (None, (self.queue_quota, self.journal_quota))
+        every = (None, (self.queue_quota_bytes, self.journal_quota_bytes))
         lines = [
             f"SELECT {'CAST(NULL AS STRING)' if queue is None else literal(queue)} AS queue, "
             f"{_bigint_sql(messages)} AS messages, {_bigint_sql(journal)} AS journal"

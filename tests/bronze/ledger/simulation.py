@@ -103,15 +103,17 @@ class IngestSimulation:
                 packets = sum(len(records.packet_start) for records in container.read_blocks())
             except NotACaptureError:
                 packets = 0
-        file_state = replace(read.file_set.file, content_bytes=container.content_bytes, tail_key=container.tail_key)
+        file_state = replace(
+            read.capture_files.file, content_bytes=container.content_bytes, tail_key=container.tail_key
+        )
         after = container.resume_state()
         status = "unreadable" if not packets and not state else "partial" if container.damage else "complete"
         entry = LedgerEntry(
             read.capture_id,
             file_state,
             read.first_key,
-            read.file_set.other_paths,
-            read.file_set.other_files,
+            read.capture_files.other_paths,
+            read.capture_files.other_files,
             status,
             None if container.damage is None else container.damage.kind,
             None if after is None else json.dumps(after),

@@ -157,7 +157,7 @@ def test_a_copy_stands_in_for_a_file_that_is_gone_and_without_one_the_rows_stay(
     before = simulation.captures()
     done, count = run_and_reprocess(simulation, ReprocessSelector())
     assert (count, done.replaced_captures) == (2, {A_KEY})
-    assert [(read.file.path, read.file_set.path) for read in done.reads] == [("/c/3", "/c/1")]
+    assert [(read.file.path, read.capture_files.path) for read in done.reads] == [("/c/3", "/c/1")]
     assert [entry.file.path for entry in done.missing_captures] == ["/d/1"]
     assert simulation.captures() == before
     assert "cannot read /d/1 again: it is gone or has changed" in [*done.describe()]

@@ -275,7 +275,9 @@ def test_contents_longer_than_what_is_compared(tmp_path):
     for name, content in [("1", begin), ("2.gz", gzip.compress(more)), ("3", other)]:
         (tmp_path / name).write_bytes(content)
     done = plan_ingest(list_files([str(tmp_path)]), [])
-    other_paths = {read.file.path.rsplit("/", 1)[1]: [*map(len, [read.file_set.other_paths])] for read in done.reads}
+    other_paths = {
+        read.file.path.rsplit("/", 1)[1]: [*map(len, [read.capture_files.other_paths])] for read in done.reads
+    }
     assert other_paths == {"2.gz": [1], "3": [0]}
     assert find_file(str(tmp_path / "none")) is None
 
@@ -437,5 +439,5 @@ def test_what_is_read_survives_json():
     simulation.put("/c/1", ABC)
     simulation.put("/c/2", ABC[:-3])
     (read,) = simulation.run().reads
-    assert (read.start_offset, len(read.file_set.other_files)) == (len(AB), 1)
+    assert (read.start_offset, len(read.capture_files.other_files)) == (len(AB), 1)
     assert PlannedRead.from_json_dict(json.loads(json.dumps(read.to_json_dict()))) == read

@@ -10,7 +10,7 @@ from bronze.stores.bucket import serving
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import InputError, find_file, list_files
 from pipeline.bronze.ledger_entries import LedgerEntry
-from udfs.capture.capture_reader import ReadOptions, ReadRequest, read_capture, read_capture_batches
+from udfs.capture.capture_reader import CaptureReadRequest, ReadOptions, read_capture, read_capture_batches
 from udfs.files import filesystems
 
 SAMPLE = "01-remoteread-ndr.pcap"
@@ -107,7 +107,7 @@ def row_of(listed):
     """Read a file like a task; return its ledger row."""
     batches = [
         rows
-        for kind, rows in read_capture_batches(listed.capture_source(), ReadOptions(), ReadRequest())
+        for kind, rows in read_capture_batches(listed.capture_source(), ReadOptions(), CaptureReadRequest())
         if kind == "capture_files"
     ]
     (row,) = batches[-1].to_pylist()
@@ -172,7 +172,9 @@ def test_an_object_that_is_put_anew_and_longer_is_read_on(bucket, sample):
     (more,) = plan_ingest(list_files([uri]), ledger).reads
     assert (more.capture_id, more.file.size) == (read.capture_id, len(sample))
     assert 0 < more.start_offset <= half
-    rest = read_capture(uri, request=ReadRequest(more.capture_id, more.resume_state))["capture_files"].to_pylist()[0]
+    rest = read_capture(uri, request=CaptureReadRequest(more.capture_id, more.resume_state))[
+        "capture_files"
+    ].to_pylist()[0]
     whole = read_capture(sample)["capture_files"].to_pylist()[0]
     assert before["packets"] + rest["packets"] == whole["packets"] > rest["packets"] > 0
     assert rest["content_bytes"] == len(sample)

@@ -12,7 +12,7 @@ from pipeline.lake.lake import Lake
 from schemas.bronze import RPC_CALLS
 from udfs.capture.call_relabelling import drop_merged_calls, relabel_calls
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
-from udfs.capture.connection_merge import CONNECTION_LABELS_SCHEMA, CONTEXT_MEANINGS_SCHEMA
+from udfs.capture.connection_merge import CONNECTION_LABELS_SCHEMA, PRESENTATION_CONTEXTS_SCHEMA
 
 DAY = date(2024, 2, 29)
 UUID = "1a9134dd-7b39-45ba-ad88-44d01ca47f28"
@@ -87,7 +87,7 @@ def batches(case):
     return [
         pa.RecordBatch.from_pylist(rows, schema)
         for rows, schema in zip(
-            case, (BRONZE_SCHEMAS["rpc_calls"], CONNECTION_LABELS_SCHEMA, CONTEXT_MEANINGS_SCHEMA), strict=True
+            case, (BRONZE_SCHEMAS["rpc_calls"], CONNECTION_LABELS_SCHEMA, PRESENTATION_CONTEXTS_SCHEMA), strict=True
         )
     ]
 
@@ -120,7 +120,9 @@ def test_stray_bytes_of_this_run_take_their_connection_s_name_and_those_made_ane
     ]
     label = {"capture_id": "a", "was_connection_id": "was 1", "connection_id": "now", "ours": True, "handshake": True}
     changes = merge_connections.MergeChanges(
-        labels=[{**label, "together": False}], previous_connection_ids={"was 1"}, replaced_quarantine_keys={"2"}
+        connection_labels=[{**label, "together": False}],
+        previous_connection_ids={"was 1"},
+        replaced_quarantine_keys={"2"},
     )
     batch = pa.RecordBatch.from_pylist(strays, BRONZE_SCHEMAS["quarantine"])
     found = [row for named in merge_connections.apply_connection_ids(changes)([batch]) for row in named.to_pylist()]
@@ -133,7 +135,7 @@ def test_stray_bytes_of_this_run_take_their_connection_s_name_and_those_made_ane
 @pytest.mark.spark
 def test_the_lakes_table_learns_the_same(case, expected, spark, tmp_path):
     calls, labels, meanings = case
-    changes = merge_connections.MergeChanges(labels=labels, dates={DAY})
+    changes = merge_connections.MergeChanges(connection_labels=labels, dates={DAY})
     for meaning in meanings:
         changes.bind_contexts[meaning["capture_id"], meaning["was_connection_id"]].append(meaning)
     changes.relabeled = {(label["capture_id"], label["was_connection_id"]) for label in labels}

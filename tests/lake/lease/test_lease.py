@@ -16,7 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from pipeline.lake.lease import FOLDER, Lease, LeaseError, _Folder, hold_lease, process_family, process_start_time
+from pipeline.lake.lease import LEASE_FOLDER, Lease, LeaseError, _Folder, hold_lease, process_family, process_start_time
 
 WORKER = Path(__file__).with_name("worker.py")
 SHORT = {"beat_s": 0.05, "stale_s": 60.0, "poll_s": 0.005}
@@ -27,7 +27,7 @@ def quiet(_: str) -> None:
 
 
 def leftovers(lake: Path) -> list[str]:
-    return sorted(path.name for path in (lake / FOLDER).iterdir())
+    return sorted(path.name for path in (lake / LEASE_FOLDER).iterdir())
 
 
 def until(condition, what: str, seconds: float = 60) -> None:
@@ -64,7 +64,7 @@ def journal(tmp_path: Path) -> list[list[str]]:
 @contextmanager
 def elsewhere(lake: Path, *, beats: bool, since: str = "2020-01-01 00:00:00 UTC"):
     """A run on another machine that holds the lease; its counter goes up, or not."""
-    folder = lake / FOLDER
+    folder = lake / LEASE_FOLDER
     folder.mkdir(parents=True)
     stop = threading.Event()
     about = {"run_id": "theirs", "host": "far", "machine": "another", "process": 7, "since": since}
@@ -216,7 +216,7 @@ def test_what_the_killed_run_started_is_waited_for(tmp_path, worker):
     """A driver's JVM commits for a moment longer than its driver lives."""
     process = worker("killed", hold_s=-600)
     until(lambda: len(journal(tmp_path)) == 2, "the worker to have a child")
-    (beat,) = (tmp_path / "lake" / FOLDER).glob("*.beat")
+    (beat,) = (tmp_path / "lake" / LEASE_FOLDER).glob("*.beat")
     until(lambda: len(json.loads(beat.read_text() or "{}").get("processes", [])) == 2, "a beat that tells of the child")
     process.kill()
     process.wait()
@@ -267,8 +267,8 @@ def test_many_runs_some_killed_never_two_at_once(tmp_path, worker, seed):
 
 @pytest.mark.parametrize("written", [b"", b'{"run_id": "r1", "ho'], ids=["nothing", "a part"])
 def test_a_beat_that_a_killed_run_was_writing_is_removed(tmp_path, written):
-    (tmp_path / FOLDER).mkdir()
-    (tmp_path / FOLDER / "0abc.beat").write_bytes(written)
+    (tmp_path / LEASE_FOLDER).mkdir()
+    (tmp_path / LEASE_FOLDER / "0abc.beat").write_bytes(written)
     with hold_lease(tmp_path, "mine", say=quiet, **SHORT):
         assert len(leftovers(tmp_path)) == 2
 
@@ -276,7 +276,7 @@ def test_a_beat_that_a_killed_run_was_writing_is_removed(tmp_path, written):
 def test_who_queues_makes_a_beat_that_was_removed_again(tmp_path):
     """It may look like a dead run's while it is written."""
     with hold_lease(tmp_path, "mine", say=quiet, **SHORT) as held:
-        (beat,) = (tmp_path / FOLDER).glob("*.beat")
+        (beat,) = (tmp_path / LEASE_FOLDER).glob("*.beat")
         beat.unlink()
         until(beat.exists, "the next beat")
         held.check()
@@ -318,7 +318,7 @@ def test_time_in_which_nobody_looked_is_no_silence(tmp_path, monkeypatch):
 
 def test_a_holder_whose_place_was_taken_is_told(tmp_path):
     with hold_lease(tmp_path, "sleeper", say=quiet) as held:
-        for path in (tmp_path / FOLDER).iterdir():
+        for path in (tmp_path / LEASE_FOLDER).iterdir():
             path.unlink()
         with hold_lease(tmp_path, "other", wait_s=0, say=quiet) as other:
             with pytest.raises(LeaseError, match=r"another run has taken the lease of .* over from run sleeper"):
@@ -343,7 +343,7 @@ def test_a_holder_that_was_asleep_goes_on_if_nobody_took_its_place(tmp_path, mon
         held.check()
         assert held._beaten_at == clock[0]
         clock[0] += 3600
-        (ticket,) = (tmp_path / FOLDER).glob("*.ticket")
+        (ticket,) = (tmp_path / LEASE_FOLDER).glob("*.ticket")
         with monkeypatch.context() as meanwhile:  # who had found it dead takes its ticket while it waits
             meanwhile.setattr("pipeline.lake.lease.time.sleep", lambda _: ticket.unlink())
             with pytest.raises(LeaseError, match="could not be renewed for 3600 s"):
@@ -359,9 +359,11 @@ def test_a_waiter_held_for_dead_stands_at_the_end_again(tmp_path):
         )
         thread.start()
         until(lambda: waiting, "the second run to wait")
-        (ticket,) = [path for path in (tmp_path / FOLDER).glob("*.ticket") if path.name.startswith("000000000002")]
+        (ticket,) = [
+            path for path in (tmp_path / LEASE_FOLDER).glob("*.ticket") if path.name.startswith("000000000002")
+        ]
         ticket.unlink()
-        until(lambda: len(list((tmp_path / FOLDER).glob("*.ticket"))) == 2, "another ticket")
+        until(lambda: len(list((tmp_path / LEASE_FOLDER).glob("*.ticket"))) == 2, "another ticket")
     thread.join()
     assert leftovers(tmp_path) == []
 

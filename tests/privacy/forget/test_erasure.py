@@ -38,7 +38,7 @@ def marked(root):
 
 def test_what_was_deleted_is_in_no_file_and_the_next_run_finds_nothing_to_do(spark, tmp_path):
     lake = Lake(spark, str(tmp_path / "lake"))
-    with lake.exclusive(lambda: None):
+    with lake.hold_exclusive_access(lambda: None):
         lake.append(QUARANTINE, rows(spark, ("zqmarker1", OLD, b"zqmarker"), ("keep", YOUNG, b"k")))
         lake.append(QUARANTINE, rows(spark, ("zqmarker2", OLD, b"zqmarker")))
         lake.commit_provenance(QUARANTINE, json.dumps({"ends": {"zqmarker.example.com": 5}}))
@@ -65,6 +65,6 @@ def test_what_was_deleted_is_in_no_file_and_the_next_run_finds_nothing_to_do(spa
     # A table that was computed from a version that is gone is recomputed.
     feeds = ChangeFeeds(again, {str(QUARANTINE): 1}, {str(QUARANTINE): again.version(QUARANTINE)})
     assert feeds.rows(QUARANTINE, lambda feed: feed.select("quarantine_key"), 10) is None
-    with again.exclusive(lambda: None):  # once more, with nothing to do
+    with again.hold_exclusive_access(lambda: None):  # once more, with nothing to do
         assert erasure.erase_history(again) == 2
     assert Lake(spark, lake.root).read(QUARANTINE).count() == 2

@@ -91,7 +91,7 @@ def test_side_files_lose_what_is_older(tmp_path):
     tables = write_staging_files(tmp_path, conversation()[0])
     (capture,) = tables["capture_files"].to_pylist()
     assert CUTOFF.affects_capture(capture)
-    assert not CUTOFF.drops_capture(capture)
+    assert not CUTOFF.is_capture_expired(capture)
     assert {row["opnum"] for row in read_staging_file(tmp_path, "rpc_calls")} == {7, 9}
     assert CUTOFF.trim_staging_files(tmp_path, [capture]) == {"a capture": set(capture["servers"])}
     assert [row["opnum"] for row in read_staging_file(tmp_path, "rpc_calls")] == [9]
@@ -104,7 +104,7 @@ def test_side_files_of_a_capture_that_is_older_are_empty(tmp_path):
     cutoff = RetentionCutoff(dt.date(2023, 11, 16))
     tables = write_staging_files(tmp_path, conversation()[0])
     (capture,) = tables["capture_files"].to_pylist()
-    assert cutoff.drops_capture(capture)
+    assert cutoff.is_capture_expired(capture)
     assert cutoff.trim_staging_files(tmp_path, [capture]) == {"a capture": set()}
     for kind in ("rpc_calls", "connections", "rpc_binds", "quarantine", "pending"):
         assert read_staging_file(tmp_path, kind) == []
@@ -113,7 +113,7 @@ def test_side_files_of_a_capture_that_is_older_are_empty(tmp_path):
     assert (kept["first_key"], kept["tail_key"], kept["path"]) == tuple(
         capture[name] for name in ("first_key", "tail_key", "path")
     )
-    assert cutoff.drops_capture(kept)  # also the second time, whatever the file's time is
+    assert cutoff.is_capture_expired(kept)  # also the second time, whatever the file's time is
     assert cutoff.trim_ledger_row(kept, ()) == kept
 
 

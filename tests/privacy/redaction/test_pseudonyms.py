@@ -117,7 +117,7 @@ def test_another_key_gives_other_pseudonyms():
     other = Pseudonymizer(PSEUDONYM_KINDS, KEY[::-1])
     for method in ("address", "host_name", "queue_part", "label", "sender_name", "row_key"):
         assert getattr(other, method)("10.0.0.7") != getattr(ALL, method)("10.0.0.7")
-    assert other.key_check() != ALL.key_check()
+    assert other.key_fingerprint() != ALL.key_fingerprint()
 
 
 @pytest.mark.parametrize(("kinds", "key"), [(["colours"], KEY), (PSEUDONYM_KINDS, b"short")])

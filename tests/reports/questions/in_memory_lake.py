@@ -45,8 +45,8 @@ def call(table, name, requested, took_ms=1.0, **more):
 def history_tables(snapshots):
     """The tables of queue states and transfers that follow from snapshots of queues."""
     observed = queue_rows.snapshot_observations(snapshots)
-    outgoing = queue_rows.transfer_rows(observed, SETTINGS)
-    incoming = queue_rows.source_rows(queue_rows.with_sender_queues(observed, NAMES), outgoing, NAMES, SETTINGS)
+    outgoing = queue_rows.eod_transfer_rows(observed, SETTINGS)
+    incoming = queue_rows.eod_source_rows(queue_rows.with_sender_queues(observed, NAMES), outgoing, NAMES, SETTINGS)
     made = {QUEUE_HISTORY: queue_rows.history_rows(snapshots, SETTINGS), EOD_TRANSFERS: outgoing, EOD_SOURCES: incoming}
     return {table: queue_rows.to_gold_table(table, found, "run") for table, found in made.items()}
 

@@ -455,7 +455,7 @@ def test_without_a_question_they_are_listed(capsys):
 def test_views_can_be_permanent_in_a_catalog(spark, tmp_path):
     lake = Lake(spark, str(tmp_path / "lake"), catalog="spark_catalog", prefix="asked_")
     lake.append(FINDINGS, spark.createDataFrame(rows(FINDINGS, MACHINES).drop_columns(["event_date"])))
-    views = LakeViews(lake, queue_quota=1000)
+    views = LakeViews(lake, queue_quota_bytes=1000)
     made = dict(zip(VIEWS_BY_NAME, views.create_permanent(), strict=True))
     assert made["shared_identifiers"] == "`spark_catalog`.`asked_gold`.`shared_identifiers`"
     for name, full in made.items():

@@ -14,8 +14,8 @@ from typing import Any
 from pcapgen import frames, rpc
 from pcapgen.containers import CaptureFile
 from pcapgen.conversation import CLIENT, SERVER, Flow, Linker, Script, Segment, payload_offset
+from udfs.rows import RowDict
 
-Row = dict[str, Any]
 NAMES = {
     rpc.QM2QM: "qm2qm",
     rpc.REMOTE_READ: "RemoteRead",
@@ -67,7 +67,7 @@ class Call:
     fault: int | None = None
     cancelled: int | None = None  # stream offset of the co_cancel
     orphaned: int | None = None
-    changes: Row = field(default_factory=dict)  # columns that a scenario makes different
+    changes: RowDict = field(default_factory=dict)  # columns that a scenario makes different
 
 
 @dataclass
@@ -249,7 +249,7 @@ class ExpectedRows:
                 self.seen[part.side][place] = FirstCopy(index, part.time_ns, begin + at)
                 kept[part.side][place] = value
 
-    def calls(self) -> list[Row]:
+    def calls(self) -> list[RowDict]:
         """Return the ``rpc_calls`` rows, one per call."""
         return [self.call(call) for call in self.dialogue.calls]
 
@@ -261,14 +261,14 @@ class ExpectedRows:
                     found = (context, bound)
         return found
 
-    def call(self, call: Call) -> Row:
+    def call(self, call: Call) -> RowDict:
         """Return one ``rpc_calls`` row, assuming complete halves; ``call.changes`` overrides columns."""
         flow = self.dialogue.flow
         context, bound = self._bound(call)
         auth = call.auth
         if auth is None and bound is not None and bound.auth is not None and bound.auth.level == 2:
             auth = bound.auth
-        row: Row = {
+        row: RowDict = {
             "connection_id": self.connection_id,
             "client_address": flow.client,
             "client_port": flow.client_port,
@@ -330,7 +330,7 @@ class ExpectedRows:
         """Return the time of the first copy of a byte, in microseconds since 1970."""
         return None if place is None else self.seen[side][place].time_ns // 1000
 
-    def connection(self, **changes: Any) -> Row:
+    def connection(self, **changes: Any) -> RowDict:
         """Return the ``connections`` row; FIN, RST and handshake follow from the segments."""
         flow = self.dialogue.flow
         fins = [
@@ -352,7 +352,7 @@ class ExpectedRows:
             closed_by, closed_at = "fin", max(fin for fin in fins if fin is not None)
         elif rst is not None:
             closed_by, closed_at = "rst", rst
-        row: Row = {
+        row: RowDict = {
             "connection_id": self.connection_id,
             "client_address": flow.client,
             "client_port": flow.client_port,
@@ -376,7 +376,7 @@ class ExpectedRows:
         row.update(changes)
         return row
 
-    def binds(self) -> list[Row]:
+    def binds(self) -> list[RowDict]:
         """Return the ``rpc_binds`` rows without their keys, one per proposed context."""
         flow = self.dialogue.flow
         rows = []

@@ -9,11 +9,10 @@ import pyarrow as pa
 
 from pcapgen.containers import CaptureFile
 from udfs.capture.capture_reader import read_capture
+from udfs.rows import RowDict
 
-Row = dict[str, Any]
 
-
-def to_rows(table: pa.Table) -> list[Row]:
+def to_rows(table: pa.Table) -> list[RowDict]:
     """Return the rows of a table, timestamps as microseconds since 1970."""
     columns = {}
     for name in table.column_names:
@@ -57,7 +56,7 @@ COLUMNS_BEYOND_CONTRACT = {
 }  # columns that tables.md does not define
 
 
-def _dated(name: str, row: Row) -> Row:
+def _dated(name: str, row: RowDict) -> RowDict:
     """Check and remove event_date, and remove columns that are not in tables.md."""
     date = row.pop("event_date", None)
     first = next((row[column] for column in DATED_BY[name] if row[column] is not None), None)
@@ -65,19 +64,19 @@ def _dated(name: str, row: Row) -> Row:
     return {column: value for column, value in row.items() if column not in COLUMNS_BEYOND_CONTRACT.get(name, ())}
 
 
-def read_rows(source: CaptureFile | bytes, **options: Any) -> dict[str, list[Row]]:
+def read_rows(source: CaptureFile | bytes, **options: Any) -> dict[str, list[RowDict]]:
     """Return all tables of a capture as rows."""
     data = source.data if isinstance(source, CaptureFile) else source
     return tables_to_rows(read_capture(data, path="memory.pcap", **options))
 
 
-def tables_to_rows(read_tables: dict[str, pa.Table]) -> dict[str, list[Row]]:
+def tables_to_rows(read_tables: dict[str, pa.Table]) -> dict[str, list[RowDict]]:
     """Convert the reader's tables to rows with the columns of tables.md."""
     tables = {name: to_rows(table) for name, table in read_tables.items()}
     return {name: [_dated(name, row) if name in DATED_BY else row for row in rows] for name, rows in tables.items()}
 
 
-def capture_files_row(tables: dict[str, list[Row]]) -> Row:
+def capture_files_row(tables: dict[str, list[RowDict]]) -> RowDict:
     """Return the one ``capture_files`` row, after a check that the packet counts add up."""
     (row,) = tables["capture_files"]
     assert row["packets"] == sum(
@@ -86,22 +85,22 @@ def capture_files_row(tables: dict[str, list[Row]]) -> Row:
     return row
 
 
-def sort_rows(rows: list[Row], *names: str) -> list[Row]:
+def sort_rows(rows: list[RowDict], *names: str) -> list[RowDict]:
     """Sort rows by some columns."""
     return sorted(rows, key=lambda row: tuple((row[name] is None, row[name]) for name in names))
 
 
-def calls(tables: dict[str, list[Row]]) -> list[Row]:
+def calls(tables: dict[str, list[RowDict]]) -> list[RowDict]:
     """Return the ``rpc_calls`` rows by connection and call id."""
     return sort_rows(tables["rpc_calls"], "client_address", "client_port", "connection_id", "call_id", "request_at")
 
 
-def drop_columns(rows: list[Row], *names: str) -> list[Row]:
+def drop_columns(rows: list[RowDict], *names: str) -> list[RowDict]:
     """Return rows without some columns."""
     return [{name: value for name, value in row.items() if name not in names} for row in rows]
 
 
-def binds(tables: dict[str, list[Row]]) -> list[Row]:
+def binds(tables: dict[str, list[RowDict]]) -> list[RowDict]:
     """Return the ``rpc_binds`` rows by time and context, without their keys, which must be unique."""
     rows = tables["rpc_binds"]
     assert len({row["bind_key"] for row in rows}) == len(rows)
