@@ -118,7 +118,7 @@ class Table:
         """The columns as they stand between the brackets of CREATE TABLE."""
         return ",\n  ".join(column.ddl() for column in self.columns)
 
-    def comment_sql(self) -> str:
+    def comment_literal(self) -> str:
         """The table's comment as a SQL literal."""
         return literal(self.comment)
 

@@ -82,7 +82,7 @@ CHANGED_READS_QUERY: Final = ", ".join(
 The places of changed calls; of calls by number, and of opens, also what they share with other calls, and their times.
 """
 
-PUBLISHED_KEYS_QUERY: Final = (
+PUBLISHED_DEPENDENCY_KEYS_QUERY: Final = (
     f"SELECT connection_id, call_key, {dependency_keys.key_array(dependency_keys.PUBLISHED_KEYS)} AS published_keys"
     " FROM {feed}"
 )

@@ -124,7 +124,7 @@ class _AttemptsUpdate:
         feeds = self.step.feeds
         if feeds.is_unchanged(REMOTE_READ_CALLS):
             return changed_rows.PUBLISHED_KEYS_SCHEMA.empty_table()
-        return feeds.table(REMOTE_READ_CALLS, changed_rows.PUBLISHED_KEYS_QUERY, MAX_CHANGES)
+        return feeds.table(REMOTE_READ_CALLS, changed_rows.PUBLISHED_DEPENDENCY_KEYS_QUERY, MAX_CHANGES)
 
     # Some attempts, in memory or in Spark, or all
 

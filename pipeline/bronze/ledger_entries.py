@@ -174,8 +174,8 @@ class CaptureFileSet:
 class PlannedRead:
     """A capture to read, from its beginning or from ``start_offset`` with the reader's state ``resume_state``.
 
-    ``start_offset`` is in decompressed bytes, ``resume_state`` is JSON. ``file`` is that of ``capture_files``, or a copy of
-    it if that is gone.
+    ``start_offset`` is in decompressed bytes, ``resume_state`` is JSON. ``file`` is that of ``capture_files``, or a
+    copy of it if that is gone.
     """
 
     capture_id: str

@@ -228,7 +228,7 @@ class Lake:
             self.spark.sql(
                 f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} (\n  {table.columns_ddl()}\n) USING DELTA\n"
                 + (f"CLUSTER BY ({EVENT_DATE})\n" if table.event_date_columns else "")
-                + f"COMMENT {table.comment_sql()}\n"
+                + f"COMMENT {table.comment_literal()}\n"
                 + "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true', "
                 + f"'delta.dataSkippingStatsColumns' = '{','.join(columns_with_statistics(table))}')"
             )

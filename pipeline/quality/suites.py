@@ -2,7 +2,7 @@
 
 A suite is about one table. ``expectations`` are those of Great Expectations, by type and arguments, each with a unique
 name and a severity. They apply to the columns of the table and to derived columns (``columns``: SQL over a row). Rows
-where such a column is null are not evaluated. ``beside`` looks up rows of other tables by a key.
+where such a column is null are not evaluated. ``lookups`` look up rows of other tables by a key.
 """
 
 from __future__ import annotations
@@ -24,8 +24,28 @@ Severity = Literal["error", "warning", "info"]
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _TYPE: Final = re.compile(r"expect_[a-z_]+")
-_SUITE_KEYS: Final = {"table", "about", "unique", "key", "always", "rows", "beside", "columns", "expectations"}
-_LOOKUP_KEYS: Final = {"table", "theirs", "ours", "applies", "where", "count_distinct", "sum", "same_dates", "spans"}
+_SUITE_KEYS: Final = {
+    "table",
+    "about",
+    "unique",
+    "key",
+    "clock_dependent",
+    "rows",
+    "lookups",
+    "columns",
+    "expectations",
+}
+_LOOKUP_KEYS: Final = {
+    "table",
+    "key_column",
+    "key_sql",
+    "applies",
+    "where",
+    "count_distinct",
+    "sum",
+    "same_dates",
+    "spans",
+}
 _EXPECTATION_KEYS: Final = {"name", "about", "type", "kwargs", "severity"}
 
 
@@ -52,10 +72,10 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A lookup of rows in another table by a key (``beside`` in the YAML file).
+    """A lookup of rows in another table by a key (``lookups`` in the YAML file).
 
-    The column ``<name>_rows`` is the number of its rows with the key, 0 without any. ``key_column`` is its key column
-    (``theirs``), ``key_sql`` the key as SQL over our columns (``ours``). ``applies_sql`` says which of our rows have a
+    The column ``<name>_rows`` is the number of its rows with the key, 0 without any. ``key_column`` is its key column,
+    ``key_sql`` the key as SQL over our columns. ``applies_sql`` says which of our rows have a
     key; for the others, and for those without a value, the column is null. ``where_sql`` filters its rows.
     ``distinct_column`` and ``sum_column`` add the columns ``<name>_distinct`` (number of different values) and
     ``<name>_sum``. If few of our rows are checked, the lookup reads only the same event dates (``same_dates``), the
@@ -143,7 +163,7 @@ def _parse_suite(path: Traversable) -> Suite:
     place = str(path)
     given = _checked_mapping(given, _SUITE_KEYS, place)
     table = _table(given, place)
-    lookups = tuple(_parse_lookup(name, each, place) for name, each in _mapping_at(given, "beside", place).items())
+    lookups = tuple(_parse_lookup(name, each, place) for name, each in _mapping_at(given, "lookups", place).items())
     columns = {str(name): _checked_text(sql, f"{place}: columns.{name}") for name, sql in
                _mapping_at(given, "columns", place).items()}  # fmt: skip
     rows = given.get("rows")
@@ -167,7 +187,7 @@ def _parse_suite(path: Traversable) -> Suite:
         description=_checked_text(given.get("about", ""), f"{place}: about"),
         unique_columns=tuple(unique),
         key=key,
-        clock_dependent=given.get("always", False) is True,
+        clock_dependent=given.get("clock_dependent", False) is True,
         rows_sql=None if rows is None else _checked_text(rows, f"{place}: rows"),
         lookups=lookups,
         derived_columns=columns,
@@ -195,14 +215,14 @@ def _parse_expectations(given: object, place: str) -> Iterator[Expectation]:
 
 
 def _parse_lookup(name: str, given: object, place: str) -> Lookup:
-    where = f"{place}: beside.{name}"
+    where = f"{place}: lookups.{name}"
     if not _NAME.fullmatch(str(name)):
         raise SuiteError(f"{where}: expected a name of small letters, digits and _")
     given = _checked_mapping(given, _LOOKUP_KEYS, where)
     table = _table(given, where)
-    theirs = given.get("theirs")
-    if theirs not in table.names:
-        raise SuiteError(f"{where}: theirs: {table} has no column {theirs!r}")
+    key_column = given.get("key_column")
+    if key_column not in table.names:
+        raise SuiteError(f"{where}: key_column: {table} has no column {key_column!r}")
     spans = given.get("spans")
     if spans is not None and not (
         isinstance(spans, list) and len(spans) == 2 and all(isinstance(s, str) for s in spans)
@@ -217,8 +237,8 @@ def _parse_lookup(name: str, given: object, place: str) -> Lookup:
     return Lookup(
         name=name,
         table=table,
-        key_column=theirs,
-        key_sql=theirs if given.get("ours") is None else given["ours"],
+        key_column=key_column,
+        key_sql=key_column if given.get("key_sql") is None else given["key_sql"],
         applies_sql=given.get("applies"),
         where_sql=given.get("where"),
         distinct_column=given.get("count_distinct"),

@@ -52,7 +52,7 @@ class QueueEvent:
 
     ``purge`` starts an interval; ``purged`` is a purge that is only counted. ``format_name`` is the name that a
     snapshot, pause or resume is about, or that a purge was opened by. ``values`` are the values that a snapshot
-    reports, None if not available. ``held_since`` is the time when the reader got the message.
+    reports, None if not available. ``handed_out_at`` is the time when the reader got the message.
     """
 
     at: int
@@ -61,7 +61,7 @@ class QueueEvent:
     format_name: str | None = None
     source: str = SOURCE_OPERATIONS
     values: Mapping[str, Any] = field(default_factory=dict)
-    held_since: int | None = None
+    handed_out_at: int | None = None
     missing: tuple[str, ...] = ()
     errors: tuple[Mapping[str, Any], ...] = ()
 
@@ -244,7 +244,7 @@ class _HistoryBuilder:
         if event.kind != "received":
             return 0
         purged = base is not None and base.event.kind == "purge"
-        if purged and base is not None and event.held_since is not None and event.held_since <= base.event.at:
+        if purged and base is not None and event.handed_out_at is not None and event.handed_out_at <= base.event.at:
             return 0  # the purge deleted the message that this reader held
         return -1
 

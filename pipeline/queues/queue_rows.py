@@ -131,7 +131,7 @@ SELECT CASE WHEN {taken} THEN 'received' WHEN outcome = 'peeked' THEN 'peeked' W
   unix_micros(CASE WHEN {taken} THEN ended_at
     WHEN {given_back} THEN coalesce(ended_at, CASE WHEN outcome = 'expired' THEN {expired} END, {began})
     WHEN outcome = 'rejected' THEN coalesce(ended_at, {began}) ELSE {began} END) AS `at`,
-  try_element_at(evidence, -1) AS key, 'wire' AS source, unix_micros(returned_at) AS held_since, missing
+  try_element_at(evidence, -1) AS key, 'wire' AS source, unix_micros(returned_at) AS handed_out_at, missing
 FROM {{rows}}
 WHERE queue IS NOT NULL AND (is_receive IS NULL OR is_receive OR outcome = 'peeked')
   AND {_since_sql(wide, "started_at", "returned_at", "ended_at")} AND {where}"""
@@ -195,7 +195,7 @@ CANONICAL_QUEUE_TABLES: Final = (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS)
 
 def to_uniform_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[RowDict]:
     """Yield rows of ``EVENT_QUERIES`` with the same columns; what a snapshot reports is one column, ``snapshot``."""
-    empty = dict.fromkeys(("name", "held_since", "missing", "errors", "snapshot"))
+    empty = dict.fromkeys(("name", "handed_out_at", "missing", "errors", "snapshot"))
     for row in rows:
         event = empty | {name: value for name, value in row.items() if name not in _SNAPSHOT_COLUMNS}
         event["missing"] = [code for code in event["missing"] or () if code is not None]
@@ -246,7 +246,7 @@ def events_by_queue(rows: Iterable[Mapping[str, Any]]) -> dict[QueueKey, list[Qu
                 format_name=row["name"],
                 source=row["source"],
                 values=_values(row["snapshot"]) if row["kind"] == "snapshot" else {},
-                held_since=row["held_since"],
+                handed_out_at=row["handed_out_at"],
                 missing=tuple(row["missing"] or ()),
                 errors=tuple(row["errors"] or ()),
             )

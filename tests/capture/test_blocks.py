@@ -9,8 +9,9 @@ import pytest
 
 from pcapgen import containers as c
 from pcapgen import conversation as t
-from pcapgen.reading import Row, calls, read_rows, sort_rows
+from pcapgen.reading import calls, read_rows, sort_rows
 from pcapgen.scenarios import capture_dialogue, interleaved_dialogue, remote_read_dialogue, secured_dialogue
+from udfs.rows import RowDict
 
 BIG = remote_read_dialogue(size=12_000, cuts=(5816, 5816))
 PARTS = t.segments(BIG.script)
@@ -37,7 +38,7 @@ TROUBLE = {
 }
 
 
-def tables(file: c.CaptureFile, **options) -> dict[str, list[Row]]:
+def tables(file: c.CaptureFile, **options) -> dict[str, list[RowDict]]:
     got = read_rows(file, all_pdus=True, **options)
     return {
         **got,

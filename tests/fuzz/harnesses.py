@@ -48,7 +48,7 @@ from udfs.queues.normal_form import normalize_queue_name, normalize_queue_names,
 from udfs.queues.queue_format import QueueFormat, build_format_name
 from udfs.sealed.decryption_keys import DecryptionKeys, KerberosKey, NtlmKey
 from udfs.sealed.security_contexts import build_security_contexts
-from udfs.sealed.security_tokens import SecurityToken
+from udfs.sealed.security_tokens import HandshakeToken
 from udfs.stubs.method_registry import ALL_METHODS
 from udfs.stubs.stub_decoder import decode_stubs
 
@@ -432,7 +432,7 @@ def run_tokens(data):
         kind, size = data[at], data[at + 1] * 4
         token = data[at + 2 : at + 2 + size]
         auth_type = KINDS[(kind >> 1 & 3) % 3]
-        tokens.append(SecurityToken(not kind & 1, len(tokens) * 100, 80, 3, auth_type, 6, kind >> 4, token))
+        tokens.append(HandshakeToken(not kind & 1, len(tokens) * 100, 80, 3, auth_type, 6, kind >> 4, token))
         at += 2 + size
     for found in bounded(len(data), build_security_contexts, tokens, KEYS):
         demand((found.session is None) == (found.failure is not None), found)

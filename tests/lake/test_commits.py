@@ -19,7 +19,7 @@ def test_a_log_tells_what_delta_tells(lake):
         [told] = told_by_delta(lake, 1)
         assert commits.newest_in_log(log_of(lake)) == told
         assert (lake.version(QUARANTINE), lake.provenance_json(QUARANTINE)) == (told.version, told.provenance_json)
-        assert lake.rows_written(QUARANTINE) == told.rows_written
+        assert lake.count_rows_written(QUARANTINE) == told.rows_written
     newest = told.version
     assert newest > 10
     assert (log_of(lake) / "_last_checkpoint").exists()

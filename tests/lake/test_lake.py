@@ -250,7 +250,7 @@ def test_a_table_that_is_not_there_has_no_version_and_nothing_to_delete_or_resto
     lake.delete(QUARANTINE, "TRUE")
     lake.update(QUARANTINE, {"reason": "NULL"}, "TRUE")
     lake.restore(QUARANTINE, None)
-    lake.prepare_full_read(QUARANTINE)
+    lake.prepare_table_scan(QUARANTINE)
     with pytest.raises(ChangeFeedError):
         lake.changes(QUARANTINE, 0)
     assert not lake.exists(QUARANTINE)
@@ -262,8 +262,8 @@ def test_the_feed_of_an_older_table_can_be_turned_on(filled, spark):
     filled.append(QUARANTINE, quarantine(spark, ("d", "2", NOON)))
     with pytest.raises(PySparkException):
         changed(filled, 2)
-    filled.prepare_full_read(QUARANTINE)
-    filled.prepare_full_read(QUARANTINE)
+    filled.prepare_table_scan(QUARANTINE)
+    filled.prepare_table_scan(QUARANTINE)
     assert filled.version(QUARANTINE) == 4
     filled.append(QUARANTINE, quarantine(spark, ("e", "3", NOON)))
     assert changed(filled, 4) == [("e", "3", "insert", 5)]
@@ -344,7 +344,7 @@ def test_nothing_is_written_once_the_lease_is_lost(lake, spark):
         lambda: lake.commit_provenance(QUARANTINE, "something else"),
         lambda: lake.restore(QUARANTINE, 0),
     )
-    with lake.exclusive(lost):
+    with lake.hold_exclusive_access(lost):
         for write in writes:
             with pytest.raises(RuntimeError, match="the lease is lost"):
                 write()
@@ -352,11 +352,11 @@ def test_nothing_is_written_once_the_lease_is_lost(lake, spark):
 
 
 def test_what_is_known_of_the_newest_commit_follows_ones_own(lake, spark):
-    with lake.exclusive(lambda: None):
+    with lake.hold_exclusive_access(lambda: None):
         assert lake.version(QUARANTINE) is None
         lake.append(QUARANTINE, quarantine(spark, ("a", "one", NOON)), provenance="a")
         first = lake.version(QUARANTINE)
-        assert (lake.provenance_json(QUARANTINE), lake.rows_written(QUARANTINE)) == ("a", 1)
+        assert (lake.provenance_json(QUARANTINE), lake.count_rows_written(QUARANTINE)) == ("a", 1)
         with lake.commit_message("b"):
             lake.delete_values(QUARANTINE, "quarantine_key", ["a"], dates=[NOON.date()])
         assert (lake.version(QUARANTINE), lake.provenance_json(QUARANTINE)) == (first + 1, "b")

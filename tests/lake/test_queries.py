@@ -20,7 +20,7 @@ from schemas.bronze import QUARANTINE
 
 pytestmark = pytest.mark.spark
 
-HASHES = {"tells", "rests_on", "explains", "session", "number", "told"}  # of each engine's own
+HASHES = {"published_keys", "rests_on", "explains", "session", "number", "cancel_key"}  # of each engine's own
 NAMES_OF_HASHES = "some"  # what a question names them by
 
 

@@ -16,8 +16,8 @@ from schemas.quality import QUALITY_RESULTS
 
 SUITE = """
 table: gold.coverage
-beside:
-  call: {table: bronze.rpc_calls, theirs: call_key, ours: measure}
+lookups:
+  call: {table: bronze.rpc_calls, key_column: call_key, key_sql: measure}
 columns: {even: value % 2 = 0}
 expectations:
   - {name: keys_unique, type: expect_column_values_to_be_between, kwargs: {column: copies, max_value: 1}}
@@ -56,7 +56,7 @@ def test_conditions_of_alerts_are_those_that_there_are(suites):
     ("old", "new", "message"),
     [
         ("gold.coverage", "gold.covrage", "there is no table 'gold.covrage'"),
-        ("theirs: call_key", "theirs: call", "bronze.rpc_calls has no column 'call'"),
+        ("key_column: call_key", "key_column: call", "bronze.rpc_calls has no column 'call'"),
         ("columns:", "colums:", "unknown key colums"),
         ("column: layer", "column: layr", "layers: no such column: layr"),
         ("name: layers", "name: even", "two expectations of the name even"),

@@ -23,7 +23,7 @@ def us(seconds):
 def event(kind, at, key, *, queue=QUEUE, manager=MANAGER, name=NAME, source="operations", **more):
     return {
         "kind": kind, "queue_manager": manager, "queue": queue, "at": us(at), "key": key, "name": name,
-        "source": source, "held_since": None, "missing": [], "errors": [], "snapshot": None,
+        "source": source, "handed_out_at": None, "missing": [], "errors": [], "snapshot": None,
     } | more  # fmt: skip
 
 
@@ -38,10 +38,10 @@ def snapshot(at, key=None, *, source="collector", eod=None, errors=(), not_avail
     return event("snapshot", at, key or f"s{at}", source=source, snapshot=content, errors=list(errors), **place)
 
 
-def read(at, kind="received", key=None, *, held_since=None, missing=(), **place):
-    since = None if held_since is None else us(held_since)
+def read(at, kind="received", key=None, *, handed_out_at=None, missing=(), **place):
+    since = None if handed_out_at is None else us(handed_out_at)
     return event(
-        kind, at, key or f"{kind}{at}", source="wire", name=None, held_since=since, missing=list(missing), **place
+        kind, at, key or f"{kind}{at}", source="wire", name=None, handed_out_at=since, missing=list(missing), **place
     )
 
 

@@ -107,10 +107,10 @@ def test_a_pause_alone_is_known_as_long_as_an_observation():
 def test_a_purge_leaves_nothing_and_what_was_held_then_goes_with_it():
     assert history(
         snapshot(0, state=LOCAL, message_count=20),
-        read(5, held_since=4, key="before"),
+        read(5, handed_out_at=4, key="before"),
         event("purge", 10, "purge"),
-        read(20, held_since=9, key="held"),
-        read(30, held_since=25, key="new"),
+        read(20, handed_out_at=9, key="held"),
+        read(30, handed_out_at=25, key="new"),
         snapshot(60, state=LOCAL, message_count=2),
     ) == [
         known(0, 10, 20, received=1, expected_message_count=19, evidence="s0 before"),
@@ -144,7 +144,7 @@ def test_what_was_asked_by_two_names_are_two_histories_and_a_purge_is_done_to_bo
 
 
 def test_a_purge_of_a_queue_that_nothing_else_is_known_of_has_a_history_of_its_own():
-    assert history(event("purge", 0, "purge"), read(5, held_since=3)) == [
+    assert history(event("purge", 0, "purge"), read(5, handed_out_at=3)) == [
         unknown(
             0, GAP, purged=1, received=1, expected_message_count=-1, source="operations", evidence="purge received5"
         ),

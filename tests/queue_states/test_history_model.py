@@ -72,7 +72,12 @@ class Model:
         for e in self.events:
             if not base.at <= e.at < end or e.kind not in CHANGE:
                 continue
-            if e.kind == "received" and base.kind == "purge" and e.held_since is not None and e.held_since <= base.at:
+            if (
+                e.kind == "received"
+                and base.kind == "purge"
+                and e.handed_out_at is not None
+                and e.handed_out_at <= base.at
+            ):
                 continue
             count += CHANGE[e.kind]
         return count
@@ -127,7 +132,7 @@ def series(draw):
         elif isinstance(second, str):
             events.append(QueueEvent(at, kind, f"o{number}", second))
         else:
-            events.append(QueueEvent(at, kind, f"r{number}", source="wire", held_since=min(second, at)))
+            events.append(QueueEvent(at, kind, f"r{number}", source="wire", handed_out_at=min(second, at)))
     return events
 
 

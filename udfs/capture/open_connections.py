@@ -301,7 +301,7 @@ def _pending_row(
                 for piece in side.early_segments
                 for row in _buffered_segment(number, side.base_sequence or 0, piece)[2]
             ]
-        skipped = [one for one in connection.skipped_segments if one.side == number]
+        skipped = [one for one in connection.first_skipped_segments if one.side == number]
         segments += (
             _opening_segments(connection, number, side)
             + [_skipped_segment(one) for one in skipped]

@@ -299,9 +299,9 @@ class _SeparatelyReadCalls:
             self.place += [place for place, _, _ in found]
             self.vt += [vt for _, vt, _ in found]
             self.value += [value for _, _, value in found]
-        reader.named_read[call] = invoke.named is not None
-        self.named += invoke.named or []
-        self.named_call += [call] * len(invoke.named or [])
+        reader.named_read[call] = invoke.named_dispatch_ids is not None
+        self.named += invoke.named_dispatch_ids or []
+        self.named_call += [call] * len(invoke.named_dispatch_ids or [])
         if invoke.error is not None:
             _store_error(reader.out, call, invoke.error)
 

@@ -167,7 +167,7 @@ def _invoke_values(marshaled: bytes) -> BodyFields:
     return {
         "dispatch_id": invoke.dispatch_id,
         "dispatch_flags": invoke.flags,
-        "named_dispatch_ids": invoke.named,
+        "named_dispatch_ids": invoke.named_dispatch_ids,
         "arguments": None
         if invoke.arguments is None
         else [

@@ -42,7 +42,7 @@ class InvokeParameters:
 
     dispatch_id: int | None = None
     flags: int | None = None
-    named: list[int] | None = None
+    named_dispatch_ids: list[int] | None = None
     arguments: list[ArgumentText | None] | None = None
     error: DecodeError | None = None
     _found: dict[int, ArgumentText] = field(default_factory=dict)
@@ -117,7 +117,7 @@ def _read_parameters(cursor: _InvokeCursor, out: InvokeParameters) -> None:
     if named:
         cursor.check_count(named_count, "rgdispidNamedArgs")
         names = cursor.read_uint32s(named_count, "rgdispidNamedArgs", "i")
-    out.named = list(names)
+    out.named_dispatch_ids = list(names)
     references = cursor.read_uint(4, "cVarRef")
     cursor.check_count(references, "rgVarRefIdx")
     at = cursor.position

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from udfs.dcerpc.bind_pdus import ContextElement, ContextResult, MalformedBindError, parse_bind, parse_bind_ack
 from udfs.dcerpc.interfaces import INTERFACES_BY_UUID, CallShape
 from udfs.dcerpc.pdu_headers import ALTER_CONTEXT, ALTER_CONTEXT_RESP, AUTH3, BIND, BIND_ACK, BIND_NAK
-from udfs.sealed.security_tokens import SecurityToken, has_usable_handshake
+from udfs.sealed.security_tokens import HandshakeToken, has_usable_handshake
 
 AUTH_LEVEL_CONNECT = 2
 MAX_UNANSWERED_BINDS = 64
@@ -61,7 +61,7 @@ class BindExchange:
     secondary_address: str | None = None
     results: list[ContextResult] = field(default_factory=list)
     nak_reason: int | None = None
-    tokens: list[SecurityToken] = field(
+    tokens: list[HandshakeToken] = field(
         default_factory=list
     )  # security tokens: of the bind, its answer, and auth3 PDUs
 
@@ -95,7 +95,7 @@ class RpcAssociation:
     group_id: int | None = None
     call_count: int = 0
     is_msmq: bool = False
-    early_answers: list[tuple[int, bytes, str, int, int, SecurityToken | None]] = field(default_factory=list)
+    early_answers: list[tuple[int, bytes, str, int, int, HandshakeToken | None]] = field(default_factory=list)
     malformed_binds: list[tuple[str, int, int, int, int, int, bytes]] = field(default_factory=list)
     retained_pdus: list[RetainedPdu] = field(default_factory=list)
     retained_unbound_pdus: list[RetainedPdu] = field(default_factory=list)
@@ -111,7 +111,7 @@ class RpcAssociation:
 
     def add_bind(
         self, body: bytes, order: str, end: int, offset: int, sequence: int, call_id: int, time: int, number: int,
-        auth: tuple[int | None, int | None], token: SecurityToken | None = None,
+        auth: tuple[int | None, int | None], token: HandshakeToken | None = None,
     ) -> None:  # fmt: skip
         """Add a bind or alter_context PDU. Raises ``MalformedBindError``."""
         xmit, receive, group, elements = parse_bind(body, order, end)
@@ -137,7 +137,7 @@ class RpcAssociation:
             self.add_bind_answer(*answer)
 
     def add_bind_answer(
-        self, ptype: int, body: bytes, order: str, end: int, call_id: int, token: SecurityToken | None = None
+        self, ptype: int, body: bytes, order: str, end: int, call_id: int, token: HandshakeToken | None = None
     ) -> None:
         """Add a bind_ack, alter_context_resp or bind_nak PDU. Raises ``MalformedBindError``."""
         bind = self._pop_answered_bind(call_id)
@@ -173,7 +173,7 @@ class RpcAssociation:
             ):
                 insort(bound, context, key=lambda other: other.stream_offset)
 
-    def add_auth3_token(self, call_id: int, token: SecurityToken) -> None:
+    def add_auth3_token(self, call_id: int, token: HandshakeToken) -> None:
         """Add the token of an auth3 PDU to the last bind before it with the same call id, else to the last bind.
 
         Without any bind the token is dropped.

@@ -41,7 +41,7 @@ from udfs.rpc.association_state import (
     RpcAssociation,
 )
 from udfs.rpc.pdu_framing import FramedPdus, FramingState, StrayBytes
-from udfs.sealed.security_tokens import SecurityToken
+from udfs.sealed.security_tokens import HandshakeToken
 from udfs.tcp.connection_tracker import BlockStreams
 from udfs.tcp.connections import ConnectionKind, TcpConnection
 
@@ -459,11 +459,11 @@ def _process_binds(header: _Headers, streams: BlockStreams, connections: list[Tc
                 )
 
 
-def _security_token(body: bytes, order: str, trailer: int, sequence: int, *, from_client: bool) -> SecurityToken:
+def _security_token(body: bytes, order: str, trailer: int, sequence: int, *, from_client: bool) -> HandshakeToken:
     """Return the security token of a PDU, from its security trailer on ([MS-RPCE] 2.2.2.11)."""
     (context_id,) = struct.unpack_from(order + "I", body, trailer + 4)
     kind, level = body[trailer], body[trailer + 1]
-    return SecurityToken(from_client, sequence, len(body), body[3], kind, level, context_id, body[trailer + 8 :])
+    return HandshakeToken(from_client, sequence, len(body), body[3], kind, level, context_id, body[trailer + 8 :])
 
 
 def _select_call_pdus(header: _Headers, streams: BlockStreams) -> PduColumns | None:

@@ -15,7 +15,7 @@ from udfs.sealed.decryption_keys import DecryptionKeys, KerberosKey
 from udfs.sealed.enctypes import KEY_SIZES, decrypt_and_verify
 from udfs.sealed.kerberos_session import KerberosSession, KerberosSessionKey
 from udfs.sealed.protected_pdu import DecryptionFailure
-from udfs.sealed.security_tokens import AUTH_TYPE_KERBEROS, AUTH_TYPE_NTLM, AUTH_TYPE_SPNEGO, SecurityToken
+from udfs.sealed.security_tokens import AUTH_TYPE_KERBEROS, AUTH_TYPE_NTLM, AUTH_TYPE_SPNEGO, HandshakeToken
 from udfs.sealed.spnego import AP_REP, AP_REQ, der_elements, nested_contents
 
 SUPPORTED_AUTH_TYPES: Final = (AUTH_TYPE_NTLM, AUTH_TYPE_SPNEGO, AUTH_TYPE_KERBEROS)
@@ -49,7 +49,7 @@ def parse_keytab(data: bytes) -> list[KerberosKey]:
     return found
 
 
-def is_ap_request(token: SecurityToken) -> bool:
+def is_ap_request(token: HandshakeToken) -> bool:
     """Return whether a token carries an AP-REQ, the first message of a Kerberos handshake."""
     message = token.kerberos_message
     return message is not None and message[0] == AP_REQ
@@ -65,7 +65,7 @@ class _ApRequest:
 
 
 def open_kerberos_context(
-    tokens: Sequence[SecurityToken], keys: DecryptionKeys
+    tokens: Sequence[HandshakeToken], keys: DecryptionKeys
 ) -> tuple[str | None, DecryptionFailure | None, KerberosSession | None]:
     """Return client principal, failure and session of a Kerberos handshake; either failure or session is None.
 

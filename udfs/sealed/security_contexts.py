@@ -12,7 +12,7 @@ from udfs.sealed.decryption_keys import DecryptionKeys
 from udfs.sealed.ntlm_handshake import MalformedNtlmMessageError, NtlmHandshake
 from udfs.sealed.ntlm_session import NtlmSession
 from udfs.sealed.protected_pdu import DecryptedStub, DecryptionFailure, SentPdu
-from udfs.sealed.security_tokens import NTLM_AUTHENTICATE, NTLM_CHALLENGE, NTLM_NEGOTIATE, SecurityToken
+from udfs.sealed.security_tokens import NTLM_AUTHENTICATE, NTLM_CHALLENGE, NTLM_NEGOTIATE, HandshakeToken
 
 
 class DecryptionSession(Protocol):
@@ -37,12 +37,12 @@ class SecurityContext:
     session: DecryptionSession | None = field(default=None, repr=False)
 
 
-def build_security_contexts(tokens: Iterable[SecurityToken], keys: DecryptionKeys) -> list[SecurityContext]:
+def build_security_contexts(tokens: Iterable[HandshakeToken], keys: DecryptionKeys) -> list[SecurityContext]:
     """Return the security contexts of a connection, in the order of the client's stream.
 
     ``tokens`` are all tokens of the connection, those of each side in the order of its stream.
     """
-    of_context: dict[int, list[list[SecurityToken]]] = defaultdict(list)
+    of_context: dict[int, list[list[HandshakeToken]]] = defaultdict(list)
     for token in tokens:
         handshakes = of_context[token.auth_context_id]
         starts_handshake = token.from_client and (
@@ -55,7 +55,7 @@ def build_security_contexts(tokens: Iterable[SecurityToken], keys: DecryptionKey
     return [_build_context(each, keys) for handshakes in of_context.values() for each in handshakes]
 
 
-def _build_context(tokens: Sequence[SecurityToken], keys: DecryptionKeys) -> SecurityContext:
+def _build_context(tokens: Sequence[HandshakeToken], keys: DecryptionKeys) -> SecurityContext:
     server = next((token.sequence for token in tokens if not token.from_client), None)
     client = next((token.sequence for token in tokens if token.from_client), tokens[0].sequence)
     context = SecurityContext(tokens[0].auth_context_id, (client, server), failure=DecryptionFailure.NO_HANDSHAKE)
@@ -72,7 +72,7 @@ def _build_context(tokens: Sequence[SecurityToken], keys: DecryptionKeys) -> Sec
 
 
 def _apply_ntlm_keys(
-    context: SecurityContext, tokens: Sequence[SecurityToken], keys: DecryptionKeys, ends: tuple[int, int]
+    context: SecurityContext, tokens: Sequence[HandshakeToken], keys: DecryptionKeys, ends: tuple[int, int]
 ) -> None:
     messages = {token.ntlm_message_type: token.ntlm_message for token in tokens if token.ntlm_message is not None}
     challenge, authenticate = messages.get(NTLM_CHALLENGE), messages.get(NTLM_AUTHENTICATE)

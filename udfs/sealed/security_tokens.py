@@ -31,7 +31,7 @@ _NTLM_SIGNATURE: Final = b"NTLMSSP\0"
 
 
 @dataclass(frozen=True, slots=True)
-class SecurityToken:
+class HandshakeToken:
     """A security token and its PDU: ``sequence`` (TCP) and ``size`` in bytes of the PDU, ``flags`` of its header."""
 
     from_client: bool
@@ -74,7 +74,7 @@ class SecurityToken:
         )
 
 
-def has_usable_handshake(tokens: Sequence[SecurityToken]) -> bool:
+def has_usable_handshake(tokens: Sequence[HandshakeToken]) -> bool:
     """Return whether tokens hold a handshake from which session keys can be derived, or an unknown mechanism."""
     ntlm: dict[int, set[int]] = {}
     for token in tokens:
@@ -88,6 +88,6 @@ def has_usable_handshake(tokens: Sequence[SecurityToken]) -> bool:
     return any({NTLM_CHALLENGE, NTLM_AUTHENTICATE} <= kinds for kinds in ntlm.values())
 
 
-def tokens_from_rows(rows: Iterable[dict[str, Any]]) -> list[SecurityToken]:
+def tokens_from_rows(rows: Iterable[dict[str, Any]]) -> list[HandshakeToken]:
     """Return tokens from the rows that ``SecurityToken.to_row`` made."""
-    return [SecurityToken(**row) for row in rows]
+    return [HandshakeToken(**row) for row in rows]

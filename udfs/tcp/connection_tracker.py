@@ -365,7 +365,7 @@ class ConnectionTracker:
                 return
             connection.skipped_bytes_kept += captured
             self._skipped_bytes_kept += captured
-            connection.skipped_segments.append(
+            connection.first_skipped_segments.append(
                 SkippedSegment(
                     int(side[row]), int(s.time_ns[row]), int(s.packet_number[row]), int(s.file_offset[row]),
                     int(s.sequence[row]), int(s.acknowledgement[row]), int(s.payload_length[row]),

@@ -428,7 +428,7 @@ class TcpConnection:
     syn_time_ns: int | None = None
     round_trip_ns: int | None = None  # SYN to the handshake's last ACK
     reset_time_ns: int | None = None
-    skipped_segments: list[SkippedSegment] = field(default_factory=list)  # the first ones
+    first_skipped_segments: list[SkippedSegment] = field(default_factory=list)  # the first ones
     skipped_bytes_kept: int = 0  # in these
     rpc_state: object = None  # RpcAssociation, set by the RPC layer
     cached_identity: tuple[object, ...] | None = None  # ConnectionIdentity

@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pcapgen.reading import Row, to_rows
+from pcapgen.reading import to_rows
+from udfs.rows import RowDict
 
 PLACES = frozenset(
     {"capture_id", "response_capture_id", "request_packet", "response_packet", "packet_number", "byte_offset",
@@ -89,11 +90,11 @@ def _frozen(value: Any) -> Hashable:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-def _key(row: Row) -> Hashable:
+def _key(row: RowDict) -> Hashable:
     return tuple((name, _frozen(row[name])) for name in sorted(row))
 
 
-def _minus(rows: list[Row], others: list[Row]) -> list[Row]:
+def _minus(rows: list[RowDict], others: list[RowDict]) -> list[RowDict]:
     """Return the rows that the others do not have."""
     there = Counter(map(_key, others))
     out = []
@@ -107,8 +108,8 @@ def _minus(rows: list[Row], others: list[Row]) -> list[Row]:
 
 
 def _paired(
-    rows: list[Row], others: list[Row], names: tuple[str, ...]
-) -> tuple[list[tuple[Row, Row]], list[Row], list[Row]]:
+    rows: list[RowDict], others: list[RowDict], names: tuple[str, ...]
+) -> tuple[list[tuple[RowDict, RowDict]], list[RowDict], list[RowDict]]:
     """Pair rows that have the same values in some columns; return the pairs, and the rest of both."""
     places: defaultdict[Hashable, list[int]] = defaultdict(list)
     for index, other in enumerate(others):
@@ -124,7 +125,7 @@ def _paired(
     return pairs, left, [other for index, other in enumerate(others) if index not in used]
 
 
-def _beside(table: str, names: tuple[str, ...], row: Row, other: Row) -> str:
+def _beside(table: str, names: tuple[str, ...], row: RowDict, other: RowDict) -> str:
     what = ", ".join(f"{name}={_value(name, row.get(name))}" for name in names)
     changed = [
         f"{name}: {_value(name, row[name])} | {_value(name, other[name])}" for name in row if row[name] != other[name]
@@ -132,7 +133,7 @@ def _beside(table: str, names: tuple[str, ...], row: Row, other: Row) -> str:
     return f"{table} {what}: " + "; ".join(changed)
 
 
-def _shown(row: Row) -> str:
+def _shown(row: RowDict) -> str:
     return ", ".join(f"{name}={_value(name, value)}" for name, value in row.items() if value is not None)
 
 
