@@ -135,8 +135,11 @@ def _table_batch(table: Table, columns: ColumnArrays) -> pa.RecordBatch:
 
 
 def _message_batches(reads: ColumnArrays, *, keep_bodies: bool) -> BatchesByTable:
-    """Return batches of the messages that calls returned, and of the COM calls recorded in their bodies."""
-    returned = pc.indices_nonzero(pc.fill_null(pc.greater(pc.binary_length(reads["packet"]), 0), False))  # noqa: FBT003
+    """Return batches of the messages that calls returned, and of the COM calls recorded in their bodies.
+
+    A packet of no bytes is a message too: its row has the error.
+    """
+    returned = pc.indices_nonzero(reads["packet"].is_valid())
     names = (
         "packet", "protocol", "section_types", "section_bytes", "section_allocated_bytes", "call_key", "responded_at",
         "sequence_id", "arrived_at", "run_id",

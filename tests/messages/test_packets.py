@@ -257,6 +257,59 @@ def test_a_session_flag_of_a_stored_packet_may_stand_without_the_header():
         assert "SessionHeader" not in said(Packet(flags=3 | 16, trailing=tail), protocol)["header_sizes"]
 
 
+@pytest.mark.parametrize("counted", ["the message", "its trailing headers too", "all"])
+def test_a_packet_size_leaves_out_the_session_header(counted):
+    """[MS-MQMQ] 2.2.19.1; whether it counts the trailing headers of RemoteRead is not specified (doubt D35)."""
+    tail, message = trailing(subqueue="s"), len(Packet().bytes())
+    size = message + {"the message": 0, "its trailing headers too": len(tail), "all": len(tail) + 16}[counted]
+    values = said(Packet(session=b"\x40" * 16, packet_size=size, trailing=tail), REMOTE_READ)
+    assert (values["header_sizes"]["SessionHeader"], values["subqueue"]) == (16, "s")
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("ExtensionHeader.HeaderSize", {"extension": 16}),
+        ("ExtensionHeader.RemainingHeadersSize", {"rest": -4}),
+        ("SubqueueHeader.HeaderSize", {"sub": 152}),
+        ("ExtendedAddressHeader.HeaderSize", {"address": 32}),
+    ],
+)
+def test_a_wrong_size_of_a_header_of_fixed_layout_ends_nothing(field, change):
+    tail = bytearray(trailing(subqueue="Sub", aborts=2, dead_letter="s\\d", address=(4, 1, 0, bytes([10, 0, 0, 8]))))
+    expected = said(Packet(trailing=bytes(tail)), REMOTE_READ)
+    at = {"extension": 0, "rest": 4, "sub": 12, "address": len(tail) - 28}
+    for place, size in change.items():
+        was = struct.unpack_from("<I", tail, at[place])[0]
+        struct.pack_into("<I", tail, at[place], was + size if size < 0 else size)
+    values, errors = one(Packet(trailing=bytes(tail)).bytes(), REMOTE_READ)
+    assert values == expected
+    assert [(code, name) for code, name, _ in errors] == [("malformed", field)]
+
+
+def test_bytes_that_are_no_extension_header_are_not_read_as_one():
+    tail = bytearray(trailing())
+    struct.pack_into("<II", tail, 0, 16, 999)
+    values, errors = one(Packet(trailing=bytes(tail)).bytes(), REMOTE_READ)
+    assert [name for _, name, _ in errors] == ["ExtensionHeader.HeaderSize"]
+    assert "abort_count" not in values
+
+
+def test_a_body_that_is_larger_than_its_compound_message_ends_with_it():
+    packet = Packet(body=b"", envelope="<e/>", compound=(b"POST /\r\nthe body", 99, 8), trailing=trailing(subqueue="s"))
+    values, errors = one(packet.bytes(), REMOTE_READ)
+    assert [name for _, name, _ in errors] == ["CompoundMessageHeader.MsgBodySize"]
+    assert (values["body"], values["body_complete"], values["subqueue"]) == (b"the body", False, "s")
+
+
+def test_an_element_count_that_cannot_be_ends_nothing():
+    names = (1, b"\3\0" + wide("OS:a\\b"))
+    packet = Packet(lists=((1 << 30, names[1]), names, names, b"sig"), trailing=trailing(subqueue="s"))
+    values, errors = one(packet.bytes(), REMOTE_READ)
+    assert [name for _, name, _ in errors] == ["MultiQueueFormatHeader.Destination.ElementCount"]
+    assert values["subqueue"] == "s"
+
+
 def test_of_a_session_header_that_is_cut_off_there_is_none():
     """A SessionHeader without any byte left is not listed: the header before it ends with the packet."""
     whole = said(Packet())["header_sizes"]

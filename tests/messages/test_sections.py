@@ -69,15 +69,40 @@ def test_a_compound_message_cut_by_the_readers_limit():
         ([(3, 10, 10), (2, 90, 90)], "SectionBufferType"),
         ([(2, 100, 100)], "SectionBufferType"),
         ([(5, 100, 100)], "SectionBufferType"),
-        ([(1, 100, 99)], "SectionSizeAlloc"),
-        ([(0, 100, 101)], "SectionSizeAlloc"),
         ([(1, 10, 10), (2, 80, 80), (2, 10, 10)], "ppPacketSections"),
-        ([(1, 10, 10), (2, 10, 10)], "ppPacketSections"),
     ],
 )
 def test_what_must_be_rejected_is(sections, field):
     values, errors = one(Packet(packet_size=100).bytes()[:100], "RemoteRead", sections)
     assert (values, errors) == ({}, [("malformed", field, 0)])
+
+
+@pytest.mark.parametrize("tail", [b"", TAIL])
+@pytest.mark.parametrize("allocated", [0, 9999])
+def test_a_whole_packet_is_read_though_its_allocation_differs(tail, allocated):
+    """SectionSize counts (doubt D28); SectionSizeAlloc is not needed to read what is there."""
+    raw = Packet(trailing=tail).bytes()
+    expected, _ = one(raw, "RemoteRead")
+    assert one(raw, "RemoteRead", [(0, len(raw), allocated)]) == (expected, [("malformed", "SectionSizeAlloc", 0)])
+
+
+def test_a_first_section_is_read_though_less_is_allocated():
+    raw, [(kind, size, _), *rest] = cut(Packet(), 5)
+    expected, _ = one(raw, "RemoteRead", [(kind, size, size), *rest])
+    assert one(raw, "RemoteRead", [(kind, size, size - 3), *rest]) == (
+        expected, [("malformed", "SectionSizeAlloc", 0)],
+    )  # fmt: skip
+
+
+def test_sections_are_read_though_one_says_more_than_there_is():
+    raw, [first, (kind, size, most)] = cut(Packet(), 2)
+    values, errors = one(raw, "RemoteRead", [first, (kind, size + 8, most + 8)])
+    assert errors == [("malformed", "ppPacketSections", 0)]
+    assert (values["body"], values["subqueue"]) == (b"he", "s")
+
+
+def test_a_section_without_bytes_is_a_packet_that_is_cut_off():
+    assert one(b"", "RemoteRead", [(0, 0, 0)]) == ({}, [("truncated", "BaseHeader", 0)])
 
 
 MESSAGES = [

@@ -14,7 +14,7 @@ from stubs.helpers import BY_METHOD, OTHER_VECTORS, VECTORS, column, peer_stub, 
 from stubs.test_methods import GUID, TAIL
 
 ALL = [(method, direction) for method in BY_METHOD.values() for direction in ("request", "response")]
-START = BY_METHOD["R_StartReceive"]
+START, QM2QM_START = BY_METHOD["R_StartReceive"], BY_METHOD["RemoteQMStartReceive"]
 
 
 def _agree(method, direction, stubs, *, ndr64, big):
@@ -81,7 +81,6 @@ def test_sections_of_every_number_decode():
 @pytest.mark.parametrize(
     ("stub", "error"),
     [
-        (_response([(0, 3, 3, 4, b"abcd")]), ("malformed", "ppPacketSections.pSectionBuffer.max_count", 44)),
         (_response([(0, 3, 3, 3, b"abc")], count=2), ("malformed", "ppPacketSections.max_count", 24)),
         (_response([(0, 3, 3, 3, b"abc")])[:50], ("truncated", "ppPacketSections.pSectionBuffer", 48)),
         (
@@ -97,14 +96,37 @@ def test_no_length_is_believed(stub, error):
     assert single(START, "response", stub) == (values, errors)
 
 
+@pytest.mark.parametrize("before", [0, 4])
+@pytest.mark.parametrize(("most", "there", "kept"), [(4, b"abcd", b"abc"), (2, b"ab", b"ab")])
+def test_a_section_is_read_though_its_counts_differ(before, most, there, kept):
+    """max_count says how many octets are there, SectionSize how many are the section's: nothing behind it is lost."""
+    stub = _response([(0, 1, 1, 1, b"x")] * before + [(0, 3, 3, most, there), (2, 1, 1, 1, b"z")])
+    values, errors = column(START, "response", [stub])[0]
+    assert (values["packet"], values["hresult"]) == (b"x" * before + kept + b"z", 0)
+    assert [(code, field) for code, field, _ in errors] == [("malformed", "ppPacketSections.pSectionBuffer.max_count")]
+    assert single(START, "response", stub) == (values, errors)
+
+
+@pytest.mark.parametrize("counts", [(5, 9, 0, 5), (7, 5, 0, 5), (5, 5, 1, 5), (4, 5, 0, 5)])
+def test_a_packet_is_read_though_the_counts_of_its_buffer_differ(counts):
+    """dwSize, max_count, offset and actual_count: the last one says how many octets there are ([MS-MQQP] 2.2.2.1)."""
+    size, *three = counts
+    stub = b"\1" * 20 + struct.pack("<9IHHI", 8, 0, 0, 0, size, 8, 1, 0, 1, 0, 0, 0x20000)
+    stub += struct.pack("<3I", *three) + b"hello" + bytes(3) + bytes(4)
+    values, errors = column(QM2QM_START, "response", [stub])[0]
+    assert (values["packet"], values["packet_bytes"], values["hresult"]) == (b"hello", 5, 0)
+    assert errors == [("malformed", "pRemoteReadDesc.lpBuffer.max_count", 64)]
+    assert single(QM2QM_START, "response", stub) == (values, errors)
+
+
 def test_a_bad_row_does_no_harm_to_its_neighbours():
     good = _response([(0, 3, 3, 3, b"abc")])
-    bad = _response([(0, 3, 3, 4, b"abcd")])
+    bad = _response([(0, 3, 3, 3, b"abc")], count=2)
     rows = column(START, "response", [good, bad, b"", None, good])
     assert rows[0] == rows[4]
     assert rows[0][0]["packet"] == b"abc"
     assert [errors for _, errors in rows[1:4]] == [
-        [("malformed", "ppPacketSections.pSectionBuffer.max_count", 44)], [("truncated", "pdwArriveTime", 0)], [],
+        [("malformed", "ppPacketSections.max_count", 24)], [("truncated", "pdwArriveTime", 0)], [],
     ]  # fmt: skip
 
 

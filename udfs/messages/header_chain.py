@@ -17,6 +17,7 @@ from udfs.messages.record_readers import (
     PacketColumn,
     align_to_4,
     mark_header_start,
+    note_wrong_size,
     peek_uint16,
     peek_uint32,
     read_header,
@@ -139,7 +140,7 @@ def _read_debug_header(cursors: ColumnCursors) -> None:
     cursors.advance(np.where(found["Flags"] & 3 == layouts.DEBUG_PUBLIC_QUEUE, 16, 0), "DebugHeader.QueueIdentifier")
 
 
-def _read_multi_queue_header(cursors: ColumnCursors, base: Ints) -> None:
+def _read_multi_queue_header(cursors: ColumnCursors, base: Ints, soft: DecodedColumns) -> None:
     """Read a MultiQueueFormatHeader, [MS-MQMQ] 2.2.20.1: three lists of format names and a signature, all mandatory."""
     name = "MultiQueueFormatHeader"
     for number, (part, kind) in enumerate(layouts.FORMAT_NAME_LIST_IDS):
@@ -153,7 +154,7 @@ def _read_multi_queue_header(cursors: ColumnCursors, base: Ints) -> None:
         cursors.fail(size < 0, MALFORMED_CODE, f"{field}.HeaderSize", at)
         cursors.fail(found["HeaderID"] != kind, MALFORMED_CODE, f"{field}.HeaderID", at + 4)
         many = found["ElementCount"] > size // layouts.MIN_FORMAT_NAME_BYTES
-        cursors.fail(many, MALFORMED_CODE, f"{field}.ElementCount", at + 8)
+        note_wrong_size(soft, cursors, many, f"{field}.ElementCount", at + 8)
         cursors.advance(np.maximum(size, 0), f"{field}.FormatNameList")
         align_to_4(cursors, base)
     at, field = cursors.position, f"{name}.Signature"
@@ -166,7 +167,7 @@ def _read_multi_queue_header(cursors: ColumnCursors, base: Ints) -> None:
 def _skip_session_header(cursors: ColumnCursors) -> None:
     """Skip a SessionHeader, [MS-MQMQ] 2.2.20.4: it describes the session, not the message."""
     mark_header_start(cursors, "SessionHeader")
-    cursors.advance(16, "SessionHeader")
+    cursors.advance(layouts.SESSION_HEADER_BYTES, "SessionHeader")
 
 
 def _packet_cursors(packets: PacketColumn, rows: Ints, out: DecodedColumns) -> ColumnCursors:
@@ -186,7 +187,9 @@ def _read_base_header(cursors: ColumnCursors, packets: PacketColumn) -> AnyArray
     )
     cursors.fail(base["Flags"] & layouts.BASE_FLAG_IN != 0, UNSUPPORTED_CODE, "BaseHeader.Flags.IN", cursors.start + 2)
     if not packets.over_rpc[cursors.rows].all():  # in a TCP stream other data follow: PacketSize bounds the packet
-        size = base["PacketSize"].astype(np.int64) + np.where(base["Flags"] & layouts.BASE_FLAG_SH != 0, 16, 0)
+        size = base["PacketSize"].astype(np.int64) + np.where(
+            base["Flags"] & layouts.BASE_FLAG_SH != 0, layouts.SESSION_HEADER_BYTES, 0
+        )
         cursors.end = np.where(
             packets.over_rpc[cursors.rows], cursors.end, np.minimum(cursors.end, cursors.start + size)
         )
@@ -222,13 +225,18 @@ def read_header_chain(
         cursors.merge_subset(index, part)
     else:
         base = _read_properties_header(cursors, packets, encrypted, other_span)
-    base = _read_optional_headers(cursors, packets, flags, base_flags, base)
-    _read_headers_after_message(cursors, packets, base_flags)
+    base = _read_optional_headers(cursors, packets, flags, base_flags, base, soft)
+    _read_headers_after_message(cursors, packets, base_flags, soft)
     _check_packet_size(cursors, packets, base_header, soft)
 
 
 def _read_optional_headers(
-    cursors: ColumnCursors, packets: PacketColumn, flags: AnyArray, base_flags: AnyArray, base: Ints
+    cursors: ColumnCursors,
+    packets: PacketColumn,
+    flags: AnyArray,
+    base_flags: AnyArray,
+    base: Ints,
+    soft: DecodedColumns,
 ) -> Ints:
     """Read the headers behind the MessagePropertiesHeader whose flags are set; returns the new alignment base."""
     index, part = cursors.subset(base_flags & layouts.BASE_FLAG_DH != 0)
@@ -240,7 +248,7 @@ def _read_optional_headers(
     index, part = cursors.subset(over_http)
     if len(index):
         base = base.copy()
-        base[index] = read_srmp_headers(part, packets, base[index])
+        base[index] = read_srmp_headers(part, packets, base[index], soft)
         cursors.end[index] = part.end
         cursors.merge_subset(index, part)
     cursors.fail(
@@ -252,12 +260,14 @@ def _read_optional_headers(
     for flag, read in ((layouts.USER_FLAG_HH, read_soap_header), (layouts.USER_FLAG_MQ, _read_multi_queue_header)):
         index, part = cursors.subset(flags & flag != 0)
         if len(index):
-            read(part, base[index])
+            read(part, base[index], soft)
             cursors.merge_subset(index, part)
     return base
 
 
-def _read_headers_after_message(cursors: ColumnCursors, packets: PacketColumn, base_flags: AnyArray) -> None:
+def _read_headers_after_message(
+    cursors: ColumnCursors, packets: PacketColumn, base_flags: AnyArray, soft: DecodedColumns
+) -> None:
     """Read the SessionHeader and the trailing headers, and check that no bytes are left.
 
     PacketSize does not count a SessionHeader: a packet that RPC carries may have the flag but no such header.
@@ -280,23 +290,28 @@ def _read_headers_after_message(cursors: ColumnCursors, packets: PacketColumn, b
     write_values(cursors, "message end", cursors.position.copy())
     index, part = cursors.subset(remote_read & (cursors.position < cursors.end))
     if len(index):
-        read_trailing_headers(part)
+        read_trailing_headers(part, soft)
         cursors.merge_subset(index, part)
     cursors.fail(cursors.position < cursors.end, MALFORMED_CODE, "packet", cursors.position)
 
 
 def _check_packet_size(cursors: ColumnCursors, packets: PacketColumn, base: AnyArray, soft: DecodedColumns) -> None:
-    """Add a soft error where PacketSize is the size of the message neither with nor without the trailing headers."""
+    """Add a soft error where PacketSize is the size of the message neither with nor without the trailing headers.
+
+    A SessionHeader does not count ([MS-MQMQ] 2.2.19.1); a size that counts it together with all others is accepted.
+    """
     declared = base["PacketSize"].astype(np.int64)
     whole = packets.end[cursors.rows] - cursors.start
-    size = values_written(cursors.out, "message end", cursors.rows) - cursors.start
+    session = np.zeros(len(cursors.rows), np.int64)
     if "@SessionHeader" in cursors.out.valid:
-        size = size - 16 * cursors.out.valid["@SessionHeader"][cursors.rows]
+        session = layouts.SESSION_HEADER_BYTES * cursors.out.valid["@SessionHeader"][cursors.rows]
+    size = values_written(cursors.out, "message end", cursors.rows) - cursors.start - session
     wrong = (
         cursors.live
         & ~packets.is_in_sections[cursors.rows]
         & ((declared + 3) & ~3 != (size + 3) & ~3)
         & (declared != whole)
+        & (declared != whole - session)
     )
     for which, code in ((wrong & (declared > whole), TRUNCATED_CODE), (wrong & (declared <= whole), MALFORMED_CODE)):
         record_first_error(soft, cursors.rows[which], code, "BaseHeader.PacketSize", 8)

@@ -45,6 +45,7 @@ BASE_HEADER: Final = np.dtype(
 BASE_FLAG_IN: Final = 1 << 3  # an internal session packet, not a UserMessage
 BASE_FLAG_SH: Final = 1 << 4
 BASE_FLAG_DH: Final = 1 << 5
+SESSION_HEADER_BYTES: Final = 16  # [MS-MQMQ] 2.2.20.4; PacketSize does not count them
 
 # UserHeader, [MS-MQMQ] 2.2.19.2, before the queue names
 USER_HEADER: Final = np.dtype(

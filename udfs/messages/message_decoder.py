@@ -23,7 +23,7 @@ from udfs.stubs.byte_spans import decode_utf16, first_utf16_unit, slice_spans
 from udfs.stubs.column_cursors import MALFORMED_CODE, AnyArray, DecodedColumns
 from udfs.stubs.to_arrow import error_lists
 
-DECODER_VERSION: Final = "3"  # 3: a SessionHeader that is not there has no size; 2: an empty name is no queue
+DECODER_VERSION: Final = "4"  # 4: a size that decoding does not need ends nothing; 3: a SessionHeader may be missing
 
 _U64: Final = pa.decimal128(20, 0)
 _INT32_MAX: Final = 0x7FFF_FFFF
@@ -315,12 +315,15 @@ def decode_messages(
     whose sections are joined without padding: they distinguish a body truncated by the reader's size limit from damage.
 
     A null packet gives nulls and no error. Values decoded before an error are kept. ``errors`` has at most the error
-    that ended the header chain and one that did not; offsets are bytes from the start of the packet. ``bodies`` adds
-    the body, ``hashes`` its SHA-256, ``keys`` the ``message_key``: the two hashes cost more than everything else.
+    that ended the header chain, one of the sections' sizes, and one other that ended nothing; offsets are bytes from
+    the start of the packet. ``bodies`` adds the body, ``hashes`` its SHA-256, ``keys`` the ``message_key``: the two
+    hashes cost more than everything else.
     """
     rows = len(packets)
-    out, soft = DecodedColumns(rows), DecodedColumns(rows)
-    column, read = locate_sections(packets, protocol, section_types, section_bytes, section_allocated_bytes, out)
+    out, sections, soft = (DecodedColumns(rows) for _ in range(3))
+    column, read = locate_sections(
+        packets, protocol, section_types, section_bytes, section_allocated_bytes, out, sections
+    )
     _read_packets(column, read, out, soft)
     decoded = _ReadPackets(column, out)
     columns: dict[str, pa.Array] = {}
@@ -333,7 +336,7 @@ def decode_messages(
     _add_body(decoded, columns, bodies=bodies, hashes=hashes)
     _add_trailing_headers(decoded, columns, soft)
     columns["header_sizes"] = _header_size_maps(decoded)
-    columns["errors"] = error_lists([("", out), ("", soft)], rows)
+    columns["errors"] = error_lists([("", out), ("", sections), ("", soft)], rows)
     version: Any = pa.scalar(DECODER_VERSION, pa.string())
     columns["decoder_version"] = pa.repeat(version, rows)
     return columns

@@ -49,12 +49,14 @@ def locate_sections(
     sizes: pa.Array | None,
     allocated: pa.Array | None,
     out: DecodedColumns,
+    sizes_wrong: DecodedColumns,
 ) -> tuple[PacketColumn, Ints]:
-    """Return the packets with the bounds of their sections, and the rows to read; invalid rows get an error in ``out``.
+    """Return the packets with the bounds of their sections, and the rows to read.
 
     A packet has one section of type 0, or a first section and, if headers follow the body, the second one of the same
-    kind. No section is larger than its allocated size. Only RemoteRead has sections ([MS-MQRR] 2.2.6): those of other
-    protocols are ignored.
+    kind; other sequences of sections get an error in ``out`` and are not read. SectionSize says how many bytes a
+    section has (doubt D28). Other sizes that differ get an error in ``sizes_wrong``, and the packet is read.
+    Only RemoteRead has sections ([MS-MQRR] 2.2.6): those of other protocols are ignored.
     """
     data, offsets = binary_buffer(packets)
     rows = len(packets)
@@ -72,21 +74,22 @@ def locate_sections(
         split = sectioned & np.isin(one, list(_SECOND_SECTION_TYPES))
         srmp = split & (one == layouts.SECTION_SRMP_FIRST)
         length = size[size_at]
-        fits = (count == size_count) & (count == most_count) & (count <= 2)
+        counted = (count == size_count) & (count == most_count) & (count <= 2)
         total = length + np.where(count > 1, size[np.minimum(size_at + 1, len(size) - 1)], 0)
         pairs = (~split & (one == layouts.SECTION_FULL_PACKET) & (count == 1)) | (
             split & ((count == 1) | (two == one + 1))
         )
         roomy = (length >= 0) & (most[most_at] >= length) & (split | (most[most_at] == length))
-        for bad, field in (
-            (~fits | (total != end - start), "ppPacketSections"),
-            (~pairs, "SectionBufferType"),
-            (~roomy, "SectionSizeAlloc"),
+        for errors, bad, field in (
+            (out, ~counted, "ppPacketSections"),
+            (out, ~pairs, "SectionBufferType"),
+            (sizes_wrong, counted & pairs & (total != end - start), "ppPacketSections"),
+            (sizes_wrong, counted & pairs & ~roomy, "SectionSizeAlloc"),
         ):
-            record_first_error(out, np.flatnonzero(sectioned & bad), MALFORMED_CODE, field, 0)
+            record_first_error(errors, np.flatnonzero(sectioned & bad), MALFORMED_CODE, field, 0)
         split &= out.error_code == 0
-        first = np.where(split, start + length, end)
-        missing = np.where(split, most[most_at] - length, 0)
+        first = np.where(split, np.minimum(start + length, end), end)
+        missing = np.where(split, np.maximum(most[most_at] - length, 0), 0)
     return (
         PacketColumn(data, start, end, remote_read, rpc, split, srmp, first, missing),
         np.flatnonzero(present & (out.error_code == 0)),

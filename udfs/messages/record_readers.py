@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from udfs.array_types import Bools, Ints, Octets
-from udfs.stubs.column_cursors import AnyArray, ColumnCursors, DecodedColumns
+from udfs.stubs.column_cursors import MALFORMED_CODE, AnyArray, ColumnCursors, DecodedColumns
 
 
 @dataclass
@@ -80,6 +80,12 @@ def peek_uint32(cursors: ColumnCursors, at: Ints, there: Bools) -> Ints:
     """Return the 32-bit number at a buffer offset without moving the cursors; 0 in rows that are not ``there``."""
     view = np.ndarray(len(cursors.data) - 3, "<u4", cursors.data, strides=(1,))
     return np.where(there, view[np.where(there, at, 0)], 0).astype(np.int64)
+
+
+def note_wrong_size(soft: DecodedColumns, cursors: ColumnCursors, which: Bools, field: str, at: Ints) -> None:
+    """Record the error of a size that reading does not need, at a buffer offset: the row is read on."""
+    index = np.flatnonzero(which & cursors.live)
+    record_first_error(soft, cursors.rows[index], MALFORMED_CODE, field, (at - cursors.start)[index])
 
 
 def record_first_error(soft: DecodedColumns, rows: Ints, code: int, field: str, offset: int | Ints) -> None:

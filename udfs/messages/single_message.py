@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from udfs import codes
 from udfs.comqc.container_layout import COMQC_EXTENSION
-from udfs.errors import DecodeError, MalformedError, TruncatedError, UnsupportedError
+from udfs.errors import MALFORMED, DecodeError, MalformedError, TruncatedError, UnsupportedError
 from udfs.keys import key
 from udfs.messages.header_layouts import PROTOCOL_BINARY, PROTOCOL_REMOTE_READ
 from udfs.messages.name_columns import (
@@ -34,12 +34,14 @@ class _SingleMessage(OptionalHeaderReader):
         self.cursor, self.protocol, self.row = PacketCursor(packet), protocol, dict[str, Any]()
         self.rpc, self.remote_read = protocol != PROTOCOL_BINARY, protocol == PROTOCOL_REMOTE_READ
         self.section_type, self.first_section_end, self.missing_bytes = 0, len(packet), 0
+        self.section_error: FieldError | None = None
         if sections and self.remote_read:  # other protocols have none
-            _check_sections(sections, len(packet))
+            self.section_error = _check_sections(sections, len(packet))
             kind, size, allocated = sections[0]
             if kind:
-                self.section_type, self.first_section_end, self.missing_bytes = kind, size, allocated - size
-                self.cursor.end = size
+                self.section_type, self.first_section_end = kind, min(size, len(packet))
+                self.missing_bytes = max(allocated - size, 0)
+                self.cursor.end = self.first_section_end
         self.other_span = self.has_two_body_sizes = False
         self.deferred_errors: list[DecodeError] = []  # soft errors that come after those of the chain
         self.flags = self.packet_size = self.session_header_bytes = 0
@@ -218,23 +220,26 @@ class _SingleMessage(OptionalHeaderReader):
         if (
             self.section_type
             or (self.packet_size + 3) // 4 == (size + 3) // 4
-            or self.packet_size == len(cursor.packet)
+            or self.packet_size in (len(cursor.packet), len(cursor.packet) - self.session_header_bytes)
         ):
             return
         kind = TruncatedError if self.packet_size > len(cursor.packet) else MalformedError
         cursor.add_nonfatal_error(kind("BaseHeader.PacketSize", 8))
 
 
-def _check_sections(sections: list[tuple[int, int, int]], size: int) -> None:
-    """Raise MalformedError for sections that must be rejected, [MS-MQRR] 3.1.4.7."""
+def _check_sections(sections: list[tuple[int, int, int]], size: int) -> FieldError | None:
+    """Raise MalformedError for sections that must be rejected, [MS-MQRR] 3.1.4.7; return the error of wrong sizes."""
     kinds = [kind for kind, _, _ in sections]
-    if len(sections) > 2 or sum(each for _, each, _ in sections) != size:
+    if len(sections) > 2:
         raise MalformedError("ppPacketSections", 0)
     if kinds not in ([0], [1], [3], [1, 2], [3, 4]):
         raise MalformedError("SectionBufferType", 0)
     _, first, allocated = sections[0]
+    if sum(each for _, each, _ in sections) != size:
+        return MALFORMED, "ppPacketSections", 0
     if allocated < first or (kinds == [0] and allocated != first):
-        raise MalformedError("SectionSizeAlloc", 0)
+        return MALFORMED, "SectionSizeAlloc", 0
+    return None
 
 
 def _read_packet(
@@ -273,4 +278,4 @@ def decode_message(
     if "header_sizes" in message.row:
         begun = [*message.cursor.header_starts.items(), ("", len(packet))]
         message.row["header_sizes"] = {name: after - at for (name, at), (_, after) in itertools.pairwise(begun)}
-    return message.row, errors + ([message.cursor.soft_error] if message.cursor.soft_error else [])
+    return message.row, [*errors, *filter(None, (message.section_error, message.cursor.soft_error))]

@@ -96,9 +96,10 @@ class OptionalHeaderReader:
         at = cursor.position
         _, _, size, body, offset = cursor.unpack("<HHIII", "CompoundMessageHeader")
         if offset + body > size:
-            raise MalformedError("CompoundMessageHeader.MsgBodySize", at + 8)
+            cursor.add_nonfatal_error(MalformedError("CompoundMessageHeader.MsgBodySize", at + 8))
         start = cursor.position + offset
-        self.store_body(cursor.packet[start : max(start, min(cursor.end, start + body))], body)
+        end = min(cursor.end, cursor.position + size, start + body)
+        self.store_body(cursor.packet[start : max(start, end)], body)
         if size > cursor.bytes_left + (self.missing_bytes if self.section_type == 3 else 0):
             raise TruncatedError("CompoundMessageHeader.Data", cursor.position)
         if self.section_type == 3:
@@ -138,7 +139,7 @@ class OptionalHeaderReader:
             if kind != wanted:
                 raise MalformedError(f"{field}.HeaderID", at + 4)
             if 4 * count > size - 12:
-                raise MalformedError(f"{field}.ElementCount", at + 8)
+                cursor.add_nonfatal_error(MalformedError(f"{field}.ElementCount", at + 8))
             cursor.read_bytes(size - 12, f"{field}.FormatNameList")
             cursor.align_to_4()
         at, field = cursor.position, f"{name}.Signature"
@@ -153,21 +154,21 @@ class OptionalHeaderReader:
         cursor, at = self.cursor, self.cursor.position
         cursor.mark_header_start("ExtensionHeader")
         size, remaining, flags, _ = cursor.unpack("<IIB3s", "ExtensionHeader")
+        declared = cursor.position + remaining
         if size != 12:
-            raise MalformedError("ExtensionHeader.HeaderSize", at)
-        end, declared = cursor.end, cursor.position + remaining
-        cursor.end = min(declared, end)
+            if declared != cursor.end:
+                raise MalformedError("ExtensionHeader.HeaderSize", at)
+            cursor.add_nonfatal_error(MalformedError("ExtensionHeader.HeaderSize", at))
         if flags & 2:
             self.read_subqueue_header()
         if flags & 1:
             self.read_dead_letter_header()
         if flags & 16:
             self.read_extended_address_header()
-        cursor.end = end
-        if declared > end:
+        if declared > cursor.end:
             raise TruncatedError("ExtensionHeader.RemainingHeadersSize", at + 4)
         if declared != cursor.position:
-            raise MalformedError("ExtensionHeader.RemainingHeadersSize", at + 4)
+            cursor.add_nonfatal_error(MalformedError("ExtensionHeader.RemainingHeadersSize", at + 4))
 
     def read_subqueue_header(self) -> None:
         """Read a SubqueueHeader, [MS-MQRR] 2.2.5.3."""
@@ -187,7 +188,7 @@ class OptionalHeaderReader:
         for column, raw in (("subqueue", names[:64]), ("target_subqueue", names[64:])):
             self.row[column] = raw.decode("utf-16-le", "replace").partition("\0")[0] or None
         if size != 148:
-            raise MalformedError("SubqueueHeader.HeaderSize", at)
+            self.cursor.add_nonfatal_error(MalformedError("SubqueueHeader.HeaderSize", at))
 
     def read_dead_letter_header(self) -> None:
         """Read a DeadLetterHeader, [MS-MQRR] 2.2.5.4."""
@@ -208,7 +209,7 @@ class OptionalHeaderReader:
         if kind:
             self.row["sender_address"] = ip_address_text(bytes([min(kind, 255)]) + raw)
         if size != 28:
-            raise MalformedError("ExtendedAddressHeader.HeaderSize", at)
+            self.cursor.add_nonfatal_error(MalformedError("ExtendedAddressHeader.HeaderSize", at))
 
     def store_body(self, body: bytes, size: int) -> None:
         """Store the captured bytes of a body of ``size`` bytes, their hash, and whether they are complete."""

@@ -6,8 +6,16 @@ import numpy as np
 
 from udfs.array_types import Bools, Ints
 from udfs.messages import header_layouts as layouts
-from udfs.messages.record_readers import PacketColumn, align_to_4, peek_uint16, read_header, read_record, write_values
-from udfs.stubs.column_cursors import MALFORMED_CODE, TRUNCATED_CODE, ColumnCursors
+from udfs.messages.record_readers import (
+    PacketColumn,
+    align_to_4,
+    note_wrong_size,
+    peek_uint16,
+    read_header,
+    read_record,
+    write_values,
+)
+from udfs.stubs.column_cursors import MALFORMED_CODE, TRUNCATED_CODE, ColumnCursors, DecodedColumns
 
 
 def _has_compound_header(cursors: ColumnCursors, at: Ints, base: Ints, missing: Ints) -> Bools:
@@ -29,11 +37,11 @@ def _has_compound_header(cursors: ColumnCursors, at: Ints, base: Ints, missing: 
     return fits
 
 
-def read_srmp_headers(cursors: ColumnCursors, packets: PacketColumn, base: Ints) -> Ints:
+def read_srmp_headers(cursors: ColumnCursors, packets: PacketColumn, base: Ints, soft: DecodedColumns) -> Ints:
     """Read SRMP envelope and compound message, [MS-MQRR] 2.2.5.1.2; returns the new alignment base.
 
     The unit of DataLength is not specified (doubt D7). It is characters, unless only with bytes the text ends with NUL
-    and a plausible CompoundMessageHeader follows.
+    and a plausible CompoundMessageHeader follows. A body that is larger than Data ends with it: an error in ``soft``.
     """
     missing = np.where(packets.srmp_limited[cursors.rows], packets.missing_bytes[cursors.rows], 0)
     length = read_header(cursors, "SRMPEnvelopeHeader", layouts.SRMP_ENVELOPE_HEADER)["DataLength"].astype(np.int64)
@@ -50,10 +58,10 @@ def read_srmp_headers(cursors: ColumnCursors, packets: PacketColumn, base: Ints)
     size = found["HTTPBodySize"].astype(np.int64)
     body, offset = found["MsgBodySize"].astype(np.int64), found["MsgBodyOffset"].astype(np.int64)
     at = cursors.position
-    cursors.fail(offset + body > size, MALFORMED_CODE, "CompoundMessageHeader.MsgBodySize", at - 8)
+    note_wrong_size(soft, cursors, offset + body > size, "CompoundMessageHeader.MsgBodySize", at - 8)
     left = np.maximum(cursors.end - at, 0)
     write_values(cursors, "body at", np.minimum(at + offset, np.maximum(cursors.end, at)))
-    write_values(cursors, "body seen", np.clip(left - offset, 0, body))
+    write_values(cursors, "body seen", np.clip(np.minimum(left, size) - offset, 0, body))
     write_values(cursors, "CompoundMessageHeader whole", np.ones(len(found), np.bool_))
     cursors.fail(size > left + missing, TRUNCATED_CODE, "CompoundMessageHeader.Data")
     cut = packets.is_in_sections[cursors.rows] & packets.srmp_limited[cursors.rows]
@@ -64,7 +72,7 @@ def read_srmp_headers(cursors: ColumnCursors, packets: PacketColumn, base: Ints)
     return base
 
 
-def read_soap_header(cursors: ColumnCursors, base: Ints) -> None:
+def read_soap_header(cursors: ColumnCursors, base: Ints, _soft: DecodedColumns) -> None:
     """Read a SoapHeader, [MS-MQMQ] 2.2.20.7; its second half may be aligned or not (doubt D8)."""
     at = cursors.position
     found = read_header(cursors, "SoapHeader", layouts.SOAP_SECTION)

@@ -20,7 +20,7 @@ from udfs.stubs.column_cursors import ERROR_CODES, AnyArray, DecodedColumns
 from udfs.stubs.idl import Method
 from udfs.stubs.stub_decoder import StubColumn, decoded_column, read_stub_rows
 
-DECODER_VERSION: Final = "2"  # 2: an empty name is no queue
+DECODER_VERSION: Final = "3"  # 3: counts that reading does not need end nothing; 2: an empty name is no queue
 
 # Columns for which the response's value takes precedence over the request's.
 _RESPONSE_FIRST: Final = frozenset({"sequence_id", "hresult", "arrive_time", "packet_bytes", "remote_queue_name"})

@@ -152,7 +152,10 @@ def set_string_values(cursors: ColumnCursors, column: str, texts: list[str | Non
 
 
 def read_remote_read_desc(cursors: ColumnCursors, param: Parameter) -> None:
-    """Read a REMOTEREADDESC and its lpBuffer, [MS-MQQP] 2.2.2.1: size_is and length_is are both dwSize."""
+    """Read a REMOTEREADDESC and its lpBuffer, [MS-MQQP] 2.2.2.1: size_is and length_is are both dwSize.
+
+    The octets that are there are those of actual_count; counts that differ are an error, but end nothing.
+    """
     name = param.name
     cursors.align_struct()
     size: AnyArray = np.zeros(0, np.uint32)
@@ -169,11 +172,17 @@ def read_remote_read_desc(cursors: ColumnCursors, param: Parameter) -> None:
     max_count = part.read_word(f"{name}.lpBuffer.max_count")
     first = part.read_word(f"{name}.lpBuffer.offset")
     count = part.read_word(f"{name}.lpBuffer.actual_count")
-    part.fail((max_count != size) | (first != 0) | (count != size), MALFORMED_CODE, f"{name}.lpBuffer.max_count", at)
-    start = part.advance(size, f"{name}.lpBuffer")
-    part.store("packet_bytes", size)
-    part.out.append_elements("spans", part.rows[part.live], start[part.live], size[part.live].astype(np.int64))
+    _note_counts(part, (max_count != size) | (first != 0) | (count != size), f"{name}.lpBuffer.max_count", at)
+    start = part.advance(count, f"{name}.lpBuffer")
+    part.store("packet_bytes", count)
+    part.out.append_elements("spans", part.rows[part.live], start[part.live], count[part.live].astype(np.int64))
     cursors.merge_subset(index, part)
+
+
+def _note_counts(cursors: ColumnCursors, differ: Bools, field: str, at: Ints) -> None:
+    """Record counts that differ from the declared one, at a buffer offset: the array is read by its own count."""
+    which = differ & cursors.live
+    cursors.out.note_deviation(cursors.rows[which], field, (at - cursors.start)[which])
 
 
 def read_remote_read_desc2(cursors: ColumnCursors, param: Parameter) -> None:
@@ -240,7 +249,10 @@ def _read_section_heads(cursors: ColumnCursors, name: str, counts: Ints, stride:
 
 
 def _read_section_buffers(cursors: ColumnCursors, name: str, counts: Ints, heads: _SectionHeads) -> None:
-    """Read the deferred octets of the sections, the n-th section of all rows together."""
+    """Read the deferred octets of the sections, the n-th section of all rows together.
+
+    max_count says where the octets end, SectionSize how many are the section's (doubt D28).
+    """
     total = np.zeros(len(counts), np.int64)
     spans: list[tuple[Ints, Ints, Ints]] = []
     for ordinal in range(min(int(counts.max(initial=0)), _COLUMNWISE_SECTIONS)):
@@ -251,18 +263,19 @@ def _read_section_buffers(cursors: ColumnCursors, name: str, counts: Ints, heads
         part.align_struct()
         at = part.position
         max_count = part.read_word(f"{name}.pSectionBuffer.max_count")
-        part.fail(max_count != size, MALFORMED_CODE, f"{name}.pSectionBuffer.max_count", at)
-        start = part.advance(size, f"{name}.pSectionBuffer")
-        total[index] += size
-        spans.append((index[part.live], start[part.live], size[part.live].astype(np.int64)))
+        _note_counts(part, max_count != size, f"{name}.pSectionBuffer.max_count", at)
+        start = part.advance(max_count, f"{name}.pSectionBuffer")
+        kept = np.where(part.live, np.minimum(max_count, size), 0).astype(np.int64)
+        total[index] += kept
+        spans.append((index[part.live], start[part.live], kept[part.live]))
         cursors.merge_subset(index, part)
     for row in np.flatnonzero(cursors.live & (counts > _COLUMNWISE_SECTIONS)).tolist():
         first = int(heads.first[row])
         present = np.flatnonzero(heads.present[first + _COLUMNWISE_SECTIONS : first + int(counts[row])])
         sizes = heads.size[first + _COLUMNWISE_SECTIONS + present].tolist()
-        starts = _walk_further_sections(cursors, f"{name}.pSectionBuffer", row, sizes)
-        total[row] += sum(sizes)
-        spans.append((np.full(len(starts), row), np.array(starts, np.int64), np.array(sizes[: len(starts)], np.int64)))
+        found = np.array(_walk_further_sections(cursors, f"{name}.pSectionBuffer", row, sizes), np.int64).reshape(-1, 2)
+        total[row] += found[:, 1].sum()
+        spans.append((np.full(len(found), row), found[:, 0], found[:, 1]))
     cursors.store("sections", np.zeros(len(counts), np.uint8))
     cursors.store("packet_bytes", total.astype(np.uint64))
     keep = cursors.live[heads.owner]
@@ -277,29 +290,31 @@ def _read_section_buffers(cursors: ColumnCursors, name: str, counts: Ints, heads
 _COLUMNWISE_SECTIONS: Final = 4  # sections read for all rows together; packets have one or two, malicious ones more
 
 
-def _walk_further_sections(cursors: ColumnCursors, name: str, row: int, sizes: list[int]) -> list[int]:
-    """Read the sections of one row behind the first ``_COLUMNWISE_SECTIONS``; returns the offsets of their octets."""
+def _walk_further_sections(cursors: ColumnCursors, name: str, row: int, sizes: list[int]) -> list[tuple[int, int]]:
+    """Read the sections of one row behind the first ``_COLUMNWISE_SECTIONS``; returns offset and number of octets."""
     word = 8 if cursors.ndr64 else 4
     big = cursors.big_endian is not None and bool(cursors.big_endian[row])
     begin, end, position = int(cursors.start[row]), int(cursors.end[row]), int(cursors.position[row])
-    starts: list[int] = []
+    found: list[tuple[int, int]] = []
     error = 0
     for size in sizes:
         position += (begin - position) % word
-        max_count = cursors.data[position : min(position + word, end)].tobytes()
-        error = TRUNCATED_CODE if len(max_count) < word else 0
-        if not error and int.from_bytes(max_count, "big" if big else "little") != size:
-            error = MALFORMED_CODE
-        if error:
+        raw = cursors.data[position : min(position + word, end)].tobytes()
+        if len(raw) < word:
+            error = TRUNCATED_CODE
             name += ".max_count"
             break
+        max_count = int.from_bytes(raw, "big" if big else "little")
+        if max_count != size:
+            at = np.array([position - begin])
+            cursors.out.note_deviation(cursors.rows[row : row + 1], f"{name}.max_count", at)
         position += word
-        if size > end - position:
+        if max_count > end - position:
             error = TRUNCATED_CODE
             break
-        starts.append(position)
-        position += size
+        found.append((position, min(max_count, size)))
+        position += max_count
     cursors.position[row] = position
     if error:
         cursors.fail(np.arange(len(cursors.rows)) == row, error, name)
-    return starts
+    return found

@@ -109,9 +109,9 @@ def _read_remote_read_desc(cursor: StubCursor, param: Parameter, out: StubValues
     first = cursor.read_word(f"{name}.lpBuffer.offset")
     count = cursor.read_word(f"{name}.lpBuffer.actual_count")
     if max_count != size or first != 0 or count != size:
-        raise MalformedError(f"{name}.lpBuffer.max_count", at)
-    out["packet"] = cursor.read_bytes(size, f"{name}.lpBuffer")
-    out["packet_bytes"] = size
+        cursor.deviations.append((f"{name}.lpBuffer.max_count", at))
+    out["packet"] = cursor.read_bytes(count, f"{name}.lpBuffer")
+    out["packet_bytes"] = count
 
 
 def _read_remote_read_desc2(cursor: StubCursor, param: Parameter, out: StubValues) -> None:
@@ -145,9 +145,10 @@ def _read_sections(cursor: StubCursor, param: Parameter, out: StubValues) -> Non
             continue
         cursor.align_struct()
         at = cursor.position
-        if cursor.read_word(f"{name}.pSectionBuffer.max_count") != size:
-            raise MalformedError(f"{name}.pSectionBuffer.max_count", at)
-        packet.append(cursor.read_bytes(size, f"{name}.pSectionBuffer"))
+        max_count = cursor.read_word(f"{name}.pSectionBuffer.max_count")
+        if max_count != size:
+            cursor.deviations.append((f"{name}.pSectionBuffer.max_count", at))
+        packet.append(cursor.read_bytes(max_count, f"{name}.pSectionBuffer")[:size])
     out["section_types"], out["section_bytes"], out["section_allocated_bytes"] = types, sizes, allocated
     out["packet"] = b"".join(packet)
     out["packet_bytes"] = len(out["packet"])
