@@ -41,6 +41,7 @@ _KNOWN: Final = ("outcome", "fault_status", "bind_seen", "cancelled_at", "orphan
 _FACTS: Final = (*_READ, *_KNOWN)
 _PASSTHROUGH: Final = ("client_address", "client_port", "server_address", "server_port", "queue_format_name", "run_id")
 _MESSAGE: Final = ("message_key", "message_bytes", "destination_queue")
+MESSAGE_ERRORS: Final = "message_errors"
 QUEUE_COLUMNS: Final = ("queue", "inferred_queue")  # of silver.messages
 CONNECTION_FIELDS: Final = (
     "connection_id", "client_address", "first_packet_at", "last_packet_at", "closed_at", "association_group_id",
@@ -79,7 +80,8 @@ def receive_attempts_frame(
     ends = capture_ends_by_server(connections, captures) if ends is None else ends
     facts = join_call_facts(reads, calls, clients)
     if messages is not None:
-        facts = facts.join(messages.selectExpr(*MESSAGE_COLUMNS).select("call_key", *_MESSAGE), "call_key", "left")
+        returned = messages.selectExpr(*MESSAGE_COLUMNS).select("call_key", *_MESSAGE, MESSAGE_ERRORS)
+        facts = facts.join(returned, "call_key", "left")
     facts = facts.join(F.broadcast(ends), "server_address", "left")
     settle = _attempts_function(aliases or {}, cleanup_us=round(cleanup_s * 1e6))
     return apply_per_server(facts, connections, settle, RECEIVE_ATTEMPTS)
@@ -133,7 +135,8 @@ OUTCOME_COLUMNS: Final = (
 """What bronze.rpc_calls knows of each call: its outcome, fault, security, cancellation."""
 
 MESSAGE_COLUMNS: Final = (
-    "call_key", "message_key", "body_bytes AS message_bytes", "destination_queue", "sighting_key", *QUEUE_COLUMNS,
+    "call_key", "message_key", "body_bytes AS message_bytes", "destination_queue", "errors AS message_errors",
+    "sighting_key", *QUEUE_COLUMNS,
 )  # fmt: skip
 """Columns of attempts on the message that a call returned, and on its queue."""
 
@@ -143,7 +146,7 @@ def call_facts_table(reads: pa.Table, clients: pa.Table | None, *, known: pa.Tab
     facts = _join_by_call(reads, known)
     if clients is not None:
         facts = pa.concat_tables([facts, clients], promote_options="default")
-    return _join_by_call(facts, messages.select(["call_key", *_MESSAGE]))
+    return _join_by_call(facts, messages.select(["call_key", *_MESSAGE, MESSAGE_ERRORS]))
 
 
 def receive_attempts_table(
@@ -233,8 +236,9 @@ def _rows(table: pa.Table, names: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def calls_from_rows(rows: pa.Table) -> list[DecodedCall]:
-    """Return rows as ``DecodedCall`` objects."""
-    return [_call(row) for row in _rows(rows, _FACTS)]
+    """Return rows as ``DecodedCall`` objects; their errors include those of the messages that they returned."""
+    names = (*_FACTS, *(name for name in (MESSAGE_ERRORS,) if name in rows.column_names))
+    return [_call(row) for row in _rows(rows, names)]
 
 
 def connections_from_rows(rows: pa.Table) -> list[RpcConnection]:
@@ -257,7 +261,8 @@ def decode_errors(answer: CallConclusion) -> list[dict[str, Any]]:
 def _call(row: dict[str, Any]) -> DecodedCall:
     for name in ("lookup_id", "sequence_id", "move_context"):
         row[name] = None if row[name] is None else int(row[name])
-    row["errors"] = tuple((error["code"], error["field"], error["offset"]) for error in row["errors"] or ())
+    errors = (*(row["errors"] or ()), *(row.pop(MESSAGE_ERRORS, None) or ()))
+    row["errors"] = tuple((error["code"], error["field"], error["offset"]) for error in errors)
     return DecodedCall(**row)
 
 

@@ -70,6 +70,9 @@ class ServerCalls:
         self.by_role: dict[CallRole, list[DecodedCall]] = {role: [] for role in CALL_ROLES.values()}
         for call in self.calls:
             self.by_role[CALL_ROLES[call.protocol, call.opnum]].append(call)
+        self._last_answers: defaultdict[str, int] = defaultdict(int)  # by connection
+        for call in self.calls:
+            self._last_answers[call.connection_id] = max(self._last_answers[call.connection_id], call.responded_at or 0)
         self.handles = QueueHandles(self.calls, self.association_of)
 
     def association_of(self, call: DecodedCall) -> ClientAssociation:
@@ -78,6 +81,19 @@ class ServerCalls:
         if found is None:  # its connection has no row: alone, and without a captured end
             found = self.association[call.connection_id] = ClientAssociation(call.connection_id)
         return found
+
+    def is_cut_off(self, call: DecodedCall) -> bool:
+        """Whether the capture ended inside the answer: its request is whole, and it is the last of an open connection.
+
+        Where bytes of the connection are missing, the answer may have been damaged by that.
+        """
+        connection = self.connections.get(call.connection_id)
+        if call.outcome != "damaged" or call.responded_at is None or call.result is not None or call.errors:
+            return False
+        if (call.action, call.ack, call.request_id) == (None, None, None) or connection is None:
+            return False  # the request is damaged, or nothing is known of the connection
+        goes_on = connection.closed_at is not None or self._last_answers[call.connection_id] > call.responded_at
+        return not goes_on and not connection.missing_bytes
 
     def has_gaps(self, call: DecodedCall) -> bool:
         """Whether bytes of a call's association were not captured: a missing call may have been in them."""
@@ -108,6 +124,8 @@ class ServerCalls:
                 missing.add("sealed")
             if call.outcome == "damaged":
                 missing.add("damaged")
+                if self.is_cut_off(call):
+                    missing.add("capture_ends")
             if call.errors:
                 missing.add("decode_error")
             if call.responded_at is None and call.outcome != "damaged":

@@ -259,7 +259,7 @@ class _AttemptsOfServer(ServerCalls):
             attempt.outcome = "peeked"
         elif start.result is not None and start.result != MQ_OK:
             self._settle_refused(attempt)
-        elif start.responded_at is None:
+        elif start.responded_at is None or self.is_cut_off(start):
             self._settle_unanswered(attempt)
         # What is left was answered, but the answer cannot be read: unknown.
 
@@ -366,14 +366,14 @@ class _AttemptsOfServer(ServerCalls):
                 attempt.missing.add("capture_loss")
 
     def _settle_unanswered(self, attempt: ReceiveAttempt) -> None:
-        """Decide a Start without an answer: it still waits, or the answer was not captured."""
+        """Decide a Start without a whole answer: it still waits, the capture ends inside it, or it was not captured."""
         if self._settle_cancelled(attempt):
             return
         start = attempt.start_call
         connection = self.connections.get(start.connection_id)
         if connection is not None and (connection.closed_at is not None or not connection.server_bytes):
             return
-        if start.timeout_ms not in (None, _FOR_EVER):
+        if start.timeout_ms not in (None, _FOR_EVER) and start.responded_at is None:
             due = start.at + (start.timeout_ms or 0) * 1000 + _ANSWER_SLACK_US
             if due < self.capture_ends_at:
                 return
@@ -387,7 +387,7 @@ class _AttemptsOfServer(ServerCalls):
         end = _deciding_end(ends)
         if end is None or end.ack != RR_ACK:
             return
-        attempt.ack_unanswered = end.responded_at is None
+        attempt.ack_unanswered = end.responded_at is None or self.is_cut_off(end)
         gone_at = self.association_of(attempt.start_call).ended_at
         if gone_at is not None and gone_at >= end.at and not self.handles.last_close_until(attempt.start_call, gone_at):
             attempt.reader_gone_at = gone_at

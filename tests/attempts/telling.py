@@ -37,6 +37,7 @@ _FACTS = pa.schema(
     [(field.name, _kind(field)) for field in fields(DecodedCall)]
     + [(name, pa.int32() if name.endswith("port") else pa.string()) for name in PLACES]
     + [("message_key", pa.string()), ("message_bytes", pa.int64()), ("destination_queue", pa.string())]
+    + [("message_errors", _ERRORS)]
 )
 _CONNECTIONS = pa.schema(
     [
@@ -54,7 +55,7 @@ def key_of(call):
     return f"message {call.sequence_id}" if call.sequence_id and call.hresult == MQ_OK else None
 
 
-def facts_of(calls, connections, *, message_key=key_of, destination=None):
+def facts_of(calls, connections, *, message_key=key_of, destination=None, message_errors=()):
     """Calls and connections as the tables that gold is made of."""
     clients = {each.connection_id: each.client_address for each in connections}
     rows = []
@@ -65,6 +66,11 @@ def facts_of(calls, connections, *, message_key=key_of, destination=None):
                  "server_port": 2103, "queue_format_name": name, "run_id": "run"}  # fmt: skip
         key = message_key(call)
         message = {"message_key": key, "message_bytes": None, "destination_queue": destination if key else None}
+        message["message_errors"] = [
+            dict(zip(("code", "field", "offset"), each, strict=True)) for each in message_errors
+        ]
+        if not key:
+            message["message_errors"] = None
         rows.append(asdict(replace(call, errors=())) | {"errors": errors} | place | message)
     connected = [asdict(each) | {"server_address": SERVER} for each in connections]
     return pa.Table.from_pylist(rows, _FACTS), pa.Table.from_pylist(connected, _CONNECTIONS)

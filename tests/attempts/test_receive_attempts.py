@@ -37,6 +37,7 @@ from attempts.stories import (
     told,
     us,
 )
+from attempts.telling import gold_of
 from pipeline.attempts.associations import group_into_associations
 from pipeline.attempts.calls import CALL_ROLES, DecodedCall
 from pipeline.attempts.receive_attempts import find_attempts
@@ -325,8 +326,31 @@ def test_an_end_shows_that_a_start_without_its_answer_got_a_message():
 
 def test_a_damaged_answer_leaves_the_outcome_open_unless_an_end_tells():
     damaged = replace(start(1, None), outcome="damaged")
-    assert told(opened(), damaged) == [became("unknown", evidence="open start", missing="damaged")]
+    closed, lossy = connection(closed=5), connection(missing_bytes=1460)
+    assert told(opened(), damaged, connections=[closed]) == [
+        became("unknown", evidence="open start", missing="damaged")
+    ]
+    assert told(opened(), damaged, connections=[lossy]) == [
+        became("unknown", evidence="open start", missing="capture_loss damaged")
+    ]
     assert told(opened(), damaged, end(2)) == [became("acked", 2.0, OK, missing="damaged")]
+
+
+def test_in_flight_the_capture_ends_inside_the_answer():
+    damaged = replace(start(1, None), outcome="damaged")
+    in_flight = became("in_flight", evidence="open start", missing="capture_ends damaged")
+    assert told(opened(), damaged) == [in_flight]
+    assert told(opened(), damaged, until=9e5) == [in_flight]  # its time-out has passed, but its answer had begun
+    assert told(opened(), replace(damaged, action=None, request_id=None)) != [in_flight]  # the request is damaged
+    later = close(3, handle=OTHER_HANDLE)
+    assert told(opened(), damaged, later) == [became("unknown", evidence="open start", missing="damaged")]
+
+
+def test_an_end_whose_answer_the_capture_ends_in_is_not_known_to_have_succeeded():
+    cut = replace(end(2, hresult=None), outcome="damaged")
+    assert told(opened(), start(1), cut) == [became("acked", 2.0, None, missing="capture_ends damaged")]
+    (attempt,) = find_attempts([opened(), start(1), cut], [connection()])
+    assert attempt.ack_unanswered
 
 
 def test_a_stub_that_does_not_decode_is_named():
@@ -334,6 +358,16 @@ def test_a_stub_that_does_not_decode_is_named():
     assert told(opened(), broken) == [became("unknown", evidence="open start", missing="decode_error")]
     (attempt,) = find_attempts([opened(), broken], [connection()])
     assert attempt.errors == [("malformed", "response.end of stub", 28)]
+
+
+def test_an_attempt_whose_message_has_errors_is_not_complete():
+    calls, error = [opened(), start(1), end(2)], ("malformed", "SectionSizeAlloc", 0)
+    for errors, missing in (([], []), ([error], ["decode_error"])):
+        made, _ = gold_of(calls, [connection()], until=us(60), message_errors=errors)
+        (row,) = made.to_pylist()
+        assert (row["outcome"], row["missing"]) == ("acked", missing)
+        assert row["confidence"] == ("partial" if errors else "complete")
+        assert [tuple(each.values()) for each in row["errors"]] == errors
 
 
 def test_without_its_bind_an_attempt_is_inferred():

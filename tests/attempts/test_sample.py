@@ -65,7 +65,9 @@ def gold_of(tables):
             clients.append_column("outcome", pa.array(["ok"] * len(clients), pa.string())), "interface_name", CLIENT
         ),
         known=calls.append_column("encrypted", calls["sealed"]).select(KNOWN),
-        messages=messages.append_column("message_bytes", messages["body_bytes"]),
+        messages=messages.append_column("message_bytes", messages["body_bytes"]).append_column(
+            "message_errors", messages["errors"]
+        ),
     )
     connected = connections.select([*CONNECTION_FIELDS, "server_address"])
     made = receive_attempts_table(facts, connected, ends=dict.fromkeys(servers, newest), aliases={}, cleanup_s=300)
