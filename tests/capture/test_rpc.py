@@ -141,6 +141,39 @@ def test_rejected_and_unanswered_binds():
     check(nak)
 
 
+@pytest.mark.parametrize("nak", [None, 4])
+def test_a_call_on_a_refused_context_has_no_interface(nak):
+    """Its bind was seen: the interface that was asked for is not what the server speaks there, and none is guessed."""
+    dialogue = Dialogue()
+    if nak is None:
+        dialogue.bind(rpc.Context(0, rpc.REMOTE_READ).rejected(), rpc.Context(1, rpc.QMMGMT))
+        dialogue.call(1, make_stub(7, 56), make_stub(8, 4), context=1)
+    else:
+        dialogue.bind(rpc.Context(0, rpc.REMOTE_READ), nak=nak)
+    dialogue.call(7, make_stub(7, 56), make_stub(8, 36), context=0)
+    dialogue.fail(dialogue.start(9, make_stub(9, 28), context=0), 0x1C010003)
+    tables = check(dialogue)
+    refused = [row for row in calls(tables) if row["context_id"] == 0]
+    assert [(row["interface_name"], row["transfer_syntax"], row["bind_seen"]) for row in refused] == [
+        (None, None, True)
+    ] * 2
+    assert [row["outcome"] for row in refused] == ["ok", "fault"]
+
+
+def test_a_context_that_was_refused_and_then_accepted_has_each_meaning_in_its_time():
+    dialogue = Dialogue()
+    dialogue.bind(rpc.Context(0, rpc.REMOTE_READ).rejected(), rpc.Context(1, rpc.QM2QM))
+    refused = dialogue.call(7, make_stub(7, 56), make_stub(8, 36), context=0)
+    refused.changes = dict.fromkeys(("interface_name", "interface_uuid", "transfer_syntax"))
+    dialogue.next_id += 1
+    dialogue.bind(rpc.Context(0, rpc.REMOTE_READ), alter=True, address=b"", asked_group=0x1234)
+    dialogue.call(7, make_stub(7, 56), make_stub(8, 36), context=0)
+    dialogue.next_id += 1
+    dialogue.bind(rpc.Context(0, rpc.QMMGMT).rejected(), alter=True, address=b"", asked_group=0x1234)
+    dialogue.call(9, make_stub(7, 28), make_stub(8, 4), context=0)
+    check(dialogue)
+
+
 def test_object_uuids():
     dialogue = Dialogue()
     dialogue.bind()

@@ -287,6 +287,30 @@ def test_a_segment_later_than_the_window_is_lost():
     assert calls(read_rows(file, reorder_window_s=30.0))[1]["outcome"] == "ok"
 
 
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_half_is_complete_when_its_last_segment_came_not_when_its_last_byte_came(cut):
+    """A segment in the middle is sent again after the others: until then the half is not complete."""
+    parts = t.segments(DIALOGUE.script, mss=500)
+    spans = [(call.request, t.CLIENT) for call in DIALOGUE.calls] + [
+        (call.response, t.SERVER) for call in DIALOGUE.calls
+    ]
+    half, side = next(span for span in spans if span[0] and span[0].extents[-1][1] - span[0].extents[0][0] > 1500)
+    begin, end = half.extents[0][0], half.extents[-1][1]
+    inside = [i for i, p in enumerate(parts) if p.side == side and p.payload and begin <= p.offset < end]
+    late = parts[inside[-1]].time_ns + 500_000
+    moved = replace(parts[inside[1]], time_ns=late)
+    parts = sorted([*(p for i, p in enumerate(parts) if i != inside[1]), moved], key=lambda part: part.time_ns)
+    if cut:  # the last byte is never seen: what was seen was seen when the late segment came
+        last = next(p for p in reversed(parts) if p.side == side and begin <= p.offset < end and p is not moved)
+        parts = [p for p in parts if p is not last]
+    name = "request" if side == t.CLIENT else "response"
+    file, _ = capture_dialogue(DIALOGUE, parts)
+    times = [row[f"{name}_done_at"] for row in calls(read_rows(file))]
+    assert late // 1000 in times
+    if not cut:
+        check(parts)
+
+
 def test_two_conversations_do_not_mix():
     other = remote_read_dialogue(make_flow(client="10.0.0.10"), size=900)
     flows = [(DIALOGUE, PARTS), (other, t.segments(other.script, start_ns=t.START_NS + 111_000))]

@@ -723,7 +723,9 @@ def _context_meaning_rows(by_connection: dict[int, list[_Remainder]], inferred: 
                 bound = association_of(connection).contexts.get(context_id)
                 uuid, syntax = inferred.get((index, context_id), (None, None))
                 level: tuple[int | None, int | None] = (None, None)
-                if bound:
+                if bound and bound[0].refused:
+                    uuid = syntax = None
+                elif bound:
                     uuid, syntax, level = (
                         bound[0].interface_uuid,
                         bound[0].transfer_syntax,

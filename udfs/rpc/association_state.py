@@ -26,8 +26,8 @@ MAX_BINDS_PER_CONNECTION = 1 << 12  # more binds are treated as malformed
 class RetainedPdu(NamedTuple):
     """A PDU that is retained for other captures: of a bind, or of an unfinished or unbound call.
 
-    ``data``: its bytes; only a rebuilt header if a part of the PDU is missing. ``time_ns`` and ``end_time_ns``: times
-    of its first and last byte. ``acknowledgement``: of its first packet.
+    ``data``: its bytes; only a rebuilt header if a part of the PDU is missing. ``time_ns``: of
+    its first byte; ``end_time_ns``: when it was complete. ``acknowledgement``: of its first packet.
     """
 
     side: int
@@ -68,13 +68,22 @@ class BindExchange:
 
 @dataclass(slots=True)
 class BoundContext:
-    """The meaning of a context id from a stream offset on: interface, transfer syntax, (auth_type, auth_level)."""
+    """The meaning of a context id from a stream offset on: interface, transfer syntax, (auth_type, auth_level).
+
+    A context that the server refused has no meaning: the interface is the one that was asked for.
+    """
 
     stream_offset: int
     interface_uuid: str
     transfer_syntax: str
     auth: tuple[int | None, int | None]
     accepted: bool = False  # by the server's answer
+    refused: bool = False
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether no answer to the bind was seen: the meaning is the one that was asked for."""
+        return not self.accepted and not self.refused
 
 
 @dataclass(slots=True)
@@ -128,9 +137,9 @@ class RpcAssociation:
             if not element.transfer_syntaxes:
                 continue
             bound = self.contexts.setdefault(element.context_id, [])
-            if not any(context.accepted for context in bound):
-                bound.clear()
-            if not bound:
+            if bound and bound[-1].is_unanswered:
+                bound.pop()
+            if not bound or bound[-1].refused:
                 bound.append(BoundContext(offset, element.interface_uuid, element.transfer_syntaxes[0], auth))
         answers, self.early_answers = self.early_answers, []
         for answer in answers:
@@ -146,6 +155,8 @@ class RpcAssociation:
         if ptype == BIND_NAK:
             if bind is not None:
                 bind.nak_reason = int.from_bytes(body[16:18], "little" if order == "<" else "big")
+                for element in bind.context_elements:
+                    self._refuse(bind, element)
             return
         xmit, receive, group, address, results = parse_bind_ack(body, order, end)
         if ptype == BIND_ACK or self.group_id is None:
@@ -159,19 +170,39 @@ class RpcAssociation:
         bind.group_id, bind.secondary_address = group, address
         for element, result in zip(bind.context_elements, results, strict=False):
             if result.result != "accepted" or result.transfer_syntax is None:
+                self._refuse(bind, element)
                 continue
             bound = self.contexts.setdefault(element.context_id, [])
             auth = (bind.auth_type, bind.auth_level)
             context = BoundContext(
                 bind.stream_offset, element.interface_uuid, result.transfer_syntax, auth, accepted=True
             )
-            if bound and not bound[-1].accepted:
+            if bound and bound[-1].is_unanswered:
                 bound[-1] = context
-            elif not bound or (bound[-1].interface_uuid, bound[-1].transfer_syntax) != (
-                context.interface_uuid,
-                context.transfer_syntax,
+            elif (
+                not bound
+                or bound[-1].refused
+                or (bound[-1].interface_uuid, bound[-1].transfer_syntax)
+                != (
+                    context.interface_uuid,
+                    context.transfer_syntax,
+                )
             ):
                 insort(bound, context, key=lambda other: other.stream_offset)
+
+    def _refuse(self, bind: BindExchange, element: ContextElement) -> None:
+        """Note that the server did not accept a context; one that was accepted before keeps its meaning."""
+        if not element.transfer_syntaxes:
+            return
+        bound = self.contexts.setdefault(element.context_id, [])
+        place = bisect_right(bound, bind.stream_offset, key=lambda context: context.stream_offset)
+        before = bound[place - 1] if place else None
+        if before is None or (before.is_unanswered and before.stream_offset < bind.stream_offset):
+            auth = (bind.auth_type, bind.auth_level)
+            syntax = element.transfer_syntaxes[0]
+            bound.insert(place, BoundContext(bind.stream_offset, element.interface_uuid, syntax, auth, refused=True))
+        elif before.is_unanswered:
+            before.refused = True
 
     def add_auth3_token(self, call_id: int, token: HandshakeToken) -> None:
         """Add the token of an auth3 PDU to the last bind before it with the same call id, else to the last bind.

@@ -31,6 +31,7 @@ from udfs.dcerpc.pdu_headers import (
     REQUEST,
     RESPONSE,
 )
+from udfs.files.capture_file import NO_TIME
 from udfs.rpc.association_state import (
     AUTH3_PDU_TYPES,
     AUTH_LEVEL_CONNECT,
@@ -70,9 +71,9 @@ class PduColumns:
 
     ``stream_offset``: in its own direction; ``client_position``: of its half, in the client's stream;
     ``acknowledged_offset``: how far the sender had acknowledged the other direction; ``gaps_before``: in its direction.
-    ``stub_start``: from the PDU's start; ``time_ns`` and ``end_time_ns``: of its first and last byte. ``body_index``:
-    index of its kept bytes; -1 if they are in the block's buffer, at ``buffer_start``. Unknown ids, opnums and statuses
-    are -1.
+    ``stub_start``: from the PDU's start; ``time_ns``: of its first byte; ``end_time_ns``: when it was complete.
+    ``body_index``: index of its kept bytes; -1 if they are in the block's buffer, at ``buffer_start``. Unknown ids,
+    opnums and statuses are -1.
     """
 
     connection_index: Ints
@@ -338,7 +339,10 @@ def _read_headers(streams: BlockStreams, framed: FramedPdus) -> _Headers:
     )  # fmt: skip
     head.size = head.u16(8)
     last = np.searchsorted(streams.segment_start, start + head.size - 1, "right") - 1
-    head.done, head.done_number = streams.time_ns[last], streams.packet_number[last]
+    head.done_number = streams.packet_number[last]
+    if len(start):  # of the packets of each PDU the latest: a segment that was sent again can come after the last one
+        bounds = np.stack([first, last + 1], axis=1).ravel()
+        head.done = np.maximum.reduceat(np.append(streams.time_ns, NO_TIME), bounds)[::2]
     if not framed.damaged:
         return head
     broken = [b for _, b in framed.damaged]

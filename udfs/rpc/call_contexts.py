@@ -34,7 +34,7 @@ class _TextColumn:
 class CallContexts:
     """Interface, transfer syntax and security of the presentation context of each call, as columns.
 
-    ``bind_seen``: the context's bind was captured; ``is_msmq``: it is bound to a known interface; ``is_unbound``: no
+    ``bind_seen``: the context's bind was captured; ``is_msmq``: it asked for a known interface; ``is_unbound``: no
     bind was captured, and the connection may be MSMQ. ``auth_type`` and ``auth_level`` are -1 where unknown.
     """
 
@@ -50,12 +50,17 @@ class CallContexts:
         self.auth_type, self.auth_level = np.full(size, -1), np.full(size, -1)
 
     def assign(self, rows: Ints, context: BoundContext) -> None:
-        """Set the context of some calls from a bind; other interfaces than those of MSMQ are only marked as bound."""
+        """Set the context of some calls from a bind; other interfaces than those of MSMQ are only marked as bound.
+
+        A context that the server refused has no interface, but its calls are rows.
+        """
         self.bind_seen[rows] = True
         interface = INTERFACES_BY_UUID.get(context.interface_uuid)
         if interface is None:
             return
         self.is_msmq[rows] = True
+        if context.refused:
+            return
         self.interface_uuid.set(rows, interface.uuid)
         self.interface_name.set(rows, interface.name)
         self.transfer_syntax.set(rows, context.transfer_syntax)

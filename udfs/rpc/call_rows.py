@@ -213,6 +213,7 @@ class CallRowBuilder:
             6,
         )
         names, peers = connection_columns(owner, connections)
+        done_at = np.maximum.reduceat(pdus.end_time_ns, halves.first_pdu)
         request_stub = stub_column(calls, request, whole_request)
         if not privacy[ask_first].all():  # sealed stubs stay as captured and contain no recognisable trailer
             request_stub = strip_verification_trailers(request_stub)
@@ -250,9 +251,9 @@ class CallRowBuilder:
             "bind_seen": bound,
             "sealed": sealed,
             "request_at": timestamp_column(request_at, asked),
-            "request_done_at": timestamp_column(pdus.end_time_ns[ask_last], asked),
+            "request_done_at": timestamp_column(done_at[request], asked),
             "response_at": timestamp_column(response_at, answered),
-            "response_done_at": timestamp_column(pdus.end_time_ns[reply_last], answered),
+            "response_done_at": timestamp_column(done_at[response], answered),
             "cancelled_at": timestamp_column(calls.cancelled_ns[rows], calls.cancelled_ns[rows] != NEVER_NS),
             "orphaned_at": timestamp_column(calls.orphaned_ns[rows], calls.orphaned_ns[rows] != NEVER_NS),
             "request_fragments": np.where(asked, halves.pdu_count[request], 0),

@@ -49,6 +49,7 @@ class StrayBytes:
 class DamagedPdu(NamedTuple):
     """A PDU with missing bytes: its header as far as seen (16 to 40 bytes), its position and times.
 
+    ``time_ns``: of its first byte; ``end_time_ns``: the latest of the packets that carried it.
     ``gaps_before``: number of gaps before it in its direction.
     """
 
@@ -255,7 +256,8 @@ class _DirectionFramer:
         if state.skip_until is not None:
             stop = min(end, state.skip_until - shift)
             if state.damaged_pdu is not None and stop > at:
-                state.damaged_pdu = state.damaged_pdu._replace(end_time_ns=self._packet_time(stop - 1))
+                until = max(state.damaged_pdu.end_time_ns, self._streams.latest_time(at, stop))
+                state.damaged_pdu = state.damaged_pdu._replace(end_time_ns=until)
             at = stop
             if at + shift < state.skip_until:
                 return
@@ -310,7 +312,7 @@ class _DirectionFramer:
             data[at : min(end, at + 40)],
             length,
             int(self._streams.time_ns[first]),
-            self._packet_time(end - 1),
+            self._streams.latest_time(at, end),
             int(self._streams.packet_number[first]),
             int(self._streams.file_offset[first]) + at - int(self._streams.segment_start[first]),
             int(self._streams.acknowledgement[first]),
@@ -328,9 +330,6 @@ class _DirectionFramer:
 
     def _keep_partial_pdu(self, at: int, end: int, shift: int) -> None:
         self._direction.partial_pdu = self._streams.copy_segments(at, end, at + shift)
-
-    def _packet_time(self, at: int) -> int:
-        return int(self._streams.time_ns[int(np.searchsorted(self._streams.segment_start, at, "right")) - 1])
 
     def _mark_recognised(self, at: int) -> None:
         connection = self._stream.connection

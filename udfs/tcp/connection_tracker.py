@@ -88,6 +88,11 @@ class BlockStreams:
     file_offset: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     acknowledgement: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
+    def latest_time(self, start: int, end: int) -> int:
+        """Return the latest time of the packets that carried ``buffer[start:end]``."""
+        first, last = (int(np.searchsorted(self.segment_start, at, "right")) for at in (start, end - 1))
+        return int(self.time_ns[first - 1 : last].max())
+
     def copy_segments(self, start: int, end: int, offset: int) -> list[BufferedSegment]:
         """Copy ``buffer[start:end]``, which begins at a stream offset, to segments that outlive the block."""
         found = []

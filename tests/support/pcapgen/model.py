@@ -257,9 +257,12 @@ class ExpectedRows:
         found: tuple[rpc.Context | None, BindExpectation | None] = (None, None)
         for bound in self.dialogue.binds:
             for context in bound.contexts:
-                if context.number == call.context and context.result == 0 and bound.answered:
+                if context.number == call.context and context.result == 0 and bound.answered and bound.nak is None:
                     found = (context, bound)
         return found
+
+    def _bind_seen(self, call: Call) -> bool:
+        return any(context.number == call.context for bound in self.dialogue.binds for context in bound.contexts)
 
     def call(self, call: Call) -> RowDict:
         """Return one ``rpc_calls`` row, assuming complete halves; ``call.changes`` overrides columns."""
@@ -284,7 +287,7 @@ class ExpectedRows:
             "byte_order": "little" if call.order == "<" else "big",
             "auth_type": auth.kind if auth else None,
             "auth_level": auth.level if auth else None,
-            "bind_seen": context is not None,
+            "bind_seen": self._bind_seen(call),
             "sealed": auth is not None and auth.level == 6,
             "cancelled_at": self._time(CLIENT, call.cancelled),
             "orphaned_at": self._time(CLIENT, call.orphaned),
@@ -296,7 +299,7 @@ class ExpectedRows:
         }
         for name, side, half in (("request", CLIENT, call.request), ("response", SERVER, call.response)):
             row[f"{name}_at"] = self._time(side, half.extents[0][0]) if half else None
-            row[f"{name}_done_at"] = self._time(side, half.extents[-1][1] - 1) if half else None
+            row[f"{name}_done_at"] = self._latest_time(side, half.extents) if half else None
             row[f"{name}_fragments"] = len(half.extents) if half else 0
             row[f"{name}_stub"] = half.stub if half else None
             row[f"{name}_packet"] = self.seen[side][half.extents[0][0]].record + 1 if half else None
@@ -309,13 +312,13 @@ class ExpectedRows:
         at = row["request_at"] if call.request else row["response_at"]
         seq = (flow.isn[side] + 1 + begin) & 0xFFFFFFFF
         row["call_key"] = key(*flow.four_tuple, call.call_id, seq, at)
-        row["outcome"] = self._outcome(call, context)
+        row["outcome"] = self._outcome(call, bind_seen=row["bind_seen"])
         row["closed_reason"] = "no_handshake" if row["outcome"] == "encrypted" else None
         row.update(call.changes)
         return row
 
     @staticmethod
-    def _outcome(call: Call, context: rpc.Context | None) -> str:
+    def _outcome(call: Call, *, bind_seen: bool) -> str:
         if call.request is None:
             return "no_request"
         if call.response is None:
@@ -324,7 +327,11 @@ class ExpectedRows:
             return "fault"
         if call.auth is not None and call.auth.level == 6:
             return "encrypted"
-        return "ok" if context is not None else "unbound"
+        return "ok" if bind_seen else "unbound"
+
+    def _latest_time(self, side: int, extents: list[tuple[int, int]]) -> int | None:
+        """Return the latest time of the first copies of some bytes, in microseconds since 1970."""
+        return max(self.seen[side][place].time_ns for begin, end in extents for place in range(begin, end)) // 1000
 
     def _time(self, side: int, place: int | None) -> int | None:
         """Return the time of the first copy of a byte, in microseconds since 1970."""
