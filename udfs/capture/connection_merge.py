@@ -450,9 +450,9 @@ def _has_rows(connection: TcpConnection, context_id: int, inferred: InferredCont
     """Whether calls of a context become rows: it is bound to an MSMQ interface, or has an inferred one."""
     if context_id < 0:
         return True
-    bound = association_of(connection).contexts.get(context_id)
-    if bound:
-        return bound[0].interface_uuid in INTERFACES_BY_UUID
+    bound = association_of(connection).usual_context(context_id)
+    if bound is not None:
+        return bound.interface_uuid in INTERFACES_BY_UUID
     return (connection.index, context_id) in inferred
 
 
@@ -720,17 +720,13 @@ def _context_meaning_rows(by_connection: dict[int, list[_Remainder]], inferred: 
                 context_id = one["context_id"]
                 if context_id < 0:
                     continue
-                bound = association_of(connection).contexts.get(context_id)
+                bound = association_of(connection).usual_context(context_id)
                 uuid, syntax = inferred.get((index, context_id), (None, None))
                 level: tuple[int | None, int | None] = (None, None)
-                if bound and bound[0].refused:
-                    uuid = syntax = None
-                elif bound:
-                    uuid, syntax, level = (
-                        bound[0].interface_uuid,
-                        bound[0].transfer_syntax,
-                        auth_if_connect_level(bound[0]),
-                    )
+                if bound is not None:
+                    uuid, syntax, level = bound.interface_uuid, bound.transfer_syntax, auth_if_connect_level(bound)
+                    if bound.refused:
+                        uuid = syntax = None
                 interface = INTERFACES_BY_UUID.get(uuid or "")
                 rows.append(
                     {
@@ -738,7 +734,7 @@ def _context_meaning_rows(by_connection: dict[int, list[_Remainder]], inferred: 
                         "was_connection_id": remainder.row["connection_id"],
                         "context_id": context_id,
                         "known": _has_rows(connection, context_id, inferred),
-                        "bind_seen": bool(bound),
+                        "bind_seen": bound is not None,
                         "interface_uuid": uuid,
                         "interface_name": None if interface is None else interface.name,
                         "transfer_syntax": syntax,

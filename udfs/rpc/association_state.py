@@ -238,6 +238,11 @@ class RpcAssociation:
         if len(self.malformed_binds) < MAX_BINDS_PER_CONNECTION:
             self.malformed_binds.append(("malformed_bind", offset, time, number, file_offset, size, sample))
 
+    def usual_context(self, context_id: int) -> BoundContext | None:
+        """Return the first meaning of a context id that the server did not refuse, else the first one; None without."""
+        bound = self.contexts.get(context_id, [])
+        return next((context for context in bound if not context.refused), bound[0] if bound else None)
+
     def context_at(self, context_id: int, offset: int) -> BoundContext | None:
         """Return the meaning of a context id at an offset of the client's stream; None if its bind was not seen."""
         bound = self.contexts.get(context_id, [])
