@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from pcapgen import frames, rpc
 from pcapgen.model import Dialogue, ExpectedRows, make_flow, make_stub
 from pcapgen.reading import binds, calls, capture_files_row, read_rows, sort_rows
 from pcapgen.scenarios import capture_dialogue, remote_read_dialogue
+from udfs.tcp import bad_copies
 
 DIALOGUE = remote_read_dialogue()
 PARTS = t.segments(DIALOGUE.script)
@@ -62,6 +64,85 @@ def test_a_retransmission_changes_only_counts(index, distance):
 def test_of_conflicting_bytes_the_first_seen_stay(index):
     other = bytes(value ^ 0x5A for value in PARTS[index].payload)
     check(t.retransmit(PARTS, index, at=index + 1, payload=other))
+
+
+def sent_again(index, distance, *, bad_first=True, bad_second=False):
+    """The records of a capture in which one segment is sent twice, differently; bad: with a wrong TCP checksum."""
+    at = min(index + distance, len(PARTS))
+    found = t.records(DIALOGUE.flow, t.retransmit(PARTS, index, at=at))
+    for place, bad in ((index, bad_first), (at, bad_second)):
+        if bad:
+            frame = found[place].frame
+            found[place] = replace(found[place], frame=frame[:-1] + bytes([frame[-1] ^ (place + 1)]))
+    return found
+
+
+RESULTS = (
+    "call_id", "outcome", "request_stub", "response_stub", "request_at", "request_done_at", "response_at",
+    "response_done_at", "interface_name",
+)  # fmt: skip
+
+
+def results(records, **options):
+    tables = read_rows(c.pcap(records), **options)
+    assert len({row["call_key"] for row in tables["rpc_calls"]}) == len(tables["rpc_calls"])
+    (connection,) = tables["connections"]
+    assert (connection["calls"], tables["quarantine"]) == (len(tables["rpc_calls"]), [])
+    return [{name: row[name] for name in RESULTS} for row in calls(tables)], connection
+
+
+@pytest.mark.parametrize("distance", [1, 3])
+@pytest.mark.parametrize("index", t.data_indexes(PARTS))
+def test_a_segment_that_was_damaged_on_its_way_gives_way_to_its_good_copy(index, distance):
+    records = sent_again(index, distance)
+    control = [record for place, record in enumerate(records) if place != index]
+    found, connection = results(records)
+    assert found == results(control)[0]
+    assert connection["conflicting_bytes"] == 1
+    assert connection["retransmitted_bytes"] == len(PARTS[index].payload)
+
+
+@pytest.mark.parametrize("bad", [(True, True), (False, True), (False, False)])
+def test_the_first_copy_stays_unless_only_its_checksum_is_wrong(bad):
+    """Where a machine captures what it sends, all checksums are wrong: they decide nothing then."""
+    for index in t.data_indexes(PARTS):
+        records = sent_again(index, 1, bad_first=bad[0], bad_second=bad[1])
+        control = [record for place, record in enumerate(records) if place != index + 1]
+        assert results(records)[0] == results(control)[0]
+
+
+@pytest.mark.parametrize("index", [i for i in t.data_indexes(PARTS) if PARTS[i].side == t.CLIENT])
+def test_the_good_copy_of_a_request_may_be_in_another_block(index):
+    records = sent_again(index, 1)
+    control = [record for place, record in enumerate(records) if place != index]
+    assert results(records, block_bytes=2048)[0] == results(control)[0]
+
+
+def test_a_call_that_was_returned_before_its_good_copy_came_is_not_returned_twice():
+    for index in t.data_indexes(PARTS):
+        found, connection = results(sent_again(index, len(PARTS)), block_bytes=2048)
+        assert [row["call_id"] for row in found] == [call.call_id for call in DIALOGUE.calls]
+        assert connection["calls"] == len(found)
+
+
+def test_checksums_are_computed_only_where_copies_differ(monkeypatch):
+    asked = []
+    real = bad_copies.has_right_checksum
+    monkeypatch.setattr(bad_copies, "has_right_checksum", lambda *each: asked.append(each) or real(*each))
+    same = t.retransmit(PARTS, t.data_indexes(PARTS)[1], at=len(PARTS))
+    assert results(t.records(DIALOGUE.flow, same))[0] == results(t.records(DIALOGUE.flow, PARTS))[0]
+    assert asked == []
+    results(sent_again(t.data_indexes(PARTS)[1], 1))
+    assert len(asked) == 3  # the copy that differs, then both
+
+
+def test_checksums_of_ipv6():
+    flow = make_flow(client="fe80::9", server="fe80::1")
+    (record,) = t.records(flow, t.segments(remote_read_dialogue(flow).script)[:1])
+    ends = [(6, ipaddress.ip_address(each).packed, 0) for each in ("fe80::9", "fe80::1")]
+    segment = record.frame[14 + 40 :]
+    assert bad_copies.has_right_checksum(*ends, segment)
+    assert not bad_copies.has_right_checksum(*ends, segment[:-1] + bytes([segment[-1] ^ 1]))
 
 
 def test_a_segment_that_overlaps_the_one_before_and_the_one_after():

@@ -5,7 +5,8 @@ Rows that depend on the end of a connection or of the file (connections, binds, 
 the end.
 
 Calls without a bind wait for the end too: their interface is inferred from all calls of their context. A second pass is
-made only if the file shows that MSMQ listens on an endpoint, and connections to it were skipped.
+made only if the file shows that MSMQ listens on an endpoint, and connections to it were skipped; or that a segment was
+damaged on its way and sent again. From the block where this shows, the rows of its connection wait for the second pass.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from udfs.rpc.call_assembly import CallAssembler, association_of
 from udfs.rpc.call_rows import CallRowBuilder, EmittedCalls, InferredContext, InferredContexts
 from udfs.rpc.call_schema import RPC_CALLS_SCHEMA
 from udfs.rpc.pdu_framing import PduFramer
+from udfs.tcp.bad_copies import SuspectBytes, find_suspect_bytes
 from udfs.tcp.connection_tracker import BlockStreams, ConnectionTracker
 from udfs.tcp.connections import ConnectionKind, TcpConnection
 from udfs.tcp.packet_decoder import RECORD_DAMAGED, PacketDecoder, TcpSegments
@@ -120,6 +122,19 @@ class CaptureReadRequest:
     reread_endpoints: tuple[str, ...] = ()
 
 
+class RereadConnections(NamedTuple):
+    """What another pass over a capture reads again.
+
+    ``only``: connections, each with the number of the block from which rows are missing; None: everything is read.
+    ``suspect_bytes``: bytes of which copies with a wrong checksum are left out. ``returned_calls``: of calls that have
+    rows already.
+    """
+
+    only: Mapping[int, int] | None
+    suspect_bytes: dict[int, SuspectBytes]
+    returned_calls: set[str]
+
+
 def read_capture_batches(
     source: FileSource, options: ReadOptions | None = None, request: CaptureReadRequest | None = None
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -129,7 +144,9 @@ def read_capture_batches(
     """
     options, request = options or ReadOptions(), request or CaptureReadRequest()
     inferred: InferredContexts = {}
-    only: set[int] | None = None
+    only: Mapping[int, int] | None = None
+    suspects: dict[int, SuspectBytes] = {}
+    returned: set[str] = set()
     calls: Counter[str] = Counter()
     by_connection: Counter[int] = Counter()
     emitted = EmittedCalls()
@@ -139,7 +156,8 @@ def read_capture_batches(
     reported: set[str] = set()
     while True:
         scan = CaptureScan()
-        for kind, batch in _scan_capture(source, options, request, scan, learned, only):
+        again = RereadConnections(only, suspects, returned)
+        for kind, batch in _scan_capture(source, options, request, scan, learned, again):
             if kind == "rpc_calls":
                 calls["calls"] += batch.num_rows
                 calls["calls_damaged"] += pc.sum(pc.equal(batch.column("outcome"), "damaged")).as_py()
@@ -154,6 +172,7 @@ def read_capture_batches(
                 association_of(connection).call_count if connection.rpc_state is not None else 0
             )
         only = scan.connections_to_reread
+        suspects, returned = suspects | scan.suspect_bytes, returned | scan.returned_calls
         if not only:
             break
     scan.counts.update(calls)
@@ -201,14 +220,15 @@ def _scan_capture(
     request: CaptureReadRequest,
     scan: CaptureScan,
     learned: Mapping[tuple[bytes, int], set[str]],
-    only: set[int] | None,
+    again: RereadConnections,
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Make one pass over a capture. ``learned``: known MSMQ endpoints; ``only``: connections to yield calls of."""
+    """Make one pass over a capture. ``learned``: known MSMQ endpoints; ``again``: what to read again, None: all."""
     window = round(options.reorder_window_s * 1e9)
     decoder, tracker, framer = PacketDecoder(), ConnectionTracker(window), PduFramer()
     tracker.known_endpoints = set(learned)
-    assembler = CallAssembler(all_pdus=options.all_pdus and only is None)
-    rows = CallRowBuilder(only)
+    tracker.suspect_bytes = {index: suspect.copy() for index, suspect in again.suspect_bytes.items()}
+    assembler = CallAssembler(all_pdus=options.all_pdus and again.only is None)
+    rows = CallRowBuilder(again.only, again.returned_calls)
     rows.learned_endpoints = {endpoint: set(names) for endpoint, names in learned.items()}
     scan.learned_endpoints, scan.learned_by_connection = rows.learned_endpoints, rows.learned_by_connection
     scan.emitted_calls = rows.emitted
@@ -217,6 +237,11 @@ def _scan_capture(
 
     def process(streams: BlockStreams, *, final: bool) -> Iterator[tuple[str, pa.RecordBatch]]:
         framed = framer.frame_block(streams, final=final)
+        for connection in {s.connection.index: s.connection for s in streams.streams}.values():
+            suspect = find_suspect_bytes(connection)
+            if suspect is not None and connection.index not in again.suspect_bytes:
+                scan.suspect_bytes.setdefault(connection.index, SuspectBytes()).add(suspect)
+                rows.withheld.setdefault(connection.index, rows.block)
         calls = assembler.assemble(streams, framed, tracker.connections, final=final)
         batch = rows.build_rows(calls, tracker.connections) if calls is not None else None
         if batch is not None:
@@ -238,10 +263,11 @@ def _scan_capture(
                 segments = decoder.decode_block(records)
                 _count_segments(scan, segments)
                 streams = tracker.add_block(segments)
+                rows.block += 1
                 yield from process(streams, final=False)
                 seen = {s.connection.index: s.connection for s in streams.streams}
-                for selected in (True, False):  # an earlier pass returned the rows of the others
-                    chosen = (c for index, c in seen.items() if (only is None or index in only) is selected)
+                for selected in (True, False):  # another pass returns the rows of the others
+                    chosen = (c for index, c in seen.items() if rows.returns(index) is selected)
                     strays = flush_stray_rows(chosen, scan.capture_id)
                     if strays is not None and selected:
                         yield "quarantine", strays
@@ -258,8 +284,10 @@ def _scan_capture(
     scan.open_connections = find_open_connections(tracker.connections, scan.last_time_ns)
     rows.capture_ended = True
     yield from process(tracker.finish_capture(), final=True)
-    scan.connections_to_reread = _connections_to_reread(scan, tracker.known_endpoints)
-    rows.emitted.drop_connections(scan.connections_to_reread)
+    skipped = dict.fromkeys(_connections_to_reread(scan, tracker.known_endpoints), 0)
+    scan.connections_to_reread = rows.withheld | skipped
+    scan.returned_calls = rows.recent_calls(rows.withheld)
+    rows.emitted.drop_unbound(scan.connections_to_reread)
     inferred = infer_contexts(scan)
     scan.inferred_contexts = {
         name: meaning for name, meaning in inferred.items() if name[0] not in scan.connections_to_reread

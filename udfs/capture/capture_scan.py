@@ -10,6 +10,7 @@ from udfs.files.capture_file import CaptureFileReader
 from udfs.files.capture_fingerprint import FirstPacketHash
 from udfs.files.file_source import FileSource
 from udfs.rpc.call_rows import EmittedCalls, InferredContexts
+from udfs.tcp.bad_copies import SuspectBytes
 from udfs.tcp.connections import TcpConnection
 
 
@@ -20,8 +21,9 @@ class CaptureScan:
     ``counts``: of packets and calls, as in bronze.capture_files. ``error``: kind of damage and message.
     ``learned_endpoints``: interface names by (address, port); ``learned_by_connection``: (address, port, interface) by
     connection index. ``connections_to_reread``: indexes of connections that were skipped before the capture showed that
-    they are MSMQ. ``open_connections``: those that may continue in another capture. ``reread_endpoints``: of the
-    ``ReadRequest``.
+    they are MSMQ, or that have ``suspect_bytes``, with the number of the block from which rows are missing.
+    ``returned_calls``: of calls of the latter that have rows already. ``open_connections``: those that may continue
+    in another capture. ``reread_endpoints``: of the ``ReadRequest``.
     """
 
     connections: list[TcpConnection] = field(default_factory=list)
@@ -35,7 +37,9 @@ class CaptureScan:
     error: tuple[str, str] | None = None
     learned_endpoints: dict[tuple[bytes, int], set[str]] = field(default_factory=dict)
     learned_by_connection: dict[int, set[tuple[bytes, int, str]]] = field(default_factory=dict)
-    connections_to_reread: set[int] = field(default_factory=set)
+    connections_to_reread: dict[int, int] = field(default_factory=dict)
+    suspect_bytes: dict[int, SuspectBytes] = field(default_factory=dict)
+    returned_calls: set[str] = field(default_factory=set)
     inferred_contexts: InferredContexts = field(default_factory=dict)
     emitted_calls: EmittedCalls = field(default_factory=EmittedCalls)
     first_packet_hash: FirstPacketHash = field(default_factory=FirstPacketHash)

@@ -294,7 +294,7 @@ def _build_segments(block: list[_RemainderGroup], packet_numbers: _PacketNumbers
         sequence=sequence, acknowledgement=acknowledgement, tcp_flags=flags,
         payload_start=np.cumsum(captured) - captured, file_offset=file_offset, captured_length=captured,
         payload_length=length, record_count=np.ones(len(parts), np.int64),
-        record_classes=np.full(len(parts), RECORD_SEGMENT, np.int8),
+        record_classes=np.full(len(parts), RECORD_SEGMENT, np.int8), header_bytes=np.zeros(len(parts), np.int64),
     )  # fmt: skip
     return segments, counts
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -45,6 +45,8 @@ from udfs.rpc.stub_columns import signed_bytes_column, stub_column
 from udfs.tcp.connections import TcpConnection
 
 _EPT_MAP_CALL: Final = (EPM_NAME, EPT_MAP_OPNUM)
+_PLACE_COLUMNS: Final = ["call_id", "request_sequence", "response_sequence"]
+_RECENT_BLOCKS: Final = 8  # whose calls are remembered, in case their connection is read again
 _DAY_US: Final = 86_400_000_000
 _CONTEXT: Final = "context"  # additional column of waiting rows: connection index and context id
 InferredContext = tuple[str | None, str | None]  # interface UUID and transfer syntax of a context without a bind
@@ -67,16 +69,19 @@ class EmittedCalls:
         for name, keys in other.unfinished_keys.items():
             self.unfinished_keys.setdefault(name, []).extend(keys)
 
-    def drop_connections(self, connections: set[int]) -> None:
-        """Remove the calls of some connections."""
-        for name in [name for name in self.finished_counts if name[0] in connections]:
-            del self.finished_counts[name]
-        for name in [name for name in self.unfinished_keys if name[0] in connections]:
-            del self.unfinished_keys[name]
+    def drop_unbound(self, connections: Collection[int]) -> None:
+        """Remove the calls of some connections whose bind was not captured: their rows were not returned yet."""
+        for calls in (self.finished_counts, self.unfinished_keys):
+            for name in [name for name in calls if name[0] in connections and name[1] >= 0]:
+                del calls[name]
 
 
 class CallRowBuilder:
-    """Builds the ``rpc_calls`` rows of one pass over a capture; ``only`` restricts it to some connections.
+    """Builds the ``rpc_calls`` rows of one pass over a capture.
+
+    ``only`` restricts it to connections that are read again, each from the block on whose number is given, without the
+    ``returned`` calls. Of ``withheld`` connections no rows are returned any more in this
+    pass. ``block``: the number of the current block.
 
     Rows of calls without a bind wait until all calls of their context were seen. ``resolve_unbound_rows`` then gives
     them the inferred interface, or drops them. ``learned_endpoints``: interface names by (address, port) that port
@@ -84,7 +89,11 @@ class CallRowBuilder:
     connection that carried the call. ``capture_ended``: unfinished PDUs are retained already.
     """
 
-    def __init__(self, only: set[int] | None = None) -> None:
+    def __init__(self, only: Mapping[int, int] | None = None, returned: Collection[str] = frozenset()) -> None:
+        self.block = 0
+        self.withheld: dict[int, int] = {}
+        self._returned = pa.array(sorted(returned), pa.string())
+        self._recent: deque[tuple[Ints, pa.RecordBatch]] = deque(maxlen=_RECENT_BLOCKS)
         self.capture_id = ""
         self.learned_endpoints: dict[tuple[bytes, int], set[str]] = {}
         self.learned_by_connection: dict[int, set[tuple[bytes, int, str]]] = {}
@@ -109,9 +118,8 @@ class CallRowBuilder:
         contexts = resolve_contexts(owner, context, pdus.client_position[head], connections)
         candidates = contexts.is_msmq | contexts.is_unbound
         if self._only is not None:
-            kept = np.isin(owner, sorted(self._only))
-            contexts.is_msmq &= kept
-            contexts.is_unbound &= kept
+            contexts.is_unbound &= np.isin(owner, sorted(self._only))
+        contexts.is_msmq &= np.isin(owner, [index for index in np.unique(owner).tolist() if self.returns(index)])
         unknown = np.nonzero(contexts.is_unbound)[0]
         if len(unknown):
             record_call_shapes(calls, unknown, owner, context, connections)
@@ -129,10 +137,29 @@ class CallRowBuilder:
         if not len(ours):
             return None
         batch = self._make_rows(calls, ours, owner[ours], contexts, connections)
+        if len(self._returned):
+            new = pc.invert(pc.is_in(_stream_places(batch, owner[ours]), self._returned))
+            batch, ours = batch.filter(new), ours[np.asarray(new)]
+            if not len(ours):
+                return None
+        self._recent.append((owner[ours], batch.select(_PLACE_COLUMNS)))
         _count_calls(owner[ours], connections)
         self._record_emitted(batch, owner[ours], np.full(len(ours), -1), unfinished[ours])
         self._learn_endpoints(batch, owner[ours], connections)
         return batch
+
+    def returns(self, index: int) -> bool:
+        """Whether rows of a connection are returned now."""
+        begun = self._only is None or self.block >= self._only.get(index, NEVER_NS)
+        return begun and index not in self.withheld
+
+    def recent_calls(self, connections: Collection[int]) -> set[str]:
+        """Return the calls of some connections that the last blocks returned, as ``_stream_places`` names them."""
+        found: set[str] = set()
+        for owner, rows in self._recent if connections else ():
+            ours = np.isin(owner, sorted(connections))
+            found.update(_stream_places(rows.filter(pa.array(ours)), owner[ours]).to_pylist())
+        return found
 
     def _record_emitted(self, rows: pa.RecordBatch, owner: Ints, context: Ints, unfinished: Bools) -> None:
         keys = rows.column("call_key").take(pa.array(np.nonzero(unfinished)[0])).to_pylist()
@@ -337,6 +364,13 @@ class CallRowBuilder:
 def _stream_span(pdus: PduColumns, first: Ints, last: Ints) -> Ints:
     """Return the stream bytes from the first PDU of a half to the end of its last, including PDUs of other calls."""
     return pdus.stream_offset[last] + pdus.frag_length[last] - pdus.stream_offset[first]
+
+
+def _stream_places(rows: pa.RecordBatch, owner: Ints) -> pa.Array:
+    """Name calls by connection index, call id and sequence number; their keys depend on the copy that came first."""
+    sequence = pc.coalesce(rows.column("request_sequence"), rows.column("response_sequence"))
+    parts = (pa.array(owner), rows.column("call_id"), sequence)
+    return pc.binary_join_element_wise(*(part.cast(pa.string()) for part in parts), "|")
 
 
 def _count_calls(owner: Ints, connections: list[TcpConnection]) -> None:

@@ -130,7 +130,7 @@ class PduFramer:
         for index, stream in enumerate(streams.streams):
             direction = stream.connection.directions[stream.side]
             if stream.connection.kind is ConnectionKind.OTHER:
-                direction.unchecked_repeats, direction.history = [], b""
+                direction.unchecked_repeats, direction.differing_repeats, direction.history = [], [], b""
                 continue
             if stream.connection.kind is not ConnectionKind.BINARY:
                 _DirectionFramer(streams, stream, index, starts, spans, broken, final=final).run()

@@ -18,6 +18,7 @@ from udfs.array_types import Bools, Ints
 from udfs.dcerpc.interfaces import BINARY_PROTOCOL_PORT
 from udfs.dcerpc.pdu_headers import payloads_starting_like_pdus
 from udfs.files.capture_file import BUFFER_PADDING_BYTES
+from udfs.tcp.bad_copies import SuspectBytes, drop_bad_copies
 from udfs.tcp.connections import (
     GAP_FRAMED_BEFORE,
     GAP_FRAMED_ELSEWHERE,
@@ -121,7 +122,8 @@ class BlockStreams:
 class ConnectionTracker:
     """Tracks the TCP connections of one capture, block after block.
 
-    ``known_endpoints``: (address, port) on which MSMQ is known to listen. ``segment_connections``: index of the
+    ``known_endpoints``: (address, port) on which MSMQ is known to listen. ``suspect_bytes``: by connection index, bytes
+    of which copies with a wrong checksum are left out. ``segment_connections``: index of the
     connection of each segment in the last block.
     """
 
@@ -129,6 +131,7 @@ class ConnectionTracker:
         """``window``: reorder window in nanoseconds, for which a missing segment is waited for."""
         self.connections: list[TcpConnection] = []
         self.known_endpoints: set[tuple[bytes, int]] = set()
+        self.suspect_bytes: dict[int, SuspectBytes] = {}
         self.segment_connections = np.zeros(0, np.int64)
         self._window = window
         self._skipped_bytes_kept = 0
@@ -143,6 +146,10 @@ class ConnectionTracker:
             return BlockStreams(b"")
         active, owner, side = self._assign_connections(segments)
         self.segment_connections = owner
+        for index, suspect in self.suspect_bytes.items():
+            ours = np.nonzero(active & (owner == index) & (segments.payload_length > 0))[0]
+            if len(ours):
+                drop_bad_copies(self.connections[index], suspect, segments, ours, side, active)
         rows = np.nonzero(active & (segments.payload_length > 0))[0]
         self._add_data_segments(segments, rows, owner, side)
         return self._join_streams(segments, rows)
@@ -432,6 +439,7 @@ class ConnectionTracker:
                         int(length[position]),
                         memory[start : start + captured],
                         _GAP_CAUSES.get(int(s.tcp_flags[row]) & (FRAMED_BEFORE | SKIPPED_BEFORE), "truncated"),
+                        memory[start - int(s.header_bytes[row]) : start],
                     ),
                     self._window,
                 )

@@ -111,6 +111,7 @@ class DataSegment(NamedTuple):
     payload_length: int
     payload: memoryview
     gap_cause: str = "truncated"  # StreamGap.cause of bytes that were not captured
+    header: memoryview | bytes = b""  # the TCP header, if it is known
 
 
 class ConnectionKind(Enum):
@@ -144,7 +145,9 @@ class StreamDirection:
     partial_pdu: list[BufferedSegment] = field(default_factory=list)  # delivered, not a whole PDU yet
     early_segments: list[BufferedSegment] = field(default_factory=list)  # came after the start, but lie before it
     early_bytes: int = 0
-    unchecked_repeats: list[tuple[int, bytes]] = field(default_factory=list)  # to be compared with the first copy
+    # Repeated bytes to be compared with the first copy: stream offset, bytes, the whole segment where it is known.
+    unchecked_repeats: list[tuple[int, bytes, bytes]] = field(default_factory=list)
+    differing_repeats: list[tuple[int, int, bytes]] = field(default_factory=list)  # stream offset, size, segment
     history: bytes = b""  # the last bytes before stream offset ``history_end``
     history_end: int = 0
     gap_count: int = 0
@@ -342,7 +345,9 @@ class StreamDirection:
             return
         self.retransmitted_bytes += end - begin
         if len(self.unchecked_repeats) < _MAX_UNCHECKED_REPEATS:
-            self.unchecked_repeats.append((at + begin, bytes(packet.payload[begin:end])))
+            whole = len(packet.header) > 0 and packet.captured_length == packet.payload_length
+            segment = bytes(packet.header) + bytes(packet.payload) if whole else b""
+            self.unchecked_repeats.append((at + begin, bytes(packet.payload[begin:end]), segment))
 
     def _deliver_held(self) -> None:
         """Deliver the held segments that are in order now."""
@@ -369,16 +374,16 @@ class StreamDirection:
             self.held_since_ns = min((segment.time_ns for segment in held[:_NEAREST_HELD_SEGMENTS]), default=0)
 
     def compare_repeats(self, joined: bytes | memoryview, start: int, end_offset: int) -> None:
-        """Compare repeated bytes with the stream and count those that differ.
+        """Compare repeated bytes with the stream, and count and keep those that differ.
 
         ``joined[start:]`` holds the stream up to the offset ``end_offset``. Earlier bytes are compared with
         ``history``; those before the history are not compared.
         """
         waiting = []
-        for at, data in self.unchecked_repeats:
+        for at, data, segment in self.unchecked_repeats:
             stop = at + len(data)
             if stop > end_offset:
-                waiting.append((at, data))
+                waiting.append((at, data, segment))
                 continue
             here = len(joined) - start
             first = end_offset - here
@@ -389,6 +394,8 @@ class StreamDirection:
                     ours = bytes(view[base + begin - low : base + finish - low])
                     theirs = data[begin - at : finish - at]
                     if ours != theirs:
+                        if len(self.differing_repeats) < _MAX_UNCHECKED_REPEATS:
+                            self.differing_repeats.append((begin, finish - begin, segment))
                         self.conflicting_bytes += sum(a != b for a, b in zip(ours, theirs, strict=True))
                     stop = begin
                     if begin <= at:

@@ -50,7 +50,8 @@ class TcpSegments:
     ``file_offset``: of the payload in the decompressed file; of the last fragment for a reassembled datagram.
     ``captured_length`` and ``payload_length``: bytes of the payload; the first is smaller if the capture truncated the
     packet. ``record_count``: records that the segment consists of. ``buffer``: the block's buffer, followed by
-    reassembled datagrams. ``record_classes``: one element per record of the block (``RECORD_*``).
+    reassembled datagrams. ``record_classes``: one element per record of the block (``RECORD_*``). ``header_bytes``: of
+    the TCP header in front of the payload; 0 if it is not in ``buffer``.
     """
 
     buffer: bytearray
@@ -71,6 +72,7 @@ class TcpSegments:
     payload_length: Ints
     record_count: Ints
     record_classes: npt.NDArray[np.int8]
+    header_bytes: Ints
 
 
 @dataclass(slots=True)
@@ -439,4 +441,5 @@ def _decode_tcp_headers(
         length[keep] - size,
         column("weight")[keep],
         classes,
+        size,
     )
