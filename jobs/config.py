@@ -232,9 +232,9 @@ class AlertsConfig:
         5, "failures of one method at one server with one result that raise an alert", minimum=1
     )
     ignored_results: tuple[int, ...] = setting_field(
-        (0xC00E001B, 0xC00E0004, 0xC00E0008, 0xC00E0088, 0xC0000225, 0x1C00000D),
+        (0xC00E001B, 0xC00E0004, 0xC00E0008, 0xC00E0088, 0xC0000225, 0x400E03E9, 0x1C00000D),
         "results that do not count as failures: timed out, queue not active, cancelled, message not found, cancelled "
-        "too late, fault of a cancelled call",
+        "too late, read cancelled by its client, fault of a cancelled call",
         minimum=1,
     )
     max_clock_difference: timedelta = setting_field(

@@ -6,6 +6,7 @@ from schemas.table import (
     BIGINT,
     DECODER_COLUMNS,
     ENDPOINT_COLUMNS,
+    FAULT_NAME,
     INT,
     INTS,
     STRING,
@@ -26,6 +27,7 @@ _METHOD = Column("method", STRING, "the IDL's name of the operation; null when t
 _RESULT = (
     Column("hresult", BIGINT, "result of the call, unsigned; null for methods without one and for faults"),
     Column("hresult_name", STRING, "name of hresult; 0x and hex when unknown"),
+    FAULT_NAME,
 )
 _DATED = run_columns("silver", "requested_at, else of responded_at")
 

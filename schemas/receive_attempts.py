@@ -56,7 +56,9 @@ RECEIVE_ATTEMPTS = Table(
         Column("message_key", STRING, "silver.messages; null when no message or its header is not whole"),
         Column("message_bytes", BIGINT, "declared size of the message's body, bytes"),
         Column("start_hresult", BIGINT, "result of the Start, unsigned"),
+        Column("start_hresult_name", STRING, "name of start_hresult; 0x and hex when unknown"),
         Column("end_hresult", BIGINT, "result of the call that ended the attempt, unsigned"),
+        Column("end_hresult_name", STRING, "name of end_hresult; 0x and hex when unknown"),
         Column(
             "outcome",
             STRING,
@@ -103,6 +105,7 @@ QUEUE_OPERATIONS = Table(
         Column("requested_at", TIMESTAMP, "time of the request, UTC"),
         Column("responded_at", TIMESTAMP, "time of the response, UTC"),
         Column("hresult", BIGINT, "result of the call, unsigned"),
+        Column("hresult_name", STRING, "name of hresult; 0x and hex when unknown"),
         Column("outcome", STRING, "done, failed, or unknown: no answer was seen, or it cannot be read"),
         *EVIDENCE,
         *run_columns("gold", "requested_at, else of responded_at"),

@@ -123,6 +123,9 @@ class Table:
         return literal(self.comment)
 
 
+FAULT_NAME = Column(
+    "fault_name", STRING, "name of bronze.rpc_calls.fault_status, methods raise HRESULTs too; null without a fault"
+)
 ENDPOINT_COLUMNS = (
     Column("client_address", STRING, "IP address of the client, as text"),
     Column("client_port", INT, "TCP port of the client"),

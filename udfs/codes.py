@@ -1,4 +1,4 @@
-"""Names of codes: HRESULTs, RPC faults, actions, acknowledgements, message classes.
+"""Names of codes: results of methods, statuses of faults, actions, acknowledgements, message classes.
 
 Names are those of the specifications. A code without a name is shown as ``0x`` and 8 upper-case hex digits; it is not
 an error.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 MQ_OK: Final = 0x00000000
-FAILURE_BIT: Final = 0x80000000  # set in the HRESULT or NTSTATUS of a failure, [MS-ERREF] 2.1
 MQ_ERROR_OPERATION_CANCELLED: Final = 0xC00E0008
 MQ_ERROR_IO_TIMEOUT: Final = 0xC00E001B
 MQ_ERROR_MESSAGE_NOT_FOUND: Final = 0xC00E0088
@@ -36,32 +35,45 @@ ACTION_NAMES: Final = {
 # dwAck, [MS-MQQP] 2.2.1.2 (REMOTEREADACK), [MS-MQRR] 3.1.4.9
 ACK_NAMES: Final = {0: "RR_UNKNOWN", RR_NACK: "RR_NACK", RR_ACK: "RR_ACK"}
 
-# RPC fault statuses, [C706] appendix E and [MS-RPCE]; methods also raise HRESULTs as faults
-FAULT_NAMES: Final = {
+# Results of methods and statuses of faults: [MS-MQMQ] 2.4 with the NTSTATUS and [MS-OAUT] codes that the documents of
+# Message Queuing use, Win32 codes of [MS-ERREF] 2.2, and the RPC statuses of [C706] appendix E. Methods also raise
+# HRESULTs as faults, and a server may return any Win32 code ([MS-MQMR] 3): one number has one name.
+RESULT_NAMES: Final = {
+    0x00000000: "MQ_OK",
     0x00000005: "ERROR_ACCESS_DENIED",
+    0x00000006: "ERROR_INVALID_HANDLE",
+    0x00000008: "ERROR_NOT_ENOUGH_MEMORY",
+    0x0000000E: "ERROR_OUTOFMEMORY",
+    0x00000032: "ERROR_NOT_SUPPORTED",
+    0x00000057: "ERROR_INVALID_PARAMETER",
+    0x000006BA: "RPC_S_SERVER_UNAVAILABLE",
+    0x000006BB: "RPC_S_SERVER_TOO_BUSY",
+    0x000006BE: "RPC_S_CALL_FAILED",
+    0x000006BF: "RPC_S_CALL_FAILED_DNE",
+    0x000006C0: "RPC_S_PROTOCOL_ERROR",
+    0x000006D1: "RPC_S_PROCNUM_OUT_OF_RANGE",
+    0x000006D9: "EPT_S_NOT_REGISTERED",
+    0x000006E4: "RPC_S_CANNOT_SUPPORT",
     0x000006F7: "RPC_X_BAD_STUB_DATA",
+    0x1C000001: "nca_s_fault_int_div_by_zero",
+    0x1C000002: "nca_s_fault_addr_error",
+    0x1C000006: "nca_s_fault_invalid_tag",
+    0x1C000007: "nca_s_fault_invalid_bound",
     0x1C00000D: "nca_s_fault_cancel",
     0x1C000012: "nca_s_fault_unspec",
     0x1C00001A: "nca_s_fault_context_mismatch",
+    0x1C00001B: "nca_s_fault_remote_no_memory",
+    0x1C00001C: "nca_s_invalid_pres_context_id",
+    0x1C00001D: "nca_s_unsupported_authn_level",
+    0x1C010001: "nca_s_comm_failure",
     0x1C010002: "nca_s_op_rng_error",
     0x1C010003: "nca_s_unk_if",
+    0x1C010006: "nca_s_wrong_boot_time",
+    0x1C010009: "nca_s_you_crashed",
     0x1C01000B: "nca_s_proto_error",
+    0x1C010013: "nca_s_out_args_too_big",
     0x1C010014: "nca_s_server_too_busy",
-}
-
-# [MS-MQMQ] 2.4, with the NTSTATUS, RPC and [MS-OAUT] codes that the Message Queuing documents use
-HRESULT_NAMES: Final = {
-    0x00000000: "MQ_OK",
-    0x00000005: "access",
-    0x000006D9: "EPT_S_NOT_REGISTERED",
-    0x000006F7: "bad",
-    0x1C00000D: "call",
-    0x1C000012: "unspecified",
-    0x1C00001A: "context",
-    0x1C010002: "opnum",
-    0x1C010003: "unknown",
-    0x1C01000B: "protocol",
-    0x1C010014: "server",
+    0x1C010017: "nca_s_unsupported_type",
     0x400E0001: "MQ_INFORMATION_PROPERTY",
     0x400E0002: "MQ_INFORMATION_ILLEGAL_PROPERTY",
     0x400E0003: "MQ_INFORMATION_PROPERTY_IGNORED",
@@ -259,6 +271,11 @@ MESSAGE_CLASS_NAMES: Final = {
 def message_class_name(code: int) -> str:
     """Return the name of a message class, or ``0x%04X`` if it has none."""
     return MESSAGE_CLASS_NAMES.get(code) or f"0x{code:04X}"
+
+
+def result_name(code: int) -> str:
+    """Return the name of a method's result or of a fault's status, or ``0x%08X`` if it has none."""
+    return code_name(RESULT_NAMES, code)
 
 
 def code_name(names: dict[int, str], code: int) -> str:

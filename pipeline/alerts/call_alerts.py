@@ -15,7 +15,9 @@ from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import ERROR, WARNING, Alert, Episode, EventCount, episodes_from_events
 from pipeline.lake.arrow_rows import timedelta_to_us
 from pipeline.text import format_count, format_time
-from udfs.codes import FAILURE_BIT, FAULT_NAMES, HRESULT_NAMES, code_name
+from udfs.call_results import call_succeeded
+from udfs.codes import result_name
+from udfs.dcerpc.interfaces import REMOTE_READ_NAME
 from udfs.rows import RowDict
 from udfs.stubs import method_registry
 
@@ -65,7 +67,7 @@ def failing_call_alerts(
             continue
         known = method_registry.ALL_METHODS.get(interface, {}).get(opnum)
         method = f"opnum {opnum}" if known is None else known.name
-        text = code_name(FAULT_NAMES if is_fault and result in FAULT_NAMES else HRESULT_NAMES, result)
+        text = result_name(result)
         for run in episodes_from_events(
             _event_counts(series), now, window=limits.failure_window, min_count=limits.failed_calls
         ):
@@ -144,11 +146,11 @@ def _refused_end_episodes(series: Iterable[RowDict], limits: Thresholds, now: in
     results = []
     for row in sorted(series, key=lambda each: (each["returned_at"] or 0, list(each["evidence"] or ()))):
         ended = row["ended_at"] if row["ended_at"] is not None else row["returned_at"]
-        failed = row["outcome"] == "failed" and (row["end_hresult"] or 0) >= FAILURE_BIT
+        failed = row["outcome"] == "failed" and call_succeeded(REMOTE_READ_NAME, row["end_hresult"]) is False
         if ended is not None and (row["ack_refused"] or (failed and _returned_message(row))):
             refused.append(EventCount(ended, ended, 1, tuple(row["evidence"] or ()), tuple(row["missing"] or ())))
             results.append(row["end_hresult"])
-    names = sorted({code_name(HRESULT_NAMES, result) for result in results if result})
+    names = sorted({result_name(result) for result in results if result})
     for run in episodes_from_events(refused, now, window=limits.failure_window):
         run.severity = ERROR
         run.message = f"{format_count(run.count, 'end')} of a receive refused: {', '.join(names) or 'fault'}"

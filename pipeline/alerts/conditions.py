@@ -156,7 +156,15 @@ class Thresholds:
     full_within: timedelta = timedelta(days=7)
     unacknowledged_read_after: timedelta = timedelta(minutes=5)
     failed_calls: int = 5
-    ignored_results: tuple[int, ...] = (0xC00E001B, 0xC00E0004, 0xC00E0008, 0xC00E0088, 0xC0000225, 0x1C00000D)
+    ignored_results: tuple[int, ...] = (
+        0xC00E001B,
+        0xC00E0004,
+        0xC00E0008,
+        0xC00E0088,
+        0xC0000225,
+        0x400E03E9,
+        0x1C00000D,
+    )
     max_clock_difference: timedelta = timedelta(seconds=5)
     max_lost_share: float = 0.01
     max_gap: timedelta = timedelta(minutes=15)

@@ -21,7 +21,7 @@ from schemas.queue_history import QUEUE_HISTORY
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import TIMESTAMP, Table
-from udfs.codes import FAILURE_BIT
+from udfs.call_results import succeeded_sql
 from udfs.dcerpc.interfaces import QMMGMT_NAME
 from udfs.rows import RowMapping
 from udfs.stubs import method_registry
@@ -116,20 +116,25 @@ FROM {{rows}} WHERE {not_later} AND class >= 32768"""
 def _failing_calls_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
     """Return a query that counts calls with a failure as result, and faults, per minute."""
     answered, captured = ("responded_at", "requested_at"), ("response_at", "request_at")
-    failed = f"hresult >= {FAILURE_BIT} AND {window.filter_sql(*answered)}"
+    results = {"reads": (REMOTE_READ_CALLS, "protocol"), "management": (MANAGEMENT_CALLS, f"'{QMMGMT_NAME}'"),
+               "clients": (CLIENT_CALLS, "interface_name")}  # fmt: skip
     ours = ", ".join(map(repr, method_registry.ALL_METHODS))
     fault = f"outcome = 'fault' AND fault_status IS NOT NULL AND interface_name IN ({ours})"
     fault += f" AND {window.filter_sql(*captured)}"
-    parts = (
-        _call_results_sql("reads", "protocol", "hresult AS result, FALSE AS is_fault", answered, failed),
-        _call_results_sql("management", f"'{QMMGMT_NAME}'", "hresult AS result, FALSE AS is_fault", answered, failed),
-        _call_results_sql("clients", "interface_name", "hresult AS result, FALSE AS is_fault", answered, failed),
-        _call_results_sql("calls", "interface_name", "fault_status AS result, TRUE AS is_fault", captured, fault),
+    parts = [
+        _call_results_sql(
+            rows, interface, "hresult AS result, FALSE AS is_fault", answered,
+            f"NOT {succeeded_sql(interface)} AND {window.filter_sql(*answered)}",
+        )
+        for rows, (_, interface) in results.items()
+    ]  # fmt: skip
+    parts.append(
+        _call_results_sql("calls", "interface_name", "fault_status AS result, TRUE AS is_fault", captured, fault)
     )
     every = f"SELECT * FROM ({' UNION ALL '.join(parts)})"
     if limits.ignored_results:
         every += f" WHERE result NOT IN ({', '.join(map(str, limits.ignored_results))})"
-    tables = {"reads": REMOTE_READ_CALLS, "management": MANAGEMENT_CALLS, "clients": CLIENT_CALLS, "calls": RPC_CALLS}
+    tables = {rows: table for rows, (table, _) in results.items()} | {"calls": RPC_CALLS}
     return _count_by_minute(BoundQuery(every, tables), *call_alerts.FAILURE_COUNT_COLUMNS[:5])
 
 

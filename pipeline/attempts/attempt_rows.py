@@ -24,6 +24,7 @@ from pipeline.attempts.evidence import CallConclusion
 from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows, times_to_us
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.table import Table
+from udfs.codes import result_name
 from udfs.keys import key
 from udfs.queues.alias_groups import canonical_queue_name
 
@@ -266,6 +267,10 @@ def _call(row: dict[str, Any]) -> DecodedCall:
     return DecodedCall(**row)
 
 
+def _result_name(hresult: int | None) -> str | None:
+    return None if hresult is None else result_name(hresult)
+
+
 def _difference_ms(later: int | None, earlier: int | None) -> float | None:
     return None if later is None or earlier is None else (later - earlier) / 1000
 
@@ -301,7 +306,9 @@ def _row(
         "hold_ms": _difference_ms(attempt.ended_at, start.responded_at),
         "lookup_id": attempt.lookup_id,
         "start_hresult": start.hresult,
+        "start_hresult_name": _result_name(start.hresult),
         "end_hresult": attempt.end_hresult,
+        "end_hresult_name": _result_name(attempt.end_hresult),
         "outcome": attempt.outcome,
         "ack_refused": attempt.ack_refused,
         "ack_unanswered": attempt.ack_unanswered,

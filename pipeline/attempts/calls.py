@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from udfs.codes import MQ_OK
+from udfs.call_results import call_succeeded
 
 CallRole = Literal["name", "release", "open", "close", "start", "end", "cancel", "reject", "purge", "move", "target"]
 DecodeErrorFields = tuple[str, str | None, int | None]
@@ -84,13 +84,13 @@ class DecodedCall:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the answer was captured and is an error or a fault."""
-        return self.fault_status is not None or (self.hresult is not None and self.hresult != MQ_OK)
+        """Whether the answer was captured and is a fault, or the result of a call that did not succeed."""
+        return self.fault_status is not None or call_succeeded(self.protocol, self.hresult) is False
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the answer was captured and is MQ_OK."""
-        return self.hresult == MQ_OK and self.fault_status is None
+        """Whether the answer was captured and its result is that of a call that succeeded."""
+        return self.fault_status is None and call_succeeded(self.protocol, self.hresult) is True
 
     @property
     def result(self) -> int | None:

@@ -29,6 +29,7 @@ from pipeline.attempts.operations import QueueOperation
 from pipeline.attempts.operations import find_operations as operations_here
 from pipeline.lake.arrow_rows import epoch_day, rows_to_table
 from schemas.receive_attempts import QUEUE_OPERATIONS
+from udfs.codes import result_name
 from udfs.queues.alias_groups import canonical_queue_name
 
 _SCHEMA: Final = to_arrow_schema(QUEUE_OPERATIONS.struct())
@@ -108,6 +109,7 @@ def _row(
         "requested_at": call.requested_at,
         "responded_at": call.responded_at,
         "hresult": call.hresult,
+        "hresult_name": None if call.hresult is None else result_name(call.hresult),
         "outcome": operation.outcome,
         "evidence": operation.evidence,
         "confidence": operation.confidence,

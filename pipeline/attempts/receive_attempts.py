@@ -31,7 +31,6 @@ from udfs.codes import (
     MQ_ERROR_MESSAGE_NOT_FOUND,
     MQ_ERROR_OPERATION_CANCELLED,
     MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT,
-    MQ_OK,
     MQMSG_CLASS_NACK_RECEIVE_REJECTED,
     RR_ACK,
     RR_NACK,
@@ -90,7 +89,7 @@ class ReceiveAttempt(CallConclusion):
     @property
     def lookup_id(self) -> int | None:
         """The returned message's identifier, 56 bits; None without a message, and where the method returns none."""
-        if self.start_call.hresult != MQ_OK or not self.start_call.sequence_id:
+        if not self.start_call.is_accepted or not self.start_call.sequence_id:
             return None
         return self.start_call.sequence_id & LOOKUP_ID_ACTION_FLAG
 
@@ -257,7 +256,7 @@ class _AttemptsOfServer(ServerCalls):
             self._settle_held(attempt, ends)
         elif start.is_accepted and attempt.is_receive is False:
             attempt.outcome = "peeked"
-        elif start.result is not None and start.result != MQ_OK:
+        elif start.is_refused:
             self._settle_refused(attempt)
         elif start.responded_at is None or self.is_cut_off(start):
             self._settle_unanswered(attempt)

@@ -26,6 +26,8 @@ from pipeline.collector.targets import (
 )
 from pipeline.collector.transport import CollectionStoppedError, StopSignal
 from udfs import codes
+from udfs.call_results import call_succeeded
+from udfs.dcerpc.interfaces import QMMGMT_NAME
 
 COLLECTOR_VERSION: Final = "1"
 SNAPSHOT_LINE_VERSION: Final = 1  # ``version`` in snapshot files
@@ -154,8 +156,8 @@ class CollectionRound:
             "collected_at": format_snapshot_time(self._now()),
             "hresult": hresult,
         }
-        if hresult & codes.FAILURE_BIT:
-            self.report.failure_counts[codes.code_name(codes.HRESULT_NAMES, hresult)] += 1
+        if not call_succeeded(QMMGMT_NAME, hresult):
+            self.report.failure_counts[codes.result_name(hresult)] += 1
             return row, None
         self.report.answered += 1
         row["properties"] = [
@@ -196,7 +198,7 @@ class CollectionRound:
                     half = len(batch) // 2
                     pending += [batch[half:], batch[:half]]
                 continue
-            if answer.hresult & codes.FAILURE_BIT:
+            if not call_succeeded(QMMGMT_NAME, answer.hresult):
                 return answer.hresult, {}
             values.update(zip(batch, answer.values, strict=True))
         if not values:  # all were rejected: the cause is not a single property

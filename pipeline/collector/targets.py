@@ -9,7 +9,8 @@ from typing import Final, Literal
 
 from pipeline.collector.client import ManagementAnswer, ServerAddress
 from pipeline.collector.get_info_codec import MAX_PROPERTIES_PER_CALL
-from udfs.codes import FAILURE_BIT
+from udfs.call_results import call_succeeded
+from udfs.dcerpc.interfaces import QMMGMT_NAME
 from udfs.properties.property_names import MACHINE_PROPERTY_NAMES, QUEUE_PROPERTY_NAMES
 from udfs.queues.format_name_parser import FormatNameError, parse_format_name, to_format_name
 from udfs.queues.normal_form import normalize_queue_name
@@ -62,7 +63,7 @@ def discovered_queues(target: CollectionTarget, machine: ManagementAnswer | None
     ``machine`` is the answer for ``MACHINE_PROPERTIES``; if it is None or failed, there are no queues. Names that are
     neither format names nor path names are ignored.
     """
-    if machine is None or machine.hresult & FAILURE_BIT:
+    if machine is None or not call_succeeded(QMMGMT_NAME, machine.hresult):
         return []
     found: list[str] = []
     for kind in target.discover:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from schemas.table import literal
-from udfs.codes import FAILURE_BIT
+from udfs.call_results import succeeded_sql
+from udfs.codes import MQ_ERROR_IO_TIMEOUT, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT
 from udfs.dcerpc.interfaces import INTERFACES_BY_NAME
 
 TIME_STEPS_S: Final = (1, 10, 60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400, 100 * 366 * 86_400)
@@ -77,11 +78,17 @@ _TRANSFER_COLUMNS: Final = (
     "ladder_step, ladder_interval_s, acked_per_s, sent_per_s, in_flight_s, stalled_since, sequence_reset, condition"
 )
 _RESPONSE_MS: Final = "(unix_micros(c.response_at) - unix_micros(c.request_at)) / 1000D"
-_TIMEOUT_RESULT: Final = "'MQ_ERROR_IO_TIMEOUT'"  # not a failure: the receive waited for as long as requested
+# Not failures: the receive waited for as long as requested, or until its client cancelled it.
+_ENDS_OF_A_WAIT: Final = f"({MQ_ERROR_IO_TIMEOUT}, {MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT})"
 _RESULTS_SQL: Final = " UNION ALL ".join(
-    f"SELECT call_key, hresult, hresult_name FROM {{{name}}}"
-    for name in ("remote_read_calls", "management_calls", "client_calls")
+    f"SELECT call_key, hresult, {port} AS returned_port, hresult_name, fault_name FROM {{{name}}}"
+    for name, port in (
+        ("remote_read_calls", "returned_port"),
+        ("management_calls", "CAST(NULL AS bigint)"),
+        ("client_calls", "returned_port"),
+    )
 )
+_SUCCEEDED_SQL: Final = succeeded_sql("c.interface_name", "r.hresult", "r.returned_port")
 
 CALLS_DATASET: Final = Dataset(
     "calls",
@@ -89,10 +96,12 @@ CALLS_DATASET: Final = Dataset(
     f"""SELECT c.call_key, c.connection_id, c.interface_name, {_method_name_sql("c")} AS method, c.opnum,
        c.client_address, c.client_port, c.server_address, c.server_port, c.request_at, c.response_at,
        {_RESPONSE_MS} AS response_ms, c.outcome, c.fault_status, r.hresult_name,
-       CASE WHEN c.outcome = 'fault' THEN concat('fault ', format_string('0x%08X', c.fault_status))
-            WHEN c.outcome <> 'ok' THEN c.outcome ELSE coalesce(r.hresult_name, 'ok') END AS result,
+       CASE WHEN c.outcome = 'fault'
+              THEN concat_ws(' ', 'fault', coalesce(r.fault_name, format_string('0x%08X', c.fault_status)))
+            WHEN c.outcome <> 'ok' THEN c.outcome
+            WHEN r.returned_port = 0 THEN 'port 0' ELSE coalesce(r.hresult_name, 'ok') END AS result,
        c.outcome IN ('fault', 'no_response', 'damaged')
-         OR coalesce(r.hresult >= {FAILURE_BIT} AND r.hresult_name <> {_TIMEOUT_RESULT}, FALSE) AS failed,
+         OR coalesce(NOT {_SUCCEEDED_SQL} AND coalesce(r.hresult NOT IN {_ENDS_OF_A_WAIT}, TRUE), FALSE) AS failed,
        c.sealed, c.opened_by, c.closed_reason, c.capture_id, c.request_packet, c.response_capture_id,
        c.response_packet
 FROM {{rpc_calls}} c LEFT JOIN ({_RESULTS_SQL}) r ON c.call_key = r.call_key""",
@@ -162,8 +171,8 @@ FROM (SELECT max_by(struct(queue, queue_manager, sender_queue_manager, sender_fo
         "gold.receive_attempts",
         f"""SELECT attempt_key, protocol, queue, inferred_queue, server_address, server_port, client_address,
        client_port, action_name, is_receive, transactional, started_at, returned_at, ended_at, wait_ms, hold_ms,
-       timeout_ms, lookup_id, message_key, message_bytes, start_hresult, end_hresult, outcome, ack_refused,
-       ack_unanswered, {_EVIDENCE_COLUMNS}
+       timeout_ms, lookup_id, message_key, message_bytes, start_hresult_name, end_hresult_name, outcome,
+       ack_refused, ack_unanswered, {_EVIDENCE_COLUMNS}
 FROM {{receive_attempts}}""",
         order_by="started_at DESC, attempt_key",
         selection="the newest of each queue, server and outcome",
@@ -190,7 +199,7 @@ FROM {{ack_sequences}}""",
         "operations",
         "gold.queue_operations",
         f"""SELECT call_key, operation, protocol, queue, target_queue, client_address, server_address, lookup_id,
-       requested_at, responded_at, hresult, outcome, {_EVIDENCE_COLUMNS}
+       requested_at, responded_at, hresult_name, outcome, {_EVIDENCE_COLUMNS}
 FROM {{queue_operations}}""",
         order_by="requested_at DESC, call_key",
         selection="the newest",

@@ -50,6 +50,7 @@ from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
+from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 
 SOURCE_TABLES: Final = (QUEUE_SNAPSHOTS, RECEIVE_ATTEMPTS, EOD_SOURCES, ACK_SEQUENCES, QUEUE_ALIASES)
 MAX_ROWS_IN_MEMORY: Final = 200_000  # more rows of one part are evaluated in Spark
@@ -96,7 +97,7 @@ def _changed_queues_sql(where: str, *times: str) -> str:
     return f"SELECT queue, {at} AS `at` FROM {{feed}} WHERE queue IS NOT NULL AND {where} GROUP BY queue"
 
 
-_HAS_COUNTS: Final = "hresult = 0 AND (message_count IS NOT NULL OR journal_message_count IS NOT NULL)"
+_HAS_COUNTS: Final = f"{QMMGMT_SUCCEEDED_SQL} AND (message_count IS NOT NULL OR journal_message_count IS NOT NULL)"
 _CHANGE_QUERIES: Final[dict[Table, tuple[str, tuple[str, ...]]]] = {
     QUEUE_SNAPSHOTS: (_changed_queues_sql(_HAS_COUNTS, "observed_at"), ("counts", "reports")),
     RECEIVE_ATTEMPTS: (_changed_queues_sql("TRUE", "started_at", "returned_at", "ended_at"), ("reports",)),
@@ -346,14 +347,14 @@ class _QueueFactsReader:
         counted = f"CASE WHEN {_IS_COUNTED_QUEUE} THEN message_count END AS message_count"
         names = ", ".join(counted if name == "message_count" else name for name in _COUNT_COLUMNS)
         most = "max(journal_message_count) OVER (PARTITION BY queue) AS most"
-        found = self._queue_query(QUEUE_SNAPSHOTS, f"{names}, {most}", f"hresult = 0 AND {since}")
+        found = self._queue_query(QUEUE_SNAPSHOTS, f"{names}, {most}", f"{QMMGMT_SUCCEEDED_SQL} AND {since}")
         not_empty = "most > 0 OR message_count IS NOT NULL"
         return found.wrap(f"SELECT {', '.join(_COUNT_COLUMNS)} FROM {{answer}} WHERE {not_empty}")
 
     def _reports_query(self) -> BoundQuery:
         """Return the query for reports of local queues."""
         local = "(upper(state) = 'LOCAL CONNECTION' OR upper(location) = 'LOCAL') AND message_count IS NOT NULL"
-        where = f"hresult = 0 AND {local} AND {_not_before(self.since, 'observed_at')}"
+        where = f"{QMMGMT_SUCCEEDED_SQL} AND {local} AND {_not_before(self.since, 'observed_at')}"
         return self._queue_query(QUEUE_SNAPSHOTS, ", ".join(_REPORT_COLUMNS), where)
 
     def _reads_query(self, since: int, where: str = "TRUE", **inputs: QueryInput) -> BoundQuery:

@@ -100,8 +100,8 @@ _COMMON_COLUMNS: Final[Mapping[str, ColumnRedactor]] = {
     "queue_manager": _MACHINE,
     **dict.fromkeys(
         ("capture_id", "response_capture_id", "run_id", "errors", "decoder_version", "interface_name",
-         "interface_uuid", "transfer_syntax", "protocol", "method", "hresult_name", "source", "object_type",
-         "client_id", "context_handle", "message_key", "status", "error", "property_states"),
+         "interface_uuid", "transfer_syntax", "protocol", "method", "hresult_name", "fault_name", "source",
+         "object_type", "client_id", "context_handle", "message_key", "status", "error", "property_states"),
         copy_column,
     ),
 }  # fmt: skip

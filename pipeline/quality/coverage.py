@@ -27,6 +27,7 @@ from schemas.coverage import COVERAGE
 from schemas.messages import MESSAGES
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
+from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 from udfs.keys import key
 
 COVERAGE_CODE_VERSION: Final = "1"  # another one when something else is counted: then all is
@@ -172,7 +173,7 @@ PARTS: Final = (
         "asked_at",
         {"snapshots_expected": "count(*)"}
         | _counts(snapshots_seen="error IS NULL", snapshots_missing="error IS NOT NULL",
-                  snapshots_refused="error IS NULL AND hresult != 0"),
+                  snapshots_refused=f"error IS NULL AND NOT {QMMGMT_SUCCEEDED_SQL}"),
     ),
     CoverageSource("snapshot", _bad_lines, "seen_at", {"quarantined": "count(*)"}),
 )  # fmt: skip

@@ -24,7 +24,7 @@ from schemas.calls import MANAGEMENT_CALLS
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.table import EVENT_DATE, RUN_ID, Table
-from udfs.codes import MQ_OK
+from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 from udfs.keys import key
 from udfs.queues.alias_groups import canonical_queue_name
 from udfs.queues.normal_form import normalize_queue_name
@@ -112,7 +112,7 @@ def _snapshot_events_sql(_: QueueSettings, since: int, where: str) -> str:
 SELECT 'snapshot' AS kind, queue_manager, queue, unix_micros(observed_at) AS `at`, snapshot_id AS key,
   queue_format_name AS name, source, errors, {", ".join((*_REPORTED, *times))}
 FROM {{rows}}
-WHERE hresult = 0 AND queue IS NOT NULL AND observed_at IS NOT NULL AND {recent} AND {where}"""
+WHERE {QMMGMT_SUCCEEDED_SQL} AND queue IS NOT NULL AND observed_at IS NOT NULL AND {recent} AND {where}"""
 
 
 def attempt_events_sql(settings: QueueSettings, since: int, where: str) -> str:
@@ -155,7 +155,7 @@ def _pause_events_sql(_: QueueSettings, since: int, where: str) -> str:
         "CASE WHEN hresult IS NULL THEN 'doubt' ELSE lower(action) END",
         "queue",
         f"array({missing})",
-        f"{done} AND (hresult IS NULL OR hresult = {MQ_OK}) AND {where}",
+        f"{done} AND (hresult IS NULL OR {QMMGMT_SUCCEEDED_SQL}) AND {where}",
     )
 
 

@@ -35,6 +35,7 @@ from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.table import EVENT_DATE, Table
+from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 from udfs.rows import RowDict
 
 CODE_VERSION: Final = "1"  # raised when rows are computed differently: all are recomputed
@@ -50,7 +51,7 @@ _EPOCH: Final = 0  # a time before all others
 _CHANGED_SNAPSHOTS: Final = f"""
 SELECT queue, source, queue_manager, min(unix_micros(observed_at)) AS `at`,
   bool_or(_change_type IN ({", ".join(map(repr, PRE_IMAGES))})) AS went
-FROM {{feed}} WHERE hresult = 0 AND queue IS NOT NULL AND observed_at IS NOT NULL
+FROM {{feed}} WHERE {QMMGMT_SUCCEEDED_SQL} AND queue IS NOT NULL AND observed_at IS NOT NULL
 GROUP BY queue, source, queue_manager"""
 _FIRST_ANSWER: Final = "min(unix_micros(coalesce(responded_at, requested_at))) AS `at`"
 # The queues of changed rows of silver.management_calls that pause or resume, and since when.

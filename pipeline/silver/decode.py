@@ -16,6 +16,7 @@ from schemas.messages import MESSAGES
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
+from udfs.codes import RESULT_NAMES
 from udfs.comqc import body_decoder as comqc
 from udfs.keys import keys_of_texts
 from udfs.messages import message_decoder as messages
@@ -46,9 +47,9 @@ DECODER_VERSIONS: Final = (
 """The versions of all decoders, as a text. When it changes, silver is recomputed."""
 
 INPUT_COLUMNS: Final = (
-    "interface_name", "opnum", "transfer_syntax", "byte_order", "outcome", "sealed", "opened_by", "request_stub",
-    "response_stub", "call_key", "connection_id", "call_id", "client_address", "client_port", "server_address",
-    "server_port", "request_at", "response_at", "run_id",
+    "interface_name", "opnum", "transfer_syntax", "byte_order", "outcome", "fault_status", "sealed", "opened_by",
+    "request_stub", "response_stub", "call_key", "connection_id", "call_id", "client_address", "client_port",
+    "server_address", "server_port", "request_at", "response_at", "run_id",
 )  # fmt: skip
 """The columns of ``bronze.rpc_calls`` that decoding reads."""
 
@@ -110,9 +111,10 @@ def _calls_of(calls: pa.RecordBatch, interfaces: Mapping[str, Any]) -> pa.Record
 
 
 def _call_columns(calls: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Return the columns that are copied from the calls, under their names in silver."""
+    """Return the columns that are copied from the calls, under their names in silver, and the name of the fault."""
     through = (name for name in PASSED_THROUGH_COLUMNS if name not in (EVENT_DATE, "queue_manager"))
     own = {name: calls.column(_BRONZE_NAMES.get(name, name)) for name in through}
+    own["fault_name"] = stubs.code_name_column(calls.column("fault_status"), RESULT_NAMES)
     return own | {EVENT_DATE: _utc_dates(pc.coalesce(calls.column("request_at"), calls.column("response_at")))}
 
 

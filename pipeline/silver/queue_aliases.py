@@ -25,6 +25,7 @@ from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID
+from udfs.call_results import succeeded_sql
 from udfs.queues import alias_groups
 
 AliasGroups = Sequence[Sequence[str]]
@@ -56,7 +57,7 @@ WHERE place = 1"""
 # Calls of qmcomm and qmcomm2 that open a queue, name it, or refer to it by number.
 _NAMING_CALLS: Final = f"""
 SELECT {", ".join(_CLIENT_CALL_COLUMNS)} FROM {{clients}}
-WHERE hresult = 0 AND (
+WHERE {succeeded_sql("interface_name")} AND (
   (interface_name = 'qmcomm' AND opnum IN (1, 2, 19)) OR (interface_name = 'qmcomm2' AND opnum = 3)
 )"""
 # The first snapshot of each path name, format name and queried object.

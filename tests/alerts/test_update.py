@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
 import pytest
 
 from alerts.scenario import LIMITS
@@ -91,7 +92,10 @@ def scenario():
         REMOTE_READ_CALLS: failures(
             REMOTE_READ_CALLS, 5, 190, protocol="RemoteRead", opnum=7, method="R_StartReceive", hresult=0xC00E0025
         ),
-        MANAGEMENT_CALLS: failures(MANAGEMENT_CALLS, 9, 190, opnum=0, method="R_QMMgmtGetInfo", hresult=0xC00E0004),
+        MANAGEMENT_CALLS: pa.concat_tables([
+            failures(MANAGEMENT_CALLS, 9, 190, opnum=0, method="R_QMMgmtGetInfo", hresult=0xC00E0004),
+            failures(MANAGEMENT_CALLS, 5, 185, opnum=1, method="R_QMMgmtAction", hresult=5),  # a Win32 code
+        ]),
         RPC_CALLS: rows(
             RPC_CALLS,
             *({"call_key": f"f{n}", "interface_name": "qm2qm", "opnum": 9, "outcome": "fault", "fault_status": 0x6F7,
@@ -114,7 +118,7 @@ class Below(InMemoryLake):
 
 
 EXPECTED = [
-    ("calls_failing", 190.0, None), ("calls_failing", 221.0, None), ("capture_lost", 180.0, None),
+    ("calls_failing", 185.0, None), ("calls_failing", 190.0, None), ("calls_failing", 221.0, None), ("capture_lost", 180.0, None),
     ("clocks_differ", 5.0, None), ("duplicate_queue_manager", 3.0, None), ("ends_disagree", 0.0, None),
     ("messages_unacknowledged", 100.0, None), ("negative_acknowledgements", 210.0, None),
     ("queue_disconnected", 100.0, None), ("receives_not_ended", 230.0, None), ("snapshots_missing", 180.0, None),

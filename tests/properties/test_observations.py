@@ -213,6 +213,10 @@ def test_a_failed_question_has_a_row_per_property_asked_and_no_values():
         assert snapshot["hresult_name"] == "MQ_ERROR_QUEUE_NOT_FOUND"
         assert dict(snapshot["property_states"]) == {"message_count": "error", "state": "error"}
         assert snapshot["message_count"] is snapshot["state"] is None
+    for found in (wire("queue", held, hresult=5), collected("queue", held, hresult=5)):  # a Win32 code, [MS-MQMR] 3
+        assert {row["state"] for row in property_rows(found).to_pylist()} == {"error"}
+        (snapshot,) = queue_snapshot_rows(found).to_pylist()
+        assert (snapshot["hresult_name"], snapshot["message_count"]) == ("ERROR_ACCESS_DENIED", None)
     fault = wire("queue", held, outcome="fault", response_stub=None)
     assert [row["state"] for row in property_rows(fault).to_pylist()] == ["error", "error"]
     assert wire("queue", held, outcome="no_response", response_stub=None).num_rows == 0

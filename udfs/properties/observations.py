@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udfs.codes import FAILURE_BIT
+from udfs.call_results import call_succeeded
+from udfs.dcerpc.interfaces import QMMGMT_NAME
 from udfs.properties import property_names, value_conversion
 from udfs.queues.normal_form import normalize_queue_name
 from udfs.stubs.to_arrow import ERRORS_TYPE
@@ -68,8 +69,8 @@ PropertyFields = Mapping[str, Any]
 
 
 def _is_failed(hresult: int | None) -> bool:
-    """Return whether a response has no values: a failing HRESULT (bit 31), or none (a fault, no response)."""
-    return hresult is None or bool(hresult & FAILURE_BIT)
+    """Return whether a response has no values: the call did not succeed, or has no result (a fault, no response)."""
+    return call_succeeded(QMMGMT_NAME, hresult) is not True
 
 
 def _property_struct(number: int | None, vt: int | None, value: Mapping[str, Any], *, failed: bool) -> dict[str, Any]:

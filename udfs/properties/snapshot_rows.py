@@ -203,7 +203,7 @@ def _snapshot_rows(observations: pa.Table, object_type: str) -> pa.Table:
     for number, kind in COLUMN_CONVERSIONS[object_type].items():
         out[property_names.property_column_name(object_type, number)] = flat.property_column(number, kind, rows)
     results = ours.column("hresult").combine_chunks().dictionary_encode()
-    known = [codes.code_name(codes.HRESULT_NAMES, code) for code in results.dictionary.to_pylist()]
+    known = [codes.result_name(code) for code in results.dictionary.to_pylist()]
     out["hresult_name"] = pa.array(known, pa.string()).take(results.indices)
     out["property_states"], out["errors"] = flat.states_and_errors(rows)
     out["decoder_version"] = pa.array([DECODER_VERSION] * rows, pa.string())

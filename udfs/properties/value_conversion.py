@@ -173,7 +173,7 @@ def _to_history(value: PropertyValue) -> list[dict[str, Any]]:
             "status_name": codes.code_name(property_names.CONNECTION_STATUS_PROPERTY, status % _U32),
             "changed_at": _unix_time(changed),
             "error": error % _U32,
-            "error_name": codes.code_name(codes.HRESULT_NAMES, error % _U32),
+            "error_name": codes.result_name(error % _U32),
             "addresses": [text for text in texts if text is not None],
         }
         for status, changed, error, texts in zip(*columns, addresses, strict=True)

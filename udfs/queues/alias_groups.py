@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from udfs.call_results import call_succeeded
 from udfs.queues.normal_form import normalize_queue_name, split_queue_suffix
 
 NAMED_AS_PATH_NAME: Final = "path_name"
@@ -149,7 +150,8 @@ def alias_evidence_from_responses(calls: pa.Table) -> pa.Table:
     numbers: dict[tuple[str, int], str] = {}
     never = datetime.min.replace(tzinfo=UTC)
     methods = {_GET_NAME, _OPEN_REMOTE, _OPEN_INTERNAL, _CREATE_CURSOR}
-    rows = [row for row in _select_methods(calls.select(names), methods).to_pylist() if row["hresult"] == 0]
+    found = _select_methods(calls.select(names), methods).to_pylist()
+    rows = [row for row in found if call_succeeded(row["interface_name"], row["hresult"])]
     for row in sorted(rows, key=lambda row: (row["responded_at"] or row["requested_at"] or never, row["call_key"])):
         method, server, number = (row["interface_name"], row["opnum"]), row["server_address"], row["queue_descriptor"]
         requested = row["queue"]

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from udfs import codes
 from udfs.array_types import Bools, Ints
-from udfs.dcerpc.interfaces import INTERFACES_BY_NAME, NDR64_NAME, NDR_NAME
+from udfs.call_results import call_succeeded
+from udfs.dcerpc.interfaces import INTERFACES_BY_NAME, NDR64_NAME, NDR_NAME, REMOTE_READ_NAME
 from udfs.queues.normal_form import normalize_queue_names
 from udfs.stubs import method_registry, to_arrow
 from udfs.stubs.column_cursors import ERROR_CODES, AnyArray, DecodedColumns
@@ -138,7 +139,7 @@ def _merge_directions(calls: _CallBatch, name: str) -> tuple[AnyArray, Bools] | 
     return np.where(spread, values, other.values[name]), valid | other.valid[name]
 
 
-def _code_names(numbers: pa.Array, names: dict[int, str]) -> pa.Array:
+def code_name_column(numbers: pa.Array, names: dict[int, str]) -> pa.Array:
     """Return the name of each code; null for a null code."""
     encoded = numbers.dictionary_encode()
     return pa.array([codes.code_name(names, code) for code in encoded.dictionary.to_pylist()], pa.string()).take(
@@ -175,7 +176,7 @@ def _common_columns(calls: _CallBatch, hresults: pa.Array) -> dict[str, pa.Array
     """Return the columns that all tables of calls have: method, result name, errors, decoder version."""
     return {
         "method": _method_names(calls),
-        "hresult_name": _code_names(hresults, codes.HRESULT_NAMES),
+        "hresult_name": code_name_column(hresults, codes.RESULT_NAMES),
         "errors": to_arrow.error_lists([(f"{side}.", values) for side, values in calls.values.items()], calls.rows),
         "decoder_version": pa.array([DECODER_VERSION] * calls.rows, pa.string()),
     }
@@ -194,7 +195,8 @@ def decode_remote_read_calls(batch: pa.RecordBatch, *, packets: bool = False) ->
     response = calls.values["response"]
     hresult, answered = _merge_directions(calls, "hresult") or (np.zeros(calls.rows, np.uint32), nothing)
     # Arrival time and sections have a meaning only on success (doubt D25). A missing HRESULT is not a failure.
-    came = response.valid.get("packet_bytes", nothing) & ~(answered & (hresult != codes.MQ_OK))
+    failures = [each for each in np.unique(hresult).tolist() if not call_succeeded(REMOTE_READ_NAME, each)]
+    came = response.valid.get("packet_bytes", nothing) & ~(answered & np.isin(hresult, failures))
     arrived = _merge_directions(calls, "arrive_time")
     timed = came & (arrived[0] != 0) if arrived else came
     out = _output_columns(calls, _REMOTE_READ_COLUMNS, {"arrive_time": timed, "packet_bytes": came})
@@ -206,8 +208,8 @@ def decode_remote_read_calls(batch: pa.RecordBatch, *, packets: bool = False) ->
     )
     seconds = out.pop("arrive_time").cast(pa.timestamp("s"))
     out["arrived_at"] = seconds.cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC"))
-    out["action_name"] = _code_names(out["action"], codes.ACTION_NAMES)
-    out["ack_name"] = _code_names(out["ack"], codes.ACK_NAMES)
+    out["action_name"] = code_name_column(out["action"], codes.ACTION_NAMES)
+    out["ack_name"] = code_name_column(out["ack"], codes.ACK_NAMES)
     return out | _common_columns(calls, out["hresult"])
 
 

@@ -14,7 +14,8 @@ from functools import cached_property
 from typing import Any, Final
 
 from pipeline.attempts.associations import ClientAssociation
-from udfs.codes import FAULT_NAMES, HRESULT_NAMES, MQ_OK, code_name, is_peek_action
+from udfs.call_results import call_succeeded
+from udfs.codes import is_peek_action, result_name
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, REMOTE_READ_NAME
 
 QM2QM_READS: Final = ((QM2QM_NAME, 0), (QM2QM_NAME, 9), (QM2QM_NAME, 10))
@@ -47,8 +48,9 @@ class CapturedCall:
     """One RPC call: a row of bronze.rpc_calls with the columns that silver decoded. ``call[name]`` is None without one.
 
     ``request_decoded``: the request was captured and decoded completely. ``response_decoded``: the response was too,
-    and is no fault. ``succeeded``: the response's HRESULT is MQ_OK. ``started_at`` is the time of the request, or of
-    the response where the request was not captured. ``responded_at`` is the time of the response, or None.
+    and is no fault. ``succeeded``: the response's result is that of a success. ``started_at`` is the time of the
+    request, or of the response where the request was not captured. ``responded_at`` is the time of the response, or
+    None.
     """
 
     __slots__ = ("method", "request_decoded", "responded_at", "response_decoded", "row", "started_at", "succeeded")
@@ -66,7 +68,7 @@ class CapturedCall:
         readable = row.get("bind_seen") is not False and outcome not in UNREADABLE_OUTCOMES and not closed
         self.request_decoded = readable and asked_at is not None and "request" not in wrong
         self.response_decoded = self.request_decoded and outcome == "ok" and "response" not in wrong
-        self.succeeded = self.response_decoded and row.get("hresult") == MQ_OK
+        self.succeeded = self.response_decoded and call_succeeded(self.method[0], row.get("hresult")) is True
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - depends on the column
         return self.row.get(name)
@@ -80,12 +82,13 @@ class CapturedCall:
     @property
     def fault_text(self) -> str:
         """The fault that answered the call, as findings name it."""
-        return f"fault {code_name(FAULT_NAMES | HRESULT_NAMES, self.fault_status or 0)}"
+        return f"fault {result_name(self.fault_status or 0)}"
 
     @property
     def failed(self) -> bool:
-        """The response was seen, and is a fault or an HRESULT other than MQ_OK."""
-        return self.fault_status is not None or (self.response_decoded and self.row.get("hresult") not in (None, MQ_OK))
+        """The response was seen, and is a fault, or has the result of a call that did not succeed."""
+        unsuccessful = call_succeeded(self.method[0], self.row.get("hresult")) is False
+        return self.fault_status is not None or (self.response_decoded and unsuccessful)
 
     @property
     def is_peek(self) -> bool:
@@ -271,7 +274,7 @@ class AssociationHistory:
         interface, opnum = call.method
         if not call.response_decoded:
             return
-        if call.method in OPEN_METHODS and call["context_handle"] is not None and call["hresult"] in (None, MQ_OK):
+        if call.method in OPEN_METHODS and call["context_handle"] is not None and not call.failed:
             self.context_handles.record_open((interface, call["context_handle"]), call)
             if call.method == (QM2QM_NAME, 2):
                 for number in {call["queue_handle"], call["open_context"]}:

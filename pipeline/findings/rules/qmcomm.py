@@ -17,7 +17,7 @@ from pipeline.findings.rules.registry import (
     server_rule,
     violation_of_either,
 )
-from udfs.codes import HRESULT_NAMES, code_name
+from udfs.codes import result_name
 from udfs.dcerpc.interfaces import QMCOMM_NAME, REMOTE_READ_NAME
 
 _RECEIVE_ACCESS, _PEEK_ACCESS = 0x01, 0x20
@@ -88,7 +88,7 @@ def port_query_failed(call: CapturedCall) -> str | None:
 def close_of_reserved_cursor_failed(call: CapturedCall) -> str | None:
     """Closing the cursor number that stands for no cursor failed."""
     wrong = call["cursor_handle"] == _RESERVED_CURSOR and not call.succeeded
-    return code_name(HRESULT_NAMES, call["hresult"]) if wrong and call["hresult"] is not None else None
+    return result_name(call["hresult"]) if wrong and call["hresult"] is not None else None
 
 
 @call_rule("C12", *((QMCOMM_NAME, opnum) for opnum in _OBJECT_OPNUMS))
@@ -137,8 +137,7 @@ def _queue_openings(
             closes[server.association_of(call).name, call["context_handle"]].append(call.started_at)
     for call in server.calls_of(opening):
         handle, opened_at = call["context_handle"], call.responded_at
-        succeeded = call.response_decoded and call["hresult"] in (None, 0)
-        if not succeeded or handle is None or opened_at is None:
+        if not call.response_decoded or call.failed or handle is None or opened_at is None:
             continue
         association = server.association_of(call)
         ends = [at for at in closes[association.name, handle] if at > opened_at]

@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import Any, Final
 
 from pipeline.queues.growth import CountSample
-from udfs.codes import MQ_OK
+from udfs.call_results import call_succeeded
+from udfs.dcerpc.interfaces import REMOTE_READ_NAME
 from udfs.keys import key
 from udfs.rows import RowMapping
 
@@ -78,7 +79,7 @@ class QueueRead:
 
         ``slack`` is by how much the clocks may differ.
         """
-        if self["is_receive"] is False or self["start_hresult"] not in (None, MQ_OK):
+        if self["is_receive"] is False or call_succeeded(REMOTE_READ_NAME, self["start_hresult"]) is False:
             return False
         if self["returned_at"] is None or self["returned_at"] > time + slack:
             return False

@@ -19,13 +19,11 @@ from pipeline.findings.rules.call_history import (
 )
 from pipeline.findings.rules.registry import Violation, association_rule, complete_association_rule
 from udfs.codes import (
-    HRESULT_NAMES,
     MQ_ERROR_IO_TIMEOUT,
     MQ_ERROR_OPERATION_CANCELLED,
     MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT,
-    MQ_OK,
-    code_name,
     is_lookup_action,
+    result_name,
 )
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 
@@ -263,10 +261,10 @@ def _reads_not_cancelled(
         if read.responded_at is None:
             if not _abandoned(read) and history.has_packets_after(call.responded_at) and not read.is_peek:
                 yield Violation(call, "no answer to the read", (read, call))
-        elif read.response_decoded and read["hresult"] == MQ_OK and read.responded_at >= call.responded_at:
+        elif read.succeeded and read.responded_at >= call.responded_at:
             yield Violation(call, "a message came all the same", (read, call))
         elif read.response_decoded and read["hresult"] not in good and read.responded_at >= call.responded_at:
-            actual = f"the read ended with {code_name(HRESULT_NAMES, read['hresult'])}"
+            actual = f"the read ended with {result_name(read['hresult'])}"
             yield Violation(call, actual, (read, call), "info")
 
 

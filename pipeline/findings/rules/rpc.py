@@ -10,7 +10,8 @@ from pipeline.findings.rules.call_history import OPEN_METHODS, AssociationHistor
 from pipeline.findings.rules.qmmgmt import MAX_PROPERTIES
 from pipeline.findings.rules.registry import Violation, association_rule, call_rule, complete_association_rule
 from pipeline.findings.rules.remote_read import MAX_TOKEN_BYTES
-from udfs.codes import HRESULT_NAMES, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, code_name
+from udfs.call_results import call_succeeded
+from udfs.codes import MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, result_name
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM2_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_READ_NAME
 
 _RESERVED_METHODS: Final = {
@@ -20,6 +21,7 @@ _RESERVED_METHODS: Final = {
 _LAST_OPNUM: Final = {QM2QM_NAME: 10, REMOTE_READ_NAME: 15, QMMGMT_NAME: 1, QMCOMM_NAME: 34, QMCOMM2_NAME: 3}
 _METHODS_WITH_EXCEPTIONS: Final = {(QM2QM_NAME, 6), (REMOTE_READ_NAME, 2), (REMOTE_READ_NAME, 11)}
 _ERROR_BIT: Final = 0x80000000
+_LAST_WIN32_CODE: Final = 0xFFFF  # [MS-ERREF] 2.2
 _MSMQ_FACILITY: Final = 0xC00E0000
 _TRANSFER_SYNTAX_REFUSED: Final = 2
 _METHODS_WITH_CONTEXT: Final = (
@@ -97,7 +99,7 @@ def malformed_request_accepted(call: CapturedCall) -> str | None:
     """A request whose stub does not decode got a response that is no error."""
     if call["outcome"] != "ok" or call["bind_seen"] is False or call.method[0] not in _LAST_OPNUM:
         return None
-    if call["hresult"] is not None and call["hresult"] & _ERROR_BIT:  # an error instead of the fault is tolerated (D13)
+    if call_succeeded(call.method[0], call["hresult"]) is False:  # an error instead of the fault is tolerated (D13)
         return None
     for error in call["errors"] or ():
         name = str(error["field"] or "")
@@ -128,7 +130,8 @@ def out_of_range_parameter_accepted(call: CapturedCall) -> str | None:
 @call_rule("P07", needs="headers")
 def null_array_with_count_accepted(call: CapturedCall) -> bool:
     """A request with a NULL pointer for a non-zero number of elements was answered MQ_OK."""
-    return call["outcome"] == "ok" and call["hresult"] == 0 and call.has_malformed_field("request", "pElems")
+    succeeded = call["outcome"] == "ok" and call_succeeded(call.method[0], call["hresult"]) is True
+    return succeeded and call.has_malformed_field("request", "pElems")
 
 
 @association_rule("P08", "the bind was answered")
@@ -222,6 +225,7 @@ def return_value_invalid(call: CapturedCall) -> str | None:
     result = call["hresult"]
     if (
         call.method[0] not in (QM2QM_NAME, REMOTE_READ_NAME, QMMGMT_NAME)
+        or (call.method[0] == QMMGMT_NAME and result is not None and result <= _LAST_WIN32_CODE)  # [MS-MQMR] 3
         or result is None
         or result == 0
         or result & _ERROR_BIT
@@ -233,4 +237,4 @@ def return_value_invalid(call: CapturedCall) -> str | None:
         (QM2QM_NAME, 10),
     ):
         return None
-    return code_name(HRESULT_NAMES, result)
+    return result_name(result)

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from pipeline.attempts.calls import CALL_ROLES
 from pipeline.quality.coverage_gaps import GAP_MEANINGS
+from udfs.codes import result_name
 from udfs.rows import RowMapping
 
 QueueLocation = tuple[str | None, str | None, str | None]  # queue; server address and handle if the queue is unknown
@@ -379,7 +380,8 @@ def _call_text(call: RowMapping) -> str:
     method = call["method"] or f"{call['interface_name'] or '?'} opnum {call['opnum']}"
     ack = f" {call['ack_name']}" if call.get("ack_name") else ""
     if call["outcome"] == "fault":
-        return f"{method}{ack} -> fault 0x{call['fault_status'] or 0:08X}"
+        status = call["fault_status"]
+        return f"{method}{ack} -> fault{'' if status is None else f' {result_name(status)}'}"
     if call["outcome"] != "ok" and call.get("hresult_name") is None:
         return f"{method}{ack} -> {call['outcome']}"
     return f"{method}{ack} -> {call.get('hresult_name') or 'answered'}"

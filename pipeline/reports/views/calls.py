@@ -5,32 +5,40 @@ from __future__ import annotations
 from typing import Final
 
 from pipeline.reports.views.view import View
+from udfs.call_results import succeeded_sql
 
-_CALLS_SQL: Final = """
+_SUCCEEDED_SQL: Final = succeeded_sql("interface_name", "hresult", "returned_port")
+_START_SUCCEEDED_SQL: Final = succeeded_sql("protocol", "start_hresult")
+_CALLS_SQL: Final = (
+    """
         WITH named AS (
           SELECT call_key, protocol AS interface_name, method, server_address, client_address, requested_at,
-            responded_at, hresult, hresult_name, queue FROM silver.remote_read_calls
+            responded_at, hresult, hresult_name, fault_name, returned_port, queue FROM silver.remote_read_calls
           UNION ALL
           SELECT call_key, 'qmmgmt', method, server_address, client_address, requested_at, responded_at, hresult,
-            hresult_name, queue FROM silver.management_calls
+            hresult_name, fault_name, CAST(NULL AS bigint), queue FROM silver.management_calls
           UNION ALL
           SELECT call_key, interface_name, method, server_address, client_address, requested_at, responded_at, hresult,
-            hresult_name, queue FROM silver.client_calls
+            hresult_name, fault_name, returned_port, queue FROM silver.client_calls
         ), starts AS (
           SELECT attempt_key, coalesce(queue, inferred_queue) AS read_from FROM gold.receive_attempts
         ), ends AS (
-          SELECT call_key, outcome, fault_status FROM bronze.rpc_calls
+          SELECT call_key, outcome FROM bronze.rpc_calls
         ), calls AS (
           SELECT named.*, coalesce(read_from, queue) AS of_queue, outcome,
-            CASE WHEN outcome = 'fault' THEN coalesce('fault 0x' || lpad(hex(fault_status), 8, '0'), 'fault')
+            CASE WHEN outcome = 'fault' THEN coalesce('fault ' || fault_name, 'fault')
               WHEN hresult_name IS NOT NULL THEN hresult_name
+              WHEN returned_port = 0 THEN 'port 0'
               WHEN outcome = 'ok' THEN 'answered'
               ELSE outcome END AS result,
-            outcome = 'fault' OR coalesce(hresult >= 2147483648, FALSE) AS failed
+            outcome = 'fault' OR coalesce(NOT """
+    + _SUCCEEDED_SQL
+    + """, FALSE) AS failed
           FROM named JOIN ends USING (call_key)
           LEFT JOIN starts ON attempt_key = left(sha2(concat(X'20000000', encode(call_key, 'UTF-8')), 256), 32)
         )
 """
+)
 """Common table expression ``calls``: calls of all decoded interfaces, with queue and result.
 
 The queue of a Start call is that of its attempt. ``attempt_key`` is the key of the call key (docs/reference/tables.md):
@@ -74,9 +82,9 @@ CALL_VIEWS: Final = (
           WHERE message_key IS NOT NULL GROUP BY message_key
         ), reads AS (
           SELECT a.*, coalesce(queue, inferred_queue) AS of_queue,
-            CASE WHEN start_hresult = 0 AND is_receive THEN hold_ms END AS held_ms,
+            CASE WHEN """ + _START_SUCCEEDED_SQL + """ AND is_receive THEN hold_ms END AS held_ms,
             CASE WHEN timeout_ms = 0 THEN 'poll'
-              WHEN start_hresult <> 0 OR outcome IN ('timed_out', 'cancelled') THEN 'in_vain'
+              WHEN NOT """ + _START_SUCCEEDED_SQL + """ OR outcome IN ('timed_out', 'cancelled') THEN 'in_vain'
               WHEN arrived_at <= started_at - INTERVAL 1 SECOND THEN 'message_there'
               WHEN arrived_at >= started_at THEN 'for_a_message'
               ELSE 'not_told' END AS waited
@@ -107,8 +115,8 @@ CALL_VIEWS: Final = (
         SELECT CASE WHEN outcome = 'in_flight' THEN 'never' WHEN outcome = 'expired' THEN 'expired'
             WHEN outcome = 'rundown' THEN 'reader_gone' ELSE 'refused' END AS how,
           server_address, client_address, coalesce(queue, inferred_queue) AS queue, returned_at, ended_at,
-          hold_ms / 1e3 AS held_s, lookup_id, message_key, end_hresult, fate, loss_risk, attempt_key, confidence,
-          missing
+          hold_ms / 1e3 AS held_s, lookup_id, message_key, end_hresult, end_hresult_name, fate, loss_risk,
+          attempt_key, confidence, missing
         FROM gold.receive_attempts LEFT JOIN sequences USING (attempt_key)
         WHERE is_receive AND returned_at IS NOT NULL AND (lookup_id IS NOT NULL OR message_key IS NOT NULL)
           AND (outcome IN ('in_flight', 'expired', 'rundown', 'failed') OR ack_refused)

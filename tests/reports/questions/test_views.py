@@ -146,15 +146,21 @@ def calls():
     """RemoteRead opens and Starts with known times, and a qmmgmt call that was not answered."""
     read_call = partial(call, REMOTE_READ_CALLS, protocol="RemoteRead")
     reads = [read_call(f"o{ms}", 20, ms, method="R_OpenQueue", opnum=2, queue=QUEUE) for ms in range(1, 101)]
-    reads += [read_call(f"d{at}", at, 3.0, method="R_OpenQueue", opnum=2) for at in (30, 200)]
+    fault = {"method": "R_OpenQueue", "opnum": 2, "fault_name": "MQ_ERROR_ACCESS_DENIED"}
+    reads += [read_call(f"d{at}", at, 3.0, **fault) for at in (30, 200)]
+    port = {"method": "R_GetServerPort", "opnum": 0, "returned_port": 0}
+    reads += [read_call("port", 31, 1.0, **port)]
     failed = {"hresult": 0xC00E001B, "hresult_name": "MQ_ERROR_IO_TIMEOUT", "opnum": 7, "method": "R_StartReceive"}
     reads += [read_call("vain", 30, 5000.0, **failed)]
     reads += [read_call(f"{name}{at}", at, 1.0) for name, at in (("m1", 20), ("m6", 125))]
     ends = [{"call_key": key(f"o{ms}"), "outcome": "ok"} for ms in range(1, 101)]
     ends += [{"call_key": key(f"d{at}"), "outcome": "fault", "fault_status": 0xC00E0025} for at in (30, 200)]
-    ends += [{"call_key": key("vain"), "outcome": "ok"}, {"call_key": key("half"), "outcome": "no_response"}]
+    ends += [{"call_key": key(name), "outcome": "ok"} for name in ("vain", "port", "win32")]
+    ends += [{"call_key": key("half"), "outcome": "no_response"}]
     half = call(MANAGEMENT_CALLS, "half", 40, None, method="R_QMMgmtGetInfo", opnum=0)
-    return {REMOTE_READ_CALLS: pa.concat_tables(reads), MANAGEMENT_CALLS: half, RPC_CALLS: rows(RPC_CALLS, *ends)}
+    denied = {"method": "R_QMMgmtAction", "opnum": 1, "hresult": 5, "hresult_name": "ERROR_ACCESS_DENIED"}
+    managed = pa.concat_tables([half, call(MANAGEMENT_CALLS, "win32", 32, 1.0, **denied)])
+    return {REMOTE_READ_CALLS: pa.concat_tables(reads), MANAGEMENT_CALLS: managed, RPC_CALLS: rows(RPC_CALLS, *ends)}
 
 
 @pytest.fixture(scope="module")
@@ -327,14 +333,17 @@ def test_times_of_calls(answer):
         where="calls < 9 AND method IS NOT NULL",
     )
     assert others == [
-        ("RemoteRead", "fault 0xC00E0025", 2, 2, 3), ("RemoteRead", "MQ_ERROR_IO_TIMEOUT", 1, 1, 5000),
+        ("RemoteRead", "port 0", 1, 1, 1), ("RemoteRead", "fault MQ_ERROR_ACCESS_DENIED", 2, 2, 3),
+        ("RemoteRead", "MQ_ERROR_IO_TIMEOUT", 1, 1, 5000), ("qmmgmt", "ERROR_ACCESS_DENIED", 1, 1, 1),
         ("qmmgmt", "no_response", 1, 0, None),
     ]  # fmt: skip
     (queue,) = answer("response_times", "queue", where="result = 'MQ_ERROR_IO_TIMEOUT'")
     assert queue == QUEUE  # by the attempt of the Start
     failed = answer("failures", "result", "calls", "share", "first_at", "last_at", "still")
     assert failed == [
-        ("fault 0xC00E0025", 2, 0.02, 30, 200, True), ("MQ_ERROR_IO_TIMEOUT", 1, 1, 30.083, 30.083, False),
+        ("fault MQ_ERROR_ACCESS_DENIED", 2, 0.02, 30, 200, True),
+        ("MQ_ERROR_IO_TIMEOUT", 1, 1, 30.083, 30.083, False),
+        ("port 0", 1, 1, 31, 31, False), ("ERROR_ACCESS_DENIED", 1, 0.5, 32, 32, False),
     ]  # fmt: skip
 
 
