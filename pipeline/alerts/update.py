@@ -43,7 +43,7 @@ from schemas.table import EVENT_DATE, RUN_ID
 from udfs.keys import key
 from udfs.rows import RowMapping
 
-CODE_VERSION: Final = "1"  # raised when alerts are computed differently: all are recomputed
+CODE_VERSION: Final = "2"  # raised when alerts are computed differently: all are recomputed
 MAX_IN_MEMORY: Final = 200_000  # rows of one source; of more, the alerts are found in Spark
 MAX_FOR_FULL_UPDATE: Final = 20_000  # rows of all sources; with fewer, all alerts are recomputed
 _FOLLOWED: Final = (

@@ -20,7 +20,7 @@ from udfs.properties import property_names, value_conversion
 from udfs.queues.normal_form import normalize_queue_name
 from udfs.stubs.to_arrow import ERRORS_TYPE
 
-DECODER_VERSION: Final = "1"
+DECODER_VERSION: Final = "2"  # 2: any result but 0 is a failure
 
 _U64: Final = pa.decimal128(20, 0)
 PROPERTY_TYPE: Final = pa.struct(
