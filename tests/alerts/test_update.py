@@ -118,7 +118,8 @@ class Below(InMemoryLake):
 
 
 EXPECTED = [
-    ("calls_failing", 185.0, None), ("calls_failing", 190.0, None), ("calls_failing", 221.0, None), ("capture_lost", 180.0, None),
+    ("calls_failing", 185.0, None), ("calls_failing", 190.0, None), ("calls_failing", 221.0, None),
+    ("capture_lost", 180.0, None),
     ("clocks_differ", 5.0, None), ("duplicate_queue_manager", 3.0, None), ("ends_disagree", 0.0, None),
     ("messages_unacknowledged", 100.0, None), ("negative_acknowledgements", 210.0, None),
     ("queue_disconnected", 100.0, None), ("receives_not_ended", 230.0, None), ("snapshots_missing", 180.0, None),

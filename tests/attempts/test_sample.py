@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from attempts.telling import sequences_here
+from capture.merge.cutting import cut
 from pipeline.attempts.attempt_rows import CONNECTION_FIELDS, call_facts_table, receive_attempts_table
 from pipeline.attempts.calls import CALL_ROLES
 from pipeline.attempts.operation_rows import queue_operations_table
@@ -19,6 +20,7 @@ from schemas.calls import CLIENT_CALLS
 from schemas.messages import MESSAGES
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.capture.capture_reader import read_capture
+from udfs.capture.in_memory import read_captures
 from udfs.codes import ACTION_NAMES
 
 WHOLE = [
@@ -176,3 +178,22 @@ def test_queues_that_were_opened_before_the_capture_began_are_guessed_and_marked
         assert (row["queue"], row["confidence"]) == (None, "inferred")
         assert row["inferred_queue"] == destinations[row["attempt_key"]]
         assert {"capture_begins", "no_open", "queue_unknown"} <= set(row["missing"])
+
+
+CUT = ("01-remoteread-ndr.pcap", "02-remoteread-ndr64-multiplexed.pcap", "03-qm2qm-dependent-client.pcap")
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_a_read_is_in_flight_where_the_capture_ends_inside_its_answer(project, name):
+    data = (project / "data" / "sample" / name).read_bytes()
+    starts = [method for method, role in CALL_ROLES.items() if role == "start"]
+    longer = [
+        row
+        for row in read_capture(data)["rpc_calls"].to_pylist()
+        if (row["interface_name"], row["opnum"]) in starts and row["response_done_at"] != row["response_at"]
+    ]
+    assert longer
+    for row in longer:  # each ends behind the first packet of an answer that has more
+        made, _, _, _ = gold_of(read_captures([[cut(data, [row["response_packet"]])[0]]]))
+        (attempt,) = (each for each in made.to_pylist() if each["started_at"] == row["request_at"])
+        assert (attempt["outcome"], attempt["missing"]) == ("in_flight", ["capture_ends", "damaged"])

@@ -119,7 +119,8 @@ class CallRowBuilder:
         candidates = contexts.is_msmq | contexts.is_unbound
         if self._only is not None:
             contexts.is_unbound &= np.isin(owner, sorted(self._only))
-        contexts.is_msmq &= np.isin(owner, [index for index in np.unique(owner).tolist() if self.returns(index)])
+        if self._only is not None or self.withheld:
+            contexts.is_msmq &= np.isin(owner, [index for index in np.unique(owner).tolist() if self.returns(index)])
         unknown = np.nonzero(contexts.is_unbound)[0]
         if len(unknown):
             record_call_shapes(calls, unknown, owner, context, connections)

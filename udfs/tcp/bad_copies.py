@@ -56,7 +56,8 @@ def find_suspect_bytes(connection: TcpConnection) -> SuspectBytes | None:
 
     Only connections that may be RPC: of others no calls are read.
     """
-    if connection.kind is not ConnectionKind.RPC:
+    differs = any(direction.differing_repeats for direction in connection.directions)
+    if not differs or connection.kind is not ConnectionKind.RPC:
         return None
     found = SuspectBytes()
     for side, direction in enumerate(connection.directions):
