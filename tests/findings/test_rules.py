@@ -2,7 +2,7 @@
 
 import pytest
 
-from findings.exchanges import Story, broken, qm_end, qm_open, qm_start, session
+from findings.exchanges import Story, broken, call, qm_end, qm_open, qm_start, session
 from findings.management import STORIES as MANAGEMENT
 from findings.stories import STORIES as CALLS
 from pipeline.findings.rules.registry import PROTOCOL_RULES, UNOBSERVABLE_RULES, checks_of_rule, single_call_rules
@@ -52,3 +52,11 @@ def test_what_another_association_opened_explains_what_was_there_then(seconds, e
     elsewhere = qm_open(seconds, queue_handle=99, connection_id="other", context_handle="7" * 40)
     story = Story(session(qm_start(queue_handle=99), qm_end()), others=[elsewhere])
     assert ({"Q11", "Q35"} & broken(story) == set()) == explains
+
+
+@pytest.mark.parametrize(("interface", "hresult", "wrong"), [
+    ("qmmgmt", 5, False), ("qmmgmt", 0xFFFF, False), ("qmmgmt", 0x400E0001, True), ("qm2qm", 5, True),
+])  # fmt: skip
+def test_a_win32_code_is_a_result_of_qmmgmt_only(interface, hresult, wrong):
+    """[MS-MQMR] 3: any nonzero Win32 error value signifies failure; the other interfaces return HRESULTs."""
+    assert ("P15" in broken([call(interface, 1, 1, hresult)])) is wrong
