@@ -140,6 +140,14 @@ def test_transactions():
     assert values["header_sizes"]["TransactionHeader"] == 36
 
 
+def test_flags_and_levels_that_rules_ask_for():
+    columns = ("hop_count", "traced", "admin_queue_type", "privacy_level")
+    queues = ((7, {}), (6, {}), (0, {}))
+    packet = Packet(user=0x1E, flags=1 << 8, queues=queues, algorithms=(5, 0x800E, 0x6610))
+    assert [said(packet)[name] for name in columns] == [30, True, 6, 5]
+    assert [said(Packet())[name] for name in columns] == [0, False, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("kind", "raw", "expected"),
     [

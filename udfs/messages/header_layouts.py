@@ -46,12 +46,15 @@ BASE_FLAG_IN: Final = 1 << 3  # an internal session packet, not a UserMessage
 BASE_FLAG_SH: Final = 1 << 4
 BASE_FLAG_DH: Final = 1 << 5
 SESSION_HEADER_BYTES: Final = 16  # [MS-MQMQ] 2.2.20.4; PacketSize does not count them
+BASE_FLAG_TR: Final = 1 << 8
+MAX_PACKET_BYTES: Final = 0x0040_0000
 
 # UserHeader, [MS-MQMQ] 2.2.19.2, before the queue names
 USER_HEADER: Final = np.dtype(
     [("SourceQueueManager", "u1", (16,)), ("QueueManagerAddress", "u1", (16,)), ("TimeToBeReceived", "<u4"),
      ("SentTime", "<u4"), ("MessageID", "<u4"), ("Flags", "<u4")]
 )  # fmt: skip
+USER_FLAGS_RC: Final = 0x1F  # number of routing servers that the message passed
 USER_FLAG_JN: Final = 1 << 8
 USER_FLAG_JP: Final = 1 << 9
 USER_FLAG_SH: Final = 1 << 19
@@ -68,7 +71,8 @@ QUEUE_NAME_FIELDS: Final = (
     ("AdminQueue", "AQ", 13, (0, 2, 3, 5, 6, 7)),
     ("ResponseQueue", "RQ", 16, (0, 1, 2, 3, 4, 5, 6, 7)),
 )
-DIRECT_NAME_TYPE: Final = 7
+ADMIN_QUEUE_TYPE_SHIFT: Final = 13
+NO_NAME_TYPE, DIRECT_NAME_TYPE = 0, 7
 QUEUE_NAME_BYTES: Final = (0, 0, 4, 4, 4, 16, 20, 2)  # by name type; a direct name is longer: 2 is its length field
 
 # TransactionHeader, [MS-MQMQ] 2.2.20.5

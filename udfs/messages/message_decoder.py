@@ -23,7 +23,9 @@ from udfs.stubs.byte_spans import decode_utf16, first_utf16_unit, slice_spans
 from udfs.stubs.column_cursors import MALFORMED_CODE, AnyArray, DecodedColumns
 from udfs.stubs.to_arrow import error_lists
 
-DECODER_VERSION: Final = "4"  # 4: a size that decoding does not need ends nothing; 3: a SessionHeader may be missing
+# 5: hop count, trace flag, type of administration queue, privacy level; 4: a size that decoding does not need ends
+# nothing; 3: a SessionHeader may be missing
+DECODER_VERSION: Final = "5"
 
 _U64: Final = pa.decimal128(20, 0)
 _INT32_MAX: Final = 0x7FFF_FFFF
@@ -160,6 +162,10 @@ def _add_delivery(decoded: _ReadPackets, columns: dict[str, pa.Array]) -> None:
         np.int32
     )
     columns["journaling"] = _number_column(journaling, decoded.has_user, pa.int32())
+    columns["hop_count"] = _number_column(decoded.flags & layouts.USER_FLAGS_RC, decoded.has_user, pa.int32())
+    columns["traced"] = _number_column(decoded.base["Flags"] & layouts.BASE_FLAG_TR, decoded.has_base, pa.bool_())
+    admin = (decoded.flags >> layouts.ADMIN_QUEUE_TYPE_SHIFT) & 7
+    columns["admin_queue_type"] = _number_column(admin, decoded.has_user, pa.int32())
     columns["is_srmp"] = _number_column(
         (decoded.flags & layouts.USER_FLAG_AH != 0) & decoded.packets.over_rpc, decoded.has_user, pa.bool_()
     )
@@ -196,6 +202,7 @@ def _add_properties(decoded: _ReadPackets, columns: dict[str, pa.Array]) -> None
     for name, field in (
         ("body_type", "BodyType"),
         ("app_specific", "ApplicationTag"),
+        ("privacy_level", "PrivacyLevel"),
         ("hash_algorithm", "HashAlgorithm"),
         ("encryption_algorithm", "EncryptionAlgorithm"),
     ):

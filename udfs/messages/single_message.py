@@ -84,7 +84,7 @@ class _SingleMessage(OptionalHeaderReader):
         self.base_flags, self.packet_size, self.time_to_reach_queue = flags, size, reach
         if not self.rpc:
             cursor.end = min(cursor.end, size + (16 if flags & 16 else 0))
-        row["priority"] = flags & 7
+        row |= {"priority": flags & 7, "traced": bool(flags & 1 << 8)}
         row["header_sizes"] = {}
 
     def read_user_header(self) -> None:
@@ -99,6 +99,7 @@ class _SingleMessage(OptionalHeaderReader):
         row["time_to_reach_queue_s"] = self.relative_lifetime(self.time_to_reach_queue)
         row["delivery"] = {0: "express", 1: "recoverable"}.get(flags >> 5 & 3)
         row["journaling"] = (flags >> 9 & 1) * 2 + (flags >> 8 & 1)
+        row |= {"hop_count": flags & 31, "admin_queue_type": flags >> 13 & 7}
         row["is_srmp"] = bool(flags & 1 << 25) and self.rpc
         row["transactional"] = bool(flags & 1 << 20)
         if not flags & 1 << 19:
@@ -176,8 +177,8 @@ class _SingleMessage(OptionalHeaderReader):
         cursor, row = self.cursor, self.row
         cursor.mark_header_start("MessagePropertiesHeader")
         flags, label, kind, correlation, *numbers = cursor.unpack("<BBH20s8I", "MessagePropertiesHeader")
-        row["body_type"], row["app_specific"], size, allocated, _, *algorithms, extension = numbers
-        row["hash_algorithm"], row["encryption_algorithm"] = algorithms
+        row["body_type"], row["app_specific"], size, allocated, privacy, *algorithms, extension = numbers
+        row["privacy_level"], (row["hash_algorithm"], row["encryption_algorithm"]) = privacy, algorithms
         row |= {"class": kind, "class_name": codes.message_class_name(kind), "acknowledgement_requested": flags & 15}
         if any(correlation):
             row["correlation_id"] = (
