@@ -15,8 +15,12 @@ FINDINGS = Table(
         Column(
             "finding_key", STRING, "key of rule_id and call_key; of rule_id, subject and observed_at without a call"
         ),
-        Column("rule_id", STRING, "the rule of the fact sheet on RPC interfaces, 4.7; O and a number: of operation"),
-        Column("source", STRING, "document and section that states the rule"),
+        Column(
+            "rule_id",
+            STRING,
+            "the rule, see docs/reference/rules.md: P, Q, R, M, C of RPC, O of operation",
+        ),
+        Column("source", STRING, "the document and the section that state the rule for this call"),
         Column(
             "severity", STRING, "error for MUST, warning for SHOULD, info for what follows from the text or is soft"
         ),

@@ -35,6 +35,13 @@ violate rules on results. If several errors hold at once, any of their codes is 
 [decoders](../internals/decoders.md#ambiguities-of-the-specifications), and of the fact sheet on RPC interfaces,
 section 5.
 
+**Source.** A finding's `source` is one document and one section: the section of the call's method if it states the
+rule, otherwise the first one that the column *Source* lists for the document of the call's interface. Rules of
+operation that no specification states refer to this page.
+
+**Both sides.** A rule that binds either side has one finding for a call: the client's if it sent an invalid request
+that the server refused or did not answer, the server's if it answered MQ_OK.
+
 **Severity** is `error` for a MUST, `warning` for a SHOULD, and `info` for what only follows from a text, or is soft by
 its own words. A few checks report less than their rule's severity; the table says so.
 
@@ -90,7 +97,7 @@ def _row(rule: Rule) -> str:
     evaluated = "; ".join(dict.fromkeys(check.precondition for check in checks))
     cells = (
         rule.rule_id,
-        rule.source,
+        ", ".join(rule.sources).replace("method", "the method's section"),
         rule.severity,
         WHO[rule.bound_party],
         READABLE[rule.required_parts],

@@ -45,7 +45,7 @@ def duplicate_machine_findings(hosts: Iterable[Mapping[str, Any]]) -> pa.Table:
         if len(machines) > 1:
             actual = f"machines {', '.join(sorted('/'.join(sorted(names)) for names in machines))}"
             row = finding_row(
-                rule.rule_id, source=rule.source, severity=rule.severity, subject=f"queue manager {identifier}",
+                rule.rule_id, source=rule.source_for(), severity=rule.severity, subject=f"queue manager {identifier}",
                 call={}, observed_at=max(datetime_to_us(row["first_seen_at"]) for _, row in found),
                 expected=rule.requirement, actual=actual, scope=ALL_MACHINES_SCOPE,
                 evidence=sorted({row["host_key"] for _, row in found})[:_MAX_EVIDENCE],

@@ -17,7 +17,17 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.attempts.associations import ClientAssociation, RpcConnection, group_into_associations
 from pipeline.attempts.server_openings import OPEN_AND_CLOSE_METHODS
-from pipeline.findings.rules import clocks, handles, messages, qm2qm, qmcomm, qmmgmt, reads, remote_read, rpc
+from pipeline.findings.rules import (
+    clocks,
+    handles,
+    messages,
+    qm2qm,
+    qmcomm,
+    qmmgmt,
+    reads,
+    remote_read,
+    rpc,
+)
 from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.rules.registry import (
     ALL_RULES,
@@ -35,7 +45,9 @@ from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows
 from schemas.findings import FINDINGS
 from udfs.keys import key
 
-RULE_MODULES: Final = (rpc, qm2qm, remote_read, reads, handles, messages, qmmgmt, qmcomm, clocks)
+RULE_MODULES: Final = (
+    rpc, qm2qm, remote_read, reads, handles, messages, qmmgmt, qmcomm, clocks,
+)  # fmt: skip
 """The modules whose import registers the checks."""
 
 TIMESTAMP_COLUMNS: Final = frozenset(
@@ -286,7 +298,7 @@ def _finding_rows(violations: Iterable[tuple[RuleCheck, Violation]], scope: str)
     """Yield one row for each rule and call; of several violations the most severe."""
     best: dict[str, dict[str, Any]] = {}
     for check, violation in violations:
-        row = _finding_of_violation(ALL_RULES[check.rule_id], violation, scope)
+        row = finding_of_violation(ALL_RULES[check.rule_id], violation, scope)
         before = best.get(row["finding_key"])
         if before is None or _severity_order(row) < _severity_order(before):
             best[row["finding_key"]] = row
@@ -297,7 +309,8 @@ def _severity_order(row: Mapping[str, Any]) -> tuple[int, str, list[str]]:
     return _SEVERITY_RANK[row["severity"]], row["actual"], row["evidence"]
 
 
-def _finding_of_violation(rule: Rule, violation: Violation, scope: str) -> dict[str, Any]:
+def finding_of_violation(rule: Rule, violation: Violation, scope: str) -> dict[str, Any]:
+    """Return the row of gold.findings for a violation of a rule on calls; ``scope`` is what was looked at."""
     call, subject, observed_at = violation.call, violation.subject or "", None
     by_server = violation.by_server if violation.by_server is not None else rule.bound_party == "S"
     if call is not None:
@@ -307,7 +320,8 @@ def _finding_of_violation(rule: Rule, violation: Violation, scope: str) -> dict[
     evidence = violation.evidence or ((call,) if call is not None else ())
     in_order = sorted(evidence, key=lambda each: (each.started_at, each["call_key"]))
     return finding_row(
-        rule.rule_id, source=rule.source, severity=violation.severity or rule.severity, subject=subject,
+        rule.rule_id, source=violation.source or rule.source_for(call.method if call is not None else ("", -1)),
+        severity=violation.severity or rule.severity, subject=subject,
         call=call.row if call is not None else {}, observed_at=observed_at, expected=rule.requirement,
         actual=violation.actual or rule.violation, evidence=list(dict.fromkeys(each["call_key"] for each in in_order)),
         scope=scope,

@@ -63,7 +63,7 @@ def _queue_findings(facts: QueueFacts, limits: QueueRuleLimits) -> Iterator[dict
 def _finding_of_violation(rule_id: str, violation: QueueViolation, facts: QueueFacts) -> dict[str, Any]:
     rule = ALL_RULES[rule_id]
     return finding_row(
-        rule_id, source=rule.source, severity=violation.severity or rule.severity, subject=violation.subject,
+        rule_id, source=rule.source_for(), severity=violation.severity or rule.severity, subject=violation.subject,
         call=violation.call, observed_at=violation.observed_at, expected=rule.requirement, actual=violation.actual,
         evidence=list(violation.evidence), scope=QUEUE_SCOPE, queue=facts.queue,
     )  # fmt: skip

@@ -151,7 +151,7 @@ def qm_start(at=1, hresult=0, *, opnum=9, message=5, **more):
     if hresult == 0:
         columns |= {"packet_bytes": 300, "arrived_at": us(0.5), "sent_at": us(0.4), "body_bytes": 100}
         columns |= {"sequence_id": message} if opnum else {}
-        receives = more.get("action", columns["action"]) & 0xF0000030 in (0, 0x40000020)
+        receives = (more.get("action", columns["action"]) or 0) & 0xF0000030 in (0, 0x40000020)
         columns |= {"remote_read_handle": READ} if receives else {}
     elif opnum:
         columns["sequence_id"] = 0

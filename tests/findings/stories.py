@@ -56,6 +56,7 @@ from findings.exchanges import (
 ZERO = "00000000-0000-0000-0000-000000000000"
 HELD = bytes([1]) * 24
 WAITS = {"timeout_ms": 0xFFFFFFFF}
+NO_DESCRIPTOR = dict.fromkeys(("queue_handle", "queue_descriptor", "action", "timeout_ms", "request_id"))
 
 
 def one(row):
@@ -154,7 +155,7 @@ def reads_of_qm2qm():
 
 def sessions():
     zero = {"queue_descriptor": 0}
-    yield "Q26", one(qm_open(**zero)), one(qm_open(0.2, FAILED, **zero))
+    yield "Q26", one(qm_open(0.2, FAILED, **zero)), one(qm_open())
     two = {"queue_descriptor": 29}
     yield "Q27", session(first=qm_open(**two)), [qm_version(), qm_open(0.2, FAILED, **two)]
     old = qm(8, 0.1, None, fault=0x1C010002)
@@ -227,7 +228,7 @@ def ports_and_versions():
 
 
 def descriptors():
-    yield "Q57", one(qm_start(request_bytes=16)), one(qm_start())
+    yield "Q57", one(qm_start(1, 0xC00E0007, **NO_DESCRIPTOR)), one(qm_start())
     yield "Q58", one(qm_start(request_head=bytes(8) + b"\7" + bytes(52))), one(qm_start(request_head=bytes(60)))
     yield "Q59", one(qm_start(message=1 << 56)), one(qm_start(1, TIMEOUT, answer=31))
     yield "Q60", one(qm_start(opnum=10, message=6)), one(qm_start(opnum=10, lookup_id=(3 << 56) + 5))
@@ -354,11 +355,12 @@ def ending():
     yield "R47", remote(rr_start(1, answer=5), rr_cancel(2), rr_end(6)), remote(waiting, rr_cancel(2))
     yield "R48", remote(rr_cancel(2, 0xC0000225)), remote(waiting, rr_cancel(2))
     yield "R49", one(rr_end(2, None, fault=0x6F7, ack=0)), one(rr_end(ack=1))
-    yield "R50", remote(rr_end()), remote(rr_end(2, 0xC00E0007))
+    yield "R50", remote(rr_end(2, 0xC00E0007)), remote(rr_start(), rr_end())
+    other = rr_start(1.5, request_id=8)
     yield (
         "R51",
-        remote(rr_start(), rr_end(request_id=8), rr_end(3)),
         remote(rr_start(), rr_end(2, 0xC00E0006, request_id=8), rr_end(3)),
+        remote(rr_start(), other, rr_end(2, request_id=8), rr_end(3)),
     )
     again = (rr_start(3, request_id=8), rr_end(4, request_id=8))
     yield "R52", remote(rr_start(), rr_end(), *again), remote(rr_start(), rr_end(ack=1), *again)

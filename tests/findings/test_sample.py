@@ -13,13 +13,13 @@ from pipeline.findings.rules.registry import PROTOCOL_RULES
 
 # The errors that data/README.md lists, and those of what a client never closes or ends.
 ERRORS = {
-    "01-remoteread-ndr.pcap": "R01 R16 R18 R19 R22 R30",
+    "01-remoteread-ndr.pcap": "R01 R16 R18 R19 R22 R30 R50 R51",
     "02-remoteread-ndr64-multiplexed.pcap": "",
     "03-qm2qm-dependent-client.pcap": "Q07 Q07 Q18 Q18 Q35 Q35 Q45 Q45",
     "04-qmmgmt.pcapng": "M02 M04 M11",
     "05-sealed-ntlm.pcap": "R14 R14 R14",
     "06-mid-stream.pcap": "",
-    "07-faults-cancels-groups.pcap": "P01 R10 R11 R11 R14 R14 R30",
+    "07-faults-cancels-groups.pcap": "P01 Q35 R10 R11 R11 R14 R14 R30",
     "08-endpoint-mapper.pcap": "",
     "09-transactions-and-moves.pcapng": "R57 R58 R64 R67 R69 R69",
     "10-many-clients.pcap.gz": "R14 R14",

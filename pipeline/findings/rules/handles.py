@@ -16,6 +16,7 @@ from pipeline.findings.rules.call_history import (
     HandleLifetimes,
     ServerHistory,
 )
+from pipeline.findings.rules.qm2qm import client_section
 from pipeline.findings.rules.registry import (
     Violation,
     association_rule,
@@ -37,10 +38,10 @@ _OPEN_CAPTURED: Final = "the R_OpenQueue of its context was captured completely"
 
 
 def _calls_on_unopened_queues(history: AssociationHistory) -> Iterator[CapturedCall]:
-    """Yield qm2qm calls on a queue number that no session of any captured association had open."""
+    """Yield qm2qm calls on a queue number that no session of any captured association had open; 0 is such a number."""
     for call in history.calls_of(*_METHODS_BY_NUMBER):
         number = call["queue_handle"]
-        if not call.request_decoded or not number or history.sessions.may_be_open_during(number, call):
+        if not call.request_decoded or number is None or history.sessions.may_be_open_during(number, call):
             continue
         if not _opened_by_another_association(history, number):
             yield call
@@ -62,9 +63,11 @@ def read_accepted_on_unopened_queue(history: AssociationHistory) -> Iterator[Vio
 
 @complete_association_rule("Q35", _NOT_OPENED_BY_OTHERS)
 def call_on_unopened_queue(history: AssociationHistory) -> Iterator[Violation]:
-    """A call uses a queue that is not open."""
+    """A call uses a queue number, or closes a session, that is not open, 0 and NULL included."""
     for call in _calls_on_unopened_queues(history):
         yield Violation(call, f"queue {call['queue_handle']} is not open")
+    for call, actual, evidence in _closes_of_invalid_contexts(history, (QM2QM_NAME, 3), "session"):
+        yield Violation(call, actual, evidence)
 
 
 @complete_association_rule("Q48", _NOT_OPENED_BY_OTHERS)
@@ -167,13 +170,13 @@ def read_with_differing_queue_numbers(history: AssociationHistory) -> Iterator[V
 
 
 @association_rule("Q42", "the session was opened in the same association, and its owner is not NT or 2000")
-def cancel_accepted_with_differing_queue_numbers(history: AssociationHistory) -> Iterator[Violation]:
-    """A cancel whose pQueue differs from hQueue was answered MQ_OK."""
+def cancel_with_differing_queue_numbers(history: AssociationHistory) -> Iterator[Violation]:
+    """A cancel whose pQueue differs from hQueue."""
     for call in history.calls_of((QM2QM_NAME, 5)):
-        session = _open_session(history, call) if call.succeeded else None
+        session = _open_session(history, call) if call.request_decoded else None
         if session is not None and _has_differing_numbers(call, session):
             actual = f"pQueue {call['queue_descriptor']}, hQueue {call['queue_handle']}"
-            yield Violation(call, actual, (session.open_call, call))
+            yield violation_of_either(call, actual, (session.open_call, call))
 
 
 @association_rule("Q27", "RemoteQmGetVersion returned that the server is 2003 or later")
@@ -317,7 +320,7 @@ def read_before_version_query(history: AssociationHistory) -> Iterator[Violation
     """The first read comes before the client queries the server's version."""
     first = next((call for call in history.calls_of((QM2QM_NAME, 9), (QM2QM_NAME, 10)) if call.request_decoded), None)
     if first is not None and all(call.started_at > first.started_at for call in _version_queries(history, first)):
-        yield Violation(first, "no RemoteQmGetVersion before")
+        yield Violation(first, "no RemoteQmGetVersion before", source=client_section(first))
 
 
 @association_rule("Q56", "RemoteQmGetVersion returned the server's version")
@@ -338,7 +341,7 @@ def read_method_for_other_version(history: AssociationHistory) -> Iterator[Viola
                 continue
             reported.add(call["connection_id"])
         actual = f"opnum {call.method[1]} to a server of version {version[0]}.{version[1]}"
-        yield Violation(call, actual, severity="warning" if is_old_method else None)
+        yield Violation(call, actual, severity="warning" if is_old_method else None, source=client_section(call))
 
 
 @association_rule("Q66", "the binds of the connection were captured")
@@ -391,16 +394,24 @@ def call_on_invalid_context(history: AssociationHistory) -> Iterator[Violation]:
 @complete_association_rule("R11")
 def close_of_invalid_context(history: AssociationHistory) -> Iterator[Violation]:
     """R_CloseQueue of a context that was never returned, or is closed."""
-    for call in history.calls_of((REMOTE_READ_NAME, 3)):
+    for call, actual, evidence in _closes_of_invalid_contexts(history, (REMOTE_READ_NAME, 3), "context"):
+        yield Violation(call, actual, evidence)
+
+
+def _closes_of_invalid_contexts(
+    history: AssociationHistory, method: tuple[str, int], thing: str
+) -> Iterator[tuple[CapturedCall, str, tuple[CapturedCall, ...]]]:
+    """Yield closes of a context handle that is NULL, was never returned, or is closed, with what is wrong and proof."""
+    for call in history.calls_of(method):
         if not call.request_decoded:
             continue
         lifetime = history.context_lifetime(call) if call["context_handle"] is not None else None
         if call["context_handle"] is None:
-            yield Violation(call, "a NULL context")
+            yield call, f"a NULL {thing}", (call,)
         elif lifetime is None:
-            yield Violation(call, "a context that was never given")
+            yield call, f"a {thing} that was never given", (call,)
         elif lifetime.close_call is not call and lifetime.closed_before(call.started_at):
-            yield Violation(call, "a closed context", lifetime.calls_with_handle(call))
+            yield call, f"a closed {thing}", lifetime.calls_with_handle(call)
 
 
 @complete_association_rule("R15")
@@ -445,12 +456,12 @@ def close_of_invalid_cursor(history: AssociationHistory) -> Iterator[Violation]:
 
 
 @complete_association_rule("R27")
-def read_accepted_with_invalid_cursor(history: AssociationHistory) -> Iterator[Violation]:
-    """A read with a cursor that is not open on the context was answered MQ_OK."""
+def read_with_invalid_cursor(history: AssociationHistory) -> Iterator[Violation]:
+    """A read with a cursor that is not open on the context."""
     for call in history.calls_of(*REMOTE_READ_READS):
-        problem = _cursor_problem(history, call) if call.succeeded and call["cursor_handle"] else None
+        problem = _cursor_problem(history, call) if call.request_decoded and call["cursor_handle"] else None
         if problem is not None:
-            yield Violation(call, *problem)
+            yield violation_of_either(call, *problem)
 
 
 def _calls_on_peek_contexts(

@@ -22,6 +22,7 @@ from pipeline.findings.rules.call_history import (
     AssociationHistory,
     CapturedCall,
 )
+from pipeline.findings.rules.qm2qm import client_section
 from pipeline.findings.rules.registry import Violation, complete_association_rule
 from udfs.codes import MQMSG_CLASS_NACK_RECEIVE_REJECTED, RR_ACK, RR_NACK
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
@@ -213,7 +214,7 @@ def _rejections_of_readable_messages(history: AssociationHistory, protocol: str)
             end, read = delivery.end, delivery.read
             readable = read["body_bytes"] is not None and not read["message_errors"]
             if delivery.nacked and end is not None and readable:
-                yield Violation(end, "RR_NACK", (read, end))
+                yield Violation(end, "RR_NACK", (read, end), source=client_section(read))
 
 
 complete_association_rule("Q68", _NUMBERS_RETURNED)(partial(_rejections_of_readable_messages, protocol=QM2QM_NAME))

@@ -23,7 +23,6 @@ _PORT_STEP: Final = 11
 _REQUEST_DESCRIPTOR_OFFSETS: Final = {0: (0, 0), 9: (16, 16), 10: (24, 24)}  # of a REMOTEREADDESC: NDR, NDR64
 _REQUEST_BYTES_WITHOUT_BUFFER: Final = {0: (44, 48), 9: (60, 64), 10: (68, 72)}
 _SEQUENTIAL_ID_OFFSETS: Final = {9: 8, 10: 16}
-_REQUEST_BYTES_WITHOUT_DESCRIPTOR: Final = {9: 16, 10: 24}
 _ECHOED_FIELDS: Final = ((0, "hRemoteQueue"), (4, "hCursor"), (8, "ulAction"), (12, "ulTimeout"), (20, "dwQueue"),
                   (24, "dwRequestID"))  # fmt: skip
 _CLOCK_SKEW_US: Final = 300_000_000
@@ -32,6 +31,17 @@ _CLOCK_SKEW_US: Final = 300_000_000
 def action_name(call: CapturedCall) -> str:
     """Return the action of a read as the specifications name it."""
     return "no action" if call["action"] is None else code_name(ACTION_NAMES, call["action"])
+
+
+def client_section(read: CapturedCall) -> str:
+    """Return the document and section that describe how a client reads in this way: with a cursor, a transaction."""
+    by_cursor = bool(read["cursor_handle"])
+    if read.method[0] == QM2QM_NAME:
+        number = (5 if by_cursor else 2) if read.is_peek else (6 if by_cursor else 3)
+        return f"MS-MQQP 3.2.4.{number}"
+    if read.is_peek:
+        return f"MS-MQRR 3.2.4.{9 if by_cursor else 3}"
+    return f"MS-MQRR 3.2.4.{10 if by_cursor else 4}.{1 if read.method == REMOTE_READ_READS[0] else 2}"
 
 
 def is_valid_port(port_type: int | None, port: int | None) -> bool:
@@ -133,10 +143,11 @@ def handle_returned_after_end_or_close(call: CapturedCall) -> bool:
     return head is not None and len(head) >= 20 and any(head[:20])
 
 
-@call_rule("Q26", (QM2QM_NAME, 2), needs="ok")
-def open_accepted_with_zero_number(call: CapturedCall) -> bool:
-    """An open without a queue number or without a context was answered MQ_OK."""
-    return 0 in (call["queue_descriptor"], call["open_context"])
+@call_rule("Q26", (QM2QM_NAME, 2))
+def open_with_zero_number(call: CapturedCall) -> Violation | None:
+    """An open without a queue number or without a context."""
+    numbers = (call["queue_descriptor"], call["open_context"])
+    return violation_of_either(call, f"pQueue {numbers[0]}, dwpContext {numbers[1]}") if 0 in numbers else None
 
 
 @call_rule("Q29", (QM2QM_NAME, 2), needs="ok")
@@ -163,10 +174,11 @@ def close_of_null_handle_accepted(call: CapturedCall) -> bool:
     return not call["context_handle"]
 
 
-@call_rule("Q42", (QM2QM_NAME, 5), needs="ok")
-def cancel_accepted_without_queue(call: CapturedCall) -> bool:
-    """A cancel without a queue was answered MQ_OK."""
-    return 0 in (call["queue_descriptor"], call["queue_handle"])
+@call_rule("Q42", (QM2QM_NAME, 5))
+def cancel_without_queue(call: CapturedCall) -> Violation | None:
+    """A cancel without a queue."""
+    numbers = (call["queue_descriptor"], call["queue_handle"])
+    return violation_of_either(call, f"pQueue {numbers[0]}, hQueue {numbers[1]}") if 0 in numbers else None
 
 
 @call_rule("Q50", (QM2QM_NAME, 7))
@@ -203,17 +215,17 @@ def server_version_invalid(call: CapturedCall) -> str | None:
     return None if released else f"version {major}.{minor}.{build}"
 
 
-@call_rule("Q57", (QM2QM_NAME, 9), (QM2QM_NAME, 10), needs="ok")
-def null_descriptor_accepted(call: CapturedCall) -> bool:
-    """A NULL descriptor was answered MQ_OK."""
-    return bool(call["request_bytes"] == _REQUEST_BYTES_WITHOUT_DESCRIPTOR[call.method[1]])
+@call_rule("Q57", (QM2QM_NAME, 9), (QM2QM_NAME, 10))
+def null_descriptor(call: CapturedCall) -> Violation | None:
+    """The descriptor is NULL: the request has no action."""
+    return violation_of_either(call, "pRemoteReadDesc NULL") if call["action"] is None else None
 
 
 @call_rule("Q58", (QM2QM_NAME, 9))
-def request_sequential_id_not_zero(call: CapturedCall) -> str | None:
+def request_sequential_id_not_zero(call: CapturedCall) -> Violation | None:
     """The SequentialId of a request is not 0."""
     number = call.read_stub_integer("request", _SEQUENTIAL_ID_OFFSETS[9], 8)
-    return f"SequentialId {number}" if number else None
+    return Violation(call, f"SequentialId {number}", source=client_section(call)) if number else None
 
 
 @call_rule("Q59", (QM2QM_NAME, 9), (QM2QM_NAME, 10), needs="answer")

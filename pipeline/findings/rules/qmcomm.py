@@ -210,8 +210,8 @@ def queue_number_returned_while_open(server: ServerHistory) -> Iterator[Violatio
 @server_rule(
     "C05", "the association of the call opened queues itself, and was captured from its beginning without a gap"
 )
-def cursor_on_unknown_queue_accepted(server: ServerHistory) -> Iterator[Violation]:
-    """A cursor on a queue number that was returned to no captured association was answered MQ_OK."""
+def cursor_on_unknown_queue(server: ServerHistory) -> Iterator[Violation]:
+    """A cursor is created on a queue number that was returned to no captured association."""
     opens = server.calls_of((QMCOMM_NAME, 2))
     if any(not call.response_decoded and not call.failed for call in opens):
         return
@@ -220,5 +220,5 @@ def cursor_on_unknown_queue_accepted(server: ServerHistory) -> Iterator[Violatio
         association = server.association_of(call)
         complete = association.beginning_seen and server.lossless_until(call) > 0
         known = association.name not in openers or call["queue_handle"] in server.remote_queue_opens
-        if complete and call.succeeded and not known:
-            yield Violation(call, f"hQueue {call['queue_handle']} was never given")
+        if complete and call.request_decoded and not known:
+            yield violation_of_either(call, f"hQueue {call['queue_handle']} was never given")

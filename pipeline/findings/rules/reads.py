@@ -17,7 +17,13 @@ from pipeline.findings.rules.call_history import (
     ConcurrentReads,
     HandleLifetime,
 )
-from pipeline.findings.rules.registry import Violation, association_rule, complete_association_rule
+from pipeline.findings.rules.qm2qm import client_section
+from pipeline.findings.rules.registry import (
+    Violation,
+    association_rule,
+    complete_association_rule,
+    violation_of_either,
+)
 from udfs.codes import (
     MQ_ERROR_IO_TIMEOUT,
     MQ_ERROR_OPERATION_CANCELLED,
@@ -94,7 +100,8 @@ def request_id_in_use(history: AssociationHistory) -> Iterator[Violation]:
 def remote_read_request_id_in_use(history: AssociationHistory) -> Iterator[Violation]:
     """A request has the request id of one of the same client that waits."""
     for before, read in _overlapping_reads(history, REMOTE_READ_READS, lambda call: call["request_id"]):
-        yield Violation(read, f"dwRequestId {read['request_id']} is waiting", (before, read))
+        actual = f"dwRequestId {read['request_id']} is waiting"
+        yield Violation(read, actual, (before, read), source=client_section(read))
 
 
 @complete_association_rule("R28")
@@ -345,9 +352,12 @@ def _receives_to_end(history: AssociationHistory, key: tuple[str, int], call: Ca
 
 
 def _ends_without_receive(history: AssociationHistory) -> Iterator[tuple[CapturedCall, list[CapturedCall]]]:
-    """Yield Ends answered MQ_OK that had no receive to end, each with the context's other pending receives."""
+    """Yield Ends on open contexts that had no receive to end, each with the context's other pending receives."""
     for call in history.calls_of(*_ENDS):
-        if not call.succeeded or _receives_to_end(history, (call["context_handle"], call["request_id"]), call):
+        context = history.context_lifetime(call) if call.request_decoded else None
+        if context is None or context.closed_before(call.started_at):
+            continue
+        if _receives_to_end(history, (call["context_handle"], call["request_id"]), call):
             continue
         keys = [key for key in history.pending_receives if key[0] == call["context_handle"]]
         others = [start for key in keys for start in _receives_to_end(history, key, call)]
@@ -355,19 +365,19 @@ def _ends_without_receive(history: AssociationHistory) -> Iterator[tuple[Capture
 
 
 @complete_association_rule("R50")
-def end_accepted_without_receives(history: AssociationHistory) -> Iterator[Violation]:
-    """An End on a context without pending receives was answered MQ_OK."""
+def end_without_receives(history: AssociationHistory) -> Iterator[Violation]:
+    """An End on a context without pending receives: nothing was received, or all is ended."""
     for call, others in _ends_without_receive(history):
         if not others:
-            yield Violation(call, "nothing to end")
+            yield violation_of_either(call, "nothing to end")
 
 
 @complete_association_rule("R51")
-def end_accepted_of_other_request_id(history: AssociationHistory) -> Iterator[Violation]:
-    """An End of a request id that was not pending, while others were, was answered MQ_OK."""
+def end_of_other_request_id(history: AssociationHistory) -> Iterator[Violation]:
+    """An End of a request id that was not pending, unknown or already ended, while others were pending."""
     for call, others in _ends_without_receive(history):
         if others:
-            yield Violation(call, f"no request {call['request_id']} to end", (*others[:3], call))
+            yield violation_of_either(call, f"no request {call['request_id']} to end", (*others[:3], call))
 
 
 @association_rule("R32", _END_CAPTURED)

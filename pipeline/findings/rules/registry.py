@@ -8,7 +8,6 @@ association (``association_rule``), all openings of a server (``server_rule``) o
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,11 +16,24 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.rules.catalog import RULE_TABLE
 from pipeline.findings.rules.queue_facts import QueueFacts, QueueRuleLimits
+from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM2_NAME, QMCOMM_NAME, QMMGMT_NAME, REMOTE_READ_NAME
 
 RequiredEvidence = Literal["headers", "request", "answer", "ok", "complete"]
 Severity = Literal["error", "warning", "info"]
 
 _DOCUMENTS: Final = {"Q": "MS-MQQP", "R": "MS-MQRR", "M": "MS-MQMR", "C": "MS-MQMP"}
+_SECTION_OF_METHOD: Final = "method"
+_METHOD_SECTIONS: Final = {
+    **{(QM2QM_NAME, opnum): f"MS-MQQP 3.1.4.{opnum + 1}" for opnum in range(11)},
+    **{(REMOTE_READ_NAME, opnum): f"MS-MQRR 3.1.4.{opnum or 1}" for opnum in (0, *range(2, 16))},
+    **{(QMMGMT_NAME, opnum): f"MS-MQMR 3.1.4.{opnum + 1}" for opnum in range(2)},
+}
+"""The section that describes a method, by (interface, opnum)."""
+_INTERFACE_SECTIONS: Final = {
+    QM2QM_NAME: "MS-MQQP 3.1.4", REMOTE_READ_NAME: "MS-MQRR 3.1.4", QMMGMT_NAME: "MS-MQMR 3.1.4",
+    QMCOMM_NAME: "MS-MQMP 3.1.4", QMCOMM2_NAME: "MS-MQMP 3.1.5",
+}  # fmt: skip
+"""The section that describes an interface's methods."""
 _PRECONDITIONS: Final[dict[RequiredEvidence, str]] = {
     "headers": "the call's headers were captured",
     "request": "the request was captured completely",
@@ -35,17 +47,31 @@ _PRECONDITIONS: Final[dict[RequiredEvidence, str]] = {
 class Rule:
     """A conformance rule: one row of ``RULE_TABLE``.
 
-    ``level``: M (MUST), S (SHOULD) or D (derived). ``bound_party``: C (client), S (server) or B (either).
+    ``sources``: the sections that state it. ``requirement_level``: M (MUST), S (SHOULD) or D (derived).
+    ``bound_party``: C (client), S (server) or B (either).
     ``required_parts``: what must be readable, H (headers), S (stubs) or P (packets). ``violation`` says what breaks it.
     """
 
     rule_id: str
-    source: str
+    sources: tuple[str, ...]
     requirement_level: str
     bound_party: str
     required_parts: str
     requirement: str
     violation: str
+
+    def source_for(self, method: tuple[str, int] = ("", -1)) -> str:
+        """Return the document and section that state the rule for a method (interface, opnum).
+
+        It is the method's own section where that states the rule, else the first one of the interface's document, else
+        the first one.
+        """
+        of_interface = _INTERFACE_SECTIONS.get(method[0], self.sources[0])
+        of_method = _METHOD_SECTIONS.get(method, of_interface)
+        if of_method in self.sources or self.sources == (_SECTION_OF_METHOD,):
+            return of_method
+        document = of_interface.split()[0]
+        return next((source for source in self.sources if source.split()[0] == document), self.sources[0])
 
     @property
     def severity(self) -> Severity:
@@ -59,35 +85,34 @@ class Rule:
 def _parse_rules() -> dict[str, Rule]:
     found = {}
     for line in RULE_TABLE.strip().splitlines():
-        rule_id, source, *rest = (cell.strip() for cell in line.split(" | "))
-        found[rule_id] = Rule(rule_id, _full_source(rule_id[0], source), *rest)
+        rule_id, sources, *rest = (cell.strip() for cell in line.split(" | "))
+        found[rule_id] = Rule(rule_id, tuple(_full_source(rule_id[0], source) for source in sources.split(", ")), *rest)
     return found
 
 
 def _full_source(kind: str, source: str) -> str:
-    """Return a rule's source with the document's full name, which the table leaves out for the section's document."""
-    if kind == "P" or source.startswith(("MQ", "RPCE", "IDL", "notes")):
-        named = source if kind == "P" or source.startswith(("MQ", "RPCE")) else f"{_DOCUMENTS[kind]} {source}"
-    else:
-        named = f"{_DOCUMENTS[kind]} {source}"
-    return re.sub(r"(?<!MS-)\b(MQ[A-Z]+|RPCE)\b", r"MS-\1", named)
+    """Return a section with the full name of its document."""
+    if source[0].isdigit():
+        return f"{_DOCUMENTS[kind]} {source}"
+    return f"MS-{source}" if source.startswith(("MQ", "RPCE")) else source
 
 
 PROTOCOL_RULES: Final = _parse_rules()
+_RULES_PAGE: Final = "docs/reference/rules.md#operation"
 OPERATIONAL_RULES: Final = {
     rule.rule_id: rule
     for rule in (
-        Rule("O01", "MS-MQMQ 2.1.1", "S", "B", "S", "an identifier of a queue manager is one machine's",
+        Rule("O01", ("MS-MQMQ 2.1.1",), "S", "B", "S", "an identifier of a queue manager is one machine's",
              "two machines, told apart by their names, were seen with it"),
-        Rule("O02", "docs/rules.md", "S", "B", "P", "the clocks of sender, owner and capture agree to 2 s",
+        Rule("O02", (_RULES_PAGE,), "S", "B", "P", "the clocks of sender, owner and capture agree to 2 s",
              "a message arrives before it was sent, or after it was read"),
-        Rule("O03", "docs/rules.md", "S", "B", "S", "dead letters do not become more",
+        Rule("O03", (_RULES_PAGE,), "S", "B", "S", "dead letters do not become more",
              "a dead-letter queue, or a component's dead queue, grows"),
-        Rule("O04", "docs/rules.md", "S", "B", "S", "somebody empties journals",
+        Rule("O04", (_RULES_PAGE,), "S", "B", "S", "somebody empties journals",
              "a journal grows"),
-        Rule("O05", "MS-MQQB 3.1.5.8.6", "S", "B", "S", "a receiver takes what its sender goes on with",
+        Rule("O05", ("MS-MQQB 3.1.5.8.6",), "S", "B", "S", "a receiver takes what its sender goes on with",
              "sender and receiver disagree about the next number"),
-        Rule("O06", "docs/rules.md", "S", "B", "S", "what a queue manager reports of a queue is what reads of it show",
+        Rule("O06", (_RULES_PAGE,), "S", "B", "S", "what a queue manager reports of a queue is what reads of it show",
              "a report that no message, reader or clock that was not seen can explain"),
     )
 }  # fmt: skip
@@ -100,7 +125,7 @@ class Violation(NamedTuple):
 
     ``call`` is the call that breaks the rule, or None. ``severity`` overrides the rule's own. ``by_server`` says who
     broke a rule that binds both parties. ``subject`` overrides the call's client or server as what the finding is
-    about.
+    about. ``source`` is the document and section, where the call's method does not decide which one.
     """
 
     call: CapturedCall | None
@@ -109,6 +134,7 @@ class Violation(NamedTuple):
     severity: Severity | None = None
     by_server: bool | None = None
     subject: str | None = None
+    source: str | None = None
 
 
 def violation_of_either(call: CapturedCall, actual: str, evidence: tuple[CapturedCall, ...] = ()) -> Violation:

@@ -28,6 +28,7 @@ _RECEIVE_PREV: Final = 0x40000022
 _REJECTED_CLASS: Final = 0xC004
 _EXTENSION_BYTES: Final = 12
 _EXTENSION_FLAGS: Final = {"SQ": "SubqueueHeader", "EA": "ExtendedAddressHeader"}
+_TRAILER_SECTIONS: Final = {"SubqueueHeader": "2.2.5.3", "ExtendedAddressHeader": "2.2.5.5"}
 _SYSTEM_QUEUE_FLAG: Final = 0x80
 
 
@@ -296,8 +297,10 @@ def extension_header_invalid(call: CapturedCall) -> str | None:
 
 
 @call_rule("R77", *REMOTE_READ_READS, needs="ok")
-def subqueue_header_invalid(call: CapturedCall) -> str | None:
+def subqueue_header_invalid(call: CapturedCall) -> Violation | None:
     """A field of the SubqueueHeader or the ExtendedAddressHeader is invalid."""
-    wrong = [str(e["field"]) for e in call["message_errors"] or ()
-             if str(e["field"] or "").startswith(("SubqueueHeader.", "ExtendedAddressHeader."))]  # fmt: skip
-    return f"{wrong[0]} is wrong" if wrong else None
+    for error in call["message_errors"] or ():
+        section = _TRAILER_SECTIONS.get(str(error["field"] or "").partition(".")[0])
+        if section is not None:
+            return Violation(call, f"{error['field']} is wrong", source=f"MS-MQRR {section}")
+    return None

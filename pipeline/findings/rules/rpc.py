@@ -8,7 +8,13 @@ from typing import Any, Final
 
 from pipeline.findings.rules.call_history import OPEN_METHODS, AssociationHistory, CapturedCall
 from pipeline.findings.rules.qmmgmt import MAX_PROPERTIES
-from pipeline.findings.rules.registry import Violation, association_rule, call_rule, complete_association_rule
+from pipeline.findings.rules.registry import (
+    PROTOCOL_RULES,
+    Violation,
+    association_rule,
+    call_rule,
+    complete_association_rule,
+)
 from pipeline.findings.rules.remote_read import MAX_TOKEN_BYTES
 from udfs.call_results import call_succeeded
 from udfs.codes import MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT, result_name
@@ -139,7 +145,7 @@ def qmmgmt_bound_with_ndr64(history: AssociationHistory) -> Iterator[Violation]:
     """A context of qmmgmt was accepted with NDR64."""
     for bind in history.binds:
         if (bind["interface_name"], bind["transfer_syntax"], bind["result"]) == (QMMGMT_NAME, "NDR64", "accepted"):
-            yield _bind_violation(history, bind, "NDR64 accepted")
+            yield _bind_violation(history, bind, "NDR64 accepted", "P08")
 
 
 @association_rule("P09", "the bind was answered")
@@ -156,14 +162,20 @@ def ndr_bind_refused(history: AssociationHistory) -> Iterator[Violation]:
         offered = {syntax for bind in binds for syntax in bind["transfer_syntaxes_offered"] or ()}
         refused = all(bind["result"] == "rejected" and bind["reason"] == _TRANSFER_SYNTAX_REFUSED for bind in binds)
         if offered == {"NDR"} and refused:
-            yield _bind_violation(history, binds[0], "NDR refused: no transfer syntax")
+            yield _bind_violation(history, binds[0], "NDR refused: no transfer syntax", "P09")
 
 
-def _bind_violation(history: AssociationHistory, bind: Any, actual: str) -> Violation:  # noqa: ANN401 - a row
+def _bind_violation(
+    history: AssociationHistory,
+    bind: Any,  # noqa: ANN401 - a row
+    actual: str,
+    rule_id: str,
+) -> Violation:
     """Return the violation of a bind, at the first call of its connection where there is one."""
     first = next((call for call in history.calls if call["connection_id"] == bind["connection_id"]), None)
     where = f"{bind['interface_name']} context {bind['context_id']} of connection {bind['connection_id']}"
-    return Violation(first, f"{actual} ({where})", by_server=True)
+    source = PROTOCOL_RULES[rule_id].source_for((bind["interface_name"], -1))
+    return Violation(first, f"{actual} ({where})", by_server=True, source=source)
 
 
 @association_rule("P10", "the association's openings were captured completely")
