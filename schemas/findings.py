@@ -18,7 +18,7 @@ FINDINGS = Table(
         Column(
             "rule_id",
             STRING,
-            "the rule, see docs/reference/rules.md: P, Q, R, M, C of RPC, O of operation",
+            "the rule, see docs/reference/rules.md: P, Q, R, M, C of RPC, T of message packets, O of operation",
         ),
         Column("source", STRING, "the document and the section that state the rule for this call"),
         Column(

@@ -18,6 +18,7 @@ GROUPS = {
     "R": "RemoteRead, [MS-MQRR]",
     "M": "qmmgmt, [MS-MQMR]",
     "C": "qmcomm, [MS-MQMP]",
+    "T": "Message packets, [MS-MQMQ], [MS-MQQB]",
 }
 WHO = {"C": "client", "S": "server", "B": "either"}
 READABLE = {"H": "headers", "S": "stubs", "P": "packets", "H/S": "headers, stubs", "S/H": "headers, stubs", "-": "-"}
@@ -41,6 +42,10 @@ operation that no specification states refer to this page.
 
 **Both sides.** A rule that binds either side has one finding for a call: the client's if it sent an invalid request
 that the server refused or did not answer, the server's if it answered MQ_OK.
+
+**Message packets.** T22 to T33 hold for each packet, whichever method returned it. The finding names the server that
+sent the packet; the queue manager that made it is in `silver.messages.source_queue_manager`. T26 compares times of two
+clocks, so it is a warning. T22 to T27 have the numbers of the rules of message transfer.
 
 **Severity** is `error` for a MUST, `warning` for a SHOULD, and `info` for what only follows from a text, or is soft by
 its own words. A few checks report less than their rule's severity; the table says so.

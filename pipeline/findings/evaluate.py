@@ -20,6 +20,7 @@ from pipeline.attempts.server_openings import OPEN_AND_CLOSE_METHODS
 from pipeline.findings.rules import (
     clocks,
     handles,
+    message_packets,
     messages,
     qm2qm,
     qmcomm,
@@ -46,7 +47,7 @@ from schemas.findings import FINDINGS
 from udfs.keys import key
 
 RULE_MODULES: Final = (
-    rpc, qm2qm, remote_read, reads, handles, messages, qmmgmt, qmcomm, clocks,
+    rpc, qm2qm, remote_read, reads, handles, messages, message_packets, qmmgmt, qmcomm, clocks,
 )  # fmt: skip
 """The modules whose import registers the checks."""
 
@@ -77,8 +78,11 @@ MANAGEMENT_CALL_COLUMNS: Final = (
     "call_key", "object_type", "queue_format_name", "queue", "property_ids", "action", "hresult", "errors",
 )  # fmt: skip
 MESSAGE_COLUMNS: Final = (
-    "call_key", "source_queue_manager", "sent_at", "body_bytes", "is_srmp", "time_to_reach_queue_s", "header_sizes",
-    "errors",
+    "call_key", "source_queue_manager", "sent_at", "body_bytes", "is_srmp", "time_to_reach_queue_s",
+    "time_to_be_received_s", "header_sizes", "priority", "delivery", "class", "acknowledgement_requested",
+    "admin_queue_type", "journaling", "hop_count", "traced", "transactional", "transaction_number",
+    "previous_transaction_number", "privacy_level", "encryption_algorithm", "correlation_id",
+    "dead_letter_queue", "errors",
 )  # fmt: skip
 CONNECTION_COLUMNS: Final = (
     "connection_id", "client_address", "server_address", "first_packet_at", "last_packet_at", "closed_at", "closed_by",

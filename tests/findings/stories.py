@@ -475,6 +475,30 @@ def openings_of_applications():
     )
 
 
+def message_packets():
+    number = {"transactional": True, "delivery": "recoverable", "transaction_number": 1}
+    numbers = ({"previous_transaction_number": 1}, {"previous_transaction_number": 0})
+    yield "T22", *(one(rr_start(**number, **previous)) for previous in numbers)
+    yield "T24", one(rr_start(transactional=True, delivery="recoverable", priority=3)), one(rr_start(priority=3))
+    yield "T25", one(rr_start(hop_count=0x1E)), one(rr_start(hop_count=0x1D))
+    late, timely = ([rr_open(), rr_start(arrived_at=us(60.4 + seconds))] for seconds in (6, 5))
+    yield "T26", late, timely
+    no_limit = {"time_to_reach_queue_s": None}
+    nack = {"class": 0x8002}
+    yield "T27", remote(rr_start(**nack), rr_end()), remote(rr_start(**nack, **no_limit), rr_end())
+    size = [{"code": "malformed", "field": "BaseHeader.PacketSize", "offset": 8}]
+    yield "T30", one(rr_start(message_errors=size)), one(rr_start())
+    debug = {"header_sizes": {"DebugHeader": 4}}
+    yield "T31", one(rr_start(traced=True)), one(rr_start(traced=True, **debug))
+    asked = {"acknowledgement_requested": 5}
+    yield "T32", one(rr_start(**asked, admin_queue_type=0)), one(rr_start(**asked, admin_queue_type=7))
+    yield (
+        "T33",
+        one(rr_start(privacy_level=5, encryption_algorithm=0x6602)),
+        one(rr_start(privacy_level=5, encryption_algorithm=0x6610)),
+    )
+
+
 GROUPS = (rpc, reads_of_qm2qm, sessions, ports_and_versions, descriptors, opening, reading, ending, moving,
-          times_and_levels, openings_of_applications)  # fmt: skip
+          times_and_levels, openings_of_applications, message_packets)  # fmt: skip
 STORIES = {rule: (violating, innocent) for group in GROUPS for rule, violating, innocent in group()}

@@ -228,6 +228,7 @@ SOURCES = {
         Story([rr(6, 1)], binds=[bind("qm2qm", result="rejected", reason=2)]),
     ),
     "MS-MQMR 3.1.4.2": ("P12", [call("qmmgmt", 1, 1, None, fault=0xC00E0006)]),
+    "MS-MQMQ 2.2.20.5": ("T22", [rr_start(transaction_number=0, previous_transaction_number=0)]),
 }
 
 

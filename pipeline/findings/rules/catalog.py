@@ -1,4 +1,4 @@
-"""The table of conformance rules: those of the fact sheet on RPC interfaces, section 4.7. Data only.
+"""The table of conformance rules: those of the fact sheet on RPC interfaces, section 4.7, and on packets (T). Data only.
 
 Columns: the rule's id; its source; its level (M MUST, S SHOULD, D derived from the text); the party that it binds (C
 client, S server, B either); what must be readable (H headers and lengths, S stubs, P message packets); the rule with its
@@ -212,4 +212,13 @@ C11 | 3.1.4.19 | M | S | S | rpc_ACCloseCursor with hCursor 0x0000000B is a no-o
 C12 | 2.2.3.5 | M | C | S | OBJECT_FORMAT.ObjType = 1 on the wire | 2
 C13 | 3.1.5.3 | M | S | S | rpc_ACReceiveMessageEx on a remote proxy with pUow => failure | MQ_OK
 C14 | 3.2.4 | M | C | H | client calls R_QMQueryQMRegistryInternal before the other methods needing its strings | missing (soft)
+T22 | MQMQ 2.2.20.5 | M | S | P | TransactionHeader: TxSequenceNumber >= 1, PreviousTxSequenceNumber below it | TxSequenceNumber 0, or Previous not below it
+T24 | MQMQ 2.2.19.1 | M | S | P | priority 0 with a TransactionHeader | priority not 0
+T25 | MQMQ 2.2.19.2 | M | S | P | UserHeader.Flags: MP = 1; DQ in {0, 3, 5, 7}; AQ in {0, 2, 3, 5, 6, 7}; TH only with DM = 1; RC <= 0x1D | otherwise
+T26 | MQQB 3.1.7.1.2 | S | S | P | a message is discarded when SentTime + TimeToReachQueue is over | arrives in its queue more than 5 s after that
+T27 | MQQB 3.1.7.15 | M | S | P | administration acknowledgement (class 0x0002, 0x4000, or bit 0x8000): TimeToReachQueue and TimeToBeReceived infinite; Properties.Flags, JN, JP, PrivacyLevel 0 | otherwise
+T30 | MQMQ 2.2.19.1 | M | S | P | BaseHeader: VersionNumber 0x10, Signature LIOR, PacketSize = size of the packet without SessionHeader, <= 0x00400000 | otherwise
+T31 | MQMQ 2.2.19.1 | M | S | P | BaseHeader.Flags: TR only with DH | TR without DH
+T32 | MQMQ 2.2.19.2 | S | S | P | a message with Properties.Flags other than 0 names an administration queue (a MUST that Windows does not keep) | AQ = 0, and no MultiQueueFormatHeader
+T33 | MQMQ 2.2.19.3 | M | S | P | PrivacyLevel in {0, 1, 3, 5}; EncryptionAlgorithm RC2 or RC4 at levels 1 and 3, AES at level 5 | otherwise (2 is read as 3: a warning)
 """

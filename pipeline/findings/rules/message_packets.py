@@ -1,0 +1,168 @@
+"""Rules on message packets, as a read returned them: T22 to T33. No Spark.
+
+The server sent the packet, so it is the party that the findings name; the queue manager that made the packet may be
+another one (``silver.messages.source_queue_manager``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from pipeline.findings.rules.call_history import QM2QM_READS, REMOTE_READ_READS, AssociationHistory, CapturedCall
+from pipeline.findings.rules.registry import Violation, association_rule, call_rule
+from pipeline.queues.history import DEAD_LETTER_QUEUE_PATTERN
+from udfs.dcerpc.interfaces import REMOTE_READ_NAME
+from udfs.messages.header_layouts import HEADER_NAMES, MAX_PACKET_BYTES, NO_NAME_TYPE
+
+_READS: Final = (*QM2QM_READS, *REMOTE_READ_READS)
+_MAX_HOP_COUNT: Final = 0x1D
+_EXPIRY_SLACK_US: Final = 5_000_000
+_DIFFERENT_CLOCKS_US: Final = 30 * 86_400_000_000  # a message that is so late shows a wrong clock
+_POSITIVE_CLASSES: Final = (0x0002, 0x4000)  # arrived, received
+_NEGATIVE_CLASS: Final = 0x8000
+_HEADERS_BEYOND_PACKET_SIZE: Final = frozenset(HEADER_NAMES[HEADER_NAMES.index("SessionHeader") :])
+_FIELDS_READ_ON: Final = frozenset({"BaseHeader.PacketSize", "UserHeader.Flags.MP", "SecurityHeader.SecurityID"})
+"""The fields whose wrong value does not end the reading of a packet."""
+_RC_ALGORITHMS: Final = frozenset({0x6602, 0x6801})  # RC2, RC4
+_AES_ALGORITHMS: Final = frozenset({0x660E, 0x660F, 0x6610})
+_ENHANCED_LEVEL_OF_MQMP: Final = 2  # [MS-MQMP] has 2 for what is 3 in packets (doubt D17)
+_ALGORITHMS_BY_LEVEL: Final = {1: _RC_ALGORITHMS, 2: _RC_ALGORITHMS, 3: _RC_ALGORITHMS, 5: _AES_ALGORITHMS}
+
+
+def _wrong_field(call: CapturedCall, *fields: str) -> str | None:
+    """Return the first of some fields of the packet whose value is wrong; None where none of them is."""
+    found = (str(error["field"] or "") for error in call["message_errors"] or ())
+    return next((name for name in found if name in fields), None)
+
+
+def _lacks_header(call: CapturedCall, name: str) -> bool:
+    """Tell whether the packet certainly does not have a header: the packet was read to its end."""
+    errors = {str(error["field"] or "") for error in call["message_errors"] or ()}
+    return errors <= _FIELDS_READ_ON and name not in (call["header_sizes"] or {})
+
+
+@call_rule("T22", *_READS, needs="ok")
+def transaction_number_invalid(call: CapturedCall) -> str | None:
+    """The number in the sequence is 0, or the preceding number is not below it."""
+    number, previous = call["transaction_number"], call["previous_transaction_number"]
+    wrong = number is not None and (number == 0 or previous >= number)
+    return f"TxSequenceNumber {number}, PreviousTxSequenceNumber {previous}" if wrong else None
+
+
+@call_rule("T24", *_READS, needs="ok")
+def transactional_message_with_priority(call: CapturedCall) -> str | None:
+    """A message with a TransactionHeader has a priority other than 0."""
+    return f"priority {call['priority']}" if call["transactional"] and call["priority"] else None
+
+
+@call_rule("T25", *_READS, needs="ok")
+def user_header_flags_invalid(call: CapturedCall) -> str | None:
+    """MP is 0, DQ or AQ is not allowed, a transactional message is not recoverable, or RC is above 0x1D."""
+    field = _wrong_field(call, "UserHeader.Flags.MP", "UserHeader.Flags.DQ", "UserHeader.Flags.AQ")
+    if field is not None:
+        return f"{field} is wrong"
+    if call["transactional"] and call["delivery"] != "recoverable":
+        return "TH without DM = 1"
+    return f"RC 0x{call['hop_count']:02X}" if (call["hop_count"] or 0) > _MAX_HOP_COUNT else None
+
+
+def _queue_read(history: AssociationHistory, read: CapturedCall) -> str | None:
+    """Return the name of the queue that a read reads from; None where its opening was not captured."""
+    if read.method[0] == REMOTE_READ_NAME:
+        lifetime = history.context_lifetime(read)
+        return None if lifetime is None else lifetime.open_call["queue"]
+    opens = history.server.remote_queue_opens_before(read["queue_handle"], history.openings_cutoff)
+    names = {call["queue"] for call in opens}
+    return names.pop() if len(names) == 1 else None
+
+
+def _is_dead_letter(history: AssociationHistory, read: CapturedCall) -> bool:
+    """Tell whether a message with the class of a negative acknowledgement may be a dead letter.
+
+    A dead letter has such a class too, and keeps all other values of the message. It is in a dead-letter queue: one of
+    the queue manager, or one that the message names. A message of an unknown queue that correlates with no other is not
+    known to be an acknowledgement.
+    """
+    queue = _queue_read(history, read)
+    if queue is None:
+        return read["correlation_id"] is None
+    return read["dead_letter_queue"] is not None or DEAD_LETTER_QUEUE_PATTERN.search(queue) is not None
+
+
+@association_rule("T27", "request and response were captured completely; the message is in no dead-letter queue")
+def acknowledgement_message_invalid(history: AssociationHistory) -> Iterator[Violation]:
+    """An acknowledgement message has a time limit, asks for acknowledgements or journaling, or has a privacy level."""
+    for read in history.calls_of(*_READS):
+        kind = read["class"] if read.succeeded else None
+        is_negative = kind is not None and bool(kind & _NEGATIVE_CLASS)
+        wrong = _unexpected_properties(read) if is_negative or kind in _POSITIVE_CLASSES else []
+        if wrong and not (is_negative and _is_dead_letter(history, read)):
+            yield Violation(read, f"class 0x{kind:04X} with {', '.join(wrong)}")
+
+
+@association_rule(
+    "T26", "request, response and the opening of the queue were captured completely; the queue is its destination"
+)
+def message_arrived_after_expiry(history: AssociationHistory) -> Iterator[Violation]:
+    """The message came to its queue more than 5 s, and less than 30 days, after its time to reach the queue had passed.
+
+    Both times are of different clocks; more than 30 days are a wrong clock. Journals, dead-letter queues and subqueues
+    are no destinations: messages come there later.
+    """
+    for read in history.calls_of(*_READS):
+        sent, allowed, arrived = read["sent_at"], read["time_to_reach_queue_s"], read["arrived_at"]
+        if not read.succeeded or sent is None or arrived is None or (allowed or -1) < 0:
+            continue
+        late = arrived - sent - allowed * 1_000_000
+        if _EXPIRY_SLACK_US < late < _DIFFERENT_CLOCKS_US and not (read["class"] or 0) & _NEGATIVE_CLASS:
+            queue = _queue_read(history, read)
+            if queue is not None and ";" not in queue:
+                yield Violation(read, f"arrived {late / 1e6:.0f} s after it expired")
+
+
+def _unexpected_properties(call: CapturedCall) -> list[str]:
+    """Return what a returned message has and an acknowledgement message must not have."""
+    limits = (("TimeToReachQueue", "time_to_reach_queue_s"), ("TimeToBeReceived", "time_to_be_received_s"))
+    numbers = (("Flags", "acknowledgement_requested"), ("JP and JN", "journaling"), ("PrivacyLevel", "privacy_level"))
+    wrong = [f"{name} {call[column]} s" for name, column in limits if call[column] is not None]
+    return wrong + [f"{name} {call[column]}" for name, column in numbers if call[column]]
+
+
+@call_rule("T30", *_READS, needs="ok")
+def base_header_invalid(call: CapturedCall) -> str | None:
+    """The version or the signature is wrong, PacketSize is not the packet's size, or it is above 4 MiB."""
+    field = _wrong_field(call, "BaseHeader.VersionNumber", "BaseHeader.Signature", "BaseHeader.PacketSize")
+    if field is not None:
+        return f"{field} is wrong"
+    sizes = (call["header_sizes"] or {}).items()
+    size = sum(size for name, size in sizes if name not in _HEADERS_BEYOND_PACKET_SIZE)
+    return f"PacketSize {size}" if size > MAX_PACKET_BYTES else None
+
+
+@call_rule("T31", *_READS, needs="ok")
+def traced_without_debug_header(call: CapturedCall) -> bool:
+    """TR is set in a packet without a DebugHeader."""
+    return bool(call["traced"]) and _lacks_header(call, "DebugHeader")
+
+
+@call_rule("T32", *_READS, needs="ok")
+def acknowledgements_without_administration_queue(call: CapturedCall) -> str | None:
+    """The message asks for acknowledgements and names no administration queue, as Windows does."""
+    flags, names_none = call["acknowledgement_requested"], call["admin_queue_type"] == NO_NAME_TYPE
+    wrong = flags and names_none and not call["is_srmp"] and _lacks_header(call, "MultiQueueFormatHeader")
+    return f"Properties.Flags 0x{flags:02X}, AQ 0" if wrong else None
+
+
+@call_rule("T33", *_READS, needs="ok")
+def encryption_algorithm_invalid(call: CapturedCall) -> Violation | str | None:
+    """The privacy level is none that exists, or the encryption algorithm is none of its level."""
+    level, algorithm = call["privacy_level"], call["encryption_algorithm"]
+    if not level:
+        return None
+    allowed = _ALGORITHMS_BY_LEVEL.get(level)
+    if allowed is None:
+        return f"PrivacyLevel {level}"
+    if algorithm not in allowed:
+        return f"EncryptionAlgorithm 0x{algorithm:04X} at PrivacyLevel {level}"
+    return Violation(call, f"PrivacyLevel {level}", severity="warning") if level == _ENHANCED_LEVEL_OF_MQMP else None
