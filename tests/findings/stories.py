@@ -186,8 +186,9 @@ def sessions():
     done = qm_start(1, CANCELLED, answer=9.002, **WAITS)
     yield "Q38", session(parked), session(done)
     yield "Q39", [qm_version(), qm_open()], session()
-    shut = qm(4, 3, queue_handle=99, cursor_handle=3)
-    yield "Q40", session(shut), session(qm(4, 3, 0xC00E0007, queue_handle=99, cursor_handle=3))
+    others = [name(), qc(4, 0.3, queue_handle=NUMBER, cursor_handle=3, connection_id="app")]
+    shut, again = (qm(4, at, result, queue_handle=NUMBER, cursor_handle=3) for at, result in ((3, 0), (4, 0xC00E0007)))
+    yield "Q40", Story(session(shut, again), others=others), Story(session(shut), others=others)
     walk = qm_start(1, action=PEEK_NEXT, cursor_handle=3)
     yield "Q41", session(walk), session(walk, qm(4, 3, queue_handle=NUMBER, cursor_handle=3))
     waiting = qm_start(1, BY_CLIENT, answer=2.002)

@@ -137,6 +137,7 @@ OF_EITHER = {
     "Q57": ("Q57", lambda result: [qm_start(1, result, **NO_DESCRIPTOR)]),
     "Q57 by lookup": ("Q57", lambda result: [qm_start(1, result, opnum=10, **NO_DESCRIPTOR)]),
     "Q26": ("Q26", lambda result: [qm_open(0.2, result, open_context=0)]),
+    "Q40": ("Q40", lambda result: session(qm(4, 3, result, queue_handle=99, cursor_handle=3))),
     "Q42 no queue": ("Q42", lambda result: session(qm_cancel(2, result, queue_handle=0, queue_descriptor=0))),
     "Q42 two queues": ("Q42", lambda result: session(qm_cancel(2, result, queue_descriptor=29))),
     "C05": ("C05", lambda result: app(qc(4, 2, result, queue_handle=99, cursor_handle=3))),

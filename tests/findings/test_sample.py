@@ -15,7 +15,7 @@ from pipeline.findings.rules.registry import PROTOCOL_RULES
 ERRORS = {
     "01-remoteread-ndr.pcap": "R01 R16 R18 R19 R22 R30 R50 R51",
     "02-remoteread-ndr64-multiplexed.pcap": "",
-    "03-qm2qm-dependent-client.pcap": "Q07 Q07 Q18 Q18 Q35 Q35 Q45 Q45",
+    "03-qm2qm-dependent-client.pcap": "Q07 Q07 Q18 Q18 Q35 Q35 Q40 Q40 Q45 Q45",
     "04-qmmgmt.pcapng": "M02 M04 M11",
     "05-sealed-ntlm.pcap": "R14 R14 R14",
     "06-mid-stream.pcap": "",

@@ -70,7 +70,7 @@ Q36 | 3.1.4.4 | M | S | S | NULL pphContext => 0xC00E0007 | MQ_OK
 Q37 | 3.1.4.4 | M | S | S | MQ_OK: pphContext returned NULL | non-NULL
 Q38 | 3.1.4.4 | M | S | H | CloseQueue cancels every read in flight on the handle | a read on H still unanswered well after the CloseQueue response
 Q39 | 3.1.4.4 | M | C | S | client closes every session it opened | session ended by connection loss only
-Q40 | 3.1.4.5 | M | S | S | CloseCursor with unknown hQueue or hCursor => 0xC00E0007 | MQ_OK
+Q40 | 3.1.4.5 | M | B | S | CloseCursor with unknown hQueue or hCursor => 0xC00E0007 | client; server MQ_OK
 Q41 | 3.1.4.5 | M | C | S | client closes every cursor it created | cursor alive at session close (informational on Windows)
 Q42 | 3.1.4.6 | M | B | S | pQueue = 0 or != hQueue => 0xC00E0006 (NT/2000: 0xC00E0007 if either is 0) | client; server MQ_OK
 Q43 | 3.1.4.6 | M | S | S | no read in flight on hQueue => 0xC00E0007 | MQ_OK

@@ -121,14 +121,14 @@ def read_with_closed_cursor(history: AssociationHistory) -> Iterator[Violation]:
 
 
 @complete_association_rule("Q40", f"for the cursor, {_QUEUE_OPEN_CAPTURED}")
-def cursor_close_accepted_without_open_cursor(history: AssociationHistory) -> Iterator[Violation]:
-    """The close of a cursor that is not open, or on a queue that is not open, was answered MQ_OK."""
+def close_of_cursor_that_is_not_open(history: AssociationHistory) -> Iterator[Violation]:
+    """The close of a cursor that is not open, or on a queue that is not open."""
     wrong = {call["call_key"]: (call, actual) for call, actual in _uses_of_closed_cursors(history)}
     for call in _calls_on_unopened_queues(history):
         wrong[call["call_key"]] = (call, f"hQueue {call['queue_handle']} is not open")
     for call, actual in wrong.values():
-        if call.succeeded and call.method == (QM2QM_NAME, 4):
-            yield Violation(call, actual)
+        if call.method == (QM2QM_NAME, 4):
+            yield violation_of_either(call, actual)
 
 
 @complete_association_rule("Q41")
