@@ -203,37 +203,41 @@ def test_a_finding_names_one_section_that_its_rule_is_stated_in(rule):
         assert source in PROTOCOL_RULES[rule].sources or PROTOCOL_RULES[rule].sources == ("method",)
 
 
-SOURCES = {
-    "MS-MQRR 3.1.4.7": ("R21", [rr_start(1, FAILED, action=5)]),
-    "MS-MQRR 3.1.4.13": ("R21", [rr_tx(1, FAILED, action=5)]),
-    "MS-MQRR 3.1.4.15": ("R50", remote(rr_end(2, INVALID, opnum=15))),
-    "MS-MQRR 3.1.4.6": ("R10", remote(rr(6, 3, None, fault=5, context_handle=H2))),
-    "MS-MQRR 3.2.4.10.2": (
+SOURCES = [
+    ("MS-MQRR 3.1.4.7", "R21", [rr_start(1, FAILED, action=5)]),
+    ("MS-MQRR 3.1.4.13", "R21", [rr_tx(1, FAILED, action=5)]),
+    ("MS-MQRR 3.1.4.7", "R33", remote(rr_start(action=PEEK), rr_end(2, INVALID))),
+    ("MS-MQRR 3.1.4.13", "R33", remote(rr_start(opnum=13, action=PEEK), rr_end(2, INVALID, opnum=15))),
+    ("MS-MQRR 3.1.4.15", "R50", remote(rr_end(2, INVALID, opnum=15))),
+    ("MS-MQRR 3.1.4.6", "R10", remote(rr(6, 3, None, fault=5, context_handle=H2))),
+    (
+        "MS-MQRR 3.2.4.10.2",
         "R29",
         remote(rr_tx(1, TIMEOUT, answer=5, timeout_ms=4000), rr_tx(2, FAILED, cursor_handle=3)),
     ),
-    "MS-MQQP 3.1.4.11": ("Q57", [qm_start(1, INVALID, opnum=10, **NO_DESCRIPTOR)]),
-    "MS-MQQP 3.1.4.1": ("Q05", [qm_start(opnum=0, action=L_RECEIVE)]),
-    "MS-MQQP 3.1.4.10": ("Q05", [qm_start(action=L_RECEIVE)]),
-    "MS-MQQP 3.2.4.5": ("Q58", [qm_peek(cursor_handle=3, request_head=bytes(8) + b"\7" + bytes(52))]),
-    "MS-MQQP 3.1.4.5": ("P15", [qm(4, 1, 5)]),
-    "MS-MQRR 2.2.5.5": (
+    ("MS-MQQP 3.1.4.11", "Q57", [qm_start(1, INVALID, opnum=10, **NO_DESCRIPTOR)]),
+    ("MS-MQQP 3.1.4.1", "Q05", [qm_start(opnum=0, action=L_RECEIVE)]),
+    ("MS-MQQP 3.1.4.10", "Q05", [qm_start(action=L_RECEIVE)]),
+    ("MS-MQQP 3.2.4.5", "Q58", [qm_peek(cursor_handle=3, request_head=bytes(8) + b"\7" + bytes(52))]),
+    ("MS-MQQP 3.1.4.5", "P15", [qm(4, 1, 5)]),
+    (
+        "MS-MQRR 2.2.5.5",
         "R77",
         [rr_start(message_errors=[{"code": "malformed", "field": "ExtendedAddressHeader.HeaderSize", "offset": 4}])],
     ),
-    "MS-MQMP 3.1.4": ("P03", [qc(5, 1, None, fault=0x1C010002)]),
-    "MS-MQRR 3.1.4": ("P03", [rr(1, 1, None, fault=0x1C010002)]),
-    "MS-RPCE 3": ("P05", [qc(2, 1, errors=[{"code": "truncated", "field": "request.hQueue", "offset": 4}])]),
-    "MS-MQQP 2.2": (
+    ("MS-MQMP 3.1.4", "P03", [qc(5, 1, None, fault=0x1C010002)]),
+    ("MS-MQRR 3.1.4", "P03", [rr(1, 1, None, fault=0x1C010002)]),
+    ("MS-RPCE 3", "P05", [qc(2, 1, errors=[{"code": "truncated", "field": "request.hQueue", "offset": 4}])]),
+    (
+        "MS-MQQP 2.2",
         "P09",
         Story([rr(6, 1)], binds=[bind("qm2qm", result="rejected", reason=2)]),
     ),
-    "MS-MQMR 3.1.4.2": ("P12", [call("qmmgmt", 1, 1, None, fault=0xC00E0006)]),
-    "MS-MQMQ 2.2.20.5": ("T22", [rr_start(transaction_number=0, previous_transaction_number=0)]),
-}
+    ("MS-MQMR 3.1.4.2", "P12", [call("qmmgmt", 1, 1, None, fault=0xC00E0006)]),
+    ("MS-MQMQ 2.2.20.5", "T22", [rr_start(transaction_number=0, previous_transaction_number=0)]),
+]
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_the_section_is_that_of_the_calls_method_where_the_text_says_it_there(source):
-    rule, story = SOURCES[source]
+@pytest.mark.parametrize(("source", "rule", "story"), SOURCES)
+def test_the_section_is_that_of_the_calls_method_where_the_text_says_it_there(source, rule, story):
     assert {row["source"] for row in rows(story) if row["rule_id"] == rule} == {source}

@@ -19,6 +19,7 @@ from pipeline.findings.rules.call_history import (
 )
 from pipeline.findings.rules.qm2qm import client_section
 from pipeline.findings.rules.registry import (
+    PROTOCOL_RULES,
     Violation,
     association_rule,
     complete_association_rule,
@@ -403,7 +404,8 @@ def end_of_peek(history: AssociationHistory) -> Iterator[Violation]:
         if call.method in READ_METHODS:
             last[key] = call
         elif call.request_decoded and key in last and last[key].is_peek and last[key].succeeded:
-            yield Violation(call, "an End of a peek", (last[key], call))
+            source = PROTOCOL_RULES["R33"].source_for(last[key].method)
+            yield Violation(call, "an End of a peek", (last[key], call), source=source)
 
 
 def _receives_never_ended(history: AssociationHistory, opnum: int) -> Iterator[Violation]:
