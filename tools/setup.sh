@@ -15,6 +15,9 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 stop() { say "$*"; exit 2; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
+# Settings of other Sparks and Hadoops, which a profile may have.
+unset SPARK_HOME SPARK_CONF_DIR HADOOP_CONF_DIR YARN_CONF_DIR PYSPARK_SUBMIT_ARGS
+
 # Two set-ups at the same time (make demo and make test) would install into the same folder.
 if have flock; then exec 9>.cache/setup.lock; flock 9; fi
 
@@ -79,15 +82,28 @@ find_python() {
   return 1
 }
 
+# say_if_another USED: say so if PYTHON names another Python than the one that is used.
+say_if_another() {
+  local named used why="Python 3.11 or 3.12 is needed"
+  if [ -z "${PYTHON:-}" ]; then return; fi
+  named="$("$PYTHON" -V 2>/dev/null || echo "no such program")" used="$("$1" -V)"
+  if suits "$PYTHON"; then why="remove $VENV to use it"; fi
+  if [ "$named" != "$used" ]; then say "not $PYTHON ($named) but $1 ($used) is used: $why"; fi
+}
+
 need_packages() {
   local python wanted
   wanted="$(cksum <"$LOCK") $PWD"
   # The stamp contains the path: the scripts of a moved environment contain the old path.
-  if [ "$(cat "$VENV/.stamp" 2>/dev/null)" = "$wanted" ] && suits "$VENV/bin/python"; then return; fi
+  if [ "$(cat "$VENV/.stamp" 2>/dev/null)" = "$wanted" ] && suits "$VENV/bin/python"; then
+    say_if_another "$VENV/bin/python"
+    return
+  fi
   if ! python="$(find_python)"; then
     system_package python3 python3.12 || true
     python="$(find_python)" || stop "Python 3.11 or 3.12 is needed. Install one, or name it: PYTHON=/path/to/python3.12 make setup"
   fi
+  say_if_another "$python"
   say "Python packages, with $("$python" -V) (a few minutes, once)"
   rm -rf "$VENV"
   if ! "$python" -m venv "$VENV" >>.cache/setup.log 2>&1; then

@@ -105,8 +105,9 @@ def program(folder, name, text):
     path.chmod(0o755)
 
 
-def set_up_alone(folder):
+def set_up_alone(folder, **more):
     env = {"PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": str(folder), "MSMQ_NO_SYSTEM_PACKAGES": "1", "JAVA_HOME": ""}
+    env |= more
     return run(["bash", "tools/setup.sh"], cwd=folder, env=env)
 
 
@@ -133,3 +134,30 @@ def test_no_fitting_python_is_one_line_with_what_to_type(elsewhere):
     assert done.stderr == (
         "setup: Python 3.11 or 3.12 is needed. Install one, or name it: PYTHON=/path/to/python3.12 make setup\n"
     )
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_python_that_is_named_and_not_used_is_said(elsewhere, kept):
+    program(elsewhere, "bin/java", java("17.0.15"))
+    program(elsewhere, "bin/python3.10", '[ "$1" = -V ] && echo "Python 3.10.4" || exit 1')
+    program(elsewhere, "bin/python3.11", '[ "$1" != -V ] || echo "Python 3.11.9"')
+    # It fits, and can do nothing: set-up goes no further than the virtual environment.
+    program(elsewhere, "bin/python3.12", '[ "$1" = -V ] && echo "Python 3.12.1"; [ "$1" != -m ]')
+    if kept:
+        (elsewhere / ".venv" / "bin").mkdir(parents=True)
+        shutil.copy(elsewhere / "bin" / "python3.12", elsewhere / ".venv" / "bin" / "python")
+        sum_of = run(["cksum"], input=(elsewhere / "conf" / "requirements.txt").read_text()).stdout.strip()
+        (elsewhere / ".venv" / ".stamp").write_text(f"{sum_of} {elsewhere}\n")
+    said = set_up_alone(elsewhere, PYTHON="python3.10").stderr
+    used = ".venv/bin/python" if kept else "python3.12"
+    needed = "Python 3.11 or 3.12 is needed"
+    assert f"setup: not python3.10 (Python 3.10.4) but {used} (Python 3.12.1) is used: {needed}\n" in said
+    said = set_up_alone(elsewhere, PYTHON="python3.9").stderr
+    assert f"setup: not python3.9 (no such program) but {used} (Python 3.12.1) is used: {needed}\n" in said
+    if kept:
+        said = set_up_alone(elsewhere, PYTHON="python3.11").stderr
+        assert (
+            f"setup: not python3.11 (Python 3.11.9) but {used} (Python 3.12.1) is used: remove .venv to use it" in said
+        )
+    assert " is used: " not in set_up_alone(elsewhere, PYTHON="python3.12").stderr
+    assert " is used: " not in set_up_alone(elsewhere).stderr
