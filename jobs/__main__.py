@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-import pkgutil
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.util import find_spec
 
 import jobs
-
-
-def list_jobs() -> dict[str, str]:
-    """Return the name of each job and the first line of its module's docstring.
-
-    A job is a module of this package that defines ``JOB``. Modules are parsed, not imported: importing Spark takes a
-    second.
-    """
-    found = {}
-    for module in pkgutil.iter_modules(jobs.__path__):
-        spec = find_spec(f"jobs.{module.name}")
-        source = getattr(spec.loader, "get_source", lambda _: None)(spec.name) if spec is not None else None
-        tree = ast.parse(source or "")
-        names = {
-            name.id
-            for each in tree.body
-            if isinstance(each, ast.Assign)
-            for name in each.targets
-            if isinstance(name, ast.Name)
-        }
-        if "JOB" in names:
-            found[module.name] = (ast.get_docstring(tree) or "").partition("\n")[0]
-    return found
+from jobs import cli
+from jobs.command_line.parsers import PARSERS, build_parser, list_jobs
+from jobs.config import ConfigError
 
 
 def usage_text() -> str:
@@ -40,20 +17,46 @@ def usage_text() -> str:
     descriptions = list_jobs()
     width = max(map(len, descriptions))
     lines = [f"  {name:{width}}  {description}" for name, description in sorted(descriptions.items())]
-    return "\n".join(["usage: msmq JOB [OPTION ...]", "", *lines, "", "msmq JOB --help lists the options of a job."])
+    return "\n".join(
+        [
+            "usage: msmq JOB [OPTION ...]",
+            "",
+            *lines,
+            "",
+            "msmq JOB --help lists the options of a job, msmq --version prints the version.",
+        ]
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job named by the first argument with the remaining arguments; return its exit code."""
+    """Run the job named by the first argument with the remaining arguments; return its exit code.
+
+    The arguments are parsed before the job's module is imported, so help and wrong usage do not need Spark.
+    """
     name, *arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in {"-h", "--help"}:
-        sys.stdout.write(usage_text() + "\n")
+        cli.write_output(usage_text() + "\n")
+        return 0
+    if name == "--version":
+        cli.write_output(f"msmq {jobs.__version__}\n")
         return 0
     name = name.replace("-", "_")
-    if name not in list_jobs():
-        sys.stderr.write(f"msmq: no such job: {name}; msmq --help lists them\n")
+    if name not in PARSERS:
+        cli.log_progress(f"msmq: no such job: {name}; msmq --help lists them")
         return 2
-    return int(import_module(f"jobs.{name}").main(arguments))
+    return cli.run_job(name, build_parser(name), lambda job_run: _load_and_run(name, job_run), arguments)
+
+
+def _load_and_run(name: str, job_run: cli.JobRun) -> cli.Outcome:
+    """Import the module of a job and run it; ConfigError if a package that it needs is not installed."""
+    try:
+        module = import_module(f"jobs.{name}")
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the package {error.name} is not installed: run 'make setup', or install the wheel with its extra [spark]"
+        ) from error
+    outcome: cli.Outcome = module.run(job_run)
+    return outcome
 
 
 def run_databricks_task() -> None:

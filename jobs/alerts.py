@@ -11,42 +11,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from jobs import cli, redaction
+from jobs.command_line.parsers import build_parser
 from jobs.config import Config, ConfigError
-from jobs.lake_access import open_lake
+from jobs.lake_access import open_lake_with_data
 from pipeline.alerts.conditions import CONDITIONS, Thresholds
 from pipeline.alerts.episodes import SEVERITY_ORDER
-from pipeline.alerts.update import current_alerts, has_inputs
+from pipeline.alerts.update import current_alerts
 from pipeline.text import escape_as_hex, format_cell, json_default
 from schemas.table import RUN_ID
 
 JOB = "alerts"
 _COLUMNS_NOT_IN_JSON: Final = (RUN_ID, "event_date", "errors")
-
-
-def build_parser() -> cli.JobArgumentParser:
-    """Return the argument parser of this job."""
-    parser = cli.build_base_parser(JOB, __doc__)
-    redaction.add_redact_key_argument(parser)
-    levels = [*SEVERITY_ORDER[::-1], "never"]
-    parser.add_argument(
-        "--json", metavar="FILE", help="write all alerts to FILE, one JSON object per line; - prints them"
-    )
-    parser.add_argument("--ended", action="store_true", help="also print alerts that have ended")
-    parser.add_argument(
-        "--condition",
-        metavar="NAME",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="print only alerts of these conditions (docs/reference/alerts.md)",
-    )
-    parser.add_argument(
-        "--fail-on",
-        choices=levels,
-        default="error",
-        help="exit with 1 if an alert of this severity or a higher one is active (default: error)",
-    )
-    return parser
 
 
 def alert_thresholds(config: Config) -> Thresholds:
@@ -70,11 +45,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     wanted = set(job_run.arguments.condition)
     if unknown := sorted(wanted - CONDITIONS.keys()):
         raise ConfigError(f"no such condition: {unknown[0]} (there are {', '.join(CONDITIONS)})")
-    lake = open_lake(job_run)
-    if not has_inputs(lake):
-        raise ConfigError(
-            f"{job_run.arguments.lake}: no captures or snapshots were read into this lake; run 'msmq run_all' first"
-        )
+    lake = open_lake_with_data(job_run)
     config = job_run.config
     if config.quotas.queues:  # they name queues, for which the lake may have pseudonyms
         config = redaction.redact_config(config, redaction.load_pseudonymizer(job_run))
@@ -84,7 +55,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     _write_json_lines(job_run.arguments.json, alerts)
     if job_run.arguments.json != "-":
         shown = alerts if job_run.arguments.ended else active
-        sys.stdout.write("".join(f"{line}\n" for row in shown for line in format_alert(row)))
+        cli.write_output("".join(f"{line}\n" for row in shown for line in format_alert(row)))
     counts = {level: sum(row["severity"] == level for row in active) for level in SEVERITY_ORDER[::-1]}
     by_level = ", ".join(f"{count} {level}" for level, count in counts.items())
     cli.log_progress(f"{len(active)} alerts are active ({by_level}), {len(alerts) - len(active)} have ended")
@@ -118,7 +89,7 @@ def _write_json_lines(target: str | None, alerts: Sequence[Mapping[str, Any]]) -
         return
     text = "".join(f"{json.dumps(_json_fields(row), default=json_default)}\n" for row in alerts)
     if target == "-":
-        sys.stdout.write(text)
+        cli.write_output(text)
         return
     try:
         Path(target).write_text(text, encoding="utf-8")
@@ -132,7 +103,7 @@ def _json_fields(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job and return its exit code."""
-    return cli.run_job(JOB, build_parser(), run, argv)
+    return cli.run_job(JOB, build_parser(JOB), run, argv)
 
 
 if __name__ == "__main__":

@@ -8,39 +8,14 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 from jobs import cli
+from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
-from jobs.lake_access import open_lake
-from pipeline.alerts.update import has_inputs
+from jobs.lake_access import open_lake_with_data
 from pipeline.reports.views.catalog import COVERAGE_VIEW, QUESTIONS, VIEWS_BY_NAME, LakeViews, views_of_question
 from pipeline.reports.views.view import View
 from pipeline.text import format_table, json_default
 
 JOB = "ask"
-
-
-def build_parser() -> cli.JobArgumentParser:
-    """Return the argument parser of this job."""
-    parser = cli.build_base_parser(JOB, __doc__)
-    parser.add_argument(
-        "questions",
-        metavar="QUESTION",
-        nargs="*",
-        help="number of a question, or name of a view (docs/reference/questions.md); without any, list the questions",
-    )
-    parser.add_argument(
-        "--rows",
-        metavar="N",
-        type=int,
-        default=40,
-        help="print at most N rows of each answer (default: 40; 0: all rows)",
-    )
-    parser.add_argument(
-        "--json", metavar="FILE", help="write the rows of the answers to FILE, one JSON object per line; - prints them"
-    )
-    parser.add_argument(
-        "--define", action="store_true", help="create all views as permanent views of the catalog (lake.catalog)"
-    )
-    return parser
 
 
 def run(job_run: cli.JobRun) -> cli.Outcome:
@@ -54,14 +29,10 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     requested = [view for text in job_run.arguments.questions for view in _resolve_question(text)]
     numbers = [int(text) for text in job_run.arguments.questions if text.isdecimal()]
     if not job_run.arguments.questions and not job_run.arguments.define:
-        sys.stdout.write("\n".join(_list_questions()) + "\n")
+        cli.write_output("\n".join(_list_questions()) + "\n")
         return cli.Outcome()
     quotas = job_run.config.quotas
-    lake = open_lake(job_run)
-    if not has_inputs(lake):
-        raise ConfigError(
-            f"{job_run.arguments.lake}: no captures or snapshots were read into this lake; run 'msmq run_all' first"
-        )
+    lake = open_lake_with_data(job_run)
     views = LakeViews(
         lake,
         job_run.arguments.as_of,
@@ -84,7 +55,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     if output is not sys.stdout:
         for number in numbers:
             if QUESTIONS[number].missing_evidence:
-                sys.stdout.write(f"Not answered ({number}): {QUESTIONS[number].missing_evidence}\n")
+                cli.write_output(f"Not answered ({number}): {QUESTIONS[number].missing_evidence}\n")
     return cli.Outcome(summary_fields={"rows": counts, **defined})
 
 
@@ -115,10 +86,12 @@ def _write_answer(views: LakeViews, view: View, max_rows: int, output: TextIO | 
     # Arrow keeps the time zone. collect() would return naive times in the zone of this machine.
     rows = (frame.limit(max_rows + 1) if max_rows else frame).toArrow().to_pylist()
     shown = rows[:max_rows] if max_rows else rows
-    if output is not None:
-        output.writelines(f"{json.dumps({'view': view.name, **row}, default=json_default)}\n" for row in shown)
+    json_lines = "".join(f"{json.dumps({'view': view.name, **row}, default=json_default)}\n" for row in shown)
     if output is sys.stdout:
+        cli.write_output(json_lines)
         return len(shown)
+    if output is not None:
+        output.write(json_lines)
     lines = [
         f"{view.question_number}. {QUESTIONS[view.question_number].text}",
         f"{view.name}: one row is {view.row_meaning}",
@@ -138,13 +111,13 @@ def _write_answer(views: LakeViews, view: View, max_rows: int, output: TextIO | 
         lines += (
             format_table(names, [[row[name] for name in names] for row in gaps]) if gaps else ["(nothing was read)"]
         )
-    sys.stdout.write("\n".join(lines) + "\n\n")
+    cli.write_output("\n".join(lines) + "\n\n")
     return len(shown)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job and return its exit code."""
-    return cli.run_job(JOB, build_parser(), run, argv)
+    return cli.run_job(JOB, build_parser(JOB), run, argv)
 
 
 if __name__ == "__main__":

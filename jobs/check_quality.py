@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobs import cli
+from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
-from jobs.lake_access import lake_lease, open_lake
+from jobs.lake_access import lake_lease, open_lake_with_data
 from pipeline.lake.lake import Lake
 from pipeline.quality import data_docs
 from pipeline.quality.check import CheckOptions, CheckResult, check_suites
@@ -18,28 +19,16 @@ from schemas.quality import QUALITY_RESULTS
 JOB = "check_quality"
 
 
-def build_parser() -> cli.JobArgumentParser:
-    """Return the argument parser of this job."""
-    parser = cli.build_base_parser(JOB, __doc__)
-    parser.add_argument(
-        "--all", action="store_true", help="check all rows, not only those that changed since the last check"
-    )
-    parser.add_argument(
-        "--docs", metavar="DIR", help="write the Data Docs of Great Expectations (HTML) to DIR; checks all rows"
-    )
-    return parser
-
-
 def run(job_run: cli.JobRun) -> cli.Outcome:
     """Check the lake, print the expectations that failed and, if asked, write the Data Docs."""
     suites = select_suites(job_run)
-    lake = open_lake(job_run)
+    lake = open_lake_with_data(job_run)
     with lake_lease(job_run, lake):
         found = check_lake(
             job_run, lake, suites, all_rows=job_run.arguments.all or bool(job_run.arguments.docs), check_freshness=True
         )
     lines = found.summary_lines() or ["quality   nothing changed since the last check, which found no error"]
-    sys.stdout.write("\n".join(lines) + "\n")
+    cli.write_output("\n".join(lines) + "\n")
     if job_run.arguments.docs:
         try:
             index = data_docs.write_data_docs(Path(job_run.arguments.docs), found.rows, found.reports)
@@ -55,7 +44,7 @@ def select_suites(job_run: cli.JobRun) -> tuple[Suite, ...]:
     beside_conf = Path(conf).parent / "quality" if conf else None
     try:
         if configured is not None:
-            return read_suites(Path(configured))
+            return read_suites(configured)
         return read_suites(beside_conf if beside_conf is not None and beside_conf.is_dir() else bundled_suites())
     except SuiteError as error:
         raise ConfigError(str(error)) from error
@@ -95,7 +84,7 @@ def outcome_of_results(found: CheckResult) -> cli.Outcome:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job and return its exit code."""
-    return cli.run_job(JOB, build_parser(), run, argv)
+    return cli.run_job(JOB, build_parser(JOB), run, argv)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Shared command line of all jobs: common arguments, exit codes, and the JSON summary on standard output.
 
-A job module has ``build_parser()``, ``run(job_run) -> Outcome`` and ``main(argv)``. ``run_job`` parses the arguments,
-loads the settings, calls ``run``, prints the summary and returns the exit code. Progress and error messages go to
-standard error. So the last line of standard output is always the summary.
+A job module has ``run(job_run) -> Outcome`` and ``main(argv)``; its parser is in ``jobs/command_line/parsers.py``.
+``run_job`` parses the arguments, loads the settings, calls ``run``, prints the summary and returns the exit code.
+Progress and error messages go to standard error. So the last line of standard output is always the summary. No Spark.
 """
 
 from __future__ import annotations
@@ -11,32 +11,40 @@ import argparse
 import json
 import os
 import re
+import signal
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
 from enum import IntEnum
-from pathlib import Path
-from typing import Any, NoReturn
+from types import FrameType
+from typing import Any, NoReturn, TextIO
 
+from jobs.command_line.failure_report import describe_failure, report_lines
+from jobs.command_line.java_process import JAVA
 from jobs.config import Config, ConfigError
+from pipeline.bronze.input_files import ledger_path
 from pipeline.bronze.ledger_entries import DateRange, ReprocessSelector
 from pipeline.lake.errors import SchemaError
+from pipeline.lake.local_paths import local_path
 
 LAKE_HELP = "folder of the Delta tables; if lake.catalog names a catalog, the folder of the runs' working files"
 _CAPTURE_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class ExitCode(IntEnum):
-    """Exit codes of every job. ``INPUT_UNREADABLE`` takes precedence over ``QUALITY_FAILED``."""
+    """Exit codes of every job. If several apply, ``INPUT_UNREADABLE`` takes precedence over ``QUALITY_FAILED``."""
 
     OK = 0
     QUALITY_FAILED = 1  # a quality gate failed
     USAGE_ERROR = 2  # wrong usage or configuration
     INPUT_UNREADABLE = 3  # some input could not be read; the rest was processed
+    UNFORESEEN_ERROR = 4  # an exception that nobody foresaw ended the run
+    INTERRUPTED = 130  # Ctrl-C, as shells count it
 
 
 @dataclass(slots=True)
@@ -50,17 +58,23 @@ class TableCounts:
 
 @dataclass(slots=True)
 class Outcome:
-    """Result of a job: row counts by ``layer.table``, bytes of input read, and whether something failed."""
+    """Result of a job: row counts by ``layer.table``, bytes of input read, and whether something failed.
+
+    ``error`` describes the exception that ended the run, if one did.
+    """
 
     tables: dict[str, TableCounts] = field(default_factory=dict)
     bytes_read: int = 0
     quality_failed: bool = False
     input_failed: bool = False
+    error: str | None = None
     summary_fields: dict[str, Any] = field(default_factory=dict)  # additional fields of the summary, JSON values
 
     @property
     def exit_code(self) -> ExitCode:
         """The exit code for this result."""
+        if self.error is not None:
+            return ExitCode.UNFORESEEN_ERROR
         if self.input_failed:
             return ExitCode.INPUT_UNREADABLE
         return ExitCode.QUALITY_FAILED if self.quality_failed else ExitCode.OK
@@ -74,6 +88,7 @@ class Outcome:
             "seconds": round(seconds, 3),
             "bytes": self.bytes_read,
             "tables": {name: asdict(counts) for name, counts in self.tables.items()},
+            **({} if self.error is None else {"error": self.error}),
         }
         return json.dumps({**summary, **self.summary_fields})
 
@@ -101,6 +116,13 @@ class JobArgumentParser(argparse.ArgumentParser):
         """Print the message without the usage text and exit with code 2."""
         self.exit(ExitCode.USAGE_ERROR, f"{self.prog.removeprefix('msmq ')}: {message} (--help lists the options)\n")
 
+    def _print_message(self, message: str, file: object = None) -> None:
+        """Write a message to standard output or error, whether or not somebody reads it."""
+        if file is sys.stdout:
+            write_output(message)
+        else:
+            log_progress(message.rstrip("\n"))
+
 
 def build_base_parser(
     job: str, description: str | None, *, captures: bool = False, snapshots: bool = False, lake: bool = True
@@ -110,7 +132,12 @@ def build_base_parser(
     ``lake``, ``captures`` and ``snapshots`` say which of these the job works with; each adds its arguments.
     """
     parser = JobArgumentParser(prog=f"msmq {job}", description=description, allow_abbrev=False)
-    parser.add_argument("--conf", metavar="FILE", help="settings file, YAML (default: the default of every setting)")
+    parser.add_argument(
+        "--conf",
+        metavar="FILE",
+        type=parse_local_path,
+        help="settings file, YAML (default: the default of every setting)",
+    )
     parser.add_argument(
         "--set",
         metavar="KEY=VALUE",
@@ -120,7 +147,7 @@ def build_base_parser(
         help="override one setting, for example store.stubs=false; may be repeated",
     )
     if lake:
-        parser.add_argument("--lake", metavar="URI", required=True, help=LAKE_HELP)
+        parser.add_argument("--lake", metavar="FOLDER", type=parse_local_path, required=True, help=LAKE_HELP)
     if captures:
         parser.add_argument(
             "--captures",
@@ -149,6 +176,7 @@ def build_base_parser(
         parser.add_argument(
             "--keys",
             metavar="FILE",
+            type=parse_local_path,
             help="keys that decrypt sealed traffic, YAML (default: the file named by MSMQ_KEYS_FILE; "
             "docs/guides/encrypted-traffic.md)",
         )
@@ -170,6 +198,14 @@ def build_base_parser(
             help="the time that counts as now, ISO 8601 (default: the time of the newest packet or snapshot)",
         )
     return parser
+
+
+def parse_local_path(text: str) -> str:
+    """Parse a place on this machine: a path, or a ``file:`` URI, which becomes a path."""
+    try:
+        return local_path(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def parse_utc_time(text: str) -> datetime:
@@ -216,10 +252,10 @@ def parse_reprocess(text: str) -> ReprocessSelector:
     if text == "all":
         return ReprocessSelector()
     if kind == "capture" and value:
-        is_path = "://" not in value and not _CAPTURE_ID.fullmatch(value)
-        return ReprocessSelector(
-            capture=str(Path(value).absolute()) if is_path else value
-        )  # the ledger: absolute paths
+        try:
+            return ReprocessSelector(capture=value if _CAPTURE_ID.fullmatch(value) else ledger_path(value))
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
     if kind == "date" and value:
         return ReprocessSelector(days=parse_days(value))
     if kind == "decoder" and value:
@@ -232,29 +268,71 @@ def run_job(
 ) -> int:
     """Parse the arguments, load the settings, run the job and print its summary; return the exit code.
 
-    A ConfigError or SchemaError is printed as one line and gives exit code 2.
+    A ConfigError or SchemaError is printed as one line and gives exit code 2. Any other exception gives exit code 4,
+    and the summary describes it. Ctrl-C gives exit code 130.
     """
-    started = time.monotonic()
-    try:
-        arguments = parser.parse_args(argv)
-        config = Config.load(arguments.conf, arguments.overrides)
-        job_run = JobRun(job, arguments, config, uuid.uuid4().hex, datetime.now(UTC))
-        with job_run.exit_stack:
-            outcome = run(job_run)
-    except (ConfigError, SchemaError) as error:
-        log_progress(f"{job}: {error}")
-        return ExitCode.USAGE_ERROR
-    except SystemExit as stop:  # from argparse, which has already printed the help or the error
-        return int(stop.code or 0)
-    sys.stdout.write(outcome.summary_json(job, job_run.run_id, time.monotonic() - started) + "\n")
-    sys.stdout.flush()
+    started, run_id = time.monotonic(), uuid.uuid4().hex
+    with _handle_interrupts() as interrupted:
+        try:
+            arguments = parser.parse_args(argv)
+            config = Config.load(arguments.conf, arguments.overrides)
+            job_run = JobRun(job, arguments, config, run_id, datetime.now(UTC))
+            with job_run.exit_stack:
+                outcome = run(job_run)
+        except SystemExit as stop:  # from argparse, which has already printed the help or the error
+            return int(stop.code or 0)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it ends in one line and an exit code
+            if interrupted.is_set() or isinstance(error, KeyboardInterrupt):
+                log_progress(f"{job}: interrupted; run again to continue")
+                return ExitCode.INTERRUPTED
+            if isinstance(error, (ConfigError, SchemaError)):
+                log_progress(f"{job}: {error}")
+                return ExitCode.USAGE_ERROR
+            log_progress("\n".join(f"{job}: {line}" for line in report_lines(error)))
+            outcome = Outcome(error=describe_failure(error))
+    write_output(outcome.summary_json(job, run_id, time.monotonic() - started) + "\n")
     return outcome.exit_code
+
+
+@contextmanager
+def _handle_interrupts() -> Iterator[threading.Event]:
+    """Handle Ctrl-C within the block: end Spark's Java process, then raise KeyboardInterrupt. Yield a flag for it.
+
+    Java is ended first because the main thread may be in the middle of a call to it. Without Java nothing is committed
+    any more, and each call from the clean-up fails at once. The next run recovers, as from a run that was killed.
+    """
+    interrupted = threading.Event()
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        interrupted.set()
+        JAVA.kill()
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+    previous = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def write_output(text: str) -> None:
+    """Write text to standard output and flush it."""
+    _write(sys.stdout, text)
 
 
 def log_progress(message: str) -> None:
     """Write one line of progress to standard error."""
+    _write(sys.stderr, message + "\n")
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Write text to a stream and flush it. If its reader has gone (``| head``), the run continues without it."""
     try:
-        sys.stderr.write(message + "\n")
-        sys.stderr.flush()
-    except BrokenPipeError:  # the reader of standard error has gone; the run continues without it
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123
+            os.dup2(nowhere.fileno(), stream.fileno())

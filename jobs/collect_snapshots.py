@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from jobs import cli
+from jobs.command_line.parsers import build_parser
 from jobs.config import CollectorConfig, CollectorMachine, ConfigError
 from pipeline.collector.client import Credentials, ServerAddress
 from pipeline.collector.round import RetryPolicy
@@ -22,13 +23,6 @@ from pipeline.collector.targets import CollectionTarget, validate_queues
 
 JOB = "collect_snapshots"
 PASSWORD_VARIABLE: Final = "MSMQ_COLLECTOR_PASSWORD"  # noqa: S105 - its name
-
-
-def build_parser() -> cli.JobArgumentParser:
-    """Return the argument parser of this job."""
-    parser = cli.build_base_parser(JOB, __doc__, lake=False)
-    parser.add_argument("--out", metavar="FOLDER", required=True, type=Path, help="folder for the snapshot files")
-    return parser
 
 
 def load_credentials(config: CollectorConfig) -> Credentials:
@@ -58,7 +52,7 @@ def _read_password(config: CollectorConfig) -> str:
     if (given := os.environ.get(PASSWORD_VARIABLE)) is not None:
         return given
     if config.password_file is not None:
-        path = Path(config.password_file)
+        path = config.password_file
         try:
             if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
                 cli.log_progress(f"{JOB}: {path}: other users can read this password file (chmod 600)")
@@ -121,7 +115,7 @@ def build_collector(config: CollectorConfig, out: Path) -> Collector:
 
 def run(job_run: cli.JobRun) -> cli.Outcome:
     """Collect until all rounds are done or a signal arrives; exit code 3 if a machine never answered."""
-    collector = build_collector(job_run.config.collector, job_run.arguments.out)
+    collector = build_collector(job_run.config.collector, Path(job_run.arguments.out))
     with _stop_on_signals(collector):
         return _collect(job_run, collector)
 
@@ -162,7 +156,7 @@ def _collect(job_run: cli.JobRun, collector: Collector) -> cli.Outcome:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job and return its exit code."""
-    return cli.run_job(JOB, build_parser(), run, argv)
+    return cli.run_job(JOB, build_parser(JOB), run, argv)
 
 
 if __name__ == "__main__":

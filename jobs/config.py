@@ -17,6 +17,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 
+from pipeline.lake.local_paths import local_path
+
 
 class ConfigError(Exception):
     """Wrong usage or configuration: the job prints the message as one line and exits with code 2."""
@@ -290,7 +292,7 @@ class CollectorConfig:
     user: str = setting_field("", "user to authenticate as")
     domain: str = setting_field("", "domain of the user; for Kerberos the realm")
     kdc: str | None = setting_field(None, "host of the Kerberos key distribution centre; null: the name of the realm")
-    password_file: str | None = setting_field(None, "file with the password in its first line")
+    password_file: Path | None = setting_field(None, "file with the password in its first line")
     privacy: bool = setting_field(False, "encrypt requests and responses (packet privacy); needs ntlm or kerberos")
     timeout: timedelta = setting_field(
         timedelta(seconds=10), "time limit for connecting, and for each request", minimum=0.001
@@ -315,7 +317,7 @@ class QualityConfig:
     in_runs: bool = setting_field(
         False, "run_all also checks the rows that it changed; a failed expectation of severity error is exit code 1"
     )
-    suites: str | None = setting_field(
+    suites: Path | None = setting_field(
         None,
         "folder of the expectation suites; null: the folder quality beside the settings file, else the bundled one",
     )
@@ -330,7 +332,7 @@ class PrivacyConfig:
         "any of labels, queues, hosts, addresses, senders: the tables show pseudonyms for them. The key comes from "
         "--redact-key, MSMQ_REDACT_KEY_FILE or MSMQ_REDACT_KEY. Stubs, packets, bodies and samples are then not kept",
     )
-    scratch_folder: str | None = setting_field(
+    scratch_folder: Path | None = setting_field(
         None,
         "folder for the working files of a redacting run, which are removed when it ends. All workers must reach it. "
         "null: the system's folder for temporary files",
@@ -512,8 +514,10 @@ def _convert(value_type: Any, raw: object, location: str) -> object:
         return _expect(isinstance(raw, str) and raw in allowed, raw, raw, f"one of {', '.join(allowed)}", location)
     if value_type in (CollectorMachine, QueueQuota):
         return _convert_entry(value_type, raw, location)
-    if value_type in (str | None, ByteSize | None) and raw is None:
+    if value_type in (str | None, Path | None, ByteSize | None) and raw is None:
         return None
+    if value_type == Path | None:
+        return _convert_path(raw, location)
     if value_type in (str, str | None):
         return _expect(isinstance(raw, str), raw, raw, "text", location)
     if value_type is bool:
@@ -535,6 +539,13 @@ def _expect(holds: bool, value: object, raw: object, expected: str, location: st
     if not holds:
         raise ConfigError(f"{location}: expected {expected}, not {raw!r}")
     return value
+
+
+def _convert_path(raw: object, location: str) -> Path:
+    try:
+        return Path(local_path(str(_expect(isinstance(raw, str), raw, raw, "text", location))))
+    except ValueError as error:
+        raise ConfigError(f"{location}: {error}") from error
 
 
 def _convert_list(value_type: Any, raw: object, location: str) -> tuple[object, ...]:

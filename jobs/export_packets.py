@@ -7,27 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobs import cli
+from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
-from jobs.lake_access import open_lake
+from jobs.lake_access import open_lake_with_data
 from pipeline.privacy.redaction import is_redacted
 from pipeline.reports.packet_export import plan_export, write_packets
 
 JOB = "export_packets"
 
 
-def build_parser() -> cli.JobArgumentParser:
-    """Return the argument parser of this job."""
-    parser = cli.build_base_parser(JOB, __doc__)
-    parser.add_argument(
-        "--call", metavar="KEY", nargs="+", action="extend", required=True, help="call_key values of rpc_calls"
-    )
-    parser.add_argument("--out", metavar="FILE", required=True, help="the pcapng file to write")
-    return parser
-
-
 def run(job_run: cli.JobRun) -> cli.Outcome:
     """Find the calls, read their captures again and write their packets."""
-    lake = open_lake(job_run)
+    lake = open_lake_with_data(job_run)
     if is_redacted(lake):
         raise ConfigError(f"{job_run.arguments.lake}: names are redacted, so the calls cannot be found in the captures")
     found = plan_export(lake, job_run.arguments.call)
@@ -49,7 +40,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job and return its exit code."""
-    return cli.run_job(JOB, build_parser(), run, argv)
+    return cli.run_job(JOB, build_parser(JOB), run, argv)
 
 
 if __name__ == "__main__":

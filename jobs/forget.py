@@ -7,51 +7,24 @@ from captures that are still in their folders. A job that was killed can be repe
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime
 from pathlib import Path
 
 from jobs import cli, publish_dashboards, redaction, run_all
+from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
-from jobs.lake_access import lake_lease, open_lake
+from jobs.lake_access import lake_lease, open_lake_with_data
 from pipeline.bronze.ingest_captures import BRONZE_TABLES
 from pipeline.bronze.retention_cutoff import RetentionCutoff
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers, undo_unfinished_runs
 from pipeline.privacy import erasure, retention
-from schemas import catalog
 from schemas.bronze import CAPTURE_FILES
 
 JOB = "forget"
-
-
-def build_parser() -> cli.JobArgumentParser:
-    """Return the argument parser of this job."""
-    parser = cli.build_base_parser(JOB, __doc__)
-    redaction.add_redact_key_argument(parser)
-    parser.add_argument(
-        "--before",
-        metavar="DATE",
-        type=_parse_past_day,
-        required=True,
-        help="first day to keep, YYYY-MM-DD, UTC; everything before it is erased and cannot be restored",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print what would be removed; remove nothing")
-    parser.add_argument(
-        "--pages",
-        metavar="FOLDER",
-        action="append",
-        default=[],
-        help="folder of pages from publish_dashboards to rewrite; pages in <lake>/pages are always rewritten",
-    )
-    parser.add_argument(
-        "--docs", metavar="DIR", action="append", default=[], help="folder of Data Docs from check_quality to remove"
-    )
-    return parser
 
 
 def run(job_run: cli.JobRun) -> cli.Outcome:
@@ -61,9 +34,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
         if folder.exists() and not (folder / "index.html").exists():
             raise ConfigError(f"--docs {folder}: not Data Docs, for there is no index.html; nothing was removed")
     pseudonymizer = redaction.load_pseudonymizer(job_run)
-    lake = open_lake(job_run)
-    if not any(lake.exists(table) for table in catalog.ALL_TABLES):
-        raise ConfigError(f"{lake.root} holds no tables; --lake must name the folder of earlier runs")
+    lake = open_lake_with_data(job_run)
     if job_run.arguments.dry_run:
         return _report_rows(retention.apply_retention(lake, cutoff, dry_run=True), "would be removed")
     with lake_lease(job_run, lake), redaction.check_redaction_matches(job_run, lake, pseudonymizer):
@@ -98,7 +69,7 @@ def _report_rows(result: retention.RetentionResult, what: str) -> cli.Outcome:
     lines = [f"{table:<24}{rows:>12} rows {what}" for table, rows in removed.items()]
     if result.emptied_file_count:
         lines.append(f"{result.emptied_file_count} files stay in the ledgers as already read, without their contents")
-    sys.stdout.write("\n".join(lines or ["nothing is older"]) + "\n")
+    cli.write_output("\n".join(lines or ["nothing is older"]) + "\n")
     return cli.Outcome(summary_fields={"forgotten": removed})
 
 
@@ -127,19 +98,9 @@ def _republish_pages(job_run: cli.JobRun, lake: Lake) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _parse_past_day(text: str) -> date:
-    try:
-        day = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).date()
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not a date like 2024-05-01: {text!r}") from error
-    if day > datetime.now(UTC).date():
-        raise argparse.ArgumentTypeError(f"a day in the future: {text!r}")
-    return day
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job and return its exit code."""
-    return cli.run_job(JOB, build_parser(), run, argv)
+    return cli.run_job(JOB, build_parser(JOB), run, argv)
 
 
 if __name__ == "__main__":

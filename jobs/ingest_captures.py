@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from jobs import cli, redaction
+from jobs.command_line.parsers import build_parser
 from jobs.config import Config, ConfigError
 from jobs.key_file import load_keys
 from jobs.lake_access import lake_lease, open_lake
@@ -21,13 +23,6 @@ from schemas.bronze import CAPTURE_FILES, QUARANTINE, RPC_CALLS
 JOB = "ingest_captures"
 
 
-def build_parser() -> cli.JobArgumentParser:
-    """Return the argument parser of this job."""
-    parser = cli.build_base_parser(JOB, __doc__, captures=True)
-    redaction.add_redact_key_argument(parser)
-    return parser
-
-
 def list_captures(job_run: cli.JobRun, lake_root: str) -> list[InputFile]:
     """List the capture files named on the command line; copy standard input and named pipes to files first."""
     uris = job_run.arguments.captures
@@ -37,7 +32,10 @@ def list_captures(job_run: cli.JobRun, lake_root: str) -> list[InputFile]:
         raise ConfigError("no captures: --captures takes files, folders, patterns or - for standard input")
     limit = job_run.config.capture.spool_bytes
     try:
-        folder = redaction.create_private_spool(job_run, lake_root) or Path(lake_root) / "_spool"
+        if getattr(job_run.arguments, "dry_run", False):  # writes nothing to the lake
+            folder = Path(job_run.exit_stack.enter_context(tempfile.TemporaryDirectory()))
+        else:
+            folder = redaction.create_private_spool(job_run, lake_root) or Path(lake_root) / "_spool"
         return list_files([str(spool_pipe(uri, folder, limit)) if is_pipe(uri) else uri for uri in uris])
     except InputError as error:
         raise ConfigError(str(error)) from error
@@ -149,7 +147,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job and return its exit code."""
-    return cli.run_job(JOB, build_parser(), run, argv)
+    return cli.run_job(JOB, build_parser(JOB), run, argv)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from jobs import cli, redaction
+from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import lake_lease, open_lake
 from pipeline.bronze import ingest_snapshots
@@ -16,13 +17,6 @@ from schemas.bronze import QUARANTINE
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 
 JOB = "ingest_snapshots"
-
-
-def build_parser() -> cli.JobArgumentParser:
-    """Return the argument parser of this job."""
-    parser = cli.build_base_parser(JOB, __doc__, snapshots=True)
-    redaction.add_redact_key_argument(parser)
-    return parser
 
 
 def list_snapshot_files(job_run: cli.JobRun) -> list[InputFile]:
@@ -38,7 +32,8 @@ def update_bronze(job_run: cli.JobRun, lake: Lake, files: list[InputFile], outco
 
     Broken lines go to quarantine and are not a failure. A file that cannot be read is one.
     """
-    done = ingest_snapshots.ingest(lake, files, run_id=job_run.run_id, log=cli.log_progress)
+    dry_run = getattr(job_run.arguments, "dry_run", False)
+    done = ingest_snapshots.ingest(lake, files, run_id=job_run.run_id, log=cli.log_progress, dry_run=dry_run)
     outcome.bytes_read += sum(row["size_bytes"] for row in done.file_rows)
     outcome.input_failed |= done.has_unreadable_files
     for row in done.file_rows:
@@ -75,7 +70,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job and return its exit code."""
-    return cli.run_job(JOB, build_parser(), run, argv)
+    return cli.run_job(JOB, build_parser(JOB), run, argv)
 
 
 if __name__ == "__main__":

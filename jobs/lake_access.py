@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from jobs import cli
 from jobs.config import ConfigError
 from jobs.session import check_single_installation, get_spark_session
 from pipeline.lake.lake import Lake
 from pipeline.lake.lease import LeaseError, hold_lease
+from schemas.bronze import CAPTURE_FILES
+from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 
 
 def open_lake(job_run: cli.JobRun) -> Lake:
@@ -17,6 +20,19 @@ def open_lake(job_run: cli.JobRun) -> Lake:
     check_single_installation()
     config = job_run.config.lake
     return Lake(get_spark_session(job_run.job), job_run.arguments.lake, catalog=config.catalog, prefix=config.prefix)
+
+
+def open_lake_with_data(job_run: cli.JobRun) -> Lake:
+    """Return the lake of a job that reads what earlier runs wrote; ConfigError if no input was ever read into it.
+
+    Nothing is made: no folder, no table. A folder that does not exist is reported without starting Spark.
+    """
+    place = job_run.arguments.lake
+    if job_run.config.lake.catalog is not None or Path(place).is_dir():
+        lake = open_lake(job_run)
+        if any(map(lake.exists, (CAPTURE_FILES, SNAPSHOT_FILES, SNAPSHOTS_RAW))):
+            return lake
+    raise ConfigError(f"{place}: no captures or snapshots were read into this lake; run 'msmq run_all' first")
 
 
 @contextmanager

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from jobs import cli
+from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
-from jobs.lake_access import open_lake
+from jobs.lake_access import open_lake_with_data
+from pipeline.dashboards.dashboard_data import MAX_DATASET_ROWS
 from pipeline.dashboards.databricks import dashboard_json
 from pipeline.dashboards.html_page import PageError, page_code_digest, render_page
 from pipeline.dashboards.problems import count_problems
@@ -25,28 +27,13 @@ PAGE_FILE, METRICS_FILE, DASHBOARD_FILE = "index.html", "metrics.prom", "msmq.lv
 _PROVENANCE_FILE = ".provenance.json"
 
 
-def build_parser() -> cli.JobArgumentParser:
-    """Return the argument parser of this job."""
-    parser = cli.build_base_parser(JOB, __doc__)
-    parser.add_argument(
-        "--out", metavar="FOLDER", required=True, help=f"folder for {PAGE_FILE}, {METRICS_FILE} and {DASHBOARD_FILE}"
-    )
-    parser.add_argument(
-        "--rows",
-        metavar="NUMBER",
-        type=cli.parse_positive_int,
-        default=RowLimits().dataset_rows,
-        help="maximum rows of each table in the page (default: %(default)s); counts are of all rows",
-    )
-    return parser
-
-
 def run(job_run: cli.JobRun) -> cli.Outcome:
     """Read the lake and write its pages."""
-    return publish_pages(job_run, open_lake(job_run), Path(job_run.arguments.out), rows=job_run.arguments.rows)
+    lake = open_lake_with_data(job_run)
+    return publish_pages(job_run, lake, Path(job_run.arguments.out), rows=job_run.arguments.rows)
 
 
-def publish_pages(job_run: cli.JobRun, lake: Lake, out: Path, *, rows: int = RowLimits().dataset_rows) -> cli.Outcome:
+def publish_pages(job_run: cli.JobRun, lake: Lake, out: Path, *, rows: int = MAX_DATASET_ROWS) -> cli.Outcome:
     """Write the pages of a lake to a folder, unless they are already there and up to date.
 
     Each file is replaced atomically. Their provenance is stored beside them: table versions, options and program.
@@ -111,7 +98,7 @@ def _replace_file(path: Path, text: str) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job and return its exit code."""
-    return cli.run_job(JOB, build_parser(), run, argv)
+    return cli.run_job(JOB, build_parser(JOB), run, argv)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from jobs import cli
+from jobs.command_line.parsers import REDACT_KEY_FILE_VARIABLE, REDACT_KEY_VARIABLE
 from jobs.config import Config, ConfigError
 from jobs.key_file import read_secret
 from pipeline.bronze.input_files import InputFile
@@ -32,19 +33,7 @@ from pipeline.privacy.redaction import (
     require_unredacted,
 )
 
-KEY_VARIABLE: Final = "MSMQ_REDACT_KEY"
-KEY_FILE_VARIABLE: Final = "MSMQ_REDACT_KEY_FILE"
 _MIN_KEY_BYTES: Final = 16
-
-
-def add_redact_key_argument(parser: cli.JobArgumentParser) -> None:
-    """Add --redact-key to a job's command line."""
-    parser.add_argument(
-        "--redact-key",
-        metavar="FILE",
-        help="file with the key of the pseudonyms, for privacy.redact (default: the file named by "
-        f"{KEY_FILE_VARIABLE}, or the text of {KEY_VARIABLE})",
-    )
 
 
 def load_pseudonymizer(job_run: cli.JobRun) -> Pseudonymizer | None:
@@ -53,13 +42,18 @@ def load_pseudonymizer(job_run: cli.JobRun) -> Pseudonymizer | None:
     if not kinds:
         return None
     argument = getattr(job_run.arguments, "redact_key", None)
-    key_file, source = argument or os.environ.get(KEY_FILE_VARIABLE), "--redact-key" if argument else KEY_FILE_VARIABLE
+    key_file, source = (
+        argument or os.environ.get(REDACT_KEY_FILE_VARIABLE),
+        "--redact-key" if argument else REDACT_KEY_FILE_VARIABLE,
+    )
     if key_file:
         key = read_secret(key_file, source, cli.log_progress).strip()
-    elif (text := os.environ.get(KEY_VARIABLE)) is not None:
-        source, key = KEY_VARIABLE, text.strip().encode("utf-8", "surrogateescape")
+    elif (text := os.environ.get(REDACT_KEY_VARIABLE)) is not None:
+        source, key = REDACT_KEY_VARIABLE, text.strip().encode("utf-8", "surrogateescape")
     else:
-        raise ConfigError(f"privacy.redact needs a key: --redact-key FILE, {KEY_FILE_VARIABLE} or {KEY_VARIABLE}")
+        raise ConfigError(
+            f"privacy.redact needs a key: --redact-key FILE, {REDACT_KEY_FILE_VARIABLE} or {REDACT_KEY_VARIABLE}"
+        )
     if len(key) < _MIN_KEY_BYTES:
         raise ConfigError(f"{source}: a key needs {_MIN_KEY_BYTES} bytes or more; make one with: openssl rand -hex 32")
     return Pseudonymizer(kinds, key)

@@ -11,6 +11,7 @@ from typing import Any
 
 from jobs import check_quality, cli, ingest_snapshots, publish_dashboards, redaction
 from jobs.alerts import alert_thresholds
+from jobs.command_line.parsers import build_parser
 from jobs.config import Config
 from jobs.ingest_captures import (
     build_inline_decoder,
@@ -55,16 +56,6 @@ JOB = "run_all"
 UpdateSteps = dict[Table, Callable[[Lake], int | Mapping[str, int]]]
 
 
-def build_parser() -> cli.JobArgumentParser:
-    """Return the argument parser of this job."""
-    parser = cli.build_base_parser(JOB, __doc__, captures=True, snapshots=True)
-    redaction.add_redact_key_argument(parser)
-    parser.add_argument(
-        "--pages", metavar="FOLDER", help="then write the pages of the lake to FOLDER, like publish_dashboards"
-    )
-    return parser
-
-
 def run(job_run: cli.JobRun) -> cli.Outcome:
     """Update all layers from the captures and snapshots, and print a summary of the lake."""
     keys, pseudonymizer = load_decryption_keys(job_run), redaction.load_pseudonymizer(job_run)
@@ -82,11 +73,11 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
             redacted_run = replace(job_run, config=redaction.redact_config(job_run.config, pseudonymizer))
             update_gold(redacted_run, lake, outcome, hosts_provenance)
             lines = _check_quality(job_run, lake, suites, outcome) if suites else []
-            sys.stdout.write("\n".join([console_summary(lake), *queue_lines(lake), *lines]) + "\n")
+            cli.write_output("\n".join([console_summary(lake), *queue_lines(lake), *lines]) + "\n")
         if job_run.arguments.pages and not job_run.arguments.dry_run:
             published = publish_dashboards.publish_pages(job_run, lake, Path(job_run.arguments.pages))
             outcome.summary_fields |= published.summary_fields
-            sys.stdout.write("\n".join(publish_dashboards.highlight_lines(published)) + "\n")
+            cli.write_output("\n".join(publish_dashboards.highlight_lines(published)) + "\n")
     return outcome
 
 
@@ -106,10 +97,10 @@ def _update_bronze_and_silver(
     target = lake if redacting is None else redacting.scratch_lake
     decoder = build_inline_decoder(job_run, target)
     done = update_bronze(job_run, target, captures, outcome, keys, decoder)
-    if job_run.arguments.dry_run:
-        return None
     if snapshot_files:
         ingest_snapshots.update_bronze(job_run, target, snapshot_files, outcome)
+    if job_run.arguments.dry_run:
+        return None
     keep_stubs = redacting is not None or job_run.config.store.stubs
     hosts_provenance = _update_silver(
         job_run,
@@ -217,7 +208,7 @@ def _check_quality(job_run: cli.JobRun, lake: Lake, suites: Sequence[Suite], out
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job and return its exit code."""
-    return cli.run_job(JOB, build_parser(), run, argv)
+    return cli.run_job(JOB, build_parser(JOB), run, argv)
 
 
 if __name__ == "__main__":

@@ -9,18 +9,28 @@ project's cache, because resolving them by name would need the network at every 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import shutil
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import pyspark
 from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from jobs import code_archive
 from jobs.code_archive import PACKAGES
+from jobs.command_line.java_process import JAVA
 from jobs.config import ConfigError
 from jobs.python_daemon import reduce_garbage_collection
 from pipeline.lake.codegen import CODEGEN_OFF_SETTINGS
@@ -47,6 +57,10 @@ LAUNCHER_VARIABLES = (
     "SPARK_CONNECT_MODE_ENABLED",
     "DATABRICKS_RUNTIME_VERSION",
 )
+
+# Environment variables that configure other Sparks and Hadoops: left by a profile, they would break a local session.
+OTHER_SPARKS = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_")  # prefixes
+KEPT_VARIABLES = ("SPARK_LOCAL_DIRS",)  # where Spark's temporary files are
 
 # Java classes that PySpark looks up by name for each call, with their most used members.
 CACHED_JAVA_MEMBERS: Mapping[str, tuple[str, ...]] = {
@@ -91,6 +105,7 @@ SPARK_SETTINGS: Mapping[str, str] = {
     "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
     "spark.python.unix.domain.socket.enabled": "true",  # 10 to 30 % faster than TCP between Java and Python
     **{f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in DISTINCT_VALUED_COLUMNS},
+    "spark.hadoop.fs.defaultFS": "file:///",  # a path is one of this machine, whatever HADOOP_CONF_DIR says
     "spark.driver.memory": "2g",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -120,16 +135,68 @@ def get_spark_session(app_name: str, overrides: Mapping[str, str] | None = None)
     if started_as_plain_python():
         reduce_garbage_collection()  # the driver too makes many small objects: rows of bronze.pending and of gold
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        # Otherwise the workers would run the first python3 on the path.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-        for name, value in {**local_spark_settings(), **(overrides or {})}.items():
+        set_local_environment()
+        settings = {"spark.app.name": app_name, **local_spark_settings(), **(overrides or {})}
+        for name, value in settings.items():
             builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+        with _keep_interrupt_handler():
+            start_java(settings)
+            spark = builder.getOrCreate()
+    else:
+        spark = builder.getOrCreate()
     cache_java_members(spark)
     if code_archive.is_spark_connect(spark):
         code_archive.upload_code(spark, check_single_installation())
     return spark
+
+
+def set_local_environment() -> None:
+    """Set the environment of a local session: this Python and its Spark, whatever a profile says about others."""
+    for name in [name for name in os.environ if name.startswith(OTHER_SPARKS) and name not in KEPT_VARIABLES]:
+        del os.environ[name]
+    # Otherwise the workers would run the first python3 on the path.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    home = Path(pyspark.__file__).parent
+    if (home / "bin" / "spark-submit").exists():  # else PySpark belongs to a Spark beside it, and looks there
+        os.environ["SPARK_HOME"] = str(home)
+
+
+@contextmanager
+def _keep_interrupt_handler() -> Iterator[None]:
+    """Keep the handler of Ctrl-C. Spark sets one that waits for Java, which may be busy with the call in progress."""
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)
+
+
+def find_java() -> str:
+    """Return the path of the Java that Spark starts; ConfigError if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home, "bin")) if home else None)
+    if java is None:
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the PATH"
+        raise ConfigError(f"{where}: Spark needs Java 17 or later; install it, or set JAVA_HOME")
+    return java
+
+
+def start_java(settings: Mapping[str, str]) -> None:
+    """Start Spark in a Java process whose output is not shown, if there is none yet; ConfigError if it does not start.
+
+    A Java that is too old ends at once.
+    """
+    java, conf = find_java(), SparkConf().setAll(list(settings.items()))
+    if SparkContext._gateway is None:  # noqa: SLF001 - the process stays when a session is stopped
+        try:
+            gateway = launch_gateway(conf, {"stdout": JAVA.output, "stderr": JAVA.output})  # type: ignore[no-untyped-call]
+        except PySparkRuntimeError as error:
+            raise ConfigError(
+                f"Spark did not start with {java}: it needs Java 17 or later. {'; '.join(JAVA.last_lines(3))}"
+            ) from error
+        JAVA.process = gateway.proc
+        logging.getLogger().addFilter(lambda _: False)  # py4j logs there, with tracebacks, what it also raises
+        SparkContext(conf=conf, gateway=gateway)
+        JAVA.skip_output()
 
 
 def cache_java_members(spark: SparkSession) -> None:

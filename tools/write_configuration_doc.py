@@ -46,6 +46,7 @@ _TYPES: Final[dict[Any, str]] = {
     int: "whole number",
     float: "number",
     str: "text",
+    Path: "path",
     timedelta: "duration",
     ByteSize: "size",
     CollectorMachine: "queue manager",

@@ -71,11 +71,6 @@ def update(lake: Lake, limits: Thresholds, run_id: str, as_of: datetime | None =
     return 0 if work is None or work.step.is_current() else work.run()
 
 
-def has_inputs(lake: Lake) -> bool:
-    """Whether captures or snapshots were ever read into a lake."""
-    return lake.exists(CAPTURE_FILES) or lake.exists(SNAPSHOTS_RAW)
-
-
 def current_alerts(lake: Lake, limits: Thresholds, as_of: datetime | None = None) -> pa.Table:
     """Return the alerts with these thresholds as of a time, from the table where it has them. Nothing is written."""
     work = _AlertsUpdate.begin(lake, limits, "", as_of)

@@ -103,7 +103,7 @@ def ingest(
     plan = _plan_reads(files, ledger, options, log)
     result = CaptureIngestResult(skipped_files=plan.skipped_files)
     if options.dry_run:
-        for line in plan.describe():
+        for line in list(plan.describe()) or [f"nothing new in {plan.skipped_files} capture files"]:
             log(line)
         return result
     runs = RunMarkers.of(lake)

@@ -73,10 +73,13 @@ class SnapshotIngestResult:
         return any(row["status"] == "unreadable" for row in self.file_rows)
 
 
-def ingest(lake: Lake, files: Sequence[InputFile], *, run_id: str, log: LogFunction) -> SnapshotIngestResult:
-    """Ingest the snapshots of files that are new or have changed."""
-    # Now: if a later ingest did it, it would also restore what is written to bronze.quarantine here.
-    undo_unfinished_runs(lake, BRONZE_TABLES, CAPTURE_FILES, log)
+def ingest(
+    lake: Lake, files: Sequence[InputFile], *, run_id: str, log: LogFunction, dry_run: bool = False
+) -> SnapshotIngestResult:
+    """Ingest the snapshots of files that are new or have changed; with ``dry_run`` only list them."""
+    if not dry_run:
+        # Now: if a later ingest did it, it would also restore what is written to bronze.quarantine here.
+        undo_unfinished_runs(lake, BRONZE_TABLES, CAPTURE_FILES, log)
     ledger = {
         (row[0], row[1], row[2]): row[3]
         for row in lake.read(SNAPSHOT_FILES)
@@ -87,6 +90,10 @@ def ingest(lake: Lake, files: Sequence[InputFile], *, run_id: str, log: LogFunct
     result = SnapshotIngestResult(skipped_files=len(files) - len(fresh))
     if not fresh:
         log(f"nothing new in {result.skipped_files} snapshot files")
+        return result
+    if dry_run:
+        for file in fresh:
+            log(f"read {file.path} ({file.size} bytes)")
         return result
     megabytes = sum(file.size for file in fresh) / 1e6
     log(f"reading {len(fresh)} snapshot files, {megabytes:.1f} MB; {result.skipped_files} known")

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pyarrow.fs as pafs
 
+from pipeline.lake.local_paths import local_path
 from udfs.files import filesystems
 from udfs.files.file_source import FileSource, open_stored_file
 
@@ -58,6 +59,14 @@ def list_files(uris: Iterable[str]) -> list[InputFile]:
     return sorted(found.values())
 
 
+def ledger_path(uri: str) -> str:
+    """Return how the ledger names the file at a URI: by its absolute path, or by its URI on an object store.
+
+    ValueError for a URI that cannot be one of a file.
+    """
+    return filesystems.canonical_location(uri) if filesystems.is_remote(uri) else str(Path(local_path(uri)).absolute())
+
+
 def find_file(path: str) -> InputFile | None:
     """Return the current state of the file at a path of an ``InputFile``; None if it is missing or not accessible."""
     try:
@@ -73,7 +82,10 @@ def find_file(path: str) -> InputFile | None:
 
 
 def _list_local(uri: str) -> Iterator[InputFile]:
-    path = Path(re.sub(r"^file:(//)?", "", uri)).absolute()
+    try:
+        path = Path(ledger_path(uri))
+    except ValueError as error:
+        raise InputError(str(error)) from error
     if path.exists():
         paths = [path]
     elif _GLOB_CHARACTERS.search(str(path)):
@@ -104,7 +116,7 @@ def is_pipe(uri: str) -> bool:
     if uri == "-":
         return True
     try:
-        return stat.S_ISFIFO(Path(uri).stat().st_mode)
+        return not filesystems.is_remote(uri) and stat.S_ISFIFO(Path(local_path(uri)).stat().st_mode)
     except (OSError, ValueError):
         return False
 
@@ -161,9 +173,10 @@ def spool_pipe(uri: str, folder: Path, max_bytes: int) -> Path:
     The file is named by its content: the same bytes piped again give the same file.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".spooling-{'stdin' if uri == '-' else Path(uri).name}"
+    path = Path("stdin" if uri == "-" else local_path(uri))
+    temporary = folder / f".spooling-{path.name}"
     digest, size = hashlib.sha256(), 0
-    opened = nullcontext(sys.stdin.buffer) if uri == "-" else Path(uri).open("rb")  # noqa: SIM115
+    opened = nullcontext(sys.stdin.buffer) if uri == "-" else path.open("rb")
     try:
         with opened as stream, temporary.open("wb") as out:
             while chunk := stream.read(_COPY_CHUNK_BYTES):

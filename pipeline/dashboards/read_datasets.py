@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.bronze.event_time import newest_event_time_us
-from pipeline.dashboards.dashboard_data import DashboardData, DatasetRows
+from pipeline.dashboards.dashboard_data import MAX_DATASET_ROWS, DashboardData, DatasetRows
 from pipeline.dashboards.datasets import (
     CALLS_DATASET,
     CAPTURE_PATHS_SQL,
@@ -41,7 +41,7 @@ _NOT_COMPUTED: Final = "not computed: the lake has no {}"
 class RowLimits(NamedTuple):
     """Maximum number of rows of a dataset, and of the aggregates over a dataset with more rows."""
 
-    dataset_rows: int = 5_000
+    dataset_rows: int = MAX_DATASET_ROWS
     summary_rows: int = 30_000
 
 

@@ -6,7 +6,6 @@ The tests are steps on one lake: each starts from what the one before left.
 import base64
 import hashlib
 import json
-import os
 import subprocess
 import sys
 
@@ -15,6 +14,7 @@ from impacket.krb5 import crypto
 from pyspark.sql import functions as F
 
 from jobs import ingest_captures, run_all
+from jobs.cli import ExitCode
 from pcapgen.reading import to_rows
 from peer.kerberos import AES256, forge_ticket
 from pipeline.lake.lake import Lake
@@ -40,11 +40,14 @@ SECRETS = {AES256: crypto.Key(AES256, hashlib.sha256(b"of the service").digest()
 USAGES = (22, 23, 24, 25)  # sealing and signing, of the acceptor and of the initiator (RFC 4121 2)
 PURPOSES = (USAGE_ENCRYPTION, USAGE_INTEGRITY, USAGE_CHECKSUM)
 IN_SPARK = """
+import json
 import sys
 from jobs import run_all
+from jobs.session import get_spark_session
 from pipeline.bronze import decryption
 decryption._MAX_DRIVER_CALLS = 0  # decrypt in Spark, as with many calls
-sys.exit(run_all.main(sys.argv[1:]))
+get_spark_session("run with keys", json.loads(sys.argv[1]))
+sys.exit(run_all.main(sys.argv[2:]))
 """
 
 
@@ -109,8 +112,7 @@ def test_a_run_is_killed_while_it_opens(lake, place, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Lake, "append", killed)
-    with pytest.raises(KeyboardInterrupt):
-        ingest_captures.main(arguments(place, "one.pcap", keys="right"))
+    assert ingest_captures.main(arguments(place, "one.pcap", keys="right")) == ExitCode.INTERRUPTED
     monkeypatch.undo()
     assert lake.read(RPC_CALLS).count() < len(before)  # the next test's run finds them all again
 
@@ -120,15 +122,13 @@ def run_with_keys(lake, place, project):
     """A run that decrypts all, in a process of its own with an event log; return the finished process."""
     events = place / "events"
     events.mkdir()
-    settings = place / "conf"
-    settings.mkdir()
-    (settings / "spark-defaults.conf").write_text(
-        f"spark.eventLog.enabled true\nspark.eventLog.dir {events.as_uri()}\nspark.eventLog.compress false\n"
-        "spark.sql.shuffle.partitions 2\nspark.master local[2]\n"
-    )
+    settings = {
+        "spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri(), "spark.eventLog.compress": "false",
+        "spark.sql.shuffle.partitions": "2", "spark.master": "local[2]",
+    }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", IN_SPARK, *arguments(place, *ALL, keys="right")],
-        cwd=project, env={**os.environ, "SPARK_CONF_DIR": str(settings)}, capture_output=True, text=True, check=False,
+        [sys.executable, "-c", IN_SPARK, json.dumps(settings), *arguments(place, *ALL, keys="right")],
+        cwd=project, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return done

@@ -10,7 +10,6 @@ import sys
 import venv
 import zipfile
 from email.parser import Parser
-from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from databricks.bundles.volumes import Volume
 
 from bundles.databricks_bundle import UnresolvedError, load, resolved, tasks
 from jobs import __main__ as command
+from jobs.command_line.parsers import build_parser
 from jobs.config import Config
 from pipeline.dashboards.databricks import dashboard_json
 from schemas import catalog
@@ -84,7 +84,7 @@ def test_every_task_is_a_job_of_ours_with_arguments_that_it_takes(bundle, projec
         assert job in command.list_jobs(), name
         arguments = ["all" if each == "{{job.parameters.what}}" else each for each in arguments]
         assert not [each for each in arguments if "{" in each], name
-        taken = import_module(f"jobs.{job}").build_parser().parse_args(arguments)
+        taken = build_parser(job).parse_args(arguments)
         config = Config.load(project / Path(taken.conf).relative_to(WORKSPACE["workspace.file_path"]), taken.overrides)
         assert config.lake.catalog == resources["schemas"]["work"]["catalog_name"]
         assert config.lake.prefix == f"{resources['schemas']['work']['name']}_"

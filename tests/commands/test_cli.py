@@ -1,6 +1,10 @@
 """Command line of all jobs: exit codes, errors in one line, and the summary as the last line of standard output."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -8,6 +12,7 @@ import pytest
 from jobs import cli
 from jobs.cli import ExitCode, Outcome, TableCounts
 from jobs.config import ConfigError
+from jobs.session import PROJECT_ROOT
 
 
 def run_a_job(argv, run=lambda _: Outcome()):
@@ -95,12 +100,103 @@ def test_a_jobs_own_configuration_error_is_one_line_too(capsys):
     assert capsys.readouterr().err == "a_job: nothing.pcap: no such file\n"
 
 
-def test_a_defect_of_ours_is_not_hidden():
+# What str() of an exception of Java is, shortened: frames of Java, and a cause with more.
+FROM_JAVA = """An error occurred while calling o76.save.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed
+\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentStages(DAGScheduler.scala:2935)
+\tat scala.collection.mutable.ResizableArray$class.foreach(ResizableArray.scala:59)
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+Caused by: java.io.IOException: No space left on device
+\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)
+\t... 37 more
+"""
+
+
+def test_an_unforeseen_exception_is_exit_code_4_with_the_error_in_the_summary_and_what_to_do(capsys):
+    def run(_):
+        raise RuntimeError(FROM_JAVA)
+
+    assert run_a_job(["--lake", "x"], run) == ExitCode.UNFORESEEN_ERROR == 4
+    streams = capsys.readouterr()
+    summary = json.loads(streams.out)
+    assert (summary["exit_code"], summary["tables"]) == (4, {})
+    assert summary["error"] == (
+        "RuntimeError: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed; "
+        "caused by java.io.IOException: No space left on device"
+    )
+    lines = streams.err.splitlines()
+    assert lines[0] == f"a_job: an error that was not foreseen ended the run: {summary['error']}"
+    assert "run the same command again" in lines[1]
+    assert any("at jobs/cli.py:" in line for line in lines)  # where it was, in this project
+    assert len(lines) < 20
+    assert "DAGScheduler.scala" not in streams.err
+    assert "more" not in lines[-1]
+
+
+def test_an_exception_without_a_message_is_told_by_its_type(capsys):
     def run(_):
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):
-        run_a_job(["--lake", "x"], run)
+    assert run_a_job(["--lake", "x"], run) == 4
+    assert json.loads(capsys.readouterr().out)["error"] == "ZeroDivisionError"
+
+
+@pytest.mark.parametrize("cleaning_up", ["pass", "raise ConnectionError('Java is gone')"])
+def test_ctrl_c_is_one_line_and_130(cleaning_up):
+    """Also if the clean-up fails, because Spark has gone."""
+    code = f"""
+import sys, time
+from jobs import cli
+def run(_):
+    try:
+        cli.log_progress("reading")
+        time.sleep(60)
+    finally:
+        {cleaning_up}
+sys.exit(cli.run_job("a_job", cli.build_base_parser("a_job", ""), run, ["--lake", "x"]))
+"""
+    running = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=PROJECT_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert running.stderr.readline() == "reading\n"
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=30)
+    assert (running.returncode, out, err) == (130, "", "a_job: interrupted; run again to continue\n")
+
+
+def test_ctrl_c_means_after_a_job_what_it_meant_before():
+    before = signal.getsignal(signal.SIGINT)
+    run_a_job(["--lake", "x"])
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+PRINTING = """
+import sys
+from jobs import cli
+def run(_):
+    for _ in range(1000):
+        cli.write_output("found " * 100 + "\\n")
+    return cli.Outcome(input_failed=True)
+sys.exit(cli.run_job("a_job", cli.build_base_parser("a_job", ""), run, ["--lake", "x"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["-c", PRINTING], 3), (["-m", "jobs", "--help"], 0), (["-m", "jobs", "--version"], 0)]
+    + [(["-m", "jobs", name, "--help"], 0) for name in ("run_all", "alerts")],
+)
+def test_a_reader_of_the_output_that_has_gone_is_no_failure(arguments, code):
+    """As with ``| head``: nothing is printed, and the exit code is that of the job."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=PROJECT_ROOT, stdout=writing, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (code, b"")
 
 
 def test_help_is_no_failure(capsys):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,7 @@ import pytest
 
 from commands.test_without_network import WITHOUT_NETWORK
 from jobs import __main__ as command
+from jobs.command_line.parsers import build_parser
 from jobs.session import JARS_VARIABLE, PROJECT_ROOT, delta_jars
 from pipeline.dashboards.html_page import page_code_digest
 
@@ -28,6 +30,53 @@ def test_every_job_is_a_subcommand(capsys):
     assert command.main([]) == 0
     listed = capsys.readouterr().out
     assert all(f"  {name}" in listed for name in modules)
+
+
+def test_the_version_is_printed(capsys):
+    assert command.main(["--version"]) == 0
+    assert re.fullmatch(r"msmq \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+# Runs the command in a Python that has no Spark.
+WITHOUT_SPARK = """
+import sys
+
+class NoSpark:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyspark", "py4j", "delta"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NoSpark())
+from jobs.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def without_spark(*arguments):
+    command_line = [sys.executable, "-c", WITHOUT_SPARK, *arguments]
+    return subprocess.run(command_line, cwd=PROJECT_ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", sorted(command.list_jobs()))
+def test_help_and_wrong_usage_need_no_spark(name):
+    helped, wrong = without_spark(name, "--help"), without_spark(name, "--nothing")
+    assert (helped.returncode, helped.stderr) == (0, "")
+    assert helped.stdout.startswith(f"usage: msmq {name} ")
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+
+
+def test_a_job_without_spark_is_one_line_and_exit_2():
+    done = without_spark("ask", "1", "--lake", "none")
+    assert done.returncode == 2
+    assert re.fullmatch(r"ask: the package py\w+ is not installed: run 'make setup', or .*\n", done.stderr)
+
+
+def test_snapshots_are_collected_without_spark(tmp_path):
+    done = without_spark("collect_snapshots", "--out", str(tmp_path / "out"))
+    assert (done.returncode, done.stderr) == (
+        2,
+        "collect_snapshots: collector.machines: no machine to query; list them in the file given by --conf\n",
+    )
 
 
 def test_a_job_gets_the_other_arguments(capsys):
@@ -58,7 +107,7 @@ def test_a_task_fails_by_its_exit_code_and_raises_nothing_when_all_is_well(monke
 
 @pytest.mark.parametrize("name", sorted(command.list_jobs()))
 def test_help_tells_of_every_option(name, capsys):
-    parser = import_module(f"jobs.{name}").build_parser()
+    parser = build_parser(name)
     assert parser.description
     assert [action.dest for action in parser._actions if not action.help] == []
     assert command.main([name, "--help"]) == 0

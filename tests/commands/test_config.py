@@ -1,6 +1,7 @@
 """Settings: conf/local.yml holds the defaults; every error is one line with its location."""
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import yaml
@@ -140,3 +141,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "latin.yml").write_bytes(b"lake: \xe9")
     with pytest.raises(ConfigError, match=r"latin\.yml: not UTF-8 text at byte 6$"):
         Config.load(tmp_path / "latin.yml")
+
+
+@pytest.mark.parametrize("name", ["quality.suites", "privacy.scratch_folder", "collector.password_file"])
+def test_places_in_settings_are_paths_or_file_uris(name):
+    section, key = name.split(".")
+    for form in ("/a b", "file:///a%20b", "file:/a%20b"):
+        assert getattr(getattr(Config.load(None, [f"{name}={form}"]), section), key) == Path("/a b")
+    with pytest.raises(ConfigError, match=f"{name}: s3://bucket/x: not a place on this machine"):
+        Config.load(None, [f"{name}=s3://bucket/x"])
+    with pytest.raises(ConfigError, match=f"{name}: expected text, not 5"):
+        Config.load(None, [f"{name}=5"])

@@ -100,6 +100,80 @@ def test_a_plain_start_makes_the_local_session(project):
     assert python == "True"
 
 
+BROKEN_PROFILE = {
+    "SPARK_HOME": "/opt/spark-2.4",
+    "PYSPARK_PYTHON": "python2",
+    "PYSPARK_DRIVER_PYTHON": "jupyter",
+    "PYSPARK_SUBMIT_ARGS": "--master yarn",
+    "HADOOP_CONF_DIR": "{}/conf",
+    "SPARK_CONF_DIR": "{}/conf",
+}
+
+
+@pytest.mark.spark
+def test_a_profile_for_another_spark_breaks_nothing_and_java_prints_nothing(project, tmp_path):
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "core-site.xml").write_text(
+        "<configuration><property><name>fs.defaultFS</name><value>hdfs://nowhere:8020</value></property></configuration>"
+    )
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.master yarn\n")
+    env = without_launcher() | {name: value.format(tmp_path) for name, value in BROKEN_PROFILE.items()}
+    capture, lake = project / "data" / "sample" / "01-remoteread-ndr.pcap", tmp_path / "the lake"
+    uri = f"file://{tmp_path}/the%20lake"
+    read = [sys.executable, "-m", "jobs", "ingest_captures", "--captures", str(capture), "--lake", uri]
+    done = subprocess.run(read, cwd=project, env=env, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    first, *others = done.stderr.splitlines()
+    assert first == "reading 1 capture files, 0.0 MB; 0 known already"
+    assert all("capture files read" in line for line in others)
+    assert json.loads(done.stdout)["tables"]["bronze.rpc_calls"]["rows_out"] == 54
+    assert (lake / "bronze" / "rpc_calls" / "_delta_log").is_dir()
+    again = subprocess.run(
+        [*read, "--dry-run"], cwd=project, env=env, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert (again.returncode, again.stderr) == (0, "nothing new in 1 capture files\n")
+
+
+def test_what_a_launcher_or_a_user_set_for_local_sessions_stays(monkeypatch):
+    for name, value in {**BROKEN_PROFILE, "SPARK_LOCAL_DIRS": "/big", "JAVA_HOME": "/java"}.items():
+        monkeypatch.setenv(name, value)
+    session.set_local_environment()
+    assert (os.environ["SPARK_LOCAL_DIRS"], os.environ["JAVA_HOME"]) == ("/big", "/java")
+    assert os.environ["PYSPARK_PYTHON"] == os.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    assert os.path.exists(f"{os.environ['SPARK_HOME']}/bin/spark-submit")  # noqa: PTH110
+    assert {"HADOOP_CONF_DIR", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS"} & os.environ.keys() == set()
+
+
+def test_java_that_is_gone_is_one_clear_line(monkeypatch, tmp_path):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"^JAVA_HOME is .*, which has no bin/java: Spark needs Java 17 or later; "):
+        session.find_java()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"^there is no java on the PATH: Spark needs Java 17 or later; "):
+        session.find_java()
+
+
+def test_java_that_is_too_old_is_one_clear_line(project, tmp_path):
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'java.lang.UnsupportedClassVersionError: 61.0' >&2\nexit 1\n")
+    java.chmod(0o755)
+    (tmp_path / "lake").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs", "alerts", "--lake", str(tmp_path / "lake")],
+        cwd=project,
+        env={**without_launcher(), "JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"alerts: Spark did not start with {java}: it needs Java 17 or later. ")
+    assert "UnsupportedClassVersionError" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("name", session.LAUNCHER_VARIABLES)
 def test_any_other_launcher_keeps_its_settings(monkeypatch, name):
     monkeypatch.setattr(session.SparkSession, "getActiveSession", lambda: None)

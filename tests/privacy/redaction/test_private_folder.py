@@ -40,8 +40,8 @@ def failing(this: cli.JobRun) -> cli.Outcome:
 
 def test_what_was_piped_in_goes_when_the_run_fails(tmp_path):
     settings = ["--set", f"privacy.scratch_folder={tmp_path}", "--set", "privacy.redact=[hosts]"]
-    with pytest.raises(KeyError):
-        cli.run_job("job", cli.build_base_parser("job", None, lake=False), failing, settings)
+    parser = cli.build_base_parser("job", None, lake=False)
+    assert cli.run_job("job", parser, failing, settings) == cli.ExitCode.UNFORESEEN_ERROR
     assert not list(tmp_path.iterdir())
 
 

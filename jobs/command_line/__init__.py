@@ -1,0 +1,1 @@
+"""What commands share: their options, the report of a failure, and the Java process of a local session."""

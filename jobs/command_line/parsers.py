@@ -1,0 +1,252 @@
+"""The command lines of all jobs: what ``msmq JOB --help`` shows. No Spark, which takes a second to import."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from importlib.util import find_spec
+from typing import Final
+
+from jobs import cli
+from pipeline.alerts.episodes import SEVERITY_ORDER
+from pipeline.dashboards.dashboard_data import MAX_DATASET_ROWS
+
+REDACT_KEY_VARIABLE: Final = "MSMQ_REDACT_KEY"
+REDACT_KEY_FILE_VARIABLE: Final = "MSMQ_REDACT_KEY_FILE"
+
+
+def build_parser(job: str) -> cli.JobArgumentParser:
+    """Return the argument parser of a job."""
+    return PARSERS[job]()
+
+
+def list_jobs() -> dict[str, str]:
+    """Return the name of each job and the first line of its description."""
+    return {job: _description(job).partition("\n")[0] for job in PARSERS}
+
+
+def _description(job: str) -> str:
+    """Return the docstring of a job's module. The module is parsed, not imported: importing Spark takes a second."""
+    spec = find_spec(f"jobs.{job}")
+    source = getattr(spec.loader, "get_source", lambda _: None)(spec.name) if spec is not None else None
+    return ast.get_docstring(ast.parse(source or "")) or ""
+
+
+def _base(job: str, *, captures: bool = False, snapshots: bool = False, lake: bool = True) -> cli.JobArgumentParser:
+    return cli.build_base_parser(job, _description(job), captures=captures, snapshots=snapshots, lake=lake)
+
+
+def _add_redact_key(parser: cli.JobArgumentParser) -> None:
+    parser.add_argument(
+        "--redact-key",
+        metavar="FILE",
+        type=cli.parse_local_path,
+        help="file with the key of the pseudonyms, for privacy.redact (default: the file named by "
+        f"{REDACT_KEY_FILE_VARIABLE}, or the text of {REDACT_KEY_VARIABLE})",
+    )
+
+
+def parse_past_day(text: str) -> date:
+    """Parse a day that is not in the future."""
+    try:
+        day = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).date()
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not a date like 2024-05-01: {text!r}") from error
+    if day > datetime.now(UTC).date():
+        raise argparse.ArgumentTypeError(f"a day in the future: {text!r}")
+    return day
+
+
+def _alerts() -> cli.JobArgumentParser:
+    parser = _base("alerts")
+    _add_redact_key(parser)
+    levels = [*SEVERITY_ORDER[::-1], "never"]
+    parser.add_argument(
+        "--json",
+        metavar="FILE",
+        type=cli.parse_local_path,
+        help="write all alerts to FILE, one JSON object per line; - prints them",
+    )
+    parser.add_argument("--ended", action="store_true", help="also print alerts that have ended")
+    parser.add_argument(
+        "--condition",
+        metavar="NAME",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="print only alerts of these conditions (docs/reference/alerts.md)",
+    )
+    parser.add_argument(
+        "--fail-on",
+        choices=levels,
+        default="error",
+        help="exit with 1 if an alert of this severity or a higher one is active (default: error)",
+    )
+    return parser
+
+
+def _ask() -> cli.JobArgumentParser:
+    parser = _base("ask")
+    parser.add_argument(
+        "questions",
+        metavar="QUESTION",
+        nargs="*",
+        help="number of a question, or name of a view (docs/reference/questions.md); without any, list the questions",
+    )
+    parser.add_argument(
+        "--rows",
+        metavar="N",
+        type=int,
+        default=40,
+        help="print at most N rows of each answer (default: 40; 0: all rows)",
+    )
+    parser.add_argument(
+        "--json",
+        metavar="FILE",
+        type=cli.parse_local_path,
+        help="write the rows of the answers to FILE, one JSON object per line; - prints them",
+    )
+    parser.add_argument(
+        "--define", action="store_true", help="create all views as permanent views of the catalog (lake.catalog)"
+    )
+    return parser
+
+
+def _check_quality() -> cli.JobArgumentParser:
+    parser = _base("check_quality")
+    parser.add_argument(
+        "--all", action="store_true", help="check all rows, not only those that changed since the last check"
+    )
+    parser.add_argument(
+        "--docs",
+        metavar="DIR",
+        type=cli.parse_local_path,
+        help="write the Data Docs of Great Expectations (HTML) to DIR; checks all rows",
+    )
+    return parser
+
+
+def _collect_snapshots() -> cli.JobArgumentParser:
+    parser = _base("collect_snapshots", lake=False)
+    parser.add_argument(
+        "--out", metavar="FOLDER", required=True, type=cli.parse_local_path, help="folder for the snapshot files"
+    )
+    return parser
+
+
+def _export_packets() -> cli.JobArgumentParser:
+    parser = _base("export_packets")
+    parser.add_argument(
+        "--call", metavar="KEY", nargs="+", action="extend", required=True, help="call_key values of rpc_calls"
+    )
+    parser.add_argument(
+        "--out", metavar="FILE", type=cli.parse_local_path, required=True, help="the pcapng file to write"
+    )
+    return parser
+
+
+def _forget() -> cli.JobArgumentParser:
+    parser = _base("forget")
+    _add_redact_key(parser)
+    parser.add_argument(
+        "--before",
+        metavar="DATE",
+        type=parse_past_day,
+        required=True,
+        help="first day to keep, YYYY-MM-DD, UTC; everything before it is erased and cannot be restored",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print what would be removed; remove nothing")
+    parser.add_argument(
+        "--pages",
+        metavar="FOLDER",
+        type=cli.parse_local_path,
+        action="append",
+        default=[],
+        help="folder of pages from publish_dashboards to rewrite; pages in <lake>/pages are always rewritten",
+    )
+    parser.add_argument(
+        "--docs",
+        metavar="DIR",
+        type=cli.parse_local_path,
+        action="append",
+        default=[],
+        help="folder of Data Docs from check_quality to remove",
+    )
+    return parser
+
+
+def _ingest_captures() -> cli.JobArgumentParser:
+    parser = _base("ingest_captures", captures=True)
+    _add_redact_key(parser)
+    return parser
+
+
+def _ingest_snapshots() -> cli.JobArgumentParser:
+    parser = _base("ingest_snapshots", snapshots=True)
+    _add_redact_key(parser)
+    return parser
+
+
+def _publish_dashboards() -> cli.JobArgumentParser:
+    parser = _base("publish_dashboards")
+    parser.add_argument(
+        "--out",
+        metavar="FOLDER",
+        type=cli.parse_local_path,
+        required=True,
+        help="folder for index.html, metrics.prom and msmq.lvdash.json",
+    )
+    parser.add_argument(
+        "--rows",
+        metavar="NUMBER",
+        type=cli.parse_positive_int,
+        default=MAX_DATASET_ROWS,
+        help="maximum rows of each table in the page (default: %(default)s); counts are of all rows",
+    )
+    return parser
+
+
+def _run_all() -> cli.JobArgumentParser:
+    parser = _base("run_all", captures=True, snapshots=True)
+    _add_redact_key(parser)
+    parser.add_argument(
+        "--pages",
+        metavar="FOLDER",
+        type=cli.parse_local_path,
+        help="then write the pages of the lake to FOLDER, like publish_dashboards",
+    )
+    return parser
+
+
+def _trace_message() -> cli.JobArgumentParser:
+    parser = _base("trace_message")
+    parser.add_argument("--id", metavar="GUID\\N", help="message identifier, as in silver.messages.message_id")
+    parser.add_argument("--lookup-id", metavar="N", type=int, help="lookup identifier of the message; needs --queue")
+    parser.add_argument("--queue", metavar="NAME", help="any name of a queue that the message was read from")
+    parser.add_argument("--label", metavar="TEXT", help="label of the message, the whole text")
+    parser.add_argument(
+        "--most",
+        metavar="N",
+        type=cli.parse_positive_int,
+        default=20,
+        help="print at most N messages, the earliest ones (default: 20)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per message")
+    return parser
+
+
+PARSERS: Final[Mapping[str, Callable[[], cli.JobArgumentParser]]] = {
+    "alerts": _alerts,
+    "ask": _ask,
+    "check_quality": _check_quality,
+    "collect_snapshots": _collect_snapshots,
+    "export_packets": _export_packets,
+    "forget": _forget,
+    "ingest_captures": _ingest_captures,
+    "ingest_snapshots": _ingest_snapshots,
+    "publish_dashboards": _publish_dashboards,
+    "run_all": _run_all,
+    "trace_message": _trace_message,
+}
