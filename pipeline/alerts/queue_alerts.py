@@ -18,6 +18,7 @@ from pipeline.queues.history import (
     DEAD_LETTER_QUEUE_PATTERN,
     JOURNAL_SUFFIX,
     NOT_CONNECTED_STATES,
+    STATE_LOCAL,
     STATE_ON_HOLD,
     STATE_UNKNOWN,
 )
@@ -32,7 +33,6 @@ HISTORY_COLUMNS: Final = (
 """The columns of gold.queue_history that ``history_alerts`` needs."""
 
 _SERIES_COLUMNS: Final = ("queue_manager", "queue", "queue_format_name")
-_LOCAL: Final = "LOCAL CONNECTION"
 _NEARLY_FULL_SHARE: Final = 0.9
 _HOUR_US: Final = 3_600_000_000
 
@@ -87,8 +87,9 @@ def _known_rows(history: Iterable[RowDict]) -> Iterator[RowDict]:
 def _disconnected(history: Iterable[RowDict]) -> Iterator[Observation]:
     for row in _known_rows(history):
         waiting = row["message_count"]
-        size = f"({row['bytes'] or 0} bytes)"
-        what = f"{format_count(waiting, 'message')} {size} wait" if waiting else "no message waits"
+        what = f"{_count_and_size(row)} wait" if waiting else "no message waits"
+        if waiting is None:
+            what = "it is not known whether messages wait"
         holds, severity = row["state"] in NOT_CONNECTED_STATES, WARNING if waiting else INFO
         yield _observation(row, holds=holds, message=f"{row['state']}: {what}", severity=severity)
 
@@ -108,7 +109,7 @@ def _stuck(history: Iterable[RowDict]) -> Iterator[Observation]:
     """
     before: RowDict | None = None
     for row in _known_rows(history):
-        if row["state"] != _LOCAL or row["message_count"] is None:
+        if row["state"] != STATE_LOCAL or row["message_count"] is None:
             before = None
             yield _observation(row, holds=False)
             continue
@@ -116,10 +117,15 @@ def _stuck(history: Iterable[RowDict]) -> Iterator[Observation]:
             yield Observation(row["valid_from"], is_met=False, valid_until=row["valid_from"])
         read = any(row[name] for name in ("received", "nacked", "moved_out", "purged"))
         read = read or (row["unexplained_change"] or 0) < 0
-        waiting = f"{format_count(row['message_count'], 'message')} ({row['bytes'] or 0} bytes)"
         holds = row["message_count"] > 0 and not read
-        yield _observation(row, holds=holds, message=f"{waiting} wait, nothing reads them")
+        yield _observation(row, holds=holds, message=f"{_count_and_size(row)} wait, nothing reads them")
         before = row
+
+
+def _count_and_size(row: RowDict) -> str:
+    """Return the number of messages, with their size if it was reported."""
+    size = "" if row["bytes"] is None else f" ({row['bytes']} bytes)"
+    return f"{format_count(row['message_count'], 'message')}{size}"
 
 
 def _decreased(before: RowDict, row: RowDict, name: str) -> bool:
@@ -141,6 +147,7 @@ def _growing(samples: Iterable[CountSample], limits: Thresholds, min_growth: int
 def _filling(samples: Iterable[CountSample], limits: Thresholds, quota: int | None) -> Iterator[Observation]:
     """Yield whether a quota is nearly used up, or will be soon at the rate of the slow window (one hour at least)."""
     window: deque[CountSample] = deque()
+    least = max(_HOUR_US, timedelta_to_us(limits.max_gap))
     for sample in samples:
         if not quota or sample.size_bytes is None:
             continue
@@ -148,7 +155,7 @@ def _filling(samples: Iterable[CountSample], limits: Thresholds, quota: int | No
         while window[0].at < sample.at - timedelta_to_us(limits.growth_window):
             window.popleft()
         growth, span = sample.size_bytes - (window[0].size_bytes or 0), sample.at - window[0].at
-        left = max(quota - sample.size_bytes, 0) * span / growth if growth > 0 and span >= _HOUR_US else None
+        left = max(quota - sample.size_bytes, 0) * span / growth if growth > 0 and span >= least else None
         used = sample.size_bytes / quota
         message = f"{sample.size_bytes} of {quota} bytes ({used:.0%})"
         message += "" if left is None else f", at this rate full in {left / _HOUR_US / 24:.1f} days"

@@ -37,6 +37,15 @@ def test_an_outgoing_queue_that_is_not_connected(state):
     assert summaries(alerts_for([*down, *up], 9)) == [("queue_disconnected", "warning", 0, None)]  # as of then
 
 
+def test_what_was_not_reported_is_not_called_zero():
+    (down,) = alerts_for(each_minute(0, 10, state="WAITING"), 9)
+    assert down["message"] == "WAITING: it is not known whether messages wait"
+    (sized,) = alerts_for(each_minute(0, 10, state="WAITING", message_count=3), 9)
+    assert sized["message"] == "WAITING: 3 messages wait"
+    (stuck,) = alerts_for(each_minute(0, 20, state=LOCAL, message_count=3), 19)
+    assert stuck["message"] == "3 messages wait, nothing reads them"
+
+
 def test_a_connection_that_comes_back_soon_or_has_nothing_to_do_is_none():
     down = each_minute(0, 4, state="WAITING", message_count=3)
     assert alerts_for([*down, *each_minute(4, 30, state="CONNECTED", message_count=0)], 29) == []
