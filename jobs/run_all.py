@@ -28,7 +28,7 @@ from pipeline.bronze.decryption import DecryptionKeys
 from pipeline.bronze.input_files import InputFile
 from pipeline.findings import update as findings_update
 from pipeline.findings.rules.queue_facts import QueueRuleLimits
-from pipeline.lake.arrow_rows import timedelta_to_us
+from pipeline.lake.arrow_rows import datetime_to_us, timedelta_to_us
 from pipeline.lake.lake import Lake, run_in_parallel
 from pipeline.privacy.redaction import RedactionRun
 from pipeline.quality import coverage
@@ -73,7 +73,9 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
             redacted_run = replace(job_run, config=redaction.redact_config(job_run.config, pseudonymizer))
             update_gold(redacted_run, lake, outcome, hosts_provenance)
             lines = _check_quality(job_run, lake, suites, outcome) if suites else []
-            cli.write_output("\n".join([console_summary(lake), *queue_lines(lake), *lines]) + "\n")
+            as_of = job_run.arguments.as_of
+            queues = queue_lines(lake, None if as_of is None else datetime_to_us(as_of))
+            cli.write_output("\n".join([console_summary(lake), *queues, *lines]) + "\n")
         if job_run.arguments.pages and not job_run.arguments.dry_run:
             published = publish_dashboards.publish_pages(job_run, lake, Path(job_run.arguments.pages))
             outcome.summary_fields |= published.summary_fields

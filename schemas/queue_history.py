@@ -47,6 +47,11 @@ QUEUE_HISTORY = Table(
             STRING,
             "evidence that it begins with or continues from: wire, collector, operations; null when UNKNOWN",
         ),
+        Column(
+            "reported_at",
+            TIMESTAMP,
+            "time of the newest report of state, messages, bytes or journal that holds in it, UTC; null without one",
+        ),
         *EVIDENCE,
         *run_columns("gold", "valid_from"),
     ),

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from pipeline.lake.arrow_rows import datetime_to_us, times_to_us
 from pipeline.quality.coverage_gaps import GAP_MEASURES
+from pipeline.queues.eod_transfers import TROUBLED_CONDITIONS
 from pipeline.queues.history import NOT_CONNECTED_STATES, STATE_UNKNOWN
 
 MAX_DATASET_ROWS: Final = 5_000  # of each dataset in the page, by default
@@ -83,6 +84,7 @@ class DashboardData:
             "as_of": None if self.as_of is None else datetime_to_us(self.as_of),
             "published_at": datetime_to_us(self.published_at),
             "not_connected": list(NOT_CONNECTED_STATES),
+            "troubled": list(TROUBLED_CONDITIONS),
             "coverage_gaps": [gap._asdict() for gap in GAP_MEASURES],
             "data": {name: data.to_json() for name, data in self.datasets.items()},
             "column_comments": {name: dict(columns) for name, columns in self.column_comments.items()},
@@ -90,9 +92,10 @@ class DashboardData:
 
 
 def current_state(row: Mapping[str, Any], as_of: datetime | None) -> str:
-    """Return the state of a queue as of a time: the last reported state while it is valid, else UNKNOWN."""
-    expired = as_of is not None and row["valid_to"] is not None and row["valid_to"] <= as_of
-    return STATE_UNKNOWN if expired or row["state"] is None else str(row["state"])
+    """Return the state of a row of ``queues`` as of a time: the last known state while it is valid, else UNKNOWN."""
+    known_until = row["known_until"]
+    expired = known_until is None or (as_of is not None and known_until <= as_of)
+    return STATE_UNKNOWN if expired else str(row["state"])
 
 
 def encode_table(rows: pa.Table) -> dict[str, Any]:

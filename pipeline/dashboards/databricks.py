@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, Protocol
 
 from pipeline.dashboards.read_datasets import fill_table_names
+from pipeline.queues.last_reports import LAST_QUEUE_REPORTS_SQL
 from schemas import catalog
 from schemas.table import Table
 
@@ -34,22 +35,22 @@ DASHBOARD_DATASETS: Final = (
     DashboardDataset(
         "queues",
         "Queues, last report",
-        """SELECT queue, queue_manager, max_by(state, valid_from) AS state,
-  max_by(message_count, valid_from) AS messages,
-  max_by(bytes, valid_from) AS bytes, max_by(journal_count, valid_from) AS journal, max(valid_from) AS reported_at
-FROM {queue_history} GROUP BY queue, queue_manager, queue_format_name""",
+        f"""SELECT queue, queue_manager, queue_format_name, state, known_until, message_count AS messages, bytes,
+  journal_count AS journal, reported_at, sources FROM ({LAST_QUEUE_REPORTS_SQL})""",
     ),
     DashboardDataset(
         "history",
         "Queues over time",
-        """SELECT queue, queue_manager, state, valid_from, message_count AS messages, bytes, journal_count AS journal,
-  (unix_micros(valid_to) - unix_micros(valid_from)) / 1000000D AS seconds FROM {queue_history}""",
+        """SELECT queue, queue_manager, queue_format_name, state, valid_from, message_count AS messages, bytes,
+  journal_count AS journal, (unix_micros(valid_to) - unix_micros(valid_from)) / 1000000D AS seconds
+FROM {queue_history}""",
     ),
     DashboardDataset(
         "transfers",
         "Exactly-once transfers",
-        """SELECT queue, queue_manager, observed_at, condition, unacked_count, unread_count, first_unacked_number,
-  next_number, resend_count, ladder_step, next_resend_at, in_flight_s, stalled_since FROM {eod_transfers}""",
+        """SELECT queue, queue_manager, queue_format_name, source, observed_at, condition, unacked_count, unread_count,
+  first_unacked_number, next_number, resend_count, ladder_step, next_resend_at, in_flight_s, stalled_since
+FROM {eod_transfers}""",
     ),
     DashboardDataset(
         "attempts",
@@ -140,7 +141,18 @@ DASHBOARD_PAGES: Final[tuple[tuple[str, tuple[Widget, ...]], ...]] = (
                 "table",
                 "queues",
                 "Last report",
-                ("queue", "queue_manager", "state", "messages", "bytes", "journal", "reported_at"),
+                (
+                    "queue",
+                    "queue_manager",
+                    "queue_format_name",
+                    "state",
+                    "known_until",
+                    "messages",
+                    "bytes",
+                    "journal",
+                    "reported_at",
+                    "sources",
+                ),
                 6,
                 8,
             ),
@@ -163,6 +175,8 @@ DASHBOARD_PAGES: Final[tuple[tuple[str, tuple[Widget, ...]], ...]] = (
                     "observed_at",
                     "queue",
                     "queue_manager",
+                    "queue_format_name",
+                    "source",
                     "condition",
                     "unacked_count",
                     "first_unacked_number",

@@ -1,14 +1,17 @@
 """SQL of the dashboard datasets: whole rows, and aggregates over all rows where there are too many of them.
 
-In the SQL, ``{name}`` stands for a table and ``{step}`` for the length of a time bucket in seconds. Aggregates have the
-column names of the rows that they summarize, and ``n``, the number of these rows.
+In the SQL, ``{name}`` stands for a table, ``{max_gap_s}`` for the setting history.max_gap in seconds and ``{step}`` for
+the length of a time bucket in seconds. Aggregates have the column names of the rows that they summarize, and ``n``, the
+number of these rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
+from pipeline.queues.last_reports import LAST_QUEUE_REPORTS_SQL, LAST_SENDERS_SQL, LAST_TRANSFERS_SQL
+from pipeline.reports.views.canonical import with_canonical_queues
 from schemas.table import literal
 from udfs.call_results import succeeded_sql
 from udfs.codes import MQ_ERROR_IO_TIMEOUT, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT
@@ -47,17 +50,6 @@ class Dataset:
         return (self.table, *self.other_tables)
 
 
-class LatestDataset(NamedTuple):
-    """A dataset with the newest row, by ``time_column``, of each group of another dataset, ``source``."""
-
-    name: str
-    source: str
-    partition_by: str
-    time_column: str
-    order_by: str
-    selection: str
-
-
 def _method_name_sql(alias: str) -> str:
     """Return SQL for the method name of a row, from ``interface_name`` and ``opnum`` of a table alias."""
     names = ", ".join(
@@ -73,9 +65,15 @@ _EVIDENCE_COLUMNS: Final = (
 )
 _QUEUE_COLUMNS: Final = "queue, queue_manager, queue_format_name"
 _TRANSFER_COLUMNS: Final = (
-    "snapshot_id, source, observed_at, sequence_id, last_acked_number, first_unacked_number, last_unacked_number, "
+    "snapshot_id, observed_at, sequence_id, last_acked_number, first_unacked_number, last_unacked_number, "
     "next_number, unacked_count, unread_count, last_ack_at, resend_count, resend_interval_s, next_resend_at, "
     "ladder_step, ladder_interval_s, acked_per_s, sent_per_s, in_flight_s, stalled_since, sequence_reset, condition"
+)
+_MESSAGES_SQL: Final = with_canonical_queues(
+    "{messages}",
+    {"queue": "rows.queue", "inferred_queue": "rows.inferred_queue"},
+    "sighting_key, label, message_id, source_queue_manager",
+    "{queue_aliases}",
 )
 _RESPONSE_MS: Final = "(unix_micros(c.response_at) - unix_micros(c.request_at)) / 1000D"
 # Not failures: the receive waited for as long as requested, or until its client cancelled it.
@@ -143,7 +141,7 @@ GROUP BY {_QUEUE_COLUMNS}, place""",
     Dataset(
         "transfer_points",
         "gold.eod_transfers",
-        f"SELECT {_QUEUE_COLUMNS}, {_TRANSFER_COLUMNS}, {_EVIDENCE_COLUMNS} FROM {{eod_transfers}}",
+        f"SELECT {_QUEUE_COLUMNS}, source, {_TRANSFER_COLUMNS}, {_EVIDENCE_COLUMNS} FROM {{eod_transfers}}",
         order_by="observed_at DESC, snapshot_id",
         selection="the newest of each queue",
         partition_by=f"{_QUEUE_COLUMNS}, source",
@@ -156,13 +154,26 @@ GROUP BY {_QUEUE_COLUMNS}, place""",
         ),
     ),
     Dataset(
+        "queues",
+        "gold.queue_history",
+        f"""SELECT {_QUEUE_COLUMNS}, interval_key, state, known_until, reported_at, message_count, bytes, journal_count,
+       journal_bytes, paused, sources, {_EVIDENCE_COLUMNS} FROM ({LAST_QUEUE_REPORTS_SQL})""",
+        order_by="message_count DESC NULLS LAST, queue, queue_manager, interval_key",
+        selection="queues with the most messages",
+    ),
+    Dataset(
+        "transfers",
+        "gold.eod_transfers",
+        f"SELECT {_QUEUE_COLUMNS}, sources, {_TRANSFER_COLUMNS}, {_EVIDENCE_COLUMNS} FROM ({LAST_TRANSFERS_SQL})",
+        order_by="unacked_count DESC NULLS LAST, queue, queue_manager, snapshot_id",
+        selection="transfers with most unacknowledged messages",
+    ),
+    Dataset(
         "sources",
         "gold.eod_sources",
-        f"""SELECT last.*
-FROM (SELECT max_by(struct(queue, queue_manager, sender_queue_manager, sender_format_name, sender_queue, source,
-        observed_at, sequence_id, last_number, last_access_at, reject_count, disagrees_with_sender, source_key,
-        snapshot_id, {_EVIDENCE_COLUMNS}), struct(observed_at, source_key)) AS last
-      FROM {{eod_sources}} GROUP BY queue, queue_manager, sender_queue_manager, sender_format_name, source)""",
+        f"""SELECT queue, queue_manager, queue_format_name, sender_queue_manager, sender_format_name, sender_queue,
+       sources, observed_at, sequence_id, last_number, last_access_at, reject_count, disagrees_with_sender, source_key,
+       snapshot_id, {_EVIDENCE_COLUMNS} FROM ({LAST_SENDERS_SQL})""",
         order_by="disagrees_with_sender NULLS LAST, reject_count DESC NULLS LAST, queue",
         selection="sequences that disagree or are rejected first",
     ),
@@ -208,17 +219,17 @@ FROM {{queue_operations}}""",
     Dataset(
         "comqc",
         "silver.comqc_calls",
-        """SELECT q.sighting_key, q.call_index, q.message_key, q.call_key, q.seen_at, m.queue, m.inferred_queue,
+        f"""SELECT q.sighting_key, q.call_index, q.message_key, q.call_key, q.seen_at, m.queue, m.inferred_queue,
        m.label, m.message_id, m.source_queue_manager, q.header, q.target_clsid, q.target_text, q.partition_id,
        q.interface_id, q.is_dispatch, q.opnum, q.dispatch_id, q.dispatch_flags, q.marshaled_bytes, q.arguments, q.errors
-FROM {comqc_calls} q LEFT JOIN {messages} m ON q.sighting_key = m.sighting_key""",
+FROM {{comqc_calls}} q LEFT JOIN {_MESSAGES_SQL} m ON q.sighting_key = m.sighting_key""",
         order_by="seen_at DESC, sighting_key, call_index",
         selection="the newest of each class, interface and method",
         partition_by="target_clsid, interface_id, opnum, dispatch_id",
         time_column="seen_at",
         group_by="queue, inferred_queue, target_clsid, interface_id, is_dispatch, opnum, dispatch_id",
         aggregates="count(*) AS n, sum(marshaled_bytes) AS marshaled_bytes",
-        other_tables=("silver.messages",),
+        other_tables=("silver.messages", "silver.queue_aliases"),
     ),
     Dataset(
         "findings",
@@ -273,14 +284,6 @@ FROM {capture_files}""",
         selection="incomplete captures first, then the newest",
     ),
 )  # fmt: skip
-
-LATEST_DATASETS: Final = (
-    LatestDataset("queues", "intervals", _QUEUE_COLUMNS, "valid_from",
-                  "message_count DESC NULLS LAST, queue, queue_manager", "queues with the most messages"),
-    LatestDataset("transfers", "transfer_points", f"{_QUEUE_COLUMNS}, source", "observed_at",
-                  "unacked_count DESC NULLS LAST, queue, queue_manager", "transfers with most unacknowledged messages"),
-)  # fmt: skip
-"""Datasets of latest states."""
 
 MESSAGE_LABELS_SQL: Final = """SELECT message_key, first.*
 FROM (SELECT message_key, min_by(struct(label, message_id, class_name, sent_at,

@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from pipeline.dashboards.dashboard_data import DashboardData, current_state
+from pipeline.queues.eod_transfers import TROUBLED_CONDITIONS
 from pipeline.queues.history import NOT_CONNECTED_STATES
 from udfs.rows import RowDict
-
-_BAD_CONDITIONS: Final = ("stalled", "reset", "resending")
 
 # Dataset, section of the page, filter of its problem rows, what they are.
 _CHECKS: Final[tuple[tuple[str, str, Callable[[RowDict], bool], str], ...]] = (
     ("alerts", "alerts", lambda row: row["until"] is None, "active alerts"),
     ("queues", "queues", lambda row: row["state"] in NOT_CONNECTED_STATES, "queues not connected"),
-    ("transfers", "transfers", lambda row: row["condition"] in _BAD_CONDITIONS, "transfers with problems"),
+    ("transfers", "transfers", lambda row: row["condition"] in TROUBLED_CONDITIONS, "transfers with problems"),
     (
         "sources",
         "transfers",

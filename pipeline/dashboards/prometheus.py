@@ -132,26 +132,27 @@ def _counts_bytes(row: RowDict) -> bool:
 
 def _queue_families(dashboard: DashboardData) -> Iterator[MetricFamily]:
     rows = [row | {"state": current_state(row, dashboard.as_of)} for row in _dataset_rows(dashboard, "queues")]
-    current = [row for row in rows if row["state"] != STATE_UNKNOWN]  # an expired report is no current value
     gauges = {
         "message_count": ("msmq_queue_messages", "Messages in the queue, as last reported."),
         "bytes": ("msmq_queue_bytes", "Bytes of the messages in the queue, as last reported."),
         "journal_count": ("msmq_queue_journal_messages", "Messages in the queue's journal, as last reported."),
         "journal_bytes": ("msmq_queue_journal_bytes", "Bytes in the queue's journal, as last reported."),
-        "paused": ("msmq_queue_paused", "1 if the queue is on hold, else 0."),
+        "paused": ("msmq_queue_paused", "1 if the queue is on hold, else 0, as last reported."),
+        "reported_at": ("msmq_queue_last_report_timestamp_seconds", "Time of the last report of the queue."),
     }
-    for column, (name, text) in gauges.items():
-        yield MetricFamily(name, text, [(_labels(row, _QUEUE_LABELS), row[column]) for row in current])
+    yield from _gauge_families(rows, gauges)
+    unknown = [row for row in rows if row["state"] == STATE_UNKNOWN]
     yield MetricFamily(
-        "msmq_queue_last_report_timestamp_seconds",
-        "Time of the last report of the queue.",
-        [(_labels(row, _QUEUE_LABELS), row["valid_from"]) for row in rows],
+        "msmq_queue_unknown_since_timestamp_seconds",
+        "Time since when the state of the queue is unknown: its last report is no longer valid.",
+        [(_labels(row, _QUEUE_LABELS), row["known_until"]) for row in unknown],
     )
     yield MetricFamily(
         "msmq_queue_state",
         "1 for the current state of the queue; UNKNOWN if the last report is no longer valid.",
         [(_labels(row, (*_QUEUE_LABELS, "state")), 1) for row in rows],
     )
+    yield _source_family("msmq_queue_source", "1 for each source of what is known of the queue.", rows)
 
 
 def _transfer_families(dashboard: DashboardData) -> Iterator[MetricFamily]:
@@ -169,11 +170,22 @@ def _transfer_families(dashboard: DashboardData) -> Iterator[MetricFamily]:
         "stalled_since": ("msmq_transfer_stalled_since_timestamp_seconds", "Time since when the transfer has stalled."),
         "observed_at": ("msmq_transfer_last_report_timestamp_seconds", "Time of the last report of the transfer."),
     }
-    names = (*_QUEUE_LABELS, "source")
-    for column, (name, text) in gauges.items():
-        yield MetricFamily(name, text, [(_labels(row, names), row[column]) for row in rows])
-    conditions = [(_labels(row, (*names, "condition")), 1) for row in rows if row["condition"] is not None]
+    yield from _gauge_families(rows, gauges)
+    conditions = [(_labels(row, (*_QUEUE_LABELS, "condition")), 1) for row in rows if row["condition"] is not None]
     yield MetricFamily("msmq_transfer_condition", "1 for the current condition of the transfer.", conditions)
+    yield _source_family("msmq_transfer_source", "1 for each source that reported the transfer.", rows)
+
+
+def _gauge_families(rows: Iterable[RowDict], gauges: Mapping[str, tuple[str, str]]) -> Iterator[MetricFamily]:
+    """Yield a metric for each column in ``gauges`` (name, help), with a sample for each queue or transfer."""
+    for column, (name, text) in gauges.items():
+        yield MetricFamily(name, text, [(_labels(row, _QUEUE_LABELS), row[column]) for row in rows])
+
+
+def _source_family(name: str, text: str, rows: Iterable[RowDict]) -> MetricFamily:
+    """Return a metric that names sources; they are no labels of values, so that sums count each thing once."""
+    of_rows = ((row, each) for row in rows for each in (row["sources"] or "").split(", ") if each)
+    return MetricFamily(name, text, [(_labels(row, _QUEUE_LABELS) | {"source": each}, 1) for row, each in of_rows])
 
 
 def _sum_family(

@@ -19,17 +19,16 @@ from pipeline.dashboards.datasets import (
     CAPTURE_PATHS_SQL,
     DATASETS,
     HOSTS_SQL,
-    LATEST_DATASETS,
     MESSAGE_LABELS_SQL,
     SNAPSHOT_LINES_SQL,
     TIME_STEPS_S,
     Dataset,
-    LatestDataset,
 )
 from pipeline.lake.arrow_rows import us_to_datetime
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.frames import values_to_frame
 from pipeline.lake.lake import Lake
+from pipeline.queues.last_reports import max_gap_s
 from schemas import catalog
 
 _KEYS_VIEW: Final = "msmq_dashboard_keys"  # temporary view with the keys to look up
@@ -53,20 +52,18 @@ def read_dashboard_data(
     A dataset whose table does not exist is marked as not computed.
     """
     tables = _existing_tables(lake)
-    queries = {dataset.name: partial(_read_dataset, lake, tables, dataset, limits) for dataset in DATASETS}
+    gap_s = max_gap_s(lake)
+    queries = {dataset.name: partial(_read_dataset, lake, tables, dataset, limits, gap_s) for dataset in DATASETS}
     results: dict[str, Any] = run_concurrently({**queries, _NOW_QUERY: partial(newest_event_time_us, lake)})
     now: int | None = results.pop(_NOW_QUERY)
     data: dict[str, DatasetRows] = results
-    data |= {latest.name: _read_latest(lake, data[latest.source], latest, limits) for latest in LATEST_DATASETS}
     data |= _read_referenced_rows(lake, tables, data, limits)
-    datasets = {dataset.name: dataset for dataset in DATASETS}
-    datasets |= {latest.name: datasets[latest.source] for latest in LATEST_DATASETS}
     return DashboardData(
         lake_name=lake.root if lake.catalog is None else f"{lake.catalog}.{lake.prefix}",
         as_of=as_of or (None if now is None else us_to_datetime(now)),
         published_at=published_at,
         datasets=data,
-        column_comments={name: _column_comments(dataset, data[name]) for name, dataset in datasets.items()},
+        column_comments={dataset.name: _column_comments(dataset, data[dataset.name]) for dataset in DATASETS},
     )
 
 
@@ -89,11 +86,13 @@ def fill_table_names(sql: str, tables: Mapping[str, str], **parameters: object) 
     return sql.format_map({**short_names, **parameters})
 
 
-def _read_dataset(lake: Lake, tables: Mapping[str, str], dataset: Dataset, limits: RowLimits) -> DatasetRows:
+def _read_dataset(
+    lake: Lake, tables: Mapping[str, str], dataset: Dataset, limits: RowLimits, gap_s: float
+) -> DatasetRows:
     missing = [name for name in dataset.tables if name not in tables]
     if missing:
         return DatasetRows(None, note=_NOT_COMPUTED.format(", ".join(missing)))
-    query = fill_table_names(dataset.rows_sql, tables)
+    query = fill_table_names(dataset.rows_sql, tables, max_gap_s=gap_s)
     rows = lake.spark.sql(f"{query}\nLIMIT {limits.dataset_rows + 1}").toArrow()
     if rows.num_rows <= limits.dataset_rows:
         return DatasetRows(rows, rows.num_rows, query)
@@ -106,27 +105,6 @@ def _read_dataset(lake: Lake, tables: Mapping[str, str], dataset: Dataset, limit
 def _count_rows(lake: Lake, query: str) -> int:
     count: int = lake.spark.sql(f"SELECT count(*) FROM ({query})").collect()[0][0]
     return count
-
-
-def _read_latest(lake: Lake, data: DatasetRows, latest: LatestDataset, limits: RowLimits) -> DatasetRows:
-    """Return the newest row of each group: from the rows that were read if these are all, else by a query."""
-    if data.rows is None:
-        return data
-    query = (
-        f"SELECT * EXCEPT (_place) FROM (SELECT *, row_number() OVER (PARTITION BY {latest.partition_by} "
-        f"ORDER BY {latest.time_column} DESC) AS _place FROM ({data.query})) WHERE _place = 1"
-    )
-    if data.truncated:
-        rows = lake.spark.sql(f"{query}\nORDER BY {latest.order_by} LIMIT {limits.dataset_rows + 1}").toArrow()
-        total = rows.num_rows if rows.num_rows <= limits.dataset_rows else _count_rows(lake, query)
-        return DatasetRows(rows.slice(0, limits.dataset_rows), total, query, latest.selection)
-    newest_first = data.rows.sort_by([(latest.time_column, "descending")])
-    groups = (newest_first.column(name).to_pylist() for name in _split_columns(latest.partition_by))
-    first_index: dict[tuple[Any, ...], int] = {}
-    for index, group in enumerate(zip(*groups, strict=True)):
-        first_index.setdefault(group, index)
-    indices = list(first_index.values())
-    return DatasetRows(newest_first.take(pa.array(indices, pa.int64())), len(indices), query)
 
 
 def _read_first_rows(lake: Lake, dataset: Dataset, query: str, limit: int) -> pa.Table:

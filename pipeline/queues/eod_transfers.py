@@ -25,6 +25,7 @@ SeriesKey = tuple[str | None, str | None, str | None, str | None]
 SERIES_COLUMNS: Final = ("queue_manager", "queue", "queue_format_name", "source")
 # The fact sheet on packets, 2.12: seconds before each retry; the last one applies to all further ones.
 RESEND_LADDER_S: Final = (30.0,) * 3 + (300.0,) * 3 + (1800.0,) * 3 + (21600.0,)
+TROUBLED_CONDITIONS: Final = ("stalled", "reset", "resending")
 EOD_PROPERTIES: Final = (
     "eod_last_ack", "eod_first_non_ack", "eod_last_non_ack", "eod_next_seq", "eod_last_ack_time", "eod_last_ack_count",
     "eod_no_read_count", "eod_no_ack_count", "eod_resend_time", "eod_resend_interval", "eod_resend_count",

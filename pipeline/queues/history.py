@@ -34,6 +34,7 @@ EventKind = Literal[
 REPORTED_COLUMNS: Final = ("state", "message_count", "bytes", "journal_count", "journal_bytes")
 COUNT_COLUMNS: Final = ("received", "peeked", "nacked", "moved_in", "moved_out", "purged")
 STATE_UNKNOWN: Final = "UNKNOWN"
+STATE_LOCAL: Final = "LOCAL CONNECTION"
 STATE_ON_HOLD: Final = "ONHOLD"
 NOT_CONNECTED_STATES: Final = ("WAITING", "NEED VALIDATION", "DISCONNECTED", "DISCONNECTING", "LOCKED")
 """States of an outgoing queue that should have a connection and has none: it retries, has no address yet, was cut off,
@@ -225,6 +226,7 @@ class _HistoryBuilder:
             "expected_message_count": None if base is None else base.value,
             "unexplained_change": None,
             "source": max(rests_on.values(), key=_event_order).source if rests_on else None,
+            "reported_at": max((self.known[name].at for name in REPORTED_COLUMNS if name in self.known), default=None),
             "evidence": list(dict.fromkeys(event.key for event in events)),
             "confidence": _confidence(missing),
             "missing": sorted(missing),

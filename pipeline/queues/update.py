@@ -38,7 +38,7 @@ from schemas.table import EVENT_DATE, Table
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 from udfs.rows import RowDict
 
-CODE_VERSION: Final = "1"  # raised when rows are computed differently: all are recomputed
+CODE_VERSION: Final = "2"  # raised when rows are computed differently: all are recomputed
 INPUTS: Final = (
     QUEUE_SNAPSHOTS, MANAGEMENT_CALLS, HOSTS, QUEUE_ALIASES, RECEIVE_ATTEMPTS, QUEUE_OPERATIONS,
 )  # fmt: skip

@@ -6,12 +6,14 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers
+from pipeline.queues.last_reports import LAST_TRANSFERS_SQL, max_gap_s
 from schemas.ack_sequences import ACK_SEQUENCES
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, QUARANTINE, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
@@ -53,15 +55,15 @@ _DECODED_TABLES: Final = {
     "management calls": MANAGEMENT_CALLS,
     "client calls": CLIENT_CALLS,
 }
-_CACHE_FORMAT: Final = 3  # increase it whenever something else is counted: a cache of another format is ignored
+_CACHE_FORMAT: Final = 4  # increase it whenever something else is counted: a cache of another format is ignored
 
 
 class SummaryCount(NamedTuple):
     """One number of the summary.
 
-    ``section`` is "file", "packet", "byte", "call", "message", "decoded", "attempt", "sequence" or "transfer"; ``name``
-    and ``detail`` say what is counted (file status; measure; interface and opnum; message class; kind of row; protocol;
-    loss risk), ``outcome`` is the result.
+    ``section`` is "file", "packet", "byte", "call", "message", "decoded", "attempt", "sequence", "transfer" or
+    "observation" (of transfers). ``name`` and ``detail`` say what is counted (file status; measure; interface and
+    opnum; message class; kind of row and source; protocol; loss risk; source), ``outcome`` is the result.
     """
 
     section: str
@@ -148,9 +150,15 @@ def _decoded_lines(found: list[SummaryCount]) -> list[str]:
     ranked = sorted(classes, key=lambda name: (-classes[name], name))
     text = ", ".join(f"{name} {_format_number(classes[name])}" for name in ranked)
     lines = [f"messages  {_format_number(sum(classes.values()))} seen: {text}"] if classes else []
-    others = {count.name: count.value for count in found if count.section == "decoded"}
-    text = ", ".join(f"{_format_number(others[name])} {name}" for name in _DECODED_TABLES if others.get(name))
+    others = [count for count in found if count.section == "decoded" and count.value]
+    texts = {name: [_decoded_text(count) for count in sorted(others) if count.name == name] for name in _DECODED_TABLES}
+    text = ", ".join(chain.from_iterable(texts.values()))
     return [*lines, f"decoded   {text}"] if text else lines
+
+
+def _decoded_text(count: SummaryCount) -> str:
+    """Return the number of rows of a table, of one source where sources report the same things."""
+    return f"{_format_number(count.value)} {count.name}" + (f" by {count.detail}" if count.detail else "")
 
 
 def _attempt_lines(found: list[SummaryCount]) -> list[str]:
@@ -180,12 +188,13 @@ def _sequence_lines(found: list[SummaryCount]) -> list[str]:
 
 
 def _transfer_lines(found: list[SummaryCount]) -> list[str]:
-    """Return a line for the conditions of outgoing transactional queues; none without observations."""
+    """Return a line for the last conditions of outgoing transactional queues; none without observations."""
     transfers = [c._replace(outcome=c.outcome or "unknown") for c in found if c.section == "transfer"]
     if not transfers:
         return []
     conditions = _format_outcomes(transfers, TRANSFER_CONDITIONS)
-    return [f"transfers {_format_number(_total(transfers))} observations: {conditions}"]
+    sources = ", ".join(f"{c.name} {_format_number(c.value)}" for c in sorted(found) if c.section == "observation")
+    return [f"transfers {_format_number(_total(transfers))}: {conditions} (observations: {sources})"]
 
 
 def _byte_lines(found: list[SummaryCount]) -> list[str]:
@@ -276,9 +285,26 @@ def _count_by_value(
 
 
 def _count_rows(table: Table, name: str) -> _CountQuery:
-    """Return a query that counts all rows of a table."""
-    return lambda lake: [
-        SummaryCount("decoded", name, "", "", _query_rows(lake, table, ["count(*) AS number"])[0]["number"])
+    """Return a query that counts the rows of a table, by source if it has several."""
+    source = _text_sql("source" if "source" in table.names else None)
+
+    def counted(lake: Lake) -> list[SummaryCount]:
+        rows = _query_rows(lake, table, [f"{source} AS source", "count(*) AS number"])
+        return [SummaryCount("decoded", name, row["source"], "", row["number"]) for row in rows]
+
+    return counted
+
+
+def _count_transfers(lake: Lake) -> list[SummaryCount]:
+    """Count transfers by their last condition, each once, and beside them the observations of each source."""
+    last = LAST_TRANSFERS_SQL.replace("{max_gap_s}", repr(max_gap_s(lake)))
+    condition = _text_sql("condition")
+    sql = f"SELECT {condition} AS outcome, count(*) AS number FROM ({last}) GROUP BY ALL"
+    transfers = lake.query(sql, eod_transfers=EOD_TRANSFERS).to_pylist()
+    observations = _query_rows(lake, EOD_TRANSFERS, ["source", "count(*) AS number"])
+    return [
+        *(SummaryCount("transfer", "", "", row["outcome"], row["number"]) for row in transfers),
+        *(SummaryCount("observation", row["source"] or "", "", "", row["number"]) for row in observations),
     ]
 
 
@@ -308,7 +334,7 @@ _COUNT_QUERIES: Final[dict[Table, _CountQuery]] = {
     RECEIVE_ATTEMPTS: _count_by_value(RECEIVE_ATTEMPTS, "attempt", "protocol", outcome="outcome"),
     ACK_SEQUENCES: _count_by_value(ACK_SEQUENCES, "sequence", "loss_risk", outcome="fate"),
     MESSAGES: _count_by_value(MESSAGES, "message", None, "class_name"),
-    EOD_TRANSFERS: _count_by_value(EOD_TRANSFERS, "transfer", None, outcome="condition"),
+    EOD_TRANSFERS: _count_transfers,
     CONNECTIONS: _sum_bytes(CONNECTIONS, "kind = 'rpc'", _BYTE_COLUMNS),
     QUARANTINE: _sum_bytes(QUARANTINE, "connection_id IS NOT NULL", {"quarantined": "size_bytes"}),
     **{table: _count_rows(table, name) for name, table in _DECODED_TABLES.items()},

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pyarrow as pa
 
 from pipeline.dashboards.dashboard_data import DashboardData, DatasetRows
-from pipeline.dashboards.datasets import DATASETS, LATEST_DATASETS
+from pipeline.dashboards.datasets import DATASETS
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 TIME = pa.timestamp("us", tz="UTC")
@@ -61,9 +61,9 @@ def call(key, number, **more):
 def queue(name, number, **more):
     return {
         "queue": name, "queue_manager": "srv1", "queue_format_name": f"DIRECT=OS:{name}",
-        "interval_key": f"i{number}", "valid_from": at(600), "valid_to": at(1500),
-        "state": "LOCAL CONNECTION", "message_count": number, "bytes": 1000 * number, "journal_count": 0,
-        "journal_bytes": 0, "paused": False, "source": "collector", **evidence(f"s{number}"), **more,
+        "interval_key": f"i{number}", "state": "LOCAL CONNECTION", "known_until": at(1500), "reported_at": at(600),
+        "message_count": number, "bytes": 1000 * number, "journal_count": 0,
+        "journal_bytes": 0, "paused": False, "sources": "collector", **evidence(f"s{number}"), **more,
     }  # fmt: skip
 
 
@@ -73,14 +73,14 @@ def interval(name, number, begin, end, **more):
         "valid_from": at(begin), "valid_to": at(end), "state": "LOCAL CONNECTION", "message_count": 5, "bytes": 100,
         "journal_count": 0, "journal_bytes": 0, "received": 0, "peeked": 0, "nacked": 0, "moved_in": 0, "moved_out": 0,
         "purged": 0, "paused": False, "expected_message_count": 5, "unexplained_change": None, "source": "collector",
-        **evidence(f"s{number}"), **more,
+        "reported_at": at(begin), **evidence(f"s{number}"), **more,
     }  # fmt: skip
 
 
 def transfer(name, number, **more):
     return {
         "queue": name, "queue_manager": "srv1", "queue_format_name": f"DIRECT=OS:{name}", "snapshot_id": f"s{number}",
-        "source": "collector", "observed_at": at(600), "sequence_id": Decimal(2**63 + 1), "last_acked_number": 15,
+        "sources": "collector", "observed_at": at(600), "sequence_id": Decimal(2**63 + 1), "last_acked_number": 15,
         "first_unacked_number": 16, "last_unacked_number": 27, "next_number": 28, "unacked_count": 12,
         "unread_count": 0, "last_ack_at": at(500), "resend_count": 7, "resend_interval_s": 60,
         "next_resend_at": at(700), "ladder_step": 3, "ladder_interval_s": 1800.0, "acked_per_s": 0.0,
@@ -172,7 +172,7 @@ def site(names=("srv1\\private$\\orders", "far\\private$\\out"), **replaced):
             [interval(name, 2 * n + side, 900 * side, 900 * side + 900) for n, name in each for side in (0, 1)]
         ),
         "transfers": data([transfer(name, number) for number, name in each]),
-        "transfer_points": data([transfer(name, number) for number, name in each]),
+        "transfer_points": data([transfer(name, number, source="collector") for number, name in each]),
         "sources": data([]),
         "attempts": data([attempt(name, number) for number, name in each]),
         "sequences": data([sequence(name, number) for number, name in each]),
@@ -202,5 +202,5 @@ def site(names=("srv1\\private$\\orders", "far\\private$\\out"), **replaced):
         ),
         **replaced,
     }  # fmt: skip
-    assert {dataset.name for dataset in (*DATASETS, *LATEST_DATASETS)} <= made.keys()
+    assert {dataset.name for dataset in DATASETS} <= made.keys()
     return DashboardData("/lake", at(1000), at(5000), made, {"queues": {"message_count": "messages in the queue"}})

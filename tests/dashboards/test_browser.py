@@ -12,10 +12,15 @@ from dashboards.sites import HOSTILE, NOON, alert, attempt, call, data, evidence
 from pipeline.dashboards.html_page import render_page
 from pipeline.queues.history import NOT_CONNECTED_STATES, STATE_ON_HOLD
 
+BEGIN = NOON - timedelta(minutes=15)
 SECTIONS = ("overview", "alerts", "queues", "transfers", "reads", "calls", "comqc", "findings", "quality", "coverage")
 DRAWN = "document.querySelectorAll('.chart.js-plotly-plot').length"
 HEADING = "[...document.querySelectorAll('h2')].find((each) => each.textContent === 'All receives and peeks')"
 RECEIVES = f"{HEADING}.nextElementSibling"
+A4 = 718  # CSS pixels between margins of 1 cm
+TOO_WIDE = f"""[...document.querySelectorAll('main *')]
+    .filter((each) => !each.closest('svg') || each.matches('svg.main-svg'))
+    .filter((each) => each.getBoundingClientRect().right > {A4} + 1).map((each) => each.outerHTML.slice(0, 80))"""
 FIRST_TABLE = "[...document.querySelector('main table').querySelectorAll('tbody tr')]"
 
 
@@ -119,14 +124,142 @@ def test_the_overview_says_what_is_wrong_and_leads_to_its_rows(at, pages):
     )
     assert [tile[:2] for tile in tiles] == [
         ["active alerts", "2"], ["queues not connected", "0"], ["queues in unknown state", "0"],
-        ["transfers with problems", "2"], ["rejected senders", "0"], ["messages at risk", "2"],
+        ["transfers with problems", "2"], ["rejected senders", "\u2013"], ["messages at risk", "2"],
         ["unsuccessful receives", "0"], ["failed calls", "0"], ["rule violations (error)", "2"],
-        ["failed quality checks", "not computed"],
+        ["failed quality checks", "not computed"], ["captures not read whole", "0"],
     ]  # fmt: skip
     for _, number, _, address in tiles:
+        at.open(pages["plain"])
         at.go(address)
-        rows = at.run("document.querySelectorAll('main tbody tr[tabindex]').length")
-        assert rows >= int(number) if number.isdigit() else "not computed" in text(at)
+        if not number.isdigit():
+            continue
+        name = at.run("STATE.params.show")
+        table = f"document.querySelector('[data-rows={name}]')"
+        assert at.run(f"{table}.querySelectorAll('tbody tr').length") == int(number)
+        top = at.run(f"{table}.getBoundingClientRect().top")
+        below = at.run("document.querySelector('header').getBoundingClientRect().bottom")
+        assert below <= top < 500, (name, top)
+    at.go("#reads?_wrong=yes&show=attempts")
+    assert "no data for these filters" in text(at, ".chart")  # the charts are filtered like the rows
+
+
+def test_a_number_leads_to_its_rows_within_the_section_too(at, pages):
+    at.open(pages["large"], "#reads")
+    at.run("[...document.querySelectorAll('a.tile')].find((each) => each.innerText.startsWith('acked')).click()")
+    at.wait("location.hash.includes('outcome=acked')")
+    assert 0 < at.run(f"{HEADING}.getBoundingClientRect().top") < 500
+    assert at.run("window.scrollY") > 0
+
+
+def test_a_site_of_captures_that_could_not_be_read_says_so_and_shows_no_green(at, tmp_path):
+    nothing = {name: data([]) for name in site().datasets}
+    unread = {"capture_id": "one", "path": "/captures/one.pcap", "status": "unreadable", "last_packet_at": None}
+    some = {"hour": None, "server_address": None, "layer": "capture", "measure": "files", "value": 1}
+    found = nothing | {
+        "quality": data([quality("keys_unique", 1, evaluated=0)]),
+        "captures": data([unread]),
+        "coverage": data([some, some | {"measure": "files_unreadable"}]),
+    }
+    (tmp_path / "unread.html").write_text(render_page(site(**found)), encoding="utf-8")
+    at.open(tmp_path / "unread.html")
+    assert text(at, ".verdict") == "Nothing could be read. Captures not read: 1."
+    assert at.run("document.querySelector('.verdict').className.trim()") == "verdict"
+    tiles = dict(
+        at.run(
+            "[...document.querySelectorAll('a.tile')].map((each) => [each.innerText.split('\\n')[0], each.className])"
+        )
+    )
+    assert {name for name, look in tiles.items() if look != "tile unknown"} == {"captures not read whole"}
+    assert tiles["captures not read whole"] == "tile bad"
+    for section in SECTIONS:
+        at.go(f"#{section}")
+        assert at.run("document.querySelectorAll('.verdict.ok, .tile.ok').length") == 0, section
+
+
+def test_calls_whose_result_is_not_known_are_no_good_sign(at, tmp_path):
+    sealed = [call("k1", 1, outcome="encrypted", result="encrypted", sealed=True)]
+    nothing = {name: data([]) for name in ("queues", "transfers", "alerts", "sequences", "attempts", "findings")}
+    (tmp_path / "sealed.html").write_text(render_page(site(calls=data(sealed), **nothing)), encoding="utf-8")
+    at.open(tmp_path / "sealed.html")
+    assert text(at, ".verdict").startswith("Nothing is known: the captures show no call whose result can be read")
+    tile = "[...document.querySelectorAll('a.tile')].find((each) => each.innerText.startsWith('failed calls'))"
+    assert at.run(f"[{tile}.className, {tile}.querySelector('.value').textContent]") == ["tile unknown", "\u2013"]
+
+
+def test_a_queue_of_unknown_state_shows_its_last_report_and_since_when(at, tmp_path):
+    rows = [queue("q", 7, reported_at=BEGIN, known_until=NOON, state="CONNECTED")]
+    (tmp_path / "unknown.html").write_text(render_page(site(queues=data(rows))), encoding="utf-8")
+    at.open(tmp_path / "unknown.html", "#queues")
+    cells = "[...document.querySelector('main tbody tr').cells].map((each) => [each.dataset.label, each.textContent])"
+    shown = dict(at.run(cells))
+    assert {name: shown[name] for name in ("state", "unknown since", "last state", "messages", "last report")} == {
+        "state": "UNKNOWN", "unknown since": "2024-05-01 12:00:00", "last state": "CONNECTED", "messages": "7",
+        "last report": "2024-05-01 11:45:00",
+    }  # fmt: skip
+
+
+def test_a_total_of_what_nobody_reported_is_not_zero(at, tmp_path):
+    rows = [queue("a", 1, message_count=None), queue("b", 2, message_count=None, bytes=None)]
+    (tmp_path / "unreported.html").write_text(render_page(site(queues=data(rows))), encoding="utf-8")
+    at.open(tmp_path / "unreported.html", "#queues")
+    tiles = at.run("[...document.querySelectorAll('.tile')].map((each) => each.innerText.split('\\n'))")
+    assert ["messages", "\u2013", "in queues with a report; 2 without"] in tiles
+    assert ["bytes", "1000 B", "in queues with a report; 1 without"] in [
+        [each.replace("\u202f", "") for each in tile] for tile in tiles
+    ]
+
+
+@pytest.mark.parametrize(
+    ("address", "ignored"),
+    [
+        ("#calls?queue=orders", "queue"), ("#findings?queue=orders", "queue"), ("#quality?machine=srv1", "machine"),
+        ("#coverage?queue=orders", "queue"), ("#queues?from=2024-05-01", "time"), ("#reads?method=x", "method"),
+    ],
+)  # fmt: skip
+def test_a_filter_that_does_not_apply_is_said(at, pages, address, ignored):
+    at.open(pages["checked"], address)
+    assert f"Not filtered by {ignored}:" in text(at)
+
+
+def test_the_overview_says_which_of_its_numbers_are_not_filtered(at, pages):
+    at.open(pages["plain"], "#overview?queue=orders")
+    tiles = at.run("[...document.querySelectorAll('a.tile')].map((each) => each.innerText.split('\\n'))")
+    assert {name for name, _, detail in tiles if "not by queue" in detail} == {
+        "failed calls", "rule violations (error)", "captures not read whole",
+    }  # fmt: skip
+
+
+def test_a_wrong_time_says_how_to_write_one(at, pages):
+    at.open(pages["plain"], "#reads?from=yesterday")
+    assert "\u201cyesterday\u201d is not a time" in text(at, "#wrong")
+    assert "2024-05-01 12:00" in text(at, "#wrong")
+    assert at.run("document.querySelector('#f-from').classList.contains('wrong')")
+    at.go("#reads")
+    assert text(at, "#wrong") == ""
+
+
+@pytest.mark.parametrize("name", ["plain", "hostile", "large"])
+def test_on_paper_nothing_is_cut_and_lake_time_and_filters_are_there(at, pages, name):
+    at.open(pages[name])
+    try:
+        for section in SECTIONS:
+            at.send("Emulation.setEmulatedMedia", media="")
+            at.run("document.body.style.width = ''")
+            at.go(f"#{section}?queue=o")
+            at.wait("[...document.querySelectorAll('.chart')].every((each) => each.querySelector('.note, svg'))")
+            at.send("Emulation.setEmulatedMedia", media="print")
+            at.run(f"document.body.style.width = '{A4}px'")  # printing tells a page no new size of its window
+            assert at.run(TOO_WIDE) == [], section
+            overlaps = (
+                "[...document.querySelectorAll('.chart')].filter((each) => each.scrollHeight > each.offsetHeight)"
+            )
+            assert at.run(f"{overlaps}.length") == 0, section
+            head = at.run("document.querySelector('header').innerText")
+            assert "/lake" in head
+            assert "newest evidence 2024-05-01 12:16:40 UTC" in head
+            assert "Filters: queue: o." in head
+    finally:
+        at.send("Emulation.setEmulatedMedia", media="")
 
 
 def test_queues_without_a_connection_are_one_number_and_its_rows(at, pages):
@@ -260,6 +393,16 @@ def test_answers_in_another_capture_and_ipv6_have_filters_of_their_own(at, pages
         "/captures/one.pcap", "frame.number == 11", "/captures/two.pcap", "frame.number == 12",
         "ipv6.addr == fe80::2 && ipv6.addr == fe80::1 && tcp.port == 50000 && tcp.port == 2103",
     ]  # fmt: skip
+
+
+def test_charts_keep_their_height_when_the_window_is_resized(at, pages):
+    at.open(pages["plain"], "#queues")
+    at.wait(DRAWN)
+    heights = "[...document.querySelectorAll('.chart')].map((each) => each.offsetHeight)"
+    before = at.run(heights)
+    at.set_display(width=900, height=800)
+    at.wait("document.querySelector('.chart svg').getAttribute('width') < 900")
+    assert at.run(heights) == before
 
 
 def test_hostile_names_stay_text(at, pages):

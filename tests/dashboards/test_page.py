@@ -151,5 +151,5 @@ def test_what_is_said_not_to_be_seen_is_counted():
 
 @pytest.mark.parametrize("state", NOT_CONNECTED_STATES)
 def test_a_queue_is_not_connected_as_long_as_that_holds(state):
-    rows = [queue("waits", 1, state=state), queue("waited", 2, state=state, valid_to=at(900)), queue("off", 3)]
+    rows = [queue("waits", 1, state=state), queue("waited", 2, state=state, known_until=at(900)), queue("off", 3)]
     assert ("queues", "1 queues not connected") in count_problems(site(queues=data(rows)))

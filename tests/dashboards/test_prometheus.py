@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dashboards.sites import HOSTILE, at, attempt, data, queue, site
+from dashboards.sites import HOSTILE, at, attempt, data, queue, site, transfer
 from pipeline.dashboards.dashboard_data import DatasetRows
 from pipeline.dashboards.prometheus import render_metrics
 
@@ -51,7 +51,9 @@ def test_known_values_have_samples():
     assert (one, 1.0) in found["msmq_queue_messages"]
     assert ({**one, "state": "LOCAL CONNECTION"}, 1.0) in found["msmq_queue_state"]
     assert (one, at(600).timestamp()) in found["msmq_queue_last_report_timestamp_seconds"]
-    assert ({**one, "source": "collector"}, 3.0) in found["msmq_transfer_ladder_step"]
+    assert (one, 3.0) in found["msmq_transfer_ladder_step"]
+    for sources in ("msmq_queue_source", "msmq_transfer_source"):
+        assert ({**one, "source": "collector"}, 1.0) in found[sources]
     assert ({}, at(1000).timestamp()) in found["msmq_newest_evidence_timestamp_seconds"]
     assert [value for _, value in found["msmq_alerts"]] == [1.0, 1.0]
     assert found["msmq_messages_at_risk"][0][0]["loss_risk"] == "read_twice"
@@ -67,17 +69,33 @@ def test_hostile_names_come_back_as_they_were():
 
 
 def test_what_is_not_known_has_no_sample_and_is_never_zero():
+    unknown = {"state": "UNKNOWN", "known_until": None, "reported_at": None}
     rows = [
         queue("reported", 1, message_count=None, bytes=None),
-        queue("expired", 2, valid_to=at(1000)),  # its report is valid until the newest evidence
-        queue("unknown", 3, state="UNKNOWN", message_count=None, bytes=None, journal_count=None, journal_bytes=None),
+        queue("unknown", 3, **unknown, message_count=None, bytes=None, journal_count=None, journal_bytes=None),
     ]
     found = read(render_metrics(site(queues=data(rows))))
     assert found["msmq_queue_messages"] == []
     assert {labels["queue"] for labels, _ in found["msmq_queue_journal_messages"]} == {"reported"}
     states = {labels["queue"]: labels["state"] for labels, _ in found["msmq_queue_state"]}
-    assert states == {"reported": "LOCAL CONNECTION", "expired": "UNKNOWN", "unknown": "UNKNOWN"}
-    assert len(found["msmq_queue_last_report_timestamp_seconds"]) == 3
+    assert states == {"reported": "LOCAL CONNECTION", "unknown": "UNKNOWN"}
+    assert {labels["queue"] for labels, _ in found["msmq_queue_last_report_timestamp_seconds"]} == {"reported"}
+
+
+def test_a_queue_of_unknown_state_keeps_its_last_report_with_its_own_time():
+    expired = queue("expired", 2, reported_at=at(100), known_until=at(1000))  # valid until the newest evidence
+    found = read(render_metrics(site(queues=data([expired]))))
+    values = {name: [value for _, value in samples] for name, samples in found.items() if samples}
+    assert values["msmq_queue_messages"] == [2]
+    assert values["msmq_queue_last_report_timestamp_seconds"] == [at(100).timestamp()]
+    assert values["msmq_queue_unknown_since_timestamp_seconds"] == [at(1000).timestamp()]
+    assert [labels["state"] for labels, _ in found["msmq_queue_state"]] == ["UNKNOWN"]
+
+
+def test_a_transfer_that_two_sources_saw_counts_once_in_sums():
+    found = read(render_metrics(site(transfers=data([transfer("q", 1, sources="collector, wire")]))))
+    assert [value for _, value in found["msmq_transfer_unacknowledged_messages"]] == [12]
+    assert [labels["source"] for labels, _ in found["msmq_transfer_source"]] == ["collector", "wire"]
 
 
 def test_counts_are_of_all_rows_where_some_are_cut():

@@ -3,13 +3,13 @@
 import pytest
 
 from pipeline.queues.queue_rows import QueueSettings, history_rows
-from queue_states.queue_events import GAP, MINUTE, NAME, QUEUE, event, interval, read, snapshot
+from queue_states.queue_events import GAP, MINUTE, NAME, QUEUE, US, event, interval, read, snapshot
 
 LOCAL = "LOCAL CONNECTION"
 OTHER = "DIRECT=TCP:10.0.0.1\\private$\\orders"
 
 
-def history(*rows, without=("interval_key",)):
+def history(*rows, without=("interval_key", "reported_at")):
     made = history_rows(rows, QueueSettings())
     assert made == history_rows(reversed(rows), QueueSettings())  # whatever order it becomes known in
     assert len({row["interval_key"] for row in made}) == len(made)
@@ -49,6 +49,17 @@ def test_what_is_not_observed_is_unknown_and_not_zero():
         unknown(GAP, hour, received=1, evidence=f"received{GAP + 1}"),
         known(hour, hour + GAP, 0, evidence=f"s{hour}"),
     ]
+
+
+def test_an_interval_says_when_its_values_were_reported():
+    rows = history(
+        snapshot(0, state=LOCAL, message_count=5), event("purge", 60, "p"), snapshot(90, bytes=7), without=()
+    )
+    assert [(row["valid_from"] // US, row["message_count"], row["reported_at"] // US) for row in rows[:4]] == [
+        (0, 5, 0), (60, 5, 0), (90, 5, 90), (GAP, None, 90),
+    ]  # fmt: skip
+    (alone,) = history(event("purge", 0, "p"), without=())
+    assert alone["reported_at"] is None
 
 
 def test_an_observation_at_the_very_end_of_another_leaves_no_hole():

@@ -104,6 +104,9 @@ class Model:
                 "expected_message_count": expected,
                 "unexplained_change": None if None in (count, expected) else count - expected,
                 "source": None if newest is None else newest.source,
+                "reported_at": max(
+                    (held.at for what in VALUES if (held := self.holds(name, what, begin)) is not None), default=None
+                ),
             }  # fmt: skip
 
 

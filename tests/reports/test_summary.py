@@ -31,7 +31,9 @@ COUNTS = [
     SummaryCount("message", "", "MQMSG_CLASS_ACK_RECEIVE", "", 1200),
     SummaryCount("decoded", "client calls", "", "", 3),
     SummaryCount("decoded", "COMQC calls", "", "", 2),
-    SummaryCount("decoded", "queue snapshots", "", "", 0),
+    SummaryCount("decoded", "queue snapshots", "wire", "", 20),
+    SummaryCount("decoded", "queue snapshots", "collector", "", 30),
+    SummaryCount("decoded", "machine snapshots", "wire", "", 0),
     SummaryCount("attempt", "RemoteRead", "", "in_flight", 2),
     SummaryCount("attempt", "RemoteRead", "", "acked", 40),
     SummaryCount("attempt", "RemoteRead", "", "some_new_outcome", 1),
@@ -42,6 +44,8 @@ COUNTS = [
     SummaryCount("transfer", "", "", "stalled", 2),
     SummaryCount("transfer", "", "", "", 1),
     SummaryCount("transfer", "", "", "flowing", 30),
+    SummaryCount("observation", "wire", "", "", 400),
+    SummaryCount("observation", "collector", "", "", 1500),
     SummaryCount("byte", "payload", "", "", 10000),
     SummaryCount("byte", "quarantined", "", "", 25),
     SummaryCount("byte", "missing", "", "", 1460),
@@ -59,12 +63,12 @@ calls     46
   epm                                               1
     ept_map                                         1  ok 1
 messages  1 240 seen: MQMSG_CLASS_ACK_RECEIVE 1 200, MQMSG_CLASS_NORMAL 39, (class not seen) 1
-decoded   2 COMQC calls, 3 client calls
+decoded   2 COMQC calls, 30 queue snapshots by collector, 20 queue snapshots by wire, 3 client calls
 attempts  43 to receive or peek
   RemoteRead                                       43  acked 40, in_flight 2, some_new_outcome 1
 read      1 034 messages: consumed 1 032, returned 2
 at risk   4 of them: read_twice 1, poison 3
-transfers 33 observations: flowing 30, stalled 2, unknown 1
+transfers 33: flowing 30, stalled 2, unknown 1 (observations: collector 1 500, wire 400)
 bytes             10 000 payload bytes captured on MSMQ connections (99.75% in PDUs)
                       25 of them in quarantine
                    1 460 bytes missing from the captures
@@ -149,6 +153,6 @@ def test_what_did_not_change_is_not_counted_again(spark, tmp_path, monkeypatch):
     lake.append(QUARANTINE, frame(spark, QUARANTINE, [bad | {"quarantine_key": "2"}]))
     assert SummaryCount("byte", "quarantined", "", "", 10) in read_counts(lake)
     assert queried == [QUARANTINE]
-    (tmp_path / "_runs" / "summary").write_text('{"format": 3, "tables": [')
+    (tmp_path / "_runs" / "summary").write_text('{"format": 4, "tables": [')
     assert SummaryCount("byte", "quarantined", "", "", 10) in read_counts(lake)
     assert set(queried) == {QUARANTINE, CAPTURE_FILES}

@@ -45,7 +45,12 @@ function chart(title, traces, layout, go) {
       title: { text: title, font: { size: 13.5 }, x: 0.01, xanchor: "left", y: 0.98, yanchor: "top" },
       xaxis: { ...axis, ...layout.xaxis }, yaxis: { ...axis, ...layout.yaxis },
     };
+    box.style.height = `${made.height + 2}px`; // Plotly takes it when the window is resized; 2 are its borders
     Plotly.newPlot(box, traces, made, { responsive: true, displayModeBar: false });
+    // With a view box, a chart that was drawn for the screen fits on paper as a whole.
+    const fit = () => { for (const svg of box.querySelectorAll("svg.main-svg")) svg.setAttribute("viewBox", `0 0 ${svg.getAttribute("width")} ${svg.getAttribute("height")}`); };
+    box.on("plotly_afterplot", fit);
+    fit();
     if (go) box.on("plotly_click", (event) => { const place = event.points?.[0]?.customdata; if (place) go(place); });
   });
   return box;
@@ -70,7 +75,7 @@ function overTime(title, rows, indexes, time, column, order, state, section) {
     const starts = [...bins.keys()].sort((a, b) => a - b);
     return {
       type: "bar", name: plotlyText(value), x: starts.map((bin) => plotlyTime(bin + step / 2)), y: starts.map((bin) => bins.get(bin)), width: starts.map(() => step * 0.92),
-      customdata: starts.map((bin) => link(section, { ...globalFilters(state), from: timeText(bin), to: timeText(bin + step - 1), [column]: text })),
+      customdata: starts.map((bin) => rowsLink(section, { ...globalFilters(state), from: timeText(bin), to: timeText(bin + step - 1), [column]: text })),
       hovertext: starts.map((bin) => `${plotlyText(value)}: ${formatNumber(bins.get(bin))}<br>${timeText(bin)} for ${durationText(step)}`), hoverinfo: "text",
       marker: { color: colourOf(text, place) },
     };

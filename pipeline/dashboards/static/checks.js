@@ -1,12 +1,6 @@
 "use strict";
 // Problem counts of the overview: one number per problem, with its level and a link to its rows.
 
-const BAD_CONDITIONS = ["stalled", "reset", "resending"];
-const FAILED_OUTCOMES = ["expired", "rundown", "failed", "rejected"];
-
-/** The state of a queue as of the newest evidence: the last reported state while it is valid, else UNKNOWN. */
-const stateNow = (row) => (DATA.queues.rows.at(row, "valid_to") !== null && AS_OF !== null && DATA.queues.rows.at(row, "valid_to") <= AS_OF ? "UNKNOWN" : DATA.queues.rows.at(row, "state") ?? "UNKNOWN");
-
 function sumWhere(name, state, test) {
   const rows = summaryOf(name);
   let sum = 0;
@@ -16,44 +10,58 @@ function sumWhere(name, state, test) {
 const anyRow = () => true;
 const hasValue = (column, values) => (rows, row) => values.includes(rows.at(row, column));
 
-/** The checks as {section, label, number, level, detail, href}; `number` is null if the dataset was not computed. */
+/** Whether the result of a call is known: it was not encrypted, and its request and interface were seen. */
+const isResultKnown = (rows, row) => !["encrypted", "unbound", "no_request"].includes(rows.at(row, "outcome"));
+const isRead = (rows, row) => !["unreadable", "empty"].includes(rows.at(row, "status"));
+
+/**
+ * The checks as {section, label, number, rests, level, detail, href}. `rests` is the number of rows that a check looked
+ * at: a figure that rests on nothing is unknown, not 0. `number` is null then, and if the dataset was not computed.
+ */
 function checks(state) {
   const filters = globalFilters(state);
   const made = [];
-  const add = (section, text, name, count, level, detail, params) => {
-    const known = DATA[name].computed;
-    const number = known ? count() : null;
-    made.push({ section, label: text, number, level: number === null ? "unknown" : number ? level : "ok", detail: known ? detail(number) : DATA[name].note.replace("not computed: ", ""), href: link(section, { ...filters, ...params }) });
+  const isError = (rows, row) => rows.at(row, "severity") === "error";
+  const add = (section, label, name, { problem, of = anyRow, rests, level, detail, params }) => {
+    if (!DATA[name].computed) {
+      made.push({ section, label, number: null, rests: 0, level: "unknown", value: "not computed", detail: DATA[name].note.replace("not computed: ", ""), href: link(section, filters) });
+      return;
+    }
+    const whole = sumWhere(name, state, of), number = sumWhere(name, state, problem);
+    const base = rests ? rests() : whole, known = base > 0 || number > 0;
+    const worst = typeof level === "function" ? level : () => level;
+    const ignored = notBy(ignoredFilters(name, summaryOf(name), filters, false));
+    made.push({
+      section, label, number: known ? number : null, rests: base, level: !known ? "unknown" : number ? worst() : "ok", value: known ? formatNumber(number) : "\u2013",
+      detail: [known ? detail(number, whole) : "nothing was observed", ignored].filter((each) => each).join("; "), href: rowsLink(section, { ...filters, ...params }, name),
+    });
   };
-  add("alerts", "active alerts", "alerts", () => sumWhere("alerts", state, (rows, row) => rows.at(row, "until") === null),
-    DATA.alerts.computed && sumWhere("alerts", state, (rows, row) => rows.at(row, "until") === null && rows.at(row, "severity") === "error") ? "bad" : "warn",
-    () => `${formatNumber(sumWhere("alerts", state, (rows, row) => rows.at(row, "until") === null && rows.at(row, "severity") === "error"))} with severity error`, { _open: "yes" });
-  const down = DATA.queues.computed ? queueRows(state).filter(notConnected) : [];
-  const waiting = down.filter((row) => DATA.queues.rows.at(row, "message_count") > 0).length;
-  add("queues", "queues not connected", "queues", () => down.length, waiting ? "bad" : "warn",
-    () => `${down.length ? `${formatNumber(waiting)} with messages, ` : ""}of ${formatNumber(queueRows(state).length)} queues`, { _state: "down" });
-  add("queues", "queues in unknown state", "queues", () => queueRows(state).filter((row) => stateNow(row) === "UNKNOWN").length, "warn",
-    () => "no valid report", { _state: "UNKNOWN" });
-  add("transfers", "transfers with problems", "transfers", () => sumWhere("transfers", state, hasValue("condition", BAD_CONDITIONS)), "bad",
-    () => `${formatNumber(sumWhere("transfers", state, hasValue("condition", ["stalled"])))} stalled, of ${formatNumber(sumWhere("transfers", state, anyRow))}`, { _condition: "trouble" });
-  add("transfers", "rejected senders", "sources", () => sumWhere("sources", state, (rows, row) => rows.at(row, "disagrees_with_sender") !== null || rows.at(row, "reject_count") > 0), "bad",
-    () => "messages rejected, or sender and receiver disagree", {});
-  add("reads", "messages at risk", "sequences", () => sumWhere("sequences", state, (rows, row) => rows.at(row, "loss_risk") !== null), "bad",
-    () => `of ${formatNumber(sumWhere("sequences", state, anyRow))} received messages`, { _risk: "yes" });
-  add("reads", "unsuccessful receives", "attempts", () => sumWhere("attempts", state, hasValue("outcome", FAILED_OUTCOMES)), "warn",
-    () => `of ${formatNumber(sumWhere("attempts", state, anyRow))}: failed, expired, rundown, rejected`, { _wrong: "yes" });
-  add("calls", "failed calls", "calls", () => sumWhere("calls", state, (rows, row) => rows.at(row, "failed") === true), "warn",
-    (number) => `${shareText(number, sumWhere("calls", state, anyRow))} of ${formatNumber(sumWhere("calls", state, anyRow))}`, { failed: "true" });
-  add("findings", "rule violations (error)", "findings", () => sumWhere("findings", state, hasValue("severity", ["error"])), "warn",
-    () => `${formatNumber(sumWhere("findings", state, anyRow))} findings in total`, { severity: "error" });
-  add("quality", "failed quality checks", "quality", () => sumWhere("quality", state, hasValue("success", [false])),
-    DATA.quality.computed && sumWhere("quality", state, (rows, row) => rows.at(row, "success") === false && rows.at(row, "severity") === "error") ? "bad" : "warn",
-    () => `of ${formatNumber(sumWhere("quality", state, anyRow))}`, { success: "false" });
+  const observed = () => observedRows(state);
+  const facet = (name, column, wanted = "yes") => (rows, row) => FILTER_COLUMNS[name].facets[column](rows, row, wanted);
+  const open = facet("alerts", "_open"), openError = (rows, row) => open(rows, row) && isError(rows, row);
+  add("alerts", "active alerts", "alerts", { problem: open, rests: observed, params: { _open: "yes" }, level: () => (sumWhere("alerts", state, openError) ? "bad" : "warn"), detail: () => `${formatNumber(sumWhere("alerts", state, openError))} with severity error` });
+  const waiting = () => sumWhere("queues", state, (rows, row) => notConnected(row) && rows.at(row, "message_count") > 0);
+  add("queues", "queues not connected", "queues", { problem: facet("queues", "_state", "down"), rests: () => sumWhere("queues", state, (_, row) => stateNow(row) !== "UNKNOWN"), params: { _state: "down" }, level: () => (waiting() ? "bad" : "warn"), detail: (number, whole) => `${number ? `${formatNumber(waiting())} with messages, ` : ""}of ${formatNumber(whole)} queues` });
+  add("queues", "queues in unknown state", "queues", { problem: facet("queues", "_state", "UNKNOWN"), params: { _state: "UNKNOWN" }, level: "warn", detail: (_, whole) => `no valid report, of ${formatNumber(whole)} queues` });
+  add("transfers", "transfers with problems", "transfers", { problem: isTroubled, params: { _condition: "trouble" }, level: "bad", detail: (_, whole) => `${formatNumber(sumWhere("transfers", state, hasValue("condition", ["stalled"])))} stalled, of ${formatNumber(whole)}` });
+  add("transfers", "rejected senders", "sources", { problem: facet("sources", "_rejected"), params: { _rejected: "yes" }, level: "bad", detail: (_, whole) => `messages rejected, or sender and receiver disagree; of ${formatNumber(whole)} senders` });
+  add("reads", "messages at risk", "sequences", { problem: facet("sequences", "_risk"), params: { _risk: "yes" }, level: "bad", detail: (_, whole) => `of ${formatNumber(whole)} received messages` });
+  add("reads", "unsuccessful receives", "attempts", { problem: facet("attempts", "_wrong"), params: { _wrong: "yes" }, level: "warn", detail: (_, whole) => `of ${formatNumber(whole)}: failed, expired, rundown, rejected` });
+  add("calls", "failed calls", "calls", { problem: hasValue("failed", [true]), rests: () => sumWhere("calls", state, isResultKnown), params: { failed: "true" }, level: "warn", detail: (number, whole) => `${shareText(number, whole)} of ${formatNumber(whole)}` });
+  add("findings", "rule violations (error)", "findings", { problem: isError, rests: observed, params: { severity: "error" }, level: "warn", detail: (_, whole) => `${formatNumber(whole)} findings in total` });
+  const failed = hasValue("success", [false]);
+  add("quality", "failed quality checks", "quality", { problem: failed, rests: () => sumWhere("quality", state, (rows, row) => rows.at(row, "evaluated") > 0), params: { success: "false" }, level: () => (sumWhere("quality", state, (rows, row) => failed(rows, row) && isError(rows, row)) ? "bad" : "warn"), detail: (_, whole) => `of ${formatNumber(whole)}` });
+  const unread = () => sumWhere("captures", state, hasValue("status", ["unreadable"]));
+  add("coverage", "captures not read whole", "captures", { problem: facet("captures", "_unread"), params: { _unread: "yes" }, rests: () => sumWhere("captures", state, isRead), level: () => (unread() ? "bad" : "warn"), detail: (_, whole) => `${formatNumber(unread())} unreadable, of ${formatNumber(DATA.captures.rows.count < DATA.captures.total ? DATA.captures.total : whole)}` });
   return made;
 }
-/** Whether a queue is not connected although nobody put it on hold. */
-const notConnected = (row) => SITE.not_connected.includes(stateNow(row));
 const queueRows = (state) => filterRows("queues", DATA.queues.rows, state, false);
+
+/** The number of calls whose result is known, and of queues with a report: what all other figures rest on. */
+function observedRows(state) {
+  const reported = (rows, row) => rows.at(row, "reported_at") !== null;
+  return (DATA.calls.computed ? sumWhere("calls", state, isResultKnown) : 0) + (DATA.queues.computed ? sumWhere("queues", state, reported) : 0);
+}
 
 /** Coverage gaps as {layer, label, measure, part, whole, bytes}, summed over hours and servers. */
 function coverageGaps(state) {

@@ -34,27 +34,42 @@ for (const [name, plain] of Object.entries(SITE.data)) {
 }
 const AS_OF = SITE.as_of === null ? null : SITE.as_of / 1000;
 
-/** Columns that the filters apply to, key column and title of a row, by dataset. */
+const FAILED_OUTCOMES = ["expired", "rundown", "failed", "rejected"];
+const isTroubled = (rows, row) => SITE.troubled.includes(rows.at(row, "condition"));
+/** The state of a queue as of the newest evidence: the last known state while it is valid, else UNKNOWN. */
+const stateNow = (row) => (unknownSince(row) === undefined ? DATA.queues.rows.at(row, "state") : "UNKNOWN");
+/** Since when the state of a queue is unknown: null if it was never known, undefined if it is known. */
+function unknownSince(row) {
+  const until = DATA.queues.rows.at(row, "known_until");
+  return until !== null && (AS_OF === null || until > AS_OF) ? undefined : until;
+}
+/** Whether a queue is not connected although nobody put it on hold. */
+const notConnected = (row) => SITE.not_connected.includes(stateNow(row));
+
+/** By dataset: columns that the filters apply to, key column and title of a row, and facets that are no columns. */
 const FILTER_COLUMNS = {
-  queues: { queue: ["queue", "queue_format_name"], machine: ["queue_manager"], key: "interval_key", title: "Queue" },
+  queues: { queue: ["queue", "queue_format_name"], machine: ["queue_manager"], key: "interval_key", title: "Queue", facets: { _state: (rows, row, wanted) => (wanted === "down" ? notConnected(row) : stateNow(row) === wanted) } },
   intervals: { queue: ["queue", "queue_format_name"], machine: ["queue_manager"], from: "valid_from", to: "valid_to", key: "interval_key", title: "Interval of a queue's history" },
-  transfers: { queue: ["queue", "queue_format_name"], machine: ["queue_manager"], key: "snapshot_id", title: "Transfer" },
-  transfer_points: { queue: ["queue", "queue_format_name"], machine: ["queue_manager"], from: "observed_at", key: "snapshot_id", title: "Observation of a transfer" },
-  sources: { queue: ["queue", "sender_queue"], machine: ["queue_manager", "sender_queue_manager"], key: "source_key", title: "Sender of an incoming queue" },
-  attempts: { queue: ["queue", "inferred_queue"], machine: ["server_address", "client_address"], from: "started_at", key: "attempt_key", title: "Receive or peek" },
-  sequences: { queue: ["queue", "inferred_queue"], machine: ["server_address", "readers"], from: "first_attempt_at", key: "sequence_key", title: "Received message" },
+  transfers: { queue: ["queue", "queue_format_name"], machine: ["queue_manager"], key: "snapshot_id", title: "Transfer", facets: { _condition: isTroubled } },
+  transfer_points: { queue: ["queue", "queue_format_name"], machine: ["queue_manager"], from: "observed_at", key: "snapshot_id", title: "Observation of a transfer", facets: { _condition: isTroubled } },
+  sources: { queue: ["queue", "sender_queue"], machine: ["queue_manager", "sender_queue_manager"], key: "source_key", title: "Sender of an incoming queue", facets: { _rejected: (rows, row) => rows.at(row, "disagrees_with_sender") !== null || rows.at(row, "reject_count") > 0 } },
+  attempts: { queue: ["queue", "inferred_queue"], machine: ["server_address", "client_address"], from: "started_at", key: "attempt_key", title: "Receive or peek", facets: { _wrong: (rows, row) => FAILED_OUTCOMES.includes(rows.at(row, "outcome")) } },
+  sequences: { queue: ["queue", "inferred_queue"], machine: ["server_address", "readers"], from: "first_attempt_at", key: "sequence_key", title: "Received message", facets: { _risk: (rows, row) => rows.at(row, "loss_risk") !== null } },
   operations: { queue: ["queue", "target_queue"], machine: ["server_address", "client_address"], from: "requested_at", key: "call_key", title: "Purge or move" },
   calls: { machine: ["server_address", "client_address"], from: "request_at", key: "call_key", title: "Call" },
   evidence_calls: { machine: ["server_address", "client_address"], from: "request_at", key: "call_key", title: "Call" },
   comqc: { queue: ["queue", "inferred_queue"], machine: ["source_queue_manager"], from: "seen_at", key: "sighting_key", title: "COM+ call" },
   findings: { machine: ["server_address", "subject"], from: "observed_at", key: "finding_key", title: "Finding" },
-  alerts: { queue: ["queue", "subject"], machine: ["queue_manager", "subject"], from: "since", to: "until", open: true, key: "alert_key", title: "Alert" },
+  alerts: { queue: ["queue", "subject"], machine: ["queue_manager", "subject"], from: "since", to: "until", open: true, key: "alert_key", title: "Alert", facets: { _open: (rows, row) => rows.at(row, "until") === null } },
   quality: { key: "result_key", title: "Quality check" },
   coverage: { machine: ["server_address"], from: "hour" },
-  captures: { from: "first_packet_at", to: "last_packet_at", key: "capture_id", title: "Capture" },
+  captures: { from: "first_packet_at", to: "last_packet_at", key: "capture_id", title: "Capture", facets: { _unread: (rows, row) => rows.at(row, "status") !== "complete" } },
 };
 
-const RESERVED = new Set(["queue", "machine", "from", "to", "row", "sort"]);
+/** Parts of the address that are no facets. `show` is the dataset whose rows come into view. */
+const RESERVED = new Set(["queue", "machine", "from", "to", "row", "show"]);
+/** The section and the dataset whose rows a number leads to, unless it says otherwise. */
+const ROWS_OF = { alerts: "alerts", queues: "queues", transfers: "transfers", reads: "attempts", calls: "calls", comqc: "comqc", findings: "findings", quality: "quality", coverage: "coverage" };
 
 function contains(value, part) {
   if (Array.isArray(value)) return value.some((each) => contains(each, part));
@@ -77,13 +92,27 @@ function filterRows(name, rows, state, facets = true) {
   if (begins && to !== null) tests.push((row) => begins[row] !== null && begins[row] <= to);
   if (facets) {
     for (const [column, wanted] of Object.entries(state)) {
-      if (RESERVED.has(column) || !rows.has(column)) continue;
-      if (column.startsWith("_")) continue;
-      tests.push((row) => facetText(rows.at(row, column)) === wanted);
+      if (RESERVED.has(column) || wanted === null) continue;
+      const facet = places.facets?.[column];
+      if (facet) tests.push((row) => facet(rows, row, wanted));
+      else if (rows.has(column)) tests.push((row) => facetText(rows.at(row, column)) === wanted);
     }
   }
   return rows.all().filter((row) => tests.every((test) => test(row)));
 }
+
+/** The filters and facets of `state` that a dataset, or its aggregates, cannot apply: "queue", "time", ... */
+function ignoredFilters(name, rows, state, facets = true) {
+  const places = FILTER_COLUMNS[name];
+  const ignored = ["queue", "machine"].filter((filter) => state[filter] && !(places[filter] ?? []).some((each) => rows.has(each) || !rows.count));
+  if ((parseTime(state.from) ?? parseTime(state.to)) !== null && !(places.from && rows.has(places.from))) ignored.push("time");
+  if (facets) {
+    for (const [column, wanted] of Object.entries(state)) if (wanted !== null && !RESERVED.has(column) && !places.facets?.[column] && !rows.has(column)) ignored.push(facetLabel(column));
+  }
+  return ignored;
+}
+const facetLabel = (column) => column.replaceAll("_", " ").trim();
+const notBy = (ignored) => (ignored.length ? `not by ${ignored.join(", ")}` : "");
 
 const facetText = (value) => (value === null || value === undefined ? "" : String(value));
 

@@ -30,6 +30,9 @@ function link(section, params) {
   return "#" + section + (text ? "?" + text : "");
 }
 
+/** The address of the rows behind a number: a section with filters, the rows of a dataset in view. */
+const rowsLink = (section, params, name = ROWS_OF[section]) => link(section, { ...params, show: name });
+
 /** The filters at the top of the page, which links to other sections keep. */
 const globalFilters = (state) => Object.fromEntries(["queue", "machine", "from", "to"].filter((name) => state[name]).map((name) => [name, state[name]]));
 

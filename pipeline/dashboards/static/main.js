@@ -28,8 +28,12 @@ function draw() {
     for (const old of main.querySelectorAll(".chart")) Plotly.purge(old);
     main.replaceChildren(...SECTIONS[STATE.section].render(rest).flat(3).filter((each) => each !== null));
     for (const after of AFTER_DRAW.splice(0)) after();
-    if (!same) window.scrollTo(0, 0);
     drawFrame(rest);
+    const header = document.querySelector("header");
+    document.documentElement.style.setProperty("--header", `${getComputedStyle(header).position === "sticky" ? header.offsetHeight : 0}px`);
+    const wanted = rest.show && main.querySelector(`[data-rows="${CSS.escape(rest.show)}"]`);
+    if (wanted) (wanted.previousElementSibling?.matches("h2") ? wanted.previousElementSibling : wanted).scrollIntoView();
+    else if (!same) window.scrollTo(0, 0);
   }
   showRow(row);
 }
@@ -53,12 +57,16 @@ function drawFrame(params) {
     input.classList.toggle("set", Boolean(params[name]));
     input.classList.toggle("wrong", (name === "from" || name === "to") && Boolean(params[name]) && parseTime(params[name]) === null);
   }
+  const wrong = ["from", "to"].filter((name) => params[name] && parseTime(params[name]) === null).map((name) => `${name}: \u201c${escapeHidden(params[name])}\u201d is not a time, so nothing is filtered by it. Write 2024-05-01 or 2024-05-01 12:00 (UTC).`);
+  document.getElementById("wrong").replaceChildren(...wrong.map((each) => h("p", {}, each)));
   const title = SECTIONS[STATE.section].label;
+  const chosen = Object.entries(params).filter(([name]) => name !== "show").map(([name, value]) => `${facetLabel(name)}: ${value === "" ? "none" : escapeHidden(value)}`);
+  document.getElementById("chosen").textContent = `Section: ${title}. Filters: ${chosen.join("; ") || "none"}.`;
   document.title = `${title} \u2013 Message queues`;
 }
 
 function filterChanged() {
-  const params = { ...STATE.params, row: null };
+  const params = { ...STATE.params, row: null, show: null };
   for (const name of ["queue", "machine", "from", "to"]) params[name] = document.getElementById("f-" + name).value.trim() || null;
   history.replaceState(null, "", link(STATE.section, params)); // typing adds no entries to the browser history
   draw();

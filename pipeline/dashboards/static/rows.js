@@ -21,7 +21,7 @@ function rowsTable(name, columns, state, options = {}) {
     const column = typeof each === "string" ? { name: each } : each;
     return { label: column.name.replaceAll("_", " "), kind: rows.kinds[column.name] ?? "text", value: (row) => rows.at(row, column.name), title: SITE.column_comments[name]?.[column.name], ...column };
   });
-  const box = h("div", {});
+  const box = h("div", { "data-rows": name });
   const draw = () => {
     const by = shownColumns.find((column) => column.name === memory.by);
     if (by) {
@@ -45,7 +45,7 @@ function rowsTable(name, columns, state, options = {}) {
     });
     const turn = (by) => () => { memory.page += by; draw(); };
     box.replaceChildren(
-      cutNote(data) ?? "",
+      cutNote(data) ?? "", ignoredNote(ignoredFilters(name, rows, state)) ?? "",
       indexes.length ? h("div", { class: "wrap" }, h("table", {}, h("thead", {}, head), h("tbody", {}, body))) : h("p", { class: "note" }, options.empty ?? "No rows match these filters."),
       h("div", { class: "pager" }, `${formatNumber(indexes.length)} ${indexes.length === 1 ? "row" : "rows"}`,
         pages > 1 ? [h("button", { type: "button", disabled: memory.page === 0, onclick: turn(-1) }, "previous"), `page ${memory.page + 1} of ${pages}`, h("button", { type: "button", disabled: memory.page === pages - 1, onclick: turn(1) }, "next")] : null));
@@ -79,13 +79,17 @@ function groupsTable(labels, groups, empty) {
     groups.length > most ? h("p", { class: "note cut" }, `The first ${most} of ${formatNumber(groups.length)}; use filters to see the others.`) : null);
 }
 
-/** The active facets, each with a button that removes it. */
-function facetChips(state) {
+/** The active facets, each with a button that removes it, and the filters that do not apply to a dataset's figures. */
+function facetChips(state, dataset) {
   const set = Object.keys(state).filter((name) => !RESERVED.has(name));
-  if (!set.length) return null;
-  return h("div", { class: "facets" }, "Only rows with ", set.map((name) => h("span", { class: "chip" }, `${name.replaceAll("_", " ")}: `, state[name] === "" ? "none" : untrusted(state[name]),
-    h("button", { type: "button", title: `remove filter ${name}`, onclick: () => go(link(STATE.section, { ...STATE.params, [name]: null })) }, "\u00d7"))));
+  const note = ignoredNote(ignoredFilters(dataset, summaryOf(dataset), state));
+  if (!set.length) return note;
+  return [note, h("div", { class: "facets" }, "Only rows with ", set.map((name) => h("span", { class: "chip" }, `${facetLabel(name)}: `, state[name] === "" ? "none" : untrusted(state[name]),
+    h("button", { type: "button", title: `remove filter ${name}`, onclick: () => go(link(STATE.section, { ...STATE.params, [name]: null, show: null })) }, "\u00d7"))))];
 }
+
+/** A note above figures that some filters do not apply to; null if all of them do. */
+const ignoredNote = (ignored) => (ignored.length ? h("p", { class: "note cut" }, `Not filtered by ${ignored.join(", ")}: these rows do not have it.`) : null);
 
 // --- one row -----------------------------------------------------------------------------------------------------------
 
@@ -178,7 +182,7 @@ function hostEvidence(host) {
   return h("div", { class: "evidence" },
     h("div", {}, h("strong", {}, `seen together in ${String(host.source).replace("_", " ")}s: `), untrusted([host.queue_manager_id, host.host_name, host.address].filter((each) => each !== null).join(", "))),
     h("div", {}, `${formatNumber(host.sightings)} times, from ${timeText(host.first_seen_at) ?? "unknown time"} to ${timeText(host.last_seen_at) ?? "unknown time"} UTC`),
-    calls ? h("a", { href: link("calls", span) }, "calls of this address in this time") : null);
+    calls ? h("a", { href: rowsLink("calls", span) }, "calls of this address in this time") : null);
 }
 
 /** Links from a row to related rows in other sections, if there are any. */
@@ -186,12 +190,12 @@ function relatedLinks(name, row) {
   const at = (column) => DATA[name].rows.at(row, column);
   const links = [], machines = new Set(["server_address", "queue_manager"].map(at).filter((each) => each));
   const addLink = (section, data, params, text) => {
-    if (DATA[data].rows && filterRows(data, DATA[data].rows, params).length) links.push(h("a", { href: link(section, params) }, text));
+    if (DATA[data].rows && filterRows(data, DATA[data].rows, params).length) links.push(h("a", { href: rowsLink(section, params, data) }, text));
   };
   const queue = at("queue") ?? at("inferred_queue");
   if (queue) for (const [section, data, text] of [["queues", "queues", "queue state"], ["transfers", "transfers", "transfers"], ["reads", "attempts", "receives"], ["comqc", "comqc", "COM+ calls"]]) addLink(section, data, { queue }, text);
   for (const machine of machines) addLink("calls", "calls", { machine }, "calls of this machine");
-  if (at("message_key")) links.push(h("a", { href: link("reads", { message_key: at("message_key") }) }, "receives of this message"));
+  if (at("message_key")) links.push(h("a", { href: rowsLink("reads", { message_key: at("message_key") }) }, "receives of this message"));
   return links.length ? h("p", {}, links.flatMap((each, place) => [place ? " \u00b7 " : "", each])) : null;
 }
 

@@ -21,25 +21,17 @@ const SECTIONS = {
 
 function overview(state) {
   const made = checks(state);
-  const bad = made.filter((each) => each.level === "bad"), warn = made.filter((each) => each.level === "warn");
-  const uncomputed = made.filter((each) => each.number === null);
   const missing = DATA.coverage.computed ? coverageGaps(state).filter((each) => each.part > 0) : [];
-  const problemText = (list) => list.map((each) => `${each.label} (${formatNumber(each.number)})`).join(", ");
-  let level = "ok", text = "No problems in the captures and snapshots.";
-  const uncomputedText = uncomputed.length ? ` Not computed: ${uncomputed.map((each) => each.label).join(", ")}.` : "";
-  if (bad.length) { level = "bad"; text = `Errors: ${problemText(bad)}.`; }
-  else if (warn.length) { level = "warn"; text = `Warnings: ${problemText(warn)}.`; }
-  const captured = DATA.captures.computed ? DATA.captures.total : 0;
-  if (!captured && !(DATA.queues.computed && DATA.queues.total)) { level = ""; text = "No data: the lake contains no capture and no snapshot."; }
+  const { level, text } = verdict(made, state);
   return [
     h("h1", {}, "Overview"),
-    h("p", { class: "verdict " + level }, text, level === "ok" ? uncomputedText : ""),
-    tiles(made.map((each) => tile(each.label, each.number === null ? "not computed" : formatNumber(each.number), each.detail, each.level, each.href))),
+    h("p", { class: "verdict " + level }, text),
+    tiles(made.map((each) => tile(each.label, each.value, each.detail, each.level, each.href))),
     h("h2", {}, "Coverage gaps"),
     DATA.coverage.computed
       ? missing.length
-        ? coverageTable(missing, state)
-        : h("p", { class: "note" }, "No gaps: no bytes missing, no encrypted calls, no failed snapshots.")
+        ? [ignoredNote(ignoredFilters("coverage", summaryOf("coverage"), state, false)), coverageTable(missing, state)]
+        : h("p", { class: "note" }, coverageGaps(state).some((each) => each.whole) ? "No gaps: no bytes missing, no encrypted calls, no failed snapshots." : "Nothing was counted.")
       : notComputed(DATA.coverage),
     h("h2", {}, "Active alerts"),
     alertRows({ ...state, _open: "yes" }),
@@ -48,12 +40,30 @@ function overview(state) {
   ];
 }
 
+/** The sentence that says what to look at first, and its level: "ok" only if something was observed. */
+function verdict(made, state) {
+  const listed = (level) => made.filter((each) => each.level === level).map((each) => `${each.label} (${each.value})`).join(", ");
+  const uncomputed = made.filter((each) => each.value === "not computed").map((each) => each.label);
+  const captures = DATA.captures.computed ? DATA.captures.total : 0;
+  const collected = DATA.coverage.computed && coverageGaps({}).some((each) => each.layer === "snapshot" && each.whole > 0);
+  const isAnyRead = DATA.captures.computed && sumWhere("captures", {}, isRead) > 0;
+  if (!observedRows({}) && !made.some((each) => each.number && !["coverage", "quality"].includes(each.section))) {
+    if (!captures && !collected && !DATA.queues.total) return { level: "", text: "No data: the lake contains no capture and no snapshot." };
+    const unread = captures && !isAnyRead ? ` Captures not read: ${formatNumber(captures)}.` : "";
+    return { level: "", text: isAnyRead ? "Nothing is known: the captures show no call whose result can be read, and no queue was reported." : `Nothing could be read.${unread}` };
+  }
+  if (listed("bad")) return { level: "bad", text: `Errors: ${listed("bad")}.` };
+  if (listed("warn")) return { level: "warn", text: `Warnings: ${listed("warn")}.` };
+  if (!observedRows(state)) return { level: "", text: "Nothing was observed that these filters select." };
+  return { level: "ok", text: `No problems in the captures and snapshots.${uncomputed.length ? ` Not computed: ${uncomputed.join(", ")}.` : ""}` };
+}
+
 // --- alerts ----------------------------------------------------------------------------------------------------------------
 
 function alertRows(state) {
   const data = DATA.alerts;
   if (!data.computed) return notComputed(data);
-  const indexes = filterRows("alerts", data.rows, state).filter((row) => state._open !== "yes" || data.rows.at(row, "until") === null);
+  const indexes = filterRows("alerts", data.rows, state);
   const severityRank = { error: 0, warning: 1, info: 2 };
   const rank = (row) => (data.rows.at(row, "until") === null ? 0 : 10) + (severityRank[data.rows.at(row, "severity")] ?? 3);
   return rowsTable("alerts", ["severity", "condition", "subject", "since", "until", "message", "suggestion"], state, { indexes, rank, id: "alerts" + (state._open ?? ""), empty: "No alerts." });
@@ -63,7 +73,7 @@ function alerts(state) {
     h("h1", {}, "Alerts"),
     intro("Conditions that hold or held, with suggestions. Alerts that ended keep their rows."),
     h("p", {}, h("a", { href: link("alerts", { ...globalFilters(state), _open: "yes" }) }, "active"), " \u00b7 ", h("a", { href: link("alerts", globalFilters(state)) }, "all")),
-    facetChips(state), alertRows(state),
+    DATA.alerts.computed ? facetChips(state, "alerts") : null, alertRows(state),
   ];
 }
 
@@ -75,20 +85,23 @@ function queues(state) {
   if (!data.computed) return [h("h1", {}, "Queues"), notComputed(data)];
   const rows = data.rows;
   const level = (row) => LEVELS.state[stateNow(row)] ?? "";
-  let chosen = filterRows("queues", rows, state);
-  if (state._state === "down") chosen = chosen.filter(notConnected);
-  else if (state._state) chosen = chosen.filter((row) => stateNow(row) === state._state);
+  const chosen = filterRows("queues", rows, state);
   chosen.sort((a, b) => STATE_RANK[level(a)] - STATE_RANK[level(b)] || (rows.at(b, "message_count") ?? -1) - (rows.at(a, "message_count") ?? -1));
   const states = new Map();
-  for (const row of filterRows("queues", rows, state)) states.set(stateNow(row), (states.get(stateNow(row)) ?? 0) + 1);
-  const total = (column) => chosen.reduce((sum, row) => sum + Number(rows.at(row, column) ?? 0), 0);
-  const unreported = chosen.filter((row) => rows.at(row, "message_count") === null).length;
-  const of = unreported ? `in queues with a report; ${formatNumber(unreported)} without` : "in all of these queues";
+  for (const row of chosen) states.set(stateNow(row), (states.get(stateNow(row)) ?? 0) + 1);
+  // What was not reported is left out and said; a total of nothing is unknown.
+  const totalTile = (label, column, text) => {
+    const known = chosen.map((row) => rows.at(row, column)).filter((each) => each !== null).map(Number);
+    const without = chosen.length - known.length;
+    return tile(label, known.length ? text(known.reduce((sum, each) => sum + each, 0)) : "\u2013", without ? `in queues with a report; ${formatNumber(without)} without` : "as last reported, in all of these queues", "");
+  };
   const name = (row) => [rows.at(row, "queue") ?? rows.at(row, "queue_format_name") ?? "unknown queue", rows.at(row, "queue_manager")].join(" @ ");
   const intervals = DATA.intervals.rows ? summaryOf("intervals") : null;
   const pieces = intervals ? queuePieces(intervals, state) : new Map();
   const identity = (row) => JSON.stringify(["queue", "queue_manager", "queue_format_name"].map((column) => rows.at(row, column)));
   const timeline = chosen.slice(0, 25);
+  const ofChosen = new Set(chosen.map((row) => JSON.stringify([rows.at(row, "queue"), rows.at(row, "queue_manager")])));
+  const history = DATA.intervals.rows ? filterRows("intervals", DATA.intervals.rows, { ...state, _state: null }).filter((row) => ofChosen.has(JSON.stringify([DATA.intervals.rows.at(row, "queue"), DATA.intervals.rows.at(row, "queue_manager")]))) : undefined;
   const largest = (row, column) => (pieces.get(identity(row)) ?? []).reduce((most, piece) => Math.max(most, intervals.at(piece, column) ?? 0), 0);
   const lines = (title, column, unit) => {
     const filled = chosen.filter((row) => largest(row, column) > 0).sort((a, b) => largest(b, column) - largest(a, column));
@@ -97,25 +110,27 @@ function queues(state) {
   };
   return [
     h("h1", {}, "Queues"),
-    intro("Last reported state of each queue, as of the newest evidence. A missing report means unknown, not zero."),
+    intro("Last report of each queue: its values and its time. If the report is no longer valid, the state is UNKNOWN, since the time beside it. A missing report means unknown, not zero."),
     tiles(
-      [...states].sort((a, b) => STATE_RANK[LEVELS.state[a[0]] ?? ""] - STATE_RANK[LEVELS.state[b[0]] ?? ""]).map(([text, n]) => tile(escapeHidden(text), formatNumber(n), "queues", LEVELS.state[text] ?? "", link("queues", { ...globalFilters(state), _state: text }))),
-      tile("messages", formatNumber(total("message_count")), of, ""), tile("bytes", bytesText(total("bytes")), of, ""), tile("in journals", formatNumber(total("journal_count")), bytesText(total("journal_bytes")), "")),
-    facetChips(state),
+      [...states].sort((a, b) => STATE_RANK[LEVELS.state[a[0]] ?? ""] - STATE_RANK[LEVELS.state[b[0]] ?? ""]).map(([text, n]) => tile(escapeHidden(text), formatNumber(n), "queues", LEVELS.state[text] ?? "", rowsLink("queues", { ...globalFilters(state), _state: text }))),
+      totalTile("messages", "message_count", formatNumber), totalTile("bytes", "bytes", bytesText), totalTile("in journals", "journal_count", formatNumber), totalTile("bytes in journals", "journal_bytes", bytesText)),
+    facetChips(state, "queues"),
     h("h2", {}, "All queues"),
     rowsTable("queues", [
       { name: "queue", show: (row) => untrusted(rows.at(row, "queue") ?? rows.at(row, "queue_format_name") ?? "unknown") },
-      { name: "queue_manager", label: "machine" },
+      { name: "queue_manager", label: "machine" }, { name: "queue_format_name", label: "format name" },
       { name: "state_now", label: "state", value: stateNow, kind: "text", rank: (row) => STATE_RANK[level(row)], title: "state as of the newest evidence; UNKNOWN if the last report is no longer valid" },
+      { name: "unknown_since", label: "unknown since", kind: "time", value: (row) => unknownSince(row) ?? null, title: "when the last report of the state stopped being valid" },
+      { name: "state", label: "last state", title: "state as last reported" },
       { name: "message_count", label: "messages" }, "bytes", { name: "journal_count", label: "journal" }, "journal_bytes", "paused",
-      { name: "valid_from", label: "last report" }, { name: "age", label: "age", kind: "number", value: (row) => (rows.at(row, "valid_from") === null || AS_OF === null ? null : AS_OF - rows.at(row, "valid_from")), show: (row) => ageText(rows.at(row, "valid_from")) },
-      "source", "confidence",
+      { name: "reported_at", label: "last report" }, { name: "age", label: "age", kind: "number", value: (row) => (rows.at(row, "reported_at") === null || AS_OF === null ? null : AS_OF - rows.at(row, "reported_at")), show: (row) => ageText(rows.at(row, "reported_at")) ?? "\u2013" },
+      "sources", "confidence",
     ], state, { indexes: chosen }),
     h("h2", {}, "State over time"), stateTimeline(timeline, chosen, pieces, intervals, identity, name),
     h("div", { class: "two" }, lines("Messages", "message_count"), lines("Bytes", "bytes", "bytes")),
     h("div", { class: "two" }, lines("Messages in the journal", "journal_count"), lines("Bytes in the journal", "journal_bytes", "bytes")),
     h("h2", {}, "History: reported states and captured operations"),
-    rowsTable("intervals", ["queue", "queue_manager", "valid_from", "valid_to", "state", "message_count", "journal_count", "received", "nacked", "purged", "expected_message_count", "unexplained_change", "source"], state, { by: "valid_from", down: true }),
+    rowsTable("intervals", ["queue", "queue_manager", "queue_format_name", "valid_from", "valid_to", "state", "message_count", "journal_count", "received", "nacked", "purged", "expected_message_count", "unexplained_change", "reported_at", "source"], { ...state, _state: null }, { indexes: history, by: "valid_from", down: true }),
   ];
 }
 const some = (part, whole) => (part.length < whole.length ? `: ${part.length} of ${formatNumber(whole.length)} queues` : "");
@@ -153,13 +168,12 @@ function transfers(state) {
   const data = DATA.transfers;
   if (!data.computed) return [h("h1", {}, "Transfers"), notComputed(data)];
   const rows = data.rows;
-  let chosen = filterRows("transfers", rows, state);
-  if (state._condition === "trouble") chosen = chosen.filter((row) => BAD_CONDITIONS.includes(rows.at(row, "condition")));
+  const chosen = filterRows("transfers", rows, state);
   const rank = (row) => STATE_RANK[LEVELS.condition[rows.at(row, "condition")] ?? "unknown"];
   chosen.sort((a, b) => rank(a) - rank(b) || (rows.at(b, "unacked_count") ?? -1) - (rows.at(a, "unacked_count") ?? -1));
   const conditions = countBy(rows, filterRows("transfers", rows, state), ["condition"]);
   const points = DATA.transfer_points.rows ? summaryOf("transfer_points") : null;
-  const identity = (each, row) => JSON.stringify(["queue", "queue_manager", "queue_format_name", "source"].map((column) => each.at(row, column)));
+  const identity = (each, row) => JSON.stringify(["queue", "queue_manager", "queue_format_name"].map((column) => each.at(row, column)?.toLowerCase()));
   const series = new Map();
   for (const row of points ? filterRows("transfer_points", points, state, false) : []) {
     const key = identity(points, row);
@@ -167,7 +181,7 @@ function transfers(state) {
     series.get(key).push(row);
   }
   const most = chosen.slice(0, 8);
-  const name = (row) => `${rows.at(row, "queue") ?? rows.at(row, "queue_format_name")} @ ${rows.at(row, "queue_manager")}, ${rows.at(row, "source")}`;
+  const name = (row) => `${rows.at(row, "queue") ?? rows.at(row, "queue_format_name")} @ ${rows.at(row, "queue_manager")}`;
   const lines = (title, column) => chart(title + some(most, chosen), most.map((row, place) => {
     const list = (series.get(identity(rows, row)) ?? []).filter((each) => points.at(each, column) !== null).sort((a, b) => points.at(a, "observed_at") - points.at(b, "observed_at"));
     return { type: "scatter", mode: "lines+markers", marker: { size: 5 }, line: { width: 1.5, color: COLOURS[place % COLOURS.length] }, name: plotlyText(ellipsize(name(row))), x: list.map((each) => plotlyTime(points.at(each, "observed_at"))), y: list.map((each) => points.at(each, column)),
@@ -177,11 +191,11 @@ function transfers(state) {
   return [
     h("h1", {}, "Transfers"),
     intro("Outgoing transactional queues: messages sent and not acknowledged, progress, and time of the next resend. The window is the range of numbers sent and not acknowledged."),
-    tiles(conditions.map((each) => tile(each.values[0] ?? "unknown", formatNumber(each.n), "transfers, last observation", LEVELS.condition[each.values[0]] ?? "unknown", link("transfers", { ...globalFilters(state), condition: facetText(each.values[0]) })))),
-    facetChips(state),
+    tiles(conditions.map((each) => tile(each.values[0] ?? "unknown", formatNumber(each.n), "transfers, last observation", LEVELS.condition[each.values[0]] ?? "unknown", rowsLink("transfers", { ...globalFilters(state), condition: facetText(each.values[0]) })))),
+    facetChips(state, "transfers"),
     h("h2", {}, "All transfers"),
     rowsTable("transfers", [
-      { name: "queue", show: (row) => untrusted(rows.at(row, "queue") ?? rows.at(row, "queue_format_name") ?? "unknown") }, { name: "queue_manager", label: "machine" }, "source", "condition", { name: "stalled_since", label: "stalled since" },
+      { name: "queue", show: (row) => untrusted(rows.at(row, "queue") ?? rows.at(row, "queue_format_name") ?? "unknown") }, { name: "queue_manager", label: "machine" }, { name: "queue_format_name", label: "format name" }, "sources", "condition", { name: "stalled_since", label: "stalled since" },
       { name: "unacked_count", label: "unacked" },
       { name: "window", label: "window", kind: "text", value: (row) => (rows.at(row, "first_unacked_number") === null ? null : `${rows.at(row, "first_unacked_number")}\u2013${rows.at(row, "next_number") === null ? "?" : rows.at(row, "next_number") - 1}`), title: "message numbers sent and not acknowledged: from the oldest to the newest" },
       { name: "unread_count", label: "unread" }, { name: "in_flight_s", label: "oldest in flight" }, { name: "acked_per_s", label: "acked/s" }, { name: "sent_per_s", label: "sent/s" },
@@ -190,9 +204,9 @@ function transfers(state) {
     h("div", { class: "two" }, lines("Unacknowledged messages", "unacked_count"), lines("Time in flight of the oldest message, seconds", "in_flight_s")),
     h("div", { class: "two" }, lines("Acknowledged per second", "acked_per_s"), lines("Resend count", "resend_count")),
     h("h2", {}, "Incoming sequences: reports of receivers about their senders"),
-    rowsTable("sources", ["queue", "queue_manager", "sender_queue_manager", "sender_queue", "last_number", "reject_count", "disagrees_with_sender", "last_access_at", "observed_at"], state),
+    rowsTable("sources", ["queue", "queue_manager", "queue_format_name", "sources", "sender_queue_manager", "sender_queue", "last_number", "reject_count", "disagrees_with_sender", "last_access_at", "observed_at"], state),
     h("h2", {}, "Observations"),
-    rowsTable("transfer_points", ["observed_at", "queue", "queue_manager", "condition", "unacked_count", "first_unacked_number", "next_number", "resend_count", "ladder_step", "next_resend_at", "acked_per_s", "sequence_reset", "source"], state, { by: "observed_at", down: true }),
+    rowsTable("transfer_points", ["observed_at", "queue", "queue_manager", "queue_format_name", "condition", "unacked_count", "first_unacked_number", "next_number", "resend_count", "ladder_step", "next_resend_at", "acked_per_s", "sequence_reset", "source"], state, { by: "observed_at", down: true }),
   ];
 }
 
@@ -216,34 +230,32 @@ function reads(state) {
     const [queue, inferred, server] = each.values;
     const name = queue ?? (inferred ? `${inferred} (inferred)` : "unknown queue");
     const wrong = n(...FAILED_OUTCOMES), back = n("nacked");
-    return { href: link("reads", { ...globalFilters(state), queue: queue ?? inferred ?? state.queue ?? null, server_address: facetText(server) }),
+    return { href: rowsLink("reads", { ...globalFilters(state), queue: queue ?? inferred ?? state.queue ?? null, server_address: facetText(server) }),
       cells: [untrusted(name), untrusted(server ?? "\u2013"), formatNumber(each.n), formatNumber(n("acked")), h("span", { class: back ? "badge warn" : "" }, formatNumber(back)), h("span", { class: wrong ? "badge bad" : "" }, formatNumber(wrong)), formatNumber(n("empty", "timed_out", "cancelled")), formatNumber(n("unknown", "in_flight")), longest(each.rows, "wait_ms"), longest(each.rows, "hold_ms")] };
   });
   const byReader = countBy(sums, indexes, ["client_address"]);
   const seqs = DATA.sequences.computed ? summaryOf("sequences") : null;
-  const riskState = state._risk === "yes";
-  const chosen = state._wrong === "yes" ? filterRows("attempts", data.rows, state).filter((row) => FAILED_OUTCOMES.includes(data.rows.at(row, "outcome"))) : undefined;
-  const readers = bars("By reader", byReader.map((each) => ({ name: each.values[0] ?? "unknown", value: each.n, text: formatNumber(each.n), href: link("reads", { ...globalFilters(state), client_address: facetText(each.values[0]) }) })));
+  const readers = bars("By reader", byReader.map((each) => ({ name: each.values[0] ?? "unknown", value: each.n, text: formatNumber(each.n), href: rowsLink("reads", { ...globalFilters(state), client_address: facetText(each.values[0]) }) })));
   const risks = seqs ? countBy(seqs, filterRows("sequences", seqs, state).filter((row) => seqs.at(row, "loss_risk") !== null), ["loss_risk"]) : [];
   const fates = seqs ? countBy(seqs, filterRows("sequences", seqs, state), ["fate"]) : [];
   return [
     h("h1", {}, "Reads"),
     intro("Remote receives and peeks with their outcomes, and the fates of messages. Wait: time from the request of a receive to its response, which includes waiting for a message. Hold: time from the response to the acknowledgement."),
-    tiles(outcomes.map((each) => tile(each.values[0] ?? "unknown", formatNumber(each.n), `longest hold ${longest(each.rows, "hold_ms")}`, LEVELS.outcome[each.values[0]] ?? "", link("reads", { ...globalFilters(state), outcome: facetText(each.values[0]) })))),
-    facetChips(state),
+    tiles(outcomes.map((each) => tile(each.values[0] ?? "unknown", formatNumber(each.n), `longest hold ${longest(each.rows, "hold_ms")}`, LEVELS.outcome[each.values[0]] ?? "", rowsLink("reads", { ...globalFilters(state), outcome: facetText(each.values[0]) })))),
+    facetChips(state, "attempts"),
     attemptsOverTime(state),
     h("h2", {}, "Message fates and loss risks"),
     seqs ? [
-      tiles(risks.map((each) => tile(each.values[0], formatNumber(each.n), "messages at risk", LEVELS.loss_risk[each.values[0]] ?? "bad", link("reads", { ...globalFilters(state), loss_risk: facetText(each.values[0]) }))),
-        fates.map((each) => tile(each.values[0] ?? "unknown", formatNumber(each.n), "messages", LEVELS.fate[each.values[0]] ?? "", link("reads", { ...globalFilters(state), fate: facetText(each.values[0]) })))),
+      tiles(risks.map((each) => tile(each.values[0], formatNumber(each.n), "messages at risk", LEVELS.loss_risk[each.values[0]] ?? "bad", rowsLink("reads", { ...globalFilters(state), loss_risk: facetText(each.values[0]) }, "sequences"))),
+        fates.map((each) => tile(each.values[0] ?? "unknown", formatNumber(each.n), "messages", LEVELS.fate[each.values[0]] ?? "", rowsLink("reads", { ...globalFilters(state), fate: facetText(each.values[0]) }, "sequences")))),
       rowsTable("sequences", ["queue", "lookup_id", { name: "label", label: "label", kind: "text", value: (row) => messageLabel(DATA.sequences.rows.at(row, "message_key")), show: (row) => { const text = messageLabel(DATA.sequences.rows.at(row, "message_key")); return text === null ? "\u2013" : untrusted(text); } }, traceColumn("sequences"), "fate", "loss_risk", "redelivered", "attempts", "peeks", "outcomes", "readers", "first_attempt_at", "settled_at"], state,
-        { rank: (row) => (DATA.sequences.rows.at(row, "loss_risk") === null ? 1 : 0), indexes: riskState ? filterRows("sequences", DATA.sequences.rows, state).filter((row) => DATA.sequences.rows.at(row, "loss_risk") !== null) : undefined }),
+        { rank: (row) => (DATA.sequences.rows.at(row, "loss_risk") === null ? 1 : 0) }),
     ] : notComputed(DATA.sequences),
     h("h2", {}, "By queue"),
     groupsTable(["queue", "server", { label: "all", n: 1 }, { label: "acked", n: 1 }, { label: "given back", n: 1 }, { label: "unsuccessful", n: 1 }, { label: "no message", n: 1 }, { label: "unknown", n: 1 }, { label: "longest wait", n: 1 }, { label: "longest hold", n: 1 }], byQueue),
     readers,
     h("h2", {}, "All receives and peeks"),
-    rowsTable("attempts", ["started_at", "queue", "outcome", traceColumn("attempts"), "action_name", "client_address", "server_address", "wait_ms", "hold_ms", "message_bytes", { name: "label", label: "label", kind: "text", value: (row) => messageLabel(data.rows.at(row, "message_key")), show: (row) => { const text = messageLabel(data.rows.at(row, "message_key")); return text === null ? "\u2013" : untrusted(text); } }, "lookup_id", "confidence"], state, { indexes: chosen, by: "started_at", down: true }),
+    rowsTable("attempts", ["started_at", "queue", "outcome", traceColumn("attempts"), "action_name", "client_address", "server_address", "wait_ms", "hold_ms", "message_bytes", { name: "label", label: "label", kind: "text", value: (row) => messageLabel(data.rows.at(row, "message_key")), show: (row) => { const text = messageLabel(data.rows.at(row, "message_key")); return text === null ? "\u2013" : untrusted(text); } }, "lookup_id", "confidence"], state, { by: "started_at", down: true }),
     h("h2", {}, "Purges and moves"),
     rowsTable("operations", ["requested_at", "operation", "queue", "target_queue", "outcome", "client_address", "server_address", "lookup_id"], state),
   ];
@@ -268,19 +280,19 @@ function calls(state) {
   const results = countBy(sums, indexes, ["result"]).filter((each) => !["ok", "MQ_OK"].includes(each.values[0]));
   const numbers = [{ label: "calls", n: 1 }, { label: "p50", n: 1 }, { label: "p95", n: 1 }, { label: "p99", n: 1 }, { label: "longest", n: 1 }, { label: "failed", n: 1 }, { label: "share", n: 1 }];
   const text = (each) => `${each.values[0] ?? "unknown interface"}: ${each.values[1] ?? "unknown method"}`;
-  const slowest = methods.map((each) => ({ name: text(each), value: stats(each.rows).p95, text: durationText(stats(each.rows).p95), href: link("calls", { ...globalFilters(state), interface_name: facetText(each.values[0]), method: facetText(each.values[1]) }) })).filter((each) => each.value !== null).sort((a, b) => b.value - a.value);
+  const slowest = methods.map((each) => ({ name: text(each), value: stats(each.rows).p95, text: durationText(stats(each.rows).p95), href: rowsLink("calls", { ...globalFilters(state), interface_name: facetText(each.values[0]), method: facetText(each.values[1]) }) })).filter((each) => each.value !== null).sort((a, b) => b.value - a.value);
   return [
     h("h1", {}, "Calls"),
     intro("RPC calls with response times and results. The response time is from the first byte of the request to the first byte of the response; for receives it includes waiting for a message. MQ_ERROR_IO_TIMEOUT (no message came) does not count as failed. Encrypted and half-captured calls count neither as failed nor as successful."),
-    facetChips(state),
+    facetChips(state, "calls"),
     overTime("Calls by outcome", sums, indexes, "request_at", "outcome", ["ok", "fault", "no_response", "damaged", "no_request", "unbound", "encrypted"], state, "calls"),
     h("div", { class: "two" },
       bars("Response time, 95th percentile", slowest, { xaxis: { type: "log", title: { text: "ms" } } }),
-      bars("Results other than OK", results.map((each) => ({ name: each.values[0] ?? "unknown", value: each.n, text: formatNumber(each.n), level: each.rows.some((row) => sums.at(row, "failed")) ? "bad" : "unknown", href: link("calls", { ...globalFilters(state), result: facetText(each.values[0]) }) })))),
+      bars("Results other than OK", results.map((each) => ({ name: each.values[0] ?? "unknown", value: each.n, text: formatNumber(each.n), level: each.rows.some((row) => sums.at(row, "failed")) ? "bad" : "unknown", href: rowsLink("calls", { ...globalFilters(state), result: facetText(each.values[0]) }) })))),
     h("h2", {}, "By method"),
-    groupsTable(["method", ...numbers], methods.map((each) => ({ href: link("calls", { ...globalFilters(state), interface_name: facetText(each.values[0]), method: facetText(each.values[1]) }), cells: cells(each, untrusted(text(each))) }))),
+    groupsTable(["method", ...numbers], methods.map((each) => ({ href: rowsLink("calls", { ...globalFilters(state), interface_name: facetText(each.values[0]), method: facetText(each.values[1]) }), cells: cells(each, untrusted(text(each))) }))),
     h("h2", {}, "By server"),
-    groupsTable(["server", ...numbers], servers.map((each) => ({ href: link("calls", { ...globalFilters(state), server_address: facetText(each.values[0]) }), cells: cells(each, untrusted(each.values[0] ?? "unknown")) }))),
+    groupsTable(["server", ...numbers], servers.map((each) => ({ href: rowsLink("calls", { ...globalFilters(state), server_address: facetText(each.values[0]) }), cells: cells(each, untrusted(each.values[0] ?? "unknown")) }))),
     sums !== data.rows ? h("p", { class: "note" }, "Percentiles of aggregates are accurate to 9 %: response times are counted in classes, four per doubling.") : null,
     h("h2", {}, "Each call"),
     rowsTable("calls", ["request_at", "interface_name", "method", "result", "failed", "response_ms", "client_address", "server_address", "sealed", "request_packet", "response_packet"], state, { by: "request_at", down: true }),
@@ -296,11 +308,11 @@ function comqc(state) {
   const indexes = filterRows("comqc", sums, state);
   const groups = countBy(sums, indexes, ["target_clsid", "interface_id", "opnum", "dispatch_id"]);
   const what = (each) => (each.values[3] === null ? `method ${each.values[2]}` : `dispatch id ${each.values[3]}`);
-  const href = (each) => link("comqc", { ...globalFilters(state), target_clsid: facetText(each.values[0]), interface_id: facetText(each.values[1]), opnum: facetText(each.values[2]), dispatch_id: facetText(each.values[3]) });
+  const href = (each) => rowsLink("comqc", { ...globalFilters(state), target_clsid: facetText(each.values[0]), interface_id: facetText(each.values[1]), opnum: facetText(each.values[2]), dispatch_id: facetText(each.values[3]) });
   return [
     h("h1", {}, "COM+ calls"),
     intro("Method calls that queued components recorded in messages: one row per sighting of the message."),
-    facetChips(state),
+    facetChips(state, "comqc"),
     indexes.length ? [
       bars("By interface and method", groups.map((each) => ({ name: `${each.values[1] ?? "unknown interface"} ${what(each)}`, value: each.n, text: formatNumber(each.n), href: href(each) }))),
       groupsTable(["class", "interface", "method", { label: "calls", n: 1 }], groups.map((each) => ({ href: href(each), cells: [untrusted(each.values[0] ?? "\u2013"), untrusted(each.values[1] ?? "\u2013"), what(each), formatNumber(each.n)] }))),
@@ -324,11 +336,11 @@ function findings(state) {
   return [
     h("h1", {}, "Findings"),
     intro("Violations of protocol rules, and problems of machines and clocks, each with the calls that prove it (docs/reference/rules.md)."),
-    facetChips(state),
+    facetChips(state, "findings"),
     overTime("Findings", sums, indexes, "observed_at", "severity", ["error", "warning", "info"], state, "findings"),
     h("h2", {}, "By rule"),
-    groupsTable(["rule", "source", "severity", { label: "findings", n: 1 }, { label: "subjects", n: 1 }], rules.map((each) => ({ href: link("findings", { ...globalFilters(state), rule_id: facetText(each.values[1]) }), cells: [each.values[1] ?? "", untrusted(each.values[2] ?? ""), h("span", { class: "badge " + (LEVELS.severity[each.values[0]] ?? "") }, each.values[0] ?? ""), formatNumber(each.n), formatNumber(countBy(sums, each.rows, ["subject"]).length)] }))),
-    bars("By subject", subjects.map((each) => ({ name: each.values[0] ?? "unknown", value: each.n, text: formatNumber(each.n), href: link("findings", { ...globalFilters(state), subject: facetText(each.values[0]) }) }))),
+    groupsTable(["rule", "source", "severity", { label: "findings", n: 1 }, { label: "subjects", n: 1 }], rules.map((each) => ({ href: rowsLink("findings", { ...globalFilters(state), rule_id: facetText(each.values[1]) }), cells: [each.values[1] ?? "", untrusted(each.values[2] ?? ""), h("span", { class: "badge " + (LEVELS.severity[each.values[0]] ?? "") }, each.values[0] ?? ""), formatNumber(each.n), formatNumber(countBy(sums, each.rows, ["subject"]).length)] }))),
+    bars("By subject", subjects.map((each) => ({ name: each.values[0] ?? "unknown", value: each.n, text: formatNumber(each.n), href: rowsLink("findings", { ...globalFilters(state), subject: facetText(each.values[0]) }) }))),
     h("h2", {}, "All findings"),
     rowsTable("findings", [{ name: "severity", rank: (row) => order[data.rows.at(row, "severity")] ?? 3 }, "rule_id", "observed_at", "subject", "message", "expected", "actual"], state, { rank: (row) => order[data.rows.at(row, "severity")] ?? 3 }),
   ];
@@ -345,18 +357,19 @@ function quality(state) {
   const levelOf = (list) => LEVELS.severity[severities.find((each) => list.some((row) => rows.at(row, "severity") === each))] ?? "";
   const tables = countBy(rows, indexes, ["table"]).sort((a, b) => failed(b.rows).length - failed(a.rows).length || String(a.values[0]).localeCompare(String(b.values[0])));
   const rank = (row) => severities.indexOf(rows.at(row, "severity"));
+  const passed = indexes.some((row) => rows.at(row, "evaluated") > 0) ? "ok" : "unknown"; // a check of no row shows nothing
   // Only failed checks show their severity as a badge: a check that passed is not an error.
   const severity = { name: "severity", show: (row) => (rows.at(row, "success") === false ? valueElement("severity", "text", rows.at(row, "severity")) : rows.at(row, "severity") ?? "\u2013") };
   const columns = ["success", severity, "table", "expectation", "evaluated", "unexpected", "observed", "scope", "run_at"];
-  const tileOf = (each) => { const list = wrong.filter((row) => rows.at(row, "severity") === each); return tile(`${each === "info" ? "notes" : each + "s"}`, formatNumber(list.length), "failed checks", list.length ? LEVELS.severity[each] : "ok", link("quality", { ...globalFilters(state), success: "false", severity: each })); };
+  const tileOf = (each) => { const list = wrong.filter((row) => rows.at(row, "severity") === each); return tile(`${each === "info" ? "notes" : each + "s"}`, formatNumber(list.length), "failed checks", list.length ? LEVELS.severity[each] : passed, rowsLink("quality", { ...globalFilters(state), success: "false", severity: each })); };
   return [
     h("h1", {}, "Quality"),
     intro("Checks of the tables themselves, with their last results. A failed check of severity error sets exit code 1 until it is fixed."),
-    tiles(severities.map(tileOf), tile("passed", formatNumber(indexes.length - wrong.length), `of ${formatNumber(indexes.length)} checks`, "ok", link("quality", { ...globalFilters(state), success: "true" }))),
-    facetChips(state),
+    tiles(severities.map(tileOf), tile("passed", formatNumber(indexes.length - wrong.length), `of ${formatNumber(indexes.length)} checks`, passed, rowsLink("quality", { ...globalFilters(state), success: "true" }))),
+    facetChips(state, "quality"),
     wrong.length ? [h("h2", {}, "Failed checks"), rowsTable("quality", columns, state, { id: "quality-wrong", indexes: wrong, rank })] : null,
     h("h2", {}, "By table"),
-    groupsTable(["table", { label: "checks", n: 1 }, { label: "failed", n: 1 }], tables.map((each) => { const list = failed(each.rows); return { href: link("quality", { ...globalFilters(state), table: facetText(each.values[0]) }), cells: [untrusted(each.values[0] ?? ""), formatNumber(each.n), h("span", { class: list.length ? "badge " + levelOf(list) : "" }, formatNumber(list.length))] }; })),
+    groupsTable(["table", { label: "checks", n: 1 }, { label: "failed", n: 1 }], tables.map((each) => { const list = failed(each.rows); return { href: rowsLink("quality", { ...globalFilters(state), table: facetText(each.values[0]) }), cells: [untrusted(each.values[0] ?? ""), formatNumber(each.n), h("span", { class: list.length ? "badge " + levelOf(list) : "" }, formatNumber(list.length))] }; })),
     h("h2", {}, "All checks"),
     rowsTable("quality", columns, state, { rank: (row) => (rows.at(row, "success") === false ? 0 : 10) + rank(row) }),
   ];
@@ -366,7 +379,7 @@ function quality(state) {
 
 function coverageTable(list, state) {
   return groupsTable(["layer", "gap", { label: "amount", n: 1 }, { label: "of", n: 1 }, { label: "share", n: 1 }], list.map((each) => ({
-    href: link("coverage", { ...globalFilters(state), layer: each.layer, measure: each.measure }),
+    href: each.measure.startsWith("files_") ? rowsLink("coverage", { ...globalFilters(state), status: each.measure.slice(6) }, "captures") : rowsLink("coverage", { ...globalFilters(state), layer: each.layer, measure: each.measure }),
     cells: [each.layer, each.label, h("span", { class: each.part ? "badge warn" : "" }, each.bytes ? bytesText(each.part) : formatNumber(each.part)), each.bytes ? bytesText(each.whole) : formatNumber(each.whole), shareText(each.part, each.whole)] })));
 }
 /** Open the rows behind a count of an hour: the calls of its server, else the captures of that hour. */
@@ -374,7 +387,7 @@ function openHour(_, row) {
   const rows = DATA.coverage.rows, hour = rows.at(row, "hour"), machine = rows.at(row, "server_address");
   const span = hour === null ? {} : { from: timeText(hour), to: timeText(hour + 3599999) };
   const calls = ["rpc", "stub"].includes(rows.at(row, "layer"));
-  go(calls ? link("calls", { machine, ...span }) : link("coverage", { machine, ...span, layer: rows.at(row, "layer"), measure: rows.at(row, "measure") }));
+  go(calls ? rowsLink("calls", { machine, ...span }) : rowsLink("coverage", { machine, ...span, layer: rows.at(row, "layer"), measure: rows.at(row, "measure") }));
 }
 function coverage(state) {
   const data = DATA.coverage;
@@ -385,12 +398,12 @@ function coverage(state) {
   const servers = countBy(sums, filterRows("coverage", sums, state).filter((row) => sums.at(row, "layer") === "rpc"), ["server_address"]).map((each) => {
     const sumOf = (measure) => each.rows.reduce((sum, row) => sum + (sums.at(row, "measure") === measure ? sums.at(row, "value") : 0), 0);
     const unknown = sumOf("calls_half_seen") + sumOf("sealed") + sumOf("calls_unbound");
-    return { name: each.values[0] ?? "several servers", value: sumOf("calls"), unknown, text: `${formatNumber(unknown)} of ${formatNumber(sumOf("calls"))} unknown`, href: link("coverage", { ...globalFilters(state), server_address: facetText(each.values[0]) }) };
+    return { name: each.values[0] ?? "several servers", value: sumOf("calls"), unknown, text: `${formatNumber(unknown)} of ${formatNumber(sumOf("calls"))} unknown`, href: rowsLink("coverage", { ...globalFilters(state), server_address: facetText(each.values[0]) }) };
   }).sort((a, b) => b.unknown - a.unknown);
   return [
     h("h1", {}, "Coverage"),
     intro("All numbers on this page describe what was captured and collected. This section shows what is missing: lost, encrypted, truncated, or without response."),
-    facetChips(state),
+    facetChips(state, "coverage"),
     coverageTable(coverageGaps(state), state),
     h("h2", {}, "Calls with unknown result, by server"),
     groupsTable(["server", { label: "unknown", n: 1 }, { label: "calls", n: 1 }], servers.map((each) => ({ href: each.href, cells: [untrusted(each.name), h("span", { class: each.unknown ? "badge warn" : "" }, formatNumber(each.unknown)), formatNumber(each.value)] }))),

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
+from pipeline.reports.views.canonical import with_canonical_queues
 from pipeline.reports.views.view import View
 from udfs.call_results import succeeded_sql
 
 _SUCCEEDED_SQL: Final = succeeded_sql("interface_name", "hresult", "returned_port")
 _START_SUCCEEDED_SQL: Final = succeeded_sql("protocol", "start_hresult")
+_CALL_COLUMNS: Final = (
+    "call_key, interface_name, method, server_address, client_address, requested_at, responded_at, hresult, "
+    "hresult_name, fault_name, returned_port"
+)
+
 _CALLS_SQL: Final = (
     """
-        WITH named AS (
+        WITH raw AS (
           SELECT call_key, protocol AS interface_name, method, server_address, client_address, requested_at,
             responded_at, hresult, hresult_name, fault_name, returned_port, queue FROM silver.remote_read_calls
           UNION ALL
@@ -20,6 +26,10 @@ _CALLS_SQL: Final = (
           UNION ALL
           SELECT call_key, interface_name, method, server_address, client_address, requested_at, responded_at, hresult,
             hresult_name, fault_name, returned_port, queue FROM silver.client_calls
+        ), named AS (
+          SELECT * FROM """
+    + with_canonical_queues("raw", {"queue": "rows.queue"}, _CALL_COLUMNS)
+    + """
         ), starts AS (
           SELECT attempt_key, coalesce(queue, inferred_queue) AS read_from FROM gold.receive_attempts
         ), ends AS (

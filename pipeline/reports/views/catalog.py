@@ -126,7 +126,7 @@ class LakeViews:
     """Creates and reads the views over a lake.
 
     ``as_of`` overrides "now", which is otherwise the newest packet or snapshot. Quotas are in bytes: default quotas,
-    and by queue name the quotas of its messages and of its journal.
+    and by queue name the quotas of its messages and of its journal. ``max_gap`` is the setting history.max_gap.
     """
 
     lake: Lake
@@ -134,6 +134,7 @@ class LakeViews:
     queue_quota_bytes: int | None = None
     journal_quota_bytes: int | None = None
     quotas: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
+    max_gap: timedelta = timedelta(minutes=15)
 
     def create_temporary(self, names: Collection[str] = tuple(VIEWS_BY_NAME)) -> None:
         """Create temporary views in the lake's Spark session."""
@@ -197,9 +198,10 @@ class LakeViews:
         return {catalog.table(f"{layer}.{name}") for layer, name in _TABLE_NAME.findall(text)}
 
     def _resolve_sql(self, view: View, name: Callable[[Table], str]) -> str:
-        """Return the SQL of a view with table names, "now" and quotas filled in."""
+        """Return the SQL of a view with table names and settings filled in."""
         now = NEWEST_EVENT_TIME_QUERY if self.as_of is None else f"(SELECT {_timestamp_sql(self.as_of)} AS now)"
         text = view.sql.replace("setting.now", now).replace("setting.quotas", self._quotas_sql())
+        text = text.replace("setting.max_gap_s", repr(self.max_gap.total_seconds()))
         return _TABLE_NAME.sub(lambda found: name(catalog.table(found[0])), text)
 
     def _quotas_sql(self) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from pipeline.reports.views.canonical import with_canonical_queues
 from pipeline.reports.views.view import View
+
+_READ_FROM: Final = "coalesce(rows.queue, rows.inferred_queue)"
 
 _REMOTE_READS_ONLY: Final = "Only messages that are read or peeked remotely are seen; nothing is known of others."
 
@@ -74,12 +77,18 @@ MESSAGE_VIEWS: Final = (
         "Only administration queues that are read remotely show them. " + _REMOTE_READS_ONLY,
         """
         WITH negative AS (
-          SELECT message_key, class_name, source_queue_manager, coalesce(queue, inferred_queue) AS admin_queue,
+          SELECT message_key, class_name, source_queue_manager, admin_queue,
             min(correlation_id) AS correlation_id, min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at
-          FROM silver.messages WHERE class >= 32768 GROUP BY ALL
+          FROM """ + with_canonical_queues(
+              "silver.messages",
+              {"admin_queue": _READ_FROM},
+              "message_key, class, class_name, source_queue_manager, correlation_id, seen_at",
+          ) + """ WHERE class >= 32768 GROUP BY ALL
         ), originals AS (
-          SELECT message_id AS correlation_id, max(destination_queue) AS destination_queue FROM silver.messages
-          WHERE message_id IS NOT NULL GROUP BY message_id
+          SELECT message_id AS correlation_id, max(destination_queue) AS destination_queue
+          FROM """ + with_canonical_queues(
+              "silver.messages", {"destination_queue": "rows.destination_queue"}, "message_id"
+          ) + """ WHERE message_id IS NOT NULL GROUP BY message_id
         )
         SELECT class_name, source_queue_manager, admin_queue, count(*) AS messages, min(first_seen_at) AS first_seen_at,
           max(last_seen_at) AS last_seen_at, sort_array(collect_set(destination_queue)) AS destinations
@@ -101,21 +110,22 @@ MESSAGE_VIEWS: Final = (
           SELECT message_id, max(message_key) AS message_key, max(destination_queue) AS destination_queue,
             max(admin_queue) AS admin_queue, max(acknowledgement_requested) AS wanted, min(sent_at) AS sent_at,
             min(seen_at) AS first_seen_at
-          FROM silver.messages
+          FROM """ + with_canonical_queues(
+              "silver.messages",
+              {"destination_queue": "rows.destination_queue", "admin_queue": "rows.admin_queue"},
+              "message_id, message_key, acknowledgement_requested, sent_at, seen_at, class",
+          ) + """
           WHERE acknowledgement_requested > 0 AND message_id IS NOT NULL AND class = 0 GROUP BY message_id
         ), acknowledgements AS (
           SELECT DISTINCT correlation_id AS message_id FROM silver.messages
           WHERE class <> 0 AND correlation_id IS NOT NULL
-        ), names AS (
-          SELECT queue, max(canonical_queue) AS canonical FROM silver.queue_aliases GROUP BY queue
         ), reads AS (
-          SELECT DISTINCT queue AS canonical FROM gold.receive_attempts WHERE queue IS NOT NULL
+          SELECT DISTINCT queue FROM gold.receive_attempts WHERE queue IS NOT NULL
         )
         SELECT requests.message_id, requests.message_key, requests.destination_queue, requests.admin_queue,
-          requests.wanted, requests.sent_at, requests.first_seen_at, reads.canonical IS NOT NULL AS admin_queue_read
+          requests.wanted, requests.sent_at, requests.first_seen_at, reads.queue IS NOT NULL AS admin_queue_read
         FROM requests LEFT ANTI JOIN acknowledgements USING (message_id)
-          LEFT JOIN names ON names.queue = requests.admin_queue
-          LEFT JOIN reads ON reads.canonical = coalesce(names.canonical, requests.admin_queue)
+          LEFT JOIN reads ON reads.queue = requests.admin_queue
         ORDER BY admin_queue_read DESC, requests.sent_at
         """,
         None, ("first_seen_at",),
@@ -128,11 +138,14 @@ MESSAGE_VIEWS: Final = (
         _REMOTE_READS_ONLY + " The total number of dead letters and its growth are in the view dead_letter_growth.",
         """
         WITH dead AS (
-          SELECT coalesce(queue, inferred_queue) AS queue, class_name,
-            coalesce(message_key, sighting_key) AS message, min(sent_at) AS sent_at, min(seen_at) AS first_seen_at,
-            max(seen_at) AS last_seen_at, max(destination_queue) AS destination_queue
-          FROM silver.messages
-          WHERE coalesce(queue, inferred_queue) RLIKE ';dead(letter|xact)$|_deadqueue$' GROUP BY ALL
+          SELECT queue, class_name, coalesce(message_key, sighting_key) AS message, min(sent_at) AS sent_at,
+            min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at, max(destination_queue) AS destination_queue
+          FROM """ + with_canonical_queues(
+              "silver.messages",
+              {"queue": _READ_FROM, "destination_queue": "rows.destination_queue"},
+              "class_name, message_key, sighting_key, sent_at, seen_at",
+          ) + """
+          WHERE queue RLIKE ';dead(letter|xact)$|_deadqueue$' GROUP BY ALL
         )
         SELECT queue, class_name, count(*) AS messages, min(sent_at) AS oldest_sent_at,
           (unix_micros(max(now)) - unix_micros(min(sent_at))) / 1e6 AS age_s, min(first_seen_at) AS first_seen_at,
@@ -179,9 +192,9 @@ MESSAGE_VIEWS: Final = (
         "unknown.",
         """
         WITH places AS (
-          SELECT message_key, max(int(coalesce(queue, inferred_queue) RLIKE '_[0-4]$')) AS retried,
-            max(int(coalesce(queue, inferred_queue) RLIKE '_deadqueue$')) AS dead
-          FROM silver.messages WHERE is_comqc AND message_key IS NOT NULL GROUP BY message_key
+          SELECT message_key, max(int(queue RLIKE '_[0-4]$')) AS retried, max(int(queue RLIKE '_deadqueue$')) AS dead
+          FROM """ + with_canonical_queues("silver.messages", {"queue": _READ_FROM}, "message_key, is_comqc") + """
+          WHERE is_comqc AND message_key IS NOT NULL GROUP BY message_key
         ), poison AS (
           SELECT DISTINCT message_key, 1 AS poison FROM gold.ack_sequences
           WHERE loss_risk = 'poison' AND message_key IS NOT NULL
@@ -211,10 +224,12 @@ MESSAGE_VIEWS: Final = (
         "sightings is unknown.",
         """
         WITH sightings AS (
-          SELECT message_key, coalesce(queue, inferred_queue) AS queue, min(seen_at) AS first_at,
-            max(seen_at) AS last_at, max(comqc_rejected) AS rejected, max(label) AS label, count(*) AS seen
-          FROM silver.messages WHERE is_comqc AND message_key IS NOT NULL
-          GROUP BY message_key, coalesce(queue, inferred_queue)
+          SELECT message_key, queue, min(seen_at) AS first_at, max(seen_at) AS last_at,
+            max(comqc_rejected) AS rejected, max(label) AS label, count(*) AS seen
+          FROM """ + with_canonical_queues(
+              "silver.messages", {"queue": _READ_FROM}, "message_key, is_comqc, seen_at, comqc_rejected, label"
+          ) + """
+          WHERE is_comqc AND message_key IS NOT NULL GROUP BY message_key, queue
         ), calls AS (
           SELECT message_key, count(DISTINCT call_index) AS calls FROM silver.comqc_calls GROUP BY message_key
         )

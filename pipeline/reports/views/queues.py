@@ -5,12 +5,30 @@ from __future__ import annotations
 from typing import Final
 
 from pipeline.queues.history import NOT_CONNECTED_STATES, STATE_ON_HOLD
+from pipeline.queues.last_reports import LAST_TRANSFERS_SQL
 from pipeline.reports.views.view import View
 from schemas.table import literal
 
 _STATE_EXPIRES: Final = (
     "An observation is valid for `history.max_gap`. After that the state is UNKNOWN: a row of its own, not a good sign."
 )
+
+_SOURCES: Final = "What captures and collector both saw counts once; `sources` names them."
+_LAST_TRANSFERS: Final = LAST_TRANSFERS_SQL.replace("{eod_transfers}", "gold.eod_transfers").replace(
+    "{max_gap_s}", "setting.max_gap_s"
+)
+_NO_SHORT_RATES: Final = "Rates are null if the reports are less than `history.max_gap` apart."
+
+
+def _time_until_full(span: str) -> str:
+    """Return the SQL of the time until ``quota_bytes`` is reached, at the growth within a span of time.
+
+    It is null without growth, quota or span.
+    """
+    # Not greatest(): it ignores nulls, so that an unknown quota would count as full.
+    return f"""CASE WHEN last_bytes > first_bytes THEN CASE WHEN last_bytes >= quota_bytes THEN 0 * {span}
+            ELSE try_divide((quota_bytes - last_bytes) * {span}, last_bytes - first_bytes) END END"""
+
 
 _NOT_CONNECTED_SQL: Final = ", ".join(map(literal, (*NOT_CONNECTED_STATES, STATE_ON_HOLD)))
 
@@ -83,8 +101,9 @@ QUEUE_VIEWS: Final = (
         """
         SELECT queue_manager, queue, queue_format_name, date_trunc('hour', valid_from) AS hour,
           min(message_count) AS least_messages, max(message_count) AS most_messages,
-          max_by(message_count, valid_from) AS last_messages, max(bytes) AS most_bytes,
-          max_by(bytes, valid_from) AS last_bytes, sum(received) AS received, sum(unexplained_change) AS unexplained
+          max_by(message_count, valid_from) FILTER (WHERE message_count IS NOT NULL) AS last_messages,
+          max(bytes) AS most_bytes, max_by(bytes, valid_from) FILTER (WHERE bytes IS NOT NULL) AS last_bytes,
+          sum(received) AS received, sum(unexplained_change) AS unexplained
         FROM gold.queue_history
         WHERE state <> 'UNKNOWN'
         GROUP BY queue_manager, queue, queue_format_name, date_trunc('hour', valid_from)
@@ -95,10 +114,9 @@ QUEUE_VIEWS: Final = (
     View(
         "depth_growth", 3,
         "a queue, over the day before now",
-        "Growth per hour from the first to the last report of that day. `hours_until_full` extrapolates that rate to "
-        "the quota in `quotas.*`; null without growth or quota.",
-        "This interface does not report quotas: they come from the configuration. A rate from two reports close "
-        "together is inaccurate: `span_s` is the time between them.",
+        "Growth per hour from the first to the last report of that day; `span_s` is the time between them. "
+        "`hours_until_full` extrapolates that rate to the quota in `quotas.*`; null without growth or quota.",
+        "This interface does not report quotas: they come from the configuration. " + _NO_SHORT_RATES,
         """
         WITH reports AS (
           SELECT queue_manager, queue, queue_format_name, min(valid_from) AS first_at, max(valid_from) AS last_at,
@@ -107,21 +125,20 @@ QUEUE_VIEWS: Final = (
           FROM gold.queue_history CROSS JOIN setting.now
           WHERE message_count IS NOT NULL AND valid_from > now - INTERVAL 1 DAY AND valid_from <= now
           GROUP BY queue_manager, queue, queue_format_name
-        ), rates AS (
-          SELECT *, (unix_micros(last_at) - unix_micros(first_at)) / 1e6 AS span_s FROM reports
         ), limits AS (
-          SELECT rates.*, max_by(quotas.messages, quotas.queue IS NOT NULL) AS quota
-          FROM rates LEFT JOIN setting.quotas AS quotas
-            ON (quotas.queue = rates.queue OR quotas.queue IS NULL) AND quotas.messages IS NOT NULL
+          SELECT reports.*, max_by(quotas.messages, quotas.queue IS NOT NULL) AS quota_bytes,
+            (unix_micros(last_at) - unix_micros(first_at)) / 1e6 AS span_s
+          FROM reports LEFT JOIN setting.quotas AS quotas
+            ON (quotas.queue = reports.queue OR quotas.queue IS NULL) AND quotas.messages IS NOT NULL
           GROUP BY ALL
+        ), rates AS (
+          SELECT *, CASE WHEN span_s >= setting.max_gap_s THEN span_s / 3600 END AS hours FROM limits
         )
         SELECT queue_manager, queue, queue_format_name, first_at, last_at, span_s, last_messages, last_bytes,
-          try_divide((last_messages - first_messages) * 3600, span_s) AS messages_per_hour,
-          try_divide((last_bytes - first_bytes) * 3600, span_s) AS bytes_per_hour, quota AS quota_bytes,
-          CASE WHEN last_bytes > first_bytes
-            THEN try_divide(greatest(quota - last_bytes, 0) * span_s, (last_bytes - first_bytes) * 3600) END
-            AS hours_until_full
-        FROM limits
+          try_divide(last_messages - first_messages, hours) AS messages_per_hour,
+          try_divide(last_bytes - first_bytes, hours) AS bytes_per_hour, quota_bytes,
+          """ + _time_until_full("hours") + """ AS hours_until_full
+        FROM rates
         ORDER BY hours_until_full NULLS LAST, messages_per_hour DESC NULLS LAST
         """,
         "queue_manager", ("first_at", "last_at"),
@@ -173,19 +190,17 @@ QUEUE_VIEWS: Final = (
         "the newest observation of an outgoing transactional queue",
         "`not_sent` messages wait for a connection or their turn, `unacknowledged` ones were sent and not "
         "acknowledged, `unread` ones arrived and were not read as far as acknowledgements show. `in_flight_s` is how "
-        "long the oldest unacknowledged message has been in flight.",
+        "long the oldest unacknowledged message has been in flight. " + _SOURCES,
         "Outgoing queues that are not transactional report no acknowledgements. Values that were not asked for are "
         "null.",
         """
-        SELECT last.queue_manager, last.queue, last.queue_format_name, last.source, last.observed_at,
-          greatest(snapshot.message_count - coalesce(last.unacked_count, 0), 0) AS not_sent,
-          last.unacked_count AS unacknowledged, last.unread_count AS unread, last.in_flight_s, last.condition
-        FROM (
-          SELECT *, row_number() OVER (
-            PARTITION BY queue_manager, queue, queue_format_name, source ORDER BY observed_at DESC, snapshot_id DESC
-          ) AS place FROM gold.eod_transfers
-        ) AS last LEFT JOIN silver.queue_snapshots AS snapshot USING (snapshot_id)
-        WHERE last.place = 1
+        WITH newest AS (
+          SELECT last.*, snapshot.message_count - last.unacked_count AS others
+          FROM (""" + _LAST_TRANSFERS + """) AS last LEFT JOIN silver.queue_snapshots AS snapshot USING (snapshot_id)
+        )
+        SELECT queue_manager, queue, queue_format_name, sources, observed_at, if(others < 0, 0, others) AS not_sent,
+          unacked_count AS unacknowledged, unread_count AS unread, in_flight_s, condition
+        FROM newest
         ORDER BY unacknowledged DESC NULLS LAST, not_sent DESC NULLS LAST
         """,
         "queue_manager", ("observed_at",),
@@ -195,25 +210,43 @@ QUEUE_VIEWS: Final = (
         "a stall of an outgoing transactional queue",
         "No message was acknowledged from `since` to `last_seen_at`. `resend_count` says how often the oldest message "
         "was tried, `ladder_step` how long the pauses are by now (gold.eod_transfers in docs/reference/tables.md), "
-        "`next_resend_at` when the next resend is due. `still` is true if no later observation shows progress.",
+        "`next_resend_at` when the next resend is due. `still` is true if no later observation shows progress. "
+        + _SOURCES,
         "Changes between two observations are not seen. The queue manager counts the resends; they are not captured.",
         """
         WITH seen AS (
-          SELECT *, lead(observed_at) OVER (
-            PARTITION BY queue_manager, queue, queue_format_name, source ORDER BY observed_at, snapshot_id
-          ) IS NULL AS is_last
+          SELECT *, max(CASE WHEN condition <> 'stalled' AND size(evidence) > 1 THEN observed_at END) OVER (
+            PARTITION BY queue_manager, queue, lower(queue_format_name)
+          ) AS progress_at
           FROM gold.eod_transfers
+        ), of_sources AS (
+          SELECT queue_manager, queue, lower(queue_format_name) AS name, source, stalled_since AS since,
+            max(observed_at) AS last_seen_at
+          FROM seen WHERE condition = 'stalled' GROUP BY ALL
+        ), begun AS (
+          SELECT *, coalesce(since > max(last_seen_at) OVER (
+            PARTITION BY queue_manager, queue, name ORDER BY since, source
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+          ), TRUE) AS begins
+          FROM of_sources
+        ), stalls AS (
+          SELECT *, min(since) OVER (PARTITION BY queue_manager, queue, name, stall) AS stall_since
+          FROM (SELECT *, sum(int(begins)) OVER (
+            PARTITION BY queue_manager, queue, name ORDER BY since, source
+          ) AS stall FROM begun)
         )
-        SELECT queue_manager, queue, queue_format_name, source, stalled_since AS since,
-          max(observed_at) AS last_seen_at, max(is_last) AS still,
+        SELECT seen.queue_manager, seen.queue, max(seen.queue_format_name) AS queue_format_name,
+          array_join(sort_array(collect_set(seen.source)), ', ') AS sources, stall_since AS since,
+          max(observed_at) AS last_seen_at, coalesce(max(observed_at) > max(progress_at), TRUE) AS still,
           max_by(first_unacked_number, observed_at) AS first_unacked_number,
           max_by(unacked_count, observed_at) AS unacknowledged, min(resend_count) AS first_resend_count,
           max_by(resend_count, observed_at) AS resend_count, max_by(ladder_step, observed_at) AS ladder_step,
           max_by(ladder_interval_s, observed_at) AS ladder_interval_s,
           max_by(next_resend_at, observed_at) AS next_resend_at
-        FROM seen
+        FROM seen JOIN stalls ON seen.queue_manager <=> stalls.queue_manager AND seen.queue <=> stalls.queue
+          AND lower(seen.queue_format_name) <=> name AND seen.source = stalls.source AND stalled_since = stalls.since
         WHERE condition = 'stalled'
-        GROUP BY queue_manager, queue, queue_format_name, source, stalled_since
+        GROUP BY seen.queue_manager, seen.queue, name, stall_since
         ORDER BY still DESC, since
         """,
         "queue_manager", ("since", "last_seen_at"),
@@ -227,10 +260,16 @@ QUEUE_VIEWS: Final = (
         "the binary protocol (TCP 1801) show which message has which number.",
         """
         WITH seen AS (
-          SELECT *, lead(observed_at) OVER series AS next_at, lead(sequence_reset) OVER series AS reset_next
+          SELECT *, lead(observed_at) OVER series AS next_at,
+            lead(sequence_reset) OVER series AND (
+              coalesce(lead(sequence_id) OVER series <> sequence_id, FALSE)
+              OR coalesce(lead(next_number) OVER series < next_number, FALSE)
+              OR coalesce(lead(last_acked_number) OVER series < last_acked_number, FALSE)
+              OR coalesce(lead(first_unacked_number) OVER series < first_unacked_number, FALSE)
+            ) AS reset_next  -- not where another source shows the new sequence too
           FROM gold.eod_transfers
           WINDOW series AS (
-            PARTITION BY queue_manager, queue, queue_format_name, source ORDER BY observed_at, snapshot_id
+            PARTITION BY queue_manager, queue, lower(queue_format_name) ORDER BY observed_at, snapshot_id
           )
         )
         SELECT queue_manager, queue, queue_format_name, source, sequence_id, first_unacked_number AS from_number,
@@ -247,24 +286,26 @@ QUEUE_VIEWS: Final = (
         "a sequence of which a receiver rejected messages",
         "`rejected` is the last reported number of messages rejected since the receiver last accepted one. `still` is "
         "true if the newest report shows it. `disagrees_with_sender` compares the receiver's report with the "
-        "sender's.",
+        "sender's. " + _SOURCES,
         "The receiver's count restarts when it accepts a message: a gap that opened and closed between two "
         "observations is not seen. The messages themselves are on TCP 1801 only.",
         """
         WITH seen AS (
           SELECT *, lead(observed_at) OVER (
-            PARTITION BY queue_manager, queue, source, sender_queue_manager, sender_format_name
+            PARTITION BY queue_manager, queue, sender_queue_manager, sender_format_name
             ORDER BY observed_at, source_key
           ) IS NULL AS is_last
           FROM gold.eod_sources
         )
-        SELECT queue_manager, queue, source, sender_queue_manager, sender_format_name, sequence_id, last_number,
+        SELECT queue_manager, queue, max_by(queue_format_name, observed_at) AS queue_format_name,
+          array_join(sort_array(collect_set(source)), ', ') AS sources, sender_queue_manager, sender_format_name,
+          sequence_id, last_number,
           max_by(reject_count, observed_at) AS rejected, max(reject_count) AS most_rejected,
           min(observed_at) AS first_seen_at, max(observed_at) AS last_seen_at, max(is_last) AS still,
           max_by(disagrees_with_sender, observed_at) AS disagrees_with_sender
         FROM seen
         WHERE reject_count > 0 OR disagrees_with_sender LIKE 'gap:%'
-        GROUP BY queue_manager, queue, source, sender_queue_manager, sender_format_name, sequence_id, last_number
+        GROUP BY queue_manager, queue, sender_queue_manager, sender_format_name, sequence_id, last_number
         ORDER BY still DESC, rejected DESC
         """,
         "queue_manager", ("first_seen_at", "last_seen_at"),
@@ -273,13 +314,16 @@ QUEUE_VIEWS: Final = (
         "ends_that_disagree", 11,
         "a way in which sender and receiver of a sequence disagree",
         "`how` is `sequence_behind`, `number_behind`, `gap` or `sequence_unknown`; `last_told` gives the numbers. The "
-        "receiver rejects all messages that follow: waiting does not help.",
+        "receiver rejects all messages that follow: waiting does not help. `observations` counts those of the source "
+        "that has most. " + _SOURCES,
         "Checked only where both ends were observed within `history.max_gap` of each other. Elsewhere the rows of "
         "gold.eod_sources have no sender (`missing` contains no_snapshot).",
         """
-        SELECT queue_manager, queue, sender_queue_manager, sender_queue, sequence_id,
+        SELECT queue_manager, queue, max_by(queue_format_name, observed_at) AS queue_format_name,
+          array_join(sort_array(collect_set(source)), ', ') AS sources, sender_queue_manager, sender_queue, sequence_id,
           substring_index(disagrees_with_sender, ':', 1) AS how, min(observed_at) AS first_seen_at,
-          max(observed_at) AS last_seen_at, count(*) AS observations,
+          max(observed_at) AS last_seen_at,
+          greatest(count_if(source = 'collector'), count_if(source = 'wire')) AS observations,
           max_by(disagrees_with_sender, observed_at) AS last_told
         FROM gold.eod_sources
         WHERE disagrees_with_sender IS NOT NULL
@@ -293,23 +337,29 @@ QUEUE_VIEWS: Final = (
         "resends", 13,
         "a day of an outgoing transactional queue",
         "`resends` is the sum of the increases of the resend count, `sent` the sum of the increases of the next "
-        "number; `share` is `resends` divided by both together.",
+        "number; `share` is `resends` divided by both together. Each is that of the source that saw most of it. "
+        + _SOURCES,
         "The count is of tries of the oldest message and restarts with each acknowledgement: what rose and fell "
         "between two observations is not counted, so `resends` is a lower bound. Resent bytes are visible on TCP 1801 "
         "only.",
         """
         WITH steps AS (
           SELECT *, lag(sequence_id) OVER series AS id_before,
-            greatest(resend_count - lag(resend_count) OVER series, 0) AS again,
-            greatest(next_number - lag(next_number) OVER series, 0) AS fresh
+            resend_count - lag(resend_count) OVER series AS again, next_number - lag(next_number) OVER series AS fresh
           FROM gold.eod_transfers
           WINDOW series AS (
             PARTITION BY queue_manager, queue, queue_format_name, source ORDER BY observed_at, snapshot_id
           )
-        ), days AS (
+        ), of_sources AS (
           SELECT queue_manager, queue, queue_format_name, source, date_trunc('day', observed_at) AS day,
-            sum(again) AS resends, sum(CASE WHEN sequence_id = id_before THEN fresh END) AS sent
+            sum(if(again < 0, 0, again)) AS resends,
+            sum(CASE WHEN sequence_id = id_before THEN if(fresh < 0, 0, fresh) END) AS sent
           FROM steps GROUP BY ALL
+        ), days AS (
+          SELECT queue_manager, queue, max(queue_format_name) AS queue_format_name,
+            array_join(sort_array(collect_set(source)), ', ') AS sources, day, max(resends) AS resends,
+            max(sent) AS sent
+          FROM of_sources GROUP BY queue_manager, queue, lower(queue_format_name), day
         )
         SELECT *, try_divide(resends, resends + sent) AS share FROM days
         ORDER BY day, resends DESC
@@ -320,8 +370,8 @@ QUEUE_VIEWS: Final = (
         "dead_letter_growth", 16,
         "a day of a dead-letter queue, or of the dead queue of a queued component",
         "Number of messages in its first and last report, the maximum, and the growth per day at that rate.",
-        _STATE_EXPIRES + " Dead-letter queues are known only if the collector asks for them (`collector.machines`, "
-        "`queues`).",
+        f"{_STATE_EXPIRES} {_NO_SHORT_RATES} Dead-letter queues are known only if the collector asks for them "
+        "(`collector.machines`, `queues`).",
         """
         WITH days AS (
           SELECT queue_manager, queue, queue_format_name, date_trunc('day', valid_from) AS day,
@@ -333,7 +383,8 @@ QUEUE_VIEWS: Final = (
           GROUP BY ALL
         )
         SELECT *, last_messages - first_messages AS growth,
-          try_divide((last_messages - first_messages) * 86400, span_s) AS growth_per_day
+          CASE WHEN span_s >= setting.max_gap_s
+            THEN try_divide((last_messages - first_messages) * 86400, span_s) END AS growth_per_day
         FROM days ORDER BY day DESC, growth DESC
         """,
         "queue_manager", ("day",),
@@ -343,7 +394,7 @@ QUEUE_VIEWS: Final = (
         "a day of a queue's journal",
         "Number of messages and bytes in its first and last report. `days_until_full` extrapolates the day's rate to "
         "the quota in `quotas.*`; null without growth or quota.",
-        _STATE_EXPIRES + " Quotas come from the configuration.",
+        _STATE_EXPIRES + " Quotas come from the configuration. " + _NO_SHORT_RATES,
         """
         WITH reports AS (
           SELECT queue_manager, queue, queue_format_name, valid_from, journal_count AS messages, journal_bytes AS bytes
@@ -362,14 +413,14 @@ QUEUE_VIEWS: Final = (
           FROM days LEFT JOIN setting.quotas AS quotas
             ON (quotas.queue = days.queue OR quotas.queue IS NULL) AND quotas.journal IS NOT NULL
           GROUP BY ALL
+        ), rates AS (
+          SELECT *, CASE WHEN span_s >= setting.max_gap_s THEN span_s / 86400 END AS days FROM limits
         )
         SELECT queue_manager, queue, queue_format_name, day, first_messages, last_messages, last_bytes,
           last_messages - first_messages AS growth, span_s,
-          try_divide((last_bytes - first_bytes) * 86400, span_s) AS bytes_per_day, quota_bytes,
-          CASE WHEN last_bytes > first_bytes
-            THEN try_divide(greatest(quota_bytes - last_bytes, 0) * span_s, (last_bytes - first_bytes) * 86400) END
-            AS days_until_full
-        FROM limits
+          try_divide(last_bytes - first_bytes, days) AS bytes_per_day, quota_bytes,
+          """ + _time_until_full("days") + """ AS days_until_full
+        FROM rates
         WHERE last_messages > 0 OR first_messages > 0
         ORDER BY day DESC, days_until_full NULLS LAST, growth DESC
         """,

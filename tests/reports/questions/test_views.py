@@ -22,6 +22,7 @@ from schemas.coverage import COVERAGE
 from schemas.findings import FINDINGS
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
+from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
@@ -270,7 +271,7 @@ def test_what_nobody_reads(answer):
 
 
 def test_transfers(answer):
-    place = ("queue", "source")
+    place = ("queue", "sources")
     backlog = answer("outgoing_backlog", *place, "observed_at", "not_sent", "unacknowledged", "unread")
     assert backlog == [(FAR, "collector", 5, 3, 1, 0)]
     stalls = answer(
@@ -481,3 +482,111 @@ def test_every_question_is_answered_or_says_what_would_be_needed():
     assert [number for number in QUESTIONS if not views_of_question(number)] == [12]
     assert "TCP 1801" in QUESTIONS[12].missing_evidence
     assert all(view.question_number in QUESTIONS and view.time_columns for view in VIEWS_BY_NAME.values())
+
+
+@pytest.fixture(scope="module")
+def seen_twice(spark):
+    """Answers about a transfer, its receiver and a queue that captures and collector saw, without any quota."""
+    snapshots = []
+    for source, late in (("collector", 0.0), ("wire", 0.1)):
+        for at in range(6):
+            waiting, acked = (4, 10) if at < 4 else (2, 12)
+            ack_at, stamp = (-60 if at < 4 else 200), (7 if at < 5 else 8)
+            shown = {"key": f"o{source}{at}", "source": source, "ack_at": ack_at, "stamp": stamp}
+            snapshots.append(outgoing(at * MINUTE + late, acked, waiting, resends=2 * at * (at < 4), **shown))
+            snapshots.append(
+                incoming(at * MINUTE + late, ("a1", 7, 9, {"reject_count": at}), key=f"r{source}{at}", source=source)
+            )
+    for at in (0, 7 / 60):
+        more = {"journal_count": round(60 * at), "journal_bytes": round(600 * at)}
+        snapshots += [shot(at, G, round(60 * at), **more), shot(at, DEAD, round(60 * at))]
+    named = [row | {"queue": NAMES.canonical_queue(row["queue"])} for row in snapshots]
+    lake = InMemoryLake(spark.newSession(), history_tables(named))
+    views = LakeViews(lake)
+    views.create_temporary(lake_views := [name for name, view in VIEWS_BY_NAME.items() if view.server_column])
+    assert "depth_growth" in lake_views
+
+    def ask(name, *columns):
+        return [tuple(map(minutes, row)) for row in views.read(name).select(*columns).collect()]
+
+    return ask
+
+
+def test_what_captures_and_collector_saw_counts_once(seen_twice):
+    both = "collector, wire"
+    (backlog,) = seen_twice("outgoing_backlog", "sources", "unacknowledged")
+    assert backlog == (both, 2)
+    assert seen_twice("transfer_stalls", "sources", "since", "still", "unacknowledged") == [(both, 0, False, 4)]
+    never = seen_twice("never_acknowledged", "what", "from_number", "to_number")
+    assert sorted(never) == [("given_up", 13, 14), ("pending", 13, 14)]
+    assert seen_twice("resends", "sources", "resends", "sent") == [(both, 6, 0)]
+    (gap,) = seen_twice("sequence_gaps", "sources", "rejected", "still")
+    assert gap == (both, 5, True)
+    assert {row[0] for row in seen_twice("ends_that_disagree", "sources")} == {both}
+    assert sum(row[0] for row in seen_twice("ends_that_disagree", "observations")) <= 6
+
+
+def test_without_a_quota_nothing_is_ever_full_and_seconds_give_no_rates(seen_twice):
+    growth = seen_twice("depth_growth", "span_s", "messages_per_hour", "bytes_per_hour", "hours_until_full")
+    assert [row for row in growth if row[0] == 7] == [(7, None, None, None)] * 2
+    journal = seen_twice("journal_growth", "growth", "bytes_per_day", "quota_bytes", "days_until_full")
+    assert journal == [(7, None, None, None)]
+    assert seen_twice("dead_letter_growth", "growth", "growth_per_day") == [(7, None)]
+
+
+def test_growth_without_a_quota_gives_no_time_until_full(views, spark):
+    no_quota = LakeViews(InMemoryLake(spark.newSession(), dict(views.lake.tables)))
+    no_quota.create_temporary(["depth_growth", "journal_growth"])
+    columns = {"depth_growth": "hours_until_full", "journal_growth": "days_until_full"}
+    for name, column in columns.items():
+        rows_found = no_quota.read(name).where(f"queue = '{G.replace(chr(92), chr(92) * 2)}'").collect()
+        assert [row[column] for row in rows_found] == [None]
+
+
+def test_a_number_that_was_not_asked_for_is_null_and_not_zero(spark):
+    made = history_tables([outgoing(at * MINUTE, 10, 4, key=f"o{at}", eod_no_ack_count=None) for at in range(2)])
+    last = {"snapshot_id": "o1", "message_count": None}
+    asked = LakeViews(InMemoryLake(spark.newSession(), made | {QUEUE_SNAPSHOTS: rows(QUEUE_SNAPSHOTS, last)}))
+    asked.create_temporary(["outgoing_backlog", "resends"])
+    assert [tuple(row) for row in asked.read("outgoing_backlog").select("not_sent", "unacknowledged").collect()] == [
+        (None, None)
+    ]
+    alone = LakeViews(InMemoryLake(spark.newSession(), history_tables([outgoing(0, 10, 4, resends=3)])))
+    alone.create_temporary(["resends"])
+    assert [tuple(row) for row in alone.read("resends").select("resends", "sent", "share").collect()] == [
+        (None, None, None)
+    ]
+
+
+def test_answers_name_queues_by_their_canonical_names(spark):
+    """The same as gold, the site and the summary; a journal, dead-letter queue or retry queue follows its queue."""
+    raw, canonical = "shop1\\private$\\orders", "shop2\\private$\\orders"
+    nack = {"code": 0x8000, "kind": "NACK", "correlation_id": "a1\\asks"}
+    seen = [
+        message("asks", 10, queue=raw, destination_queue=raw, admin_queue=raw, acknowledgement_requested=3),
+        message("waits", 10, queue=raw, destination_queue=raw, admin_queue=raw, acknowledgement_requested=3),
+        message("nack", 11, queue=raw, **nack),
+        message("dead", 12, queue=f"{raw};deadletter", destination_queue=raw),
+        message("method", 13, queue=raw, is_comqc=True),
+    ]
+    opened = call(REMOTE_READ_CALLS, "open", 20, protocol="RemoteRead", method="R_OpenQueue", opnum=2, queue=raw,
+                  hresult=0xC00E0003, hresult_name="MQ_ERROR_QUEUE_NOT_FOUND")  # fmt: skip
+    asked = call(MANAGEMENT_CALLS, "asked", 21, method="R_QMMgmtGetInfo", opnum=0, queue=raw)
+    aliases = [{"queue": name, "canonical_queue": canonical, "evidence": "snapshot"} for name in (raw, canonical)]
+    lake = InMemoryLake(
+        spark.newSession(),
+        {
+            MESSAGES: rows(MESSAGES, *seen), REMOTE_READ_CALLS: opened, MANAGEMENT_CALLS: asked,
+            RPC_CALLS: rows(RPC_CALLS, *({"call_key": key(name), "outcome": "ok"} for name in ("open", "asked"))),
+            COMQC_CALLS: rows(COMQC_CALLS, recorded("method", 13, 0, 7)),
+            QUEUE_ALIASES: rows(QUEUE_ALIASES, *aliases),
+        },
+    )  # fmt: skip
+    views = LakeViews(lake)
+    named = ("negative_acknowledgements", "acknowledgements_missing", "dead_letters", "comqc_paths", "response_times",
+             "failures")  # fmt: skip
+    views.create_temporary(named)
+    for name in named:
+        answer = str([row.asDict() for row in views.read(name).collect()])
+        assert repr(raw)[1:-1] not in answer, name
+        assert repr(canonical)[1:-1] in answer, name
