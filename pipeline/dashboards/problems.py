@@ -25,6 +25,7 @@ _CHECKS: Final[tuple[tuple[str, str, Callable[[RowDict], bool], str], ...]] = (
     ("calls", "calls", lambda row: bool(row["failed"]), "failed calls"),
     ("findings", "findings", lambda row: row["severity"] == "error", "rule violations"),
     ("quality", "quality", lambda row: row["success"] is False, "failed quality checks"),
+    ("captures", "coverage", lambda row: row["status"] != "complete", "captures not read whole"),
 )
 
 

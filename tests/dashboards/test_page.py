@@ -153,3 +153,10 @@ def test_what_is_said_not_to_be_seen_is_counted():
 def test_a_queue_is_not_connected_as_long_as_that_holds(state):
     rows = [queue("waits", 1, state=state), queue("waited", 2, state=state, known_until=at(900)), queue("off", 3)]
     assert ("queues", "1 queues not connected") in count_problems(site(queues=data(rows)))
+
+
+def test_captures_that_were_not_read_whole_are_a_problem():
+    rows = [
+        {"capture_id": status, "path": status, "status": status} for status in ("complete", "partial", "unreadable")
+    ]
+    assert ("coverage", "2 captures not read whole") in count_problems(site(captures=data(rows)))
