@@ -18,6 +18,7 @@ from pipeline.text import format_count, format_time
 from udfs.call_results import call_succeeded
 from udfs.codes import result_name
 from udfs.dcerpc.interfaces import REMOTE_READ_NAME
+from udfs.queues.alias_groups import canonical_queue_name
 from udfs.rows import RowDict
 from udfs.stubs import method_registry
 
@@ -38,9 +39,21 @@ _HOUR_US: Final = 3_600_000_000
 _CLOCK_DIFFERENCE: Final = re.compile(r"at least (\d+) s")  # in the text of rule O02
 
 
-def negative_acknowledgement_alerts(rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int) -> Iterator[Alert]:
-    """Yield alerts of repeated negative acknowledgements. Rows are counts per minute (``NACK_COUNT_COLUMNS``)."""
-    for (name, sender, queue, inferred), series in _group_rows(rows, *NACK_COUNT_COLUMNS[:4]):
+def negative_acknowledgement_alerts(
+    rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int, canonical_queues: Mapping[str, str]
+) -> Iterator[Alert]:
+    """Yield alerts of repeated negative acknowledgements. Rows are counts per minute (``NACK_COUNT_COLUMNS``).
+
+    ``canonical_queues`` are the canonical names of queues, by the names that messages have in silver.
+    """
+    named = (
+        {
+            **row,
+            **{column: canonical_queue_name(row[column], canonical_queues) for column in ("queue", "inferred_queue")},
+        }
+        for row in rows
+    )
+    for (name, sender, queue, inferred), series in _group_rows(named, *NACK_COUNT_COLUMNS[:4]):
         for run in episodes_from_events(
             _event_counts(series), now, window=limits.failure_window, min_count=limits.negative_acknowledgements
         ):

@@ -30,13 +30,14 @@ _HOUR_US: Final = 3_600_000_000
 
 
 class AlertContext(NamedTuple):
-    """Provenance of gold tables that alerts use: names of queue managers, and the ends of captures in microseconds.
+    """What alerts use beside rows: names of queue managers, ends of captures in microseconds, canonical queue names.
 
-    Both are by server address.
+    The first two are by server address, the last by the names of queues in silver.
     """
 
     queue_manager_names: Mapping[str, str]
     capture_ends: Mapping[str, int]
+    canonical_queues: Mapping[str, str]
 
 
 class TimeWindow(NamedTuple):
@@ -198,7 +199,9 @@ ALERT_SOURCES: Final = {
     "negative_acknowledgements": AlertSource(
         _negative_acknowledgements_query,
         ("class_name", "source_queue_manager"),
-        lambda rows, limits, now, _: call_alerts.negative_acknowledgement_alerts(rows, limits, now),
+        lambda rows, limits, now, context: call_alerts.negative_acknowledgement_alerts(
+            rows, limits, now, context.canonical_queues
+        ),
         ("negative_acknowledgements",),
     ),
     "failing_calls": AlertSource(

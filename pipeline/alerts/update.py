@@ -27,6 +27,7 @@ from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import IncrementalUpdate, query_at_most
 from pipeline.lake.lake import Lake
 from pipeline.lake.settings import fixed_row_batches
+from pipeline.silver.queue_aliases import AliasIndex
 from schemas.alerts import ALERTS
 from schemas.bronze import CAPTURE_FILES, RPC_CALLS
 from schemas.calls import CLIENT_CALLS, MANAGEMENT_CALLS
@@ -96,10 +97,10 @@ class _AlertsUpdate:
         if not step.exists(CAPTURE_FILES, SNAPSHOTS_RAW):
             return None
         names = step.provenance_of(QUEUE_HISTORY).get("names") or {}
-        step.provenance_now["names"] = key(*chain(*sorted(names.items())))
-        return _AlertsUpdate(
-            step, limits, run_id, AlertContext(names, step.provenance_of(RECEIVE_ATTEMPTS).get("ends") or {})
-        )
+        canonical = AliasIndex.load(lake).canonical_names
+        step.provenance_now["names"] = key(*chain(*sorted(names.items()), *sorted(canonical.items())))
+        ends = step.provenance_of(RECEIVE_ATTEMPTS).get("ends") or {}
+        return _AlertsUpdate(step, limits, run_id, AlertContext(names, ends, canonical))
 
     @property
     def lake(self) -> Lake:

@@ -77,12 +77,20 @@ def nack(at, count=1, sender="a1", queue=ORDERS, inferred=None):
 
 def test_negative_acknowledgements():
     rows = [nack(0), nack(20, 3), nack(5, sender="a2")]
-    found = alert_rows(negative_acknowledgement_alerts(rows, LIMITS, 200 * MINUTE))
+    found = alert_rows(negative_acknowledgement_alerts(rows, LIMITS, 200 * MINUTE, {}))
     assert sorted((row["since"] / MINUTE, row["until"] / MINUTE) for row in found) == [(0, 80.5), (5, 65.5)]
     assert {row["queue"] for row in found} == {ORDERS}
-    (row,) = alert_rows(negative_acknowledgement_alerts([nack(0, queue=None, inferred=ORDERS)], LIMITS, HOUR))
+    (row,) = alert_rows(negative_acknowledgement_alerts([nack(0, queue=None, inferred=ORDERS)], LIMITS, HOUR, {}))
     assert (row["confidence"], row["missing"], row["queue"]) == ("inferred", ["queue_unknown"], None)
-    assert alert_rows(negative_acknowledgement_alerts(rows, replace(LIMITS, negative_acknowledgements=5), HOUR)) == []
+    few = replace(LIMITS, negative_acknowledgements=5)
+    assert alert_rows(negative_acknowledgement_alerts(rows, few, HOUR, {})) == []
+
+
+def test_negative_acknowledgements_are_of_the_canonical_queue():
+    other = "10.0.0.1\\private$\\orders"
+    rows = [nack(0), nack(20, queue=other)]
+    (row,) = alert_rows(negative_acknowledgement_alerts(rows, LIMITS, 30 * MINUTE, {other: ORDERS, ORDERS: ORDERS}))
+    assert (row["queue"], row["since"]) == (ORDERS, 0)
 
 
 def attempt(returned, ended=None, outcome="in_flight", client="10.0.0.9", **more):
