@@ -108,7 +108,10 @@ EXPECTED = [
     ),
     silver("lost", "R_StartReceive", 7, 5, None),
     silver("sealed", "R_StartReceive", 7, 6, 7),
-    silver("fault", "RemoteQMStartReceive", 0, 8, 9, protocol="qm2qm", connection_id="c2"),
+    silver(
+        "fault", "RemoteQMStartReceive", 0, 8, 9, protocol="qm2qm", connection_id="c2",
+        fault_name="RPC_X_BAD_STUB_DATA",
+    ),
 ]  # fmt: skip
 
 
@@ -163,7 +166,7 @@ ATTEMPTS = [
     attempt(
         "start", 1, 3, 4, queue=ORDERS, opened_queue=ORDERS, context_handle=HANDLE.hex(), request_id=7,
         action_name="MQ_ACTION_RECEIVE", timeout_ms=5000, is_receive=True, lookup_id=Decimal(2**55 + 1),
-        start_hresult=0, end_hresult=0,
+        start_hresult=0, start_hresult_name="MQ_OK", end_hresult=0, end_hresult_name="MQ_OK",
         outcome="acked", evidence=["open", "start", "end"], confidence="complete", missing=[],
     ),
     attempt(

@@ -341,10 +341,10 @@ def test_times_of_calls(answer):
     (queue,) = answer("response_times", "queue", where="result = 'MQ_ERROR_IO_TIMEOUT'")
     assert queue == QUEUE  # by the attempt of the Start
     failed = answer("failures", "result", "calls", "share", "first_at", "last_at", "still")
-    assert failed == [
-        ("fault MQ_ERROR_ACCESS_DENIED", 2, 0.02, 30, 200, True),
-        ("MQ_ERROR_IO_TIMEOUT", 1, 1, 30.083, 30.083, False),
-        ("port 0", 1, 1, 31, 31, False), ("ERROR_ACCESS_DENIED", 1, 0.5, 32, 32, False),
+    assert failed[0] == ("fault MQ_ERROR_ACCESS_DENIED", 2, 0.02, 30, 200, True)
+    assert sorted(failed[1:]) == [
+        ("ERROR_ACCESS_DENIED", 1, 1, 32, 32, False), ("MQ_ERROR_IO_TIMEOUT", 1, 1, 30.083, 30.083, False),
+        ("port 0", 1, 1, 31, 31, False),
     ]  # fmt: skip
 
 
