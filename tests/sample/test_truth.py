@@ -72,8 +72,8 @@ def _expected(truth):
             "response": _expected_half(call, "response"),
             "stopped": (call.get("cancelled", False), call.get("orphaned", False)),
         }
-        if call["syntax"] is None:  # a context that was refused
-            row["bind_seen"] = row["transfer_syntax"] = "any"
+        if call["syntax"] is None:  # a context that was refused: nothing is spoken there
+            row |= {"interface": None, "transfer_syntax": None, "bind_seen": True}
         if call["outcome"] == "no_request":
             row["interface"] = row["opnum"] = row["byte_order"] = "any"
         calls.setdefault((connection["client"], connection["server"]), []).append(row)
