@@ -40,7 +40,7 @@ CAPTURE_FILES = Table(
         Column("size_bytes", BIGINT, "size of the file as stored, bytes"),
         Column("modified_at", TIMESTAMP, "when the file was last modified, UTC, as the file system says"),
         Column("format", STRING, "pcap or pcapng; null when it is neither"),
-        Column("compression", STRING, "gzip or zstd; null when stored plain"),
+        Column("compression", STRING, "gzip, zstd, bzip2, xz or lz4; null when stored plain"),
         Column("link_types", INTS, "distinct link types (LINKTYPE_ numbers) of its interfaces, ascending"),
         Column("packets", BIGINT, "packet records: used + binary protocol + damaged + other"),
         Column("packets_tcp", BIGINT, "packets that carry TCP"),
@@ -54,17 +54,29 @@ CAPTURE_FILES = Table(
         Column("first_packet_at", TIMESTAMP, "earliest packet time, UTC"),
         Column("last_packet_at", TIMESTAMP, "latest packet time, UTC"),
         Column(
-            "status", STRING, "complete; partial: ends or is damaged inside a record; unreadable: no record readable"
+            "status",
+            STRING,
+            "complete; partial: ends or is damaged inside a record; unreadable: no record could be read, or reading, "
+            "decoding or merging it failed; empty: 0 bytes so far",
         ),
         Column("error", STRING, "why the status is not complete; null when it is"),
         Column(
             "damage",
             STRING,
-            "kind of error: cut_short (last record not whole), damaged, expansion_limit, not_a_capture or unreadable",
+            "kind of error: cut_short (last record not whole), zero_tail (zero bytes up to the end), damaged, empty, "
+            "expansion_limit, not_a_capture, unreadable (cannot be opened), or failed (an error of this program)",
         ),
         Column("first_key", STRING, "key of the bytes up to the end of the first packet; null when there is no packet"),
-        Column("content_bytes", BIGINT, "decompressed bytes; null when not all were read (damaged inside)"),
-        Column("tail_key", STRING, "key of the last 65536 of them, or of all when fewer; null likewise"),
+        Column(
+            "content_bytes",
+            BIGINT,
+            "decompressed bytes, without zeros at the end; null when not all were read (damaged inside)",
+        ),
+        Column(
+            "tail_key",
+            STRING,
+            "key of the last 65536 of them, or of all when fewer; null likewise, and with such zeros",
+        ),
         Column(
             "other_files",
             STRING,

@@ -2,11 +2,18 @@
 
 A decode error is data. The readers of single values raise these exceptions; their callers catch ``DecodeError`` only.
 The readers of columns write the same code, field and offset to the row instead.
+
+Any other exception is an error of this program. It is the error of the capture that was being processed, and
+``describe_failure`` gives the text for the capture's row.
 """
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
 from typing import Final
+
+_PROJECT: Final = str(Path(__file__).parent.parent)
 
 TRUNCATED: Final = "truncated"
 MALFORMED: Final = "malformed"
@@ -43,3 +50,15 @@ class UnsupportedError(DecodeError):
     """The bytes may be valid, but no decoder exists for them: an unknown opnum or transfer syntax."""
 
     code = UNSUPPORTED
+
+
+def describe_failure(error: Exception) -> str:
+    """Return in one line what exception was raised, and where: in the code, and in the input if its notes say it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    frame = next((each for each in reversed(frames) if each.filename.startswith(_PROJECT)), frames[-1])
+    place = f"{frame.filename.removeprefix(_PROJECT).lstrip('/')}, line {frame.lineno}"
+    what = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_TEXT]
+    return "; ".join([f"{what} ({place})", *getattr(error, "__notes__", ())])
+
+
+_MAX_TEXT: Final = 300

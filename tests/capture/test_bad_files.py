@@ -12,6 +12,7 @@ from pcapgen import containers as c
 from pcapgen.conversation import records, segments
 from pcapgen.reading import calls, capture_files_row, read_rows
 from pcapgen.scenarios import capture_dialogue, remote_read_dialogue
+from udfs.capture.capture_reader import read_capture
 
 DIALOGUE = remote_read_dialogue()
 PARTS = segments(DIALOGUE.script)
@@ -23,7 +24,6 @@ COUNT = len(PARTS)
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
         b"\n",
         b"not a capture at all, but a text of some length\n" * 20,
         b"\xd4\xc3\xb2\xa1",
@@ -49,6 +49,67 @@ def test_a_file_without_a_record_is_unreadable_and_says_why(data):
     assert row["error"]
     assert row["size_bytes"] == len(data)
     assert [name for name, rows in tables.items() if rows] == ["capture_files"]
+
+
+def test_a_file_of_0_bytes_is_empty():
+    row = capture_files_row(read_rows(b""))
+    assert (row["status"], row["error"], row["packets"]) == ("empty", "the file has 0 bytes so far", 0)
+
+
+@pytest.mark.parametrize(
+    ("head", "error"),
+    [
+        (b"PK\x03\x04", "a zip archive: unpack it first"),
+        (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive: unpack it first"),
+        (b"GMBU", "a Network Monitor capture: convert it with editcap"),
+        (b"RTSS", "a Network Monitor capture: convert it with editcap"),
+        (b"snoop\0\0\0", "a snoop capture: convert it with editcap"),
+        (b"\xac\x01\0\x1c", "an IXIA capture: convert it with editcap"),
+        (struct.pack("<I", 65_536) + bytes(68) + b"\x02\0\x02\xc0", "an ETL trace: convert it with etl2pcapng"),
+        (struct.pack("<I", 65_536) + bytes(68) + b"\x02\0\x01\xc0", "an ETL trace: convert it with etl2pcapng"),
+    ],
+)
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_formats_of_others_are_named_with_what_to_do(head, error, compress):
+    row = capture_files_row(read_rows(compress(head + bytes(range(1, 100)))))
+    assert (row["status"], row["error"][: len(error)]) == ("unreadable", error)
+
+
+@pytest.mark.parametrize("block_bytes", [100, 1 << 20])
+@pytest.mark.parametrize("zeros", [16, 4096, (1 << 20) + 5])
+@pytest.mark.parametrize("data", [FILE.data, NG.data], ids=["pcap", "pcapng"])
+def test_zeros_at_the_end_are_damage_where_they_begin(data, zeros, block_bytes):
+    rows = read_rows(data + bytes(zeros), block_bytes=block_bytes)
+    row = capture_files_row(rows)
+    assert (row["status"], row["packets"]) == ("partial", COUNT)
+    assert f"zero bytes from the record at byte {len(data)} on" in row["error"]
+    whole = read_rows(data)
+    for name in ("first_packet_at", "last_packet_at", "packets_used"):
+        assert row[name] == capture_files_row(whole)[name]
+    assert calls(rows) == calls(whole)
+    (ledger,) = read_capture(data + bytes(zeros))["capture_files"].to_pylist()
+    assert (ledger["damage"], ledger["content_bytes"], ledger["resume"]) == ("zero_tail", len(data), None)
+
+
+def test_zeros_between_records_are_packets_without_bytes():
+    """As tshark counts them."""
+    at = FILE.frame_offsets[6] - 16
+    row = capture_files_row(read_rows(FILE.data[:at] + bytes(48) + FILE.data[at:]))
+    assert (row["packets"], row["status"]) == (COUNT + 3, "complete")
+
+
+def test_a_block_that_was_written_in_part_before_zeros():
+    at = NG.frame_offsets[5] - 28
+    row = capture_files_row(read_rows(NG.data[: at + 50] + bytes(len(NG.data) - at - 50)))
+    assert (row["packets"], row["status"]) == (5, "partial")
+    assert f"zero bytes from the record at byte {at} on" in row["error"]
+
+
+def test_a_file_of_zeros_alone_says_so():
+    row = capture_files_row(read_rows(bytes(5000)))
+    assert (row["status"], row["error"]) == (
+        "unreadable", "its first 24 bytes are zero: nothing was written to it so far"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
+import struct
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 import zstandard
 
@@ -85,6 +89,20 @@ def test_pcapng_of_any_resolution_and_offset(order, tsresol, tsoffset):
     ]
     file = c.pcapng(records(DIALOGUE.flow, PARTS), order=order, tsresol=tsresol, tsoffset=tsoffset)
     check(file, parts, format="pcapng")
+
+
+@pytest.mark.parametrize("tsresol", range(256))
+def test_pcapng_times_that_cannot_be_represented_are_none(tsresol):
+    """Every resolution, with offsets and counts up to the largest: a time in range, or none."""
+    base = 2 if tsresol & 0x80 else 10
+    for offset in (0, 1 << 33, 1 << 40, -(1 << 63), (1 << 63) - 1):
+        for ticks in (5, (0x7FFFFFFF << 32) + 5, (1 << 64) - 1):
+            packet = c.block("<", 6, struct.pack("<IIIII", 0, ticks >> 32, ticks & 0xFFFFFFFF, 60, 60) + bytes(60))
+            data = c.section() + c.interface(tsresol=tsresol, tsoffset=offset) + packet
+            row = capture_files_row(read_rows(data))
+            time_ns = ticks * 10**9 // base ** (tsresol & 0x7F) + offset * 10**9
+            expected = time_ns // 1000 if -(1 << 62) < time_ns < 1 << 62 else None
+            assert (row["packets"], row["status"], row["first_packet_at"]) == (1, "complete", expected)
 
 
 @pytest.mark.parametrize("order", "<>")
@@ -177,15 +195,34 @@ def test_a_simple_packet_block_is_as_long_as_the_snaplen_allows():
     assert (row["packets"], row["packets_truncated"], row["status"]) == (1, 1, "complete")
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, zstandard.ZstdCompressor().compress], ids=["gzip", "zstd"])
-def test_compressed_files_are_the_same_capture(compress):
+ZSTD = zstandard.ZstdCompressor().compress
+SKIPPED = struct.pack("<II", 0x184D2A5A, 70_000) + bytes(70_000)  # a skippable frame, as pzstd writes them
+
+
+def lz4(data):
+    return pa.Codec("lz4").compress(data, asbytes=True)
+
+
+COMPRESSIONS = {
+    "gzip": gzip.compress, "zstd": ZSTD, "bzip2": bz2.compress, "xz": lzma.compress, "lz4": lz4,
+}  # fmt: skip
+SEVERAL_FRAMES = {
+    "zstd skippable first": lambda data: SKIPPED + ZSTD(data[:999]) + SKIPPED[:4] + bytes(4) + ZSTD(data[999:]),
+    "lz4 skippable first": lambda data: SKIPPED + lz4(data[:999]) + SKIPPED + lz4(data[999:]),
+    "bzip2 streams": lambda data: bz2.compress(data[:999]) + bz2.compress(data[999:]),
+    "xz streams": lambda data: lzma.compress(data[:999]) + lzma.compress(data[999:]),
+}
+
+
+@pytest.mark.parametrize("name", [*COMPRESSIONS, *SEVERAL_FRAMES])
+def test_compressed_files_are_the_same_capture(name):
     file, truth = capture_dialogue(DIALOGUE)
-    packed = compress(file.data)
+    packed = (COMPRESSIONS | SEVERAL_FRAMES)[name](file.data)
     tables = read_rows(packed)
     row = capture_files_row(tables)
     assert calls(tables) == truth.calls()
     assert (row["size_bytes"], row["bytes_read"], row["capture_id"]) == (len(packed), len(packed), truth.capture_id)
-    assert row["compression"] == ("gzip" if packed[:2] == b"\x1f\x8b" else "zstd")
+    assert (row["status"], row["compression"]) == ("complete", name.split()[0])
 
 
 def test_gzip_of_several_members_is_one_capture():
@@ -194,14 +231,16 @@ def test_gzip_of_several_members_is_one_capture():
     assert calls(read_rows(packed)) == truth.calls()
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, zstandard.ZstdCompressor().compress], ids=["gzip", "zstd"])
+@pytest.mark.parametrize("compress", COMPRESSIONS.values(), ids=COMPRESSIONS)
 def test_a_compressed_file_that_ends_early_gives_what_it_has(compress):
     file, truth = capture_dialogue(DIALOGUE)
     packed = compress(file.data)
     tables = read_rows(packed[: len(packed) * 3 // 4])
     row = capture_files_row(tables)
     assert row["status"] in {"partial", "unreadable"}
-    assert row["error"]
+    assert row["error"].startswith("the compressed stream: ")
+    (whole,) = read_capture(packed[: len(packed) * 3 // 4])["capture_files"].to_pylist()
+    assert whole["damage"] == "cut_short"
     if row["status"] == "partial":
         assert row["capture_id"] == truth.capture_id
 

@@ -63,6 +63,15 @@ def test_loopback_families_of_ipv6(family):
     assert calls(read_rows(file)) == truth.calls()
 
 
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("dialogue", [DIALOGUE, SIX], ids=["ipv4", "ipv6"])
+def test_an_ethertype_in_the_place_of_the_loopback_family(dialogue, order):
+    """As tshark reads it: a number above 1500 is an EtherType."""
+    ethertype = 0x86DD if dialogue is SIX else 0x0800
+    file, truth = _captured(dialogue, c.NULL, lambda p: frames.loopback(p, order, ethertype))
+    assert calls(read_rows(file)) == truth.calls()
+
+
 @pytest.mark.parametrize("number", [105, 127, 147, 249, 65000])
 def test_other_links_are_counted_as_not_ours(number):
     taken = records(DIALOGUE.flow, PARTS)

@@ -387,6 +387,37 @@ def test_rubbish_between_pdus_is_quarantined_where_it_lies():
     assert attributed(tables, dialogue) == 0
 
 
+@pytest.mark.parametrize("size", [24, 30, 39, 40])
+def test_a_request_that_is_too_short_for_the_object_uuid_that_it_announces(size):
+    """The call stands, without the UUID, with an empty stub; the next PDU's bytes are not taken for either."""
+    dialogue = Dialogue()
+    dialogue.bind()
+    short = bytearray(rpc.fragments(rpc.REQUEST, 90, bytes(range(16)), opnum=7)[0][:size])
+    short[3] |= rpc.OBJECT
+    struct.pack_into("<H", short, 8, size)
+    dialogue.script.send(t.CLIENT, bytes(short))
+    dialogue.call(7, make_stub(7, 56), make_stub(8, 28))
+    file, truth = capture_dialogue(dialogue)
+    tables = read_rows(file, all_pdus=True)
+    known = {row["call_id"]: row for row in calls(tables)}
+    assert [known[row["call_id"]] for row in truth.calls()] == truth.calls()
+    expected = "03020100-0504-0706-0809-0a0b0c0d0e0f" if size == 40 else None
+    assert (known[90]["object_uuid"], known[90]["request_stub"], known[90]["opnum"]) == (expected, b"", 7)
+    assert attributed(tables, dialogue) == 0
+
+
+def test_a_fault_that_is_too_short_for_its_status_has_none():
+    dialogue = Dialogue()
+    dialogue.bind()
+    call = dialogue.start(7, make_stub(7, 56))
+    short = bytearray(rpc.fault(call.call_id, 5)[:24])
+    struct.pack_into("<H", short, 8, 24)
+    dialogue.script.send(t.SERVER, bytes(short))
+    dialogue.call(7, make_stub(7, 56), make_stub(8, 28))
+    row = {row["call_id"]: row for row in calls(read_rows(capture_dialogue(dialogue)[0]))}[call.call_id]
+    assert (row["outcome"], row["fault_status"], row["response_stub"]) == ("fault", None, None)
+
+
 @pytest.mark.parametrize("length", [0, 15, 16, 23])
 def test_a_fragment_length_that_cannot_be(length):
     dialogue = Dialogue()

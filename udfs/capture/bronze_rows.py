@@ -199,6 +199,8 @@ def capture_file_row(
     if damage is None and file_reader is not None and file_reader.damage is not None:
         damage, error = file_reader.damage.kind, file_reader.damage.message
     status = "complete" if damage is None else "partial" if counts["packets"] else "unreadable"
+    if damage == "empty":
+        status = "empty"
     state = file_reader.resume_state() if file_reader is not None else None
     counted = (each for each in scan.connections if each.index in msmq_indexes or each.kind is ConnectionKind.BINARY)
     servers = Counter(four_tuple(connection)[2] for connection in counted)

@@ -40,6 +40,7 @@ from udfs.capture.bronze_rows import (
 from udfs.capture.capture_scan import CaptureScan
 from udfs.capture.open_connections import PENDING_SCHEMA, build_pending_rows, find_open_connections
 from udfs.dcerpc.interfaces import infer_interface
+from udfs.errors import describe_failure
 from udfs.files.capture_file import NO_TIME, CaptureFileReader, NotACaptureError, RecordBlock, resume_read_offset
 from udfs.files.file_source import DecompressedStream, ExpansionLimitError, FileSource
 from udfs.rpc.association_state import RpcAssociation
@@ -140,7 +141,8 @@ def read_capture_batches(
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Read one capture and yield ``(table name, rows)``: calls as they are finished, the other tables at the end.
 
-    Bad input never raises. It gives status and error in the row of ``capture_files``, and rows of ``quarantine``.
+    Bad input never raises. It gives status and error in the row of ``capture_files``, and rows of ``quarantine``. An
+    exception is an error of this program: ``failed_capture_row`` gives the capture's only row then.
     """
     options, request = options or ReadOptions(), request or CaptureReadRequest()
     inferred: InferredContexts = {}
@@ -185,6 +187,13 @@ def read_capture_batches(
     strays = quarantine_rows(scan.connections, msmq_indexes, scan.capture_id)
     yield "quarantine", quarantine_batch(strays)
     yield "pending", build_pending_rows(scan.open_connections, scan.capture_id, emitted, strays, inferred, learned)
+
+
+def failed_capture_row(source: FileSource, request: CaptureReadRequest, error: Exception) -> pa.RecordBatch:
+    """Return the ``capture_files`` row of a capture whose reading raised an exception: unreadable, and why."""
+    scan = CaptureScan(capture_id=request.capture_id or "", reread_endpoints=request.reread_endpoints)
+    scan.error = ("failed", describe_failure(error))
+    return capture_file_row(scan, source, set(), ())
 
 
 def read_capture(
@@ -254,17 +263,22 @@ def _scan_capture(
         begin = 0 if state is None else resume_read_offset(state)
         with source.open_decompressed(options.max_expansion_ratio, options.max_expanded_bytes, begin) as stream:
             file_reader = scan.file_reader = CaptureFileReader(stream, _block_bytes(source, options), resume_from=state)
-            for records in file_reader.read_blocks():
+            for records in _blocks_of_capture(file_reader, scan):
                 packet_hash.add_block(records.buffer, records.file_offset, file_reader)
                 rows.capture_id = scan.capture_id = request.capture_id or packet_hash.key or source.path_key
                 if not len(records.packet_start):
                     continue
                 _count_records(scan, records)
-                segments = decoder.decode_block(records)
-                _count_segments(scan, segments)
-                streams = tracker.add_block(segments)
-                rows.block += 1
-                yield from process(streams, final=False)
+                try:
+                    segments = decoder.decode_block(records)
+                    _count_segments(scan, segments)
+                    streams = tracker.add_block(segments)
+                    rows.block += 1
+                    yield from process(streams, final=False)
+                except Exception as error:
+                    last = records.first_packet_number + len(records.packet_start) - 1
+                    error.add_note(f"in packets {records.first_packet_number} to {last}")
+                    raise
                 seen = {s.connection.index: s.connection for s in streams.streams}
                 for selected in (True, False):  # another pass returns the rows of the others
                     chosen = (c for index, c in seen.items() if rows.returns(index) is selected)
@@ -274,8 +288,6 @@ def _scan_capture(
             if isinstance(stream, DecompressedStream) and stream.error is not None:
                 kind = "cut_short" if stream.ended_early else "damaged"
                 scan.error = (kind, f"the compressed stream: {stream.error}")
-    except NotACaptureError as error:
-        scan.error = ("not_a_capture", str(error))
     except ExpansionLimitError as error:
         scan.error = ("expansion_limit", str(error))
     except OSError as error:
@@ -294,6 +306,15 @@ def _scan_capture(
     }
     for batch in rows.resolve_unbound_rows(scan.inferred_contexts, scan.connections):
         yield "rpc_calls", batch
+
+
+def _blocks_of_capture(file_reader: CaptureFileReader, scan: CaptureScan) -> Iterator[RecordBlock]:
+    """Yield the blocks of a file; of one that is no capture none, and ``scan.error`` says so."""
+    try:
+        yield from file_reader.read_blocks()
+    except NotACaptureError as error:
+        is_compressed = isinstance(file_reader.stream, DecompressedStream)
+        scan.error = ("not_a_capture" if is_compressed else error.kind, str(error))
 
 
 def _block_bytes(source: FileSource, options: ReadOptions) -> int:

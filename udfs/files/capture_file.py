@@ -9,6 +9,7 @@ Sources: the pcap and pcapng Internet-Drafts of the IETF opsawg ("PCAP Capture F
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
@@ -23,6 +24,7 @@ from udfs.keys import key
 
 BUFFER_PADDING_BYTES: Final = 128  # zeros behind each buffer, so that gathering headers never reads beyond its end
 MAX_RECORD_BYTES: Final = 16 << 20  # no link type has larger packets; a larger length is damage
+MAX_ZERO_BYTES: Final = 1 << 20  # where a record should begin; more zeros are not looked through for another record
 MAX_PCAPNG_BLOCK_BYTES: Final = 64 << 20  # of pcapng blocks without a packet too (names, secrets)
 NO_TIME: Final = np.iinfo(np.int64).min  # time of records without one (simple packet blocks)
 UNKNOWN_LINK_TYPE: Final = -1  # of packets whose record is inconsistent
@@ -70,14 +72,22 @@ class RecordBlock:
 
 @dataclass(slots=True)
 class FileDamage:
-    """Where and why reading stopped early. ``kind``: ``cut_short`` (the last record is incomplete) or ``damaged``."""
+    """Where and why reading stopped early.
+
+    ``kind``: ``cut_short`` (the last record is incomplete), ``zero_tail`` (zero bytes follow up to the end, as in a
+    file whose space was reserved before it was written), or ``damaged``.
+    """
 
     kind: str
     message: str
 
 
 class NotACaptureError(Exception):
-    """The file does not begin like any known capture format."""
+    """The file does not begin like any known capture format. ``kind``: as in bronze.capture_files, column damage."""
+
+    def __init__(self, message: str, kind: str = "not_a_capture") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 ResumeState = dict[str, Any]  # where reading stopped, JSON-compatible; see CaptureFileReader.resume_state
@@ -164,7 +174,16 @@ class CaptureFileReader:
         if head == _SECTION_HEADER:
             self.format = "pcapng"
             return _PcapngParser(self), 0, bytes(data[:size])
-        raise NotACaptureError(f"no capture format begins with {head.hex(' ')}" if size else "the file is empty")
+        if not size:
+            raise NotACaptureError("the file has 0 bytes so far", "empty")
+        if not any(data[:size]):
+            raise NotACaptureError(f"its first {size} bytes are zero: nothing was written to it so far", "zero_tail")
+        data, size = self._fill_buffer(bytes(data[:size]), _ETL_MARK_OFFSET + 4)
+        found = "an ETL trace" if bytes(data[_ETL_MARK_OFFSET:size]) in _ETL_MARKS else None
+        found = found or next((name for mark, name in _OTHER_FORMATS.items() if data.startswith(mark)), None)
+        if found is not None:
+            raise NotACaptureError(f"{found}: {_CONVERSIONS[found]}")
+        raise NotACaptureError(f"no capture format begins with {head.hex(' ')}")
 
     def _resume(self, state: Mapping[str, Any]) -> tuple[_RecordParser, int, bytes]:
         """Return the parser as of ``state``, the offset at which it continues, and no bytes."""
@@ -216,7 +235,12 @@ class CaptureFileReader:
 
     @property
     def content_bytes(self) -> int | None:
-        """Decompressed bytes of the file, including an incomplete last record; None unless all were read."""
+        """Decompressed bytes of the file, including an incomplete last record; None unless all were read.
+
+        Zero bytes up to the end are no content.
+        """
+        if self.damage is not None and self.damage.kind == "zero_tail":
+            return self.bytes_parsed
         return self._bytes_read if self._ended else None
 
     @property
@@ -260,7 +284,7 @@ class CaptureFileReader:
 class _RecordParser(Protocol):
     """Finds records in a buffer: ``parse`` walks them and returns the bytes used, ``record_columns`` gathers them."""
 
-    bytes_needed: int  # size of the next record, if it did not fit
+    bytes_needed: int  # of the next record, or of zeros in its place, if they did not fit
     first_record_end: int  # end of the first record in the buffer parsed last
 
     def parse(self, data: bytearray, size: int, *, at_end: bool) -> int: ...
@@ -295,15 +319,37 @@ def read_integers(data: bytearray, at: Ints, dtype: str) -> Ints:
     return everywhere[at].astype(np.int64)
 
 
-class _PcapParser:
+_NONZERO: Final = re.compile(rb"[^\0]").search
+
+
+class _BlockParser:
+    """What the parsers of both formats share."""
+
+    def __init__(self, container: CaptureFileReader, base: int) -> None:
+        self.bytes_needed = 0
+        self.first_record_end = 0
+        self._container = container
+        self._base = base  # file offset of the buffer parsed next
+
+    def _stop_at_zeros(self, position: int, begin: int, size: int, *, at_end: bool) -> None:
+        """Stop at a record, because all bytes of the buffer from ``begin`` on are zero.
+
+        That is damage if they reach the end or are too many. Else more bytes are needed to decide it.
+        """
+        if at_end or size - begin >= MAX_ZERO_BYTES:
+            offset = self._base + position
+            message = f"zero bytes from the record at byte {offset} on: not written so far, or lost"
+            self._container.damage = FileDamage("zero_tail", message)
+        else:
+            self.bytes_needed = begin - position + MAX_ZERO_BYTES
+
+
+class _PcapParser(_BlockParser):
     def __init__(
         self, dialect: _PcapDialect, container: CaptureFileReader, base: int = 0, link: int = UNKNOWN_LINK_TYPE
     ) -> None:
-        self.bytes_needed = 0
-        self.first_record_end = 0
+        super().__init__(container, base)
         self._dialect = dialect
-        self._container = container
-        self._base = base  # file offset of the buffer parsed next
         self._link = link
         self._offsets: list[int] = []
 
@@ -329,6 +375,7 @@ class _PcapParser:
         header = dialect.header
         append = offsets.append
         last = size - header
+        nonzero = -1  # offset of a byte that is not zero: records before it do not end the file
         self.bytes_needed = 0
         while position <= last:
             (length,) = read(data, position + 8)
@@ -341,6 +388,11 @@ class _PcapParser:
             if end > size:
                 self.bytes_needed = header + length
                 break
+            if not length and position > nonzero:
+                if (found := _NONZERO(data, position, size)) is None:
+                    self._stop_at_zeros(position, position, size, at_end=at_end)
+                    break
+                nonzero = found.start()
             append(position)
             position = end
         if at_end and position < size and container.damage is None:
@@ -360,6 +412,23 @@ class _PcapParser:
         self.first_record_end = int(start[0] + captured[0])
         return start, captured, np.maximum(original, captured), time, np.full(len(at), self._link, np.int64)
 
+
+# Formats that are recognised and not read: their first bytes, and what to do.
+_OTHER_FORMATS: Final = {
+    b"PK\x03\x04": "a zip archive", b"PK\x05\x06": "a zip archive", b"7z\xbc\xaf\x27\x1c": "a 7-Zip archive",
+    b"GMBU": "a Network Monitor capture", b"RTSS": "a Network Monitor capture", b"snoop\0\0\0": "a snoop capture",
+    b"\x1c\0\x01\xac": "an IXIA capture", b"\xac\x01\0\x1c": "an IXIA capture",
+    b"\x1c\0\x01\xab": "an IXIA capture", b"\xab\x01\0\x1c": "an IXIA capture",
+}  # fmt: skip
+# Of an event trace log: the marker of its first event, 32 or 64 bits, behind the header of its first buffer.
+_ETL_MARKS: Final = (b"\x02\0\x01\xc0", b"\x02\0\x02\xc0")
+_ETL_MARK_OFFSET: Final = 0x48
+_UNPACK, _EDITCAP = "unpack it first", "convert it with editcap -F pcapng IN OUT (part of Wireshark)"
+_CONVERSIONS: Final = {
+    "an ETL trace": "convert it with etl2pcapng IN OUT, or with pktmon etl2pcap IN",
+    "a zip archive": _UNPACK, "a 7-Zip archive": _UNPACK,
+    "a Network Monitor capture": _EDITCAP, "a snoop capture": _EDITCAP, "an IXIA capture": _EDITCAP,
+}  # fmt: skip
 
 _SECTION_HEADER: Final = b"\x0a\x0d\x0d\x0a"
 _BYTE_ORDER_BY_MAGIC: Final = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
@@ -388,14 +457,11 @@ class _SectionBlocks:
     positions: list[int] = field(default_factory=list)
 
 
-class _PcapngParser:
+class _PcapngParser(_BlockParser):
     """Parser of pcapng blocks. Each section has its own byte order and interface numbers."""
 
     def __init__(self, container: CaptureFileReader, base: int = 0, chunk: _SectionBlocks | None = None) -> None:
-        self.bytes_needed = 0
-        self.first_record_end = 0
-        self._container = container
-        self._base = base
+        super().__init__(container, base)
         self._sections = [chunk or _SectionBlocks("<")]
 
     def format_state(self) -> ResumeState | None:
@@ -429,6 +495,9 @@ class _PcapngParser:
                     self._sections[-1] = _SectionBlocks(order)
                 chunk = self._sections[-1]
             kind, length = struct.unpack_from(chunk.order + "II", data, position)
+            if not length and _NONZERO(data, position, size) is None:
+                self._stop_at_zeros(position, position, size, at_end=at_end)
+                break
             if length < 12 or length % 4 or length > MAX_PCAPNG_BLOCK_BYTES:
                 self._set_damaged(position, f"block claims {length} bytes")
                 break
@@ -437,7 +506,10 @@ class _PcapngParser:
                 self.bytes_needed = length
                 break
             if struct.unpack_from(chunk.order + "I", data, end - 4)[0] != length:
-                self._set_damaged(position, "the block's two lengths differ")
+                if _NONZERO(data, end - 4, size) is None:  # written in part, in space that was reserved
+                    self._stop_at_zeros(position, end - 4, size, at_end=at_end)
+                else:
+                    self._set_damaged(position, "the block's two lengths differ")
                 break
             if kind in _MIN_PACKET_BLOCK_BYTES:
                 if length < _MIN_PACKET_BLOCK_BYTES[kind]:
@@ -562,7 +634,8 @@ def _ticks_to_ns(high: Ints, low: Ints, which: Ints, interfaces: Sequence[_Captu
         limit = (1 << 62) // 10 ** (9 - interface.exponent) if plain else 0
         ticks = (high[rows] << 32) | low[rows]
         easy = plain & (high[rows] < 1 << 31) & (ticks < limit)
-        time[rows[easy]] = ticks[easy] * 10 ** max(9 - interface.exponent, 0) + offset
+        if plain:
+            time[rows[easy]] = ticks[easy] * 10 ** (9 - interface.exponent) + offset
         for row in rows[~easy].tolist():
             count = (int(high[row]) << 32) | int(low[row])
             value = count * 1_000_000_000 // interface.base**interface.exponent + offset

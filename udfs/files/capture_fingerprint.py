@@ -11,12 +11,14 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Final
 
+from udfs.errors import describe_failure
 from udfs.files.capture_file import NO_TIME, TAIL_BYTES, CaptureFileReader, NotACaptureError
 from udfs.files.file_source import DecompressedStream, FileSource
 from udfs.keys import encode_key_fields, key
 
 # Version of the capture reader: increased when the same bytes give other bronze rows. 2: bytes missing before an RST.
-# 3: damaged segments that were sent again, refused contexts, when a half was complete.
+# 3: damaged segments that were sent again, refused contexts, when a half was complete; zeros at the end, EtherTypes in
+# loopback headers, fields that a PDU is too short for.
 DECODER_VERSION: Final = "3"
 _START_BLOCK_BYTES: Final = 8 << 10  # read at once: nearly always enough for the first packet
 _READ_BYTES: Final = 1 << 20
@@ -59,7 +61,7 @@ class CaptureStart:
     """What the start of a capture file shows: hash and time of the first packet, compression, read error.
 
     ``first_packet_hash`` is None if there is no packet. ``first_packet_ns`` is its time in ns since 1970, None if it
-    has none. ``compression`` is ``gzip``, ``zstd`` or None. ``error`` says why the file could not be read at all.
+    has none. ``compression`` is as in bronze.capture_files. ``error`` says why the file could not be read at all.
     """
 
     first_packet_hash: FirstPacketHash | None = None
@@ -91,6 +93,8 @@ def read_capture_start(
         pass
     except OSError as error:
         return CaptureStart(compression=compression, error=str(error))
+    except Exception as error:  # noqa: BLE001 - the task that reads the file reports it
+        return CaptureStart(compression=compression, error=describe_failure(error))
     return CaptureStart(compression=compression)
 
 

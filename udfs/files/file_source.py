@@ -1,4 +1,4 @@
-"""Input files as decompressed byte streams: local or in an object store, plain, gzip or zstd.
+"""Input files as decompressed byte streams: local or in an object store, plain, gzip, zstd, bzip2, xz or lz4.
 
 The compression is detected from the first bytes, not from the name. Decompression is bounded, because a few kilobytes
 can expand to terabytes.
@@ -6,24 +6,36 @@ can expand to terabytes.
 
 from __future__ import annotations
 
+import bz2
 import io
+import lzma
+import os
+import re
+import stat
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from udfs.files.capture_file import ReadableStream
-from udfs.files.filesystems import resolve_filesystem
+from udfs.files.filesystems import resolve_filesystem, unescape_path
 from udfs.keys import key
 
-_MAGIC_BYTES: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_MAGIC_BYTES: Final = {
+    b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz",
+    b"\x04\x22\x4d\x18": "lz4",
+}  # fmt: skip
+_LONGEST_MAGIC_BYTES: Final = max(map(len, _MAGIC_BYTES))
+_SKIPPABLE_FRAME: Final = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18(....)", re.DOTALL)  # of zstd and of lz4
 _FREE_EXPANSION_BYTES: Final = 64 << 20  # decompressed bytes that are allowed in addition to the ratio
 _SKIP_BYTES: Final = 1 << 20  # bytes skipped at a time
 _CHUNK_BYTES: Final = 64 << 10  # decompressed bytes read at a time
+_ENDS_EARLY: Final = "Truncated compressed stream"  # pyarrow's error has no class of its own
 
 
 class ExpansionLimitError(OSError):
@@ -31,8 +43,10 @@ class ExpansionLimitError(OSError):
 
 
 def open_stored_file(location: str) -> Any:  # noqa: ANN401 - a file of pyarrow
-    """Open the stored (still compressed) bytes of a path or URI. Raises ``OSError``."""
+    """Open the stored (still compressed) bytes of a path, as the tables show it, or URI. Raises ``OSError``."""
     filesystem, name = resolve_filesystem(location)
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        return pa.OSFile(os.fsencode(unescape_path(name)))  # the file system takes names in UTF-8 only
     return filesystem.open_input_file(name)
 
 
@@ -55,12 +69,20 @@ class FileSource:
 
     @staticmethod
     def from_path(location: str, path: str | None = None) -> FileSource:
-        """Return a source that reads a path or URI, shown as ``path``. Raises ``OSError`` if it is missing."""
+        """Return a source that reads a path or URI, shown as ``path``. Raises ``OSError`` if it is missing.
+
+        A local path is written as the tables show it (``escape_path``).
+        """
         filesystem, name = resolve_filesystem(location)
-        info = filesystem.get_file_info(name)
-        if info.type != pafs.FileType.File:
+        if isinstance(filesystem, pafs.LocalFileSystem):
+            facts = Path(unescape_path(name)).stat()
+            is_file, size, modified_ns = stat.S_ISREG(facts.st_mode), facts.st_size, facts.st_mtime_ns
+        else:
+            info = filesystem.get_file_info(name)
+            is_file, size, modified_ns = info.type == pafs.FileType.File, info.size, info.mtime_ns
+        if not is_file:
             raise FileNotFoundError(f"{path or location}: no such file")
-        return FileSource(path or location, info.size, info.mtime_ns, partial(open_stored_file, location))
+        return FileSource(path or location, size, modified_ns, partial(open_stored_file, location))
 
     @property
     def path_key(self) -> str:
@@ -69,13 +91,12 @@ class FileSource:
 
     @property
     def compression(self) -> str | None:
-        """``gzip`` or ``zstd``; None if the file is not compressed or cannot be read."""
+        """``gzip``, ``zstd``, ``bzip2``, ``xz`` or ``lz4``; None if the file is not compressed or cannot be read."""
         try:
             with self.open_file() as stream:
-                head = stream.read(4)
+                return _detect_compression(stream)
         except OSError:
             return None
-        return next((name for magic, name in _MAGIC_BYTES.items() if head.startswith(magic)), None)
 
     def open_decompressed(self, max_expansion: int, max_bytes: int, start: int = 0) -> ReadableStream:
         """Open the file as a stream of decompressed bytes, at offset ``start`` of these bytes.
@@ -85,8 +106,7 @@ class FileSource:
         that this can happen here too. Raises ``OSError``.
         """
         raw: Any = self.open_file()
-        head = raw.read(4)
-        kind = next((name for magic, name in _MAGIC_BYTES.items() if head.startswith(magic)), None)
+        kind = _detect_compression(raw)
         if kind is None:
             raw.seek(start)
             opened: ReadableStream = raw
@@ -103,8 +123,20 @@ class FileSource:
         return stream
 
 
+def _detect_compression(stream: BinaryIO) -> str | None:
+    """Return the compression of a stored file, None if there is none; the stream's position changes.
+
+    Skippable frames are passed: both zstd and lz4 streams may begin with them.
+    """
+    at = 0
+    while (found := _SKIPPABLE_FRAME.match(head := stream.read(max(8, _LONGEST_MAGIC_BYTES)))) is not None:
+        at += 8 + int.from_bytes(found[1], "little")
+        stream.seek(at)
+    return next((name for magic, name in _MAGIC_BYTES.items() if head.startswith(magic)), None)
+
+
 class DecompressedStream(io.RawIOBase):
-    """The decompressed bytes of a gzip or zstd stream, up to a limit.
+    """The decompressed bytes of a compressed stream, up to a limit.
 
     If the stream is damaged or ends early, the bytes end there and ``error`` says why; the bytes before it are valid.
     Their number does not depend on the sizes of the reads: a decompressor returns nothing of the chunk that fails, so
@@ -120,10 +152,13 @@ class DecompressedStream(io.RawIOBase):
         self.error: str | None = None
         self.ended_early = False
         if kind == "gzip":
-            self._decompressor: Any = _GzipMembers(raw)
+            self._read: Callable[[int], bytes] = _GzipMembers(raw).read
+        elif kind in ("bzip2", "xz"):  # of a stream that ends early, these return what comes before
+            opened = bz2.BZ2File(raw) if kind == "bzip2" else lzma.LZMAFile(raw)  # noqa: SIM115 - ``raw`` is closed
+            self._read = opened.read1
         else:
             stream = raw if isinstance(raw, pa.NativeFile) else pa.PythonFile(raw, "r")
-            self._decompressor = pa.CompressedInputStream(stream, kind)
+            self._read = pa.CompressedInputStream(stream, kind).read
 
     def readable(self) -> bool:
         """Return True."""
@@ -142,9 +177,10 @@ class DecompressedStream(io.RawIOBase):
         if self.error is not None:
             return b""  # some decompressors would continue behind the damage
         try:
-            data: bytes = self._decompressor.read(_CHUNK_BYTES)
-        except (OSError, EOFError, zlib.error) as error:
-            self.error, self.ended_early = str(error), isinstance(error, EOFError)
+            data = self._read(_CHUNK_BYTES)
+        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+            self.error = str(error)
+            self.ended_early = isinstance(error, EOFError) or self.error == _ENDS_EARLY
             return b""
         self._total_bytes += len(data)
         if self._total_bytes > self._limit:

@@ -24,6 +24,28 @@ _REQUEST_TIMEOUT_S: Final = 60.0
 _MAX_ATTEMPTS: Final = 5
 
 
+_UNSHOWN: Final = re.compile(r"[\x00-\x1f\x7f\udc80-\udcff]|\\x[0-9a-f]{2}")  # in a file name
+_ESCAPED_BYTE: Final = re.compile(rb"\\x([0-9a-f]{2})")
+
+
+def escape_path(path: str) -> str:
+    r"""Return a local path as text that tables, files and terminals can hold: as it is, if possible.
+
+    Bytes that are not UTF-8 and control characters become ``\xNN``, and then backslashes become ``\x5c``, so that
+    different names stay different.
+    """
+    if os.name == "nt" or _UNSHOWN.search(path) is None:
+        return path
+    return re.sub(r"[\x00-\x1f\x7f\udc80-\udcff\\]", lambda found: f"\\x{os.fsencode(found[0])[0]:02x}", path)
+
+
+def unescape_path(path: str) -> str:
+    """Return the local path that ``escape_path`` returned as this text, for the functions that open files."""
+    if os.name == "nt" or "\\x" not in path:
+        return path
+    return os.fsdecode(_ESCAPED_BYTE.sub(lambda found: bytes([int(found[1], 16)]), os.fsencode(path)))
+
+
 class StorageLocationError(OSError):
     """A path or URI is not usable as written. The message is one line and says what to change."""
 

@@ -58,6 +58,7 @@ _HALF_KIND_BY_TYPE[[REQUEST, CO_CANCEL, ORPHANED, RESPONSE, FAULT]] = [
 _IS_CLIENT_TYPE: Final = np.isin(np.arange(256), sorted(CLIENT_PDU_TYPES))
 
 AUTH_LEVEL_CALL, AUTH_LEVEL_PRIVACY = 3, 6  # from CALL on PDUs are signed, at PRIVACY sealed ([MS-RPCE] 2.2.1.1.8)
+STUB_AFTER_UUID: Final = 40  # where the stub of a request with an object UUID begins
 MAX_WAITING_PDUS: Final = 200_000  # of unfinished calls in memory; over the limit the calls are returned unfinished
 MAX_WAITING_BYTES: Final = 64 << 20
 MAX_RETAINED_PDUS: Final = 1 << 13  # of one connection, retained for other captures
@@ -71,9 +72,10 @@ class PduColumns:
 
     ``stream_offset``: in its own direction; ``client_position``: of its half, in the client's stream;
     ``acknowledged_offset``: how far the sender had acknowledged the other direction; ``gaps_before``: in its direction.
-    ``stub_start``: from the PDU's start; ``time_ns``: of its first byte; ``end_time_ns``: when it was complete.
-    ``body_index``: index of its kept bytes; -1 if they are in the block's buffer, at ``buffer_start``. Unknown ids,
-    opnums and statuses are -1.
+    ``stub_start``: from the PDU's start, at most where its security trailer or the PDU itself ends; ``time_ns``: of its
+    first byte; ``end_time_ns``: when it was complete. ``body_index``: index of its kept bytes; -1 if they are in the
+    block's buffer, at ``buffer_start``. Unknown ids, opnums and statuses are -1, also those that the PDU is too short
+    for.
     """
 
     connection_index: Ints
@@ -482,8 +484,9 @@ def _select_call_pdus(header: _Headers, streams: BlockStreams) -> PduColumns | N
     head, kind = header.take(keep), kind[keep]
     flags, ptype, size = head.octets[:, 3].astype(np.int64), head.ptype, head.size
     token = head.u16(10)
-    stub_from = np.where(ptype == FAULT, 32, np.where((flags & OBJECT_UUID > 0) & (ptype == REQUEST), 40, 24))
     trailer = np.where(token > 0, size - token - 8, size)
+    with_uuid = (flags & OBJECT_UUID > 0) & (ptype == REQUEST)
+    stub_from = np.minimum(np.where(ptype == FAULT, 32, np.where(with_uuid, STUB_AFTER_UUID, 24)), trailer)
     auth_type, auth_level = np.full(len(size), -1), np.full(len(size), -1)
     pad = np.zeros(len(size), np.int64)
     signed_rows = np.nonzero((token > 0) & head.whole)[0]
@@ -500,10 +503,12 @@ def _select_call_pdus(header: _Headers, streams: BlockStreams) -> PduColumns | N
     moved = (head.acknowledgement - base - position + 0x80000000) & 0xFFFFFFFF
     answered = position + moved - 0x80000000
     reply = kind == RESPONSE_HALF
+    data = reply | (kind == REQUEST_HALF)  # the others are a common header alone
     return PduColumns(
         head.connection, head.u32(12), kind, head.offset, np.where(reply, answered, head.offset), answered, head.holes,
-        flags, ptype, np.where(kind == CANCEL_HALF, -1, head.u16(20)), np.where(ptype == REQUEST, head.u16(22), -1),
-        head.u32(16), np.where(ptype == FAULT, head.u32(24), -1), stub_from, stub_size, size, auth_type, auth_level,
+        flags, ptype, np.where(data, head.u16(20), -1), np.where(ptype == REQUEST, head.u16(22), -1),
+        np.where(data, head.u32(16), 0), np.where((ptype == FAULT) & (trailer >= 28), head.u32(24), -1), stub_from,
+        stub_size, size, auth_type, auth_level,
         head.big.astype(np.int64), head.whole.astype(np.int64), head.time, head.done, head.number, head.file_offset,
         head.start, np.full(len(size), -1),
     )  # fmt: skip

@@ -23,7 +23,7 @@ from udfs.dcerpc.interfaces import (
     REMOTE_READ_NAME,
     infer_interface,
 )
-from udfs.dcerpc.pdu_headers import FAULT, OBJECT_UUID, REQUEST
+from udfs.dcerpc.pdu_headers import FAULT, REQUEST
 from udfs.dcerpc.verification_trailer import strip_verification_trailers
 from udfs.files.capture_file import NO_TIME
 from udfs.rpc.batch_spool import BatchSpool
@@ -31,6 +31,7 @@ from udfs.rpc.call_assembly import (
     AUTH_LEVEL_CALL,
     AUTH_LEVEL_PRIVACY,
     NEVER_NS,
+    STUB_AFTER_UUID,
     AssembledCalls,
     PduColumns,
     association_of,
@@ -288,7 +289,9 @@ class CallRowBuilder:
             "response_fragments": np.where(answered, halves.pdu_count[response], 0),
             "request_stub": request_stub,
             "response_stub": response_stub,
-            "fault_status": pa.array(pdus.fault_status[reply_last], mask=~fault | ~whole_response),
+            "fault_status": pa.array(
+                pdus.fault_status[reply_last], mask=~fault | ~whole_response | (pdus.fault_status[reply_last] < 0)
+            ),
             "outcome": lookup_column(CALL_OUTCOMES, outcome),
             "capture_id": capture.take(pa.array(zero)),
             "request_packet": pa.array(pdus.packet_number[ask_first], mask=~asked),
@@ -326,7 +329,7 @@ class CallRowBuilder:
     def _object_uuids(self, calls: AssembledCalls, first: Ints) -> pa.Array:
         found: list[str | None] = [None] * len(first)
         pdus = calls.pdus
-        marked = (first >= 0) & ((pdus.pfc_flags[first] & OBJECT_UUID) != 0) & (pdus.pdu_type[first] == REQUEST)
+        marked = (first >= 0) & (pdus.pdu_type[first] == REQUEST) & (pdus.stub_start[first] == STUB_AFTER_UUID)
         for row in np.nonzero(marked & (pdus.is_whole[first] > 0))[0].tolist():
             data = bytes(calls.pdu_bytes(int(first[row]))[24:40])
             name = uuid.UUID(bytes=data) if pdus.big_endian[first[row]] else uuid.UUID(bytes_le=data)

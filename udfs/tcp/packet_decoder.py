@@ -313,11 +313,16 @@ def _find_ip_headers(octets: Octets, records: RecordBlock) -> tuple[Ints, npt.ND
 
 
 def _loopback_ip_version(octets: Octets, start: Ints) -> npt.NDArray[np.int8]:
-    """Return the IP version of BSD loopback records. The family has the capturing machine's byte order."""
+    """Return the IP version of BSD loopback records: of an address family, or of an EtherType, which some writers use.
+
+    The number has the capturing machine's byte order. It is below 65536, which tells the order.
+    """
     header = _gather_bytes(octets, start, 4)
-    # The family is below 256, so it is the first or the last byte, depending on the byte order.
-    family = np.where(header[:, 0] != 0, header[:, 0], header[:, 3])
-    return np.where(family == _AF_INET, 4, np.where(np.isin(family, _AF_INET6), 6, 0)).astype(np.int8)
+    big, little = _u32(header, 0), _u32(header[:, ::-1], 0)
+    number = np.where(big < 1 << 16, big, little)
+    is_ipv4 = (number == _AF_INET) | (number == ETHERTYPE_IPV4)
+    is_ipv6 = np.isin(number, _AF_INET6) | (number == ETHERTYPE_IPV6)
+    return np.where(is_ipv4, 4, np.where(is_ipv6, 6, 0)).astype(np.int8)
 
 
 def _skip_ethernet_tags(octets: Octets, at: Ints, end: Ints, protocol: Ints) -> tuple[Ints, npt.NDArray[np.int8]]:
