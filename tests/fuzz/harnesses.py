@@ -5,10 +5,12 @@ exception and with memory bounded by the number of bytes. Otherwise it raises. `
 choose the bytes; ``test_fuzz.py`` uses the seeds and the inputs that failed earlier (``crashes/``).
 """
 
+import bz2
 import gzip
 import io
 import itertools
 import json
+import lzma
 import random
 import struct
 import tracemalloc
@@ -17,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import zstandard
 
 from bench.messages import build_packet as bench_packet
 from comqc import helpers as comqc
@@ -382,6 +385,15 @@ def capture_seeds():
         yield whole
         yield whole[: len(whole) * 2 // 3]
         yield gzip.compress(whole, mtime=0)
+    yield lzma.compress(whole)
+    yield bz2.compress(whole)
+    yield struct.pack("<II", 0x184D2A50, 4) + bytes(4) + zstandard.ZstdCompressor().compress(whole)
+    yield whole + bytes(300)
+    yield c.pcapng(records, tsresol=0x94, tsoffset=3).data
+    dialogue.send(t.CLIENT, rpc.fragments(rpc.REQUEST, 90, make_stub(7, 56), opnum=7, obj=str(uuid.UUID(int=7)))[0])
+    dialogue.send(t.SERVER, rpc.fault(90, 5))
+    records = t.records(talk.flow, t.segments(talk.script))
+    yield c.pcap(records).data
     yield c.pcap(records[5:]).data
     yield c.pcap(records[::-1]).data
     yield c.pcap([*records, *records[:9]]).data
