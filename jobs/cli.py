@@ -24,7 +24,7 @@ from enum import IntEnum
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
-from jobs.command_line.failure_report import describe_failure, report_lines
+from jobs.command_line.failure_report import report_lines, summarize_exception
 from jobs.command_line.java_process import JAVA
 from jobs.config import Config, ConfigError
 from pipeline.bronze.input_files import ledger_path
@@ -69,6 +69,11 @@ class Outcome:
     input_failed: bool = False
     error: str | None = None
     summary_fields: dict[str, Any] = field(default_factory=dict)  # additional fields of the summary, JSON values
+
+    def report_unreadable(self, problem: str) -> None:
+        """Log that some input cannot be read; the exit code will say so too."""
+        self.input_failed = True
+        log_progress(problem)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -289,7 +294,7 @@ def run_job(
                 log_progress(f"{job}: {error}")
                 return ExitCode.USAGE_ERROR
             log_progress("\n".join(f"{job}: {line}" for line in report_lines(error)))
-            outcome = Outcome(error=describe_failure(error))
+            outcome = Outcome(error=summarize_exception(error))
     write_output(outcome.summary_json(job, run_id, time.monotonic() - started) + "\n")
     return outcome.exit_code
 

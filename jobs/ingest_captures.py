@@ -23,7 +23,7 @@ from schemas.bronze import CAPTURE_FILES, QUARANTINE, RPC_CALLS
 JOB = "ingest_captures"
 
 
-def list_captures(job_run: cli.JobRun, lake_root: str) -> list[InputFile]:
+def list_captures(job_run: cli.JobRun, lake_root: str, outcome: cli.Outcome) -> list[InputFile]:
     """List the capture files named on the command line; copy standard input and named pipes to files first."""
     uris = job_run.arguments.captures
     if not uris and job_run.arguments.reprocess is None:
@@ -36,9 +36,13 @@ def list_captures(job_run: cli.JobRun, lake_root: str) -> list[InputFile]:
             folder = Path(job_run.exit_stack.enter_context(tempfile.TemporaryDirectory()))
         else:
             folder = redaction.create_private_spool(job_run, lake_root) or Path(lake_root) / "_spool"
-        return list_files([str(spool_pipe(uri, folder, limit)) if is_pipe(uri) else uri for uri in uris])
+        named = [str(spool_pipe(uri, folder, limit)) if is_pipe(uri) else uri for uri in uris]
+        files = list_files(named, outcome.report_unreadable)
     except InputError as error:
         raise ConfigError(str(error)) from error
+    if uris and not files:
+        cli.log_progress(f"warning: there are no capture files in {', '.join(uris)}")
+    return files
 
 
 def reader_options(config: Config) -> dict[str, object]:
@@ -107,16 +111,20 @@ def build_inline_decoder(job_run: cli.JobRun, lake: Lake) -> CallDecoder | None:
 
 
 def decode_to_silver(
-    job_run: cli.JobRun, lake: Lake, *, keep_stubs: bool, decoded: DecodedWrite | None = None
+    job_run: cli.JobRun, lake: Lake, outcome: cli.Outcome, *, keep_stubs: bool, decoded: DecodedWrite | None = None
 ) -> dict[str, int]:
     """Decode new calls of bronze.rpc_calls into silver; return the number of rows written by table.
 
     ``decoded`` holds the calls that ``update_bronze`` has already decoded.
     """
-    store = job_run.config.store
-    return silver_update.update(
-        lake, keep_packets=store.packets, keep_bodies=store.bodies, keep_stubs=keep_stubs, decoded=decoded
-    )
+    store, failures = job_run.config.store, dict[str, str]()
+    written = silver_update.update(
+        lake, keep_packets=store.packets, keep_bodies=store.bodies, keep_stubs=keep_stubs, decoded=decoded,
+        failures=failures,
+    )  # fmt: skip
+    for capture_id, why in failures.items():
+        outcome.report_unreadable(f"capture {capture_id}: unreadable: {why}")
+    return written
 
 
 def run(job_run: cli.JobRun) -> cli.Outcome:
@@ -125,8 +133,8 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     With redaction silver is written too, because the stubs that it is made from are not kept.
     """
     keys, pseudonymizer = load_decryption_keys(job_run), redaction.load_pseudonymizer(job_run)
-    files = list_captures(job_run, job_run.arguments.lake)
     outcome = cli.Outcome()
+    files = list_captures(job_run, job_run.arguments.lake, outcome)
     lake = open_lake(job_run)
     with lake_lease(job_run, lake), redaction.open_scratch_lake(job_run, lake, pseudonymizer) as redacting:
         if redacting is None:
@@ -138,6 +146,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
             decode_to_silver(
                 job_run,
                 redacting.scratch_lake,
+                outcome,
                 keep_stubs=True,
                 decoded=DecodedWrite.from_recorded(decoder, done.recorded_write),
             )

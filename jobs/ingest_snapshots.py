@@ -19,10 +19,10 @@ from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 JOB = "ingest_snapshots"
 
 
-def list_snapshot_files(job_run: cli.JobRun) -> list[InputFile]:
+def list_snapshot_files(job_run: cli.JobRun, outcome: cli.Outcome) -> list[InputFile]:
     """List the snapshot files named on the command line."""
     try:
-        return list_files(job_run.arguments.snapshots)
+        return list_files(job_run.arguments.snapshots, outcome.report_unreadable)
     except InputError as error:
         raise ConfigError(str(error)) from error
 
@@ -57,8 +57,8 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     if not job_run.arguments.snapshots:
         raise ConfigError("no snapshots: --snapshots takes files, folders and patterns")
     pseudonymizer = redaction.load_pseudonymizer(job_run)
-    files = list_snapshot_files(job_run)
     outcome = cli.Outcome()
+    files = list_snapshot_files(job_run, outcome)
     lake = open_lake(job_run)
     with lake_lease(job_run, lake), redaction.open_scratch_lake(job_run, lake, pseudonymizer, files) as redacting:
         update_bronze(job_run, lake if redacting is None else redacting.scratch_lake, files, outcome)

@@ -33,9 +33,12 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     return publish_pages(job_run, lake, Path(job_run.arguments.out), rows=job_run.arguments.rows)
 
 
-def publish_pages(job_run: cli.JobRun, lake: Lake, out: Path, *, rows: int = MAX_DATASET_ROWS) -> cli.Outcome:
+def publish_pages(
+    job_run: cli.JobRun, lake: Lake, out: Path, *, rows: int = MAX_DATASET_ROWS, allow_empty: bool = False
+) -> cli.Outcome:
     """Write the pages of a lake to a folder, unless they are already there and up to date.
 
+    The pages of a lake without tables say that nothing was read; without ``allow_empty`` they are an error of usage.
     Each file is replaced atomically. Their provenance is stored beside them: table versions, options and program.
     """
     provenance = _page_provenance(lake, rows, job_run.arguments.as_of)
@@ -45,7 +48,7 @@ def publish_pages(job_run: cli.JobRun, lake: Lake, out: Path, *, rows: int = MAX
     cli.log_progress("reading the data of the pages")
     limits = RowLimits()._replace(dataset_rows=rows)
     site = read_dashboard_data(lake, limits=limits, published_at=job_run.started_at, as_of=job_run.arguments.as_of)
-    if all(data.rows is None for data in site.datasets.values()):
+    if not allow_empty and all(data.rows is None for data in site.datasets.values()):
         raise ConfigError(f"{lake.root} holds no tables; run 'msmq run_all' first")
     try:
         texts = {PAGE_FILE: render_page(site), METRICS_FILE: render_metrics(site), DASHBOARD_FILE: dashboard_json(lake)}

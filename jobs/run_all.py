@@ -59,11 +59,11 @@ UpdateSteps = dict[Table, Callable[[Lake], int | Mapping[str, int]]]
 def run(job_run: cli.JobRun) -> cli.Outcome:
     """Update all layers from the captures and snapshots, and print a summary of the lake."""
     keys, pseudonymizer = load_decryption_keys(job_run), redaction.load_pseudonymizer(job_run)
-    captures = list_captures(job_run, job_run.arguments.lake)
-    snapshot_files = ingest_snapshots.list_snapshot_files(job_run)
+    outcome = cli.Outcome()
+    captures = list_captures(job_run, job_run.arguments.lake, outcome)
+    snapshot_files = ingest_snapshots.list_snapshot_files(job_run, outcome)
     suites = check_quality.select_suites(job_run) if job_run.config.quality.in_runs else ()
     lake = open_lake(job_run)
-    outcome = cli.Outcome()
     with lake_lease(job_run, lake):
         with redaction.open_scratch_lake(job_run, lake, pseudonymizer, snapshot_files) as redacting:
             hosts_provenance = _update_bronze_and_silver(
@@ -77,7 +77,8 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
             queues = queue_lines(lake, None if as_of is None else datetime_to_us(as_of))
             cli.write_output("\n".join([console_summary(lake), *queues, *lines]) + "\n")
         if job_run.arguments.pages and not job_run.arguments.dry_run:
-            published = publish_dashboards.publish_pages(job_run, lake, Path(job_run.arguments.pages))
+            pages = Path(job_run.arguments.pages)
+            published = publish_dashboards.publish_pages(job_run, lake, pages, allow_empty=True)
             outcome.summary_fields |= published.summary_fields
             cli.write_output("\n".join(publish_dashboards.highlight_lines(published)) + "\n")
     return outcome
@@ -122,7 +123,7 @@ def _update_silver(
 ) -> Mapping[str, Any] | None:
     """Decode new calls and snapshots of bronze into silver; return the provenance for silver.hosts, or None."""
     cli.log_progress("decoding calls")
-    for table, rows in decode_to_silver(job_run, lake, keep_stubs=keep_stubs, decoded=decoded).items():
+    for table, rows in decode_to_silver(job_run, lake, outcome, keep_stubs=keep_stubs, decoded=decoded).items():
         outcome.tables[table] = cli.TableCounts(rows_out=rows)
     written, hosts_provenance = hosts.update_collected_snapshots(lake)
     for table, rows in written.items():

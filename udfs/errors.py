@@ -9,6 +9,7 @@ Any other exception is an error of this program. It is the error of the capture 
 
 from __future__ import annotations
 
+import re
 import traceback
 from pathlib import Path
 from typing import Final
@@ -55,10 +56,17 @@ class UnsupportedError(DecodeError):
 def describe_failure(error: Exception) -> str:
     """Return in one line what exception was raised, and where: in the code, and in the input if its notes say it."""
     frames = traceback.extract_tb(error.__traceback__)
-    frame = next((each for each in reversed(frames) if each.filename.startswith(_PROJECT)), frames[-1])
-    place = f"{frame.filename.removeprefix(_PROJECT).lstrip('/')}, line {frame.lineno}"
-    what = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_TEXT]
-    return "; ".join([f"{what} ({place})", *getattr(error, "__notes__", ())])
+    ours = [each for each in frames if each.filename.startswith(_PROJECT) and "site-packages" not in each.filename]
+    frame = (ours or frames)[-1]
+    place = f"{type(error).__name__} in {frame.filename.removeprefix(_PROJECT).lstrip('/')}, line {frame.lineno}"
+    return "; ".join([f"{place}: {' '.join(str(error).split())[:_MAX_MESSAGE]}", *getattr(error, "__notes__", ())])
 
 
-_MAX_TEXT: Final = 300
+def remove_failure_values(text: str) -> str:
+    """Return the text of an error without values of the input, if it is one of ``describe_failure``."""
+    found = _FAILURE.search(text)
+    return text if found is None else found[1]
+
+
+_MAX_MESSAGE: Final = 300
+_FAILURE: Final = re.compile(r"(\w+ in [^ ]+\.py, line \d+): ")

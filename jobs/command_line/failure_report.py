@@ -16,7 +16,7 @@ _MAX_JAVA_LINES: Final = 10
 _MAX_CHARACTERS: Final = 1_000  # of a line
 
 
-def describe_failure(error: BaseException) -> str:
+def summarize_exception(error: BaseException) -> str:
     """Return an exception in one line: its type, the first line of its message, and the innermost cause in Java."""
     lines = _message_lines(error)
     causes = [line.removeprefix(_CAUSE) for line in lines if line.startswith(_CAUSE)]
@@ -34,7 +34,7 @@ def report_lines(error: BaseException) -> list[str]:
     ]
     rest = [f"  {_shorten(line)}" for line in _message_lines(error)[1 : _MAX_LINES + 1]]
     return [
-        f"an error that was not foreseen ended the run: {describe_failure(error)}",
+        f"an error that was not foreseen ended the run: {summarize_exception(error)}",
         "run the same command again: it continues from what earlier runs completed. If it fails again, report this:",
         *frames[-_MAX_LINES:],
         *rest,

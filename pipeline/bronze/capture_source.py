@@ -26,7 +26,13 @@ from pipeline.bronze.input_files import InputFile, list_files
 from pipeline.bronze.ledger_entries import PlannedRead
 from pipeline.lake.staging_files import StagingWriter
 from pipeline.lake.tasks import MIN_TASKS, TASK_BYTES, PartitionedRows, balance_by_size
-from udfs.capture.capture_reader import BRONZE_SCHEMAS, CaptureReadRequest, ReadOptions, read_capture_batches
+from udfs.capture.capture_reader import (
+    BRONZE_SCHEMAS,
+    CaptureReadRequest,
+    ReadOptions,
+    failed_capture_row,
+    read_capture_batches,
+)
 
 FORMAT_NAME: Final = "msmq_capture"
 
@@ -92,11 +98,26 @@ class CaptureDataSourceReader(DataSourceReader):
         """Yield the chosen rows of a task's captures; write the rows of all tables to the staging folder."""
         for split in partition.splits if isinstance(partition, CapturePartition) else ():
             staging = StagingWriter(self._staging_folder, split.file.path)
-            for kind, batch in read_capture_batches(split.file.capture_source(), self._options, split.part):
+            for kind, batch in self._read_split(split, staging):
                 staging.add(kind, batch)
                 if kind == self._rows:
                     yield batch
             staging.close()
+
+    def _read_split(self, split: CaptureSplit, staging: StagingWriter) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield the rows of one capture. If reading it fails, its other rows go, and its row of the ledger says why."""
+        source = split.file.capture_source()
+        batches = read_capture_batches(source, self._options, split.part)
+        while True:
+            try:
+                rows = next(batches, None)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other captures are read
+                staging.discard()
+                yield "capture_files", failed_capture_row(source, split.part, error)
+                return
+            if rows is None:
+                return
+            yield rows
 
 
 class CaptureDataSource(DataSource):

@@ -22,8 +22,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.bronze import learned_endpoints, merge_connections
 from pipeline.bronze.capture_source import build_read_tasks
+from pipeline.bronze.failed_captures import failed_columns, mark_failed
 from pipeline.bronze.ingest_plan import files_on_days, plan_ingest, plan_reprocessing
-from pipeline.bronze.input_files import InputFile
+from pipeline.bronze.input_files import InputFile, newest_paths
 from pipeline.bronze.ledger_entries import LEDGER_COLUMNS, DateRange, IngestPlan, LedgerEntry, ReprocessSelector
 from pipeline.bronze.merge_connections import MergeChanges
 from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls
@@ -63,13 +64,14 @@ class CaptureIngestResult:
 
     ``file_rows`` are the ledger rows of the files that were read. ``skipped_files`` counts the files that the ledger
     knew already. ``tapped_write`` is the commit of ``bronze.rpc_calls``, if all calls that it added went through the
-    tap.
+    tap. ``newest_paths`` are the newest of the given files in each folder.
     """
 
     file_rows: list[RowDict] = field(default_factory=list)
     skipped_files: int = 0
     rows_written: dict[str, int] = field(default_factory=dict)  # by table
     recorded_write: TappedWrite | None = None
+    newest_paths: frozenset[str] = frozenset()
 
     def add(self, other: CaptureIngestResult) -> None:
         """Add the result of the next round; a capture that was read again counts once."""
@@ -81,8 +83,16 @@ class CaptureIngestResult:
 
     @property
     def has_unreadable_files(self) -> bool:
-        """Whether a file could not be read, or is damaged inside. A truncated last record does not count."""
-        return any(row["damage"] not in (None, "cut_short") or row["status"] == "unreadable" for row in self.file_rows)
+        """Whether a file could not be read, or is damaged inside.
+
+        Warnings do not count: a truncated last record, a file of 0 bytes, zeros at the end of a folder's newest file.
+        """
+        return any(self._is_unreadable(row) for row in self.file_rows)
+
+    def _is_unreadable(self, row: RowDict) -> bool:
+        if row["status"] == "empty" or (row["damage"] == "zero_tail" and row["path"] in self.newest_paths):
+            return False
+        return row["damage"] not in (None, "cut_short") or row["status"] == "unreadable"
 
 
 def ingest(
@@ -101,7 +111,7 @@ def ingest(
         undo_unfinished_runs(lake, BRONZE_TABLES, CAPTURE_FILES, log)
     ledger = _read_ledger(lake)
     plan = _plan_reads(files, ledger, options, log)
-    result = CaptureIngestResult(skipped_files=plan.skipped_files)
+    result = CaptureIngestResult(skipped_files=plan.skipped_files, newest_paths=newest_paths(files))
     if options.dry_run:
         for line in list(plan.describe()) or [f"nothing new in {plan.skipped_files} capture files"]:
             log(line)
@@ -205,12 +215,17 @@ class _IngestRound:
         if changes.overlapping_connections or plan.replaced_captures:  # stored calls change by further commits
             writer.tap = None
         writer.write_tables(changes, self._expiry(result.file_rows))
+        failures = dict(changes.failures)
+        for row in result.file_rows:
+            if (why := failures.pop(row["capture_id"], None)) is not None:
+                row.update(failed_columns(why))
         before = writer.versions_before[str(RPC_CALLS)] or 0
         if writer.tap is not None and (version := lake.version(RPC_CALLS)) == before + 1:
             result.recorded_write = TappedWrite(before, version, writer.removed_calls)
         for table in (CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING):
             result.rows_written[str(table)] = count_staged_rows(writer.staged_tables / table.name)
         result.rows_written[str(CAPTURE_FILES)] = writer.write_ledger(result.file_rows, changes.count_corrections)
+        mark_failed(lake, failures)  # captures of earlier runs
         result.rows_written[str(RPC_CALLS)] = sum(row["calls"] for row in result.file_rows)
         return result
 

@@ -113,9 +113,9 @@ def files_on_days(
 ) -> list[InputFile]:
     """Return the files that a run limited to some days gives to ``plan_ingest``.
 
-    These are files that the ledger knows unchanged (they are not read anyway), and new files that were modified on
-    these days or have a packet on them. Only a file that begins before the days and was modified after them is searched
-    for such a packet; else its first packet decides.
+    These are files that the ledger knows unchanged (they are not read anyway), new files that were modified on these
+    days or have a packet on them, and files that cannot be opened. Only a file that begins before the days and was
+    modified after them is searched for such a packet; else its first packet decides.
     """
     known = {state.input_file for entry in ledger for state in entry.all_files}
 
@@ -124,6 +124,8 @@ def files_on_days(
             return True
         source = open_source(file)
         beginning = capture_fingerprint.read_capture_start(source, max_expansion, max_expanded_bytes)
+        if beginning.error is not None:
+            return True  # the run that reads it reports why it cannot be read
         first_us = None if beginning.first_packet_ns is None else beginning.first_packet_ns // 1000
         if days.contains(first_us) or first_us is None:
             return first_us is not None
@@ -143,8 +145,10 @@ def _has_packet_on(source: FileSource, days: DateRange, bounds: tuple[int, int])
                 since, until = midnight_ns(days.first), midnight_ns(days.last) + DAY_NS
                 if ((times >= since) & (times < until)).any():
                     return True
-    except (OSError, NotACaptureError):
-        return False  # a run that reads the file reports why it cannot be read
+    except NotACaptureError:
+        return False
+    except Exception:  # noqa: BLE001
+        return True  # the run that reads the file reports why it cannot be read
     return False
 
 

@@ -36,6 +36,7 @@ from pipeline.lake.staging_files import StagingWriter, task_number
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table
+from udfs.errors import describe_failure
 from udfs.files.capture_fingerprint import MAX_EXPANDED_BYTES, MAX_EXPANSION_RATIO
 from udfs.files.file_source import FileSource
 from udfs.properties import snapshot_lines
@@ -269,4 +270,6 @@ def _read_file(path: str, staging: StagingWriter) -> RowDict:
                 counts["error"] = damage
     except OSError as error:
         counts["error"] = (error.strerror or str(error)).splitlines()[0]
+    except Exception as error:  # noqa: BLE001 - it is the error of one file: the others are read
+        counts["error"] = describe_failure(error)
     return counts

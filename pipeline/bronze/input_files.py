@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,12 +27,19 @@ _GLOB_CHARACTERS: Final = re.compile(r"[*?\[]")
 
 
 class InputError(Exception):
-    """A path or pattern that names no file. The message is one line."""
+    """A file, folder or pattern that cannot be listed. The message is one line."""
+
+
+class MissingInputError(InputError):
+    """A path or pattern that names no file."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class InputFile:
-    """A file as it was listed: absolute path or URI, size in bytes, modification time in microseconds since 1970."""
+    """A file as it was listed: absolute path or URI, size in bytes, modification time in microseconds since 1970.
+
+    Of a local path that is not text, ``path`` is the escaped form (``udfs.files.filesystems.escape_path``).
+    """
 
     path: str
     size: int
@@ -45,70 +54,169 @@ class InputFile:
 FindFile = Callable[[str], InputFile | None]
 """Returns the current state of the file at a path, or None, as ``find_file`` does."""
 
+Report = Callable[[str], None]
+"""Takes a line about a file or folder that cannot be listed."""
 
-def list_files(uris: Iterable[str]) -> list[InputFile]:
-    """Return the files that URIs name, each once, sorted by path. InputError for a URI that names none.
+
+def list_files(uris: Iterable[str], report: Report | None = None) -> list[InputFile]:
+    """Return the files that URIs name, each once, sorted by path.
 
     A folder stands for all files below it that are not hidden, a pattern (``*``, ``?``, ``[]``, ``**``) for the files
-    and folders that match it.
+    and folders that match it. What may not be listed, and a URI that names no file beside others that do, is passed to
+    ``report``. Raises InputError where there is no ``report``, and if no URI names anything.
     """
     found: dict[str, InputFile] = {}
+    missing: list[InputError] = []
+    some_named = False
     for uri in uris:
-        listed = list(_list_remote(uri) if filesystems.is_remote(uri) else _list_local(uri))
-        found.update((entry.path, entry) for entry in listed)
+        try:
+            listed = (_list_remote if filesystems.is_remote(uri) else _list_local)(uri, report or _refuse)
+            found.update((entry.path, entry) for entry in listed)
+            some_named = True
+        except MissingInputError as error:
+            missing.append(error)
+    if missing and (report is None or not some_named):
+        raise missing[0]
+    for problem in missing:
+        (report or _refuse)(str(problem))
     return sorted(found.values())
+
+
+def _refuse(problem: str) -> None:
+    raise InputError(problem)
+
+
+def newest_paths(files: Iterable[InputFile]) -> frozenset[str]:
+    """Return the paths of the newest file of each folder: something may still be writing to them."""
+    newest: dict[str, InputFile] = {}
+    for file in sorted(files, key=lambda each: (each.modified_us or 0, each.path)):
+        newest[file.path.rpartition("/")[0]] = file
+    return frozenset(file.path for file in newest.values())
 
 
 def ledger_path(uri: str) -> str:
     """Return how the ledger names the file at a URI: by its absolute path, or by its URI on an object store.
 
-    ValueError for a URI that cannot be one of a file.
+    A local path may be as a user writes it or as the ledger shows it. ValueError for a URI that names no file.
     """
-    return filesystems.canonical_location(uri) if filesystems.is_remote(uri) else str(Path(local_path(uri)).absolute())
+    if filesystems.is_remote(uri):
+        return filesystems.canonical_location(uri)
+    return filesystems.escape_path(_absolute_path(filesystems.unescape_path(uri)))
+
+
+def _absolute_path(uri: str) -> str:
+    return str(Path(local_path(uri)).absolute())
 
 
 def find_file(path: str) -> InputFile | None:
     """Return the current state of the file at a path of an ``InputFile``; None if it is missing or not accessible."""
     try:
         if "://" not in path:
-            return _stat_file(Path(path)) if Path(path).is_file() else None
+            real = filesystems.unescape_path(path)
+            return _stat_file(real) if Path(real).is_file() else None
         filesystem, name = filesystems.resolve_filesystem(path)
         info = filesystem.get_file_info(name)
-    except (InputError, OSError, ValueError):
+    except (OSError, ValueError):
         return None
     if info.type != pafs.FileType.File:
         return None
     return InputFile(path, info.size, info.mtime_ns // 1000 if info.mtime_ns else None)
 
 
-def _list_local(uri: str) -> Iterator[InputFile]:
+def _list_local(uri: str, report: Report) -> list[InputFile]:
+    """Return the files at a local path, below it, or matching it as a pattern."""
     try:
-        path = Path(ledger_path(uri))
+        path = _absolute_path(uri)
     except ValueError as error:
         raise InputError(str(error)) from error
-    if path.exists():
-        paths = [path]
-    elif _GLOB_CHARACTERS.search(str(path)):
-        paths = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
-        if not paths:
-            raise InputError(f"no file matches {uri}")
+    problems: list[str] = []
+    if _GLOB_CHARACTERS.search(path) and not os.path.lexists(path):
+        anchor = Path(path).anchor
+        paths = list(_matching_paths(anchor, Path(path).parts[1:], problems))
+        nothing = f"no file matches {filesystems.escape_path(uri)}"
     else:
-        raise InputError(f"no such file or folder: {uri}")
-    for found in paths:
-        if found.is_dir():
-            for below in found.rglob("*"):
-                if below.is_file() and not any(part.startswith(".") for part in below.relative_to(found).parts):
-                    yield _stat_file(below)
-        else:
-            yield _stat_file(found)
+        paths = [path] if _is_there(path, problems) else []
+        nothing = f"no such file or folder: {filesystems.escape_path(uri)}"
+    files = []
+    for file in chain.from_iterable(_files_at(path, problems) for path in paths):
+        try:
+            files.append(_stat_file(file))
+        except OSError as error:
+            problems.append(_problem(file, error))
+    for problem in dict.fromkeys(problems):  # ``**`` comes to a folder more than once
+        report(problem)
+    if not paths and not problems:
+        raise MissingInputError(nothing)
+    return files
 
 
-def _stat_file(path: Path) -> InputFile:
+def _is_there(path: str, problems: list[str]) -> bool:
+    """Whether a path exists and is accessible; if it is not accessible, that is a problem."""
     try:
-        facts = path.stat()
+        Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
-    return InputFile(str(path), facts.st_size, facts.st_mtime_ns // 1000)
+        problems.append(_problem(path, error))
+        return False
+    return True
+
+
+def _files_at(path: str, problems: list[str]) -> Iterator[str]:
+    """Yield the file at a path, or the files below it that are not hidden."""
+    if not os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises if the path is not accessible
+        yield path
+        return
+    for entry in _entries(path, problems):
+        if entry.name.startswith("."):
+            continue
+        try:
+            is_folder, is_file = entry.is_dir(follow_symlinks=False), entry.is_file()
+        except OSError:
+            is_folder, is_file = False, True  # looking at it tells the reason
+        if is_folder:
+            yield from _files_at(entry.path, problems)
+        elif is_file:
+            yield entry.path
+
+
+def _matching_paths(folder: str, pattern: Sequence[str], problems: list[str]) -> Iterator[str]:
+    """Yield the paths below a folder that match a pattern part by part. ``**`` matches any number of folders."""
+    if not pattern:
+        yield folder
+    elif not _GLOB_CHARACTERS.search(pattern[0]):
+        path = str(Path(folder, pattern[0]))
+        if _is_there(path, problems):
+            yield from _matching_paths(path, pattern[1:], problems)
+    else:
+        if pattern[0] == "**":
+            yield from _matching_paths(folder, pattern[1:], problems)
+        for entry in _entries(folder, problems):
+            if pattern[0] == "**" and entry.is_dir(follow_symlinks=False):
+                yield from _matching_paths(entry.path, pattern, problems)
+            elif pattern[0] != "**" and fnmatch.fnmatchcase(entry.name, pattern[0]):
+                yield from _matching_paths(entry.path, pattern[1:], problems)
+
+
+def _entries(folder: str, problems: list[str]) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder by name; none, and a problem, if it may not be listed."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except NotADirectoryError:
+        return []  # a file where a pattern has a folder
+    except OSError as error:
+        problems.append(_problem(folder, error))
+        return []
+
+
+def _problem(path: str, error: OSError) -> str:
+    return f"{filesystems.escape_path(path)}: cannot be listed: {error.strerror or error}"
+
+
+def _stat_file(path: str) -> InputFile:
+    facts = Path(path).stat()
+    return InputFile(filesystems.escape_path(path), facts.st_size, facts.st_mtime_ns // 1000)
 
 
 def is_pipe(uri: str) -> bool:
@@ -121,7 +229,7 @@ def is_pipe(uri: str) -> bool:
         return False
 
 
-def _list_remote(uri: str) -> Iterator[InputFile]:
+def _list_remote(uri: str, report: Report) -> Iterator[InputFile]:
     """Yield the objects at a URI, below it, or matching it as a pattern. Hidden ones are left out, as in folders."""
     uri = filesystems.canonical_location(uri)
     scheme, name = uri.split("://", 1)
@@ -139,7 +247,11 @@ def _list_remote(uri: str) -> Iterator[InputFile]:
         entries: list[Any] = filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=True))
     except (OSError, ValueError) as error:
         # Do not repeat what may be credentials.
-        raise InputError(f"{re.sub('//[^/]*@', '//...@', uri)}: {' '.join(str(error).split())}") from None
+        problem = f"{re.sub('//[^/]*@', '//...@', uri)}: {' '.join(str(error).split())}"
+        if isinstance(error, (filesystems.StorageLocationError, ValueError)):
+            raise InputError(problem) from None
+        report(problem)
+        return
     count = 0
     for entry in entries:
         below = entry.path.removeprefix(f"{root}/").split("/")
@@ -151,7 +263,7 @@ def _list_remote(uri: str) -> Iterator[InputFile]:
             count += 1
             yield _object_file(scheme, entry)
     if not count:
-        raise InputError(f"no file {'matches' if pattern else 'at'} {uri}")
+        raise MissingInputError(f"no file {'matches' if pattern else 'at'} {uri}")
 
 
 def _object_file(scheme: str, entry: Any) -> InputFile:  # noqa: ANN401 - pyarrow's

@@ -37,9 +37,11 @@ from udfs.capture.connection_merge import (
     merge_connections,
 )
 from udfs.capture.open_connections import four_tuple_key
+from udfs.errors import describe_failure
 from udfs.rows import RowDict
 
 Dates = set[dt.date | None]
+_Remainders = list[tuple[RowDict, bool]]  # with whether they are of this run
 _ONE, _TWO = (f"concat_ws('|', {side}_address, {side}_port)" for side in ("client", "server"))
 _FLOW_SQL: Final = f"concat_ws(' ', least({_ONE}, {_TWO}), greatest({_ONE}, {_TWO}))"  # as ``four_tuple_key``
 _FLOWS_PER_BATCH: Final = 2000  # four-tuples merged at a time: their remainders are in memory
@@ -63,6 +65,9 @@ class MergeChanges:
     ``pending_rows`` are remainders that are new or changed. ``count_corrections``, by capture, are to be added to its
     counts. ``overlapping_connections`` were seen by several captures at the same time: their calls are merged call by
     call. ``affects_stored_rows`` is whether the tables hold any of this, ``dates`` on which dates.
+
+    ``failures``, by capture, say why merging it failed. Its calls stay as it shows them alone. ``unmergeable`` are the
+    keys of the remainders: they leave ``bronze.pending``, so that merging with later captures does not fail again.
     """
 
     batches: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: defaultdict(list))
@@ -79,6 +84,8 @@ class MergeChanges:
     pending_rows: list[RowDict] = field(default_factory=list)
     dates: Dates = field(default_factory=set)
     affects_stored_rows: bool = False
+    failures: dict[str, str] = field(default_factory=dict)
+    unmergeable: set[str] = field(default_factory=set)
 
     def captures_to_reread(self) -> dict[str, set[str]]:
         """Return captures that hold more of MSMQ connections than was kept, with the endpoints of these connections."""
@@ -107,7 +114,7 @@ def merge_pending(fresh: pa.Table, stored: pa.Table, removed: pa.Table, *, reord
     ``removed`` are those of captures that were removed: their four-tuples are merged even if only one remainder is
     left.
     """
-    groups: dict[str, list[tuple[RowDict, bool]]] = defaultdict(list)
+    groups: dict[str, _Remainders] = defaultdict(list)
     for table, is_fresh in ((stored, False), (fresh, True)):
         for row in table.to_pylist():
             groups[four_tuple_key(row)].append((row, is_fresh))
@@ -116,17 +123,44 @@ def merge_pending(fresh: pa.Table, stored: pa.Table, removed: pa.Table, *, reord
     changes = MergeChanges()
     to_merge = [rows for name, rows in sorted(groups.items()) if len(rows) > 1 or name in removed_flows]
     for begin in range(0, len(to_merge), _FLOWS_PER_BATCH):
-        batch = to_merge[begin : begin + _FLOWS_PER_BATCH]
-        rows = [row for group in batch for row in group]
-        single = {group[0][0]["pending_key"] for group in batch if len(group) == 1}
-        _add_batch(
-            changes, rows, merge_connections([row for row, _ in rows], reorder_window_s=reorder_window_s), single
-        )
+        _merge_batch(changes, to_merge[begin : begin + _FLOWS_PER_BATCH], reorder_window_s)
     for row in removed_rows:  # its capture's rows are gone, but a row of bronze.connections names no capture
         changes.previous_connection_ids.add(row["connection_id"])
         changes.dates.update(packet_dates(row))
         changes.affects_stored_rows = True
     return changes
+
+
+def _merge_batch(changes: MergeChanges, batch: Sequence[_Remainders], window_s: float) -> None:
+    """Merge the remainders of each four-tuple of a batch; if that fails, find out at which captures."""
+
+    def merge(groups: Sequence[_Remainders]) -> MergeResult:
+        return merge_connections([row for group in groups for row, _ in group], reorder_window_s=window_s)
+
+    merged: list[tuple[Sequence[_Remainders], MergeResult]]
+    try:
+        merged = [(batch, merge(batch))]
+    except Exception:  # noqa: BLE001 - it is the error of a capture: the others are merged
+        mergeable = [_mergeable_remainders(changes, group, window_s) for group in batch]
+        merged = [([group], merge([group])) for group in mergeable if group]
+    for groups, found in merged:
+        single = {group[0][0]["pending_key"] for group in groups if len(group) == 1}
+        _add_batch(changes, [row for group in groups for row in group], found, single)
+
+
+def _mergeable_remainders(changes: MergeChanges, group: _Remainders, window_s: float) -> _Remainders:
+    """Return the remainders of a four-tuple that can be merged; note the captures of the others as failures."""
+    mergeable: _Remainders = []
+    for row, is_fresh in sorted(group, key=lambda each: each[1]):  # those of earlier runs could be merged then
+        try:
+            merge_connections([*(each for each, _ in mergeable), row], reorder_window_s=window_s)
+        except Exception as error:  # noqa: BLE001
+            peers = f"{row['client_address']}:{row['client_port']} and {row['server_address']}:{row['server_port']}"
+            changes.failures[row["capture_id"]] = f"merging {peers}: {describe_failure(error)}"
+            changes.unmergeable.add(row["pending_key"])
+        else:
+            mergeable.append((row, is_fresh))
+    return mergeable
 
 
 def _add_batch(
@@ -310,8 +344,20 @@ def merge_overlapping_calls(lake: Lake, changes: MergeChanges, rows: pa.Table) -
         row = restore_single_capture_row(call)
         if row is not None and (call["sightings"] or (row["capture_id"], row["call_key"]) not in rebuilt):
             kept.append(row)
+    try:
+        merged = merge_sightings(kept, fresh)
+    except Exception:  # noqa: BLE001 - it is the error of a capture: the others are merged
+        merged = []
+        for name in sorted(changes.overlapping_connections):
+            parts = [[row for row in part if row["connection_id"] == name] for part in (kept, fresh)]
+            try:
+                merged += merge_sightings(*parts)
+            except Exception as error:  # noqa: BLE001
+                merged += [*parts[0], *parts[1]]
+                why = f"merging the calls of connection {name}: {describe_failure(error)}"
+                changes.failures |= dict.fromkeys((row["capture_id"] for row in parts[1]), why)
     lake.delete(RPC_CALLS, where, names=changes.overlapping_connections)
-    return pa.Table.from_pylist(merge_sightings(kept, fresh), rows.schema)
+    return pa.Table.from_pylist(merged, rows.schema)
 
 
 def exclude_rows(column: str, keys: Collection[str]) -> BatchTransform:

@@ -151,6 +151,7 @@ class BronzeWriter:
     def write_tables(self, changes: MergeChanges, expiry: PendingExpiry | None) -> None:
         """Write all tables but the ledger, concurrently."""
         previous, updated = changes.previous_connection_ids, {row["pending_key"] for row in changes.pending_rows}
+        updated |= changes.unmergeable
 
         def write_connections(counts: Mapping[str, int]) -> None:
             rows = _with_call_counts(changes.new_rows("connections"), counts)
@@ -315,6 +316,7 @@ class BronzeWriter:
 def _ledger_row(read: PlannedRead, row: RowDict, before: RowDict | None) -> RowDict:
     """Return a capture's ledger row: what was read, added to the row ``before`` if reading was resumed."""
     row = {**row, **_file_columns(read.capture_files.ledger_columns()), "capture_id": read.capture_id}
+    row["first_key"] = row["first_key"] or read.first_key  # the reader does not know it where it failed
     if before is None:
         return row
     for name in _ADDED_COUNTS:

@@ -50,6 +50,16 @@ class StagingWriter:
         if self._bytes[kind] >= _GROUP_BYTES:
             self._write(kind)
 
+    def discard(self) -> None:
+        """Remove the rows that were added so far."""
+        for kind, writer in self._writers.items():
+            writer.close()
+            filesystem, name = self._place(str(self._folder), kind)
+            filesystem.delete_file(name)
+        self._writers.clear()
+        self._waiting.clear()
+        self._bytes.clear()
+
     def close(self) -> None:
         """Publish the files; the ledger's row comes last, since progress is counted by it."""
         for kind, writer in sorted(self._writers.items(), key=lambda entry: entry[0] == "capture_files"):
@@ -69,14 +79,16 @@ class StagingWriter:
     def _temporary(self) -> str:
         return f".{self._name}.{os.getpid()}"
 
-    def _writer(self, folder: str, kind: str, schema: pa.Schema) -> pq.ParquetWriter:
+    def _place(self, folder: str, kind: str) -> tuple[pafs.FileSystem, str]:
+        """Return the file system and the name of the file that rows of a kind are written to."""
         if "://" in folder:
             filesystem, root = resolve_filesystem(folder)
-            name = f"{root}/{kind}/{self._name}"  # an object is visible only when complete
-        else:
-            filesystem, root = pafs.LocalFileSystem(), folder
-            name = f"{root}/{kind}/{self._temporary}"
-        filesystem.create_dir(f"{root}/{kind}", recursive=True)
+            return filesystem, f"{root}/{kind}/{self._name}"  # an object is visible only when complete
+        return pafs.LocalFileSystem(), f"{folder}/{kind}/{self._temporary}"
+
+    def _writer(self, folder: str, kind: str, schema: pa.Schema) -> pq.ParquetWriter:
+        filesystem, name = self._place(folder, kind)
+        filesystem.create_dir(name.rpartition("/")[0], recursive=True)
         texts = [field.name for field in schema if pa.types.is_string(field.type)]
         return pq.ParquetWriter(
             name, schema, filesystem=filesystem, compression="snappy", use_dictionary=texts, write_statistics=False

@@ -23,6 +23,7 @@ from schemas.messages import MESSAGES
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
+from udfs.errors import remove_failure_values
 from udfs.keys import key
 from udfs.pseudonyms import Pseudonymizer, replace_distinct
 
@@ -101,9 +102,10 @@ _COMMON_COLUMNS: Final[Mapping[str, ColumnRedactor]] = {
     **dict.fromkeys(
         ("capture_id", "response_capture_id", "run_id", "errors", "decoder_version", "interface_name",
          "interface_uuid", "transfer_syntax", "protocol", "method", "hresult_name", "fault_name", "source",
-         "object_type", "client_id", "context_handle", "message_key", "status", "error", "property_states"),
+         "object_type", "client_id", "context_handle", "message_key", "status", "property_states"),
         copy_column,
     ),
+    "error": _redact_texts(lambda _pseudonyms, text: remove_failure_values(text)),
 }  # fmt: skip
 _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
     CAPTURE_FILES: {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
 from udfs.codes import RESULT_NAMES
 from udfs.comqc import body_decoder as comqc
+from udfs.errors import UNSUPPORTED, describe_failure
 from udfs.keys import keys_of_texts
 from udfs.messages import message_decoder as messages
 from udfs.properties import observations, snapshot_rows
@@ -53,7 +55,7 @@ INPUT_COLUMNS: Final = (
 )  # fmt: skip
 """The columns of ``bronze.rpc_calls`` that decoding reads."""
 
-OPTIONAL_INPUT_COLUMNS: Final = ("response_byte_order",)
+OPTIONAL_INPUT_COLUMNS: Final = ("response_byte_order", "capture_id")
 """Columns that it reads where they are present."""
 
 PASSED_THROUGH_COLUMNS: Final = (
@@ -97,6 +99,51 @@ def decode_calls(calls: pa.RecordBatch, *, keep_packets: bool = False, keep_bodi
     if (management := _calls_of(calls, method_registry.MANAGEMENT_METHODS)).num_rows:
         out |= _management_batches(management)
     return out
+
+
+class DecodeFailure(NamedTuple):
+    """A call at which decoding raised an exception, its capture, and what was raised where."""
+
+    call_key: str
+    capture_id: str
+    error: str
+
+
+def decode_calls_safely(
+    calls: pa.RecordBatch, failures: list[DecodeFailure], *, keep_packets: bool, keep_bodies: bool
+) -> Iterator[BatchesByTable]:
+    """Yield what ``decode_calls`` returns; a call at which it raises an exception is noted in ``failures``.
+
+    Such a call gives its row without anything decoded, with an error. ``calls`` have the column ``capture_id`` too.
+    """
+    decode = partial(decode_calls, keep_packets=keep_packets, keep_bodies=keep_bodies)
+    try:
+        decoded = decode(calls)
+    except Exception as error:  # noqa: BLE001 - it is the error of one call: the others are decoded
+        if calls.num_rows > 1:
+            half = calls.num_rows // 2
+            for part in (calls.slice(0, half), calls.slice(half)):
+                yield from decode_calls_safely(part, failures, keep_packets=keep_packets, keep_bodies=keep_bodies)
+            return
+        call_key, capture_id = (calls.column(name)[0].as_py() for name in ("call_key", "capture_id"))
+        failures.append(DecodeFailure(call_key, capture_id, describe_failure(error)))
+        decoded = _undecoded_rows(calls, decode)
+    yield decoded
+
+
+def _undecoded_rows(call: pa.RecordBatch, decode: Callable[[pa.RecordBatch], BatchesByTable]) -> BatchesByTable:
+    """Return the rows of one call as if its stubs were not captured, with an error."""
+    for name in ("request_stub", "response_stub"):
+        place = call.schema.get_field_index(name)
+        call = call.set_column(place, call.schema.field(place), pa.nulls(1, call.schema.field(place).type))
+    decoded = decode(call)
+    for table in map(str, ROW_PER_CALL_TABLES):
+        if decoded[table].num_rows:
+            place = decoded[table].schema.get_field_index("errors")
+            field = decoded[table].schema.field(place)
+            errors = pa.array([[{"code": UNSUPPORTED, "field": "stub", "offset": 0}]], field.type)
+            decoded[table] = decoded[table].set_column(place, field, errors)
+    return decoded
 
 
 def remote_read_columns(calls: pa.RecordBatch, *, keep_packets: bool = True) -> dict[str, pa.Array]:

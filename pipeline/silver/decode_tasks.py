@@ -22,7 +22,8 @@ from pipeline.silver.decode import (
     INTERFACES_BY_TABLE,
     OPTIONAL_INPUT_COLUMNS,
     PASSED_THROUGH_COLUMNS,
-    decode_calls,
+    DecodeFailure,
+    decode_calls_safely,
     remote_read_columns,
 )
 from schemas.remote_read_calls import REMOTE_READ_CALLS
@@ -30,6 +31,8 @@ from schemas.table import Table
 
 _DECODED_INTERFACES: Final = sorted(set(chain(*INTERFACES_BY_TABLE.values())))
 _FOLDER_NAMES: Final = {str(table): table.name for table in DECODED_TABLES}
+_FAILURES: Final = "failures"  # the folder of the calls at which decoding failed
+_FAILURES_SCHEMA: Final = pa.schema({name: pa.string() for name in DecodeFailure._fields})
 
 
 def decode_remote_read_calls(calls: DataFrame, *, keep_packets: bool = False) -> DataFrame:
@@ -63,11 +66,17 @@ class CallDecoder:
     def record_and_pass(self, batches: Batches, task: str) -> Iterator[pa.RecordBatch]:
         """Yield the batches unchanged and decode them; ``task`` names the staging files."""
         staging = StagingWriter(self.staging_folder, task)
+        failures: list[DecodeFailure] = []
         for batch in batches:
             calls = batch.select(_input_columns(batch.schema.names))  # filtering copies these columns alone
-            for name, rows in decode_calls(calls, keep_packets=self.keep_packets, keep_bodies=self.keep_bodies).items():
-                staging.add(_FOLDER_NAMES[name], rows)
+            for decoded in decode_calls_safely(
+                calls, failures, keep_packets=self.keep_packets, keep_bodies=self.keep_bodies
+            ):
+                for name, rows in decoded.items():
+                    staging.add(_FOLDER_NAMES[name], rows)
             yield batch
+        rows = pa.RecordBatch.from_pylist([failure._asdict() for failure in failures], _FAILURES_SCHEMA)
+        staging.add(_FAILURES, rows)
         staging.close()
 
     def decode_in_spark(self, calls: DataFrame) -> None:
@@ -78,6 +87,13 @@ class CallDecoder:
                 yield batch.slice(0, 0).select(["call_key"])
 
         _input_rows(calls, _DECODED_INTERFACES).mapInArrow(decode, "call_key string").collect()
+
+    def failures(self) -> dict[str, str]:
+        """Return by capture_id why decoding one of its calls failed."""
+        folder = Path(self.staging_folder) / _FAILURES
+        parts = chain.from_iterable(plan_tasks(folder))
+        rows = chain.from_iterable(batch.to_pylist() for part in parts for batch in part.read())
+        return {row["capture_id"]: f"decoding call {row['call_key']}: {row['error']}" for row in rows}
 
     def row_counts(self) -> dict[str, int]:
         """Return the number of decoded rows by full table name."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.bronze.failed_captures import mark_failed
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
 from pipeline.lake.lake import Lake
@@ -58,13 +59,15 @@ def make_call_decoder(lake: Lake, *, keep_packets: bool, keep_bodies: bool = Fal
 
 
 def update(
-    lake: Lake, *, keep_packets: bool, keep_stubs: bool, keep_bodies: bool = False, decoded: DecodedWrite | None = None
-) -> dict[str, int]:
+    lake: Lake, *, keep_packets: bool, keep_stubs: bool, keep_bodies: bool = False, decoded: DecodedWrite | None = None,
+    failures: dict[str, str] | None = None,
+) -> dict[str, int]:  # fmt: skip
     """Update the decoded tables with the changes of bronze.rpc_calls; return how many rows of each are written.
 
     Without ``keep_stubs`` (store.stubs) the stubs in bronze are emptied afterwards, since they hold message bodies;
     those of unfinished calls (bronze.pending) are kept until they are finished. ``decoded``: what ``decoder`` decoded
-    already, with the same settings.
+    already, with the same settings. Captures at whose calls decoding failed are marked in the ledger, and added to
+    ``failures`` with the reason.
     """
     written = {str(table): 0 for table in DECODED_TABLES}
     step = IncrementalUpdate.begin(lake, LAST_COMMITTED_TABLE, (RPC_CALLS,), {"decoder": DECODER_VERSIONS})
@@ -78,6 +81,9 @@ def update(
         step, folder, decoded, interrupted=folder.exists(), keep_packets=keep_packets, keep_bodies=keep_bodies
     )
     written |= work.run()
+    mark_failed(lake, work.failures)
+    if failures is not None:
+        failures.update(work.failures)
     shutil.rmtree(folder, ignore_errors=True)
     if decoded is not None:
         shutil.rmtree(decoded.decoder.staging_folder, ignore_errors=True)
@@ -100,6 +106,7 @@ class _SilverUpdate(_DecodeOptions):
     step: IncrementalUpdate
     folder: Path  # of the staging files
     decoded: DecodedWrite | None
+    failures: dict[str, str] = field(default_factory=dict)  # by capture, of decoding
 
     @property
     def lake(self) -> Lake:
@@ -144,7 +151,10 @@ class _SilverUpdate(_DecodeOptions):
             return None
         if (known.write.from_version, known.write.to_version) != (version, self.newest):
             return None
-        return None if self.emptied and known.write.removed_calls.call_keys else known
+        if self.emptied and known.write.removed_calls.call_keys:
+            return None
+        self.failures |= known.decoder.failures()
+        return known
 
     def _net_changes(self, since: int, skipped: Sequence[int]) -> NetChanges | None:
         """Return the net change of the calls that silver decodes; None where the change feed cannot be read."""
@@ -169,6 +179,7 @@ class _SilverUpdate(_DecodeOptions):
         folder.mkdir(parents=True)
         found = CallDecoder(str(folder), self.keep_packets, self.keep_bodies)
         found.decode_in_spark(calls)
+        self.failures |= found.failures()
         return found
 
     def _rows(self, table: Table, found: CallDecoder, count: int) -> DataFrame:

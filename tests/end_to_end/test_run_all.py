@@ -136,7 +136,7 @@ def test_bad_files_are_rows_and_the_others_are_read(spark, captures, tmp_path, c
     assert {name: (row["status"], row["damage"]) for name, row in ledger.items()} == {
         "good.pcap": ("complete", None),
         "cut.pcap": ("partial", "cut_short"),
-        "empty": ("unreadable", "not_a_capture"),
+        "empty": ("empty", "empty"),
         "notes.txt": ("unreadable", "not_a_capture"),
         "damaged.pcap": ("unreadable", "damaged"),
     }
@@ -158,6 +158,65 @@ def test_a_last_record_cut_short_is_only_a_warning(spark, captures, tmp_path, ca
     cut.write_bytes((captures / SAMPLES[0]).read_bytes()[:-1])
     assert ingest_captures.main(["--lake", str(tmp_path / "lake"), "--captures", str(cut)]) == 0
     assert "cut.pcap: partial: the record at byte" in capsys.readouterr().err
+
+
+def test_an_empty_ring_is_a_warning_and_a_page_says_so(spark, tmp_path, capsys):
+    (tmp_path / "ring").mkdir()
+    arguments = ["--lake", str(tmp_path / "lake"), "--captures", str(tmp_path / "ring")]
+    for pages in ([], ["--pages", str(tmp_path / "pages")]):
+        assert run_all.main([*arguments, *pages]) == 0
+        assert f"warning: there are no capture files in {tmp_path / 'ring'}" in capsys.readouterr().err
+    page = (tmp_path / "pages" / "index.html").read_text(encoding="utf-8")
+    data = json.loads(re.search('<script type="application/json" id="site">(.*?)</script>', page, re.DOTALL)[1])
+    assert not any(dataset["computed"] for dataset in data["data"].values())  # its first sentence: "No data: ..."
+
+
+def test_files_that_something_still_writes_are_warnings(spark, captures, tmp_path, capsys):
+    """The newest file has 0 bytes, then ends in zeros, then is whole. An older file that ends in zeros is damaged."""
+    ring, root = tmp_path / "ring", str(tmp_path / "lake")
+    ring.mkdir()
+    whole = (captures / SAMPLES[0]).read_bytes()
+    arguments = ["--lake", root, "--captures", str(ring)]
+
+    def ledger():
+        rows = Lake(spark, root).read(CAPTURE_FILES).orderBy("path").collect()
+        return [(row["path"].rsplit("/", 1)[1], row["status"], row["packets"]) for row in rows]
+
+    states = [(b"", "empty", 0), (whole[:20_000] + bytes(50_000), "partial", 69), (whole, "complete", 147)]
+    for state, status, packets in states:
+        (ring / "newest.pcap").write_bytes(state)
+        assert ingest_captures.main(arguments) == 0
+        assert ledger() == [("newest.pcap", status, packets)]
+        assert (f"newest.pcap: {status}: " in capsys.readouterr().err) == (status != "complete")
+    calls = Lake(spark, root).read(RPC_CALLS)
+    assert (calls.count(), calls.where("observations > 1").count()) == (54, 0)
+    (ring / "older.pcap").write_bytes((captures / SAMPLES[2]).read_bytes() + bytes(5000))
+    os.utime(ring / "older.pcap", (1, 1))
+    assert ingest_captures.main(arguments) == 3
+
+
+def test_what_may_not_be_listed_or_is_gone_is_reported_and_the_others_are_read(
+    spark, captures, tmp_path, capsys, monkeypatch
+):
+    name = os.fsdecode(b"caf\xe9.pcap")
+    (tmp_path / "closed").mkdir()
+    shutil.copy(captures / SAMPLES[0], tmp_path / name)
+    scandir = os.scandir
+
+    def refusing(folder):
+        if str(folder) == str(tmp_path / "closed"):
+            raise PermissionError(13, "Permission denied", folder)
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    arguments = ["--lake", str(tmp_path / "lake"), "--captures", str(tmp_path / name), str(tmp_path / "gone.pcap")]
+    assert run_all.main([*arguments, "--snapshots", str(tmp_path / "closed" / "*.jsonl")]) == 3
+    shown = capsys.readouterr()
+    assert f"{tmp_path}/closed: cannot be listed: Permission denied" in shown.err
+    assert f"no such file or folder: {tmp_path}/gone.pcap" in shown.err
+    (row,) = Lake(spark, str(tmp_path / "lake")).read(CAPTURE_FILES).collect()
+    assert (row["path"], row["status"]) == (f"{tmp_path}/caf\\xe9.pcap", "complete")
+    assert run_all.main(["--lake", str(tmp_path / "lake"), "--captures", str(tmp_path / "closed")]) == 3
 
 
 @pytest.mark.parametrize(

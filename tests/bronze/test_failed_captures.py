@@ -1,0 +1,234 @@
+"""An exception while one capture is read, merged or decoded is that capture's error; the others are done."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from datetime import date
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from capture.merge.cutting import cut, evenly, plain
+from jobs import run_all
+from pcapgen.record import sample_captures
+from pipeline.bronze import capture_source, merge_connections
+from pipeline.bronze.ingest_plan import files_on_days, plan_ingest
+from pipeline.bronze.input_files import list_files
+from pipeline.bronze.ledger_entries import DateRange
+from pipeline.lake.lake import Lake
+from pipeline.silver import decode
+from schemas.bronze import CAPTURE_FILES, PENDING, RPC_CALLS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
+from udfs.capture.capture_reader import BRONZE_SCHEMAS, read_capture
+from udfs.errors import describe_failure, remove_failure_values
+from udfs.files.capture_file import CaptureFileReader
+from udfs.rpc.call_rows import CallRowBuilder
+
+BAD = "02-remoteread-ndr64-multiplexed.pcap"
+
+
+class PlantedError(Exception):
+    """Raised by a step on purpose."""
+
+
+@pytest.fixture
+def captures(project, tmp_path):
+    """Three captures, one of which a step fails at."""
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    for name in ("01-remoteread-ndr.pcap", BAD, "08-endpoint-mapper.pcap"):
+        shutil.copy(project / "data" / "sample" / name, folder / name)
+    return folder
+
+
+@pytest.fixture
+def run(spark, captures, tmp_path, capsys):
+    """Return a function that runs the pipeline: the exit code, and the ledger by file name."""
+    root = str(tmp_path / "lake")
+
+    def once(*arguments):
+        code = run_all.main(["--lake", root, "--captures", str(captures), *arguments])
+        printed = capsys.readouterr()
+        assert json.loads(printed.out.strip().splitlines()[-1])["exit_code"] == code
+        lake = Lake(spark, root)
+        return (
+            code,
+            {row["path"].rsplit("/", 1)[1]: row for row in lake.read(CAPTURE_FILES).collect()},
+            lake,
+            printed.err,
+        )
+
+    return once
+
+
+def check_ledger(ledger, error):
+    """Check that one capture is unreadable, with what happened and where, and that the others are complete."""
+    assert {name: row["status"] for name, row in ledger.items() if name != BAD} == {
+        "01-remoteread-ndr.pcap": "complete", "08-endpoint-mapper.pcap": "complete"
+    }  # fmt: skip
+    assert (ledger[BAD]["status"], ledger[BAD]["damage"]) == ("unreadable", "failed")
+    assert ledger[BAD]["error"].startswith(error)
+    assert ": a bug" in ledger[BAD]["error"]
+
+
+@pytest.mark.spark
+def test_an_exception_while_a_capture_is_read(run, project, monkeypatch):
+    build_rows = CallRowBuilder.build_rows
+    right = read_capture(project / "data" / "sample" / BAD)
+    wrong = right["capture_files"]["capture_id"][0].as_py()
+
+    def failing(builder, calls, connections):
+        if builder.capture_id == wrong:
+            raise PlantedError("a bug")
+        return build_rows(builder, calls, connections)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CallRowBuilder, "build_rows", failing)
+        code, ledger, lake, printed = run()
+    assert code == 3
+    check_ledger(ledger, "PlantedError in ")
+    assert "in packets 1 to " in ledger[BAD]["error"]
+    assert f"{BAD}: unreadable: PlantedError in " in printed
+    assert (ledger[BAD]["capture_id"], ledger[BAD]["packets"]) == (wrong, 0)
+    assert lake.read(RPC_CALLS).where(f"capture_id = '{wrong}'").count() == 0
+    assert lake.read(REMOTE_READ_CALLS).count() > 20
+    before = lake.version(CAPTURE_FILES)
+    assert run()[0] == 0  # known by path, size and time
+    assert lake.version(CAPTURE_FILES) == before
+    code, ledger, lake, _ = run("--reprocess", f"capture={ledger[BAD]['path']}")
+    assert (code, ledger[BAD]["status"]) == (0, "complete")
+    assert lake.read(RPC_CALLS).where(f"capture_id = '{wrong}'").count() == right["rpc_calls"].num_rows
+
+
+@pytest.mark.spark
+def test_an_exception_while_a_call_is_decoded(run, monkeypatch):
+    decode_calls, counted = decode.decode_calls, []
+
+    def failing(calls, **options):
+        wrong = pc.and_(pc.equal(calls["transfer_syntax"], "NDR64"), pc.equal(calls["opnum"], 9))
+        wrong = pc.and_(wrong, calls["request_stub"].is_valid())
+        if pc.any(wrong, min_count=0).as_py():
+            counted.append(calls.num_rows)
+            raise PlantedError("a bug")
+        return decode_calls(calls, **options)
+
+    monkeypatch.setattr(decode, "decode_calls", failing)
+    code, ledger, lake, printed = run()
+    assert code == 3
+    check_ledger(ledger, "decoding call ")
+    assert "PlantedError in tests/bronze/test_failed_captures.py, line " in ledger[BAD]["error"]
+    assert f"capture {ledger[BAD]['capture_id']}: unreadable: decoding call " in printed
+    found = lake.read(REMOTE_READ_CALLS)
+    flagged = found.where("exists(errors, e -> e.field = 'stub')").collect()
+    assert len(flagged) == counted.count(1) == 15
+    assert {(row["errors"][0]["code"], row["context_handle"]) for row in flagged} == {("unsupported", None)}
+    calls = lake.read(RPC_CALLS).where("interface_name IN ('RemoteRead', 'qm2qm')").count()
+    assert found.count() == calls > len(flagged)
+
+
+@pytest.fixture
+def ring(tmp_path):
+    """Three captures, each of which continues the one before."""
+    (many,) = (path for path in sample_captures() if path.name.startswith("10-"))
+    capture = plain(many)
+    return cut(capture, evenly(capture))[:3]
+
+
+def fail_at(monkeypatch, wrong):
+    """Let merging fail whenever remainders of a capture take part."""
+    merge = merge_connections.merge_connections
+
+    def failing(rows, **options):
+        if any(row["capture_id"] == wrong for row in rows):
+            raise PlantedError("a bug")
+        return merge(rows, **options)
+
+    monkeypatch.setattr(merge_connections, "merge_connections", failing)
+
+
+def test_an_exception_while_remainders_are_merged_leaves_out_their_capture(ring, monkeypatch):
+    none = BRONZE_SCHEMAS["pending"].empty_table()
+    parts = [read_capture(piece)["pending"] for piece in ring]
+    wrong = parts[1]["capture_id"][0].as_py()
+    expected = merge_connections.merge_pending(pa.concat_tables([parts[0], parts[2]]), none, none, reorder_window_s=2.0)
+    fail_at(monkeypatch, wrong)
+    found = merge_connections.merge_pending(pa.concat_tables(parts), none, none, reorder_window_s=2.0)
+    assert found.failures.keys() == {wrong}
+    assert "PlantedError in " in found.failures[wrong]
+    keys = {row["pending_key"] for row in parts[1].to_pylist()}
+    assert found.unmergeable
+    assert found.unmergeable <= keys
+    merged = {row["call_key"] for row in expected.new_rows("rpc_calls").to_pylist()}
+    assert {row["call_key"] for row in found.new_rows("rpc_calls").to_pylist()} >= merged
+    assert not {row["pending_key"] for row in found.pending_rows} & found.unmergeable
+
+
+@pytest.mark.spark
+def test_an_exception_while_a_capture_is_merged_with_others(spark, ring, tmp_path, monkeypatch, capsys):
+    folder, root = tmp_path / "ring", str(tmp_path / "lake")
+    folder.mkdir()
+    names = [f"{number}.pcap" for number in range(3)]
+    for name, piece in zip(names, ring, strict=True):
+        (folder / name).write_bytes(piece)
+    wrong = read_capture(ring[1])["capture_files"]["capture_id"][0].as_py()
+    with monkeypatch.context() as patch:
+        fail_at(patch, wrong)
+        assert run_all.main(["--lake", root, "--captures", *(str(folder / name) for name in names[:2])]) == 3
+    lake = Lake(spark, root)
+
+    def statuses():
+        rows = lake.read(CAPTURE_FILES).orderBy("path").collect()
+        return [(row["path"].rsplit("/", 1)[1], row["status"]) for row in rows]
+
+    assert statuses() == [("0.pcap", "complete"), ("1.pcap", "unreadable")]
+    error = lake.read(CAPTURE_FILES).where("damage = 'failed'").first()["error"]
+    assert error.startswith("merging 10.")
+    assert "PlantedError in " in error
+    assert lake.read(RPC_CALLS).where(f"capture_id = '{wrong}'").count() > 0  # what it shows alone
+    assert lake.read(RPC_CALLS).groupBy("call_key").count().where("count > 1").count() == 0
+    waiting = lake.read(PENDING).where(f"capture_id = '{wrong}'").count()
+    assert waiting < read_capture(ring[1])["pending"].num_rows
+    assert run_all.main(["--lake", root, "--captures", str(folder)]) == 0  # with the program mended, the next capture
+    assert statuses()[2] == ("2.pcap", "complete")
+
+
+def test_redaction_keeps_of_a_failure_what_and_where_alone():
+    """Messages of exceptions hold values of the input."""
+    try:
+        {}["SECRET: (a"]
+    except KeyError as error:
+        text = f"merging 10.0.0.1:1 and 10.0.0.2:2103: {describe_failure(error)}"
+    assert "SECRET" in text
+    shown = remove_failure_values(text)
+    assert re.fullmatch(r"KeyError in tests/bronze/test_failed_captures.py, line \d+", shown)
+    other = "record at byte 24 claims 2147483647 bytes"
+    assert remove_failure_values(other) == other
+
+
+def test_an_exception_while_the_beginning_of_a_capture_is_read_is_left_to_the_task(captures, monkeypatch):
+    """Planning a run reads the beginning of each file; the task that reads the file reports what is wrong."""
+    read_blocks, files = CaptureFileReader.read_blocks, list_files([str(captures)])
+    wrong = (captures / BAD).stat().st_size
+
+    def failing(reader):
+        for records in read_blocks(reader):
+            if getattr(reader.stream, "size", lambda: 0)() == wrong:
+                raise PlantedError("a bug")
+            yield records
+
+    monkeypatch.setattr(CaptureFileReader, "read_blocks", failing)
+    reads = plan_ingest(files, []).reads
+    assert [read.file.path for read in reads] == [file.path for file in files]
+    assert [read.first_key is None for read in reads] == [False, True, False]
+    reader = capture_source.CaptureDataSourceReader({"rows": "capture_files"})
+    splits = capture_source.whole_file_splits(files)
+    batches = list(reader.read(capture_source.CapturePartition(tuple(splits))))
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert [(row["status"], row["damage"]) for row in rows] == [
+        ("complete", None), ("unreadable", "failed"), ("complete", None)
+    ]  # fmt: skip
+    never = DateRange(date(2001, 1, 1), date(2001, 1, 2))
+    assert [file.path.rsplit("/", 1)[1] for file in files_on_days(files, [], never)] == [BAD]  # to be reported
