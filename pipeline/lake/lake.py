@@ -304,7 +304,11 @@ class Lake:
                     return None
                 found[name] = rows
             elif isinstance(source, CachedFilter):
-                kept = local.standing(source) if self.exists(source.table) else row_cache.schema(source).empty_table()
+                kept = (
+                    local.standing(source, keep=self._commits is not None)
+                    if self.exists(source.table)
+                    else row_cache.schema(source).empty_table()
+                )
                 if kept is None:
                     return None
                 found[name] = kept
@@ -743,11 +747,12 @@ class Lake:
         return "" if row is None else str(row[0])
 
     def provenance_since(self, table: Table, since: int) -> dict[int, str | None]:
-        """Return the provenance of each commit after a version, by version."""
+        """Return the provenance of each commit after a version, by version; maintenance is left out."""
         newest = self.version(table)
         if newest is None or newest <= since:
             return {}
-        return {commit.version: commit.provenance_json for commit in self._history(table).since(since, newest)}
+        commits = self._history(table).since(since, newest)
+        return {commit.version: commit.provenance_json for commit in commits if not commit.keeps_provenance}
 
     def _open(self, table: Table) -> DataFrame:
         if self.catalog is not None:

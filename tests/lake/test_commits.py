@@ -46,11 +46,42 @@ def test_entries_before_a_checkpoint_may_be_gone(lake):
     ]
 
 
+MAINTENANCE = (
+    "REORG TABLE {} APPLY (PURGE)", "OPTIMIZE {}", "VACUUM {}", "ALTER TABLE {} SET TBLPROPERTIES ('some.day' = 'x')",
+    "ALTER TABLE {} UNSET TBLPROPERTIES ('some.day')",
+)  # fmt: skip
+
+
+def test_maintenance_leaves_what_a_table_is_made_of(lake):
+    """Also by Delta's own word, where the log is not in a folder of this machine."""
+    for keys in ("ac", "b"):
+        lake.append(QUARANTINE, rows(lake.spark, *keys).coalesce(1), provenance="made of this")
+    lake.delete_values(QUARANTINE, "quarantine_key", ["a"], dates=[None], provenance="made of this")  # for the purge
+    elsewhere = commits.CommitHistory(lake.spark, lake.sql_name(QUARANTINE), None)
+    for statement in MAINTENANCE:
+        before = lake.version(QUARANTINE)
+        lake.spark.sql(statement.format(lake.sql_name(QUARANTINE)))
+        assert lake.version(QUARANTINE) > before, statement
+        assert lake.provenance_json(QUARANTINE) == "made of this", statement
+        assert elsewhere.newest() == lake.snapshot(QUARANTINE)
+    assert lake.provenance_since(QUARANTINE, before - 1) == {}  # commits of maintenance say nothing
+    lake.append(QUARANTINE, rows(lake.spark, "d"))
+    lake.spark.sql(MAINTENANCE[1].format(lake.sql_name(QUARANTINE)))
+    assert lake.provenance_json(QUARANTINE) is None  # the rows that came last are of unknown origin
+    assert elsewhere.newest().provenance_json is None
+
+
+def test_a_new_column_is_no_maintenance(lake):
+    lake.append(QUARANTINE, rows(lake.spark, "a"), provenance="made of this")
+    lake.spark.sql(f"ALTER TABLE {lake.sql_name(QUARANTINE)} ADD COLUMNS (another INT)")
+    assert lake.provenance_json(QUARANTINE) is None
+
+
 @pytest.mark.parametrize("text", ["", "[1", '{"version": "1"}', "[]", '{"size": 1}'])
 def test_a_checkpoint_that_says_nothing_is_passed_over(lake, text):
     lake.append(QUARANTINE, rows(lake.spark, "a"), provenance="something")
     (log_of(lake) / "_last_checkpoint").write_text(text, encoding="utf-8")
-    assert commits.newest_in_log(log_of(lake)) == commits.Snapshot(1, "something", 1)
+    assert commits.newest_in_log(log_of(lake)) == commits.Snapshot(1, "something", 1, "WRITE")
 
 
 @pytest.mark.parametrize("entry", [b"", b"\xff\xfe", b'{"commitInfo":', b'{"metaData":{}}\n'])

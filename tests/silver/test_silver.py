@@ -180,7 +180,7 @@ def test_the_tables_follow_the_calls_also_when_a_run_is_killed_between_them(foll
     done = {name for name, rows in follow.expected().items() if counted[name] == len(rows)}
     assert done  # some tables are up to date
     assert {str(MESSAGES), str(REMOTE_READ_CALLS)}.isdisjoint(done)
-    lake.spark.sql(f"OPTIMIZE {lake.sql_name(PROPERTIES)}")  # by another client: the commit has no provenance
+    lake.spark.sql(f"OPTIMIZE {lake.sql_name(PROPERTIES)}")  # by another client: the provenance is in an earlier commit
     lake.delete(RPC_CALLS, "opnum = 0 AND interface_name = 'qmmgmt' AND call_id % 2 = 0")
     follow.run()
     assert follow.found() == follow.expected()

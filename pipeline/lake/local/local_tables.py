@@ -83,8 +83,11 @@ class LocalTables:
         """Return the rows that changed after a version, up to another; ValueError where that is not told any more."""
         return Relation.of_changes(arrow_schema(table), changes(self.folder(table), since, until))
 
-    def standing(self, wanted: CachedFilter) -> pa.Table | None:
-        """Return rows that are kept, as they are now; None as for ``listing``."""
+    def standing(self, wanted: CachedFilter, *, keep: bool) -> pa.Table | None:
+        """Return rows that are kept, as they are now; None as for ``listing``.
+
+        ``keep``: keep them as they are now for the next time. Jobs that only read do not write to the lake's folder.
+        """
         found = self.listing(wanted.table)
         if found is None:
             return None
@@ -96,7 +99,8 @@ class LocalTables:
         if now is None:
             rows = self._relation(wanted.table, found)
             now = self.answer(row_cache.all_of_them(wanted), {"rows": rows}).cast(row_cache.schema(wanted))
-        keeper.keep(CachedRows(now, found.version), before)
+        if keep:
+            keeper.keep(CachedRows(now, found.version), before)
         return now
 
     def _up_to_date(self, wanted: CachedFilter, before: CachedRows, version: int) -> pa.Table | None:
