@@ -128,7 +128,7 @@ def _call_lines(found: list[SummaryCount]) -> list[str]:
     lines = [f"calls     {_format_number(_total(calls))}"]
     for interface in sorted({count.name for count in calls}):
         of_interface = [count for count in calls if count.name == interface]
-        lines.append(f"  {interface:<40} {_format_number(_total(of_interface)):>10}")
+        lines.append(f"  {interface or '(interface not known)':<40} {_format_number(_total(of_interface)):>10}")
         for opnum in sorted({count.detail for count in of_interface}, key=lambda text: (len(text), text)):
             these = [count for count in of_interface if count.detail == opnum]
             outcomes = _format_outcomes(these, CALL_OUTCOMES)

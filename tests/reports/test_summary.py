@@ -91,6 +91,12 @@ def test_the_text_of_given_numbers():
     assert format_summary([]) == EMPTY
 
 
+def test_calls_on_refused_contexts_are_of_an_interface_that_is_not_known():
+    lines = format_summary([SummaryCount("call", "", "0", "fault", 1)]).splitlines()
+    (place,) = (number for number, line in enumerate(lines) if line.startswith("  (interface not known)  "))
+    assert lines[place + 1].split() == ["opnum", "0", "1", "fault", "1"]
+
+
 @pytest.mark.spark
 def test_a_lake_is_counted(spark, tmp_path):
     lake = Lake(spark, str(tmp_path))
