@@ -286,11 +286,13 @@ def _count_by_value(
 
 def _count_rows(table: Table, name: str) -> _CountQuery:
     """Return a query that counts the rows of a table, by source if it has several."""
-    source = _text_sql("source" if "source" in table.names else None)
+    source = [f"{_text_sql('source')} AS source"] if "source" in table.names else []
 
     def counted(lake: Lake) -> list[SummaryCount]:
-        rows = _query_rows(lake, table, [f"{source} AS source", "count(*) AS number"])
-        return [SummaryCount("decoded", name, row["source"], "", row["number"]) for row in rows]
+        rows = _query_rows(lake, table, [*source, "count(*) AS number"])
+        return [
+            SummaryCount("decoded", name, row.get("source", ""), "", row["number"]) for row in rows if row["number"]
+        ]
 
     return counted
 

@@ -141,7 +141,7 @@ def test_alerts_of_every_source_and_what_is_printed_of_them(spark, monkeypatch, 
     assert by_condition["negative_acknowledgements"]["message"].startswith("1 message of class NACK in srv1")
     assert by_condition["receives_not_ended"]["missing"] == ["queue_unknown"]
 
-    monkeypatch.setattr(job, "open_lake", lambda _: lake)
+    monkeypatch.setattr(job, "open_lake_with_data", lambda _: lake)
     monkeypatch.setattr(job, "current_alerts", lambda *_: found)
     out = tmp_path / "alerts.jsonl"
     arguments = ["--lake", "x", "--json", str(out)]

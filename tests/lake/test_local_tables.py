@@ -129,8 +129,7 @@ def test_no_job_of_spark_finds_the_rows_or_adds_some(lake, spark):
     assert lake.read(QUARANTINE).count() == 4
 
 
-def test_many_rows_that_are_gone_have_a_file_of_their_own(both, monkeypatch):
-    monkeypatch.setattr("pipeline.lake.local.deletion_vectors._MOST_INLINE", 40)
+def test_rows_that_are_gone_have_a_file_of_their_own(both):
     both(lambda lake: lake.append(QUARANTINE, rows(lake.spark, *map(str, range(100))).coalesce(1)))
     both(lambda lake: lake.delete(QUARANTINE, "quarantine_key LIKE '%3'"))
     both(lambda lake: lake.delete(QUARANTINE, "quarantine_key LIKE '%7'"))

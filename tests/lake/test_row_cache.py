@@ -18,8 +18,9 @@ LATE = CachedFilter(QUARANTINE, f"{KEY} >= '3' OR reason = 'other'")
 
 
 def kept(lake):
-    """The keys of the rows, as they are kept, and the files that hold them."""
-    found = lake.query(f"SELECT {KEY} FROM {{rows}}", rows=LATE)[KEY].to_pylist()
+    """The keys of the rows, as a run keeps them, and the files that hold them."""
+    with lake.hold_exclusive_access(lambda: None):
+        found = lake.query(f"SELECT {KEY} FROM {{rows}}", rows=LATE)[KEY].to_pylist()
     return sorted(found), sorted(path.name for path in (lake._local._root / "_runs" / "standing").iterdir())
 
 
@@ -100,6 +101,12 @@ def test_another_table_in_the_same_place_is_another(lake, spark):
     again = Lake(spark, lake.root)
     again.append(QUARANTINE, rows(spark, "2", "4"))
     assert kept(again)[0] == ["4"]
+
+
+def test_a_job_that_only_reads_keeps_no_rows(lake):
+    lake.append(QUARANTINE, rows(lake.spark, "1", "3", "5"))
+    assert lake.query(f"SELECT {KEY} FROM {{rows}}", rows=LATE)[KEY].to_pylist() == ["3", "5"]
+    assert not (lake._local._root / "_runs" / "standing").exists()
 
 
 def test_without_tables_at_hand_they_are_asked_of_spark(lake, spark):

@@ -419,7 +419,7 @@ def in_tokyo(monkeypatch):
 
 @pytest.mark.usefixtures("in_tokyo")
 def test_the_job_prints_an_answer_or_writes_it_as_json_lines(views, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(ask, "open_lake", lambda _: views.lake)
+    monkeypatch.setattr(ask, "open_lake_with_data", lambda _: views.lake)
     out = tmp_path / "answer.jsonl"
     assert ask.main(["--lake", "x", "22", "12", "--json", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
