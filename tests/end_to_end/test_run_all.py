@@ -410,7 +410,7 @@ def test_queries_and_widgets_of_the_databricks_dashboard_run(lake, pages):
 @pytest.mark.long
 def test_of_what_is_cut_the_pages_hold_sums_over_all(lake):
     def summed(data):
-        return sum((data.summed or data.rows).column("n").to_pylist()) if data.summed else data.rows.num_rows
+        return data.rows.num_rows if data.summary is None else sum(data.summary.column("n").to_pylist())
 
     moment = datetime(2024, 5, 1, tzinfo=UTC)
     whole = read_dashboard_data(lake, limits=RowLimits(), published_at=moment).datasets

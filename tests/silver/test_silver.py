@@ -172,7 +172,7 @@ def test_the_tables_follow_the_calls_also_when_a_run_is_killed_between_them(foll
     lake.delete(RPC_CALLS, "call_key = 'component'")
 
     with monkeypatch.context() as patch:
-        patch.setattr(concurrency, "_AT_ONCE", 1)
+        patch.setattr(concurrency, "_MAX_THREADS", 1)
         patch.setattr(Lake, "append", _raising_at(Lake.append, MESSAGES))
         with pytest.raises(KeyboardInterrupt):
             follow.run()
