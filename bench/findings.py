@@ -100,7 +100,7 @@ def build_evaluation_input(rows):
 
 def _cast_times(table):
     for place, name in enumerate(table.column_names):
-        if name in evaluate.TIMESTAMP_COLUMNS and pa.types.is_integer(table[name].type):
+        if name.endswith("_at") and pa.types.is_integer(table[name].type):
             table = table.set_column(place, name, table[name].cast(_TIMES))
     return table
 

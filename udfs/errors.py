@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Final
 
 _PROJECT: Final = str(Path(__file__).parent.parent)
+_MAX_MESSAGE: Final = 300  # characters of an exception's message
+_FAILURE: Final = re.compile(r"(\w+ in [^ ]+\.py, line \d+): ")  # how the text of ``describe_failure`` begins
 
 TRUNCATED: Final = "truncated"
 MALFORMED: Final = "malformed"
@@ -66,7 +68,3 @@ def remove_failure_values(text: str) -> str:
     """Return the text of an error without values of the input, if it is one of ``describe_failure``."""
     found = _FAILURE.search(text)
     return text if found is None else found[1]
-
-
-_MAX_MESSAGE: Final = 300
-_FAILURE: Final = re.compile(r"(\w+ in [^ ]+\.py, line \d+): ")

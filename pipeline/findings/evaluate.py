@@ -51,15 +51,10 @@ RULE_MODULES: Final = (
 )  # fmt: skip
 """The modules whose import registers the checks."""
 
-TIMESTAMP_COLUMNS: Final = frozenset(
-    {"request_at", "response_at", "cancelled_at", "orphaned_at", "arrived_at", "sent_at", "first_packet_at",
-     "last_packet_at", "closed_at", "bound_at", "observed_at"}
-)  # fmt: skip
 CALL_COLUMNS: Final = (
     "call_key", "connection_id", "call_id", "context_id", "interface_name", "opnum", "transfer_syntax", "byte_order",
-    "auth_level", "bind_seen", "sealed", "opened_by", "request_at",
-    "response_at", "cancelled_at", "orphaned_at", "fault_status", "outcome",
-    "client_address", "server_address", "server_port", "run_id",
+    "auth_level", "bind_seen", "sealed", "opened_by", "request_at", "response_at", "cancelled_at", "orphaned_at",
+    "fault_status", "outcome", "client_address", "server_address", "server_port", "run_id",
 )  # fmt: skip
 REMOTE_READ_COLUMNS: Final = (
     "call_key", "queue_format_type", "queue_format_name", "queue", "access", "share_mode", "client_id", "workgroup",

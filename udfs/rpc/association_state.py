@@ -85,6 +85,10 @@ class BoundContext:
         """Whether no answer to the bind was seen: the meaning is the one that was asked for."""
         return not self.accepted and not self.refused
 
+    def means_the_same_as(self, other: BoundContext) -> bool:
+        """Whether both have one interface and transfer syntax."""
+        return (self.interface_uuid, self.transfer_syntax) == (other.interface_uuid, other.transfer_syntax)
+
 
 @dataclass(slots=True)
 class RpcAssociation:
@@ -179,15 +183,7 @@ class RpcAssociation:
             )
             if bound and bound[-1].is_unanswered:
                 bound[-1] = context
-            elif (
-                not bound
-                or bound[-1].refused
-                or (bound[-1].interface_uuid, bound[-1].transfer_syntax)
-                != (
-                    context.interface_uuid,
-                    context.transfer_syntax,
-                )
-            ):
+            elif not bound or bound[-1].refused or not bound[-1].means_the_same_as(context):
                 insort(bound, context, key=lambda other: other.stream_offset)
 
     def _refuse(self, bind: BindExchange, element: ContextElement) -> None:

@@ -11,9 +11,8 @@ def with_canonical_queues(
     """Return a subquery over a table: some ``columns``, and the canonical names of queues.
 
     ``queues`` are SQL expressions of queue names (of the table ``rows``) by the name of their column. ``aliases`` is
-    the SQL name of silver.queue_aliases. Journals and
-    subqueues follow their queue, as in ``udfs.queues.alias_groups.canonical_queue_name``. The SQL is valid for Spark
-    and for DuckDB.
+    the SQL name of silver.queue_aliases. Journals and subqueues follow their queue, as in
+    ``udfs.queues.alias_groups.canonical_queue_name``. The SQL is valid for Spark and for DuckDB.
     """
     names = f"(SELECT queue, max(canonical_queue) AS canonical FROM {aliases} GROUP BY queue)"
     selected, joins = [columns], []
