@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.bronze import learned_endpoints, merge_connections
 from pipeline.bronze.capture_source import build_read_tasks
-from pipeline.bronze.failed_captures import failed_columns, mark_failed
+from pipeline.bronze.failed_inputs import failed_columns, mark_failed
 from pipeline.bronze.ingest_plan import files_on_days, plan_ingest, plan_reprocessing
 from pipeline.bronze.input_files import InputFile, newest_paths
 from pipeline.bronze.ledger_entries import LEDGER_COLUMNS, DateRange, IngestPlan, LedgerEntry, ReprocessSelector

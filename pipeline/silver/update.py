@@ -23,7 +23,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.bronze.failed_captures import mark_failed
+from pipeline.bronze.failed_inputs import mark_failed
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import IncrementalUpdate, commits_with_provenance
 from pipeline.lake.lake import Lake

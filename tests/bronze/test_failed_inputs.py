@@ -119,7 +119,7 @@ def test_an_exception_while_a_call_is_decoded(run, monkeypatch):
     code, ledger, lake, printed = run()
     assert code == 3
     check_ledger(ledger, "decoding call ")
-    assert "PlantedError in tests/bronze/test_failed_captures.py, line " in ledger[BAD]["error"]
+    assert "PlantedError in tests/bronze/test_failed_inputs.py, line " in ledger[BAD]["error"]
     assert f"capture {ledger[BAD]['capture_id']}: unreadable: decoding call " in printed
     found = lake.read(REMOTE_READ_CALLS)
     flagged = found.where("exists(errors, e -> e.field = 'stub')").collect()
@@ -203,7 +203,7 @@ def test_redaction_keeps_of_a_failure_what_and_where_alone():
         text = f"merging 10.0.0.1:1 and 10.0.0.2:2103: {describe_failure(error)}"
     assert "SECRET" in text
     shown = remove_failure_values(text)
-    assert re.fullmatch(r"KeyError in tests/bronze/test_failed_captures.py, line \d+", shown)
+    assert re.fullmatch(r"KeyError in tests/bronze/test_failed_inputs.py, line \d+", shown)
     other = "record at byte 24 claims 2147483647 bytes"
     assert remove_failure_values(other) == other
 
