@@ -122,7 +122,7 @@ def measure_ingestion(folder: Path, queues: int, rounds: int) -> list[Measure]:
         begun = time.perf_counter()
         ingest_snapshots.ingest(lake, list_files(map(str, paths)), run_id="bench", log=lambda _: None)
         between = time.perf_counter()
-        _, says = hosts.update_collected_snapshots(lake)
+        _, says = hosts.update_collected_snapshots(lake, {})
         if says is not None:
             hosts.update_hosts(lake, "bench", says)
         return between - begun, time.perf_counter() - between

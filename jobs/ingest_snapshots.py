@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jobs import cli, redaction
 from jobs.command_line.parsers import build_parser
@@ -52,6 +53,15 @@ def update_bronze(job_run: cli.JobRun, lake: Lake, files: list[InputFile], outco
     counts.rows_flagged += broken
 
 
+def decode_to_silver(lake: Lake, outcome: cli.Outcome) -> tuple[dict[str, int], Mapping[str, Any] | None]:
+    """Decode new snapshots into silver; return the rows written by table and the provenance for silver.hosts."""
+    failures: dict[str, str] = {}
+    written, hosts_provenance = hosts.update_collected_snapshots(lake, failures)
+    for path, why in failures.items():
+        outcome.report_unreadable(f"{path}: unreadable: {why}")
+    return written, hosts_provenance
+
+
 def run(job_run: cli.JobRun) -> cli.Outcome:
     """Read the snapshot files named on the command line into bronze."""
     if not job_run.arguments.snapshots:
@@ -63,7 +73,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     with lake_lease(job_run, lake), redaction.open_scratch_lake(job_run, lake, pseudonymizer, files) as redacting:
         update_bronze(job_run, lake if redacting is None else redacting.scratch_lake, files, outcome)
         if redacting is not None:
-            hosts.update_collected_snapshots(redacting.scratch_lake)
+            decode_to_silver(redacting.scratch_lake, outcome)
             redacting.publish(run_id=job_run.run_id, read_paths=())
     return outcome
 

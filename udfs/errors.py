@@ -17,6 +17,8 @@ from typing import Final
 _PROJECT: Final = str(Path(__file__).parent.parent)
 _MAX_MESSAGE: Final = 300  # characters of an exception's message
 _FAILURE: Final = re.compile(r"(\w+ in [^ ]+\.py, line \d+): ")  # how the text of ``describe_failure`` begins
+DECODING_SNAPSHOT: Final = "decoding snapshot"
+_STEP: Final = re.compile(rf"merging|decoding call|{DECODING_SNAPSHOT}")  # what may come before it, with names
 
 TRUNCATED: Final = "truncated"
 MALFORMED: Final = "malformed"
@@ -66,5 +68,7 @@ def describe_failure(error: Exception) -> str:
 
 def remove_failure_values(text: str) -> str:
     """Return the text of an error without values of the input, if it is one of ``describe_failure``."""
-    found = _FAILURE.search(text)
-    return text if found is None else found[1]
+    found, step = _FAILURE.search(text), _STEP.match(text)
+    if found is None:
+        return text
+    return found[1] if step is None else f"{step[0]}: {found[1]}"

@@ -36,7 +36,7 @@ from pipeline.lake.staging_files import StagingWriter, task_number
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table
-from udfs.errors import describe_failure
+from udfs.errors import DECODING_SNAPSHOT, describe_failure
 from udfs.files.capture_fingerprint import MAX_EXPANDED_BYTES, MAX_EXPANSION_RATIO
 from udfs.files.file_source import FileSource
 from udfs.properties import snapshot_lines
@@ -81,13 +81,14 @@ def ingest(
     if not dry_run:
         # Now: if a later ingest did it, it would also restore what is written to bronze.quarantine here.
         undo_unfinished_runs(lake, BRONZE_TABLES, CAPTURE_FILES, log)
+    was_read = F.expr(f"status = 'complete' OR error LIKE '{DECODING_SNAPSHOT}%'")
     ledger = {
         (row[0], row[1], row[2]): row[3]
         for row in lake.read(SNAPSHOT_FILES)
-        .select("path", "size_bytes", F.unix_micros("modified_at"), "status")
+        .select("path", "size_bytes", F.unix_micros("modified_at"), was_read)
         .collect()
     }
-    fresh = [file for file in files if ledger.get((file.path, file.size, file.modified_us), "new") != "complete"]
+    fresh = [file for file in files if not ledger.get((file.path, file.size, file.modified_us))]
     result = SnapshotIngestResult(skipped_files=len(files) - len(fresh))
     if not fresh:
         log(f"nothing new in {result.skipped_files} snapshot files")

@@ -353,9 +353,10 @@ def merge_overlapping_calls(lake: Lake, changes: MergeChanges, rows: pa.Table) -
             try:
                 merged += merge_sightings(*parts)
             except Exception as error:  # noqa: BLE001
-                merged += [*parts[0], *parts[1]]
+                unmerged = [*parts[1], *parts[0]]
+                merged += {row["call_key"]: row for row in unmerged}.values()  # each key once
                 why = f"merging the calls of connection {name}: {describe_failure(error)}"
-                changes.failures |= dict.fromkeys((row["capture_id"] for row in parts[1]), why)
+                changes.failures |= dict.fromkeys((row["capture_id"] for row in unmerged), why)
     lake.delete(RPC_CALLS, where, names=changes.overlapping_connections)
     return pa.Table.from_pylist(merged, rows.schema)
 

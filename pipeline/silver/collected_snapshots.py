@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from datetime import date
 from functools import partial
+from itertools import chain
 from typing import Final
 from uuid import uuid4
 
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
+from pipeline.bronze.failed_inputs import mark_failed_snapshot_files
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
 from pipeline.lake.lake import Lake
@@ -28,35 +30,38 @@ from pipeline.lake.queries import CHANGE_FEED_ERRORS
 from pipeline.lake.recovery import RunMarkers
 from pipeline.lake.schema_enforcement import event_date_column
 from pipeline.lake.staging_files import StagingWriter, task_number
-from pipeline.silver.decode import decode_collected_snapshots
+from pipeline.silver.decode import DecodeFailure, decode_snapshots_safely
+from pipeline.silver.decode_tasks import stage_failures, staged_failures
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
 from schemas.table import EVENT_DATE, Table
+from udfs.errors import DECODING_SNAPSHOT
 
 SNAPSHOT_TABLES: Final = (PROPERTIES, MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS)
 INPUT_COLUMNS: Final = (
     "snapshot_id", "queue_manager", "object_type", "format_name", "asked_at", "collected_at", "hresult", "error",
-    "properties", "run_id",
+    "properties", "source_path", "run_id",
 )  # fmt: skip
 COLLECTOR_ROWS_SQL: Final = "source = 'collector'"
 SOURCE_TABLE_NAME: Final = str(SNAPSHOTS_RAW)
 _ROW_COUNTS_SCHEMA: Final = pa.schema({"table": pa.string(), "day": pa.date32(), "rows": pa.int64()})
 
 
-def decode_new_snapshots(lake: Lake, since_version: int | None) -> dict[str, int]:
+def decode_new_snapshots(lake: Lake, since_version: int | None, failures: dict[str, str]) -> dict[str, int]:
     """Decode the snapshots added after a version of ``bronze.snapshots_raw``; None: all of them again.
 
-    Returns how many rows of each table were written.
+    Returns how many rows of each table were written. Files at whose snapshots decoding failed are marked in the ledger,
+    and added to ``failures`` with the reason.
     """
     folder = RunMarkers.of(lake).root / "collected"
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        return _decode_new(lake, since_version, str(folder / uuid4().hex))
+        return _decode_new(lake, since_version, str(folder / uuid4().hex), failures)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _decode_new(lake: Lake, since: int | None, folder: str) -> dict[str, int]:
+def _decode_new(lake: Lake, since: int | None, folder: str, failures: dict[str, str]) -> dict[str, int]:
     rows, replaced, dates = _read_changes(lake, since)
     written, days = _decode_to_staging(lake.read(SNAPSHOTS_RAW) if rows is None else rows, folder)
     for table in SNAPSHOT_TABLES:
@@ -69,6 +74,9 @@ def _decode_new(lake: Lake, since: int | None, folder: str) -> dict[str, int]:
         lake.append(table, _staged_rows_not_in(lake, table, folder, days))
 
     run_concurrently({table: partial(append, table) for table in SNAPSHOT_TABLES if written[str(table)]})
+    for failure in staged_failures(folder):
+        failures[failure.source] = f"{DECODING_SNAPSHOT} {failure.row_key}: {failure.error}"
+    mark_failed_snapshot_files(lake, failures, all_decoded=rows is None)
     return written
 
 
@@ -102,11 +110,13 @@ def _decode_task(folder: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
     staging = StagingWriter(folder, task_number())
     names = {str(table): table.name for table in SNAPSHOT_TABLES}
     rows_by_day: Counter[tuple[str, date | None]] = Counter()
+    failures: list[DecodeFailure] = []
     for batch in batches:
-        for table, rows in decode_collected_snapshots(batch).items():
+        for table, rows in chain.from_iterable(map(dict.items, decode_snapshots_safely(batch, failures))):
             staging.add(names[table], rows)
             for day in pc.value_counts(rows.column(EVENT_DATE)).to_pylist():
                 rows_by_day[table, day["values"]] += day["counts"]
+    stage_failures(staging, failures)
     staging.close()
     counts = [{"table": table, "day": day, "rows": count} for (table, day), count in rows_by_day.items()]
     yield pa.RecordBatch.from_pylist(counts, schema=_ROW_COUNTS_SCHEMA)

@@ -76,6 +76,7 @@ _EMPTY_BATCHES: Final = {
 
 ColumnArrays = Mapping[str, pa.Array]
 BatchesByTable = dict[str, pa.RecordBatch]
+DecodeFunction = Callable[[pa.RecordBatch], BatchesByTable]
 
 
 def decode_calls(calls: pa.RecordBatch, *, keep_packets: bool = False, keep_bodies: bool = False) -> BatchesByTable:
@@ -102,11 +103,29 @@ def decode_calls(calls: pa.RecordBatch, *, keep_packets: bool = False, keep_bodi
 
 
 class DecodeFailure(NamedTuple):
-    """A call at which decoding raised an exception, its capture, and what was raised where."""
+    """A call or collected snapshot at which decoding raised an exception, and what was raised where."""
 
-    call_key: str
-    capture_id: str
+    row_key: str  # call_key, or snapshot_id
+    source: str  # capture_id, or the path of the snapshot file
     error: str
+
+
+class _RowKind(NamedTuple):
+    """Names of a kind of rows that are decoded."""
+
+    key: str
+    source: str
+    undecoded: tuple[str, ...]  # the columns whose values are decoded
+    flagged_tables: tuple[Table, ...]  # of rows that show a failure
+    error_field: str  # in the errors of these
+
+
+_CALL_ROWS: Final = _RowKind(
+    "call_key", "capture_id", ("request_stub", "response_stub"), tuple(ROW_PER_CALL_TABLES), "stub"
+)
+_COLLECTED_ROWS: Final = _RowKind(
+    "snapshot_id", "source_path", ("properties",), (QUEUE_SNAPSHOTS, MACHINE_SNAPSHOTS), "properties"
+)
 
 
 def decode_calls_safely(
@@ -117,31 +136,49 @@ def decode_calls_safely(
     Such a call gives its row without anything decoded, with an error. ``calls`` have the column ``capture_id`` too.
     """
     decode = partial(decode_calls, keep_packets=keep_packets, keep_bodies=keep_bodies)
+    return _decode_safely(calls, failures, decode, _CALL_ROWS)
+
+
+def decode_snapshots_safely(snapshots_raw: pa.RecordBatch, failures: list[DecodeFailure]) -> Iterator[BatchesByTable]:
+    """Yield what ``decode_collected_snapshots`` returns; snapshots at which it fails as in ``decode_calls_safely``.
+
+    ``snapshots_raw`` have the column ``source_path`` too.
+    """
+    return _decode_safely(snapshots_raw, failures, decode_collected_snapshots, _COLLECTED_ROWS)
+
+
+def _decode_safely(
+    rows: pa.RecordBatch, failures: list[DecodeFailure], decode: DecodeFunction, kind: _RowKind
+) -> Iterator[BatchesByTable]:
+    """Yield decoded rows; search by halves for the rows at which decoding raises an exception."""
     try:
-        decoded = decode(calls)
-    except Exception as error:  # noqa: BLE001 - it is the error of one call: the others are decoded
-        if calls.num_rows > 1:
-            half = calls.num_rows // 2
-            for part in (calls.slice(0, half), calls.slice(half)):
-                yield from decode_calls_safely(part, failures, keep_packets=keep_packets, keep_bodies=keep_bodies)
+        decoded = decode(rows)
+    except Exception as error:  # noqa: BLE001 - it is the error of one row: the others are decoded
+        if rows.num_rows > 1:
+            half = rows.num_rows // 2
+            for part in (rows.slice(0, half), rows.slice(half)):
+                yield from _decode_safely(part, failures, decode, kind)
             return
-        call_key, capture_id = (calls.column(name)[0].as_py() for name in ("call_key", "capture_id"))
-        failures.append(DecodeFailure(call_key, capture_id, describe_failure(error)))
-        decoded = _undecoded_rows(calls, decode)
+        row_key, source = (rows.column(name)[0].as_py() for name in (kind.key, kind.source))
+        failures.append(DecodeFailure(row_key, source, describe_failure(error)))
+        decoded = _undecoded_rows(rows, decode, kind)
     yield decoded
 
 
-def _undecoded_rows(call: pa.RecordBatch, decode: Callable[[pa.RecordBatch], BatchesByTable]) -> BatchesByTable:
-    """Return the rows of one call as if its stubs were not captured, with an error."""
-    for name in ("request_stub", "response_stub"):
-        place = call.schema.get_field_index(name)
-        call = call.set_column(place, call.schema.field(place), pa.nulls(1, call.schema.field(place).type))
-    decoded = decode(call)
-    for table in map(str, ROW_PER_CALL_TABLES):
+def _undecoded_rows(row: pa.RecordBatch, decode: DecodeFunction, kind: _RowKind) -> BatchesByTable:
+    """Return what one row gives without the values that are decoded, with an error; nothing if that fails too."""
+    for name in kind.undecoded:
+        place = row.schema.get_field_index(name)
+        row = row.set_column(place, row.schema.field(place), pa.nulls(1, row.schema.field(place).type))
+    try:
+        decoded = decode(row)
+    except Exception:  # noqa: BLE001 - the failure is noted already
+        return {}
+    for table in map(str, kind.flagged_tables):
         if decoded[table].num_rows:
             place = decoded[table].schema.get_field_index("errors")
             field = decoded[table].schema.field(place)
-            errors = pa.array([[{"code": UNSUPPORTED, "field": "stub", "offset": 0}]], field.type)
+            errors = pa.array([[{"code": UNSUPPORTED, "field": kind.error_field, "offset": 0}]], field.type)
             decoded[table] = decoded[table].set_column(place, field, errors)
     return decoded
 

@@ -31,7 +31,7 @@ from schemas.table import Table
 
 _DECODED_INTERFACES: Final = sorted(set(chain(*INTERFACES_BY_TABLE.values())))
 _FOLDER_NAMES: Final = {str(table): table.name for table in DECODED_TABLES}
-_FAILURES: Final = "failures"  # the folder of the calls at which decoding failed
+_FAILURES: Final = "failures"  # the folder of the rows at which decoding failed
 _FAILURES_SCHEMA: Final = pa.schema({name: pa.string() for name in DecodeFailure._fields})
 
 
@@ -75,8 +75,7 @@ class CallDecoder:
                 for name, rows in decoded.items():
                     staging.add(_FOLDER_NAMES[name], rows)
             yield batch
-        rows = pa.RecordBatch.from_pylist([failure._asdict() for failure in failures], _FAILURES_SCHEMA)
-        staging.add(_FAILURES, rows)
+        stage_failures(staging, failures)
         staging.close()
 
     def decode_in_spark(self, calls: DataFrame) -> None:
@@ -90,10 +89,8 @@ class CallDecoder:
 
     def failures(self) -> dict[str, str]:
         """Return by capture_id why decoding one of its calls failed."""
-        folder = Path(self.staging_folder) / _FAILURES
-        parts = chain.from_iterable(plan_tasks(folder))
-        rows = chain.from_iterable(batch.to_pylist() for part in parts for batch in part.read())
-        return {row["capture_id"]: f"decoding call {row['call_key']}: {row['error']}" for row in rows}
+        found = staged_failures(self.staging_folder)
+        return {failure.source: f"decoding call {failure.row_key}: {failure.error}" for failure in found}
 
     def row_counts(self) -> dict[str, int]:
         """Return the number of decoded rows by full table name."""
@@ -107,6 +104,18 @@ class CallDecoder:
             return (batch.select(names) for part in tasks[number] for batch in part.read())
 
         return PartitionedRows(len(tasks), sum(part.size for task in tasks for part in task), rows)
+
+
+def stage_failures(staging: StagingWriter, failures: Sequence[DecodeFailure]) -> None:
+    """Write the failures of a decoding task to a staging file."""
+    rows = [failure._asdict() for failure in failures]
+    staging.add(_FAILURES, pa.RecordBatch.from_pylist(rows, _FAILURES_SCHEMA))
+
+
+def staged_failures(staging_folder: str) -> list[DecodeFailure]:
+    """Return the failures of all decoding tasks of a staging folder."""
+    parts = chain.from_iterable(plan_tasks(Path(staging_folder) / _FAILURES))
+    return [DecodeFailure(**row) for part in parts for batch in part.read() for row in batch.to_pylist()]
 
 
 @dataclass(frozen=True, slots=True)

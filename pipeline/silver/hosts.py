@@ -49,11 +49,11 @@ _PATH_NAME: Final = re.compile(r"([^\\=;]+)\\")
 _IP_ADDRESS: Final = re.compile(r"^([0-9]{1,3}\.){3}[0-9]{1,3}$|:")
 
 
-def update_collected_snapshots(lake: Lake) -> tuple[dict[str, int], dict[str, Any] | None]:
+def update_collected_snapshots(lake: Lake, failures: dict[str, str]) -> tuple[dict[str, int], dict[str, Any] | None]:
     """Decode new snapshots of the collector to silver. Call it when silver is up to date with ``bronze.rpc_calls``.
 
     Returns how many rows of each table were written, and the provenance for ``update_hosts``; None if it has nothing to
-    do.
+    do. Adds to ``failures`` by path why decoding a snapshot of a file failed.
     """
     raw_version = lake.version(SNAPSHOTS_RAW)
     before = lake.provenance(HOSTS)
@@ -70,7 +70,7 @@ def update_collected_snapshots(lake: Lake) -> tuple[dict[str, int], dict[str, An
     same_decoders = before.get("decoder") == DECODER_VERSIONS
     if raw_version is not None and (before.get(source) != raw_version or not same_decoders):
         since = before.get(source) if same_decoders else None
-        written = silver_collected_snapshots.decode_new_snapshots(lake, since)
+        written = silver_collected_snapshots.decode_new_snapshots(lake, since, failures)
     return written, now
 
 

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shutil
+from dataclasses import replace
 from datetime import date
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from capture.merge.cutting import cut, evenly, plain
+from collector import snapshot_files
 from jobs import run_all
+from pcapgen import conversation
+from pcapgen.containers import pcap
 from pcapgen.record import sample_captures
+from pcapgen.scenarios import remote_read_dialogue
 from pipeline.bronze import capture_source, merge_connections
 from pipeline.bronze.ingest_plan import files_on_days, plan_ingest
 from pipeline.bronze.input_files import list_files
 from pipeline.bronze.ledger_entries import DateRange
 from pipeline.lake.lake import Lake
-from pipeline.silver import decode
+from pipeline.silver import decode, hosts
 from schemas.bronze import CAPTURE_FILES, PENDING, RPC_CALLS
+from schemas.collected_snapshots import SNAPSHOT_FILES
+from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, read_capture
 from udfs.errors import describe_failure, remove_failure_values
 from udfs.files.capture_file import CaptureFileReader
 from udfs.rpc.call_rows import CallRowBuilder
 
+AT_ONE = "2024-05-01T13:00:00.000000Z"
 BAD = "02-remoteread-ndr64-multiplexed.pcap"
 
 
@@ -195,6 +205,126 @@ def test_an_exception_while_a_capture_is_merged_with_others(spark, ring, tmp_pat
     assert statuses()[2] == ("2.pcap", "complete")
 
 
+@pytest.mark.spark
+def test_an_exception_while_calls_that_two_captures_saw_are_merged(spark, tmp_path, monkeypatch, capsys):
+    dialogue = remote_read_dialogue(size=9000, cuts=(4000, 4000))
+    records = conversation.records(dialogue.flow, conversation.segments(dialogue.script))
+    later = [replace(record, time_ns=record.time_ns + 1_000_000) for record in records]
+    folder, root = tmp_path / "taps", str(tmp_path / "lake")
+    folder.mkdir()
+    (folder / "one.pcap").write_bytes(pcap(records).data)
+    (folder / "two.pcap").write_bytes(pcap(later).data)
+    shutil.copy(next(path for path in sample_captures() if path.name.startswith("08-")), folder / "other.pcap")
+
+    def failing(rows, fresh):
+        raise PlantedError("a bug")
+
+    monkeypatch.setattr(merge_connections, "merge_sightings", failing)
+    assert run_all.main(["--lake", root, "--captures", str(folder)]) == 3
+    lake = Lake(spark, root)
+    ledger = {row["path"].rsplit("/", 1)[1]: row for row in lake.read(CAPTURE_FILES).collect()}
+    assert ledger["other.pcap"]["status"] == "complete"
+    failed = [row for row in ledger.values() if row["damage"] == "failed"]
+    assert failed
+    for row in failed:
+        assert row["status"] == "unreadable"
+        assert row["error"].startswith("merging the calls of connection ")
+        assert "PlantedError in tests/bronze/test_failed_inputs.py, line " in row["error"]
+    calls = lake.read(RPC_CALLS).where("interface_name = 'RemoteRead'")
+    assert calls.select("call_key").distinct().count() == calls.count() >= len(dialogue.calls)
+    seen = lake.read(REMOTE_READ_CALLS)
+    assert seen.count() == calls.count()
+
+
+def fail_in_workers(monkeypatch, task, module, name, *, when):
+    """Let a function of a module fail in Spark's workers: ``task`` patches it there before it does its work.
+
+    ``when`` takes the function's first argument. It is no function of this module, which workers cannot import.
+    """
+    place, attribute = task.rsplit(".", 1)
+
+    def planted(*arguments):
+        worker_task = getattr(importlib.import_module(place), attribute)
+        patched = importlib.import_module(module)
+        right = getattr(patched, name)
+
+        def failing(first, *others):
+            if when(first):
+                raise RuntimeError("a bug")
+            return right(first, *others)
+
+        setattr(patched, name, failing)
+        try:
+            yield from list(worker_task(*arguments))
+        finally:
+            setattr(patched, name, right)
+
+    monkeypatch.setattr(task, planted)
+
+
+@pytest.fixture
+def snapshot_run(spark, tmp_path, capsys):
+    """Return a function that runs the pipeline on two snapshot files: the exit code, their ledger, what was said."""
+    folder, root = tmp_path / "in", str(tmp_path / "lake")
+    bad = [snapshot_files.queue(number, which=name, at=AT_ONE) for number, name in ((7, "a"), (8, "b"))]
+    snapshot_files.write(folder / "bad.jsonl", *bad)
+    snapshot_files.write(folder / "good.jsonl", snapshot_files.machine(), snapshot_files.queue(9, which="c"))
+
+    def once(*arguments):
+        code = run_all.main(["--lake", root, "--snapshots", str(folder), *arguments])
+        lake = Lake(spark, root)
+        ledger = {Path(row["path"]).name: (row["status"], row["error"]) for row in lake.read(SNAPSHOT_FILES).collect()}
+        return code, ledger, lake, capsys.readouterr().err
+
+    return once
+
+
+@pytest.mark.spark
+def test_an_exception_while_a_collected_snapshot_is_decoded(snapshot_run, monkeypatch):
+    def has_values_of_a(batch):
+        rows = batch.to_pylist()
+        return any((row["format_name"] or "").endswith("$\\a") and row["properties"] for row in rows)
+
+    with monkeypatch.context() as patch:
+        task, module = "pipeline.silver.collected_snapshots._decode_task", "pipeline.silver.decode"
+        fail_in_workers(patch, task, module, "decode_collected_snapshots", when=has_values_of_a)
+        code, ledger, lake, printed = snapshot_run()
+    assert code == 3
+    assert ledger["good.jsonl"] == ("complete", None)
+    status, error = ledger["bad.jsonl"]
+    assert status == "unreadable"
+    assert re.match(r"decoding snapshot \w+: RuntimeError in .+\.py, line \d+: a bug", error)
+    assert f"bad.jsonl: unreadable: {error}" in printed
+    found = {row["queue"]: row for row in lake.read(QUEUE_SNAPSHOTS).collect()}
+    assert {name[-1]: row["message_count"] for name, row in found.items()} == {"a": None, "b": 8, "c": 9}
+    assert {name[-1]: [each["code"] for each in row["errors"]] for name, row in found.items()} == {
+        "a": ["unsupported"], "b": [], "c": []
+    }  # fmt: skip
+    code, again, _, _ = snapshot_run()  # known by path, size and time
+    assert (code, again) == (0, ledger)
+    monkeypatch.setattr(hosts, "DECODER_VERSIONS", "with the program mended")
+    code, ledger, lake, _ = snapshot_run()
+    assert (code, ledger["bad.jsonl"]) == (0, ("complete", None))
+    assert lake.read(QUEUE_SNAPSHOTS).where("message_count = 7").count() == 1
+
+
+@pytest.mark.spark
+def test_an_exception_while_a_snapshot_file_is_read(snapshot_run, monkeypatch):
+    with monkeypatch.context() as patch:
+        task, module = "pipeline.bronze.ingest_snapshots._read_task", "pipeline.bronze.ingest_snapshots"
+        fail_in_workers(patch, task, module, "datetime_to_us", when=lambda time: time.hour == 13)
+        code, ledger, _, printed = snapshot_run()
+    assert code == 3
+    assert ledger["good.jsonl"] == ("complete", None)
+    status, error = ledger["bad.jsonl"]
+    assert status == "unreadable"
+    assert re.match(r"RuntimeError in .+\.py, line \d+: a bug", error)
+    assert "bad.jsonl: unreadable: RuntimeError in " in printed
+    code, ledger, lake, _ = snapshot_run()  # unreadable files are read again
+    assert (code, set(ledger.values())) == (0, {("complete", None)})
+    assert lake.read(QUEUE_SNAPSHOTS).count() == 3
+
+
 def test_redaction_keeps_of_a_failure_what_and_where_alone():
     """Messages of exceptions hold values of the input."""
     try:
@@ -203,7 +333,7 @@ def test_redaction_keeps_of_a_failure_what_and_where_alone():
         text = f"merging 10.0.0.1:1 and 10.0.0.2:2103: {describe_failure(error)}"
     assert "SECRET" in text
     shown = remove_failure_values(text)
-    assert re.fullmatch(r"KeyError in tests/bronze/test_failed_inputs.py, line \d+", shown)
+    assert re.fullmatch(r"merging: KeyError in tests/bronze/test_failed_inputs.py, line \d+", shown)
     other = "record at byte 24 claims 2147483647 bytes"
     assert remove_failure_values(other) == other
 

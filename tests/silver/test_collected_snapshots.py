@@ -42,7 +42,7 @@ def everything(lake):
 
 
 def update_silver(lake):
-    written, provenance = hosts.update_collected_snapshots(lake)
+    written, provenance = hosts.update_collected_snapshots(lake, {})
     return written if provenance is None else written | {str(HOSTS): hosts.update_hosts(lake, "r1", provenance)}
 
 
@@ -203,7 +203,7 @@ def test_both_roads_stand_side_by_side(lake, tmp_path):
     assert sorted((row["source"], row["message_count"]) for row in rows(lake, QUEUE_SNAPSHOTS)) == [
         ("collector", 7), ("collector", 9), ("wire", 7),
     ]  # fmt: skip
-    collected_snapshots.decode_new_snapshots(lake, None)  # decode all again
+    collected_snapshots.decode_new_snapshots(lake, None, {})  # decode all again
     assert sorted((row["source"], row["message_count"]) for row in rows(lake, QUEUE_SNAPSHOTS)) == [
         ("collector", 7), ("collector", 9), ("wire", 7),
     ]  # fmt: skip
