@@ -213,9 +213,9 @@ def test_killed_between_any_two_writes_and_repeated(story, monkeypatch, where):
     story.run()
     story.add(clients=[named("name", 1)])
     target = {
-        "aliases": (affected_scope, "scope"),
-        "messages": (message_queues, "write"),
-        "gold": (type(story.lake), "put"),
+        "aliases": (affected_scope, "find_recompute_scope"),
+        "messages": (message_queues, "write_message_queues"),
+        "gold": (type(story.lake), "replace_changed"),
     }
     killed(monkeypatch, *target[where], story.run)
     assert story.run() == 1
