@@ -94,7 +94,8 @@ class BoundContext:
 class RpcAssociation:
     """The RPC association state of one TCP connection, as far as captured.
 
-    ``is_msmq``: a bind proposed an interface of MSMQ or the endpoint mapper. ``contexts``: meanings by context id.
+    ``is_msmq``: a bind proposed an interface of MSMQ or the endpoint mapper. ``is_begin_seen``: the bind PDU that
+    begins the association was captured, not only alter_context PDUs. ``contexts``: meanings by context id.
     ``unbound_call_shapes``: by context id, of calls whose bind was not seen. ``early_answers``: answers seen before
     their binds. ``retained_pdus``: of binds and unfinished calls; ``retained_unbound_pdus``: of complete calls without
     a bind. Over the limit PDUs are not retained: ``dropped_bytes`` counts those of calls without a bind by (context id,
@@ -108,6 +109,7 @@ class RpcAssociation:
     group_id: int | None = None
     call_count: int = 0
     is_msmq: bool = False
+    is_begin_seen: bool = False
     early_answers: list[tuple[int, bytes, str, int, int, HandshakeToken | None]] = field(default_factory=list)
     malformed_binds: list[tuple[str, int, int, int, int, int, bytes]] = field(default_factory=list)
     retained_pdus: list[RetainedPdu] = field(default_factory=list)
@@ -119,8 +121,8 @@ class RpcAssociation:
 
     @property
     def has_only_other_interfaces(self) -> bool:
-        """Whether binds were seen, none of them for an MSMQ or epm interface."""
-        return bool(self.binds) and not self.is_msmq
+        """Whether all binds were seen, none of them for an MSMQ or epm interface: an alter_context follows a bind."""
+        return self.is_begin_seen and not self.is_msmq
 
     def add_bind(
         self, body: bytes, order: str, end: int, offset: int, sequence: int, call_id: int, time: int, number: int,
@@ -135,6 +137,7 @@ class RpcAssociation:
             bind.tokens.append(token)
         self.binds.append(bind)
         self.unanswered_binds.append(bind)
+        self.is_begin_seen |= body[2] == BIND
         for element in elements:
             if element.interface_uuid in INTERFACES_BY_UUID:
                 self.is_msmq = True
@@ -220,11 +223,13 @@ class RpcAssociation:
         return self.handshake_check[1]
 
     def _pop_answered_bind(self, call_id: int) -> BindExchange | None:
-        """Remove and return the unanswered bind with the answer's call id, else the oldest; None if there is none."""
-        if not self.unanswered_binds:
-            return None
-        bind = next((each for each in self.unanswered_binds if each.call_id == call_id), self.unanswered_binds[0])
-        self.unanswered_binds.remove(bind)
+        """Remove and return the oldest unanswered bind with the answer's call id; None if its bind was not seen so far.
+
+        Another bind's answer may be here without its bind, where a capture begins between the two.
+        """
+        bind = next((each for each in self.unanswered_binds if each.call_id == call_id), None)
+        if bind is not None:
+            self.unanswered_binds.remove(bind)
         return bind
 
     def add_malformed_bind(
