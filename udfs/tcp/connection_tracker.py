@@ -25,7 +25,6 @@ from udfs.tcp.connections import (
     MAX_SEQUENCE_JUMP,
     MAX_SKIPPED_BYTES_KEPT,
     MAX_START_HOLD_BYTES,
-    MAX_START_HOLD_SEGMENTS,
     BufferedSegment,
     ConnectionKind,
     DataSegment,
@@ -416,7 +415,7 @@ class ConnectionTracker:
             whole = int(s.captured_length[rows[end]]) == int(length[end])
             if whole and not direction.held_segments:
                 total = int(ends[end] - ends[begin] + length[begin])
-                if not direction.started and (total > MAX_START_HOLD_BYTES or end - begin >= MAX_START_HOLD_SEGMENTS):
+                if not direction.started and total > MAX_START_HOLD_BYTES:
                     # So many bytes in order: holding them back would give the same start.
                     direction.start_at(int(sequence[begin]))
                 if direction.started and direction.stream_offset_of(int(sequence[begin])) == direction.next_offset:

@@ -21,7 +21,6 @@ _MASK: Final = 0xFFFFFFFF
 MAX_SEQUENCE_JUMP: Final = 16 << 20  # bytes; sequence numbers farther apart are not of one connection
 # A direction without its SYN is held back until its order is certain: for the reorder window, or up to these limits.
 MAX_START_HOLD_BYTES: Final = 16 << 10
-MAX_START_HOLD_SEGMENTS: Final = 8
 _MAX_HELD_BYTES: Final = 16 << 20  # out of order in one direction; receive windows are rarely larger
 _MAX_HELD_SEGMENTS: Final = 1 << 16
 _MAX_UNACKNOWLEDGED_GAPS: Final = 1 << 12  # of one direction; of further ones it is not known who lost them
@@ -206,7 +205,7 @@ class StreamDirection:
         if not self.held_segments:
             return
         if not self.started:
-            if self.held_bytes > MAX_START_HOLD_BYTES or len(self.held_segments) >= MAX_START_HOLD_SEGMENTS:
+            if self.held_bytes > MAX_START_HOLD_BYTES:
                 self.release_held(None, once=True)  # gaps behind the start are waited for as usual
         elif self.held_bytes > _MAX_HELD_BYTES or len(self.held_segments) > _MAX_HELD_SEGMENTS:
             self.release_held(None, once=True)
