@@ -37,6 +37,7 @@ from udfs.capture.connection_merge import (
     merge_connections,
 )
 from udfs.capture.open_connections import four_tuple_key
+from udfs.capture.taps import ConnectionTaps
 from udfs.errors import describe_failure
 from udfs.rows import RowDict
 
@@ -64,7 +65,8 @@ class MergeChanges:
     (what their contexts mean); ``relabeled`` are the (capture, previous connection) whose stored calls change by that.
     ``pending_rows`` are remainders that are new or changed. ``count_corrections``, by capture, are to be added to its
     counts. ``overlapping_connections`` were seen by several captures at the same time: their calls are merged call by
-    call. ``affects_stored_rows`` is whether the tables hold any of this, ``dates`` on which dates.
+    call, with what each tap shows of them. ``affects_stored_rows`` is whether the tables hold any of this, ``dates`` on
+    which dates.
 
     ``failures``, by capture, say why merging it failed. Its calls stay as it shows them alone. ``unmergeable`` are the
     keys of the remainders: they leave ``bronze.pending``, so that merging with later captures does not fail again.
@@ -79,7 +81,7 @@ class MergeChanges:
     replaced_call_keys: set[str] = field(default_factory=set)
     unchanged_call_keys: set[str] = field(default_factory=set)
     replaced_quarantine_keys: set[str] = field(default_factory=set)
-    overlapping_connections: set[str] = field(default_factory=set)
+    overlapping_connections: dict[str, ConnectionTaps] = field(default_factory=dict)
     count_corrections: dict[str, list[RowDict]] = field(default_factory=lambda: defaultdict(list))
     pending_rows: list[RowDict] = field(default_factory=list)
     dates: Dates = field(default_factory=set)
@@ -170,7 +172,7 @@ def _add_batch(
     labels = {(label["capture_id"], label["was_connection_id"]): label for label in found.connection_labels.to_pylist()}
     after = {row["pending_key"]: row for row in found.pending_changes.to_pylist()}
     changes.connection_labels += labels.values()
-    changes.overlapping_connections |= {label["connection_id"] for label in labels.values() if label["together"]}
+    changes.overlapping_connections |= found.taps
     for meaning in found.context_meanings.to_pylist():
         changes.bind_contexts[meaning["capture_id"], meaning["was_connection_id"]].append(meaning)
     for row, is_fresh in rows:
@@ -336,24 +338,24 @@ def merge_overlapping_calls(lake: Lake, changes: MergeChanges, rows: pa.Table) -
     """
     where = f"connection_id IN {{names}} AND {dates_condition(changes.dates)}"
     names = rows.schema.names
-    stored = lake.select(RPC_CALLS, where, names, names=changes.overlapping_connections).cast(rows.schema).to_pylist()
+    earlier = lake.select(RPC_CALLS, where, names, names=changes.overlapping_connections).cast(rows.schema).to_pylist()
     fresh = rows.to_pylist()
     rebuilt = changes.rebuilt_calls | {(row["capture_id"], row["call_key"]) for row in fresh}
     kept = []
-    for call in stored:
+    for call in earlier:
         row = restore_single_capture_row(call)
         if row is not None and (call["sightings"] or (row["capture_id"], row["call_key"]) not in rebuilt):
             kept.append(row)
     try:
-        merged = merge_sightings(kept, fresh)
+        merged = merge_sightings(kept, fresh, changes.overlapping_connections)
     except Exception:  # noqa: BLE001 - it is the error of a capture: the others are merged
         merged = []
         for name in sorted(changes.overlapping_connections):
-            parts = [[row for row in part if row["connection_id"] == name] for part in (kept, fresh)]
+            stored, new = ([row for row in part if row["connection_id"] == name] for part in (kept, fresh))
             try:
-                merged += merge_sightings(*parts)
+                merged += merge_sightings(stored, new, changes.overlapping_connections)
             except Exception as error:  # noqa: BLE001
-                unmerged = [*parts[1], *parts[0]]
+                unmerged = [*new, *stored]
                 merged += {row["call_key"]: row for row in unmerged}.values()  # each key once
                 why = f"merging the calls of connection {name}: {describe_failure(error)}"
                 changes.failures |= dict.fromkeys((row["capture_id"] for row in unmerged), why)

@@ -218,7 +218,7 @@ def test_what_was_opened_stays_open_when_another_capture_shows_it_closed(story):
          for name, value in row.items()}
         for row in decrypted_calls([capture], DecryptionKeys())
     ]  # fmt: skip
-    rows = merge_sightings(decrypted_calls([capture], KEYS), other)
+    rows = merge_sightings(decrypted_calls([capture], KEYS), other, {})
     assert sorted(digests(rows), key=repr) == sorted(story[1], key=repr)
     assert {(row["opened_by"], row["outcome"], row["observations"]) for row in rows} == {("TESTDOM\\reader", "ok", 2)}
     assert all(row["request_signed_bytes"] is None for row in rows)

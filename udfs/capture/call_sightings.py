@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
+from udfs.capture.taps import ConnectionTaps
 from udfs.keys import key
 from udfs.rows import RowDict
+from udfs.rpc.call_schema import HALVES, IN_PART, NOT_SEEN, WHOLE, has_whole_half
 
 MAX_SIGHTING_INTERVAL: Final = dt.timedelta(seconds=60)
 _FOUR_TUPLE_COLUMNS: Final = ("client_address", "client_port", "server_address", "server_port")
@@ -36,20 +38,18 @@ _DECRYPTION_COLUMNS: Final = (
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MIN_HEADER_BYTES: Final = 24  # bytes, the minimum size of a fragment's header
 _NO_TIME: Final = 1 << 62
-HALVES: Final = ("request", "response")
 
 
-def merge_sightings(rows: list[RowDict], fresh: list[RowDict]) -> list[RowDict]:
+def merge_sightings(rows: list[RowDict], fresh: list[RowDict], taps: Mapping[str, ConnectionTaps]) -> list[RowDict]:
     """Return one row for each call of connections that several captures saw at the same time.
 
     ``rows``: the existing rows of these connections, except those that the merge replaces. ``fresh``: the rows of the
-    merge. Sightings that an earlier merge added to ``rows`` are ignored.
+    merge. ``taps``: by connection_id, what each tap shows of calls that no capture of it finished alone. Sightings that
+    an earlier merge added to ``rows`` are ignored.
     """
     finished = [_with_sighting(row, finished=True) for row in map(restore_single_capture_row, rows) if row is not None]
-    return [
-        _merge_rows(group)
-        for group in _group_by_call(finished + [_with_sighting(row, finished=False) for row in fresh])
-    ]
+    unfinished = [{**row, "sightings": _seen_by_taps(row, taps) or [to_sighting(row, finished=False)]} for row in fresh]
+    return [_merge_rows(group, taps) for group in _group_by_call(finished + unfinished)]
 
 
 def restore_single_capture_row(row: RowDict) -> RowDict | None:
@@ -57,7 +57,7 @@ def restore_single_capture_row(row: RowDict) -> RowDict | None:
     if not row["sightings"]:
         return row
     finished = [seen for seen in row["sightings"] if seen["finished"]]
-    return _merge_rows([{**row, "sightings": finished}]) if finished else None
+    return _merge_rows([{**row, "sightings": finished}], {}) if finished else None
 
 
 def row_without_captures(row: RowDict, captures: Collection[str]) -> RowDict | None:
@@ -72,12 +72,13 @@ def to_sighting(row: RowDict, *, finished: bool) -> RowDict:
 
     ``finished``: one capture alone finished the call.
     """
-    whole = row["request_stub"] is not None, row["response_stub"] is not None or row["fault_status"] is not None
     return {
         **{name: row[name] for name in _POSITION_COLUMNS},
         **{name: _to_us(row[name]) for name in _TIME_COLUMNS},
-        "request": 0 if not row["request_fragments"] else 2 if whole[0] else 1,
-        "response": 0 if not row["response_fragments"] else 2 if whole[1] else 1,
+        **{
+            half: NOT_SEEN if not row[f"{half}_fragments"] else WHOLE if has_whole_half(row, half) else IN_PART
+            for half in HALVES
+        },
         "finished": finished,
     }
 
@@ -96,7 +97,7 @@ def _to_time(us: int | None) -> dt.datetime | None:
 
 def _rank(seen: RowDict) -> tuple[int, int, int, str, int]:
     """Sort key, the best sighting first: most whole halves, then most halves whose end was seen, then the earliest."""
-    whole = sum(seen[half] == 2 for half in HALVES)
+    whole = sum(seen[half] == WHOLE for half in HALVES)
     ended = sum(seen[f"{half}_done_at"] is not None for half in HALVES)
     half = "request" if seen["request"] else "response"
     at = seen[f"{half}_at"]
@@ -139,7 +140,7 @@ def _pairs_with_lost_start(rows: list[RowDict], half: str) -> Iterator[tuple[int
         if row[f"{half}_sequence"] is not None:
             best = max(seen[half] for seen in row["sightings"])
             name = (*(row[column] for column in _FOUR_TUPLE_COLUMNS), row["call_id"])
-            (whole if best == 2 else some)[name].append(index)
+            (whole if best == WHOLE else some)[name].append(index)
     for name, indexes in some.items():
         for other in indexes:
             for index in whole.get(name, ()):
@@ -154,17 +155,19 @@ def _stream_span(row: RowDict, half: str) -> int:
     return int(len(row[f"{half}_stub"] or b"") + _MIN_HEADER_BYTES * row[f"{half}_fragments"] if span is None else span)
 
 
-def _merge_rows(rows: list[RowDict]) -> RowDict:
+def _merge_rows(rows: list[RowDict], taps: Mapping[str, ConnectionTaps]) -> RowDict:
     """Merge the rows of one call."""
-    sightings = _distinct_sightings(one for row in rows for one in row["sightings"])
     best = min(rows, key=lambda row: (min(map(_rank, row["sightings"])), row["call_key"]))
-    base = sightings[0]
+    found = [seen for row in rows for seen in row["sightings"]]
+    by_taps = [*(seen for seen in found if seen["finished"]), *_seen_by_taps(best, taps)]
+    sightings = _distinct_sightings(by_taps or found)
+    base, places = sightings[0], _compose_places(sightings)
     decrypted = next((row for row in rows if _is_decrypted(row) and _present_stubs(row) == _present_stubs(best)), best)
     row = {
         **best,
         **{name: decrypted[name] for name in _DECRYPTION_COLUMNS},
-        **{name: base[name] for name in _POSITION_COLUMNS},
-        **{name: _to_time(base[name]) for name in _TIME_COLUMNS},
+        **places,
+        **{name: _to_time(places[name]) for name in _TIME_COLUMNS},
         "bind_seen": any(one["bind_seen"] for one in rows),
         "observations": max(
             len({one[place] for one in sightings if one[half]})
@@ -174,13 +177,42 @@ def _merge_rows(rows: list[RowDict]) -> RowDict:
     }
     for name in ("cancelled_at", "orphaned_at"):
         row[name] = min((one[name] for one in rows if one[name] is not None), default=None)
-    half = "request" if base["request"] else "response"
+    half = "response" if places["request_at"] is None else "request"
     row["call_key"] = key(
-        *(row[name] for name in _FOUR_TUPLE_COLUMNS), row["call_id"], row[f"{half}_sequence"], base[f"{half}_at"]
+        *(row[name] for name in _FOUR_TUPLE_COLUMNS), row["call_id"], row[f"{half}_sequence"], places[f"{half}_at"]
     )
     times = (row["request_at"], row["response_at"])
     row["event_date"] = next((time.date() for time in times if time is not None), None)
     return row
+
+
+def _seen_by_taps(row: RowDict, taps: Mapping[str, ConnectionTaps]) -> list[RowDict]:
+    """Return the sightings of a call by the taps of its connection."""
+    return taps[row["connection_id"]].sightings(row) if row["connection_id"] in taps else []
+
+
+def _compose_places(sightings: list[RowDict]) -> RowDict:
+    """Return places and times of a call: those of the best sighting, and of a half that is not whole there the next's.
+
+    ``sightings`` are sorted, the best first.
+    """
+    sources = {half: min(sightings, key=lambda seen: -seen[half]) for half in HALVES}
+    first = sources["request"] if sources["request"]["request"] else sources["response"]
+    done = {
+        half: source[f"{half}_done_at"] if source[half] == WHOLE else _latest_done(sightings, half)
+        for half, source in sources.items()
+    }
+    return {
+        **{name: first[name] for name in ("capture_id", "byte_offset")},
+        **{name: sources["request"][name] for name in ("request_packet", "request_at")},
+        **{name: sources["response"][name] for name in ("response_capture_id", "response_packet", "response_at")},
+        **{f"{half}_done_at": at for half, at in done.items()},
+    }
+
+
+def _latest_done(sightings: list[RowDict], half: str) -> int | None:
+    """Return when a half that no sighting has whole was complete: several together have its bytes."""
+    return max((at for seen in sightings if (at := seen[f"{half}_done_at"]) is not None), default=None)
 
 
 def _is_decrypted(row: RowDict) -> bool:

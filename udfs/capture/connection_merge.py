@@ -30,11 +30,18 @@ from udfs.capture.bronze_rows import (
     server_connection_counts,
     sum_server_connections,
 )
-from udfs.capture.call_sightings import to_sighting
 from udfs.capture.capture_reader import endpoint_texts, infer_contexts, is_msmq_connection
 from udfs.capture.capture_scan import CaptureScan
-from udfs.capture.open_connections import PENDING_SCHEMA, packet_count_column
-from udfs.capture.overlapping_captures import CapturedSegment, DuplicateBytes, group_simultaneous, overlay_segments
+from udfs.capture.open_connections import PENDING_SCHEMA, SIDE_STRUCT, packet_count_column
+from udfs.capture.overlapping_captures import (
+    CapturedSegment,
+    captured_spans,
+    group_simultaneous,
+    overlay_segments,
+    pairs_of_taps,
+    side_by_side_pairs,
+)
+from udfs.capture.taps import ConnectionTaps, assign_taps
 from udfs.dcerpc.interfaces import INTERFACES_BY_UUID, CallShape
 from udfs.files.capture_file import NO_TIME
 from udfs.keys import key
@@ -42,7 +49,7 @@ from udfs.rows import RowDict
 from udfs.rpc.association_state import BoundContext
 from udfs.rpc.call_assembly import CallAssembler, association_of, auth_if_connect_level
 from udfs.rpc.call_rows import CallRowBuilder, InferredContexts
-from udfs.rpc.call_schema import RPC_CALLS_SCHEMA, SIGHTING_STRUCT
+from udfs.rpc.call_schema import RPC_CALLS_SCHEMA
 from udfs.rpc.connection_identity import connection_id, four_tuple
 from udfs.rpc.pdu_framing import QUARANTINE_SAMPLE_BYTES, FramingState, PduFramer, StrayBytes
 from udfs.tcp.connection_tracker import BlockStreams, ConnectionTracker, PackedEndpoint
@@ -108,7 +115,8 @@ class MergeResult:
     again, because it holds more than was kept. ``context_meanings``: meanings of contexts whose bind was not in the
     capture; where ``known`` is false, the calls are dropped. ``pending_changes``: the changed columns of the
     remainders. ``packet_counts``: changes to rows of ``capture_files`` (see ``add_packet_counts``), with newly learned
-    endpoints.
+    endpoints. ``taps``, by connection_id: of the connections that several captures saw at the same time, whose calls
+    ``call_sightings`` merges.
     """
 
     tables: dict[str, pa.RecordBatch]
@@ -116,6 +124,7 @@ class MergeResult:
     context_meanings: pa.RecordBatch
     pending_changes: pa.RecordBatch
     packet_counts: pa.RecordBatch
+    taps: dict[str, ConnectionTaps]
 
 
 # The numeric fields of a remainder's segment, in the order that ``_build_segments`` unpacks.
@@ -130,6 +139,7 @@ class _Remainder:
     row: RowDict
     connection: TcpConnection = field(default_factory=lambda: _NO_CONNECTION)
     group: int = 0  # number of the group of overlapping remainders
+    tap: int = 0  # number of the tap, in its four-tuple
 
 
 @dataclass(slots=True)
@@ -138,7 +148,6 @@ class _RemainderGroup:
 
     remainders: list[_Remainder]
     parts: list[CapturedSegment]
-    duplicates: list[DuplicateBytes]
 
 
 @dataclass(slots=True)
@@ -168,7 +177,6 @@ def merge_connections(pending: Sequence[RowDict], *, reorder_window_s: float) ->
     tracker.known_endpoints = _rpc_endpoints(pending)
     builder.capture_ended = True  # no PDUs are to be retained
     calls: list[pa.RecordBatch] = []
-    duplicates: dict[int, list[DuplicateBytes]] = defaultdict(list)
 
     def process(streams: BlockStreams, *, final: bool) -> None:
         framed = framer.frame_block(streams, final=final)
@@ -184,9 +192,6 @@ def merge_connections(pending: Sequence[RowDict], *, reorder_window_s: float) ->
         known_count = len(tracker.connections)
         streams = tracker.add_block(segments)
         _assign_connections(block, tracker, sizes, known_count)
-        for group in block:
-            for duplicate in group.duplicates:
-                duplicates[group.remainders[0].connection.index].append(duplicate)
         process(streams, final=False)
     process(tracker.finish_capture(), final=True)
     by_connection: dict[int, list[_Remainder]] = defaultdict(list)
@@ -207,7 +212,7 @@ def merge_connections(pending: Sequence[RowDict], *, reorder_window_s: float) ->
             bind_rows(tracker.connections, msmq_indexes, ""), packet_numbers, {"capture_id": "packet_number"}
         ),
         "quarantine": quarantine_batch(strays),
-        "rpc_calls": _add_sightings(_finish_call_rows(calls, packet_numbers), by_connection, duplicates),
+        "rpc_calls": _finish_call_rows(calls, packet_numbers),
     }
     contexts = _context_meaning_rows(by_connection, inferred)
     labels = _label_rows(by_connection, msmq_indexes, contexts)
@@ -217,6 +222,7 @@ def merge_connections(pending: Sequence[RowDict], *, reorder_window_s: float) ->
         pa.RecordBatch.from_pylist(contexts, PRESENTATION_CONTEXTS_SCHEMA),
         _pending_changes(by_connection, labels, tables["rpc_calls"], strays, msmq_indexes),
         _packet_count_changes(by_connection, msmq_indexes, builder.learned_by_connection),
+        _taps_by_connection(by_connection),
     )
 
 
@@ -233,16 +239,22 @@ def _build_blocks(remainders: Iterable[_Remainder]) -> list[list[_RemainderGroup
     count = 0
     for of_four_tuple in by_four_tuple.values():
         by_row = {id(remainder.row): remainder for remainder in of_four_tuple}
-        for position, rows in enumerate(group_simultaneous([remainder.row for remainder in of_four_tuple])):
+        every = [remainder.row for remainder in of_four_tuple]
+        spans = [captured_spans(row) for row in every]
+        pairs = side_by_side_pairs(every, spans)
+        taps = assign_taps(every, spans, pairs)
+        for remainder, tap in zip(of_four_tuple, taps, strict=True):
+            remainder.tap = tap
+        for position, rows in enumerate(group_simultaneous(every, [*pairs, *pairs_of_taps(spans, taps)])):
             members = [by_row[id(row)] for row in rows]
             count += 1
             for remainder in members:
                 remainder.group = count
             if len(rows) == 1:
                 parts = [CapturedSegment(segment, rows[0]["capture_id"]) for segment in rows[0]["segments"]]
-                group = _RemainderGroup(members, parts, [])
+                group = _RemainderGroup(members, parts)
             else:
-                group = _RemainderGroup(members, *overlay_segments(rows))
+                group = _RemainderGroup(members, overlay_segments(rows))
             if position == len(blocks):
                 blocks.append([])
             blocks[position].append(group)
@@ -347,29 +359,36 @@ def _infer_contexts(scan: CaptureScan, by_connection: dict[int, list[_Remainder]
 def _add_hidden_counts(by_connection: dict[int, list[_Remainder]]) -> None:
     """Add the byte counts of the remainders, which their segments do not show, to the merged connections.
 
-    Of overlapping remainders the largest count is used. Bytes of calls that were not kept (``dropped_bytes``) count as
-    missing until their capture is read again, or for ever if its file is gone; of overlapping remainders the smallest
-    number is used.
+    Of the taps of overlapping remainders the largest count is used. Bytes of calls that were not kept
+    (``dropped_bytes``) count as missing until their capture is read again, or for ever if its file is gone; of these
+    the smallest count is used.
     """
     for remainders in by_connection.values():
         connection = remainders[0].connection
         connection.packet_count = sum(remainder.row["packets"] for remainder in remainders)
-        groups: dict[int, list[RowDict]] = defaultdict(list)
+        groups: dict[int, dict[int, list[RowDict]]] = defaultdict(lambda: defaultdict(list))
         for remainder in remainders:
-            groups[remainder.group].append(remainder.row)
+            groups[remainder.group][remainder.tap].append(remainder.row)
         for number, side in enumerate(connection.directions):
-            for rows in groups.values():
-                sides = [row["sides"][number] for row in rows]
-                side.distinct_bytes += max(one["distinct_bytes"] for one in sides)
-                side.missing_bytes += max(one["missing_bytes"] for one in sides)
-                side.lost_by_capture_bytes += max(one["lost_by_capture_bytes"] for one in sides)
-                side.retransmitted_bytes += max(one["retransmitted_bytes"] for one in sides)
-                side.conflicting_bytes += max(one["conflicting_bytes"] for one in sides)
-                side.unrecognised_bytes += max(one["passed_over_bytes"] for one in sides)
-                dropped = min(_dropped_bytes(row, number, connection) for row in rows)
+            for taps in groups.values():
+                counts = [_sum_sides(rows, number) for rows in taps.values()]
+                largest = {name: max(each[name] for each in counts) for name in SIDE_STRUCT.names}
+                side.distinct_bytes += largest["distinct_bytes"]
+                side.missing_bytes += largest["missing_bytes"]
+                side.lost_by_capture_bytes += largest["lost_by_capture_bytes"]
+                side.retransmitted_bytes += largest["retransmitted_bytes"]
+                side.conflicting_bytes += largest["conflicting_bytes"]
+                side.unrecognised_bytes += largest["passed_over_bytes"]
+                dropped = min(sum(_dropped_bytes(row, number, connection) for row in rows) for rows in taps.values())
                 side.distinct_bytes -= dropped
                 side.missing_bytes += dropped
                 side.lost_by_capture_bytes += dropped
+
+
+def _sum_sides(rows: Iterable[RowDict], number: int) -> dict[str, int]:
+    """Return the byte counts of a side, summed over the remainders of a tap."""
+    sides = [row["sides"][number] for row in rows]
+    return {name: sum(side[name] for side in sides) for name in SIDE_STRUCT.names}
 
 
 def _dropped_bytes(row: RowDict, number: int, connection: TcpConnection) -> int:
@@ -490,52 +509,21 @@ def _finish_call_rows(calls: list[pa.RecordBatch], packet_numbers: _PacketNumber
     return batch.set_column(place, RPC_CALLS_SCHEMA.field("observations"), pa.array([1] * len(asked), pa.int32()))
 
 
-def _add_sightings(
-    calls: pa.RecordBatch, by_connection: dict[int, list[_Remainder]], duplicates: dict[int, list[DuplicateBytes]]
-) -> pa.RecordBatch:
-    """Set ``sightings`` of calls in connections that several captures saw at the same time."""
-    by_name = {}
-    for index, remainders in by_connection.items():
+def _taps_by_connection(by_connection: dict[int, list[_Remainder]]) -> dict[str, ConnectionTaps]:
+    """Return the taps of the connections that several captures saw at the same time, by connection_id."""
+    found = {}
+    for remainders in by_connection.values():
         if _is_shared(remainders):
             connection = remainders[0].connection
-            by_name[connection_id(connection)] = connection, duplicates.get(index, [])
-    if not by_name:
-        return calls
-    rows = calls.to_pylist()
-    for row in rows:
-        if row["connection_id"] in by_name:
-            connection, others = by_name[row["connection_id"]]
-            client = connection.likely_client_side()
-            row["sightings"] = [to_sighting(row, finished=False)]
-            for half, side in (("request", client), ("response", client ^ 1)):
-                first = row[f"{half}_sequence"]
-                row["sightings"] += [
-                    _partial_sighting(half, other)
-                    for other in others
-                    if first is not None
-                    and other.side == side
-                    and 0 <= sequence_difference(first - other.sequence) < other.size
-                ]
-    return pa.RecordBatch.from_pylist(rows, RPC_CALLS_SCHEMA)
+            found[connection_id(connection)] = ConnectionTaps.from_remainders(
+                connection.likely_client_side(), ((remainder.tap, remainder.row) for remainder in remainders)
+            )
+    return found
 
 
 def _is_shared(remainders: list[_Remainder]) -> bool:
     """Whether several captures saw a connection at the same time."""
     return len({one.group for one in remainders}) < len(remainders)
-
-
-def _partial_sighting(half: str, other: DuplicateBytes) -> RowDict:
-    """Return the sighting of some bytes of a request or response (``half``)."""
-    return {
-        **dict.fromkeys(field.name for field in SIGHTING_STRUCT),
-        "capture_id": other.capture_id,
-        "response_capture_id": other.capture_id if half == "response" else None,
-        f"{half}_packet": other.packet_number,
-        f"{half}_at": other.time_ns // 1000,
-        "request": int(half == "request"),
-        "response": int(half == "response"),
-        "finished": False,
-    }
 
 
 def _quarantine_rows(

@@ -95,6 +95,6 @@ def merge_call_rows(calls: Iterable[RowDict], pending: Sequence[RowDict], merged
     ]
     finished = pa.RecordBatch.from_pylist(finished_rows, BRONZE_SCHEMAS["rpc_calls"])
     kept = relabel_calls(finished, merged.connection_labels, merged.context_meanings).to_pylist()
-    shared = {row["connection_id"] for row in merged.connection_labels.to_pylist() if row["together"]}
-    merged_calls = merge_sightings(*([row for row in rows if row["connection_id"] in shared] for rows in (kept, fresh)))
-    return [row for row in (*kept, *fresh) if row["connection_id"] not in shared] + merged_calls
+    stored, new = ([row for row in rows if row["connection_id"] in merged.taps] for rows in (kept, fresh))
+    others = [row for row in (*kept, *fresh) if row["connection_id"] not in merged.taps]
+    return others + merge_sightings(stored, new, merged.taps)

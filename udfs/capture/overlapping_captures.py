@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from udfs.dcerpc.pdu_headers import read_frag_length, walk_pdus
@@ -29,20 +29,20 @@ class CapturedSegment(NamedTuple):
     capture_id: str
 
 
-class DuplicateBytes(NamedTuple):
-    """A segment that was not used, because another capture has the same bytes: which capture saw it, and when."""
+def side_by_side_pairs(rows: Sequence[RowDict], spans: Sequence[tuple[Span, Span]]) -> list[tuple[int, int]]:
+    """Return the pairs of remainders of a four-tuple, as indexes, that overlap in one connection.
 
-    side: int
-    sequence: int
-    size: int
-    capture_id: str
-    time_ns: int
-    packet_number: int
+    ``rows`` are rows of ``bronze.pending``, sorted by time; ``spans`` their ``captured_spans``.
+    """
+    return [
+        (earlier, later)
+        for earlier, later in _candidate_pairs(rows, spans)
+        if _do_overlap(rows[earlier], rows[later], spans[earlier], spans[later])
+    ]
 
 
-def group_simultaneous(rows: Sequence[RowDict]) -> list[list[RowDict]]:
-    """Group the remainders (``bronze.pending`` rows, sorted by time) of a four-tuple that overlap in one connection."""
-    spans = [_spans(row) for row in rows]
+def group_simultaneous(rows: Sequence[RowDict], pairs: Iterable[tuple[int, int]]) -> list[list[RowDict]]:
+    """Group the remainders of a four-tuple that overlap in one connection; ``pairs`` as ``side_by_side_pairs``."""
     parent = list(range(len(rows)))
 
     def root(index: int) -> int:
@@ -50,16 +50,28 @@ def group_simultaneous(rows: Sequence[RowDict]) -> list[list[RowDict]]:
             index = parent[index]
         return index
 
-    for earlier, later in _candidate_pairs(rows, spans):
-        if root(earlier) != root(later) and _do_overlap(rows[earlier], rows[later], spans[earlier], spans[later]):
-            parent[root(later)] = root(earlier)
+    for earlier, later in pairs:
+        parent[root(later)] = root(earlier)
     found: dict[int, list[RowDict]] = defaultdict(list)
     for index, row in enumerate(rows):
         found[root(index)].append(row)
     return list(found.values())
 
 
-def _candidate_pairs(rows: Sequence[RowDict], spans: Sequence[tuple[_Span, _Span]]) -> Iterator[tuple[int, int]]:
+def pairs_of_taps(spans: Sequence[tuple[Span, Span]], taps: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the pairs of remainders of different taps, as indexes, that have common bytes of any direction.
+
+    ``taps`` are the numbers of their taps, one for each. Common bytes of one tap were sent again.
+    """
+    return [
+        (one, two)
+        for side in (0, 1)
+        for one, two in _pairs_with_common_bytes(spans, side)
+        if taps[one] != taps[two] and _may_be_one_connection(spans[one], spans[two])
+    ]
+
+
+def _candidate_pairs(rows: Sequence[RowDict], spans: Sequence[tuple[Span, Span]]) -> Iterator[tuple[int, int]]:
     """Yield pairs of row indexes that may belong together: their times overlap, or their bytes of side 0.
 
     For a connection that spans thousands of files these are neighbours only, not all pairs.
@@ -69,89 +81,103 @@ def _candidate_pairs(rows: Sequence[RowDict], spans: Sequence[tuple[_Span, _Span
         current = [earlier for earlier in current if rows[earlier]["last_time_ns"] > row["first_time_ns"]]
         yield from ((earlier, later) for earlier in current)
         current.append(later)
-    begins = sorted((span.low, index) for index, (span, _) in enumerate(spans) if span.low is not None)
+    yield from _pairs_with_common_bytes(spans, 0)
+
+
+def _pairs_with_common_bytes(spans: Sequence[tuple[Span, Span]], side: int) -> Iterator[tuple[int, int]]:
+    """Yield pairs of indexes whose ranges of one direction overlap; the smaller index first."""
+    begins = sorted((low, index) for index, both in enumerate(spans) if (low := both[side].low) is not None)
     for place, (low, index) in enumerate(begins):
         for step in range(1, len(begins)):
             other_low, other = begins[(place + step) % len(begins)]  # sequence numbers wrap around
-            if (other_low - low) & 0xFFFFFFFF >= spans[index][0].size:
+            if (other_low - low) & 0xFFFFFFFF >= spans[index][side].size:
                 break
             yield min(index, other), max(index, other)
 
 
-class _Span(NamedTuple):
+class Span(NamedTuple):
+    """What a capture has of one direction of a connection."""
+
     syn: int | None
     low: int | None  # sequence number of the first byte
     size: int  # bytes from the first to the last one
 
 
-def _is_body(segment: RowDict) -> bool:
+def is_payload(segment: RowDict) -> bool:
     """Whether a segment stands for payload: it has data, or stands for bytes that were framed or skipped before."""
     return bool(segment["data"]) or bool(segment["flags"] & (FRAMED_BEFORE | SKIPPED_BEFORE))
 
 
-def _spans(row: RowDict) -> tuple[_Span, _Span]:
+def captured_spans(row: RowDict) -> tuple[Span, Span]:
     """Return the range of sequence numbers of both directions of a remainder."""
     found = []
     for side in (0, 1):
         own = [segment for segment in row["segments"] if segment["side"] == side]
         syn = next((segment["sequence"] for segment in own if segment["flags"] & SYN), None)
-        body = [segment for segment in own if _is_body(segment)]
+        body = [segment for segment in own if is_payload(segment)]
         if not body:
-            found.append(_Span(syn, None, 0))
+            found.append(Span(syn, None, 0))
             continue
         lead = body[0]["sequence"]
         low = min(sequence_difference(segment["sequence"] - lead) for segment in body)
         high = max(sequence_difference(segment["sequence"] - lead) + segment["size"] for segment in body)
-        found.append(_Span(syn, (lead + low) & 0xFFFFFFFF, high - low))
+        found.append(Span(syn, (lead + low) & 0xFFFFFFFF, high - low))
     return found[0], found[1]
 
 
-def _do_overlap(one: RowDict, two: RowDict, spans: tuple[_Span, _Span], others: tuple[_Span, _Span]) -> bool:
+def _do_overlap(one: RowDict, two: RowDict, spans: tuple[Span, Span], others: tuple[Span, Span]) -> bool:
     """Whether two remainders overlap: in time with fitting numbers, or with common bytes of both directions.
 
     Bytes from the end of a file may be sent again in the next file. But this is never a SYN with all that follows, and
-    only little data.
+    only little data, less than half of what either file has.
     """
-    if one["capture_id"] == two["capture_id"]:
+    if one["capture_id"] == two["capture_id"] or not _may_be_one_connection(spans, others):
         return False
-    shared = octets = 0
-    both_begin = False
+    common = [_common_bytes(span, other) for span, other in zip(spans, others, strict=True)]
+    both_begin = any(span.syn is not None and other.syn is not None for span, other in zip(spans, others, strict=True))
+    half = min(sum(span.size for span in each) for each in (spans, others)) // 2
+    at_once = one["first_time_ns"] < two["last_time_ns"] and two["first_time_ns"] < one["last_time_ns"]
+    return at_once or (all(common) and (both_begin or sum(common) > min(half, _MAX_REPEATED_BYTES)))
+
+
+def _may_be_one_connection(spans: tuple[Span, Span], others: tuple[Span, Span]) -> bool:
+    """Whether the sequence numbers of two remainders fit one connection."""
     for span, other in zip(spans, others, strict=True):
         if span.syn is not None and other.syn is not None and span.syn != other.syn:
             return False
-        both_begin |= span.syn is not None and other.syn is not None
-        if span.low is None or other.low is None:
-            continue
-        ahead = sequence_difference(other.low - span.low)
-        if not -other.size - MAX_SEQUENCE_JUMP <= ahead <= span.size + MAX_SEQUENCE_JUMP:
-            return False
-        common = min(span.size, ahead + other.size) - max(0, ahead)
-        shared += common > 0
-        octets += max(common, 0)
-    at_once = one["first_time_ns"] < two["last_time_ns"] and two["first_time_ns"] < one["last_time_ns"]
-    return at_once or (shared == 2 and (both_begin or octets > _MAX_REPEATED_BYTES))
+        if span.low is not None and other.low is not None:
+            ahead = sequence_difference(other.low - span.low)
+            if not -other.size - MAX_SEQUENCE_JUMP <= ahead <= span.size + MAX_SEQUENCE_JUMP:
+                return False
+    return True
 
 
-def overlay_segments(rows: Sequence[RowDict]) -> tuple[list[CapturedSegment], list[DuplicateBytes]]:
-    """Overlay a group of remainders: return their segments as if of one capture, and the duplicates left out."""
+def _common_bytes(span: Span, other: Span) -> int:
+    """Return the number of bytes between the first and the last one that both remainders have of a direction."""
+    if span.low is None or other.low is None:
+        return 0
+    ahead = sequence_difference(other.low - span.low)
+    return max(min(span.size, ahead + other.size) - max(0, ahead), 0)
+
+
+def overlay_segments(rows: Sequence[RowDict]) -> list[CapturedSegment]:
+    """Overlay a group of remainders: return their segments as if of one capture."""
     begin: list[CapturedSegment] = []
     bodies: list[CapturedSegment] = []
     ending: list[tuple[tuple[int, int, int], CapturedSegment]] = []
-    observers: list[DuplicateBytes] = []
     for side in (0, 1):
         parts = [CapturedSegment(s, row["capture_id"]) for row in rows for s in row["segments"] if s["side"] == side]
         if not parts:
             continue
         lead = parts[0].segment["sequence"]
-        body = [part for part in parts if _is_body(part.segment)]
-        union, dropped = _union_direction(body, lead)
-        observers += dropped
+        body = [part for part in parts if is_payload(part.segment)]
+        union = _union_direction(body, lead)
         bodies += union
         low = min((_relative_offset(part, lead) for part in union), default=None)
         high = max((_relative_offset(part, lead) + part.segment["size"] for part in union), default=None)
         for part in parts:
             flags, at = part.segment["flags"], _relative_offset(part, lead)
-            if _is_body(part.segment):
+            if is_payload(part.segment):
                 continue
             order = (at, sequence_difference(part.segment["acknowledgement"] - parts[0].segment["acknowledgement"]), 0)
             if flags & SYN or (flags == ACK and (low is None or at <= low)):
@@ -160,7 +186,7 @@ def overlay_segments(rows: Sequence[RowDict]) -> tuple[list[CapturedSegment], li
                 ending.append((((1 << 40) if flags & RST else order[0], *order[1:]), part))
     begin.sort(key=lambda part: (not part.segment["flags"] & SYN, part.segment["time_ns"], part.capture_id))
     ending.sort(key=lambda each: (each[0], each[1].segment["time_ns"], each[1].capture_id))
-    return begin + bodies + [part for _, part in ending], observers
+    return begin + bodies + [part for _, part in ending]
 
 
 def _relative_offset(part: CapturedSegment, lead: int) -> int:
@@ -178,14 +204,13 @@ def _priority(segment: RowDict) -> int:
     return 0 if flags & WHOLE_PDU else 1 if flags & FRAMED_BEFORE else 3 if flags & SKIPPED_BEFORE else 2
 
 
-def _union_direction(body: list[CapturedSegment], lead: int) -> tuple[list[CapturedSegment], list[DuplicateBytes]]:
-    """Return the bytes of one direction once each, in order, and the duplicates."""
+def _union_direction(body: list[CapturedSegment], lead: int) -> list[CapturedSegment]:
+    """Return the bytes of one direction once each, in order."""
     begins = any(part.segment["flags"] & STREAM_START for part in body)
     body = _flag_joined_pdus(body, lead)
     doubts = _incomplete_ranges(body, lead)
-    covered = _IntervalSet()
+    covered = IntervalSet()
     chosen: list[CapturedSegment] = []
-    dropped: list[DuplicateBytes] = []
     for part in sorted(
         body, key=lambda p: (_priority(p.segment), p.segment["time_ns"], p.capture_id, _relative_offset(p, lead))
     ):
@@ -195,12 +220,6 @@ def _union_direction(body: list[CapturedSegment], lead: int) -> tuple[list[Captu
         chosen += [
             CapturedSegment(_slice_segment(segment, low - start, high - start), part.capture_id) for low, high in left
         ]
-        if segment["data"] and left != [(start, start + size)]:
-            dropped.append(
-                DuplicateBytes(
-                    segment["side"], segment["sequence"], size, part.capture_id, segment["time_ns"], segment["number"]
-                )
-            )
     chosen.sort(key=lambda part: _relative_offset(part, lead))
     found = []
     for index, part in enumerate(chosen):
@@ -215,20 +234,20 @@ def _union_direction(body: list[CapturedSegment], lead: int) -> tuple[list[Captu
             segment["flags"] |= SKIPPED_BEFORE
         segment["flags"] = segment["flags"] & ~STREAM_START | (STREAM_START if begins and not index else 0)
         found.append(CapturedSegment(segment, part.capture_id))
-    return found, dropped
+    return found
 
 
 def _flag_joined_pdus(body: list[CapturedSegment], lead: int) -> list[CapturedSegment]:
     """Flag PDUs as whole that several captures together contain completely, for example two files of one ring."""
     loose = [part for part in body if _priority(part.segment) == 2 and part.segment["data"]]
     loose.sort(key=lambda p: (p.segment["time_ns"], p.capture_id, _relative_offset(p, lead)))
-    seen, pieces = _IntervalSet(), []
+    seen, pieces = IntervalSet(), []
     for part in loose:
         start = _relative_offset(part, lead)
         for low, high in seen.add(start, start + len(part.segment["data"])):
             pieces.append((low, part.segment["data"][low - start : high - start]))
     pieces.sort()
-    whole = _IntervalSet()
+    whole = IntervalSet()
     index = 0
     while index < len(pieces):
         begin, data = pieces[index]
@@ -254,9 +273,9 @@ def _flag_joined_pdus(body: list[CapturedSegment], lead: int) -> list[CapturedSe
     return out
 
 
-def _incomplete_ranges(body: list[CapturedSegment], lead: int) -> _IntervalSet:
+def _incomplete_ranges(body: list[CapturedSegment], lead: int) -> IntervalSet:
     """Return the ranges that some capture has only in part, between its first and its last byte."""
-    good: dict[str, _IntervalSet] = defaultdict(_IntervalSet)
+    good: dict[str, IntervalSet] = defaultdict(IntervalSet)
     spans: dict[str, tuple[int, int]] = {}
     for part in body:
         start = _relative_offset(part, lead)
@@ -265,7 +284,7 @@ def _incomplete_ranges(body: list[CapturedSegment], lead: int) -> _IntervalSet:
         spans[part.capture_id] = min(low, start), max(high, end)
         if _priority(part.segment) < 2:
             good[part.capture_id].add(start, end)
-    found = _IntervalSet()
+    found = IntervalSet()
     for capture_id, (low, high) in spans.items():
         for start, end in good[capture_id].add(low, high):
             found.add(start, end)
@@ -286,7 +305,7 @@ def _slice_segment(segment: RowDict, low: int, high: int) -> RowDict:
     }
 
 
-class _IntervalSet:
+class IntervalSet:
     """A set of integers, stored as sorted disjoint intervals."""
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +14,9 @@ from udfs.files.capture_file import NO_TIME
 from udfs.rpc.call_assembly import NEVER_NS
 
 TIMESTAMP_US: Final = pa.timestamp("us", "UTC")
+HALVES: Final = ("request", "response")
+NOT_SEEN, IN_PART, WHOLE = 0, 1, 2
+"""How much of a half a sighting shows."""
 SIGHTING_STRUCT: Final = pa.struct(
     [
         ("capture_id", pa.string()),
@@ -83,6 +86,11 @@ RPC_CALLS_SCHEMA: Final = pa.schema(
     ]
 )
 CALL_OUTCOMES: Final = ("no_request", "damaged", "no_response", "fault", "encrypted", "unbound", "ok")
+
+
+def has_whole_half(row: Mapping[str, Any], half: str) -> bool:
+    """Whether a row of ``rpc_calls`` has a request or response completely; a fault is a response without a stub."""
+    return row[f"{half}_stub"] is not None or (half == "response" and row["fault_status"] is not None)
 
 
 def rows_to_batch(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:

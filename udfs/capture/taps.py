@@ -1,0 +1,228 @@
+"""Taps: which captures of a connection were recorded side by side, and what each tap shows of a call.
+
+A tap is a machine or port at which a connection was captured, with one clock. Its captures (files of a ring) follow one
+another; captures of different taps show the same bytes at the times of different clocks. TCP positions and bytes decide
+which is which. Both halves of a call are taken from one tap wherever it has both (tables.md, rpc_calls).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+from udfs.capture.overlapping_captures import IntervalSet, Span, is_payload
+from udfs.dcerpc.pdu_headers import HEADER_BYTES, read_frag_length
+from udfs.rows import RowDict
+from udfs.rpc.call_schema import HALVES, IN_PART, NOT_SEEN, WHOLE, has_whole_half
+from udfs.tcp.connections import sequence_difference
+
+_MOST_COMPARED: Final = 32  # captures before each one that may be of its tap
+
+
+def assign_taps(
+    rows: Sequence[RowDict], spans: Sequence[tuple[Span, Span]], side_by_side: Iterable[tuple[int, int]]
+) -> list[int]:
+    """Return the number of the tap that each capture of a connection belongs to, from 0.
+
+    ``rows`` are remainders (``bronze.pending``) in the order of time, ``spans`` what they have of both directions;
+    ``side_by_side`` are the pairs of indexes of those that overlap. Of the others those follow one another whose end
+    and beginning are nearest, in bytes, then in time: a file of a ring begins where the one before it ends.
+    """
+    overlapping: dict[int, set[int]] = defaultdict(set)
+    for one, two in side_by_side:
+        overlapping[one].add(two)
+        overlapping[two].add(one)
+    candidates = [
+        (
+            _distance(spans[earlier], spans[later]),
+            abs(rows[later]["first_time_ns"] - rows[earlier]["last_time_ns"]),
+            earlier,
+            later,
+        )
+        for later in range(len(spans))
+        for earlier in range(max(later - _MOST_COMPARED, 0), later)
+        if earlier not in overlapping[later]
+    ]
+    chains = [{index} for index in range(len(spans))]  # by capture: the captures of its tap so far
+    followed, following = set[int](), set[int]()
+    for _, _, earlier, later in sorted(candidates):
+        chain, rest = chains[earlier], chains[later]
+        if earlier in followed or later in following or any(overlapping[index] & rest for index in chain):
+            continue
+        followed.add(earlier)
+        following.add(later)
+        chain |= rest
+        for index in rest:
+            chains[index] = chain
+    numbers: dict[int, int] = {}
+    return [numbers.setdefault(min(chain), len(numbers)) for chain in chains]
+
+
+def _distance(earlier: tuple[Span, Span], later: tuple[Span, Span]) -> int:
+    """Return the number of bytes, of both directions, between the end of a capture and the beginning of another."""
+    return sum(
+        abs(sequence_difference(two.low - one.low - one.size))
+        for one, two in zip(earlier, later, strict=True)
+        if one.low is not None and two.low is not None
+    )
+
+
+class _Piece(NamedTuple):
+    """Bytes of one direction, relative to the first sequence number that the tap has of it."""
+
+    start: int
+    end: int
+    data: bytes  # empty: they belong to PDUs that the capture finished with
+    time_ns: int
+    packet_number: int
+    file_offset: int
+    capture_id: str
+
+
+class _Direction:
+    """The bytes of one direction that the remainders of one tap have."""
+
+    def __init__(self, segments: Sequence[tuple[RowDict, str]]) -> None:
+        self.lead = segments[0][0]["sequence"] if segments else 0
+        pieces = []
+        for segment, capture_id in segments:
+            start, data = sequence_difference(segment["sequence"] - self.lead), segment["data"]
+            size = segment["size"] if data is None else len(data)
+            place = segment["time_ns"], segment["number"], segment["file_offset"], capture_id
+            pieces.append(_Piece(start, start + size, data or b"", *place))
+        self._pieces = sorted(pieces)
+        self._starts = [piece.start for piece in self._pieces]
+        self._ends = list(accumulate((piece.end for piece in self._pieces), max))  # the largest end so far
+
+    def between(self, low: int, high: int) -> list[_Piece]:
+        """Return the pieces that have any byte of a range, the first copies first."""
+        found = self._pieces[bisect_right(self._ends, low) : bisect_left(self._starts, high)]
+        return sorted(
+            (piece for piece in found if piece.end > low), key=lambda piece: (piece.time_ns, piece.capture_id)
+        )
+
+    def header(self, offset: int) -> bytes | None:
+        """Return the first bytes of the PDU that begins at an offset; None if not all of them are there."""
+        found = b""
+        for piece in sorted(self.between(offset, offset + HEADER_BYTES)):
+            begin = offset + len(found) - piece.start
+            if piece.data and begin >= 0:
+                found += piece.data[begin : begin + HEADER_BYTES - len(found)]
+        return found if len(found) == HEADER_BYTES else None
+
+
+class TapView:
+    """The bytes of a connection that the remainders of one tap have."""
+
+    def __init__(self, remainders: Iterable[RowDict]) -> None:
+        segments: tuple[list[tuple[RowDict, str]], list[tuple[RowDict, str]]] = ([], [])
+        for row in remainders:
+            for segment in filter(is_payload, row["segments"]):
+                segments[segment["side"]].append((segment, row["capture_id"]))
+        self.directions = _Direction(segments[0]), _Direction(segments[1])
+
+    def half(self, side: int, fragments: Sequence[tuple[int, int]], *, is_known: bool) -> RowDict | None:
+        """Return how much there is of a request or response, where and when (in us); None for nothing of it.
+
+        ``fragments`` are the sequence number and size of each; ``is_known``: they are all that there are, and not only
+        what was captured.
+        """
+        direction = self.directions[side]
+        covered, done_ns, is_whole = IntervalSet(), None, is_known
+        first: tuple[int, _Piece] | None = None
+        for sequence, size in fragments:
+            low = sequence_difference(sequence - direction.lead)
+            for piece in direction.between(low, low + size):
+                begin, end = max(piece.start, low), min(piece.end, low + size)
+                if piece.data and (first is None or begin < first[0]):
+                    first = begin, piece
+                if covered.add(begin, end) and piece.data:
+                    done_ns = piece.time_ns if done_ns is None else max(done_ns, piece.time_ns)
+            is_whole &= not covered.add(low, low + size)
+        if first is None or done_ns is None:
+            return None
+        begin, piece = first
+        low = sequence_difference(fragments[0][0] - direction.lead)
+        return {
+            "seen": WHOLE if is_whole and begin == low else IN_PART,
+            "capture_id": piece.capture_id,
+            "packet": piece.packet_number,
+            "byte_offset": piece.file_offset + begin - piece.start,
+            "at": piece.time_ns // 1000,
+            "done_at": done_ns // 1000,
+        }
+
+
+class ConnectionTaps(NamedTuple):
+    """What the taps of a connection show of its calls."""
+
+    client_side: int
+    views: list[TapView]
+
+    @staticmethod
+    def from_remainders(client_side: int, remainders: Iterable[tuple[int, RowDict]]) -> ConnectionTaps:
+        """Collect the remainders of a connection, each with the number of its tap."""
+        by_tap: dict[int, list[RowDict]] = defaultdict(list)
+        for tap, row in remainders:
+            by_tap[tap].append(row)
+        return ConnectionTaps(client_side, [TapView(rows) for _, rows in sorted(by_tap.items())])
+
+    def sightings(self, row: RowDict) -> list[RowDict]:
+        """Return what each tap shows of a call (structs of ``rpc_calls.sightings``), ``row`` is that of the call.
+
+        There is none of a tap of which a capture finished the call alone: it kept none of its bytes.
+        """
+        sides = self.client_side, self.client_side ^ 1
+        fragments = {half: self._fragments(row, half, side) for half, side in zip(HALVES, sides, strict=True)}
+        found = []
+        for view in self.views:
+            request, response = (
+                view.half(side, fragments[half], is_known=has_whole_half(row, half)) if fragments[half] else None
+                for half, side in zip(HALVES, sides, strict=True)
+            )
+            first = request or response
+            if first is not None:
+                found.append(
+                    {
+                        "capture_id": first["capture_id"],
+                        "request_packet": request and request["packet"],
+                        "response_capture_id": response and response["capture_id"],
+                        "response_packet": response and response["packet"],
+                        "byte_offset": first["byte_offset"],
+                        "request_at": request and request["at"],
+                        "request_done_at": request and request["done_at"],
+                        "response_at": response and response["at"],
+                        "response_done_at": response and response["done_at"],
+                        "request": request["seen"] if request else NOT_SEEN,
+                        "response": response["seen"] if response else NOT_SEEN,
+                        "finished": False,
+                    }
+                )
+        return found
+
+    def _fragments(self, row: RowDict, half: str, side: int) -> list[tuple[int, int]]:
+        """Return sequence number and size of the fragments of a request or response; PDUs of other calls lie between.
+
+        All is one fragment where no tap has the headers.
+        """
+        first, span = row[f"{half}_sequence"], row[f"{half}_span"]
+        if first is None or span is None:
+            return []
+        found, offset = [], 0
+        while row[f"{half}_fragments"] > 1 and offset < span:
+            header = self._header(side, first + offset)
+            if header is None or (size := read_frag_length(header, 0)) < HEADER_BYTES:
+                return [(first, span)]
+            if int.from_bytes(header[12:16], "little" if header[4] & 0x10 else "big") == row["call_id"]:
+                found.append((first + offset, min(size, span - offset)))
+            offset += size
+        return found or [(first, span)]
+
+    def _header(self, side: int, sequence: int) -> bytes | None:
+        """Return the first bytes of the PDU that begins at a sequence number, from any tap that has them."""
+        directions = (view.directions[side] for view in self.views)
+        found = (each.header(sequence_difference(sequence - each.lead)) for each in directions)
+        return next((header for header in found if header is not None), None)
