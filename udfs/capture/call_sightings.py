@@ -20,7 +20,8 @@ from udfs.keys import key
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import HALVES, IN_PART, NOT_SEEN, WHOLE, has_whole_half
 
-MAX_SIGHTING_INTERVAL: Final = dt.timedelta(seconds=60)
+MAX_CLOCK_SKEW: Final = dt.timedelta(minutes=5)
+"""Most that the clocks of two captures of one conversation may differ: beyond it equal bytes were replayed."""
 _FOUR_TUPLE_COLUMNS: Final = ("client_address", "client_port", "server_address", "server_port")
 _TIME_COLUMNS: Final = ("request_at", "request_done_at", "response_at", "response_done_at")
 _POSITION_COLUMNS: Final = ("capture_id", "request_packet", "response_capture_id", "response_packet", "byte_offset")
@@ -105,7 +106,7 @@ def _rank(seen: RowDict) -> tuple[int, int, int, str, int]:
 
 
 def _group_by_call(rows: list[RowDict]) -> list[list[RowDict]]:
-    """Group rows of the same call: the same first byte of a half, each within 60 s of the next."""
+    """Group rows of the same call: the same first byte of a half, each within ``MAX_CLOCK_SKEW`` of the next."""
     parent = list(range(len(rows)))
 
     def root(index: int) -> int:
@@ -122,7 +123,7 @@ def _group_by_call(rows: list[RowDict]) -> list[list[RowDict]]:
                 by_byte[name] += [(seen[f"{half}_at"] or 0, index) for seen in row["sightings"] if seen[half]]
         for members in by_byte.values():
             for (at, index), (later, other) in pairwise(sorted(members)):
-                if later - at <= MAX_SIGHTING_INTERVAL // dt.timedelta(microseconds=1):
+                if later - at <= MAX_CLOCK_SKEW // dt.timedelta(microseconds=1):
                     parent[root(other)] = root(index)
         for index, other in _pairs_with_lost_start(rows, half):
             parent[root(other)] = root(index)
@@ -159,8 +160,9 @@ def _merge_rows(rows: list[RowDict], taps: Mapping[str, ConnectionTaps]) -> RowD
     """Merge the rows of one call."""
     best = min(rows, key=lambda row: (min(map(_rank, row["sightings"])), row["call_key"]))
     found = [seen for row in rows for seen in row["sightings"]]
-    by_taps = [*(seen for seen in found if seen["finished"]), *_seen_by_taps(best, taps)]
-    sightings = _distinct_sightings(by_taps or found)
+    if by_taps := _seen_by_taps(best, taps):
+        found = [*by_taps, *(seen for seen in found if seen["finished"])]
+    sightings = _distinct_sightings(found)
     base, places = sightings[0], _compose_places(sightings)
     decrypted = next((row for row in rows if _is_decrypted(row) and _present_stubs(row) == _present_stubs(best)), best)
     row = {
@@ -177,7 +179,7 @@ def _merge_rows(rows: list[RowDict], taps: Mapping[str, ConnectionTaps]) -> RowD
     }
     for name in ("cancelled_at", "orphaned_at"):
         row[name] = min((one[name] for one in rows if one[name] is not None), default=None)
-    half = "response" if places["request_at"] is None else "request"
+    half = "request" if any(seen["request"] for seen in sightings) else "response"
     row["call_key"] = key(
         *(row[name] for name in _FOUR_TUPLE_COLUMNS), row["call_id"], row[f"{half}_sequence"], places[f"{half}_at"]
     )
@@ -196,7 +198,7 @@ def _compose_places(sightings: list[RowDict]) -> RowDict:
 
     ``sightings`` are sorted, the best first.
     """
-    sources = {half: min(sightings, key=lambda seen: -seen[half]) for half in HALVES}
+    sources = {half: _best_of_half(sightings, half) for half in HALVES}
     first = sources["request"] if sources["request"]["request"] else sources["response"]
     done = {
         half: source[f"{half}_done_at"] if source[half] == WHOLE else _latest_done(sightings, half)
@@ -208,6 +210,11 @@ def _compose_places(sightings: list[RowDict]) -> RowDict:
         **{name: sources["response"][name] for name in ("response_capture_id", "response_packet", "response_at")},
         **{f"{half}_done_at": at for half, at in done.items()},
     }
+
+
+def _best_of_half(sightings: list[RowDict], half: str) -> RowDict:
+    """Return the first sighting that has most of a half, and its first byte."""
+    return min(sightings, key=lambda seen: (-seen[half], seen[f"{half}_at"] is None))
 
 
 def _latest_done(sightings: list[RowDict], half: str) -> int | None:

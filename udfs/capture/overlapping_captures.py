@@ -102,6 +102,16 @@ class Span(NamedTuple):
     low: int | None  # sequence number of the first byte
     size: int  # bytes from the first to the last one
 
+    @property
+    def begin(self) -> int | None:
+        """The sequence number of the first byte, that of the stream if its SYN is here."""
+        return self.low if self.syn is None else self.syn + 1
+
+    @property
+    def end(self) -> int | None:
+        """The sequence number behind the last byte; of a SYN alone that of the first one."""
+        return self.begin if self.low is None else self.low + self.size
+
 
 def is_payload(segment: RowDict) -> bool:
     """Whether a segment stands for payload: it has data, or stands for bytes that were framed or skipped before."""

@@ -17,7 +17,7 @@ from udfs.capture.overlapping_captures import IntervalSet, Span, is_payload
 from udfs.dcerpc.pdu_headers import HEADER_BYTES, read_frag_length
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import HALVES, IN_PART, NOT_SEEN, WHOLE, has_whole_half
-from udfs.tcp.connections import sequence_difference
+from udfs.tcp.connections import MAX_SEQUENCE_JUMP, sequence_difference
 
 _MOST_COMPARED: Final = 32  # captures before each one that may be of its tap
 
@@ -35,6 +35,8 @@ def assign_taps(
     for one, two in side_by_side:
         overlapping[one].add(two)
         overlapping[two].add(one)
+    if not overlapping:
+        return [0] * len(rows)
     candidates = [
         (
             _distance(spans[earlier], spans[later]),
@@ -46,28 +48,41 @@ def assign_taps(
         for earlier in range(max(later - _MOST_COMPARED, 0), later)
         if earlier not in overlapping[later]
     ]
-    chains = [{index} for index in range(len(spans))]  # by capture: the captures of its tap so far
-    followed, following = set[int](), set[int]()
-    for _, _, earlier, later in sorted(candidates):
-        chain, rest = chains[earlier], chains[later]
-        if earlier in followed or later in following or any(overlapping[index] & rest for index in chain):
-            continue
-        followed.add(earlier)
-        following.add(later)
-        chain |= rest
+    taps = [{index} for index in range(len(spans))]  # by capture: the captures of its tap so far
+
+    def join(earlier: int, later: int) -> bool:
+        """Make two captures of one tap, unless any two captures of theirs overlap."""
+        tap, rest = taps[earlier], taps[later]
+        if any(overlapping[index] & rest for index in tap):
+            return False
+        tap |= rest
         for index in rest:
-            chains[index] = chain
+            taps[index] = tap
+        return True
+
+    ordered = sorted(candidates)
+    followed, following = set[int](), set[int]()
+    for _, _, earlier, later in ordered:
+        if earlier not in followed and later not in following and join(earlier, later):
+            followed.add(earlier)
+            following.add(later)
+    for _, _, earlier, later in ordered:  # a file with nothing but what was sent again follows none
+        join(earlier, later)
     numbers: dict[int, int] = {}
-    return [numbers.setdefault(min(chain), len(numbers)) for chain in chains]
+    return [numbers.setdefault(min(tap), len(numbers)) for tap in taps]
 
 
 def _distance(earlier: tuple[Span, Span], later: tuple[Span, Span]) -> int:
-    """Return the number of bytes, of both directions, between the end of a capture and the beginning of another."""
-    return sum(
-        abs(sequence_difference(two.low - one.low - one.size))
+    """Return the number of bytes, of both directions, between the end of a capture and the beginning of another.
+
+    Many, if no direction can be compared.
+    """
+    found = [
+        abs(sequence_difference(two.begin - one.end))
         for one, two in zip(earlier, later, strict=True)
-        if one.low is not None and two.low is not None
-    )
+        if one.end is not None and two.begin is not None
+    ]
+    return sum(found) if found else MAX_SEQUENCE_JUMP
 
 
 class _Piece(NamedTuple):
@@ -128,7 +143,7 @@ class TapView:
         """Return how much there is of a request or response, where and when (in us); None for nothing of it.
 
         ``fragments`` are the sequence number and size of each; ``is_known``: they are all that there are, and not only
-        what was captured.
+        what was captured. Without the first byte it is not known when the half began: ``at`` is null.
         """
         direction = self.directions[side]
         covered, done_ns, is_whole = IntervalSet(), None, is_known
@@ -146,12 +161,13 @@ class TapView:
             return None
         begin, piece = first
         low = sequence_difference(fragments[0][0] - direction.lead)
+        has_first_byte = begin == low
         return {
-            "seen": WHOLE if is_whole and begin == low else IN_PART,
+            "seen": WHOLE if is_whole and has_first_byte else IN_PART,
             "capture_id": piece.capture_id,
             "packet": piece.packet_number,
             "byte_offset": piece.file_offset + begin - piece.start,
-            "at": piece.time_ns // 1000,
+            "at": piece.time_ns // 1000 if has_first_byte else None,
             "done_at": done_ns // 1000,
         }
 

@@ -43,13 +43,16 @@ class Taps:
             begin = chance.randrange(len(parts) // 4) if chance.random() < 0.3 else 0
             end = len(parts) - (chance.randrange(len(parts) // 4) if chance.random() < 0.3 else 0)
             lost = {index for index in data if chance.random() < chance.choice([0, 0.1])}
+            edges = chance.sample(range(begin + 1, end - 1), chance.choice([0, 0, 1, 2]))
+            # What a tap lost at the edge of a file does not show that the next file is its own.
+            lost -= {edge + step for edge in edges for step in range(-4, 5)}
             seen = [
                 replace(record, time_ns=record.time_ns + offset)
                 for index, record in enumerate(self.records)
                 if begin <= index < end and index not in lost
             ]
             self.never_seen -= set(range(begin, end)) - lost
-            places = chance.sample(range(1, len(seen)), chance.choice([0, 0, 1, 2]))
+            places = [sum(index not in lost for index in range(begin, edge)) for edge in edges]
             container = c.pcap(seen, magic=c.NANOSECONDS) if chance.random() < 0.5 else c.pcapng(seen, tsresol=9)
             self.files.append(cut(container.data, places))
         order = [file for files in self.files for file in files]
