@@ -28,8 +28,9 @@ def assign_taps(
     """Return the number of the tap that each capture of a connection belongs to, from 0.
 
     ``rows`` are remainders (``bronze.pending``) in the order of time, ``spans`` what they have of both directions;
-    ``side_by_side`` are the pairs of indexes of those that overlap. Of the others those follow one another whose end
-    and beginning are nearest, in bytes, then in time: a file of a ring begins where the one before it ends.
+    ``side_by_side`` are the pairs of indexes of those that overlap, which are of different taps. The others are of one
+    tap, first those whose end and beginning are nearest, in bytes, then in time: a file of a ring begins where the one
+    before it ends.
     """
     overlapping: dict[int, set[int]] = defaultdict(set)
     for one, two in side_by_side:
@@ -49,25 +50,13 @@ def assign_taps(
         if earlier not in overlapping[later]
     ]
     taps = [{index} for index in range(len(spans))]  # by capture: the captures of its tap so far
-
-    def join(earlier: int, later: int) -> bool:
-        """Make two captures of one tap, unless any two captures of theirs overlap."""
+    for _, _, earlier, later in sorted(candidates):
         tap, rest = taps[earlier], taps[later]
         if any(overlapping[index] & rest for index in tap):
-            return False
+            continue
         tap |= rest
         for index in rest:
             taps[index] = tap
-        return True
-
-    ordered = sorted(candidates)
-    followed, following = set[int](), set[int]()
-    for _, _, earlier, later in ordered:
-        if earlier not in followed and later not in following and join(earlier, later):
-            followed.add(earlier)
-            following.add(later)
-    for _, _, earlier, later in ordered:  # a file with nothing but what was sent again follows none
-        join(earlier, later)
     numbers: dict[int, int] = {}
     return [numbers.setdefault(min(tap), len(numbers)) for tap in taps]
 
