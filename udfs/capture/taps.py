@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from udfs.capture.overlapping_captures import IntervalSet, Span, is_payload
 from udfs.dcerpc.pdu_headers import HEADER_BYTES, read_frag_length
+from udfs.files.capture_file import NO_TIME
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import HALVES, IN_PART, NOT_SEEN, WHOLE, has_whole_half
 from udfs.tcp.connections import MAX_SEQUENCE_JUMP, sequence_difference
@@ -156,9 +157,14 @@ class TapView:
             "capture_id": piece.capture_id,
             "packet": piece.packet_number,
             "byte_offset": piece.file_offset + begin - piece.start,
-            "at": piece.time_ns // 1000 if has_first_byte else None,
-            "done_at": done_ns // 1000,
+            "at": _to_us(piece.time_ns) if has_first_byte else None,
+            "done_at": _to_us(done_ns),
         }
+
+
+def _to_us(time_ns: int) -> int | None:
+    """Return a time in us; None for a packet without one."""
+    return None if time_ns == NO_TIME else time_ns // 1000
 
 
 class ConnectionTaps(NamedTuple):
