@@ -6,7 +6,8 @@ says what failed and where, whatever else the tables hold of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import pyarrow as pa
 
@@ -14,9 +15,12 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.schema_enforcement import arrow_schema
 from schemas.bronze import CAPTURE_FILES
 from schemas.collected_snapshots import SNAPSHOT_FILES
-from schemas.table import EVENT_DATE
+from schemas.table import EVENT_DATE, Table
 from udfs.errors import DECODING_SNAPSHOT
 from udfs.rows import RowDict
+
+NOT_DECODED_SQL: Final = f"error LIKE '{DECODING_SNAPSHOT}%'"
+"""Whether a row of ``bronze.snapshot_files`` is of a file that was read, but not decoded."""
 
 
 def failed_columns(why: str) -> RowDict:
@@ -28,10 +32,9 @@ def mark_failed(lake: Lake, failures: Mapping[str, str]) -> None:
     """Set the status of captures in the ledger; ``failures`` says by capture_id why."""
     if not failures:
         return
-    known = lake.select(CAPTURE_FILES, "capture_id IN {names}", ("capture_id", "event_date"), names=set(failures))
+    known = lake.select(CAPTURE_FILES, "capture_id IN {names}", ("capture_id", EVENT_DATE), names=set(failures))
     rows = [{"capture_id": name, **failed_columns(failures[name])} for name in known["capture_id"].to_pylist()]
-    schema = pa.schema([arrow_schema(CAPTURE_FILES).field(name) for name in ("capture_id", *failed_columns(""))])
-    lake.update_columns(CAPTURE_FILES, pa.Table.from_pylist(rows, schema), dates=set(known["event_date"].to_pylist()))
+    _update_ledger(lake, CAPTURE_FILES, rows, known)
 
 
 def mark_failed_snapshot_files(lake: Lake, failures: Mapping[str, str], *, all_decoded: bool) -> None:
@@ -41,15 +44,20 @@ def mark_failed_snapshot_files(lake: Lake, failures: Mapping[str, str], *, all_d
     """
     if not failures and not all_decoded:
         return
-    failed_before = f"error LIKE '{DECODING_SNAPSHOT}%'" if all_decoded else "FALSE"
-    columns = ("path", "status", "error")
+    failed_before = NOT_DECODED_SQL if all_decoded else "FALSE"
     known = lake.select(
-        SNAPSHOT_FILES, f"path IN {{paths}} OR {failed_before}", (*columns, EVENT_DATE), paths=set(failures)
+        SNAPSHOT_FILES, f"path IN {{paths}} OR {failed_before}", ("path", EVENT_DATE), paths=set(failures)
     )
     rows = [
         {"path": path, "status": "unreadable" if path in failures else "complete", "error": failures.get(path)}
         for path in known["path"].to_pylist()
     ]
-    if rows:
-        table = pa.Table.from_pylist(rows, pa.schema([arrow_schema(SNAPSHOT_FILES).field(name) for name in columns]))
-        lake.update_columns(SNAPSHOT_FILES, table, dates=set(known[EVENT_DATE].to_pylist()))
+    _update_ledger(lake, SNAPSHOT_FILES, rows, known)
+
+
+def _update_ledger(lake: Lake, ledger: Table, rows: Sequence[RowDict], known: pa.Table) -> None:
+    """Set the columns that ``rows`` have, by the ledger's key; ``known`` has the event dates of the rows there."""
+    if not rows:
+        return
+    schema = pa.schema([arrow_schema(ledger).field(name) for name in rows[0]])
+    lake.update_columns(ledger, pa.Table.from_pylist(list(rows), schema), dates=set(known[EVENT_DATE].to_pylist()))

@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from pipeline.bronze.failed_inputs import NOT_DECODED_SQL
 from pipeline.bronze.ingest_captures import BRONZE_TABLES, LogFunction
 from pipeline.bronze.input_files import InputFile
 from pipeline.bronze.retention_cutoff import RetentionCutoff
@@ -36,7 +37,7 @@ from pipeline.lake.staging_files import StagingWriter, task_number
 from schemas.bronze import CAPTURE_FILES, QUARANTINE
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.table import EVENT_DATE, INGESTED_AT, RUN_ID, Table
-from udfs.errors import DECODING_SNAPSHOT, describe_failure
+from udfs.errors import describe_failure
 from udfs.files.capture_fingerprint import MAX_EXPANDED_BYTES, MAX_EXPANSION_RATIO
 from udfs.files.file_source import FileSource
 from udfs.properties import snapshot_lines
@@ -81,7 +82,7 @@ def ingest(
     if not dry_run:
         # Now: if a later ingest did it, it would also restore what is written to bronze.quarantine here.
         undo_unfinished_runs(lake, BRONZE_TABLES, CAPTURE_FILES, log)
-    was_read = F.expr(f"status = 'complete' OR error LIKE '{DECODING_SNAPSHOT}%'")
+    was_read = F.expr(f"status = 'complete' OR {NOT_DECODED_SQL}")
     ledger = {
         (row[0], row[1], row[2]): row[3]
         for row in lake.read(SNAPSHOT_FILES)

@@ -48,7 +48,7 @@ def merge_sightings(rows: list[RowDict], fresh: list[RowDict], taps: Mapping[str
     merge. ``taps``: by connection_id, what each tap shows of calls that no capture of it finished alone. Sightings that
     an earlier merge added to ``rows`` are ignored.
     """
-    finished = [_with_sighting(row, finished=True) for row in map(restore_single_capture_row, rows) if row is not None]
+    finished = [_with_sighting(row) for row in map(restore_single_capture_row, rows) if row is not None]
     unfinished = [{**row, "sightings": _seen_by_taps(row, taps) or [to_sighting(row, finished=False)]} for row in fresh]
     return [_merge_rows(group, taps) for group in _group_by_call(finished + unfinished)]
 
@@ -84,8 +84,9 @@ def to_sighting(row: RowDict, *, finished: bool) -> RowDict:
     }
 
 
-def _with_sighting(row: RowDict, *, finished: bool) -> RowDict:
-    return row if row["sightings"] else {**row, "sightings": [to_sighting(row, finished=finished)]}
+def _with_sighting(row: RowDict) -> RowDict:
+    """Return a row that one or several captures finished alone, with its sightings."""
+    return row if row["sightings"] else {**row, "sightings": [to_sighting(row, finished=True)]}
 
 
 def _to_us(time: dt.datetime | None) -> int | None:

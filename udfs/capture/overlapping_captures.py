@@ -36,7 +36,7 @@ def side_by_side_pairs(rows: Sequence[RowDict], spans: Sequence[tuple[Span, Span
     """
     return [
         (earlier, later)
-        for earlier, later in _candidate_pairs(rows, spans)
+        for earlier, later in sorted(set(_candidate_pairs(rows, spans)))  # their times and their bytes may overlap
         if _do_overlap(rows[earlier], rows[later], spans[earlier], spans[later])
     ]
 
@@ -116,6 +116,11 @@ class Span(NamedTuple):
 def is_payload(segment: RowDict) -> bool:
     """Whether a segment stands for payload: it has data, or stands for bytes that were framed or skipped before."""
     return bool(segment["data"]) or bool(segment["flags"] & (FRAMED_BEFORE | SKIPPED_BEFORE))
+
+
+def captured_size(segment: RowDict) -> int:
+    """Return how many bytes a segment of a remainder has or, without data, stands for."""
+    return int(segment["size"] if segment["data"] is None else len(segment["data"]))
 
 
 def captured_spans(row: RowDict) -> tuple[Span, Span]:
@@ -225,7 +230,7 @@ def _union_direction(body: list[CapturedSegment], lead: int) -> list[CapturedSeg
         body, key=lambda p: (_priority(p.segment), p.segment["time_ns"], p.capture_id, _relative_offset(p, lead))
     ):
         segment, start = part.segment, _relative_offset(part, lead)
-        size = segment["size"] if segment["data"] is None else len(segment["data"])
+        size = captured_size(segment)
         left = covered.add(start, start + size)
         chosen += [
             CapturedSegment(_slice_segment(segment, low - start, high - start), part.capture_id) for low, high in left
@@ -303,8 +308,7 @@ def _incomplete_ranges(body: list[CapturedSegment], lead: int) -> IntervalSet:
 
 def _slice_segment(segment: RowDict, low: int, high: int) -> RowDict:
     """Return the bytes ``low`` to ``high`` of a segment as a segment."""
-    data = segment["data"]
-    size = segment["size"] if data is None else len(data)
+    data, size = segment["data"], captured_size(segment)
     lost = segment["size"] - size if high == size else 0
     return {
         **segment,

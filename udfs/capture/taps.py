@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from udfs.capture.overlapping_captures import IntervalSet, Span, is_payload
+from udfs.capture.overlapping_captures import IntervalSet, Span, captured_size, is_payload
 from udfs.dcerpc.pdu_headers import HEADER_BYTES, read_frag_length
 from udfs.files.capture_file import NO_TIME
 from udfs.rows import RowDict
@@ -94,10 +94,9 @@ class _Direction:
         self.lead = segments[0][0]["sequence"] if segments else 0
         pieces = []
         for segment, capture_id in segments:
-            start, data = sequence_difference(segment["sequence"] - self.lead), segment["data"]
-            size = segment["size"] if data is None else len(data)
+            start = sequence_difference(segment["sequence"] - self.lead)
             place = segment["time_ns"], segment["number"], segment["file_offset"], capture_id
-            pieces.append(_Piece(start, start + size, data or b"", *place))
+            pieces.append(_Piece(start, start + captured_size(segment), segment["data"] or b"", *place))
         self._pieces = sorted(pieces)
         self._starts = [piece.start for piece in self._pieces]
         self._ends = list(accumulate((piece.end for piece in self._pieces), max))  # the largest end so far
