@@ -122,7 +122,7 @@ class LakeBench:
                 run_id="bench",
                 reader_options={},
                 log=lambda _text: None,
-                tap=decoder,
+                observer=decoder,
             )
             decoded = DecodedWrite.from_recorded(decoder, done.recorded_write)
             silver_update.update(lake, keep_packets=False, keep_stubs=True, decoded=decoded)

@@ -83,6 +83,9 @@ class CaptureConfig:
     reorder_window_s: float = setting_field(
         2.0, "seconds that a missing TCP segment may arrive late", minimum=0, maximum=3600
     )
+    max_clock_skew: timedelta = setting_field(
+        timedelta(minutes=5), "most that the clocks of two captures of one conversation may differ", minimum=0
+    )
     spool_bytes: ByteSize = setting_field(
         ByteSize(16 << 30), "maximum bytes copied from standard input or a named pipe to <lake>/_spool", minimum=1
     )

@@ -50,6 +50,7 @@ def reader_options(config: Config) -> dict[str, object]:
     capture = config.capture
     return {
         "reorder_window_s": capture.reorder_window_s,
+        "max_clock_skew_s": capture.max_clock_skew.total_seconds(),
         "block_bytes": int(capture.block_bytes),
         "max_expansion": capture.max_expansion,
         "max_expanded_bytes": int(capture.max_expanded_bytes),
@@ -80,7 +81,7 @@ def update_bronze(
         pending_expiry=job_run.config.pending.expire,
         as_of=arguments.as_of,
         options=ingest_captures.IngestOptions(arguments.between, arguments.reprocess, arguments.dry_run),
-        tap=None if keys else decoder,
+        observer=None if keys else decoder,
     )
     outcome.bytes_read += sum(row["size_bytes"] for row in done.file_rows)
     outcome.input_failed |= done.has_unreadable_files

@@ -11,6 +11,7 @@ from schemas.table import (
     BIGINT,
     BINARY,
     BOOLEAN,
+    CLOCKS,
     DOUBLE,
     ENDPOINT_COLUMNS,
     INT,
@@ -199,6 +200,8 @@ _SIGHTING = StructType(
         StructField("request_done_at", BIGINT),
         StructField("response_at", BIGINT),
         StructField("response_done_at", BIGINT),
+        StructField("cancelled_at", BIGINT),
+        StructField("orphaned_at", BIGINT),
         StructField("request", INT),
         StructField("response", INT),
         StructField("finished", BOOLEAN),
@@ -292,6 +295,7 @@ RPC_CALLS = Table(
             "what the row was made of where several captures saw the call, times in us since the epoch; request, "
             "response: how much of each (0 none, 1 some, 2 all); finished: the capture alone has all; else null",
         ),
+        CLOCKS,
         Column(
             "request_signed_bytes",
             BINARY,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from schemas.table import (
     BIGINT,
+    CLOCKS,
     DECODER_COLUMNS,
     ENDPOINT_COLUMNS,
     FAULT_NAME,
@@ -22,6 +23,7 @@ _CALL = (
     *ENDPOINT_COLUMNS,
     Column("requested_at", TIMESTAMP, "time of the request's first byte, UTC"),
     Column("responded_at", TIMESTAMP, "time of the response's first byte, UTC"),
+    CLOCKS,
 )
 _METHOD = Column("method", STRING, "the IDL's name of the operation; null when the opnum is not known")
 _RESULT = (

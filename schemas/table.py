@@ -133,6 +133,21 @@ ENDPOINT_COLUMNS = (
     Column("server_port", INT, "TCP port of the server"),
 )
 
+CLOCKS = Column(
+    "clocks",
+    StructType(
+        [
+            StructField("request_tap", INT),
+            StructField("request_ahead_us", BIGINT),
+            StructField("response_tap", INT),
+            StructField("response_ahead_us", BIGINT),
+        ]
+    ),
+    "where several taps saw the connection side by side: which of them request and response are of (a number within "
+    "the connection), and how far its clock is then ahead of the one that is behind all others, us; else null",
+)
+"""Times of two taps give no duration. Less what the clocks are ahead, they give the order of events."""
+
 
 def run_columns(layer: Layer, dated_by: str) -> tuple[Column, ...]:
     """The columns that end every fact table of a layer; ``dated_by`` says in words where event_date is from."""

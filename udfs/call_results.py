@@ -47,3 +47,12 @@ def succeeded_sql(interface: str, hresult: str = "hresult", returned_port: str |
 
 QMMGMT_SUCCEEDED_SQL: Final = succeeded_sql(f"'{QMMGMT_NAME}'")
 """The SQL condition of snapshots, and of qmmgmt calls, that succeeded."""
+
+
+def response_ms_sql(requested: str, responded: str, clocks: str) -> str:
+    """Return the SQL of the time from a request to its response, in ms; null where two taps saw them.
+
+    The arguments are names of columns: both times, and ``clocks`` of the same row.
+    """
+    one_clock = f"{clocks}.request_tap IS NOT DISTINCT FROM {clocks}.response_tap"
+    return f"CASE WHEN {one_clock} THEN (unix_micros({responded}) - unix_micros({requested})) / 1000D END"

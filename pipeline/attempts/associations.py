@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,15 @@ class RpcConnection:
     def is_stray(self) -> bool:
         """Whether neither its beginning nor its bind was captured: it may belong to any association of its client."""
         return not self.syn_seen and not self.association_group_id
+
+    def including(self, begin: int, end: int) -> RpcConnection:
+        """Return the connection with a lifetime that includes two times."""
+        return replace(
+            self,
+            first_packet_at=min(self.first_packet_at, begin),
+            last_packet_at=max(self.last_packet_at, end),
+            closed_at=None if self.closed_at is None else max(self.closed_at, end),
+        )
 
 
 @dataclass(frozen=True, slots=True)

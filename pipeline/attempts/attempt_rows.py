@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.attempts import receive_attempts as attempts_receive_attempts
 from pipeline.attempts.associations import RpcConnection
-from pipeline.attempts.calls import CALL_ROLES, DecodedCall
+from pipeline.attempts.calls import CALL_ROLES, ONE_CLOCK, Clocks, DecodedCall
 from pipeline.attempts.evidence import CallConclusion
 from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows, times_to_us
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
@@ -30,13 +30,14 @@ from udfs.queues.alias_groups import canonical_queue_name
 
 # Columns of the calls that the state machine takes under their own names, and those that gold takes over unchanged.
 _READ: Final = (
-    "call_key", "protocol", "opnum", "connection_id", "requested_at", "responded_at", "queue", "context_handle",
-    "remote_read_handle", "queue_handle", "queue_descriptor", "open_context", "action", "timeout_ms", "request_id",
-    "lookup_id", "sequence_id", "transaction_id", "acknowledgement_class", "ack", "move_context", "hresult", "errors",
+    "call_key", "protocol", "opnum", "connection_id", "requested_at", "responded_at", "clocks", "queue",
+    "context_handle", "remote_read_handle", "queue_handle", "queue_descriptor", "open_context", "action", "timeout_ms",
+    "request_id", "lookup_id", "sequence_id", "transaction_id", "acknowledgement_class", "ack", "move_context",
+    "hresult", "errors",
 )  # fmt: skip
 _CLIENT: Final = (
-    "call_key", "protocol", "opnum", "connection_id", "requested_at", "responded_at", "queue", "context_handle",
-    "queue_handle", "queue_descriptor", "open_context", "hresult", "errors", "outcome",
+    "call_key", "protocol", "opnum", "connection_id", "requested_at", "responded_at", "clocks", "queue",
+    "context_handle", "queue_handle", "queue_descriptor", "open_context", "hresult", "errors", "outcome",
 )  # fmt: skip
 _KNOWN: Final = ("outcome", "fault_status", "bind_seen", "cancelled_at", "orphaned_at", "encrypted")
 _FACTS: Final = (*_READ, *_KNOWN)
@@ -264,6 +265,13 @@ def _call(row: dict[str, Any]) -> DecodedCall:
         row[name] = None if row[name] is None else int(row[name])
     errors = (*(row["errors"] or ()), *(row.pop(MESSAGE_ERRORS, None) or ()))
     row["errors"] = tuple((error["code"], error["field"], error["offset"]) for error in errors)
+    if row["clocks"] is None:
+        row["clocks"] = ONE_CLOCK
+    else:
+        clocks = row["clocks"] = Clocks(**row["clocks"])
+        for name in ("requested_at", "cancelled_at", "orphaned_at", "responded_at"):
+            if row[name] is not None:
+                row[name] -= (clocks.response_ahead_us if name == "responded_at" else clocks.request_ahead_us) or 0
     return DecodedCall(**row)
 
 
@@ -271,8 +279,8 @@ def _result_name(hresult: int | None) -> str | None:
     return None if hresult is None else result_name(hresult)
 
 
-def _difference_ms(later: int | None, earlier: int | None) -> float | None:
-    return None if later is None or earlier is None else (later - earlier) / 1000
+def _to_ms(span_us: int | None) -> float | None:
+    return None if span_us is None else span_us / 1000
 
 
 def _row(
@@ -280,7 +288,7 @@ def _row(
 ) -> dict[str, Any]:
     start = attempt.start_call
     attempt.infer_queue(through.get("destination_queue"))
-    times = (start.requested_at, start.responded_at, attempt.ended_at)
+    times = (start.captured_request_at, start.captured_response_at, attempt.ended_at)
     return {
         **dict.fromkeys(_MESSAGE),
         **through,
@@ -299,11 +307,11 @@ def _row(
         "is_receive": attempt.is_receive,
         "transactional": attempt.transactional,
         "transaction_id": start.transaction_id,
-        "started_at": start.requested_at,
-        "returned_at": start.responded_at,
+        "started_at": start.captured_request_at,
+        "returned_at": start.captured_response_at,
         "ended_at": attempt.ended_at,
-        "wait_ms": _difference_ms(start.responded_at, start.requested_at),
-        "hold_ms": _difference_ms(attempt.ended_at, start.responded_at),
+        "wait_ms": _to_ms(attempt.wait_us),
+        "hold_ms": _to_ms(attempt.hold_us),
         "lookup_id": attempt.lookup_id,
         "start_hresult": start.hresult,
         "start_hresult_name": _result_name(start.hresult),

@@ -6,12 +6,24 @@ Times are microseconds since the epoch, UTC.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from udfs.call_results import call_succeeded
 
 CallRole = Literal["name", "release", "open", "close", "start", "end", "cancel", "reject", "purge", "move", "target"]
 DecodeErrorFields = tuple[str, str | None, int | None]
+
+
+class Clocks(NamedTuple):
+    """The taps that saw request and response of a call (column ``clocks``), and how far ahead their clocks are, us."""
+
+    request_tap: int | None = None
+    request_ahead_us: int | None = None
+    response_tap: int | None = None
+    response_ahead_us: int | None = None
+
+
+ONE_CLOCK: Final = Clocks()
 
 CALL_ROLES: Final[dict[tuple[str, int], CallRole]] = {
     ("qmcomm", 2): "name",
@@ -44,6 +56,7 @@ target is opened for messages to be moved to it."""
 class DecodedCall:
     """A row of silver.remote_read_calls or silver.client_calls, with what bronze.rpc_calls knows of it.
 
+    ``requested_at`` and ``responded_at`` are times of one clock for all calls of a connection (``clocks``).
     ``encrypted``: it is sealed, and no key decrypted it.
     """
 
@@ -76,6 +89,17 @@ class DecodedCall:
     cancelled_at: int | None = None
     orphaned_at: int | None = None
     move_context: int | None = None
+    clocks: Clocks = ONE_CLOCK
+
+    @property
+    def captured_request_at(self) -> int | None:
+        """The time of the request by the clock of the tap that saw it."""
+        return None if self.requested_at is None else self.requested_at + (self.clocks.request_ahead_us or 0)
+
+    @property
+    def captured_response_at(self) -> int | None:
+        """The time of the response by the clock of the tap that saw it."""
+        return None if self.responded_at is None else self.responded_at + (self.clocks.response_ahead_us or 0)
 
     @property
     def at(self) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pipeline.attempts.associations import ClientAssociation, RpcConnection, group_into_associations
-from pipeline.attempts.calls import CALL_ROLES, CallRole, DecodedCall, DecodeErrorFields
+from pipeline.attempts.calls import CALL_ROLES, ONE_CLOCK, CallRole, DecodedCall, DecodeErrorFields
 from pipeline.attempts.handles import QueueHandles
 
 
@@ -54,7 +54,9 @@ class ServerCalls:
     """
 
     def __init__(self, calls: Iterable[DecodedCall], connections: Iterable[RpcConnection]) -> None:
+        calls = [call for call in calls if (call.protocol, call.opnum) in CALL_ROLES]
         self.connections = {connection.connection_id: connection for connection in connections}
+        self._widen_lifetimes(calls)
         self.association = group_into_associations(self.connections.values())
         self._with_gaps = {
             self.association[connection.connection_id].name
@@ -65,8 +67,7 @@ class ServerCalls:
         for connection in self.connections.values():
             if connection.is_stray:
                 self._strays[connection.client_address].append(connection)
-        ours = (call for call in calls if (call.protocol, call.opnum) in CALL_ROLES)
-        self.calls = sorted(ours, key=lambda call: (call.at, call.call_key))
+        self.calls = sorted(calls, key=lambda call: (call.at, call.call_key))
         self.by_role: dict[CallRole, list[DecodedCall]] = {role: [] for role in CALL_ROLES.values()}
         for call in self.calls:
             self.by_role[CALL_ROLES[call.protocol, call.opnum]].append(call)
@@ -74,6 +75,13 @@ class ServerCalls:
         for call in self.calls:
             self._last_answers[call.connection_id] = max(self._last_answers[call.connection_id], call.responded_at or 0)
         self.handles = QueueHandles(self.calls, self.association_of)
+
+    def _widen_lifetimes(self, calls: Iterable[DecodedCall]) -> None:
+        """Make connections that several taps saw last from their first to their last call: the clocks differ."""
+        for call in calls:
+            connection = self.connections.get(call.connection_id)
+            if call.clocks != ONE_CLOCK and connection is not None:
+                self.connections[call.connection_id] = connection.including(call.at, call.responded_at or call.at)
 
     def association_of(self, call: DecodedCall) -> ClientAssociation:
         """Return a call's association."""

@@ -106,8 +106,8 @@ def _row(
         "queue_handle": call.queue_handle,
         "lookup_id": operation.lookup_id,
         "transaction_id": call.transaction_id,
-        "requested_at": call.requested_at,
-        "responded_at": call.responded_at,
+        "requested_at": call.captured_request_at,
+        "responded_at": call.captured_response_at,
         "hresult": call.hresult,
         "hresult_name": None if call.hresult is None else result_name(call.hresult),
         "outcome": operation.outcome,
@@ -115,5 +115,5 @@ def _row(
         "confidence": operation.confidence,
         "missing": sorted(operation.missing),
         "errors": decode_errors(operation),
-        "event_date": epoch_day(call.requested_at, call.responded_at),
+        "event_date": epoch_day(call.captured_request_at, call.captured_response_at),
     }

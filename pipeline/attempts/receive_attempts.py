@@ -67,6 +67,7 @@ class ReceiveAttempt(CallConclusion):
     ack_refused: bool = False
     ack_unanswered: bool = False
     reader_gone_at: int | None = None
+    ending_call: DecodedCall | None = None
 
     @property
     def start_call(self) -> DecodedCall:
@@ -99,6 +100,32 @@ class ReceiveAttempt(CallConclusion):
         return None if self.start_call.action is None else code_name(ACTION_NAMES, self.start_call.action)
 
     @property
+    def wait_us(self) -> int | None:
+        """From the request to its response; None where two taps saw them."""
+        start = self.start_call
+        if start.clocks.request_tap != start.clocks.response_tap:
+            return None
+        return _difference(start.captured_response_at, start.captured_request_at)
+
+    @property
+    def hold_us(self) -> int | None:
+        """From the response to what ended the attempt; None where two taps saw them."""
+        start, end = self.start_call, self.ending_call
+        if end is None:
+            ended_at = None if self.ended_at is None else self.ended_at - self._ahead_us
+            return _difference(ended_at, start.responded_at)
+        taps = end.clocks.request_tap, start.clocks.response_tap  # numbers within a connection
+        one_clock = taps[0] == taps[1] if end.connection_id == start.connection_id else taps == (None, None)
+        return _difference(self.ended_at, start.captured_response_at) if one_clock else None
+
+    @property
+    def _ahead_us(self) -> int:
+        """How far ahead the clock is of the tap that saw the response, else the request."""
+        clocks = self.start_call.clocks
+        ahead_us = clocks.request_ahead_us if self.start_call.responded_at is None else clocks.response_ahead_us
+        return ahead_us or 0
+
+    @property
     def confidence(self) -> str:
         """How certain the attempt is, by what is missing."""
         return confidence_level(self.missing, guessed=self.inferred_queue is not None)
@@ -112,8 +139,11 @@ class ReceiveAttempt(CallConclusion):
 
         ``end_hresult`` is an End's: that of a cancel or close says nothing about the message.
         """
-        self.outcome = outcome
-        self.ended_at = call.requested_at if call is not None else at
+        self.outcome, self.ending_call = outcome, call
+        if call is not None:
+            self.ended_at = call.captured_request_at
+        elif at is not None:
+            self.ended_at = at + self._ahead_us
         if call is not None:
             self.used_calls.append(call)
             if CALL_ROLES[call.protocol, call.opnum] == "end":
@@ -399,6 +429,10 @@ def _deciding_end(ends: list[DecodedCall]) -> DecodedCall | None:
     """
     accepted = next((end for end in ends if end.is_accepted), None)
     return accepted or next((end for end in reversed(ends) if not end.is_refused), None)
+
+
+def _difference(later: int | None, earlier: int | None) -> int | None:
+    return None if later is None or earlier is None else later - earlier
 
 
 def _can_hold(start: DecodedCall) -> bool:

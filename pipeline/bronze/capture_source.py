@@ -2,9 +2,9 @@
 
 Options: ``rows`` (which rows to return: ``rpc_calls``, the default, another table of the reader, or ``pdus``),
 ``staging_folder`` (where the rows of all tables go: one Parquet file for each capture and table, named by the capture's
-path, so that a repeated task overwrites its own files), and the reader's ``reorder_window_s``, ``block_bytes``,
-``max_expansion`` and ``max_expanded_bytes``. An ingest run plans which part of which file to read and uses
-``build_read_tasks`` instead.
+path, so that a repeated task overwrites its own files), and the reader's ``reorder_window_s``, ``max_clock_skew_s``,
+``block_bytes``, ``max_expansion`` and ``max_expanded_bytes``. An ingest run plans which part of which file to read and
+uses ``build_read_tasks`` instead.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from udfs.capture.capture_reader import (
     failed_capture_row,
     read_capture_batches,
 )
+from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 
 FORMAT_NAME: Final = "msmq_capture"
 
@@ -72,6 +73,11 @@ def _split_of(read: PlannedRead) -> CaptureSplit:
     return CaptureSplit(read.file, part, max(read.file.size - read.start_offset, 0))
 
 
+def time_limits(options: Mapping[str, Any]) -> TimeLimits:
+    """Return the limits of time among the options of the data source; defaults for those that are not there."""
+    return TimeLimits(*(float(options.get(name, default)) for name, default in DEFAULT_TIME_LIMITS._asdict().items()))
+
+
 class CaptureDataSourceReader(DataSourceReader):
     """Lists capture files in the driver and reads them in the tasks."""
 
@@ -81,7 +87,7 @@ class CaptureDataSourceReader(DataSourceReader):
         self._path = options.get("path")
         defaults = ReadOptions()
         self._options = ReadOptions(
-            float(options.get("reorder_window_s", defaults.reorder_window_s)),
+            time_limits(options),
             int(options.get("block_bytes", defaults.block_bytes)),
             int(options.get("max_expansion", defaults.max_expansion_ratio)),
             int(options.get("max_expanded_bytes", defaults.max_expanded_bytes)),

@@ -21,7 +21,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.bronze import learned_endpoints, merge_connections
-from pipeline.bronze.capture_source import build_read_tasks
+from pipeline.bronze.call_observer import CallObserver, ObservedWrite
+from pipeline.bronze.capture_source import build_read_tasks, time_limits
 from pipeline.bronze.failed_inputs import failed_columns, mark_failed
 from pipeline.bronze.ingest_plan import files_on_days, plan_ingest, plan_reprocessing
 from pipeline.bronze.input_files import InputFile, newest_paths
@@ -29,7 +30,6 @@ from pipeline.bronze.ledger_entries import LEDGER_COLUMNS, DateRange, IngestPlan
 from pipeline.bronze.merge_connections import MergeChanges
 from pipeline.bronze.retention_cutoff import RetentionCutoff, recount_connection_calls
 from pipeline.bronze.write_tables import BronzeWriter, PendingExpiry
-from pipeline.bronze.write_tap import TappedWrite, WriteTap
 from pipeline.lake import codegen
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake, versions_by_name
@@ -63,14 +63,14 @@ class CaptureIngestResult:
     """Counts and ledger rows of one ingest of captures.
 
     ``file_rows`` are the ledger rows of the files that were read. ``skipped_files`` counts the files that the ledger
-    knew already. ``tapped_write`` is the commit of ``bronze.rpc_calls``, if all calls that it added went through the
-    tap. ``newest_paths`` are the newest of the given files in each folder.
+    knew already. ``recorded_write`` is the commit of ``bronze.rpc_calls``, if the observer saw all calls that it
+    added. ``newest_paths`` are the newest of the given files in each folder.
     """
 
     file_rows: list[RowDict] = field(default_factory=list)
     skipped_files: int = 0
     rows_written: dict[str, int] = field(default_factory=dict)  # by table
-    recorded_write: TappedWrite | None = None
+    recorded_write: ObservedWrite | None = None
     newest_paths: frozenset[str] = frozenset()
 
     def add(self, other: CaptureIngestResult) -> None:
@@ -98,12 +98,12 @@ class CaptureIngestResult:
 def ingest(
     lake: Lake, files: list[InputFile], *, run_id: str, reader_options: dict[str, Any], log: LogFunction,
     pending_expiry: dt.timedelta = dt.timedelta(days=7), as_of: dt.datetime | None = None,
-    options: IngestOptions | None = None, tap: WriteTap | None = None,
+    options: IngestOptions | None = None, observer: CallObserver | None = None,
 ) -> CaptureIngestResult:  # fmt: skip
     """Ingest captures into bronze. Files that the ledger knows unchanged are not read again.
 
     ``pending_expiry`` is how long an unfinished call or connection is waited for, in the packets' time, counted back
-    from ``as_of`` or else from the newest packet read. ``tap`` sees the calls on their way into the table, in runs
+    from ``as_of`` or else from the newest packet read. ``observer`` sees the calls on their way into the table, in runs
     that change no stored call.
     """
     options = options or IngestOptions()
@@ -130,7 +130,7 @@ def ingest(
         round_id = run_id if not rounds else f"{run_id}-{rounds}"
         versions = bronze_versions(lake)
         folder = runs.begin(round_id, versions)
-        writer = BronzeWriter(lake, round_id, folder, versions, plan, tap, cutoff)
+        writer = BronzeWriter(lake, round_id, folder, versions, plan, observer, cutoff)
         result.add(_IngestRound(writer, reader_options, pending_expiry, as_of, endpoints).run(log))
         if cutoff is not None:
             recount_connection_calls(lake, cutoff)
@@ -213,15 +213,15 @@ class _IngestRound:
             runs = RunMarkers.of(lake)
             runs.set_captures_to_reread({**runs.captures_to_reread(), **reread})
         if changes.overlapping_connections or plan.replaced_captures:  # stored calls change by further commits
-            writer.tap = None
+            writer.observer = None
         writer.write_tables(changes, self._expiry(result.file_rows))
         failures = dict(changes.failures)
         for row in result.file_rows:
             if (why := failures.pop(row["capture_id"], None)) is not None:
                 row.update(failed_columns(why))
         before = writer.versions_before[str(RPC_CALLS)] or 0
-        if writer.tap is not None and (version := lake.version(RPC_CALLS)) == before + 1:
-            result.recorded_write = TappedWrite(before, version, writer.removed_calls)
+        if writer.observer is not None and (version := lake.version(RPC_CALLS)) == before + 1:
+            result.recorded_write = ObservedWrite(before, version, writer.removed_calls)
         for table in (CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING):
             result.rows_written[str(table)] = count_staged_rows(writer.staged_tables / table.name)
         result.rows_written[str(CAPTURE_FILES)] = writer.write_ledger(result.file_rows, changes.count_corrections)
@@ -261,9 +261,9 @@ class _IngestRound:
         """
         lake = self.writer.lake
         stored = merge_connections.read_stored_pending(lake, pa.concat_tables([fresh, removed]))
-        window_s = float(self.reader_options.get("reorder_window_s", 2.0))
+        limits = time_limits(self.reader_options)
         steps: dict[str, Callable[[], Any]] = {
-            _MERGE: partial(merge_connections.merge_pending, fresh, stored, removed, reorder_window_s=window_s)
+            _MERGE: partial(merge_connections.merge_pending, fresh, stored, removed, limits)
         }
         for table in (CONNECTIONS, RPC_BINDS, QUARANTINE, PENDING):
             steps[str(table)] = partial(lake.prepare_commit, table)

@@ -13,6 +13,7 @@ import datetime as dt
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -40,6 +41,7 @@ from udfs.capture.open_connections import four_tuple_key
 from udfs.capture.taps import ConnectionTaps
 from udfs.errors import describe_failure
 from udfs.rows import RowDict
+from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 
 Dates = set[dt.date | None]
 _Remainders = list[tuple[RowDict, bool]]  # with whether they are of this run
@@ -72,6 +74,7 @@ class MergeChanges:
     keys of the remainders: they leave ``bronze.pending``, so that merging with later captures does not fail again.
     """
 
+    limits: TimeLimits = DEFAULT_TIME_LIMITS
     batches: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: defaultdict(list))
     connection_labels: list[RowDict] = field(default_factory=list)
     bind_contexts: dict[tuple[str, str], list[RowDict]] = field(default_factory=lambda: defaultdict(list))
@@ -109,7 +112,9 @@ class MergeChanges:
         return pa.Table.from_batches(self.batches.get(name, []), BRONZE_SCHEMAS[name])
 
 
-def merge_pending(fresh: pa.Table, stored: pa.Table, removed: pa.Table, *, reorder_window_s: float) -> MergeChanges:
+def merge_pending(
+    fresh: pa.Table, stored: pa.Table, removed: pa.Table, limits: TimeLimits = DEFAULT_TIME_LIMITS
+) -> MergeChanges:
     """Merge the remainders of each four-tuple that has more than one.
 
     ``fresh`` and ``stored`` are rows of ``bronze.pending``, of this run and of earlier ones, for the same four-tuples.
@@ -122,10 +127,10 @@ def merge_pending(fresh: pa.Table, stored: pa.Table, removed: pa.Table, *, reord
             groups[four_tuple_key(row)].append((row, is_fresh))
     removed_rows = removed.to_pylist()
     removed_flows = {four_tuple_key(row) for row in removed_rows}
-    changes = MergeChanges()
+    changes = MergeChanges(limits)
     to_merge = [rows for name, rows in sorted(groups.items()) if len(rows) > 1 or name in removed_flows]
     for begin in range(0, len(to_merge), _FLOWS_PER_BATCH):
-        _merge_batch(changes, to_merge[begin : begin + _FLOWS_PER_BATCH], reorder_window_s)
+        _merge_batch(changes, to_merge[begin : begin + _FLOWS_PER_BATCH])
     for row in removed_rows:  # its capture's rows are gone, but a row of bronze.connections names no capture
         changes.previous_connection_ids.add(row["connection_id"])
         changes.dates.update(packet_dates(row))
@@ -133,29 +138,29 @@ def merge_pending(fresh: pa.Table, stored: pa.Table, removed: pa.Table, *, reord
     return changes
 
 
-def _merge_batch(changes: MergeChanges, batch: Sequence[_Remainders], window_s: float) -> None:
+def _merge_batch(changes: MergeChanges, batch: Sequence[_Remainders]) -> None:
     """Merge the remainders of each four-tuple of a batch; if that fails, find out at which captures."""
 
     def merge(groups: Sequence[_Remainders]) -> MergeResult:
-        return merge_connections([row for group in groups for row, _ in group], reorder_window_s=window_s)
+        return merge_connections([row for group in groups for row, _ in group], changes.limits)
 
     merged: list[tuple[Sequence[_Remainders], MergeResult]]
     try:
         merged = [(batch, merge(batch))]
     except Exception:  # noqa: BLE001 - it is the error of a capture: the others are merged
-        mergeable = [_mergeable_remainders(changes, group, window_s) for group in batch]
+        mergeable = [_mergeable_remainders(changes, group) for group in batch]
         merged = [([group], merge([group])) for group in mergeable if group]
     for groups, found in merged:
         single = {group[0][0]["pending_key"] for group in groups if len(group) == 1}
         _add_batch(changes, [row for group in groups for row in group], found, single)
 
 
-def _mergeable_remainders(changes: MergeChanges, group: _Remainders, window_s: float) -> _Remainders:
+def _mergeable_remainders(changes: MergeChanges, group: _Remainders) -> _Remainders:
     """Return the remainders of a four-tuple that can be merged; note the captures of the others as failures."""
     mergeable: _Remainders = []
     for row, is_fresh in sorted(group, key=lambda each: each[1]):  # those of earlier runs could be merged then
         try:
-            merge_connections([*(each for each, _ in mergeable), row], reorder_window_s=window_s)
+            merge_connections([*(each for each, _ in mergeable), row], changes.limits)
         except Exception as error:  # noqa: BLE001
             peers = f"{row['client_address']}:{row['client_port']} and {row['server_address']}:{row['server_port']}"
             changes.failures[row["capture_id"]] = f"merging {peers}: {describe_failure(error)}"
@@ -346,14 +351,15 @@ def merge_overlapping_calls(lake: Lake, changes: MergeChanges, rows: pa.Table) -
         row = restore_single_capture_row(call)
         if row is not None and (call["sightings"] or (row["capture_id"], row["call_key"]) not in rebuilt):
             kept.append(row)
+    merge = partial(merge_sightings, taps=changes.overlapping_connections, limits=changes.limits)
     try:
-        merged = merge_sightings(kept, fresh, changes.overlapping_connections)
+        merged = merge(kept, fresh)
     except Exception:  # noqa: BLE001 - it is the error of a capture: the others are merged
         merged = []
         for name in sorted(changes.overlapping_connections):
             stored, new = ([row for row in part if row["connection_id"] == name] for part in (kept, fresh))
             try:
-                merged += merge_sightings(stored, new, changes.overlapping_connections)
+                merged += merge(stored, new)
             except Exception as error:  # noqa: BLE001
                 unmerged = [*new, *stored]
                 merged += {row["call_key"]: row for row in unmerged}.values()  # each key once

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
 from pipeline.bronze import merge_connections
+from pipeline.bronze.call_observer import CallObserver, RemovedCalls
 from pipeline.bronze.ledger_entries import IngestPlan, PlannedRead
 from pipeline.bronze.merge_connections import MergeChanges
 from pipeline.bronze.retention_cutoff import RetentionCutoff
-from pipeline.bronze.write_tap import RemovedCalls, WriteTap
 from pipeline.lake.arrow_rows import datetime_to_us, is_in
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.date_filters import dates_condition
@@ -70,10 +70,10 @@ class PendingExpiry:
 
 @dataclass(slots=True)
 class BronzeWriter:
-    """Writes the tables of one round. ``folder`` holds its staging files; ``tap`` sees the calls that are added.
+    """Writes the tables of one round. ``folder`` holds its staging files; ``observer`` sees the calls that are added.
 
     ``versions_before`` are the tables' versions at the start: None for a table that did not exist. ``removed_calls``
-    are the calls that the commit of ``bronze.rpc_calls`` took out, if there is a tap.
+    are the calls that the commit of ``bronze.rpc_calls`` took out, if there is an observer.
     """
 
     lake: Lake
@@ -81,7 +81,7 @@ class BronzeWriter:
     folder: Path
     versions_before: dict[str, int | None]
     plan: IngestPlan
-    tap: WriteTap | None = None
+    observer: CallObserver | None = None
     cutoff: RetentionCutoff | None = None
     ingested_at: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.UTC))
     removed_calls: RemovedCalls = field(default_factory=RemovedCalls, init=False)
@@ -117,17 +117,22 @@ class BronzeWriter:
             return merge_connections.pending_table([])
         rows = lake.select(PENDING, "capture_id IN {names}", BRONZE_SCHEMAS["pending"].names, names=replaced)
         rows = rows.cast(BRONZE_SCHEMAS["pending"])
-        self._remove_sightings({day for row in rows.to_pylist() for day in merge_connections.packet_dates(row)})
+        dates = {day for row in rows.to_pylist() for day in merge_connections.packet_dates(row)}
+        self._remove_sightings(dates, rows["connection_id"].unique().to_pylist())
         for table in _TABLES_WITH_CAPTURE_ID:
             lake.delete(table, "capture_id IN {names}", names=replaced)
         return rows
 
-    def _remove_sightings(self, dates: Collection[dt.date | None]) -> None:
+    def _remove_sightings(self, dates: Collection[dt.date | None], connections: Collection[str]) -> None:
         """Rebuild calls that replaced captures share with others, from the sightings of the others alone."""
         replaced, schema = self.plan.replaced_captures, BRONZE_SCHEMAS["rpc_calls"]
         names = ", ".join(literal(name) for name in sorted(replaced))
         seen = f"exists(sightings, s -> s.capture_id IN ({names}) OR s.response_capture_id IN ({names}))"
-        shared = self.lake.read(RPC_CALLS).where(dates_condition(dates)).where(seen).select(*schema.names)
+        by_taps = "clocks IS NOT NULL AND connection_id IN {connections}"
+        shared = self.lake.frame(
+            f"SELECT {', '.join(schema.names)} FROM {{rows}} WHERE {dates_condition(dates)} AND ({seen} OR {by_taps})",
+            rows=RPC_CALLS, connections=connections,
+        )  # fmt: skip
         rows = shared.toArrow().cast(schema).to_pylist()
         left = [row for row in (row_without_captures(row, replaced) for row in rows) if row is not None]
         self.lake.delete_values(RPC_CALLS, "call_key", {row["call_key"] for row in rows}, dates=dates)
@@ -205,11 +210,11 @@ class BronzeWriter:
     def _delete_and_insert(
         self, table: Table, transform: BatchTransform, merged: pa.Table, *, deleted: Collection[str],
         dates: Collection[dt.date | None], expiry: PendingExpiry | None = None,
-        tap: Callable[[Batches, str], Batches] | None = None,
+        observe: Callable[[Batches, str], Batches] | None = None,
     ) -> None:  # fmt: skip
         """Insert the staged rows, changed by ``transform``, and the ``merged`` ones; delete rows, all in one commit.
 
-        Staging files are read once, by the tasks that write the table. ``tap`` gets each task's batches and its number.
+        Staging files are read once, by the tasks that write the table. ``observe`` gets each task's batches and number.
         ``deleted`` are keys of stored rows on ``dates``; expired rows are deleted too, and not inserted.
         """
         run_id, ingested_at = self.run_id, self.ingested_at
@@ -228,7 +233,7 @@ class BronzeWriter:
         def rows(number: int) -> Batches:
             kept = staged(number) if expiry is None else map(expiry.drop_expired, staged(number))
             stamped = (_stamp_rows(table, batch, run_id, ingested_at) for batch in kept)
-            return stamped if tap is None else tap(stamped, str(number))
+            return stamped if observe is None else observe(stamped, str(number))
 
         fresh = PartitionedRows(len(tasks), sum(part.size for task in tasks for part in task), rows)
         if tasks or deleted or (expiry is not None and self.versions_before[str(table)] is not None):
@@ -243,14 +248,14 @@ class BronzeWriter:
         stored = self._stored_calls(changes)
         unchanged = changes.unchanged_call_keys | _unchanged_calls(calls, stored)
         deleted = changes.replaced_call_keys - unchanged
-        tap = None
-        if self.tap is not None:
-            tap = self.tap.record_and_pass
+        observe = None
+        if self.observer is not None:
+            observe = self.observer.record_and_pass
             dates = _silver_dates(stored.filter(is_in(stored, "call_key", deleted)))
             self.removed_calls = RemovedCalls(frozenset(deleted), dates)
         rows = calls.filter(pc.invert(pc.or_(overlapping, is_in(calls, "call_key", unchanged))))
         transform = merge_connections.apply_bind_context(changes)
-        self._delete_and_insert(RPC_CALLS, transform, rows, deleted=deleted, dates=changes.dates, tap=tap)
+        self._delete_and_insert(RPC_CALLS, transform, rows, deleted=deleted, dates=changes.dates, observe=observe)
         if not changes.overlapping_connections:
             return {}
         merged = merge_connections.merge_overlapping_calls(lake, changes, calls.filter(overlapping))

@@ -10,6 +10,7 @@ from pipeline.dashboards.read_datasets import fill_table_names
 from pipeline.queues.last_reports import LAST_QUEUE_REPORTS_SQL
 from schemas import catalog
 from schemas.table import Table
+from udfs.call_results import response_ms_sql
 
 _GRID_COLUMNS: Final = 6
 _WIDGET_VERSIONS: Final = {"counter": 2, "table": 2, "filter-multi-select": 2, "bar": 3, "line": 3, "area": 3}
@@ -68,9 +69,9 @@ FROM {eod_transfers}""",
     DashboardDataset(
         "calls",
         "Calls",
-        """SELECT interface_name, opnum, server_address, outcome, date_trunc('HOUR', request_at) AS hour,
-  count(*) AS calls, percentile_approx((unix_micros(response_at) - unix_micros(request_at)) / 1000D, 0.95) AS p95_ms,
-  max((unix_micros(response_at) - unix_micros(request_at)) / 1000D) AS longest_ms FROM {rpc_calls} GROUP BY ALL""",
+        f"""SELECT interface_name, opnum, server_address, outcome, date_trunc('HOUR', request_at) AS hour,
+  count(*) AS calls, percentile_approx(ms, 0.95) AS p95_ms, max(ms) AS longest_ms
+FROM (SELECT *, {response_ms_sql("request_at", "response_at", "clocks")} AS ms FROM {{rpc_calls}}) GROUP BY ALL""",
     ),
     DashboardDataset(
         "comqc",

@@ -13,7 +13,7 @@ from typing import Final
 from pipeline.queues.last_reports import LAST_QUEUE_REPORTS_SQL, LAST_SENDERS_SQL, LAST_TRANSFERS_SQL
 from pipeline.reports.views.canonical import with_canonical_queues
 from schemas.table import literal
-from udfs.call_results import succeeded_sql
+from udfs.call_results import response_ms_sql, succeeded_sql
 from udfs.codes import MQ_ERROR_IO_TIMEOUT, MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT
 from udfs.dcerpc.interfaces import INTERFACES_BY_NAME
 
@@ -75,7 +75,7 @@ _MESSAGES_SQL: Final = with_canonical_queues(
     "sighting_key, label, message_id, source_queue_manager",
     "{queue_aliases}",
 )
-_RESPONSE_MS: Final = "(unix_micros(c.response_at) - unix_micros(c.request_at)) / 1000D"
+_RESPONSE_MS: Final = response_ms_sql("c.request_at", "c.response_at", "c.clocks")
 # Not failures: the receive waited for as long as requested, or until its client cancelled it.
 _ENDS_OF_A_WAIT: Final = f"({MQ_ERROR_IO_TIMEOUT}, {MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT})"
 _RESULTS_SQL: Final = " UNION ALL ".join(

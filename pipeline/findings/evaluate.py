@@ -53,8 +53,8 @@ RULE_MODULES: Final = (
 
 CALL_COLUMNS: Final = (
     "call_key", "connection_id", "call_id", "context_id", "interface_name", "opnum", "transfer_syntax", "byte_order",
-    "auth_level", "bind_seen", "sealed", "opened_by", "request_at", "response_at", "cancelled_at", "orphaned_at",
-    "fault_status", "outcome", "client_address", "server_address", "server_port", "run_id",
+    "auth_level", "bind_seen", "sealed", "opened_by", "request_at", "response_at", "clocks", "cancelled_at",
+    "orphaned_at", "fault_status", "outcome", "client_address", "server_address", "server_port", "run_id",
 )  # fmt: skip
 REMOTE_READ_COLUMNS: Final = (
     "call_key", "queue_format_type", "queue_format_name", "queue", "access", "share_mode", "client_id", "workgroup",
@@ -315,7 +315,8 @@ def finding_of_violation(rule: Rule, violation: Violation, scope: str) -> dict[s
     if call is not None:
         side = "server" if by_server else "client"
         subject = subject or f"{side} {call[f'{side}_address']}"
-        observed_at = call.responded_at if by_server and call.responded_at is not None else call.started_at
+        requested_at, responded_at = call["request_at"], call["response_at"]
+        observed_at = responded_at if requested_at is None or (by_server and responded_at is not None) else requested_at
     evidence = violation.evidence or ((call,) if call is not None else ())
     in_order = sorted(evidence, key=lambda each: (each.started_at, each["call_key"]))
     return finding_row(

@@ -51,7 +51,7 @@ DECODER_VERSIONS: Final = (
 INPUT_COLUMNS: Final = (
     "interface_name", "opnum", "transfer_syntax", "byte_order", "outcome", "fault_status", "sealed", "opened_by",
     "request_stub", "response_stub", "call_key", "connection_id", "call_id", "client_address", "client_port",
-    "server_address", "server_port", "request_at", "response_at", "run_id",
+    "server_address", "server_port", "request_at", "response_at", "clocks", "run_id",
 )  # fmt: skip
 """The columns of ``bronze.rpc_calls`` that decoding reads."""
 
@@ -60,7 +60,7 @@ OPTIONAL_INPUT_COLUMNS: Final = ("response_byte_order", "capture_id")
 
 PASSED_THROUGH_COLUMNS: Final = (
     "call_key", "protocol", "interface_name", "opnum", "connection_id", "call_id", "client_address", "client_port",
-    "server_address", "server_port", "requested_at", "responded_at", "event_date", "run_id", "queue_manager",
+    "server_address", "server_port", "requested_at", "responded_at", "clocks", "event_date", "run_id", "queue_manager",
 )  # fmt: skip
 """The columns of per-call tables that are copied from the call, not decoded from its stubs."""
 

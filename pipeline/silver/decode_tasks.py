@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.bronze.write_tap import TappedWrite
+from pipeline.bronze.call_observer import ObservedWrite
 from pipeline.lake.schema_enforcement import event_date_column
 from pipeline.lake.staging_files import Batches, StagingWriter, count_staged_rows, plan_tasks, task_number
 from pipeline.lake.tasks import PartitionedRows
@@ -123,11 +123,11 @@ class DecodedWrite:
     """A commit of ``bronze.rpc_calls`` whose added calls were all decoded while they were written."""
 
     decoder: CallDecoder
-    write: TappedWrite
+    write: ObservedWrite
 
     @staticmethod
-    def from_recorded(decoder: CallDecoder | None, write: TappedWrite | None) -> DecodedWrite | None:
-        """Combine a decoder with the commit that it tapped; None without a decoder, or if it missed added calls."""
+    def from_recorded(decoder: CallDecoder | None, write: ObservedWrite | None) -> DecodedWrite | None:
+        """Combine a decoder with the commit that it observed; None without a decoder, or if it missed added calls."""
         return None if decoder is None or write is None else DecodedWrite(decoder, write)
 
 

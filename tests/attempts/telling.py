@@ -12,6 +12,7 @@ from pipeline.attempts.capture_gaps import NO_LOSS
 from pipeline.attempts.operation_rows import queue_operations_table
 from pipeline.sequences.sequence_rows import ack_sequence_rows, to_read_attempts, to_removals
 from udfs.codes import MQ_OK
+from udfs.rpc.call_schema import CLOCKS_STRUCT
 
 TIME = pa.timestamp("us", tz="UTC")
 PLACES = ("client_address", "client_port", "server_address", "server_port", "queue_format_name", "run_id")
@@ -22,6 +23,7 @@ _KINDS = {
     "str": pa.string(),
     "str | None": pa.string(),
     "bool": pa.bool_(),
+    "Clocks": CLOCKS_STRUCT,
 }
 _ERRORS = pa.list_(pa.struct({"code": pa.string(), "field": pa.string(), "offset": pa.int64()}))
 _TIMES = {"requested_at", "responded_at", "cancelled_at", "orphaned_at"}

@@ -33,9 +33,9 @@ WHOLE = [
     "10-many-clients.pcap.gz",
 ]
 CLIENT = [
-    "call_key", "protocol", "opnum", "connection_id", "requested_at", "responded_at", "queue", "context_handle",
-    "queue_handle", "queue_descriptor", "open_context", "hresult", "errors", "outcome", "client_address",
-    "client_port", "server_address", "server_port", "queue_format_name", "run_id",
+    "call_key", "protocol", "opnum", "connection_id", "requested_at", "responded_at", "clocks", "queue",
+    "context_handle", "queue_handle", "queue_descriptor", "open_context", "hresult", "errors", "outcome",
+    "client_address", "client_port", "server_address", "server_port", "queue_format_name", "run_id",
 ]  # fmt: skip
 KNOWN = ["call_key", "outcome", "fault_status", "bind_seen", "cancelled_at", "orphaned_at", "encrypted"]
 

@@ -151,10 +151,10 @@ def fail_at(monkeypatch, wrong):
     """Let merging fail whenever remainders of a capture take part."""
     merge = merge_connections.merge_connections
 
-    def failing(rows, **options):
+    def failing(rows, limits):
         if any(row["capture_id"] == wrong for row in rows):
             raise PlantedError("a bug")
-        return merge(rows, **options)
+        return merge(rows, limits)
 
     monkeypatch.setattr(merge_connections, "merge_connections", failing)
 
@@ -163,9 +163,9 @@ def test_an_exception_while_remainders_are_merged_leaves_out_their_capture(ring,
     none = BRONZE_SCHEMAS["pending"].empty_table()
     parts = [read_capture(piece)["pending"] for piece in ring]
     wrong = parts[1]["capture_id"][0].as_py()
-    expected = merge_connections.merge_pending(pa.concat_tables([parts[0], parts[2]]), none, none, reorder_window_s=2.0)
+    expected = merge_connections.merge_pending(pa.concat_tables([parts[0], parts[2]]), none, none)
     fail_at(monkeypatch, wrong)
-    found = merge_connections.merge_pending(pa.concat_tables(parts), none, none, reorder_window_s=2.0)
+    found = merge_connections.merge_pending(pa.concat_tables(parts), none, none)
     assert found.failures.keys() == {wrong}
     assert "PlantedError in " in found.failures[wrong]
     keys = {row["pending_key"] for row in parts[1].to_pylist()}

@@ -40,9 +40,9 @@ def counts(changes):
 
 def test_the_counts_of_a_capture_are_those_of_all_its_four_tuples(remainders, monkeypatch):
     none = BRONZE_SCHEMAS["pending"].empty_table()
-    whole = merge_connections.merge_pending(remainders, none, none, reorder_window_s=2.0)
+    whole = merge_connections.merge_pending(remainders, none, none)
     monkeypatch.setattr(merge_connections, "_FLOWS_PER_BATCH", 1)
-    parts = merge_connections.merge_pending(remainders, none, none, reorder_window_s=2.0)
+    parts = merge_connections.merge_pending(remainders, none, none)
     assert max(map(len, parts.count_corrections.values())) > 1  # several batches have one
     assert counts(parts) == counts(whole)
 
@@ -53,7 +53,7 @@ def test_a_remainder_that_is_read_again_and_joined_with_no_other_is_as_it_was(ca
     rows = read_capture(capture.read_bytes())["pending"]
     names = Counter(map(four_tuple_key, rows.to_pylist()))
     alone = rows.filter(pa.array([names[four_tuple_key(row)] == 1 for row in rows.to_pylist()], pa.bool_()))
-    found = merge_connections.merge_pending(alone, BRONZE_SCHEMAS["pending"].empty_table(), alone, reorder_window_s=2.0)
+    found = merge_connections.merge_pending(alone, BRONZE_SCHEMAS["pending"].empty_table(), alone)
     assert {row["pending_key"]: row for row in found.pending_rows} == {
         row["pending_key"]: row for row in alone.to_pylist()
     }
@@ -68,7 +68,7 @@ def test_calls_that_come_to_the_same_stay_and_all_others_are_made_anew(ring):
     for fresh in ring:
         flows = {four_tuple_key(row) for row in fresh.to_pylist()}
         earlier = merge_connections.pending_table([row for row in pending.values() if four_tuple_key(row) in flows])
-        changes = merge_connections.merge_pending(fresh, earlier, none, reorder_window_s=2.0)
+        changes = merge_connections.merge_pending(fresh, earlier, none)
         now = {row["call_key"]: row for row in changes.new_rows("rpc_calls").to_pylist()}
         assert not changes.unchanged_call_keys & changes.replaced_call_keys
         assert changes.unchanged_call_keys <= now.keys()
@@ -79,9 +79,5 @@ def test_calls_that_come_to_the_same_stay_and_all_others_are_made_anew(ring):
         calls = {key: row for key, row in calls.items() if key not in changes.replaced_call_keys} | now
         pending |= {row["pending_key"]: row for row in (*fresh.to_pylist(), *changes.pending_rows)}
     assert unchanged
-    whole = (
-        merge_connections.merge_pending(pa.concat_tables(ring), none, none, reorder_window_s=2.0)
-        .new_rows("rpc_calls")
-        .to_pylist()
-    )
+    whole = merge_connections.merge_pending(pa.concat_tables(ring), none, none).new_rows("rpc_calls").to_pylist()
     assert calls == {row["call_key"]: row for row in whole}

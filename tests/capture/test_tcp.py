@@ -15,6 +15,7 @@ from pcapgen.model import Dialogue, ExpectedRows, make_flow, make_stub
 from pcapgen.reading import binds, calls, capture_files_row, read_rows, sort_rows
 from pcapgen.scenarios import capture_dialogue, remote_read_dialogue
 from udfs.tcp import bad_copies
+from udfs.tcp.time_limits import TimeLimits
 
 DIALOGUE = remote_read_dialogue()
 PARTS = t.segments(DIALOGUE.script)
@@ -364,8 +365,8 @@ def test_a_segment_later_than_the_window_is_lost():
         [*rest[:-1], replace(late, time_ns=rest[-2].time_ns + 3_000_000_000), *extra], key=lambda p: p.time_ns
     )
     file, _ = capture_dialogue(DIALOGUE, parts)
-    assert calls(read_rows(file, reorder_window_s=0.5))[1]["outcome"] == "damaged"
-    assert calls(read_rows(file, reorder_window_s=30.0))[1]["outcome"] == "ok"
+    assert calls(read_rows(file, limits=TimeLimits(0.5)))[1]["outcome"] == "damaged"
+    assert calls(read_rows(file, limits=TimeLimits(30.0)))[1]["outcome"] == "ok"
 
 
 @pytest.mark.parametrize("cut", [False, True])

@@ -17,7 +17,12 @@ HEAD, TAIL = evaluate.STUB_HEAD_BYTES, evaluate.STUB_TAIL_BYTES
 
 def read(path):
     """The tables of a capture: those of bronze, and those of silver that its calls make."""
-    tables = dict(read_capture(str(path)))
+    return decoded(read_capture(str(path)))
+
+
+def decoded(tables):
+    """Tables of bronze, and those of silver that their calls make."""
+    tables = dict(tables)
     calls = tables["rpc_calls"].combine_chunks()
     nothing = pa.nulls(len(calls), pa.string())
     # The test queue manager answers in little endian, also where it is asked in big endian.

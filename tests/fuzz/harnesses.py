@@ -344,7 +344,7 @@ def run_captures(data):
     demand((row["error"] is None) == (row["status"] == "complete"), row)
     for each in found:
         if each["pending"].num_rows:
-            merge_connections(each["pending"].to_pylist(), reorder_window_s=2.0)
+            merge_connections(each["pending"].to_pylist())
 
 
 def demand_alike(found, other, *, but=()):

@@ -9,19 +9,18 @@ are kept per sighting.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
+from udfs.capture.tap_clocks import set_clocks, to_time, to_us
 from udfs.capture.taps import ConnectionTaps
 from udfs.keys import key
 from udfs.rows import RowDict
-from udfs.rpc.call_schema import HALVES, IN_PART, NOT_SEEN, WHOLE, has_whole_half
+from udfs.rpc.call_schema import GIVEN_UP_COLUMNS, HALVES, IN_PART, NOT_SEEN, WHOLE, has_whole_half
+from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 
-MAX_CLOCK_SKEW: Final = dt.timedelta(minutes=5)
-"""Most that the clocks of two captures of one conversation may differ: beyond it equal bytes were replayed."""
 _FOUR_TUPLE_COLUMNS: Final = ("client_address", "client_port", "server_address", "server_port")
 _TIME_COLUMNS: Final = ("request_at", "request_done_at", "response_at", "response_done_at")
 _POSITION_COLUMNS: Final = ("capture_id", "request_packet", "response_capture_id", "response_packet", "byte_offset")
@@ -36,12 +35,16 @@ _DECRYPTION_COLUMNS: Final = (
     "verified_by",
     "outcome",
 )
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MIN_HEADER_BYTES: Final = 24  # bytes, the minimum size of a fragment's header
 _NO_TIME: Final = 1 << 62
 
 
-def merge_sightings(rows: list[RowDict], fresh: list[RowDict], taps: Mapping[str, ConnectionTaps]) -> list[RowDict]:
+def merge_sightings(
+    rows: list[RowDict],
+    fresh: list[RowDict],
+    taps: Mapping[str, ConnectionTaps],
+    limits: TimeLimits = DEFAULT_TIME_LIMITS,
+) -> list[RowDict]:
     """Return one row for each call of connections that several captures saw at the same time.
 
     ``rows``: the existing rows of these connections, except those that the merge replaces. ``fresh``: the rows of the
@@ -50,19 +53,27 @@ def merge_sightings(rows: list[RowDict], fresh: list[RowDict], taps: Mapping[str
     """
     finished = [_with_sighting(row) for row in map(restore_single_capture_row, rows) if row is not None]
     unfinished = [{**row, "sightings": _seen_by_taps(row, taps) or [to_sighting(row, finished=False)]} for row in fresh]
-    return [_merge_rows(group, taps) for group in _group_by_call(finished + unfinished)]
+    merged = [_merge_rows(group, taps) for group in _group_by_call(finished + unfinished, limits.max_clock_skew_us)]
+    by_connection: dict[str, list[RowDict]] = defaultdict(list)
+    for row in merged:
+        by_connection[row["connection_id"]].append(row)
+    for name in by_connection.keys() & taps.keys():
+        set_clocks(by_connection[name], taps[name].tap_of)
+    return [_without_own_sighting(row) for row in merged]
 
 
 def restore_single_capture_row(row: RowDict) -> RowDict | None:
     """Reduce a row to sightings of captures that finished the call alone; None if there are none."""
     if not row["sightings"]:
-        return row
+        return {**row, "clocks": None}
     finished = [seen for seen in row["sightings"] if seen["finished"]]
-    return _merge_rows([{**row, "sightings": finished}], {}) if finished else None
+    return _without_own_sighting(_merge_rows([{**row, "sightings": finished}], {})) if finished else None
 
 
 def row_without_captures(row: RowDict, captures: Collection[str]) -> RowDict | None:
     """Return a row without the sightings of some captures; None if no other capture finished the call alone."""
+    if not row["sightings"]:
+        return None if row["capture_id"] in captures else restore_single_capture_row(row)
     places = ("capture_id", "response_capture_id")
     remaining = [seen for seen in row["sightings"] if not any(seen[place] in captures for place in places)]
     return restore_single_capture_row({**row, "sightings": remaining}) if remaining else None
@@ -75,7 +86,7 @@ def to_sighting(row: RowDict, *, finished: bool) -> RowDict:
     """
     return {
         **{name: row[name] for name in _POSITION_COLUMNS},
-        **{name: _to_us(row[name]) for name in _TIME_COLUMNS},
+        **{name: to_us(row[name]) for name in (*_TIME_COLUMNS, *GIVEN_UP_COLUMNS)},
         **{
             half: NOT_SEEN if not row[f"{half}_fragments"] else WHOLE if has_whole_half(row, half) else IN_PART
             for half in HALVES
@@ -89,14 +100,6 @@ def _with_sighting(row: RowDict) -> RowDict:
     return row if row["sightings"] else {**row, "sightings": [to_sighting(row, finished=True)]}
 
 
-def _to_us(time: dt.datetime | None) -> int | None:
-    return None if time is None else (time - _EPOCH) // dt.timedelta(microseconds=1)
-
-
-def _to_time(us: int | None) -> dt.datetime | None:
-    return None if us is None else _EPOCH + dt.timedelta(microseconds=us)
-
-
 def _rank(seen: RowDict) -> tuple[int, int, int, str, int]:
     """Sort key, the best sighting first: most whole halves, then most halves whose end was seen, then the earliest."""
     whole = sum(seen[half] == WHOLE for half in HALVES)
@@ -106,8 +109,8 @@ def _rank(seen: RowDict) -> tuple[int, int, int, str, int]:
     return -whole, -ended, _NO_TIME if at is None else at, seen["capture_id"], seen[f"{half}_packet"] or 0
 
 
-def _group_by_call(rows: list[RowDict]) -> list[list[RowDict]]:
-    """Group rows of the same call: the same first byte of a half, each within ``MAX_CLOCK_SKEW`` of the next."""
+def _group_by_call(rows: list[RowDict], max_skew_us: int) -> list[list[RowDict]]:
+    """Group rows of the same call: the same first byte of a half, each within the largest skew of the next."""
     parent = list(range(len(rows)))
 
     def root(index: int) -> int:
@@ -124,7 +127,7 @@ def _group_by_call(rows: list[RowDict]) -> list[list[RowDict]]:
                 by_byte[name] += [(seen[f"{half}_at"] or 0, index) for seen in row["sightings"] if seen[half]]
         for members in by_byte.values():
             for (at, index), (later, other) in pairwise(sorted(members)):
-                if later - at <= MAX_CLOCK_SKEW // dt.timedelta(microseconds=1):
+                if later - at <= max_skew_us:
                     parent[root(other)] = root(index)
         for index, other in _pairs_with_lost_start(rows, half):
             parent[root(other)] = root(index)
@@ -164,22 +167,25 @@ def _merge_rows(rows: list[RowDict], taps: Mapping[str, ConnectionTaps]) -> RowD
     if by_taps := _seen_by_taps(best, taps):
         found = [*by_taps, *(seen for seen in found if seen["finished"])]
     sightings = _distinct_sightings(found)
-    base, places = sightings[0], _compose_places(sightings)
+    places = _compose_places(sightings)
     decrypted = next((row for row in rows if _is_decrypted(row) and _present_stubs(row) == _present_stubs(best)), best)
     row = {
         **best,
         **{name: decrypted[name] for name in _DECRYPTION_COLUMNS},
         **places,
-        **{name: _to_time(places[name]) for name in _TIME_COLUMNS},
+        **{name: to_time(places[name]) for name in _TIME_COLUMNS},
         "bind_seen": any(one["bind_seen"] for one in rows),
         "observations": max(
             len({one[place] for one in sightings if one[half]})
             for half, place in (("request", "capture_id"), ("response", "response_capture_id"))
         ),
-        "sightings": sightings if len(sightings) > 1 or not base["finished"] else None,
+        "sightings": sightings,
+        "clocks": None,
     }
-    for name in ("cancelled_at", "orphaned_at"):
-        row[name] = min((one[name] for one in rows if one[name] is not None), default=None)
+    for name in GIVEN_UP_COLUMNS:
+        seen_at = next((seen[name] for seen in sightings if seen[name] is not None), None)
+        others = (one[name] for one in rows if one[name] is not None)  # of a tap that saw nothing else of the call
+        row[name] = min(others, default=None) if seen_at is None else to_time(seen_at)
     half = "request" if any(seen["request"] for seen in sightings) else "response"
     row["call_key"] = key(
         *(row[name] for name in _FOUR_TUPLE_COLUMNS), row["call_id"], row[f"{half}_sequence"], places[f"{half}_at"]
@@ -187,6 +193,12 @@ def _merge_rows(rows: list[RowDict], taps: Mapping[str, ConnectionTaps]) -> RowD
     times = (row["request_at"], row["response_at"])
     row["event_date"] = next((time.date() for time in times if time is not None), None)
     return row
+
+
+def _without_own_sighting(row: RowDict) -> RowDict:
+    """Return a row; without sightings if one capture finished the call, and no other saw it."""
+    only_own = len(row["sightings"]) == 1 and row["sightings"][0]["finished"]
+    return {**row, "sightings": None} if only_own else row
 
 
 def _seen_by_taps(row: RowDict, taps: Mapping[str, ConnectionTaps]) -> list[RowDict]:

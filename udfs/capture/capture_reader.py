@@ -52,6 +52,7 @@ from udfs.tcp.bad_copies import SuspectBytes, find_suspect_bytes
 from udfs.tcp.connection_tracker import BlockStreams, ConnectionTracker
 from udfs.tcp.connections import ConnectionKind, TcpConnection
 from udfs.tcp.packet_decoder import RECORD_DAMAGED, PacketDecoder, TcpSegments
+from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 
 BRONZE_SCHEMAS: Final = {
     "rpc_calls": RPC_CALLS_SCHEMA,
@@ -68,12 +69,12 @@ BRONZE_SCHEMAS: Final = {
 class ReadOptions:
     """Options of the reader.
 
-    ``reorder_window_s``: how long a missing segment is waited for, seconds. ``block_bytes``: read at once.
+    ``block_bytes``: read at once.
     ``max_expansion``: decompressed bytes per compressed byte. ``max_expanded_bytes``: decompressed bytes of one
     capture. ``all_pdus``: list the PDUs of all interfaces too.
     """
 
-    reorder_window_s: float = 2.0
+    limits: TimeLimits = DEFAULT_TIME_LIMITS
     block_bytes: int = 16 << 20
     max_expansion_ratio: int = 1100
     max_expanded_bytes: int = 256 << 30
@@ -201,7 +202,7 @@ def read_capture(
     *,
     path: str | None = None,
     all_pdus: bool = False,
-    reorder_window_s: float = 2.0,
+    limits: TimeLimits = DEFAULT_TIME_LIMITS,
     block_bytes: int = 16 << 20,
     max_expansion: int = 1100,
     request: CaptureReadRequest | None = None,
@@ -216,7 +217,7 @@ def read_capture(
     else:
         data = source if isinstance(source, bytes) else source.read()
         opened = FileSource.from_bytes(data, path or "memory")
-    options = ReadOptions(reorder_window_s, block_bytes, max_expansion, all_pdus=all_pdus)
+    options = ReadOptions(limits, block_bytes, max_expansion, all_pdus=all_pdus)
     parts: dict[str, list[pa.RecordBatch]] = {kind: [] for kind in BRONZE_SCHEMAS if kind != "pdus" or all_pdus}
     for kind, batch in read_capture_batches(opened, options, request):
         parts[kind].append(batch)
@@ -232,8 +233,7 @@ def _scan_capture(
     again: RereadConnections,
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Make one pass over a capture. ``learned``: known MSMQ endpoints; ``again``: what to read again, None: all."""
-    window = round(options.reorder_window_s * 1e9)
-    decoder, tracker, framer = PacketDecoder(), ConnectionTracker(window), PduFramer()
+    decoder, tracker, framer = PacketDecoder(), ConnectionTracker(options.limits), PduFramer()
     tracker.known_endpoints = set(learned)
     tracker.suspect_bytes = {index: suspect.copy() for index, suspect in again.suspect_bytes.items()}
     assembler = CallAssembler(all_pdus=options.all_pdus and again.only is None)

@@ -8,8 +8,9 @@ finished alone stay: they only get the key of that connection and, if their bind
 from __future__ import annotations
 
 import ipaddress
+import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import itemgetter
@@ -36,6 +37,7 @@ from udfs.capture.open_connections import PENDING_SCHEMA, SIDE_STRUCT, packet_co
 from udfs.capture.overlapping_captures import (
     CapturedSegment,
     captured_spans,
+    conversations,
     group_simultaneous,
     overlay_segments,
     pairs_of_taps,
@@ -55,6 +57,7 @@ from udfs.rpc.pdu_framing import QUARANTINE_SAMPLE_BYTES, FramingState, PduFrame
 from udfs.tcp.connection_tracker import BlockStreams, ConnectionTracker, PackedEndpoint
 from udfs.tcp.connections import ConnectionKind, TcpConnection, sequence_difference
 from udfs.tcp.packet_decoder import FRAMED_BEFORE, RECORD_SEGMENT, SKIPPED_BEFORE, STREAM_START, TcpSegments
+from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 
 CONNECTION_LABELS_SCHEMA: Final = pa.schema(
     [
@@ -148,6 +151,7 @@ class _RemainderGroup:
 
     remainders: list[_Remainder]
     parts: list[CapturedSegment]
+    is_replay: bool  # the first of a conversation that was replayed
 
 
 @dataclass(slots=True)
@@ -164,12 +168,12 @@ class _PacketNumbers:
         return len(self.captures) - 1
 
 
-def merge_connections(pending: Sequence[RowDict], *, reorder_window_s: float) -> MergeResult:
+def merge_connections(pending: Sequence[RowDict], limits: TimeLimits = DEFAULT_TIME_LIMITS) -> MergeResult:
     """Merge the connections in remainders (rows of ``bronze.pending``)."""
     remainders = [_Remainder(row) for row in sorted(pending, key=_time_order)]
     packet_numbers = _PacketNumbers()
     tracker, framer, assembler, builder = (
-        ConnectionTracker(round(reorder_window_s * 1e9)),
+        ConnectionTracker(limits),
         PduFramer(),
         CallAssembler(),
         CallRowBuilder(),
@@ -185,7 +189,10 @@ def merge_connections(pending: Sequence[RowDict], *, reorder_window_s: float) ->
         if batch is not None:
             calls.append(batch)
 
-    for block in _build_blocks(remainders):
+    for block in _build_blocks(remainders, limits.max_clock_skew_ns):
+        for group in block:
+            if group.is_replay:
+                tracker.forget_connection(_packed_endpoints(group.remainders[0].row))
         segments, sizes = _build_segments(block, packet_numbers)
         if not len(segments.record_index):
             continue
@@ -230,35 +237,45 @@ def _time_order(row: RowDict) -> tuple[int, int, str]:
     return row["first_time_ns"], row["last_time_ns"], row["capture_id"]
 
 
-def _build_blocks(remainders: Iterable[_Remainder]) -> list[list[_RemainderGroup]]:
+def _build_blocks(remainders: Iterable[_Remainder], max_clock_skew_ns: int) -> list[list[_RemainderGroup]]:
     """Return blocks to read: block n has the n-th remainder (or overlapping group) of each four-tuple."""
     blocks: list[list[_RemainderGroup]] = []
     by_four_tuple: dict[tuple[Any, ...], list[_Remainder]] = defaultdict(list)
     for remainder in remainders:
         by_four_tuple[_packed_endpoints(remainder.row)].append(remainder)
-    count = 0
+    numbers = itertools.count(1)
     for of_four_tuple in by_four_tuple.values():
-        by_row = {id(remainder.row): remainder for remainder in of_four_tuple}
-        every = [remainder.row for remainder in of_four_tuple]
-        spans = [captured_spans(row) for row in every]
-        pairs = side_by_side_pairs(every, spans)
-        taps = assign_taps(every, spans, pairs)
-        for remainder, tap in zip(of_four_tuple, taps, strict=True):
-            remainder.tap = tap
-        for position, rows in enumerate(group_simultaneous(every, [*pairs, *pairs_of_taps(spans, taps)])):
-            members = [by_row[id(row)] for row in rows]
-            count += 1
-            for remainder in members:
-                remainder.group = count
-            if len(rows) == 1:
-                parts = [CapturedSegment(segment, rows[0]["capture_id"]) for segment in rows[0]["segments"]]
-                group = _RemainderGroup(members, parts)
-            else:
-                group = _RemainderGroup(members, overlay_segments(rows))
+        for position, group in enumerate(_groups_of_four_tuple(of_four_tuple, max_clock_skew_ns)):
+            number = next(numbers)
+            for remainder in group.remainders:
+                remainder.group = number
             if position == len(blocks):
                 blocks.append([])
             blocks[position].append(group)
     return blocks
+
+
+def _groups_of_four_tuple(remainders: Sequence[_Remainder], max_clock_skew_ns: int) -> Iterator[_RemainderGroup]:
+    """Yield the remainders of a four-tuple, those that overlap as one, and set their taps."""
+    spans = [captured_spans(remainder.row) for remainder in remainders]
+    numbers = conversations([remainder.row for remainder in remainders], spans, max_clock_skew_ns)
+    for number in sorted(set(numbers)):
+        places = [place for place, other in enumerate(numbers) if other == number]
+        members, rows = [remainders[place] for place in places], [remainders[place].row for place in places]
+        captured = [spans[place] for place in places]
+        pairs = side_by_side_pairs(rows, captured)
+        taps = assign_taps(rows, captured, pairs)
+        for remainder, tap in zip(members, taps, strict=True):
+            remainder.tap = tap
+        is_first = True
+        for indexes in group_simultaneous(len(rows), [*pairs, *pairs_of_taps(captured, taps)]):
+            together = [rows[index] for index in indexes]
+            if len(together) == 1:
+                parts = [CapturedSegment(segment, together[0]["capture_id"]) for segment in together[0]["segments"]]
+            else:
+                parts = overlay_segments(together)
+            yield _RemainderGroup([members[index] for index in indexes], parts, is_replay=number > 0 and is_first)
+            is_first = False
 
 
 @lru_cache(maxsize=65536)

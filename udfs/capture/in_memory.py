@@ -18,11 +18,12 @@ from udfs.capture.capture_reader import BRONZE_SCHEMAS, read_capture
 from udfs.capture.connection_merge import MergeResult, add_packet_counts, merge_connections
 from udfs.capture.open_connections import four_tuple_key
 from udfs.rows import RowDict
+from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 
 BRONZE_TABLES: Final = ("capture_files", "connections", "rpc_binds", "rpc_calls", "quarantine", "pending")
 
 
-def read_captures(runs: Iterable[Sequence[bytes]], *, reorder_window_s: float = 2.0) -> dict[str, pa.Table]:
+def read_captures(runs: Iterable[Sequence[bytes]], limits: TimeLimits = DEFAULT_TIME_LIMITS) -> dict[str, pa.Table]:
     """Return the bronze tables after a sequence of runs, each over the bytes of some captures.
 
     A capture whose first packet is known already is skipped (``pipeline.bronze.ingest_plan`` compares more).
@@ -32,7 +33,7 @@ def read_captures(runs: Iterable[Sequence[bytes]], *, reorder_window_s: float = 
     for captures in runs:
         fresh: list[RowDict] = []
         for capture in captures:
-            found = read_capture(capture, reorder_window_s=reorder_window_s)
+            found = read_capture(capture, limits=limits)
             if found["capture_files"]["capture_id"][0].as_py() in known:
                 continue
             known.add(found["capture_files"]["capture_id"][0].as_py())
@@ -41,18 +42,21 @@ def read_captures(runs: Iterable[Sequence[bytes]], *, reorder_window_s: float = 
             fresh += found["pending"].to_pylist()
         keys = {four_tuple_key(row) for row in fresh}
         pending = [row for row in tables["pending"] if four_tuple_key(row) in keys]
-        apply_merge(tables, pending, merge_connections(pending, reorder_window_s=reorder_window_s))
+        apply_merge(tables, pending, merge_connections(pending, limits), limits)
     return {name: pa.Table.from_pylist(rows, BRONZE_SCHEMAS[name]) for name, rows in tables.items()}
 
 
-def apply_merge(tables: dict[str, list[RowDict]], pending: Sequence[RowDict], merged: MergeResult) -> None:
+def apply_merge(
+    tables: dict[str, list[RowDict]], pending: Sequence[RowDict], merged: MergeResult,
+    limits: TimeLimits = DEFAULT_TIME_LIMITS,
+) -> None:  # fmt: skip
     """Apply a merge to the tables: its rows replace those that it was made from. ``pending`` are its input rows."""
     labels = {(row["capture_id"], row["was_connection_id"]): row for row in merged.connection_labels.to_pylist()}
     old_ids = {row["connection_id"] for row in pending}
     fresh = {name: batch.to_pylist() for name, batch in merged.tables.items()}
     affected = [row for row in tables["rpc_calls"] if row["connection_id"] in old_ids]
     calls = [row for row in tables["rpc_calls"] if row["connection_id"] not in old_ids]
-    fresh["rpc_calls"] = merge_call_rows(affected, pending, merged)
+    fresh["rpc_calls"] = merge_call_rows(affected, pending, merged, limits)
     for name in ("connections", "rpc_binds"):
         tables[name] = [row for row in tables[name] if row["connection_id"] not in old_ids]
     counts = Counter(row["connection_id"] for row in fresh["rpc_calls"])
@@ -78,7 +82,9 @@ def apply_merge(tables: dict[str, list[RowDict]], pending: Sequence[RowDict], me
         row.update(changes[row["pending_key"]])
 
 
-def merge_call_rows(calls: Iterable[RowDict], pending: Sequence[RowDict], merged: MergeResult) -> list[RowDict]:
+def merge_call_rows(
+    calls: Iterable[RowDict], pending: Sequence[RowDict], merged: MergeResult, limits: TimeLimits = DEFAULT_TIME_LIMITS
+) -> list[RowDict]:
     """Return all ``rpc_calls`` rows of merged connections: those of the merge, and the relabelled existing ones.
 
     ``calls`` are the existing rows of the connections in ``pending``, the merge's input rows. A replaced row is
@@ -97,4 +103,4 @@ def merge_call_rows(calls: Iterable[RowDict], pending: Sequence[RowDict], merged
     kept = relabel_calls(finished, merged.connection_labels, merged.context_meanings).to_pylist()
     stored, new = ([row for row in rows if row["connection_id"] in merged.taps] for rows in (kept, fresh))
     others = [row for row in (*kept, *fresh) if row["connection_id"] not in merged.taps]
-    return others + merge_sightings(stored, new, merged.taps)
+    return others + merge_sightings(stored, new, merged.taps, limits)

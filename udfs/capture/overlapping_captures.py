@@ -10,10 +10,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from itertools import count, starmap
+from typing import Any, Final, NamedTuple
 
 from udfs.dcerpc.pdu_headers import read_frag_length, walk_pdus
-from udfs.files.capture_file import BUFFER_PADDING_BYTES
+from udfs.files.capture_file import BUFFER_PADDING_BYTES, NO_TIME
 from udfs.rows import RowDict
 from udfs.tcp.connections import MAX_SEQUENCE_JUMP, sequence_difference
 from udfs.tcp.packet_decoder import ACK, FIN, FRAMED_BEFORE, RST, SKIPPED_BEFORE, STREAM_START, SYN
@@ -29,6 +30,44 @@ class CapturedSegment(NamedTuple):
     capture_id: str
 
 
+def conversations(rows: Sequence[RowDict], spans: Sequence[tuple[Span, Span]], max_clock_skew_ns: int) -> list[int]:
+    """Return the number of the conversation that each remainder of a four-tuple belongs to, from 0.
+
+    ``rows`` are rows of ``bronze.pending``, sorted by time; ``spans`` their ``captured_spans``. Most have one. A replay
+    has the same numbers and bytes as another, at times that differ by more than clocks do.
+    """
+    replays: dict[int, set[int]] = defaultdict(set)
+    for side in (0, 1):
+        for earlier, later in _pairs_with_common_bytes(spans, side):
+            pair = (rows[earlier], rows[later]), (spans[earlier], spans[later])
+            if _is_seen_again(*pair) and _clock_difference(*pair[0]) > max_clock_skew_ns:
+                replays[later].add(earlier)
+    found: list[int] = []
+    for index in range(len(rows)):
+        replayed = {found[earlier] for earlier in replays[index]}
+        found.append(next(number for number in count() if number not in replayed))
+    return found
+
+
+def _clock_difference(one: RowDict, two: RowDict) -> int:
+    """Return by how much the times of two remainders with common bytes differ, in ns; 0 if that is not known."""
+    if NO_TIME in (row[name] for row in (one, two) for name in ("first_time_ns", "last_time_ns")):
+        return 0
+    apart = max(one["first_time_ns"] - two["last_time_ns"], two["first_time_ns"] - one["last_time_ns"], 0)
+    return min(map(abs, _time_differences(one, two)), default=apart)
+
+
+def _time_differences(one: RowDict, two: RowDict) -> list[int]:
+    """Return by how much later each packet that both remainders kept is in the second one, in ns."""
+    times: tuple[dict[Any, int], dict[Any, int]] = ({}, {})
+    for row, found in zip((one, two), times, strict=True):
+        for segment in row["segments"]:
+            if segment["flags"] & SYN or segment["data"]:  # the time of others is that of their end
+                place = segment["side"], segment["sequence"], segment["flags"] & SYN
+                found[place] = min(segment["time_ns"], found.get(place, segment["time_ns"]))
+    return [times[1][place] - times[0][place] for place in times[0].keys() & times[1].keys()]
+
+
 def side_by_side_pairs(rows: Sequence[RowDict], spans: Sequence[tuple[Span, Span]]) -> list[tuple[int, int]]:
     """Return the pairs of remainders of a four-tuple, as indexes, that overlap in one connection.
 
@@ -41,9 +80,9 @@ def side_by_side_pairs(rows: Sequence[RowDict], spans: Sequence[tuple[Span, Span
     ]
 
 
-def group_simultaneous(rows: Sequence[RowDict], pairs: Iterable[tuple[int, int]]) -> list[list[RowDict]]:
-    """Group the remainders of a four-tuple that overlap in one connection; ``pairs`` as ``side_by_side_pairs``."""
-    parent = list(range(len(rows)))
+def group_simultaneous(count_of_rows: int, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """Group the indexes of the remainders of a four-tuple that overlap; ``pairs`` as ``side_by_side_pairs``."""
+    parent = list(range(count_of_rows))
 
     def root(index: int) -> int:
         while parent[index] != index:
@@ -52,9 +91,9 @@ def group_simultaneous(rows: Sequence[RowDict], pairs: Iterable[tuple[int, int]]
 
     for earlier, later in pairs:
         parent[root(later)] = root(earlier)
-    found: dict[int, list[RowDict]] = defaultdict(list)
-    for index, row in enumerate(rows):
-        found[root(index)].append(row)
+    found: dict[int, list[int]] = defaultdict(list)
+    for index in range(count_of_rows):
+        found[root(index)].append(index)
     return list(found.values())
 
 
@@ -101,6 +140,7 @@ class Span(NamedTuple):
     syn: int | None
     low: int | None  # sequence number of the first byte
     size: int  # bytes from the first to the last one
+    parts: tuple[tuple[int, int], ...] = ()  # the bytes in between that it has, relative to the first one
 
     @property
     def begin(self) -> int | None:
@@ -134,25 +174,40 @@ def captured_spans(row: RowDict) -> tuple[Span, Span]:
             found.append(Span(syn, None, 0))
             continue
         lead = body[0]["sequence"]
-        low = min(sequence_difference(segment["sequence"] - lead) for segment in body)
-        high = max(sequence_difference(segment["sequence"] - lead) + segment["size"] for segment in body)
-        found.append(Span(syn, (lead + low) & 0xFFFFFFFF, high - low))
+        places = [(sequence_difference(segment["sequence"] - lead), segment) for segment in body]
+        low = min(place for place, _ in places)
+        high = max(place + segment["size"] for place, segment in places)
+        parts = IntervalSet()
+        for place, segment in places:
+            parts.add(place - low, place - low + captured_size(segment))
+        found.append(Span(syn, (lead + low) & 0xFFFFFFFF, high - low, parts.intervals))
     return found[0], found[1]
 
 
 def _do_overlap(one: RowDict, two: RowDict, spans: tuple[Span, Span], others: tuple[Span, Span]) -> bool:
-    """Whether two remainders overlap: in time with fitting numbers, or with common bytes of both directions.
-
-    Bytes from the end of a file may be sent again in the next file. But this is never a SYN with all that follows, and
-    only little data, less than half of what either file has.
-    """
+    """Whether two remainders overlap: in time with fitting numbers, or with common bytes of both directions."""
     if one["capture_id"] == two["capture_id"] or not _may_be_one_connection(spans, others):
         return False
-    common = [_common_bytes(span, other) for span, other in zip(spans, others, strict=True)]
-    both_begin = any(span.syn is not None and other.syn is not None for span, other in zip(spans, others, strict=True))
-    half = min(sum(span.size for span in each) for each in (spans, others)) // 2
     at_once = one["first_time_ns"] < two["last_time_ns"] and two["first_time_ns"] < one["last_time_ns"]
-    return at_once or (all(common) and (both_begin or sum(common) > min(half, _MAX_REPEATED_BYTES)))
+    return at_once or _is_seen_again((one, two), (spans, others))
+
+
+def _is_seen_again(rows: tuple[RowDict, RowDict], spans: tuple[tuple[Span, Span], tuple[Span, Span]]) -> bool:
+    """Whether two remainders have so much in common, in both directions, that both captures saw it sent.
+
+    Bytes from the end of a file may be sent again in the next file. But this is never a SYN with all that follows; it
+    is only little data, less than half of what either file has; and packets do not all come equally later.
+    """
+    directions = list(zip(*spans, strict=True))
+    if not all(starmap(_have_common_bytes, directions)) or not _may_be_one_connection(*spans):
+        return False
+    if any(span.syn is not None and other.syn is not None for span, other in directions):
+        return True
+    half = min(sum(span.size for span in each) for each in spans) // 2
+    if sum(starmap(_common_range, directions)) <= min(half, _MAX_REPEATED_BYTES):
+        return False
+    differences = _time_differences(*rows)
+    return not differences or max(differences) - min(differences) <= min(map(abs, differences)) // 2
 
 
 def _may_be_one_connection(spans: tuple[Span, Span], others: tuple[Span, Span]) -> bool:
@@ -167,12 +222,22 @@ def _may_be_one_connection(spans: tuple[Span, Span], others: tuple[Span, Span]) 
     return True
 
 
-def _common_bytes(span: Span, other: Span) -> int:
+def _common_range(span: Span, other: Span) -> int:
     """Return the number of bytes between the first and the last one that both remainders have of a direction."""
     if span.low is None or other.low is None:
         return 0
     ahead = sequence_difference(other.low - span.low)
     return max(min(span.size, ahead + other.size) - max(0, ahead), 0)
+
+
+def _have_common_bytes(span: Span, other: Span) -> bool:
+    """Whether both remainders have any one byte of a direction."""
+    if not _common_range(span, other) or span.low is None or other.low is None:
+        return False
+    ahead, captured = sequence_difference(other.low - span.low), IntervalSet()
+    for low, high in span.parts:
+        captured.add(low, high)
+    return any(captured.overlaps(low + ahead, high + ahead) for low, high in other.parts)
 
 
 def overlay_segments(rows: Sequence[RowDict]) -> list[CapturedSegment]:
@@ -342,6 +407,11 @@ class IntervalSet:
             high = max([end, *self._ends[first:end_index]])
             self._starts[first:end_index], self._ends[first:end_index] = [low], [high]
         return added
+
+    @property
+    def intervals(self) -> tuple[tuple[int, int], ...]:
+        """The intervals, in order."""
+        return tuple(zip(self._starts, self._ends, strict=True))
 
     def overlaps(self, start: int, end: int) -> bool:
         """Whether the set contains any number of an interval."""

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
 from udfs.capture.overlapping_captures import IntervalSet, Span, captured_size, is_payload
+from udfs.capture.tap_clocks import to_us
 from udfs.dcerpc.pdu_headers import HEADER_BYTES, read_frag_length
 from udfs.files.capture_file import NO_TIME
 from udfs.rows import RowDict
-from udfs.rpc.call_schema import HALVES, IN_PART, NOT_SEEN, WHOLE, has_whole_half
+from udfs.rpc.call_schema import GIVEN_UP_COLUMNS, HALVES, IN_PART, NOT_SEEN, WHOLE, has_whole_half
 from udfs.tcp.connections import MAX_SEQUENCE_JUMP, sequence_difference
 
 _MOST_COMPARED: Final = 32  # captures before each one that may be of its tap
@@ -99,6 +100,7 @@ class _Direction:
             pieces.append(_Piece(start, start + captured_size(segment), segment["data"] or b"", *place))
         self._pieces = sorted(pieces)
         self._starts = [piece.start for piece in self._pieces]
+        self.times_us = {piece.time_ns // 1000 for piece in pieces if piece.data}
         self._ends = list(accumulate((piece.end for piece in self._pieces), max))  # the largest end so far
 
     def between(self, low: int, high: int) -> list[_Piece]:
@@ -171,6 +173,7 @@ class ConnectionTaps(NamedTuple):
 
     client_side: int
     views: list[TapView]
+    tap_of: Mapping[str, int]  # by capture_id: the index of its view
 
     @staticmethod
     def from_remainders(client_side: int, remainders: Iterable[tuple[int, RowDict]]) -> ConnectionTaps:
@@ -178,7 +181,9 @@ class ConnectionTaps(NamedTuple):
         by_tap: dict[int, list[RowDict]] = defaultdict(list)
         for tap, row in remainders:
             by_tap[tap].append(row)
-        return ConnectionTaps(client_side, [TapView(rows) for _, rows in sorted(by_tap.items())])
+        views = [rows for _, rows in sorted(by_tap.items())]
+        tap_of = {row["capture_id"]: index for index, rows in enumerate(views) for row in rows}
+        return ConnectionTaps(client_side, [TapView(rows) for rows in views], tap_of)
 
     def sightings(self, row: RowDict) -> list[RowDict]:
         """Return what each tap shows of a call (structs of ``rpc_calls.sightings``), ``row`` is that of the call.
@@ -187,8 +192,10 @@ class ConnectionTaps(NamedTuple):
         """
         sides = self.client_side, self.client_side ^ 1
         fragments = {half: self._fragments(row, half, side) for half, side in zip(HALVES, sides, strict=True)}
+        given_up = {name: to_us(row[name]) for name in GIVEN_UP_COLUMNS}
         found = []
         for view in self.views:
+            times_us = view.directions[self.client_side].times_us
             request, response = (
                 view.half(side, fragments[half], is_known=has_whole_half(row, half)) if fragments[half] else None
                 for half, side in zip(HALVES, sides, strict=True)
@@ -206,6 +213,7 @@ class ConnectionTaps(NamedTuple):
                         "request_done_at": request and request["done_at"],
                         "response_at": response and response["at"],
                         "response_done_at": response and response["done_at"],
+                        **{name: at if at in times_us else None for name, at in given_up.items()},
                         "request": request["seen"] if request else NOT_SEEN,
                         "response": response["seen"] if response else NOT_SEEN,
                         "finished": False,

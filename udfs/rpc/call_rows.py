@@ -38,7 +38,14 @@ from udfs.rpc.call_assembly import (
     retain_call_pdus,
 )
 from udfs.rpc.call_contexts import CallContexts, resolve_contexts
-from udfs.rpc.call_schema import CALL_OUTCOMES, RPC_CALLS_SCHEMA, SIGHTING_STRUCT, lookup_column, timestamp_column
+from udfs.rpc.call_schema import (
+    CALL_OUTCOMES,
+    CLOCKS_STRUCT,
+    RPC_CALLS_SCHEMA,
+    SIGHTING_STRUCT,
+    lookup_column,
+    timestamp_column,
+)
 from udfs.rpc.call_shapes import record_call_shapes
 from udfs.rpc.connection_identity import compute_call_keys, connection_columns
 from udfs.rpc.pdu_retention import retain_for_other_captures, unretained_pdu_mask
@@ -308,6 +315,7 @@ class CallRowBuilder:
             "request_sequence": pa.array(asked_from, mask=~asked),
             "response_sequence": pa.array(answered_from, mask=~answered),
             "sightings": pa.nulls(len(rows), pa.list_(SIGHTING_STRUCT)),
+            "clocks": pa.nulls(len(rows), CLOCKS_STRUCT),
             "request_signed_bytes": signed_bytes_column(calls, request, signed[ask_first], asked_base, request_stub),
             "response_signed_bytes": signed_bytes_column(
                 calls, response, signed[reply_first], answered_base, response_stub

@@ -15,6 +15,8 @@ from udfs.rpc.call_assembly import NEVER_NS
 
 TIMESTAMP_US: Final = pa.timestamp("us", "UTC")
 HALVES: Final = ("request", "response")
+GIVEN_UP_COLUMNS: Final = ("cancelled_at", "orphaned_at")
+"""Columns with the times when the client gave up a call."""
 NOT_SEEN, IN_PART, WHOLE = 0, 1, 2
 """How much of a half a sighting shows."""
 SIGHTING_STRUCT: Final = pa.struct(
@@ -28,9 +30,19 @@ SIGHTING_STRUCT: Final = pa.struct(
         ("request_done_at", pa.int64()),
         ("response_at", pa.int64()),
         ("response_done_at", pa.int64()),
+        ("cancelled_at", pa.int64()),
+        ("orphaned_at", pa.int64()),
         ("request", pa.int32()),
         ("response", pa.int32()),
         ("finished", pa.bool_()),
+    ]
+)
+CLOCKS_STRUCT: Final = pa.struct(
+    [
+        ("request_tap", pa.int32()),
+        ("request_ahead_us", pa.int64()),
+        ("response_tap", pa.int32()),
+        ("response_ahead_us", pa.int64()),
     ]
 )
 RPC_CALLS_SCHEMA: Final = pa.schema(
@@ -78,6 +90,7 @@ RPC_CALLS_SCHEMA: Final = pa.schema(
         ("request_sequence", pa.int64()),
         ("response_sequence", pa.int64()),
         ("sightings", pa.list_(SIGHTING_STRUCT)),
+        ("clocks", CLOCKS_STRUCT),
         ("request_signed_bytes", pa.binary()),
         ("response_signed_bytes", pa.binary()),
         ("request_span", pa.int64()),

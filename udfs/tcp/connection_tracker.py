@@ -1,8 +1,8 @@
 """Assigns the segments of a block to TCP connections and lays their ordered bytes into one buffer.
 
 Connections are found with array operations over the whole block; Python code runs once per connection and run of
-segments, not once per packet. A four-tuple becomes a new connection with a SYN of another sequence number, or if
-neither direction continues the previous sequence numbers.
+segments, not once per packet. A four-tuple becomes a new connection with a SYN of another sequence number or much later
+(``max_clock_skew_s``), or if neither direction continues the previous sequence numbers.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from udfs.tcp.connections import (
     sequence_difference,
 )
 from udfs.tcp.packet_decoder import ACK, FIN, FRAMED_BEFORE, RST, SKIPPED_BEFORE, STREAM_START, SYN, TcpSegments
+from udfs.tcp.time_limits import TimeLimits
 
 PackedEndpoint = tuple[int, bytes, int]
 _FIRST_DYNAMIC_PORT: Final = 1024
@@ -126,13 +127,12 @@ class ConnectionTracker:
     connection of each segment in the last block.
     """
 
-    def __init__(self, window: int) -> None:
-        """``window``: reorder window in nanoseconds, for which a missing segment is waited for."""
+    def __init__(self, limits: TimeLimits) -> None:
         self.connections: list[TcpConnection] = []
         self.known_endpoints: set[tuple[bytes, int]] = set()
         self.suspect_bytes: dict[int, SuspectBytes] = {}
         self.segment_connections = np.zeros(0, np.int64)
-        self._window = window
+        self._window, self._max_clock_skew = limits.reorder_window_ns, limits.max_clock_skew_ns
         self._skipped_bytes_kept = 0
         self._connection_by_endpoints: dict[tuple[PackedEndpoint, PackedEndpoint], TcpConnection] = {}
         self._active_directions: dict[
@@ -152,6 +152,10 @@ class ConnectionTracker:
         rows = np.nonzero(active & (segments.payload_length > 0))[0]
         self._add_data_segments(segments, rows, owner, side)
         return self._join_streams(segments, rows)
+
+    def forget_connection(self, endpoints: tuple[PackedEndpoint, PackedEndpoint]) -> None:
+        """Let what follows between two endpoints, the lower one first, be another connection."""
+        self._connection_by_endpoints.pop(endpoints, None)
 
     def finish_capture(self) -> BlockStreams:
         """End the capture: return all held bytes, with gaps for what is missing."""
@@ -299,8 +303,8 @@ class ConnectionTracker:
 
     def _is_new_connection(self, connection: TcpConnection, number: int, sequence: int, time: int) -> bool:
         direction, other = connection.directions[number], connection.directions[number ^ 1]
-        if direction.syn_sequence is not None:
-            return direction.syn_sequence != sequence
+        if direction.syn_sequence is not None:  # a SYN that is sent again comes within minutes
+            return direction.syn_sequence != sequence or time - connection.first_time_ns > self._max_clock_skew
         if direction.last_sequence is not None:
             # Data before the SYN: reordered if it follows the SYN closely, else the SYN opens a new connection.
             ahead = sequence_difference(direction.last_sequence - sequence - 1)

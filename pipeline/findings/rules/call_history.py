@@ -50,17 +50,23 @@ class CapturedCall:
     ``request_decoded``: the request was captured and decoded completely. ``response_decoded``: the response was too,
     and is no fault. ``succeeded``: the response's result is that of a success. ``started_at`` is the time of the
     request, or of the response where the request was not captured. ``responded_at`` is the time of the response, or
-    None.
+    None. Both are times of one clock for all calls of a connection (column ``clocks``).
     """
 
     __slots__ = ("method", "request_decoded", "responded_at", "response_decoded", "row", "started_at", "succeeded")
 
     def __init__(self, row: dict[str, Any]) -> None:
-        self.row = row
         outcome = row["outcome"]
         opnum = row.get("opnum")
         self.method: tuple[str, int] = (row.get("interface_name") or "", -1 if opnum is None else opnum)
         asked_at, answered_at = row.get("request_at"), row.get("response_at")
+        if (clocks := row.get("clocks")) is not None:
+            request_ahead, response_ahead = clocks["request_ahead_us"] or 0, clocks["response_ahead_us"] or 0
+            asked_at = None if asked_at is None else asked_at - request_ahead
+            answered_at = None if answered_at is None else answered_at - response_ahead
+            given_up = {name: row[name] for name in ("cancelled_at", "orphaned_at") if row.get(name) is not None}
+            row = row | {name: at - request_ahead for name, at in given_up.items()}
+        self.row = row
         self.started_at: int = asked_at if asked_at is not None else answered_at or 0
         self.responded_at: int | None = answered_at
         wrong = {str(error["field"] or "").split(".", 1)[0] for error in row.get("errors") or ()}
@@ -72,6 +78,11 @@ class CapturedCall:
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - depends on the column
         return self.row.get(name)
+
+    @property
+    def seen_by_taps(self) -> bool:
+        """Several taps saw the connection: times of its other packets are of clocks that differ."""
+        return self["clocks"] is not None
 
     @property
     def fault_status(self) -> int | None:
@@ -230,9 +241,11 @@ class AssociationHistory:
         self.binds = binds
         self.server = server if server is not None else ServerHistory((), {})
         self.association = association
-        self.ended_at = association.ended_at
+        # The last call of a connection that several taps saw may be of another clock than its last packet.
+        latest: int = max((call.responded_at or call.started_at for call in self.calls if call.seen_by_taps), default=0)
+        self.ended_at = None if association.ended_at is None else max(association.ended_at, latest)
         self.closed_by_fin = self.ended_at is not None and all(row["closed_by"] == "fin" for row in connections)
-        self.last_packet_at = max((row["last_packet_at"] for row in connections), default=0)
+        self.last_packet_at: int = max([latest, *(row["last_packet_at"] for row in connections)])
         self.is_lossless = bool(connections) and not any(row["missing_bytes"] for row in connections)
         all_read = not (has_unreadable_calls or any(call["outcome"] in UNREADABLE_OUTCOMES for call in self.calls))
         all_openings_known = all(

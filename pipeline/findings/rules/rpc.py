@@ -60,7 +60,8 @@ def _calls_with_accepted_contexts(history: AssociationHistory) -> Iterator[tuple
         if connection is None or not binds or not connection["syn_seen"] or connection["missing_bytes"]:
             continue
         if all(bind["result"] != "unknown" and bind["bound_at"] is not None for bind in binds):
-            before = [bind for bind in binds if bind["bound_at"] <= call.started_at and bind["result"] == "accepted"]
+            accepted = [bind for bind in binds if bind["result"] == "accepted"]
+            before = [bind for bind in accepted if call.seen_by_taps or bind["bound_at"] <= call.started_at]
             yield call, {bind["context_id"] for bind in before}
 
 

@@ -6,26 +6,26 @@ from typing import Final
 
 from pipeline.reports.views.canonical import with_canonical_queues
 from pipeline.reports.views.view import View
-from udfs.call_results import succeeded_sql
+from udfs.call_results import response_ms_sql, succeeded_sql
 
 _SUCCEEDED_SQL: Final = succeeded_sql("interface_name", "hresult", "returned_port")
 _START_SUCCEEDED_SQL: Final = succeeded_sql("protocol", "start_hresult")
 _CALL_COLUMNS: Final = (
-    "call_key, interface_name, method, server_address, client_address, requested_at, responded_at, hresult, "
-    "hresult_name, fault_name, returned_port"
+    "call_key, interface_name, method, server_address, client_address, requested_at, responded_at, clocks, "
+    "hresult, hresult_name, fault_name, returned_port"
 )
 
 _CALLS_SQL: Final = (
     """
         WITH raw AS (
           SELECT call_key, protocol AS interface_name, method, server_address, client_address, requested_at,
-            responded_at, hresult, hresult_name, fault_name, returned_port, queue FROM silver.remote_read_calls
+            responded_at, clocks, hresult, hresult_name, fault_name, returned_port, queue FROM silver.remote_read_calls
           UNION ALL
-          SELECT call_key, 'qmmgmt', method, server_address, client_address, requested_at, responded_at, hresult,
-            hresult_name, fault_name, CAST(NULL AS bigint), queue FROM silver.management_calls
+          SELECT call_key, 'qmmgmt', method, server_address, client_address, requested_at, responded_at, clocks,
+            hresult, hresult_name, fault_name, CAST(NULL AS bigint), queue FROM silver.management_calls
           UNION ALL
-          SELECT call_key, interface_name, method, server_address, client_address, requested_at, responded_at, hresult,
-            hresult_name, fault_name, returned_port, queue FROM silver.client_calls
+          SELECT call_key, interface_name, method, server_address, client_address, requested_at, responded_at, clocks,
+            hresult, hresult_name, fault_name, returned_port, queue FROM silver.client_calls
         ), named AS (
           SELECT * FROM """
     + with_canonical_queues("raw", {"queue": "rows.queue"}, _CALL_COLUMNS)
@@ -71,7 +71,7 @@ CALL_VIEWS: Final = (
           percentile_approx(ms, 0.95, 10000) AS p95_ms, percentile_approx(ms, 0.99, 10000) AS p99_ms,
           max(ms) AS max_ms,
           min(coalesce(requested_at, responded_at)) AS first_at, max(coalesce(requested_at, responded_at)) AS last_at
-        FROM (SELECT *, (unix_micros(responded_at) - unix_micros(requested_at)) / 1e3 AS ms FROM calls)
+        FROM (SELECT *, """ + response_ms_sql("requested_at", "responded_at", "clocks") + """ AS ms FROM calls)
         GROUP BY server_address, interface_name, method, of_queue, result
         ORDER BY server_address, interface_name, method, calls DESC
         """,

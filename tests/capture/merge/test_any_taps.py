@@ -21,7 +21,7 @@ from udfs.capture.in_memory import read_captures
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 DIALOGUES = (remote_read_dialogue, interleaved_dialogue, secured_dialogue, sealed, alone, foreign)
 # Packets are counted by capture. What a tap begins with may look like a repetition of what the other one has.
-BY_CAPTURE = {"observations", "packets", "last_packet_at", "retransmitted_bytes"}
+BY_CAPTURE = {"observations", "packets", "last_packet_at", "retransmitted_bytes", "clocks"}
 
 
 @st.composite

@@ -4,63 +4,35 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 
 import pytest
 
 from capture.merge.comparing import equal
-from capture.merge.cutting import cut
+from capture.merge.tap_captures import TapCaptures
 from capture.merge.test_sent_again import many
 from pcapgen import containers as c
 from pcapgen import conversation as t
-from pcapgen.model import Dialogue
 from pcapgen.scenarios import interleaved_dialogue, remote_read_dialogue
 from udfs.capture.capture_reader import read_capture
 from udfs.capture.in_memory import read_captures
 from udfs.rows import RowDict
 
-MICROSECOND = 1000
 # The clocks are further apart than the captures last, and the files of one tap show less than 64 KiB of one direction
 # alone: as what is sent again.
 AMBIGUOUS = {2386}
 
 
-class Taps:
-    """Random taps of a conversation: each with its own clock, losses, beginning, end and files."""
+class Taps(TapCaptures):
+    """Random taps of a generated conversation."""
 
     def __init__(self, seed: int) -> None:
         chance = random.Random(seed)
         kinds = (lambda: many()[0], interleaved_dialogue, partial(remote_read_dialogue, size=9000, cuts=(4000, 4000)))
-        self.dialogue: Dialogue = chance.choice(kinds)()
-        parts = t.segments(self.dialogue.script, mss=chance.choice([1460, 536]), acks=chance.random() < 0.5)
-        self.records = t.records(self.dialogue.flow, parts)
-        self.offsets = [0, *(chance.choice([-1, 1]) * chance.randrange(1000, 200_000) * MICROSECOND for _ in range(2))]
-        self.offsets = self.offsets[: chance.choice([2, 2, 3])]
-        data = set(t.data_indexes(parts))
-        self.never_seen = set(data)
-        self.files: list[list[bytes]] = []
-        for offset in self.offsets:
-            begin = chance.randrange(len(parts) // 4) if chance.random() < 0.3 else 0
-            end = len(parts) - (chance.randrange(len(parts) // 4) if chance.random() < 0.3 else 0)
-            lost = {index for index in data if chance.random() < chance.choice([0, 0.1])}
-            edges = chance.sample(range(begin + 1, end - 1), chance.choice([0, 0, 1, 2]))
-            # What a tap lost at the edge of a file does not show that the next file is its own.
-            lost -= {edge + step for edge in edges for step in range(-4, 5)}
-            seen = [
-                replace(record, time_ns=record.time_ns + offset)
-                for index, record in enumerate(self.records)
-                if begin <= index < end and index not in lost
-            ]
-            self.never_seen -= set(range(begin, end)) - lost
-            places = [sum(index not in lost for index in range(begin, edge)) for edge in edges]
-            container = c.pcap(seen, magic=c.NANOSECONDS) if chance.random() < 0.5 else c.pcapng(seen, tsresol=9)
-            self.files.append(cut(container.data, places))
-        order = [file for files in self.files for file in files]
-        chance.shuffle(order)
-        ends = sorted({*chance.sample(range(1, len(order) + 1), min(2, len(order))), len(order)})
-        self.runs = [order[a:b] for a, b in pairwise([0, *ends])]
+        dialogue = chance.choice(kinds)()
+        parts = t.segments(dialogue.script, mss=chance.choice([1460, 536]), acks=chance.random() < 0.5)
+        self.records = t.records(dialogue.flow, parts)
+        super().__init__(self.records, set(t.data_indexes(parts)), chance)
 
     def times_by_tap(self) -> list[dict[tuple[int, str], tuple[dt.datetime, dt.datetime]]]:
         """Return for each tap when it saw requests and responses that it has whole, by call id."""
@@ -80,7 +52,7 @@ class Taps:
 def check(seed: int) -> None:
     taps = Taps(seed)
     found = read_captures(taps.runs)
-    equal(read_captures([[file for files in taps.files for file in files]]), found)
+    equal(read_captures([taps.all_files]), found)
     perfect = read_capture(c.pcap(taps.records).data)
     check_connection(taps, found["connections"].to_pylist(), perfect["connections"].to_pylist())
     check_calls(taps, found["rpc_calls"].to_pylist(), perfect["rpc_calls"].to_pylist())
@@ -102,6 +74,7 @@ def check_calls(taps: Taps, found: list[RowDict], perfect: list[RowDict]) -> Non
     times = taps.times_by_tap()
     whole = {row["call_id"]: row for row in perfect}
     ids = [row["call_id"] for row in found]
+    differences: set[dt.timedelta] = set()
     assert len(ids) == len(set(ids))
     if not taps.never_seen:
         assert sorted(ids) == sorted(whole)
@@ -117,8 +90,12 @@ def check_calls(taps: Taps, found: list[RowDict], perfect: list[RowDict]) -> Non
                 if any((number, half) in tap for tap in times):
                     assert shown in [tap.get((number, half)) for tap in times], (number, half)
         for half in at:
+            if at[half][0] is not None:  # by one clock, the calls come in their order and at their distances
+                ahead = dt.timedelta(microseconds=row["clocks"][f"{half}_ahead_us"])
+                differences.add(at[half][0] - ahead - whole[number][f"{half}_at"])
             stub = row[f"{half}_stub"]
             assert stub == whole[number][f"{half}_stub"] or (stub is None and taps.never_seen)
+    assert len(differences) <= 1
 
 
 @pytest.mark.parametrize("seed", range(100))

@@ -20,7 +20,7 @@ DIALOGUES = {
     "secured": secured_dialogue(),
 }
 # Packets are counted by capture; the latest time is of whichever clock is ahead.
-BY_CAPTURE = {"observations", "packets", "last_packet_at"}
+BY_CAPTURE = {"observations", "packets", "last_packet_at", "clocks"}
 
 
 def shifted(records: list[c.Record], nanoseconds: int) -> list[c.Record]:

@@ -57,9 +57,7 @@ def test_a_remainder_loses_the_bytes_that_are_older_and_is_joined_all_the_same()
     assert YOUNG_STUB in segment_bytes([kept])
     assert kept["bytes"] == len(segment_bytes([kept])) < row["bytes"]
     assert CUTOFF.trim_pending_row(kept) == kept
-    whole, left = (
-        merge_connections([each, *second["pending"].to_pylist()], reorder_window_s=2.0) for each in (row, kept)
-    )
+    whole, left = (merge_connections([each, *second["pending"].to_pylist()]) for each in (row, kept))
     calls = {name: found.tables["rpc_calls"].to_pylist() for name, found in (("whole", whole), ("left", left))}
     assert sorted(call["opnum"] for call in calls["whole"]) == [7, 9]
     (call,) = calls["left"]

@@ -37,6 +37,7 @@ COLUMNS_BEYOND_CONTRACT = {
         "request_sequence",
         "response_sequence",
         "sightings",
+        "clocks",
         "request_signed_bytes",
         "response_signed_bytes",
         "request_span",

@@ -1,7 +1,7 @@
-"""Interfaces for a tap: code that reads calls while they are written to ``bronze.rpc_calls``.
+"""Interfaces for observers of calls: code that reads them while they are written to ``bronze.rpc_calls``.
 
-``ingest_captures`` passes each task's batches through a ``WriteTap``. Silver's decoder is one: it decodes calls that
-are in memory already, so that they need not be read from the table again.
+``ingest_captures`` passes each task's batches through a ``CallObserver``. Silver's decoder is one: it decodes calls
+that are in memory already, so that they need not be read from the table again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 from pipeline.lake.staging_files import Batches
 
 
-class WriteTap(Protocol):
+class CallObserver(Protocol):
     """Reads rows of ``bronze.rpc_calls`` in the tasks that write them. It is pickled: each task has its own copy."""
 
     def record_and_pass(self, batches: Batches, task: str) -> Batches:
@@ -30,8 +30,8 @@ class RemovedCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class TappedWrite:
-    """A commit of ``bronze.rpc_calls``, from one version to the next, whose added rows all went through the tap.
+class ObservedWrite:
+    """A commit of ``bronze.rpc_calls``, from one version to the next, whose added rows an observer all saw.
 
     ``removed_calls`` are those that it deleted or changed; no other row differs.
     """
