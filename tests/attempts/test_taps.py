@@ -28,7 +28,7 @@ def conversation(name):
     """The records of a sample, the indexes of those with data, and gold as of a tap that saw everything."""
     records, data = recorded((SAMPLE / f"{name}.pcap").read_bytes())
     perfect = read_capture(c.pcap(records).data)
-    return records, data, outcomes(perfect), finding_counts(perfect)
+    return records, data, outcomes(perfect), finding_counts(perfect), byte_counts(perfect)
 
 
 def outcomes(tables):
@@ -42,10 +42,16 @@ def finding_counts(tables):
     return sorted(tuple(row.values()) for row in rows)
 
 
+def byte_counts(tables):
+    """Return the byte counts of each connection by its client's port: those of both directions first."""
+    names = ("client_bytes", "server_bytes", "missing_bytes", "retransmitted_bytes", "conflicting_bytes")
+    return {row["client_port"]: [row[name] for name in names] for row in tables["connections"].to_pylist()}
+
+
 def check(seed):
     chance = random.Random(seed)
     name = CONVERSATIONS[seed % len(CONVERSATIONS)]
-    records, data, attempts, findings = conversation(name)
+    records, data, attempts, findings, bytes_of = conversation(name)
     taps = TapCaptures(records, data, chance, snap_lengths=(200, 600))
     found = read_captures(taps.runs)
     equal(read_captures([taps.all_files]), found)
@@ -54,7 +60,10 @@ def check(seed):
     for row in gold_of(found)[0].to_pylist():
         assert row["wait_ms"] is None or row["wait_ms"] >= 0
         assert row["hold_ms"] is None or row["hold_ms"] >= 0 or row["outcome"] == "cancelled"  # before its response
+    for port, counts in byte_counts(found).items():  # every byte is counted once
+        assert all(count <= perfect for count, perfect in zip(counts[:2], bytes_of[port][:2], strict=True))
     if not taps.never_seen:
+        assert byte_counts(found) == bytes_of
         assert outcomes(found) == attempts
         assert finding_counts(found) == findings
 

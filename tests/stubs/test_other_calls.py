@@ -23,7 +23,8 @@ SCHEMA = pa.schema(
 DEFAULT = {"transfer_syntax": "NDR", "byte_order": "little", "outcome": "ok", "sealed": False, "opened_by": None,
            "server_address": "10.0.0.7"}  # fmt: skip
 THROUGH = {"call_key", "opnum", "connection_id", "client_address", "client_port", "server_address", "server_port",
-           "requested_at", "responded_at", "clocks", "interface_name", "event_date", "run_id", "fault_name"}  # fmt: skip
+           "requested_at", "responded_at", "clocks", "interface_name", "event_date", "run_id",
+           "fault_name"}  # fmt: skip
 OPEN = "00000000125d7c0baa770e4c9f3100112233aabb"
 
 

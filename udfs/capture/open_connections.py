@@ -469,6 +469,9 @@ def _data_segments(
             number, side, cursor, offset, rows[0]["time_ns"], in_sync=not tail or state.in_sync
         )
         yield from rows
+        stored = sum(row["size"] for row in rows)
+        for start, stop in _captured_ranges(side, offset + stored, min(end, side.next_offset)):
+            yield _make_segment(number, rows[-1]["time_ns"], SKIPPED_BEFORE, base + start, 0, stop - start)
         cursor = end
     if started:
         yield from _placeholder_segments(number, side, cursor, side.next_offset, last_time, in_sync=state.in_sync)
@@ -480,14 +483,19 @@ def _placeholder_segments(
     number: int, side: StreamDirection, start: int, end: int, time: int, *, in_sync: bool
 ) -> Iterator[dict[str, Any]]:
     """Yield segments without data for the stream offsets ``[start, end)``; gaps in between stay gaps."""
-    holes = [hole for hole in side.recent_gaps or () if start <= hole.start and hole.end <= end]
-    for hole in (*holes, StreamGap(end, end, "")):
-        while start < hole.start:
-            stop = min(hole.start, start + _MAX_PLACEHOLDER_BYTES)
-            flags = FRAMED_BEFORE if in_sync or stop < end else SKIPPED_BEFORE
-            yield _make_segment(number, time, flags, (side.base_sequence or 0) + start, 0, stop - start)
+    for low, high in _captured_ranges(side, start, end):
+        flags = FRAMED_BEFORE if in_sync or high < end else SKIPPED_BEFORE
+        yield _make_segment(number, time, flags, (side.base_sequence or 0) + low, 0, high - low)
+
+
+def _captured_ranges(side: StreamDirection, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of the stream offsets ``[start, end)`` that are no holes, each of at most a segment's size."""
+    for hole in (*(side.recent_gaps or ()), StreamGap(end, end, "")):
+        while start < min(hole.start, end):
+            stop = min(hole.start, end, start + _MAX_PLACEHOLDER_BYTES)
+            yield start, stop
             start = stop
-        start = hole.end
+        start = max(start, hole.end)
 
 
 def _pdu_segments(base: int, kept: RetainedPdu) -> list[dict[str, Any]]:

@@ -143,6 +143,11 @@ class Span(NamedTuple):
     parts: tuple[tuple[int, int], ...] = ()  # the bytes in between that it has, relative to the first one
 
     @property
+    def captured(self) -> int:
+        """The number of bytes that it has."""
+        return sum(high - low for low, high in self.parts)
+
+    @property
     def begin(self) -> int | None:
         """The sequence number of the first byte, that of the stream if its SYN is here."""
         return self.low if self.syn is None else self.syn + 1
@@ -199,15 +204,16 @@ def _is_seen_again(rows: tuple[RowDict, RowDict], spans: tuple[tuple[Span, Span]
     is only little data, less than half of what either file has; and packets do not all come equally later.
     """
     directions = list(zip(*spans, strict=True))
-    if not all(starmap(_have_common_bytes, directions)) or not _may_be_one_connection(*spans):
+    common = list(starmap(_common_bytes, directions))
+    if not all(common) or not _may_be_one_connection(*spans):
         return False
     if any(span.syn is not None and other.syn is not None for span, other in directions):
         return True
-    half = min(sum(span.size for span in each) for each in spans) // 2
-    if sum(starmap(_common_range, directions)) <= min(half, _MAX_REPEATED_BYTES):
+    half = min(sum(span.captured for span in each) for each in spans) // 2
+    if sum(common) <= min(half, _MAX_REPEATED_BYTES):
         return False
     differences = _time_differences(*rows)
-    return not differences or max(differences) - min(differences) <= min(map(abs, differences)) // 2
+    return not differences or max(differences) - min(differences) <= min(map(abs, differences)) // 8
 
 
 def _may_be_one_connection(spans: tuple[Span, Span], others: tuple[Span, Span]) -> bool:
@@ -222,22 +228,15 @@ def _may_be_one_connection(spans: tuple[Span, Span], others: tuple[Span, Span]) 
     return True
 
 
-def _common_range(span: Span, other: Span) -> int:
-    """Return the number of bytes between the first and the last one that both remainders have of a direction."""
+def _common_bytes(span: Span, other: Span) -> int:
+    """Return the number of bytes that both remainders have of a direction."""
     if span.low is None or other.low is None:
         return 0
-    ahead = sequence_difference(other.low - span.low)
-    return max(min(span.size, ahead + other.size) - max(0, ahead), 0)
-
-
-def _have_common_bytes(span: Span, other: Span) -> bool:
-    """Whether both remainders have any one byte of a direction."""
-    if not _common_range(span, other) or span.low is None or other.low is None:
-        return False
-    ahead, captured = sequence_difference(other.low - span.low), IntervalSet()
+    ahead, either = sequence_difference(other.low - span.low), IntervalSet()
     for low, high in span.parts:
-        captured.add(low, high)
-    return any(captured.overlaps(low + ahead, high + ahead) for low, high in other.parts)
+        either.add(low, high)
+    added = sum(end - start for low, high in other.parts for start, end in either.add(low + ahead, high + ahead))
+    return other.captured - added
 
 
 def overlay_segments(rows: Sequence[RowDict]) -> list[CapturedSegment]:

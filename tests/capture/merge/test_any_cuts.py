@@ -34,23 +34,27 @@ def cut_anywhere(data: st.DataObject) -> None:
     equal(found, read_captures([pieces]))
 
 
-def _payloads(piece: bytes) -> set[tuple[bytes, bytes, bytes]]:
-    """Return addresses, ports and payload with its sequence number of each data packet in a file."""
+Payload = tuple[tuple[bytes, bytes], bytes]
+
+
+def _payloads(piece: bytes) -> set[Payload]:
+    """Return sender, receiver, and payload with its sequence number, of each data packet in a file."""
     found = [unit.data[unit.data.index(b"\x08\x00\x45") + 2 :] for unit in layout(piece).units]
     packets = [packet[: int.from_bytes(packet[2:4])] for packet in found]
-    return {(packet[12:20], packet[20:24], packet[24:28] + packet[40:]) for packet in packets if len(packet) > 40}
+    ends = [(packet[12:16] + packet[20:22], packet[16:20] + packet[22:24]) for packet in packets]
+    return {(end, packet[24:28] + packet[40:]) for end, packet in zip(ends, packets, strict=True) if len(packet) > 40}
 
 
-def _shows_what_is_sent_again(one: set[tuple[bytes, bytes, bytes]], two: set[tuple[bytes, bytes, bytes]]) -> bool:
+def _shows_what_is_sent_again(one: set[Payload], two: set[Payload]) -> bool:
     """Whether a file has little of a connection that is not also in another file.
 
     Two machines may as well have captured the packets, with clocks that differ by more than the files last.
     """
-    for peers in {frozenset((addresses[:4], addresses[4:])) for addresses, _, _ in one}:
-        own = {packet for packet in one if frozenset((packet[0][:4], packet[0][4:])) == peers}
+    for peers in {frozenset(ends) for ends, _ in one}:
+        own = {packet for packet in one if frozenset(packet[0]) == peers}
         common = own & two
-        sizes = [sum(len(payload) for _, _, payload in packets) for packets in (common, own)]
-        if len({addresses for addresses, _, _ in common}) == 2 and 3 * sizes[0] >= sizes[1]:
+        sizes = [sum(len(payload) for _, payload in packets) for packets in (common, own)]
+        if len({ends for ends, _ in common}) == 2 and 3 * sizes[0] >= sizes[1]:
             return True
     return False
 

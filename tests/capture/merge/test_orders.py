@@ -16,8 +16,12 @@ import pytest
 
 from capture.merge.comparing import equal, same
 from capture.merge.cutting import cut, evenly, plain
+from capture.merge.test_two_captures import MILLISECOND, shifted
 from capture.merge.traffic import stories
+from pcapgen import containers as c
+from pcapgen import conversation as t
 from pcapgen.record import sample_captures
+from pcapgen.scenarios import remote_read_dialogue
 from udfs.capture.capture_reader import read_capture
 from udfs.capture.in_memory import read_captures
 
@@ -95,6 +99,27 @@ def test_one_file_alone_is_what_the_reader_makes_of_it(name):
 
 def test_all_orders_of_five_files_in_one_run_and_in_five():
     all_alike(readings("fragments", ALL, (ONE_RUN, FIVE_RUNS)))
+
+
+@pytest.mark.parametrize("ahead_ms", [150, -150])
+def test_all_orders_of_the_files_of_two_taps_whose_clocks_differ(ahead_ms):
+    """Three files of one tap, two of another that lost every fifth packet and began late."""
+    dialogue = remote_read_dialogue(size=9000, cuts=(4000, 4000))
+    records = t.records(dialogue.flow, t.segments(dialogue.script, mss=536))
+    behind = [
+        record for index, record in enumerate(shifted(records, ahead_ms * MILLISECOND)) if index > 5 and index % 5
+    ]
+    one, two = c.pcap(records, magic=c.NANOSECONDS).data, c.pcapng(behind, tsresol=9).data
+    pieces = [*cut(one, evenly(one, 3)), *cut(two, evenly(two, 2))]
+    runs = (
+        [[pieces[index] for index in run] for run in grouped(order, sizes)]
+        for order in ALL
+        for sizes in (ONE_RUN, FIVE_RUNS)
+    )
+    all_alike(map(read_captures, runs))
+    found = read_captures([pieces])
+    assert len(found["rpc_calls"]) == len(dialogue.calls)
+    assert found["connections"]["retransmitted_bytes"].to_pylist() == [0]
 
 
 @pytest.mark.parametrize("name", STORIES)
