@@ -140,12 +140,12 @@ class Span(NamedTuple):
     syn: int | None
     low: int | None  # sequence number of the first byte
     size: int  # bytes from the first to the last one
-    parts: tuple[tuple[int, int], ...] = ()  # the bytes in between that it has, relative to the first one
+    pieces: tuple[tuple[int, int], ...] = ()  # what it has in between, relative to the first byte, in any order
 
-    @property
-    def captured(self) -> int:
-        """The number of bytes that it has."""
-        return sum(high - low for low, high in self.parts)
+    def add_to(self, captured: IntervalSet, ahead: int = 0) -> int:
+        """Add the bytes that it has to a set; return how many were not in it. ``ahead`` is added to their offsets."""
+        added = (captured.add(low + ahead, high + ahead) for low, high in self.pieces)
+        return sum(end - start for parts in added for start, end in parts)
 
     @property
     def begin(self) -> int | None:
@@ -182,10 +182,8 @@ def captured_spans(row: RowDict) -> tuple[Span, Span]:
         places = [(sequence_difference(segment["sequence"] - lead), segment) for segment in body]
         low = min(place for place, _ in places)
         high = max(place + segment["size"] for place, segment in places)
-        parts = IntervalSet()
-        for place, segment in places:
-            parts.add(place - low, place - low + captured_size(segment))
-        found.append(Span(syn, (lead + low) & 0xFFFFFFFF, high - low, parts.intervals))
+        pieces = tuple((place - low, place - low + captured_size(segment)) for place, segment in places)
+        found.append(Span(syn, (lead + low) & 0xFFFFFFFF, high - low, pieces))
     return found[0], found[1]
 
 
@@ -209,7 +207,7 @@ def _is_seen_again(rows: tuple[RowDict, RowDict], spans: tuple[tuple[Span, Span]
         return False
     if any(span.syn is not None and other.syn is not None for span, other in directions):
         return True
-    half = min(sum(span.captured for span in each) for each in spans) // 2
+    half = min(sum(span.add_to(IntervalSet()) for span in each) for each in spans) // 2
     if sum(common) <= min(half, _MAX_REPEATED_BYTES):
         return False
     differences = _time_differences(*rows)
@@ -232,11 +230,12 @@ def _common_bytes(span: Span, other: Span) -> int:
     """Return the number of bytes that both remainders have of a direction."""
     if span.low is None or other.low is None:
         return 0
-    ahead, either = sequence_difference(other.low - span.low), IntervalSet()
-    for low, high in span.parts:
-        either.add(low, high)
-    added = sum(end - start for low, high in other.parts for start, end in either.add(low + ahead, high + ahead))
-    return other.captured - added
+    ahead = sequence_difference(other.low - span.low)
+    if not -other.size < ahead < span.size:
+        return 0
+    either = IntervalSet()
+    span.add_to(either)
+    return other.add_to(IntervalSet()) - other.add_to(either, ahead)
 
 
 def overlay_segments(rows: Sequence[RowDict]) -> list[CapturedSegment]:
@@ -406,11 +405,6 @@ class IntervalSet:
             high = max([end, *self._ends[first:end_index]])
             self._starts[first:end_index], self._ends[first:end_index] = [low], [high]
         return added
-
-    @property
-    def intervals(self) -> tuple[tuple[int, int], ...]:
-        """The intervals, in order."""
-        return tuple(zip(self._starts, self._ends, strict=True))
 
     def overlaps(self, start: int, end: int) -> bool:
         """Whether the set contains any number of an interval."""
