@@ -33,6 +33,7 @@ class ByteSize(int):
 RedactableField = Literal["labels", "queues", "hosts", "addresses", "senders"]
 DiscoverySources = Literal["active", "private"]
 AuthenticationMethod = Literal["none", "ntlm", "kerberos"]
+TunnelKind = Literal["vxlan", "vxlan_gpe", "geneve"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,14 @@ class CollectorMachine:
     discover: tuple[DiscoverySources, ...] | None = None
     include: tuple[str, ...] | None = None
     exclude: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelPort:
+    """A UDP port of tunnels and what they are: an entry of ``capture.tunnel_ports``."""
+
+    port: int
+    kind: TunnelKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +94,10 @@ class CaptureConfig:
     )
     max_clock_skew: timedelta = setting_field(
         timedelta(minutes=5), "most that the clocks of two captures of one conversation may differ", minimum=0
+    )
+    tunnel_ports: tuple[TunnelPort, ...] = setting_field(
+        (),
+        "UDP ports of tunnels beside 4789, 8472 (vxlan), 4790 (vxlan_gpe) and 6081 (geneve): entries of port and kind",
     )
     spool_bytes: ByteSize = setting_field(
         ByteSize(16 << 30), "maximum bytes copied from standard input or a named pipe to <lake>/_spool", minimum=1
@@ -515,7 +528,7 @@ def _convert(value_type: Any, raw: object, location: str) -> object:
     if get_origin(value_type) is Literal:
         allowed = get_args(value_type)
         return _expect(isinstance(raw, str) and raw in allowed, raw, raw, f"one of {', '.join(allowed)}", location)
-    if value_type in (CollectorMachine, QueueQuota):
+    if value_type in (CollectorMachine, QueueQuota, TunnelPort):
         return _convert_entry(value_type, raw, location)
     if value_type in (str | None, Path | None, ByteSize | None) and raw is None:
         return None
@@ -560,6 +573,7 @@ def _convert_list(value_type: Any, raw: object, location: str) -> tuple[object, 
         timedelta: "durations",
         CollectorMachine: "machines",
         QueueQuota: "quotas",
+        TunnelPort: "ports",
     }[value_type]
     if not isinstance(raw, list):
         raise ConfigError(f"{location}: expected a list of {what}, not {raw!r}")
@@ -573,8 +587,8 @@ def _convert_list(value_type: Any, raw: object, location: str) -> tuple[object, 
 
 
 def _convert_entry(
-    value_type: type[CollectorMachine] | type[QueueQuota], raw: object, location: str
-) -> CollectorMachine | QueueQuota:
+    value_type: type[CollectorMachine] | type[QueueQuota] | type[TunnelPort], raw: object, location: str
+) -> CollectorMachine | QueueQuota | TunnelPort:
     hints = get_type_hints(value_type)
     needed = [each.name for each in fields(value_type) if each.default is MISSING]
     if not isinstance(raw, dict):

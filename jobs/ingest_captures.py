@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,6 +53,7 @@ def reader_options(config: Config) -> dict[str, object]:
     return {
         "reorder_window_s": capture.reorder_window_s,
         "max_clock_skew_s": capture.max_clock_skew.total_seconds(),
+        "tunnel_ports": json.dumps({each.port: each.kind for each in capture.tunnel_ports}),
         "block_bytes": int(capture.block_bytes),
         "max_expansion": capture.max_expansion,
         "max_expanded_bytes": int(capture.max_expanded_bytes),
@@ -85,9 +88,15 @@ def update_bronze(
     )
     outcome.bytes_read += sum(row["size_bytes"] for row in done.file_rows)
     outcome.input_failed |= done.has_unreadable_files
+    not_read: Counter[str] = Counter()
     for row in done.file_rows:
         if row["status"] != "complete":
             cli.log_progress(f"{row['path']}: {row['status']}: {row['error']}")
+        not_read.update({each["what"]: each["packets"] for each in row["packets_not_read"] or ()})
+    for what, packets in sorted(not_read.items()):
+        cli.log_progress(f"warning: {packets} packets are not read: {what}")
+    if not_read:
+        outcome.summary_fields["packets_not_read"] = dict(sorted(not_read.items()))
     flagged = {
         str(RPC_CALLS): sum(row["calls_damaged"] for row in done.file_rows),
         str(CAPTURE_FILES): sum(row["status"] != "complete" for row in done.file_rows),

@@ -19,12 +19,23 @@ from schemas.table import (
     STRING,
     STRINGS,
     TIMESTAMP,
+    TUNNEL_IDENTIFIER,
     Column,
     Table,
     run_columns,
 )
 
 _SERVER = StructType([StructField("server_address", STRING), StructField("connections", BIGINT)])
+
+_TUNNEL = StructType(
+    [
+        StructField("kind", STRING),
+        StructField("source", STRING),
+        StructField("destination", STRING),
+        StructField("identifier", BIGINT),
+    ]
+)
+_NOT_READ = StructType([StructField("what", STRING), StructField("packets", BIGINT)])
 
 CAPTURE_FILES = Table(
     "bronze",
@@ -47,7 +58,7 @@ CAPTURE_FILES = Table(
         Column("packets_tcp", BIGINT, "packets that carry TCP"),
         Column("packets_truncated", BIGINT, "packets captured shorter than they were on the wire"),
         Column("packets_used", BIGINT, "packets of MSMQ RPC or endpoint-mapper connections"),
-        Column("packets_other", BIGINT, "packets that are not ours, in counted link types and tunnels too"),
+        Column("packets_other", BIGINT, "packets that are not ours, or not read"),
         Column("packets_damaged", BIGINT, "packets whose headers cannot be decoded"),
         Column("packets_binary_protocol", BIGINT, "packets of connections on TCP 1801"),
         Column("packets_dropped", BIGINT, "packets the capturing machine says it lost; null when it does not say"),
@@ -95,6 +106,17 @@ CAPTURE_FILES = Table(
             "address|port|interface that port-asking and endpoint-mapper calls in it name; null when none",
         ),
         Column("reread_endpoints", STRINGS, "address|port|interface that it was read again for; null when never"),
+        Column(
+            "tunnels",
+            ArrayType(_TUNNEL),
+            "tunnels and mirrors that packets came through: kind, addresses of the ends, and VNI, key, label or "
+            "session; distinct, sorted, at most 1,000; null when none",
+        ),
+        Column(
+            "packets_not_read",
+            ArrayType(_NOT_READ),
+            "packets that are counted and not read, by what they are: link types, deeper nesting; null when none",
+        ),
         *run_columns("bronze", "first_packet_at"),
     ),
 )
@@ -133,6 +155,7 @@ CONNECTIONS = Table(
             "of missing_bytes, those that the receiver acknowledged: they were on the network, the capture lost them",
         ),
         Column("packets", BIGINT, "packets of the connection, those without payload too"),
+        TUNNEL_IDENTIFIER,
         *run_columns("bronze", "first_packet_at"),
     ),
 )
@@ -296,6 +319,7 @@ RPC_CALLS = Table(
             "response: how much of each (0 none, 1 some, 2 all); finished: the capture alone has all; else null",
         ),
         CLOCKS,
+        TUNNEL_IDENTIFIER,
         Column(
             "request_signed_bytes",
             BINARY,
@@ -400,6 +424,7 @@ PENDING = Table(
         Column("capture_id", STRING, "bronze.capture_files"),
         Column("connection_id", STRING, "bronze.connections, as far as all captures tell"),
         *ENDPOINT_COLUMNS,
+        TUNNEL_IDENTIFIER,
         Column("kind", STRING, "rpc, binary_protocol, undecided (no byte seen yet), cold (its beginning was not seen)"),
         Column(
             "waits_for",

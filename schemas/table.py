@@ -147,6 +147,12 @@ CLOCKS = Column(
     "the connection), and how far its clock is then ahead of the one that is behind all others, us; else null",
 )
 """Times of two taps give no duration. Less what the clocks are ahead, they give the order of events."""
+TUNNEL_IDENTIFIER = Column(
+    "tunnel_identifier",
+    BIGINT,
+    "VNI, key, label or session of the tunnel that tells the connection from others with its addresses and ports; null "
+    "without one",
+)
 
 
 def run_columns(layer: Layer, dated_by: str) -> tuple[Column, ...]:

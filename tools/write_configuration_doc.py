@@ -9,7 +9,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
-from jobs.config import BYTES_PER_UNIT, SECTIONS, ByteSize, CollectorMachine, QueueQuota, Setting, list_settings
+from jobs.config import (
+    BYTES_PER_UNIT,
+    SECTIONS,
+    ByteSize,
+    CollectorMachine,
+    QueueQuota,
+    Setting,
+    TunnelPort,
+    list_settings,
+)
 
 SETTINGS_FILE: Final = Path(__file__).resolve().parents[1] / "conf" / "local.yml"
 HEAD: Final = """\
@@ -51,6 +60,7 @@ _TYPES: Final[dict[Any, str]] = {
     ByteSize: "size",
     CollectorMachine: "queue manager",
     QueueQuota: "quota",
+    TunnelPort: "port",
 }
 _TABLE_HEAD: Final = "| Setting | Type | Default | Meaning |\n| --- | --- | --- | --- |\n"
 _TYPE_IN_COMMENT: Final = re.compile(r"(?:text|true or false|duration|size|number|whole number|list)\b[^:]*: ")

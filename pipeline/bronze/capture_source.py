@@ -3,8 +3,8 @@
 Options: ``rows`` (which rows to return: ``rpc_calls``, the default, another table of the reader, or ``pdus``),
 ``staging_folder`` (where the rows of all tables go: one Parquet file for each capture and table, named by the capture's
 path, so that a repeated task overwrites its own files), and the reader's ``reorder_window_s``, ``max_clock_skew_s``,
-``block_bytes``, ``max_expansion`` and ``max_expanded_bytes``. An ingest run plans which part of which file to read and
-uses ``build_read_tasks`` instead.
+``tunnel_ports`` (JSON, kind by port), ``block_bytes``, ``max_expansion`` and ``max_expanded_bytes``. An ingest run
+plans which part of which file to read and uses ``build_read_tasks`` instead.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from udfs.capture.capture_reader import (
     read_capture_batches,
 )
 from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
+from udfs.tcp.tunnels import TUNNEL_PORTS
 
 FORMAT_NAME: Final = "msmq_capture"
 
@@ -78,6 +79,12 @@ def time_limits(options: Mapping[str, Any]) -> TimeLimits:
     return TimeLimits(*(float(options.get(name, default)) for name, default in DEFAULT_TIME_LIMITS._asdict().items()))
 
 
+def tunnel_ports(options: Mapping[str, Any]) -> dict[int, str]:
+    """Return the kinds of tunnels by UDP port: the usual ones, and those of the data source's options."""
+    more = json.loads(options.get("tunnel_ports", "{}"))
+    return {**TUNNEL_PORTS, **{int(port): kind for port, kind in more.items()}}
+
+
 class CaptureDataSourceReader(DataSourceReader):
     """Lists capture files in the driver and reads them in the tasks."""
 
@@ -92,6 +99,7 @@ class CaptureDataSourceReader(DataSourceReader):
             int(options.get("max_expansion", defaults.max_expansion_ratio)),
             int(options.get("max_expanded_bytes", defaults.max_expanded_bytes)),
             all_pdus=self._rows == "pdus",
+            tunnel_ports=tunnel_ports(options),
         )
 
     def partitions(self) -> list[CapturePartition]:

@@ -32,7 +32,7 @@ from pipeline.lake.staging_files import Batches, BatchTransform, StagingWriter, 
 from pipeline.lake.tasks import PartitionedRows
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
 from schemas.table import INGESTED_AT, RUN_ID, Table, literal
-from udfs.capture.bronze_rows import sum_server_connections
+from udfs.capture.bronze_rows import sort_tunnels, sum_server_connections
 from udfs.capture.call_sightings import row_without_captures
 from udfs.capture.capture_reader import BRONZE_SCHEMAS
 from udfs.capture.connection_merge import add_packet_counts
@@ -331,6 +331,12 @@ def _ledger_row(read: PlannedRead, row: RowDict, before: RowDict | None) -> RowD
     row |= sum_server_connections(row["server_connections"], before["server_connections"])
     for name in ("link_types", "learned_endpoints", "reread_endpoints"):
         row[name] = sorted({*(row[name] or ()), *(before[name] or ())}) or None
+    tunnels = {tuple(each.values()): each for each in (*(row["tunnels"] or ()), *(before["tunnels"] or ()))}
+    row["tunnels"] = sort_tunnels(tunnels.values()) or None
+    not_read: Counter[str] = Counter()
+    for part in (row, before):
+        not_read.update({each["what"]: each["packets"] for each in part["packets_not_read"] or ()})
+    row["packets_not_read"] = [{"what": what, "packets": count} for what, count in sorted(not_read.items())] or None
     first = row["first_packet_at"]
     return {**row, "first_key": read.first_key, "event_date": None if first is None else first.date()}
 

@@ -102,7 +102,7 @@ _COMMON_COLUMNS: Final[Mapping[str, ColumnRedactor]] = {
     **dict.fromkeys(
         ("capture_id", "response_capture_id", "run_id", "errors", "decoder_version", "interface_name",
          "interface_uuid", "transfer_syntax", "protocol", "method", "hresult_name", "fault_name", "source",
-         "object_type", "client_id", "context_handle", "message_key", "status", "property_states"),
+         "object_type", "client_id", "context_handle", "message_key", "status", "property_states", "clocks"),
         copy_column,
     ),
     "error": _redact_texts(lambda _pseudonyms, text: remove_failure_values(text)),
@@ -117,6 +117,8 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
         "servers": _redact_nested(Pseudonymizer.address),
         "server_connections": _redact_nested(Pseudonymizer.address, ("server_address",)),
         **dict.fromkeys(("learned_endpoints", "reread_endpoints"), null_column),  # captures of one run show them
+        "tunnels": _redact_nested(Pseudonymizer.address, ("source", "destination")),
+        "packets_not_read": copy_column,
     },
     CONNECTIONS: dict.fromkeys(("kind", "closed_by"), copy_column),
     RPC_BINDS: {

@@ -29,7 +29,7 @@ from messages.building import Packet, overlay, sid, trailing, wide
 from messages.test_published import FRAME
 from pcapgen import containers as c
 from pcapgen import conversation as t
-from pcapgen import rpc
+from pcapgen import frames, links, rpc, tunnels
 from pcapgen.model import Dialogue, make_stub
 from properties import test_observations as observed
 from queues.test_normal_form import NAMES
@@ -399,6 +399,22 @@ def capture_seeds():
     yield c.pcap([*records, *records[:9]]).data
     # A packet of a later block, one second before all others, after calls were returned.
     yield c.pcap([*records, *(replace(each, time_ns=records[0].time_ns - 10**9) for each in records[-3:])]).data
+    wraps = (
+        tunnels.vxlan, tunnels.vxlan_gpe, tunnels.geneve, tunnels.nvgre, tunnels.ip_in_ip,
+        lambda packet: tunnels.gre(packet, key=9, number=4, checksum=True), lambda packet: tunnels.erspan(packet, 3),
+        lambda packet: tunnels.gre(tunnels.vxlan(tunnels.ip_in_ip(packet))),
+    )  # fmt: skip
+    parts = t.segments(talk.script)
+    for wrap in wraps:
+        yield c.pcap(t.records(talk.flow, parts, link=lambda packet, wrap=wrap: frames.ethernet(wrap(packet)))).data
+    for number, link in ((c.ETHERNET, lambda packet: tunnels.mpls(packet, 16, 17)), (c.ETHERNET, tunnels.pppoe)):
+        yield c.pcap(t.records(talk.flow, parts, link=link), link=number).data
+    for number, link in (
+        (links.RADIOTAP, links.radiotap), (links.NFLOG, links.nflog), (links.PKTAP, links.pktap),
+        (links.PPI, links.ppi),
+        (links.JUNIPER_ETHER, lambda packet: links.juniper(packet, extended=True)), (links.PPP, links.ppp),
+    ):  # fmt: skip
+        yield c.pcap(t.records(talk.flow, parts, link=link), link=number).data
     yield FRAME
 
 

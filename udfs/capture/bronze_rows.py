@@ -18,10 +18,12 @@ from udfs.keys import key
 from udfs.rpc.association_state import RpcAssociation
 from udfs.rpc.call_assembly import association_of
 from udfs.rpc.call_schema import TIMESTAMP_US, rows_to_batch
-from udfs.rpc.connection_identity import connection_id, four_tuple
+from udfs.rpc.connection_identity import connection_id, four_tuple, key_fields
 from udfs.rpc.pdu_framing import QUARANTINE_SAMPLE_BYTES, FramingState, StrayBytes
 from udfs.sealed.security_tokens import TOKEN_TYPE
 from udfs.tcp.connections import ConnectionKind, TcpConnection
+from udfs.tcp.packet_decoder import PacketDecoder
+from udfs.tcp.tunnels import MAX_DEPTH
 
 if TYPE_CHECKING:
     from udfs.capture.capture_scan import CaptureScan
@@ -34,6 +36,12 @@ _FOUR_TUPLE_FIELDS: Final = [
     ("server_port", pa.int32()),
 ]
 SERVER_CONNECTIONS_TYPE: Final = pa.list_(pa.struct([("server_address", pa.string()), ("connections", pa.int64())]))
+TUNNELS_TYPE: Final = pa.list_(
+    pa.struct(
+        [("kind", pa.string()), ("source", pa.string()), ("destination", pa.string()), ("identifier", pa.int64())]
+    )
+)
+NOT_READ_TYPE: Final = pa.list_(pa.struct([("what", pa.string()), ("packets", pa.int64())]))
 CAPTURE_FILES_SCHEMA: Final = pa.schema(
     [
         ("capture_id", pa.string()),
@@ -70,6 +78,8 @@ CAPTURE_FILES_SCHEMA: Final = pa.schema(
         ("reread_endpoints", pa.list_(pa.string())),
         ("calls", pa.int64()),
         ("calls_damaged", pa.int64()),
+        ("tunnels", TUNNELS_TYPE),
+        ("packets_not_read", NOT_READ_TYPE),
         ("event_date", pa.date32()),
     ]
 )
@@ -93,6 +103,7 @@ CONNECTIONS_SCHEMA: Final = pa.schema(
         ("calls", pa.int64()),
         ("lost_by_capture_bytes", pa.int64()),
         ("packets", pa.int64()),
+        ("tunnel_identifier", pa.int64()),
         ("event_date", pa.date32()),
     ]
 )
@@ -153,6 +164,8 @@ PDUS_SCHEMA: Final = pa.schema(
     ]
 )
 _DAY_US: Final = 86_400_000_000
+_MAX_TUNNEL_ROWS: Final = 1000
+_TUNNEL_FIELDS: Final = ("kind", "source", "destination", "identifier")
 
 
 def _to_us(time: int | None) -> int | None:
@@ -238,8 +251,41 @@ def capture_file_row(
         "reread_endpoints": sorted(scan.reread_endpoints) or None,
         "calls": counts["calls"],
         "calls_damaged": counts["calls_damaged"],
+        "tunnels": _tunnel_rows(scan.decoder),
+        "packets_not_read": _not_read_rows(scan.decoder),
     }
     return _to_batch([row], CAPTURE_FILES_SCHEMA, "first_packet_at")
+
+
+def _tunnel_rows(decoder: PacketDecoder | None) -> list[dict[str, Any]] | None:
+    """Return the tunnels of a capture; None without any."""
+    if decoder is None:
+        return None
+    found = {(one.kind, one.source, one.destination, one.identifier) for one in decoder.tunnels.tunnels if one}
+    return sort_tunnels(dict(zip(_TUNNEL_FIELDS, one, strict=True)) for one in found) or None
+
+
+def sort_tunnels(tunnels: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return distinct tunnels (structs of ``capture_files.tunnels``) in their order, at most ``_MAX_TUNNEL_ROWS``."""
+
+    def order(one: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(
+            (one[name] is not None, one[name]) if one[name] is not None else (False,) for name in _TUNNEL_FIELDS
+        )
+
+    return sorted(tunnels, key=order)[:_MAX_TUNNEL_ROWS]
+
+
+def _not_read_rows(decoder: PacketDecoder | None) -> list[dict[str, Any]] | None:
+    """Return how many packets of a capture are not read, by what they are; None if there are none."""
+    if decoder is None:
+        return None
+    found = [
+        {"what": f"link type {link}", "packets": count} for link, count in sorted(decoder.unread_link_types.items())
+    ]
+    if decoder.nested_too_deep:
+        found.append({"what": f"in more than {MAX_DEPTH} tunnels", "packets": decoder.nested_too_deep})
+    return found or None
 
 
 def connection_rows(
@@ -278,6 +324,7 @@ def connection_rows(
                 "calls": calls.get(connection.index, 0),
                 "lost_by_capture_bytes": one.lost_by_capture_bytes + two.lost_by_capture_bytes,
                 "packets": connection.packet_count,
+                "tunnel_identifier": connection.tunnel_identifier,
             }
         )
     return _to_batch(rows, CONNECTIONS_SCHEMA, "first_packet_at")
@@ -306,7 +353,7 @@ def bind_rows(connections: list[TcpConnection], msmq_indexes: set[int], capture_
                 result = answer.result if answer is not None else "unknown" if bind.nak_reason is None else "rejected"
                 rows.append(
                     {
-                        "bind_key": key(*names.values(), bind.sequence, time, element.context_id),
+                        "bind_key": key(*key_fields(connection), bind.sequence, time, element.context_id),
                         "connection_id": identity,
                         **names,
                         "context_id": element.context_id,
@@ -406,7 +453,7 @@ def quarantine_row(
     """
     sequence = ((base or 0) + stray.stream_offset) & 0xFFFFFFFF
     return {
-        "quarantine_key": key(*four_tuple(connection), sequence, _to_us(stray.time_ns), stray.reason),
+        "quarantine_key": key(*key_fields(connection), sequence, _to_us(stray.time_ns), stray.reason),
         "capture_id": capture_id,
         "connection_id": connection_id(connection) if is_msmq else None,
         "packet_number": stray.packet_number or None,

@@ -187,9 +187,9 @@ def _merge_rows(rows: list[RowDict], taps: Mapping[str, ConnectionTaps]) -> RowD
         others = (one[name] for one in rows if one[name] is not None)  # of a tap that saw nothing else of the call
         row[name] = min(others, default=None) if seen_at is None else to_time(seen_at)
     half = "request" if any(seen["request"] for seen in sightings) else "response"
-    row["call_key"] = key(
-        *(row[name] for name in _FOUR_TUPLE_COLUMNS), row["call_id"], row[f"{half}_sequence"], places[f"{half}_at"]
-    )
+    place = *(row[name] for name in _FOUR_TUPLE_COLUMNS), row["tunnel_identifier"]
+    call = row["call_id"], row[f"{half}_sequence"], places[f"{half}_at"]
+    row["call_key"] = key(*(place[:-1] if place[-1] is None else place), *call)
     times = (row["request_at"], row["response_at"])
     row["event_date"] = next((time.date() for time in times if time is not None), None)
     return row

@@ -15,7 +15,7 @@ import ipaddress
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
@@ -51,8 +51,10 @@ from udfs.rpc.pdu_framing import PduFramer
 from udfs.tcp.bad_copies import SuspectBytes, find_suspect_bytes
 from udfs.tcp.connection_tracker import BlockStreams, ConnectionTracker
 from udfs.tcp.connections import ConnectionKind, TcpConnection
+from udfs.tcp.mirror_copies import MirrorCopies
 from udfs.tcp.packet_decoder import RECORD_DAMAGED, PacketDecoder, TcpSegments
 from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
+from udfs.tcp.tunnels import TUNNEL_PORTS
 
 BRONZE_SCHEMAS: Final = {
     "rpc_calls": RPC_CALLS_SCHEMA,
@@ -71,7 +73,7 @@ class ReadOptions:
 
     ``block_bytes``: read at once.
     ``max_expansion``: decompressed bytes per compressed byte. ``max_expanded_bytes``: decompressed bytes of one
-    capture. ``all_pdus``: list the PDUs of all interfaces too.
+    capture. ``all_pdus``: list the PDUs of all interfaces too. ``tunnel_ports``: kinds of tunnels by UDP port.
     """
 
     limits: TimeLimits = DEFAULT_TIME_LIMITS
@@ -79,6 +81,7 @@ class ReadOptions:
     max_expansion_ratio: int = 1100
     max_expanded_bytes: int = 256 << 30
     all_pdus: bool = False
+    tunnel_ports: Mapping[int, str] = field(default_factory=lambda: TUNNEL_PORTS)
 
 
 class InterfaceEndpoint(NamedTuple):
@@ -205,6 +208,7 @@ def read_capture(
     limits: TimeLimits = DEFAULT_TIME_LIMITS,
     block_bytes: int = 16 << 20,
     max_expansion: int = 1100,
+    tunnel_ports: Mapping[int, str] = TUNNEL_PORTS,
     request: CaptureReadRequest | None = None,
 ) -> dict[str, pa.Table]:
     """Read a capture from bytes, a path or a binary file; return one Arrow table per bronze table.
@@ -217,7 +221,7 @@ def read_capture(
     else:
         data = source if isinstance(source, bytes) else source.read()
         opened = FileSource.from_bytes(data, path or "memory")
-    options = ReadOptions(limits, block_bytes, max_expansion, all_pdus=all_pdus)
+    options = ReadOptions(limits, block_bytes, max_expansion, all_pdus=all_pdus, tunnel_ports=tunnel_ports)
     parts: dict[str, list[pa.RecordBatch]] = {kind: [] for kind in BRONZE_SCHEMAS if kind != "pdus" or all_pdus}
     for kind, batch in read_capture_batches(opened, options, request):
         parts[kind].append(batch)
@@ -233,7 +237,8 @@ def _scan_capture(
     again: RereadConnections,
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Make one pass over a capture. ``learned``: known MSMQ endpoints; ``again``: what to read again, None: all."""
-    decoder, tracker, framer = PacketDecoder(), ConnectionTracker(options.limits), PduFramer()
+    decoder, tracker, framer = PacketDecoder(options.tunnel_ports), ConnectionTracker(options.limits), PduFramer()
+    mirror_copies = MirrorCopies()
     tracker.known_endpoints = set(learned)
     tracker.suspect_bytes = {index: suspect.copy() for index, suspect in again.suspect_bytes.items()}
     assembler = CallAssembler(all_pdus=options.all_pdus and again.only is None)
@@ -241,7 +246,7 @@ def _scan_capture(
     rows.learned_endpoints = {endpoint: set(names) for endpoint, names in learned.items()}
     scan.learned_endpoints, scan.learned_by_connection = rows.learned_endpoints, rows.learned_by_connection
     scan.emitted_calls = rows.emitted
-    scan.connections, scan.source = tracker.connections, source
+    scan.connections, scan.source, scan.decoder = tracker.connections, source, decoder
     packet_hash = scan.first_packet_hash
 
     def process(streams: BlockStreams, *, final: bool) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -272,7 +277,7 @@ def _scan_capture(
                 try:
                     segments = decoder.decode_block(records)
                     _count_segments(scan, segments)
-                    streams = tracker.add_block(segments)
+                    streams = tracker.add_block(mirror_copies.leave_out(segments))
                     rows.block += 1
                     yield from process(streams, final=False)
                 except Exception as error:

@@ -12,6 +12,7 @@ from udfs.files.file_source import FileSource
 from udfs.rpc.call_rows import EmittedCalls, InferredContexts
 from udfs.tcp.bad_copies import SuspectBytes
 from udfs.tcp.connections import TcpConnection
+from udfs.tcp.packet_decoder import PacketDecoder
 
 
 @dataclass(slots=True)
@@ -29,6 +30,7 @@ class CaptureScan:
     connections: list[TcpConnection] = field(default_factory=list)
     file_reader: CaptureFileReader | None = None
     source: FileSource | None = None
+    decoder: PacketDecoder | None = None
     capture_id: str = ""
     counts: Counter[str] = field(default_factory=Counter)
     link_types: set[int] = field(default_factory=set)

@@ -42,6 +42,7 @@ from udfs.capture.overlapping_captures import (
     overlay_segments,
     pairs_of_taps,
     side_by_side_pairs,
+    tunnel_identifier,
 )
 from udfs.capture.taps import ConnectionTaps, assign_taps
 from udfs.dcerpc.interfaces import INTERFACES_BY_UUID, CallShape
@@ -54,8 +55,9 @@ from udfs.rpc.call_rows import CallRowBuilder, InferredContexts
 from udfs.rpc.call_schema import RPC_CALLS_SCHEMA
 from udfs.rpc.connection_identity import connection_id, four_tuple
 from udfs.rpc.pdu_framing import QUARANTINE_SAMPLE_BYTES, FramingState, PduFramer, StrayBytes
-from udfs.tcp.connection_tracker import BlockStreams, ConnectionTracker, PackedEndpoint
+from udfs.tcp.connection_tracker import BlockStreams, ConnectionTracker
 from udfs.tcp.connections import ConnectionKind, TcpConnection, sequence_difference
+from udfs.tcp.four_tuples import PackedEndpoint
 from udfs.tcp.packet_decoder import FRAMED_BEFORE, RECORD_SEGMENT, SKIPPED_BEFORE, STREAM_START, TcpSegments
 from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
 
@@ -151,6 +153,7 @@ class _RemainderGroup:
 
     remainders: list[_Remainder]
     parts: list[CapturedSegment]
+    tunnel_identifier: int
     is_replay: bool  # the first of a conversation that was replayed
 
 
@@ -192,7 +195,7 @@ def merge_connections(pending: Sequence[RowDict], limits: TimeLimits = DEFAULT_T
     for block in _build_blocks(remainders, limits.max_clock_skew_ns):
         for group in block:
             if group.is_replay:
-                tracker.forget_connection(_packed_endpoints(group.remainders[0].row))
+                tracker.forget_connection(_packed_endpoints(group.remainders[0].row), group.tunnel_identifier)
         segments, sizes = _build_segments(block, packet_numbers)
         if not len(segments.record_index):
             continue
@@ -267,14 +270,16 @@ def _groups_of_four_tuple(remainders: Sequence[_Remainder], max_clock_skew_ns: i
         taps = assign_taps(rows, captured, pairs)
         for remainder, tap in zip(members, taps, strict=True):
             remainder.tap = tap
-        is_first = True
+        tunnel, is_first = tunnel_identifier(rows[0]), True
         for indexes in group_simultaneous(len(rows), [*pairs, *pairs_of_taps(captured, taps)]):
             together = [rows[index] for index in indexes]
             if len(together) == 1:
                 parts = [CapturedSegment(segment, together[0]["capture_id"]) for segment in together[0]["segments"]]
             else:
                 parts = overlay_segments(together)
-            yield _RemainderGroup([members[index] for index in indexes], parts, is_replay=number > 0 and is_first)
+            yield _RemainderGroup(
+                [members[index] for index in indexes], parts, tunnel, is_replay=number > 0 and is_first
+            )
             is_first = False
 
 
@@ -324,6 +329,8 @@ def _build_segments(block: list[_RemainderGroup], packet_numbers: _PacketNumbers
         payload_start=np.cumsum(captured) - captured, file_offset=file_offset, captured_length=captured,
         payload_length=length, record_count=np.ones(len(parts), np.int64),
         record_classes=np.full(len(parts), RECORD_SEGMENT, np.int8), header_bytes=np.zeros(len(parts), np.int64),
+        tunnel=np.zeros(len(parts), np.int64),
+        tunnel_identifier=np.array([group.tunnel_identifier for group in block], np.int64)[owner],
     )  # fmt: skip
     return segments, counts
 

@@ -18,6 +18,7 @@ from udfs.files.capture_file import BUFFER_PADDING_BYTES, NO_TIME
 from udfs.rows import RowDict
 from udfs.tcp.connections import MAX_SEQUENCE_JUMP, sequence_difference
 from udfs.tcp.packet_decoder import ACK, FIN, FRAMED_BEFORE, RST, SKIPPED_BEFORE, STREAM_START, SYN
+from udfs.tcp.tunnels import NO_IDENTIFIER
 
 _MAX_REPEATED_BYTES: Final = 64 << 10  # bytes; more is not sent again at once
 WHOLE_PDU: Final = 0x8000  # flag of segments in a remainder: they belong to a PDU that is complete
@@ -34,7 +35,8 @@ def conversations(rows: Sequence[RowDict], spans: Sequence[tuple[Span, Span]], m
     """Return the number of the conversation that each remainder of a four-tuple belongs to, from 0.
 
     ``rows`` are rows of ``bronze.pending``, sorted by time; ``spans`` their ``captured_spans``. Most have one. A replay
-    has the same numbers and bytes as another, at times that differ by more than clocks do.
+    has the same numbers and bytes as another, at times that differ by more than clocks do. Two tenants have tunnels
+    with different identifiers, and numbers that do not fit.
     """
     replays: dict[int, set[int]] = defaultdict(set)
     for side in (0, 1):
@@ -42,11 +44,29 @@ def conversations(rows: Sequence[RowDict], spans: Sequence[tuple[Span, Span]], m
             pair = (rows[earlier], rows[later]), (spans[earlier], spans[later])
             if _is_seen_again(*pair) and _clock_difference(*pair[0]) > max_clock_skew_ns:
                 replays[later].add(earlier)
+    several_tunnels = len({row["tunnel_identifier"] for row in rows}) > 1
     found: list[int] = []
     for index in range(len(rows)):
-        replayed = {found[earlier] for earlier in replays[index]}
-        found.append(next(number for number in count() if number not in replayed))
+        others = {found[earlier] for earlier in replays[index]}
+        if several_tunnels:
+            others |= {found[earlier] for earlier in range(index) if _are_tenants(rows, spans, earlier, index)}
+        found.append(next(number for number in count() if number not in others))
     return found
+
+
+def tunnel_identifier(row: RowDict) -> int:
+    """Return the identifier of the tunnel that tells a remainder's connection from others of its four-tuple."""
+    return NO_IDENTIFIER if row["tunnel_identifier"] is None else int(row["tunnel_identifier"])
+
+
+def _are_tenants(rows: Sequence[RowDict], spans: Sequence[tuple[Span, Span]], one: int, two: int) -> bool:
+    """Whether two remainders are of different tunnels, and their numbers do not show one connection."""
+    if rows[one]["tunnel_identifier"] == rows[two]["tunnel_identifier"]:
+        return False
+    known = all(
+        span.begin is not None and other.begin is not None for span, other in zip(spans[one], spans[two], strict=True)
+    )
+    return not (known and _may_be_one_connection(spans[one], spans[two]))
 
 
 def _clock_difference(one: RowDict, two: RowDict) -> int:

@@ -91,6 +91,7 @@ RPC_CALLS_SCHEMA: Final = pa.schema(
         ("response_sequence", pa.int64()),
         ("sightings", pa.list_(SIGHTING_STRUCT)),
         ("clocks", CLOCKS_STRUCT),
+        ("tunnel_identifier", pa.int64()),
         ("request_signed_bytes", pa.binary()),
         ("response_signed_bytes", pa.binary()),
         ("request_span", pa.int64()),

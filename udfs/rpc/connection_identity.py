@@ -24,18 +24,23 @@ class ConnectionIdentity(NamedTuple):
     derived_from: tuple[int, int]
     four_tuple: tuple[str, int, str, int]
     connection_id: str
-    key_prefix: bytes  # the four-tuple, encoded for keys
+    key_prefix: bytes  # the four-tuple, and the identifier of its tunnel if there is one, encoded for keys
 
 
 def connection_identity(connection: TcpConnection) -> ConnectionIdentity:
-    """Return the identity of a connection; its key is that of the four-tuple and the time of the first packet."""
+    """Return the identity of a connection.
+
+    Its key is that of the four-tuple, of the identifier of its tunnel if there is one, and of the time of the first
+    packet.
+    """
     made_of = (connection.likely_client_side(), connection.named_at_ns)
     known = connection.cached_identity
     if isinstance(known, ConnectionIdentity) and known.derived_from == made_of:
         return known
     (_, one, port), (_, two, other) = connection.endpoints[made_of[0]], connection.endpoints[made_of[0] ^ 1]
     names = (str(ipaddress.ip_address(one)), port, str(ipaddress.ip_address(two)), other)
-    prefix = encode_key_fields(*names)
+    tunnel = connection.tunnel_identifier
+    prefix = encode_key_fields(*names, *(() if tunnel is None else (tunnel,)))
     time = None if made_of[1] == NO_TIME else made_of[1] // 1000
     connection.cached_identity = found = ConnectionIdentity(
         made_of, names, hash_encoded_fields(prefix + encode_key_fields(time)), prefix
@@ -46,6 +51,12 @@ def connection_identity(connection: TcpConnection) -> ConnectionIdentity:
 def four_tuple(connection: TcpConnection) -> tuple[str, int, str, int]:
     """Return client address, client port, server address and server port of a connection."""
     return connection_identity(connection).four_tuple
+
+
+def key_fields(connection: TcpConnection) -> tuple[str | int, ...]:
+    """Return what keys of rows of a connection begin with: four-tuple, and identifier of the tunnel if it has one."""
+    tunnel = connection.tunnel_identifier
+    return four_tuple(connection) if tunnel is None else (*four_tuple(connection), tunnel)
 
 
 def connection_id(connection: TcpConnection) -> str:
@@ -75,6 +86,9 @@ def connection_columns(owner: Ints, connections: list[TcpConnection]) -> tuple[d
         "client_port": pa.array([names[1] for names in tuples], pa.int32()).take(take),
         "server_address": pa.array([names[2] for names in tuples], pa.string()).take(take),
         "server_port": pa.array([names[3] for names in tuples], pa.int32()).take(take),
+        "tunnel_identifier": pa.array(
+            [connections[index].tunnel_identifier for index in unique.tolist()], pa.int64()
+        ).take(take),
     }
     return columns, {"base": bases[number], "prefix": prefix, "number": number}
 

@@ -7,12 +7,10 @@ segments, not once per packet. A four-tuple becomes a new connection with a SYN 
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from udfs.array_types import Bools, Ints
 from udfs.dcerpc.interfaces import BINARY_PROTOCOL_PORT
@@ -35,10 +33,12 @@ from udfs.tcp.connections import (
     TcpConnection,
     sequence_difference,
 )
+from udfs.tcp.four_tuples import PackedEndpoint, group_by_four_tuple, packed_endpoints
 from udfs.tcp.packet_decoder import ACK, FIN, FRAMED_BEFORE, RST, SKIPPED_BEFORE, STREAM_START, SYN, TcpSegments
 from udfs.tcp.time_limits import TimeLimits
+from udfs.tcp.tunnels import NO_IDENTIFIER
 
-PackedEndpoint = tuple[int, bytes, int]
+_Endpoints = tuple[PackedEndpoint, PackedEndpoint]
 _FIRST_DYNAMIC_PORT: Final = 1024
 _MAX_TOTAL_SKIPPED_BYTES: Final = 4 << 20  # bytes kept of skipped segments, all connections together
 _GAP_CAUSES: Final = {
@@ -134,7 +134,7 @@ class ConnectionTracker:
         self.segment_connections = np.zeros(0, np.int64)
         self._window, self._max_clock_skew = limits.reorder_window_ns, limits.max_clock_skew_ns
         self._skipped_bytes_kept = 0
-        self._connection_by_endpoints: dict[tuple[PackedEndpoint, PackedEndpoint], TcpConnection] = {}
+        self._connection_by_endpoints: dict[tuple[_Endpoints, int], TcpConnection] = {}  # and tunnel
         self._active_directions: dict[
             int, tuple[TcpConnection, int]
         ] = {}  # directions with delivered or buffered bytes in this block
@@ -153,9 +153,9 @@ class ConnectionTracker:
         self._add_data_segments(segments, rows, owner, side)
         return self._join_streams(segments, rows)
 
-    def forget_connection(self, endpoints: tuple[PackedEndpoint, PackedEndpoint]) -> None:
+    def forget_connection(self, endpoints: _Endpoints, tunnel_identifier: int) -> None:
         """Let what follows between two endpoints, the lower one first, be another connection."""
-        self._connection_by_endpoints.pop(endpoints, None)
+        self._connection_by_endpoints.pop((endpoints, tunnel_identifier), None)
 
     def finish_capture(self) -> BlockStreams:
         """End the capture: return all held bytes, with gaps for what is missing."""
@@ -175,7 +175,7 @@ class ConnectionTracker:
 
     def _assign_connections(self, s: TcpSegments) -> tuple[Bools, Ints, Ints]:
         """Return a mask of the segments to reassemble, the index of each segment's connection, and its side (0, 1)."""
-        pair, side, first = _group_by_four_tuple(s)
+        pair, side, first = group_by_four_tuple(s)
         count = len(first)
         order = np.argsort(pair, kind="stable")
         bounds = np.append(np.searchsorted(pair[order], np.arange(count)), len(order))
@@ -194,12 +194,12 @@ class ConnectionTracker:
         for group in np.argsort(first, kind="stable").tolist():
             rows = order[bounds[group] : bounds[group + 1]]
             row = rows[0]
-            ends = _packed_endpoints(s, int(row))
+            ends = packed_endpoints(s, int(row))
             flipped = ends[0] > ends[1]
             name = (ends[1], ends[0]) if flipped else ends
             if flipped != bool(side[row]):
                 side[rows] ^= 1
-            connection = self._connection_by_endpoints.get(name)
+            connection = self._connection_by_endpoints.get((name, int(s.tunnel_identifier[row])))
             if connection is None:
                 connection = self._add_connection(name, s, int(row), fresh)
             parts = [(connection, rows)]
@@ -229,15 +229,17 @@ class ConnectionTracker:
 
     def _add_connection(
         self,
-        name: tuple[PackedEndpoint, PackedEndpoint],
+        name: _Endpoints,
         s: TcpSegments,
         row: int,
         fresh: list[tuple[int, TcpConnection]],
     ) -> TcpConnection:
         time = int(s.time_ns[row])
+        tunnel = int(s.tunnel_identifier[row])
         connection = TcpConnection(len(self.connections), name, time, time)
+        connection.tunnel_identifier = None if tunnel == NO_IDENTIFIER else tunnel
         self.connections.append(connection)
-        self._connection_by_endpoints[name] = connection
+        self._connection_by_endpoints[name, tunnel] = connection
         fresh.append((row, connection))
         return connection
 
@@ -252,7 +254,7 @@ class ConnectionTracker:
         return False
 
     def _split_connections(
-        self, connection: TcpConnection, name: tuple[PackedEndpoint, PackedEndpoint], s: TcpSegments, rows: Ints,
+        self, connection: TcpConnection, name: _Endpoints, s: TcpSegments, rows: Ints,
         side: Ints, marked: Bools, jumped: Bools, fresh: list[tuple[int, TcpConnection]],
     ) -> list[tuple[TcpConnection, Ints]]:  # fmt: skip
         """Split the segments of a four-tuple into connections; record SYN, FIN and RST."""
@@ -557,48 +559,6 @@ def _copy_streams(
     ends = np.cumsum(size)
     parts.append(bytes(BUFFER_PADDING_BYTES))  # so that headers at the end can be gathered
     return BlockStreams(b"".join(parts), streams, ends - size, size, time, number, file_offset, acknowledgement)
-
-
-def _packed_endpoints(s: TcpSegments, row: int) -> tuple[PackedEndpoint, PackedEndpoint]:
-    version = int(s.ip_version[row])
-    width = 4 if version == 4 else 16
-    return (
-        (version, s.source_address[row, :width].tobytes(), int(s.source_port[row])),
-        (version, s.target_address[row, :width].tobytes(), int(s.target_port[row])),
-    )
-
-
-def _group_by_four_tuple(s: TcpSegments) -> tuple[Ints, Ints, Ints]:
-    """Group segments by four-tuple: return each segment's group and side, and the first segment of each group.
-
-    Endpoints are compared by a hash with a random key. The result is verified, and on a collision repeated with another
-    key.
-    """
-    source = np.ascontiguousarray(s.source_address).view(np.uint64)
-    target = np.ascontiguousarray(s.target_address).view(np.uint64)
-    source_port = (s.source_port << 4 | s.ip_version).astype(np.uint64)
-    target_port = (s.target_port << 4 | s.ip_version).astype(np.uint64)
-    while True:
-        a, b, c = np.array([secrets.randbits(64) | 1 for _ in range(3)], np.uint64)
-        one = _mix_hash(source[:, 0] * a + _mix_hash(source[:, 1] * b + source_port * c))
-        two = _mix_hash(target[:, 0] * a + _mix_hash(target[:, 1] * b + target_port * c))
-        side = (one > two).astype(np.int64)
-        low, high = np.minimum(one, two), np.maximum(one, two)
-        names: npt.NDArray[np.uint64] = _mix_hash(low * a + high * b)
-        _, first, pair = np.unique(names, return_index=True, return_inverse=True)
-        lead = first[pair]
-        straight = side == side[lead]
-        equal = np.ones(len(pair), bool)
-        for left, right in ((source[:, 0], target[:, 0]), (source[:, 1], target[:, 1]), (source_port, target_port)):
-            equal &= left == np.where(straight, left[lead], right[lead])
-            equal &= right == np.where(straight, right[lead], left[lead])
-        if equal.all():
-            return pair.astype(np.int64), side, first
-
-
-def _mix_hash(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    mixed: npt.NDArray[np.uint64] = (value ^ (value >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-    return mixed ^ (mixed >> np.uint64(32))
 
 
 def _find_jumps(s: TcpSegments, pair: Ints, side: Ints) -> Ints:

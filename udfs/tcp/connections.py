@@ -429,6 +429,7 @@ class TcpConnection:
     directions: tuple[StreamDirection, StreamDirection] = field(
         default_factory=lambda: (StreamDirection(), StreamDirection())
     )
+    tunnel_identifier: int | None = None  # of the tunnel that tells it from another with the same endpoints
     last_time_ns: int = NO_TIME
     packet_count: int = 0
     syn_time_ns: int | None = None

@@ -1,30 +1,42 @@
-"""Decoder of packet records to TCP segments: link, IPv4, IPv6 and TCP headers of a whole block at once.
+"""Decoder of packet records to TCP segments: link, tunnel, IPv4, IPv6 and TCP headers of a whole block at once.
 
-Each record gets exactly one class: TCP segment, damaged (its headers cannot be decoded), or other (another protocol,
-link type or tunnel; a fragment of an incomplete datagram). IP fragments are reassembled. The segment then has the
-number of the packet that completed the datagram, and its ``record_count`` is the number of fragments.
+Each record gets exactly one class: TCP segment, damaged (its headers cannot be decoded), or other (another protocol or
+link type; a fragment of an incomplete datagram; nested too deep). IP fragments are reassembled. The segment then has
+the number of the packet that completed the datagram, and its ``record_count`` is the number of fragments.
 
-Sources: LINKTYPE registry of tcpdump.org, IEEE 802.1Q, RFC 791, RFC 8200, RFC 2675 (jumbograms), RFC 9293.
+Sources: RFC 791, RFC 8200, RFC 2675 (jumbograms), RFC 9293; ``link_layers`` and ``tunnels`` for what is around IP.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from udfs.array_types import Bools, Ints, Octets
 from udfs.files.capture_file import BUFFER_PADDING_BYTES, UNKNOWN_LINK_TYPE, RecordBlock
-
-LINK_NULL, LINK_ETHERNET, LINK_LOOP, LINK_SLL, LINK_IPV4, LINK_IPV6, LINK_SLL2 = 0, 1, 108, 113, 228, 229, 276
-RAW_IP_LINK_TYPES: Final = (12, 14, 101)  # raw IP; the number depends on the system that wrote the file
-ETHERTYPE_IPV4, ETHERTYPE_IPV6 = 0x0800, 0x86DD
-_VLAN_TYPES: Final = (0x8100, 0x88A8, 0x9100, 0x9200)
-_MAX_VLAN_TAGS: Final = 8
-# Address families of BSD loopback; the number of IPv6 depends on the system.
-_AF_INET, _AF_INET6 = 2, (10, 24, 28, 30)
+from udfs.tcp.link_layers import ETHERTYPE_IPV4, ETHERTYPE_IPV6, NOT_KNOWN, find_network_headers
+from udfs.tcp.octets import gather_bytes, u16, u32
+from udfs.tcp.tunnels import (
+    IP_GRE,
+    IP_IN_IP,
+    IP_MPLS,
+    IP_UDP,
+    MAX_DEPTH,
+    TUNNEL_IP_PROTOCOLS,
+    TUNNEL_PORTS,
+    Packets,
+    TunnelTable,
+    read_gre,
+    read_ip_in_ip,
+    read_labels_and_sessions,
+    read_mpls,
+    read_udp,
+)
 
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 # Additional flags of segments from a remainder (open_connections.py): bytes that were framed before, up to a PDU's end;
@@ -51,7 +63,9 @@ class TcpSegments:
     ``captured_length`` and ``payload_length``: bytes of the payload; the first is smaller if the capture truncated the
     packet. ``record_count``: records that the segment consists of. ``buffer``: the block's buffer, followed by
     reassembled datagrams. ``record_classes``: one element per record of the block (``RECORD_*``). ``header_bytes``: of
-    the TCP header in front of the payload; 0 if it is not in ``buffer``.
+    the TCP header in front of the payload; 0 if it is not in ``buffer``. ``tunnel``: index of the innermost tunnel that
+    is around the packet (``PacketDecoder.tunnels``), 0 for none; ``tunnel_identifier``: what tells connections with
+    equal endpoints apart, ``NO_IDENTIFIER`` for nothing.
     """
 
     buffer: bytearray
@@ -73,11 +87,23 @@ class TcpSegments:
     record_count: Ints
     record_classes: npt.NDArray[np.int8]
     header_bytes: Ints
+    tunnel: Ints
+    tunnel_identifier: Ints
+
+    def take(self, rows: Ints) -> TcpSegments:
+        """Return some of the segments, with the same buffer."""
+        whole = ("buffer", "record_classes")
+        return TcpSegments(
+            **{name: getattr(self, name) if name in whole else getattr(self, name)[rows] for name in self.__slots__}
+        )
 
 
 @dataclass(slots=True)
 class _IpPayloads:
-    """IP payloads as columns: record index, IP version, addresses, offset in the buffer, captured and true length."""
+    """IP payloads as columns: record index, IP version, addresses, offset in the buffer, captured and true length.
+
+    ``protocol`` is IP's number of what they are, ``tunnel`` the index of the innermost tunnel around them.
+    """
 
     record: Ints
     version: Ints
@@ -87,6 +113,26 @@ class _IpPayloads:
     captured: Ints
     length: Ints
     weight: Ints
+    protocol: Ints
+    tunnel: Ints
+
+    def take(self, rows: Ints) -> _IpPayloads:
+        """Return some of the payloads."""
+        return _IpPayloads(*(getattr(self, name)[rows] for name in self.__slots__))
+
+
+class _DatagramName(NamedTuple):
+    """What the fragments of a datagram have in common."""
+
+    source: bytes
+    target: bytes
+    version: int
+    protocol: int
+    identification: int
+    tunnel: int
+
+
+_Reassembled = tuple[int, _DatagramName, tuple[bytes, int] | None]  # record; payload, number of fragments
 
 
 @dataclass(slots=True)
@@ -100,140 +146,212 @@ class _FragmentedDatagram:
 
 
 class PacketDecoder:
-    """Decodes the blocks of one capture in order; keeps IP fragments of incomplete datagrams between blocks."""
+    """Decodes the blocks of one capture in order; keeps IP fragments of incomplete datagrams between blocks.
 
-    def __init__(self) -> None:
-        self._incomplete: dict[tuple[bytes, bytes, int, int], _FragmentedDatagram] = {}
+    ``tunnels`` are those that packets came through so far. ``unread_link_types``: packets by link type, of those that
+    are not read; ``nested_too_deep``: packets in more tunnels than are read.
+    """
+
+    def __init__(self, tunnel_ports: Mapping[int, str] = TUNNEL_PORTS) -> None:
+        self.tunnels = TunnelTable()
+        self.unread_link_types: Counter[int] = Counter()
+        self.nested_too_deep = 0
+        self._tunnel_ports = tunnel_ports
+        # Those that may carry packets are apart: other traffic of UDP does not displace fragments of TCP.
+        self._incomplete: dict[bool, dict[_DatagramName, _FragmentedDatagram]] = {True: {}, False: {}}
 
     def decode_block(self, records: RecordBlock) -> TcpSegments:
         """Return the TCP segments of a block, and the class of each of its records."""
-        octets = np.frombuffer(records.buffer, np.uint8)
+        octets, data = np.frombuffer(records.buffer, np.uint8), records.buffer
         classes = np.zeros(len(records.packet_start), np.int8)
-        at, version, truncated = _find_ip_headers(octets, records)
-        classes[truncated] = RECORD_DAMAGED
-        parts = []
+        packets = self._find_network_packets(octets, records, classes)
+        parts: list[_IpPayloads] = []
         extra = bytearray()
-        base = len(records.buffer)
-        for wanted, decode in ((4, self._decode_ipv4), (6, self._decode_ipv6)):
-            rows = np.nonzero(version == wanted)[0]
-            if len(rows):
-                parts.append(decode(octets, records, rows, at[rows], classes, extra, base))
-        data = records.buffer
-        if extra:
-            data = data + extra + bytes(BUFFER_PADDING_BYTES)
-            octets = np.frombuffer(data, np.uint8)
-        return _decode_tcp_headers(data, octets, records, parts, classes)
+        for depth in range(MAX_DEPTH + 1):
+            packets, unread = read_labels_and_sessions(octets, packets, self.tunnels)
+            self.nested_too_deep += len(unread.record)
+            found = []
+            for ethertype, decode in ((ETHERTYPE_IPV4, self._decode_ipv4), (ETHERTYPE_IPV6, self._decode_ipv6)):
+                rows = np.nonzero(packets.protocol == ethertype)[0]
+                if len(rows):
+                    found.append(decode(octets, records, packets.take(rows), classes, extra))
+            if extra:  # reassembled datagrams
+                data = records.buffer + extra + bytes(BUFFER_PADDING_BYTES)
+                octets = np.frombuffer(data, np.uint8)
+            parts += [payloads.take(np.nonzero(payloads.protocol == _TCP)[0]) for payloads in found]
+            inner = [self._open_tunnels(octets, payloads) for payloads in found]
+            packets = Packets.concatenate([each for each in inner if each is not None])
+            if not len(packets.record):
+                break
+            if depth == MAX_DEPTH:
+                self.nested_too_deep += len(packets.record)
+        return _decode_tcp_headers(data, octets, records, parts, classes, self.tunnels.identifiers)
+
+    def _find_network_packets(self, octets: Octets, records: RecordBlock, classes: npt.NDArray[np.int8]) -> Packets:
+        """Return the network packet of each record. Records whose link header is cut off are damaged."""
+        start, end = records.packet_start, records.packet_start + records.captured_length
+        count = len(start)
+        at, protocol = start.copy(), np.full(count, NOT_KNOWN, np.int64)
+        links = np.unique(records.link_type).tolist()
+        for link in links:
+            rows = np.arange(count) if len(links) == 1 else np.nonzero(records.link_type == link)[0]
+            headers = find_network_headers(octets, link, start[rows], end[rows])
+            if headers is not None:
+                at[rows], protocol[rows] = headers.at, headers.protocol
+                classes[rows[headers.cut_off]] = RECORD_DAMAGED
+            elif link == UNKNOWN_LINK_TYPE:
+                classes[rows] = RECORD_DAMAGED
+            else:
+                self.unread_link_types[link] += len(rows)
+        stop = start + records.original_length
+        return Packets(np.arange(count), at, end, stop, protocol, np.zeros(count, np.int64), np.ones(count, np.int64))
+
+    def _open_tunnels(self, octets: Octets, payloads: _IpPayloads) -> Packets | None:
+        """Return the packets inside of IP payloads; None if there are none."""
+        rows = np.nonzero(payloads.protocol != _TCP)[0]
+        if not len(rows):
+            return None
+        outer = payloads.take(rows)
+        ends = np.concatenate([outer.version.astype(np.uint8)[:, None], outer.source, outer.target], axis=1)
+        packets = Packets(
+            outer.record, outer.start, outer.start + outer.captured, outer.start + outer.length, outer.protocol,
+            outer.tunnel, outer.weight,
+        )  # fmt: skip
+        inner = []
+        for protocols in ((IP_UDP,), (IP_GRE,), (IP_MPLS,), IP_IN_IP):
+            rows = np.nonzero(np.isin(outer.protocol, protocols))[0]
+            if not len(rows):
+                continue
+            chosen, around = packets.take(rows), ends[rows]
+            if protocols == (IP_UDP,):
+                inner.append(read_udp(octets, chosen, around, self.tunnels, self._tunnel_ports))
+            elif protocols == (IP_GRE,):
+                inner.append(read_gre(octets, chosen, around, self.tunnels))
+            elif protocols == (IP_MPLS,):
+                inner.append(read_mpls(octets, chosen, around, self.tunnels))
+            else:
+                inner.append(read_ip_in_ip(chosen, around, outer.protocol[rows], self.tunnels))
+        return Packets.concatenate(inner)
 
     def _decode_ipv4(
-        self, octets: Octets, records: RecordBlock, rows: Ints, at: Ints, classes: npt.NDArray[np.int8],
-        extra: bytearray, base: int,
-    ) -> _IpPayloads:  # fmt: skip
-        end = records.packet_start[rows] + records.captured_length[rows]
-        header = _gather_bytes(octets, at, _IP_HEADER_BYTES)
+        self, octets: Octets, records: RecordBlock, packets: Packets, classes: npt.NDArray[np.int8], extra: bytearray
+    ) -> _IpPayloads:
+        at, end = packets.at, packets.end
+        header = gather_bytes(octets, at, _IP_HEADER_BYTES)
         size = (header[:, 0] & 0x0F).astype(np.int64) * 4
-        total = _u16(header, 2)
+        total = u16(header, 2)
         good = (at + 20 <= end) & (header[:, 0] >> 4 == 4) & (size >= 20)
         good &= (total == 0) | (total >= size)
-        classes[rows[~good]] = RECORD_DAMAGED
+        classes[packets.record[~good]] = RECORD_DAMAGED
         # Total length 0: segmentation offload; the packet was captured before the network card set it.
-        length = np.where(total == 0, records.original_length[rows] - (at - records.packet_start[rows]), total) - size
-        fragment = _u16(header, 6) & 0x3FFF
-        tcp = good & (header[:, 9] == _TCP)
-        whole = np.nonzero(tcp & (fragment == 0))[0]
+        length = np.where(total == 0, packets.stop - at, total) - size
+        fragment = u16(header, 6) & 0x3FFF
+        protocol = header[:, 9].astype(np.int64)
+        wanted = good & ((protocol == _TCP) | self._may_be_tunnel(octets, protocol, at + size, fragment))
+        whole = np.nonzero(wanted & (fragment == 0))[0]
         found = _IpPayloads(
-            rows[whole],
+            packets.record[whole],
             np.full(len(whole), 4, np.int64),
             _widen_addresses(header[whole, 12:16]),
             _widen_addresses(header[whole, 16:20]),
             (at + size)[whole],
             np.minimum(length, end - at - size)[whole],
             length[whole],
-            np.ones(len(whole), np.int64),
+            packets.weight[whole],
+            protocol[whole],
+            packets.tunnel[whole],
         )
-        done = []
-        for row in np.nonzero(tcp & (fragment != 0))[0].tolist():
+        done: list[_Reassembled] = []
+        for row in np.nonzero(wanted & (fragment != 0))[0].tolist():
             start, offset = int(at[row] + size[row]), int(fragment[row] & 0x1FFF) * 8
-            piece = bytes(octets[start : min(start + int(length[row]), int(end[row]))])
-            names = (
+            name = _DatagramName(
                 header[row, 12:16].tobytes(),
                 header[row, 16:20].tobytes(),
                 4,
-                int(_u16(header[row : row + 1], 4)[0]),
+                int(protocol[row]),
+                int(u16(header[row : row + 1], 4)[0]),
+                int(packets.tunnel[row]),
             )
-            more = bool(fragment[row] & 0x2000)
-            done.append(
-                (
-                    int(rows[row]),
-                    names,
-                    self._add_fragment(names, piece, offset, more, int(length[row]), int(records.time_ns[rows[row]])),
-                )
-            )
-        return _append_reassembled(found, done, extra, base)
+            piece = bytes(octets[start : min(start + int(length[row]), int(end[row]))])
+            more, time = bool(fragment[row] & 0x2000), int(records.time_ns[packets.record[row]])
+            whole_datagram = self._add_fragment(name, piece, offset, more, int(length[row]), time)
+            done.append((int(packets.record[row]), name, whole_datagram))
+        return _append_reassembled(found, done, extra, len(records.buffer))
+
+    def _may_be_tunnel(self, octets: Octets, protocol: Ints, start: Ints, fragment: Ints) -> Bools:
+        """Whether payloads may carry packets: of UDP, by its target port, which the first fragment alone has."""
+        may_be = np.isin(protocol, TUNNEL_IP_PROTOCOLS)
+        datagrams = np.nonzero((protocol == IP_UDP) & (fragment & 0x1FFF == 0))[0]
+        if len(datagrams):
+            port = u16(gather_bytes(octets, start[datagrams], 4), 2)
+            may_be[datagrams] = np.isin(port, list(self._tunnel_ports))
+        return may_be
 
     def _decode_ipv6(
-        self, octets: Octets, records: RecordBlock, rows: Ints, at: Ints, classes: npt.NDArray[np.int8],
-        extra: bytearray, base: int,
-    ) -> _IpPayloads:  # fmt: skip
-        end = records.packet_start[rows] + records.captured_length[rows]
-        header = _gather_bytes(octets, at, 40)
+        self, octets: Octets, records: RecordBlock, packets: Packets, classes: npt.NDArray[np.int8], extra: bytearray
+    ) -> _IpPayloads:
+        at, end = packets.at, packets.end
+        header = gather_bytes(octets, at, 40)
         good = (at + 40 <= end) & (header[:, 0] >> 4 == 6)
-        classes[rows[~good]] = RECORD_DAMAGED
-        payload = _u16(header, 4)
+        classes[packets.record[~good]] = RECORD_DAMAGED
+        payload = u16(header, 4)
         follows = header[:, 6].astype(np.int64)
         start = at + 40
         # Payload length 0: a jumbogram or offload; the frame length is used instead.
-        stop = np.where(payload == 0, records.packet_start[rows] + records.original_length[rows], start + payload)
-        done = []
+        stop = np.where(payload == 0, packets.stop, start + payload)
+        done: list[_Reassembled] = []
         for row in np.nonzero(good & (follows != _TCP))[0].tolist():
             found = _skip_extension_headers(octets, int(start[row]), int(end[row]), int(follows[row]))
             if found is None:
-                classes[rows[row]] = RECORD_DAMAGED
+                classes[packets.record[row]] = RECORD_DAMAGED
+                follows[row] = -1
                 continue
             follows[row], start[row], fragment = found
             if fragment is not None:
                 first, offset, more, identification = fragment
                 follows[row] = -1
-                names = (header[row, 8:24].tobytes(), header[row, 24:40].tobytes(), 6, identification)
-                if first != _TCP:
+                if first != _TCP and first not in TUNNEL_IP_PROTOCOLS:
                     continue
+                addresses = header[row, 8:24].tobytes(), header[row, 24:40].tobytes()
+                name = _DatagramName(*addresses, 6, first, identification, int(packets.tunnel[row]))
                 piece = bytes(octets[int(start[row]) : min(int(stop[row]), int(end[row]))])
-                size = int(stop[row] - start[row])
-                done.append(
-                    (
-                        int(rows[row]),
-                        names,
-                        self._add_fragment(names, piece, offset, more, size, int(records.time_ns[rows[row]])),
-                    )
-                )
-        whole = np.nonzero(good & (follows == _TCP))[0]
+                size, time = int(stop[row] - start[row]), int(records.time_ns[packets.record[row]])
+                whole_datagram = self._add_fragment(name, piece, offset, more, size, time)
+                done.append((int(packets.record[row]), name, whole_datagram))
+        no_fragment = np.zeros(len(at), np.int64)
+        wanted = good & ((follows == _TCP) | self._may_be_tunnel(octets, follows, start, no_fragment))
+        whole = np.nonzero(wanted)[0]
         length = (stop - start)[whole]
         found_rows = _IpPayloads(
-            rows[whole],
+            packets.record[whole],
             np.full(len(whole), 6, np.int64),
             np.ascontiguousarray(header[whole, 8:24]),
             np.ascontiguousarray(header[whole, 24:40]),
             start[whole],
             np.minimum(length, (end - start)[whole]),
             length,
-            np.ones(len(whole), np.int64),
+            packets.weight[whole],
+            follows[whole],
+            packets.tunnel[whole],
         )
-        return _append_reassembled(found_rows, done, extra, base)
+        return _append_reassembled(found_rows, done, extra, len(records.buffer))
 
     def _add_fragment(
-        self, names: tuple[bytes, bytes, int, int], piece: bytes, offset: int, more: int, length: int, time: int
+        self, names: _DatagramName, piece: bytes, offset: int, more: int, length: int, time: int
     ) -> tuple[bytes, int] | None:
         """Add a fragment; return the payload and the number of fragments if the datagram is complete now."""
         if len(piece) < length or offset + length > 0xFFFF + 40:
             return None  # truncated by the capture, or beyond the maximum datagram size
-        known = self._incomplete.get(names)
+        incomplete = self._incomplete[names.protocol == _TCP]
+        known = incomplete.get(names)
         if known is None or time - known.since > _FRAGMENT_LIFETIME_NS:
-            if len(self._incomplete) >= _MAX_INCOMPLETE_DATAGRAMS:
-                del self._incomplete[next(iter(self._incomplete))]
-            known = self._incomplete[names] = _FragmentedDatagram(since=time)
+            if len(incomplete) >= _MAX_INCOMPLETE_DATAGRAMS:
+                del incomplete[next(iter(incomplete))]
+            known = incomplete[names] = _FragmentedDatagram(since=time)
         known.pieces.append((offset, piece))
         known.size += len(piece)
         if len(known.pieces) > _MAX_FRAGMENTS:
-            del self._incomplete[names]
+            del incomplete[names]
             return None
         if not more:
             known.total = offset + length
@@ -247,101 +365,14 @@ class PacketDecoder:
             if begin + len(part) > filled:
                 joined[filled : begin + len(part)] = part[filled - begin :]
                 filled = begin + len(part)
-        del self._incomplete[names]
+        del incomplete[names]
         return bytes(joined[: known.total]), len(known.pieces)
-
-
-def _gather_bytes(octets: Octets, at: Ints, width: int) -> Octets:
-    """Return ``width`` bytes from each offset as a matrix. Offsets near the end of the buffer are clamped."""
-    windows = np.lib.stride_tricks.sliding_window_view(octets, width)
-    return windows[np.minimum(at, len(windows) - 1)]
-
-
-def _u16(header: Octets, column: int) -> Ints:
-    return (header[:, column].astype(np.int64) << 8) | header[:, column + 1]
-
-
-def _u32(header: Octets, column: int) -> Ints:
-    return (_u16(header, column) << 16) | _u16(header, column + 2)
 
 
 def _widen_addresses(four: Octets) -> Octets:
     wide = np.zeros((len(four), 16), np.uint8)
     wide[:, :4] = four
     return wide
-
-
-def _find_ip_headers(octets: Octets, records: RecordBlock) -> tuple[Ints, npt.NDArray[np.int8], Bools]:
-    """Return per record the offset of the IP header, its version (0: not IP), and if the link header is cut off."""
-    count = len(records.packet_start)
-    at = np.zeros(count, np.int64)
-    version = np.zeros(count, np.int8)
-    short = np.zeros(count, bool)
-    for link in np.unique(records.link_type).tolist():
-        rows = np.nonzero(records.link_type == link)[0]
-        start, captured = records.packet_start[rows], records.captured_length[rows]
-        if link == UNKNOWN_LINK_TYPE:
-            short[rows] = True
-            continue
-        if link == LINK_ETHERNET:
-            size, where = 14, 12
-        elif link == LINK_SLL:
-            size, where = 16, 14
-        elif link == LINK_SLL2:
-            size, where = 20, 0
-        elif link in (LINK_NULL, LINK_LOOP):
-            short[rows] = captured < 4
-            version[rows] = np.where(captured < 4, 0, _loopback_ip_version(octets, start))
-            at[rows] = start + 4
-            continue
-        elif link in (LINK_IPV4, LINK_IPV6):
-            at[rows], version[rows] = start, (4 if link == LINK_IPV4 else 6)
-            continue
-        elif link in RAW_IP_LINK_TYPES:
-            nibble = octets[start] >> 4
-            short[rows] = captured < 1
-            version[rows] = np.where((captured > 0) & ((nibble == 4) | (nibble == 6)), nibble, 0)
-            at[rows] = start
-            continue
-        else:
-            continue
-        enough = captured >= size
-        short[rows] = ~enough
-        protocol = np.where(enough, _u16(_gather_bytes(octets, start + where, 2), 0), 0)
-        at[rows], version[rows] = _skip_ethernet_tags(octets, start + size, start + captured, protocol)
-    return at, version, short
-
-
-def _loopback_ip_version(octets: Octets, start: Ints) -> npt.NDArray[np.int8]:
-    """Return the IP version of BSD loopback records: of an address family, or of an EtherType, which some writers use.
-
-    The number has the capturing machine's byte order. It is below 65536, which tells the order.
-    """
-    header = _gather_bytes(octets, start, 4)
-    big, little = _u32(header, 0), _u32(header[:, ::-1], 0)
-    number = np.where(big < 1 << 16, big, little)
-    is_ipv4 = (number == _AF_INET) | (number == ETHERTYPE_IPV4)
-    is_ipv6 = np.isin(number, _AF_INET6) | (number == ETHERTYPE_IPV6)
-    return np.where(is_ipv4, 4, np.where(is_ipv6, 6, 0)).astype(np.int8)
-
-
-def _skip_ethernet_tags(octets: Octets, at: Ints, end: Ints, protocol: Ints) -> tuple[Ints, npt.NDArray[np.int8]]:
-    """Skip VLAN tags and SNAP headers; return the offset of the network header and its IP version (0: not IP)."""
-    at, protocol = at.copy(), protocol.copy()
-    # IEEE 802.3: a value up to 1500 is a length, and LLC with SNAP carries the EtherType.
-    rows = np.nonzero((protocol > 0) & (protocol <= 1500) & (at + 8 <= end))[0]
-    if len(rows):
-        snap = _gather_bytes(octets, at[rows], 8)
-        rows = rows[(snap[:, 0] == 0xAA) & (snap[:, 1] == 0xAA) & (snap[:, 2] == 3)]
-        protocol[rows] = _u16(_gather_bytes(octets, at[rows] + 6, 2), 0)
-        at[rows] += 8
-    for _ in range(_MAX_VLAN_TAGS):
-        rows = np.nonzero(np.isin(protocol, _VLAN_TYPES) & (at + 4 <= end))[0]
-        if not len(rows):
-            break
-        protocol[rows] = _u16(_gather_bytes(octets, at[rows] + 2, 2), 0)
-        at[rows] += 4
-    return at, np.where(protocol == ETHERTYPE_IPV4, 4, np.where(protocol == ETHERTYPE_IPV6, 6, 0)).astype(np.int8)
 
 
 _FragmentHeader = tuple[int, int, bool, int]  # protocol, offset in octets, more to come, identification
@@ -376,7 +407,7 @@ def _skip_extension_headers(
 
 def _append_reassembled(
     found: _IpPayloads,
-    done: list[tuple[int, tuple[bytes, bytes, int, int], tuple[bytes, int] | None]],
+    done: list[_Reassembled],
     extra: bytearray,
     base: int,
 ) -> _IpPayloads:
@@ -393,19 +424,22 @@ def _append_reassembled(
     source, target = (np.array([list(names[side].ljust(16, b"\0")) for names in both], np.uint8) for side in (0, 1))
     return _IpPayloads(
         np.append(found.record, np.array([record for record, _, _ in rows], np.int64)),
-        np.append(found.version, np.array([names[2] for _, names, _ in rows], np.int64)),
+        np.append(found.version, np.array([names.version for _, names, _ in rows], np.int64)),
         np.concatenate([found.source, source]),
         np.concatenate([found.target, target]),
         np.append(found.start, np.array(starts, np.int64)),
         np.append(found.captured, sizes),
         np.append(found.length, sizes),
         np.append(found.weight, np.array([count for _, _, (_, count) in rows], np.int64)),
+        np.append(found.protocol, np.array([names.protocol for _, names, _ in rows], np.int64)),
+        np.append(found.tunnel, np.array([names.tunnel for _, names, _ in rows], np.int64)),
     )
 
 
 def _decode_tcp_headers(
-    data: bytearray, octets: Octets, records: RecordBlock, parts: list[_IpPayloads], classes: npt.NDArray[np.int8]
-) -> TcpSegments:
+    data: bytearray, octets: Octets, records: RecordBlock, parts: list[_IpPayloads], classes: npt.NDArray[np.int8],
+    tunnel_identifiers: Ints,
+) -> TcpSegments:  # fmt: skip
     """Decode the TCP headers of IP payloads and sort the segments into the order of the capture."""
 
     def column(name: str) -> npt.NDArray[np.int64]:
@@ -414,7 +448,7 @@ def _decode_tcp_headers(
         return joined
 
     record, start, captured, length = column("record"), column("start"), column("captured"), column("length")
-    header = _gather_bytes(octets, start, 20) if len(start) else np.zeros((0, 20), np.uint8)
+    header = gather_bytes(octets, start, 20) if len(start) else np.zeros((0, 20), np.uint8)
     size = (header[:, 12] >> 4).astype(np.int64) * 4
     good = (captured >= 20) & (size >= 20) & (size <= length)
     classes[record[~good]] = RECORD_DAMAGED
@@ -423,7 +457,7 @@ def _decode_tcp_headers(
         keep = keep[np.argsort(record[keep], kind="stable")]
     record, header, size = record[keep], header[keep], size[keep]
     classes[record] = RECORD_SEGMENT
-    payload = start[keep] + size
+    payload, tunnel = start[keep] + size, column("tunnel")[keep]
     empty = np.zeros((0, 16), np.uint8)
     source = np.concatenate([part.source for part in parts])[keep] if parts else empty
     target = np.concatenate([part.target for part in parts])[keep] if parts else empty
@@ -435,10 +469,10 @@ def _decode_tcp_headers(
         column("version")[keep],
         source,
         target,
-        _u16(header, 0),
-        _u16(header, 2),
-        _u32(header, 4),
-        _u32(header, 8),
+        u16(header, 0),
+        u16(header, 2),
+        u32(header, 4),
+        u32(header, 8),
         header[:, 13].astype(np.int64),
         payload,
         records.file_offset + np.where(payload < len(records.buffer), payload, records.packet_start[record]),
@@ -447,4 +481,6 @@ def _decode_tcp_headers(
         column("weight")[keep],
         classes,
         size,
+        tunnel,
+        tunnel_identifiers[tunnel],
     )

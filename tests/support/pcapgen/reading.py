@@ -38,13 +38,14 @@ COLUMNS_BEYOND_CONTRACT = {
         "response_sequence",
         "sightings",
         "clocks",
+        "tunnel_identifier",
         "request_signed_bytes",
         "response_signed_bytes",
         "request_span",
         "response_span",
     ),
     "rpc_binds": ("handshake",),
-    "connections": ("lost_by_capture_bytes", "packets"),
+    "connections": ("lost_by_capture_bytes", "packets", "tunnel_identifier"),
     "capture_files": (
         "damage",
         "first_key",
@@ -53,6 +54,7 @@ COLUMNS_BEYOND_CONTRACT = {
         "other_files",
         "resume",
         "decoder_version",
+        "packets_not_read",
     ),
 }  # columns that tables.md does not define
 
