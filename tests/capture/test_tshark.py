@@ -7,6 +7,7 @@ is installed it is run too.
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from pcapgen.dissector import difference, recorded, tshark
 from pcapgen.reading import capture_files_row, read_rows
 from pcapgen.record import KEPT, digest, sample_captures
 from pcapgen.scenarios import agreement_captures
+from udfs.capture.capture_reader import read_capture
 
 BUILT = agreement_captures()
 SAMPLES = {path.name: path for path in sample_captures()}
@@ -104,3 +106,26 @@ def test_the_shared_captures_of_rpc_are_listed_alike(captures):
         if theirs or ours != NOT_SEEN_BY_TSHARK.get(path.name, []):
             wrong[entry["file"]] = (ours, theirs)
     assert wrong == {}
+
+
+# A payload length of 0: tshark reads no jumbogram of IPv6 without its option.
+NO_TCP_OF_TSHARK = {"the-tcpdump-group+tcpdump__bigtcp-ipv6.pcap"}
+
+
+@pytest.mark.tool("tshark")
+def test_the_shared_captures_have_as_many_segments(captures):
+    """In tunnels too: some are of GRE, MPLS and VXLAN."""
+    wrong, kinds = {}, set()
+    for path in (captures / entry["file"] for entry in counts(captures)):
+        (row,) = read_capture(path)["capture_files"].to_pylist()
+        if row["status"] == "unreadable" or path.name in NO_TCP_OF_TSHARK:
+            continue
+        kinds |= {each["kind"] for each in row["tunnels"] or ()}
+        fields = ["-e", "ip.fragment.count", "-e", "ipv6.fragment.count"]
+        command = ["tshark", "-n", "-r", str(path), "-Y", "tcp", "-T", "fields", *fields]
+        shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+        theirs = sum(int("".join(line.split()) or 1) for line in shown)
+        if row["packets_tcp"] != theirs:
+            wrong[path.name] = (row["packets_tcp"], theirs)
+    assert wrong == {}
+    assert {"gre", "mpls", "vxlan"} <= kinds

@@ -9,7 +9,7 @@ tenants, which are told apart by the identifiers of the tunnels.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -20,8 +20,8 @@ from udfs.tcp.connections import sequence_difference
 from udfs.tcp.four_tuples import PackedEndpoint, group_by_four_tuple, packed_endpoints
 from udfs.tcp.packet_decoder import SYN, TcpSegments
 
-_MAX_FOUR_TUPLES: Final = 1 << 16  # known at once, those that were seen last
-_MAX_RECENT: Final = 1 << 12  # packets of a four-tuple that copies are looked for among
+_MAX_FOUR_TUPLES: Final = 1 << 13  # known at once, those that were seen last
+_MAX_RECENT: Final = 1 << 9  # packets of a conversation that copies are looked for among
 _MAX_DISTANCE: Final = 1 << 20  # bytes between packets of one connection that come one after the other
 _LAST_LOOKED_AT: Final = 64  # packets of a connection in one tunnel, at the end of a block
 
@@ -43,7 +43,7 @@ class _Conversation:
     identifier: int
     syn: dict[int, int] = field(default_factory=dict)  # by side
     last: dict[int, int] = field(default_factory=dict)  # sequence numbers, by side
-    recent: OrderedDict[_Packet, Counter[int]] = field(default_factory=OrderedDict)  # how often in each tunnel
+    recent: OrderedDict[_Packet, dict[int, int]] = field(default_factory=OrderedDict)  # how often in each tunnel
 
     def fits(self, packet: _Packet) -> bool:
         """Whether a packet's numbers are those of this conversation."""
@@ -61,10 +61,10 @@ class _Conversation:
         if packet.flags & SYN:
             self.syn[packet.side] = packet.sequence
         self.last[packet.side] = packet.sequence
-        seen = self.recent.setdefault(packet, Counter())
+        seen = self.recent.setdefault(packet, {})
         if len(self.recent) > _MAX_RECENT:
             self.recent.popitem(last=False)
-        seen[tunnel] += 1
+        seen[tunnel] = seen.get(tunnel, 0) + 1
         return any(count >= seen[tunnel] for other, count in seen.items() if other != tunnel)
 
 
@@ -74,6 +74,11 @@ class _FourTuple:
 
     conversations: list[_Conversation] = field(default_factory=list)
     of_tunnel: dict[int, _Conversation] = field(default_factory=dict)
+
+    def forget_recent(self) -> None:
+        """Forget the packets that copies are looked for among."""
+        for conversation in self.conversations:
+            conversation.recent.clear()
 
     def conversation(self, packet: _Packet, tunnel: int, identifier: int) -> _Conversation:
         """Return the conversation that a packet belongs to."""
@@ -115,6 +120,8 @@ class MirrorCopies:
             tunnels = {*np.unique(s.tunnel[rows]).tolist(), *known.of_tunnel}
             # In one tunnel there are no copies: of the last packets there may be some in the next block.
             looked_at = rows if len(tunnels) > 1 else _first_and_last(s, rows)
+            if len(tunnels) == 1:
+                known.forget_recent()
             for row in looked_at.tolist():
                 numbers = s.sequence[row], s.acknowledgement[row], s.tcp_flags[row], s.payload_length[row]
                 packet = _Packet(int(side[row]) ^ flip, *map(int, numbers))

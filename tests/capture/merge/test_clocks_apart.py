@@ -90,10 +90,10 @@ def check_calls(taps: Taps, found: list[RowDict], perfect: list[RowDict]) -> Non
                 if any((number, half) in tap for tap in times):
                     assert shown in [tap.get((number, half)) for tap in times], (number, half)
         for half in at:
-            if at[half][0] is not None:  # by one clock, the calls come in their order and at their distances
+            stub = row[f"{half}_stub"]
+            if stub is not None:  # by one clock, the calls come in their order and at their distances
                 ahead = dt.timedelta(microseconds=row["clocks"][f"{half}_ahead_us"])
                 differences.add(at[half][0] - ahead - whole[number][f"{half}_at"])
-            stub = row[f"{half}_stub"]
             assert stub == whole[number][f"{half}_stub"] or (stub is None and taps.never_seen)
     assert len(differences) <= 1
 
