@@ -184,8 +184,10 @@ def _merge_rows(rows: list[RowDict], taps: Mapping[str, ConnectionTaps]) -> RowD
     }
     for name in GIVEN_UP_COLUMNS:
         seen_at = next((seen[name] for seen in sightings if seen[name] is not None), None)
-        others = (one[name] for one in rows if one[name] is not None)  # of a tap that saw nothing else of the call
-        row[name] = min(others, default=None) if seen_at is None else to_time(seen_at)
+        row[name] = to_time(seen_at)
+        if seen_at is None:  # of a tap that saw nothing else of the call
+            unfinished = (one for one in rows if not all(seen["finished"] for seen in one["sightings"]))
+            row[name] = min((one[name] for one in unfinished if one[name] is not None), default=None)
     half = "request" if any(seen["request"] for seen in sightings) else "response"
     place = *(row[name] for name in _FOUR_TUPLE_COLUMNS), row["tunnel_identifier"]
     call = row["call_id"], row[f"{half}_sequence"], places[f"{half}_at"]
