@@ -27,9 +27,9 @@ OUTCOME = (
 @cache
 def conversation(name):
     """The records of a sample, the indexes of those with data, and gold as of a tap that saw everything."""
-    records, data = recorded((SAMPLE / f"{name}.pcap").read_bytes())
+    records, data, from_client = recorded((SAMPLE / f"{name}.pcap").read_bytes())
     perfect = read_capture(c.pcap(records).data)
-    return records, data, outcomes(perfect), finding_counts(perfect), byte_counts(perfect)
+    return records, data, from_client, outcomes(perfect), finding_counts(perfect), byte_counts(perfect)
 
 
 def outcomes(tables):
@@ -52,8 +52,8 @@ def byte_counts(tables):
 def check(seed):
     chance = random.Random(seed)
     name = CONVERSATIONS[seed % len(CONVERSATIONS)]
-    records, data, attempts, findings, bytes_of = conversation(name)
-    taps = TapCaptures(records, data, chance, snap_lengths=(200, 600))
+    records, data, from_client, attempts, findings, bytes_of = conversation(name)
+    taps = TapCaptures(records, data, chance, snap_lengths=(200, 600), from_client=from_client)
     found = read_captures(taps.runs)
     equal(read_captures([taps.all_files]), found)
     calls = found["rpc_calls"].to_pylist()
@@ -89,7 +89,7 @@ def test_gold_of_many_conversations_is_as_of_one_perfect_tap(part):
 
 def test_a_duration_is_of_one_clock():
     """From the middle on, one tap saw what the clients sent, the other one what the server sent."""
-    records, _ = recorded((SAMPLE / "01-remoteread-ndr.pcap").read_bytes())
+    records, *_ = recorded((SAMPLE / "01-remoteread-ndr.pcap").read_bytes())
     half, server_port = len(records) // 2, records[0].frame[36:38]
     from_server = {index for index, record in enumerate(records) if record.frame[34:36] == server_port}
     one = [record for index, record in enumerate(records) if index < half or index not in from_server]

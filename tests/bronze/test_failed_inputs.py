@@ -216,7 +216,7 @@ def test_an_exception_while_calls_that_two_captures_saw_are_merged(spark, tmp_pa
     (folder / "two.pcap").write_bytes(pcap(later).data)
     shutil.copy(next(path for path in sample_captures() if path.name.startswith("08-")), folder / "other.pcap")
 
-    def failing(rows, fresh, taps):
+    def failing(rows, fresh, taps, limits):
         raise PlantedError("a bug")
 
     monkeypatch.setattr(merge_connections, "merge_sightings", failing)

@@ -33,6 +33,11 @@ KINDS: dict[str, tuple[Wrap, str, int | None]] = {
     "vxlan of Linux": (on_ethernet(lambda packet: tunnels.vxlan(packet, port=8472)), "vxlan", 77),
     "vxlan over IPv6": (on_ethernet(lambda packet: tunnels.vxlan(packet, six=True)), "vxlan", 77),
     "vxlan behind a VLAN": (lambda packet: frames.ethernet(tunnels.vxlan(packet), vlans=((0x8100, 5),)), "vxlan", 77),
+    "vxlan with a VLAN inside": (
+        on_ethernet(lambda packet: tunnels.vxlan(packet, vlans=((0x88A8, 3), (0x8100, 4)))),
+        "vxlan",
+        77,
+    ),
     "vxlan gpe": (on_ethernet(tunnels.vxlan_gpe), "vxlan_gpe", 78),
     "geneve": (on_ethernet(tunnels.geneve), "geneve", 79),
     "geneve without options": (on_ethernet(lambda packet: tunnels.geneve(packet, options=b"")), "geneve", 79),

@@ -50,7 +50,7 @@ def ingest(lake, folder, name, *captures):
         (folder / f"{name}{number}.pcap").write_bytes(capture)
     files = list_files([str(path) for path in folder.glob(f"{name}*")])
     decoder = silver_update.make_call_decoder(lake, keep_packets=False)
-    options = {"reader_options": {}, "log": lambda _text: None, "tap": decoder}
+    options = {"reader_options": {}, "log": lambda _text: None, "observer": decoder}
     return DecodedWrite.from_recorded(
         decoder, ingest_captures.ingest(lake, files, run_id=name, **options).recorded_write
     )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import pairwise
 from typing import Any, Final
 
 from udfs.capture.tap_clocks import set_clocks, to_time, to_us
@@ -126,15 +125,31 @@ def _group_by_call(rows: list[RowDict], max_skew_us: int) -> list[list[RowDict]]
                 name = (*(row[column] for column in _FOUR_TUPLE_COLUMNS), row["call_id"], row[f"{half}_sequence"])
                 by_byte[name] += [(seen[f"{half}_at"] or 0, index) for seen in row["sightings"] if seen[half]]
         for members in by_byte.values():
-            for (at, index), (later, other) in pairwise(sorted(members)):
-                if later - at <= max_skew_us:
-                    parent[root(other)] = root(index)
+            ordered = sorted(members)
+            for place, (later, other) in enumerate(ordered):
+                before = (index for at, index in ordered[:place][::-1] if later - at <= max_skew_us)
+                same = next((index for index in before if not _have_other_bytes(rows[index], rows[other])), None)
+                if same is not None:
+                    parent[root(other)] = root(same)
         for index, other in _pairs_with_lost_start(rows, half):
             parent[root(other)] = root(index)
     found: dict[int, list[RowDict]] = defaultdict(list)
     for index, row in enumerate(rows):
         found[root(index)].append(row)
     return list(found.values())
+
+
+def _have_other_bytes(one: RowDict, two: RowDict) -> bool:
+    """Whether a half that two rows have whole is not the same; of emptied and decrypted stubs the size tells."""
+    for half in HALVES:
+        stub, other = one[f"{half}_stub"], two[f"{half}_stub"]
+        if stub is None or other is None:
+            continue
+        if one[f"{half}_span"] != two[f"{half}_span"]:
+            return True
+        if stub and other and not one["sealed"] and stub != other:
+            return True
+    return False
 
 
 def _pairs_with_lost_start(rows: list[RowDict], half: str) -> Iterator[tuple[int, int]]:

@@ -35,14 +35,16 @@ def conversations(rows: Sequence[RowDict], spans: Sequence[tuple[Span, Span]], m
     """Return the number of the conversation that each remainder of a four-tuple belongs to, from 0.
 
     ``rows`` are rows of ``bronze.pending``, sorted by time; ``spans`` their ``captured_spans``. Most have one. A replay
-    has the same numbers and bytes as another, at times that differ by more than clocks do. Two tenants have tunnels
-    with different identifiers, and numbers that do not fit.
+    has the same numbers and bytes as another, at times that differ by more than clocks do; a connection with the same
+    numbers may have other bytes. Two tenants have tunnels with different identifiers, and numbers that do not fit.
     """
     replays: dict[int, set[int]] = defaultdict(set)
     for side in (0, 1):
         for earlier, later in _pairs_with_common_bytes(spans, side):
-            pair = (rows[earlier], rows[later]), (spans[earlier], spans[later])
-            if _is_seen_again(*pair) and _clock_difference(*pair[0]) > max_clock_skew_ns:
+            two = rows[earlier], rows[later]
+            if _is_seen_again(two, (spans[earlier], spans[later])) and (
+                _clock_difference(*two) > max_clock_skew_ns or _have_other_bytes(*two)
+            ):
                 replays[later].add(earlier)
     several_tunnels = len({row["tunnel_identifier"] for row in rows}) > 1
     found: list[int] = []
@@ -67,6 +69,18 @@ def _are_tenants(rows: Sequence[RowDict], spans: Sequence[tuple[Span, Span]], on
         span.begin is not None and other.begin is not None for span, other in zip(spans[one], spans[two], strict=True)
     )
     return not (known and _may_be_one_connection(spans[one], spans[two]))
+
+
+def _have_other_bytes(one: RowDict, two: RowDict) -> bool:
+    """Whether a good part of the packets that two remainders kept of the same places is not equal.
+
+    A single one of many may have been damaged on its way to one of the machines.
+    """
+    kept = [{(s["side"], s["sequence"]): s["data"] for s in row["segments"] if s["data"]} for row in (one, two)]
+    common = kept[0].keys() & kept[1].keys()
+    sizes = {place: min(len(kept[0][place]), len(kept[1][place])) for place in common}
+    other = sum(kept[0][place][:size] != kept[1][place][:size] for place, size in sizes.items())
+    return bool(other) and 4 * other >= len(common)
 
 
 def _clock_difference(one: RowDict, two: RowDict) -> int:

@@ -172,6 +172,10 @@ def _sll2(octets: Octets, start: Ints, end: Ints) -> NetworkHeaders:
     return _after_ethertype(octets, start, end, size=20, where=0)
 
 
+def _infiniband(octets: Octets, start: Ints, end: Ints) -> NetworkHeaders:
+    return _after_ethertype(octets, start, end, size=44, where=40)
+
+
 def _nflog(octets: Octets, start: Ints, end: Ints) -> NetworkHeaders:
     """Read packets of Linux's netfilter log: attributes in the capturing machine's order, mostly little endian."""
     family = gather_bytes(octets, start, 1)[:, 0]
@@ -296,6 +300,7 @@ _DECODERS: Final[dict[int, LinkDecoder]] = {
     228: _always(ETHERTYPE_IPV4),
     229: _always(ETHERTYPE_IPV6),
     239: _nflog,
+    242: _infiniband,
     258: _pktap,
     276: _sll2,
 }

@@ -40,6 +40,7 @@ _MAX_LABELS: Final = 16  # of an MPLS stack
 _ETHERNET_BRIDGING: Final = 0x6558
 _ERSPAN_1_OR_2, _ERSPAN_3 = 0x88BE, 0x22EB
 _PPP_IN_GRE: Final = 0x880B
+_WCCP: Final = 0x883E  # redirected IPv4 packets, behind four bytes in its version 2
 _IP_PROTOCOL_KINDS: Final = {4: (ETHERTYPE_IPV4, "ipip"), 41: (ETHERTYPE_IPV6, "6in4")}
 IP_IN_IP: Final = tuple(_IP_PROTOCOL_KINDS)
 IP_MPLS, IP_GRE, IP_UDP = 137, 47, 17
@@ -272,6 +273,10 @@ def _read_plain_gre(octets: Octets, packets: Packets, ends: Octets, table: Tunne
         if len(rows):
             tunnel[rows] = table.enter(kind, packets.tunnel[rows], ends[rows], identifier[rows])
     packets.tunnel = tunnel
+    redirected = packets.protocol == _WCCP
+    is_ip = ip_ethertypes(octets, packets.at, packets.end) == ETHERTYPE_IPV4
+    packets.at = packets.at + np.where(redirected & ~is_ip, 4, 0)
+    packets.protocol = np.where(redirected, ETHERTYPE_IPV4, packets.protocol)
     rows = np.nonzero(ppp)[0]
     if len(rows):
         framed = u16(gather_bytes(octets, packets.at[rows], 2), 0) == 0xFF03

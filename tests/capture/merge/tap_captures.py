@@ -18,7 +18,8 @@ class TapCaptures:
     """Random captures of ``records``, of which each tap may lose those with the indexes ``data``.
 
     ``files`` are the files of each tap; ``runs`` all of them, in any order; ``never_seen`` are the indexes of the
-    records that no tap has whole. ``snap_lengths``: some taps store only the beginning of a frame.
+    records that no tap has whole. ``snap_lengths``: some taps store only the beginning of a frame. ``from_client``: the
+    records that clients sent; then the first tap is at the clients, and others may be a way apart.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class TapCaptures:
         chance: random.Random,
         *,
         snap_lengths: Sequence[int] = (),
+        from_client: Collection[int] | None = None,
     ) -> None:
         self.offsets = [0, *(chance.choice([-1, 1]) * chance.randrange(1000, 200_000) * MICROSECOND for _ in range(2))]
         self.offsets = self.offsets[: chance.choice([2, 2, 3])]
@@ -42,16 +44,18 @@ class TapCaptures:
             # What a tap lost at the edge of a file does not show that the next file is its own.
             lost -= {edge + step for edge in edges for step in range(-4, 5)}
             snap = chance.choice(snap_lengths) if snap_lengths and chance.random() < 0.3 else 1 << 18
+            way = chance.choice([0, 40, 80]) * MICROSECOND if from_client is not None and self.files else 0
             seen = [
                 replace(
                     record,
-                    time_ns=record.time_ns + offset,
+                    time_ns=record.time_ns + offset + (way if index in (from_client or ()) else -way),
                     frame=record.frame[:snap],
                     wire_size=record.original if len(record.frame) > snap else record.wire_size,
                 )
                 for index, record in enumerate(records)
                 if begin <= index < end and index not in lost
             ]
+            seen.sort(key=lambda record: record.time_ns)
             whole = {index for index in range(begin, end) if len(records[index].frame) <= snap} - lost
             self.never_seen -= whole
             places = [sum(index not in lost for index in range(begin, edge)) for edge in edges]
@@ -68,9 +72,12 @@ class TapCaptures:
         return [file for files in self.files for file in files]
 
 
-def recorded(capture: bytes) -> tuple[list[c.Record], set[int]]:
-    """Return the records of a pcap of Ethernet frames with IPv4, and the indexes of those with TCP payload."""
-    records, data = [], set()
+def recorded(capture: bytes) -> tuple[list[c.Record], set[int], set[int]]:
+    """Return the records of a pcap of Ethernet frames with IPv4, the indexes of those with TCP payload, and of clients.
+
+    Clients send a SYN without ACK.
+    """
+    records, data, senders, clients = [], set(), [], set()
     for index, unit in enumerate(layout(capture).units):
         seconds, micros, size, original = struct.unpack_from("<4I", unit.data)
         frame = unit.data[16 : 16 + size]
@@ -78,4 +85,7 @@ def recorded(capture: bytes) -> tuple[list[c.Record], set[int]]:
         header = 14 + (frame[14] & 15) * 4
         if frame[23] == 6 and struct.unpack_from(">H", frame, 16)[0] + 14 > header + (frame[header + 12] >> 4) * 4:
             data.add(index)
-    return records, data
+        senders.append((frame[26:30], frame[header : header + 2]))
+        if frame[23] == 6 and frame[header + 13] & 0x12 == 0x02:
+            clients.add(senders[-1])
+    return records, data, {index for index, sender in enumerate(senders) if sender in clients}

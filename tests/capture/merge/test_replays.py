@@ -12,6 +12,8 @@ from capture.merge.test_sent_again import many
 from capture.merge.test_two_captures import shifted
 from pcapgen import containers as c
 from pcapgen import conversation as t
+from pcapgen import rpc
+from pcapgen.model import Dialogue, make_stub
 from udfs.capture.capture_reader import read_capture
 from udfs.capture.in_memory import read_captures
 from udfs.tcp.time_limits import TimeLimits
@@ -80,6 +82,26 @@ def test_the_largest_difference_is_a_setting():
     pieces = [c.pcap(each).data for each in (records, shifted(records, 10 * SECOND))]
     assert read_captures([pieces])["connections"].num_rows == 1
     assert read_captures([pieces], TimeLimits(max_clock_skew_s=9))["connections"].num_rows == 2
+
+
+@pytest.mark.parametrize("begin", [0, 12])
+def test_equal_numbers_with_other_bytes_are_another_connection(begin):
+    """As of a generator of load that always begins with the same number."""
+    captures = []
+    for seed in (0, 100):
+        dialogue = Dialogue()
+        dialogue.bind(rpc.Context(0, rpc.REMOTE_READ))
+        for number in range(6):
+            dialogue.call(7, make_stub(seed + number, 56), make_stub(seed + 8, 300))
+        dialogue.start(7, make_stub(seed, 56))
+        records = t.records(dialogue.flow, t.segments(dialogue.script, start_ns=t.START_NS + seed * SECOND // 2))
+        captures.append(c.pcap(records[begin:]).data)
+    connections, calls = two_alone(*captures)
+    for runs in ([captures], [captures[::-1]], [[each] for each in captures]):
+        found = read_captures(runs)
+        assert found["connections"].num_rows == len(connections) == 2
+        assert found["connections"]["conflicting_bytes"].to_pylist() == [0, 0]
+        assert sorted(found["rpc_calls"]["call_key"].to_pylist()) == sorted(row["call_key"] for row in calls)
 
 
 def test_a_replay_in_the_same_file():

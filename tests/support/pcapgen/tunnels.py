@@ -22,9 +22,11 @@ def _type(packet: bytes) -> int:
     return IP_TYPE[packet[0] >> 4]
 
 
-def vxlan(packet: bytes, vni: int = 77, *, port: int = 4789, six: bool = False) -> bytes:
+def vxlan(
+    packet: bytes, vni: int = 77, *, port: int = 4789, six: bool = False, vlans: tuple[tuple[int, int], ...] = ()
+) -> bytes:
     """RFC 7348 5."""
-    return udp(struct.pack(">II", 0x08000000, vni << 8) + frames.ethernet(packet), port, six=six)
+    return udp(struct.pack(">II", 0x08000000, vni << 8) + frames.ethernet(packet, vlans=vlans), port, six=six)
 
 
 def vxlan_gpe(packet: bytes, vni: int = 78) -> bytes:
