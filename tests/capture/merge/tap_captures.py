@@ -44,7 +44,7 @@ class TapCaptures:
             # What a tap lost at the edge of a file does not show that the next file is its own.
             lost -= {edge + step for edge in edges for step in range(-4, 5)}
             snap = chance.choice(snap_lengths) if snap_lengths and chance.random() < 0.3 else 1 << 18
-            way = chance.choice([0, 40, 80]) * MICROSECOND if from_client is not None and self.files else 0
+            way = chance.choice([0, 20, 40]) * MICROSECOND if from_client is not None and self.files else 0
             seen = [
                 replace(
                     record,
