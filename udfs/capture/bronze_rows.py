@@ -269,9 +269,7 @@ def sort_tunnels(tunnels: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return distinct tunnels (structs of ``capture_files.tunnels``) in their order, at most ``_MAX_TUNNEL_ROWS``."""
 
     def order(one: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(
-            (one[name] is not None, one[name]) if one[name] is not None else (False,) for name in _TUNNEL_FIELDS
-        )
+        return tuple((False,) if one[name] is None else (True, one[name]) for name in _TUNNEL_FIELDS)
 
     return sorted(tunnels, key=order)[:_MAX_TUNNEL_ROWS]
 
