@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from bench import limit
 from bench.memory import PeakMemory
 from jobs.session import PROJECT_ROOT, get_spark_session
-from pipeline.bronze.capture_source import build_read_tasks, pack_partitions, whole_file_splits
+from pipeline.bronze.capture_tasks import build_read_tasks, group_by_task, whole_file_splits
 from pipeline.bronze.ingest_captures import ingest
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import list_files
@@ -91,7 +91,7 @@ class LakeBench:
             rows,
             request,
             response,
-            len(pack_partitions(whole_file_splits(listed))),
+            len(group_by_task(whole_file_splits(listed))),
             peak.worker_bytes,
             peak.jvm_bytes,
         )

@@ -14,7 +14,7 @@ import pyarrow as pa
 from bench.lake_speed import LakeBench
 from bench.measure import Measure, log_progress
 from bench.traffic import generate_captures
-from pipeline.bronze.capture_source import pack_partitions, whole_file_splits
+from pipeline.bronze.capture_tasks import group_by_task, whole_file_splits
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import list_files
 from pipeline.bronze.ledger_entries import PlannedRead
@@ -57,7 +57,7 @@ def measure(folder: Path, count: int) -> list[Measure]:
     listing = time.perf_counter() - begin
     planned = plan_ingest(listed, [])
     planning = time.perf_counter() - begin - listing
-    tasks = [sum(reading.size for reading in each.splits) for each in pack_partitions(whole_file_splits(listed))]
+    tasks = [sum(reading.size for reading in each) for each in group_by_task(whole_file_splits(listed))]
     packing = time.perf_counter() - begin - listing - planning
     if len(planned.reads) != count:
         raise SystemExit(f"files: {len(planned.reads)} of {count} are new")

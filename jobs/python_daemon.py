@@ -37,7 +37,7 @@ def reduce_garbage_collection() -> None:
 
 def preload_modules() -> None:
     """Import the modules that tasks need and hide them from the garbage collector, before workers are forked."""
-    for name in ("pipeline.bronze.capture_source", "pyspark.worker"):
+    for name in ("pipeline.bronze.capture_tasks", "pyspark.worker"):
         import_module(name)
     gc.collect()
     gc.freeze()

@@ -2,26 +2,29 @@
 # MAGIC %md
 # MAGIC # From capture to answer
 # MAGIC
-# MAGIC A tour of the lake in five steps: captures, calls, decoded parameters, outcomes of messages, and gaps. Each step uses
+# MAGIC A tour of the lake in six steps: captures, calls, decoded parameters, outcomes of messages, gaps, and bytes. Each step uses
 # MAGIC one table. The comments of the columns give their meaning and unit.
 # MAGIC
-# MAGIC Set **lake** to the folder that `jobs.run_all --lake` wrote, or **catalog** if the tables are in a catalog.
+# MAGIC **catalog** and **prefix** are those of the bundle's variables `catalog` and `schema`. Set **lake** instead if
+# MAGIC `run_all --lake` wrote the tables to a folder. The last step also needs this project's wheel on the cluster, and reads
+# MAGIC the capture files in **captures**.
 
 # COMMAND ----------
 
 import plotly.express as px
 from pyspark.sql import functions as F
 
-dbutils.widgets.text("lake", "/Volumes/main/msmq/lake", "Folder of the lake")
-dbutils.widgets.text("catalog", "", "Catalog (instead of the folder)")
+dbutils.widgets.text("catalog", "main", "Catalog of the tables")
+dbutils.widgets.text("prefix", "msmq_", "Text before the layers' names in the catalog")
+dbutils.widgets.text("lake", "", "Folder of the lake (instead of the catalog)")
+dbutils.widgets.text("captures", "/Volumes/main/msmq/captures", "Capture files to read without the lake")
 
 
 def table(name):
     """A table by its layer and name: gold.receive_attempts."""
-    catalog = dbutils.widgets.get("catalog")
-    if catalog:
-        return spark.table(f"{catalog}.{name}")
-    return spark.read.format("delta").load(f"{dbutils.widgets.get('lake')}/{name.replace('.', '/')}")
+    if folder := dbutils.widgets.get("lake"):
+        return spark.read.format("delta").load(f"{folder}/{name.replace('.', '/')}")
+    return spark.table(f"{dbutils.widgets.get('catalog')}.{dbutils.widgets.get('prefix')}{name}")
 
 
 # COMMAND ----------
@@ -129,3 +132,25 @@ gaps = (
     attempts.select("confidence", F.explode_outer("missing").alias("missing")).groupBy("confidence", "missing").count()
 )
 display(gaps.orderBy(F.desc("count")))
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## 6. Without the lake
+# MAGIC
+# MAGIC The data source `msmq_capture` reads capture files as they are, for a first look, or for a question that no table answers.
+# MAGIC The functions of `udfs.spark_functions` decode bytes in any column. Here: the parameters of all requests to open a queue.
+
+# COMMAND ----------
+
+from pipeline.silver.capture_source import register_capture_source
+from udfs.spark_functions import decode_stub
+
+register_capture_source(spark)
+captured = spark.read.format("msmq_capture").load(dbutils.widgets.get("captures")).where("outcome = 'ok'")
+requests = captured.select(
+    "request_at", "client_address",
+    decode_stub("request_stub", "interface_name", "opnum", F.lit("request"), "transfer_syntax", "byte_order").alias("asked"),
+)  # fmt: skip
+opens = requests.where("asked.queue IS NOT NULL AND asked.access IS NOT NULL")
+display(opens.select("request_at", "client_address", "asked.method", "asked.queue", "asked.access", "asked.share_mode"))

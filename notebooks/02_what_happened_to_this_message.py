@@ -13,17 +13,17 @@
 import plotly.express as px
 from pyspark.sql import functions as F
 
-dbutils.widgets.text("lake", "/Volumes/main/msmq/lake", "Folder of the lake")
-dbutils.widgets.text("catalog", "", "Catalog (instead of the folder)")
+dbutils.widgets.text("catalog", "main", "Catalog of the tables")
+dbutils.widgets.text("prefix", "msmq_", "Text before the layers' names in the catalog")
+dbutils.widgets.text("lake", "", "Folder of the lake (instead of the catalog)")
 dbutils.widgets.text("message", "", "Label, identifier or lookup id")
 
 
 def table(name):
     """A table by its layer and name: gold.receive_attempts."""
-    catalog = dbutils.widgets.get("catalog")
-    if catalog:
-        return spark.table(f"{catalog}.{name}")
-    return spark.read.format("delta").load(f"{dbutils.widgets.get('lake')}/{name.replace('.', '/')}")
+    if folder := dbutils.widgets.get("lake"):
+        return spark.read.format("delta").load(f"{folder}/{name.replace('.', '/')}")
+    return spark.table(f"{dbutils.widgets.get('catalog')}.{dbutils.widgets.get('prefix')}{name}")
 
 
 # COMMAND ----------
@@ -143,4 +143,29 @@ display(
     .join(table("bronze.capture_files").select("capture_id", "path"), "capture_id")
     .select("started_at", "outcome", "call_key", "path", "request_packet", "response_packet")
     .orderBy("started_at", "request_packet")
+)
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## What the packets say
+# MAGIC
+# MAGIC The parameters of these calls, decoded once more from the stubs in bronze. This needs the project's wheel on the cluster,
+# MAGIC and the setting `store.stubs`.
+
+# COMMAND ----------
+
+from udfs.spark_functions import decode_stub
+
+stubs = table("bronze.rpc_calls").join(evidence.select("call_key").distinct(), "call_key").where("outcome = 'ok'")
+asked, answered = (
+    decode_stub(f"{half}_stub", "interface_name", "opnum", F.lit(half), "transfer_syntax", order)
+    for half, order in (("request", "byte_order"), ("response", "response_byte_order"))
+)
+display(
+    stubs.select("request_at", asked.alias("asked"), answered.alias("answer"))
+    .select(
+        "request_at", "asked.method", "asked.action_name", "asked.ack_name", "asked.lookup_id", "answer.hresult_name"
+    )
+    .orderBy("request_at")
 )

@@ -12,16 +12,16 @@
 import plotly.express as px
 from pyspark.sql import functions as F
 
-dbutils.widgets.text("lake", "/Volumes/main/msmq/lake", "Folder of the lake")
-dbutils.widgets.text("catalog", "", "Catalog (instead of the folder)")
+dbutils.widgets.text("catalog", "main", "Catalog of the tables")
+dbutils.widgets.text("prefix", "msmq_", "Text before the layers' names in the catalog")
+dbutils.widgets.text("lake", "", "Folder of the lake (instead of the catalog)")
 
 
 def table(name):
     """A table by its layer and name: gold.receive_attempts."""
-    catalog = dbutils.widgets.get("catalog")
-    if catalog:
-        return spark.table(f"{catalog}.{name}")
-    return spark.read.format("delta").load(f"{dbutils.widgets.get('lake')}/{name.replace('.', '/')}")
+    if folder := dbutils.widgets.get("lake"):
+        return spark.read.format("delta").load(f"{folder}/{name.replace('.', '/')}")
+    return spark.table(f"{dbutils.widgets.get('catalog')}.{dbutils.widgets.get('prefix')}{name}")
 
 
 # COMMAND ----------

@@ -33,6 +33,9 @@ that differ, and name it with `--conf`. `--set KEY=VALUE` overrides one setting 
 msmq run_all --conf my.yml --set store.stubs=false --set 'privacy.redact=[labels, queues]' ...
 ```
 
+`conf/databricks.yml` (used by the [bundle](../guides/operations.md#databricks)) and `conf/cluster.yml` (for
+`spark-submit`) are such files to begin with.
+
 Settings are checked at the start. An unknown setting or a wrong value stops the job with one line and exit code 2.
 
 * A **duration** is a number with a unit: `500ms`, `60s`, `15m`, `12h`, `7d`.

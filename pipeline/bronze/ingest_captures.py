@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.bronze import learned_endpoints, merge_connections
 from pipeline.bronze.call_observer import CallObserver, ObservedWrite
-from pipeline.bronze.capture_source import build_read_tasks, time_limits
+from pipeline.bronze.capture_tasks import build_read_tasks, time_limits
 from pipeline.bronze.failed_inputs import failed_columns, mark_failed
 from pipeline.bronze.ingest_plan import files_on_days, plan_ingest, plan_reprocessing
 from pipeline.bronze.input_files import InputFile, newest_paths
@@ -243,7 +243,7 @@ class _IngestRound:
             reads,
             writer.folder / "tasks.jsonl",
             rows="capture_files",
-            staging_folder=writer.staged_tables,
+            staging_folder=str(writer.staged_tables),
             **self.reader_options,
         )
         schema = from_arrow_schema(BRONZE_SCHEMAS["capture_files"])

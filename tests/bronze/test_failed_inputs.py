@@ -21,11 +21,13 @@ from pcapgen import conversation
 from pcapgen.containers import pcap
 from pcapgen.record import sample_captures
 from pcapgen.scenarios import remote_read_dialogue
-from pipeline.bronze import capture_source, merge_connections
+from pipeline.bronze import merge_connections
+from pipeline.bronze.capture_tasks import read_options, read_split, whole_file_splits
 from pipeline.bronze.ingest_plan import files_on_days, plan_ingest
 from pipeline.bronze.input_files import list_files
 from pipeline.bronze.ledger_entries import DateRange
 from pipeline.lake.lake import Lake
+from pipeline.lake.staging_files import StagingWriter
 from pipeline.silver import decode, hosts
 from schemas.bronze import CAPTURE_FILES, PENDING, RPC_CALLS
 from schemas.collected_snapshots import SNAPSHOT_FILES
@@ -353,10 +355,9 @@ def test_an_exception_while_the_beginning_of_a_capture_is_read_is_left_to_the_ta
     reads = plan_ingest(files, []).reads
     assert [read.file.path for read in reads] == [file.path for file in files]
     assert [read.first_key is None for read in reads] == [False, True, False]
-    reader = capture_source.CaptureDataSourceReader({"rows": "capture_files"})
-    splits = capture_source.whole_file_splits(files)
-    batches = list(reader.read(capture_source.CapturePartition(tuple(splits))))
-    rows = [row for batch in batches for row in batch.to_pylist()]
+    nowhere = StagingWriter(None, "")
+    batches = [each for split in whole_file_splits(files) for each in read_split(split, read_options({}), nowhere)]
+    rows = [row for kind, batch in batches if kind == "capture_files" for row in batch.to_pylist()]
     assert [(row["status"], row["damage"]) for row in rows] == [
         ("complete", None), ("unreadable", "failed"), ("complete", None)
     ]  # fmt: skip

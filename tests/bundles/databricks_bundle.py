@@ -56,6 +56,11 @@ def resolved(bundle: dict[str, Any], target: str, given: dict[str, Any]) -> dict
     return substitute(copy.deepcopy({**bundle["resources"], "target": chosen}))
 
 
-def tasks(resources: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The tasks of all jobs, by ``job.task``."""
-    return {f"{name}.{task['task_key']}": task for name, job in resources["jobs"].items() for task in job["tasks"]}
+def wheel_tasks(resources: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The tasks that run jobs of the wheel, by ``job.task``."""
+    return {
+        f"{name}.{task['task_key']}": task
+        for name, job in resources["jobs"].items()
+        for task in job["tasks"]
+        if "python_wheel_task" in task
+    }

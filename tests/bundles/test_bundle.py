@@ -19,7 +19,7 @@ from databricks.bundles.jobs import Job
 from databricks.bundles.schemas import Schema
 from databricks.bundles.volumes import Volume
 
-from bundles.databricks_bundle import UnresolvedError, load, resolved, tasks
+from bundles.databricks_bundle import UnresolvedError, load, resolved, wheel_tasks
 from jobs import __main__ as command
 from jobs.command_line.parsers import build_parser
 from jobs.config import Config
@@ -77,7 +77,7 @@ def test_every_task_is_a_job_of_ours_with_arguments_that_it_takes(bundle, projec
         f"/Volumes/{each['catalog_name']}/{each['schema_name']}/{each['name']}"
         for each in resources["volumes"].values()
     }
-    found = tasks(resources)
+    found = wheel_tasks(resources)
     assert found
     for name, task in found.items():
         job, *arguments = task["python_wheel_task"]["parameters"]
@@ -91,7 +91,26 @@ def test_every_task_is_a_job_of_ours_with_arguments_that_it_takes(bundle, projec
         given = [*getattr(taken, "captures", []), *getattr(taken, "snapshots", []), taken.lake]
         assert {"/".join(each.split("/")[:5]) for each in given} <= volumes, name
     clusters = {each["job_cluster_key"] for job in resources["jobs"].values() for each in job["job_clusters"]}
-    assert {task["job_cluster_key"] for task in found.values()} <= clusters
+    assert {task["job_cluster_key"] for job in resources["jobs"].values() for task in job["tasks"]} <= clusters
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_notebook_is_a_task_whose_widgets_the_job_sets(bundle, project, target):
+    """Databricks passes the parameters of a job to the widgets of its notebooks, and has the wheel on the cluster."""
+    resources = resolved(bundle, target, WORKSPACE)
+    job = resources["jobs"]["msmq_notebooks"]
+    paths = [task["notebook_task"]["notebook_path"] for task in job["tasks"]]
+    assert sorted(paths) == sorted(f"notebooks/{path.name}" for path in (project / "notebooks").glob("*.py"))
+    assert all(task["libraries"] == [{"whl": "dist/*.whl"}] for task in job["tasks"])
+    given = {each["name"]: each["default"] for each in job["parameters"]}
+    widgets = {
+        name: default
+        for path in paths
+        for name, default in re.findall(r'widgets\.text\("(\w+)", "([^"]*)"', (project / path).read_text())
+    }
+    assert given.keys() < widgets.keys()
+    if target == "prod":  # what the notebooks have when they are opened by hand
+        assert given == {name: widgets[name] for name in given}
 
 
 def test_the_schedule_is_of_seven_fields_at_most_and_one_run_is_at_a_time(bundle):
@@ -137,7 +156,7 @@ def test_the_wheel_holds_the_entry_points_and_leaves_spark_to_the_cluster(bundle
         about = Parser().parsestr(packed.read(place).decode())
         scripts = packed.read(place.replace("METADATA", "entry_points.txt")).decode()
     points = dict(line.split(" = ") for line in scripts.splitlines() if " = " in line)
-    for name, task in tasks(resolved(bundle, "prod", WORKSPACE)).items():
+    for name, task in wheel_tasks(resolved(bundle, "prod", WORKSPACE)).items():
         wheel_task = task["python_wheel_task"]
         assert wheel_task["package_name"] == wheel.name.split("-")[0], name
         entry_point = EntryPoint(wheel_task["entry_point"], points[wheel_task["entry_point"]], "console_scripts")
@@ -164,7 +183,7 @@ def test_in_a_clean_environment_the_wheel_gives_every_job(bundle, wheel, project
         "name, entry, *sys.argv[1:] = sys.argv[1:]; "
         "(point,) = [each for each in distribution(name).entry_points if each.name == entry]; point.load()()"
     )
-    for name, task in tasks(resolved(bundle, "prod", WORKSPACE)).items():
+    for name, task in wheel_tasks(resolved(bundle, "prod", WORKSPACE)).items():
         wheel_task = task["python_wheel_task"]
         start = [
             str(python),

@@ -20,6 +20,17 @@ def test_the_local_file_holds_every_setting_at_its_default(project):
     assert {f"{section}.{name}" for section, values in written.items() for name in values} == list_settings().keys()
 
 
+@pytest.mark.parametrize("name", ["databricks", "cluster"])
+def test_the_files_for_production_hold_what_differs_from_the_defaults(project, name):
+    """`tests/where` and `tests/user_code` run jobs with them."""
+    written = yaml.safe_load((project / "conf" / f"{name}.yml").read_text(encoding="utf-8"))
+    found, defaults = Config.load(project / "conf" / f"{name}.yml"), Config()
+    settings = [(section, setting) for section, values in written.items() for setting in values]
+    assert settings
+    for section, setting in settings:
+        assert getattr(getattr(found, section), setting) != getattr(getattr(defaults, section), setting)
+
+
 def test_every_setting_of_the_file_has_its_meaning_as_comment_above(project):
     section, comment, commented = "", [], {}
     for line in (project / "conf" / "local.yml").read_text(encoding="utf-8").split("\n"):

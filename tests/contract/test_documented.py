@@ -1,17 +1,15 @@
-"""The examples of docs/internals/decoders.md run as they stand: as plain functions, and in Spark."""
+"""The examples of docs/internals/decoders.md run as they stand."""
 
 import re
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pytest
 
 from bench.stubs import get_info_response, open_remote_queue_request
 from comqc.helpers import chdr, message, method, secd
 from messages.building import Packet
 from udfs.capture.capture_reader import read_capture
 from udfs.comqc.container_layout import COMQC_EXTENSION
-from udfs.queues.normal_form import normalize_queue_names
 from udfs.stubs.call_decoder import decode_management_calls
 
 BODY = message(chdr(), secd(), method(b"x", iid=bytes(16), opnum=3))
@@ -58,7 +56,7 @@ def test_the_plain_examples(project):
     calls = calls.append_column("run_id", pa.nulls(calls.num_rows, pa.string()))
     (given["batch"],) = calls.combine_chunks().to_batches()
     given["management_calls"] = management_calls(project)
-    plain = [code for code in examples(project) if "pyspark" not in code]
+    plain = examples(project)
     every = {name: value for code in plain for name, value in run(code, given)[0].items()}
     assert every["opened"].field("queue").to_pylist() == ["srv1\\private$\\orders1"]
     assert every["found"]["label"].to_pylist() == ["hello"]
@@ -69,22 +67,3 @@ def test_the_plain_examples(project):
     assert every["calls"].num_rows == 1
     assert every["tables"]["silver.messages"].num_rows > 0
     assert len(plain) == 7
-
-
-@pytest.mark.spark
-def test_the_examples_in_spark(project, spark):
-    frames = {
-        "calls": spark.createDataFrame([(open_remote_queue_request(3),), (None,)], "request_stub binary"),
-        "packets": spark.createDataFrame([(PACKET,), (b"",)], "packet binary"),
-        "named": spark.createDataFrame([("OS:H\\Q",), (None,)], "name string"),
-        "answered": spark.createDataFrame([(get_info_response(1),)], "response_stub binary"),
-        "frame": spark.createDataFrame([("key", BODY)], "message_key string, body binary"),
-    }
-    opened, queue, texts, packets, comqc = (
-        run(code, frames)[1].collect() for code in examples(project) if "pyspark" in code
-    )
-    assert [row.opened.queue for row in opened] == ["srv3\\private$\\orders3", None]
-    assert [row.message.label for row in packets] == ["hello", None]
-    assert [row.queue for row in queue] == normalize_queue_names(pa.array(["h\\q", None])).to_pylist()
-    assert texts[0].texts == ["CONNECTED", *[None] * 11]
-    assert (comqc[0].message_key, comqc[0].opnum) == ("key", 3)

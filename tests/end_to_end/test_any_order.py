@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from capture.merge.cutting import evenly, plain
 from end_to_end.conversations import SAMPLE, SMALL, Conversations
 from end_to_end.lakes import ALL, BRONZE, run, tables
-from pipeline.bronze.capture_source import pack_partitions, whole_file_splits
+from pipeline.bronze.capture_tasks import group_by_task, whole_file_splits
 from pipeline.bronze.input_files import list_files
 from pipeline.lake.lake import Lake
 from schemas import catalog
@@ -29,9 +29,9 @@ ORDERS = tuple(permutations(range(5)))
 def _orders_within_tasks(folder: Path, count: int) -> dict[int, list[int]]:
     """Return the order in which a run reads the five files of each conversation; one task reads all of them."""
     found: dict[int, list[int]] = defaultdict(list)
-    for task in pack_partitions(whole_file_splits(list_files([str(folder)]))):
+    for task in group_by_task(whole_file_splits(list_files([str(folder)]))):
         of_task = defaultdict(list)
-        for split in task.splits:
+        for split in task:
             number, _, index = Path(split.file.path).name.split("_")
             of_task[int(number)].append(int(index))
         for number, indexes in of_task.items():

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 import example_rows
 from jobs import export_packets, ingest_captures, publish_dashboards, run_all, trace_message
-from pipeline.bronze.capture_source import build_read_tasks, register_data_source
+from pipeline.bronze.capture_tasks import build_read_tasks
 from pipeline.bronze.ingest_captures import BRONZE_TABLES
 from pipeline.bronze.ingest_plan import plan_ingest
 from pipeline.bronze.input_files import InputFile, list_files
@@ -26,6 +26,7 @@ from pipeline.lake.lake import Lake
 from pipeline.lake.recovery import RunMarkers
 from pipeline.quality.check import CheckOptions, check_suites
 from pipeline.quality.suites import read_suites
+from pipeline.silver.capture_source import register_capture_source
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.quality import QUALITY_RESULTS
@@ -438,15 +439,8 @@ def test_of_what_is_cut_the_pages_hold_sums_over_all(lake):
     assert None not in paths
 
 
-def test_the_data_source_reads_a_folder_and_lists_pdus(spark, captures):
-    register_data_source(spark)
-    pdus = spark.read.format("msmq_capture").option("rows", "pdus").load(str(captures))
-    expected = sum(read_capture(captures / name, all_pdus=True)["pdus"].num_rows for name in SAMPLES)
-    assert pdus.count() == expected
-
-
 def test_what_a_run_reads_is_what_the_data_source_reads(spark, captures, tmp_path):
-    register_data_source(spark)
+    register_capture_source(spark)
     tasks = tmp_path / "tasks.jsonl"
     reads = plan_ingest(list_files([str(captures)]), []).reads
     for kind in ("capture_files", "rpc_calls"):

@@ -195,9 +195,12 @@ def property_rows(observations: pa.Table) -> pa.Table:
 def _property_name_column(object_types: pa.Array, numbers: pa.Array) -> pa.Array:
     """Return the name of each property; each pair of object type and number is looked up once."""
     kinds, encoded = object_types.dictionary_encode(), numbers.dictionary_encode()
-    ids = encoded.dictionary.to_pylist()
+    ids = [*encoded.dictionary.to_pylist(), None]
     table = [
-        property_names.property_name(kind, number) for kind in [*kinds.dictionary.to_pylist(), None] for number in ids
+        None if number is None else property_names.property_name(kind, number)
+        for kind in [*kinds.dictionary.to_pylist(), None]
+        for number in ids
     ]
     kind = np.asarray(pc.fill_null(kinds.indices, len(kinds.dictionary)))
-    return pa.array(table, pa.string()).take(pa.array(kind * len(ids) + np.asarray(encoded.indices)))
+    number = np.asarray(pc.fill_null(encoded.indices, len(encoded.dictionary)))
+    return pa.array(table, pa.string()).take(pa.array(kind * len(ids) + number))

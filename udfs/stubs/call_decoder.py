@@ -1,10 +1,12 @@
-"""Decode both stubs of each RPC call of a batch, into the columns of the silver tables of calls.
+"""Decode the stubs of RPC calls, into the columns of the silver tables of calls: both of a call, or single ones.
 
 Calls of one method and transfer syntax are decoded together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -15,6 +17,7 @@ from udfs import codes
 from udfs.array_types import Bools, Ints
 from udfs.call_results import call_succeeded
 from udfs.dcerpc.interfaces import INTERFACES_BY_NAME, NDR64_NAME, NDR_NAME, REMOTE_READ_NAME
+from udfs.errors import UNSUPPORTED
 from udfs.queues.normal_form import normalize_queue_names
 from udfs.stubs import method_registry, to_arrow
 from udfs.stubs.column_cursors import ERROR_CODES, AnyArray, DecodedColumns
@@ -39,6 +42,23 @@ _CLIENT_COLUMNS: Final = (
     "queue_manager_context", "remote_cursor_handle", "port_type", "mqs", "action", "timeout_ms", "hresult",
 )  # fmt: skip
 _MANAGEMENT_COLUMNS: Final = ("object_type", "queue_format_name", "queue", "hresult")
+PARAMETERS_SCHEMA: Final = pa.schema(
+    {
+        "method": pa.string(),
+        **{name: kind for name, kind in to_arrow.COLUMN_TYPES.items() if name not in ("arrive_time", "action_text")},
+        "arrived_at": pa.timestamp("us", tz="UTC"),
+        "management_action": pa.string(),
+        **dict.fromkeys(("action_name", "ack_name", "hresult_name"), pa.string()),
+        **to_arrow.LIST_TYPES,
+        "values": to_arrow.VARIANTS_TYPE,
+        **to_arrow.SECTION_TYPES,
+        "packet": pa.binary(),
+        "errors": to_arrow.ERRORS_TYPE,
+    }
+)
+_DIRECTIONS: Final = ("request", "response")
+
+ColumnArrays = Mapping[str, pa.Array]
 
 
 def _equals(column: pa.Array, value: str) -> Bools:
@@ -243,3 +263,107 @@ def decode_client_calls(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     for side in calls.stubs:
         out[f"{side}_bytes"] = pc.binary_length(batch.column(f"{side}_stub")).cast(pa.int64())
     return out | _common_columns(calls, out["hresult"])
+
+
+def _management_columns(batch: pa.RecordBatch) -> ColumnArrays:
+    columns = decode_management_calls(batch)
+    columns["management_action"] = columns.pop("action")
+    return columns
+
+
+_DECODERS: Final[tuple[tuple[method_registry.MethodsByInterface, Callable[[pa.RecordBatch], ColumnArrays]], ...]] = (
+    (method_registry.REMOTE_READ_METHODS, partial(decode_remote_read_calls, packets=True)),
+    (method_registry.CLIENT_METHODS, decode_client_calls),
+    (method_registry.MANAGEMENT_METHODS, _management_columns),
+)
+
+
+def decode_mixed_stubs(
+    stubs: pa.Array,
+    interface_names: pa.Array,
+    opnums: pa.Array,
+    directions: pa.Array,
+    transfer_syntaxes: pa.Array,
+    byte_orders: pa.Array,
+) -> pa.RecordBatch:
+    """Decode stubs: one row per stub, with the columns of ``PARAMETERS_SCHEMA``; null where its method has none.
+
+    The arrays are as in ``bronze.rpc_calls``: ``interface_names`` ``qm2qm``, ``RemoteRead``, ``qmmgmt``, ``qmcomm`` or
+    ``qmcomm2``; ``opnums`` whole numbers; ``transfer_syntaxes`` ``NDR``, ``NDR64``, or null if it is not known;
+    ``byte_orders`` ``little`` or ``big``. ``directions``: ``request`` or ``response``.
+
+    A stub of which these say nothing or something else has the error ``unsupported`` with the column's name. A null
+    stub gives nulls and no error.
+    """
+    rows = pa.record_batch(
+        {
+            "stub": stubs.cast(pa.binary()),
+            "interface_name": interface_names,
+            "opnum": opnums.cast(pa.int32()),
+            "direction": directions,
+            "transfer_syntax": transfer_syntaxes,
+            "byte_order": byte_orders,
+        }
+    )
+    unclear = _unclear_columns(rows)
+    parts, places = [], []
+    others: pa.Array = pa.array([True] * rows.num_rows, pa.bool_())
+    for methods, decode in _DECODERS:
+        ours = pc.and_(_is_one_of(rows["interface_name"], methods), unclear.is_null())
+        others = pc.and_not(others, ours)
+        chosen = pc.indices_nonzero(ours)
+        parts.append(_parameters(decode(_as_calls(rows.take(chosen))), len(chosen)))
+        places.append(chosen)
+    chosen = pc.indices_nonzero(others)
+    errors = [
+        [{"code": UNSUPPORTED, "field": name, "offset": 0}] if name else [] for name in unclear.take(chosen).to_pylist()
+    ]
+    parts.append(_parameters({"errors": pa.array(errors, to_arrow.ERRORS_TYPE)}, len(chosen)))
+    order = pa.concat_arrays([*places, chosen])
+    return pa.concat_batches(parts).take(pc.array_sort_indices(order))
+
+
+def _unclear_columns(rows: pa.RecordBatch) -> pa.Array:
+    """Return the first column of each row that does not say how to read its stub; null if none, or without a stub."""
+    clear = {
+        "interface_name": _is_one_of(rows["interface_name"], method_registry.ALL_METHODS),
+        "opnum": rows["opnum"].is_valid(),
+        "direction": _is_one_of(rows["direction"], _DIRECTIONS),
+        "byte_order": _is_one_of(rows["byte_order"], ("little", "big")),
+    }
+    found = pa.nulls(rows.num_rows, pa.string())
+    for name, is_clear in reversed(clear.items()):
+        found = pc.if_else(is_clear, found, name)
+    return pc.if_else(rows["stub"].is_valid(), found, pa.scalar(None, pa.string()))
+
+
+def _is_one_of(texts: pa.Array, values: Iterable[str]) -> pa.Array:
+    return pc.is_in(texts, pa.array(list(values), pa.string()))
+
+
+def _as_calls(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the stubs as calls (``decode_remote_read_calls``) of which nothing else was seen."""
+    count, nothing = rows.num_rows, pa.scalar(None, pa.binary())
+    stubs = {
+        f"{direction}_stub": pc.if_else(pc.equal(rows["direction"], direction), rows["stub"], nothing)
+        for direction in _DIRECTIONS
+    }
+    return pa.record_batch(
+        {
+            **{name: rows[name] for name in ("interface_name", "opnum", "transfer_syntax", "byte_order")},
+            **stubs,
+            "outcome": pa.nulls(count, pa.string()),
+            "sealed": pa.nulls(count, pa.bool_()),
+            "opened_by": pa.nulls(count, pa.string()),
+            "server_address": pa.nulls(count, pa.string()),
+        }
+    )
+
+
+def _parameters(columns: ColumnArrays, count: int) -> pa.RecordBatch:
+    """Return ``count`` rows of ``PARAMETERS_SCHEMA``; null in columns that are not given."""
+    arrays = [
+        columns[field.name].cast(field.type) if field.name in columns else pa.nulls(count, field.type)
+        for field in PARAMETERS_SCHEMA
+    ]
+    return pa.record_batch(arrays, schema=PARAMETERS_SCHEMA)

@@ -1,0 +1,129 @@
+"""Read capture files in tasks of similar size: all rows of the reader, from whole files or parts of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pipeline.bronze.input_files import InputFile
+from pipeline.bronze.ledger_entries import PlannedRead
+from pipeline.lake.staging_files import StagingWriter
+from pipeline.lake.tasks import MIN_TASKS, TASK_BYTES, PartitionedRows, balance_by_size
+from udfs.capture.capture_reader import CaptureReadRequest, ReadOptions, failed_capture_row, read_capture_batches
+from udfs.tcp.time_limits import DEFAULT_TIME_LIMITS, TimeLimits
+from udfs.tcp.tunnels import TUNNEL_PORTS
+
+
+@dataclass(frozen=True)
+class CaptureSplit:
+    """A capture file, or the part of it that one task reads."""
+
+    file: InputFile
+    part: CaptureReadRequest
+    size: int  # bytes to read
+
+
+def group_by_task(splits: list[CaptureSplit]) -> list[list[CaptureSplit]]:
+    """Distribute captures over tasks of similar size. The bytes, not the files, decide how many tasks there are."""
+    total = sum(split.size for split in splits)
+    ordered = sorted(splits, key=lambda split: split.file.path)
+    return balance_by_size(ordered, lambda split: split.size, max(MIN_TASKS, -(-total // TASK_BYTES)))
+
+
+def whole_file_splits(files: list[InputFile]) -> list[CaptureSplit]:
+    """Return splits that read files from beginning to end."""
+    return [CaptureSplit(file, CaptureReadRequest(), file.size) for file in files]
+
+
+def _split_of(read: PlannedRead) -> CaptureSplit:
+    capture_id = read.capture_id if read.first_key is not None else None  # else the path's key
+    part = CaptureReadRequest(capture_id, read.resume_state, read.reread_endpoints)
+    return CaptureSplit(read.file, part, max(read.file.size - read.start_offset, 0))
+
+
+def time_limits(options: Mapping[str, Any]) -> TimeLimits:
+    """Return the limits of time among the reader's options (``read_options``)."""
+    return TimeLimits(*(float(options.get(name, default)) for name, default in DEFAULT_TIME_LIMITS._asdict().items()))
+
+
+def read_options(options: Mapping[str, Any], *, all_pdus: bool = False) -> ReadOptions:
+    """Return the reader's options from numbers or texts by name; defaults for those that are not there.
+
+    The names are ``READ_OPTION_NAMES``; ``tunnel_ports`` is JSON, kinds of tunnels by UDP port, beside the usual ones.
+    """
+    defaults = ReadOptions()
+    more = json.loads(options.get("tunnel_ports", "{}"))
+    return ReadOptions(
+        time_limits(options),
+        int(options.get("block_bytes", defaults.block_bytes)),
+        int(options.get("max_expansion", defaults.max_expansion_ratio)),
+        int(options.get("max_expanded_bytes", defaults.max_expanded_bytes)),
+        all_pdus=all_pdus,
+        tunnel_ports={**TUNNEL_PORTS, **{int(port): kind for port, kind in more.items()}},
+    )
+
+
+READ_OPTION_NAMES: Final = (
+    *DEFAULT_TIME_LIMITS._fields, "tunnel_ports", "block_bytes", "max_expansion", "max_expanded_bytes"
+)  # fmt: skip
+
+
+def read_split(
+    split: CaptureSplit, options: ReadOptions, staging: StagingWriter
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield the rows of one capture, each batch with its kind; write those of all kinds to the staging files.
+
+    If reading it fails, its other rows are removed from the staging files, and its row of the ledger says why.
+    """
+    source = split.file.capture_source()
+    batches = read_capture_batches(source, options, split.part)
+    while True:
+        try:
+            kind_and_rows = next(batches, None)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other captures are read
+            staging.discard()
+            kind_and_rows, batches = ("capture_files", failed_capture_row(source, split.part, error)), iter(())
+        if kind_and_rows is None:
+            break
+        staging.add(*kind_and_rows)
+        yield kind_and_rows
+    staging.close()
+
+
+def build_read_tasks(
+    reads: Sequence[PlannedRead],
+    task_file: Path,
+    *,
+    rows: str = "rpc_calls",
+    staging_folder: str | None = None,
+    **options: Any,  # noqa: ANN401 - numbers and texts
+) -> PartitionedRows:
+    """Return the rows of planned reads, a part for each task; ``options`` as ``read_options`` takes them.
+
+    ``rows`` is the kind that is returned. Those of all kinds go to ``staging_folder``: one Parquet file for each
+    capture and kind, named by the capture's path, so that a repeated task overwrites its own files. What each task
+    reads is written to ``task_file``, one line of JSON for each.
+    """
+    reads_by_path = {read.file.path: read for read in reads}
+    tasks = group_by_task([_split_of(read) for read in reads])
+    lines = (json.dumps([reads_by_path[split.file.path].to_json_dict() for split in task]) for task in tasks)
+    task_file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    texts = {name: str(value) for name, value in options.items()}
+
+    def rows_of_task(number: int) -> Iterator[pa.RecordBatch]:
+        with task_file.open(encoding="utf-8") as file:
+            values = json.loads(next(islice(file, number, None)))
+        for split in (_split_of(PlannedRead.from_json_dict(each)) for each in values):
+            staging = StagingWriter(staging_folder, split.file.path)
+            for kind, batch in read_split(split, read_options(texts), staging):
+                if kind == rows:
+                    yield batch
+
+    size = sum(split.size for task in tasks for split in task)
+    return PartitionedRows(len(tasks), size, rows_of_task)

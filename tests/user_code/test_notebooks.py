@@ -1,0 +1,96 @@
+"""The notebooks: their format, and their results on the lake of the sample."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from schemas.catalog import DATA_TABLES
+from user_code.runner import cells, run
+
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.py"))
+TOUR, MESSAGE, STUCK, COMQC, QUALITY = NOTEBOOKS
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_explains_itself_and_is_short(path):
+    parts = list(cells(path.read_text(encoding="utf-8")))
+    texts = [content for is_text, content in parts if is_text]
+    assert texts[0].startswith("# ")
+    assert sum(len(text.split()) for text in texts) > 80
+    assert sum(content.count("\n") for is_text, content in parts if not is_text) < 150
+    for number, (is_text, content) in enumerate(parts):
+        if not is_text:
+            compile(content, f"{path.name}, cell {number}", "exec")
+
+
+PREFIX = "notebooks_"
+
+
+@pytest.fixture(scope="module", params=["folder", "catalog"])
+def places(request, spark, demo_lake):
+    """Widgets that name the tables: in a folder, or in a catalog with a prefix, which has the same tables."""
+    if request.param == "folder":
+        yield {"lake": str(demo_lake)}
+        return
+    layers = {table.layer for table in DATA_TABLES}
+    for layer in layers:
+        spark.sql(f"CREATE DATABASE {PREFIX}{layer}")
+    for table in DATA_TABLES:
+        spark.catalog.createTable(f"{PREFIX}{table}", str(demo_lake / table.layer / table.name), "delta")
+    yield {"catalog": "spark_catalog", "prefix": PREFIX}
+    for layer in layers:
+        spark.sql(f"DROP DATABASE {PREFIX}{layer} CASCADE")
+
+
+@pytest.mark.spark
+class TestOnTheDemosLake:
+    def test_the_tour(self, spark, places):
+        output = run(TOUR, spark, **places, captures=str(FOLDER.parent / "data" / "sample"))
+        files, calls, risks, packets, _, opens = output.tables
+        assert len(files) > 10
+        assert len(calls) == 20
+        assert {row["loss_risk"] for row in risks} >= {"read_twice", "poison"}
+        assert all(row["filter"].startswith("frame.number == ") for row in packets)
+        assert len(packets) >= 6
+        assert len(output.figures) == 2
+        assert {row["method"] for row in opens} > {"R_OpenQueue", "R_QMOpenRemoteQueue"}
+
+    def test_the_message_that_was_handed_out_most(self, spark, places):
+        sightings, attempts, fates, packets, calls = run(MESSAGE, spark, **places).tables
+        assert len(attempts) > 5
+        assert len([row for row in attempts if row["outcome"] == "acked"]) > 1
+        assert len(sightings) > 1
+        assert fates[0]["loss_risk"] == "read_twice"
+        assert all(row["path"] and row["request_packet"] for row in packets)
+        assert {row["ack_name"] for row in calls} >= {None, "RR_ACK"}
+
+    def test_a_message_by_its_label(self, spark, places):
+        sightings, attempts, *_ = run(MESSAGE, spark, **places, message="order 701").tables
+        assert {row["label"] for row in sightings} == {"order 701"}
+        assert len(attempts) >= 1
+
+    def test_a_message_that_is_not_there(self, spark, places, capsys):
+        output = run(MESSAGE, spark, **places, message="no such label")
+        assert "no message of that name" in capsys.readouterr().out
+        assert output.tables == [[], [], [], [], []]
+
+    def test_the_queue_that_stands_still(self, spark, places, capsys):
+        output = run(STUCK, spark, **places)
+        said = capsys.readouterr().out
+        assert "Its transfer is stalled since" in said
+        assert len(output.figures) == 3
+        run(STUCK, spark, **places, queue="growing")
+        assert "24 messages" in capsys.readouterr().out
+
+    def test_com_plus_calls_where_there_are_none(self, spark, places, capsys):
+        output = run(COMQC, spark, **places)
+        assert capsys.readouterr().out.startswith("0 calls in 0 sightings")
+        assert all(rows == [] for rows in output.tables)
+
+    def test_quality(self, spark, places):
+        output = run(QUALITY, spark, **places)
+        assert {row["rows"] for row in output.tables[0]} == {0}
+        assert len(output.figures) == 1
