@@ -230,14 +230,22 @@ def _do_overlap(one: RowDict, two: RowDict, spans: tuple[Span, Span], others: tu
 
 
 def _is_seen_again(rows: tuple[RowDict, RowDict], spans: tuple[tuple[Span, Span], tuple[Span, Span]]) -> bool:
-    """Whether two remainders have so much in common, in both directions, that both captures saw it sent.
+    """Whether two remainders, the earlier one first, have so much in common that both captures saw it sent.
 
-    Bytes from the end of a file may be sent again in the next file. But this is never a SYN with all that follows; it
-    is only little data, less than half of what either file has; and packets do not all come equally later.
+    Bytes from the end of a file may be sent again in the next file. But this is never a SYN with all that follows, and
+    none follows them; it is only little data, less than half of what either file has, not in both directions; and
+    packets do not all come equally later.
     """
     directions = list(zip(*spans, strict=True))
     common = list(starmap(_common_bytes, directions))
-    if not all(common) or not _may_be_one_connection(*spans):
+    if not any(common) or not _may_be_one_connection(*spans):
+        return False
+    earlier, later = rows
+    if earlier["last_time_ns"] <= later["first_time_ns"] and any(
+        other.syn is not None and span.syn is None for span, other in directions
+    ):
+        return True
+    if not all(common):
         return False
     if any(span.syn is not None and other.syn is not None for span, other in directions):
         return True
