@@ -20,6 +20,7 @@ from udfs.tcp.connections import MAX_SEQUENCE_JUMP, sequence_difference
 from udfs.tcp.packet_decoder import ACK, FIN, FRAMED_BEFORE, RST, SKIPPED_BEFORE, STREAM_START, SYN
 from udfs.tcp.tunnels import NO_IDENTIFIER
 
+_AFTER_SYN: Final = range(1, MAX_SEQUENCE_JUMP)  # bytes; a connection that comes later has larger numbers
 _MAX_REPEATED_BYTES: Final = 64 << 10  # bytes; more is not sent again at once
 WHOLE_PDU: Final = 0x8000  # flag of segments in a remainder: they belong to a PDU that is complete
 
@@ -145,7 +146,7 @@ def pairs_of_taps(spans: Sequence[tuple[Span, Span]], taps: Sequence[int]) -> li
 
 
 def _candidate_pairs(rows: Sequence[RowDict], spans: Sequence[tuple[Span, Span]]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of row indexes that may belong together: their times overlap, or their bytes of side 0.
+    """Yield pairs of row indexes that may belong together: their times overlap, or their bytes.
 
     For a connection that spans thousands of files these are neighbours only, not all pairs.
     """
@@ -154,7 +155,8 @@ def _candidate_pairs(rows: Sequence[RowDict], spans: Sequence[tuple[Span, Span]]
         current = [earlier for earlier in current if rows[earlier]["last_time_ns"] > row["first_time_ns"]]
         yield from ((earlier, later) for earlier in current)
         current.append(later)
-    yield from _pairs_with_common_bytes(spans, 0)
+    for side in (0, 1):
+        yield from _pairs_with_common_bytes(spans, side)
 
 
 def _pairs_with_common_bytes(spans: Sequence[tuple[Span, Span]], side: int) -> Iterator[tuple[int, int]]:
@@ -232,19 +234,17 @@ def _do_overlap(one: RowDict, two: RowDict, spans: tuple[Span, Span], others: tu
 def _is_seen_again(rows: tuple[RowDict, RowDict], spans: tuple[tuple[Span, Span], tuple[Span, Span]]) -> bool:
     """Whether two remainders, the earlier one first, have so much in common that both captures saw it sent.
 
-    Bytes from the end of a file may be sent again in the next file. But this is never a SYN with all that follows, and
-    none follows them; it is only little data, less than half of what either file has, not in both directions; and
-    packets do not all come equally later.
+    Nobody sends a SYN after the bytes that follow it. Bytes from the end of a file may be sent again in the next file.
+    But this is never a SYN with all that follows; it is only little data, less than half of what either file has, not
+    in both directions; and packets do not all come equally later.
     """
-    directions = list(zip(*spans, strict=True))
-    common = list(starmap(_common_bytes, directions))
-    if not any(common) or not _may_be_one_connection(*spans):
+    if not _may_be_one_connection(*spans):
         return False
     earlier, later = rows
-    if earlier["last_time_ns"] <= later["first_time_ns"] and any(
-        other.syn is not None and span.syn is None for span, other in directions
-    ):
+    directions = list(zip(*spans, strict=True))
+    if earlier["last_time_ns"] <= later["first_time_ns"] and any(starmap(_has_bytes_after_syn, directions)):
         return True
+    common = list(starmap(_common_bytes, directions))
     if not all(common):
         return False
     if any(span.syn is not None and other.syn is not None for span, other in directions):
@@ -254,6 +254,11 @@ def _is_seen_again(rows: tuple[RowDict, RowDict], spans: tuple[tuple[Span, Span]
         return False
     differences = _time_differences(*rows)
     return not differences or max(differences) - min(differences) <= min(map(abs, differences)) // 8
+
+
+def _has_bytes_after_syn(span: Span, other: Span) -> bool:
+    """Whether a remainder has bytes that follow the SYN of another one in the same direction."""
+    return span.low is not None and other.syn is not None and sequence_difference(span.low - other.syn) in _AFTER_SYN
 
 
 def _may_be_one_connection(spans: tuple[Span, Span], others: tuple[Span, Span]) -> bool:
