@@ -11,8 +11,8 @@ from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import lake_lease, open_lake_with_data
 from pipeline.lake.lake import Lake
-from pipeline.quality import data_docs
 from pipeline.quality.check import CheckOptions, CheckResult, check_suites
+from pipeline.quality.results_page import render_results
 from pipeline.quality.suites import Suite, SuiteError, bundled_suites, read_suites
 from schemas.quality import QUALITY_RESULTS
 
@@ -20,7 +20,7 @@ JOB = "check_quality"
 
 
 def run(job_run: cli.JobRun) -> cli.Outcome:
-    """Check the lake, print the expectations that failed and, if asked, write the Data Docs."""
+    """Check the lake, print the expectations that failed and, if asked, write a page of the results."""
     suites = select_suites(job_run)
     lake = open_lake_with_data(job_run)
     with lake_lease(job_run, lake):
@@ -31,11 +31,18 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     cli.write_output("\n".join(lines) + "\n")
     if job_run.arguments.docs:
         try:
-            index = data_docs.write_data_docs(Path(job_run.arguments.docs), found.rows, found.reports)
+            page = _write_page(Path(job_run.arguments.docs), found)
         except OSError as error:
             raise ConfigError(f"--docs: {error}") from error
-        cli.log_progress(f"pages: {index}")
+        cli.log_progress(f"page: {page}")
     return outcome_of_results(found)
+
+
+def _write_page(folder: Path, found: CheckResult) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    page = folder / "index.html"
+    page.write_text(render_results(found.rows), encoding="utf-8")
+    return page
 
 
 def select_suites(job_run: cli.JobRun) -> tuple[Suite, ...]:

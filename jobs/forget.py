@@ -7,7 +7,6 @@ from captures that are still in their folders. A job that was killed can be repe
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,7 +31,9 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     cutoff = RetentionCutoff(job_run.arguments.before)
     for folder in map(Path, job_run.arguments.docs):
         if folder.exists() and not (folder / "index.html").exists():
-            raise ConfigError(f"--docs {folder}: not Data Docs, for there is no index.html; nothing was removed")
+            raise ConfigError(
+                f"--docs {folder}: no page of check_quality, for there is no index.html; nothing was removed"
+            )
     pseudonymizer = redaction.load_pseudonymizer(job_run)
     lake = open_lake_with_data(job_run)
     if job_run.arguments.dry_run:
@@ -90,12 +91,12 @@ def _remove_spooled_captures(lake: Lake, cutoff: RetentionCutoff) -> int:
 
 
 def _republish_pages(job_run: cli.JobRun, lake: Lake) -> None:
-    """Rewrite the pages, and remove Data Docs because they quote rows."""
+    """Rewrite the pages, and remove pages of check_quality because they quote rows."""
     lake_pages = Path(lake.root) / "pages"
     for folder in dict.fromkeys([*([lake_pages] if lake_pages.is_dir() else []), *map(Path, job_run.arguments.pages)]):
         publish_dashboards.publish_pages(job_run, lake, folder)
     for folder in map(Path, job_run.arguments.docs):
-        shutil.rmtree(folder, ignore_errors=True)
+        (folder / "index.html").unlink(missing_ok=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -47,16 +47,18 @@ display(spark.createDataFrame(list(violations.items()), "rule string, rows bigin
 # MAGIC %md
 # MAGIC ## Quality results
 # MAGIC
-# MAGIC `gold.quality_results` has the result of every check of every run. It is empty if no checks were run.
+# MAGIC `gold.quality_results` has the result of every check of every run: what is expected, in words and as a limit, what was
+# MAGIC observed, and the keys of rows that failed. It is empty if no checks were run.
 
 # COMMAND ----------
 
 try:
     results = table("gold.quality_results")
-    last = results.groupBy("table", "expectation").agg(
-        F.max_by(F.struct("severity", "success", "unexpected", "observed"), "run_at").alias("last")
-    )
+    told = ("severity", "success", "description", "limits", "evaluated", "unexpected", "observed", "failed_keys")
+    last = results.groupBy("table", "expectation").agg(F.max_by(F.struct(*told), "run_at").alias("last"))
     display(last.select("table", "expectation", "last.*").orderBy("success", "severity", "table"))
+    runs = results.groupBy("run_at", "severity").agg(F.count_if("NOT success").alias("failed")).orderBy("run_at")
+    display(px.bar(runs.toPandas(), x="run_at", y="failed", color="severity", title="Failed checks by run"))
 except AnalysisException:
     print("not computed: this lake has no gold.quality_results")
 

@@ -123,7 +123,7 @@ def _check_quality() -> cli.JobArgumentParser:
         "--docs",
         metavar="DIR",
         type=cli.parse_local_path,
-        help="write the Data Docs of Great Expectations (HTML) to DIR; checks all rows",
+        help="write the results as an HTML page to DIR; checks all rows",
     )
     return parser
 
@@ -172,7 +172,7 @@ def _forget() -> cli.JobArgumentParser:
         type=cli.parse_local_path,
         action="append",
         default=[],
-        help="folder of Data Docs from check_quality to remove",
+        help="folder with the page of check_quality, to remove",
     )
     return parser
 

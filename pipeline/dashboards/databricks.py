@@ -93,7 +93,8 @@ FROM {alerts}""",
     DashboardDataset(
         "quality",
         "Quality",
-        """SELECT run_at, `table`, suite, expectation, severity, success, evaluated, unexpected, observed
+        """SELECT run_at, `table`, suite, expectation, description, limits, severity, success, evaluated, unexpected,
+       observed, failed_keys
 FROM (SELECT *, rank() OVER (PARTITION BY suite ORDER BY run_at DESC, run_id DESC) AS place FROM {quality_results})
 WHERE place = 1""",
     ),
@@ -247,7 +248,17 @@ DASHBOARD_PAGES: Final[tuple[tuple[str, tuple[Widget, ...]], ...]] = (
                 "table",
                 "quality",
                 "Quality",
-                ("success", "severity", "table", "expectation", "evaluated", "unexpected", "observed", "run_at"),
+                (
+                    "success",
+                    "severity",
+                    "table",
+                    "description",
+                    "limits",
+                    "evaluated",
+                    "unexpected",
+                    "observed",
+                    "run_at",
+                ),
                 6,
                 8,
             ),

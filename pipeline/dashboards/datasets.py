@@ -18,6 +18,7 @@ from udfs.codes import MQ_ERROR_IO_TIMEOUT, MQ_INFORMATION_REMOTE_CANCELED_BY_CL
 from udfs.dcerpc.interfaces import INTERFACES_BY_NAME
 
 TIME_STEPS_S: Final = (1, 10, 60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400, 100 * 366 * 86_400)
+QUALITY_RUNS: Final = 12  # the newest checks of a suite, whose results are shown one beside the other
 MAX_EVIDENCE_KEYS: Final = 12  # evidence keys in a row of a dataset; ``evidence_count`` is the number of all
 
 
@@ -256,12 +257,22 @@ FROM {{alerts}}""",
     Dataset(
         "quality",
         "gold.quality_results",
-        """SELECT result_key, run_at, run_id, `table`, suite, expectation, severity, success, evaluated, unexpected,
-       observed, scope
+        """SELECT result_key, run_at, run_id, `table`, suite, expectation, description, limits, severity, success,
+       evaluated, unexpected, observed, unit, scope, key_column, failed_keys
 FROM (SELECT *, rank() OVER (PARTITION BY suite ORDER BY run_at DESC, run_id DESC) AS _place FROM {quality_results})
 WHERE _place = 1""",
         order_by="success, severity, `table`, expectation, result_key",
         selection="failed checks first",
+    ),
+    Dataset(
+        "quality_history",
+        "gold.quality_results",
+        f"""SELECT result_key, run_at, suite, expectation, severity, success, evaluated, unexpected, scope
+FROM (SELECT *, rank() OVER (PARTITION BY suite ORDER BY run_at DESC, run_id DESC) AS _place
+      FROM {{quality_results}})
+WHERE _place <= {QUALITY_RUNS}""",
+        order_by="run_at DESC, suite, expectation, result_key",
+        selection="the newest",
     ),
     Dataset(
         "coverage",

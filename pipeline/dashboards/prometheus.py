@@ -18,6 +18,7 @@ from pipeline.queues.history import STATE_UNKNOWN
 from udfs.rows import RowDict
 
 _QUEUE_LABELS: Final = ("queue", "queue_manager", "queue_format_name")
+_QUALITY_LABELS: Final = ("table", "suite", "expectation", "severity")
 _COVERAGE_LABELS: Final = ("layer", "measure", "server_address")
 
 
@@ -113,6 +114,16 @@ def _metric_families(dashboard: DashboardData) -> Iterator[MetricFamily]:
         "gold.coverage.",
         value="value",
         where=lambda row: not _counts_bytes(row),
+    )
+    yield MetricFamily(
+        "msmq_quality_expectation_met",
+        "1 if an expectation of the tables held when it was last checked, else 0.",
+        [(_labels(row, _QUALITY_LABELS), row["success"]) for row in _dataset_rows(dashboard, "quality")],
+    )
+    yield MetricFamily(
+        "msmq_quality_unexpected_rows",
+        "Rows that were not as expected when an expectation was last checked.",
+        [(_labels(row, _QUALITY_LABELS), row["unexpected"]) for row in _dataset_rows(dashboard, "quality")],
     )
     yield _sum_family(
         dashboard,

@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.lake.arrow_rows import datetime_to_us
@@ -182,24 +182,20 @@ def _derived_rows(suite: Suite, rows: DataFrame) -> DataFrame:
         derived[f"_{each.name}"] = ours if each.applies_sql is None else F.when(F.expr(each.applies_sql), ours)
         for place, name in enumerate(each.time_span_sql or ()):
             derived[f"_{each.name}_{place}"] = event_date_column(name)
-    plain = (suite.table.key[0], *suite.unique_columns) if suite.rows_sql is None else (suite.key,)
-    names = dict.fromkeys((*plain, *(name for name in suite.checked_columns if name in rows.columns)))
+    names = dict.fromkeys((suite.row_key, *(name for name in suite.checked_columns if name in rows.columns)))
     return rows.select(
         *(name for name in names if name not in derived), *(column.alias(name) for name, column in derived.items())
     )
 
 
 def add_lookup_columns(lake: Lake, batch: CheckBatch, whole_tables: Mapping[Table, pa.Table]) -> CheckBatch:
-    """Return a batch in memory with the number of duplicates and the columns from other tables.
+    """Return a batch in memory with the columns from other tables.
 
     ``whole_tables`` are tables of which all rows are in memory: lookups use these instead of the lake.
     """
     suite, rows = batch.suite, batch.rows
     if isinstance(rows, DataFrame) or not rows.num_rows or suite.rows_sql is not None:
         return batch
-    uniques = list(zip(*(rows[name].to_pylist() for name in suite.unique_columns), strict=True))
-    copies = Counter(uniques)
-    rows = rows.append_column("copies", pa.array([copies[each] for each in uniques], pa.int64()))
     for each in suite.lookups:
         ours = rows[f"_{each.name}"].to_pylist()
         counted = _look_up(lake, each, batch, set(ours) - {None}, whole_tables)
@@ -245,9 +241,8 @@ def _count_by_key(each: Lookup, theirs: DataFrame) -> DataFrame:
 
 
 def _complete_in_spark(lake: Lake, suite: Suite, table: DataFrame) -> DataFrame:
-    """Return the rows with all derived, duplicate and lookup columns, as a Spark frame."""
+    """Return the rows with all derived and lookup columns, as a Spark frame."""
     rows = _derived_rows(suite, table)
-    rows = rows.withColumn("copies", F.count("*").over(Window.partitionBy(*suite.unique_columns)))
     for each in suite.lookups:
         counted = _count_by_key(each, lake.read(each.table).where(each.where_sql or "TRUE"))
         joined = rows.join(counted, F.col(f"_{each.name}") == F.col("_of"), "left").drop("_of")

@@ -8,10 +8,11 @@ If nothing changed and nothing failed there is no work, except for suites that d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -29,14 +30,12 @@ from pipeline.quality.batches import (
     select_batch,
 )
 from pipeline.quality.gx_checks import ExpectationResult, SuiteValidator
+from pipeline.quality.limits import describe_limits
 from pipeline.quality.suites import Suite
 from pipeline.text import escape_unprintable
 from schemas.quality import QUALITY_RESULTS
 from schemas.table import EVENT_DATE
 from udfs.keys import key
-
-if TYPE_CHECKING:
-    from great_expectations.core import ExpectationSuiteValidationResult
 
 _SCHEMA: Final = to_arrow_schema(QUALITY_RESULTS.struct())
 _SUITES, _FAILED = "suites", "failed"
@@ -62,10 +61,9 @@ class CheckOptions:
 
 @dataclass(slots=True)
 class CheckResult:
-    """The results of a check: rows of gold.quality_results, and the reports of Great Expectations by suite."""
+    """The results of a check: rows of gold.quality_results."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
-    reports: dict[str, ExpectationSuiteValidationResult] = field(default_factory=dict)
 
     def failed_rows(self, *severities: str) -> list[dict[str, Any]]:
         """Return the rows of failed expectations with one of these severities (all by default)."""
@@ -84,7 +82,7 @@ class CheckResult:
         lines = [f"quality   {len(self.rows) - len(failed)} of {len(self.rows)} expectations hold"]
         return lines + [
             f"  {row['severity']:<8} {row['table']} {row['expectation']} ({row['suite']}): "
-            + escape_unprintable(row["observed"] or "")
+            + escape_unprintable("; for example ".join([row["observed"] or "", *row["failed_keys"][:1]]))
             for row in failed
         ]
 
@@ -100,7 +98,10 @@ def check_suites(lake: Lake, suites: Sequence[Suite], options: CheckOptions) -> 
     skip = same and not (options.include_clock_suites or options.all_rows)
     if skip or not any(step.exists(*suite.source_tables) for suite in due):
         return CheckResult()
-    found = _validate(_batches(step, due, options), due, options)
+    with ThreadPoolExecutor(1) as pool:
+        validator = pool.submit(SuiteValidator)  # loading Great Expectations takes as long as reading the rows
+        batches = _batches(step, due, options)
+        found = _validate(batches, due, validator.result(), options)
     step.provenance_now[_FAILED] = sorted({row["suite"] for row in found.failed_rows("error")})
     if found.rows:
         step.append(arrow_to_frame(lake.spark, results_table(found.rows)))
@@ -132,16 +133,16 @@ def _batches(step: IncrementalUpdate, suites: Sequence[Suite], options: CheckOpt
     return run_concurrently({name: partial(add_lookup_columns, lake, each, whole) for name, each in batches.items()})
 
 
-def _validate(batches: Mapping[str, CheckBatch], suites: Sequence[Suite], options: CheckOptions) -> CheckResult:
-    found, validator = CheckResult(), None
+def _validate(
+    batches: Mapping[str, CheckBatch], suites: Sequence[Suite], validator: SuiteValidator, options: CheckOptions
+) -> CheckResult:
+    found = CheckResult()
     for suite in suites:
         batch = batches.get(suite.name)
         if batch is None or (isinstance(batch.rows, pa.Table) and not batch.rows.num_rows):
             continue
-        validator = validator or SuiteValidator()
-        result = validator.validate(suite, batch.rows)
-        found.reports[suite.name] = result.report
-        found.rows += [_result_row(suite, each, batch.scope, options) for each in result.results]
+        results = validator.validate(suite, batch.rows)
+        found.rows += [_result_row(suite, each, batch.scope, options) for each in results]
     return found
 
 
@@ -151,11 +152,16 @@ def _result_row(suite: Suite, result: ExpectationResult, scope: str, options: Ch
         "table": str(suite.table),
         "suite": suite.name,
         "expectation": result.expectation.name,
+        "description": result.expectation.description,
+        "limits": describe_limits(suite, result.expectation),
         "severity": result.expectation.severity,
         "success": result.success,
         "evaluated": result.evaluated,
         "unexpected": result.unexpected,
         "observed": result.observed,
+        "unit": result.expectation.unit,
+        "key_column": suite.row_key,
+        "failed_keys": result.failed_keys,
         "run_at": options.run_at,
         "scope": scope,
         EVENT_DATE: options.run_at.date(),

@@ -1,46 +1,47 @@
 """Validation of rows with Great Expectations: the result of each expectation of a suite.
 
 Few rows are validated in memory, because each query of Great Expectations to Spark is a job of its own. Many rows are
-validated in Spark: one job for all expectations of a suite that can share it, then one for each that failed, to get the
-values seen. Great Expectations sends no analytics and stores nothing: no project folder, no persisted frames.
+validated in Spark: first whether each expectation holds, in few jobs, then those that do not, to get the values and
+rows seen. Great Expectations sends no analytics and stores nothing: no project folder, no persisted frames.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.quality.suites import Expectation, Suite, SuiteError
 
 if TYPE_CHECKING:
-    from great_expectations.core import ExpectationSuiteValidationResult, ExpectationValidationResult
+    from great_expectations.core import ExpectationValidationResult
 
-_MAX_EXAMPLES: Final = 3  # unexpected values, or keys of unexpected rows
-_MAX_CHARACTERS: Final = 80  # of one example
+MAX_FAILED_KEYS: Final = 20
+_MAX_VALUES: Final = 3  # unexpected ones that are shown
+_MAX_CHARACTERS: Final = 80  # of one value or key
+_EXACT: Final = 1 << 53  # whole numbers below are exact as floats
 _SEVERITY: Final = {"error": "critical", "warning": "warning", "info": "info"}
 
 
 class ExpectationResult(NamedTuple):
-    """The result of an expectation: numbers of rows evaluated and unexpected, and what was observed instead."""
+    """The result of an expectation.
+
+    ``evaluated`` and ``unexpected`` are numbers of rows, ``observed`` what was seen instead, ``failed_keys`` which rows
+    these are, by ``Suite.row_key``; of both some.
+    """
 
     expectation: Expectation
     success: bool
     evaluated: int
     unexpected: int
     observed: str | None
-
-
-class SuiteResult(NamedTuple):
-    """The results of a suite, and the report of Great Expectations."""
-
-    results: list[ExpectationResult]
-    report: ExpectationSuiteValidationResult
+    failed_keys: list[str]
 
 
 class SuiteValidator:
@@ -55,64 +56,66 @@ class SuiteValidator:
         self._context.enable_analytics(False)  # noqa: FBT003
         self._context.variables.progress_bars = ProgressBarsConfig(globally=False)
         self._pandas = self._context.data_sources.add_pandas("pandas")
-        self._spark = self._context.data_sources.add_spark("spark", persist=False)
+        self._spark: Any = None
         self._assets = 0
 
-    def validate(self, suite: Suite, rows: pa.Table | DataFrame) -> SuiteResult:
+    def validate(self, suite: Suite, rows: pa.Table | DataFrame) -> list[ExpectationResult]:
         """Return the result of each expectation; raises SuiteError for one that cannot be evaluated on these rows."""
         if isinstance(rows, DataFrame):
             return self._validate_in_spark(suite, rows)
-        source = self._pandas.add_dataframe_asset(self._asset_name(suite)).add_batch_definition_whole_dataframe("rows")
-        batch = source.get_batch({"dataframe": rows.to_pandas()})
-        report = batch.validate(_gx_suite(suite, suite.expectations), result_format=_result_format("BASIC"))
-        counts = {name: len(rows[name]) - rows[name].null_count for name in rows.column_names}
-        found = {
-            name: _expectation_result(each, result, counts, rows.num_rows, _example_keys(suite, each, rows))
-            for name, (each, result) in _results_by_name(suite, report).items()
-        }
-        return SuiteResult([found[each.name] for each in suite.expectations], report)
+        asset = self._pandas.add_dataframe_asset(self._asset_name(suite))
+        batch = asset.add_batch_definition_whole_dataframe("rows").get_batch({"dataframe": rows.to_pandas()})
+        results = _validated(batch, suite, suite.expectations, "SUMMARY")
+        return [_expectation_result(suite, each, results[each.name], None) for each in suite.expectations]
+
+    def _spark_source(self) -> Any:  # noqa: ANN401 - of Great Expectations
+        """Return the data source of frames, made when there is one: it starts Spark if nobody did."""
+        if self._spark is None:
+            self._spark = self._context.data_sources.add_spark("spark", persist=False)
+        return self._spark
 
     def _asset_name(self, suite: Suite) -> str:
         """Return a unique name for rows of a suite."""
         self._assets += 1
         return f"{suite.name} {self._assets}"
 
-    def _validate_in_spark(self, suite: Suite, rows: DataFrame) -> SuiteResult:
-        source = self._spark.add_dataframe_asset(self._asset_name(suite)).add_batch_definition_whole_dataframe("rows")
-        batch = source.get_batch({"dataframe": rows})
-        report = batch.validate(_gx_suite(suite, suite.expectations), result_format=_result_format("BOOLEAN_ONLY"))
-        results = _results_by_name(suite, report)
-        failure_sql = {each.name: sql for each in suite.expectations if (sql := _failure_sql(each, rows)) is not None}
-        counted = rows.agg(
-            F.count("*").alias("*"),
-            *(F.count(name).alias(name) for name in suite.checked_columns),
-            *(F.count_if(F.expr(sql)).alias(f"*{name}") for name, sql in failure_sql.items()),
-        ).first()
+    def _validate_in_spark(self, suite: Suite, rows: DataFrame) -> list[ExpectationResult]:
+        asset = self._spark_source().add_dataframe_asset(self._asset_name(suite))
+        batch = asset.add_batch_definition_whole_dataframe("rows").get_batch({"dataframe": rows})
+        results = _validated(batch, suite, suite.expectations, "BOOLEAN_ONLY")
+        seen = [each for each in suite.expectations if not results[each.name].success or "mostly" in each.kwargs]
+        if seen:
+            results |= _validated(batch, suite, seen, "SUMMARY")
+        held = [each for each in suite.expectations if each not in seen]
+        counted = rows.agg(F.count("*"), *(F.count_if(_is_evaluated(each)).alias(each.name) for each in held)).first()
         counts = {} if counted is None else counted.asDict()
-        # The values that other failed expectations saw: one job for each.
-        failed = [
-            each for each in suite.expectations if not results[each.name][1].success and each.name not in failure_sql
+        return [
+            _expectation_result(suite, each, results[each.name], counts.get(each.name)) for each in suite.expectations
         ]
-        if failed:
-            seen = batch.validate(_gx_suite(suite, failed), result_format=_result_format("BASIC"))
-            results |= _results_by_name(suite, seen)
-            report.results = [results[each.name][1] for each in suite.expectations]
-        found = []
-        for each in suite.expectations:
-            result, keys = results[each.name][1], []
-            if each.name in failure_sql:
-                result.result = {**(result.result or {}), "unexpected_count": counts[f"*{each.name}"]}
-                if counts[f"*{each.name}"]:
-                    some = (
-                        rows.where(failure_sql[each.name]).select(_key(suite)).distinct().limit(_MAX_EXAMPLES).collect()
-                    )
-                    keys = [str(row[0])[:_MAX_CHARACTERS] for row in some]
-            found.append(_expectation_result(each, result, counts, counts.get("*", 0), keys))
-        return SuiteResult(found, report)
 
 
-def _result_format(name: str) -> dict[str, Any]:
-    return {"result_format": name, "partial_unexpected_count": _MAX_EXAMPLES}
+def _is_evaluated(each: Expectation) -> Column:
+    """Return the condition of rows that an expectation evaluates: all that have values, or all if it is about nulls."""
+    names = () if "_null" in each.type else each.columns
+    return reduce(and_, (F.col(name).isNotNull() for name in names), F.lit(True))  # noqa: FBT003
+
+
+def _validated(
+    batch: Any,  # noqa: ANN401 - of Great Expectations
+    suite: Suite,
+    expectations: Sequence[Expectation],
+    result_format: str,
+) -> dict[str, ExpectationValidationResult]:
+    """Return the results of Great Expectations by name; raises SuiteError for one that could not be evaluated."""
+    told = {"result_format": result_format, "partial_unexpected_count": MAX_FAILED_KEYS}
+    told |= {"unexpected_index_column_names": [suite.row_key]} if result_format == "SUMMARY" else {}
+    found = {}
+    for result in batch.validate(_gx_suite(suite, expectations), result_format=told).results:
+        name = _name(result)
+        if error := _error_of(result.exception_info):
+            raise SuiteError(f"suite {suite.name}: {name} cannot be evaluated: {error}")
+        found[name] = result
+    return found
 
 
 def _gx_suite(suite: Suite, expectations: Sequence[Expectation]) -> Any:  # noqa: ANN401
@@ -142,20 +145,6 @@ def _gx_suite(suite: Suite, expectations: Sequence[Expectation]) -> Any:  # noqa
     return gx_suite
 
 
-def _results_by_name(
-    suite: Suite, report: ExpectationSuiteValidationResult
-) -> dict[str, tuple[Expectation, ExpectationValidationResult]]:
-    """Return the results by expectation name; raises SuiteError for one that could not be evaluated."""
-    by_name = {each.name: each for each in suite.expectations}
-    found = {}
-    for result in report.results:
-        name = _name(result)
-        if error := _error_of(result.exception_info):
-            raise SuiteError(f"suite {suite.name}: {name} cannot be evaluated: {error}")
-        found[name] = by_name[name], result
-    return found
-
-
 def _name(result: ExpectationValidationResult) -> str:
     config = result.expectation_config
     return "" if config is None or config.meta is None else str(config.meta["name"])
@@ -171,55 +160,29 @@ def _error_of(info: Mapping[str, Any] | None) -> str | None:
 
 
 def _expectation_result(
-    each: Expectation, result: ExpectationValidationResult, counts: Mapping[str, int], rows: int, keys: Sequence[str]
+    suite: Suite, each: Expectation, result: ExpectationValidationResult, evaluated: int | None
 ) -> ExpectationResult:
+    """Return a result in our form; ``evaluated`` is given where Great Expectations counted nothing."""
     found = result.result or {}
-    evaluated = counts.get(each.columns[0], rows) if len(each.columns) == 1 and "_null" not in each.type else rows
+    if evaluated is None:
+        evaluated = found.get("element_count", 0) - (found.get("missing_count") or 0)
     unexpected = found.get("unexpected_count") or 0
     observed = None
     if "observed_value" in found:
-        observed = str(found["observed_value"])[:_MAX_CHARACTERS]
+        observed = _value_text(found["observed_value"], each.unit)
         unexpected = 0 if result.success else evaluated
     elif unexpected:
-        seen = list(dict.fromkeys(str(value)[:_MAX_CHARACTERS] for value in found.get("partial_unexpected_list") or ()))
-        parts = [f"{unexpected} of {evaluated}"]
-        parts += [f"values {', '.join(seen[:_MAX_EXAMPLES])}"] if seen and seen != ["False"] else []
-        parts += [f"for example {', '.join(keys)}"] if keys else []
-        observed = "; ".join(parts)
-    return ExpectationResult(each, bool(result.success), int(evaluated), int(unexpected), observed)
+        values = dict.fromkeys(_value_text(value, each.unit) for value in found.get("partial_unexpected_list") or ())
+        shown = ", ".join(list(values)[:_MAX_VALUES])
+        observed = f"{unexpected} of {evaluated} rows" + (f": {shown}" if shown not in ("", "False", "None") else "")
+    places = found.get("partial_unexpected_index_list") or ()
+    keys = dict.fromkeys(str(place[suite.row_key])[:_MAX_CHARACTERS] for place in places)
+    return ExpectationResult(each, bool(result.success), int(evaluated), int(unexpected), observed, list(keys))
 
 
-def _example_keys(suite: Suite, each: Expectation, rows: pa.Table) -> list[str]:
-    """Return keys of some unexpected rows, for expectations that test one column for truth or bounds."""
-    if (name := _tested_column(each)) is None:
-        return []
-    column, low, high = rows[name], each.kwargs.get("min_value"), each.kwargs.get("max_value")
-    if pa.types.is_boolean(column.type):
-        wrong = pc.invert(column)
-    else:
-        below = pa.scalar(False) if low is None else pc.less(column, low)  # noqa: FBT003
-        wrong = pc.or_(below, pa.scalar(False) if high is None else pc.greater(column, high))  # noqa: FBT003
-    found = rows.filter(pc.fill_null(wrong, False))  # noqa: FBT003
-    keys = found[_key(suite)].to_pylist()
-    return [str(value)[:_MAX_CHARACTERS] for value in dict.fromkeys(keys)][:_MAX_EXAMPLES]
-
-
-def _failure_sql(each: Expectation, rows: DataFrame) -> str | None:
-    """Return the SQL condition of unexpected rows, for expectations that test one column for truth or bounds."""
-    if (name := _tested_column(each)) is None:
-        return None
-    if rows.schema[name].dataType.simpleString() == "boolean":
-        return f"NOT `{name}`"
-    low, high = each.kwargs.get("min_value"), each.kwargs.get("max_value")
-    return " OR ".join([f"`{name}` < {low}"] * (low is not None) + [f"`{name}` > {high}"] * (high is not None))
-
-
-def _tested_column(each: Expectation) -> str | None:
-    """Return the column that an expectation tests for truth or for bounds; None for other expectations."""
-    truth = each.type == "expect_column_values_to_be_in_set" and each.kwargs.get("value_set") == [True]
-    bounds = each.type == "expect_column_values_to_be_between" and {"min_value", "max_value"} & each.kwargs.keys()
-    return each.kwargs["column"] if truth or bounds else None
-
-
-def _key(suite: Suite) -> str:
-    return suite.table.key[0] if suite.rows_sql is None else suite.key
+def _value_text(value: Any, unit: str | None) -> str:  # noqa: ANN401 - of any column
+    """Return a value, or the values of several columns, as text with the unit."""
+    if isinstance(value, tuple | list):
+        return " / ".join(_value_text(each, unit) for each in value)
+    text = f"{value:g}" if isinstance(value, float) and abs(value) < _EXACT else str(value)
+    return text[:_MAX_CHARACTERS] + (f" {unit}" if unit is not None else "")

@@ -27,7 +27,6 @@ _TYPE: Final = re.compile(r"expect_[a-z_]+")
 _SUITE_KEYS: Final = {
     "table",
     "about",
-    "unique",
     "key",
     "clock_dependent",
     "rows",
@@ -46,7 +45,9 @@ _LOOKUP_KEYS: Final = {
     "same_dates",
     "spans",
 }
-_EXPECTATION_KEYS: Final = {"name", "about", "type", "kwargs", "severity"}
+_EXPECTATION_KEYS: Final = {"name", "about", "type", "kwargs", "unit", "severity"}
+# Arguments that follow from the rule that a null is not evaluated.
+_DEFAULT_KWARGS: Final = {"expect_column_pair_": {"ignore_row_if": "either_value_is_missing"}}
 
 
 class SuiteError(Exception):
@@ -55,13 +56,17 @@ class SuiteError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One expectation: its type and ``kwargs`` in Great Expectations, its severity, and a description."""
+    """One expectation: its type and ``kwargs`` in Great Expectations, its severity, and a description.
+
+    ``unit`` is that of the values, if they have one.
+    """
 
     name: str
     type: str
     kwargs: Mapping[str, Any]
     severity: Severity
     description: str
+    unit: str | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -108,23 +113,26 @@ class Lookup:
 class Suite:
     """The expectations on one table.
 
-    ``unique`` are columns that no two rows may share (default: the table's key); the column ``copies`` counts the rows
-    that share them. ``key`` is the column by which changed rows are found: a check covers all rows that share a value
-    of it with a changed row, on the dates that changed. ``rows_sql`` derives other rows from the table; ``{table}``,
-    ``{now}`` and ``{machines}`` (the configured ones) are replaced in it. A suite that is ``clock_dependent`` is also
-    checked when nothing changed.
+    ``key`` is the column by which changed rows are found: a check covers all rows that share a value of it with a
+    changed row, on the dates that changed. ``rows_sql`` derives other rows from the table; ``{table}``, ``{now}`` and
+    ``{machines}`` (the configured ones) are replaced in it. A suite that is ``clock_dependent`` is also checked when
+    nothing changed.
     """
 
     name: str
     table: Table
     description: str
-    unique_columns: tuple[str, ...]
     key: str
     clock_dependent: bool
     rows_sql: str | None
     lookups: tuple[Lookup, ...]
     derived_columns: Mapping[str, str]
     expectations: tuple[Expectation, ...]
+
+    @property
+    def row_key(self) -> str:
+        """The column that names a row: the first one of the table's key, or ``key`` of rows that SQL derives."""
+        return self.table.key[0] if self.rows_sql is None else self.key
 
     @property
     def source_tables(self) -> tuple[Table, ...]:
@@ -170,11 +178,8 @@ def _parse_suite(path: Traversable) -> Suite:
     key = given.get("key", table.key[0])
     if key not in table.names:
         raise SuiteError(f"{place}: key: {table} has no column {key}")
-    unique = given.get("unique", list(table.key))
-    if not isinstance(unique, list) or not set(unique) <= set(table.names):
-        raise SuiteError(f"{place}: unique: expected columns of {table}, not {unique!r}")
     expectations = tuple(_parse_expectations(given.get("expectations"), place))
-    known = {*table.names, *columns, "copies", *(name for each in lookups for name in each.count_expressions)}
+    known = {*table.names, *columns, *(name for each in lookups for name in each.count_expressions)}
     for each in expectations:
         if rows is None and (unknown := set(each.columns) - known):
             raise SuiteError(f"{place}: {each.name}: no such column: {', '.join(sorted(unknown))}")
@@ -185,7 +190,6 @@ def _parse_suite(path: Traversable) -> Suite:
         name=path.name.removesuffix(".yml"),
         table=table,
         description=_checked_text(given.get("about", ""), f"{place}: about"),
-        unique_columns=tuple(unique),
         key=key,
         clock_dependent=given.get("clock_dependent", False) is True,
         rows_sql=None if rows is None else _checked_text(rows, f"{place}: rows"),
@@ -209,8 +213,17 @@ def _parse_expectations(given: object, place: str) -> Iterator[Expectation]:
             raise SuiteError(f"{where}: type: expected one of Great Expectations (expect_...), not {kind!r}")
         if severity not in get_args(Severity):
             raise SuiteError(f"{where}: severity: expected {', '.join(get_args(Severity))}, not {severity!r}")
+        kwargs = _mapping_at(one, "kwargs", where)
+        for prefix, defaults in _DEFAULT_KWARGS.items():
+            kwargs = {**defaults, **kwargs} if kind.startswith(prefix) else kwargs
+        unit = one.get("unit")
         yield Expectation(
-            name, kind, _mapping_at(one, "kwargs", where), severity, _checked_text(one.get("about", ""), where)
+            name,
+            kind,
+            kwargs,
+            severity,
+            _checked_text(one.get("about", ""), where),
+            None if unit is None else _checked_text(unit, f"{where}: unit"),
         )
 
 

@@ -150,8 +150,9 @@ def host(number, **more):
 def quality(name, number, **more):
     return {
         "result_key": f"r{number}", "run_at": at(2000), "run_id": "run", "table": "bronze.rpc_calls",
-        "suite": "rpc_calls", "expectation": name, "severity": "error", "success": True, "evaluated": 10,
-        "unexpected": 0, "observed": None, "scope": "all", **more,
+        "suite": "rpc_calls", "expectation": name, "description": "No call appears twice.",
+        "limits": "call_key: no value twice", "severity": "error", "success": True, "evaluated": 10, "unexpected": 0,
+        "observed": None, "unit": None, "scope": "all", "key_column": "call_key", "failed_keys": [], **more,
     }  # fmt: skip
 
 
@@ -182,6 +183,7 @@ def site(names=("srv1\\private$\\orders", "far\\private$\\out"), **replaced):
         "findings": data([finding(number) for number, _ in each]),
         "alerts": data([alert(name, number) for number, name in each]),
         "quality": DatasetRows(None, note="not computed: the lake has no gold.quality_results"),
+        "quality_history": DatasetRows(None, note="not computed: the lake has no gold.quality_results"),
         "coverage": data(
             [
                 {"hour": NOON, "server_address": "10.0.0.1", "layer": layer, "measure": measure, "value": value}

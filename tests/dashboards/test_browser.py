@@ -10,6 +10,7 @@ import pytest
 from dashboards import browser
 from dashboards.sites import HOSTILE, NOON, alert, attempt, call, data, evidence, host, quality, queue, site
 from pipeline.dashboards.html_page import render_page
+from pipeline.quality.results_page import render_results
 from pipeline.queues.history import NOT_CONNECTED_STATES, STATE_ON_HOLD
 
 BEGIN = NOON - timedelta(minutes=15)
@@ -42,13 +43,23 @@ def states():
 
 def checked():
     """Dashboard data with results of one expectation in two suites, one of them failed, and with extreme times."""
-    wrong = {"success": False, "suite": "pending", "table": "bronze.pending", "observed": "1 of 4; keys a"}
+    wrong = {
+        "success": False,
+        "suite": "pending",
+        "table": "bronze.pending",
+        "observed": "1 of 4 rows",
+        "unexpected": 3,
+    }
+    wrong |= {"key_column": "attempt_key", "failed_keys": ["a1", "it's"], "limits": "attempt_key: no value twice"}
+    history = [quality("keys_unique", 1), quality("keys_unique", 2, **wrong)]
+    history.append(quality("keys_unique", 3, **{**wrong, "success": True, "unexpected": 0, "run_at": NOON}))
     labels = data([{"message_key": "m1", "label": "order", "message_id": "6b29fc40-ca47-1067-b31d-00dd010662da\\7"}])
     late = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
     return site(
         hosts=data([host(1), host(2, address=None)]),
         alerts=data([alert("queue manager 6b29fc40", 1, **evidence("h1", "h2"))]),
-        quality=data([quality("keys_unique", 1), quality("keys_unique", 2, **wrong)]),
+        quality=data(history[:2]),
+        quality_history=data(history),
         labels=labels,
         attempts=data([attempt("a", n, started_at=moment) for n, moment in enumerate((NOON, late), 1)]),
     )
@@ -280,18 +291,52 @@ def test_quality_is_shown_what_failed_first(at, pages):
     at.go("#quality")
     heading = "[...document.querySelectorAll('h2')].find((each) => each.textContent === 'All checks')"
     rows = f"[...{heading}.nextElementSibling.querySelectorAll('tbody tr')]"
-    cells_shown = at.run(f"{rows}.map((row) => [...row.cells].map((cell) => cell.textContent).slice(0, 4))")
+    cells_shown = at.run(f"{rows}.map((row) => [...row.cells].map((cell) => cell.textContent).slice(0, 5))")
     assert cells_shown == [
-        ["no", "error", "bronze.pending", "keys_unique"],
-        ["yes", "error", "bronze.rpc_calls", "keys_unique"],
+        ["no", "error", "bronze.pending", "No call appears twice.", "attempt_key: no value twice"],
+        ["yes", "error", "bronze.rpc_calls", "No call appears twice.", "call_key: no value twice"],
+    ]
+    marks = at.run(f"{rows}.map((row) => [...row.querySelectorAll('.trend i')].map((mark) => mark.className))")
+    assert marks == [["ok", "bad"], ["ok"]]  # run by run
+    assert at.run("[...document.querySelectorAll('.chart')].map((each) => each.getAttribute('aria-label'))") == [
+        "Failed checks by run"
     ]
     badges = at.run(f"{rows}.map((row) => row.cells[1].querySelector('.badge.bad') !== null)")
     assert badges == [True, False]  # a passed check is no error, whatever its severity
     assert at.run("[...document.querySelectorAll('.tile .value')].map((each) => each.textContent)") == list("1001")
     at.run(f"{rows}[0].click()")
     at.wait("document.querySelector('dialog[open]') !== null")
-    assert "1 of 4; keys a" in text(at, "dialog[open]")
-    assert text(at, "dialog[open] .command") == "msmq check_quality --lake /lake --all"
+    shown = text(at, "dialog[open]")
+    assert "1 of 4 rows" in shown
+    assert "2 of 3 rows" in shown  # that are named
+    commands = at.run("[...document.querySelectorAll('dialog[open] .command')].map((each) => each.textContent)")
+    assert commands == [
+        "SELECT * FROM delta.`/lake/bronze/pending` WHERE attempt_key IN ('a1', 'it\\'s')",
+        "msmq check_quality --lake /lake --all",
+    ]
+    cells = "[...row.cells].map((cell) => cell.textContent)"
+    results = at.run(f"[...document.querySelectorAll('dialog[open] tbody tr')].map((row) => {cells}.slice(1))")
+    assert results == [["no", "10", "3", "all"], ["yes", "10", "0", "all"]]
+    at.run("document.querySelector('dialog[open] li a').click()")
+    at.wait("document.querySelector('dialog[open] h2').textContent === 'Receive or peek'")
+
+
+def test_every_link_of_the_page_of_a_check_leads_to_its_suite(at, tmp_path):
+    rows = [
+        quality("keys_unique", number, suite=name, success=number > 1) for number, name in enumerate(("a", "b&b", "c"))
+    ]
+    page = tmp_path / "index.html"
+    page.write_text(render_results(rows), encoding="utf-8")
+    at.send("Page.navigate", url=page.as_uri())
+    while not at.run("document.readyState === 'complete' && document.querySelectorAll('nav a').length"):
+        pass
+    for number in range(3):
+        at.run(f"document.querySelectorAll('nav a')[{number}].click()")
+        target = "document.getElementById(decodeURIComponent(location.hash.slice(1)))"
+        assert at.run(f"{target}.textContent") == f"{['a', 'b&b', 'c'][number]}: bronze.rpc_calls"
+    assert at.run("document.querySelectorAll('tbody tr').length") == 3
+    assert at.console_errors == []
+    assert [url for url in at.requests if not url.startswith(("file:", "about:"))] == []
 
 
 def test_a_row_leads_to_the_story_of_its_message(at, pages):

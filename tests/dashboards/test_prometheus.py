@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dashboards.sites import HOSTILE, at, attempt, data, queue, site, transfer
+from dashboards.sites import HOSTILE, at, attempt, data, quality, queue, site, transfer
 from pipeline.dashboards.dashboard_data import DatasetRows
 from pipeline.dashboards.prometheus import render_metrics
 
@@ -105,6 +105,17 @@ def test_counts_are_of_all_rows_where_some_are_cut():
     truncated = data([attempt("a", 1, server_address="s")], total_rows=1000, summary=summary)
     found = read(render_metrics(site(attempts=truncated)))
     assert found["msmq_receive_attempts"] == [({"queue": "a", "server_address": "s", "outcome": "acked"}, 1000.0)]
+
+
+def test_each_expectation_has_its_state():
+    failed = quality("keys_unique", 2, success=False, unexpected=3, severity="warning")
+    found = read(render_metrics(site(quality=data([quality("has_a_connection", 1), failed]))))
+    names = {"table": "bronze.rpc_calls", "suite": "rpc_calls"}
+    assert found["msmq_quality_expectation_met"] == [
+        ({**names, "expectation": "has_a_connection", "severity": "error"}, 1),
+        ({**names, "expectation": "keys_unique", "severity": "warning"}, 0),
+    ]
+    assert [value for _, value in found["msmq_quality_unexpected_rows"]] == [0, 3]
 
 
 def test_a_lake_without_tables_gives_families_without_samples():

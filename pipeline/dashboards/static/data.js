@@ -62,6 +62,7 @@ const FILTER_COLUMNS = {
   findings: { machine: ["server_address", "subject"], from: "observed_at", key: "finding_key", title: "Finding" },
   alerts: { queue: ["queue", "subject"], machine: ["queue_manager", "subject"], from: "since", to: "until", open: true, key: "alert_key", title: "Alert", facets: { _open: (rows, row) => rows.at(row, "until") === null } },
   quality: { key: "result_key", title: "Quality check" },
+  quality_history: { key: "result_key", title: "Result of a quality check" },
   coverage: { machine: ["server_address"], from: "hour" },
   captures: { from: "first_packet_at", to: "last_packet_at", key: "capture_id", title: "Capture", facets: { _unread: (rows, row) => rows.at(row, "status") !== "complete" } },
 };

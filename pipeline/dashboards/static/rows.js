@@ -113,6 +113,25 @@ function messageLabel(key) {
   return place === undefined ? null : DATA.labels.rows.at(place, "label");
 }
 
+/** What to look at after a check: the rows that failed, how to select them, and the results of earlier runs. */
+function qualityEvidence(rows, row) {
+  const keys = rows.at(row, "failed_keys") ?? [], column = rows.at(row, "key_column"), table = rows.at(row, "table");
+  const of = Object.keys(FILTER_COLUMNS).find((each) => FILTER_COLUMNS[each].key === column && DATA[each].rows);
+  const places = of ? indexBy(of, column) : new Map();
+  const name = SITE.lake.includes("/") ? `delta.\`${SITE.lake.replace(/\/$/, "")}/${table.replace(".", "/")}\`` : `${SITE.lake}${table}`;
+  const history = qualityHistory().get(qualityName(rows, row)) ?? [], past = DATA.quality_history.rows;
+  return [
+    keys.length ? [
+      h("h2", {}, "Rows that failed"),
+      rows.at(row, "unexpected") > keys.length ? h("p", { class: "note cut" }, `${keys.length} of ${formatNumber(rows.at(row, "unexpected"))} rows`) : null,
+      h("ul", {}, keys.map((each) => h("li", {}, places.has(each) ? h("a", { href: link(STATE.section, { ...STATE.params, row: `${of}:${each}` }) }, untrusted(each)) : untrusted(each)))),
+      h("div", { class: "evidence" }, copyable("SQL", `SELECT * FROM ${name} WHERE ${column} IN (${keys.map((each) => `'${each.replaceAll("\\", "\\\\").replaceAll("'", "\\'")}'`).join(", ")})`))] : null,
+    h("h2", {}, "Results by run"),
+    h("table", {}, h("thead", {}, h("tr", {}, ["run", "holds", "rows", "not as expected", "scope"].map((each) => h("th", { scope: "col" }, each)))),
+      h("tbody", {}, history.toReversed().map((each) => h("tr", {}, [timeText(past.at(each, "run_at")), valueElement("success", past.kinds.success, past.at(each, "success")), formatNumber(past.at(each, "evaluated")), formatNumber(past.at(each, "unexpected")), past.at(each, "scope")].map((cell) => h("td", {}, cell)))))),
+    h("div", { class: "evidence" }, copyable("check all rows", `msmq check_quality --lake ${shellWord(SITE.lake)} --all`))];
+}
+
 /** Wireshark display filters for a call: request and response packets, response in another file, conversation. */
 function displayFilters(call) {
   const family = (address) => (String(address).includes(":") ? "ipv6.addr" : "ip.addr");
@@ -223,7 +242,7 @@ function showRow(wanted) {
     if (messageText !== null) parts.push(h("p", {}, "Message label: ", h("strong", {}, untrusted(messageText))));
     const list = h("dl", {});
     for (const column of Object.keys(rows.columns)) {
-      if (["evidence", "attempt_keys"].includes(column)) continue;
+      if (["evidence", "attempt_keys", "failed_keys"].includes(column)) continue;
       const value = rows.at(row, column);
       list.append(h("dt", { title: SITE.column_comments[name]?.[column] ?? null }, column), h("dd", { title: SITE.column_comments[name]?.[column] ?? null }, valueElement(column, rows.kinds[column], value)));
     }
@@ -231,7 +250,7 @@ function showRow(wanted) {
     parts.push(relatedLinks(name, row), list);
     if (trace) parts.push(h("h2", {}, "Message history"), h("div", { class: "evidence" }, copyable("trace command", trace)));
     if (name === "captures") parts.push(h("div", { class: "evidence" }, copyable("capture file", rows.at(row, "path"))));
-    if (name === "quality") parts.push(h("div", { class: "evidence" }, copyable("check all rows", `msmq check_quality --lake ${shellWord(SITE.lake)} --all`)));
+    if (name === "quality") parts.push(qualityEvidence(rows, row));
     const keys = [...new Set([...(rows.at(row, "evidence") ?? []), ...(rows.has("call_key") ? [rows.at(row, "call_key")] : [])])].filter((each) => each);
     if (rows.has("attempt_keys")) {
       const attempts = indexBy("attempts", "attempt_key");

@@ -360,7 +360,9 @@ function quality(state) {
   const passed = indexes.some((row) => rows.at(row, "evaluated") > 0) ? "ok" : "unknown"; // a check of no row shows nothing
   // Only failed checks show their severity as a badge: a check that passed is not an error.
   const severity = { name: "severity", show: (row) => (rows.at(row, "success") === false ? valueElement("severity", "text", rows.at(row, "severity")) : rows.at(row, "severity") ?? "\u2013") };
-  const columns = ["success", severity, "table", "expectation", "evaluated", "unexpected", "observed", "scope", "run_at"];
+  const history = qualityHistory();
+  const trend = { name: "runs", kind: "other", title: "results of the last runs that checked it, the newest last", value: (row) => history.get(qualityName(rows, row))?.length ?? 0, show: (row) => trendElement(history.get(qualityName(rows, row)) ?? []) };
+  const columns = ["success", severity, "table", "description", "limits", "evaluated", "unexpected", "observed", trend, "run_at"];
   const tileOf = (each) => { const list = wrong.filter((row) => rows.at(row, "severity") === each); return tile(`${each === "info" ? "notes" : each + "s"}`, formatNumber(list.length), "failed checks", list.length ? LEVELS.severity[each] : passed, rowsLink("quality", { ...globalFilters(state), success: "false", severity: each })); };
   return [
     h("h1", {}, "Quality"),
@@ -368,11 +370,55 @@ function quality(state) {
     tiles(severities.map(tileOf), tile("passed", formatNumber(indexes.length - wrong.length), `of ${formatNumber(indexes.length)} checks`, passed, rowsLink("quality", { ...globalFilters(state), success: "true" }))),
     facetChips(state, "quality"),
     wrong.length ? [h("h2", {}, "Failed checks"), rowsTable("quality", columns, state, { id: "quality-wrong", indexes: wrong, rank })] : null,
+    failuresByRun(),
     h("h2", {}, "By table"),
     groupsTable(["table", { label: "checks", n: 1 }, { label: "failed", n: 1 }], tables.map((each) => { const list = failed(each.rows); return { href: rowsLink("quality", { ...globalFilters(state), table: facetText(each.values[0]) }), cells: [untrusted(each.values[0] ?? ""), formatNumber(each.n), h("span", { class: list.length ? "badge " + levelOf(list) : "" }, formatNumber(list.length))] }; })),
     h("h2", {}, "All checks"),
     rowsTable("quality", columns, state, { rank: (row) => (rows.at(row, "success") === false ? 0 : 10) + rank(row) }),
   ];
+}
+
+/** The results of each check in its last runs, by suite and name, the oldest first, as rows of quality_history. */
+function qualityHistory() {
+  const rows = DATA.quality_history.rows, found = new Map();
+  for (const row of rows?.all() ?? []) {
+    const name = qualityName(rows, row);
+    if (!found.has(name)) found.set(name, []);
+    found.get(name).push(row);
+  }
+  for (const list of found.values()) list.sort((a, b) => rows.at(a, "run_at") - rows.at(b, "run_at"));
+  return found;
+}
+const qualityName = (rows, row) => `${rows.at(row, "suite")} ${rows.at(row, "expectation")}`;
+
+/** A mark for each result: held, failed, or no row to check. */
+function trendElement(list) {
+  const rows = DATA.quality_history.rows;
+  return h("span", { class: "trend" }, list.map((row) => {
+    const held = rows.at(row, "success"), checked = rows.at(row, "evaluated") > 0;
+    const level = held ? (checked ? "ok" : "unknown") : LEVELS.severity[rows.at(row, "severity")];
+    return h("i", { class: level, title: `${timeText(rows.at(row, "run_at"))}: ${held ? "holds" : "fails"}, ${formatNumber(rows.at(row, "unexpected"))} of ${formatNumber(rows.at(row, "evaluated"))} rows not as expected` });
+  }));
+}
+
+/** Failed checks by run; null where there is one run only. */
+function failuresByRun() {
+  const rows = DATA.quality_history.rows;
+  const runs = new Map();
+  for (const row of rows?.all() ?? []) {
+    const time = rows.at(row, "run_at");
+    if (!runs.has(time)) runs.set(time, { error: 0, warning: 0, info: 0, all: 0 });
+    runs.get(time).all += 1;
+    if (rows.at(row, "success") === false) runs.get(time)[rows.at(row, "severity")] += 1;
+  }
+  if (runs.size < 2) return null;
+  const times = [...runs.keys()].sort((a, b) => a - b);
+  const names = times.map((time) => timeText(time));
+  const traces = ["error", "warning", "info"].map((each, place) => ({
+    type: "bar", name: each, x: names, y: times.map((time) => runs.get(time)[each]), hoverinfo: "text", marker: { color: colourOf(each, place) },
+    hovertext: times.map((time) => `${each}: ${formatNumber(runs.get(time)[each])} of ${formatNumber(runs.get(time).all)} checks<br>${timeText(time)}`),
+  }));
+  return chart("Failed checks by run", traces, { barmode: "stack", xaxis: { type: "category" }, yaxis: { rangemode: "tozero" } });
 }
 
 // --- coverage --------------------------------------------------------------------------------------------------------------
