@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.catalog import DATA_TABLES
+from schemas.catalog import ALL_TABLES
 from user_code.runner import cells, run
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
@@ -35,10 +35,10 @@ def places(request, spark, demo_lake):
     if request.param == "folder":
         yield {"lake": str(demo_lake)}
         return
-    layers = {table.layer for table in DATA_TABLES}
+    layers = {table.layer for table in ALL_TABLES}
     for layer in layers:
         spark.sql(f"CREATE DATABASE {PREFIX}{layer}")
-    for table in DATA_TABLES:
+    for table in ALL_TABLES:
         spark.catalog.createTable(f"{PREFIX}{table}", str(demo_lake / table.layer / table.name), "delta")
     yield {"catalog": "spark_catalog", "prefix": PREFIX}
     for layer in layers:
@@ -93,4 +93,8 @@ class TestOnTheDemosLake:
     def test_quality(self, spark, places):
         output = run(QUALITY, spark, **places)
         assert {row["rows"] for row in output.tables[0]} == {0}
-        assert len(output.figures) == 1
+        results = output.tables[1]
+        assert len(results) > 200
+        assert [row["expectation"] for row in results if not row["success"]] == ["machines_fresh"]  # they are recorded
+        assert all(row["description"] and row["limits"] for row in results)
+        assert len(output.figures) == 2

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 
 def examples(project):
     """Return the Python examples of the page, in order: a reader types them into one session."""
-    page = (project / "docs" / "guides" / "your-own-code.md").read_text(encoding="utf-8")
+    page = (project / "docs" / "guides" / "your-own-notebook-or-job.md").read_text(encoding="utf-8")
     return re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
 
 
@@ -62,7 +62,7 @@ def test_the_page_over_spark_connect(project, folder, tmp_path):
         'spark.addArtifacts("dist/pyfiles.zip", pyfile=True)\n'
     )
     assert 'spark.addArtifacts("dist/pyfiles.zip", pyfile=True)' in (
-        project / "docs" / "guides" / "your-own-code.md"
+        project / "docs" / "guides" / "your-own-notebook-or-job.md"
     ).read_text(encoding="utf-8")
     with connect_server(tmp_path / "server", properties) as url:
         done = subprocess.run(
