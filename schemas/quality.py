@@ -22,7 +22,9 @@ QUALITY_RESULTS = Table(
         Column("evaluated", BIGINT, "rows that were evaluated: those that changed and to which it applies"),
         Column("unexpected", BIGINT, "how many of them were not as expected"),
         Column(
-            "observed", STRING, "what was seen instead, with its unit, a few values; null where all was as expected"
+            "observed",
+            STRING,
+            "what was seen, with its unit: what is not as expected, a few values; else the range of values with limits",
         ),
         Column("unit", STRING, "unit of the values; null for texts, keys and counts of rows"),
         Column("key_column", STRING, "the column of the table that names its rows in failed_keys"),

@@ -14,10 +14,11 @@ from operator import and_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.quality.suites import Expectation, Suite, SuiteError
+from pipeline.quality.suites import VALUES_BETWEEN, Expectation, Suite, SuiteError
 
 if TYPE_CHECKING:
     from great_expectations.core import ExpectationValidationResult
@@ -66,7 +67,8 @@ class SuiteValidator:
         asset = self._pandas.add_dataframe_asset(self._asset_name(suite))
         batch = asset.add_batch_definition_whole_dataframe("rows").get_batch({"dataframe": rows.to_pandas()})
         results = _validated(batch, suite, suite.expectations, "SUMMARY")
-        return [_expectation_result(suite, each, results[each.name], None) for each in suite.expectations]
+        extents = {name: tuple(pc.min_max(rows[name]).as_py().values()) for name in _bounded_columns(suite)}
+        return [_expectation_result(suite, each, results[each.name], None, extents) for each in suite.expectations]
 
     def _spark_source(self) -> Any:  # noqa: ANN401 - of Great Expectations
         """Return the data source of frames, made when there is one: it starts Spark if nobody did."""
@@ -87,11 +89,23 @@ class SuiteValidator:
         if seen:
             results |= _validated(batch, suite, seen, "SUMMARY")
         held = [each for each in suite.expectations if each not in seen]
-        counted = rows.agg(F.count("*"), *(F.count_if(_is_evaluated(each)).alias(each.name) for each in held)).first()
-        counts = {} if counted is None else counted.asDict()
-        return [
-            _expectation_result(suite, each, results[each.name], counts.get(each.name)) for each in suite.expectations
+        counts = rows.agg(F.count("*"), *(F.count_if(_is_evaluated(each)).alias(each.name) for each in held)).collect()[
+            0
         ]
+        bounded = _bounded_columns(suite)
+        seen_values = rows.agg(
+            F.count("*"), *(F.array(F.min(name), F.max(name)).alias(name) for name in bounded)
+        ).collect()[0]
+        extents = {name: tuple(seen_values[name]) for name in bounded}
+        return [
+            _expectation_result(suite, each, results[each.name], counts[each.name] if each in held else None, extents)
+            for each in suite.expectations
+        ]
+
+
+def _bounded_columns(suite: Suite) -> list[str]:
+    """Return the columns that have limits: of these the smallest and the largest value are observed."""
+    return list(dict.fromkeys(each.columns[0] for each in suite.expectations if each.type == VALUES_BETWEEN))
 
 
 def _is_evaluated(each: Expectation) -> Column:
@@ -160,9 +174,16 @@ def _error_of(info: Mapping[str, Any] | None) -> str | None:
 
 
 def _expectation_result(
-    suite: Suite, each: Expectation, result: ExpectationValidationResult, evaluated: int | None
+    suite: Suite,
+    each: Expectation,
+    result: ExpectationValidationResult,
+    evaluated: int | None,
+    extents: Mapping[str, tuple[Any, Any]],
 ) -> ExpectationResult:
-    """Return a result in our form; ``evaluated`` is given where Great Expectations counted nothing."""
+    """Return a result in our form; ``evaluated`` is given where Great Expectations counted nothing.
+
+    ``extents`` are the smallest and the largest value of the columns that have limits.
+    """
     found = result.result or {}
     if evaluated is None:
         evaluated = found.get("element_count", 0) - (found.get("missing_count") or 0)
@@ -175,6 +196,9 @@ def _expectation_result(
         values = dict.fromkeys(_value_text(value, each.unit) for value in found.get("partial_unexpected_list") or ())
         shown = ", ".join(list(values)[:_MAX_VALUES])
         observed = f"{unexpected} of {evaluated} rows" + (f": {shown}" if shown not in ("", "False", "None") else "")
+    elif each.type == VALUES_BETWEEN and evaluated:
+        low, high = (_value_text(value, None) for value in extents[each.columns[0]])
+        observed = " ".join([low if low == high else f"{low} to {high}", *([each.unit] if each.unit else [])])
     places = found.get("partial_unexpected_index_list") or ()
     keys = dict.fromkeys(str(place[suite.row_key])[:_MAX_CHARACTERS] for place in places)
     return ExpectationResult(each, bool(result.success), int(evaluated), int(unexpected), observed, list(keys))

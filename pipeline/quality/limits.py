@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from pipeline.quality.suites import Expectation, Suite
+from pipeline.quality.suites import VALUES_BETWEEN, Expectation, Suite
 
 
 def describe_limits(suite: Suite, each: Expectation) -> str:
@@ -16,7 +16,7 @@ def describe_limits(suite: Suite, each: Expectation) -> str:
     kwargs = {name: value for name, value in each.kwargs.items() if name not in ("mostly", "ignore_row_if")}
     describe = _LIMITS.get(each.type)
     text = describe(kwargs, suite.derived_columns) if describe else f"{each.type}: {_list(kwargs.items())}"
-    text += f" {each.unit}" if each.unit is not None and each.type == _BETWEEN else ""
+    text += f" {each.unit}" if each.unit is not None and each.type == VALUES_BETWEEN else ""
     share = each.kwargs.get("mostly", 1)
     return text if share == 1 else f"{text}; for at least {100 * share:g} % of the rows"
 
@@ -40,9 +40,8 @@ def _in_set(kwargs: Mapping[str, Any], derived: Mapping[str, str]) -> str:
 
 
 _Describe = Callable[[Mapping[str, Any], Mapping[str, str]], str]
-_BETWEEN: Final = "expect_column_values_to_be_between"
 _LIMITS: Final[dict[str, _Describe]] = {
-    _BETWEEN: lambda kwargs, _: f"{kwargs['column']}: {_bounds(kwargs)}",
+    VALUES_BETWEEN: lambda kwargs, _: f"{kwargs['column']}: {_bounds(kwargs)}",
     "expect_column_values_to_be_in_set": _in_set,
     "expect_column_values_to_be_unique": lambda kwargs, _: f"{kwargs['column']}: no value twice",
     "expect_compound_columns_to_be_unique": lambda kwargs, _: f"{_list(kwargs['column_list'])}: no values twice",

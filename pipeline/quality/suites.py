@@ -20,6 +20,7 @@ import yaml
 from schemas import catalog
 from schemas.table import Table, quoted
 
+VALUES_BETWEEN: Final = "expect_column_values_to_be_between"
 Severity = Literal["error", "warning", "info"]
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")

@@ -119,7 +119,7 @@ def test_many_rows_are_judged_by_spark_as_few_are_here(lake, suites, fresh):
     options = CheckOptions("in memory", datetime.now(UTC), fresh, all_rows=True)
     in_memory = check_suites(lake, suites, options)
     in_spark = check_suites(lake, suites, replace(options, run_id="in Spark", max_rows_in_memory=3))
-    compared = ("suite", "expectation", "success", "evaluated", "unexpected", "failed_keys")
+    compared = ("suite", "expectation", "success", "evaluated", "unexpected", "observed", "failed_keys")
     assert [[row[name] for name in compared] for row in in_spark.rows] == [
         [row[name] for name in compared] for row in in_memory.rows
     ]

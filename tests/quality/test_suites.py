@@ -113,6 +113,8 @@ def test_values_have_their_unit(tmp_path, validator):
     rows = rows.append_column("value", pa.array([5.25, None])).append_column("least", pa.array([7, 1]))
     small, ordered, *_ = validator.validate(suite_of(tmp_path, text), rows)
     assert (small.observed, small.evaluated) == ("1 of 1 rows: 5.25 s", 1)
+    held, *_ = validator.validate(suite_of(tmp_path, text.replace("max_value: 3", "max_value: 6")), rows)
+    assert (held.success, held.observed) == (True, "5.25 s")
     assert (ordered.observed, ordered.evaluated, ordered.failed_keys) == ("1 of 1 rows: 5.25 / 7", 1, ["a"])
 
 
