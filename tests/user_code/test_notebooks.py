@@ -82,8 +82,9 @@ class TestOnTheDemosLake:
         said = capsys.readouterr().out
         assert "Its transfer is stalled since" in said
         assert len(output.figures) == 3
-        run(STUCK, spark, **places, queue="growing")
-        assert "24 messages" in capsys.readouterr().out
+        if "lake" in places:  # once
+            run(STUCK, spark, **places, queue="growing")
+            assert "24 messages" in capsys.readouterr().out
 
     def test_com_plus_calls_where_there_are_none(self, spark, places, capsys):
         output = run(COMQC, spark, **places)
