@@ -52,6 +52,7 @@ MAINTENANCE = (
 )  # fmt: skip
 
 
+@pytest.mark.long  # test_between_runs tries maintenance in make test
 def test_maintenance_leaves_what_a_table_is_made_of(lake):
     """Also by Delta's own word, where the log is not in a folder of this machine."""
     for keys in ("ac", "b"):
