@@ -57,7 +57,7 @@ def merge_sightings(
     for row in merged:
         by_connection[row["connection_id"]].append(row)
     for name in by_connection.keys() & taps.keys():
-        set_clocks(by_connection[name], taps[name].tap_of, taps[name].syn_times_us)
+        set_clocks(by_connection[name], taps[name].tap_of)
     return [_without_own_sighting(row) for row in merged]
 
 

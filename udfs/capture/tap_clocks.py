@@ -1,11 +1,11 @@
 """Relates the clocks of the taps of a connection, so that its events can be ordered (tables.md, rpc_calls).
 
-The beginning of a request or response, and a SYN, that two taps saw has a time of each clock. The taps lie on one
-path: whatever byte the difference is taken from, it differs from that of the clocks by less than the way between the
-taps, so that times which are reduced by it still show a request before its response, and a response before the request
-that it brought about. Taps that have nothing in common may have the two directions: no response comes before its
-request, and the quickest one shows how far ahead a clock can be at most. TCP positions overrule all this: what is sent
-first in a direction comes first.
+The beginning of a request or response that two taps saw has a time of each clock. The taps lie on one path: whatever
+byte the difference is taken from, it differs from that of the clocks by less than the way between the taps, so that
+times which are reduced by it still show a request before its response, and a response before the request that it
+brought about. Taps that have nothing in common may have the two directions: no response comes before its request, and
+the quickest one shows how far ahead a clock can be at most. TCP positions overrule all this: what is sent first in a
+direction comes first.
 """
 
 from __future__ import annotations
@@ -58,15 +58,14 @@ class _Event:
         return int(self.row[f"{self.half}_sequence"])
 
 
-def set_clocks(rows: Sequence[RowDict], tap_of: Mapping[str, int], syn_times_us: Mapping[int, int]) -> None:
+def set_clocks(rows: Sequence[RowDict], tap_of: Mapping[str, int]) -> None:
     """Set the column ``clocks`` of all calls of a connection, whose ``sightings`` are complete.
 
-    ``tap_of`` is the tap of each capture, ``syn_times_us`` when taps saw the client's SYN. It is null for a half of a
-    capture that is not among them. The times when calls were given up are changed to the clock of the tap that saw the
-    request.
+    ``tap_of`` is the tap of each capture. It is null for a half of a capture that is not among them. The times when
+    calls were given up are changed to the clock of the tap that saw the request.
     """
     events = [event for row in rows for half in HALVES for event in _events(row, half, tap_of)]
-    clocks = _TapClocks(events, syn_times_us)
+    clocks = _TapClocks(events)
     for event in events:
         event.order_at = event.at - clocks.ahead(event.tap, event.at)
     for half in HALVES:
@@ -101,15 +100,15 @@ def _events(row: RowDict, half: str, tap_of: Mapping[str, int]) -> Iterable[_Eve
 class _TapClocks:
     """How far the clocks of taps are ahead of that of the ``reference``, which is the one that is behind all others."""
 
-    def __init__(self, events: Sequence[_Event], syn_times_us: Mapping[int, int]) -> None:
+    def __init__(self, events: Sequence[_Event]) -> None:
         differences: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
         taps: set[int] = set()
-        for times in (syn_times_us, *(event.times for event in events)):
-            taps |= times.keys()
-            for one, two in combinations(sorted(times), 2):
-                difference = times[one] - times[two]
-                differences[one, two].append((times[one], difference))
-                differences[two, one].append((times[two], -difference))
+        for event in events:
+            taps |= event.times.keys()
+            for one, two in combinations(sorted(event.times), 2):
+                difference = event.times[one] - event.times[two]
+                differences[one, two].append((event.times[one], difference))
+                differences[two, one].append((event.times[two], -difference))
         for pair, difference in _differences_of_directions(events, differences.keys()):
             differences[pair].append((0, difference))
         self._differences = {pair: sorted(found) for pair, found in differences.items()}

@@ -20,7 +20,6 @@ from udfs.files.capture_file import NO_TIME
 from udfs.rows import RowDict
 from udfs.rpc.call_schema import GIVEN_UP_COLUMNS, HALVES, IN_PART, NOT_SEEN, WHOLE, has_whole_half
 from udfs.tcp.connections import MAX_SEQUENCE_JUMP, sequence_difference
-from udfs.tcp.packet_decoder import SYN
 
 _MOST_COMPARED: Final = 32  # captures before each one that may be of its tap
 
@@ -175,7 +174,6 @@ class ConnectionTaps(NamedTuple):
     client_side: int
     views: list[TapView]
     tap_of: Mapping[str, int]  # by capture_id: the index of its view
-    syn_times_us: Mapping[int, int]  # by tap: when it saw the client's SYN
 
     @staticmethod
     def from_remainders(client_side: int, remainders: Iterable[tuple[int, RowDict]]) -> ConnectionTaps:
@@ -185,14 +183,7 @@ class ConnectionTaps(NamedTuple):
             by_tap[tap].append(row)
         views = [rows for _, rows in sorted(by_tap.items())]
         tap_of = {row["capture_id"]: index for index, rows in enumerate(views) for row in rows}
-        syn_times = {
-            index: segment["time_ns"] // 1000
-            for index, rows in enumerate(views)
-            for row in rows
-            for segment in row["segments"]
-            if segment["flags"] & SYN and segment["side"] == client_side and segment["time_ns"] != NO_TIME
-        }
-        return ConnectionTaps(client_side, [TapView(rows) for rows in views], tap_of, syn_times)
+        return ConnectionTaps(client_side, [TapView(rows) for rows in views], tap_of)
 
     def sightings(self, row: RowDict) -> list[RowDict]:
         """Return what each tap shows of a call (structs of ``rpc_calls.sightings``), ``row`` is that of the call.
