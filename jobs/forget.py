@@ -7,6 +7,7 @@ from captures that are still in their folders. A job that was killed can be repe
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -96,7 +97,7 @@ def _republish_pages(job_run: cli.JobRun, lake: Lake) -> None:
     for folder in dict.fromkeys([*([lake_pages] if lake_pages.is_dir() else []), *map(Path, job_run.arguments.pages)]):
         publish_dashboards.publish_pages(job_run, lake, folder)
     for folder in map(Path, job_run.arguments.docs):
-        (folder / "index.html").unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

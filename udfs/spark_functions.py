@@ -180,10 +180,6 @@ def _decode_stubs(
     return decode_mixed_stubs(stubs, interfaces, opnums, directions, syntaxes, orders).to_struct_array()
 
 
-def _normalize_queue_names(names: pa.Array) -> pa.Array:
-    return normalize_queue_names(names)
-
-
 def _struct_type(schema: pa.Schema, *tables: Table) -> StructType:
     """Return the Spark type of a struct; columns of the tables are of the types that these declare."""
     declared = {name: table.column(name).type for table in reversed(tables) for name in table.names}
@@ -198,6 +194,6 @@ _FUNCTIONS: Final[Mapping[str, tuple[Callable[..., pa.Array], DataType]]] = {
     "decode_message": (_decode_messages, _MESSAGE),
     "decode_comqc_body": (_decode_comqc_bodies, _struct_type(BODY_SCHEMA, MESSAGES)),
     "decode_management_answer": (_decode_management_answers, _struct_type(ANSWERS_SCHEMA, MANAGEMENT_CALLS)),
-    "normalize_queue_name": (_normalize_queue_names, StringType()),
+    "normalize_queue_name": (normalize_queue_names, StringType()),
     "decode_stub": (_decode_stubs, _struct_type(PARAMETERS_SCHEMA, REMOTE_READ_CALLS, CLIENT_CALLS, MANAGEMENT_CALLS)),
 }

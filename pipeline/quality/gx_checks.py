@@ -89,16 +89,18 @@ class SuiteValidator:
         if seen:
             results |= _validated(batch, suite, seen, "SUMMARY")
         held = [each for each in suite.expectations if each not in seen]
-        counts = rows.agg(F.count("*"), *(F.count_if(_is_evaluated(each)).alias(each.name) for each in held)).collect()[
-            0
-        ]
         bounded = _bounded_columns(suite)
-        seen_values = rows.agg(
-            F.count("*"), *(F.array(F.min(name), F.max(name)).alias(name) for name in bounded)
+        counts = {each.name: F.count_if(_is_evaluated(each)) for each in held}
+        ranges = {name: F.array(F.min(name), F.max(name)) for name in bounded}
+        found = rows.agg(  # one job for all
+            F.count("*"),
+            *(count.alias(f"rows of {name}") for name, count in counts.items()),
+            *(ends.alias(f"range of {name}") for name, ends in ranges.items()),
         ).collect()[0]
-        extents = {name: tuple(seen_values[name]) for name in bounded}
+        evaluated = {name: found[f"rows of {name}"] for name in counts}
+        extents = {name: tuple(found[f"range of {name}"]) for name in bounded}
         return [
-            _expectation_result(suite, each, results[each.name], counts[each.name] if each in held else None, extents)
+            _expectation_result(suite, each, results[each.name], evaluated.get(each.name), extents)
             for each in suite.expectations
         ]
 

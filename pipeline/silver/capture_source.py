@@ -117,7 +117,10 @@ class CaptureDataSourceReader(DataSourceReader):
         calls = calls.append_column("run_id", pa.nulls(calls.num_rows, pa.string()))
         failures: list[DecodeFailure] = []
         for decoded in decode_calls_safely(calls, failures, **self._options.flags):
-            yield decoded[str(_DECODED[self._options.rows])]
+            if (
+                rows := decoded.get(str(_DECODED[self._options.rows]))
+            ) is not None:  # else not even its row could be made
+                yield rows
 
 
 class CaptureDataSource(DataSource):
