@@ -16,6 +16,20 @@ ARGUMENTS = ArrayType(
     )
 )
 
+CALLERS = ArrayType(
+    StructType(
+        [
+            StructField("sid", STRING),
+            StructField("name", STRING),
+            StructField("authentication_service", BIGINT),
+            StructField("authentication_level", BIGINT),
+            StructField("impersonation_level", BIGINT),
+            StructField("application_sid", STRING),
+            StructField("application_name", STRING),
+        ]
+    )
+)
+
 COMQC_CALLS = Table(
     "silver",
     "comqc_calls",
@@ -42,6 +56,17 @@ COMQC_CALLS = Table(
         Column("marshaled", BINARY, "Marshaled Data; only with store.bodies"),
         Column("security_offset", BIGINT, "where the security header that applies begins, bytes; references followed"),
         Column("security_index", INT, "order of that header among the message's security headers, from 0"),
+        Column("security_bytes", BIGINT, "size of its Security Data, bytes"),
+        Column("security_data", BINARY, "Security Data; only with store.bodies"),
+        Column("caller_sid", STRING, "SID of the direct caller, by authentication: as whom the call is played"),
+        Column("caller_name", STRING, "account name of the direct caller, by authentication"),
+        Column(
+            "callers",
+            CALLERS,
+            "all callers of the chain, the direct one first ([MS-COM] 2.2.3.2): numbers as sent, 1 to 6 for the "
+            "authentication level; application_sid and application_name are what applications supplied",
+        ),
+        Column("minimum_authentication_level", BIGINT, "lowest authentication level in the chain of callers, as sent"),
         Column("dispatch_id", BIGINT, "dispIdMember of a dispatch call, signed: what is called"),
         Column("dispatch_flags", BIGINT, "dwFlags: 1 method, 2 property get, 4 put, 8 put by reference; as sent"),
         Column("named_dispatch_ids", ArrayType(LongType()), "rgdispidNamedArgs: -3 is the value of a property put"),

@@ -176,7 +176,11 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
     },
     COMQC_CALLS: {
         **dict.fromkeys(("header", "target_clsid", "partition_id", "interface_id"), copy_column),
-        **dict.fromkeys(("target_text", "marshaled"), null_column),
+        **dict.fromkeys(("target_text", "marshaled", "security_data"), null_column),
+        **dict.fromkeys(("caller_sid", "caller_name"), _SENDER),
+        "callers": _redact_nested(
+            Pseudonymizer.sender_name, ("sid", "name", "application_sid", "application_name")
+        ),
         "arguments": _null_values,
     },
     PROPERTIES: {

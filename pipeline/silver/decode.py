@@ -25,6 +25,7 @@ from udfs.messages import message_decoder as messages
 from udfs.properties import observations, snapshot_rows
 from udfs.stubs import call_decoder as stubs
 from udfs.stubs import method_registry
+from udfs.stubs.arrow_primitives import concat_lists
 
 # One row for each call of the table's interfaces.
 ROW_PER_CALL_TABLES: Final = (CLIENT_CALLS, MANAGEMENT_CALLS, REMOTE_READ_CALLS)
@@ -265,7 +266,7 @@ def _message_batches(reads: ColumnArrays, *, keep_bodies: bool) -> BatchesByTabl
     if len(chosen):
         positions = pa.array(np.searchsorted(chosen, np.arange(rows)), mask=~np.isin(np.arange(rows), chosen))
         columns["comqc_rejected"] = found.column("comqc_rejected").take(positions)
-        columns["errors"] = _concat_lists(columns["errors"], found.column("errors").take(positions))
+        columns["errors"] = concat_lists(columns["errors"], found.column("errors").take(positions))
     return {str(MESSAGES): _table_batch(MESSAGES, columns), str(COMQC_CALLS): _comqc_call_batch(recorders, found)}
 
 
@@ -274,14 +275,6 @@ def _lookup_ids(numbers: pa.Array) -> pa.Array:
     limit = 1 << 8 * _LOOKUP_ID_BYTES
     ids = [None if number is None else int(number) % limit or None for number in numbers.to_pylist()]
     return pa.array(ids, pa.decimal128(20, 0))
-
-
-def _concat_lists(first: pa.Array, second: pa.Array) -> pa.Array:
-    """Concatenate two list columns row by row; null counts as an empty list."""
-    if not len(second.flatten()):
-        return first
-    both = zip(first.to_pylist(), second.to_pylist(), strict=True)
-    return pa.array([(one or []) + (two or []) for one, two in both], first.type)
 
 
 def _comqc_call_batch(sightings: ColumnArrays, found: pa.RecordBatch) -> pa.RecordBatch:

@@ -16,13 +16,14 @@ from udfs.array_types import Bools, Ints
 from udfs.comqc import container_layout
 from udfs.comqc.container_reader import BodyColumn, BodyVerdicts, RecordedCalls, read_recorded_calls
 from udfs.comqc.dispatch_arguments import ARGUMENT_TYPE, DispatchArguments, read_dispatch_arguments
+from udfs.comqc.security_data import CALLER_STRUCT, SECURITY_STRUCT, security_columns
 from udfs.comqc.variant_text import bstr_texts, gather_spans
 from udfs.errors import MALFORMED, TRUNCATED
-from udfs.stubs.arrow_primitives import guid_strings
+from udfs.stubs.arrow_primitives import concat_lists, guid_strings
 from udfs.stubs.column_cursors import ERROR_CODES, AnyArray, binary_buffer
 from udfs.stubs.to_arrow import ERRORS_TYPE
 
-DECODER_VERSION: Final = "2"  # 2: an empty array of numbers behind a null pointer
+DECODER_VERSION: Final = "3"  # 3: callers in security data; 2: an empty array of numbers behind a null pointer
 
 CALL_STRUCT: Final = pa.struct(
     [
@@ -41,6 +42,12 @@ CALL_STRUCT: Final = pa.struct(
         pa.field("marshaled", pa.binary()),
         pa.field("security_offset", pa.int64()),
         pa.field("security_index", pa.int32()),
+        pa.field("security_bytes", pa.int64()),
+        pa.field("security_data", pa.binary()),
+        pa.field("caller_sid", pa.string()),
+        pa.field("caller_name", pa.string()),
+        pa.field("callers", pa.list_(CALLER_STRUCT)),
+        pa.field("minimum_authentication_level", pa.int64()),
         pa.field("dispatch_id", pa.int64()),
         pa.field("dispatch_flags", pa.int64()),
         pa.field("named_dispatch_ids", pa.list_(pa.int64())),
@@ -81,7 +88,8 @@ def decode_bodies(
 
     ``comqc_rejected`` is the rule, with its section, by which a server must reject the message, else null;
     ``rejected_offset`` is the offset of the violation in the body. A rejected message has no ``calls``. Offsets of body
-    errors count from the start of the body, those of call errors from the start of the Marshaled Data.
+    errors count from the start of the body, those of call errors from the start of the Marshaled Data or, of fields
+    that begin with ``Security Data``, of that.
     """
     rows = len(bodies)
     present = np.asarray(bodies.is_valid().to_numpy(zero_copy_only=False), np.bool_)
@@ -135,6 +143,7 @@ def _call_structs(data: AnyArray, start: Ints, methods: RecordedCalls, *, marsha
     base = start[methods.body]
     fits = methods.opnum < 1 << 31  # a larger number is no operation of any interface
     targets, target = methods.targets, pa.array(methods.target_index)
+    security = _security_columns(data, methods)
     columns = {
         "call_index": pa.array(methods.call_index.astype(np.int32)),
         "header_offset": pa.array(methods.header_at - base),
@@ -151,19 +160,36 @@ def _call_structs(data: AnyArray, start: Ints, methods: RecordedCalls, *, marsha
         "marshaled": _marshaled_column(data, methods) if marshaled else pa.nulls(count, pa.binary()),
         "security_offset": pa.array(methods.security_at - base),
         "security_index": pa.array(methods.security_index.astype(np.int32)),
+        **security,
+        "security_data": security["security_data"] if marshaled else pa.nulls(count, pa.binary()),
         "dispatch_id": read.dispatch_id.take(take),
         "dispatch_flags": read.flags.take(take),
         "named_dispatch_ids": read.named_dispatch_ids.take(take),
         "arguments": read.arguments.take(take),
-        "errors": _call_errors(read, which, fits),
+        "errors": concat_lists(_call_errors(read, which, fits), security["errors"]),
     }
     return pa.StructArray.from_arrays([columns[field.name] for field in CALL_STRUCT], fields=list(CALL_STRUCT))
 
 
 def _marshaled_column(data: AnyArray, methods: RecordedCalls) -> pa.Array:
-    octets, places = gather_spans(data, methods.marshaled_at, methods.marshaled_bytes)
+    return _binary_column(data, methods.marshaled_at, methods.marshaled_bytes)
+
+
+def _binary_column(data: AnyArray, at: Ints, size: Ints) -> pa.Array:
+    octets, places = gather_spans(data, at, size)
     buffers = [None, pa.py_buffer(places), pa.py_buffer(octets)]
-    return pa.Array.from_buffers(pa.large_binary(), len(methods.body), buffers).cast(pa.binary())
+    return pa.Array.from_buffers(pa.large_binary(), len(at), buffers).cast(pa.binary())
+
+
+def _security_columns(data: AnyArray, methods: RecordedCalls) -> dict[str, pa.Array]:
+    """Return what the security header of each call says; one header may apply to many calls."""
+    headers, first, header = np.unique(methods.security_at, return_index=True, return_inverse=True)
+    size = methods.security_bytes[first]
+    raw = _binary_column(data, headers + container_layout.MIN_HEADER_BYTES[container_layout.SECD], size)
+    read = security_columns(raw)
+    columns = {"security_bytes": pa.array(size), "security_data": raw}
+    columns |= {field.name: read.field(field.name) for field in SECURITY_STRUCT}
+    return {name: array.take(pa.array(header)) for name, array in columns.items()}
 
 
 def _single_errors(rows: Ints, code: list[str | None], field: list[str], offset: Ints, count: int) -> pa.Array:

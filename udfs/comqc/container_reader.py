@@ -80,6 +80,7 @@ class RecordedCalls(NamedTuple):
     marshaled_bytes: Ints
     interface: Octets  # (methods, 16)
     security_at: Ints
+    security_bytes: Ints  # of Security Data
     security_index: Ints
     targets: CallTargets
     target_index: Ints  # index into targets
@@ -382,6 +383,7 @@ def _collect_calls(
         marshaled_bytes=_read_uint32(data, at + 20),
         interface=_read_octets(data, chain.at[interface[which]] + 32, 16),
         security_at=chain.at[applies],
+        security_bytes=_read_uint32(data, chain.at[applies] + 8),
         security_index=secds[applies] - of_message[begin],
         targets=targets,
         target_index=target,

@@ -1,7 +1,7 @@
 """Decode one COMQC message body in plain Python. Slow and simple: for tests, notebooks and debugging.
 
-It shares with the column decoder the constants of ``container_layout.py`` and the reader of single Invoke calls, but
-not the reading and checking of headers, so that tests can compare the two.
+It shares with the column decoder the constants of ``container_layout.py`` and the readers of single Invoke calls and of
+security data, but not the reading and checking of headers, so that tests can compare the two.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from uuid import UUID
 
 from udfs.comqc import container_layout
 from udfs.comqc.container_layout import CHDR, METH, PART, SECD, SECR, SMTH, TRAILER
+from udfs.comqc.security_data import read_security_data
 from udfs.comqc.single_invoke import read_invoke
 from udfs.comqc.variant_text import variant_type_name
 
@@ -135,6 +136,10 @@ class _BodyReader:
         if kind == METH:
             self.interface_id = self.read_guid(at + 32)
         begin = at + container_layout.MIN_HEADER_BYTES[kind]
+        data_at = (self.security_offset or 0) + container_layout.MIN_HEADER_BYTES[SECD]
+        security_data = self.body[data_at : data_at + self.read_uint32(data_at - 8)]
+        security = read_security_data(security_data)
+        security_errors = [tuple(each.values()) for each in security.pop("errors")]
         call: BodyFields = {
             **self.target,
             "call_index": len(self.calls),
@@ -149,10 +154,14 @@ class _BodyReader:
             "marshaled": self.body[begin : begin + length],
             "security_offset": self.security_offset,
             "security_index": self.security_offsets.index(self.security_offset or 0),
+            "security_bytes": len(security_data),
+            "security_data": security_data,
+            **security,
             "errors": [] if opnum < 1 << 31 else [("malformed", "Method Number", 0)],
         }
         if call["is_dispatch"] and opnum == container_layout.IDISPATCH_INVOKE_OPNUM:
             call |= _invoke_values(call["marshaled"])
+        call["errors"] += security_errors
         self.calls.append(call)
 
 

@@ -17,6 +17,7 @@ from udfs.array_types import Bools, Ints, Octets
 from udfs.messages import header_layouts as layouts
 from udfs.messages.record_readers import PacketColumn
 from udfs.queues.normal_form import normalize_queue_name
+from udfs.sids import sid_text
 from udfs.stubs.byte_spans import slice_spans
 from udfs.stubs.column_cursors import DecodedColumns
 
@@ -49,16 +50,6 @@ def numbered_queue_name(raw: bytes) -> str | None:
 def path_queue_name(text: str) -> str | None:
     """Return the normal form of a path name."""
     return normalize_queue_name(text or None)
-
-
-@lru_cache(maxsize=8192)
-def sid_text(raw: bytes) -> str | None:
-    """Return a SID as ``S-1-...``, [MS-DTYP] 2.4.2.1; None if the bytes are not a SID."""
-    if len(raw) < 8 or raw[0] != 1 or raw[1] > 15 or len(raw) != 8 + 4 * raw[1]:
-        return None
-    authority = int.from_bytes(raw[2:8], "big")
-    named = f"0x{authority:012x}" if authority >> 32 else str(authority)
-    return "-".join(("S-1", named, *map(str, struct.unpack_from(f"<{raw[1]}I", raw, 8))))
 
 
 @lru_cache(maxsize=8192)

@@ -19,9 +19,9 @@ from udfs.messages.name_columns import (
     ip_address_text,
     numbered_queue_name,
     queue_manager_guid,
-    sid_text,
 )
 from udfs.messages.single_message_headers import FieldError, OptionalHeaderReader, PacketCursor
+from udfs.sids import sid_text
 
 _INFINITE_TIMEOUT: Final = 0xFFFF_FFFF
 _QUEUE_NAME_BYTES: Final = {0: 0, 1: 0, 2: 4, 3: 4, 4: 4, 5: 16, 6: 20}

@@ -68,3 +68,11 @@ def number_array(values: npt.NDArray[Any], valid: Bools, to: pa.DataType) -> pa.
 def string_array(values: npt.NDArray[Any], valid: Bools) -> pa.Array:
     """Return Python strings as a string array; null where not ``valid``."""
     return pa.array(values, pa.string(), mask=~valid)
+
+
+def concat_lists(first: pa.Array, second: pa.Array) -> pa.Array:
+    """Concatenate two list columns row by row; null counts as an empty list."""
+    if not len(second.flatten()):
+        return first
+    both = zip(first.to_pylist(), second.to_pylist(), strict=True)
+    return pa.array([(one or []) + (two or []) for one, two in both], first.type)
