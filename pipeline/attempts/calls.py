@@ -24,6 +24,7 @@ class Clocks(NamedTuple):
 
 
 ONE_CLOCK: Final = Clocks()
+CLOCK_TOLERANCE_US: Final = 10_000_000  # the most by which clocks of captures of one server differ
 
 CALL_ROLES: Final[dict[tuple[str, int], CallRole]] = {
     ("qmcomm", 2): "name",

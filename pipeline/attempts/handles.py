@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pipeline.attempts.associations import ClientAssociation
-from pipeline.attempts.calls import CALL_ROLES, DecodedCall
+from pipeline.attempts.calls import CALL_ROLES, CLOCK_TOLERANCE_US, ONE_CLOCK, DecodedCall
 from pipeline.attempts.timeline import Timeline
 
 NOT_OPENED = frozenset({"no_open", "queue_unknown"})
@@ -145,13 +145,17 @@ class QueueHandles:
         """
         until = at if session is None else session.at
         found = self._named.latest(number, until)
-        if found is None or (session is not None and not _same_numbers(found, session)):
+        if session is not None and (found is None or not _same_numbers(found, session)):
+            found = self._named.first_after(number, until)  # by the clock of a tap that is ahead
+            if found is None or not _same_numbers(found, session) or found.at > until + _clock_slack_us(found, session):
+                return None
+        if found is None:
             return None
         since = found.responded_at or 0
         adopted = [call for call in self._sessions.between(number, since, until) if call is not session]
         if any(self._over(call, until) for call in adopted):
             return None
-        if session is not None and not adopted and self._let_go(found, until):
+        if session is not None and not adopted and self._let_go(found, until - _clock_slack_us(found, session)):
             return None
         return found
 
@@ -184,6 +188,11 @@ def _answered(calls: Iterable[DecodedCall]) -> list[DecodedCall]:
     """Return opens whose answer gave a context handle, in order of the answers."""
     given = (call for call in calls if call.context_handle and call.responded_at)
     return sorted(given, key=lambda call: (call.responded_at or 0, call.call_key))
+
+
+def _clock_slack_us(named: DecodedCall, session: DecodedCall) -> int:
+    """Return by how much the clocks of two calls of different connections may differ, where taps saw one."""
+    return 0 if named.clocks == session.clocks == ONE_CLOCK else CLOCK_TOLERANCE_US
 
 
 def _same_numbers(named: DecodedCall, session: DecodedCall) -> bool:

@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 
 from pipeline.attempts.affected_scope import MIN_CALLS_FOR_KEYS, select_ongoing
 from pipeline.attempts.attempt_rows import CONNECTION_FIELDS
+from pipeline.attempts.calls import CLOCK_TOLERANCE_US
 from pipeline.attempts.changed_rows import connections_before_change
 from pipeline.attempts.server_openings import IS_OPEN_OR_CLOSE
 from pipeline.findings.changed_calls import ChangedCalls
 from pipeline.findings.evaluate import iter_rows
-from pipeline.findings.rules.call_history import CLOCK_TOLERANCE_US
 from pipeline.findings.rules.registry import single_call_rules
 from pipeline.lake.arrow_rows import is_in, times_to_us
 from schemas.bronze import CONNECTIONS, RPC_CALLS

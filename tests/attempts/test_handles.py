@@ -27,6 +27,7 @@ from attempts.stories import (
     told,
     us,
 )
+from pipeline.attempts.calls import Clocks
 from pipeline.attempts.receive_attempts import find_attempts
 
 LARGE = "srv1\\private$\\large"
@@ -65,6 +66,16 @@ def test_a_number_given_to_a_later_open_is_another_queue():
         name(4, queue=LARGE, name="name2", context_handle=OTHER_HANDLE), qm_open(5, name="open2"),
         release(5.5, name="release2", context_handle=OTHER_HANDLE), qm_start(6, name="start2"),
     ) == [ORDERS, LARGE]  # fmt: skip
+
+
+@pytest.mark.parametrize("opens_at", [-1, 3])
+def test_taps_do_not_tell_the_order_of_two_connections(opens_at):
+    """A session with the numbers of an application is after its open and before its close, whatever clocks say."""
+    calls = name(0), qm_open(opens_at), release(2), qm_start(4), qm_end(5)
+    assert queues(*calls) == [None]
+    assert queues(*(replace(call, clocks=Clocks(0, 0, 0, 0)) for call in calls)) == [ORDERS]
+    far = (name(10), *calls[1:]) if opens_at < 0 else (name(-10), release(-9), *calls[1:2], *calls[3:])
+    assert queues(*(replace(call, clocks=Clocks(0, 0, 0, 0)) for call in far)) == [None]
 
 
 def test_a_closed_queue_lends_its_name_to_no_later_read():

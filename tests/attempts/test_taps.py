@@ -17,8 +17,6 @@ from udfs.capture.in_memory import read_captures
 
 CONVERSATIONS = ("01-remoteread-ndr", "03-qm2qm-dependent-client", "07-faults-cancels-groups")
 MOST_UNKNOWN = 4  # connections of 100 conversations, with some 430 connections
-# A queue that another connection opened, whose order with this one only clocks tell: clocks are related within one.
-OTHER_CONNECTION = {2377}
 # What became of an attempt, and what is known of it.
 OUTCOME = (
     "client_address", "client_port", "protocol", "action_name", "outcome", "queue", "lookup_id", "start_hresult",
@@ -88,10 +86,15 @@ def test_what_only_the_handshake_shows():
     assert check(1994) == 0
 
 
+def test_a_queue_that_another_connection_opened():
+    """The clocks of taps are related within a connection: that the other one was closed before is not certain."""
+    assert check(2377) == 0
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(20))
 def test_gold_of_many_conversations_is_as_of_one_perfect_tap(part):
-    assert sum(map(check, set(range(1000 + 100 * part, 1100 + 100 * part)) - OTHER_CONNECTION)) <= MOST_UNKNOWN
+    assert sum(map(check, range(1000 + 100 * part, 1100 + 100 * part))) <= MOST_UNKNOWN
 
 
 def test_a_duration_is_of_one_clock():

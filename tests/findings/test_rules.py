@@ -1,5 +1,6 @@
 """Every rule finds its violating story, and does not report the innocent one."""
 
+import copy
 import re
 
 import pytest
@@ -11,6 +12,7 @@ from findings.exchanges import (
     L_RECEIVE,
     PEEK,
     TIMEOUT,
+    H,
     Story,
     app,
     broken,
@@ -241,3 +243,29 @@ SOURCES = [
 @pytest.mark.parametrize(("source", "rule", "story"), SOURCES)
 def test_the_section_is_that_of_the_calls_method_where_the_text_says_it_there(source, rule, story):
     assert {row["source"] for row in rows(story) if row["rule_id"] == rule} == {source}
+
+
+BY_TAPS = {"request_tap": 0, "request_ahead_us": 0, "response_tap": 0, "response_ahead_us": 0}
+
+
+def by_taps(story):
+    """The story, with calls that several taps saw: clocks are related within a connection only."""
+    story = copy.deepcopy(story)
+    for each in (*story.calls, *story.others):
+        each["clocks"] = BY_TAPS
+    return story
+
+
+@pytest.mark.parametrize("rule", ["R08", "R73", "C02", "C04"])
+def test_taps_do_not_tell_the_order_of_two_connections(rule):
+    assert rule not in broken(by_taps(STORIES[rule][0]))
+
+
+def test_a_context_closed_early_is_found_where_clocks_cannot_be_why():
+    def story(opened_at):
+        return Story([*app(closed=False), qc(3, 1, None, context_handle=H)], others=[qm_open(opened_at, **elsewhere)])
+
+    elsewhere = {"connection_id": "c9", "client_address": "10.0.0.9"}
+    assert "C06" in broken(story(2))
+    assert "C06" not in broken(by_taps(story(2)))
+    assert "C06" in broken(by_taps(story(12)))

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from pipeline.attempts.associations import ClientAssociation
+from pipeline.attempts.calls import CLOCK_TOLERANCE_US
 from udfs.call_results import call_succeeded
 from udfs.codes import is_peek_action, result_name
 from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, REMOTE_READ_NAME
@@ -38,7 +39,6 @@ CLOSE_METHODS: Final = {
 
 LOOKUP_ID_NUMBER_MASK: Final = (1 << 56) - 1
 TIMER_SLACK_US: Final = 3_000_000  # timers tick once a second, and packets take time (rules Q64, R45)
-CLOCK_TOLERANCE_US: Final = 10_000_000  # the most by which clocks of captures of one server differ
 CLEANUP_TIMEOUT_US: Final = 300_000_000  # after which a server gives up a receive that is not ended (rule R72)
 UNREADABLE_OUTCOMES: Final = {"damaged", "no_request", "unbound", "encrypted"}
 _OPNUM_OUT_OF_RANGE: Final = 0x1C010002  # the fault status nca_s_op_rng_error
@@ -169,6 +169,15 @@ class HandleLifetime:
     def calls_with_handle(self, call: CapturedCall) -> tuple[CapturedCall, ...]:
         """Return the calls that opened and closed the handle, as far as known, and another call: the evidence."""
         return tuple(each for each in (self.open_call, self.close_call, call) if each is not None)
+
+
+def clock_slack_us(one: CapturedCall, other: CapturedCall) -> int:
+    """Return by how much the times of two calls must differ so that their order is certain.
+
+    The clocks of taps are related within a connection only.
+    """
+    by_taps = one.seen_by_taps or other.seen_by_taps
+    return CLOCK_TOLERANCE_US if by_taps and one["connection_id"] != other["connection_id"] else 0
 
 
 class HandleLifetimes:
@@ -392,10 +401,10 @@ class ServerHistory:
         for call in (*found[REMOTE_READ_NAME, 2], *found[REMOTE_READ_NAME, 11], *found[QM2QM_NAME, 2]):
             if call.response_decoded and call["context_handle"] is not None:
                 self._opening_calls.setdefault((call.method[0], call["context_handle"]), call)
-        self.enlisted_at: dict[str, int] = {}  # the time of the first enlistment, by transaction id
+        self.enlistments: defaultdict[str, list[CapturedCall]] = defaultdict(list)  # by transaction id
         for call in found[REMOTE_READ_NAME, 12]:
             if not call.failed and call["transaction_id"] is not None:
-                self.enlisted_at.setdefault(call["transaction_id"], call.started_at)
+                self.enlistments[call["transaction_id"]].append(call)
         self._version_answers = [
             call for call in found[QM2QM_NAME, 8] if call.response_decoded and call["version_major"] is not None
         ]

@@ -15,6 +15,7 @@ from pipeline.findings.rules.call_history import (
     HandleLifetime,
     HandleLifetimes,
     ServerHistory,
+    clock_slack_us,
 )
 from pipeline.findings.rules.qm2qm import client_section
 from pipeline.findings.rules.registry import (
@@ -206,7 +207,11 @@ def open_with_numbers_of_different_answers(history: AssociationHistory) -> Itera
     """hQueue, pQueue and dwpContext are not from one response of the owner."""
     for call in history.calls_of((QM2QM_NAME, 2)):
         opens = history.server.remote_queue_opens.get(call["queue_handle"] or 0, ())
-        given = [each for each in opens if (each.responded_at or each.started_at) <= call.started_at]
+        given = [
+            each
+            for each in opens
+            if (each.responded_at or each.started_at) <= call.started_at + clock_slack_us(each, call)
+        ]
         pairs = {(each["queue_descriptor"], each["open_context"]) for each in given}
         ours = (call["queue_descriptor"], call["open_context"])
         if call.request_decoded and given and ours not in pairs:
@@ -296,7 +301,8 @@ def owner_context_closed_early_or_never(history: AssociationHistory) -> Iterator
         born = lifetime.opened_at
         opens = [call for call in history.server.session_opens.get(number, ()) if born <= call.started_at]
         again = _ended_after(history.server.remote_queue_opens.get(number, ()), born)
-        if opens and not again and all(call.started_at > close.responded_at for call in opens):
+        early = all(call.started_at > close.responded_at + clock_slack_us(call, close) for call in opens)
+        if opens and not again and early:
             yield Violation(close, "closed before RemoteQMOpenQueue", (lifetime.open_call, close, opens[0]))
 
 
@@ -319,7 +325,9 @@ def _version_queries(history: AssociationHistory, call: CapturedCall) -> Iterato
 def read_before_version_query(history: AssociationHistory) -> Iterator[Violation]:
     """The first read comes before the client queries the server's version."""
     first = next((call for call in history.calls_of((QM2QM_NAME, 9), (QM2QM_NAME, 10)) if call.request_decoded), None)
-    if first is not None and all(call.started_at > first.started_at for call in _version_queries(history, first)):
+    if first is not None and all(
+        query.started_at > first.started_at + clock_slack_us(query, first) for query in _version_queries(history, first)
+    ):
         yield Violation(first, "no RemoteQmGetVersion before", source=client_section(first))
 
 
@@ -336,7 +344,10 @@ def read_method_for_other_version(history: AssociationHistory) -> Iterator[Viola
             continue
         if is_old_method:
             queries = _version_queries(history, call)
-            known = any(each.responded_at is not None and each.responded_at < call.started_at for each in queries)
+            known = any(
+                each.responded_at is not None and each.responded_at + clock_slack_us(each, call) < call.started_at
+                for each in queries
+            )
             if not known or call["connection_id"] in reported:
                 continue
             reported.add(call["connection_id"])
@@ -546,10 +557,12 @@ def move_between_unrelated_queues(history: AssociationHistory) -> Iterator[Viola
 
 def _calls_in_unenlisted_transactions(history: AssociationHistory, opnum: int) -> Iterator[CapturedCall]:
     """Yield calls of a method in a transaction that was not enlisted before them."""
-    enlisted_at = history.server.enlisted_at
+    enlistments = history.server.enlistments
     for call in history.calls_of((REMOTE_READ_NAME, opnum)):
         name = call["transaction_id"]
-        if call.request_decoded and name is not None and enlisted_at.get(name, 1 << 62) > call.started_at:
+        if not call.request_decoded or name is None:
+            continue
+        if all(each.started_at > call.started_at + clock_slack_us(each, call) for each in enlistments.get(name, ())):
             yield call
 
 
@@ -580,7 +593,7 @@ def context_accepted_after_association_ended(history: AssociationHistory) -> Ite
         if opening is None or opening["connection_id"] in history.connections:
             continue
         ended_at = history.server.association_of(opening).ended_at
-        if ended_at is not None and ended_at < call.started_at:
+        if ended_at is not None and ended_at + clock_slack_us(opening, call) < call.started_at:
             yield Violation(call, "MQ_OK to a context whose connections are gone", (opening, call))
 
 
@@ -593,7 +606,11 @@ def open_on_other_port_than_returned(server: ServerHistory) -> Iterator[Violatio
             answers.setdefault(call["client_address"], []).append(call)
     for call in server.calls_of((QM2QM_NAME, 2)):
         ours = answers.get(call["client_address"], ())
-        before = [each for each in ours if each.responded_at is not None and each.responded_at <= call.started_at]
+        before = [
+            each
+            for each in ours
+            if each.responded_at is not None and each.responded_at <= call.started_at + clock_slack_us(each, call)
+        ]
         ports = {each["returned_port"] for each in before}
         if call["request_at"] is not None and ports and call["server_port"] not in ports:
             yield Violation(call, f"port {call['server_port']}, told {sorted(ports)}", (before[-1], call))

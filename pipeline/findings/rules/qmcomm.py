@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall, ServerHistory
+from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall, ServerHistory, clock_slack_us
 from pipeline.findings.rules.qm2qm import ACCESS_DENIED, is_valid_port
 from pipeline.findings.rules.registry import (
     Violation,
@@ -126,6 +126,11 @@ class _QueueOpening:
         """The queue was opened for exclusive use: MQ_DENY_SHARE."""
         return bool(self.call["share_mode"] == 1)
 
+    def certainly_overlaps(self, later: _QueueOpening) -> bool:
+        """Tell whether the queue was certainly open, by this opening, before and after a later one."""
+        slack = clock_slack_us(self.call, later.call)
+        return self.open_until > later.opened_at + slack and self.opened_at + slack < later.call.started_at
+
 
 def _queue_openings(
     server: ServerHistory, opening: tuple[str, int], closing: tuple[str, int]
@@ -172,8 +177,7 @@ def _conflicting_openings(openings: Iterable[_QueueOpening]) -> Iterator[Violati
             call = opening.call
             earlier = [each for each in earlier if each.open_until > call.started_at]
             for each in earlier:
-                overlap = each.open_until > opening.opened_at and each.opened_at < call.started_at
-                if overlap and _excludes(each, opening):
+                if each.certainly_overlaps(opening) and _excludes(each, opening):
                     actual = f"the queue is open with dwShareMode {each.call['share_mode']}"
                     yield Violation(call, actual, (each.call, call))
                     break
@@ -201,8 +205,7 @@ def queue_number_returned_while_open(server: ServerHistory) -> Iterator[Violatio
     for opening in _in_order(_queue_openings(server, (QMCOMM_NAME, 2), (QMCOMM_NAME, 3))):
         call, number = opening.call, opening.call["queue_handle"]
         before = last.get(number)
-        overlap = before is not None and before.open_until > opening.opened_at and before.opened_at < call.started_at
-        if number and before is not None and overlap:
+        if number and before is not None and before.certainly_overlaps(opening):
             yield Violation(call, f"phQueue {number} is open", (before.call, call))
         last[number] = opening
 
