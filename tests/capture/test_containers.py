@@ -203,12 +203,20 @@ def lz4(data):
     return pa.Codec("lz4").compress(data, asbytes=True)
 
 
+def _gzip_of(data, size):
+    """A member of a size: its header has a comment that fills it up."""
+    packed = gzip.compress(data, mtime=0)
+    return packed[:3] + b"\x10" + packed[4:10] + b"c" * (size - len(packed) - 1) + b"\0" + packed[10:]
+
+
 COMPRESSIONS = {
     "gzip": gzip.compress, "zstd": ZSTD, "bzip2": bz2.compress, "xz": lzma.compress, "lz4": lz4,
 }  # fmt: skip
 SEVERAL_FRAMES = {
     "zstd skippable first": lambda data: SKIPPED + ZSTD(data[:999]) + SKIPPED[:4] + bytes(4) + ZSTD(data[999:]),
     "lz4 skippable first": lambda data: SKIPPED + lz4(data[:999]) + SKIPPED + lz4(data[999:]),
+    "gzip streams": lambda data: gzip.compress(data[:999]) + gzip.compress(data[999:]),
+    "gzip streams across reads": lambda data: _gzip_of(data[:999], (256 << 10) - 1) + gzip.compress(data[999:]),
     "bzip2 streams": lambda data: bz2.compress(data[:999]) + bz2.compress(data[999:]),
     "xz streams": lambda data: lzma.compress(data[:999]) + lzma.compress(data[999:]),
 }
@@ -225,10 +233,33 @@ def test_compressed_files_are_the_same_capture(name):
     assert (row["status"], row["compression"]) == ("complete", name.split()[0])
 
 
-def test_gzip_of_several_members_is_one_capture():
+@pytest.mark.parametrize("compress", COMPRESSIONS.values(), ids=COMPRESSIONS)
+def test_what_is_no_stream_behind_a_stream_is_damage(compress):
+    """The streams behind it are not read, and the row says so."""
+    file, _ = capture_dialogue(DIALOGUE)
+    half = file.frame_offsets[len(file.frame_offsets) // 2] - 16
+    row = capture_files_row(read_rows(compress(file.data[:half]) + b"garbage" + compress(file.data[half:])))
+    last_chunk_lost = row["compression"] in ("zstd", "lz4")
+    assert row["status"] == ("unreadable" if last_chunk_lost else "partial")
+    assert row["packets"] == (0 if last_chunk_lost else len(file.frame_offsets) // 2)
+    assert row["error"].startswith("the compressed stream: ")
+
+
+@pytest.mark.parametrize("name", ["gzip", "bzip2", "xz"])
+@pytest.mark.parametrize("zeros", [1, 511, 400_000])
+def test_zeros_behind_a_stream_are_padding(name, zeros):
     file, truth = capture_dialogue(DIALOGUE)
-    packed = gzip.compress(file.data[:1000]) + gzip.compress(file.data[1000:])
-    assert calls(read_rows(packed)) == truth.calls()
+    compress = COMPRESSIONS[name]
+    tables = read_rows(compress(file.data[:1000]) + bytes(zeros) + compress(file.data[1000:]) + bytes(zeros))
+    assert calls(tables) == truth.calls()
+    assert capture_files_row(tables)["status"] == "complete"
+
+
+def test_a_stream_that_asks_for_much_memory_is_damage():
+    file, _ = capture_dialogue(DIALOGUE)
+    large = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}]
+    row = capture_files_row(read_rows(lzma.compress(file.data, filters=large)))
+    assert (row["status"], row["error"]) == ("unreadable", "the compressed stream: Memory usage limit exceeded")
 
 
 @pytest.mark.parametrize("compress", COMPRESSIONS.values(), ids=COMPRESSIONS)

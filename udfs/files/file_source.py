@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,13 @@ _SKIPPABLE_FRAME: Final = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18(....)", re.DOTAL
 _FREE_EXPANSION_BYTES: Final = 64 << 20  # decompressed bytes that are allowed in addition to the ratio
 _SKIP_BYTES: Final = 1 << 20  # bytes skipped at a time
 _CHUNK_BYTES: Final = 64 << 10  # decompressed bytes read at a time
+_READ_BYTES: Final = 256 << 10  # compressed bytes read at a time
+_XZ_MEMORY_BYTES: Final = 256 << 20  # xz -9 needs 65 MiB; a header may claim 4 GiB
+_DECOMPRESSORS: Final[Mapping[str, Callable[[], Any]]] = {
+    "gzip": partial(zlib.decompressobj, 16 + zlib.MAX_WBITS),
+    "bzip2": bz2.BZ2Decompressor,
+    "xz": partial(lzma.LZMADecompressor, memlimit=_XZ_MEMORY_BYTES),
+}
 _ENDS_EARLY: Final = "Truncated compressed stream"  # pyarrow's error has no class of its own
 
 
@@ -151,11 +158,8 @@ class DecompressedStream(io.RawIOBase):
         self._chunk = memoryview(b"")  # decompressed, not yet returned
         self.error: str | None = None
         self.ended_early = False
-        if kind == "gzip":
-            self._read: Callable[[int], bytes] = _GzipMembers(raw).read
-        elif kind in ("bzip2", "xz"):  # of a stream that ends early, these return what comes before
-            opened = bz2.BZ2File(raw) if kind == "bzip2" else lzma.LZMAFile(raw)  # noqa: SIM115 - ``raw`` is closed
-            self._read = opened.read1
+        if kind in _DECOMPRESSORS:
+            self._read: Callable[[int], bytes] = _ConcatenatedStreams(raw, kind).read
         else:
             stream = raw if isinstance(raw, pa.NativeFile) else pa.PythonFile(raw, "r")
             self._read = pa.CompressedInputStream(stream, kind).read
@@ -199,28 +203,42 @@ class DecompressedStream(io.RawIOBase):
         super().close()
 
 
-class _GzipMembers:
-    """Decompressor of concatenated gzip members; returns all bytes before damage or an early end."""
+class _ConcatenatedStreams:
+    """Decompressor of concatenated gzip, bzip2 or xz streams; returns all bytes before damage or an early end.
 
-    def __init__(self, raw: BinaryIO) -> None:
+    Zeros behind a stream are padding; anything else that is no stream is damage.
+    """
+
+    def __init__(self, raw: BinaryIO, kind: str) -> None:
         self._raw = raw
-        self._inflate = zlib.decompressobj(31)
+        self._new_decompressor = _DECOMPRESSORS[kind]
+        self._decompressor = self._new_decompressor()
         self._pending = b""
 
     def read(self, size: int) -> bytes:
-        """Return up to ``size`` bytes; empty at the end. Raises ``zlib.error`` on damage."""
+        """Return up to ``size`` bytes; empty at the end.
+
+        Raises ``OSError``, ``zlib.error`` or ``lzma.LZMAError`` on damage, ``EOFError`` if the last stream is cut off.
+        """
         while True:
-            if self._inflate.eof:
-                rest = self._inflate.unused_data or self._pending
-                if not rest:
-                    rest = self._raw.read(1 << 16)
-                if not rest.startswith(b"\x1f\x8b"):
-                    return b""  # the end, or padding behind the last member
-                self._inflate, self._pending = zlib.decompressobj(31), rest
-            chunk = self._pending or self._raw.read(1 << 18)
-            data = self._inflate.decompress(chunk, size)
-            self._pending = self._inflate.unconsumed_tail
+            if self._decompressor.eof and not self._begin_next_stream():
+                return b""
+            chunk = self._pending
+            if not chunk and getattr(self._decompressor, "needs_input", True):
+                chunk = self._raw.read(_READ_BYTES)
+            data: bytes = self._decompressor.decompress(chunk, size)
+            self._pending = getattr(self._decompressor, "unconsumed_tail", b"")
             if data:
                 return data
-            if not chunk:
+            if not chunk and not self._decompressor.eof:
                 raise EOFError("the compressed stream ends early")
+
+    def _begin_next_stream(self) -> bool:
+        """Whether anything but padding follows."""
+        rest = self._decompressor.unused_data
+        while not (rest := rest.lstrip(b"\0")):
+            rest = self._raw.read(_READ_BYTES)
+            if not rest:
+                return False
+        self._decompressor, self._pending = self._new_decompressor(), rest
+        return True
