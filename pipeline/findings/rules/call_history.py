@@ -6,11 +6,12 @@ cut, is sealed, or does not decode proves nothing, and rules that depend on it a
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, Final
 
 from pipeline.attempts.associations import ClientAssociation
@@ -40,6 +41,7 @@ CLOSE_METHODS: Final = {
 LOOKUP_ID_NUMBER_MASK: Final = (1 << 56) - 1
 TIMER_SLACK_US: Final = 3_000_000  # timers tick once a second, and packets take time (rules Q64, R45)
 CLEANUP_TIMEOUT_US: Final = 300_000_000  # after which a server gives up a receive that is not ended (rule R72)
+_END_OF_TIME: Final = 1 << 62
 UNREADABLE_OUTCOMES: Final = {"damaged", "no_request", "unbound", "encrypted"}
 _OPNUM_OUT_OF_RANGE: Final = 0x1C010002  # the fault status nca_s_op_rng_error
 
@@ -158,13 +160,15 @@ class HandleLifetime:
     opened_at: int
     close_call: CapturedCall | None = None
 
+    @property
+    def open_until(self) -> int:
+        """The time until which the handle may be open: its close was answered then."""
+        answered_at = None if self.close_call is None else self.close_call.responded_at
+        return _END_OF_TIME if answered_at is None else answered_at
+
     def closed_before(self, time: int) -> bool:
-        """Tell whether the handle was certainly closed before a time: its close had been answered."""
-        return (
-            self.close_call is not None
-            and self.close_call.responded_at is not None
-            and self.close_call.responded_at < time
-        )
+        """Tell whether the handle was certainly closed before a time."""
+        return self.open_until < time
 
     def calls_with_handle(self, call: CapturedCall) -> tuple[CapturedCall, ...]:
         """Return the calls that opened and closed the handle, as far as known, and another call: the evidence."""
@@ -180,42 +184,68 @@ def clock_slack_us(one: CapturedCall, other: CapturedCall) -> int:
     return CLOCK_TOLERANCE_US if by_taps and one["connection_id"] != other["connection_id"] else 0
 
 
+class TimeSpans:
+    """Spans of time, to find out in logarithmic time whether any of them meets another span; in microseconds."""
+
+    def __init__(self, spans: Iterable[tuple[int, int]]) -> None:
+        in_order = sorted(spans)
+        self._begins = [begin for begin, _ in in_order]
+        self._latest_ends = list(accumulate((end for _, end in in_order), max))  # of the spans up to each
+
+    def any_meets(self, begin: int, end: int) -> bool:
+        """Tell whether any span has a moment in common with one; both ends belong to a span."""
+        place = bisect_right(self._begins, end)
+        return place > 0 and self._latest_ends[place - 1] >= begin
+
+
 class HandleLifetimes:
     """The lifetimes of handles, by handle. A handle that is returned again has several lifetimes."""
 
     def __init__(self) -> None:
-        self._by_handle: defaultdict[Any, list[HandleLifetime]] = defaultdict(list)
+        self._by_handle: defaultdict[Any, list[HandleLifetime]] = defaultdict(list)  # in order of opened_at
+        self._unclosed: defaultdict[Any, list[HandleLifetime]] = defaultdict(list)  # likewise
+        self._spans: dict[Any, TimeSpans] = {}  # in which a handle may be open
 
     def record_open(self, handle: object, call: CapturedCall) -> HandleLifetime:
         """Add a lifetime that begins with the response of a call."""
         lifetime = HandleLifetime(call, call.responded_at if call.responded_at is not None else call.started_at)
-        self._by_handle[handle].append(lifetime)
+        for lifetimes in (self._by_handle[handle], self._unclosed[handle]):
+            insort(lifetimes, lifetime, key=_opened_at)
+        self._spans.pop(handle, None)
         return lifetime
 
     def record_close(self, handle: object, call: CapturedCall) -> HandleLifetime | None:
         """Close the newest open lifetime that began before the call was made, and return it."""
-        for lifetime in reversed(self._by_handle.get(handle, ())):
-            if lifetime.opened_at <= call.started_at and lifetime.close_call is None:
-                lifetime.close_call = call
-                return lifetime
-        return None
+        lifetimes = self._unclosed.get(handle, [])
+        place = bisect_right(lifetimes, call.started_at, key=_opened_at)
+        if place == 0:
+            return None
+        lifetime = lifetimes.pop(place - 1)
+        lifetime.close_call = call
+        self._spans.pop(handle, None)
+        return lifetime
 
     def latest(self, handle: object, time: int = 1 << 62) -> HandleLifetime | None:
         """Return the newest lifetime that began at a time or before."""
-        found = [lifetime for lifetime in self._by_handle.get(handle, ()) if lifetime.opened_at <= time]
-        return max(found, key=lambda lifetime: lifetime.opened_at) if found else None
+        lifetimes = self._by_handle.get(handle, ())
+        place = bisect_right(lifetimes, time, key=_opened_at)
+        return lifetimes[place - 1] if place else None
 
     def may_be_open_during(self, handle: object, call: CapturedCall) -> bool:
         """Tell whether the handle may have been open at some time between a call's request and response."""
-        until = call.responded_at if call.responded_at is not None else 1 << 62
-        return any(
-            lifetime.open_call.started_at <= until and not lifetime.closed_before(call.started_at)
-            for lifetime in self._by_handle.get(handle, ())
-        )
+        if handle not in self._spans:
+            lifetimes = self._by_handle.get(handle, ())
+            self._spans[handle] = TimeSpans((each.open_call.started_at, each.open_until) for each in lifetimes)
+        until = call.responded_at if call.responded_at is not None else _END_OF_TIME
+        return self._spans[handle].any_meets(call.started_at, until)
 
     def __iter__(self) -> Iterator[HandleLifetime]:
         for lifetimes in self._by_handle.values():
             yield from lifetimes
+
+
+def _opened_at(lifetime: HandleLifetime) -> int:
+    return lifetime.opened_at
 
 
 @dataclass(slots=True)
@@ -224,6 +254,13 @@ class PendingReceive:
 
     receive_call: CapturedCall
     end_call: CapturedCall | None = None
+
+    @property
+    def pending_until(self) -> int:
+        """The time until which a server may have it to end: it failed, or its End was answered then."""
+        over = [self.receive_call.responded_at if self.receive_call.failed else None]
+        over.append(None if self.end_call is None else self.end_call.responded_at)
+        return min((at for at in over if at is not None), default=_END_OF_TIME)
 
 
 class AssociationHistory:
@@ -266,6 +303,7 @@ class AssociationHistory:
         self.cursors = HandleLifetimes()  # of RemoteRead, by (handle, number)
         self.held_messages = HandleLifetimes()  # messages of qm2qm, by handle
         self.pending_receives: defaultdict[tuple[str, int], list[PendingReceive]] = defaultdict(list)
+        self._incomplete_receives: defaultdict[tuple[str, int], list[PendingReceive]] = defaultdict(list)
         self.calls_by_method: defaultdict[tuple[str, int], list[CapturedCall]] = defaultdict(list)
         self._calls_by_methods: dict[tuple[tuple[str, int], ...], list[CapturedCall]] = {}
         self.rule_cache: dict[str, Any] = {}  # results that several rules share
@@ -323,23 +361,15 @@ class AssociationHistory:
         elif call.method == (QM2QM_NAME, 1) and accepted:
             self.held_messages.record_close(call["remote_read_handle"], call)
         elif call.method in ((REMOTE_READ_NAME, 7), (REMOTE_READ_NAME, 13)) and call.is_receive:
-            self.pending_receives[call["context_handle"], call["request_id"]].append(PendingReceive(call))
-        elif call.method in ((REMOTE_READ_NAME, 8), (REMOTE_READ_NAME, 9), (REMOTE_READ_NAME, 15)) and not call.failed:
-            pending = self.find_pending_receive(call)
-            if pending is not None:
-                pending.end_call = call
-
-    def find_pending_receive(self, call: CapturedCall) -> PendingReceive | None:
-        """Return the receive that an End or a cancel completes; None without one.
-
-        It is the newest with the same context and request id that was made before and is not completed.
-        """
-        for pending in reversed(self.pending_receives.get((call["context_handle"], call["request_id"]), ())):
-            if pending.receive_call.started_at <= call.started_at and (
-                pending.end_call is None or pending.end_call is call
-            ):
-                return pending
-        return None
+            key, pending = (call["context_handle"], call["request_id"]), PendingReceive(call)
+            self.pending_receives[key].append(pending)
+            self._incomplete_receives[key].append(pending)
+        elif (
+            call.method in ((REMOTE_READ_NAME, 8), (REMOTE_READ_NAME, 9), (REMOTE_READ_NAME, 15))
+            and not call.failed
+            and (incomplete := self._incomplete_receives.get((call["context_handle"], call["request_id"])))
+        ):
+            incomplete.pop().end_call = call  # the newest one that was made before
 
     def context_lifetime(self, call: CapturedCall) -> HandleLifetime | None:
         """Return the newest lifetime of the context handle that a call uses, begun before the call."""

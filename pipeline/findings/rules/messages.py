@@ -8,10 +8,12 @@ judged here (``duplicate_delivery``).
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from bisect import bisect_left, bisect_right
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Final
 
 from pipeline.findings.rules.call_history import (
@@ -72,48 +74,53 @@ def _group_deliveries(history: AssociationHistory, protocol: str) -> dict[tuple[
     return found
 
 
-def _repeated_deliveries(history: AssociationHistory, protocol: str) -> Iterator[tuple[_Delivery, _Delivery]]:
-    """Yield each receive of a message with each later delivery of the same message."""
-    for deliveries in _deliveries_by_message(history, protocol).values():
-        for place, delivery in enumerate(deliveries):
-            if delivery.read.is_receive:
-                for later in deliveries[place + 1 :]:
-                    yield delivery, later
-
-
-def _was_moved(history: AssociationHistory, message: int | None) -> bool:
-    """Tell whether the association moved the message: it may be in another queue, and come back."""
-    return any(
-        call.succeeded and call.requested_lookup_id == message for call in history.calls_of((REMOTE_READ_NAME, 10))
-    )
+def _moved_messages(history: AssociationHistory) -> set[int]:
+    """Return the numbers of messages that the association moved: they may be in another queue, and come back."""
+    return {call.requested_lookup_id for call in history.calls_of((REMOTE_READ_NAME, 10)) if call.succeeded}
 
 
 def _returned_after_acknowledgement(history: AssociationHistory, protocol: str) -> Iterator[Violation]:
     """Yield reads that returned a message which was acknowledged before they were made."""
-    for delivery, later in _repeated_deliveries(history, protocol):
-        end = delivery.end
-        if end is None or end.responded_at is None or not delivery.acked or delivery.transactional:
-            continue
-        number = delivery.read.lookup_id_number
-        if later.read.started_at > end.responded_at and not _was_moved(history, number):
-            yield Violation(later.read, f"message {number} was acknowledged", (delivery.read, end, later.read))
+    moved = _moved_messages(history)
+    for (_, number), deliveries in _deliveries_by_message(history, protocol).items():
+        first: tuple[CapturedCall, CapturedCall, int] | None = None  # the first acknowledged: read, End, answered at
+        for delivery in deliveries if number not in moved else ():
+            read, end = delivery.read, delivery.end
+            if first is not None and read.started_at > first[2]:
+                yield Violation(read, f"message {number} was acknowledged", (*first[:2], read))
+            acked = delivery.acked and read.is_receive and not delivery.transactional
+            if acked and end is not None and end.responded_at is not None:
+                first = min(first or (read, end, end.responded_at), (read, end, end.responded_at), key=itemgetter(2))
+
+
+def _held_until(history: AssociationHistory, protocol: str, delivery: _Delivery) -> int:
+    """Return the time until which a receive that was answered certainly holds its message."""
+    context = history.context_lifetime(delivery.read) if protocol == REMOTE_READ_NAME else None
+    closed = context.close_call if context is not None else None
+    gone = [call.started_at for call in (delivery.end, closed) if call is not None]
+    if protocol == REMOTE_READ_NAME:
+        gone.append((delivery.read.responded_at or 0) + CLEANUP_TIMEOUT_US - TIMER_SLACK_US)
+    return min(gone, default=1 << 62)
 
 
 def _returned_while_held(history: AssociationHistory, protocol: str, *, transactional: bool) -> Iterator[Violation]:
     """Yield receives that returned a message which another receive certainly holds."""
-    for delivery, later in _repeated_deliveries(history, protocol):
-        read, second = delivery.read, later.read
-        if not second.is_receive or delivery.transactional != transactional:
-            continue
-        if read.responded_at is None or second.responded_at is None:
-            continue
-        context = history.context_lifetime(read) if protocol == REMOTE_READ_NAME else None
-        closed = context.close_call if context is not None else None
-        gone = [call.started_at for call in (delivery.end, closed) if call is not None]
-        if protocol == REMOTE_READ_NAME:
-            gone.append(read.responded_at + CLEANUP_TIMEOUT_US - TIMER_SLACK_US)
-        if read.responded_at < second.started_at and second.responded_at < min(gone, default=1 << 62):
-            yield Violation(second, f"message {read.lookup_id_number} is held", (read, second))
+    for (_, number), deliveries in _deliveries_by_message(history, protocol).items():
+        answered = [each for each in deliveries if each.read.is_receive and each.read.responded_at is not None]
+        by_answer = deque(
+            sorted(
+                (each for each in answered if each.transactional == transactional),
+                key=lambda each: each.read.responded_at or 0,
+            )
+        )
+        holder: tuple[int, CapturedCall] | None = None  # the one that holds it longest, of those answered by then
+        for second in (each.read for each in answered):
+            while by_answer and (by_answer[0].read.responded_at or 0) < second.started_at:
+                delivery = by_answer.popleft()
+                held = _held_until(history, protocol, delivery), delivery.read
+                holder = max(holder or held, held, key=itemgetter(0))
+            if holder is not None and (second.responded_at or 0) < holder[0]:
+                yield Violation(second, f"message {number} is held", (holder[1], second))
 
 
 @complete_association_rule("Q22", _NUMBERS_RETURNED)
@@ -153,7 +160,8 @@ def rejected_message_skipped(history: AssociationHistory) -> Iterator[Violation]
             end = delivery.end
             if not delivery.nacked or end is None or end.responded_at is None:
                 continue
-            following = next((call for call in read_of[queue] if call.started_at > (end.responded_at or 0)), None)
+            place = bisect_right(read_of[queue], end.responded_at, key=lambda call: call.started_at)
+            following = read_of[queue][place] if place < len(read_of[queue]) else None
             number = following.lookup_id_number if following is not None else None
             if following is not None and number is not None and number > message:
                 actual = f"message {number}, {message} was given back"
@@ -163,27 +171,35 @@ def rejected_message_skipped(history: AssociationHistory) -> Iterator[Violation]
 @complete_association_rule("R52", _NUMBERS_RETURNED)
 def second_acknowledgement_accepted(history: AssociationHistory) -> Iterator[Violation]:
     """The acknowledgement of a message that was acknowledged before was answered MQ_OK."""
-    for deliveries in _deliveries_by_message(history, REMOTE_READ_NAME).values():
+    moved = _moved_messages(history)
+    for (_, number), deliveries in _deliveries_by_message(history, REMOTE_READ_NAME).items():
         acked = [delivery for delivery in deliveries if delivery.acked and not delivery.transactional]
-        for before, delivery in itertools.pairwise(acked):
-            first, second, number = before.end, delivery.end, delivery.read.lookup_id_number
+        for before, delivery in itertools.pairwise(acked if number not in moved else ()):
+            first, second = before.end, delivery.end
             if first is None or second is None or first.responded_at is None or second.started_at <= first.responded_at:
                 continue
-            if not _was_moved(history, number):
-                yield Violation(second, f"message {number} was acknowledged", (before.read, first, second))
+            yield Violation(second, f"message {number} was acknowledged", (before.read, first, second))
 
 
 @complete_association_rule("Q49", _NUMBERS_RETURNED)
 def message_returned_after_purge(history: AssociationHistory) -> Iterator[Violation]:
     """A read returned a message that was in the queue before a purge."""
-    purges = [call for call in history.calls_of((QM2QM_NAME, 6)) if call.succeeded and call.responded_at is not None]
-    for (queue, message), deliveries in _deliveries_by_message(history, QM2QM_NAME).items() if purges else ():
-        reads = [delivery.read for delivery in deliveries]
-        for purge in purges:
-            before = [read for read in reads if read.is_peek and (read.responded_at or 0) < purge.started_at]
-            after = [read for read in reads if read.started_at > (purge.responded_at or 0)]
-            if purge["queue_handle"] == queue and before and after:
-                yield Violation(after[0], f"message {message} was purged", (before[0], purge, after[0]))
+    purges_of: defaultdict[object, list[CapturedCall]] = defaultdict(list)
+    for purge in sorted(history.calls_of((QM2QM_NAME, 6)), key=lambda call: call.responded_at or 0):
+        if purge.succeeded and purge.responded_at is not None:
+            purges_of[purge["queue_handle"]].append(purge)
+    for (queue, message), deliveries in _deliveries_by_message(history, QM2QM_NAME).items() if purges_of else ():
+        first: CapturedCall | None = None  # peek that was answered
+        last: CapturedCall | None = None  # purge that was looked at
+        for read in (delivery.read for delivery in deliveries):
+            place = bisect_left(purges_of[queue], read.started_at, key=lambda call: call.responded_at or 0)
+            before = purges_of[queue][place - 1] if place else None
+            if before is not None and before is not last and first is not None:
+                if (first.responded_at or 0) < before.started_at:
+                    yield Violation(read, f"message {message} was purged", (first, before, read))
+                last = before
+            if read.is_peek and (first is None or (read.responded_at or 0) < (first.responded_at or 0)):
+                first = read
 
 
 @complete_association_rule("R60", _NUMBERS_RETURNED)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from pipeline.findings.rules.call_history import (
@@ -16,6 +17,8 @@ from pipeline.findings.rules.call_history import (
     CapturedCall,
     ConcurrentReads,
     HandleLifetime,
+    PendingReceive,
+    TimeSpans,
 )
 from pipeline.findings.rules.qm2qm import client_section
 from pipeline.findings.rules.registry import (
@@ -35,6 +38,7 @@ from udfs.codes import (
 from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
 
 _ENDS: Final = ((REMOTE_READ_NAME, 9), (REMOTE_READ_NAME, 15))
+_MOST_EVIDENCE: Final = 3  # reads that a finding names
 _INFINITE_MS: Final = 0xFFFFFFFF
 _RPC_TIMEOUT_US: Final = 300_000_000
 _TIMER_ROUNDING_US: Final = 2_000_000  # by how much a timer of one second, and the capture's clock, may be early
@@ -229,7 +233,7 @@ def cancel_accepted_of_other_request_id(history: AssociationHistory) -> Iterator
     """A cancel of a request id that did not wait, while others did, was answered MQ_OK."""
     for call, met, _, others in _cancels_with_reads(history, *_QM2QM_CANCELS):
         if call.succeeded and not met and others:
-            yield Violation(call, f"no read {call['request_id']} was waiting", (*others[:3], call))
+            yield Violation(call, f"no read {call['request_id']} was waiting", (*others[:_MOST_EVIDENCE], call))
 
 
 @complete_association_rule("Q45")
@@ -337,32 +341,46 @@ def second_end_accepted(history: AssociationHistory) -> Iterator[Violation]:
             yield Violation(call, "the message was ended before", lifetime.calls_with_handle(call))
 
 
-def _receives_to_end(history: AssociationHistory, key: tuple[str, int], call: CapturedCall) -> list[CapturedCall]:
-    """Return the receives with a (context, request id) that an End may have found when it was served."""
-    until = call.responded_at if call.responded_at is not None else 1 << 62
-    found = []
-    for pending in history.pending_receives.get(key, ()):
-        start, ending = pending.receive_call, pending.end_call
-        ended_at = ending.responded_at if ending is not None and ending is not call else None
-        failed_at = start.responded_at if start.failed else None
-        if start.started_at > until or (failed_at is not None and failed_at < call.started_at):
-            continue
-        if ended_at is None or ended_at >= call.started_at:
-            found.append(start)
-    return found
+class _PendingSweep:
+    """The receives of a context that are pending at moments that are asked for in order of time."""
+
+    def __init__(self, receives: Iterable[PendingReceive]) -> None:
+        in_order = sorted(receives, key=lambda each: (each.receive_call.started_at, each.receive_call["call_key"]))
+        self._later = deque(in_order)
+        self._begun: deque[PendingReceive] = deque()
+
+    def pending_at(self, time: int) -> list[CapturedCall]:
+        """Return the oldest receives, at most three, that were made before a time and are pending at it."""
+        while self._later and self._later[0].receive_call.started_at < time:
+            self._begun.append(self._later.popleft())
+        found: list[PendingReceive] = []
+        while self._begun and len(found) < _MOST_EVIDENCE:
+            pending = self._begun.popleft()
+            if pending.pending_until >= time:
+                found.append(pending)
+        self._begun.extendleft(reversed(found))
+        return [pending.receive_call for pending in found]
 
 
 def _ends_without_receive(history: AssociationHistory) -> Iterator[tuple[CapturedCall, list[CapturedCall]]]:
-    """Yield Ends on open contexts that had no receive to end, each with the context's other pending receives."""
+    """Yield Ends on open contexts that had no receive to end, each with the oldest pending receives of the context."""
+    by_context: defaultdict[str, list[PendingReceive]] = defaultdict(list)
+    for (context, _), receives in history.pending_receives.items():
+        by_context[context] += receives
+    sweeps = {context: _PendingSweep(receives) for context, receives in by_context.items()}
+    spans = {
+        key: TimeSpans((each.receive_call.started_at, each.pending_until) for each in receives)
+        for key, receives in history.pending_receives.items()
+    }
     for call in history.calls_of(*_ENDS):
-        context = history.context_lifetime(call) if call.request_decoded else None
-        if context is None or context.closed_before(call.started_at):
+        context_open = history.context_lifetime(call) if call.request_decoded else None
+        if context_open is None or context_open.closed_before(call.started_at):
             continue
-        if _receives_to_end(history, (call["context_handle"], call["request_id"]), call):
-            continue
-        keys = [key for key in history.pending_receives if key[0] == call["context_handle"]]
-        others = [start for key in keys for start in _receives_to_end(history, key, call)]
-        yield call, [start for start in others if start.started_at < call.started_at]
+        until = call.responded_at if call.responded_at is not None else 1 << 62
+        own = spans.get((call["context_handle"], call["request_id"]))
+        if own is None or not own.any_meets(call.started_at, until):
+            sweep = sweeps.get(call["context_handle"])
+            yield call, sweep.pending_at(call.started_at) if sweep is not None else []
 
 
 @complete_association_rule("R50")
@@ -378,7 +396,7 @@ def end_of_other_request_id(history: AssociationHistory) -> Iterator[Violation]:
     """An End of a request id that was not pending, unknown or already ended, while others were pending."""
     for call, others in _ends_without_receive(history):
         if others:
-            yield violation_of_either(call, f"no request {call['request_id']} to end", (*others[:3], call))
+            yield violation_of_either(call, f"no request {call['request_id']} to end", (*others, call))
 
 
 @association_rule("R32", _END_CAPTURED)
