@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
-from typing import Any, Final
+from itertools import accumulate, takewhile
+from typing import Any, Final, TypeVar
 
 from pipeline.attempts.associations import ClientAssociation
 from pipeline.attempts.calls import CLOCK_TOLERANCE_US
@@ -44,6 +44,9 @@ CLEANUP_TIMEOUT_US: Final = 300_000_000  # after which a server gives up a recei
 _END_OF_TIME: Final = 1 << 62
 UNREADABLE_OUTCOMES: Final = {"damaged", "no_request", "unbound", "encrypted"}
 _OPNUM_OUT_OF_RANGE: Final = 0x1C010002  # the fault status nca_s_op_rng_error
+
+
+Result = TypeVar("Result")
 
 
 class CapturedCall:
@@ -184,6 +187,12 @@ def clock_slack_us(one: CapturedCall, other: CapturedCall) -> int:
     return CLOCK_TOLERANCE_US if by_taps and one["connection_id"] != other["connection_id"] else 0
 
 
+def all_certainly_after(calls: Iterable[CapturedCall], other: CapturedCall, time: int) -> bool:
+    """Tell whether calls, given in order of time, were all certainly made after a time of another call."""
+    near = takewhile(lambda call: call.started_at <= time + CLOCK_TOLERANCE_US, calls)
+    return all(call.started_at > time + clock_slack_us(call, other) for call in near)
+
+
 class TimeSpans:
     """Spans of time, to find out in logarithmic time whether any of them meets another span; in microseconds."""
 
@@ -306,10 +315,17 @@ class AssociationHistory:
         self._incomplete_receives: defaultdict[tuple[str, int], list[PendingReceive]] = defaultdict(list)
         self.calls_by_method: defaultdict[tuple[str, int], list[CapturedCall]] = defaultdict(list)
         self._calls_by_methods: dict[tuple[tuple[str, int], ...], list[CapturedCall]] = {}
-        self.rule_cache: dict[str, Any] = {}  # results that several rules share
+        self._shared: dict[object, Any] = {}
         for call in self.calls:
             self.calls_by_method[call.method].append(call)
         self._track_handles()
+
+    def share(self, name: object, compute: Callable[[], Result]) -> Result:
+        """Return a result that rules and calls share; it is computed once."""
+        if name not in self._shared:
+            self._shared[name] = compute()
+        found: Result = self._shared[name]
+        return found
 
     def calls_of(self, *methods: tuple[str, int]) -> list[CapturedCall]:
         """Return the calls of these methods, in order of time."""
@@ -452,9 +468,11 @@ class ServerHistory:
         """Return the R_QMOpenRemoteQueue calls made before a time whose response returned this phQueue."""
         return _calls_before(self.remote_queue_opens.get(queue_number or 0, ()), time)
 
-    def has_remote_queue_opens_before(self, time: int) -> bool:
-        """Tell whether any R_QMOpenRemoteQueue made before a time returned a queue number."""
-        return any(calls[0].started_at < time for calls in self.remote_queue_opens.values())
+    def has_remote_queue_opens_before(self, time: int, queue_number: int | None = None) -> bool:
+        """Tell whether any R_QMOpenRemoteQueue made before a time returned a queue number, or any of them."""
+        given = self.remote_queue_opens
+        found = given.values() if queue_number is None else [given[queue_number]] if queue_number in given else []
+        return any(calls[0].started_at < time for calls in found)
 
     def cursor_creations_before(self, queue_number: int, cursor: int, time: int) -> list[CapturedCall]:
         """Return the R_QMCreateRemoteCursor calls made before a time that returned this cursor of this queue."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from pipeline.findings.rules.call_history import (
@@ -15,6 +18,7 @@ from pipeline.findings.rules.call_history import (
     HandleLifetime,
     HandleLifetimes,
     ServerHistory,
+    all_certainly_after,
     clock_slack_us,
 )
 from pipeline.findings.rules.qm2qm import client_section
@@ -50,8 +54,12 @@ def _calls_on_unopened_queues(history: AssociationHistory) -> Iterator[CapturedC
 
 def _opened_by_another_association(history: AssociationHistory, number: int) -> bool:
     """Tell whether another association opened a queue number during this one, or before."""
-    opens = history.server.session_opens_before(number, history.openings_cutoff)
-    return any(call["connection_id"] not in history.connections for call in opens)
+
+    def opened() -> bool:
+        opens = history.server.session_opens_before(number, history.openings_cutoff)
+        return any(call["connection_id"] not in history.connections for call in opens)
+
+    return history.share(("opened by another association", number), opened)
 
 
 @complete_association_rule("Q11", _NOT_OPENED_BY_OTHERS)
@@ -79,9 +87,14 @@ def purge_accepted_on_unopened_queue(history: AssociationHistory) -> Iterator[Vi
             yield Violation(call, f"hQueue {call['queue_handle']} is not open")
 
 
-def _ended_after(calls: Iterable[CapturedCall], time: int) -> bool:
-    """Tell whether any of some calls ended after a time; one without a response ends when it starts."""
-    return any((call.responded_at or call.started_at) > time for call in calls)
+def _ended_at(call: CapturedCall) -> int:
+    """Return when a call ended; one without a response ends when it starts."""
+    return call.responded_at or call.started_at
+
+
+def _last_end(calls: Iterable[CapturedCall]) -> int | None:
+    """Return when the last of some calls ended."""
+    return max(map(_ended_at, calls), default=None)
 
 
 def _uses_of_closed_cursors(history: AssociationHistory) -> Iterator[tuple[CapturedCall, str]]:
@@ -91,15 +104,17 @@ def _uses_of_closed_cursors(history: AssociationHistory) -> Iterator[tuple[Captu
     """
     server, cutoff = history.server, history.openings_cutoff
     closed = HandleLifetimes()
+    created_at: dict[tuple[int, int], int | None] = {}  # when a cursor was created last
     for call in history.calls_of(*QM2QM_READS, (QM2QM_NAME, 4)):
         cursor, number = call["cursor_handle"], call["queue_handle"]
-        if not call.request_decoded or not cursor or not server.remote_queue_opens_before(number, cutoff):
+        if not call.request_decoded or not cursor or not server.has_remote_queue_opens_before(cutoff, number):
             continue
-        gone = closed.latest((number, cursor), call.started_at)
-        created = server.cursor_creations_before(number, cursor, cutoff)
-        if not created:
+        if (number, cursor) not in created_at:
+            created_at[number, cursor] = _last_end(server.cursor_creations_before(number, cursor, cutoff))
+        created, gone = created_at[number, cursor], closed.latest((number, cursor), call.started_at)
+        if created is None:
             yield call, f"hCursor {cursor} was never given"
-        elif gone is not None and gone.opened_at < call.started_at and not _ended_after(created, gone.opened_at):
+        elif gone is not None and gone.opened_at < call.started_at and created <= gone.opened_at:
             yield call, f"hCursor {cursor} is closed"
         if call.method == (QM2QM_NAME, 4) and call.succeeded:
             closed.record_open((number, cursor), call)
@@ -198,24 +213,45 @@ def open_accepted_with_unknown_queue_number(history: AssociationHistory) -> Iter
     if not (server.is_windows_2000_or_older and server.has_remote_queue_opens_before(cutoff)):
         return
     for call in history.calls_of((QM2QM_NAME, 2)):
-        if call.succeeded and not server.remote_queue_opens_before(call["queue_handle"], cutoff):
+        if call.succeeded and not server.has_remote_queue_opens_before(cutoff, call["queue_handle"] or 0):
             yield Violation(call, f"hQueue {call['queue_handle']} was never given")
+
+
+def _numbers(call: CapturedCall) -> tuple[int | None, int | None]:
+    return call["queue_descriptor"], call["open_context"]
+
+
+class _AnswersByNumbers:
+    """The answers of an owner that returned a queue number, in order of time, with the numbers beside it."""
+
+    def __init__(self, server: ServerHistory, number: int) -> None:
+        self._opens = sorted(server.remote_queue_opens.get(number, ()), key=_ended_at)
+        self._first: dict[tuple[int | None, int | None], CapturedCall] = {}
+        for each in self._opens:
+            self._first.setdefault(_numbers(each), each)
+
+    def last_until(self, call: CapturedCall) -> CapturedCall | None:
+        """Return the last answer before a call."""
+        place = bisect_right(self._opens, call.started_at, key=_ended_at)
+        return self._opens[place - 1] if place else None
+
+    def may_have_given(self, numbers: tuple[int | None, int | None], call: CapturedCall) -> bool:
+        """Tell whether numbers may have been returned before a call."""
+        first = self._first.get(numbers)
+        return first is not None and _ended_at(first) <= call.started_at + clock_slack_us(first, call)
 
 
 @association_rule("Q30", "the R_QMOpenRemoteQueue that returned hQueue was captured")
 def open_with_numbers_of_different_answers(history: AssociationHistory) -> Iterator[Violation]:
     """hQueue, pQueue and dwpContext are not from one response of the owner."""
     for call in history.calls_of((QM2QM_NAME, 2)):
-        opens = history.server.remote_queue_opens.get(call["queue_handle"] or 0, ())
-        given = [
-            each
-            for each in opens
-            if (each.responded_at or each.started_at) <= call.started_at + clock_slack_us(each, call)
-        ]
-        pairs = {(each["queue_descriptor"], each["open_context"]) for each in given}
-        ours = (call["queue_descriptor"], call["open_context"])
-        if call.request_decoded and given and ours not in pairs:
-            yield Violation(call, f"pQueue {ours[0]}, dwpContext {ours[1]}, given {sorted(pairs)}", (given[-1], call))
+        number, ours = call["queue_handle"] or 0, (call["queue_descriptor"], call["open_context"])
+        answers = history.share(("answers", number), partial(_AnswersByNumbers, history.server, number))
+        last = answers.last_until(call) if call.request_decoded and not answers.may_have_given(ours, call) else None
+        if last is not None:
+            given = _numbers(last)
+            actual = f"pQueue {ours[0]}, dwpContext {ours[1]}, given {given[0]}, {given[1]}"
+            yield Violation(call, actual, (last, call))
 
 
 @association_rule("Q32", "both openings were captured completely")
@@ -294,16 +330,20 @@ def context_never_closed(history: AssociationHistory) -> Iterator[Violation]:
 def owner_context_closed_early_or_never(history: AssociationHistory) -> Iterator[Violation]:
     """R_QMCloseRemoteQueueContext is missing, or came before the supporting server opened the queue."""
     yield from _handles_never_closed(history, ((QMCOMM_NAME, 2),), (QMCOMM_NAME, 3))
+    last_given: dict[int, int | None] = {}
     for lifetime in history.context_handles:
         close, number = lifetime.close_call, lifetime.open_call["queue_handle"]
         if lifetime.open_call.method != (QMCOMM_NAME, 2) or close is None or close.responded_at is None:
             continue
         born = lifetime.opened_at
-        opens = [call for call in history.server.session_opens.get(number, ()) if born <= call.started_at]
-        again = _ended_after(history.server.remote_queue_opens.get(number, ()), born)
-        early = all(call.started_at > close.responded_at + clock_slack_us(call, close) for call in opens)
-        if opens and not again and early:
-            yield Violation(close, "closed before RemoteQMOpenQueue", (lifetime.open_call, close, opens[0]))
+        if number not in last_given:
+            last_given[number] = _last_end(history.server.remote_queue_opens.get(number, ()))
+        opens = history.server.session_opens.get(number, [])
+        place = bisect_left(opens, born, key=lambda call: call.started_at)
+        if place == len(opens) or (last_given.get(number) or 0) > born:
+            continue
+        if all_certainly_after(itertools.islice(opens, place, None), close, close.responded_at):
+            yield Violation(close, "closed before RemoteQMOpenQueue", (lifetime.open_call, close, opens[place]))
 
 
 @association_rule("Q51", "RemoteQmGetVersion returned that the server is XP or later")
@@ -325,9 +365,7 @@ def _version_queries(history: AssociationHistory, call: CapturedCall) -> Iterato
 def read_before_version_query(history: AssociationHistory) -> Iterator[Violation]:
     """The first read comes before the client queries the server's version."""
     first = next((call for call in history.calls_of((QM2QM_NAME, 9), (QM2QM_NAME, 10)) if call.request_decoded), None)
-    if first is not None and all(
-        query.started_at > first.started_at + clock_slack_us(query, first) for query in _version_queries(history, first)
-    ):
+    if first is not None and all_certainly_after(_version_queries(history, first), first, first.started_at):
         yield Violation(first, "no RemoteQmGetVersion before", source=client_section(first))
 
 
@@ -338,16 +376,18 @@ def read_method_for_other_version(history: AssociationHistory) -> Iterator[Viola
     The first is a SHOULD and is reported once per connection.
     """
     version, reported = history.server.version, set()
+    first_answers: dict[str, CapturedCall | None] = {}  # by client
     for call in history.calls_of(*QM2QM_READS) if version is not None else ():
         is_old_method = call.method == (QM2QM_NAME, 0)
         if version is None or not call.request_decoded or is_old_method == (version < _XP):
             continue
         if is_old_method:
-            queries = _version_queries(history, call)
-            known = any(
-                each.responded_at is not None and each.responded_at + clock_slack_us(each, call) < call.started_at
-                for each in queries
-            )
+            client = call["client_address"]
+            if client not in first_answers:
+                answered = (each for each in _version_queries(history, call) if each.responded_at is not None)
+                first_answers[client] = min(answered, key=_ended_at, default=None)
+            first = first_answers[client]
+            known = first is not None and _ended_at(first) + clock_slack_us(first, call) < call.started_at
             if not known or call["connection_id"] in reported:
                 continue
             reported.add(call["connection_id"])
@@ -521,22 +561,33 @@ def move_without_receive_access(history: AssociationHistory) -> Iterator[Violati
 
 def _move_target(history: AssociationHistory, call: CapturedCall) -> HandleLifetime | None:
     """Return the lifetime of the newest R_OpenQueueForMove whose move context a move names."""
-    until, name = call.responded_at or call.started_at, call["move_context"]
-    found = [each for each in history.context_handles if each.open_call.method == (REMOTE_READ_NAME, 11)
-             and each.open_call["move_context"] == name and each.open_call.started_at <= until]  # fmt: skip
-    return max(found, key=lambda lifetime: lifetime.opened_at) if found else None
+    targets = history.share("move targets", lambda: _newest_move_targets(history)).get(call["move_context"], [])
+    place = bisect_right(targets, _ended_at(call), key=lambda target: target[0])
+    return targets[place - 1][1] if place else None
+
+
+def _newest_move_targets(history: AssociationHistory) -> dict[int, list[tuple[int, HandleLifetime]]]:
+    """Return, by move context, when each of its opens was made, and the newest lifetime until then."""
+    found: defaultdict[int, list[tuple[int, HandleLifetime]]] = defaultdict(list)
+    opens = (each for each in history.context_handles if each.open_call.method == (REMOTE_READ_NAME, 11))
+    for lifetime in sorted(opens, key=lambda each: each.open_call.started_at):
+        before = found[lifetime.open_call["move_context"]]
+        newest = max([lifetime, *(each for _, each in before[-1:])], key=lambda each: each.opened_at)
+        before.append((lifetime.open_call.started_at, newest))
+    return found
 
 
 @complete_association_rule("R57")
 def move_to_invalid_context(history: AssociationHistory) -> Iterator[Violation]:
     """A message is moved to a context that R_OpenQueueForMove did not return, or that is closed."""
+    moves = history.calls_of((REMOTE_READ_NAME, 10))
+    opened = {call["move_context"] for call in history.server.calls_of((REMOTE_READ_NAME, 11))} if moves else ()
     for call in history.calls_of((REMOTE_READ_NAME, 10)):
         if not call.request_decoded:
             continue
         name, target = call["move_context"], _move_target(history, call)
         closed = target is not None and target.closed_before(call.started_at)
-        opens = history.server.calls_of((REMOTE_READ_NAME, 11))
-        if closed or (target is None and not any(each["move_context"] == name for each in opens)):
+        if closed or (target is None and name not in opened):
             yield violation_of_either(call, f"ullContextTo {name} is {'closed' if closed else 'unknown'}")
 
 
@@ -562,7 +613,7 @@ def _calls_in_unenlisted_transactions(history: AssociationHistory, opnum: int) -
         name = call["transaction_id"]
         if not call.request_decoded or name is None:
             continue
-        if all(each.started_at > call.started_at + clock_slack_us(each, call) for each in enlistments.get(name, ())):
+        if all_certainly_after(enlistments.get(name, ()), call, call.started_at):
             yield call
 
 
@@ -600,17 +651,17 @@ def context_accepted_after_association_ended(history: AssociationHistory) -> Ite
 @server_rule("Q33", "the client called RemoteQMGetQMQMServerPort on a captured connection to this server")
 def open_on_other_port_than_returned(server: ServerHistory) -> Iterator[Violation]:
     """RemoteQMOpenQueue uses another port than the server returned to the client."""
-    answers: dict[str, list[CapturedCall]] = {}
-    for call in server.calls_of((QM2QM_NAME, 7)):
-        if call.response_decoded and call["returned_port"]:
-            answers.setdefault(call["client_address"], []).append(call)
+    answers: defaultdict[str, list[CapturedCall]] = defaultdict(list)  # by client
+    first: dict[tuple[str, int], CapturedCall] = {}  # by client and port
+    for call in sorted(server.calls_of((QM2QM_NAME, 7)), key=_ended_at):
+        if call.response_decoded and call["returned_port"] and call.responded_at is not None:
+            answers[call["client_address"]].append(call)
+            first.setdefault((call["client_address"], call["returned_port"]), call)
     for call in server.calls_of((QM2QM_NAME, 2)):
-        ours = answers.get(call["client_address"], ())
-        before = [
-            each
-            for each in ours
-            if each.responded_at is not None and each.responded_at <= call.started_at + clock_slack_us(each, call)
-        ]
-        ports = {each["returned_port"] for each in before}
-        if call["request_at"] is not None and ports and call["server_port"] not in ports:
-            yield Violation(call, f"port {call['server_port']}, told {sorted(ports)}", (before[-1], call))
+        ours = answers.get(call["client_address"], [])
+        place = bisect_right(ours, call.started_at, key=_ended_at)
+        told = first.get((call["client_address"], call["server_port"]))
+        may_be_told = told is not None and _ended_at(told) <= call.started_at + clock_slack_us(told, call)
+        if call["request_at"] is not None and place and not may_be_told:
+            last = ours[place - 1]
+            yield Violation(call, f"port {call['server_port']}, told {last['returned_port']}", (last, call))

@@ -72,8 +72,12 @@ def _queue_read(history: AssociationHistory, read: CapturedCall) -> str | None:
     if read.method[0] == REMOTE_READ_NAME:
         lifetime = history.context_lifetime(read)
         return None if lifetime is None else lifetime.open_call["queue"]
-    opens = history.server.remote_queue_opens_before(read["queue_handle"], history.openings_cutoff)
-    names = {call["queue"] for call in opens}
+    number = read["queue_handle"]
+    return history.share(("queue", number), lambda: _only_queue_of(history, number))
+
+
+def _only_queue_of(history: AssociationHistory, number: int | None) -> str | None:
+    names = {call["queue"] for call in history.server.remote_queue_opens_before(number, history.openings_cutoff)}
     return names.pop() if len(names) == 1 else None
 
 

@@ -56,10 +56,7 @@ class _Delivery:
 
 def _deliveries_by_message(history: AssociationHistory, protocol: str) -> dict[tuple[object, int], list[_Delivery]]:
     """Return the deliveries of each message in order of time, by (queue, number); computed once per association."""
-    if protocol not in history.rule_cache:
-        history.rule_cache[protocol] = _group_deliveries(history, protocol)
-    found: dict[tuple[object, int], list[_Delivery]] = history.rule_cache[protocol]
-    return found
+    return history.share(protocol, lambda: _group_deliveries(history, protocol))
 
 
 def _group_deliveries(history: AssociationHistory, protocol: str) -> dict[tuple[object, int], list[_Delivery]]:
@@ -239,22 +236,38 @@ complete_association_rule("R55", _NUMBERS_RETURNED)(
 )
 
 
+@dataclass(slots=True)
+class _TransactionalReads:
+    """The transactional receives of a message: when one first returned it, and an End of one was first made."""
+
+    first: CapturedCall
+    returned_at: int = 1 << 62
+    ended_at: int = 1 << 62
+
+
 @complete_association_rule("R69", _NUMBERS_RETURNED)
 def acknowledgement_class_set_early(history: AssociationHistory) -> Iterator[Violation]:
     """R_SetUserAcknowledgementClass comes before the message's receive, or before its End."""
-    reads = [call for call in history.calls_of((REMOTE_READ_NAME, 13)) if call.lookup_id_number is not None]
-    ends = history.calls_of((REMOTE_READ_NAME, 15))
+    first_end: dict[tuple[str, int], int] = {}  # when the first End of a request id was made, by context
+    for end in history.calls_of((REMOTE_READ_NAME, 15)):
+        first_end.setdefault((end["context_handle"], end["request_id"]), end.started_at)
+    known: dict[tuple[str, int], _TransactionalReads] = {}
+    for read in history.calls_of((REMOTE_READ_NAME, 13)):
+        if read.lookup_id_number is not None:
+            name = read["context_handle"], read.lookup_id_number
+            ended_at = first_end.get((name[0], read["request_id"]), 1 << 62)
+            found = known.setdefault(name, _TransactionalReads(read))
+            found.returned_at = min(found.returned_at, read.responded_at or read.started_at)
+            found.ended_at = min(found.ended_at, ended_at)
     for call in history.calls_of((REMOTE_READ_NAME, 14)):
+        number = call.requested_lookup_id
+        reads = known.get((call["context_handle"], number))
         if not call.request_decoded:
             continue
-        context, number = call["context_handle"], call.requested_lookup_id
-        ours = [read for read in reads if read.lookup_id_number == number and read["context_handle"] == context]
-        ids = {read["request_id"] for read in ours}
-        ended = [end for end in ends if end.started_at < call.started_at and end["context_handle"] == context]
-        if not any((read.responded_at or read.started_at) <= call.started_at for read in ours):
+        if reads is None or reads.returned_at > call.started_at:
             yield Violation(call, f"no R_StartTransactionalReceive of message {number}")
-        elif not any(end["request_id"] in ids for end in ended):
-            yield Violation(call, f"no R_EndTransactionalReceive of message {number}", (*ours[:1], call))
+        elif reads.ended_at >= call.started_at:
+            yield Violation(call, f"no R_EndTransactionalReceive of message {number}", (reads.first, call))
 
 
 @complete_association_rule("R70", _NUMBERS_RETURNED)

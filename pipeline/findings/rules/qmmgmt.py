@@ -7,6 +7,7 @@ of bronze, where these are stored (store.stubs). Management calls are few.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
@@ -256,10 +257,18 @@ def absent_queue_query_accepted(history: AssociationHistory) -> Iterator[Violati
         locations = [value.value for number, value in returned_properties(call) if number == _LOCATION_ID]
         if not locations or any(location != "LOCAL" for location in locations):
             continue
-        before = [(each, names) for each, names in listed if 0 <= call.started_at - each.started_at <= _MINUTE_US]
-        after = [(each, names) for each, names in listed if 0 <= each.started_at - call.started_at <= _MINUTE_US]
-        if before and after and path not in before[-1][1] and path not in after[0][1]:
-            yield Violation(call, f"MQ_OK for {path}", (before[-1][0], call, after[0][0]))
+        last = bisect_right(listed, call.started_at, key=_listed_at) - 1
+        next_one = bisect_left(listed, call.started_at, key=_listed_at)
+        if last < 0 or next_one == len(listed):
+            continue
+        (before, names_before), (after, names_after) = listed[last], listed[next_one]
+        near = max(call.started_at - before.started_at, after.started_at - call.started_at) <= _MINUTE_US
+        if near and path not in names_before and path not in names_after:
+            yield Violation(call, f"MQ_OK for {path}", (before, call, after))
+
+
+def _listed_at(listed: tuple[CapturedCall, set[str]]) -> int:
+    return listed[0].started_at
 
 
 @association_rule("M17", "the answers and the actions before them are of one association")
