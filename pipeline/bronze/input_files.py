@@ -8,6 +8,7 @@ import os
 import re
 import stat
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -282,15 +283,15 @@ def _matches_pattern(parts: list[str], pattern: list[str]) -> bool:
 def spool_pipe(uri: str, folder: Path, max_bytes: int) -> Path:
     """Copy standard input or a pipe to a file in ``folder`` and return its path. InputError above ``max_bytes``.
 
-    The file is named by its content: the same bytes piped again give the same file.
+    The file is named by its content: the same bytes piped again give the same file. Several runs may do this at once.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = Path("stdin" if uri == "-" else local_path(uri))
-    temporary = folder / f".spooling-{path.name}"
     digest, size = hashlib.sha256(), 0
-    opened = nullcontext(sys.stdin.buffer) if uri == "-" else path.open("rb")
+    opened = nullcontext(sys.stdin.buffer) if uri == "-" else Path(local_path(uri)).open("rb")
+    descriptor, name = tempfile.mkstemp(prefix=".spooling-", dir=folder)
+    temporary = Path(name)
     try:
-        with opened as stream, temporary.open("wb") as out:
+        with opened as stream, os.fdopen(descriptor, "wb") as out:
             while chunk := stream.read(_COPY_CHUNK_BYTES):
                 size += len(chunk)
                 if size > max_bytes:

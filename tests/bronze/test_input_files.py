@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pipeline.bronze.input_files import InputError, MissingInputError, find_file, list_files, newest_paths
+from pipeline.bronze.input_files import InputError, MissingInputError, find_file, list_files, newest_paths, spool_pipe
 from udfs.capture.capture_reader import read_capture_batches
 from udfs.files.file_source import FileSource
 from udfs.files.filesystems import escape_path, unescape_path
@@ -116,3 +117,19 @@ def test_the_newest_file_of_each_folder(ring):
     os.utime(ring / "open" / "older.pcap", (1, 1))
     newest = newest_paths(list_files([str(ring)]))
     assert newest == {f"{ring}/1.pcap", f"{ring}/closed/3.pcap", f"{ring}/open/2.pcap"}
+
+
+def test_pipes_that_are_copied_at_once_do_not_mix(tmp_path):
+    """As of two runs with standard input: the names are the same, and neither holds the lake's lease yet."""
+    spool, pipes = tmp_path / "spool", [tmp_path / name / "stdin" for name in ("one", "two")]
+    for pipe in pipes:
+        pipe.parent.mkdir()
+        os.mkfifo(pipe)
+    with ThreadPoolExecutor() as threads:
+        copies = [threads.submit(spool_pipe, str(pipe), spool, 1 << 20) for pipe in pipes]
+        with pipes[0].open("wb", buffering=0) as one, pipes[1].open("wb", buffering=0) as two:
+            for stream, data in ((one, b"1"), (two, b"2"), (one, b"1"), (two, b"2")):
+                stream.write(data * 3)
+    paths = [copy.result() for copy in copies]
+    assert [path.read_bytes() for path in paths] == [b"111111", b"222222"]
+    assert sorted(spool.iterdir()) == sorted(paths)
