@@ -287,7 +287,8 @@ def spool_pipe(uri: str, folder: Path, max_bytes: int) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     digest, size = hashlib.sha256(), 0
-    opened = nullcontext(sys.stdin.buffer) if uri == "-" else Path(local_path(uri)).open("rb")
+    path = Path(local_path(uri))
+    opened = nullcontext(sys.stdin.buffer) if uri == "-" else path.open("rb")
     descriptor, name = tempfile.mkstemp(prefix=".spooling-", dir=folder)
     temporary = Path(name)
     try:
