@@ -161,7 +161,7 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
     MESSAGES: {
         **dict.fromkeys(
             ("seen_in", "source_queue_manager", "message_id", "delivery", "class_name", "correlation_id",
-             "comqc_rejected", "header_sizes"),
+             "comqc_rejected", "comqc_deviations", "header_sizes"),
             copy_column,
         ),
         **dict.fromkeys(

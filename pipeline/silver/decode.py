@@ -245,6 +245,7 @@ def _message_batches(reads: ColumnArrays, *, keep_bodies: bool) -> BatchesByTabl
         "lookup_id": _lookup_ids(calls["sequence_id"]),
         "arrived_at": calls["arrived_at"],
         "comqc_rejected": nulls,
+        "comqc_deviations": pa.nulls(rows, comqc.DEVIATIONS_TYPE),
         EVENT_DATE: _utc_dates(calls["responded_at"]),
         "run_id": calls["run_id"],
     }  # fmt: skip
@@ -265,7 +266,7 @@ def _message_batches(reads: ColumnArrays, *, keep_bodies: bool) -> BatchesByTabl
     )
     if len(chosen):
         positions = pa.array(np.searchsorted(chosen, np.arange(rows)), mask=~np.isin(np.arange(rows), chosen))
-        columns["comqc_rejected"] = found.column("comqc_rejected").take(positions)
+        columns |= {name: found.column(name).take(positions) for name in ("comqc_rejected", "comqc_deviations")}
         columns["errors"] = concat_lists(columns["errors"], found.column("errors").take(positions))
     return {str(MESSAGES): _table_batch(MESSAGES, columns), str(COMQC_CALLS): _comqc_call_batch(recorders, found)}
 

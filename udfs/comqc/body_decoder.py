@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from udfs.array_types import Bools, Ints
 from udfs.comqc import container_layout
-from udfs.comqc.container_reader import BodyColumn, BodyVerdicts, RecordedCalls, read_recorded_calls
+from udfs.comqc.container_reader import BodyColumn, BodyVerdicts, Deviations, RecordedCalls, read_recorded_calls
 from udfs.comqc.dispatch_arguments import ARGUMENT_TYPE, DispatchArguments, read_dispatch_arguments
 from udfs.comqc.security_data import CALLER_STRUCT, SECURITY_STRUCT, security_columns
 from udfs.comqc.variant_text import bstr_texts, gather_spans
@@ -23,7 +23,7 @@ from udfs.stubs.arrow_primitives import concat_lists, guid_strings
 from udfs.stubs.column_cursors import ERROR_CODES, AnyArray, binary_buffer
 from udfs.stubs.to_arrow import ERRORS_TYPE
 
-DECODER_VERSION: Final = "3"  # 3: callers in security data; 2: an empty array of numbers behind a null pointer
+DECODER_VERSION: Final = "4"  # 4: deviations; 3: callers in security data; 2: empty arrays
 
 CALL_STRUCT: Final = pa.struct(
     [
@@ -55,10 +55,14 @@ CALL_STRUCT: Final = pa.struct(
         pa.field("errors", ERRORS_TYPE),
     ]
 )
+DEVIATIONS_TYPE: Final = pa.list_(
+    pa.struct([pa.field("rule", pa.string()), pa.field("offset", pa.int64()), pa.field("places", pa.int32())])
+)
 BODY_SCHEMA: Final = pa.schema(
     [
         pa.field("comqc_rejected", pa.string()),
         pa.field("rejected_offset", pa.int64()),
+        pa.field("comqc_deviations", DEVIATIONS_TYPE),
         pa.field("errors", ERRORS_TYPE),
         pa.field("calls", pa.list_(CALL_STRUCT)),
     ]
@@ -87,7 +91,9 @@ def decode_bodies(
     ``truncated`` at the offset where they end. ``marshaled`` adds each call's Marshaled Data.
 
     ``comqc_rejected`` is the rule, with its section, by which a server must reject the message, else null;
-    ``rejected_offset`` is the offset of the violation in the body. A rejected message has no ``calls``. Offsets of body
+    ``rejected_offset`` is the offset of the violation in the body. A rejected message has no ``calls``.
+    ``comqc_deviations`` are the recommendations (SHOULD) that another message does not follow in what was captured of
+    it: the rule with its section, the offset of the first place in the body, and the number of places. Offsets of body
     errors count from the start of the body, those of call errors from the start of the Marshaled Data or, of fields
     that begin with ``Security Data``, of that.
     """
@@ -104,7 +110,7 @@ def decode_bodies(
     if body_bytes is not None:
         declared = pc.fill_null(body_bytes.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)[which]
         end = start + np.clip(declared, seen - start, 1 << 40)  # 32 bits on the wire: no overflow
-    methods, verdict = read_recorded_calls(BodyColumn(data, start, seen, end))
+    methods, verdict, deviations = read_recorded_calls(BodyColumn(data, start, seen, end))
     calls = _call_structs(data, start, methods, marshaled=marshaled)
     counts = np.zeros(rows, np.int64)
     counts[which] = np.bincount(methods.body, minlength=len(which))
@@ -117,6 +123,7 @@ def decode_bodies(
         [
             pa.array(container_layout.REJECTION_TEXTS, pa.string()).take(pa.array(reason)),
             pa.array(rejected_at, mask=reason == 0),
+            _deviation_lists(deviations, which, ~present | (reason != 0)),
             _body_errors(verdict, which, rows),
             pa.ListArray.from_arrays(pa.array(bounds), calls, mask=None if present.all() else pa.array(~present)),
         ],
@@ -200,6 +207,21 @@ def _single_errors(rows: Ints, code: list[str | None], field: list[str], offset:
     )
     bounds = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(bounds), flat).cast(ERRORS_TYPE)
+
+
+def _deviation_lists(found: Deviations, which: Ints, absent: Bools) -> pa.Array:
+    """Return the deviations of all bodies; ``which`` are the rows of bodies that were read. Null where ``absent``."""
+    flat = pa.StructArray.from_arrays(
+        [
+            pa.array(container_layout.DEVIATION_TEXTS, pa.string()).take(pa.array(found.number)),
+            pa.array(found.offset),
+            pa.array(found.places.astype(np.int32)),
+        ],
+        fields=list(DEVIATIONS_TYPE.value_type),
+    )
+    counts = np.bincount(which[found.body], minlength=len(absent))
+    bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(bounds), flat, mask=pa.array(absent)).cast(DEVIATIONS_TYPE)
 
 
 def _body_errors(verdict: BodyVerdicts, which: Ints, rows: int) -> pa.Array:

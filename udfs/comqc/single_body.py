@@ -51,6 +51,14 @@ class _BodyReader:
         self.security_offset: int | None = None
         self.last_kind = CHDR
         self.calls: list[BodyFields] = []
+        self.deviations: dict[int, list[int]] = {}  # the offsets of each
+
+    def deviates(self, number: int, offset: int) -> None:
+        self.deviations.setdefault(number, []).append(offset)
+
+    def read_security_bytes(self, at: int) -> bytes:
+        begin = at + container_layout.MIN_HEADER_BYTES[SECD]
+        return self.body[begin : begin + self.read_uint32(begin - 8)]
 
     def read_uint32(self, at: int) -> int:
         return int(struct.unpack_from("<I", self.body, at)[0])
@@ -84,6 +92,8 @@ class _BodyReader:
         _require(
             length % 2 == 0 and _TARGET_STRING.fullmatch(text) is not None, container_layout.BAD_TARGET_STRING, 116
         )
+        if length > 2 and UUID(text[:-1]) != UUID(bytes_le=body[96:112]):
+            self.deviates(container_layout.TARGET_STRING_DIFFERS, 116)
         self.target = {"target_clsid": self.read_guid(96), "target_text": text[:-1]}
         return size
 
@@ -118,13 +128,18 @@ class _BodyReader:
         return at + size
 
     def apply_security(self, kind: int, at: int, size: int) -> None:
+        before = self.security_offset
         if kind == SECD:
             _require(self.read_uint32(at + 8) <= size - 16, container_layout.BAD_SECURITY_DATA_SIZE, at)
+            if self.read_security_bytes(at) in map(self.read_security_bytes, self.security_offsets):
+                self.deviates(container_layout.SECURITY_REPEATED, at)
             self.security_offsets.append(at)
             self.security_offset = at
         else:
             _require(self.read_uint32(at + 8) in self.security_offsets, container_layout.BAD_REFERENCE_OFFSET, at)
             self.security_offset = self.read_uint32(at + 8)
+            if self.read_security_bytes(self.security_offset) == self.read_security_bytes(before or 0):
+                self.deviates(container_layout.REFERENCE_NOT_NEEDED, at)
 
     def read_method(self, kind: int, at: int, size: int) -> None:
         _require(kind == METH or self.interface_id is not None, container_layout.FIRST_METHOD_WITHOUT_INTERFACE, at)
@@ -134,10 +149,11 @@ class _BodyReader:
         _require(length <= size - container_layout.MIN_HEADER_BYTES[kind], container_layout.BAD_MARSHALED_SIZE, at)
         _require(reserved == 1, container_layout.BAD_RESERVED, at)
         if kind == METH:
+            if self.interface_id == self.read_guid(at + 32):
+                self.deviates(container_layout.INTERFACE_REPEATED, at)
             self.interface_id = self.read_guid(at + 32)
         begin = at + container_layout.MIN_HEADER_BYTES[kind]
-        data_at = (self.security_offset or 0) + container_layout.MIN_HEADER_BYTES[SECD]
-        security_data = self.body[data_at : data_at + self.read_uint32(data_at - 8)]
+        security_data = self.read_security_bytes(self.security_offset or 0)
         security = read_security_data(security_data)
         security_errors = [tuple(each.values()) for each in security.pop("errors")]
         call: BodyFields = {
@@ -187,13 +203,15 @@ def _invoke_values(marshaled: bytes) -> BodyFields:
 
 
 def decode_body(body: bytes, body_bytes: int | None = None) -> BodyFields:
-    """Decode one body: returns ``comqc_rejected``, ``rejected_offset``, ``errors`` and ``calls`` as ``decode_bodies``.
+    """Decode one body: returns the columns of ``decode_bodies`` by name.
 
-    Errors are (code, field, offset), arguments (vt, vt_name, value). ``body_bytes`` is the declared size of a body that
-    was captured in part.
+    Deviations are (rule, offset, places), errors (code, field, offset), arguments (vt, vt_name, value). ``body_bytes``
+    is the declared size of a body that was captured in part.
     """
     message = _BodyReader(body, max(len(body), body_bytes or 0))
-    out: BodyFields = {"comqc_rejected": None, "rejected_offset": None, "errors": [], "calls": []}
+    out: BodyFields = {
+        "comqc_rejected": None, "rejected_offset": None, "comqc_deviations": None, "errors": [], "calls": [],
+    }  # fmt: skip
     try:
         at = message.read_container_header()
         while at < message.size:
@@ -206,5 +224,9 @@ def decode_body(body: bytes, body_bytes: int | None = None) -> BodyFields:
         out["comqc_rejected"] = container_layout.REJECTION_TEXTS[rejected.reason]
         out["rejected_offset"] = rejected.offset
         return out
+    out["comqc_deviations"] = [
+        (container_layout.DEVIATION_TEXTS[number], offsets[0], len(offsets))
+        for number, offsets in sorted(message.deviations.items())
+    ]
     out["calls"] = [call | {"partition_id": message.partition} for call in message.calls]
     return out
