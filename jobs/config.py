@@ -228,6 +228,9 @@ class AlertsConfig:
     negative_acknowledgements: int = setting_field(
         1, "negative acknowledgements of one class from one sender that raise an alert", minimum=1
     )
+    rejected_containers: int = setting_field(
+        1, "messages of COM+ queued components from one sender that servers must reject that raise an alert", minimum=1
+    )
     growth_window: timedelta = setting_field(
         timedelta(days=1),
         "time window for the growth of dead-letter queues and journals; an alert about clocks ends after this time "
