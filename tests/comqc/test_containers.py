@@ -51,7 +51,8 @@ def test_a_call_has_what_its_message_and_its_header_say():
     (call,) = _calls(HEAD, part(), SEC, ONE)
     assert call == {
         "call_index": 0, "header_offset": 200 + 24 + 24, "header": "METH", "target_clsid": str(CLSID),
-        "target_text": f"{{{CLSID}}}", "partition_id": str(PARTITION), "interface_id": str(IID), "is_dispatch": False,
+        "target_text": f"{{{CLSID}}}", "partition_id": str(PARTITION), "interface_id": str(IID),
+        "interface_name": None, "method": None, "argument_names": None, "is_dispatch": False,
         "opnum": 3, "data_representation": 0x10, "flags": 0x1000, "marshaled_bytes": 8, "marshaled": b"12345678",
         "security_offset": 224, "security_index": 0, "security_bytes": 8, "security_data": b"\1\0\1\0\0\0\0\0",
         "caller_sid": None, "caller_name": None, "callers": [], "minimum_authentication_level": None,

@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 from udfs.array_types import Bools, Ints
 from udfs.comqc import container_layout
 from udfs.comqc.container_reader import BodyColumn, BodyVerdicts, Deviations, RecordedCalls, read_recorded_calls
+from udfs.comqc.declared_arguments import apply_declarations
+from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 from udfs.comqc.dispatch_arguments import ARGUMENT_TYPE, DispatchArguments, read_dispatch_arguments
 from udfs.comqc.security_data import CALLER_STRUCT, SECURITY_STRUCT, security_columns
 from udfs.comqc.variant_text import bstr_texts, gather_spans
@@ -23,7 +25,7 @@ from udfs.stubs.arrow_primitives import concat_lists, guid_strings
 from udfs.stubs.column_cursors import ERROR_CODES, AnyArray, binary_buffer
 from udfs.stubs.to_arrow import ERRORS_TYPE
 
-DECODER_VERSION: Final = "4"  # 4: deviations; 3: callers in security data; 2: empty arrays
+DECODER_VERSION: Final = "5"  # 5: declarations; 4: deviations; 3: callers in security data; 2: empty arrays
 
 CALL_STRUCT: Final = pa.struct(
     [
@@ -34,8 +36,10 @@ CALL_STRUCT: Final = pa.struct(
         pa.field("target_text", pa.string()),
         pa.field("partition_id", pa.string()),
         pa.field("interface_id", pa.string()),
+        pa.field("interface_name", pa.string()),
         pa.field("is_dispatch", pa.bool_()),
         pa.field("opnum", pa.int32()),
+        pa.field("method", pa.string()),
         pa.field("data_representation", pa.int64()),
         pa.field("flags", pa.int64()),
         pa.field("marshaled_bytes", pa.int64()),
@@ -51,6 +55,7 @@ CALL_STRUCT: Final = pa.struct(
         pa.field("dispatch_id", pa.int64()),
         pa.field("dispatch_flags", pa.int64()),
         pa.field("named_dispatch_ids", pa.list_(pa.int64())),
+        pa.field("argument_names", pa.list_(pa.string())),
         pa.field("arguments", pa.list_(ARGUMENT_TYPE)),
         pa.field("errors", ERRORS_TYPE),
     ]
@@ -81,14 +86,16 @@ def is_comqc_extension(extensions: pa.Array) -> pa.Array:
 
 
 def decode_bodies(
-    bodies: pa.Array, extensions: pa.Array | None = None, body_bytes: pa.Array | None = None, *, marshaled: bool = False
-) -> pa.RecordBatch:
+    bodies: pa.Array, extensions: pa.Array | None = None, body_bytes: pa.Array | None = None, *,
+    marshaled: bool = False, declarations: Declarations = NO_DECLARATIONS,
+) -> pa.RecordBatch:  # fmt: skip
     """Decode a column of message bodies: one row of ``BODY_SCHEMA`` per body.
 
     ``bodies`` is binary or large_binary; a null body gives nulls. With ``extensions`` only the bodies of messages with
     the COMQC marker are decoded, all others give nulls. ``body_bytes`` (int64) are the declared body sizes: a body that
     was captured in part is not rejected for its missing bytes; its complete calls are returned, and ``errors`` has
     ``truncated`` at the offset where they end. ``marshaled`` adds each call's Marshaled Data.
+    ``declarations`` are the methods whose names and parameters are known.
 
     ``comqc_rejected`` is the rule, with its section, by which a server must reject the message, else null;
     ``rejected_offset`` is the offset of the violation in the body. A rejected message has no ``calls``.
@@ -111,7 +118,7 @@ def decode_bodies(
         declared = pc.fill_null(body_bytes.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)[which]
         end = start + np.clip(declared, seen - start, 1 << 40)  # 32 bits on the wire: no overflow
     methods, verdict, deviations = read_recorded_calls(BodyColumn(data, start, seen, end))
-    calls = _call_structs(data, start, methods, marshaled=marshaled)
+    calls = _call_structs(data, start, methods, declarations, marshaled=marshaled)
     counts = np.zeros(rows, np.int64)
     counts[which] = np.bincount(methods.body, minlength=len(which))
     bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
@@ -138,7 +145,9 @@ def explode_calls(decoded: pa.RecordBatch) -> tuple[pa.Array, pa.RecordBatch]:
     return pc.list_parent_indices(calls), flat
 
 
-def _call_structs(data: AnyArray, start: Ints, methods: RecordedCalls, *, marshaled: bool) -> pa.Array:
+def _call_structs(
+    data: AnyArray, start: Ints, methods: RecordedCalls, declarations: Declarations, *, marshaled: bool
+) -> pa.Array:
     count = len(methods.body)
     dispatch = (methods.interface == np.frombuffer(container_layout.IID_IDISPATCH, np.uint8)).all(axis=1)
     # Any other operation of IDispatch makes no sense in a one-way call and stays undecoded (D36).
@@ -173,8 +182,10 @@ def _call_structs(data: AnyArray, start: Ints, methods: RecordedCalls, *, marsha
         "dispatch_flags": read.flags.take(take),
         "named_dispatch_ids": read.named_dispatch_ids.take(take),
         "arguments": read.arguments.take(take),
-        "errors": concat_lists(_call_errors(read, which, fits), security["errors"]),
+        "errors": _call_errors(read, which, fits),
     }
+    named = apply_declarations(declarations, data, methods.marshaled_at, methods.marshaled_bytes, columns)
+    columns |= named._asdict() | {"errors": concat_lists(named.errors, security["errors"])}
     return pa.StructArray.from_arrays([columns[field.name] for field in CALL_STRUCT], fields=list(CALL_STRUCT))
 
 

@@ -13,8 +13,10 @@ from uuid import UUID
 
 from udfs.comqc import container_layout
 from udfs.comqc.container_layout import CHDR, METH, PART, SECD, SECR, SMTH, TRAILER
+from udfs.comqc.declared_arguments import read_typed_call
+from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations, argument_names
 from udfs.comqc.security_data import read_security_data
-from udfs.comqc.single_invoke import read_invoke
+from udfs.comqc.single_invoke import ArgumentText, read_invoke
 from udfs.comqc.variant_text import variant_type_name
 
 BodyFields = dict[str, Any]
@@ -41,7 +43,8 @@ class _BodyTruncatedError(Exception):
 class _BodyReader:
     """Reads the headers of one body; holds the state that applies to the next method call, and the calls so far."""
 
-    def __init__(self, body: bytes, size: int) -> None:
+    def __init__(self, body: bytes, size: int, declarations: Declarations) -> None:
+        self.declarations = declarations
         self.body = body
         self.size = size
         self.target: BodyFields = {}
@@ -177,8 +180,33 @@ class _BodyReader:
         }
         if call["is_dispatch"] and opnum == container_layout.IDISPATCH_INVOKE_OPNUM:
             call |= _invoke_values(call["marshaled"])
+        self.apply_declarations(call)
         call["errors"] += security_errors
         self.calls.append(call)
+
+    def apply_declarations(self, call: BodyFields) -> None:
+        """Name a call and its arguments, and read the arguments if it is no dispatch call."""
+        if call["is_dispatch"]:
+            interface, number = self.declarations.classes.get(call["target_clsid"]), call.get("dispatch_id")
+        else:
+            interface, number = self.declarations.interfaces.get(call["interface_id"]), call["opnum"]
+        call |= {"interface_name": interface and interface.name, "method": None, "argument_names": None}
+        method = None if interface is None or number is None else interface.methods.get(number)
+        if method is None:
+            return
+        call["method"] = method.name
+        if not call["is_dispatch"]:
+            arguments, error = read_typed_call(call["marshaled"], method)
+            call["argument_names"] = [parameter.name for parameter in method.parameters]
+            call["arguments"] = _argument_fields(arguments)
+            call["errors"] += [] if error is None else [(error.code, error.field, error.offset)]
+        elif call["arguments"] is not None:
+            named = call["named_dispatch_ids"] or ()
+            call["argument_names"] = argument_names(method, len(call["arguments"]), named)
+
+
+def _argument_fields(arguments: list[ArgumentText | None]) -> list[tuple[int | None, str | None, str | None]]:
+    return [(each[0], variant_type_name(each[0]), each[1]) if each else (None, None, None) for each in arguments]
 
 
 def _require(holds: bool, reason: int, offset: int) -> None:  # noqa: FBT001  (the rule)
@@ -193,22 +221,18 @@ def _invoke_values(marshaled: bytes) -> BodyFields:
         "dispatch_id": invoke.dispatch_id,
         "dispatch_flags": invoke.flags,
         "named_dispatch_ids": invoke.named_dispatch_ids,
-        "arguments": None
-        if invoke.arguments is None
-        else [
-            (each[0], variant_type_name(each[0]), each[1]) if each else (None, None, None) for each in invoke.arguments
-        ],
+        "arguments": None if invoke.arguments is None else _argument_fields(invoke.arguments),
         "errors": [] if error is None else [(error.code, error.field, error.offset)],
     }
 
 
-def decode_body(body: bytes, body_bytes: int | None = None) -> BodyFields:
+def decode_body(body: bytes, body_bytes: int | None = None, declarations: Declarations = NO_DECLARATIONS) -> BodyFields:
     """Decode one body: returns the columns of ``decode_bodies`` by name.
 
     Deviations are (rule, offset, places), errors (code, field, offset), arguments (vt, vt_name, value). ``body_bytes``
-    is the declared size of a body that was captured in part.
+    is the declared size of a body that was captured in part, ``declarations`` are the methods that are known.
     """
-    message = _BodyReader(body, max(len(body), body_bytes or 0))
+    message = _BodyReader(body, max(len(body), body_bytes or 0), declarations)
     out: BodyFields = {
         "comqc_rejected": None, "rejected_offset": None, "comqc_deviations": None, "errors": [], "calls": [],
     }  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,7 +19,8 @@ import pyarrow.compute as pc
 
 from udfs.comqc import variant_text
 from udfs.comqc.variant_text import VALUE_SIZES, VT_ARRAY, VT_BYREF, VT_DECIMAL, VT_VARIANT
-from udfs.errors import DecodeError, MalformedError, TruncatedError, UnsupportedError
+from udfs.errors import DecodeError, MalformedError, UnsupportedError
+from udfs.stubs.single_cursor import StubCursor
 
 _MAX_DEPTH: Final = 8  # nesting of VARIANTs in arrays; applications have one or two levels
 _SF_HAVEIID: Final = 0x800D
@@ -48,25 +50,8 @@ class InvokeParameters:
     _found: dict[int, ArgumentText] = field(default_factory=dict)
 
 
-class _InvokeCursor:
+class InvokeCursor(StubCursor):
     """A read position in the Marshaled Data; a read past its end raises TruncatedError."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.position = 0
-
-    def align(self, to: int) -> None:
-        self.position += -self.position % to
-
-    def read_bytes(self, size: int, name: str) -> bytes:
-        if size > len(self.data) - self.position:
-            raise TruncatedError(name, self.position)
-        self.position += size
-        return self.data[self.position - size : self.position]
-
-    def read_uint(self, size: int, name: str) -> int:
-        self.align(size)
-        return int.from_bytes(self.read_bytes(size, name), "little")
 
     def check_count(self, expected: int, name: str) -> None:
         """Read a max_count and check that it is ``expected``, the value of size_is."""
@@ -76,6 +61,7 @@ class _InvokeCursor:
             raise MalformedError(f"{name}.max_count", at)
 
     def read_uint32s(self, count: int, name: str, code: str = "I") -> tuple[int, ...]:
+        """Read ``count`` numbers of 32 bits; ``code`` "i" for signed ones."""
         return struct.unpack(f"<{count}{code}", self.read_bytes(4 * count, name))
 
 
@@ -83,7 +69,7 @@ def read_invoke(data: bytes) -> InvokeParameters:
     """Decode the parameters of one call; values before an error are kept, bytes behind the parameters are ignored."""
     out = InvokeParameters()
     try:
-        _read_parameters(_InvokeCursor(data), out)
+        _read_parameters(InvokeCursor(data), out)
     except DecodeError as error:
         out.error = error
     if out.arguments is not None:
@@ -92,7 +78,7 @@ def read_invoke(data: bytes) -> InvokeParameters:
     return out
 
 
-def _read_parameters(cursor: _InvokeCursor, out: InvokeParameters) -> None:
+def _read_parameters(cursor: InvokeCursor, out: InvokeParameters) -> None:
     out.dispatch_id = int.from_bytes(cursor.read_bytes(4, "dispIdMember"), "little", signed=True)
     cursor.read_bytes(16, "riid")  # must be zero; not checked, a one-way call has no response
     cursor.read_uint(4, "lcid")
@@ -131,7 +117,7 @@ def _read_parameters(cursor: _InvokeCursor, out: InvokeParameters) -> None:
             out._found[place] = read_variant(cursor, "rgVarRef", 0)  # noqa: SLF001
 
 
-def read_variant(cursor: _InvokeCursor, name: str, depth: int) -> ArgumentText:
+def read_variant(cursor: InvokeCursor, name: str, depth: int) -> ArgumentText:
     """Read a VARIANT, 2.2.29.1; returns its type and its value as text."""
     cursor.align(8)
     start = cursor.position
@@ -150,7 +136,26 @@ def read_variant(cursor: _InvokeCursor, name: str, depth: int) -> ArgumentText:
     return vt, _scalar_text(cursor, name, vt, start + size, depth)
 
 
-def _scalar_text(cursor: _InvokeCursor, name: str, vt: int, end: int, depth: int) -> str | None:
+def read_automation_value(cursor: InvokeCursor, name: str, vt: int, store: Callable[[ArgumentText], None]) -> None:
+    """Read a parameter of a method that is no dispatch call, of a type that is not a number of 1 to 8 bytes.
+
+    ``vt`` is its declared type, ``store`` gets its type and text. A persisted object does not say where it ends, and
+    neither does an array of objects: UnsupportedError after its CLSID.
+    """
+    if vt in _OBJECT_TYPES:
+        clsid = _read_object_header(cursor, name)
+        store((vt, clsid and _to_json({"clsid": clsid})))
+        if clsid is not None:
+            raise UnsupportedError(f"{name}.object", cursor.position)
+    elif vt & VT_ARRAY:
+        store((vt, _safearray_text(cursor, name, vt, None, 0)))
+    elif vt == VT_VARIANT:
+        store(read_variant(cursor, name, 0) if cursor.read_uint(4, name) else (vt, None))
+    else:  # VT_BSTR, VT_DECIMAL
+        store((vt, _scalar_text(cursor, name, vt, 0, 0)))
+
+
+def _scalar_text(cursor: InvokeCursor, name: str, vt: int, end: int, depth: int) -> str | None:
     kind, field_name = vt & ~VT_BYREF, f"{name}.value"
     if kind in _OBJECT_TYPES:
         return _object_text(cursor, name, end)
@@ -181,7 +186,7 @@ def _scalar_text(cursor: _InvokeCursor, name: str, vt: int, end: int, depth: int
     return texts[0]
 
 
-def _read_bstr(cursor: _InvokeCursor, name: str) -> str | None:
+def _read_bstr(cursor: InvokeCursor, name: str) -> str | None:
     """Read a FLAGGED_WORD_BLOB, 2.2.23.1."""
     cursor.align(4)
     at = cursor.position
@@ -195,17 +200,28 @@ def _read_bstr(cursor: _InvokeCursor, name: str) -> str | None:
     return None if null else variant_text.bstr_text(raw[:size])
 
 
-def _skip_to_end(cursor: _InvokeCursor, name: str, end: int) -> int:
-    """Skip data without a length of its own, up to ``end`` as given by clSize (D26); returns the bytes skipped."""
+def _skip_to_end(cursor: InvokeCursor, name: str, end: int | None) -> int:
+    """Skip data without a length of its own, up to ``end`` as given by clSize (D26); returns the bytes skipped.
+
+    UnsupportedError without an ``end``: nothing says where the next value begins.
+    """
     start = cursor.position
+    if end is None:
+        raise UnsupportedError(name, start)
     if end < start:
         raise MalformedError(f"{name}.clSize", start)
     cursor.read_bytes(end - start, name)
     return end - start
 
 
-def _object_text(cursor: _InvokeCursor, name: str, end: int) -> str | None:
+def _object_text(cursor: InvokeCursor, name: str, end: int) -> str | None:
     """Return CLSID and size of a persisted object, [MC-COMQC] 2.2.6.1.5, as JSON; None for a NULL pointer."""
+    clsid = _read_object_header(cursor, name)
+    return clsid and _to_json({"clsid": clsid, "bytes": _skip_to_end(cursor, f"{name}.object", end)})
+
+
+def _read_object_header(cursor: InvokeCursor, name: str) -> str | None:
+    """Read a pointer to a persisted object, and its header; returns the CLSID, None for a NULL pointer."""
     if not cursor.read_uint(4, f"{name}.value"):
         return None
     cursor.read_bytes(4, f"{name}.object.Reserved1")
@@ -216,14 +232,14 @@ def _object_text(cursor: _InvokeCursor, name: str, end: int) -> str | None:
     cursor.read_bytes(4, f"{name}.object.Reserved2")
     clsid = variant_text.guid_text(cursor.read_bytes(16, f"{name}.object.ObjectID"))
     cursor.read_bytes(4, f"{name}.object.Padding")
-    return _to_json({"clsid": clsid, "bytes": _skip_to_end(cursor, f"{name}.object", end)})
+    return clsid
 
 
-def _opaque_text(cursor: _InvokeCursor, name: str, end: int) -> str:
+def _opaque_text(cursor: InvokeCursor, name: str, end: int) -> str:
     return _to_json({"bytes": _skip_to_end(cursor, f"{name}.value", end)})
 
 
-def _safearray_text(cursor: _InvokeCursor, name: str, vt: int, end: int, depth: int) -> str | None:
+def _safearray_text(cursor: InvokeCursor, name: str, vt: int, end: int | None, depth: int) -> str | None:
     """Read a SAFEARRAY behind two pointers (three if by reference), 2.2.30.10, as JSON; None for a NULL pointer."""
     name = f"{name}.array"
     for _ in range(3 if vt & VT_BYREF else 2):
@@ -266,13 +282,13 @@ def _safearray_text(cursor: _InvokeCursor, name: str, vt: int, end: int, depth: 
     return _to_json({"sizes": list(bounds[-2::-2]), "lower_bounds": lower[::-1], "elements": found})
 
 
-def _referent_json(cursor: _InvokeCursor, name: str, kind: int, depth: int) -> Any:  # noqa: ANN401  (of JSON)
+def _referent_json(cursor: InvokeCursor, name: str, kind: int, depth: int) -> Any:  # noqa: ANN401  (of JSON)
     if kind == variant_text.VT_BSTR:
         return _read_bstr(cursor, name)
     return _variant_json(read_variant(cursor, name, depth + 1))
 
 
-def _fixed_size_elements_json(cursor: _InvokeCursor, name: str, count: int, kind: int, element: int) -> _JsonText:
+def _fixed_size_elements_json(cursor: InvokeCursor, name: str, count: int, kind: int, element: int) -> _JsonText:
     """Read array elements of fixed size, all at once: applications pass large data as octet arrays."""
     default, width = _DEFAULT_ELEMENTS[kind]
     if VALUE_SIZES.get(element) != width:
