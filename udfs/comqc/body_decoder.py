@@ -25,7 +25,7 @@ from udfs.stubs.arrow_primitives import concat_lists, guid_strings
 from udfs.stubs.column_cursors import ERROR_CODES, AnyArray, binary_buffer
 from udfs.stubs.to_arrow import ERRORS_TYPE
 
-DECODER_VERSION: Final = "5"  # 5: declarations; 4: deviations; 3: callers in security data; 2: empty arrays
+DECODER_VERSION: Final = "6"  # 6: fields of records; 5: declarations; 4: deviations; 3: callers
 
 CALL_STRUCT: Final = pa.struct(
     [

@@ -26,6 +26,9 @@ _MAX_DEPTH: Final = 8  # nesting of VARIANTs in arrays; applications have one or
 _SF_HAVEIID: Final = 0x800D
 _OBJECT_TYPES: Final = (variant_text.VT_DISPATCH, variant_text.VT_UNKNOWN)
 _OBJECT_HEADER_BYTES: Final = 32
+_CUSTOM_OBJREF: Final = b"MEOW\4\0\0\0"  # [MS-DCOM] 2.2.18.6
+_OBJREF_BYTES: Final = 48  # of an OBJREF_CUSTOM before its object data
+_RECORD_INFO: Final = struct.Struct("<16sI16sII")  # RecordInfoData, 2.2.31
 # Element type of a SAFEARRAY without FADF_HAVEVARTYPE, by sfType, and the element size in bytes, 2.2.30.8.
 _DEFAULT_ELEMENTS: Final = {0x10: (0x11, 1), 0x02: (0x02, 2), 0x03: (0x03, 4), 0x14: (0x14, 8)}
 _SMALL_ARRAY: Final = 4096  # elements up to which Python lists are faster
@@ -160,7 +163,7 @@ def _scalar_text(cursor: InvokeCursor, name: str, vt: int, end: int, depth: int)
     if kind in _OBJECT_TYPES:
         return _object_text(cursor, name, end)
     if kind == variant_text.VT_RECORD:
-        return _opaque_text(cursor, name, end) if cursor.read_uint(4, field_name) else None
+        return _to_json(_read_record(cursor, field_name, end)) if cursor.read_uint(4, field_name) else None
     if kind == variant_text.VT_BSTR:
         return _read_bstr(cursor, name) if cursor.read_uint(4, field_name) else None
     if kind == VT_VARIANT and vt & VT_BYREF:
@@ -235,8 +238,46 @@ def _read_object_header(cursor: InvokeCursor, name: str) -> str | None:
     return clsid
 
 
-def _opaque_text(cursor: InvokeCursor, name: str, end: int) -> str:
-    return _to_json({"bytes": _skip_to_end(cursor, f"{name}.value", end)})
+def _read_record(cursor: InvokeCursor, name: str, end: int | None) -> dict[str, Any]:
+    """Read a BRECORD behind its pointer, 2.2.28.2.1, up to ``end``: what says its type, and its fields as hex.
+
+    pRecord is the last of it, with its size twice before it; this finds it whatever the form of pRecInfo, for
+    [MC-COMQC] does not say whether that is an object reference. Without it the result has the number of bytes only.
+    """
+    start = cursor.position
+    cursor.read_uint(4, f"{name}.fFlags")
+    size = cursor.read_uint(4, f"{name}.clSize")
+    has_info = cursor.read_uint(4, f"{name}.pRecInfo")
+    has_fields = cursor.read_uint(4, f"{name}.pRecord")
+    begin = cursor.position
+    pointees = bytes(cursor.data[begin : begin + _skip_to_end(cursor, name, end)])
+    prefix = 2 * size.to_bytes(4, "little")  # max_count, and the prefix that counts itself
+    last = len(pointees) - 4 - size
+    places = (place for place in range(max(last - 7, 0), last + 1) if (begin + place) % 4 == 0)
+    found = next((place for place in places if size >= 4 and pointees.startswith(prefix, place)), None)
+    record, info_bytes = _record_type(pointees[:found]) if has_info else ({}, 0)
+    if has_fields and found is not None:
+        cursor.position = begin + found + 4 + size
+        return record | {"fields": pointees[found + 8 : found + 4 + size].hex()}
+    if has_fields or info_bytes is None:
+        return record | {"bytes": cursor.position - start}
+    cursor.position = begin + info_bytes
+    return record | {"fields": None}
+
+
+def _record_type(info: bytes) -> tuple[dict[str, Any], int | None]:
+    """Return what pRecInfo says of a record's type, and its size in bytes, None if it does not say that.
+
+    It is an MInterfacePointer or a persisted object; nothing is said of others.
+    """
+    data, size = info[8:], int.from_bytes(info[:4], "little")
+    if info[:4] == info[4:8] and data.startswith(_CUSTOM_OBJREF) and len(data) >= _OBJREF_BYTES + _RECORD_INFO.size:
+        library, major, guid, minor, _ = _RECORD_INFO.unpack_from(data, _OBJREF_BYTES)
+        texts = {"type": variant_text.guid_text(guid), "library": variant_text.guid_text(library)}
+        return texts | {"version": f"{major}.{minor}"}, 8 + size if size <= len(data) else None
+    if len(info) >= _OBJECT_HEADER_BYTES and info[4:8] == _OBJECT_HEADER_BYTES.to_bytes(4, "little"):
+        return {"clsid": variant_text.guid_text(info[12:28])}, None
+    return {}, None
 
 
 def _safearray_text(cursor: InvokeCursor, name: str, vt: int, end: int | None, depth: int) -> str | None:
@@ -261,7 +302,12 @@ def _safearray_text(cursor: InvokeCursor, name: str, vt: int, end: int | None, d
         cursor.read_bytes(16, f"{name}.iid")
     bounds = struct.unpack(f"<{2 * dimensions}I", cursor.read_bytes(8 * dimensions, f"{name}.rgsabound"))
     element = locks >> 16 if features & _FADF_HAVEVARTYPE else vt & 0x0FFF
-    if kind in (*_OBJECT_TYPES, _SF_HAVEIID, variant_text.VT_RECORD):
+    if kind == variant_text.VT_RECORD:
+        cursor.check_count(count, name)  # one BRECORD has the fields of all elements, 2.2.30.6
+        if count != 1 or not cursor.read_uint(4, name):
+            return _to_json({"bytes": _skip_to_end(cursor, name, end)})
+        return _to_json({"sizes": list(bounds[-2::-2])} | _read_record(cursor, name, end))
+    if kind in (*_OBJECT_TYPES, _SF_HAVEIID):
         return _to_json({"elements": count, "bytes": _skip_to_end(cursor, name, end)})
     if kind in _DEFAULT_ELEMENTS and not data and not count:
         found: Any = []  # numbers are behind a unique pointer, which may be NULL (2.2.30.8); others behind a [ref] one
