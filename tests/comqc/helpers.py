@@ -6,6 +6,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from udfs.comqc.body_decoder import decode_bodies
+from udfs.comqc.declared_interfaces import NO_DECLARATIONS
 from udfs.comqc.single_body import decode_body
 
 MARKER = bytes.fromhex("fbbc64165117d211b58e00e0290e6c31")
@@ -188,9 +189,9 @@ def _plain(row):
 OPTIONAL = dict.fromkeys(("dispatch_id", "dispatch_flags", "named_dispatch_ids", "arguments", "partition_id"))
 
 
-def single(body, body_bytes=None):
+def single(body, body_bytes=None, declarations=NO_DECLARATIONS):
     """Decode with the single-value decoder; every column is present."""
-    out = decode_body(body, body_bytes)
+    out = decode_body(body, body_bytes, declarations)
     out["calls"] = [OPTIONAL | call for call in out["calls"]]
     return out
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from comqc.helpers import (
     CLSID,
     IID,
-    OPTIONAL,
     USER,
     Ndr,
     bstr,
@@ -19,6 +18,7 @@ from comqc.helpers import (
     rows_of,
     safearray,
     secd,
+    single,
     string,
     value,
     variant,
@@ -33,7 +33,6 @@ from udfs.comqc.declared_interfaces import (
     DeclaredParameter,
     argument_names,
 )
-from udfs.comqc.single_body import decode_body
 
 
 def declare(*types, name="Place", opnum=3):
@@ -46,8 +45,7 @@ def decode(declarations, *bodies):
     """Decode with both decoders, which must agree; the calls of all bodies."""
     decoded = rows_of(decode_bodies(pa.array(bodies, pa.binary()), marshaled=True, declarations=declarations))
     for body, row in zip(bodies, decoded, strict=True):
-        one = decode_body(body, declarations=declarations)
-        assert row["calls"] == [OPTIONAL | call for call in one["calls"]]
+        assert row["calls"] == single(body, None, declarations)["calls"]
     return [call for row in decoded for call in row["calls"]]
 
 

@@ -187,7 +187,8 @@ MESSAGE_VIEWS: Final = (
         "a method of a COM+ component that was called through queues",
         "`calls` is the number of calls recorded in `messages`. Of these messages, `retried` were seen in one of the "
         "component's retry queues (name_0 to name_4), `dead` in its dead queue, and `poison` were given back "
-        "`reads.poison_after` times. `interface_name` and `method` are names that `comqc.interfaces` declares. A method with dead or poison messages fails permanently.",
+        "`reads.poison_after` times. A method with dead or poison messages fails permanently. `interface_name` and "
+        "`method` are the names that `comqc.interfaces` declares.",
         _REMOTE_READS_ONLY + " Methods in bodies that were cut, encrypted or rejected (messages.comqc_rejected) are "
         "unknown.",
         """
