@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from comqc.helpers import (
@@ -142,6 +142,7 @@ def test_names_of_arguments(count, named, expected):
     assert argument_names(DeclaredMethod("m", parameters), count, named) == expected
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.lists(st.binary(max_size=80), min_size=1, max_size=4))
 def test_any_bytes_give_an_answer(datas):
     types = ("VT_UI1", "VT_BSTR", "VT_VARIANT", "VT_ARRAY|VT_UI1", "VT_UNKNOWN", "VT_I8")
