@@ -6,6 +6,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from udfs.comqc.body_decoder import decode_bodies
+from udfs.comqc.declared_interfaces import NO_DECLARATIONS
 from udfs.comqc.single_body import decode_body
 
 MARKER = bytes.fromhex("fbbc64165117d211b58e00e0290e6c31")
@@ -177,6 +178,8 @@ def rows_of(decoded):
 def _plain(row):
     for each in [row, *(row["calls"] or [])]:
         each["errors"] = [(e["code"], e["field"], e["offset"]) for e in each["errors"]]
+    if row["comqc_deviations"] is not None:
+        row["comqc_deviations"] = [(each["rule"], each["offset"], each["places"]) for each in row["comqc_deviations"]]
     for call in row["calls"] or []:
         if call["arguments"] is not None:
             call["arguments"] = [(a["vt"], a["vt_name"], a["value"]) for a in call["arguments"]]
@@ -186,9 +189,9 @@ def _plain(row):
 OPTIONAL = dict.fromkeys(("dispatch_id", "dispatch_flags", "named_dispatch_ids", "arguments", "partition_id"))
 
 
-def single(body, body_bytes=None):
+def single(body, body_bytes=None, declarations=NO_DECLARATIONS):
     """Decode with the single-value decoder; every column is present."""
-    out = decode_body(body, body_bytes)
+    out = decode_body(body, body_bytes, declarations)
     out["calls"] = [OPTIONAL | call for call in out["calls"]]
     return out
 

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from uuid import UUID
 
 import pytest
 
@@ -244,7 +245,53 @@ def test_a_persisted_object_is_recognised(vt, name):
     assert only["arguments"] == [(vt | 0x4000, f"VT_BYREF|{name}", shown)]
 
 
-def test_records_and_arrays_of_objects_stay_bytes():
+TYPE, LIBRARY = UUID(int=0x1234), UUID(int=0x5678)
+RECORD_INFO = LIBRARY.bytes_le + struct.pack("<I", 1) + TYPE.bytes_le + struct.pack("<II", 2, 0x409)
+OBJREF = b"MEOW" + struct.pack("<I", 4) + bytes(32) + struct.pack("<II", 0, len(RECORD_INFO)) + RECORD_INFO
+
+
+def _record(fields, info):
+    """Return a writer of a BRECORD behind its pointer, 2.2.28.2.1; ``info`` writes what pRecInfo points to."""
+
+    def write(ndr):
+        size = 0 if fields is None else len(fields) + 4
+        ndr.put("IIII", int(size > 0), size, USER, USER if size else 0)
+        info(ndr)
+        if size:
+            ndr.put("II", size, size).raw(fields)
+
+    return write
+
+
+def _custom_objref(ndr):
+    ndr.put("II", len(OBJREF), len(OBJREF)).raw(OBJREF)
+
+
+@pytest.mark.parametrize("fields", [b"", b"abcde", bytes(range(16))])
+def test_a_record_shows_its_type_and_its_fields(fields):
+    record = value(0x24, body=_record(fields, _custom_objref), pointers=1)
+    shown = {"type": str(TYPE), "library": str(LIBRARY), "version": "1.2", "fields": fields.hex()}
+    persisted = value(0x24, body=_record(fields, _object()), pointers=1)
+    arguments = _arguments(record, persisted, string("after"))
+    assert [json.loads(text) for _, _, text in arguments[:2]] == [shown, {"clsid": str(CLSID), "fields": fields.hex()}]
+    assert arguments[2] == (8, "VT_BSTR", "after")
+
+
+def test_a_record_without_fields_and_an_array_of_records():
+    def elements(ndr):
+        ndr.put("I", USER)
+        _record(b"12345678", _custom_objref)(ndr)
+
+    array = safearray(0x24, [0], features=0x20, bounds=[(2, 0)], write=elements)
+    arguments = _arguments(
+        value(0x24, body=_record(None, _custom_objref), pointers=1), value(0x2024, body=array, pointers=2), string("z")
+    )
+    texts = [json.loads(text) for _, _, text in arguments[:2]]
+    assert [(text["type"], text["fields"]) for text in texts] == [(str(TYPE), None), (str(TYPE), b"12345678".hex())]
+    assert (texts[1]["sizes"], arguments[2]) == ([2], (8, "VT_BSTR", "z"))
+
+
+def test_records_that_are_not_understood_and_arrays_of_objects_stay_bytes():
     record = value(0x24, body=lambda ndr: ndr.put("IIII", 0, 8, USER, USER).raw(bytes(24)), pointers=1)
     objects = value(0x200D, body=safearray(0xD, range(2), features=0x200, write=lambda ndr: ndr.raw(bytes(76))),
                     pointers=2)  # fmt: skip

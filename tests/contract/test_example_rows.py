@@ -9,7 +9,7 @@ import pytest
 
 import example_rows
 from collector.snapshot_files import queue, write
-from comqc.helpers import MARKER, chdr, invoke, message, method, part, secd, string, value
+from comqc.helpers import CLSID, MARKER, chdr, invoke, message, method, part, secd, string, value
 from messages.building import Packet
 from pipeline.bronze import ingest_snapshots
 from pipeline.bronze.input_files import list_files
@@ -20,6 +20,7 @@ from schemas.bronze import QUARANTINE
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.comqc import COMQC_CALLS
 from silver.test_silver import batch, received
+from udfs.comqc.declared_interfaces import Declarations, DeclaredInterface, DeclaredMethod, DeclaredParameter
 from udfs.keys import key
 
 
@@ -32,7 +33,9 @@ def test_a_recorded_call():
     arguments = invoke([string("order 4711"), value(3, "i", 42)])
     body = message(chdr(), part(), secd(), method(arguments))
     call = received(key("a call"), Packet(body=body, extension=MARKER).bytes())
-    rows = decode_calls(batch(call).select(INPUT_COLUMNS))[str(COMQC_CALLS)]
+    submit = DeclaredMethod("Submit", (DeclaredParameter("quantity"), DeclaredParameter("order")))
+    declarations = Declarations({}, {str(CLSID): DeclaredInterface("Orders.Desk", {1: submit})})
+    rows = decode_calls(batch(call).select(INPUT_COLUMNS), declarations=declarations)[str(COMQC_CALLS)]
     example_rows.check({COMQC_CALLS: rows})
 
 

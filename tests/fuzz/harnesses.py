@@ -24,6 +24,7 @@ import zstandard
 from bench.messages import build_packet as bench_packet
 from comqc import helpers as comqc
 from comqc.test_bad_input import ARGUMENTS, REFERENCES
+from comqc.test_declared import declare
 from messages import reading as messages
 from messages.building import Packet, overlay, sid, trailing, wide
 from messages.test_published import FRAME
@@ -38,6 +39,7 @@ from stubs import helpers as stubs
 from udfs.capture.capture_reader import read_capture
 from udfs.capture.connection_merge import merge_connections
 from udfs.comqc.body_decoder import decode_bodies, explode_calls
+from udfs.comqc.declared_interfaces import NO_DECLARATIONS
 from udfs.dcerpc.endpoint_towers import parse_tower_endpoints
 from udfs.dcerpc.verification_trailer import strip_verification_trailers
 from udfs.files.capture_file import NO_TIME, CaptureFileReader, NotACaptureError
@@ -204,25 +206,32 @@ def message_seeds():
 # --- COMQC bodies: a byte (what the body is wrapped in), and the rest -------------------------------------------------
 
 
+DECLARED = declare("VT_I4", "VT_VARIANT", "VT_UI1", "VT_BSTR", "VT_ARRAY|VT_I2", "VT_DECIMAL", "VT_UNKNOWN", "VT_I8")
+
+
 def run_comqc(data):
     if not data:
         return
-    kind, raw = data[0] % 4, data[1:]
+    kind, raw, declarations = (data[0] & 0x7F) % 5, data[1:], NO_DECLARATIONS
     if kind == 0:
         body, size = raw, None
     elif kind == 1:
         body, size = raw[: len(raw) // 2], len(raw)
     elif kind == 2:  # a call's Marshaled Data
         body, size = comqc.message(comqc.chdr(), comqc.secd(), comqc.method(raw)), None
+    elif kind == 4:  # the Marshaled Data of a declared method
+        declarations = DECLARED
+        body, size = comqc.message(comqc.chdr(), comqc.secd(), comqc.method(raw, iid=comqc.IID, opnum=3)), None
     else:  # an argument of a dispatch call
         body = comqc.invoke([lambda ndr: ndr.align(8).raw(raw), comqc.value(3, "i", 1)])
         body, size = comqc.message(comqc.chdr(), comqc.secd(), comqc.method(body)), None
     given = [body, None, body] if data[0] & 0x80 else [body]
     column, sizes = pa.array(given, pa.binary()), pa.array([size] * len(given), pa.int64())
-    found = bounded(column.nbytes, decode_bodies, column, None, sizes, marshaled=True)
+    options = {"marshaled": True, "declarations": declarations}
+    found = bounded(column.nbytes, decode_bodies, column, None, sizes, **options)
     found.validate(full=True)
     explode_calls(found)
-    expected = comqc.single(body, size)
+    expected = comqc.single(body, size, declarations)
     for one, row in zip(given, comqc.rows_of(found), strict=True):
         if one is None:
             demand(row["calls"] is None and not row["errors"], row)
@@ -239,6 +248,7 @@ def comqc_seeds():
         yield b"\0" + comqc.message(comqc.chdr(), comqc.secd(), comqc.method(inner))
         yield b"\2" + inner
         yield b"\3" + bytes(argument(comqc.Ndr()).out)
+        yield b"\4" + bytes(argument(comqc.Ndr().put("II", 7, comqc.USER)).out)
     whole = comqc.message(
         comqc.chdr(), comqc.part(), comqc.secd(), comqc.method(comqc.invoke(ARGUMENTS[:6])), comqc.secr(200),
         comqc.method(b"x", iid=None), comqc.part(),

@@ -227,6 +227,8 @@ class _TimelineBuilder:
                 method = f"interface {recorded['interface_id'] or '?'}, opnum {recorded['opnum']}"
                 if recorded["is_dispatch"]:
                     method += f", dispatch id {recorded['dispatch_id']}"
+                if recorded["method"] is not None:
+                    method = f"{recorded['method']} ({method})"
                 text = f"call {recorded['call_index']} of class {recorded['target_clsid'] or '?'}: {method}"
                 yield self._response_event("COM+ call", row["call_key"], row["seen_at"], text, row["sighting_key"])
         for reply in self.rows.replies:

@@ -187,7 +187,8 @@ MESSAGE_VIEWS: Final = (
         "a method of a COM+ component that was called through queues",
         "`calls` is the number of calls recorded in `messages`. Of these messages, `retried` were seen in one of the "
         "component's retry queues (name_0 to name_4), `dead` in its dead queue, and `poison` were given back "
-        "`reads.poison_after` times. A method with dead or poison messages fails permanently.",
+        "`reads.poison_after` times. A method with dead or poison messages fails permanently. `interface_name` and "
+        "`method` are the names that `comqc.interfaces` declares.",
         _REMOTE_READS_ONLY + " Methods in bodies that were cut, encrypted or rejected (messages.comqc_rejected) are "
         "unknown.",
         """
@@ -200,10 +201,13 @@ MESSAGE_VIEWS: Final = (
           WHERE loss_risk = 'poison' AND message_key IS NOT NULL
         ), calls AS (
           SELECT DISTINCT message_key, call_index, interface_id, opnum, dispatch_id, target_clsid,
+            max(interface_name) OVER (PARTITION BY message_key, call_index) AS interface_name,
+            max(method) OVER (PARTITION BY message_key, call_index) AS method,
             first_value(seen_at) OVER (PARTITION BY message_key, call_index ORDER BY seen_at) AS seen_at
           FROM silver.comqc_calls WHERE message_key IS NOT NULL
         )
-        SELECT interface_id, opnum, dispatch_id, target_clsid, count(*) AS calls,
+        SELECT interface_id, opnum, dispatch_id, target_clsid, max(interface_name) AS interface_name,
+          max(method) AS method, count(*) AS calls,
           count(DISTINCT message_key) AS messages,
           count(DISTINCT CASE WHEN retried = 1 THEN message_key END) AS retried,
           count(DISTINCT CASE WHEN dead = 1 THEN message_key END) AS dead,

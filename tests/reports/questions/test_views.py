@@ -128,7 +128,7 @@ MESSAGES_SEEN = [
 
 def recorded(name, seen, index, opnum):
     return {"message_key": name, "sighting_key": f"{name}{seen}", "call_index": index, "interface_id": "i",
-            "opnum": opnum, "seen_at": seen}  # fmt: skip
+            "opnum": opnum, "seen_at": seen, "method": "Place" if seen == 60 else None}  # fmt: skip
 
 
 def coverage(hour, measures, server="10.0.0.1"):
@@ -305,8 +305,8 @@ def test_messages(answer):
 
 
 def test_recorded_calls(answer):
-    methods = answer("comqc_methods", "opnum", "calls", "messages", "retried", "dead", "poison")
-    assert sorted(methods) == [(7, 2, 2, 1, 1, 0), (8, 1, 1, 1, 1, 0)]
+    methods = answer("comqc_methods", "opnum", "method", "calls", "messages", "retried", "dead", "poison")
+    assert sorted(methods) == [(7, "Place", 2, 2, 1, 1, 0), (8, None, 1, 1, 1, 1, 0)]
     paths = answer("comqc_paths", "message_key", "path", "calls", "sightings")
     app = "srv1\\private$\\app"
     assert paths == [("q1", [app, f"{app}_0", f"{app}_deadqueue"], 2, 3), ("q2", [app], 1, 1)]

@@ -158,7 +158,7 @@ def test_acknowledgements_findings_com_calls_and_what_was_not_seen_are_told():
     report = message("r", call_key="report", class_name="MQMSG_CLASS_ACK_RECEIVE", queue="h\\admin",
                      correlation_id=message()["message_id"])  # fmt: skip
     call = {"sighting_key": "s-m", "interface_id": "i", "opnum": 3, "is_dispatch": False, "call_index": 0,
-            "target_clsid": "c", "dispatch_id": None}  # fmt: skip
+            "target_clsid": "c", "dispatch_id": None, "method": "Place"}  # fmt: skip
     finding = {"finding_key": "f", "call_key": "start", "evidence": ["start"], "severity": "error", "rule_id": "R1",
                "source": "MS-MQRR 3.1", "message": "wrong", "observed_at": T0}  # fmt: skip
     other = finding | {"finding_key": "g", "call_key": "elsewhere", "evidence": []}
@@ -187,6 +187,7 @@ def test_acknowledgements_findings_com_calls_and_what_was_not_seen_are_told():
     assert [text for text in timeline.not_known if "12" in text or "99" in text] == [
         "in these hours at 10.0.0.1: 12 payload bytes in no capture (transport)"
     ]
+    assert any("class c: Place (interface i, opnum 3)" in line for line in format_timeline(timeline))
     assert any("[one.pcap 1, response 2]" in line for line in format_timeline(timeline))
     as_json = json.loads(json.dumps(timeline_to_json(timeline)))
     assert [event["wireshark"] for event in as_json["events"] if event["kind"] == "seen"] == ["frame.number == 2"]
