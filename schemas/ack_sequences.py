@@ -35,7 +35,12 @@ ACK_SEQUENCES = Table(
         Column("message_key", STRING, "silver.messages; null when its header was not seen whole"),
         Column("attempts", INT, "how many times it was received"),
         Column("peeks", INT, "how many times it was peeked"),
-        Column("outcomes", STRINGS, "of the receives, in the order in which the message was delivered"),
+        Column(
+            "outcomes",
+            STRINGS,
+            "of the receives, in the order in which the message was delivered; aborted: acked or rejected in a "
+            "transaction that was aborted, as the message was seen again",
+        ),
         Column("readers", STRINGS, "IP addresses of its receivers, in that order, each once"),
         Column("first_attempt_at", TIMESTAMP, "start of the first receive, UTC"),
         Column("settled_at", TIMESTAMP, "end of the last receive that was settled, UTC; null while it is held"),

@@ -46,7 +46,7 @@ from udfs.rows import RowDict
 MAX_ROWS_IN_MEMORY: Final = (
     100_000  # attempts, or changes, that the driver takes; with more, all rows are recomputed in Spark
 )
-_CODE_VERSION: Final = 3  # raised when sequences are computed differently: all rows are recomputed
+_CODE_VERSION: Final = 4  # raised when sequences are computed differently: all rows are recomputed
 _GROUPS: Final = 200  # of messages, in Spark; each is computed by one call of Python
 _MAX_QUEUES: Final = 1000  # that a condition on operations names
 _INPUTS: Final = (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS)

@@ -185,10 +185,47 @@ def test_rejected_is_provisional():
     ]  # fmt: skip
 
 
+TAKEN = (start(1, opnum=13, transaction_id=UOW), end(2, opnum=15))
+
+
 def test_acknowledged_in_a_transaction_is_provisional():
-    assert fates(opened(), start(1, opnum=13, transaction_id=UOW), end(2, opnum=15)) == [
+    assert fates(opened(), *TAKEN) == [
         expected_row("consumed", "acked", missing="transaction_open", confidence="provisional")
     ]
+
+
+def test_delivered_again_the_transaction_was_aborted():
+    assert fates(opened(), *TAKEN, *again(3)) == [
+        expected_row("consumed", "aborted acked", settled=3.5, evidence=AGAIN)
+    ]
+    rejected = (*TAKEN, reject(2.5))
+    (row,) = fates(opened(), *rejected, *again(3))
+    assert (row["outcomes"], row["fate"], row["confidence"]) == (["aborted", "acked"], "consumed", "complete")
+
+
+def test_in_a_second_transaction_only_that_one_is_provisional():
+    second = (start(3, opnum=13, transaction_id=UOW, name="again"), end(4, opnum=15, name="again-end"))
+    assert fates(opened(), *TAKEN, *second) == [
+        expected_row("consumed", "aborted acked", settled=4.0, evidence=AGAIN, missing="transaction_open",
+               confidence="provisional")
+    ]  # fmt: skip
+    (row,) = fates(opened(), *TAKEN, *second, poison_after=1)
+    assert row["loss_risk"] == "poison"  # it was given back
+
+
+def test_peeked_afterwards_it_is_back():
+    peek = start(3, action=PEEK, name="peek")
+    assert fates(opened(), *TAKEN, peek) == [
+        expected_row("returned", "aborted", evidence="open start end peek", peeks=1)
+    ]
+    (row,) = fates(opened(), *TAKEN, peek, purge(4))
+    assert (row["fate"], row["confidence"]) == ("purged", "complete")
+
+
+@pytest.mark.parametrize("peeked_at", [0.5, 1.9])
+def test_a_peek_before_the_acknowledgement_shows_nothing(peeked_at):
+    (row,) = fates(opened(), *TAKEN, start(peeked_at, action=PEEK, name="peek"))
+    assert (row["outcomes"], row["confidence"]) == (["acked"], "provisional")
 
 
 def test_a_reader_that_waited_for_long_comes_after_the_one_that_got_it_first():
@@ -339,9 +376,9 @@ def test_moved_in_a_transaction_is_provisional_and_its_target_may_be_unknown():
 
 
 def test_moved_after_the_transaction_that_took_it_was_aborted():
-    take = (start(1, opnum=13, transaction_id=UOW), end(2, opnum=15))
-    (row,) = fates(opened(), target(0.5), *take, move(3))
-    assert (row["fate"], row["moved_to"]) == ("moved", POISON)
+    (row,) = fates(opened(), target(0.5), *TAKEN, move(3))
+    assert (row["fate"], row["moved_to"], row["outcomes"]) == ("moved", POISON, ["aborted"])
+    assert row["confidence"] == "complete"
 
 
 def test_an_identifier_of_a_message_that_is_gone_is_another_ones():
