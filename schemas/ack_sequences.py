@@ -48,7 +48,7 @@ ACK_SEQUENCES = Table(
             "fate",
             STRING,
             "consumed, returned, rejected, held, unknown: by the last receive that was settled; moved or purged if "
-            "that came later; as of the captures' end",
+            "that came later, moved also if a subqueue had it later; as of the captures' end",
         ),
         Column("redelivered", BOOLEAN, "it was delivered again after the first time"),
         Column(
@@ -57,7 +57,7 @@ ACK_SEQUENCES = Table(
             "read_twice, ack_failed, ack_unanswered, reader_lost, poison: the first that holds; null if none does",
         ),
         Column("moved_to", STRING, "fate moved: canonical normal form of the queue moved to; null when not known"),
-        Column("removed_at", TIMESTAMP, "fate moved or purged: request of the move or purge, UTC"),
+        Column("removed_at", TIMESTAMP, "fate moved or purged: request of the move or purge, UTC; null if not seen"),
         Column("attempt_keys", STRINGS, "gold.receive_attempts of the receives, in order of outcomes"),
         *EVIDENCE,
         *run_columns("gold", "first_attempt_at, else of settled_at"),

@@ -12,7 +12,9 @@ The rules, from [MS-MQDMPR] 3.1.7.1 (the fact sheet on RPC interfaces, 4.2 to 4.
   out: a late End that was refused had no effect on the message.
 * The outcome of a transaction is not on the wire, but what was acknowledged or rejected in it is locked until then. If
   the queue hands the message out again, to a receive or a peek, or moves it, the transaction was aborted, and the
-  message given back. What nobody saw again stays provisional.
+  message given back. So it was if a subqueue, or the queue of a subqueue, hands the message out with a higher
+  AbortCounter ([MS-MQRR] 2.2.5.3): then a move that was not captured took it there. What nobody saw again stays
+  provisional.
 * A move or purge without a captured answer may have been done or not. The fate of a message that seems to have stayed
   in the queue depends on it as well.
 * A move answered with MQ_OK shows that the message was in the queue until then. After any other acknowledgement than in
@@ -33,6 +35,7 @@ from pipeline.attempts.calls import DecodeErrorFields
 from pipeline.attempts.capture_gaps import NO_LOSS, PossibleLoss, gap_codes_after
 from pipeline.attempts.evidence import confidence_level
 from pipeline.attempts.timeline import Timeline
+from udfs.queues.normal_form import split_queue_suffix
 
 _FATE: Final = {
     "acked": "consumed", "nacked": "returned", "rundown": "returned", "expired": "returned", "rejected": "rejected",
@@ -40,6 +43,7 @@ _FATE: Final = {
 }  # fmt: skip
 _GIVEN_BACK: Final = frozenset({"nacked", "rundown", "expired", "aborted"})
 _SETTLED_AT_END: Final = frozenset({"acked", "nacked", "rejected", "rundown", "cancelled", "aborted"})
+_SYSTEM_SUFFIXES: Final = frozenset({";journal", ";deadletter", ";deadxact"})
 _TAKEN: Final = frozenset({"acked", "rejected"})
 _TRANSACTION_OPEN: Final = "transaction_open"  # in ``missing``
 _NEVER: Final = 1 << 62
@@ -79,6 +83,7 @@ class ReadAttempt:
     errors: tuple[DecodeErrorFields, ...] = ()
     run_id: str | None = None
     has_capture_gaps: bool = False
+    abort_count: int | None = None
 
     @property
     def counts_as_receive(self) -> bool:
@@ -100,6 +105,12 @@ class ReadAttempt:
         if self.returned_at is None or earlier.ended_at is None:
             return False
         return earlier.is_provisional and self.returned_at > earlier.ended_at
+
+    def proves_abort_elsewhere(self, earlier: ReadAttempt) -> bool:
+        """Whether the message came from another queue than before, and more reads or moves of it had failed."""
+        if self.abort_count is None or earlier.abort_count is None or self.queue_ref == earlier.queue_ref:
+            return False
+        return self.proves_abort_of(earlier) and self.abort_count > earlier.abort_count
 
     @property
     def handed_out_at(self) -> int:
@@ -153,8 +164,9 @@ class MessageHistory:
 
     ``receives`` are in the order of handouts. ``removal`` is the move or purge that took the message away after the
     last one; ``move_back`` the move that brought it back, if that came last. ``unconfirmed_removals`` are later moves
-    and purges without a known answer. ``abort_proofs`` are peeks that show that a transaction was aborted.
-    ``possible_loss`` says until when other readers may have been missed.
+    and purges without a known answer. ``abort_proofs`` are reads, beside the receives, that show that a transaction was
+    aborted. ``seen_in_queue`` is the other queue from which such a read got the message. ``possible_loss`` says until
+    when other readers may have been missed.
     """
 
     message: MessageIdentity
@@ -164,6 +176,7 @@ class MessageHistory:
     move_back: Removal | None = None
     unconfirmed_removals: list[Removal] = field(default_factory=list)
     abort_proofs: Sequence[ReadAttempt] = ()
+    seen_in_queue: str | None = None
     lost_after_us: int = 0
     poison_after: int = 1
     possible_loss: PossibleLoss = field(default_factory=dict)
@@ -184,6 +197,8 @@ class MessageHistory:
             return "purged" if self.removal.lookup_id is None else "moved"
         if self.move_back is not None:
             return "returned"
+        if self.seen_in_queue is not None:
+            return "moved"
         return _FATE.get(self.last_settled.outcome, "unknown")
 
     @property
@@ -191,8 +206,10 @@ class MessageHistory:
         """Whether it was acknowledged outside a transaction (a transaction may have been aborted)."""
         return self.last_settled.outcome == "acked" and not self.last_settled.is_provisional
 
-    def abort_last_settled(self) -> None:
-        """Note that the transaction was aborted in which the message was taken last."""
+    def abort_last_settled(self, proof: ReadAttempt | None = None) -> None:
+        """Note that the transaction was aborted in which the message was taken last; ``proof`` is of another queue."""
+        if proof is not None:
+            self.abort_proofs, self.seen_in_queue = (*self.abort_proofs, proof), proof.queue_ref.queue
         aborted = self.last_settled.as_aborted()
         self.receives = [aborted if read is self.last_settled else read for read in self.receives]
         self.last_settled = aborted
@@ -277,9 +294,9 @@ def build_message_histories(
     every = list(removals)
     confirmed = _RemovalIndex(each for each in every if each.confirmed)
     unconfirmed = _RemovalIndex(each for each in every if not each.confirmed)
+    elsewhere = _reads_by_queue_family(messages := group_reads_by_message(reads))
     found = []
     reused_at: dict[tuple[QueueRef, int], int] = {}  # when an identifier was first used for the next message
-    messages = group_reads_by_message(reads)
     for message, message_reads in sorted(messages.items(), key=lambda item: item[1][0].handout_order, reverse=True):
         receives, abort_proofs = _receives_with_aborts(message_reads)
         identifier = None if message.lookup_id is None else (message.queue_ref, message.lookup_id)
@@ -297,10 +314,37 @@ def build_message_histories(
             until = _NEVER if identifier is None else reused_at.get(identifier, _NEVER)
             confirmed.apply_to(history, until)
             history.unconfirmed_removals = unconfirmed.after_last_handout(history, until)
+            family = elsewhere.get(queue_family(message.queue_ref, message.message_key), ())
+            proof = next((read for read in family if read.proves_abort_elsewhere(history.last_settled)), None)
+            if proof is not None:
+                history.abort_last_settled(proof)
             found.append(history)
         if identifier is not None:
             reused_at[identifier] = message_reads[0].handed_out_at
     return found[::-1]
+
+
+def queue_family(queue_ref: QueueRef, message_key: str | None) -> tuple[str, str] | None:
+    """Return the queue without its subqueue, and the message_key; None where one is not known.
+
+    Journals and dead-letter queues hold copies of messages: they are no subqueues.
+    """
+    if queue_ref.queue is None or message_key is None:
+        return None
+    queue, suffix = split_queue_suffix(queue_ref.queue)
+    return None if suffix in _SYSTEM_SUFFIXES else (queue, message_key)
+
+
+def _reads_by_queue_family(
+    messages: Mapping[MessageIdentity, Sequence[ReadAttempt]],
+) -> Mapping[tuple[str, str] | None, list[ReadAttempt]]:
+    """Return the reads of messages by ``queue_family``, in the order of handouts."""
+    found: defaultdict[tuple[str, str] | None, list[ReadAttempt]] = defaultdict(list)
+    for message, reads in messages.items():
+        family = queue_family(message.queue_ref, message.message_key)
+        if family is not None:
+            found[family] += reads
+    return {family: sorted(reads, key=lambda read: read.handout_order) for family, reads in found.items()}
 
 
 def _receives_with_aborts(reads: Sequence[ReadAttempt]) -> tuple[list[ReadAttempt], list[ReadAttempt]]:

@@ -222,6 +222,39 @@ def test_peeked_afterwards_it_is_back():
     assert (row["fate"], row["confidence"]) == ("purged", "complete")
 
 
+def peeked_in(queue, second=3.0):
+    """Another queue is opened, and the message peeked there."""
+    there = opened(second - 0.1, queue=queue, handle=OTHER_HANDLE, name="open2")
+    return there, start(second, action=PEEK, name="peek", context_handle=OTHER_HANDLE)
+
+
+def test_in_a_subqueue_after_more_aborts_it_was_moved_there_by_nobody_who_was_seen():
+    counts = {"start": 0, "peek": 1}
+    assert fates(opened(), *TAKEN, *peeked_in(POISON), abort_counts=counts) == [
+        expected_row("moved", "aborted", evidence="open start end open2 peek", moved_to=POISON)
+    ]
+    back = start(4, name="again", context_handle=HANDLE, request_id=9), end(5, name="again-end", request_id=9)
+    (row,) = fates(opened(), *TAKEN, *peeked_in(POISON), *back, abort_counts=counts)
+    assert (row["fate"], row["outcomes"]) == ("consumed", ["aborted", "acked"])
+    (row,) = fates(opened(), target(0.5), *TAKEN, move(2.5), *peeked_in(POISON), abort_counts=counts)
+    assert (row["fate"], row["removed_at"]) == ("moved", at(2.5))
+
+
+@pytest.mark.parametrize(
+    ("queue", "second", "counts"),
+    [
+        (POISON, 3.0, {"start": 1, "peek": 1}),  # that it is there may have other reasons
+        (POISON, 3.0, {"peek": 1}),
+        (POISON, 1.5, {"start": 0, "peek": 1}),  # before it was acknowledged
+        (f"{ORDERS};journal", 3.0, {"start": 0, "peek": 1}),  # a copy
+        ("srv1\\private$\\audit", 3.0, {"start": 0, "peek": 1}),
+    ],
+)
+def test_elsewhere_it_shows_nothing_of_the_transaction(queue, second, counts):
+    (row,) = fates(opened(), *TAKEN, *peeked_in(queue, second), abort_counts=counts)
+    assert (row["fate"], row["outcomes"], row["confidence"]) == ("consumed", ["acked"], "provisional")
+
+
 @pytest.mark.parametrize("peeked_at", [0.5, 1.9])
 def test_a_peek_before_the_acknowledgement_shows_nothing(peeked_at):
     (row,) = fates(opened(), *TAKEN, start(peeked_at, action=PEEK, name="peek"))
