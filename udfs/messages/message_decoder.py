@@ -130,6 +130,8 @@ def _guid_column(guid: Octets, valid: Bools) -> pa.Array:
 def _guid_column_at(decoded: _ReadPackets, name: str, valid: Bools) -> pa.Array:
     """Return the GUIDs at the stored offsets ``name`` as text, null where not ``valid``."""
     valid = valid & decoded.has(name)
+    if not valid.any():
+        return pa.nulls(decoded.rows, pa.string())
     return _guid_column(gather_bytes(decoded.packets.data, np.where(valid, decoded.stored(name), 0), 16), valid)
 
 
@@ -142,9 +144,11 @@ def _add_identity(decoded: _ReadPackets, columns: dict[str, pa.Array], *, keys: 
         columns["source_queue_manager"], pc.cast(columns["message_ordinal"], pa.string()), "\\"
     )
     columns["sent_at"] = _unix_time_column(sent, decoded.has_user)
-    manager = np.ascontiguousarray(decoded.user["QueueManagerAddress"])
     overlaid = decoded.packets.is_from_remote_read & ((decoded.flags >> 10) & 7 == layouts.DIRECT_NAME_TYPE)
-    columns["queue_manager_address"] = _guid_column(manager, decoded.has_user & ~overlaid & manager.any(axis=1))
+    manager, named = decoded.user["QueueManagerAddress"], decoded.has_user & ~overlaid
+    if named.any():
+        named &= manager.any(axis=1)
+    columns["queue_manager_address"] = _guid_column(np.ascontiguousarray(manager), named)
     columns["connector_type"] = _guid_column_at(decoded, "ConnectorType at", decoded.flags & layouts.USER_FLAG_CQ != 0)
     if keys:
         columns["message_key"] = message_key_column(
