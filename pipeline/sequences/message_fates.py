@@ -315,7 +315,8 @@ def build_message_histories(
             confirmed.apply_to(history, until)
             history.unconfirmed_removals = unconfirmed.after_last_handout(history, until)
             family = elsewhere.get(queue_family(message.queue_ref, message.message_key), ())
-            proof = next((read for read in family if read.proves_abort_elsewhere(history.last_settled)), None)
+            last = history.last_settled
+            proof = next((read for read in family if read.proves_abort_elsewhere(last)), None)
             if proof is not None:
                 history.abort_last_settled(proof)
             found.append(history)
@@ -338,12 +339,12 @@ def queue_family(queue_ref: QueueRef, message_key: str | None) -> tuple[str, str
 def _reads_by_queue_family(
     messages: Mapping[MessageIdentity, Sequence[ReadAttempt]],
 ) -> Mapping[tuple[str, str] | None, list[ReadAttempt]]:
-    """Return the reads of messages by ``queue_family``, in the order of handouts."""
+    """Return the reads with an AbortCounter by ``queue_family``, in the order of handouts."""
     found: defaultdict[tuple[str, str] | None, list[ReadAttempt]] = defaultdict(list)
     for message, reads in messages.items():
         family = queue_family(message.queue_ref, message.message_key)
         if family is not None:
-            found[family] += reads
+            found[family] += (read for read in reads if read.abort_count is not None)
     return {family: sorted(reads, key=lambda read: read.handout_order) for family, reads in found.items()}
 
 
@@ -356,7 +357,8 @@ def _receives_with_aborts(reads: Sequence[ReadAttempt]) -> tuple[list[ReadAttemp
     for place, read in enumerate(reads):
         if not read.counts_as_receive:
             continue
-        proof = next((later for later in reads[place + 1 :] if later.proves_abort_of(read)), None)
+        later_reads = reads[place + 1 :] if read.is_provisional else ()
+        proof = next((later for later in later_reads if later.proves_abort_of(read)), None)
         receives.append(read if proof is None else read.as_aborted())
         if proof is not None and not proof.counts_as_receive:
             proofs.append(proof)
