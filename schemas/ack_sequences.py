@@ -35,7 +35,12 @@ ACK_SEQUENCES = Table(
         Column("message_key", STRING, "silver.messages; null when its header was not seen whole"),
         Column("attempts", INT, "how many times it was received"),
         Column("peeks", INT, "how many times it was peeked"),
-        Column("outcomes", STRINGS, "of the receives, in the order in which the message was delivered"),
+        Column(
+            "outcomes",
+            STRINGS,
+            "of the receives, in the order in which the message was delivered; aborted: acked or rejected in a "
+            "transaction that was aborted, as the message was seen again",
+        ),
         Column("readers", STRINGS, "IP addresses of its receivers, in that order, each once"),
         Column("first_attempt_at", TIMESTAMP, "start of the first receive, UTC"),
         Column("settled_at", TIMESTAMP, "end of the last receive that was settled, UTC; null while it is held"),
@@ -43,7 +48,7 @@ ACK_SEQUENCES = Table(
             "fate",
             STRING,
             "consumed, returned, rejected, held, unknown: by the last receive that was settled; moved or purged if "
-            "that came later; as of the captures' end",
+            "that came later, moved also if a subqueue had it later; as of the captures' end",
         ),
         Column("redelivered", BOOLEAN, "it was delivered again after the first time"),
         Column(
@@ -52,7 +57,7 @@ ACK_SEQUENCES = Table(
             "read_twice, ack_failed, ack_unanswered, reader_lost, poison: the first that holds; null if none does",
         ),
         Column("moved_to", STRING, "fate moved: canonical normal form of the queue moved to; null when not known"),
-        Column("removed_at", TIMESTAMP, "fate moved or purged: request of the move or purge, UTC"),
+        Column("removed_at", TIMESTAMP, "fate moved or purged: request of the move or purge, UTC; null if not seen"),
         Column("attempt_keys", STRINGS, "gold.receive_attempts of the receives, in order of outcomes"),
         *EVIDENCE,
         *run_columns("gold", "first_attempt_at, else of settled_at"),

@@ -267,6 +267,9 @@ MESSAGE_CLASS_NAMES: Final = {
     0xC004: "MQMSG_CLASS_NACK_RECEIVE_REJECTED",
 }
 
+RECEIVE_ACKNOWLEDGEMENTS: Final = frozenset(code for code in MESSAGE_CLASS_NAMES if code >= 0x4000)
+"""Classes of acknowledgements that do not only tell that a message arrived."""
+
 
 def message_class_name(code: int) -> str:
     """Return the name of a message class, or ``0x%04X`` if it has none."""

@@ -42,7 +42,7 @@ _CLIENT: Final = (
 _KNOWN: Final = ("outcome", "fault_status", "bind_seen", "cancelled_at", "orphaned_at", "encrypted")
 _FACTS: Final = (*_READ, *_KNOWN)
 _PASSTHROUGH: Final = ("client_address", "client_port", "server_address", "server_port", "queue_format_name", "run_id")
-_MESSAGE: Final = ("message_key", "message_bytes", "destination_queue")
+_MESSAGE: Final = ("message_key", "message_bytes", "abort_count", "destination_queue")
 MESSAGE_ERRORS: Final = "message_errors"
 QUEUE_COLUMNS: Final = ("queue", "inferred_queue")  # of silver.messages
 CONNECTION_FIELDS: Final = (
@@ -75,8 +75,9 @@ def receive_attempts_frame(
     (bronze.capture_files) does, and without both the last packet of the server's connections. ``cleanup_s`` is the
     clean-up timer of pending receives (timers.cleanup). The calls may be part of a server's: whole associations, the
     qm2qm Starts and cancels that share queue handle and request number with theirs, and what opens and closes queues
-    by number. ``messages`` (silver.messages) gives ``message_key``, ``message_bytes`` and ``inferred_queue``,
-    ``clients`` (silver.client_calls) the queues of qm2qm attempts, ``aliases`` the canonical name of each queue name.
+    by number. ``messages`` (silver.messages) gives ``message_key``, ``message_bytes``, ``abort_count`` and
+    ``inferred_queue``, ``clients`` (silver.client_calls) the queues of qm2qm attempts, ``aliases`` the canonical name
+    of each queue name.
     Rows keep their Start's run_id.
     """
     ends = capture_ends_by_server(connections, captures) if ends is None else ends
@@ -137,8 +138,8 @@ OUTCOME_COLUMNS: Final = (
 """What bronze.rpc_calls knows of each call: its outcome, fault, security, cancellation."""
 
 MESSAGE_COLUMNS: Final = (
-    "call_key", "message_key", "body_bytes AS message_bytes", "destination_queue", "errors AS message_errors",
-    "sighting_key", *QUEUE_COLUMNS,
+    "call_key", "message_key", "body_bytes AS message_bytes", "abort_count", "destination_queue",
+    "errors AS message_errors", "sighting_key", *QUEUE_COLUMNS,
 )  # fmt: skip
 """Columns of attempts on the message that a call returned, and on its queue."""
 

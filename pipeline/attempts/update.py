@@ -44,7 +44,7 @@ from schemas.remote_read_calls import REMOTE_READ_CALLS
 INPUTS: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, CAPTURE_FILES, QUEUE_SNAPSHOTS, QUEUE_ALIASES)
 _FOLLOWED: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, QUEUE_ALIASES)  # by their change feeds
 _MAX_CALLS_IN_MEMORY: Final = 500_000  # more calls are recomputed in Spark
-_CODE_VERSION: Final = 6  # raised when attempts or operations are computed differently: all rows are recomputed
+_CODE_VERSION: Final = 7  # raised when attempts or operations are computed differently: all rows are recomputed
 _MAX_SERVERS: Final = 5000  # whose capture ends the provenance keeps; with more, all rows are recomputed
 Capture: TypeAlias = tuple[list[str], int | None, int | None]
 

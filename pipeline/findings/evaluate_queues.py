@@ -12,22 +12,22 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.findings.evaluate import FINDINGS_SCHEMA, finding_row
-from pipeline.findings.rules import duplicate_delivery, queues
+from pipeline.findings.rules import duplicate_delivery, queues, transactional_queues
 from pipeline.findings.rules.queue_facts import QueueFacts, QueueRead, QueueRuleLimits
 from pipeline.findings.rules.registry import ALL_RULES, QUEUE_CHECKS, QueueViolation
 from pipeline.lake.arrow_rows import rows_to_table
 from pipeline.queues.growth import CountSample
 
-RULE_MODULES: Final = (queues, duplicate_delivery)
+RULE_MODULES: Final = (queues, duplicate_delivery, transactional_queues)
 QUEUE_SCOPE: Final = "queue"
-FACT_PARTS: Final = ("counts", "reports", "reads", "calls", "connections", "sources")
+FACT_PARTS: Final = ("counts", "reports", "reads", "calls", "connections", "sources", "kinds", "uses")
 
 
 def evaluate_queues(rows: Mapping[str, Sequence[dict[str, Any]]], limits: QueueRuleLimits) -> pa.Table:
     """Evaluate the rules on queues, and return the findings; ``rows`` has the rows of each of ``FACT_PARTS``."""
     calls = {row["call_key"]: row for row in rows["calls"]}
     connections = {row["connection_id"]: row for row in rows["connections"]}
-    every = (row for name in ("counts", "reports", "reads", "sources") for row in rows[name])
+    every = (row for name in ("counts", "reports", "reads", "sources", "kinds", "uses") for row in rows[name])
     names = dict.fromkeys((row["queue_manager"], row["queue"]) for row in every)
     queues = {name: QueueFacts(*name) for name in names}
 
@@ -46,6 +46,10 @@ def evaluate_queues(rows: Mapping[str, Sequence[dict[str, Any]]], limits: QueueR
         facts_of(row).reads.append(QueueRead(row, of_read, connections.get(row["connection_id"], {})))
     for row in rows["sources"]:
         facts_of(row).senders_with_other_numbers.append(row)
+    for row in sorted(rows["kinds"], key=lambda row: (row["observed_at"], row["snapshot_id"])):
+        facts_of(row).transactional_reports.append(row)
+    for row in rows["uses"]:
+        facts_of(row).transaction_uses.append(row)
     found = [row for facts in queues.values() for row in _queue_findings(facts, limits)]
     return rows_to_table(found, FINDINGS_SCHEMA)
 

@@ -1,8 +1,9 @@
 """Input of the rules on queues: read in memory for the queues that changed, evaluated in Spark where it is too much.
 
 Findings of growth and of disagreeing ends are one for each day. All others are of a moment, and depend on what happened
-within ``history.max_gap`` of it or, for a message that was delivered again, within a day. So for a queue that changed
-since a time, the findings from that day on, or from shortly before that time on, are computed again.
+within ``history.max_gap`` of it or, for a message that was delivered again, within a day. Findings about transactions
+depend on snapshots within a day, also on later ones. So for a queue that changed since a time, the findings from that
+day on, from shortly before that time on, or from a day before it on, are computed again.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pipeline.findings.evaluate_queues import (
     split_parts,
 )
 from pipeline.findings.rules.queue_facts import DAY_US, QueueRuleLimits
+from pipeline.findings.rules.transactional_queues import MAX_SNAPSHOT_DISTANCE_US
 from pipeline.lake.arrow_rows import table_to_rows, times_to_us
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.incremental import ChangeFeeds
@@ -47,12 +49,14 @@ from schemas.eod import EOD_SOURCES
 from schemas.findings import FINDINGS
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
+from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL
 
-SOURCE_TABLES: Final = (QUEUE_SNAPSHOTS, RECEIVE_ATTEMPTS, EOD_SOURCES, ACK_SEQUENCES, QUEUE_ALIASES)
+SOURCE_TABLES: Final = (
+    QUEUE_SNAPSHOTS, RECEIVE_ATTEMPTS, QUEUE_OPERATIONS, EOD_SOURCES, ACK_SEQUENCES, QUEUE_ALIASES,
+)  # fmt: skip
 MAX_ROWS_IN_MEMORY: Final = 200_000  # more rows of one part are evaluated in Spark
 _MAX_CHANGED_QUEUES: Final = 5000  # more changed queues are all computed again
 _RULES_BY_PART: Final = {
@@ -60,8 +64,13 @@ _RULES_BY_PART: Final = {
     "reports": ("O06",),
     "again": ("Q22", "Q24", "R53"),
     "sources": ("O05",),
+    "kinds": ("R59", "R66"),
 }
-"""The rules that need each part. Reads are read for queues with reports, and for messages delivered again."""
+"""The rules that need each part. Reads are read for queues with reports, and for messages delivered again.
+
+R66 is also a rule on single calls, whose findings have another scope.
+"""
+_TRANSACTION_RULES: Final = _RULES_BY_PART["kinds"]
 _DAILY_RULES: Final = (*_RULES_BY_PART["counts"], *_RULES_BY_PART["sources"])
 _IS_COUNTED_QUEUE: Final = (  # journals, and queues of dead letters
     "(right(queue, 10) = '_deadqueue'"
@@ -81,8 +90,16 @@ _READ_COLUMNS: Final = (
 )  # fmt: skip
 _SOURCE_COLUMNS: Final = ("queue_manager", "queue", "observed_at", "source_key", "sender_queue_manager",
                    "disagrees_with_sender", "evidence")  # fmt: skip
+_KIND_COLUMNS: Final = ("source", "queue_manager", "queue", "observed_at", "snapshot_id")
+_USE_COLUMNS: Final = (
+    "attempt_key", "call_key", "at", "transaction_id", "lookup_id", "client_address", "server_address", "connection_id",
+    "evidence", "run_id",
+)  # fmt: skip
 _SELECT_CONNECTIONS: Final = "SELECT connection_id, first_packet_at, association_group_id FROM {rows}"
 _SELECT_ASKED_AT: Final = "SELECT snapshot_id, asked_at FROM {rows}"
+
+_IS_LOCAL: Final = "(upper(state) = 'LOCAL CONNECTION' OR upper(location) = 'LOCAL')"
+_TARGET_QUEUE: Final = "split_part(target_queue, ';', 1)"  # a queue is transactional with its subqueues
 
 # Messages that were delivered again after a reader acknowledged them.
 _IS_DELIVERED_AGAIN: Final = (
@@ -91,16 +108,24 @@ _IS_DELIVERED_AGAIN: Final = (
 )
 
 
-def _changed_queues_sql(where: str, *times: str) -> str:
+def _changed_queues_sql(where: str, *times: str, queue: str = "queue") -> str:
     """Return the SQL that reads the changed queues of a change feed, and the time of each one's first change."""
     at = f"min(unix_micros(coalesce({', '.join((*times, 'NULL'))})))"
-    return f"SELECT queue, {at} AS `at` FROM {{feed}} WHERE queue IS NOT NULL AND {where} GROUP BY queue"
+    return f"SELECT {queue} AS queue, {at} AS `at` FROM {{feed}} WHERE {queue} IS NOT NULL AND {where} GROUP BY {queue}"
 
 
+_HAS_KIND: Final = f"{QMMGMT_SUCCEEDED_SQL} AND {_IS_LOCAL} AND upper(xact) IN ('YES', 'NO')"
 _HAS_COUNTS: Final = f"{QMMGMT_SUCCEEDED_SQL} AND (message_count IS NOT NULL OR journal_message_count IS NOT NULL)"
 _CHANGE_QUERIES: Final[dict[Table, tuple[str, tuple[str, ...]]]] = {
-    QUEUE_SNAPSHOTS: (_changed_queues_sql(_HAS_COUNTS, "observed_at"), ("counts", "reports")),
-    RECEIVE_ATTEMPTS: (_changed_queues_sql("TRUE", "started_at", "returned_at", "ended_at"), ("reports",)),
+    QUEUE_SNAPSHOTS: (
+        _changed_queues_sql(f"(({_HAS_COUNTS}) OR ({_HAS_KIND}))", "observed_at"),
+        ("counts", "reports", "kinds"),
+    ),
+    RECEIVE_ATTEMPTS: (_changed_queues_sql("TRUE", "started_at", "returned_at", "ended_at"), ("reports", "kinds")),
+    QUEUE_OPERATIONS: (
+        _changed_queues_sql("operation = 'move'", "responded_at", "requested_at", queue=_TARGET_QUEUE),
+        ("kinds",),
+    ),
     EOD_SOURCES: (_changed_queues_sql("disagrees_with_sender IS NOT NULL", "observed_at"), ("sources",)),
     ACK_SEQUENCES: (_changed_queues_sql(_IS_DELIVERED_AGAIN, "first_attempt_at"), ("again",)),
 }
@@ -171,15 +196,16 @@ class QueueFindings:
             return FINDINGS_SCHEMA.empty_table(), FINDINGS_SCHEMA.empty_table()
         since = max(affected.since - self.limits.max_gap, _EARLIEST_US)
         day = affected.since // DAY_US * DAY_US
-        daily = f"rule_id IN ({', '.join(map(repr, _DAILY_RULES))})"
-        of_days, of_moments = (_not_before(at, "observed_at") for at in (day, since))
-        late = f"(({daily} AND {of_days}) OR (NOT {daily} AND {of_moments}))"
+        first_times = dict.fromkeys(_DAILY_RULES, day) | dict.fromkeys(_TRANSACTION_RULES, _use_time(since))
         rules = [rule for part in sorted(affected.parts) for rule in _RULES_BY_PART[part]]
-        where = f"scope = '{QUEUE_SCOPE}' AND queue IN {{queues}} AND rule_id IN {{rules}} AND {late}"
+        times = (f"WHEN rule_id = '{rule}' THEN {at}" for rule, at in first_times.items())
+        late = f"unix_micros(observed_at) >= CASE {' '.join(times)} ELSE {since} END"
+        oldest = _not_before(min(since, *first_times.values()), "observed_at")
+        where = f"scope = '{QUEUE_SCOPE}' AND queue IN {{queues}} AND rule_id IN {{rules}} AND {oldest} AND {late}"
         stored = self.lake.select(FINDINGS, where, FINDINGS_SCHEMA.names, queues=affected.queues, rules=rules)
         rows = self._evaluate(affected.queues, since, day, affected.parts)
-        is_daily = pc.is_in(rows.column("rule_id"), pa.array(_DAILY_RULES))
-        first = pc.if_else(is_daily, pa.scalar(day), pa.scalar(since))
+        of_rules = [first_times.get(rule, since) for rule in rows.column("rule_id").to_pylist()]
+        first = pa.array(of_rules, pa.int64())
         rows = rows.filter(pc.greater_equal(times_to_us(rows.column("observed_at")), first))
         return rows, stored.cast(FINDINGS_SCHEMA)
 
@@ -217,10 +243,11 @@ class _QueueFactsReader:
             "reports": self._reports_query,
             "again": self._redeliveries_query,
             "sources": self._sources_query,
+            "kinds": self._kinds_query,
         }
         if not self._read_into(rows, {name: query() for name, query in queries.items() if name in self.parts}):
             return None
-        if not self._read_attempts_into(rows):
+        if not self._read_attempts_into(rows) or not self._read_uses_into(rows):
             return None
         reads, reports = rows["reads"], rows["reports"]
         keys = {key for row in reads for key in row["evidence"] or ()}
@@ -276,6 +303,21 @@ class _QueueFactsReader:
         rows["reports"] = [row for row in rows["reports"] if row["queue"] in queues]
         return True
 
+    def _read_uses_into(self, rows: dict[str, Rows]) -> bool:
+        """Read the receives and moves of queues of known kind, in so far as transactions may be wrong there."""
+        by_kind = {kind: {row["queue"] for row in rows["kinds"] if row["xact"] == kind} for kind in ("YES", "NO")}
+        queries = {}
+        if others := by_kind["NO"]:
+            queries["receives"] = self._receives_query("queue IN {some}", some=others)
+        if known := by_kind["YES"] | by_kind["NO"]:
+            queries["moves"] = self._moves_query("queue IN {some}", some=known)
+        if not self._read_into(rows, queries):
+            return False
+        rows["uses"] = [row for name in queries for row in rows.pop(name)]
+        queues = {row["queue"] for row in rows["uses"]}
+        rows["kinds"] = [row for row in rows["kinds"] if row["queue"] in queues]
+        return True
+
     def evaluate_in_spark(self) -> pa.Table:
         """Evaluate the rules on queues in Spark, one queue at a time."""
 
@@ -302,6 +344,12 @@ class _QueueFactsReader:
             "calls": evidence.join(calls, "call_key"),
             "connections": reads.select("queue", "connection_id").distinct().join(connections, "connection_id"),
             "sources": frame(self._sources_query()),
+        }
+        uses = self._with_names(frame(self._receives_query()).unionByName(frame(self._moves_query())))
+        kinds = self._with_names(frame(self._kinds_query()))
+        frames |= {
+            "uses": uses.join(kinds.select("queue").distinct(), "queue", "left_semi"),
+            "kinds": kinds.join(uses.select("queue").distinct(), "queue", "left_semi"),
         }
         columns = {name: tuple(frame.columns) for name, frame in frames.items()}
         parts = [frame.withColumn("part", F.lit(name)) for name, frame in frames.items()]
@@ -353,7 +401,7 @@ class _QueueFactsReader:
 
     def _reports_query(self) -> BoundQuery:
         """Return the query for reports of local queues."""
-        local = "(upper(state) = 'LOCAL CONNECTION' OR upper(location) = 'LOCAL') AND message_count IS NOT NULL"
+        local = f"{_IS_LOCAL} AND message_count IS NOT NULL"
         where = f"{QMMGMT_SUCCEEDED_SQL} AND {local} AND {_not_before(self.since, 'observed_at')}"
         return self._queue_query(QUEUE_SNAPSHOTS, ", ".join(_REPORT_COLUMNS), where)
 
@@ -378,6 +426,34 @@ class _QueueFactsReader:
         where = f"disagrees_with_sender IS NOT NULL AND {_not_before(self.day, 'observed_at')}"
         return self._queue_query(EOD_SOURCES, columns, where)
 
+    def _kinds_query(self) -> BoundQuery:
+        """Return the query for snapshots that tell whether a queue is transactional: the first one of each hour."""
+        since = _not_before(_use_time(self.since) - MAX_SNAPSHOT_DISTANCE_US, "observed_at")
+        names = ", ".join(_KIND_COLUMNS)
+        hour = "queue_manager, queue, upper(xact), date_trunc('hour', observed_at)"
+        place = f"row_number() OVER (PARTITION BY {hour} ORDER BY observed_at, snapshot_id) AS place"
+        found = self._queue_query(QUEUE_SNAPSHOTS, f"{names}, upper(xact) AS xact, {place}", f"{_HAS_KIND} AND {since}")
+        return found.wrap(f"SELECT {names}, xact FROM {{answer}} WHERE place = 1")
+
+    def _receives_query(self, where: str = "TRUE", **inputs: QueryInput) -> BoundQuery:
+        """Return the query for receives of RemoteRead in a transaction that were answered MQ_OK."""
+        done = "protocol = 'RemoteRead' AND transaction_id IS NOT NULL AND is_receive AND start_hresult = 0"
+        late = f"returned_at IS NOT NULL AND {_not_before(_use_time(self.since), 'returned_at')}"
+        columns = _use_columns("receive", call_key="CAST(NULL AS string)", at="returned_at")
+        return self._queue_query(RECEIVE_ATTEMPTS, columns, f"{done} AND {late} AND {where}", **inputs)
+
+    def _moves_query(self, where: str = "TRUE", **inputs: QueryInput) -> BoundQuery:
+        """Return the query for moves that were answered MQ_OK, by the queue that is or has the target."""
+        at = "coalesce(responded_at, requested_at)"
+        columns = _use_columns("move", queue=_TARGET_QUEUE, attempt_key="CAST(NULL AS string)", at=at)
+        late = f"{at} IS NOT NULL AND {_not_before(_use_time(self.since), 'responded_at', 'requested_at')}"
+        done = f"operation = 'move' AND outcome = 'done' AND {_TARGET_QUEUE} IS NOT NULL AND {late}"
+        ours = "TRUE"
+        if self.queues is not None:
+            ours, inputs = "queue IN {queues}", {"queues": self.queues, **inputs}
+        moves = f"(SELECT {columns} FROM {{rows}} WHERE {done}) AS moves"
+        return BoundQuery(f"SELECT * FROM {moves} WHERE {ours} AND {where}", {"rows": QUEUE_OPERATIONS, **inputs})
+
     def _calls_query(self, where: str = "TRUE", **inputs: QueryInput) -> BoundQuery:
         """Return the query for the calls of reads and reports, without dates long before ``since``."""
         days = "TRUE"
@@ -390,6 +466,18 @@ FROM (SELECT call_key, capture_id, request_at FROM {{rows}} WHERE {days} AND {wh
 LEFT JOIN (SELECT call_key, arrived_at, cursor_handle FROM {{reads}} WHERE {days} AND {where}) AS reads
 USING (call_key)"""
         return BoundQuery(sql, {"rows": RPC_CALLS, "reads": REMOTE_READ_CALLS, **inputs})
+
+
+def _use_time(since: int) -> int:
+    """Return the time from which calls are looked at, where snapshots changed since a time."""
+    return max(since - MAX_SNAPSHOT_DISTANCE_US, _EARLIEST_US)
+
+
+def _use_columns(operation: str, **columns: str) -> str:
+    """Return the SQL of the columns of a use of a queue; ``columns`` are those that have another name or none."""
+    own = {"source": "'wire'", "queue_manager": "server_address", "queue": "queue", "operation": f"'{operation}'"}
+    own |= {name: name for name in _USE_COLUMNS} | columns
+    return ", ".join(text if text == name else f"{text} AS {name}" for name, text in own.items())
 
 
 def _not_before(at: int, *columns: str) -> str:

@@ -161,18 +161,24 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
     MESSAGES: {
         **dict.fromkeys(
             ("seen_in", "source_queue_manager", "message_id", "delivery", "class_name", "correlation_id",
-             "comqc_rejected", "comqc_deviations", "header_sizes"),
+             "comqc_rejected", "comqc_deviations", "header_sizes", "queue_manager_address", "connector_type",
+             "connector_queue_manager"),
             copy_column,
         ),
         **dict.fromkeys(
-            ("inferred_queue", "destination_queue", "admin_queue", "response_queue", "dead_letter_queue"), _NAME
+            ("inferred_queue", "destination_queue", "admin_queue", "response_queue", "dead_letter_queue",
+             "report_queue"),
+            _NAME,
+        ),
+        **dict.fromkeys(
+            ("destination_list", "admin_list", "response_list"), _redact_nested(Pseudonymizer.queue_name)
         ),
         **dict.fromkeys(("subqueue", "target_subqueue"), _QUEUE),
         "label": _redact_texts(Pseudonymizer.label),
         "sender_id": _SENDER,
         "sender_address": _ADDRESS,
         "body_sha256": _KEY,  # a plain hash would confirm a guessed body
-        **dict.fromkeys(("body", "extension"), null_column),
+        **dict.fromkeys(("body", "extension", "soap_header"), null_column),
     },
     COMQC_CALLS: {
         **dict.fromkeys(

@@ -10,12 +10,16 @@ The rules, from [MS-MQDMPR] 3.1.7.1 (the fact sheet on RPC interfaces, 4.2 to 4.
 * The receive that was settled last decides. An End, a cancel or the end of the reader settles a receive when it
   happens. An attempt that expired, failed or still holds the message counts at the time when the message was handed
   out: a late End that was refused had no effect on the message.
+* The outcome of a transaction is not on the wire, but what was acknowledged or rejected in it is locked until then. If
+  the queue hands the message out again, to a receive or a peek, or moves it, the transaction was aborted, and the
+  message given back. So it was if a subqueue, or the queue of a subqueue, hands the message out with a higher
+  AbortCounter ([MS-MQRR] 2.2.5.3): then a move that was not captured took it there. What nobody saw again stays
+  provisional.
 * A move or purge without a captured answer may have been done or not. The fate of a message that seems to have stayed
   in the queue depends on it as well.
-* A move answered with MQ_OK shows that the message was in the queue until then, even if it was acknowledged in a
-  transaction: that was aborted. After any other acknowledgement the move is of another message. A move back under the
-  same identifier leaves the message in the queue. A purge deletes the messages in the queue, and those that a reader
-  holds as soon as they are given back.
+* A move answered with MQ_OK shows that the message was in the queue until then. After any other acknowledgement than in
+  a transaction the move is of another message. A move back under the same identifier leaves the message in the queue. A
+  purge deletes the messages in the queue, and those that a reader holds as soon as they are given back.
 
 Times are microseconds since the epoch (UTC).
 """
@@ -24,20 +28,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from pipeline.attempts.calls import DecodeErrorFields
 from pipeline.attempts.capture_gaps import NO_LOSS, PossibleLoss, gap_codes_after
 from pipeline.attempts.evidence import confidence_level
 from pipeline.attempts.timeline import Timeline
+from udfs.queues.normal_form import split_queue_suffix
 
 _FATE: Final = {
     "acked": "consumed", "nacked": "returned", "rundown": "returned", "expired": "returned", "rejected": "rejected",
-    "in_flight": "held",
+    "in_flight": "held", "aborted": "returned",
 }  # fmt: skip
-_GIVEN_BACK: Final = frozenset({"nacked", "rundown", "expired"})
-_SETTLED_AT_END: Final = frozenset({"acked", "nacked", "rejected", "rundown", "cancelled"})
+_GIVEN_BACK: Final = frozenset({"nacked", "rundown", "expired", "aborted"})
+_SETTLED_AT_END: Final = frozenset({"acked", "nacked", "rejected", "rundown", "cancelled", "aborted"})
+_SYSTEM_SUFFIXES: Final = frozenset({";journal", ";deadletter", ";deadxact"})
+_TAKEN: Final = frozenset({"acked", "rejected"})
+_TRANSACTION_OPEN: Final = "transaction_open"  # in ``missing``
 _NEVER: Final = 1 << 62
 _NOT_TAKEN: Final = frozenset({"returned", "held", "purged"})  # fates without a reader that took it
 _IN_QUEUE: Final = frozenset({"returned", "held"})
@@ -75,11 +83,34 @@ class ReadAttempt:
     errors: tuple[DecodeErrorFields, ...] = ()
     run_id: str | None = None
     has_capture_gaps: bool = False
+    abort_count: int | None = None
 
     @property
     def counts_as_receive(self) -> bool:
         """Whether it is a receive: by its action, or if that was not captured, by its End."""
         return self.outcome in ("acked", "nacked", "rejected") if self.is_receive is None else self.is_receive
+
+    @property
+    def is_provisional(self) -> bool:
+        """Whether it took the message in a transaction, whose outcome the wire does not show."""
+        return self.outcome in _TAKEN and _TRANSACTION_OPEN in self.missing
+
+    def as_aborted(self) -> ReadAttempt:
+        """Return it as an attempt in a transaction that was aborted."""
+        missing = tuple(code for code in self.missing if code != _TRANSACTION_OPEN)
+        return replace(self, outcome="aborted", missing=missing)
+
+    def proves_abort_of(self, earlier: ReadAttempt) -> bool:
+        """Whether the message was handed out to this attempt after an earlier one took it in a transaction."""
+        if self.returned_at is None or earlier.ended_at is None:
+            return False
+        return earlier.is_provisional and self.returned_at > earlier.ended_at
+
+    def proves_abort_elsewhere(self, earlier: ReadAttempt) -> bool:
+        """Whether the message came from another queue than before, and more reads or moves of it had failed."""
+        if self.abort_count is None or earlier.abort_count is None or self.queue_ref == earlier.queue_ref:
+            return False
+        return self.proves_abort_of(earlier) and self.abort_count > earlier.abort_count
 
     @property
     def handed_out_at(self) -> int:
@@ -132,8 +163,10 @@ class MessageHistory:
     """The reads of a message, its removal, and the fate that follows from them.
 
     ``receives`` are in the order of handouts. ``removal`` is the move or purge that took the message away after the
-    last one; ``return_move`` the move that brought it back, if that came last. ``unconfirmed_removals`` are later moves
-    and purges without a known answer. ``possible_loss`` says until when other readers may have been missed.
+    last one; ``move_back`` the move that brought it back, if that came last. ``unconfirmed_removals`` are later moves
+    and purges without a known answer. ``abort_proofs`` are reads, beside the receives, that show that a transaction was
+    aborted. ``seen_in_queue`` is the other queue from which such a read got the message. ``possible_loss`` says until
+    when other readers may have been missed.
     """
 
     message: MessageIdentity
@@ -142,6 +175,8 @@ class MessageHistory:
     removal: Removal | None = None
     move_back: Removal | None = None
     unconfirmed_removals: list[Removal] = field(default_factory=list)
+    abort_proofs: Sequence[ReadAttempt] = ()
+    seen_in_queue: str | None = None
     lost_after_us: int = 0
     poison_after: int = 1
     possible_loss: PossibleLoss = field(default_factory=dict)
@@ -162,12 +197,22 @@ class MessageHistory:
             return "purged" if self.removal.lookup_id is None else "moved"
         if self.move_back is not None:
             return "returned"
+        if self.seen_in_queue is not None:
+            return "moved"
         return _FATE.get(self.last_settled.outcome, "unknown")
 
     @property
     def finally_consumed(self) -> bool:
         """Whether it was acknowledged outside a transaction (a transaction may have been aborted)."""
-        return self.last_settled.outcome == "acked" and "transaction_open" not in self.last_settled.missing
+        return self.last_settled.outcome == "acked" and not self.last_settled.is_provisional
+
+    def abort_last_settled(self, proof: ReadAttempt | None = None) -> None:
+        """Note that the transaction was aborted in which the message was taken last; ``proof`` is of another queue."""
+        if proof is not None:
+            self.abort_proofs, self.seen_in_queue = (*self.abort_proofs, proof), proof.queue_ref.queue
+        aborted = self.last_settled.as_aborted()
+        self.receives = [aborted if read is self.last_settled else read for read in self.receives]
+        self.last_settled = aborted
 
     @property
     def loss_risk(self) -> str | None:
@@ -195,9 +240,14 @@ class MessageHistory:
 
     @property
     def supporting_rows(self) -> Sequence[ReadAttempt | Removal]:
-        """The receives, and the operations that removed the message or may have."""
+        """The receives, what shows that they were aborted, and the operations that removed the message or may have."""
         removals = (each for each in (self.move_back, self.removal) if each is not None)
-        return (*self.receives, *removals, *(self.unconfirmed_removals if self.removal is None else ()))
+        return (
+            *self.receives,
+            *self.abort_proofs,
+            *removals,
+            *(self.unconfirmed_removals if self.removal is None else ()),
+        )
 
     @property
     def evidence(self) -> list[str]:
@@ -244,11 +294,11 @@ def build_message_histories(
     every = list(removals)
     confirmed = _RemovalIndex(each for each in every if each.confirmed)
     unconfirmed = _RemovalIndex(each for each in every if not each.confirmed)
+    elsewhere = _reads_by_queue_family(messages := group_reads_by_message(reads))
     found = []
     reused_at: dict[tuple[QueueRef, int], int] = {}  # when an identifier was first used for the next message
-    messages = group_reads_by_message(reads)
     for message, message_reads in sorted(messages.items(), key=lambda item: item[1][0].handout_order, reverse=True):
-        receives = [read for read in message_reads if read.counts_as_receive]
+        receives, abort_proofs = _receives_with_aborts(message_reads)
         identifier = None if message.lookup_id is None else (message.queue_ref, message.lookup_id)
         if receives:
             peeks = sum(read.is_receive is False for read in message_reads)
@@ -256,6 +306,7 @@ def build_message_histories(
                 message,
                 receives,
                 peeks,
+                abort_proofs=abort_proofs,
                 lost_after_us=lost_after_us,
                 poison_after=poison_after,
                 possible_loss=possible_loss,
@@ -263,10 +314,55 @@ def build_message_histories(
             until = _NEVER if identifier is None else reused_at.get(identifier, _NEVER)
             confirmed.apply_to(history, until)
             history.unconfirmed_removals = unconfirmed.after_last_handout(history, until)
+            family = elsewhere.get(queue_family(message.queue_ref, message.message_key), ())
+            last = history.last_settled
+            proof = next((read for read in family if read.proves_abort_elsewhere(last)), None)
+            if proof is not None:
+                history.abort_last_settled(proof)
             found.append(history)
         if identifier is not None:
             reused_at[identifier] = message_reads[0].handed_out_at
     return found[::-1]
+
+
+def queue_family(queue_ref: QueueRef, message_key: str | None) -> tuple[str, str] | None:
+    """Return the queue without its subqueue, and the message_key; None where one is not known.
+
+    Journals and dead-letter queues hold copies of messages: they are no subqueues.
+    """
+    if queue_ref.queue is None or message_key is None:
+        return None
+    queue, suffix = split_queue_suffix(queue_ref.queue)
+    return None if suffix in _SYSTEM_SUFFIXES else (queue, message_key)
+
+
+def _reads_by_queue_family(
+    messages: Mapping[MessageIdentity, Sequence[ReadAttempt]],
+) -> Mapping[tuple[str, str] | None, list[ReadAttempt]]:
+    """Return the reads with an AbortCounter by ``queue_family``, in the order of handouts."""
+    found: defaultdict[tuple[str, str] | None, list[ReadAttempt]] = defaultdict(list)
+    for message, reads in messages.items():
+        family = queue_family(message.queue_ref, message.message_key)
+        if family is not None:
+            found[family] += (read for read in reads if read.abort_count is not None)
+    return {family: sorted(reads, key=lambda read: read.handout_order) for family, reads in found.items()}
+
+
+def _receives_with_aborts(reads: Sequence[ReadAttempt]) -> tuple[list[ReadAttempt], list[ReadAttempt]]:
+    """Return the receives of a message, those aborted that its later reads show as such, and the peeks that do.
+
+    ``reads`` are in the order of handouts. Of each receive the first later read counts.
+    """
+    receives, proofs = [], []
+    for place, read in enumerate(reads):
+        if not read.counts_as_receive:
+            continue
+        later_reads = reads[place + 1 :] if read.is_provisional else ()
+        proof = next((later for later in later_reads if later.proves_abort_of(read)), None)
+        receives.append(read if proof is None else read.as_aborted())
+        if proof is not None and not proof.counts_as_receive:
+            proofs.append(proof)
+    return receives, list(dict.fromkeys(proofs))
 
 
 class _RemovalIndex:
@@ -299,6 +395,9 @@ class _RemovalIndex:
         in_queue = _FATE.get(history.last_settled.outcome) in _IN_QUEUE
         moves = self._moves.between((queue, lookup_id), since, until)
         if moves and not history.finally_consumed:
+            ended_at = history.last_settled.ended_at
+            if history.last_settled.is_provisional and ended_at is not None and moves[0][1].removed_at > ended_at:
+                history.abort_last_settled()
             out, move = moves[-1]
             if out:
                 history.removal = move

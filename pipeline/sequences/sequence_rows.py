@@ -32,7 +32,7 @@ MESSAGE_KNOWN_SQL: Final = "(lookup_id IS NOT NULL OR message_key IS NOT NULL)"
 READ_ATTEMPT_COLUMNS: Final = (
     "attempt_key", "queue", "server_address", "lookup_id", "message_key", "is_receive", "outcome", "client_address",
     "started_at", "returned_at", "ended_at", "ack_refused", "ack_unanswered", "reader_gone_at", "inferred_queue",
-    "gaps", "evidence", "missing", "errors", "run_id", HANDLE_SQL,
+    "gaps", "evidence", "missing", "errors", "run_id", "abort_count", HANDLE_SQL,
 )  # fmt: skip
 """The columns of gold.receive_attempts that ``to_read_attempts`` needs, as SQL."""
 
@@ -121,6 +121,7 @@ def _read(row: AnyRow) -> ReadAttempt:
         _errors(row),
         row["run_id"],
         bool(row["gaps"]),
+        row["abort_count"],
     )
 
 
@@ -142,7 +143,7 @@ def _row(history: MessageHistory) -> dict[str, Any]:
         "fate": history.fate,
         "redelivered": len(history.receives) > 1,
         "loss_risk": history.loss_risk,
-        "moved_to": None if removal is None else removal.target_queue,
+        "moved_to": history.seen_in_queue if removal is None else removal.target_queue,
         "removed_at": None if removal is None else removal.removed_at,
         "attempt_keys": [read.attempt_key for read in history.receives],
         "evidence": history.evidence,

@@ -10,6 +10,7 @@ however old.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -25,7 +26,7 @@ from pipeline.lake.incremental import IncrementalUpdate, query_at_most
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import Values
 from pipeline.lake.settings import fixed_row_batches
-from pipeline.sequences.message_fates import QueueRef, ReadAttempt, Removal
+from pipeline.sequences.message_fates import QueueRef, ReadAttempt, Removal, queue_family
 from pipeline.sequences.sequence_rows import (
     ACK_SEQUENCES_SCHEMA,
     HANDLE_SQL,
@@ -46,7 +47,7 @@ from udfs.rows import RowDict
 MAX_ROWS_IN_MEMORY: Final = (
     100_000  # attempts, or changes, that the driver takes; with more, all rows are recomputed in Spark
 )
-_CODE_VERSION: Final = 3  # raised when sequences are computed differently: all rows are recomputed
+_CODE_VERSION: Final = 4  # raised when sequences are computed differently: all rows are recomputed
 _GROUPS: Final = 200  # of messages, in Spark; each is computed by one call of Python
 _MAX_QUEUES: Final = 1000  # that a condition on operations names
 _INPUTS: Final = (RECEIVE_ATTEMPTS, QUEUE_OPERATIONS)
@@ -90,12 +91,19 @@ def update(lake: Lake, *, lost_after: timedelta, poison_after: int) -> int:
 class _AffectedMessages:
     """Messages, by place and lookup identifier (``lookups``) or message_key (``keys``).
 
-    ``bound``: the keys, with their places, of attempts without a lookup identifier.
+    ``bound``: the keys, with their places, of attempts without a lookup identifier. ``families``: the keys with the
+    queues, without their subqueues, where reads of the one may show what became of the message in the other.
     """
 
     lookups: set[tuple[QueueRef, int]] = field(default_factory=set)
     keys: set[tuple[QueueRef, str]] = field(default_factory=set)
     bound: set[tuple[QueueRef, str]] = field(default_factory=set)
+    families: set[tuple[str, str]] = field(default_factory=set)
+
+    @property
+    def places(self) -> set[QueueRef]:
+        """Where the messages are."""
+        return {place for place, _ in (*self.lookups, *self.keys)}
 
     def add(self, place: QueueRef, lookup_id: int | None, message_key: str | None) -> None:
         """Add the message of one attempt or row."""
@@ -105,17 +113,21 @@ class _AffectedMessages:
             self.keys.add((place, message_key))
             if lookup_id is None:
                 self.bound.add((place, message_key))
+            if (family := queue_family(place, message_key)) is not None:
+                self.families.add(family)
 
     def add_bound(self, reads: Iterable[ReadAttempt]) -> None:
         """Add the messages that attempts bind to these, until no more come."""
         before = -1
-        while before != (before := len(self.lookups) + len(self.keys) + len(self.bound)):
+        while before != (before := len(self.lookups) + len(self.keys) + len(self.bound) + len(self.families)):
             for read in reads:
                 if self.contains(*_message_of_attempt(read)):
                     self.add(*_message_of_attempt(read))
 
     def contains(self, place: QueueRef, lookup_id: int | None, message_key: str | None) -> bool:
         """Whether an attempt, or a row, is of one of these messages."""
+        if queue_family(place, message_key) in self.families:
+            return True
         by_key = None if message_key is None else (place, message_key)
         if lookup_id is None:
             return by_key in self.keys
@@ -196,27 +208,25 @@ class _SequencesUpdate:
             return 0
         reads: dict[str, ReadAttempt] = {}
         current: dict[str, RowDict] = {}
-        removals: list[Removal] = []
+        removals: dict[str, Removal] = {}
         known = _AffectedMessages()
         while known != affected:  # nearly always once: what attempts bind together has been read together
-            found = self._read_messages(affected, known, removals=not known.lookups and not known.keys)
-            known = _AffectedMessages(set(affected.lookups), set(affected.keys), set(affected.bound))
+            found = self._read_messages(affected, known)
+            known = deepcopy(affected)
             if found["reads"] is None:
                 return self.recompute_all()
             reads |= {read.attempt_key: read for read in to_read_attempts(found["reads"])}
             current |= {row["sequence_key"]: row for row in found["current"].to_pylist()}
-            removals += to_removals(found["removals"]) if "removals" in found else []
+            removals |= {each.call_key: each for each in to_removals(found["removals"])} if "removals" in found else {}
             if len(reads) > MAX_ROWS_IN_MEMORY:
                 return self.recompute_all()
             affected.add_bound(list(reads.values()))
         ours = [read for read in reads.values() if affected.contains(*_message_of_attempt(read))]
-        rows = ack_sequence_rows(ours, removals, **self._settings)
+        rows = ack_sequence_rows(ours, list(removals.values()), **self._settings)
         before = [row for row in current.values() if affected.contains(*_message_of_row(row))]
         return self.step.replace_changed(rows, pa.Table.from_pylist(before, schema=ACK_SEQUENCES_SCHEMA))
 
-    def _read_messages(
-        self, affected: _AffectedMessages, known: _AffectedMessages, *, removals: bool
-    ) -> dict[str, Any]:
+    def _read_messages(self, affected: _AffectedMessages, known: _AffectedMessages) -> dict[str, Any]:
         """Read the attempts and rows of messages that are not known yet, and what was removed at their places."""
         lake = self.lake
         values: dict[str, Values] = {
@@ -229,8 +239,8 @@ class _SequencesUpdate:
             "reads": partial(query_at_most, lake, sql, MAX_ROWS_IN_MEMORY, attempts=RECEIVE_ATTEMPTS, **values),
             "current": partial(lake.select, ACK_SEQUENCES, about, **values),
         }
-        if removals:
-            queues = {place.queue for place, _ in (*affected.lookups, *affected.keys)}
+        if places := affected.places - known.places:
+            queues = {place.queue for place in places}
             where, inputs = _queues_condition("queue", "target_queue", queues=queues)
             queries["removals"] = partial(lake.query, f"{_REMOVALS} AND {where}", operations=QUEUE_OPERATIONS, **inputs)
         return run_concurrently(queries)
@@ -264,7 +274,8 @@ def ack_sequences_frame(reads: DataFrame, removals: Sequence[Removal], **setting
     The messages of a place are told apart by lookup identifier or message_key; where some attempts have only the one
     and some only the other, all messages of the place are one group.
     """
-    place = [F.coalesce("queue", "server_address", F.lit("")), F.when(F.col("queue").isNull(), F.col("handle"))]
+    queue = F.expr("split_part(queue, ';', 1)")  # a queue and its subqueues are one place: moves keep the identifier
+    place = [F.coalesce(queue, "server_address", F.lit("")), F.when(F.col("queue").isNull(), F.col("handle"))]
     unnumbered = F.max(F.col("lookup_id").isNull())
     mixed = reads.groupBy(F.xxhash64(*place)).agg(unnumbered, F.max(F.col("lookup_id").isNotNull())).toDF("p", "k", "l")
     whole = [row[0] for row in mixed.where("k AND l").select("p").collect()]

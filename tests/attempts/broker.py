@@ -571,12 +571,23 @@ def attempts_truth(broker, begin=0):
 class Told:
     """What is known of a message at a place, as it goes along."""
 
-    outcomes: list = field(default_factory=list)
+    attempts: list = field(default_factory=list)
+    aborted: set = field(default_factory=set)  # ids of the attempts whose transaction was seen to be aborted
     readers: list = field(default_factory=list)
     peeks: int = 0
     fate: str | None = None
     pending: bool = False
     moved_to: str | None = None
+
+    def is_there(self):
+        """The queue has the message: what took it in a transaction was aborted."""
+        taken = {id(a) for a in self.attempts if a.transaction is not None and a.outcome in ("acked", "rejected")}
+        if self.attempts and id(self.attempts[-1]) in taken - self.aborted:
+            self.fate = "returned"
+        self.aborted |= taken
+
+    def outcomes(self):
+        return ["aborted" if id(a) in self.aborted else a.outcome or "in_flight" for a in self.attempts]
 
 
 def truth(broker, begin=0, until=None):
@@ -604,32 +615,34 @@ def truth(broker, begin=0, until=None):
             continue
         each = told.setdefault((where, event.message), Told())
         if event.kind == "out":
-            each.outcomes.append(event.attempt)
+            each.is_there()
+            each.attempts.append(event.attempt)
             each.readers.append(f"10.0.1.{event.handle.client.number}")
             each.fate, each.pending, each.moved_to = "held", False, None
         elif event.kind == "peek":
+            each.is_there()
             each.peeks += 1
         elif event.kind == "move":
-            if each.outcomes and (where, event.message) in numbered:
+            if each.attempts and (where, event.message) in numbered:
+                each.is_there()
                 each.fate, each.moved_to = "moved", event.target
             home = told.get(((event.target, None), event.message))
-            if home is not None and home.outcomes and ((event.target, None), event.message) in numbered:
+            if home is not None and home.attempts and ((event.target, None), event.message) in numbered:
+                home.is_there()
                 home.fate, home.moved_to = "returned", None
-        elif each.outcomes and each.outcomes[-1] is event.attempt:
+        elif each.attempts and each.attempts[-1] is event.attempt:
             after = {"taken": "consumed", "rejected": "rejected", "failed": "unknown", "back": "returned"}[event.kind]
             each.fate = "purged" if after == "returned" and each.pending else after
     rows = {}
     for key, each in told.items():
-        if each.outcomes:
+        if each.attempts:
             fate = "purged" if each.fate == "held" and each.pending else each.fate
-            outcomes = [attempt.outcome or "in_flight" for attempt in each.outcomes]
-            rows[key] = (outcomes, list(dict.fromkeys(each.readers)), each.peeks, fate, each.moved_to,
-                         risk(broker, each.outcomes, begin))  # fmt: skip
+            rows[key] = (each.outcomes(), list(dict.fromkeys(each.readers)), each.peeks, fate, each.moved_to,
+                         risk(broker, each.attempts, each.outcomes(), begin))  # fmt: skip
     return rows
 
 
-def risk(broker, attempts, begin):
-    outcomes = [attempt.outcome for attempt in attempts]
+def risk(broker, attempts, outcomes, begin):
     if outcomes.count("acked") > 1:
         return "read_twice"
     if any(attempt.ack_refused for attempt in attempts):
@@ -638,7 +651,7 @@ def risk(broker, attempts, begin):
         return "ack_unanswered"
     gone = {id(event.handle): event.at for event in broker.events if event.kind == "gone"}
     closed = [event for event in broker.events if event.kind == "closed" and event.handle.number]
-    for attempt in attempts:
+    for attempt, outcome in zip(attempts, outcomes, strict=True):
         left_at, handle = gone.get(id(attempt.handle)), attempt.handle
         if (
             handle.number
@@ -649,7 +662,7 @@ def risk(broker, attempts, begin):
             )
         ):
             continue  # what its client closed was opened before the capture began: it may have been this
-        if attempt.outcome == "acked" and left_at is not None and left_at - attempt.acked_at <= LOST_AFTER:
+        if outcome == "acked" and left_at is not None and left_at - attempt.acked_at <= LOST_AFTER:
             return "reader_lost"
-    back = sum(outcome in ("nacked", "rundown", "expired") for outcome in outcomes)
+    back = sum(outcome in ("nacked", "rundown", "expired", "aborted") for outcome in outcomes)
     return "poison" if back >= POISON_AFTER else None

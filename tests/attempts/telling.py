@@ -38,7 +38,8 @@ def _kind(field):
 _FACTS = pa.schema(
     [(field.name, _kind(field)) for field in fields(DecodedCall)]
     + [(name, pa.int32() if name.endswith("port") else pa.string()) for name in PLACES]
-    + [("message_key", pa.string()), ("message_bytes", pa.int64()), ("destination_queue", pa.string())]
+    + [("message_key", pa.string()), ("message_bytes", pa.int64()), ("abort_count", pa.int32())]
+    + [("destination_queue", pa.string())]
     + [("message_errors", _ERRORS)]
 )
 _CONNECTIONS = pa.schema(
@@ -57,7 +58,7 @@ def key_of(call):
     return f"message {call.sequence_id}" if call.sequence_id and call.hresult == MQ_OK else None
 
 
-def facts_of(calls, connections, *, message_key=key_of, destination=None, message_errors=()):
+def facts_of(calls, connections, *, message_key=key_of, destination=None, message_errors=(), abort_counts=None):
     """Calls and connections as the tables that gold is made of."""
     clients = {each.connection_id: each.client_address for each in connections}
     rows = []
@@ -68,6 +69,7 @@ def facts_of(calls, connections, *, message_key=key_of, destination=None, messag
                  "server_port": 2103, "queue_format_name": name, "run_id": "run"}  # fmt: skip
         key = message_key(call)
         message = {"message_key": key, "message_bytes": None, "destination_queue": destination if key else None}
+        message["abort_count"] = (abort_counts or {}).get(call.call_key)
         message["message_errors"] = [
             dict(zip(("code", "field", "offset"), each, strict=True)) for each in message_errors
         ]

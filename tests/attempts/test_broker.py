@@ -74,5 +74,5 @@ def test_the_reference_does_everything_that_is_told_apart():
         "in_flight", "unknown",
     }  # fmt: skip
     assert set(fates) == {"consumed", "returned", "rejected", "held", "unknown", "moved", "purged"}
-    assert set(risks) == {"read_twice", "ack_failed", "ack_unanswered", "reader_lost", "poison", None}
+    assert set(risks) == {"ack_failed", "ack_unanswered", "reader_lost", "poison", None}  # it lets nobody read twice
     assert set(queues) == {True, False}

@@ -189,9 +189,9 @@ def test_calls_and_connections_become_attempts(spark):
     captures = frame(spark, CAPTURE_FILES, [{"capture_id": "one", "servers": SERVERS, "last_packet_at": at(10)},
                                             {"capture_id": "another", "last_packet_at": at(9999)}])  # fmt: skip
     connections = frame(spark, CONNECTIONS, CONNECTED)
-    messages = frame(spark, MESSAGES, [{"call_key": "start", "message_key": "m", "body_bytes": 5}])
+    messages = frame(spark, MESSAGES, [{"call_key": "start", "message_key": "m", "body_bytes": 5, "abort_count": 2}])
     made = receive_attempts_frame(decode_remote_read_calls(calls), connections, calls, captures, messages=messages)
-    expected = [ATTEMPTS[0] | {"message_key": "m", "message_bytes": 5}, *ATTEMPTS[1:]]
+    expected = [ATTEMPTS[0] | {"message_key": "m", "message_bytes": 5, "abort_count": 2}, *ATTEMPTS[1:]]
     assertDataFrameEqual(made, frame(spark, RECEIVE_ATTEMPTS, expected))
     assert made.schema.fieldNames() == RECEIVE_ATTEMPTS.struct().fieldNames()
 

@@ -121,8 +121,8 @@ CONTRACT = {
         context_handle string, remote_read_handle string, request_id bigint, action_name string, is_receive boolean,
         transactional boolean, transaction_id string, started_at timestamp, returned_at timestamp, ended_at timestamp,
         wait_ms double, hold_ms double, lookup_id decimal(20,0), message_key string, message_bytes bigint,
-        start_hresult bigint, end_hresult bigint, outcome string, evidence array<string>, confidence string,
-        missing array<string>, {ERRORS}, event_date date, run_id string""",
+        abort_count int, start_hresult bigint, end_hresult bigint, outcome string, evidence array<string>,
+        confidence string, missing array<string>, {ERRORS}, event_date date, run_id string""",
     "gold.queue_history": f"""
         queue_manager string, queue string, queue_format_name string, valid_from timestamp, valid_to timestamp,
         state string, message_count bigint, bytes bigint, journal_count bigint, journal_bytes bigint, received bigint,

@@ -98,6 +98,23 @@ class World:
         })  # fmt: skip
         return self
 
+    def kind(self, at, xact):
+        self.rows["kinds"].append({
+            "queue_manager": SERVER, "queue": ORDERS, "observed_at": us(at), "snapshot_id": f"s{at}", "xact": xact,
+        })  # fmt: skip
+        return self
+
+    def use(self, at, operation, transaction, **more):
+        start = f"{operation} {at}"
+        receive = operation == "receive"
+        self.rows["uses"].append({
+            "queue_manager": SERVER, "queue": ORDERS, "operation": operation, "call_key": None if receive else start,
+            "attempt_key": key(start) if receive else None, "at": us(at), "transaction_id": transaction,
+            "lookup_id": 5, "client_address": "10.0.0.2", "server_address": SERVER, "connection_id": "c",
+            "evidence": ["open", start, "end"], "run_id": "r",
+        } | more)  # fmt: skip
+        return self
+
     def found(self, limits=LIMITS):
         """The findings, which do not depend on the order of rows."""
         rows = evaluate_queues(self.rows, limits).to_pylist()
@@ -129,6 +146,8 @@ STORIES = {
         twice({"ended": 60, "outcome": "rundown"}, {"protocol": "qm2qm"}),
     ),
     "R53": (twice(), twice({"outcome": "nacked"})),
+    "R59": (World().kind(0, "NO").use(10, "move", "t"), World().kind(0, "YES").use(10, "move", "t")),
+    "R66": (World().kind(0, "NO").use(10, "receive", "t"), World().kind(0, "YES").use(10, "receive", "t")),
 }
 
 
@@ -178,6 +197,33 @@ def test_ends_that_disagree_are_told_once_a_day_and_sender():
     assert [(row["subject"].split()[2], row["actual"], row["observed_at"].day) for row in found] == [
         ("5ba1e0aa", "gap: 2", 1), ("other", "gap: 2", 1), ("5ba1e0aa", "x", 2),
     ]  # fmt: skip
+
+
+# Whether a queue is transactional
+
+
+def test_who_breaks_the_rules_on_transactions():
+    (row,) = World().kind(0, "NO").use(10, "move", "t").found()
+    assert (row["subject"], row["call_key"], row["evidence"]) == (f"server {SERVER}", "move 10", ["move 10", "s0"])
+    (row,) = World().kind(0, "YES").use(10, "move", None).found()
+    assert (row["rule_id"], row["subject"]) == ("R59", "client 10.0.0.2")
+    (row,) = World().kind(-HOUR, "NO").kind(20, "NO").use(10, "receive", "t").found()
+    assert (row["call_key"], row["evidence"]) == ("receive 10", ["receive 10", "s20"])  # the nearest, also a later one
+
+
+NOT_TOLD = {
+    "no snapshot tells it": World().use(10, "move", "t").use(20, "receive", "t"),
+    "another queue had the name, or has it now": World().kind(0, "NO").kind(20, "YES").use(10, "receive", "t"),
+    "the snapshot is older than a day": World().kind(0, "NO").use(DAY + 1, "receive", "t"),
+    "the snapshot is later than a day": World().kind(DAY + 11, "NO").use(10, "move", "t"),
+    "a move without a transaction of messages without": World().kind(0, "NO").use(10, "move", None),
+    "another queue manager's": World().kind(0, "NO").use(10, "receive", "t", queue_manager="10.0.0.9"),
+}
+
+
+@pytest.mark.parametrize("why", NOT_TOLD)
+def test_what_may_be_right_about_transactions_is_not_told(why):
+    assert NOT_TOLD[why].broken() == []
 
 
 # Snapshots beside traffic

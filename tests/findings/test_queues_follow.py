@@ -21,7 +21,7 @@ from schemas.hosts import HOSTS
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_history import QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
+from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.keys import key
 
@@ -93,7 +93,26 @@ def ends(at):
     }  # fmt: skip
 
 
+def transactions(at):
+    """A receive of OTHER in a transaction, and a move to its subqueue."""
+    for table, row in read(at, "acked", message=3, queue=OTHER, client="10.0.0.4", ended=at + 1):
+        yield table, row | ({"transaction_id": "t"} if table is RECEIVE_ATTEMPTS else {})
+    yield QUEUE_OPERATIONS, {
+        "call_key": f"move {at}", "operation": "move", "queue": OTHER, "target_queue": f"{OTHER};sub",
+        "outcome": "done", "server_address": SERVER, "client_address": "10.0.0.4", "transaction_id": "t",
+        "lookup_id": 3, "requested_at": us(at), "responded_at": us(at + 0.1), "evidence": [],
+    }  # fmt: skip
+
+
+def kind(at, xact):
+    for table, row in snapshot(at, None, queue=OTHER):
+        yield table, row | ({"xact": xact} if table is QUEUE_SNAPSHOTS else {})
+
+
 PARTS = {
+    "transactions": [*connection("10.0.0.4"), *transactions(0), *transactions(3 * DAY), *transactions(9 * DAY)],
+    "a queue that is not transactional": [*kind(HOUR, "NO"), *kind(HOUR + 60, "No"), *kind(3.5 * DAY, "NO")],
+    "it is made anew": [*kind(9.2 * DAY, "NO"), *kind(9.4 * DAY, "YES")],
     "reads": [*connection("10.0.0.2"), *connection("10.0.0.3"), *read(0), *read(40)],
     "a report on the wire": [*snapshot(20, 0, source="wire", queue=ALIAS)],  # by another name of the queue
     "a report beside it": [*snapshot(21, 0)],
@@ -107,9 +126,9 @@ PARTS = {
 }
 TABLES = (
     CAPTURE_FILES, HOSTS, RPC_CALLS, CONNECTIONS, REMOTE_READ_CALLS, QUEUE_SNAPSHOTS, RECEIVE_ATTEMPTS, ACK_SEQUENCES,
-    EOD_SOURCES, SNAPSHOTS_RAW, QUEUE_ALIASES,
+    QUEUE_OPERATIONS, EOD_SOURCES, SNAPSHOTS_RAW, QUEUE_ALIASES,
 )  # fmt: skip
-FOUND = {"O03": 2, "O04": 1, "O05": 2, "O06": 2, "R53": 1}
+FOUND = {"O03": 2, "O04": 1, "O05": 2, "O06": 2, "R53": 1, "R59": 2, "R66": 2}
 
 
 def table_of(table, rows):
@@ -181,6 +200,7 @@ def test_findings_on_queues_follow_what_comes_and_goes(spark, tmp_path, monkeypa
     monkeypatch.undo()
     world.take("a report on the wire")
     world.take("fewer before")
+    world.take("a queue that is not transactional")
     fewer = world.found()
     assert len(fewer) < len(found)
     assert world.recomputed() == fewer

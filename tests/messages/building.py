@@ -155,6 +155,15 @@ def trailing(*, subqueue="", target="", aborts=0, moves=0, moved=0, dead_letter=
     return struct.pack("<IIB3x", 12, len(rest), flags) + rest
 
 
+def format_names(elements, alignment=4):
+    """Return number and bytes of the elements of a FormatNameList, which are (type, payload)."""
+    data = b""
+    for kind, payload in elements:
+        data += struct.pack("<H", kind)
+        data = (data if kind == 3 else pad(data, alignment)) + payload
+    return len(elements), data
+
+
 def overlay(kind, length, raw):
     return struct.pack("<HHI", length, kind, 0) + raw[:8].ljust(8, b"\0")
 

@@ -26,7 +26,15 @@ def queues(draw):
 
 senders = st.one_of(st.just(b""), octets, st.just(b.sid(21, 1, 2, 3)), st.just(b.SOURCE.bytes_le))
 security = st.tuples(st.integers(0, 255), st.tuples(senders, octets, octets, octets, octets))
-elements = st.lists(names.map(lambda text: b"\3\0" + b.wide(text)), max_size=3).map(lambda e: (len(e), b"".join(e)))
+elements = st.lists(
+    st.one_of(
+        names.map(lambda text: (3, b.wide(text))),
+        st.tuples(st.sampled_from([1, 6, 9]), guids.map(lambda guid: guid.bytes_le)),
+        st.tuples(st.just(2), guids.map(lambda guid: guid.bytes_le + bytes(4))),
+    ),
+    max_size=3,
+)
+lists = st.builds(b.format_names, elements, st.sampled_from([4, 4, 1]))
 addresses = st.one_of(st.none(), st.tuples(u16, st.sampled_from([0, 1, 6, 2, 256 + 1]), u32, st.binary(max_size=16)))
 short = st.text(st.characters(codec="utf-16"), max_size=15)
 tails = st.one_of(st.just(b""), octets, st.builds(
@@ -75,7 +83,7 @@ packets = st.builds(
     compound=compounds,
     soap=st.none() | st.tuples(names, names),
     soap_unaligned=st.booleans(),
-    lists=st.none() | st.tuples(elements, elements, elements, octets),
+    lists=st.none() | st.tuples(lists, lists, lists, octets),
     session=st.sampled_from([None, None, bytes(range(16))]),
     packet_size=st.sampled_from([*rarely, *rarely, 0, 100, 2**32 - 1]),
     trailing=tails,

@@ -12,6 +12,7 @@ from messages.building import (
     SOURCE,
     TARGET,
     Packet,
+    format_names,
     overlay,
     sid,
     trailing,
@@ -227,7 +228,66 @@ def test_every_header_of_a_stream():
 
 @pytest.mark.parametrize("unaligned", [False, True])
 def test_soap_with_and_without_padding_between_its_halves(unaligned):
-    assert said(Packet(soap=("abcd", "ef"), soap_unaligned=unaligned), QM2QM)["header_sizes"]["SoapHeader"] > 16
+    values = said(Packet(soap=("abcd", "ef"), soap_unaligned=unaligned), QM2QM)
+    assert (values["soap_header"], values["soap_body_bytes"]) == ("abcd", 6)
+
+
+@pytest.mark.parametrize("alignment", [4, 1])
+def test_multiple_element_format_names(alignment):
+    """GUIDs are aligned to 4 bytes, or not (doubt D9): the elements fill their list in one way only."""
+    text = "DIRECT=OS:A\u0100\\q"  # UTF-16 41 00 00 01: two zero bytes that end no text
+    every = [(3, wide(text)), (1, TARGET.bytes_le), (2, SOURCE.bytes_le + b"\x0b\0\0\0"), (6, ELSEWHERE.bytes_le)]
+    nothing, reply = format_names([]), format_names([(3, wide("HTTP://h/msmq/Q"))])
+    values = said(Packet(lists=(format_names(every, alignment), nothing, reply, b"sig")))
+    expected = ["a\u0101\\q", f"public={TARGET}", f"{SOURCE}\\0000000b", f"dl={ELSEWHERE}"]
+    assert values["destination_list"] == expected
+    assert (values["admin_list"], values["response_list"]) == ([], ["direct=http://h/msmq/q"])
+
+
+@pytest.mark.parametrize("elements", [(1, b"\4\0" + bytes(16)), (2, b"\3\0q\0r\0\0\0"), (1, b"\3\0\0\0" + bytes(4))])
+def test_a_list_of_other_elements_than_it_counts_ends_nothing(elements):
+    packet = Packet(lists=(format_names([]), elements, format_names([]), b""), trailing=trailing(subqueue="s"))
+    values, errors = one(packet.bytes(), REMOTE_READ)
+    assert [name for _, name, _ in errors] == ["MultiQueueFormatHeader.Administration.FormatNameList"]
+    assert (values["destination_list"], values.get("admin_list"), values["subqueue"]) == ([], None, "s")
+
+
+def test_connectors_report_queue_and_certificate():
+    columns = ("connector_type", "connector_queue_manager", "queue_manager_address", "report_queue")
+    packet = Packet(
+        connector=TARGET.bytes_le, transaction=(0, 1, 1, 0), transaction_connector=ELSEWHERE.bytes_le,
+        manager=SOURCE.bytes_le, debug=TARGET.bytes_le, security=(1, (sid(1), b"", b"", b"c" * 9, b"")),
+    )  # fmt: skip
+    values = said(packet)
+    assert [values[name] for name in columns] == [str(TARGET), str(ELSEWHERE), str(SOURCE), f"public={TARGET}"]
+    assert values["sender_certificate_bytes"] == 9
+    assert "queue_manager_address" not in said(packet, REMOTE_READ)  # an IP address is there
+    plain = said(Packet())
+    assert not {*columns, "destination_list", "soap_header"} & plain.keys()
+    assert plain["sender_certificate_bytes"] == 0
+
+
+@pytest.mark.parametrize(
+    ("bits", "expected"),
+    [
+        (0, 0),
+        (0xC004 << 1, 0xC004),
+        (0xC001 << 16, 0xC001),
+        (0x8000 << 1, 0x8000),
+        (0x1234 << 1, 0x1234),
+    ],  # in the high half: doubt D11
+)
+def test_the_acknowledgement_class_that_a_reader_set(bits, expected):
+    tail = bytearray(trailing(subqueue="s"))
+    struct.pack_into("<I", tail, 12 + 4, bits)
+    assert said(Packet(trailing=bytes(tail)), REMOTE_READ)["subqueue_acknowledgement_class"] == expected
+
+
+@pytest.mark.parametrize("invalid", [False, True])
+def test_a_dead_letter_queue_may_be_invalid(invalid):
+    tail = trailing(dead_letter="h\\d", flags=0x12 | invalid << 3)
+    assert said(Packet(trailing=tail), REMOTE_READ)["dead_letter_queue_invalid"] is invalid
+    assert "dead_letter_queue_invalid" not in said(Packet(trailing=trailing(flags=0x1A)), REMOTE_READ)
 
 
 @pytest.mark.parametrize("in_bytes", [False, True])

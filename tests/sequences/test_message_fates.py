@@ -185,10 +185,80 @@ def test_rejected_is_provisional():
     ]  # fmt: skip
 
 
+TAKEN = (start(1, opnum=13, transaction_id=UOW), end(2, opnum=15))
+
+
 def test_acknowledged_in_a_transaction_is_provisional():
-    assert fates(opened(), start(1, opnum=13, transaction_id=UOW), end(2, opnum=15)) == [
+    assert fates(opened(), *TAKEN) == [
         expected_row("consumed", "acked", missing="transaction_open", confidence="provisional")
     ]
+
+
+def test_delivered_again_the_transaction_was_aborted():
+    assert fates(opened(), *TAKEN, *again(3)) == [
+        expected_row("consumed", "aborted acked", settled=3.5, evidence=AGAIN)
+    ]
+    rejected = (*TAKEN, reject(2.5))
+    (row,) = fates(opened(), *rejected, *again(3))
+    assert (row["outcomes"], row["fate"], row["confidence"]) == (["aborted", "acked"], "consumed", "complete")
+
+
+def test_in_a_second_transaction_only_that_one_is_provisional():
+    second = (start(3, opnum=13, transaction_id=UOW, name="again"), end(4, opnum=15, name="again-end"))
+    assert fates(opened(), *TAKEN, *second) == [
+        expected_row("consumed", "aborted acked", settled=4.0, evidence=AGAIN, missing="transaction_open",
+               confidence="provisional")
+    ]  # fmt: skip
+    (row,) = fates(opened(), *TAKEN, *second, poison_after=1)
+    assert row["loss_risk"] == "poison"  # it was given back
+
+
+def test_peeked_afterwards_it_is_back():
+    peek = start(3, action=PEEK, name="peek")
+    assert fates(opened(), *TAKEN, peek) == [
+        expected_row("returned", "aborted", evidence="open start end peek", peeks=1)
+    ]
+    (row,) = fates(opened(), *TAKEN, peek, purge(4))
+    assert (row["fate"], row["confidence"]) == ("purged", "complete")
+
+
+def peeked_in(queue, second=3.0):
+    """Another queue is opened, and the message peeked there."""
+    there = opened(second - 0.1, queue=queue, handle=OTHER_HANDLE, name="open2")
+    return there, start(second, action=PEEK, name="peek", context_handle=OTHER_HANDLE)
+
+
+def test_in_a_subqueue_after_more_aborts_it_was_moved_there_by_nobody_who_was_seen():
+    counts = {"start": 0, "peek": 1}
+    assert fates(opened(), *TAKEN, *peeked_in(POISON), abort_counts=counts) == [
+        expected_row("moved", "aborted", evidence="open start end open2 peek", moved_to=POISON)
+    ]
+    back = start(4, name="again", context_handle=HANDLE, request_id=9), end(5, name="again-end", request_id=9)
+    (row,) = fates(opened(), *TAKEN, *peeked_in(POISON), *back, abort_counts=counts)
+    assert (row["fate"], row["outcomes"]) == ("consumed", ["aborted", "acked"])
+    (row,) = fates(opened(), target(0.5), *TAKEN, move(2.5), *peeked_in(POISON), abort_counts=counts)
+    assert (row["fate"], row["removed_at"]) == ("moved", at(2.5))
+
+
+@pytest.mark.parametrize(
+    ("queue", "second", "counts"),
+    [
+        (POISON, 3.0, {"start": 1, "peek": 1}),  # that it is there may have other reasons
+        (POISON, 3.0, {"peek": 1}),
+        (POISON, 1.5, {"start": 0, "peek": 1}),  # before it was acknowledged
+        (f"{ORDERS};journal", 3.0, {"start": 0, "peek": 1}),  # a copy
+        ("srv1\\private$\\audit", 3.0, {"start": 0, "peek": 1}),
+    ],
+)
+def test_elsewhere_it_shows_nothing_of_the_transaction(queue, second, counts):
+    (row,) = fates(opened(), *TAKEN, *peeked_in(queue, second), abort_counts=counts)
+    assert (row["fate"], row["outcomes"], row["confidence"]) == ("consumed", ["acked"], "provisional")
+
+
+@pytest.mark.parametrize("peeked_at", [0.5, 1.9])
+def test_a_peek_before_the_acknowledgement_shows_nothing(peeked_at):
+    (row,) = fates(opened(), *TAKEN, start(peeked_at, action=PEEK, name="peek"))
+    assert (row["outcomes"], row["confidence"]) == (["acked"], "provisional")
 
 
 def test_a_reader_that_waited_for_long_comes_after_the_one_that_got_it_first():
@@ -339,9 +409,9 @@ def test_moved_in_a_transaction_is_provisional_and_its_target_may_be_unknown():
 
 
 def test_moved_after_the_transaction_that_took_it_was_aborted():
-    take = (start(1, opnum=13, transaction_id=UOW), end(2, opnum=15))
-    (row,) = fates(opened(), target(0.5), *take, move(3))
-    assert (row["fate"], row["moved_to"]) == ("moved", POISON)
+    (row,) = fates(opened(), target(0.5), *TAKEN, move(3))
+    assert (row["fate"], row["moved_to"], row["outcomes"]) == ("moved", POISON, ["aborted"])
+    assert row["confidence"] == "complete"
 
 
 def test_an_identifier_of_a_message_that_is_gone_is_another_ones():

@@ -8,6 +8,8 @@ from random import Random
 import pytest
 
 from attempts.broker import AUDIT, ORDERS, Broker, captured
+from attempts.stories import ORDERS as STORY_QUEUE
+from attempts.stories import OTHER_HANDLE, PEEK, UOW, connection, end, opened, start, us
 from attempts.telling import SERVER, gold_of, sequences_here
 from killing import killed_and_repeated
 from pipeline.attempts.calls import DecodedCall
@@ -119,6 +121,23 @@ def test_more_of_a_capture_changes_the_messages_it_is_about_and_no_others(lake, 
     # Another setting recomputes everything, here in Spark.
     monkeypatch.setattr(sequences_update, "MAX_ROWS_IN_MEMORY", -1)
     follower.write(lost_after=dt.timedelta(seconds=5), poison_after=1)
+
+
+def test_a_read_of_a_subqueue_tells_of_a_message_in_its_queue(lake, monkeypatch):
+    taken = [opened(), start(1, opnum=13, transaction_id=UOW), end(2, opnum=15)]
+    away = [opened(2.5, queue=f"{STORY_QUEUE};sub", handle=OTHER_HANDLE, name="open2")]
+    away.append(start(3, action=PEEK, name="peek", context_handle=OTHER_HANDLE))
+    before = gold_of([], [connection()], until=us(60))
+    for calls, fate in ((taken, "consumed"), ([*taken, *away], "moved"), (taken, "consumed")):
+        gold = gold_of(calls, [connection()], until=us(60), abort_counts={"start": 0, "peek": 1})
+        for table, rows, old in zip((RECEIVE_ATTEMPTS, QUEUE_OPERATIONS), gold, before, strict=True):
+            lake.replace_changed(table, rows, old, dates=set(old["event_date"].to_pylist()), provenance="{}")
+        before = gold
+        sequences(lake, LOST_AFTER, 3)
+        rows = lake.read(ACK_SEQUENCES).toArrow().to_pylist()
+        assert [row["fate"] for row in rows] == [fate]
+        assert comparable(rows) == comparable(sequences_here(*gold))
+        monkeypatch.setattr(sequences_update._SequencesUpdate, "recompute_all", None)
 
 
 @pytest.mark.long

@@ -70,7 +70,8 @@ def _read_user_header(cursors: ColumnCursors) -> AnyArray:
     _skip_queue_names(cursors, flags)
     connector = flags & layouts.USER_FLAG_CQ != 0
     if connector.any():
-        cursors.advance(np.where(connector, 16, 0), "UserHeader.ConnectorType")
+        at = cursors.advance(np.where(connector, 16, 0), "UserHeader.ConnectorType")
+        write_values(cursors, "ConnectorType at", at)
     write_values(cursors, "UserHeader whole", np.ones(len(flags), np.bool_))
     return flags
 
@@ -80,7 +81,8 @@ def _read_transaction_header(cursors: ColumnCursors) -> None:
     found = read_header(cursors, "TransactionHeader", layouts.TRANSACTION_HEADER)
     connector = found["Flags"] & layouts.TRANSACTION_FLAG_CG != 0
     if connector.any():
-        cursors.advance(np.where(connector, 16, 0), "TransactionHeader.ConnectorQMGuid")
+        at = cursors.advance(np.where(connector, 16, 0), "TransactionHeader.ConnectorQMGuid")
+        write_values(cursors, "ConnectorQMGuid at", at)
 
 
 def _read_security_header(cursors: ColumnCursors) -> AnyArray:
@@ -137,7 +139,9 @@ def _read_properties_header(cursors: ColumnCursors, packets: PacketColumn, encry
 def _read_debug_header(cursors: ColumnCursors) -> None:
     """Read a DebugHeader, [MS-MQMQ] 2.2.20.8."""
     found = read_header(cursors, "DebugHeader", layouts.DEBUG_HEADER)
-    cursors.advance(np.where(found["Flags"] & 3 == layouts.DEBUG_PUBLIC_QUEUE, 16, 0), "DebugHeader.QueueIdentifier")
+    public = found["Flags"] & 3 == layouts.DEBUG_PUBLIC_QUEUE
+    at = cursors.advance(np.where(public, 16, 0), "DebugHeader.QueueIdentifier")
+    write_values(cursors, "report queue at", np.where(public, at, -1))
 
 
 def _read_multi_queue_header(cursors: ColumnCursors, base: Ints, soft: DecodedColumns) -> None:
@@ -155,7 +159,9 @@ def _read_multi_queue_header(cursors: ColumnCursors, base: Ints, soft: DecodedCo
         cursors.fail(found["HeaderID"] != kind, MALFORMED_CODE, f"{field}.HeaderID", at + 4)
         many = found["ElementCount"] > size // layouts.MIN_FORMAT_NAME_BYTES
         note_wrong_size(soft, cursors, many, f"{field}.ElementCount", at + 8)
-        cursors.advance(np.maximum(size, 0), f"{field}.FormatNameList")
+        at = cursors.advance(np.maximum(size, 0), f"{field}.FormatNameList")
+        for value, values in (("at", at), ("size", size), ("count", found["ElementCount"])):
+            write_values(cursors, f"{part} list {value}", values)
         align_to_4(cursors, base)
     at, field = cursors.position, f"{name}.Signature"
     found = read_record(cursors, field, layouts.MULTI_QUEUE_SIGNATURE)

@@ -134,6 +134,11 @@ FORMAT_NAME_LIST: Final = np.dtype(
 )
 FORMAT_NAME_LIST_IDS: Final = (("Destination", 0x0064), ("Administration", 0x00C8), ("Response", 0x012C))
 MIN_FORMAT_NAME_BYTES: Final = 4  # a direct name of 0 characters
+FORMAT_NAME_ALIGNMENT: Final = 4  # of GUIDs; not of direct names
+FORMAT_NAME_PUBLIC: Final = 1  # the types of MQFFormatNameElement, [MS-MQMQ] 2.2.18.1.4
+FORMAT_NAME_PRIVATE: Final = 2
+FORMAT_NAME_DIRECT: Final = 3
+FORMAT_NAME_DISTRIBUTION_LIST: Final = 6
 MULTI_QUEUE_SIGNATURE: Final = np.dtype([("ID", "<u2"), ("Reserved", "<u2"), ("Size", "<u4")])
 MULTI_QUEUE_SIGNATURE_ID: Final = 0x015E
 
@@ -143,6 +148,7 @@ EXTENSION_HEADER: Final = np.dtype(
 )
 EXTENSION_FLAG_DL: Final = 1
 EXTENSION_FLAG_SQ: Final = 1 << 1
+EXTENSION_FLAG_DI: Final = 1 << 3
 EXTENSION_FLAG_EA: Final = 1 << 4
 SUBQUEUE_HEADER: Final = np.dtype(
     [("HeaderSize", "<u4"), ("Bits", "<u4"), ("AbortCounter", "<u4"), ("MoveCounter", "<u4"), ("LastMoveTime", "<u4")]

@@ -14,8 +14,10 @@ from udfs.array_types import Bools, Ints, Octets
 from udfs.comqc.body_decoder import is_comqc_extension
 from udfs.messages import header_layouts as layouts
 from udfs.messages import name_columns
+from udfs.messages.format_name_lists import format_name_list_column
 from udfs.messages.header_chain import read_header_chain
 from udfs.messages.message_keys import message_key_column
+from udfs.messages.name_columns import gather_bytes
 from udfs.messages.packet_sections import locate_sections
 from udfs.messages.record_readers import PacketColumn, record_first_error, values_written
 from udfs.stubs import arrow_primitives
@@ -23,9 +25,10 @@ from udfs.stubs.byte_spans import decode_utf16, first_utf16_unit, slice_spans
 from udfs.stubs.column_cursors import MALFORMED_CODE, AnyArray, DecodedColumns
 from udfs.stubs.to_arrow import error_lists
 
-# 5: hop count, trace flag, type of administration queue, privacy level; 4: a size that decoding does not need ends
-# nothing; 3: a SessionHeader may be missing
-DECODER_VERSION: Final = "5"
+# 6: connectors, format name lists, SOAP, report queue, certificate size, AcknowledgementClass; 5: hop count, trace
+# flag, type of administration queue, privacy level; 4: a size that decoding does not need ends nothing; 3: a
+# SessionHeader may be missing
+DECODER_VERSION: Final = "6"
 
 _U64: Final = pa.decimal128(20, 0)
 _INT32_MAX: Final = 0x7FFF_FFFF
@@ -37,9 +40,11 @@ _DEFAULT_RECORDS: Final = {
     "SecurityHeader": layouts.SECURITY_HEADER,
     "MessagePropertiesHeader": layouts.MESSAGE_PROPERTIES_HEADER,
     "CompoundMessageHeader": layouts.COMPOUND_MESSAGE_HEADER,
+    "ExtensionHeader": layouts.EXTENSION_HEADER,
     "SubqueueHeader": layouts.SUBQUEUE_HEADER,
 }
 _MESSAGE_CLASS_NAMES: Final = pa.array([codes.message_class_name(code) for code in range(0x10000)], pa.string())
+_IS_ACKNOWLEDGEMENT_CLASS: Final = np.isin(np.arange(0x10000), list(codes.RECEIVE_ACKNOWLEDGEMENTS))
 
 
 class _ReadPackets:
@@ -112,12 +117,22 @@ def _message_id_column(guid: Octets, number: AnyArray, valid: Bools) -> pa.Array
 
 def _guid_column(guid: Octets, valid: Bools) -> pa.Array:
     """Return GUIDs as text; each distinct one is converted once."""
+    if not valid.any():
+        return pa.nulls(len(valid), pa.string())
     encoded = name_columns.fixed_size_binary(guid).dictionary_encode()
     distinct = np.frombuffer(encoded.dictionary.buffers()[1], np.uint8)[: 16 * len(encoded.dictionary)].reshape(-1, 16)
     index = encoded.indices.to_numpy()
     return arrow_primitives.guid_strings(distinct).take(
         pa.array(index, mask=~valid) if not valid.all() else encoded.indices
     )
+
+
+def _guid_column_at(decoded: _ReadPackets, name: str, valid: Bools) -> pa.Array:
+    """Return the GUIDs at the stored offsets ``name`` as text, null where not ``valid``."""
+    valid = valid & decoded.has(name)
+    if not valid.any():
+        return pa.nulls(decoded.rows, pa.string())
+    return _guid_column(gather_bytes(decoded.packets.data, np.where(valid, decoded.stored(name), 0), 16), valid)
 
 
 def _add_identity(decoded: _ReadPackets, columns: dict[str, pa.Array], *, keys: bool) -> None:
@@ -129,6 +144,12 @@ def _add_identity(decoded: _ReadPackets, columns: dict[str, pa.Array], *, keys: 
         columns["source_queue_manager"], pc.cast(columns["message_ordinal"], pa.string()), "\\"
     )
     columns["sent_at"] = _unix_time_column(sent, decoded.has_user)
+    overlaid = decoded.packets.is_from_remote_read & ((decoded.flags >> 10) & 7 == layouts.DIRECT_NAME_TYPE)
+    manager, named = decoded.user["QueueManagerAddress"], decoded.has_user & ~overlaid
+    if named.any():
+        named &= manager.any(axis=1)
+    columns["queue_manager_address"] = _guid_column(np.ascontiguousarray(manager), named)
+    columns["connector_type"] = _guid_column_at(decoded, "ConnectorType at", decoded.flags & layouts.USER_FLAG_CQ != 0)
     if keys:
         columns["message_key"] = message_key_column(
             columns["source_queue_manager"], ordinal, sent, decoded.has("UserHeader whole")
@@ -176,6 +197,8 @@ def _add_delivery(decoded: _ReadPackets, columns: dict[str, pa.Array]) -> None:
     columns["transaction_number"] = _number_column(found["TxSequenceNumber"], has, pa.int64())
     columns["previous_transaction_number"] = _number_column(found["PreviousTxSequenceNumber"], has, pa.int64())
     columns["transaction_index"] = _number_column((found["Flags"] >> 4) & 0xFFFFF, has, pa.int64())
+    connector = found["Flags"] & layouts.TRANSACTION_FLAG_CG != 0
+    columns["connector_queue_manager"] = _guid_column_at(decoded, "ConnectorQMGuid at", connector)
     columns["first_in_transaction"] = _number_column(found["Flags"] & layouts.TRANSACTION_FLAG_FM, has, pa.bool_())
     columns["last_in_transaction"] = _number_column(found["Flags"] & layouts.TRANSACTION_FLAG_LM, has, pa.bool_())
 
@@ -186,6 +209,7 @@ def _add_security(decoded: _ReadPackets, columns: dict[str, pa.Array], soft: Dec
     columns["authenticated"] = _number_column(found["Flags"] & layouts.SECURITY_FLAG_AU, known, pa.bool_())
     columns["signed"] = _number_column(found["SignatureSize"], known, pa.bool_())
     columns["encrypted"] = _number_column(found["Flags"] & layouts.SECURITY_FLAG_EB, known, pa.bool_())
+    columns["sender_certificate_bytes"] = _number_column(found["SenderCertSize"], known, pa.int64())
     columns["sender_id"], bad = name_columns.sender_id_column(decoded.packets, decoded.out)
     if len(bad):
         at = values_written(decoded.out, "SecurityID at", bad) - decoded.packets.start[bad]
@@ -241,6 +265,26 @@ def _add_body(decoded: _ReadPackets, columns: dict[str, pa.Array], *, bodies: bo
         columns["body"] = slice_spans(decoded.packets.data, decoded.stored("body at"), seen, has)
 
 
+def _add_optional_headers(decoded: _ReadPackets, columns: dict[str, pa.Array], soft: DecodedColumns) -> None:
+    """Add what DebugHeader, SoapHeader and MultiQueueFormatHeader say."""
+    at = decoded.stored("report queue at")
+    queues = _guid_column_at(decoded, "report queue at", at >= 0)
+    columns["report_queue"] = pc.binary_join_element_wise("public=", queues, "")
+    at, size, has = (
+        decoded.stored("soap header at"),
+        decoded.stored("soap header size"),
+        decoded.has("soap header at"),
+    )
+    columns["soap_header"] = decode_utf16(decoded.packets.data, at, size, has & (size > 0))
+    columns["soap_body_bytes"] = _number_column(
+        decoded.stored("soap body size"), decoded.has("soap body size"), pa.int64()
+    )
+    for name, (part, _) in zip(("destination", "admin", "response"), layouts.FORMAT_NAME_LIST_IDS, strict=True):
+        columns[f"{name}_list"], bad = format_name_list_column(decoded.packets, decoded.out, part)
+        start = values_written(decoded.out, f"{part} list at", bad) - decoded.packets.start[bad]
+        record_first_error(soft, bad, MALFORMED_CODE, f"MultiQueueFormatHeader.{part}.FormatNameList", start)
+
+
 def _add_trailing_headers(decoded: _ReadPackets, columns: dict[str, pa.Array], soft: DecodedColumns) -> None:
     found, has = decoded.out.values["SubqueueHeader"], decoded.has("SubqueueHeader")
     at = decoded.stored("@SubqueueHeader")
@@ -252,6 +296,10 @@ def _add_trailing_headers(decoded: _ReadPackets, columns: dict[str, pa.Array], s
             record_first_error(
                 soft, rows, MALFORMED_CODE, f"SubqueueHeader.{field}", at[rows] + offset - decoded.packets.start[rows]
             )
+    # Where the 16 bits of the class begin is in doubt (D11): at bit 1, unless those from bit 16 are such a class.
+    high = found["Bits"] >> 16
+    kind = np.where(_IS_ACKNOWLEDGEMENT_CLASS[high], high, (found["Bits"] >> 1) & 0xFFFF)
+    columns["subqueue_acknowledgement_class"] = _number_column(kind, has, pa.int32())
     moved = found["LastMoveTime"]
     columns["last_moved_raw"] = _number_column(moved, has & (moved != 0), pa.int64())
     at, named = decoded.stored("subqueues at"), decoded.has("subqueues at")
@@ -270,6 +318,8 @@ def _add_trailing_headers(decoded: _ReadPackets, columns: dict[str, pa.Array], s
     texts = path.dictionary_encode()
     normal = pa.array([name_columns.path_queue_name(each) for each in texts.dictionary.to_pylist()], pa.string())
     columns["dead_letter_queue"] = normal.take(texts.indices)
+    invalid = decoded.out.values["ExtensionHeader"]["Flags"] & layouts.EXTENSION_FLAG_DI
+    columns["dead_letter_queue_invalid"] = _number_column(invalid, there, pa.bool_())
     columns["sender_address"] = name_columns.sender_address_column(decoded.packets, decoded.out)
 
 
@@ -341,6 +391,7 @@ def decode_messages(
     _add_properties(decoded, columns)
     columns.update(name_columns.queue_name_columns(column, out))
     _add_body(decoded, columns, bodies=bodies, hashes=hashes)
+    _add_optional_headers(decoded, columns, soft)
     _add_trailing_headers(decoded, columns, soft)
     columns["header_sizes"] = _header_size_maps(decoded)
     columns["errors"] = error_lists([("", out), ("", sections), ("", soft)], rows)

@@ -59,7 +59,9 @@ class _SingleMessage(OptionalHeaderReader):
         if self.base_flags & 1 << 5:
             self.cursor.mark_header_start("DebugHeader")
             (flags, _) = self.cursor.unpack("<HH", "DebugHeader")
-            self.cursor.read_bytes(16 if flags & 3 == 1 else 0, "DebugHeader.QueueIdentifier")
+            if flags & 3 == 1:
+                raw = self.cursor.read_bytes(16, "DebugHeader.QueueIdentifier")
+                self.row["report_queue"] = f"public={queue_manager_guid(raw)}"
         srmp = bool(self.flags & 1 << 25) and self.rpc
         if srmp:
             self.read_srmp_headers()
@@ -103,15 +105,18 @@ class _SingleMessage(OptionalHeaderReader):
         row["is_srmp"] = bool(flags & 1 << 25) and self.rpc
         row["transactional"] = bool(flags & 1 << 20)
         if not flags & 1 << 19:
-            row |= {"authenticated": False, "signed": False, "encrypted": False}
+            row |= {"authenticated": False, "signed": False, "encrypted": False, "sender_certificate_bytes": 0}
         kinds = [flags >> shift & 7 for shift in (10, 13, 16)]
         overlaid = self.remote_read and kinds[0] == 7
+        if not overlaid and any(manager):
+            row["queue_manager_address"] = queue_manager_guid(manager)
         if overlaid:
             near = manager[2:4] == b"\1\0"
             row["sender_address"] = ip_address_text(b"\1" + manager[8:12] + bytes(12)) if near else None
             manager = bytes(16)
         self.read_queue_names(kinds, source, manager)
-        cursor.read_bytes(16 if flags & 1 << 22 else 0, "UserHeader.ConnectorType")
+        if flags & 1 << 22:
+            row["connector_type"] = queue_manager_guid(cursor.read_bytes(16, "UserHeader.ConnectorType"))
         row["message_key"] = key(name, ordinal, row["sent_at"])
 
     def relative_lifetime(self, reach: int) -> int | None:
@@ -154,7 +159,9 @@ class _SingleMessage(OptionalHeaderReader):
         self.row |= {"transaction_sequence_id": sequence, "transaction_number": number}
         self.row |= {"previous_transaction_number": previous, "transaction_index": flags >> 4 & 0xFFFFF}
         self.row |= {"first_in_transaction": bool(flags & 4), "last_in_transaction": bool(flags & 8)}
-        self.cursor.read_bytes(16 if flags & 1 else 0, "TransactionHeader.ConnectorQMGuid")
+        if flags & 1:
+            raw = self.cursor.read_bytes(16, "TransactionHeader.ConnectorQMGuid")
+            self.row["connector_queue_manager"] = queue_manager_guid(raw)
 
     def read_security_header(self) -> bool:
         cursor = self.cursor
@@ -162,6 +169,7 @@ class _SingleMessage(OptionalHeaderReader):
         flags, *sizes = cursor.unpack("<HHHHII", "SecurityHeader")
         encrypted = bool(flags & 32)
         self.row |= {"authenticated": bool(flags & 16), "signed": sizes[2] > 0, "encrypted": encrypted}
+        self.row["sender_certificate_bytes"] = sizes[3]
         for name, size in zip(
             ("SecurityID", "EncryptionKey", "Signature", "SenderCert", "ProviderInfo"), sizes, strict=True
         ):

@@ -6,8 +6,15 @@ import hashlib
 import struct
 from typing import Any
 
+from udfs.codes import RECEIVE_ACKNOWLEDGEMENTS
 from udfs.errors import DecodeError, MalformedError, TruncatedError
-from udfs.messages.name_columns import ip_address_text, path_queue_name
+from udfs.messages.name_columns import (
+    direct_queue_name,
+    distribution_list_name,
+    ip_address_text,
+    numbered_queue_name,
+    path_queue_name,
+)
 
 FieldError = tuple[str, str, int]
 
@@ -53,6 +60,31 @@ class PacketCursor:
     def add_nonfatal_error(self, error: DecodeError) -> None:
         """Record an error that does not end the header chain; the first one counts."""
         self.soft_error = self.soft_error or (error.code, error.field, error.offset)
+
+
+def _format_names(raw: bytes, count: int, alignment: int) -> list[str | None] | None:
+    """Return the queues of a FormatNameList, [MS-MQMQ] 2.2.18.1.4; None if its elements do not fill it."""
+    cursor, names = PacketCursor(raw), list[str | None]()
+    try:
+        while len(names) < count:
+            (kind,) = cursor.unpack("<H", "FormatType")
+            if kind == 3:
+                units = iter(lambda: cursor.read_bytes(2, "FormatName"), b"\0\0")
+                names.append(direct_queue_name(b"".join(units)))
+                continue
+            cursor.position += -cursor.position % alignment
+            guid = cursor.read_bytes(16, "FormatName")
+            if kind == 1:
+                names.append(numbered_queue_name(b"\5" + guid + bytes(4)))
+            elif kind == 2:
+                names.append(numbered_queue_name(b"\6" + guid + cursor.read_bytes(4, "FormatName")))
+            elif kind == 6:
+                names.append(distribution_list_name(guid))
+            else:
+                return None
+    except TruncatedError:
+        return None
+    return names if cursor.bytes_left < 4 else None
 
 
 class OptionalHeaderReader:
@@ -116,7 +148,8 @@ class OptionalHeaderReader:
         kind, _, length = cursor.unpack("<HHI", "SoapHeader")
         if kind != 0x0320:
             raise MalformedError("SoapHeader.HeaderSectionID", at)
-        cursor.read_bytes(2 * length, "SoapHeader.Header")
+        raw = cursor.read_bytes(2 * length, "SoapHeader.Header")
+        self.row["soap_header"] = raw.decode("utf-16-le", "replace").partition("\0")[0] if length else None
         aligned = cursor.position + (cursor.base - cursor.position) % 4
         if cursor.peek("<H", aligned) == (0x0384,):
             cursor.position = aligned
@@ -125,13 +158,16 @@ class OptionalHeaderReader:
         if kind != 0x0384:
             raise MalformedError("SoapHeader.BodySectionID", at)
         cursor.read_bytes(2 * length, "SoapHeader.Body")
+        self.row["soap_body_bytes"] = 2 * length
         cursor.align_to_4()
 
     def read_multi_queue_header(self) -> None:
         """Read a MultiQueueFormatHeader, [MS-MQMQ] 2.2.20.1."""
         cursor, name = self.cursor, "MultiQueueFormatHeader"
         cursor.mark_header_start(name)
-        for part, wanted in (("Destination", 0x64), ("Administration", 0xC8), ("Response", 0x12C)):
+        columns = ("destination_list", "admin_list", "response_list")
+        parts = (("Destination", 0x64), ("Administration", 0xC8), ("Response", 0x12C))
+        for column, (part, wanted) in zip(columns, parts, strict=True):
             at, field = cursor.position, f"{name}.{part}"
             size, kind, _, count = cursor.unpack("<IHHI", name if part == "Destination" else field)
             if size < 12:
@@ -140,7 +176,13 @@ class OptionalHeaderReader:
                 raise MalformedError(f"{field}.HeaderID", at + 4)
             if 4 * count > size - 12:
                 cursor.add_nonfatal_error(MalformedError(f"{field}.ElementCount", at + 8))
-            cursor.read_bytes(size - 12, f"{field}.FormatNameList")
+            at = cursor.position
+            raw = cursor.read_bytes(size - 12, f"{field}.FormatNameList")
+            self.row[column] = _format_names(raw, count, 4)
+            if self.row[column] is None:
+                self.row[column] = _format_names(raw, count, 1)
+            if self.row[column] is None:
+                self.deferred_errors.append(MalformedError(f"{field}.FormatNameList", at))
             cursor.align_to_4()
         at, field = cursor.position, f"{name}.Signature"
         kind, _, size = cursor.unpack("<HHI", field)
@@ -162,7 +204,7 @@ class OptionalHeaderReader:
         if flags & 2:
             self.read_subqueue_header()
         if flags & 1:
-            self.read_dead_letter_header()
+            self.read_dead_letter_header(invalid=bool(flags & 8))
         if flags & 16:
             self.read_extended_address_header()
         if declared > cursor.end:
@@ -174,7 +216,9 @@ class OptionalHeaderReader:
         """Read a SubqueueHeader, [MS-MQRR] 2.2.5.3."""
         at = self.cursor.position
         self.cursor.mark_header_start("SubqueueHeader")
-        size, _, aborts, moves, moved = self.cursor.unpack("<5I", "SubqueueHeader")
+        size, bits, aborts, moves, moved = self.cursor.unpack("<5I", "SubqueueHeader")
+        in_high_half = bits >> 16 in RECEIVE_ACKNOWLEDGEMENTS  # doubt D11
+        self.row["subqueue_acknowledgement_class"] = bits >> 16 if in_high_half else bits >> 1 & 0xFFFF
         for column, field, offset, value in (
             ("abort_count", "AbortCounter", 8, aborts),
             ("move_count", "MoveCounter", 12, moves),
@@ -190,7 +234,7 @@ class OptionalHeaderReader:
         if size != 148:
             self.cursor.add_nonfatal_error(MalformedError("SubqueueHeader.HeaderSize", at))
 
-    def read_dead_letter_header(self) -> None:
+    def read_dead_letter_header(self, *, invalid: bool) -> None:
         """Read a DeadLetterHeader, [MS-MQRR] 2.2.5.4."""
         at = self.cursor.position
         self.cursor.mark_header_start("DeadLetterHeader")
@@ -199,7 +243,7 @@ class OptionalHeaderReader:
             raise MalformedError("DeadLetterHeader.HeaderSize", at)
         raw = self.cursor.read_bytes(size - 4, "DeadLetterHeader.DeadLetterPathName")
         text = raw[: len(raw) & ~1].decode("utf-16-le", "replace").partition("\0")[0]
-        self.row["dead_letter_queue"] = path_queue_name(text)
+        self.row |= {"dead_letter_queue": path_queue_name(text), "dead_letter_queue_invalid": invalid}
 
     def read_extended_address_header(self) -> None:
         """Read an ExtendedAddressHeader, [MS-MQRR] 2.2.5.5."""

@@ -77,12 +77,16 @@ def read_soap_header(cursors: ColumnCursors, base: Ints, _soft: DecodedColumns) 
     at = cursors.position
     found = read_header(cursors, "SoapHeader", layouts.SOAP_SECTION)
     cursors.fail(found["SectionID"] != layouts.SOAP_HEADER_ID, MALFORMED_CODE, "SoapHeader.HeaderSectionID", at)
-    cursors.advance(2 * found["DataLength"].astype(np.int64), "SoapHeader.Header")
+    size = 2 * found["DataLength"].astype(np.int64)
+    write_values(cursors, "soap header at", cursors.advance(size, "SoapHeader.Header"))
+    write_values(cursors, "soap header size", size)
     aligned = cursors.position + (base - cursors.position) % 4
     there = peek_uint16(cursors, aligned, cursors.live & (aligned + 2 <= cursors.end)) == layouts.SOAP_BODY_ID
     cursors.position = np.where(there, aligned, cursors.position)
     at = cursors.position
     found = read_record(cursors, "SoapHeader.BodySectionID", layouts.SOAP_SECTION)
     cursors.fail(found["SectionID"] != layouts.SOAP_BODY_ID, MALFORMED_CODE, "SoapHeader.BodySectionID", at)
-    cursors.advance(2 * found["DataLength"].astype(np.int64), "SoapHeader.Body")
+    size = 2 * found["DataLength"].astype(np.int64)
+    cursors.advance(size, "SoapHeader.Body")
+    write_values(cursors, "soap body size", size)
     align_to_4(cursors, base)

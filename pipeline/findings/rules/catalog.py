@@ -158,7 +158,7 @@ R55 | 3.2.4.4.1, 3.2.4.4.2, 3.2.4.10.1, 3.2.4.10.2 | M | C | S | dwAck = 1 only 
 R56 | 3.1.4.10 | M | C | S | phContextFrom opened by 2 with RECEIVE_ACCESS | otherwise
 R57 | 3.1.4.10 | M | B | S | ullContextTo = a live pMoveContext of opnum 11, else 0xC00E0007 (3.2.4.6 says opnum 2, D7) | client; server MQ_OK
 R58 | 3.1.4.10 | M | B | S | source and target: queue and its subqueue, or two subqueues of one queue; else 0xC000000D (compare format names with the ';sub' part removed) | client; server MQ_OK
-R59 | 3.1.4.10 | M | S | S | non-zero UOW and non-transactional target => 0xC00E0050; transactional target needs a UOW | MQ_OK (needs queue facts)
+R59 | 3.1.4.10, 3.2.4.6 | M | B | S | non-zero UOW and non-transactional target => 0xC00E0050; transactional target needs a UOW | MQ_OK
 R60 | 3.1.4.10 | M | S | S | LookupId not in source => 0xC00E0088; message in another transaction => 0xC00E009C | MQ_OK
 R61 | 3.1.4.10 | M | B | S | non-zero UOW was enlisted by opnum 12 on that server; else 0xC00E0051 | client; server MQ_OK
 R62 | 3.1.4.11 | M | C | S | dwAccess = 0x04, dwShareMode = 0 | other

@@ -247,7 +247,6 @@ UNOBSERVABLE_RULES: Final = {
     "Q67": "what the queue manager did after the connection was lost: its journal of transactions, or a queue snapshot "
     "before and after with no other reader",
     "R40": "the whole packet with its trailing headers, beside the sections that were sent",
-    "R59": "whether the target queue is transactional: PROPID_MGMT_QUEUE_XACT of a snapshot of it",
     "R75": "whether client and server are members of one domain; no violation is defined",
     "M10": "nothing of its own: a property of the other kind is M04's and M07's",
     "M15": "what the client asked the endpoint mapper, and the ports that it was configured with",

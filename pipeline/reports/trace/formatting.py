@@ -18,6 +18,11 @@ _CLOCK_SUFFIXES: Final = {
     "sender": " (the sender's clock)",
     "queue manager": " (its queue manager's clock)",
 }
+_SENDER_WORDS: Final = {
+    "source_queue_manager": "queue manager",
+    "sender_address": "at",
+    "connector_type": "through a connector of type",
+}
 
 
 def format_timeline(timeline: MessageTimeline) -> Iterator[str]:
@@ -25,6 +30,8 @@ def format_timeline(timeline: MessageTimeline) -> Iterator[str]:
     yield f"message   {escape_unprintable(timeline.message_id or 'identifier unknown')}"
     for label in timeline.labels:
         yield f'  label   "{escape_unprintable(label, _MAX_LABEL_CHARS)}"'
+    if timeline.sender:
+        yield f"  sender  {_format_sender(timeline.sender)}"
     facts = ", ".join(
         f"{name} {escape_unprintable(str(value), _MAX_LABEL_CHARS)}" for name, value in timeline.header_fields.items()
     )
@@ -46,6 +53,17 @@ def timeline_to_json(timeline: MessageTimeline) -> dict[str, Any]:
     for event in values["events"]:
         event["wireshark"] = None if event["packet"] is None else f"frame.number == {event['packet']}"
     return values
+
+
+def _format_sender(sender: dict[str, Any]) -> str:
+    identity = sender.get("sender_id", "of unknown identity")
+    parts = [f"{identity} ({sender['sender_name']})" if "sender_name" in sender else identity]
+    for name, words in _SENDER_WORDS.items():
+        parts += [f"{words} {sender[name]}"] if name in sender else []
+    if (size := sender.get("sender_certificate_bytes")) is not None:
+        parts.append(f"certificate of {size} bytes" if size else "no certificate")
+    parts += [("" if sender[name] else "not ") + name for name in ("signed", "authenticated") if name in sender]
+    return escape_unprintable(", ".join(parts))
 
 
 def _format_fate(fate: dict[str, Any]) -> str:

@@ -40,7 +40,9 @@ _CALL_COLUMNS: Final = (
     "response_capture_id", "response_packet", "request_at", "response_at", "client_address", "client_port",
     "server_address", "connection_id",
 )  # fmt: skip
-_UNUSED_MESSAGE_COLUMNS: Final = ("body", "extension", "header_sizes", "run_id", "event_date", "decoder_version")
+_UNUSED_MESSAGE_COLUMNS: Final = (
+    "body", "extension", "soap_header", "header_sizes", "run_id", "event_date", "decoder_version",
+)  # fmt: skip
 _LOCATION_COLUMNS: Final = ("queue", "server_address", "context_handle", "queue_handle")
 
 TraceInputRows = list[dict[str, Any]]

@@ -75,6 +75,7 @@ class MessageTimeline:
     message_key: str | None
     message_id: str | None
     labels: list[str]
+    sender: dict[str, Any]  # columns of its packet, and sender_name if a recorded COM+ call says it
     header_fields: dict[str, Any]
     locations: list[tuple[str, int | None]]  # queue (server and handle if it is unknown), lookup id
     fates: list[dict[str, Any]]
@@ -170,6 +171,7 @@ class _TimelineBuilder:
             message_key=key,
             message_id=header.get("message_id"),
             labels=sorted({row["label"] for row in sightings if row["label"] is not None}),
+            sender=self._sender(header),
             header_fields={name: header[name] for name in _HEADER_COLUMNS if header.get(name) is not None},
             locations=sorted({(_location_text(location), number) for location, number in numbers}, key=str),
             fates=[
@@ -185,6 +187,18 @@ class _TimelineBuilder:
                 NEVER_CAPTURED_NOTE,
             ],
         )
+
+    def _sender(self, header: RowMapping) -> dict[str, Any]:
+        """Return what a sighting's packet says of the sender, and the name that a COM+ call recorded in it gives."""
+        sender = {name: header[name] for name in _SENDER_COLUMNS if header.get(name) is not None}
+        names = {
+            recorded["caller_name"]
+            for recorded in self.rows.comqc
+            if recorded["sighting_key"] == header.get("sighting_key")
+            and recorded.get("caller_sid") == sender.get("sender_id") is not None
+            and recorded.get("caller_name") is not None
+        }
+        return sender | ({"sender_name": min(names)} if names else {})
 
     def _has_number(self, row: RowMapping, numbers: set[NumberInQueue]) -> bool:
         location: QueueLocation = (row["queue"], None, None)
@@ -336,10 +350,15 @@ class _TimelineBuilder:
             yield f"in these hours {scope}: {value} {GAP_MEANINGS[layer, measure]} ({layer})"
 
 
+_SENDER_COLUMNS: Final = (
+    "sender_id", "source_queue_manager", "sender_address", "connector_type", "sender_certificate_bytes", "signed",
+    "authenticated",
+)  # fmt: skip
 _HEADER_COLUMNS: Final = (
     "class_name", "body_bytes", "body_sha256", "priority", "delivery", "transactional", "correlation_id",
-    "source_queue_manager", "destination_queue", "admin_queue", "response_queue", "time_to_reach_queue_s",
-    "time_to_be_received_s", "abort_count", "move_count", "subqueue", "is_comqc", "comqc_rejected",
+    "destination_queue", "destination_list", "admin_queue", "admin_list", "response_queue", "response_list",
+    "report_queue", "time_to_reach_queue_s", "time_to_be_received_s", "abort_count", "move_count", "subqueue",
+    "subqueue_acknowledgement_class", "dead_letter_queue", "dead_letter_queue_invalid", "is_comqc", "comqc_rejected",
 )  # fmt: skip
 _FATE_COLUMNS: Final = (
     "queue", "inferred_queue", "lookup_id", "attempts", "peeks", "outcomes", "readers", "fate", "redelivered",

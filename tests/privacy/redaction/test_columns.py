@@ -59,6 +59,13 @@ def test_a_column_that_nobody_decided_about_is_not_written(monkeypatch):
         redact_rows(RPC_CALLS, batch(RPC_CALLS), BY)
 
 
+def test_lists_of_queues_have_the_pseudonyms_of_their_queues():
+    row = redacted(MESSAGES, destination_queue="srv1\\q", destination_list=["srv1\\q", None, "srv2\\q"], admin_list=[])
+    assert row["destination_list"] == [row["destination_queue"], None, BY.queue_name("srv2\\q")]
+    assert "srv1" not in row["destination_queue"]
+    assert row["admin_list"] == []
+
+
 def test_nothing_is_kept_of_bytes():
     row = redacted(
         RPC_CALLS,
@@ -69,7 +76,8 @@ def test_nothing_is_kept_of_bytes():
     )
     assert [value for value in row.values() if value is not None] == []
     assert redacted(QUARANTINE, sample=b"secret", reason="stray")["sample"] is None
-    assert redacted(MESSAGES, body=b"secret", extension=b"secret")["body"] is None
+    message = redacted(MESSAGES, body=b"secret", extension=b"secret", soap_header="secret")
+    assert [value for value in message.values() if value is not None] == []
     segment = dict.fromkeys(
         ("side", "time_ns", "number", "file_offset", "sequence", "acknowledgement", "flags", "size"), 1
     )

@@ -193,6 +193,21 @@ def test_acknowledgements_findings_com_calls_and_what_was_not_seen_are_told():
     assert [event["wireshark"] for event in as_json["events"] if event["kind"] == "seen"] == ["frame.number == 2"]
 
 
+def test_the_sender_is_who_the_packet_says():
+    """Its name is that of the caller with its SID, if a COM+ call was recorded in the message."""
+    manager = message()["source_queue_manager"]
+    said = {"sender_id": "S-1-5-21-7", "sender_certificate_bytes": 900, "signed": True, "authenticated": False,
+            "sender_address": "10.0.0.9"}  # fmt: skip
+    call = {"sighting_key": "s-m", "interface_id": "i", "opnum": 3, "is_dispatch": False, "call_index": 0,
+            "target_clsid": "c", "caller_sid": "S-1-5-21-7", "caller_name": "CORP\\anna"}  # fmt: skip
+    other = call | {"caller_sid": "S-1-5-21-8", "caller_name": "CORP\\carl"}
+    rows = TraceRows(messages=[message(**said), message("n")], comqc=[other, call])
+    full, unknown = build_timelines(rows, ["m", "n"])
+    identity = f"S-1-5-21-7 (CORP\\anna), queue manager {manager}, at 10.0.0.9"
+    assert f"  sender  {identity}, certificate of 900 bytes, signed, not authenticated" in format_timeline(full)
+    assert f"  sender  of unknown identity, queue manager {manager}" in format_timeline(unknown)
+
+
 def test_hostile_labels_are_printed_harmlessly():
     label = "\x1b[2J\u202egnp.exe\n  2026-01-01 forged line"
     (timeline,) = build_timelines(TraceRows(messages=[message(label=label, queue="h\\\x1bq")], attempts=[]), ["m"])
