@@ -145,10 +145,10 @@ MESSAGE_COLUMNS: Final = (
 
 def call_facts_table(reads: pa.Table, clients: pa.Table | None, *, known: pa.Table, messages: pa.Table) -> pa.Table:
     """Return what ``join_call_facts`` does, with the messages, for Arrow tables with the columns above."""
-    facts = _join_by_call(reads, known)
+    facts = join_by_call(reads, known)
     if clients is not None:
         facts = pa.concat_tables([facts, clients], promote_options="default")
-    return _join_by_call(facts, messages.select(["call_key", *_MESSAGE, MESSAGE_ERRORS]))
+    return join_by_call(facts, messages.select(["call_key", *_MESSAGE, MESSAGE_ERRORS]))
 
 
 def receive_attempts_table(
@@ -177,7 +177,7 @@ def _of_server(rows: pa.Table, server: str | None) -> pa.Table:
     return rows.filter(pc.is_null(column) if server is None else pc.equal(column, server))
 
 
-def _join_by_call(calls: pa.Table, more: pa.Table) -> pa.Table:
+def join_by_call(calls: pa.Table, more: pa.Table) -> pa.Table:
     """Return calls with the columns of the rows that have the same call_key; null where there is none."""
     places = pc.index_in(calls.column("call_key"), more.column("call_key").combine_chunks())
     for name in more.column_names:
@@ -237,9 +237,9 @@ def _rows(table: pa.Table, names: tuple[str, ...]) -> list[dict[str, Any]]:
     return table_to_rows(pa.table(columns, names))
 
 
-def calls_from_rows(rows: pa.Table) -> list[DecodedCall]:
+def calls_from_rows(rows: pa.Table, facts: tuple[str, ...] = _FACTS) -> list[DecodedCall]:
     """Return rows as ``DecodedCall`` objects; their errors include those of the messages that they returned."""
-    names = (*_FACTS, *(name for name in (MESSAGE_ERRORS,) if name in rows.column_names))
+    names = (*facts, *(name for name in (MESSAGE_ERRORS,) if name in rows.column_names))
     return [_call(row) for row in _rows(rows, names)]
 
 
@@ -262,7 +262,7 @@ def decode_errors(answer: CallConclusion) -> list[dict[str, Any]]:
 
 def _call(row: dict[str, Any]) -> DecodedCall:
     for name in ("lookup_id", "sequence_id", "move_context"):
-        row[name] = None if row[name] is None else int(row[name])
+        row[name] = None if row.get(name) is None else int(row[name])
     errors = (*(row["errors"] or ()), *(row.pop(MESSAGE_ERRORS, None) or ()))
     row["errors"] = tuple((error["code"], error["field"], error["offset"]) for error in errors)
     if row["clocks"] is None:

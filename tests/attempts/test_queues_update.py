@@ -8,8 +8,9 @@ import pytest
 from attempts.test_affected_scope import read
 from attempts.test_tables import FOUR_TUPLE, HANDLE, _connection, at
 from attempts.test_update import CLEANUP, add, change, gold_anew, killed, plain
-from pipeline.attempts import affected_scope, message_queues, recompute_in_memory
+from pipeline.attempts import affected_scope, message_queues, recompute_in_memory, update_opens
 from pipeline.attempts import update as attempts_update
+from pipeline.attempts.open_rows import queue_opens_frame
 from pipeline.attempts.operation_rows import queue_operations_frame
 from pipeline.lake.lake import Lake
 from pipeline.silver.queue_aliases import AliasIndex, compute_alias_rows
@@ -17,6 +18,7 @@ from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
+from schemas.queue_opens import QUEUE_OPENS
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
@@ -69,6 +71,12 @@ def operations_anew(lake):
     )
 
 
+def opens_anew(lake):
+    """gold.queue_opens as it would be if it were made now of all there is."""
+    tables = (REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CLIENT_CALLS)
+    return queue_opens_frame(*map(lake.read, tables), aliases=AliasIndex.load(lake).canonical_names)
+
+
 class Story:
     """A lake that is filled step by step; after each run all is what it would be if it were made anew."""
 
@@ -94,6 +102,7 @@ class Story:
         assert plain(self.lake.read(RECEIVE_ATTEMPTS)) == plain(gold_anew(self.lake))
         if self.lake.read(REMOTE_READ_CALLS).where("opnum IN (6, 10)").limit(1).count():
             assert plain(self.lake.read(QUEUE_OPERATIONS)) == plain(operations_anew(self.lake))
+        assert plain(self.lake.read(QUEUE_OPENS)) == plain(opens_anew(self.lake))
         facts = [name for name in QUEUE_ALIASES.names if name not in ("run_id", "ingested_at")]
         anew = compute_alias_rows(self.lake, options.get("declared", ())).select(facts).to_pylist()
         there = self.lake.read(QUEUE_ALIASES).select(*facts).toArrow().to_pylist()
@@ -266,6 +275,7 @@ def test_in_any_order_and_number_of_runs_all_is_as_if_made_anew(story, monkeypat
     if not here:
         monkeypatch.setattr(attempts_update, "_MAX_CALLS_IN_MEMORY", -1)
         monkeypatch.setattr(recompute_in_memory, "recompute", None)
+        monkeypatch.setattr(update_opens, "_MAX_CALLS_IN_MEMORY", 0)
     reads, clients, messages = _happenings(seed)
     chance = random.Random(seed)
     chance.shuffle(reads)
