@@ -5,7 +5,18 @@ from __future__ import annotations
 from pyspark.sql.types import ArrayType, StructField, StructType
 
 from schemas.receive_attempts import EVIDENCE
-from schemas.table import BIGINT, BOOLEAN, ENDPOINT_COLUMNS, STRING, STRINGS, TIMESTAMP, Column, Table, run_columns
+from schemas.table import (
+    BIGINT,
+    BOOLEAN,
+    CLIENT_IDENTITY,
+    ENDPOINT_COLUMNS,
+    STRING,
+    STRINGS,
+    TIMESTAMP,
+    Column,
+    Table,
+    run_columns,
+)
 
 _STEP = StructType(
     [
@@ -35,6 +46,7 @@ QUEUE_OPENS = Table(
         Column("queue_format_name", STRING, "format name that was asked for; null where it is not known"),
         Column("connection_id", STRING, "bronze.connections"),
         *ENDPOINT_COLUMNS,
+        *CLIENT_IDENTITY,
         Column("client_id", STRING, "GUID that the client says it is (pClientId, pLicGuid), lower case"),
         Column("access", BIGINT, "access mode asked for, as sent; of RemoteQMOpenQueue that of remote_open"),
         Column("access_name", STRING, "its bits: receive, send, peek, admin, move, joined by +; 0x and hex for others"),

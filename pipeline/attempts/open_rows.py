@@ -21,9 +21,10 @@ from pipeline.attempts.attempt_rows import (
     connections_from_rows,
     decode_errors,
     iterate_servers,
-    join_by_call,
+    join_by_key,
 )
 from pipeline.attempts.calls import OPEN_ROLES
+from pipeline.attempts.client_identity import IDENTITY_COLUMNS, client_identity, identities_frame
 from pipeline.attempts.queue_opens import QueueOpen, find_opens
 from pipeline.attempts.server_openings import methods_condition
 from pipeline.lake.arrow_rows import epoch_day, rows_to_table
@@ -70,12 +71,18 @@ OPEN_CALLS: Final[dict[Table, CachedFilter]] = {
 
 
 def queue_opens_frame(
-    reads: DataFrame, connections: DataFrame, calls: DataFrame, clients: DataFrame, *, aliases: Mapping[str, str]
+    reads: DataFrame,
+    connections: DataFrame,
+    calls: DataFrame,
+    clients: DataFrame,
+    binds: DataFrame,
+    *,
+    aliases: Mapping[str, str],
 ) -> DataFrame:
     """Return gold.queue_opens computed in Spark.
 
-    The inputs are silver.remote_read_calls, bronze.connections, bronze.rpc_calls and silver.client_calls, of whole
-    servers; ``aliases`` are the canonical name of each queue name.
+    The inputs are silver.remote_read_calls, bronze.connections, bronze.rpc_calls, silver.client_calls and
+    bronze.rpc_binds, of whole servers; ``aliases`` are the canonical name of each queue name.
     """
     reads, calls, clients = (
         frame.where(OPEN_CALLS[table].where)
@@ -83,21 +90,32 @@ def queue_opens_frame(
     )
     ours = reads.selectExpr(*READ_COLUMNS).unionByName(clients.selectExpr(*CLIENT_COLUMNS))
     facts = ours.join(calls.selectExpr(*OUTCOME_COLUMNS), "call_key", "left")
+    facts = facts.join(identities_frame(binds), "connection_id", "left")
     return apply_per_server(facts, connections, partial(opens_of_server, aliases=aliases), QUEUE_OPENS)
 
 
 def queue_opens_table(
-    reads: pa.Table, connections: pa.Table, known: pa.Table, clients: pa.Table, *, aliases: Mapping[str, str]
+    reads: pa.Table,
+    connections: pa.Table,
+    known: pa.Table,
+    clients: pa.Table,
+    identities: pa.Table,
+    *,
+    aliases: Mapping[str, str],
 ) -> pa.Table:
-    """Return gold.queue_opens computed in memory, from the columns above of the calls of whole servers."""
-    facts = join_by_call(pa.concat_tables([reads, clients], promote_options="default"), known)
+    """Return gold.queue_opens computed in memory, from the columns above of the calls of whole servers.
+
+    ``identities``: who the clients of connections claim to be (``identities_table``).
+    """
+    facts = join_by_key(pa.concat_tables([reads, clients], promote_options="default"), known)
+    facts = join_by_key(facts, identities, "connection_id")
     parts = [opens_of_server(ours, theirs, aliases=aliases) for _, ours, theirs in iterate_servers(facts, connections)]
     return pa.concat_tables([_SCHEMA.empty_table(), *parts])
 
 
 def opens_of_server(calls: pa.Table, connections: pa.Table, *, aliases: Mapping[str, str]) -> pa.Table:
     """Return the opens of one server's calls as rows; the calls have the columns above, and ``OUTCOME_COLUMNS``."""
-    rows = calls.select(["call_key", *_PASSTHROUGH]).to_pylist()
+    rows = calls.select(["call_key", *_PASSTHROUGH, "opened_by", *IDENTITY_COLUMNS]).to_pylist()
     through = {row.pop("call_key"): row for row in rows}
     found = find_opens(
         calls_from_rows(calls, _FACTS),
@@ -113,6 +131,7 @@ def _row(opened: QueueOpen, through: Mapping[str, Mapping[str, Any]], aliases: M
     access, share_mode = (None, None) if asked is None else (asked.access, asked.share_mode)
     return {
         **through[call.call_key],
+        **client_identity(through[call.call_key]),
         "call_key": call.call_key,
         "protocol": call.protocol,
         "queue": canonical_queue_name(opened.queue, aliases),

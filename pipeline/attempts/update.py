@@ -30,6 +30,7 @@ from pipeline.attempts import (
 from pipeline.attempts.affected_scope import RecomputeScope
 from pipeline.attempts.attempt_rows import receive_attempts_frame, with_deleted_keys
 from pipeline.attempts.changed_rows import MAX_CHANGES, RPC_CONNECTIONS_QUERY, InputChanges
+from pipeline.attempts.client_identity import CHANGED_BINDS_QUERY, connections_with_other_claims
 from pipeline.attempts.open_rows import OPEN_CALLS
 from pipeline.attempts.operation_rows import queue_operations_frame
 from pipeline.attempts.server_openings import OPEN_AND_CLOSE_CALLS
@@ -41,7 +42,7 @@ from pipeline.lake.queries import where_in
 from pipeline.lake.settings import fixed_row_batches
 from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import AliasGroups, AliasIndex
-from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
@@ -49,8 +50,10 @@ from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 
-INPUTS: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, CAPTURE_FILES, QUEUE_SNAPSHOTS, QUEUE_ALIASES)
-_FOLLOWED: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, QUEUE_ALIASES)  # by their change feeds
+INPUTS: Final = (
+    REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, RPC_BINDS, CAPTURE_FILES, QUEUE_SNAPSHOTS, QUEUE_ALIASES,
+)  # fmt: skip
+_FOLLOWED: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, RPC_BINDS, QUEUE_ALIASES)  # by their change feeds
 _MAX_CALLS_IN_MEMORY: Final = 500_000  # more calls are recomputed in Spark
 _CODE_VERSION: Final = 7  # raised when attempts, operations or opens are computed differently: all rows are recomputed
 _MAX_SERVERS: Final = 5000  # whose capture ends the provenance keeps; with more, all rows are recomputed
@@ -92,6 +95,7 @@ class _AttemptsUpdate:
             "reads": partial(step.changes, REMOTE_READ_CALLS, changed_rows.CHANGED_READS_QUERY, MAX_CHANGES),
             "clients": partial(step.changes, CLIENT_CALLS, changed_rows.CHANGED_CLIENT_CALLS_QUERY, MAX_CHANGES),
             "moved": partial(step.changes, CONNECTIONS, changed_rows.CHANGED_CONNECTIONS_QUERY, MAX_CHANGES),
+            "claims": partial(step.changes, RPC_BINDS, CHANGED_BINDS_QUERY, MAX_CHANGES),
             "expiring": partial(changed_rows.read_expiring_attempts, lake, self.cleanup_s),
             "keys": self._published_keys,
             **{
@@ -104,7 +108,7 @@ class _AttemptsUpdate:
         found = run_concurrently(queries)
         ends = _capture_ends(found["captures"])
         step.provenance_now["lost"] = _possible_loss(lake, found["connections"], found["captures"])
-        feeds = [found[name] for name in ("reads", "clients", "moved", "expiring")]
+        feeds = [found[name] for name in ("reads", "clients", "moved", "expiring", "claims")]
         opened = [found[f"opens of {table.name}"] for table in (REMOTE_READ_CALLS, CLIENT_CALLS)]
         incremental = None not in (*feeds, *opened) and ends is not None and self._is_comparable()
         changes = InputChanges(*feeds) if incremental else InputChanges()
@@ -124,9 +128,9 @@ class _AttemptsUpdate:
         if not changes.exceeds_limit:
             update_opens.update_servers(
                 lake,
-                update_opens.servers_of_changed_connections(changes.connections).union(
-                    row["server_address"] for rows in opened for row in rows
-                ),
+                update_opens.servers_of_changed_connections(changes.connections)
+                .union(row["server_address"] for rows in opened for row in rows)
+                .union(connections_with_other_claims(changes.claims).values()),
                 renamed=renamed,
                 connections=found["connections"],
                 aliases=aliases.canonical_names,
@@ -237,7 +241,7 @@ class _AttemptsUpdate:
         self, ends: DataFrame | None, aliases: Mapping[str, str], *, servers: Collection[str | None] | None = None
     ) -> DataFrame:
         """Return the attempts at some servers, or at all, computed in Spark."""
-        reads, connections, calls, clients = self._input_frames(servers)
+        reads, connections, calls, clients, binds = self._input_frames(servers)
         return receive_attempts_frame(
             reads,
             connections,
@@ -246,6 +250,7 @@ class _AttemptsUpdate:
             ends=ends,
             messages=self.lake.read(MESSAGES),
             clients=clients,
+            binds=binds,
             aliases=aliases,
             cleanup_s=self.cleanup_s,
         )
@@ -254,11 +259,13 @@ class _AttemptsUpdate:
         self, aliases: Mapping[str, str], *, servers: Collection[str | None] | None = None
     ) -> DataFrame:
         """Return the operations at some servers, or at all, computed in Spark."""
-        reads, connections, calls, clients = self._input_frames(servers)
+        reads, connections, calls, clients, _ = self._input_frames(servers)
         return queue_operations_frame(reads, connections, calls, clients=clients, aliases=aliases)
 
     def _input_frames(self, servers: Collection[str | None] | None) -> list[DataFrame]:
-        frames = [self.lake.read(table) for table in (REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CLIENT_CALLS)]
+        frames = [
+            self.lake.read(table) for table in (REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CLIENT_CALLS, RPC_BINDS)
+        ]
         return frames if servers is None else [where_in(frame, "server_address", servers) for frame in frames]
 
     def _ends_frame(self, ends: dict[str, int]) -> DataFrame:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from pipeline.attempts.attempt_rows import OUTCOME_COLUMNS
 from pipeline.attempts.changed_rows import GROUP_COLUMNS, RPC_CONNECTIONS_QUERY, FeedRow
+from pipeline.attempts.client_identity import identities_table
 from pipeline.attempts.open_rows import (
     CLIENT_COLUMNS,
     IS_OPEN_CALL_SQL,
@@ -30,7 +31,7 @@ from pipeline.lake.incremental import query_at_most
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import where_in
 from pipeline.lake.settings import fixed_row_batches
-from schemas.bronze import CONNECTIONS, RPC_CALLS
+from schemas.bronze import CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.queue_opens import QUEUE_OPENS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
@@ -38,6 +39,7 @@ from schemas.table import EVENT_DATE, Table
 
 _MAX_CALLS_IN_MEMORY: Final = 500_000  # more calls are processed in Spark
 _COLUMNS: Final = {REMOTE_READ_CALLS: READ_COLUMNS, CLIENT_CALLS: CLIENT_COLUMNS, RPC_CALLS: OUTCOME_COLUMNS}
+_INPUTS: Final = (REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CLIENT_CALLS, RPC_BINDS)  # of ``queue_opens_frame``
 _LIFE: Final = (*GROUP_COLUMNS, "first_packet_at", "closed_at", "syn_seen")
 
 
@@ -80,7 +82,7 @@ def update_servers(
     rows = _rows_in_memory(lake, named, connections, aliases)
     if rows is None:
         with fixed_row_batches(lake.spark):
-            frames = [lake.read(table) for table in (REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CLIENT_CALLS)]
+            frames = [lake.read(table) for table in _INPUTS]
             theirs = (where_in(frame, "server_address", named) for frame in frames)
             rows = queue_opens_frame(*theirs, aliases=aliases).toArrow()
     current = lake.select(QUEUE_OPENS, "server_address IN {servers}", servers=named)
@@ -91,7 +93,7 @@ def update_servers(
 
 def update_all(lake: Lake, aliases: Mapping[str, str]) -> None:
     """Recompute all opens in Spark."""
-    frames = [lake.read(table) for table in (REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CLIENT_CALLS)]
+    frames = [lake.read(table) for table in _INPUTS]
     lake.replace(QUEUE_OPENS, queue_opens_frame(*frames, aliases=aliases))
 
 
@@ -100,14 +102,15 @@ def _rows_in_memory(
 ) -> pa.Table | None:
     """Return the opens of some servers; None where there are too many calls."""
     found = run_concurrently({str(table): partial(_calls, lake, table, servers) for table in OPEN_CALLS})
-    if any(rows is None for rows in found.values()):
+    reads, known, clients = (found[str(table)] for table in (REMOTE_READ_CALLS, RPC_CALLS, CLIENT_CALLS))
+    if reads is None or known is None or clients is None:
         return None
     if connections is None:
         sql = f"SELECT * FROM ({RPC_CONNECTIONS_QUERY}) WHERE server_address IN {{servers}}"
         connections = lake.query(sql, connections=CONNECTIONS, servers=servers)
     here = connections.filter(is_in(connections, "server_address", servers))
-    reads, known, clients = (found[str(table)] for table in (REMOTE_READ_CALLS, RPC_CALLS, CLIENT_CALLS))
-    return queue_opens_table(reads, here, known, clients, aliases=aliases)
+    clients_of = {*reads["connection_id"].to_pylist(), *clients["connection_id"].to_pylist()}
+    return queue_opens_table(reads, here, known, clients, identities_table(lake, clients_of), aliases=aliases)
 
 
 def _calls(lake: Lake, table: Table, servers: Collection[str]) -> pa.Table | None:

@@ -24,6 +24,7 @@ from attempts.stories import (
 from attempts.test_handles import APP, LARGE, READER
 from pipeline.attempts.attempt_rows import CONNECTION_FIELDS
 from pipeline.attempts.calls import OPEN_ROLES, DecodedCall
+from pipeline.attempts.client_identity import IDENTITY_COLUMNS
 from pipeline.attempts.open_rows import queue_opens_table
 from pipeline.attempts.queue_opens import find_opens, share_modes_conflict
 from pipeline.silver.decode import decode_calls
@@ -35,6 +36,7 @@ from udfs.capture.capture_reader import read_capture
 RECEIVE, PEEK, DENY_NONE, DENY_SHARE = 0x01, 0x20, 0, 1
 VIOLATION = 0xC00E0009
 SHARED, EXCLUSIVE = (RECEIVE, DENY_NONE), (RECEIVE, DENY_SHARE)
+CLAIMS = ("auth_principal", "auth_workstation")
 STRAY = connection("stray", last=9.0, group=None, syn_seen=False)
 OTHER = connection("c2", group=2, client="10.0.0.3")
 
@@ -189,8 +191,23 @@ def opens_of(path):
     known = calls.append_column("encrypted", calls["sealed"])
     made = queue_opens_table(
         *(_playing(reads), tables["connections"].select([*CONNECTION_FIELDS, "server_address"])),
-        known.select(["call_key", "outcome", "fault_status", "bind_seen", "cancelled_at", "orphaned_at", "encrypted"]),
+        known.select(
+            [
+                "call_key",
+                "opened_by",
+                "outcome",
+                "fault_status",
+                "bind_seen",
+                "cancelled_at",
+                "orphaned_at",
+                "encrypted",
+            ]
+        ),
         _playing(clients),
+        tables["rpc_binds"]
+        .group_by("connection_id")
+        .aggregate([(name, "max") for name in CLAIMS])
+        .rename_columns({f"{name}_max": claimed for name, claimed in zip(CLAIMS, IDENTITY_COLUMNS, strict=True)}),
         aliases={},
     )
     assert tuple(made.column_names) == QUEUE_OPENS.names
@@ -232,3 +249,11 @@ def test_the_samples_dependent_clients_open_step_by_step(project):
         assert (number["closed_at"], number["ended_by"]) == (row["closed_at"], row["ended_by"])
         assert [step["step"] for step in row["steps"]] == ["number", "port", "binding", "open"]
     assert sum(all(step["seen"] for step in row["steps"]) for row in sessions) == 4  # one asked for no port
+
+
+def test_the_sealed_samples_opens_say_who_claims_to_be_their_client(project):
+    rows, calls = opens_of(project / "data" / "sample" / "05-sealed-ntlm.pcap")
+    secured = [row for row in rows if calls[row["call_key"]]["auth_type"] is not None]
+    assert {row["principal"] for row in secured} == {"TESTDOM\\reader"}
+    assert {row["workstation"] for row in secured} == {None, "CLI1"}
+    assert {row["principal"] for row in rows if row not in secured} <= {None}
