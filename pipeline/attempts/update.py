@@ -25,13 +25,13 @@ from pipeline.attempts import (
     changed_rows,
     message_queues,
     recompute_in_memory,
-    update_opens,
 )
 from pipeline.attempts.affected_scope import RecomputeScope
 from pipeline.attempts.attempt_rows import receive_attempts_frame, with_deleted_keys
 from pipeline.attempts.changed_rows import MAX_CHANGES, RPC_CONNECTIONS_QUERY, InputChanges
 from pipeline.attempts.client_identity import CHANGED_BINDS_QUERY, connections_with_other_claims
-from pipeline.attempts.open_rows import OPEN_CALLS
+from pipeline.attempts.opens import update_opens
+from pipeline.attempts.opens.open_rows import OPEN_CALLS
 from pipeline.attempts.operation_rows import queue_operations_frame
 from pipeline.attempts.server_openings import OPEN_AND_CLOSE_CALLS
 from pipeline.lake.concurrency import run_concurrently

@@ -25,8 +25,8 @@ from attempts.test_handles import APP, LARGE, READER
 from pipeline.attempts.attempt_rows import CONNECTION_FIELDS
 from pipeline.attempts.calls import OPEN_ROLES, DecodedCall
 from pipeline.attempts.client_identity import IDENTITY_COLUMNS
-from pipeline.attempts.open_rows import queue_opens_table
-from pipeline.attempts.queue_opens import find_opens, share_modes_conflict
+from pipeline.attempts.opens.open_rows import queue_opens_table
+from pipeline.attempts.opens.queue_opens import find_opens, share_modes_conflict
 from pipeline.silver.decode import decode_calls
 from schemas.calls import CLIENT_CALLS
 from schemas.queue_opens import QUEUE_OPENS

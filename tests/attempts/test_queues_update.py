@@ -8,9 +8,10 @@ import pytest
 from attempts.test_affected_scope import read
 from attempts.test_tables import FOUR_TUPLE, HANDLE, _connection, at
 from attempts.test_update import CLEANUP, add, change, gold_anew, killed, plain
-from pipeline.attempts import affected_scope, message_queues, recompute_in_memory, update_opens
+from pipeline.attempts import affected_scope, message_queues, recompute_in_memory
 from pipeline.attempts import update as attempts_update
-from pipeline.attempts.open_rows import queue_opens_frame
+from pipeline.attempts.opens import update_opens
+from pipeline.attempts.opens.open_rows import queue_opens_frame
 from pipeline.attempts.operation_rows import queue_operations_frame
 from pipeline.lake.lake import Lake
 from pipeline.silver.queue_aliases import AliasIndex, compute_alias_rows

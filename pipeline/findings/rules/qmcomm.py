@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from pipeline.attempts.queue_opens import share_modes_conflict
+from pipeline.attempts.opens.queue_opens import share_modes_conflict
 from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall, ServerHistory
 from pipeline.findings.rules.qm2qm import ACCESS_DENIED, is_valid_port
 from pipeline.findings.rules.registry import (

@@ -25,7 +25,7 @@ from pipeline.attempts.attempt_rows import (
 )
 from pipeline.attempts.calls import OPEN_ROLES
 from pipeline.attempts.client_identity import IDENTITY_COLUMNS, client_identity, identities_frame
-from pipeline.attempts.queue_opens import QueueOpen, find_opens
+from pipeline.attempts.opens.queue_opens import QueueOpen, find_opens
 from pipeline.attempts.server_openings import methods_condition
 from pipeline.lake.arrow_rows import epoch_day, rows_to_table
 from pipeline.lake.queries import CachedFilter

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pipeline.attempts.attempt_rows import OUTCOME_COLUMNS
 from pipeline.attempts.changed_rows import GROUP_COLUMNS, RPC_CONNECTIONS_QUERY, FeedRow
 from pipeline.attempts.client_identity import identities_table
-from pipeline.attempts.open_rows import (
+from pipeline.attempts.opens.open_rows import (
     CLIENT_COLUMNS,
     IS_OPEN_CALL_SQL,
     OPEN_CALLS,
