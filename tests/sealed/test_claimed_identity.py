@@ -1,6 +1,7 @@
 """Who a client says it is in a handshake: recorded NTLM and Kerberos, the examples of [MS-NLMP], damaged messages."""
 
 import struct
+import subprocess
 
 import pytest
 from hypothesis import given
@@ -73,13 +74,35 @@ def test_nothing_is_read_outside_a_message(tail, auth_type):
     assert NtlmNames.parse(bytes(52)) == NtlmNames("", "", "", is_anonymous=True)
 
 
+SAMPLE = "05-sealed-ntlm.pcap"  # its clients are impacket, which names no workstation, and the test peer
+
+
 def test_every_bind_of_the_sealed_sample_says_who(project):
-    """Its clients are impacket, which names no workstation, and the test peer, at every level of authentication."""
-    rows = read_capture(str(project / "data" / "sample" / "05-sealed-ntlm.pcap"))["rpc_binds"].to_pylist()
+    rows = read_capture(str(project / "data" / "sample" / SAMPLE))["rpc_binds"].to_pylist()
     secured = [row for row in rows if row["auth_type"] is not None]
     assert {row["auth_principal"] for row in secured} == {READER}
     assert {row["auth_workstation"] for row in secured} == {None, "CLI1"}
     assert {row["auth_principal"] for row in rows if row["auth_type"] is None} <= {None}
+
+
+@pytest.mark.tool("tshark")
+def test_tshark_reads_the_same_names_on_each_connection(project):
+    path = project / "data" / "sample" / SAMPLE
+    names = ("tcp.srcport", "ntlmssp.auth.domain", "ntlmssp.auth.username", "ntlmssp.auth.hostname")
+    fields = [option for name in names for option in ("-e", name)]
+    done = subprocess.run(
+        ["tshark", "-n", "-r", str(path), "-d", "tcp.port==2103,dcerpc", "-Y", "ntlmssp.messagetype==3", "-T", "fields",
+         *fields],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    expected = {
+        (int(port), f"{domain}\\{user}", None if workstation == "NULL" else workstation)
+        for port, domain, user, workstation in (line.split("\t") for line in done.stdout.splitlines())
+    }
+    rows = read_capture(str(path))["rpc_binds"].to_pylist()
+    found = {(row["client_port"], row["auth_principal"], row["auth_workstation"]) for row in rows}
+    assert {each for each in found if each[1] is not None} == expected
+    assert len(expected) > 5
 
 
 @pytest.mark.parametrize("around", [True, False], ids=["in SPNEGO", "bare"])
