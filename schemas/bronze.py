@@ -208,6 +208,14 @@ RPC_BINDS = Table(
             "security tokens of the bind, its answer and auth3 PDUs behind it, on the row of its first context: TCP "
             "sequence number and size (bytes) of the PDU, its flags, its security trailer; null without security",
         ),
+        Column(
+            "auth_principal",
+            STRING,
+            r"DOMAIN\user that the NTLM handshake of its security context claims; ANONYMOUS LOGON without one; null "
+            "where it was not seen, and for Kerberos, which encrypts the client's name",
+        ),
+        Column("auth_workstation", STRING, "name of its machine that the client claims in it; null likewise"),
+        Column("auth_service", STRING, "service that a Kerberos ticket is for, name@REALM; null for other handshakes"),
         *run_columns("bronze", "bound_at"),
     ),
 )

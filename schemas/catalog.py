@@ -17,6 +17,7 @@ from schemas import (
     quality,
     queue_aliases,
     queue_history,
+    queue_opens,
     queue_snapshots,
     receive_attempts,
     remote_read_calls,
@@ -28,8 +29,8 @@ SILVER: tuple[Table, ...] = (
     *queue_snapshots.TABLES, *hosts.TABLES,
 )  # fmt: skip
 GOLD: tuple[Table, ...] = (
-    *receive_attempts.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES, *findings.TABLES,
-    *coverage.TABLES, *alerts.TABLES,
+    *receive_attempts.TABLES, *queue_opens.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES,
+    *findings.TABLES, *coverage.TABLES, *alerts.TABLES,
 )  # fmt: skip
 DATA_TABLES: tuple[Table, ...] = (*bronze.TABLES, *collected_snapshots.TABLES, *SILVER, *GOLD)
 

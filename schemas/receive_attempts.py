@@ -5,6 +5,7 @@ from __future__ import annotations
 from schemas.table import (
     BIGINT,
     BOOLEAN,
+    CLIENT_IDENTITY,
     DOUBLE,
     ENDPOINT_COLUMNS,
     ERRORS,
@@ -39,6 +40,7 @@ RECEIVE_ATTEMPTS = Table(
         Column("opened_queue", STRING, "normal form of the queue as it was opened, as in silver; null when not known"),
         Column("connection_id", STRING, "bronze.connections, of the Start"),
         *ENDPOINT_COLUMNS,
+        *CLIENT_IDENTITY,
         Column("context_handle", STRING, "context handle given to the Start, hex of 20 bytes"),
         Column("remote_read_handle", STRING, "qm2qm: handle that Start returned, hex of 20 bytes"),
         Column("queue_handle", BIGINT, "qm2qm: number of the queue at its owner, hRemoteQueue"),

@@ -133,6 +133,15 @@ ENDPOINT_COLUMNS = (
     Column("server_port", INT, "TCP port of the server"),
 )
 
+CLIENT_IDENTITY = (
+    Column(
+        "principal",
+        STRING,
+        "who the client is: as the handshake proves whose key opened the call, else as the NTLM handshake of its "
+        "connection claims (bronze.rpc_binds.auth_principal); null where neither shows one",
+    ),
+    Column("workstation", STRING, "name of its machine that the client claims there; null likewise"),
+)
 CLOCKS = Column(
     "clocks",
     StructType(

@@ -10,6 +10,7 @@ from typing import Final
 
 MQ_OK: Final = 0x00000000
 MQ_ERROR_OPERATION_CANCELLED: Final = 0xC00E0008
+MQ_ERROR_SHARING_VIOLATION: Final = 0xC00E0009
 MQ_ERROR_IO_TIMEOUT: Final = 0xC00E001B
 MQ_ERROR_MESSAGE_NOT_FOUND: Final = 0xC00E0088
 MQ_INFORMATION_REMOTE_CANCELED_BY_CLIENT: Final = 0x400E03E9
@@ -18,6 +19,12 @@ RR_NACK: Final = 1
 RR_ACK: Final = 2
 
 MQMSG_CLASS_NACK_RECEIVE_REJECTED: Final = 0xC004  # usClass of R_SetUserAcknowledgementClass, [MS-MQRR] 3.1.4.14
+
+RECEIVE_ACCESS: Final = 0x01  # bits of dwAccess and dwDesiredAccess, [MS-MQMP] 3.1.4.17, [MS-MQRR] 3.1.4.2, 3.1.4.11
+PEEK_ACCESS: Final = 0x20
+ACCESS_NAMES: Final = {RECEIVE_ACCESS: "receive", 0x02: "send", 0x04: "move", PEEK_ACCESS: "peek", 0x80: "admin"}
+DENY_SHARE: Final = 1
+SHARE_MODE_NAMES: Final = {0: "MQ_DENY_NONE", DENY_SHARE: "MQ_DENY_SHARE"}
 
 # ulAction, [MS-MQQP] 3.1.4.1 and 3.1.4.11, [MS-MQRR] 3.1.4.7
 ACTION_NAMES: Final = {
@@ -284,6 +291,13 @@ def result_name(code: int) -> str:
 def code_name(names: dict[int, str], code: int) -> str:
     """Return the name of a 32-bit code in ``names``, or ``0x%08X`` if it has none."""
     return names.get(code) or f"0x{code:08X}"
+
+
+def access_name(access: int) -> str:
+    """Return the bits of an access mode by name, joined by ``+``; bits without a name as ``0x`` and hex."""
+    names = [name for bit, name in ACCESS_NAMES.items() if access & bit]
+    rest = access & ~sum(ACCESS_NAMES)
+    return "+".join([*names, *([f"0x{rest:08X}"] if rest or not names else [])])
 
 
 def is_peek_action(action: int) -> bool:

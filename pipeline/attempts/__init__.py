@@ -1,1 +1,1 @@
-"""Receive attempts, queue operations, and the handles that they use."""
+"""Receive attempts, queue operations, opened queues, and the handles that they use."""

@@ -10,7 +10,8 @@ opened and closed its queue's number. So these are affected:
 * attempts that are open until the server's capture has gone on for long enough;
 * attempts whose queue has another canonical name now;
 * qm2qm Starts that share queue handle and request number with a cancel, where either changed;
-* qm2qm Starts after a changed opening, closing or end of a connection at their server.
+* qm2qm Starts after a changed opening, closing or end of a connection at their server;
+* attempts on connections whose client claims to be another than before.
 
 More may be recomputed, never less. Purges and moves (gold.queue_operations) are affected with the connections that
 they came over; a purge by number is affected as a Start is. Of associations that only gained calls
@@ -221,6 +222,8 @@ def _find_affected_calls(
             )
         if changed.renamed_queues:
             whole += _read_places(lake, table, _queue_condition("queue", other), texts=changed.renamed_queues)
+    if reclaimed := changed.connections_of_other_clients():
+        whole += _read_places(lake, RECEIVE_ATTEMPTS, "connection_id IN {names}", names=reclaimed)
     openings = changed.servers_with_changed_openings(numbered)
     if openings is not None:
         whole += _starts_since(lake, *openings)

@@ -20,6 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pipeline.attempts import receive_attempts as attempts_receive_attempts
 from pipeline.attempts.associations import RpcConnection
 from pipeline.attempts.calls import CALL_ROLES, ONE_CLOCK, Clocks, DecodedCall
+from pipeline.attempts.client_identity import IDENTITY_COLUMNS, client_identity, identities_frame
 from pipeline.attempts.evidence import CallConclusion
 from pipeline.lake.arrow_rows import epoch_day, rows_to_table, table_to_rows, times_to_us
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
@@ -42,6 +43,7 @@ _CLIENT: Final = (
 _KNOWN: Final = ("outcome", "fault_status", "bind_seen", "cancelled_at", "orphaned_at", "encrypted")
 _FACTS: Final = (*_READ, *_KNOWN)
 _PASSTHROUGH: Final = ("client_address", "client_port", "server_address", "server_port", "queue_format_name", "run_id")
+_IDENTITY: Final = ("opened_by", *IDENTITY_COLUMNS)
 _MESSAGE: Final = ("message_key", "message_bytes", "abort_count", "destination_queue")
 MESSAGE_ERRORS: Final = "message_errors"
 QUEUE_COLUMNS: Final = ("queue", "inferred_queue")  # of silver.messages
@@ -65,6 +67,7 @@ def receive_attempts_frame(
     ends: DataFrame | None = None,
     messages: DataFrame | None = None,
     clients: DataFrame | None = None,
+    binds: DataFrame | None = None,
     aliases: Mapping[str, str] | None = None,
     cleanup_s: float = attempts_receive_attempts.CLEANUP_INTERVAL_US / 1e6,
 ) -> DataFrame:
@@ -76,15 +79,16 @@ def receive_attempts_frame(
     clean-up timer of pending receives (timers.cleanup). The calls may be part of a server's: whole associations, the
     qm2qm Starts and cancels that share queue handle and request number with theirs, and what opens and closes queues
     by number. ``messages`` (silver.messages) gives ``message_key``, ``message_bytes``, ``abort_count`` and
-    ``inferred_queue``, ``clients`` (silver.client_calls) the queues of qm2qm attempts, ``aliases`` the canonical name
-    of each queue name.
-    Rows keep their Start's run_id.
+    ``inferred_queue``, ``clients`` (silver.client_calls) the queues of qm2qm attempts, ``binds`` (bronze.rpc_binds) who
+    the clients claim to be, ``aliases`` the canonical name of each queue name. Rows keep their Start's run_id.
     """
     ends = capture_ends_by_server(connections, captures) if ends is None else ends
     facts = join_call_facts(reads, calls, clients)
     if messages is not None:
         returned = messages.selectExpr(*MESSAGE_COLUMNS).select("call_key", *_MESSAGE, MESSAGE_ERRORS)
         facts = facts.join(returned, "call_key", "left")
+    if binds is not None:
+        facts = facts.join(identities_frame(binds), "connection_id", "left")
     facts = facts.join(F.broadcast(ends), "server_address", "left")
     settle = _attempts_function(aliases or {}, cleanup_us=round(cleanup_s * 1e6))
     return apply_per_server(facts, connections, settle, RECEIVE_ATTEMPTS)
@@ -133,7 +137,8 @@ CLIENT_CALL_COLUMNS: Final = (
 )
 
 OUTCOME_COLUMNS: Final = (
-    "call_key", *(name for name in _KNOWN if name != "encrypted"), "sealed AND opened_by IS NULL AS encrypted",
+    "call_key", "opened_by", *(name for name in _KNOWN if name != "encrypted"),
+    "sealed AND opened_by IS NULL AS encrypted",
 )  # fmt: skip
 """What bronze.rpc_calls knows of each call: its outcome, fault, security, cancellation."""
 
@@ -144,12 +149,24 @@ MESSAGE_COLUMNS: Final = (
 """Columns of attempts on the message that a call returned, and on its queue."""
 
 
-def call_facts_table(reads: pa.Table, clients: pa.Table | None, *, known: pa.Table, messages: pa.Table) -> pa.Table:
-    """Return what ``join_call_facts`` does, with the messages, for Arrow tables with the columns above."""
-    facts = _join_by_call(reads, known)
+def call_facts_table(
+    reads: pa.Table,
+    clients: pa.Table | None,
+    *,
+    known: pa.Table,
+    messages: pa.Table,
+    identities: pa.Table | None = None,
+) -> pa.Table:
+    """Return what ``join_call_facts`` does, with the messages, for Arrow tables with the columns above.
+
+    ``identities``: who the clients of connections claim to be (``identities_table``).
+    """
+    facts = join_by_key(reads, known)
+    if identities is not None:
+        facts = join_by_key(facts, identities, "connection_id")
     if clients is not None:
         facts = pa.concat_tables([facts, clients], promote_options="default")
-    return _join_by_call(facts, messages.select(["call_key", *_MESSAGE, MESSAGE_ERRORS]))
+    return join_by_key(facts, messages.select(["call_key", *_MESSAGE, MESSAGE_ERRORS]))
 
 
 def receive_attempts_table(
@@ -178,11 +195,11 @@ def _of_server(rows: pa.Table, server: str | None) -> pa.Table:
     return rows.filter(pc.is_null(column) if server is None else pc.equal(column, server))
 
 
-def _join_by_call(calls: pa.Table, more: pa.Table) -> pa.Table:
-    """Return calls with the columns of the rows that have the same call_key; null where there is none."""
-    places = pc.index_in(calls.column("call_key"), more.column("call_key").combine_chunks())
+def join_by_key(calls: pa.Table, more: pa.Table, key: str = "call_key") -> pa.Table:
+    """Return calls with the columns of the row that has the same key; null where there is none."""
+    places = pc.index_in(calls.column(key), more.column(key).combine_chunks())
     for name in more.column_names:
-        if name != "call_key":
+        if name != key:
             calls = calls.append_column(name, more.column(name).take(places))
     return calls
 
@@ -238,9 +255,9 @@ def _rows(table: pa.Table, names: tuple[str, ...]) -> list[dict[str, Any]]:
     return table_to_rows(pa.table(columns, names))
 
 
-def calls_from_rows(rows: pa.Table) -> list[DecodedCall]:
+def calls_from_rows(rows: pa.Table, facts: tuple[str, ...] = _FACTS) -> list[DecodedCall]:
     """Return rows as ``DecodedCall`` objects; their errors include those of the messages that they returned."""
-    names = (*_FACTS, *(name for name in (MESSAGE_ERRORS,) if name in rows.column_names))
+    names = (*facts, *(name for name in (MESSAGE_ERRORS,) if name in rows.column_names))
     return [_call(row) for row in _rows(rows, names)]
 
 
@@ -251,7 +268,7 @@ def connections_from_rows(rows: pa.Table) -> list[RpcConnection]:
 
 def passthrough_columns(calls: pa.Table) -> dict[str, dict[str, Any]]:
     """Return, by call, the columns that gold takes over unchanged."""
-    handed = (*_PASSTHROUGH, *(name for name in _MESSAGE if name in calls.column_names))
+    handed = (*_PASSTHROUGH, *(name for name in (*_MESSAGE, *_IDENTITY) if name in calls.column_names))
     rows = calls.select(["call_key", *handed]).to_pylist()
     return {row.pop("call_key"): row for row in rows}
 
@@ -263,7 +280,7 @@ def decode_errors(answer: CallConclusion) -> list[dict[str, Any]]:
 
 def _call(row: dict[str, Any]) -> DecodedCall:
     for name in ("lookup_id", "sequence_id", "move_context"):
-        row[name] = None if row[name] is None else int(row[name])
+        row[name] = None if row.get(name) is None else int(row[name])
     errors = (*(row["errors"] or ()), *(row.pop(MESSAGE_ERRORS, None) or ()))
     row["errors"] = tuple((error["code"], error["field"], error["offset"]) for error in errors)
     if row["clocks"] is None:
@@ -293,6 +310,7 @@ def _row(
     return {
         **dict.fromkeys(_MESSAGE),
         **through,
+        **client_identity(through),
         "attempt_key": key(start.call_key),
         "protocol": start.protocol,
         "queue": canonical_queue_name(attempt.queue, aliases),

@@ -10,7 +10,10 @@ from typing import Final, Literal, NamedTuple
 
 from udfs.call_results import call_succeeded
 
-CallRole = Literal["name", "release", "open", "close", "start", "end", "cancel", "reject", "purge", "move", "target"]
+CallRole = Literal[
+    "name", "release", "open", "close", "start", "end", "cancel", "reject", "purge", "move", "target",
+    "proxy", "proxy_close", "cursor", "port",
+]  # fmt: skip
 DecodeErrorFields = tuple[str, str | None, int | None]
 
 
@@ -52,6 +55,20 @@ CALL_ROLES: Final[dict[tuple[str, int], CallRole]] = {
 """What a method does, by (interface, opnum): of qmcomm, to name a queue by a number at its owner, and to let go; a
 target is opened for messages to be moved to it."""
 
+OPEN_ROLES: Final[dict[tuple[str, int], CallRole]] = {
+    **{method: role for method, role in CALL_ROLES.items() if role in ("name", "release", "open", "close", "target")},
+    ("qmcomm", 4): "cursor",
+    ("qmcomm", 19): "proxy",
+    ("qmcomm", 20): "proxy_close",
+    ("qmcomm2", 3): "cursor",
+    ("qmcomm", 31): "port",
+    ("qm2qm", 7): "port",
+    ("RemoteRead", 0): "port",
+    ("RemoteRead", 4): "cursor",
+}
+"""What a method does to open queues, by (interface, opnum). A proxy is what an application opens at its queue manager;
+a port is asked for before a remote queue is opened."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecodedCall:
@@ -91,6 +108,9 @@ class DecodedCall:
     orphaned_at: int | None = None
     move_context: int | None = None
     clocks: Clocks = ONE_CLOCK
+    access: int | None = None
+    share_mode: int | None = None
+    returned_port: int | None = None
 
     @property
     def captured_request_at(self) -> int | None:

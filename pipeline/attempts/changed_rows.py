@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from pipeline.attempts import dependency_keys
 from pipeline.attempts.attempt_rows import CONNECTION_FIELDS
+from pipeline.attempts.client_identity import connections_with_other_claims
 from pipeline.lake.lake import Lake
 from pipeline.lake.queries import POST_IMAGES
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
@@ -122,15 +123,17 @@ RPC_CONNECTIONS_QUERY: Final = (
 class InputChanges:
     """The answers to the queries over the change feeds.
 
-    ``published_keys``: the dependency keys that changed calls of silver.remote_read_calls publish, with the columns
-    ``PUBLISHED_KEYS_SCHEMA``; None: too many. ``servers_ending_earlier``: servers whose last captured packet is
-    earlier than before; ``renamed_queues``: former canonical names that have another canonical name now.
+    ``claims``: what handshakes claim (``CHANGED_BINDS_QUERY``). ``published_keys``: the dependency keys that changed
+    calls of silver.remote_read_calls publish, with the columns ``PUBLISHED_KEYS_SCHEMA``; None: too many.
+    ``servers_ending_earlier``: servers whose last captured packet is earlier than before; ``renamed_queues``: former
+    canonical names that have another canonical name now.
     """
 
     reads: list[FeedRow] = field(default_factory=list)
     client_calls: list[FeedRow] = field(default_factory=list)
     connections: list[FeedRow] = field(default_factory=list)
     expiring_attempts: list[FeedRow] = field(default_factory=list)
+    claims: list[FeedRow] = field(default_factory=list)
     published_keys: pa.Table | None = None
     servers_with_earlier_capture_end: Collection[str] = ()
     renamed_queues: Collection[str] = ()
@@ -140,7 +143,7 @@ class InputChanges:
         """Whether there are more changes than can be named."""
         return any(
             len(rows) > MAX_CHANGES
-            for rows in (self.reads, self.client_calls, self.connections, self.expiring_attempts)
+            for rows in (self.reads, self.client_calls, self.connections, self.expiring_attempts, self.claims)
         )
 
     def latest_starts(self) -> dict[str, int]:
@@ -182,6 +185,11 @@ class InputChanges:
             if {tuple(row[n] for n in facts) for row in rows if row["added"]}
             != {tuple(row[n] for n in facts) for row in rows if not row["added"]}
         }
+
+    def connections_of_other_clients(self) -> set[str]:
+        """Return the connections, not new ones, whose clients claim to be others than before."""
+        before = connections_before_change(self.connections)
+        return {name for name in connections_with_other_claims(self.claims) if before.get(name, ()) is not None}
 
     def stray_times(self) -> dict[tuple[str, str], list[tuple[int, int]]]:
         """Return when changed connections that are or were strays existed, by server and client, microseconds."""

@@ -8,7 +8,7 @@ since the epoch, UTC.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pipeline.attempts.associations import ClientAssociation, RpcConnection, group_into_associations
@@ -48,13 +48,18 @@ def confidence_level(missing: Iterable[str], *, guessed: bool) -> str:
 
 
 class ServerCalls:
-    """One server's calls that have a role in remote reads, its associations and handles.
+    """One server's calls that have a role (``roles``), by default in remote reads, its associations and handles.
 
     ``connections`` are all that are known of the server.
     """
 
-    def __init__(self, calls: Iterable[DecodedCall], connections: Iterable[RpcConnection]) -> None:
-        calls = [call for call in calls if (call.protocol, call.opnum) in CALL_ROLES]
+    def __init__(
+        self,
+        calls: Iterable[DecodedCall],
+        connections: Iterable[RpcConnection],
+        roles: Mapping[tuple[str, int], CallRole] = CALL_ROLES,
+    ) -> None:
+        calls = [call for call in calls if (call.protocol, call.opnum) in roles]
         self.connections = {connection.connection_id: connection for connection in connections}
         self._widen_lifetimes(calls)
         self.association = group_into_associations(self.connections.values())
@@ -68,13 +73,13 @@ class ServerCalls:
             if connection.is_stray:
                 self._strays[connection.client_address].append(connection)
         self.calls = sorted(calls, key=lambda call: (call.at, call.call_key))
-        self.by_role: dict[CallRole, list[DecodedCall]] = {role: [] for role in CALL_ROLES.values()}
+        self.by_role: dict[CallRole, list[DecodedCall]] = {role: [] for role in roles.values()}
         for call in self.calls:
-            self.by_role[CALL_ROLES[call.protocol, call.opnum]].append(call)
+            self.by_role[roles[call.protocol, call.opnum]].append(call)
         self._last_answers: defaultdict[str, int] = defaultdict(int)  # by connection
         for call in self.calls:
             self._last_answers[call.connection_id] = max(self._last_answers[call.connection_id], call.responded_at or 0)
-        self.handles = QueueHandles(self.calls, self.association_of)
+        self.handles = QueueHandles(self.calls, self.association_of, roles)
 
     def _widen_lifetimes(self, calls: Iterable[DecodedCall]) -> None:
         """Make connections that several taps saw last from their first to their last call: the clocks differ."""

@@ -18,11 +18,11 @@ close whose answer was not captured may have ended a handle; a call refused afte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from pipeline.attempts.associations import ClientAssociation
-from pipeline.attempts.calls import CALL_ROLES, CLOCK_TOLERANCE_US, ONE_CLOCK, DecodedCall
+from pipeline.attempts.calls import CALL_ROLES, CLOCK_TOLERANCE_US, ONE_CLOCK, CallRole, DecodedCall
 from pipeline.attempts.timeline import Timeline
 
 NOT_OPENED = frozenset({"no_open", "queue_unknown"})
@@ -41,7 +41,12 @@ class OpenedQueue:
 class QueueHandles:
     """The handles of one server's calls. ``calls`` are in order of (time, key), ``of`` returns a call's association."""
 
-    def __init__(self, calls: Iterable[DecodedCall], of: Callable[[DecodedCall], ClientAssociation]) -> None:
+    def __init__(
+        self,
+        calls: Iterable[DecodedCall],
+        of: Callable[[DecodedCall], ClientAssociation],
+        roles: Mapping[tuple[str, int], CallRole] = CALL_ROLES,
+    ) -> None:
         self._of = of
         self._asked = Timeline[DecodedCall]()  # all opens, readable or not, by association
         self._opens = Timeline[DecodedCall]()  # by association, interface and context handle
@@ -55,7 +60,7 @@ class QueueHandles:
         self._released = Timeline[DecodedCall]()  # R_QMCloseRemoteQueueContext, by association and context handle
         by_role: dict[str, list[DecodedCall]] = {}
         for call in calls:
-            by_role.setdefault(CALL_ROLES[call.protocol, call.opnum], []).append(call)
+            by_role.setdefault(roles[call.protocol, call.opnum], []).append(call)
         self._add_opens(by_role.get("open", []))
         self._add_closes(by_role.get("close", []))
         for call in _answered(call for call in by_role.get("name", []) if call.is_accepted and call.queue_handle):
@@ -110,6 +115,10 @@ class QueueHandles:
         """Return the R_OpenQueueForMove whose number a move names."""
         found = self._targets.latest((self._of(move).name, move.move_context), move.at)
         return None if found is None or self._closed(found, move.at) else found
+
+    def find_remote_open(self, session: DecodedCall) -> DecodedCall | None:
+        """Return the R_QMOpenRemoteQueue that returned the number that a RemoteQMOpenQueue opens."""
+        return self._name_of(session.queue_handle, session, session.at) if session.queue_handle else None
 
     def find_opened_queue(self, start: DecodedCall) -> OpenedQueue:
         """Return the open whose handle a Start used; a handle is valid from open to close."""

@@ -27,6 +27,7 @@ from pipeline.attempts.attempt_rows import (
     receive_attempts_table,
 )
 from pipeline.attempts.changed_rows import RPC_CONNECTIONS_QUERY
+from pipeline.attempts.client_identity import identities_table
 from pipeline.attempts.dependency_keys import concat_unique, keys_in_column
 from pipeline.attempts.operation_rows import queue_operations_table
 from pipeline.attempts.server_openings import OPEN_AND_CLOSE_CALLS
@@ -102,7 +103,9 @@ def recompute(
     more = run_concurrently(asked.second_queries(ours, unknown, everywhen=bool(shared)))
     known = pa.concat_tables([known, more["known"]])
     current, current_operations = (pa.concat_tables([found[name], more[name]]) for name in ("current", "operations"))
-    facts = call_facts_table(facts, found.get("clients"), known=known, messages=more["messages"])
+    facts = call_facts_table(
+        facts, found.get("clients"), known=known, messages=more["messages"], identities=more["identities"]
+    )
     at_servers = _connections(lake, scope, connections, asked.servers)
     rows = receive_attempts_table(facts, at_servers, ends=ends, aliases=aliases, cleanup_s=cleanup_s)
     operations = queue_operations_table(facts, at_servers, aliases=aliases)
@@ -161,6 +164,7 @@ class _ScopeQueries(NamedTuple):
             "known": lambda: self._query(
                 RPC_CALLS, OUTCOME_COLUMNS, "call_key IN {keys}", keys=unknown, everywhen=everywhen
             ),
+            "identities": lambda: identities_table(self.lake, {*ours["connection_id"].to_pylist()}),
             "messages": lambda: self._query(MESSAGES, MESSAGE_COLUMNS, "call_key IN {keys}", keys=answered),
             "current": lambda: self._current_rows(
                 RECEIVE_ATTEMPTS, f"{theirs} attempt_key IN {{keys}}", names=ongoing, keys={*keys_of_texts(calls)}

@@ -1,8 +1,8 @@
-"""Update of gold.receive_attempts and gold.queue_operations from silver.
+"""Update of gold.receive_attempts, gold.queue_operations and gold.queue_opens from silver.
 
 Two tables of silver cannot be made call by call, and are updated here too: silver.queue_aliases before the attempts,
 and the queues of silver.messages with them. The commit of gold.receive_attempts comes last: its provenance stands for
-all four tables.
+all five tables.
 """
 
 from __future__ import annotations
@@ -19,10 +19,19 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.attempts import affected_scope, capture_gaps, changed_rows, message_queues, recompute_in_memory
+from pipeline.attempts import (
+    affected_scope,
+    capture_gaps,
+    changed_rows,
+    message_queues,
+    recompute_in_memory,
+)
 from pipeline.attempts.affected_scope import RecomputeScope
 from pipeline.attempts.attempt_rows import receive_attempts_frame, with_deleted_keys
 from pipeline.attempts.changed_rows import MAX_CHANGES, RPC_CONNECTIONS_QUERY, InputChanges
+from pipeline.attempts.client_identity import CHANGED_BINDS_QUERY, connections_with_other_claims
+from pipeline.attempts.opens import update_opens
+from pipeline.attempts.opens.open_rows import OPEN_CALLS
 from pipeline.attempts.operation_rows import queue_operations_frame
 from pipeline.attempts.server_openings import OPEN_AND_CLOSE_CALLS
 from pipeline.lake.concurrency import run_concurrently
@@ -33,7 +42,7 @@ from pipeline.lake.queries import where_in
 from pipeline.lake.settings import fixed_row_batches
 from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import AliasGroups, AliasIndex
-from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
@@ -41,10 +50,12 @@ from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 
-INPUTS: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, CAPTURE_FILES, QUEUE_SNAPSHOTS, QUEUE_ALIASES)
-_FOLLOWED: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, QUEUE_ALIASES)  # by their change feeds
+INPUTS: Final = (
+    REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, RPC_BINDS, CAPTURE_FILES, QUEUE_SNAPSHOTS, QUEUE_ALIASES,
+)  # fmt: skip
+_FOLLOWED: Final = (REMOTE_READ_CALLS, CLIENT_CALLS, CONNECTIONS, RPC_BINDS, QUEUE_ALIASES)  # by their change feeds
 _MAX_CALLS_IN_MEMORY: Final = 500_000  # more calls are recomputed in Spark
-_CODE_VERSION: Final = 7  # raised when attempts or operations are computed differently: all rows are recomputed
+_CODE_VERSION: Final = 8  # raised when attempts, operations or opens are computed differently: all rows are recomputed
 _MAX_SERVERS: Final = 5000  # whose capture ends the provenance keeps; with more, all rows are recomputed
 Capture: TypeAlias = tuple[list[str], int | None, int | None]
 
@@ -84,14 +95,22 @@ class _AttemptsUpdate:
             "reads": partial(step.changes, REMOTE_READ_CALLS, changed_rows.CHANGED_READS_QUERY, MAX_CHANGES),
             "clients": partial(step.changes, CLIENT_CALLS, changed_rows.CHANGED_CLIENT_CALLS_QUERY, MAX_CHANGES),
             "moved": partial(step.changes, CONNECTIONS, changed_rows.CHANGED_CONNECTIONS_QUERY, MAX_CHANGES),
+            "claims": partial(step.changes, RPC_BINDS, CHANGED_BINDS_QUERY, MAX_CHANGES),
             "expiring": partial(changed_rows.read_expiring_attempts, lake, self.cleanup_s),
             "keys": self._published_keys,
+            **{
+                f"opens of {table.name}": partial(
+                    step.changes, table, update_opens.changed_servers_query(table), MAX_CHANGES
+                )
+                for table in (REMOTE_READ_CALLS, CLIENT_CALLS)
+            },
         }
         found = run_concurrently(queries)
         ends = _capture_ends(found["captures"])
         step.provenance_now["lost"] = _possible_loss(lake, found["connections"], found["captures"])
-        feeds = [found[name] for name in ("reads", "clients", "moved", "expiring")]
-        incremental = None not in feeds and ends is not None and self._is_comparable()
+        feeds = [found[name] for name in ("reads", "clients", "moved", "expiring", "claims")]
+        opened = [found[f"opens of {table.name}"] for table in (REMOTE_READ_CALLS, CLIENT_CALLS)]
+        incremental = None not in (*feeds, *opened) and ends is not None and self._is_comparable()
         changes = InputChanges(*feeds) if incremental else InputChanges()
         aliases: AliasIndex = found["aliases"]
         names_changed = changes.has_naming_calls or not step.has_same_inputs(str(QUEUE_SNAPSHOTS), "declared")
@@ -106,6 +125,16 @@ class _AttemptsUpdate:
         changes = replace(
             changes, published_keys=found["keys"], servers_with_earlier_capture_end=earlier, renamed_queues=renamed
         )
+        if not changes.exceeds_limit:
+            update_opens.update_servers(
+                lake,
+                update_opens.servers_of_changed_connections(changes.connections)
+                .union(row["server_address"] for rows in opened for row in rows)
+                .union(connections_with_other_claims(changes.claims).values()),
+                renamed=renamed,
+                connections=found["connections"],
+                aliases=aliases.canonical_names,
+            )
         return self._recompute_affected(changes, found["connections"], ends, aliases.canonical_names)
 
     def _is_comparable(self) -> bool:
@@ -198,20 +227,21 @@ class _AttemptsUpdate:
         frame = self._ends_frame(ends) if ends is not None else None
         lake.add_missing_columns(RECEIVE_ATTEMPTS)
         with fixed_row_batches(lake.spark):
+            update_opens.update_all(lake, aliases)
             lake.replace(QUEUE_OPERATIONS, self._operations_frame(aliases))
             lake.replace(RECEIVE_ATTEMPTS, self._attempts_frame(frame, aliases))
         written = lake.count_rows_written(RECEIVE_ATTEMPTS)
         message_queues.update_in_spark(lake, dates=None)
         step.provenance_now |= {"ends": ends, "numbered": numbered, "cancels": cancels}
         step.commit_provenance()
-        lake.cache_rows(*OPEN_AND_CLOSE_CALLS.values())  # the next run reads them
+        lake.cache_rows(*OPEN_AND_CLOSE_CALLS.values(), *OPEN_CALLS.values())  # the next run reads them
         return written
 
     def _attempts_frame(
         self, ends: DataFrame | None, aliases: Mapping[str, str], *, servers: Collection[str | None] | None = None
     ) -> DataFrame:
         """Return the attempts at some servers, or at all, computed in Spark."""
-        reads, connections, calls, clients = self._input_frames(servers)
+        reads, connections, calls, clients, binds = self._input_frames(servers)
         return receive_attempts_frame(
             reads,
             connections,
@@ -220,6 +250,7 @@ class _AttemptsUpdate:
             ends=ends,
             messages=self.lake.read(MESSAGES),
             clients=clients,
+            binds=binds,
             aliases=aliases,
             cleanup_s=self.cleanup_s,
         )
@@ -228,11 +259,13 @@ class _AttemptsUpdate:
         self, aliases: Mapping[str, str], *, servers: Collection[str | None] | None = None
     ) -> DataFrame:
         """Return the operations at some servers, or at all, computed in Spark."""
-        reads, connections, calls, clients = self._input_frames(servers)
+        reads, connections, calls, clients, _ = self._input_frames(servers)
         return queue_operations_frame(reads, connections, calls, clients=clients, aliases=aliases)
 
     def _input_frames(self, servers: Collection[str | None] | None) -> list[DataFrame]:
-        frames = [self.lake.read(table) for table in (REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CLIENT_CALLS)]
+        frames = [
+            self.lake.read(table) for table in (REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CLIENT_CALLS, RPC_BINDS)
+        ]
         return frames if servers is None else [where_in(frame, "server_address", servers) for frame in frames]
 
     def _ends_frame(self, ends: dict[str, int]) -> DataFrame:

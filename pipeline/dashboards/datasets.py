@@ -216,6 +216,21 @@ FROM {{queue_operations}}""",
         order_by="requested_at DESC, call_key",
         selection="the newest",
     ),
+    Dataset(
+        "opens",
+        "gold.queue_opens",
+        f"""SELECT o.call_key, o.protocol, o.method, o.queue, o.client_address, o.server_address, o.principal,
+       o.workstation, o.access_name, o.share_mode_name, o.requested_at, o.opened_at, o.closed_at, o.outcome,
+       o.result_name, o.ended_by, o.cursors, holders.held_by, size(o.blocks) AS blocks, {_EVIDENCE_COLUMNS}
+FROM {{queue_opens}} o LEFT JOIN (
+  SELECT refused.call_key, sort_array(collect_list(concat_ws(' ', held.client_address, held.principal,
+    held.access_name, held.share_mode_name))) AS held_by
+  FROM (SELECT call_key, explode(blocked_by) AS holder FROM {{queue_opens}}) refused
+  JOIN {{queue_opens}} held ON held.call_key = refused.holder GROUP BY refused.call_key) holders
+  ON o.call_key = holders.call_key""",
+        order_by="result_name IS NOT DISTINCT FROM 'MQ_ERROR_SHARING_VIOLATION' DESC, requested_at DESC, call_key",
+        selection="sharing violations first, then the newest",
+    ),
     CALLS_DATASET,
     Dataset(
         "comqc",

@@ -126,6 +126,9 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
             ("interface_version", "transfer_syntaxes_offered", "result", "secondary_address"), copy_column
         ),  # secondary_address is a port, or the name of a pipe
         "handshake": null_column,
+        "auth_principal": _SENDER,
+        "auth_workstation": _MACHINE,
+        "auth_service": _SENDER,
     },
     RPC_CALLS: {
         **dict.fromkeys(

@@ -10,13 +10,16 @@ from attempts.test_tables import FOUR_TUPLE, HANDLE, _connection, at
 from attempts.test_update import CLEANUP, add, change, gold_anew, killed, plain
 from pipeline.attempts import affected_scope, message_queues, recompute_in_memory
 from pipeline.attempts import update as attempts_update
+from pipeline.attempts.opens import update_opens
+from pipeline.attempts.opens.open_rows import queue_opens_frame
 from pipeline.attempts.operation_rows import queue_operations_frame
 from pipeline.lake.lake import Lake
 from pipeline.silver.queue_aliases import AliasIndex, compute_alias_rows
-from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_CALLS
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
+from schemas.queue_opens import QUEUE_OPENS
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
@@ -69,6 +72,12 @@ def operations_anew(lake):
     )
 
 
+def opens_anew(lake):
+    """gold.queue_opens as it would be if it were made now of all there is."""
+    tables = (REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CLIENT_CALLS, RPC_BINDS)
+    return queue_opens_frame(*map(lake.read, tables), aliases=AliasIndex.load(lake).canonical_names)
+
+
 class Story:
     """A lake that is filled step by step; after each run all is what it would be if it were made anew."""
 
@@ -94,6 +103,7 @@ class Story:
         assert plain(self.lake.read(RECEIVE_ATTEMPTS)) == plain(gold_anew(self.lake))
         if self.lake.read(REMOTE_READ_CALLS).where("opnum IN (6, 10)").limit(1).count():
             assert plain(self.lake.read(QUEUE_OPERATIONS)) == plain(operations_anew(self.lake))
+        assert plain(self.lake.read(QUEUE_OPENS)) == plain(opens_anew(self.lake))
         facts = [name for name in QUEUE_ALIASES.names if name not in ("run_id", "ingested_at")]
         anew = compute_alias_rows(self.lake, options.get("declared", ())).select(facts).to_pylist()
         there = self.lake.read(QUEUE_ALIASES).select(*facts).toArrow().to_pylist()
@@ -157,6 +167,34 @@ def test_the_queue_of_a_purge_by_number_is_found_by_what_comes_later(story):
     change(story.lake, REMOTE_READ_CALLS, gone=["purge"])
     story.run(compared=False)
     assert purged() == []
+
+
+def test_who_the_client_claims_to_be_is_learnt_later_than_its_calls(story):
+    """And which opens held the queue that another client was refused."""
+    opened = {"queue": ORDERS, "access": 1, "share_mode": 0}
+    refused = read("refused", ("RemoteRead", 2), 5, 5.1, connection_id="c2", **opened | {"share_mode": 1})
+    refused[1].update(outcome="fault", fault_status=0xC00E0009)
+    started = {"context_handle": "aa" * 20, "action": 0, "timeout_ms": 5, "request_id": 7, "hresult": 0}
+    story.add(read("start", ("RemoteRead", 7), 3, 3.1, **started), refused)
+    story.run()
+
+    def opens():
+        rows = story.lake.read(QUEUE_OPENS).collect()
+        return {row.call_key: (row.principal, row.blocked_by, row.blocks, row.missing) for row in rows}
+
+    def principals():
+        return {row.principal for row in story.lake.read(RECEIVE_ATTEMPTS).collect()}
+
+    assert (opens(), principals()) == ({"refused": (None, None, [], ["no_open"])}, {None})
+    bind = {"bind_key": "b", "connection_id": "c1", **FOUR_TUPLE, "auth_principal": "CORP\\svc", "bound_at": at(0)}
+    add(story.lake, RPC_BINDS, bind)
+    story.add(read("open", ("RemoteRead", 2), 1, 1.1, context_handle="aa" * 20, **opened))
+    assert story.run() == 1
+    assert principals() == {"CORP\\svc"}
+    assert opens() == {"refused": (None, ["open"], [], []), "open": ("CORP\\svc", None, ["refused"], [])}
+    change(story.lake, RPC_BINDS, bind | {"auth_principal": "CORP\\other"})  # as after reading a capture again
+    assert story.run() == 1
+    assert (principals(), opens()["open"][0]) == ({"CORP\\other"}, "CORP\\other")
 
 
 @pytest.mark.long
@@ -266,6 +304,7 @@ def test_in_any_order_and_number_of_runs_all_is_as_if_made_anew(story, monkeypat
     if not here:
         monkeypatch.setattr(attempts_update, "_MAX_CALLS_IN_MEMORY", -1)
         monkeypatch.setattr(recompute_in_memory, "recompute", None)
+        monkeypatch.setattr(update_opens, "_MAX_CALLS_IN_MEMORY", 0)
     reads, clients, messages = _happenings(seed)
     chance = random.Random(seed)
     chance.shuffle(reads)

@@ -14,7 +14,7 @@ from pipeline.silver import update as silver_update
 from pipeline.silver.decode import DECODED_TABLES, decode_calls
 from pipeline.silver.decode_tasks import CallDecoder
 from pipeline.silver.queue_aliases import AliasIndex
-from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, RPC_CALLS
+from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, RPC_BINDS, RPC_CALLS
 from schemas.calls import CLIENT_CALLS
 from schemas.messages import MESSAGES
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
@@ -72,11 +72,11 @@ def silver_follows(lake):
 
 def gold_anew(lake, cleanup=CLEANUP):
     """Gold as it would be if it were made now of all there is."""
-    reads, connections, calls, captures, messages, clients = map(
-        lake.read, (REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CAPTURE_FILES, MESSAGES, CLIENT_CALLS)
+    reads, connections, calls, captures, messages, clients, binds = map(
+        lake.read, (REMOTE_READ_CALLS, CONNECTIONS, RPC_CALLS, CAPTURE_FILES, MESSAGES, CLIENT_CALLS, RPC_BINDS)
     )
     return receive_attempts_frame(
-        reads, connections, calls, captures, messages=messages, clients=clients,
+        reads, connections, calls, captures, messages=messages, clients=clients, binds=binds,
         aliases=AliasIndex.load(lake).canonical_names, cleanup_s=cleanup.total_seconds(),
     )  # fmt: skip
 

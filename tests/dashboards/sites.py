@@ -178,6 +178,7 @@ def site(names=("srv1\\private$\\orders", "far\\private$\\out"), **replaced):
         "attempts": data([attempt(name, number) for number, name in each]),
         "sequences": data([sequence(name, number) for number, name in each]),
         "operations": data([]),
+        "opens": data([]),
         "calls": data([call(f"k{number}", number) for number, _ in each]),
         "comqc": data([comqc(name, number) for number, name in each]),
         "findings": data([finding(number) for number, _ in each]),

@@ -77,8 +77,8 @@ def test_the_nt_hash_is_that_of_4_2_2_1_2():
 @pytest.mark.parametrize("section", WRAPPED)
 def test_examples(section):
     shaken = handshake(section)
-    assert shaken.principal == "Domain\\User"
-    assert KEY.matches_account(shaken.domain, shaken.user)
+    assert (shaken.names.principal, shaken.names.workstation) == ("Domain\\User", "COMPUTER")
+    assert KEY.matches_account(shaken.names.domain, shaken.names.user)
     exported = shaken.exported_key(KEY)
     assert exported is not None
     assert exported.hex() == EXPORTED[section]
@@ -210,7 +210,7 @@ def test_hostile_messages_are_no_handshake(challenge, authenticate):
             shaken = NtlmHandshake.parse(one, two)
         except MalformedNtlmMessageError:
             continue
-        assert shaken.exported_key(KEY) is None or not shaken.user
+        assert shaken.exported_key(KEY) is None or not shaken.names.user
 
 
 @given(st.lists(st.tuples(st.binary(max_size=30), st.integers(0, 15)), min_size=1, max_size=4))

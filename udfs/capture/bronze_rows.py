@@ -20,6 +20,7 @@ from udfs.rpc.call_assembly import association_of
 from udfs.rpc.call_schema import TIMESTAMP_US, rows_to_batch
 from udfs.rpc.connection_identity import connection_id, four_tuple, key_fields
 from udfs.rpc.pdu_framing import QUARANTINE_SAMPLE_BYTES, FramingState, StrayBytes
+from udfs.sealed.claimed_identity import UNKNOWN_IDENTITY, identities_by_context
 from udfs.sealed.security_tokens import TOKEN_TYPE
 from udfs.tcp.connections import ConnectionKind, TcpConnection
 from udfs.tcp.packet_decoder import PacketDecoder
@@ -130,6 +131,9 @@ RPC_BINDS_SCHEMA: Final = pa.schema(
         ("capture_id", pa.string()),
         ("packet_number", pa.int64()),
         ("handshake", pa.list_(TOKEN_TYPE)),
+        ("auth_principal", pa.string()),
+        ("auth_workstation", pa.string()),
+        ("auth_service", pa.string()),
         ("event_date", pa.date32()),
     ]
 )
@@ -335,7 +339,11 @@ def bind_rows(connections: list[TcpConnection], msmq_indexes: set[int], capture_
         if connection.index not in msmq_indexes:
             continue
         names, identity = _four_tuple_columns(connection), connection_id(connection)
-        for bind in association_of(connection).binds:
+        binds = association_of(connection).binds
+        identities = identities_by_context(token for bind in binds for token in bind.tokens)
+        for bind in binds:
+            known = [token.auth_context_id for token in bind.tokens if token.auth_context_id in identities]
+            claimed = identities[known[0]] if known else UNKNOWN_IDENTITY
             time = _to_us(bind.time_ns)
             for position, element in enumerate(bind.context_elements):
                 answer = bind.results[position] if position < len(bind.results) else None
@@ -372,6 +380,9 @@ def bind_rows(connections: list[TcpConnection], msmq_indexes: set[int], capture_
                         "capture_id": capture_id,
                         "packet_number": bind.packet_number,
                         "handshake": [token.to_row() for token in bind.tokens] or None if not position else None,
+                        "auth_principal": claimed.principal,
+                        "auth_workstation": claimed.workstation,
+                        "auth_service": claimed.service,
                     }
                 )
     return _to_batch(rows, RPC_BINDS_SCHEMA, "bound_at")

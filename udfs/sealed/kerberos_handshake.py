@@ -11,16 +11,17 @@ from typing import Final
 
 from impacket.krb5.keytab import Keytab
 
+from udfs.sealed.claimed_identity import TAG_SEQUENCE, TAG_TEXT, kerberos_text, principal_name, ticket_service
 from udfs.sealed.decryption_keys import DecryptionKeys, KerberosKey
 from udfs.sealed.enctypes import KEY_SIZES, decrypt_and_verify
 from udfs.sealed.kerberos_session import KerberosSession, KerberosSessionKey
 from udfs.sealed.protected_pdu import DecryptionFailure
 from udfs.sealed.security_tokens import AUTH_TYPE_KERBEROS, AUTH_TYPE_NTLM, AUTH_TYPE_SPNEGO, HandshakeToken
-from udfs.sealed.spnego import AP_REP, AP_REQ, der_elements, nested_contents
+from udfs.sealed.spnego import AP_REP, AP_REQ, nested_contents
 
 SUPPORTED_AUTH_TYPES: Final = (AUTH_TYPE_NTLM, AUTH_TYPE_SPNEGO, AUTH_TYPE_KERBEROS)
 _USAGE_TICKET, _USAGE_AUTHENTICATOR, _USAGE_AP_REP_PART = 2, 11, 12  # key usages (RFC 4120 7.5.1)
-_TAG_SEQUENCE, _TAG_INTEGER, _TAG_OCTETS, _TAG_TEXT = 0x30, 0x02, 0x04, 0x1B
+_TAG_INTEGER, _TAG_OCTETS = 0x02, 0x04
 
 
 class KeytabError(Exception):
@@ -82,7 +83,7 @@ def open_kerberos_context(
         has_service_key |= fits_service
         # A service has many names and one key: try each key of the ticket's type, whatever its name.
         decrypted = _decrypt(key.enctype, key.key, _USAGE_TICKET, ap_request.ticket)
-        part = None if decrypted is None else nested_contents(decrypted, 0x63, _TAG_SEQUENCE)
+        part = None if decrypted is None else nested_contents(decrypted, 0x63, TAG_SEQUENCE)
         if part is None:
             continue
         base = _encryption_key(part, 0xA1)
@@ -102,55 +103,45 @@ def _session_keys(
             base.enctype,
             base.key,
             _USAGE_AP_REP_PART,
-            _encrypted_data(nested_contents(answer, AP_REP, _TAG_SEQUENCE, 0xA2)),
+            _encrypted_data(nested_contents(answer, AP_REP, TAG_SEQUENCE, 0xA2)),
         )
-        subkey = _encryption_key(nested_contents(part or b"", 0x7B, _TAG_SEQUENCE) or b"", 0xA2)
+        subkey = _encryption_key(nested_contents(part or b"", 0x7B, TAG_SEQUENCE) or b"", 0xA2)
         if subkey is not None:
             yield subkey
     part = _decrypt(base.enctype, base.key, _USAGE_AUTHENTICATOR, ap_request.authenticator)
-    subkey = _encryption_key(nested_contents(part or b"", 0x62, _TAG_SEQUENCE) or b"", 0xA6)
+    subkey = _encryption_key(nested_contents(part or b"", 0x62, TAG_SEQUENCE) or b"", 0xA6)
     if subkey is not None:
         yield subkey
     yield base
 
 
 def _parse_ap_request(request: bytes) -> _ApRequest | None:
-    body = nested_contents(request, AP_REQ, _TAG_SEQUENCE)
-    ticket = nested_contents(body or b"", 0xA3, 0x61, _TAG_SEQUENCE)
+    body = nested_contents(request, AP_REQ, TAG_SEQUENCE)
+    ticket = nested_contents(body or b"", 0xA3, 0x61, TAG_SEQUENCE)
     sealed = _encrypted_data(nested_contents(ticket or b"", 0xA3))
     authenticator = _encrypted_data(nested_contents(body or b"", 0xA4))
-    realm, names = nested_contents(ticket or b"", 0xA1, _TAG_TEXT), nested_contents(ticket or b"", 0xA2, _TAG_SEQUENCE)
-    if sealed is None or authenticator is None or realm is None or names is None:
+    service = ticket_service(ticket or b"")
+    if sealed is None or authenticator is None or service is None:
         return None
-    return _ApRequest(f"{_principal_name(names)}@{_text(realm)}", sealed, authenticator)
-
-
-def _principal_name(principal: bytes) -> str:
-    """Return a PrincipalName as text, its components joined by slashes."""
-    parts = nested_contents(principal, 0xA1, _TAG_SEQUENCE) or b""
-    return "/".join(_text(part) for tag, part in der_elements(parts) if tag == _TAG_TEXT)
+    return _ApRequest(service, sealed, authenticator)
 
 
 def _client_principal(part: bytes) -> str:
     """Return the client principal of an EncTicketPart: name@REALM."""
-    names, realm = nested_contents(part, 0xA3, _TAG_SEQUENCE) or b"", nested_contents(part, 0xA2, _TAG_TEXT) or b""
-    return f"{_principal_name(names)}@{_text(realm)}"
-
-
-def _text(octets: bytes) -> str:
-    return octets.decode("utf-8", "replace")
+    names, realm = nested_contents(part, 0xA3, TAG_SEQUENCE) or b"", nested_contents(part, 0xA2, TAG_TEXT) or b""
+    return f"{principal_name(names)}@{kerberos_text(realm)}"
 
 
 def _encrypted_data(data: bytes | None) -> tuple[int, bytes] | None:
     """Return encryption type and octets of an EncryptedData structure."""
-    body = nested_contents(data or b"", _TAG_SEQUENCE)
+    body = nested_contents(data or b"", TAG_SEQUENCE)
     kind, octets = nested_contents(body or b"", 0xA0, _TAG_INTEGER), nested_contents(body or b"", 0xA2, _TAG_OCTETS)
     return None if kind is None or octets is None else (int.from_bytes(kind, "big", signed=True), octets)
 
 
 def _encryption_key(part: bytes, tag: int) -> KerberosSessionKey | None:
     """Return the EncryptionKey in the field ``tag``; None if its type is unknown."""
-    body = nested_contents(part, tag, _TAG_SEQUENCE)
+    body = nested_contents(part, tag, TAG_SEQUENCE)
     kind, octets = nested_contents(body or b"", 0xA0, _TAG_INTEGER), nested_contents(body or b"", 0xA1, _TAG_OCTETS)
     if kind is None or octets is None:
         return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -16,15 +15,12 @@ from typing import Final
 from Cryptodome.Cipher import ARC4
 from impacket.ntlm import ntlmssp_DES_encrypt
 
+from udfs.sealed.claimed_identity import MalformedNtlmMessageError, NtlmNames, message_field, ntlm_flags
 from udfs.sealed.decryption_keys import NtlmKey
 
-FLAG_UNICODE, FLAG_NTLM_KEY, FLAG_LM_KEY = 0x00000001, 0x00000200, 0x00000080
+FLAG_NTLM_KEY, FLAG_LM_KEY = 0x00000200, 0x00000080
 FLAG_EXTENDED_SECURITY, FLAG_KEY_56, FLAG_KEY_128, FLAG_KEY_EXCHANGE = 0x00080000, 0x80000000, 0x20000000, 0x40000000
 _MAGIC_CONSTANT: Final = "session key to {}-to-{} {} key magic constant\0"
-
-
-class MalformedNtlmMessageError(Exception):
-    """An NTLM message with fields outside its bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +29,7 @@ class NtlmHandshake:
 
     server_challenge: bytes
     flags: int
-    domain: str
-    user: str
+    names: NtlmNames
     lm_response: bytes
     nt_response: bytes
     session_key: bytes  # EncryptedRandomSessionKey
@@ -42,33 +37,21 @@ class NtlmHandshake:
     @staticmethod
     def parse(challenge: bytes, authenticate: bytes) -> NtlmHandshake:
         """Parse both messages; raises ``MalformedNtlmMessageError``."""
-        if len(challenge) < 32 or len(authenticate) < 52:
+        if len(challenge) < 32:
             raise MalformedNtlmMessageError
-        flags = int.from_bytes(authenticate[60:64], "little") if len(authenticate) >= 64 else 0
-        encoding = "utf-16le" if flags & FLAG_UNICODE else "cp437"
+        names = NtlmNames.parse(authenticate)
         return NtlmHandshake(
             challenge[24:32],
-            flags,
-            _message_field(authenticate, 28).decode(encoding, "replace"),
-            _message_field(authenticate, 36).decode(encoding, "replace"),
-            _message_field(authenticate, 12),
-            _message_field(authenticate, 20),
-            _message_field(authenticate, 52),
+            ntlm_flags(authenticate),
+            names,
+            message_field(authenticate, 12),
+            message_field(authenticate, 20),
+            message_field(authenticate, 52),
         )
-
-    @property
-    def principal(self) -> str:
-        r"""The account in the handshake: ``DOMAIN\user``, or ``user`` without a domain."""
-        return f"{self.domain}\\{self.user}" if self.domain or not self.user else self.user
-
-    @property
-    def is_anonymous(self) -> bool:
-        """Whether the logon is anonymous; then session keys depend on no secret (3.2.5.1.2)."""
-        return not self.user and not self.nt_response
 
     def exported_key(self, key: NtlmKey) -> bytes | None:
         """Return the ExportedSessionKey; None if the response to the challenge was not made with this key."""
-        base = bytes(16) if self.is_anonymous else self._key_exchange_key(key.nt_hash)
+        base = bytes(16) if self.names.is_anonymous else self._key_exchange_key(key.nt_hash)
         if base is None or not self.flags & FLAG_KEY_EXCHANGE:
             return base
         return ARC4.new(base).decrypt(self.session_key) if len(self.session_key) == 16 else None
@@ -77,7 +60,7 @@ class NtlmHandshake:
         """Return KXKEY (3.4.5.1) of the SessionBaseKey (3.3.1, 3.3.2); None if the response does not fit the hash."""
         response = self.nt_response
         if len(response) > 24:
-            owner = _hmac(nt_hash, (self.user.upper() + self.domain).encode("utf-16le"))
+            owner = _hmac(nt_hash, (self.names.user.upper() + self.names.domain).encode("utf-16le"))
             proof = _hmac(owner, self.server_challenge + response[16:])
             return _hmac(owner, proof) if hmac.compare_digest(proof, response[:16]) else None
         if len(response) != 24:
@@ -90,16 +73,6 @@ class NtlmHandshake:
             return None
         base = _md4(nt_hash)
         return _hmac(base, self.server_challenge + self.lm_response[:8]) if extended else base
-
-
-def _message_field(message: bytes, at: int) -> bytes:
-    """Return the payload that a field (length, maximum length, offset) points to (2.2.1.3)."""
-    if len(message) < at + 8:
-        return b""
-    size, _, offset = struct.unpack_from("<HHI", message, at)
-    if size and offset + size > len(message):
-        raise MalformedNtlmMessageError
-    return message[offset : offset + size]
 
 
 def _hmac(key: bytes, data: bytes) -> bytes:

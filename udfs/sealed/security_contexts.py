@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from udfs.sealed import kerberos_handshake
+from udfs.sealed.claimed_identity import MalformedNtlmMessageError
 from udfs.sealed.decryption_keys import DecryptionKeys
-from udfs.sealed.ntlm_handshake import MalformedNtlmMessageError, NtlmHandshake
+from udfs.sealed.ntlm_handshake import NtlmHandshake
 from udfs.sealed.ntlm_session import NtlmSession
 from udfs.sealed.protected_pdu import DecryptedStub, DecryptionFailure, SentPdu
 from udfs.sealed.security_tokens import NTLM_AUTHENTICATE, NTLM_CHALLENGE, NTLM_NEGOTIATE, HandshakeToken
@@ -82,10 +83,11 @@ def _apply_ntlm_keys(
         handshake = NtlmHandshake.parse(challenge, authenticate)
     except MalformedNtlmMessageError:
         return
-    context.principal = handshake.principal
+    names = handshake.names
+    context.principal = names.principal
     context.failure = DecryptionFailure.NO_KEY
     for key in keys.ntlm:
-        if handshake.is_anonymous or key.matches_account(handshake.domain, handshake.user):
+        if names.is_anonymous or key.matches_account(names.domain, names.user):
             context.failure = DecryptionFailure.BAD_SIGNATURE
             exported = handshake.exported_key(key)
             if exported is not None:

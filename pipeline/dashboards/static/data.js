@@ -56,6 +56,7 @@ const FILTER_COLUMNS = {
   attempts: { queue: ["queue", "inferred_queue"], machine: ["server_address", "client_address"], from: "started_at", key: "attempt_key", title: "Receive or peek", facets: { _wrong: (rows, row) => FAILED_OUTCOMES.includes(rows.at(row, "outcome")) } },
   sequences: { queue: ["queue", "inferred_queue"], machine: ["server_address", "readers"], from: "first_attempt_at", key: "sequence_key", title: "Received message", facets: { _risk: (rows, row) => rows.at(row, "loss_risk") !== null } },
   operations: { queue: ["queue", "target_queue"], machine: ["server_address", "client_address"], from: "requested_at", key: "call_key", title: "Purge or move" },
+  opens: { queue: ["queue"], machine: ["server_address", "client_address"], from: "requested_at", key: "call_key", title: "Open of a queue" },
   calls: { machine: ["server_address", "client_address"], from: "request_at", key: "call_key", title: "Call" },
   evidence_calls: { machine: ["server_address", "client_address"], from: "request_at", key: "call_key", title: "Call" },
   comqc: { queue: ["queue", "inferred_queue"], machine: ["source_queue_manager"], from: "seen_at", key: "sighting_key", title: "COM+ call" },

@@ -258,6 +258,8 @@ function reads(state) {
     rowsTable("attempts", ["started_at", "queue", "outcome", traceColumn("attempts"), "action_name", "client_address", "server_address", "wait_ms", "hold_ms", "message_bytes", { name: "label", label: "label", kind: "text", value: (row) => messageLabel(data.rows.at(row, "message_key")), show: (row) => { const text = messageLabel(data.rows.at(row, "message_key")); return text === null ? "\u2013" : untrusted(text); } }, "lookup_id", "confidence"], state, { by: "started_at", down: true }),
     h("h2", {}, "Purges and moves"),
     rowsTable("operations", ["requested_at", "operation", "queue", "target_queue", "outcome", "client_address", "server_address", "lookup_id"], state),
+    h("h2", {}, "Opened queues, and sharing violations: by whom?"),
+    DATA.opens.computed ? rowsTable("opens", ["requested_at", "queue", "outcome", "result_name", "client_address", "principal", "workstation", "access_name", "share_mode_name", "held_by", "blocks", "closed_at", "ended_by", "server_address"], state) : notComputed(DATA.opens),
   ];
 }
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from pipeline.attempts.opens.queue_opens import share_modes_conflict
 from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall, ServerHistory, clock_slack_us
 from pipeline.findings.rules.qm2qm import ACCESS_DENIED, is_valid_port
 from pipeline.findings.rules.registry import (
@@ -17,10 +18,9 @@ from pipeline.findings.rules.registry import (
     server_rule,
     violation_of_either,
 )
-from udfs.codes import result_name
+from udfs.codes import PEEK_ACCESS, RECEIVE_ACCESS, result_name
 from udfs.dcerpc.interfaces import QMCOMM_NAME, REMOTE_READ_NAME
 
-_RECEIVE_ACCESS, _PEEK_ACCESS = 0x01, 0x20
 _UNOPENABLE_PREFIXES: Final = ("DL=", "MULTICAST=", "DIRECT=HTTP")
 _OBJECT_OPNUMS: Final = (7, 8, 9, 10, 11)  # opnums whose request begins with an OBJECT_FORMAT
 _RESERVED_CURSOR: Final = 0x0B
@@ -36,7 +36,7 @@ def remote_open_invalid(call: CapturedCall) -> Violation | None:
     actual = None
     if name is None or name.upper().startswith(_UNOPENABLE_PREFIXES):
         actual = f"format name {name}"
-    elif call["access"] not in (_RECEIVE_ACCESS, _PEEK_ACCESS) or call["share_mode"] not in (0, 1):
+    elif call["access"] not in (RECEIVE_ACCESS, PEEK_ACCESS) or call["share_mode"] not in (0, 1):
         actual = f"dwDesiredAccess {call['access']}, dwShareMode {call['share_mode']}"
     return None if actual is None else violation_of_either(call, actual)
 
@@ -117,14 +117,9 @@ class _QueueOpening:
     open_until: int
 
     @property
-    def is_receive(self) -> bool:
-        """The queue was opened with RECEIVE access."""
-        return bool(self.call["access"] == _RECEIVE_ACCESS)
-
-    @property
-    def is_exclusive(self) -> bool:
-        """The queue was opened for exclusive use: MQ_DENY_SHARE."""
-        return bool(self.call["share_mode"] == 1)
+    def mode(self) -> tuple[int | None, int | None]:
+        """Access and share mode of the open."""
+        return self.call["access"], self.call["share_mode"]
 
     def certainly_overlaps(self, later: _QueueOpening) -> bool:
         """Tell whether the queue was certainly open, by this opening, before and after a later one."""
@@ -156,15 +151,6 @@ def _in_order(openings: Iterable[_QueueOpening]) -> list[_QueueOpening]:
     return sorted(openings, key=lambda opening: (opening.opened_at, opening.call["call_key"]))
 
 
-def _excludes(first: _QueueOpening, second: _QueueOpening) -> bool:
-    """Tell whether an opening forbids another one of the same queue ([MS-MQDMPR] 3.1.7.1.5)."""
-    if first.is_exclusive and first.is_receive:
-        return second.is_exclusive or second.is_receive
-    if first.is_exclusive:
-        return second.is_receive
-    return first.is_receive and second.is_exclusive
-
-
 def _conflicting_openings(openings: Iterable[_QueueOpening]) -> Iterator[Violation]:
     """Yield openings of a queue, by name, that the share mode of an earlier one forbids, or their own."""
     by_queue: defaultdict[str, list[_QueueOpening]] = defaultdict(list)
@@ -177,7 +163,7 @@ def _conflicting_openings(openings: Iterable[_QueueOpening]) -> Iterator[Violati
             call = opening.call
             earlier = [each for each in earlier if each.open_until > call.started_at]
             for each in earlier:
-                if each.certainly_overlaps(opening) and _excludes(each, opening):
+                if each.certainly_overlaps(opening) and share_modes_conflict(each.mode, opening.mode):
                     actual = f"the queue is open with dwShareMode {each.call['share_mode']}"
                     yield Violation(call, actual, (each.call, call))
                     break

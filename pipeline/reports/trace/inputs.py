@@ -30,6 +30,7 @@ from schemas.coverage import COVERAGE
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
+from schemas.queue_opens import QUEUE_OPENS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table, literal
@@ -39,6 +40,9 @@ _CALL_COLUMNS: Final = (
     "call_key", "interface_name", "opnum", "outcome", "fault_status", "capture_id", "request_packet",
     "response_capture_id", "response_packet", "request_at", "response_at", "client_address", "client_port",
     "server_address", "connection_id",
+)  # fmt: skip
+_OPEN_COLUMNS: Final = (
+    "call_key", "principal", "workstation", "access_name", "share_mode_name", "outcome", "closed_at", "ended_by",
 )  # fmt: skip
 _UNUSED_MESSAGE_COLUMNS: Final = (
     "body", "extension", "soap_header", "header_sizes", "run_id", "event_date", "decoder_version",
@@ -178,6 +182,7 @@ def _read_trace_rows(lake: Lake, keys: Collection[str], numbers: Collection[Numb
             "reads": partial(_read_methods, lake, REMOTE_READ_CALLS, evidence, "ack_name"),
             "clients": partial(_read_methods, lake, CLIENT_CALLS, evidence),
             "findings": partial(_read_findings, lake, evidence),
+            "opens": partial(_to_rows, where_in(lake.read(QUEUE_OPENS), "call_key", evidence).select(*_OPEN_COLUMNS)),
         }
     )
     times = {row[name] for row in found["calls"] for name in ("request_at", "response_at")} - {None}
@@ -199,6 +204,7 @@ def _read_trace_rows(lake: Lake, keys: Collection[str], numbers: Collection[Numb
         attempts=attempts,
         sequences=found["sequences"],
         operations=found["operations"],
+        opens={row["call_key"]: row for row in found["opens"]},
         findings=found["findings"],
         comqc=found["comqc"],
         calls={row["call_key"]: {**row, **methods.get(row["call_key"], no_method)} for row in found["calls"]},

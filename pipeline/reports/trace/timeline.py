@@ -28,6 +28,7 @@ MISSING_CODE_TEXTS: Final = {
     "capture_ends": "the capture ends before the outcome",
     "capture_loss": "bytes of a connection that this depends on are missing from the captures",
     "no_bind": "the bind of a call was not captured: its interface was inferred",
+    "no_close": "the call that closed the queue was not captured",
     "no_open": "the call that opened the queue was not captured",
     "no_request": "the request of a call was not captured",
     "no_response": "the response of a call was not captured",
@@ -92,6 +93,7 @@ class TraceRows:
     attempts: Sequence[RowMapping] = ()
     sequences: Sequence[RowMapping] = ()
     operations: Sequence[RowMapping] = ()  # moves by lookup id, purges by queue
+    opens: Mapping[str, RowMapping] = field(default_factory=dict)  # of the queues that they were read from, by call_key
     findings: Sequence[RowMapping] = ()
     comqc: Sequence[RowMapping] = ()
     calls: Mapping[str, RowMapping] = field(
@@ -268,7 +270,9 @@ class _TimelineBuilder:
                 text = f"{action} by {reader}, {_call_text(call)}"
                 yield self._request_event("start", call_key, at, text, key, other_candidates)
             else:
-                yield self._request_event(role or "call", call_key, _call_time(call), _call_text(call))
+                opened = self.rows.opens.get(call_key)
+                text = _call_text(call) + ("" if opened is None else f", {_open_text(opened)}")
+                yield self._request_event(role or "call", call_key, _call_time(call), text)
         text = f"{outcome} ({action} by {reader})"
         at = row["ended_at"] or (row["returned_at"] if outcome not in ("in_flight", "expired") else None)
         if end_call is not None:
@@ -406,6 +410,17 @@ def _call_text(call: RowMapping) -> str:
     if call["outcome"] != "ok" and call.get("hresult_name") is None:
         return f"{method}{ack} -> {call['outcome']}"
     return f"{method}{ack} -> {call.get('hresult_name') or 'answered'}"
+
+
+def _open_text(row: RowMapping) -> str:
+    """Return by whom, how and until when a queue was open, as text."""
+    client = " at ".join(row[name] for name in ("principal", "workstation") if row[name] is not None)
+    mode = " ".join(row[name] for name in ("access_name", "share_mode_name") if row[name] is not None)
+    by = ", ".join(text for text in (f"by {client}" if client else "", mode) if text)
+    until = "" if row["closed_at"] is None else f" at {row['closed_at'].strftime('%H:%M:%S.%f')}"
+    ended = {"open": "not closed in the captures", "unknown": "how it ended is unknown", None: row["outcome"]}
+    end = ended.get(row["ended_by"]) or f"{row['ended_by'].replace('_', ' ')}{until}"
+    return f"{by}; {end}" if by else end
 
 
 def _body_size_text(row: RowMapping) -> str:

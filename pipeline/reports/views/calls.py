@@ -210,6 +210,31 @@ CALL_VIEWS: Final = (
         "server_address", ("first_at", "last_at"),
     ),
     View(
+        "sharing_violations", 21,
+        "an open of a queue that was refused because another open held the queue, and one open that held it",
+        "The columns `holder_...` say who held the queue then, how it was opened (`holder_access`, "
+        "`holder_share_mode`), since when, until when, and how that ended. `principal` and `workstation` are what the "
+        "client claims, or its key proves. Where several opens held the queue, each has a row.",
+        "`holder` is null where its open was not captured or is encrypted: `missing` says so. Opens by programs on the "
+        "queue's own machine are never captured.",
+        """
+        WITH refused AS (
+          SELECT *, explode_outer(blocked_by) AS holder FROM gold.queue_opens
+          WHERE result_name = 'MQ_ERROR_SHARING_VIOLATION'
+        )
+        SELECT refused.queue, refused.server_address, refused.requested_at AS refused_at, refused.client_address,
+          refused.principal, refused.workstation, refused.access_name AS access, refused.share_mode_name AS share_mode,
+          held.client_address AS holder_address, held.principal AS holder_principal,
+          held.workstation AS holder_workstation, held.access_name AS holder_access,
+          held.share_mode_name AS holder_share_mode, held.opened_at AS holder_opened_at,
+          held.closed_at AS holder_closed_at, held.ended_by AS holder_ended_by, refused.call_key, refused.holder,
+          refused.confidence, refused.missing
+        FROM refused LEFT JOIN gold.queue_opens AS held ON held.call_key = refused.holder
+        ORDER BY refused_at DESC, refused.call_key, holder_opened_at
+        """,
+        "server_address", ("refused_at",),
+    ),
+    View(
         "shared_identifiers", 22,
         "an identifier of a queue manager that two machines share",
         "`machines` lists the machines by their names, `addresses` the addresses where the identifier was seen.",

@@ -24,6 +24,7 @@ from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
 from schemas.queue_history import QUEUE_HISTORY
+from schemas.queue_opens import QUEUE_OPENS
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
@@ -186,6 +187,7 @@ def views(spark):
             QUEUE_OPERATIONS: rows(
                 QUEUE_OPERATIONS, {"operation": "purge", "outcome": "done", "queue": QUEUE, "responded_at": 90}
             ),
+            QUEUE_OPENS: rows(QUEUE_OPENS, *OPENS, queue=QUEUE),
             MESSAGES: rows(MESSAGES, *MESSAGES_SEEN),
             COMQC_CALLS: rows(
                 COMQC_CALLS, recorded("q1", 50, 0, 7), recorded("q1", 50, 1, 8), recorded("q1", 60, 0, 7),
@@ -219,6 +221,15 @@ def minutes(value):
     return round(value, 3) if isinstance(value, float) else value
 
 
+VIOLATION = {"result_name": "MQ_ERROR_SHARING_VIOLATION", "outcome": "refused", "share_mode_name": "MQ_DENY_SHARE"}
+OPENS = [
+    {"call_key": "o1", "client_address": "c1", "principal": "CORP\\svc", "opened_at": 10, "ended_by": "closed"},
+    {"call_key": "o2", "client_address": "c2", "opened_at": 20, "ended_by": "rundown"},
+    {"call_key": "o3", "client_address": "c3", "requested_at": 30, "blocked_by": ["o1", "o2"], **VIOLATION},
+    {"call_key": "o4", "client_address": "c4", "requested_at": 40, "missing": ["no_open"], **VIOLATION},
+]
+
+
 @pytest.fixture(scope="module")
 def answer(views):
     """Reads columns of a view's rows, times in minutes."""
@@ -231,6 +242,15 @@ def answer(views):
 
 
 pytestmark = pytest.mark.spark
+
+
+def test_sharing_violations_name_who_held_the_queue(answer):
+    columns = ("refused_at", "client_address", "share_mode", "holder_address", "holder_principal", "holder_ended_by")
+    assert answer("sharing_violations", *columns) == [
+        (40, "c4", "MQ_DENY_SHARE", None, None, None),
+        (30, "c3", "MQ_DENY_SHARE", "c1", "CORP\\svc", "closed"),
+        (30, "c3", "MQ_DENY_SHARE", "c2", None, "rundown"),
+    ]
 
 
 def test_states_and_depths_of_queues(answer):

@@ -3,12 +3,14 @@
 import gzip
 import json
 import struct
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
 
 from attempts.telling import sequences_here
+from attempts.test_queue_opens import opens_of
 from attempts.test_sample import gold_of
 from pipeline.reports.trace.formatting import format_timeline, timeline_to_json
 from pipeline.reports.trace.timeline import TraceRows, build_timelines
@@ -224,3 +226,24 @@ def test_arrow_is_what_the_rows_come_from():
     number = pa.array([7], pa.decimal128(20, 0)).to_pylist()[0]
     (timeline,) = build_timelines(TraceRows(messages=[message()], attempts=[attempt("a", "m", number)]), ["m"])
     assert timeline.locations == [("h\\q", 7)]
+
+
+def test_the_open_that_a_message_was_read_through_says_how_and_until_when(project):
+    path = project / "data" / "sample" / "01-remoteread-ndr.pcap"
+    found, (opens, _) = trace_rows_of(path), opens_of(path)
+    by_key = {row["call_key"]: row for row in opens}
+    (holder,) = (row for row in opens if row["blocks"])
+    keys = {row["message_key"] for row in found.messages}
+
+    def open_texts():
+        timelines = build_timelines(replace(found, opens=by_key), keys)
+        events = [event for timeline in timelines for event in timeline.events if event.kind == "open"]
+        return {event.call_key: event.text for event in events}
+
+    closed_at = holder["closed_at"].strftime("%H:%M:%S.%f")
+    assert open_texts()[holder["call_key"]].endswith(f", receive MQ_DENY_NONE; closed at {closed_at}")
+    known = {"principal": "CORP\\svc", "workstation": "APP1", "ended_by": "connection_ended"}
+    by_key[holder["call_key"]] = holder | known
+    assert open_texts()[holder["call_key"]].endswith(
+        f", by CORP\\svc at APP1, receive MQ_DENY_NONE; connection ended at {closed_at}"
+    )

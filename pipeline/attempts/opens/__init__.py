@@ -1,0 +1,1 @@
+"""Opened queues: until when they were open, and who blocked whom."""

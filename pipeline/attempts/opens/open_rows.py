@@ -1,0 +1,165 @@
+"""Rows of gold.queue_opens, computed by ``queue_opens.find_opens`` from each server's calls that open and close queues.
+
+These calls are few: those of a server are processed together, in memory (``queue_opens_table``) or in Spark
+(``queue_opens_frame``), by the same function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pipeline.attempts.attempt_rows import (
+    OUTCOME_COLUMNS,
+    apply_per_server,
+    calls_from_rows,
+    connections_from_rows,
+    decode_errors,
+    iterate_servers,
+    join_by_key,
+)
+from pipeline.attempts.calls import OPEN_ROLES
+from pipeline.attempts.client_identity import IDENTITY_COLUMNS, client_identity, identities_frame
+from pipeline.attempts.opens.queue_opens import QueueOpen, find_opens
+from pipeline.attempts.server_openings import methods_condition
+from pipeline.lake.arrow_rows import epoch_day, rows_to_table
+from pipeline.lake.queries import CachedFilter
+from schemas.bronze import RPC_CALLS
+from schemas.calls import CLIENT_CALLS
+from schemas.queue_opens import QUEUE_OPENS
+from schemas.remote_read_calls import REMOTE_READ_CALLS
+from schemas.table import Table
+from udfs.codes import SHARE_MODE_NAMES, access_name, code_name, result_name
+from udfs.dcerpc.interfaces import QM2QM_NAME, REMOTE_READ_NAME
+from udfs.queues.alias_groups import canonical_queue_name
+
+_SCHEMA: Final = to_arrow_schema(QUEUE_OPENS.struct())
+_SILVER: Final = (
+    "call_key", "opnum", "connection_id", "requested_at", "responded_at", "clocks", "queue", "context_handle",
+    "queue_handle", "queue_descriptor", "open_context", "access", "share_mode", "returned_port", "hresult", "errors",
+)  # fmt: skip
+_KNOWN: Final = ("outcome", "fault_status", "bind_seen", "cancelled_at", "orphaned_at", "encrypted")
+_FACTS: Final = (*_SILVER, "protocol", *_KNOWN)
+_PASSTHROUGH: Final = (
+    "method", "client_address", "client_port", "server_address", "server_port", "queue_format_name", "client_id",
+    "run_id",
+)  # fmt: skip
+
+READ_COLUMNS: Final = ("protocol", *_SILVER, *_PASSTHROUGH)
+"""What is read of silver.remote_read_calls."""
+CLIENT_COLUMNS: Final = ("interface_name AS protocol", *_SILVER, *_PASSTHROUGH)
+"""The same of silver.client_calls."""
+
+_READS: Final = [method for method in OPEN_ROLES if method[0] in (QM2QM_NAME, REMOTE_READ_NAME)]
+_CLIENTS: Final = [method for method in OPEN_ROLES if method not in _READS]
+IS_OPEN_CALL_SQL: Final = {
+    REMOTE_READ_CALLS: methods_condition(_READS, "protocol"),
+    CLIENT_CALLS: methods_condition(_CLIENTS),
+    RPC_CALLS: methods_condition(OPEN_ROLES),
+}
+"""The condition of the calls that open and close queues, ask for ports and create cursors, by their table."""
+OPEN_CALLS: Final[dict[Table, CachedFilter]] = {
+    table: CachedFilter(table, f"{condition} AND server_address IS NOT NULL")
+    for table, condition in IS_OPEN_CALL_SQL.items()
+}
+"""These calls, by the table whose rows they are."""
+
+
+def queue_opens_frame(
+    reads: DataFrame,
+    connections: DataFrame,
+    calls: DataFrame,
+    clients: DataFrame,
+    binds: DataFrame,
+    *,
+    aliases: Mapping[str, str],
+) -> DataFrame:
+    """Return gold.queue_opens computed in Spark.
+
+    The inputs are silver.remote_read_calls, bronze.connections, bronze.rpc_calls, silver.client_calls and
+    bronze.rpc_binds, of whole servers; ``aliases`` are the canonical name of each queue name.
+    """
+    reads, calls, clients = (
+        frame.where(OPEN_CALLS[table].where)
+        for table, frame in ((REMOTE_READ_CALLS, reads), (RPC_CALLS, calls), (CLIENT_CALLS, clients))
+    )
+    ours = reads.selectExpr(*READ_COLUMNS).unionByName(clients.selectExpr(*CLIENT_COLUMNS))
+    facts = ours.join(calls.selectExpr(*OUTCOME_COLUMNS), "call_key", "left")
+    facts = facts.join(identities_frame(binds), "connection_id", "left")
+    return apply_per_server(facts, connections, partial(opens_of_server, aliases=aliases), QUEUE_OPENS)
+
+
+def queue_opens_table(
+    reads: pa.Table,
+    connections: pa.Table,
+    known: pa.Table,
+    clients: pa.Table,
+    identities: pa.Table,
+    *,
+    aliases: Mapping[str, str],
+) -> pa.Table:
+    """Return gold.queue_opens computed in memory, from the columns above of the calls of whole servers.
+
+    ``identities``: who the clients of connections claim to be (``identities_table``).
+    """
+    facts = join_by_key(pa.concat_tables([reads, clients], promote_options="default"), known)
+    facts = join_by_key(facts, identities, "connection_id")
+    parts = [opens_of_server(ours, theirs, aliases=aliases) for _, ours, theirs in iterate_servers(facts, connections)]
+    return pa.concat_tables([_SCHEMA.empty_table(), *parts])
+
+
+def opens_of_server(calls: pa.Table, connections: pa.Table, *, aliases: Mapping[str, str]) -> pa.Table:
+    """Return the opens of one server's calls as rows; the calls have the columns above, and ``OUTCOME_COLUMNS``."""
+    rows = calls.select(["call_key", *_PASSTHROUGH, "opened_by", *IDENTITY_COLUMNS]).to_pylist()
+    through = {row.pop("call_key"): row for row in rows}
+    found = find_opens(
+        calls_from_rows(calls, _FACTS),
+        connections_from_rows(connections),
+        ports=lambda call: through[call.call_key]["server_port"],
+        canonical=lambda queue: canonical_queue_name(queue, aliases),
+    )
+    return rows_to_table([_row(each, through, aliases) for each in found], _SCHEMA)
+
+
+def _row(opened: QueueOpen, through: Mapping[str, Mapping[str, Any]], aliases: Mapping[str, str]) -> dict[str, Any]:
+    call, asked = opened.call, opened.asked
+    access, share_mode = (None, None) if asked is None else (asked.access, asked.share_mode)
+    return {
+        **through[call.call_key],
+        **client_identity(through[call.call_key]),
+        "call_key": call.call_key,
+        "protocol": call.protocol,
+        "queue": canonical_queue_name(opened.queue, aliases),
+        "opened_queue": opened.queue,
+        "queue_format_name": None if asked is None else through[asked.call_key]["queue_format_name"],
+        "connection_id": call.connection_id,
+        "access": access,
+        "access_name": None if access is None else access_name(access),
+        "share_mode": share_mode,
+        "share_mode_name": None if share_mode is None else code_name(SHARE_MODE_NAMES, share_mode),
+        "context_handle": call.context_handle,
+        "queue_handle": call.queue_handle,
+        "remote_open": None if opened.remote_open is None else opened.remote_open.call_key,
+        "requested_at": call.captured_request_at,
+        "responded_at": call.captured_response_at,
+        "outcome": opened.outcome,
+        "result": call.result,
+        "result_name": None if call.result is None else result_name(call.result),
+        "opened_at": call.captured_response_at if opened.outcome == "opened" else None,
+        "closed_at": opened.closed_at,
+        "ended_by": opened.ended_by,
+        "cursors": opened.cursors,
+        "blocked_by": [each.call.call_key for each in opened.blocked_by] or None,
+        "blocks": [each.call.call_key for each in opened.blocks],
+        "steps": None if opened.steps is None else [step._asdict() for step in opened.steps],
+        "evidence": opened.evidence,
+        "confidence": opened.confidence,
+        "missing": sorted(opened.missing),
+        "errors": decode_errors(opened),
+        "event_date": epoch_day(call.captured_request_at, call.captured_response_at),
+    }
