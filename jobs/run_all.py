@@ -46,9 +46,7 @@ from schemas.alerts import ALERTS
 from schemas.coverage import COVERAGE
 from schemas.findings import FINDINGS
 from schemas.hosts import HOSTS
-from schemas.machine_history import MACHINE_HISTORY
-from schemas.management_actions import MANAGEMENT_ACTIONS
-from schemas.queue_history import QUEUE_HISTORY
+from schemas.queue_history import MACHINE_HISTORY, MANAGEMENT_ACTIONS, QUEUE_HISTORY
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table

@@ -13,8 +13,6 @@ from schemas import (
     eod,
     findings,
     hosts,
-    machine_history,
-    management_actions,
     messages,
     quality,
     queue_aliases,
@@ -30,8 +28,8 @@ SILVER: tuple[Table, ...] = (
     *queue_snapshots.TABLES, *hosts.TABLES,
 )  # fmt: skip
 GOLD: tuple[Table, ...] = (
-    *receive_attempts.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES,
-    *machine_history.TABLES, *management_actions.TABLES, *findings.TABLES, *coverage.TABLES, *alerts.TABLES,
+    *receive_attempts.TABLES, *ack_sequences.TABLES, *queue_history.TABLES, *eod.TABLES, *findings.TABLES,
+    *coverage.TABLES, *alerts.TABLES,
 )  # fmt: skip
 DATA_TABLES: tuple[Table, ...] = (*bronze.TABLES, *collected_snapshots.TABLES, *SILVER, *GOLD)
 

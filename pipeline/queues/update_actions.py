@@ -24,9 +24,8 @@ from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import AliasIndex
 from schemas.bronze import RPC_CALLS
 from schemas.calls import MANAGEMENT_CALLS
-from schemas.management_actions import MANAGEMENT_ACTIONS
 from schemas.queue_aliases import QUEUE_ALIASES
-from schemas.queue_history import QUEUE_HISTORY
+from schemas.queue_history import MANAGEMENT_ACTIONS, QUEUE_HISTORY
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS
 from schemas.table import Table
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL

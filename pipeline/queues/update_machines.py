@@ -20,8 +20,7 @@ from pipeline.lake.settings import fixed_row_batches
 from pipeline.queues import machine_rows
 from pipeline.queues.queue_managers import names_table
 from pipeline.queues.queue_rows import QueueSettings, from_gold_table, to_gold_table
-from schemas.machine_history import MACHINE_HISTORY
-from schemas.queue_history import QUEUE_HISTORY
+from schemas.queue_history import MACHINE_HISTORY, QUEUE_HISTORY
 from schemas.table import Table
 from udfs.rows import RowDict
 

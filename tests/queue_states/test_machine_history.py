@@ -10,7 +10,7 @@ from pipeline.queues import update_machines
 from pipeline.queues.machine_history import MachineEvent, compute_history
 from queue_states.in_memory_update import InMemoryUpdate, row
 from schemas.calls import MANAGEMENT_CALLS
-from schemas.machine_history import MACHINE_HISTORY
+from schemas.queue_history import MACHINE_HISTORY
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS
 
 US = 1_000_000

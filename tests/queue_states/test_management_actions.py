@@ -11,8 +11,8 @@ from pipeline.queues import update_actions
 from queue_states.in_memory_update import InMemoryUpdate, row
 from schemas.bronze import RPC_CALLS
 from schemas.calls import MANAGEMENT_CALLS
-from schemas.management_actions import MANAGEMENT_ACTIONS
 from schemas.queue_aliases import QUEUE_ALIASES
+from schemas.queue_history import MANAGEMENT_ACTIONS
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS
 
 MINUTE = 60_000_000
