@@ -84,9 +84,12 @@ class ManagementAction:
         return "unknown" if done is None else "done" if done else "failed"
 
     @property
-    def may_change_state(self) -> bool:
-        """Whether it changed a state, or may have."""
-        return self.outcome != "failed" and self.name in _CHANGING.get(self.call["object_type"] or "", ())
+    def changed_object(self) -> ObjectKey | None:
+        """What had its state changed, or may have; None if nothing. What cannot be read may have changed everything."""
+        kind = self.call["object_type"]
+        if self.outcome == "failed" or (kind is not None and self.name not in _CHANGING.get(kind, ())):
+            return None
+        return (self.call["machine"], None) if kind is None else self.object_key
 
     @property
     def auth_level(self) -> int | None:
@@ -128,8 +131,9 @@ class _StateChanges:
     def __init__(self, actions: Iterable[ManagementAction]) -> None:
         self._moments: defaultdict[ObjectKey, list[tuple[int, str]]] = defaultdict(list)  # time and call key
         for each in actions:
-            if each.may_change_state and each.object_key is not None:
-                self._moments[each.object_key] += [(at, each.call["call_key"]) for at in {each.begin, each.end}]
+            about = each.changed_object
+            if about is not None:
+                self._moments[about] += [(at, each.call["call_key"]) for at in {each.begin, each.end}]
         for moments in self._moments.values():
             moments.sort()
 

@@ -29,10 +29,10 @@ MAX_EVENTS_IN_MEMORY: Final = 300_000
 _MAX_CHANGES: Final = 100_000  # queue managers with changes; with more, all rows are recomputed
 _ALL: Final = -(1 << 62)  # a time before all others
 
-# The last interval of each affected queue manager that began before what changed.
+# The last interval of each changed queue manager that began before the change, of those that end at a time or later.
 _LAST_UNCHANGED: Final = """
 SELECT changed.machine, max(unix_micros(valid_from)) AS start
-FROM {changed} AS changed JOIN {history} AS history
+FROM {{changed}} AS changed JOIN (SELECT * FROM {{history}} WHERE {where}) AS history
   ON history.queue_manager = changed.machine AND unix_micros(history.valid_from) < changed.since
 GROUP BY changed.machine"""
 
@@ -100,9 +100,7 @@ class _MachinesUpdate:
         That interval's beginning stays, for it follows from earlier events; its end may move.
         """
         lake, machines = self.lake, sorted(changed)
-        since = pa.table({"machine": machines, "since": pa.array([changed[each] for each in machines], pa.int64())})
-        found = lake.query(_LAST_UNCHANGED, changed=since, history=MACHINE_HISTORY).to_pylist()
-        starts = dict.fromkeys(machines, _ALL) | {row["machine"]: row["start"] for row in found}
+        starts = dict.fromkeys(machines, _ALL) | self._last_unchanged(changed)
         events = self._read_events(starts)
         if events is None:
             return self._recompute_all()
@@ -114,6 +112,21 @@ class _MachinesUpdate:
         there = there.filter(pa.array(is_replaced, pa.bool_()))
         replaced = [row for row in rows if row["valid_from"] >= starts[row["queue_manager"]]]
         return self.step.replace_changed(to_gold_table(MACHINE_HISTORY, replaced, self.run_id), there)
+
+    def _last_unchanged(self, changed: dict[str, int]) -> dict[str, int]:
+        """Return the beginning of each queue manager's last interval that began before what changed, if there is one.
+
+        Mostly it reaches up to what changed. Only for queue managers that were out of sight the whole table is read.
+        """
+        found: dict[str, int] = {}
+        for where in (f"valid_to >= timestamp_micros({max(min(changed.values()), 0)})", "TRUE"):
+            left = sorted(changed.keys() - found.keys())
+            if left:
+                since = pa.table({"machine": left, "since": pa.array([changed[each] for each in left], pa.int64())})
+                sql = _LAST_UNCHANGED.format(where=where)
+                rows = self.lake.query(sql, changed=since, history=MACHINE_HISTORY).to_pylist()
+                found |= {row["machine"]: row["start"] for row in rows}
+        return found
 
     def _read_events(self, starts: dict[str, int]) -> list[RowDict] | None:
         """Return the events on which the rows of each queue manager rest from a time on; None if they are too many."""

@@ -30,7 +30,7 @@ def action(minute, text, *, hresult=0, name=FAR_NAME, answered=True, key=None, *
     pdus = {column: more.pop(column) for column in tuple(more) if column in (*security, "fault_name")}
     call = row(
         MANAGEMENT_CALLS, call_key=key, opnum=1, queue_manager=ADDRESS, client_address="10.0.0.9", action=text,
-        object_type="queue" if name else "machine", queue_format_name=name, queue=name and FAR,
+        object_type=more.pop("object_type", "queue" if name else "machine"), queue_format_name=name, queue=name and FAR,
         requested_at=times["request_at"], responded_at=times["response_at"], hresult=hresult if answered else None,
         fault_name=pdus.pop("fault_name", None), **more,
     )  # fmt: skip
@@ -89,7 +89,13 @@ def test_pause_and_resume_change_the_state_that_the_next_snapshot_shows():
 
 
 @pytest.mark.parametrize(
-    "between", [action(2, "RESUME"), action(2, "RESUME", answered=False), action(2, "DISCONNECT", name=None)]
+    "between",
+    [
+        action(2, "RESUME"),
+        action(2, "RESUME", answered=False),
+        action(2, "DISCONNECT", name=None),
+        action(2, None, object_type=None, hresult=None, outcome="encrypted"),
+    ],
 )
 def test_a_snapshot_beyond_another_change_says_nothing(between):
     found = states(snapshot(0, "CONNECTED"), action(1, "PAUSE"), between, snapshot(3, "CONNECTED"))
