@@ -87,8 +87,9 @@ MACHINE_HISTORY = Table(
         Column(
             "state",
             STRING,
-            "CONNECTED; DISCONNECTED: taken off the network and the directory; as reported (upper case) or by a "
-            "CONNECT or DISCONNECT since; UNKNOWN when the last report has expired",
+            "DISCONNECTED: taken off the network and the directory; CONNECTED: not taken off, whether or not a "
+            "directory answers; as reported (upper case) or by a CONNECT or DISCONNECT since; UNKNOWN when the last "
+            "report has expired",
         ),
         Column("directory_server", STRING, "name of the directory server, as last reported; null when it has none"),
         Column("bytes_in_all_queues", UINT64, "bytes of the messages in all its queues, as last reported"),

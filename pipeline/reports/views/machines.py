@@ -34,8 +34,9 @@ MACHINE_VIEWS: Final = (
         "without a gap, and `known_until`, when the last report of it expires. `bytes` are those of all its queues, as "
         "last reported at `reported_at`; `used_share` is their share of the quota in `quotas.machine` or "
         "`quotas.machines`, null without quota.",
-        "Nothing is known of queue managers that nobody asks. This interface does not report quotas: they come from "
-        "the configuration.",
+        "CONNECTED means that nobody took the queue manager offline, not that its directory server answers. Nothing is "
+        "known of queue managers that nobody asks. This interface does not report quotas: they come from the "
+        "configuration.",
         """
         WITH last AS (
           SELECT * FROM (""" + _LAST_REPORTS + """)
