@@ -34,6 +34,8 @@ def alert_thresholds(config: Config) -> Thresholds:
         queue_quota_bytes=config.quotas.queue,
         journal_quota_bytes=config.quotas.journal,
         quotas=quotas,
+        machine_quota_bytes=config.quotas.machine,
+        machine_quotas={entry.machine: entry.bytes for entry in config.quotas.machines},
     )
 
 
@@ -47,7 +49,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
         raise ConfigError(f"no such condition: {unknown[0]} (there are {', '.join(CONDITIONS)})")
     lake = open_lake_with_data(job_run)
     config = job_run.config
-    if config.quotas.queues:  # they name queues, for which the lake may have pseudonyms
+    if config.quotas.queues or config.quotas.machines:  # they have names, for which the lake may have pseudonyms
         config = redaction.redact_config(config, redaction.load_pseudonymizer(job_run))
     found = current_alerts(lake, alert_thresholds(config), job_run.arguments.as_of).to_pylist()
     alerts = sorted((row for row in found if not wanted or row["condition"] in wanted), key=_sort_key)

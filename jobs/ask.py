@@ -40,6 +40,8 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
         quotas.journal,
         {each.queue.lower(): (each.messages, each.journal) for each in quotas.queues},
         job_run.config.history.max_gap,
+        quotas.machine,
+        {each.machine: each.bytes for each in quotas.machines},
     )
     defined: dict[str, Any] = {"defined": views.create_permanent()} if job_run.arguments.define else {}
     views.create_temporary(list(dict.fromkeys([*(view.name for view in requested), COVERAGE_VIEW])))

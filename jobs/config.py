@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -64,6 +64,17 @@ class QueueQuota:
     queue: str
     messages: ByteSize | None = None
     journal: ByteSize | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MachineQuota:
+    """The quota of one queue manager: an entry of ``quotas.machines``. ``machine`` is its name in gold."""
+
+    machine: str
+    bytes: ByteSize
+
+
+_ListEntry: TypeAlias = CollectorMachine | QueueQuota | MachineQuota | TunnelPort
 
 
 def setting_field(default: object, meaning: str, *, minimum: float | None = None, maximum: float | None = None) -> Any:
@@ -211,6 +222,9 @@ class AlertsConfig:
     disconnected_after: timedelta = setting_field(
         timedelta(minutes=5), "how long an outgoing queue may have no connection", minimum=0
     )
+    machine_disconnected_after: timedelta = setting_field(
+        timedelta(minutes=5), "how long a queue manager may be disconnected from network and directory", minimum=0
+    )
     on_hold_after: timedelta = setting_field(
         timedelta(minutes=30), "how long an outgoing queue with messages may be on hold", minimum=0
     )
@@ -255,6 +269,9 @@ class AlertsConfig:
     full_within: timedelta = setting_field(
         timedelta(days=7), "a quota that will be used up within this time, at the rate of growth_window", minimum=0
     )
+    machine_full_share: float = setting_field(
+        0.9, "share of a queue manager's quota that its messages may take", minimum=0, maximum=1
+    )
     unacknowledged_read_after: timedelta = setting_field(
         timedelta(minutes=5),
         "how long a reader may hold a message without acknowledging it or giving it back",
@@ -279,12 +296,18 @@ class AlertsConfig:
 
 @dataclass(frozen=True, slots=True)
 class QuotasConfig:
-    """Quotas of queues. The management interface of queue managers does not report them."""
+    """Quotas of queues and of whole queue managers. The management interface of queue managers does not report them."""
 
     queue: ByteSize | None = setting_field(None, "quota of each queue; null: unknown", minimum=1)
     journal: ByteSize | None = setting_field(None, "quota of each journal; null: unknown", minimum=1)
     queues: tuple[QueueQuota, ...] = setting_field(
         (), "quotas of single queues, by the names of queues in gold; each entry has messages, journal or both"
+    )
+    machine: ByteSize | None = setting_field(
+        None, "quota of all messages of each queue manager; null: unknown", minimum=1
+    )
+    machines: tuple[MachineQuota, ...] = setting_field(
+        (), "quotas of single queue managers, by their names in gold; each entry has machine and bytes"
     )
 
 
@@ -543,7 +566,7 @@ def _convert(value_type: Any, raw: object, location: str) -> object:
     if get_origin(value_type) is Literal:
         allowed = get_args(value_type)
         return _expect(isinstance(raw, str) and raw in allowed, raw, raw, f"one of {', '.join(allowed)}", location)
-    if value_type in (CollectorMachine, QueueQuota, TunnelPort):
+    if value_type in get_args(_ListEntry):
         return _convert_entry(value_type, raw, location)
     if value_type in (str | None, Path | None, ByteSize | None) and raw is None:
         return None
@@ -588,6 +611,7 @@ def _convert_list(value_type: Any, raw: object, location: str) -> tuple[object, 
         timedelta: "durations",
         CollectorMachine: "machines",
         QueueQuota: "quotas",
+        MachineQuota: "quotas",
         TunnelPort: "ports",
     }[value_type]
     if not isinstance(raw, list):
@@ -601,9 +625,7 @@ def _convert_list(value_type: Any, raw: object, location: str) -> tuple[object, 
     return found if value_type is timedelta else tuple(dict.fromkeys(found))
 
 
-def _convert_entry(
-    value_type: type[CollectorMachine] | type[QueueQuota] | type[TunnelPort], raw: object, location: str
-) -> CollectorMachine | QueueQuota | TunnelPort:
+def _convert_entry(value_type: type[_ListEntry], raw: object, location: str) -> _ListEntry:
     hints = get_type_hints(value_type)
     needed = [each.name for each in fields(value_type) if each.default is MISSING]
     if not isinstance(raw, dict):

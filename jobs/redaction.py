@@ -126,11 +126,14 @@ def redact_config(config: Config, pseudonymizer: Pseudonymizer | None) -> Config
         for machine in config.collector.machines
     )
     quotas = tuple(replace(each, queue=pseudonymizer.queue_name(each.queue)) for each in config.quotas.queues)
+    machine_quotas = tuple(
+        replace(each, machine=pseudonymizer.host_name(each.machine)) for each in config.quotas.machines
+    )
     aliases = tuple(tuple(pseudonymizer.queue_name(name) for name in group) for group in config.queues.aliases)
     return replace(
         config,
         collector=replace(config.collector, machines=machines),
-        quotas=replace(config.quotas, queues=quotas),
+        quotas=replace(config.quotas, queues=quotas, machines=machine_quotas),
         queues=replace(config.queues, aliases=aliases),
         store=replace(config.store, stubs=False),
     )

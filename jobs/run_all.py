@@ -34,6 +34,7 @@ from pipeline.privacy.redaction import RedactionRun
 from pipeline.quality import coverage
 from pipeline.quality.suites import Suite
 from pipeline.queues import update as queues_update
+from pipeline.queues import update_actions, update_machines
 from pipeline.queues.queue_rows import QueueSettings
 from pipeline.reports.queue_overview import queue_lines
 from pipeline.reports.summary import console_summary
@@ -45,7 +46,7 @@ from schemas.alerts import ALERTS
 from schemas.coverage import COVERAGE
 from schemas.findings import FINDINGS
 from schemas.hosts import HOSTS
-from schemas.queue_history import QUEUE_HISTORY
+from schemas.queue_history import MACHINE_HISTORY, MANAGEMENT_ACTIONS, QUEUE_HISTORY
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
@@ -162,14 +163,16 @@ def _gold_steps(job_run: cli.JobRun, hosts_provenance: Mapping[str, Any] | None)
         first[HOSTS] = partial(hosts.update_hosts, run_id=run_id, provenance=hosts_provenance)
     yield first
     cli.log_progress("updating sequences and queue histories")
-    reads = config.reads
+    reads, queue_settings = config.reads, queue_state_settings(config)
     yield {
         ACK_SEQUENCES: partial(sequences_update.update, lost_after=reads.lost_after, poison_after=reads.poison_after),
-        QUEUE_HISTORY: partial(queues_update.update, settings=queue_state_settings(config), run_id=run_id),
+        QUEUE_HISTORY: partial(queues_update.update, settings=queue_settings, run_id=run_id),
     }
     limits = alert_thresholds(config)
-    cli.log_progress("updating findings, coverage and alerts")
+    cli.log_progress("updating machines, findings, coverage and alerts")
     yield {
+        MACHINE_HISTORY: partial(update_machines.update, settings=queue_settings, run_id=run_id),
+        MANAGEMENT_ACTIONS: partial(update_actions.update, settings=queue_settings, run_id=run_id),
         FINDINGS: partial(findings_update.update, stubs=config.store.stubs, limits=queue_rule_limits(limits)),
         COVERAGE: partial(coverage.update, run_id=run_id),
     }

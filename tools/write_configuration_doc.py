@@ -14,6 +14,7 @@ from jobs.config import (
     SECTIONS,
     ByteSize,
     CollectorMachine,
+    MachineQuota,
     QueueQuota,
     Setting,
     TunnelPort,
@@ -63,6 +64,7 @@ _TYPES: Final[dict[Any, str]] = {
     ByteSize: "size",
     CollectorMachine: "queue manager",
     QueueQuota: "quota",
+    MachineQuota: "quota",
     TunnelPort: "port",
 }
 _TABLE_HEAD: Final = "| Setting | Type | Default | Meaning |\n| --- | --- | --- | --- |\n"

@@ -27,10 +27,24 @@ CONDITIONS: Final = {
         "Look at the connection's last error and next hops (connection_history); see whether the next hop's name "
         "resolves, its service runs and TCP 1801 reaches it.",
     ),
+    "machine_disconnected": Condition(
+        1,
+        "a queue manager is disconnected from network and directory (CONNECTED is DISCONNECTED) for "
+        "alerts.machine_disconnected_after; error after alerts.error_after",
+        "Somebody took it offline (gold.management_actions has the DISCONNECT, if it was captured): it sends nothing "
+        "until it is connected again.",
+    ),
     "queue_on_hold": Condition(
         1,
         "an outgoing queue with messages is on hold (ONHOLD) for alerts.on_hold_after",
         "Somebody paused it: resume it when the reason is gone.",
+    ),
+    "machine_nearly_full": Condition(
+        3,
+        "the messages in all queues of a queue manager take alerts.machine_full_share of its quota; error when it is "
+        "used up; only where quotas.machine or quotas.machines set the quota",
+        "Have its largest queues, journals and dead letters read or purged, or raise the quota: a full queue manager "
+        "refuses messages.",
     ),
     "queue_stuck": Condition(
         4,
@@ -149,6 +163,7 @@ class Thresholds:
     merge_within: timedelta = timedelta(minutes=5)
     error_after: timedelta = timedelta(hours=1)
     disconnected_after: timedelta = timedelta(minutes=5)
+    machine_disconnected_after: timedelta = timedelta(minutes=5)
     on_hold_after: timedelta = timedelta(minutes=30)
     stuck_after: timedelta = timedelta(minutes=15)
     unacked_after: timedelta = timedelta(minutes=30)
@@ -162,6 +177,7 @@ class Thresholds:
     dead_letters: int = 1
     journal_messages: int = 1000
     full_within: timedelta = timedelta(days=7)
+    machine_full_share: float = 0.9
     unacknowledged_read_after: timedelta = timedelta(minutes=5)
     failed_calls: int = 5
     ignored_results: tuple[int, ...] = (
@@ -181,6 +197,9 @@ class Thresholds:
     journal_quota_bytes: int | None = None
     quotas: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
     """The quotas of a queue and of its journal, by queue."""
+    machine_quota_bytes: int | None = None
+    machine_quotas: Mapping[str, int] = field(default_factory=dict)
+    """The quotas of queue managers, by their names in gold."""
 
     def as_provenance(self) -> dict[str, Any]:
         """Return the thresholds as JSON values for the provenance in a commit; durations in microseconds."""
@@ -189,5 +208,6 @@ class Thresholds:
             name: timedelta_to_us(value) if isinstance(value, timedelta) else value for name, value in values.items()
         }
         found["ignored_results"] = sorted(self.ignored_results)
+        found["machine_quotas"] = dict(sorted(self.machine_quotas.items()))
         found["quotas"] = {queue: list(sizes) for queue, sizes in sorted(self.quotas.items())}
         return found

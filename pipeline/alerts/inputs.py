@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from pipeline.alerts import call_alerts, queue_alerts, transfer_alerts
+from pipeline.alerts import call_alerts, machine_alerts, queue_alerts, transfer_alerts
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import Alert
 from pipeline.lake.arrow_rows import timedelta_to_us
@@ -17,7 +17,7 @@ from schemas.coverage import COVERAGE
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
-from schemas.queue_history import QUEUE_HISTORY
+from schemas.queue_history import MACHINE_HISTORY, QUEUE_HISTORY
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import TIMESTAMP, Table
@@ -78,6 +78,10 @@ def _select_rows(table: Table, columns: Iterable[str], where: str) -> BoundQuery
 
 def _queue_history_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
     return _select_rows(QUEUE_HISTORY, queue_alerts.HISTORY_COLUMNS, window.filter_sql("valid_from", "valid_to"))
+
+
+def _machine_history_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
+    return _select_rows(MACHINE_HISTORY, machine_alerts.MACHINE_COLUMNS, window.filter_sql("valid_from", "valid_to"))
 
 
 def _eod_transfers_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
@@ -185,6 +189,12 @@ ALERT_SOURCES: Final = {
         lambda rows, limits, now, _: queue_alerts.history_alerts(rows, limits, now),
         ("queue_disconnected", "queue_on_hold", "queue_stuck", "dead_letters_growing", "journal_growing",
          "nearly_full"),
+    ),
+    "machines": AlertSource(
+        _machine_history_query,
+        ("queue_manager",),
+        lambda rows, limits, now, _: machine_alerts.machine_alerts(rows, limits, now),
+        ("machine_disconnected", "machine_nearly_full"),
     ),
     "transfers": AlertSource(
         _eod_transfers_query,

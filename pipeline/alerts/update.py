@@ -36,7 +36,7 @@ from schemas.coverage import COVERAGE
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
-from schemas.queue_history import QUEUE_HISTORY
+from schemas.queue_history import MACHINE_HISTORY, QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
@@ -49,10 +49,12 @@ MAX_IN_MEMORY: Final = 200_000  # rows of one source; of more, the alerts are fo
 MAX_FOR_FULL_UPDATE: Final = 20_000  # rows of all sources; with fewer, all alerts are recomputed
 _FOLLOWED: Final = (
     QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES, RECEIVE_ATTEMPTS, MESSAGES, REMOTE_READ_CALLS, MANAGEMENT_CALLS,
-    CLIENT_CALLS, RPC_CALLS, FINDINGS, COVERAGE, SNAPSHOTS_RAW,
+    CLIENT_CALLS, RPC_CALLS, FINDINGS, COVERAGE, SNAPSHOTS_RAW, MACHINE_HISTORY,
 )  # fmt: skip
 _INPUTS: Final = (*_FOLLOWED, CAPTURE_FILES)
-_CHANGED_BY_EVERY_RUN: Final = (REMOTE_READ_CALLS, RECEIVE_ATTEMPTS, QUEUE_HISTORY, FINDINGS, COVERAGE)
+_CHANGED_BY_EVERY_RUN: Final = (
+    REMOTE_READ_CALLS, RECEIVE_ATTEMPTS, QUEUE_HISTORY, MACHINE_HISTORY, FINDINGS, COVERAGE,
+)  # fmt: skip
 """A run that changes any input has a commit of one of these: where they are as before, no other input is looked at."""
 
 _SCHEMA: Final = to_arrow_schema(ALERTS.struct())
@@ -148,9 +150,10 @@ class _AlertsUpdate:
         limits = self.limits
         counts = max(limits.negative_acknowledgements, limits.rejected_containers, limits.failed_calls) + 1
         spans = (
-            limits.disconnected_after, limits.on_hold_after, limits.stuck_after, limits.unacked_after,
-            limits.unread_after, limits.stalled_after, limits.growth_window, limits.unacknowledged_read_after,
-            limits.cleanup_interval, limits.max_gap, limits.failure_window * counts, timedelta(hours=2),
+            limits.disconnected_after, limits.machine_disconnected_after, limits.on_hold_after, limits.stuck_after,
+            limits.unacked_after, limits.unread_after, limits.stalled_after, limits.growth_window,
+            limits.unacknowledged_read_after, limits.cleanup_interval, limits.max_gap, limits.failure_window * counts,
+            timedelta(hours=2),
         )  # fmt: skip
         return timedelta_to_us(max(spans) + limits.merge_within + limits.max_gap)
 

@@ -10,7 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pipeline.queues.last_reports import LAST_QUEUE_REPORTS_SQL, LAST_SENDERS_SQL, LAST_TRANSFERS_SQL
+from pipeline.queues.last_reports import (
+    LAST_MACHINE_REPORTS_SQL,
+    LAST_QUEUE_REPORTS_SQL,
+    LAST_SENDERS_SQL,
+    LAST_TRANSFERS_SQL,
+)
 from pipeline.reports.views.canonical import with_canonical_queues
 from schemas.table import literal
 from udfs.call_results import response_ms_sql, succeeded_sql
@@ -161,6 +166,25 @@ GROUP BY {_QUEUE_COLUMNS}, place""",
        journal_bytes, paused, sources, {_EVIDENCE_COLUMNS} FROM ({LAST_QUEUE_REPORTS_SQL})""",
         order_by="message_count DESC NULLS LAST, queue, queue_manager, interval_key",
         selection="queues with the most messages",
+    ),
+    Dataset(
+        "machines",
+        "gold.machine_history",
+        f"""SELECT queue_manager, interval_key, state, since, known_until, reported_at,
+       try_cast(bytes_in_all_queues AS bigint) AS bytes_in_all_queues, active_queues, private_queues, directory_server,
+       sources, {_EVIDENCE_COLUMNS} FROM ({LAST_MACHINE_REPORTS_SQL})""",
+        order_by="bytes_in_all_queues DESC NULLS LAST, queue_manager",
+        selection="queue managers with the most bytes",
+    ),
+    Dataset(
+        "actions",
+        "gold.management_actions",
+        f"""SELECT call_key, action, object_type, queue_manager, queue, queue_format_name, client_address,
+       auth_level_name, requested_at, responded_at, outcome, coalesce(hresult_name, fault_name) AS result, state_before,
+       state_after, state_after_at, {_EVIDENCE_COLUMNS}
+FROM {{management_actions}}""",
+        order_by="requested_at DESC, call_key",
+        selection="the newest",
     ),
     Dataset(
         "transfers",

@@ -33,7 +33,7 @@ from schemas import catalog
 
 _KEYS_VIEW: Final = "msmq_dashboard_keys"  # temporary view with the keys to look up
 _NOW_QUERY: Final = "now"  # name of the query that runs beside those of the datasets
-_DATASETS_WITH_CALL_KEY: Final = ("comqc", "findings", "operations", "opens")  # their call is evidence too
+_DATASETS_WITH_CALL_KEY: Final = ("comqc", "findings", "operations", "opens", "actions")  # their call is evidence too
 _NOT_COMPUTED: Final = "not computed: the lake has no {}"
 
 

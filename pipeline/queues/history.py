@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, Literal
 
+from pipeline.queues.valid_values import ValidValue, valid_intervals
 from udfs.rows import RowDict
 
 EventKind = Literal[
@@ -116,15 +116,6 @@ def _has_recent(times: Sequence[int], at: int, max_gap: int) -> bool:
     return place > 0 and times[place - 1] > at - max_gap
 
 
-@dataclass(slots=True)
-class _KnownValue:
-    """A value and the event that reported it."""
-
-    value: Any
-    at: int
-    event: QueueEvent
-
-
 class _HistoryBuilder:
     """Builds the intervals of one history, in order of time.
 
@@ -140,43 +131,25 @@ class _HistoryBuilder:
         self.bounds = [event for event in sorted(bounds, key=_event_order) if gone is None or event.at >= gone]
         self.counted = counted
         self.max_gap = max_gap
-        self.known: dict[str, _KnownValue] = {}
+        self.known: dict[str, ValidValue[QueueEvent]] = {}
         self._next = 0  # index in self.counted
 
     def rows(self) -> list[RowDict]:
         """Return the intervals in order of time."""
         out: list[RowDict] = []
-        for begin, end in self._spans():
+        unknown_since = self.resume_point.unknown_since
+        for begin, end in valid_intervals(self.bounds, self.known, self._apply, self.max_gap, unknown_since):
             row = self._row(begin, end)
             if out:
                 self._set_unexplained_change(out[-1], begin)
             out.append(row)
         return [row for row in out if row["valid_from"] >= self.resume_point.since]
 
-    def _spans(self) -> Iterator[tuple[int, int]]:
-        """Yield the bounds of each interval, after updating ``known`` to its beginning."""
-        moments = [(at, list(events)) for at, events in groupby(self.bounds, key=attrgetter("at"))]
-        if not moments:
-            return
-        gone = self.resume_point.unknown_since
-        if gone is not None and gone < moments[0][0]:
-            yield gone, moments[0][0]
-        ends = [*(at for at, _ in moments[1:]), moments[-1][0] + self.max_gap]
-        for (begin, events), following in zip(moments, ends, strict=True):
-            for event in events:
-                self._apply(event)
-            at = begin
-            while at < following:
-                self.known = {name: known for name, known in self.known.items() if at < known.at + self.max_gap}
-                end = min([following, *(known.at + self.max_gap for known in self.known.values())])
-                yield at, end
-                at = end
-
     def _apply(self, event: QueueEvent) -> None:
         """Update ``known`` with what an event reports or does."""
 
         def know(name: str, value: Any) -> None:  # noqa: ANN401 - of any column's type
-            self.known[name] = _KnownValue(value, event.at, event)
+            self.known[name] = ValidValue(value, event.at, event)
 
         know("event", None)
         if event.kind == "purge":
@@ -206,7 +179,7 @@ class _HistoryBuilder:
                 counts["purged" if event.kind == "purge" else event.kind] += 1
             change += self._count_change(event, base)
         if base is not None and base.value is not None:
-            base = self.known["base"] = _KnownValue(base.value + change, base.at, base.event)
+            base = self.known["base"] = ValidValue(base.value + change, base.at, base.event)
         rests_on = {known.event.key: known.event for known in self.known.values()}
         events = sorted([*rests_on.values(), *within], key=lambda event: (event.at, event.key))
         missing = {code for event in (*rests_on.values(), *within) for code in event.missing}
@@ -237,7 +210,7 @@ class _HistoryBuilder:
         return self.known[name].value if name in self.known else None
 
     @staticmethod
-    def _count_change(event: QueueEvent, base: _KnownValue | None) -> int:
+    def _count_change(event: QueueEvent, base: ValidValue[QueueEvent] | None) -> int:
         """Return by how much an event changes the expected number of messages."""
         if event.kind == "moved_in":
             return 1

@@ -1,4 +1,4 @@
-"""SQL of the last report of each queue, transfer and sender: each thing once, with the sources that reported it.
+"""SQL of the last report of each queue, machine, transfer and sender: each thing once, with who reported it.
 
 Captures and the collector report the same queue, and a local queue may be asked for by several format names. Totals
 therefore count the rows of these queries, never rows of the tables. Placeholders stand for the tables, and
@@ -52,6 +52,35 @@ WHERE place = 1"""
 
 ``state`` is the last one that was known, ``known_until`` when it stopped being valid: it is unknown since. Format names
 are part of the identity of outgoing queues only.
+"""
+
+
+_MACHINE: Final = "PARTITION BY queue_manager"
+LAST_MACHINE_REPORTS_SQL: Final = f"""SELECT queue_manager, interval_key, known_state AS state, since, known_until,
+  reported_at, directory_server, bytes_in_all_queues, active_queues, private_queues, sources, confidence, missing,
+  evidence
+FROM (
+  SELECT *, row_number() OVER ({_MACHINE} ORDER BY reported_at IS NULL, reported_at DESC, valid_from, interval_key)
+      AS place,
+    first_value(state) OVER ({_MACHINE} ORDER BY {_UNKNOWN_SQL}, valid_from DESC) AS known_state,
+    max(CASE WHEN NOT {_UNKNOWN_SQL} THEN valid_to END) OVER ({_MACHINE}) AS known_until,
+    first_value(run_since) OVER ({_MACHINE} ORDER BY {_UNKNOWN_SQL}, valid_from DESC) AS since,
+    {_sources_sql(_MACHINE)}
+  FROM (
+    SELECT *, min(valid_from) OVER (PARTITION BY queue_manager, run) AS run_since
+    FROM (
+      SELECT *, sum(CASE WHEN changed THEN 1 ELSE 0 END) OVER ({_MACHINE} ORDER BY valid_from) AS run
+      FROM (
+        SELECT *, coalesce(state <> lag(state) OVER ({_MACHINE} ORDER BY valid_from), TRUE) AS changed
+        FROM {{machine_history}}
+      ) AS compared
+    ) AS numbered
+  ) AS runs
+) AS ranked
+WHERE place = 1"""
+"""The last report of each queue manager, from gold.machine_history: its values, and ``reported_at``, their own time.
+
+``state`` is the last one that was known, ``since`` when it began, ``known_until`` when it stopped being valid.
 """
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 
 @dataclass(frozen=True, slots=True)
 class QueueManagerNames:
@@ -55,3 +57,20 @@ class QueueManagerNames:
         if source == "collector" or queue_manager is None:
             return queue_manager
         return self.name_by_address.get(queue_manager, queue_manager)
+
+
+def names_table(name_by_address: Mapping[str, str]) -> pa.Table:
+    """Return the names in gold by address as an Arrow table, ``{names}`` of ``with_machine_sql``."""
+    columns = {"address": list(name_by_address.keys()), "name": list(name_by_address.values())}
+    return pa.table(columns, schema=pa.schema([(each, pa.string()) for each in columns]))
+
+
+def with_machine_sql(sql: str) -> str:
+    """Return the SQL of rows of silver with the queue manager's name in gold as the column ``machine``.
+
+    It is the SQL for ``QueueManagerNames.canonical_name`` of the rows' ``source`` and ``queue_manager``.
+    """
+    return f"""
+SELECT named_rows.*, coalesce(named.name, named_rows.queue_manager) AS machine
+FROM ({sql}) AS named_rows
+LEFT JOIN {{names}} AS named ON named.address = named_rows.queue_manager AND named_rows.source <> 'collector'"""

@@ -24,7 +24,7 @@ from schemas.coverage import COVERAGE
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
 from schemas.findings import FINDINGS
 from schemas.messages import MESSAGES
-from schemas.queue_history import QUEUE_HISTORY
+from schemas.queue_history import MACHINE_HISTORY, QUEUE_HISTORY
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
@@ -104,6 +104,11 @@ def scenario():
                "request_at": 220, "response_at": 221, **SERVER} for n in range(6)),
         ),
         FINDINGS: rows(FINDINGS, *found),
+        MACHINE_HISTORY: rows(
+            MACHINE_HISTORY,
+            *({"queue_manager": "srv1", "interval_key": f"i{at}", "valid_from": at, "valid_to": at + 30,
+               "state": "DISCONNECTED", "bytes_in_all_queues": 100} for at in (200, 230)),
+        ),
         COVERAGE: rows(COVERAGE, {"measure": "bytes", "value": 90}, {"measure": "bytes_missing", "value": 10}, **hour),
         SNAPSHOTS_RAW: rows(SNAPSHOTS_RAW, *snapshots),
         QUEUE_SNAPSHOTS: rows(
@@ -122,8 +127,8 @@ class Below(InMemoryLake):
 EXPECTED = [
     ("calls_failing", 185.0, None), ("calls_failing", 190.0, None), ("calls_failing", 221.0, None),
     ("capture_lost", 180.0, None),
-    ("clocks_differ", 5.0, None), ("containers_rejected", 225.0, None),
-    ("duplicate_queue_manager", 3.0, None), ("ends_disagree", 0.0, None),
+    ("clocks_differ", 5.0, None), ("containers_rejected", 225.0, None), ("duplicate_queue_manager", 3.0, None),
+    ("ends_disagree", 0.0, None), ("machine_disconnected", 200.0, None),
     ("messages_unacknowledged", 100.0, None), ("negative_acknowledgements", 210.0, None),
     ("queue_disconnected", 100.0, None), ("receives_not_ended", 230.0, None), ("snapshots_missing", 180.0, None),
     ("transfer_stalled", 100.0, None),

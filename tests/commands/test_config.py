@@ -63,6 +63,12 @@ def test_what_rests_on_settings_has_their_defaults():
     assert queue_state_settings(Config()) == QueueSettings()
 
 
+def test_quotas_of_queue_managers_are_thresholds(tmp_path):
+    (tmp_path / "c.yml").write_text("quotas:\n  machine: 2GiB\n  machines: [{machine: srv1, bytes: 8GiB}]\n")
+    found = alert_thresholds(Config.load(tmp_path / "c.yml"))
+    assert (found.machine_quota_bytes, found.machine_quotas) == (2 << 30, {"srv1": 8 << 30})
+
+
 def test_a_file_and_what_overrides_it(tmp_path):
     path = tmp_path / "c.yml"
     path.write_text(
@@ -112,6 +118,8 @@ def test_an_empty_file_is_the_defaults(tmp_path):
         ("queues:\n  aliases: [[one, 2]]", ":2: queues.aliases: expected a list of lists of two names or more"),
         ("queues:\n  aliases: one", ":2: queues.aliases: expected a list of lists of two names or more"),
         ("privacy:\n  redact: [[labels]]", ":2: privacy.redact: expected a list"),
+        ("quotas:\n  machines: [{machine: srv1}]", ":2: quotas.machines[0]: bytes is missing"),
+        ("quotas:\n  machines: [{bytes: 8GiB}]", ":2: quotas.machines[0]: machine is missing"),
         ("lake:\n  prefix: null", ":2: lake.prefix: expected text, not None"),
         ("lake:\n  catalog: !!python/object:os.system x", ":2: lake.catalog: could not determine a constructor"),
         ("reads: [", ":1: not YAML: "),

@@ -129,6 +129,17 @@ CONTRACT = {
         peeked bigint, nacked bigint, moved_in bigint, moved_out bigint, purged bigint, paused boolean,
         expected_message_count bigint, unexplained_change bigint, source string, evidence array<string>,
         confidence string, missing array<string>, {ERRORS}, event_date date, run_id string""",
+    "gold.machine_history": f"""
+        interval_key string, queue_manager string, valid_from timestamp, valid_to timestamp, state string,
+        directory_server string, bytes_in_all_queues decimal(20,0), active_queues bigint, private_queues bigint,
+        source string, reported_at timestamp, evidence array<string>, confidence string, missing array<string>,
+        {ERRORS}, event_date date, run_id string""",
+    "gold.management_actions": f"""
+        call_key string, action string, object_type string, queue_manager string, queue string,
+        queue_format_name string, connection_id string, {FOUR_TUPLE}, auth_level int, auth_level_name string,
+        requested_at timestamp, responded_at timestamp, hresult bigint, hresult_name string, fault_name string,
+        outcome string, state_before string, state_before_at timestamp, state_after string, state_after_at timestamp,
+        evidence array<string>, confidence string, missing array<string>, {ERRORS}, event_date date, run_id string""",
     "gold.eod_transfers": f"""
         queue string, queue_format_name string, queue_manager string, observed_at timestamp,
         sequence_id decimal(20,0), last_acked_number bigint, first_unacked_number bigint, last_unacked_number bigint,

@@ -156,6 +156,23 @@ def quality(name, number, **more):
     }  # fmt: skip
 
 
+def machine(name, number, **more):
+    return {
+        "queue_manager": name, "interval_key": f"g{number}", "state": "CONNECTED", "since": at(0),
+        "known_until": at(9000), "reported_at": at(600), "bytes_in_all_queues": 1000 * number, "active_queues": 2,
+        "private_queues": None, "directory_server": None, "sources": "collector", **evidence(f"s{number}"), **more,
+    }  # fmt: skip
+
+
+def action(name, number):
+    return {
+        "call_key": f"k{number}", "action": "PAUSE", "object_type": "queue", "queue_manager": "srv1", "queue": name,
+        "queue_format_name": f"DIRECT=OS:{name}", "client_address": "10.0.0.9", "requested_at": at(300),
+        "auth_level_name": "RPC_C_AUTHN_LEVEL_NONE", "responded_at": at(301), "outcome": "done", "result": "MQ_OK",
+        "state_before": "CONNECTED", "state_after": "ONHOLD", "state_after_at": at(310), **evidence(f"k{number}"),
+    }  # fmt: skip
+
+
 SEEN = (
     ("rpc", "calls", 100),
     ("rpc", "sealed", 3),
@@ -172,6 +189,8 @@ def site(names=("srv1\\private$\\orders", "far\\private$\\out"), **replaced):
         "intervals": data(
             [interval(name, 2 * n + side, 900 * side, 900 * side + 900) for n, name in each for side in (0, 1)]
         ),
+        "machines": data([machine("srv1", 1), machine("relay", 2, known_until=at(10))]),
+        "actions": data([action(name, number) for number, name in each]),
         "transfers": data([transfer(name, number) for number, name in each]),
         "transfer_points": data([transfer(name, number, source="collector") for number, name in each]),
         "sources": data([]),

@@ -209,6 +209,16 @@ def test_a_queue_of_unknown_state_shows_its_last_report_and_since_when(at, tmp_p
     }  # fmt: skip
 
 
+def test_queue_managers_and_actions_stand_with_the_queues(at, pages):
+    at.open(pages["plain"], "#queues")
+    table = "document.querySelector('[data-rows=\"{}\"] tbody')"
+    cells = "[...{}.rows].map((row) => [...row.cells].map((each) => each.textContent))"
+    machines = at.run(cells.format(table.format("machines")))
+    assert [row[:3] for row in machines] == [["srv1", "CONNECTED", "CONNECTED"], ["relay", "UNKNOWN", "CONNECTED"]]
+    actions = at.run(cells.format(table.format("actions")))
+    assert {(row[1], row[-2], row[-1]) for row in actions} == {("PAUSE", "CONNECTED", "ONHOLD")}
+
+
 def test_a_total_of_what_nobody_reported_is_not_zero(at, tmp_path):
     rows = [queue("a", 1, message_count=None), queue("b", 2, message_count=None, bytes=None)]
     (tmp_path / "unreported.html").write_text(render_page(site(queues=data(rows))), encoding="utf-8")

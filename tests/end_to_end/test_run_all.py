@@ -30,6 +30,7 @@ from pipeline.silver.capture_source import register_capture_source
 from schemas import catalog
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, RPC_BINDS, RPC_CALLS
 from schemas.quality import QUALITY_RESULTS
+from schemas.queue_history import MACHINE_HISTORY, MANAGEMENT_ACTIONS
 from schemas.receive_attempts import RECEIVE_ATTEMPTS
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.capture.capture_reader import BRONZE_SCHEMAS, read_capture, read_capture_batches
@@ -83,6 +84,26 @@ def test_the_tables_hold_what_the_reader_reads(lake, captures):
         row["interface_name"] in ("RemoteRead", "qm2qm") for row in expected["rpc_calls"]
     )
     assert lake.read(RECEIVE_ATTEMPTS).where("outcome = 'acked'").count() > 20
+
+
+def test_what_an_administrator_did_stands_beside_the_states_it_changed(lake):
+    columns = ("action", "outcome", "auth_level", "state_before", "state_after")
+    actions = lake.read(MANAGEMENT_ACTIONS).orderBy("requested_at").select(*columns).collect()
+    assert [tuple(row) for row in actions] == [
+        ("PAUSE", "done", 1, "CONNECTED", "ONHOLD"),
+        ("RESUME", "done", 1, "ONHOLD", "CONNECTED"),
+        ("EOD_RESEND", "done", 1, "CONNECTED", None),
+        ("PAUSE", "failed", 1, "LOCAL CONNECTION", None),
+        ("DISCONNECT", "done", 1, "CONNECTED", None),
+        ("CONNECT", "done", 1, None, None),
+        ("TIDY", "done", 1, None, None),
+        ("EXPLODE", "failed", 1, None, None),
+    ]
+    states = lake.read(MACHINE_HISTORY).orderBy("valid_from").select("state", "source", "active_queues").collect()
+    assert [tuple(row) for row in states] == [
+        ("CONNECTED", "wire", 5), ("DISCONNECTED", "operations", 5), ("CONNECTED", "operations", 5),
+        ("CONNECTED", "operations", None),
+    ]  # fmt: skip
 
 
 def test_running_again_changes_no_table(lake, captures, capsys):

@@ -32,11 +32,11 @@ def info(at, target=QUEUE, hresult=0, *, asked=None, name=NAME, **values):
     return call("qmmgmt", 0, at, hresult, **columns)
 
 
-def act(at, word, hresult=0, target=QUEUE, name=NAME):
+def act(at, word, hresult=0, target=QUEUE, name=NAME, **security):
     columns = {"object_type": _KINDS[target["type"]], "action": word}
     if target["type"] == 2:
         columns |= {"queue_format_name": f"DIRECT={name}", "queue": name.split(":")[1].lower()}
-    return call("qmmgmt", 1, at, hresult, **columns)
+    return call("qmmgmt", 1, at, hresult, **columns, **security)
 
 
 def text(value):
@@ -75,6 +75,8 @@ def rules():
     yield "M18", [info(1, p13=Variant(BLOB, bytes(12)))], [info(1, p13=Variant(BLOB, bytes(16)))]
     old, new = (info(1, MACHINE, p5=text(f"Windows {version}")) for version in ("5.2.3790", "6.1.7601"))
     yield "M19", [old, info(2, p26=Variant(NUMBER, 0))], [new, info(2, p26=Variant(NUMBER, 0))]
+    refused = act(2, "DISCONNECT", 5, MACHINE, auth_level=None)
+    yield "M21", [act(1, "DISCONNECT", 0, MACHINE, auth_level=None)], [refused, act(3, "DISCONNECT", 0, MACHINE)]
 
 
 STORIES = {rule: (Story(violating), Story(innocent)) for rule, violating, innocent in rules()}

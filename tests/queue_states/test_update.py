@@ -5,16 +5,16 @@ import pytest
 from jobs import run_all
 from jobs.config import Config
 from pipeline.lake.lake import Lake
-from pipeline.queues import recompute_queues
+from pipeline.queues import recompute_queues, update_actions, update_machines
 from pipeline.queues import update as queues_update
 from pipeline.queues.update import update
 from schemas.eod import EOD_SOURCES, EOD_TRANSFERS
-from schemas.queue_history import QUEUE_HISTORY
+from schemas.queue_history import MACHINE_HISTORY, MANAGEMENT_ACTIONS, QUEUE_HISTORY
 from schemas.receive_attempts import QUEUE_OPERATIONS
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
-TABLES = (QUEUE_OPERATIONS, QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES)
+TABLES = (QUEUE_OPERATIONS, QUEUE_HISTORY, EOD_TRANSFERS, EOD_SOURCES, MACHINE_HISTORY, MANAGEMENT_ACTIONS)
 SETTINGS = run_all.queue_state_settings(Config())
 
 
@@ -63,8 +63,12 @@ def test_states_follow_run_by_run_as_if_made_anew(spark, project, tmp_path, monk
 
     for limit in (recompute_queues.MAX_EVENTS_IN_MEMORY, 0):  # on the driver, in Spark
         monkeypatch.setattr(recompute_queues, "MAX_EVENTS_IN_MEMORY", limit)
-        lake.commit_provenance(QUEUE_HISTORY, "nothing")
+        monkeypatch.setattr(update_machines, "MAX_EVENTS_IN_MEMORY", limit)
+        for table in (QUEUE_HISTORY, MACHINE_HISTORY, MANAGEMENT_ACTIONS):
+            lake.commit_provenance(table, "nothing")
         update(lake, SETTINGS, "full")
+        update_machines.update(lake, SETTINGS, "full")
+        update_actions.update(lake, SETTINGS, "full")
         assert everything(lake) == followed
     assert len(full_recomputes) == 3
 

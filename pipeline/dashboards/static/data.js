@@ -50,6 +50,8 @@ const notConnected = (row) => SITE.not_connected.includes(stateNow(row));
 const FILTER_COLUMNS = {
   queues: { queue: ["queue", "queue_format_name"], machine: ["queue_manager"], key: "interval_key", title: "Queue", facets: { _state: (rows, row, wanted) => (wanted === "down" ? notConnected(row) : stateNow(row) === wanted) } },
   intervals: { queue: ["queue", "queue_format_name"], machine: ["queue_manager"], from: "valid_from", to: "valid_to", key: "interval_key", title: "Interval of a queue's history" },
+  machines: { machine: ["queue_manager"], key: "interval_key", title: "Queue manager" },
+  actions: { queue: ["queue", "queue_format_name"], machine: ["queue_manager", "client_address"], from: "requested_at", key: "call_key", title: "Management action" },
   transfers: { queue: ["queue", "queue_format_name"], machine: ["queue_manager"], key: "snapshot_id", title: "Transfer", facets: { _condition: isTroubled } },
   transfer_points: { queue: ["queue", "queue_format_name"], machine: ["queue_manager"], from: "observed_at", key: "snapshot_id", title: "Observation of a transfer", facets: { _condition: isTroubled } },
   sources: { queue: ["queue", "sender_queue"], machine: ["queue_manager", "sender_queue_manager"], key: "source_key", title: "Sender of an incoming queue", facets: { _rejected: (rows, row) => rows.at(row, "disagrees_with_sender") !== null || rows.at(row, "reject_count") > 0 } },

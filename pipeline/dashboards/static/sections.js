@@ -131,7 +131,22 @@ function queues(state) {
     h("div", { class: "two" }, lines("Messages in the journal", "journal_count"), lines("Bytes in the journal", "journal_bytes", "bytes")),
     h("h2", {}, "History: reported states and captured operations"),
     rowsTable("intervals", ["queue", "queue_manager", "queue_format_name", "valid_from", "valid_to", "state", "message_count", "journal_count", "received", "nacked", "purged", "expected_message_count", "unexplained_change", "reported_at", "source"], { ...state, _state: null }, { indexes: history, by: "valid_from", down: true }),
+    h("h2", {}, "Queue managers"), machineRows(state),
+    h("h2", {}, "Actions of administrators"),
+    rowsTable("actions", ["requested_at", "action", "queue", { name: "queue_manager", label: "machine" }, "client_address", { name: "auth_level_name", label: "authentication" }, "outcome", "result", "state_before", "state_after"], { ...state, _state: null }, { by: "requested_at", down: true, empty: "No actions." }),
   ];
+}
+/** The last report of each queue manager; its state is UNKNOWN if that is no longer valid. */
+function machineRows(state) {
+  const data = DATA.machines;
+  const valid = (row) => { const until = data.rows.at(row, "known_until"); return until !== null && (AS_OF === null || until > AS_OF); };
+  return rowsTable("machines", [
+    { name: "queue_manager", label: "machine" },
+    { name: "state_now", label: "state", kind: "text", value: (row) => (valid(row) ? data.rows.at(row, "state") : "UNKNOWN"), title: "DISCONNECTED: taken off network and directory; UNKNOWN if the last report is no longer valid" },
+    { name: "state", label: "last state", title: "state as last reported" }, "since",
+    { name: "bytes_in_all_queues", label: "bytes" }, { name: "active_queues", label: "active queues" }, { name: "private_queues", label: "private queues" }, "directory_server",
+    { name: "reported_at", label: "last report" }, "sources", "confidence",
+  ], { ...state, _state: null });
 }
 const some = (part, whole) => (part.length < whole.length ? `: ${part.length} of ${formatNumber(whole.length)} queues` : "");
 

@@ -198,6 +198,7 @@ M17 | 3.1.4.2, 3.1.4.1 | D | S | S | coherence: after PAUSE OK state is ONHOLD u
 M18 | 6 | M | B | S | cElems / cbSize = max_count of the pointee; BLOBs of EOD properties are 16 octets | otherwise
 M19 | 2.2.3.2 | D | S | S | property 24 not from NT/2000; 25..27 only Vista/2008+ | value returned by an older server (version inference)
 M20 | 3.2.4 | M | C | - | client passes results on unmodified | not visible
+M21 | 3, 5.1 | D | S | S | R_QMMgmtAction needs administrator privileges, checked by the caller's identity: unauthenticated actions fail | MQ_OK for an action without authentication
 C01 | 3.1.4.2 | M | C | S | R_QMOpenRemoteQueue: pQueueFormat non-NULL, m_qft not DL / MULTICAST, direct not HTTP(S); dwDesiredAccess in {1, 0x20}; dwShareMode in {0, 1} | otherwise; server MQ_OK
 C02 | 3.1.4.2 | M | S | S | exclusive open held => 0xC0000043 (or 0xC00E0009, D18) | MQ_OK
 C03 | 3.1.4.2 | S | S | S | pdwContext = phQueue; dwpQueue = phQueue on XP+ | differs

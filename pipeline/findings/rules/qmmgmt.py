@@ -1,4 +1,4 @@
-"""Rules on qmmgmt: M01 to M19. No Spark.
+"""Rules on qmmgmt: M01 to M19, M21. No Spark.
 
 The variants of a request, and what a failed call returned, are in no column of silver. They are decoded from the stubs
 of bronze, where these are stored (store.stubs). Management calls are few.
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall
 from pipeline.findings.rules.registry import Violation, association_rule, call_rule, violation_of_either
+from udfs.codes import AUTH_LEVEL_NONE
 from udfs.dcerpc.interfaces import QMMGMT_NAME
 from udfs.properties.property_names import MACHINE_PROPERTY_NAMES, QUEUE_PROPERTY_NAMES
 from udfs.stubs.idl import Method, NdrType, Parameter
@@ -296,3 +297,12 @@ def state_contradicts_action(history: AssociationHistory) -> Iterator[Violation]
             yield Violation(call, f"STATE is {state} after PAUSE", (before, call))
         elif location is not None and (location == "LOCAL") != (state == "LOCAL CONNECTION"):
             yield Violation(call, f"LOCATION is {location}, STATE is {state}")
+
+
+@association_rule("M21", "the binds of the connection were captured")
+def unauthenticated_action_accepted(history: AssociationHistory) -> Iterator[Violation]:
+    """An action without authentication was answered MQ_OK."""
+    for call in history.calls_of((QMMGMT_NAME, 1)):
+        if call.succeeded and call["bind_seen"] and (call["auth_level"] or AUTH_LEVEL_NONE) <= AUTH_LEVEL_NONE:
+            actual = f"MQ_OK for {(call['action'] or 'an action').upper()} without authentication"
+            yield Violation(call, actual, severity="warning", source="MS-MQMR 3")

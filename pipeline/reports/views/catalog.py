@@ -18,6 +18,7 @@ from pipeline.bronze.event_time import NEWEST_EVENT_TIME_QUERY
 from pipeline.lake.arrow_rows import datetime_to_us
 from pipeline.lake.lake import Lake
 from pipeline.reports.views.calls import CALL_VIEWS
+from pipeline.reports.views.machines import MACHINE_VIEWS
 from pipeline.reports.views.messages import MESSAGE_VIEWS
 from pipeline.reports.views.queues import QUEUE_VIEWS
 from pipeline.reports.views.view import View
@@ -109,7 +110,7 @@ QUESTIONS: Final = {
 }
 """The questions of Message Queuing administrators, by number."""
 
-VIEWS_BY_NAME: Final = {view.name: view for view in (*QUEUE_VIEWS, *MESSAGE_VIEWS, *CALL_VIEWS)}
+VIEWS_BY_NAME: Final = {view.name: view for view in (*QUEUE_VIEWS, *MACHINE_VIEWS, *MESSAGE_VIEWS, *CALL_VIEWS)}
 """All views by name."""
 
 COVERAGE_VIEW: Final = "not_known"
@@ -126,7 +127,8 @@ class LakeViews:
     """Creates and reads the views over a lake.
 
     ``as_of`` overrides "now", which is otherwise the newest packet or snapshot. Quotas are in bytes: default quotas,
-    and by queue name the quotas of its messages and of its journal. ``max_gap`` is the setting history.max_gap.
+    and by queue name the quotas of its messages and of its journal; likewise of queue managers. ``max_gap`` is the
+    setting history.max_gap.
     """
 
     lake: Lake
@@ -135,6 +137,8 @@ class LakeViews:
     journal_quota_bytes: int | None = None
     quotas: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
     max_gap: timedelta = timedelta(minutes=15)
+    machine_quota_bytes: int | None = None
+    machine_quotas: Mapping[str, int] = field(default_factory=dict)
 
     def create_temporary(self, names: Collection[str] = tuple(VIEWS_BY_NAME)) -> None:
         """Create temporary views in the lake's Spark session."""
@@ -201,6 +205,7 @@ class LakeViews:
         """Return the SQL of a view with table names and settings filled in."""
         now = NEWEST_EVENT_TIME_QUERY if self.as_of is None else f"(SELECT {_timestamp_sql(self.as_of)} AS now)"
         text = view.sql.replace("setting.now", now).replace("setting.quotas", self._quotas_sql())
+        text = text.replace("setting.machine_quotas", self._machine_quotas_sql())
         text = text.replace("setting.max_gap_s", repr(self.max_gap.total_seconds()))
         return _TABLE_NAME.sub(lambda found: name(catalog.table(found[0])), text)
 
@@ -211,6 +216,15 @@ class LakeViews:
             f"SELECT {'CAST(NULL AS STRING)' if queue is None else literal(queue)} AS queue, "
             f"{_bigint_sql(messages)} AS messages, {_bigint_sql(journal)} AS journal"
             for queue, (messages, journal) in (every, *self.quotas.items())
+        ]
+        return f"({' UNION ALL '.join(lines)})"
+
+    def _machine_quotas_sql(self) -> str:
+        """Return the quotas of queue managers as a subquery."""
+        lines = [
+            f"SELECT {'CAST(NULL AS STRING)' if machine is None else literal(machine)} AS queue_manager, "
+            f"{_bigint_sql(size)} AS bytes"
+            for machine, size in ((None, self.machine_quota_bytes), *self.machine_quotas.items())
         ]
         return f"({' UNION ALL '.join(lines)})"
 

@@ -23,7 +23,7 @@ from schemas.findings import FINDINGS
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
-from schemas.queue_history import QUEUE_HISTORY
+from schemas.queue_history import MACHINE_HISTORY, MANAGEMENT_ACTIONS, QUEUE_HISTORY
 from schemas.queue_opens import QUEUE_OPENS
 from schemas.queue_snapshots import QUEUE_SNAPSHOTS
 from schemas.receive_attempts import QUEUE_OPERATIONS, RECEIVE_ATTEMPTS
@@ -203,6 +203,8 @@ def views(spark):
                 FINDINGS, MACHINES,
                 {"rule_id": "R01", "subject": "client", "actual": "x", "observed_at": 3},
             ),
+            MACHINE_HISTORY: rows(MACHINE_HISTORY, *machine_intervals(), source="collector", confidence="complete"),
+            MANAGEMENT_ACTIONS: rows(MANAGEMENT_ACTIONS, *actions(), queue_manager="relay", action="PAUSE"),
             HOSTS: rows(
                 HOSTS, {"host_name": "a", "address": "10.0.0.1", "first_seen_at": 1, "last_seen_at": 9},
                 {"host_name": "b", "address": "10.0.0.2", "first_seen_at": 3, "last_seen_at": 5}, queue_manager_id="g",
@@ -210,9 +212,27 @@ def views(spark):
         },
         {QUEUE_HISTORY: {"names": {"10.0.0.1": "srv1"}}},
     )  # fmt: skip
-    made = LakeViews(lake, None, None, None, {G: (30_000, 9_000)})
+    made = LakeViews(lake, None, None, None, {G: (30_000, 9_000)}, machine_quotas={"srv1": 1000})
     made.create_temporary()
     return made
+
+
+def machine_intervals():
+    states = (("CONNECTED", 100), ("UNKNOWN", None), ("CONNECTED", 200), ("DISCONNECTED", 250), ("DISCONNECTED", 300))
+    for place, (state, size) in enumerate(states):
+        begin = NOW - 50 + 10 * place
+        yield {
+            "queue_manager": "srv1", "interval_key": key(begin), "state": state, "bytes_in_all_queues": size,
+            "valid_from": begin, "valid_to": begin + 10, "reported_at": None if size is None else begin,
+        }  # fmt: skip
+    lost = {"queue_manager": "relay", "interval_key": key("lost"), "state": "CONNECTED", "reported_at": 1}
+    yield lost | {"valid_from": 1, "valid_to": 16, "bytes_in_all_queues": 5}
+
+
+def actions():
+    yield {"call_key": "a1", "requested_at": 1, "auth_level": 1, "outcome": "done", "hresult_name": "MQ_OK"}
+    yield {"call_key": "a2", "requested_at": 2, "auth_level": 6, "outcome": "failed", "fault_name": "nca_s_fault_ndr"}
+    yield {"call_key": "a3", "responded_at": 3, "outcome": "unknown"}
 
 
 def minutes(value):
@@ -280,6 +300,17 @@ def test_growth_and_quotas(answer):
     assert dead == [(DEAD, 2, 3, 1, 6)]
     journal = answer("journal_growth", "queue", "growth", "bytes_per_day", "quota_bytes", "days_until_full")
     assert journal == [(G, 240, 14_400, 9_000, 0.458)]
+
+
+def test_queue_managers_and_what_administrators_did(answer):
+    columns = ("queue_manager", "state", "since", "known_until", "expired", "bytes", "quota_bytes", "used_share")
+    assert answer("machines", *columns) == [
+        ("srv1", "DISCONNECTED", NOW - 20, NOW, True, 300, 1000, 0.3),
+        ("relay", "CONNECTED", 1, 16, True, 5, None, None),
+    ]
+    assert answer("administrator_actions", "asked_at", "authenticated", "outcome", "result") == [
+        (1, False, "done", "MQ_OK"), (2, True, "failed", "nca_s_fault_ndr"), (3, None, "unknown", None),
+    ]  # fmt: skip
 
 
 def test_what_nobody_reads(answer):

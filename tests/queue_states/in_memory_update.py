@@ -1,0 +1,116 @@
+"""An incremental update over Arrow tables: the interfaces of ``Lake`` and ``IncrementalUpdate`` that updates use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pyarrow as pa
+from pyspark.sql.types import ArrayType
+
+from pipeline.lake.arrow_rows import rows_to_table
+from pipeline.lake.local.local_sql import LocalSql
+from pipeline.lake.queries import values_array
+from pipeline.lake.schema_enforcement import arrow_schema
+from schemas.table import Table
+
+_SQL = LocalSql()
+
+
+def row(table, **values):
+    """A row of a table; columns that are not given are null, lists empty."""
+    lists = {"errors", "missing", "evidence"}
+    empty = {
+        column.name: [] if column.name in lists and isinstance(column.type, ArrayType) else None
+        for column in table.columns
+    }
+    return empty | values
+
+
+@dataclass
+class InMemoryUpdate:
+    """Rows of the input tables, of which runs see what changed, and of the target."""
+
+    target: Table
+    inputs: dict = field(default_factory=dict)
+    changed: dict = field(default_factory=dict)  # what a run added and removed, by table
+    rows: pa.Table = None
+    provenance_before: dict = field(default_factory=dict)
+    provenance_now: dict = field(default_factory=dict)
+    read: list = field(default_factory=list)  # the number of rows that each query returned
+
+    def __post_init__(self):
+        self.rows = arrow_schema(self.target).empty_table()
+
+    @property
+    def lake(self):
+        return self
+
+    @property
+    def feeds(self):
+        return SimpleNamespace(rows=self.changes)
+
+    def begin(self, new, gone=(), **provenance):
+        """Add and remove rows of the inputs, as pairs of table and row, and begin an update."""
+        self.changed = {}
+        for kind, pairs in (("delete", gone), ("insert", new)):
+            for table, each in pairs:
+                self.changed.setdefault(table, []).append((kind, each))
+                held = self.inputs.setdefault(table, [])
+                held.append(each) if kind == "insert" else held.remove(each)
+        self.provenance_before, self.provenance_now = self.provenance_now, provenance
+        self.read = []
+        return self
+
+    def query(self, sql, /, **of):
+        found = _SQL.answer(sql, {name: self._input(each) for name, each in of.items()})
+        self.read.append(found.num_rows)
+        return found
+
+    def _input(self, source):
+        if isinstance(source, Table):
+            if source == self.target:
+                return self.rows
+            return rows_to_table(self.inputs.get(source, []), arrow_schema(source))
+        return source if isinstance(source, pa.Table) else values_array(source)
+
+    def select(self, table, where, columns=(), /, **of):
+        found = self.query(f"SELECT {', '.join(columns or table.names)} FROM {{rows}} WHERE {where}", rows=table, **of)
+        schema = arrow_schema(table)
+        return found.cast(pa.schema([schema.field(name) for name in found.column_names]))
+
+    def has_same_inputs(self, *names):
+        return all(self.provenance_before.get(name) == self.provenance_now.get(name) for name in names)
+
+    def changes(self, table, sql, limit, **of):
+        if not self.provenance_before:
+            return None
+        changed = self.changed.get(table, [])
+        feed = rows_to_table([each for _, each in changed], arrow_schema(table))
+        feed = feed.append_column("_change_type", pa.array([kind for kind, _ in changed], pa.string()))
+        feed = feed.append_column("_commit_version", pa.array([1] * len(changed), pa.int64()))
+        found = self.query(sql, feed=feed, **of).to_pylist()
+        return found if len(found) <= limit else None
+
+    def prepare_full_reads(self, *tables):
+        pass
+
+    def commit_provenance(self):
+        pass
+
+    def replace_all(self, rows):
+        self.rows = rows
+        return rows.num_rows
+
+    def replace_changed(self, rows, current):
+        key = self.target.key[0]
+        gone = set(current[key].to_pylist())
+        kept = self.rows.filter(pa.array([each not in gone for each in self.rows[key].to_pylist()], pa.bool_()))
+        self.rows = pa.concat_tables([kept, rows])
+        keys = self.rows[key].to_pylist()
+        assert len(set(keys)) == len(keys)
+        return rows.num_rows
+
+    def by_key(self):
+        """The rows of the target by key."""
+        return {each[self.target.key[0]]: each for each in self.rows.drop_columns(["run_id"]).to_pylist()}
