@@ -3,26 +3,14 @@
 import json
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from pipeline.silver.decode import INPUT_COLUMNS, decode_calls
+from sample.reading import silver_of
 from schemas.comqc import COMQC_CALLS
 from schemas.messages import MESSAGES
-from udfs.capture.capture_reader import read_capture
 
-SAMPLE = Path(__file__).parents[2] / "data" / "sample"
 TRUTH = Path(__file__).parent / "truth"
 CAPTURES = ("11-queued-components.pcap", "12-lookups.pcap", "13-kinds-of-messages.pcapng")
-
-
-def silver_of(name):
-    """The tables of silver that a capture of the sample gives, each an Arrow batch."""
-    calls = read_capture(SAMPLE / name)["rpc_calls"].combine_chunks()
-    for column in set(INPUT_COLUMNS) - set(calls.column_names):
-        calls = calls.append_column(column, pa.nulls(len(calls), pa.string()))
-    (batch,) = calls.select(INPUT_COLUMNS).to_batches()
-    return decode_calls(batch)
 
 
 @pytest.fixture(scope="module", params=CAPTURES)
