@@ -125,6 +125,17 @@ class StoreConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ComqcConfig:
+    """Calls of COM+ queued components."""
+
+    interfaces: Path | None = setting_field(
+        None,
+        "file that declares methods of COM+ interfaces and classes, so that recorded calls get names and arguments. "
+        "Silver is decoded again when its declarations change",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class PendingConfig:
     """Calls of which one half is missing."""
 
@@ -227,6 +238,9 @@ class AlertsConfig:
     )
     negative_acknowledgements: int = setting_field(
         1, "negative acknowledgements of one class from one sender that raise an alert", minimum=1
+    )
+    rejected_containers: int = setting_field(
+        1, "messages of COM+ queued components from one sender that servers must reject that raise an alert", minimum=1
     )
     growth_window: timedelta = setting_field(
         timedelta(days=1),
@@ -362,6 +376,7 @@ class Config:
     lake: LakeConfig = LakeConfig()
     capture: CaptureConfig = CaptureConfig()
     store: StoreConfig = StoreConfig()
+    comqc: ComqcConfig = ComqcConfig()
     pending: PendingConfig = PendingConfig()
     reads: ReadsConfig = ReadsConfig()
     queues: QueuesConfig = QueuesConfig()

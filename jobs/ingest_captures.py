@@ -19,6 +19,7 @@ from pipeline.bronze.decryption import DecryptionKeys, decrypt_calls
 from pipeline.bronze.input_files import InputError, InputFile, is_pipe, list_files, spool_pipe
 from pipeline.lake.lake import Lake
 from pipeline.silver import update as silver_update
+from pipeline.silver.declaration_file import DeclarationError, Declarations, load_declarations
 from pipeline.silver.decode_tasks import CallDecoder, DecodedWrite
 from schemas.bronze import CAPTURE_FILES, QUARANTINE, RPC_CALLS
 
@@ -111,12 +112,22 @@ def update_bronze(
     return done
 
 
+def _load_declarations(config: Config) -> Declarations:
+    """Load the declarations of COM+ methods from the file of ``comqc.interfaces``; none without one."""
+    try:
+        return load_declarations(config.comqc.interfaces)
+    except DeclarationError as error:
+        raise ConfigError(str(error)) from error
+
+
 def build_inline_decoder(job_run: cli.JobRun, lake: Lake) -> CallDecoder | None:
     """Return a decoder that ``update_bronze`` applies to calls while it writes them; None for --dry-run."""
+    config = job_run.config
+    declarations = _load_declarations(config)  # ConfigError before anything is read
     if job_run.arguments.dry_run:
         return None
     return silver_update.make_call_decoder(
-        lake, keep_packets=job_run.config.store.packets, keep_bodies=job_run.config.store.bodies
+        lake, keep_packets=config.store.packets, keep_bodies=config.store.bodies, declarations=declarations
     )
 
 
@@ -130,7 +141,7 @@ def decode_to_silver(
     store, failures = job_run.config.store, dict[str, str]()
     written = silver_update.update(
         lake, keep_packets=store.packets, keep_bodies=store.bodies, keep_stubs=keep_stubs, decoded=decoded,
-        failures=failures,
+        failures=failures, declarations=_load_declarations(job_run.config),
     )  # fmt: skip
     for capture_id, why in failures.items():
         outcome.report_unreadable(f"capture {capture_id}: unreadable: {why}")

@@ -48,8 +48,10 @@ COMQC_CALLS = Table(
         Column("target_text", STRING, "Target ID String as sent, without its NUL; servers do not use it"),
         Column("partition_id", STRING, "COM+ partition of the object, GUID; null when the message names none"),
         Column("interface_id", STRING, "interface of the method, GUID; of an SMTH that of the METH before it"),
+        Column("interface_name", STRING, "name of the interface, or of a dispatch call's class, by comqc.interfaces"),
         Column("is_dispatch", BOOLEAN, "the interface is IDispatch: the call carries dispatch id and arguments"),
         Column("opnum", INT, "Method Number: the operation of the interface; 6, Invoke, of a dispatch call"),
+        Column("method", STRING, "name of the method; null where the file of comqc.interfaces does not declare it"),
         Column("data_representation", BIGINT, "as sent, always 16: NDR, little-endian, ASCII, IEEE"),
         Column("flags", BIGINT, "as sent, always 4096"),
         Column("marshaled_bytes", BIGINT, "size of the Marshaled Data with what stands behind the parameters, bytes"),
@@ -71,10 +73,15 @@ COMQC_CALLS = Table(
         Column("dispatch_flags", BIGINT, "dwFlags: 1 method, 2 property get, 4 put, 8 put by reference; as sent"),
         Column("named_dispatch_ids", ArrayType(LongType()), "rgdispidNamedArgs: -3 is the value of a property put"),
         Column(
+            "argument_names",
+            ArrayType(STRING),
+            "names of arguments, in their order; null without a declaration of the method",
+        ),
+        Column(
             "arguments",
             ARGUMENTS,
-            "of a dispatch call, in the order of the method's parameters; value as text, arrays and what they hold as"
-            " JSON; all null where an argument could not be read",
+            "of a dispatch call, and of others whose method comqc.interfaces declares, in the order of the method's"
+            " parameters; value as text, arrays and what they hold as JSON; all null where one could not be read",
         ),
         *DECODER_COLUMNS,
         *run_columns("silver", "seen_at of the sighting"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql.types import IntegerType, MapType, StringType
+from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructField, StructType
 
 from schemas.table import (
     BIGINT,
@@ -16,6 +16,10 @@ from schemas.table import (
     Column,
     Table,
     run_columns,
+)
+
+DEVIATIONS = ArrayType(
+    StructType([StructField("rule", STRING), StructField("offset", BIGINT), StructField("places", INT)])
 )
 
 MESSAGES = Table(
@@ -82,6 +86,12 @@ MESSAGES = Table(
         Column("extension", BINARY, "ExtensionData; null when empty"),
         Column("is_comqc", BOOLEAN, "the extension carries the marker of a COM+ queued component"),
         Column("comqc_rejected", STRING, "why its container must be rejected, with the rule's section; or null"),
+        Column(
+            "comqc_deviations",
+            DEVIATIONS,
+            "recommendations that its container does not follow: the rule with its section, where first in the body,"
+            " and in how many places; of what was captured. Null without a container, or where it must be rejected",
+        ),
         Column("is_srmp", BOOLEAN, "it came over HTTP: SOAP envelope and compound message (AH bit)"),
         Column("subqueue", STRING, "subqueue that it is in; null when in none"),
         Column("target_subqueue", STRING, "target of a move whose transaction is open; null without one"),

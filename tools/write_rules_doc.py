@@ -19,6 +19,7 @@ GROUPS = {
     "M": "qmmgmt, [MS-MQMR]",
     "C": "qmcomm, [MS-MQMP]",
     "T": "Message packets, [MS-MQMQ], [MS-MQQB]",
+    "K": "COM+ queued components, [MC-COMQC]",
 }
 WHO = {"C": "client", "S": "server", "B": "either"}
 READABLE = {"H": "headers", "S": "stubs", "P": "packets", "H/S": "headers, stubs", "S/H": "headers, stubs", "-": "-"}
@@ -46,6 +47,10 @@ that the server refused or did not answer, the server's if it answered MQ_OK.
 **Message packets.** T22 to T33 hold for each packet, whichever method returned it. The finding names the server that
 sent the packet; the queue manager that made it is in `silver.messages.source_queue_manager`. T26 compares times of two
 clocks, so it is a warning. T22 to T27 have the numbers of the rules of message transfer.
+
+**COM+ queued components.** K01 to K05 hold for each sighting of a message whose body was seen and is not encrypted. The
+finding names the queue manager that first accepted the message. One message that is read several times, on its way
+through the retry queues, has a finding each time. A message that was cut, is judged by what was seen of it.
 
 **Severity** is `error` for a MUST, `warning` for a SHOULD, and `info` for what only follows from a text, or is soft by
 its own words. A few checks report less than their rule's severity; the table says so.

@@ -31,6 +31,8 @@ ATTEMPT_COLUMNS: Final = (
 _COUNT_COLUMNS: Final = ("at", "last", "count", "evidence")
 NACK_COUNT_COLUMNS: Final = ("class_name", "source_queue_manager", "queue", "inferred_queue", *_COUNT_COLUMNS)
 """The columns of negative acknowledgements counted per minute; the first four are the key."""
+REJECTED_COUNT_COLUMNS: Final = ("comqc_rejected", *NACK_COUNT_COLUMNS[1:])
+"""The columns of rejected COM+ messages counted per minute; the first four are the key."""
 
 FAILURE_COUNT_COLUMNS: Final = ("server_address", "interface_name", "opnum", "result", "is_fault", *_COUNT_COLUMNS)
 """The columns of failed calls counted per minute; the first five are the key."""
@@ -46,25 +48,49 @@ def negative_acknowledgement_alerts(
 
     ``canonical_queues`` are the canonical names of queues, by the names that messages have in silver.
     """
-    named = (
-        {
-            **row,
-            **{column: canonical_queue_name(row[column], canonical_queues) for column in ("queue", "inferred_queue")},
-        }
-        for row in rows
+    groups = _group_messages(rows, NACK_COUNT_COLUMNS, canonical_queues)
+    return _message_alerts(
+        "negative_acknowledgements", groups, "of class {}", limits, now, limits.negative_acknowledgements
     )
-    for (name, sender, queue, inferred), series in _group_rows(named, *NACK_COUNT_COLUMNS[:4]):
-        for run in episodes_from_events(
-            _event_counts(series), now, window=limits.failure_window, min_count=limits.negative_acknowledgements
-        ):
-            run.message = (
-                f"{format_count(run.count, 'message')} of class {name} in {queue or inferred or 'an unknown queue'}"
-            )
+
+
+def rejected_container_alerts(
+    rows: Iterable[Mapping[str, Any]], limits: Thresholds, now: int, canonical_queues: Mapping[str, str]
+) -> Iterator[Alert]:
+    """Yield alerts of COM+ messages that servers must reject. Rows are counts per minute (``REJECTED_COUNT_COLUMNS``).
+
+    ``canonical_queues`` are the canonical names of queues, by the names that messages have in silver.
+    """
+    groups = _group_messages(rows, REJECTED_COUNT_COLUMNS, canonical_queues)
+    for alert in _message_alerts(
+        "containers_rejected", groups, "with lost calls ({})", limits, now, limits.rejected_containers
+    ):
+        alert.episode.severity = ERROR
+        yield alert
+
+
+def _group_messages(
+    rows: Iterable[Mapping[str, Any]], columns: tuple[str, ...], canonical_queues: Mapping[str, str]
+) -> Iterator[tuple[tuple[Any, ...], list[RowDict]]]:
+    """Yield counts of messages by kind, sender and canonical queue: the first four of ``columns``."""
+    names = ("queue", "inferred_queue")
+    named = ({**row, **{name: canonical_queue_name(row[name], canonical_queues) for name in names}} for row in rows)
+    return _group_rows(named, *columns[:4])
+
+
+def _message_alerts(
+    condition: str, groups: Iterable[tuple[tuple[Any, ...], list[RowDict]]], what: str, limits: Thresholds, now: int,
+    min_count: int,
+) -> Iterator[Alert]:  # fmt: skip
+    """Yield the alerts of messages of one kind, sender and queue; ``what`` says what they are, the kind in braces."""
+    for (kind, sender, queue, inferred), series in groups:
+        for run in episodes_from_events(_event_counts(series), now, window=limits.failure_window, min_count=min_count):
+            place = queue or inferred or "an unknown queue"
+            run.message = f"{format_count(run.count, 'message')} {what.format(kind)} in {place}"
             if queue is None:
                 run.missing.add("queue_unknown")
-            subject = f"{name} from queue manager {sender} in {queue or inferred}"
-            is_inferred = queue is None and bool(inferred)
-            yield Alert("negative_acknowledgements", subject, run, queue, queue_inferred=is_inferred)
+            subject = f"{kind} from queue manager {sender} in {queue or inferred}"
+            yield Alert(condition, subject, run, queue, queue_inferred=queue is None and bool(inferred))
 
 
 def failing_call_alerts(

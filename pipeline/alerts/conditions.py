@@ -121,6 +121,13 @@ CONDITIONS: Final = {
         "the clocks of two machines differ by at least alerts.max_clock_difference",
         "Set the clocks: times to reach a queue and to be received, and tickets of Kerberos, depend on them.",
     ),
+    "containers_rejected": Condition(
+        24,
+        "at least alerts.rejected_containers messages of COM+ queued components from one sender break one rule of the "
+        "format, no further apart than alerts.failure_window: servers must reject them, and their calls are lost",
+        "messages.comqc_rejected says which rule. Look at what wrote the message (source_queue_manager), and do its "
+        "calls again: nothing else repeats them.",
+    ),
     "capture_lost": Condition(
         25,
         "in one hour captures lack at least alerts.max_lost_share of a server's bytes",
@@ -150,6 +157,7 @@ class Thresholds:
     rejected_messages: int = 3
     failure_window: timedelta = timedelta(hours=1)
     negative_acknowledgements: int = 1
+    rejected_containers: int = 1
     growth_window: timedelta = timedelta(days=1)
     dead_letters: int = 1
     journal_messages: int = 1000

@@ -102,16 +102,26 @@ def _overdue_receives_query(limits: Thresholds, window: TimeWindow) -> BoundQuer
 
 def _negative_acknowledgements_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
     """Return a query that counts negative acknowledgements (bit 15 of the class) per minute, when first seen."""
-    names = ", ".join(call_alerts.NACK_COUNT_COLUMNS[:4])
+    return _count_messages(call_alerts.NACK_COUNT_COLUMNS, "class >= 32768", window)
+
+
+def _rejected_containers_query(_: Thresholds, window: TimeWindow) -> BoundQuery:
+    """Return a query that counts COM+ messages that servers must reject per minute, when first seen."""
+    return _count_messages(call_alerts.REJECTED_COUNT_COLUMNS, "comqc_rejected IS NOT NULL", window)
+
+
+def _count_messages(columns: tuple[str, ...], condition: str, window: TimeWindow) -> BoundQuery:
+    """Return a query that counts messages per minute by the first four ``columns``, each when it was first seen."""
+    names = ", ".join(columns[:4])
     not_later = window._replace(since=None).filter_sql("seen_at")
     seen = f"""
 SELECT {names}, unix_micros(seen_at) AS `at`, call_key AS key, row_number() OVER (
     PARTITION BY coalesce(message_key, sighting_key), {names} ORDER BY seen_at NULLS FIRST, call_key NULLS FIRST
   ) AS place
-FROM {{rows}} WHERE {not_later} AND class >= 32768"""
+FROM {{rows}} WHERE {not_later} AND {condition}"""
     since = "" if window.since is None else f" AND `at` >= {window.since}"
     first = BoundQuery(f"SELECT {names}, `at`, key FROM ({seen}) WHERE place = 1{since}", {"rows": MESSAGES})
-    return _count_by_minute(first, *call_alerts.NACK_COUNT_COLUMNS[:4])
+    return _count_by_minute(first, *columns[:4])
 
 
 def _failing_calls_query(limits: Thresholds, window: TimeWindow) -> BoundQuery:
@@ -203,6 +213,14 @@ ALERT_SOURCES: Final = {
             rows, limits, now, context.canonical_queues
         ),
         ("negative_acknowledgements",),
+    ),
+    "rejected_containers": AlertSource(
+        _rejected_containers_query,
+        ("comqc_rejected", "source_queue_manager"),
+        lambda rows, limits, now, context: call_alerts.rejected_container_alerts(
+            rows, limits, now, context.canonical_queues
+        ),
+        ("containers_rejected",),
     ),
     "failing_calls": AlertSource(
         _failing_calls_query,

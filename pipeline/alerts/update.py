@@ -44,7 +44,7 @@ from schemas.table import EVENT_DATE, RUN_ID
 from udfs.keys import key
 from udfs.rows import RowMapping
 
-CODE_VERSION: Final = "2"  # raised when alerts are computed differently: all are recomputed
+CODE_VERSION: Final = "3"  # raised when alerts are computed differently: all are recomputed
 MAX_IN_MEMORY: Final = 200_000  # rows of one source; of more, the alerts are found in Spark
 MAX_FOR_FULL_UPDATE: Final = 20_000  # rows of all sources; with fewer, all alerts are recomputed
 _FOLLOWED: Final = (
@@ -146,7 +146,7 @@ class _AlertsUpdate:
     def _reach_us(self) -> int:
         """Return how long before a change an alert that it affects can have begun or ended, microseconds."""
         limits = self.limits
-        counts = max(limits.negative_acknowledgements, limits.failed_calls) + 1
+        counts = max(limits.negative_acknowledgements, limits.rejected_containers, limits.failed_calls) + 1
         spans = (
             limits.disconnected_after, limits.on_hold_after, limits.stuck_after, limits.unacked_after,
             limits.unread_after, limits.stalled_after, limits.growth_window, limits.unacknowledged_read_after,

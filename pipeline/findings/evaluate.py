@@ -25,6 +25,7 @@ from pipeline.findings.rules import (
     qm2qm,
     qmcomm,
     qmmgmt,
+    queued_components,
     reads,
     remote_read,
     rpc,
@@ -47,7 +48,7 @@ from schemas.findings import FINDINGS
 from udfs.keys import key
 
 RULE_MODULES: Final = (
-    rpc, qm2qm, remote_read, reads, handles, messages, message_packets, qmmgmt, qmcomm, clocks,
+    rpc, qm2qm, remote_read, reads, handles, messages, message_packets, queued_components, qmmgmt, qmcomm, clocks,
 )  # fmt: skip
 """The modules whose import registers the checks."""
 
@@ -77,7 +78,7 @@ MESSAGE_COLUMNS: Final = (
     "time_to_be_received_s", "header_sizes", "priority", "delivery", "class", "acknowledgement_requested",
     "admin_queue_type", "journaling", "hop_count", "traced", "transactional", "transaction_number",
     "previous_transaction_number", "privacy_level", "encryption_algorithm", "correlation_id",
-    "dead_letter_queue", "errors",
+    "dead_letter_queue", "comqc_rejected", "comqc_deviations", "is_comqc", "destination_queue", "errors",
 )  # fmt: skip
 CONNECTION_COLUMNS: Final = (
     "connection_id", "client_address", "server_address", "first_packet_at", "last_packet_at", "closed_at", "closed_by",

@@ -161,7 +161,7 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
     MESSAGES: {
         **dict.fromkeys(
             ("seen_in", "source_queue_manager", "message_id", "delivery", "class_name", "correlation_id",
-             "comqc_rejected", "header_sizes"),
+             "comqc_rejected", "comqc_deviations", "header_sizes"),
             copy_column,
         ),
         **dict.fromkeys(
@@ -175,7 +175,10 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
         **dict.fromkeys(("body", "extension"), null_column),
     },
     COMQC_CALLS: {
-        **dict.fromkeys(("header", "target_clsid", "partition_id", "interface_id"), copy_column),
+        **dict.fromkeys(
+            ("header", "target_clsid", "partition_id", "interface_id", "interface_name", "method", "argument_names"),
+            copy_column,
+        ),
         **dict.fromkeys(("target_text", "marshaled", "security_data"), null_column),
         **dict.fromkeys(("caller_sid", "caller_name"), _SENDER),
         "callers": _redact_nested(

@@ -19,6 +19,7 @@ from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import EVENT_DATE, Table
 from udfs.codes import RESULT_NAMES
 from udfs.comqc import body_decoder as comqc
+from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 from udfs.errors import UNSUPPORTED, describe_failure
 from udfs.keys import keys_of_texts
 from udfs.messages import message_decoder as messages
@@ -80,19 +81,22 @@ BatchesByTable = dict[str, pa.RecordBatch]
 DecodeFunction = Callable[[pa.RecordBatch], BatchesByTable]
 
 
-def decode_calls(calls: pa.RecordBatch, *, keep_packets: bool = False, keep_bodies: bool = False) -> BatchesByTable:
+def decode_calls(
+    calls: pa.RecordBatch, *, keep_packets: bool = False, keep_bodies: bool = False,
+    declarations: Declarations = NO_DECLARATIONS,
+) -> BatchesByTable:  # fmt: skip
     """Decode calls with the columns ``INPUT_COLUMNS``; return a batch for each of ``DECODED_TABLES``, by full name.
 
     Each batch has exactly its table's columns. A qm2qm, RemoteRead, qmmgmt, qmcomm or qmcomm2 call gives one row of its
     table; other calls give none. A returned message gives a row of ``silver.messages``, a COM call recorded in its body
     a row of ``silver.comqc_calls``, an answered GetInfo a snapshot and a row for each property. Stubs are decoded once.
-    ``keep_packets`` and ``keep_bodies`` are the settings store.packets and store.bodies. ``messages.queue`` is null
-    here: a single call does not show it.
+    ``keep_packets`` and ``keep_bodies`` are the settings store.packets and store.bodies. ``declarations``
+    are those of the file of comqc.interfaces. ``messages.queue`` is null here: a single call does not show it.
     """
     out = dict(_EMPTY_BATCHES)
     if (read_calls := _calls_of(calls, method_registry.REMOTE_READ_METHODS)).num_rows:
         reads = remote_read_columns(read_calls)
-        out |= _message_batches(reads, keep_bodies=keep_bodies)
+        out |= _message_batches(reads, declarations, keep_bodies=keep_bodies)
         if not keep_packets:
             reads = reads | {"packet": pa.nulls(read_calls.num_rows, pa.binary())}
         out[str(REMOTE_READ_CALLS)] = _table_batch(REMOTE_READ_CALLS, reads)
@@ -130,13 +134,14 @@ _COLLECTED_ROWS: Final = _RowKind(
 
 
 def decode_calls_safely(
-    calls: pa.RecordBatch, failures: list[DecodeFailure], *, keep_packets: bool, keep_bodies: bool
-) -> Iterator[BatchesByTable]:
+    calls: pa.RecordBatch, failures: list[DecodeFailure], declarations: Declarations = NO_DECLARATIONS, /, *,
+    keep_packets: bool, keep_bodies: bool,
+) -> Iterator[BatchesByTable]:  # fmt: skip
     """Yield what ``decode_calls`` returns; a call at which it raises an exception is noted in ``failures``.
 
     Such a call gives its row without anything decoded, with an error. ``calls`` have the column ``capture_id`` too.
     """
-    decode = partial(decode_calls, keep_packets=keep_packets, keep_bodies=keep_bodies)
+    decode = partial(decode_calls, keep_packets=keep_packets, keep_bodies=keep_bodies, declarations=declarations)
     return _decode_safely(calls, failures, decode, _CALL_ROWS)
 
 
@@ -221,7 +226,7 @@ def _table_batch(table: Table, columns: ColumnArrays) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _message_batches(reads: ColumnArrays, *, keep_bodies: bool) -> BatchesByTable:
+def _message_batches(reads: ColumnArrays, declarations: Declarations, *, keep_bodies: bool) -> BatchesByTable:
     """Return batches of the messages that calls returned, and of the COM calls recorded in their bodies.
 
     A packet of no bytes is a message too: its row has the error.
@@ -245,6 +250,7 @@ def _message_batches(reads: ColumnArrays, *, keep_bodies: bool) -> BatchesByTabl
         "lookup_id": _lookup_ids(calls["sequence_id"]),
         "arrived_at": calls["arrived_at"],
         "comqc_rejected": nulls,
+        "comqc_deviations": pa.nulls(rows, comqc.DEVIATIONS_TYPE),
         EVENT_DATE: _utc_dates(calls["responded_at"]),
         "run_id": calls["run_id"],
     }  # fmt: skip
@@ -261,11 +267,12 @@ def _message_batches(reads: ColumnArrays, *, keep_bodies: bool) -> BatchesByTabl
             packets, protocols, **chosen_sections, bodies=True, hashes=False, keys=False
         ).get("body", pa.nulls(len(chosen), pa.binary()))
     found = comqc.decode_bodies(
-        recorders["body"], recorders["extension"], recorders["body_bytes"], marshaled=keep_bodies
-    )
+        recorders["body"], recorders["extension"], recorders["body_bytes"], marshaled=keep_bodies,
+        declarations=declarations,
+    )  # fmt: skip
     if len(chosen):
         positions = pa.array(np.searchsorted(chosen, np.arange(rows)), mask=~np.isin(np.arange(rows), chosen))
-        columns["comqc_rejected"] = found.column("comqc_rejected").take(positions)
+        columns |= {name: found.column(name).take(positions) for name in ("comqc_rejected", "comqc_deviations")}
         columns["errors"] = concat_lists(columns["errors"], found.column("errors").take(positions))
     return {str(MESSAGES): _table_batch(MESSAGES, columns), str(COMQC_CALLS): _comqc_call_batch(recorders, found)}
 

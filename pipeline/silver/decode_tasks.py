@@ -28,6 +28,7 @@ from pipeline.silver.decode import (
 )
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
+from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 
 _DECODED_INTERFACES: Final = sorted(set(chain(*INTERFACES_BY_TABLE.values())))
 _FOLDER_NAMES: Final = {str(table): table.name for table in DECODED_TABLES}
@@ -62,6 +63,7 @@ class CallDecoder:
     staging_folder: str
     keep_packets: bool  # the setting store.packets
     keep_bodies: bool  # store.bodies
+    declarations: Declarations = NO_DECLARATIONS  # of the file of comqc.interfaces
 
     def record_and_pass(self, batches: Batches, task: str) -> Iterator[pa.RecordBatch]:
         """Yield the batches unchanged and decode them; ``task`` names the staging files."""
@@ -70,7 +72,7 @@ class CallDecoder:
         for batch in batches:
             calls = batch.select(_input_columns(batch.schema.names))  # filtering copies these columns alone
             for decoded in decode_calls_safely(
-                calls, failures, keep_packets=self.keep_packets, keep_bodies=self.keep_bodies
+                calls, failures, self.declarations, keep_packets=self.keep_packets, keep_bodies=self.keep_bodies
             ):
                 for name, rows in decoded.items():
                     staging.add(_FOLDER_NAMES[name], rows)

@@ -5,7 +5,7 @@ adds to bronze.rpc_calls are decoded while they are written there (``DecodedWrit
 silver.remote_read_calls, is committed after all others, even without a change: its provenance stands for all. The
 folder of the staging files remains where a run was killed: some tables may have rows of it then, and the next run
 replaces any rows of the same calls. All tables are recomputed where the changes are not known: in a first run, after
-a change of decoders, or without a change feed.
+a change of decoders or of declarations, or without a change feed.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from pipeline.silver.decode_tasks import (
 )
 from schemas.bronze import PENDING, RPC_CALLS
 from schemas.table import EVENT_DATE, Table
+from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 
 STUBS_EMPTIED_PROVENANCE: Final = (
     "stubs emptied"  # provenance of commits of bronze.rpc_calls that silver does not follow
@@ -51,26 +52,30 @@ _STUBS: Final = ("request_stub", "response_stub", "request_signed_bytes", "respo
 _UNFINISHED: Final = ("no_request", "no_response", "damaged", "unbound")
 
 
-def make_call_decoder(lake: Lake, *, keep_packets: bool, keep_bodies: bool = False) -> CallDecoder:
+def make_call_decoder(
+    lake: Lake, *, keep_packets: bool, keep_bodies: bool = False, declarations: Declarations = NO_DECLARATIONS
+) -> CallDecoder:
     """Return a decoder for calls while they are written to bronze.rpc_calls; files of an earlier one are deleted."""
     folder = RunMarkers.of(lake).root / "decoded"
     shutil.rmtree(folder, ignore_errors=True)
-    return CallDecoder(str(folder), keep_packets, keep_bodies)
+    return CallDecoder(str(folder), keep_packets, keep_bodies, declarations)
 
 
 def update(
     lake: Lake, *, keep_packets: bool, keep_stubs: bool, keep_bodies: bool = False, decoded: DecodedWrite | None = None,
-    failures: dict[str, str] | None = None,
+    failures: dict[str, str] | None = None, declarations: Declarations = NO_DECLARATIONS,
 ) -> dict[str, int]:  # fmt: skip
     """Update the decoded tables with the changes of bronze.rpc_calls; return how many rows of each are written.
 
     Without ``keep_stubs`` (store.stubs) the stubs in bronze are emptied afterwards, since they hold message bodies;
     those of unfinished calls (bronze.pending) are kept until they are finished. ``decoded``: what ``decoder`` decoded
     already, with the same settings. Captures at whose calls decoding failed are marked in the ledger, and added to
-    ``failures`` with the reason.
+    ``failures`` with the reason. ``declarations`` name methods of COM+ calls: where they differ from those before, all
+    calls are decoded again whose stubs are still there.
     """
     written = {str(table): 0 for table in DECODED_TABLES}
-    step = IncrementalUpdate.begin(lake, LAST_COMMITTED_TABLE, (RPC_CALLS,), {"decoder": DECODER_VERSIONS})
+    settings = {"decoder": DECODER_VERSIONS, "declarations": declarations.fingerprint()}
+    step = IncrementalUpdate.begin(lake, LAST_COMMITTED_TABLE, (RPC_CALLS,), settings)
     if not step.exists(RPC_CALLS):
         return written
     step.provenance_now["emptied"] = not keep_stubs or step.provenance_before.get(
@@ -78,8 +83,9 @@ def update(
     )
     folder = RunMarkers.of(lake).root / "silver"
     work = _SilverUpdate(
-        step, folder, decoded, interrupted=folder.exists(), keep_packets=keep_packets, keep_bodies=keep_bodies
-    )
+        step, folder, decoded, interrupted=folder.exists(), keep_packets=keep_packets, keep_bodies=keep_bodies,
+        declarations=declarations,
+    )  # fmt: skip
     written |= work.run()
     mark_failed(lake, work.failures)
     if failures is not None:
@@ -97,6 +103,7 @@ class _DecodeOptions:
     interrupted: bool  # an earlier run did not finish
     keep_packets: bool
     keep_bodies: bool
+    declarations: Declarations
 
 
 @dataclass(slots=True)
@@ -130,7 +137,7 @@ class _SilverUpdate(_DecodeOptions):
         if not self.step.provenance_before:  # a first run: all calls came after version 0
             decoded = self._decoded_since(0)
             return self._recompute_all(None if decoded is None else decoded.decoder)
-        if not self.step.has_same_inputs("decoder") or since is None or since > self.newest:
+        if not self.step.has_same_inputs("decoder", "declarations") or since is None or since > self.newest:
             return self._recompute_all()
         if (decoded := self._decoded_since(since)) is not None:
             return self._apply_decoded(decoded)
@@ -177,7 +184,7 @@ class _SilverUpdate(_DecodeOptions):
         """Decode calls in Spark to staging files."""
         folder = self.folder / uuid4().hex
         folder.mkdir(parents=True)
-        found = CallDecoder(str(folder), self.keep_packets, self.keep_bodies)
+        found = CallDecoder(str(folder), self.keep_packets, self.keep_bodies, self.declarations)
         found.decode_in_spark(calls)
         self.failures |= found.failures()
         return found

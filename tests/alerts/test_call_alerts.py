@@ -10,12 +10,14 @@ from pipeline.alerts.call_alerts import (
     ATTEMPT_COLUMNS,
     FAILURE_COUNT_COLUMNS,
     NACK_COUNT_COLUMNS,
+    REJECTED_COUNT_COLUMNS,
     capture_loss_alerts,
     failing_call_alerts,
     finding_alerts,
     missing_snapshot_alerts,
     negative_acknowledgement_alerts,
     receive_alerts,
+    rejected_container_alerts,
 )
 from pipeline.alerts.conditions import Thresholds
 from pipeline.alerts.episodes import alert_rows
@@ -91,6 +93,17 @@ def test_negative_acknowledgements_are_of_the_canonical_queue():
     rows = [nack(0), nack(20, queue=other)]
     (row,) = alert_rows(negative_acknowledgement_alerts(rows, LIMITS, 30 * MINUTE, {other: ORDERS, ORDERS: ORDERS}))
     assert (row["queue"], row["since"]) == (ORDERS, 0)
+
+
+def test_rejected_containers_are_lost_calls():
+    rule = "[MC-COMQC] 2.2.6: Flags are not 0x00001000"
+    rows = [counted(REJECTED_COUNT_COLUMNS, at, 2, rule, "a1", ORDERS, None) for at in (0, 30, 200)]
+    found = sorted(alert_rows(rejected_container_alerts(rows, LIMITS, 220 * MINUTE, {})), key=lambda row: row["since"])
+    assert [(row["severity"], row["since"] / MINUTE, row["queue"]) for row in found] == [
+        ("error", 0, ORDERS), ("error", 200, ORDERS),
+    ]  # fmt: skip
+    assert found[0]["message"] == f"4 messages with lost calls ({rule}) in {ORDERS}"
+    assert alert_rows(rejected_container_alerts(rows, replace(LIMITS, rejected_containers=5), 220 * MINUTE, {})) == []
 
 
 def attempt(returned, ended=None, outcome="in_flight", client="10.0.0.9", **more):

@@ -83,6 +83,8 @@ def scenario():
     negative = {"class": 0x8000, "class_name": "NACK", "source_queue_manager": "a1", "queue": "srv1\\private$\\admin"}
     negative |= {"message_key": "n", "call_key": "c"}
     sightings = [{"sighting_key": str(at), "seen_at": at, **negative} for at in (210, 211)]
+    recorded = {"is_comqc": True, "comqc_rejected": "[MC-COMQC] 2.2: no method call", "message_key": "r"}
+    sightings += [{"sighting_key": str(at), "seen_at": at, **recorded} for at in (225, 226)]
     snapshots = [{"snapshot_id": f"x{n}", "queue_manager": "srv9", "asked_at": 200 + n, "error": "timeout" * n or None}
                  for n in range(3)]  # fmt: skip
     tables = history_tables(queues(0, NOW + 1))
@@ -120,7 +122,8 @@ class Below(InMemoryLake):
 EXPECTED = [
     ("calls_failing", 185.0, None), ("calls_failing", 190.0, None), ("calls_failing", 221.0, None),
     ("capture_lost", 180.0, None),
-    ("clocks_differ", 5.0, None), ("duplicate_queue_manager", 3.0, None), ("ends_disagree", 0.0, None),
+    ("clocks_differ", 5.0, None), ("containers_rejected", 225.0, None),
+    ("duplicate_queue_manager", 3.0, None), ("ends_disagree", 0.0, None),
     ("messages_unacknowledged", 100.0, None), ("negative_acknowledgements", 210.0, None),
     ("queue_disconnected", 100.0, None), ("receives_not_ended", 230.0, None), ("snapshots_missing", 180.0, None),
     ("transfer_stalled", 100.0, None),
@@ -139,6 +142,7 @@ def test_alerts_of_every_source_and_what_is_printed_of_them(spark, monkeypatch, 
     assert by_condition["queue_disconnected"]["severity"] == "error"
     assert by_condition["capture_lost"]["queue_manager"] == "srv1"
     assert by_condition["negative_acknowledgements"]["message"].startswith("1 message of class NACK in srv1")
+    assert by_condition["containers_rejected"]["message"].startswith("1 message with lost calls ([MC-COMQC] 2.2: no")
     assert by_condition["receives_not_ended"]["missing"] == ["queue_unknown"]
 
     monkeypatch.setattr(job, "open_lake_with_data", lambda _: lake)

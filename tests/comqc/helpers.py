@@ -9,9 +9,12 @@ from peer.comqc import (  # noqa: F401
     MARKER,
     MONIKER,
     PARTITION,
+    RECORD_LIBRARY,
+    RECORD_TYPE,
     SIGNATURE,
     USER,
     Ndr,
+    brecord,
     bstr,
     chdr,
     invoke,
@@ -54,6 +57,8 @@ def rows_of(decoded):
 def _plain(row):
     for each in [row, *(row["calls"] or [])]:
         each["errors"] = [(e["code"], e["field"], e["offset"]) for e in each["errors"]]
+    if row["comqc_deviations"] is not None:
+        row["comqc_deviations"] = [(each["rule"], each["offset"], each["places"]) for each in row["comqc_deviations"]]
     for call in row["calls"] or []:
         if call["arguments"] is not None:
             call["arguments"] = [(a["vt"], a["vt_name"], a["value"]) for a in call["arguments"]]

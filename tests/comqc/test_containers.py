@@ -51,7 +51,8 @@ def test_a_call_has_what_its_message_and_its_header_say():
     (call,) = _calls(HEAD, part(), SEC, ONE)
     assert call == {
         "call_index": 0, "header_offset": 200 + 24 + 24, "header": "METH", "target_clsid": str(CLSID),
-        "target_text": f"{{{CLSID}}}", "partition_id": str(PARTITION), "interface_id": str(IID), "is_dispatch": False,
+        "target_text": f"{{{CLSID}}}", "partition_id": str(PARTITION), "interface_id": str(IID),
+        "interface_name": None, "method": None, "argument_names": None, "is_dispatch": False,
         "opnum": 3, "data_representation": 0x10, "flags": 0x1000, "marshaled_bytes": 8, "marshaled": b"12345678",
         "security_offset": 224, "security_index": 0, "security_bytes": 8, "security_data": b"\1\0\1\0\0\0\0\0",
         "caller_sid": None, "caller_name": None, "callers": [], "minimum_authentication_level": None,
@@ -165,7 +166,10 @@ REJECTED = [
 
 @pytest.mark.parametrize(("reason", "offset", "body"), REJECTED, ids=lambda part: part if isinstance(part, str) else "")
 def test_what_must_be_rejected_is_rejected_with_the_rule(reason, offset, body):
-    expected = {"comqc_rejected": f"[MC-COMQC] {reason}", "rejected_offset": offset, "errors": [], "calls": []}
+    expected = {
+        "comqc_rejected": f"[MC-COMQC] {reason}", "rejected_offset": offset, "comqc_deviations": None, "errors": [],
+        "calls": [],
+    }  # fmt: skip
     assert both(body) == [expected]
     rows = both(GOOD, body, GOOD)  # and its neighbours are not
     assert rows[1] == expected
@@ -235,3 +239,39 @@ def test_columns_without_messages_decode(bodies):
 def test_an_opnum_beyond_any_interface_is_an_error_of_its_call():
     (call,) = _calls(HEAD, SEC, method(opnum=0x80000000, iid=IID))
     assert (call["opnum"], call["errors"]) == (None, [("malformed", "Method Number", 0)])
+
+
+OTHER = secd(b"\1\0\1\0\0\0\0\1")
+FIRST_SECD = len(HEAD)
+SHORT = method(b"12345678", iid=None, opnum=4)
+DEVIATING = {  # headers behind the container header, and the offsets of the headers that deviate
+    "2.2.4: security header with the Security Data of an earlier one": (
+        (SEC, ONE, SEC, SHORT, OTHER, SHORT, SEC, SHORT),
+        (2, 6),
+    ),
+    "2.2.5: security reference header to the security that applies already": (
+        (SEC, ONE, secr(FIRST_SECD), SHORT, OTHER, SHORT, secr(FIRST_SECD), SHORT, secr(FIRST_SECD), SHORT),
+        (2, 8),
+    ),
+    "2.2.6: Interface ID in a method header although it applies already": (
+        (SEC, ONE, ONE, method(iid=PARTITION), SHORT, method(iid=PARTITION), ONE),
+        (2, 5),
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", DEVIATING)
+def test_what_a_message_does_not_follow_is_noted_and_its_calls_are_read(reason):
+    headers, places = DEVIATING[reason]
+    offsets = [len(message(HEAD, *headers[:place])) for place in places]
+    rows = both(message(HEAD, *headers), GOOD, message(HEAD, *headers))
+    assert rows[0]["comqc_deviations"] == [(f"[MC-COMQC] {reason}", offsets[0], len(offsets))]
+    assert (rows[0]["comqc_rejected"], rows[1]["comqc_deviations"], rows[2]) == (None, [], rows[0])
+    (cut,) = both(message(HEAD, *headers)[: offsets[1] + 8], body_bytes=[len(message(HEAD, *headers))])
+    assert [places for _, _, places in cut["comqc_deviations"]] == [1]
+
+
+def test_a_target_string_of_another_class_is_noted():
+    rows = both(*(message(chdr(text=f"{text}\0"), SEC, ONE) for text in ("", str(CLSID).upper(), f"{{{CLSID}}}", IID)))
+    text = "[MC-COMQC] 2.2.2.1: Target ID String is another UUID than Target ID"
+    assert [row["comqc_deviations"] for row in rows] == [[], [], [], [(text, 116, 1)]]

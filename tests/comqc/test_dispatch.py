@@ -7,8 +7,11 @@ import pytest
 
 from comqc.helpers import (
     CLSID,
+    RECORD_LIBRARY,
+    RECORD_TYPE,
     USER,
     Ndr,
+    brecord,
     bstr,
     call,
     invoke,
@@ -240,7 +243,34 @@ def test_a_persisted_object_is_recognised(vt, name):
     assert only["arguments"] == [(vt | 0x4000, f"VT_BYREF|{name}", shown)]
 
 
-def test_records_and_arrays_of_objects_stay_bytes():
+@pytest.mark.parametrize("fields", [b"", b"abcde", bytes(range(16))])
+def test_a_record_shows_its_type_and_its_fields(fields):
+    record = value(0x24, body=brecord(fields), pointers=1)
+    shown = {"type": str(RECORD_TYPE), "library": str(RECORD_LIBRARY), "version": "1.2", "fields": fields.hex()}
+    persisted = value(0x24, body=brecord(fields, persisted_object()), pointers=1)
+    arguments = _arguments(record, persisted, string("after"))
+    assert [json.loads(text) for _, _, text in arguments[:2]] == [shown, {"clsid": str(CLSID), "fields": fields.hex()}]
+    assert arguments[2] == (8, "VT_BSTR", "after")
+
+
+def test_a_record_without_fields_and_an_array_of_records():
+    def elements(ndr):
+        ndr.put("I", USER)
+        brecord(b"12345678")(ndr)
+
+    array = safearray(0x24, [0], features=0x20, bounds=[(2, 0)], write=elements)
+    arguments = _arguments(
+        value(0x24, body=brecord(None), pointers=1), value(0x2024, body=array, pointers=2), string("z")
+    )
+    texts = [json.loads(text) for _, _, text in arguments[:2]]
+    assert [(text["type"], text["fields"]) for text in texts] == [
+        (str(RECORD_TYPE), None),
+        (str(RECORD_TYPE), b"12345678".hex()),
+    ]
+    assert (texts[1]["sizes"], arguments[2]) == ([2], (8, "VT_BSTR", "z"))
+
+
+def test_records_that_are_not_understood_and_arrays_of_objects_stay_bytes():
     record = value(0x24, body=lambda ndr: ndr.put("IIII", 0, 8, USER, USER).raw(bytes(24)), pointers=1)
     objects = value(0x200D, body=safearray(0xD, range(2), features=0x200, write=lambda ndr: ndr.raw(bytes(76))),
                     pointers=2)  # fmt: skip

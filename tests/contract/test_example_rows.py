@@ -9,6 +9,7 @@ import pytest
 
 import example_rows
 from collector.snapshot_files import queue, write
+from peer.comqc import CLSID
 from pipeline.bronze import ingest_snapshots
 from pipeline.bronze.input_files import list_files
 from pipeline.lake.lake import Lake
@@ -17,6 +18,7 @@ from schemas import catalog
 from schemas.bronze import QUARANTINE
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.comqc import COMQC_CALLS
+from udfs.comqc.declared_interfaces import Declarations, DeclaredInterface, DeclaredMethod, DeclaredParameter
 
 
 def test_every_column_of_every_table_has_an_example():
@@ -25,7 +27,10 @@ def test_every_column_of_every_table_has_an_example():
 
 
 def test_a_recorded_call():
-    example_rows.check({COMQC_CALLS: silver_of("11-queued-components.pcap")[str(COMQC_CALLS)]})
+    set_status = DeclaredMethod("SetStatus", (DeclaredParameter("status"),))
+    declarations = Declarations({}, {str(CLSID): DeclaredInterface("Billing.Invoice", {12: set_status})})
+    rows = silver_of("11-queued-components.pcap", declarations=declarations)[str(COMQC_CALLS)]
+    example_rows.check({COMQC_CALLS: rows})
 
 
 @pytest.mark.spark

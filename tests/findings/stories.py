@@ -52,6 +52,15 @@ from findings.exchanges import (
     session,
     us,
 )  # fmt: skip
+from udfs.comqc import container_layout
+from udfs.comqc.container_layout import (
+    BAD_FLAGS,
+    DEVIATION_TEXTS,
+    INTERFACE_REPEATED,
+    REFERENCE_NOT_NEEDED,
+    SECURITY_REPEATED,
+    TARGET_STRING_DIFFERS,
+)
 
 ZERO = "00000000-0000-0000-0000-000000000000"
 HELD = bytes([1]) * 24
@@ -500,6 +509,21 @@ def message_packets():
     )
 
 
+def queued_components():
+    recorder = {"is_comqc": True, "source_queue_manager": "11111111-2222-3333-4444-555555555555"}
+
+    def read(*deviations, **more):
+        found = [{"rule": DEVIATION_TEXTS[number], "offset": 200, "places": 2} for number in deviations]
+        return one(rr_start(**recorder, comqc_deviations=found, **more))
+
+    yield "K01", read(comqc_rejected=container_layout.REJECTION_TEXTS[BAD_FLAGS]), read()
+    yield "K02", read(INTERFACE_REPEATED, SECURITY_REPEATED), read(INTERFACE_REPEATED, TARGET_STRING_DIFFERS)
+    yield "K03", read(INTERFACE_REPEATED), read(REFERENCE_NOT_NEEDED)
+    yield "K04", read(TARGET_STRING_DIFFERS), read(SECURITY_REPEATED)
+    yield "K05", *(read(destination_queue=f"{host}\\private$\\app") for host in ("srv1.example.com", "srv1"))
+
+
 GROUPS = (rpc, reads_of_qm2qm, sessions, ports_and_versions, descriptors, opening, reading, ending, moving,
-          times_and_levels, openings_of_applications, message_packets)  # fmt: skip
+          times_and_levels, openings_of_applications, message_packets,
+          queued_components)  # fmt: skip
 STORIES = {rule: (violating, innocent) for group in GROUPS for rule, violating, innocent in group()}

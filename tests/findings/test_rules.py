@@ -43,6 +43,7 @@ from pipeline.findings.rules.registry import (
     checks_of_rule,
     single_call_rules,
 )
+from udfs.comqc.container_layout import BAD_FLAGS, DEVIATION_TEXTS, REFERENCE_NOT_NEEDED, REJECTION_TEXTS
 
 STORIES = CALLS | MANAGEMENT
 
@@ -183,7 +184,7 @@ def test_a_server_that_accepts_the_number_0_breaks_its_own_rules():
     assert "Q40" in broken(session(qm(4, 1, queue_handle=0, cursor_handle=3)))
 
 
-A_SECTION = re.compile(r"(MS-[A-Z]+|C706) \d+(\.\d+)*|docs/reference/rules\.md#operation")
+A_SECTION = re.compile(r"(M[CS]-[A-Z]+|C706) \d+(\.\d+)*|docs/reference/rules\.md#operation")
 
 
 @pytest.mark.parametrize("rule", ALL_RULES.values(), ids=lambda rule: rule.rule_id)
@@ -203,6 +204,7 @@ def test_a_finding_names_one_section_that_its_rule_is_stated_in(rule):
         assert source in PROTOCOL_RULES[rule].sources or PROTOCOL_RULES[rule].sources == ("method",)
 
 
+RULE = {"offset": 8, "places": 1}
 SOURCES = [
     ("MS-MQRR 3.1.4.7", "R21", [rr_start(1, FAILED, action=5)]),
     ("MS-MQRR 3.1.4.13", "R21", [rr_tx(1, FAILED, action=5)]),
@@ -234,6 +236,8 @@ SOURCES = [
         Story([rr(6, 1)], binds=[bind("qm2qm", result="rejected", reason=2)]),
     ),
     ("MS-MQMR 3.1.4.2", "P12", [call("qmmgmt", 1, 1, None, fault=0xC00E0006)]),
+    ("MC-COMQC 2.2.6", "K01", [rr_start(comqc_rejected=REJECTION_TEXTS[BAD_FLAGS])]),
+    ("MC-COMQC 2.2.5", "K02", [rr_start(comqc_deviations=[RULE | {"rule": DEVIATION_TEXTS[REFERENCE_NOT_NEEDED]}])]),
     ("MS-MQMQ 2.2.20.5", "T22", [rr_start(transaction_number=0, previous_transaction_number=0)]),
 ]
 

@@ -20,7 +20,8 @@ CONTRACT = """
     previous_transaction_number bigint, transaction_index bigint, first_in_transaction boolean,
     last_in_transaction boolean, authenticated boolean, signed boolean, encrypted boolean, sender_id string,
     privacy_level bigint, hash_algorithm bigint, encryption_algorithm bigint,
-    extension binary, is_comqc boolean, comqc_rejected string, is_srmp boolean, subqueue string,
+    extension binary, is_comqc boolean, comqc_rejected string,
+    comqc_deviations array<struct<rule:string,offset:bigint,places:int>>, is_srmp boolean, subqueue string,
     target_subqueue string, abort_count int, move_count int, last_moved_raw bigint, dead_letter_queue string,
     sender_address string, header_sizes map<string,int>, errors array<struct<code:string,field:string,offset:bigint>>,
     decoder_version string, event_date date, run_id string
@@ -28,7 +29,7 @@ CONTRACT = """
 # What is not in the packet: of its call, of its body's decoder, of the run.
 ELSEWHERE = {
     "sighting_key", "seen_in", "call_key", "seen_at", "queue", "inferred_queue", "lookup_id", "arrived_at",
-    "comqc_rejected", "event_date", "run_id",
+    "comqc_rejected", "comqc_deviations", "event_date", "run_id",
 }  # fmt: skip
 SPARK = {
     pa.string(): "string",

@@ -20,6 +20,7 @@ from schemas.messages import MESSAGES
 from schemas.queue_snapshots import PROPERTIES
 from schemas.remote_read_calls import REMOTE_READ_CALLS
 from udfs.capture.capture_reader import read_capture
+from udfs.comqc.declared_interfaces import Declarations, DeclaredInterface, DeclaredMethod, DeclaredParameter
 from udfs.keys import key
 
 SAMPLES = ("03-qm2qm-dependent-client.pcap", "04-qmmgmt.pcapng", "07-faults-cancels-groups.pcap")
@@ -187,6 +188,27 @@ def test_the_tables_follow_the_calls_also_when_a_run_is_killed_between_them(foll
     versions = follow.versions()
     assert set(follow.run().values()) == {0}
     assert follow.versions() == versions
+
+
+@pytest.mark.spark
+def test_other_declarations_of_methods_decode_all_calls_again(spark, tmp_path):
+    components = pa.Table.from_batches([batch(received("component", Packet(body=BODY, extension=MARKER).bytes()))])
+    follow = SilverLake(Lake(spark, str(tmp_path / "lake")), components)
+    follow.add(components.drop_columns(["event_date"]))
+    follow.run()
+    before = follow.found()
+    parameters = (DeclaredParameter("first", 0x12), DeclaredParameter("second", 3))
+    declarations = Declarations({str(IID): DeclaredInterface("IOrders", {6: DeclaredMethod("Place", parameters)})}, {})
+    follow.run(declarations=declarations)
+    assert follow.found() == follow.expected(declarations=declarations) != before
+    placed = follow.lake.read(COMQC_CALLS).where("method = 'Place'").first()
+    assert (placed.argument_names, [each.value for each in placed.arguments]) == (["first", "second"], ["25185", None])
+    assert [(error.code, error.field) for error in placed.errors] == [("truncated", "second")]
+    versions = follow.versions()
+    assert set(follow.run(declarations=declarations).values()) == {0}
+    assert follow.versions() == versions
+    follow.run()
+    assert follow.found() == before
 
 
 def _named(calls, chosen):

@@ -14,7 +14,9 @@ import pyarrow.compute as pc
 
 from udfs.array_types import Bools, Ints
 from udfs.comqc import container_layout
-from udfs.comqc.container_reader import BodyColumn, BodyVerdicts, RecordedCalls, read_recorded_calls
+from udfs.comqc.container_reader import BodyColumn, BodyVerdicts, Deviations, RecordedCalls, read_recorded_calls
+from udfs.comqc.declared_arguments import apply_declarations
+from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations
 from udfs.comqc.dispatch_arguments import ARGUMENT_TYPE, DispatchArguments, read_dispatch_arguments
 from udfs.comqc.security_data import CALLER_STRUCT, SECURITY_STRUCT, security_columns
 from udfs.comqc.variant_text import bstr_texts, gather_spans
@@ -23,7 +25,7 @@ from udfs.stubs.arrow_primitives import concat_lists, guid_strings
 from udfs.stubs.column_cursors import ERROR_CODES, AnyArray, binary_buffer
 from udfs.stubs.to_arrow import ERRORS_TYPE
 
-DECODER_VERSION: Final = "3"  # 3: callers in security data; 2: an empty array of numbers behind a null pointer
+DECODER_VERSION: Final = "6"  # 6: fields of records; 5: declarations; 4: deviations; 3: callers
 
 CALL_STRUCT: Final = pa.struct(
     [
@@ -34,8 +36,10 @@ CALL_STRUCT: Final = pa.struct(
         pa.field("target_text", pa.string()),
         pa.field("partition_id", pa.string()),
         pa.field("interface_id", pa.string()),
+        pa.field("interface_name", pa.string()),
         pa.field("is_dispatch", pa.bool_()),
         pa.field("opnum", pa.int32()),
+        pa.field("method", pa.string()),
         pa.field("data_representation", pa.int64()),
         pa.field("flags", pa.int64()),
         pa.field("marshaled_bytes", pa.int64()),
@@ -51,14 +55,19 @@ CALL_STRUCT: Final = pa.struct(
         pa.field("dispatch_id", pa.int64()),
         pa.field("dispatch_flags", pa.int64()),
         pa.field("named_dispatch_ids", pa.list_(pa.int64())),
+        pa.field("argument_names", pa.list_(pa.string())),
         pa.field("arguments", pa.list_(ARGUMENT_TYPE)),
         pa.field("errors", ERRORS_TYPE),
     ]
+)
+DEVIATIONS_TYPE: Final = pa.list_(
+    pa.struct([pa.field("rule", pa.string()), pa.field("offset", pa.int64()), pa.field("places", pa.int32())])
 )
 BODY_SCHEMA: Final = pa.schema(
     [
         pa.field("comqc_rejected", pa.string()),
         pa.field("rejected_offset", pa.int64()),
+        pa.field("comqc_deviations", DEVIATIONS_TYPE),
         pa.field("errors", ERRORS_TYPE),
         pa.field("calls", pa.list_(CALL_STRUCT)),
     ]
@@ -77,17 +86,21 @@ def is_comqc_extension(extensions: pa.Array) -> pa.Array:
 
 
 def decode_bodies(
-    bodies: pa.Array, extensions: pa.Array | None = None, body_bytes: pa.Array | None = None, *, marshaled: bool = False
-) -> pa.RecordBatch:
+    bodies: pa.Array, extensions: pa.Array | None = None, body_bytes: pa.Array | None = None, *,
+    marshaled: bool = False, declarations: Declarations = NO_DECLARATIONS,
+) -> pa.RecordBatch:  # fmt: skip
     """Decode a column of message bodies: one row of ``BODY_SCHEMA`` per body.
 
     ``bodies`` is binary or large_binary; a null body gives nulls. With ``extensions`` only the bodies of messages with
     the COMQC marker are decoded, all others give nulls. ``body_bytes`` (int64) are the declared body sizes: a body that
     was captured in part is not rejected for its missing bytes; its complete calls are returned, and ``errors`` has
     ``truncated`` at the offset where they end. ``marshaled`` adds each call's Marshaled Data.
+    ``declarations`` are the methods whose names and parameters are known.
 
     ``comqc_rejected`` is the rule, with its section, by which a server must reject the message, else null;
-    ``rejected_offset`` is the offset of the violation in the body. A rejected message has no ``calls``. Offsets of body
+    ``rejected_offset`` is the offset of the violation in the body. A rejected message has no ``calls``.
+    ``comqc_deviations`` are the recommendations (SHOULD) that another message does not follow in what was captured of
+    it: the rule with its section, the offset of the first place in the body, and the number of places. Offsets of body
     errors count from the start of the body, those of call errors from the start of the Marshaled Data or, of fields
     that begin with ``Security Data``, of that.
     """
@@ -104,8 +117,8 @@ def decode_bodies(
     if body_bytes is not None:
         declared = pc.fill_null(body_bytes.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)[which]
         end = start + np.clip(declared, seen - start, 1 << 40)  # 32 bits on the wire: no overflow
-    methods, verdict = read_recorded_calls(BodyColumn(data, start, seen, end))
-    calls = _call_structs(data, start, methods, marshaled=marshaled)
+    methods, verdict, deviations = read_recorded_calls(BodyColumn(data, start, seen, end))
+    calls = _call_structs(data, start, methods, declarations, marshaled=marshaled)
     counts = np.zeros(rows, np.int64)
     counts[which] = np.bincount(methods.body, minlength=len(which))
     bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
@@ -117,6 +130,7 @@ def decode_bodies(
         [
             pa.array(container_layout.REJECTION_TEXTS, pa.string()).take(pa.array(reason)),
             pa.array(rejected_at, mask=reason == 0),
+            _deviation_lists(deviations, which, ~present | (reason != 0)),
             _body_errors(verdict, which, rows),
             pa.ListArray.from_arrays(pa.array(bounds), calls, mask=None if present.all() else pa.array(~present)),
         ],
@@ -131,7 +145,9 @@ def explode_calls(decoded: pa.RecordBatch) -> tuple[pa.Array, pa.RecordBatch]:
     return pc.list_parent_indices(calls), flat
 
 
-def _call_structs(data: AnyArray, start: Ints, methods: RecordedCalls, *, marshaled: bool) -> pa.Array:
+def _call_structs(
+    data: AnyArray, start: Ints, methods: RecordedCalls, declarations: Declarations, *, marshaled: bool
+) -> pa.Array:
     count = len(methods.body)
     dispatch = (methods.interface == np.frombuffer(container_layout.IID_IDISPATCH, np.uint8)).all(axis=1)
     # Any other operation of IDispatch makes no sense in a one-way call and stays undecoded (D36).
@@ -166,8 +182,10 @@ def _call_structs(data: AnyArray, start: Ints, methods: RecordedCalls, *, marsha
         "dispatch_flags": read.flags.take(take),
         "named_dispatch_ids": read.named_dispatch_ids.take(take),
         "arguments": read.arguments.take(take),
-        "errors": concat_lists(_call_errors(read, which, fits), security["errors"]),
+        "errors": _call_errors(read, which, fits),
     }
+    named = apply_declarations(declarations, data, methods.marshaled_at, methods.marshaled_bytes, columns)
+    columns |= named._asdict() | {"errors": concat_lists(named.errors, security["errors"])}
     return pa.StructArray.from_arrays([columns[field.name] for field in CALL_STRUCT], fields=list(CALL_STRUCT))
 
 
@@ -200,6 +218,21 @@ def _single_errors(rows: Ints, code: list[str | None], field: list[str], offset:
     )
     bounds = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(bounds), flat).cast(ERRORS_TYPE)
+
+
+def _deviation_lists(found: Deviations, which: Ints, absent: Bools) -> pa.Array:
+    """Return the deviations of all bodies; ``which`` are the rows of bodies that were read. Null where ``absent``."""
+    flat = pa.StructArray.from_arrays(
+        [
+            pa.array(container_layout.DEVIATION_TEXTS, pa.string()).take(pa.array(found.number)),
+            pa.array(found.offset),
+            pa.array(found.places.astype(np.int32)),
+        ],
+        fields=list(DEVIATIONS_TYPE.value_type),
+    )
+    counts = np.bincount(which[found.body], minlength=len(absent))
+    bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(bounds), flat, mask=pa.array(absent)).cast(DEVIATIONS_TYPE)
 
 
 def _body_errors(verdict: BodyVerdicts, which: Ints, rows: int) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Constants of COMQC message bodies: GUIDs, header kinds and sizes, and the rules by which a message is rejected.
+"""Constants of COMQC message bodies: GUIDs, header kinds and sizes, and the rules that a message can break.
 
 Section numbers are those of [MC-COMQC] unless a document is named; doubts (D...) are those of the project's fact sheet
 on message packets, section 8.
@@ -102,3 +102,17 @@ _RULES: Final = {
     BAD_RESERVED: "2.2.6: Reserved is not 0x00000001",
 }
 REJECTION_TEXTS: Final = (None, *(f"[MC-COMQC] {_RULES[number]}" for number in range(1, len(_RULES) + 1)))
+
+# Recommendations (SHOULD) that a message does not follow. Servers play such a message.
+TARGET_STRING_DIFFERS: Final = 1
+SECURITY_REPEATED: Final = 2
+REFERENCE_NOT_NEEDED: Final = 3
+INTERFACE_REPEATED: Final = 4
+
+_RECOMMENDATIONS: Final = {
+    TARGET_STRING_DIFFERS: "2.2.2.1: Target ID String is another UUID than Target ID",
+    SECURITY_REPEATED: "2.2.4: security header with the Security Data of an earlier one",
+    REFERENCE_NOT_NEEDED: "2.2.5: security reference header to the security that applies already",
+    INTERFACE_REPEATED: "2.2.6: Interface ID in a method header although it applies already",
+}
+DEVIATION_TEXTS: Final = (None, *(f"[MC-COMQC] {_RECOMMENDATIONS[number]}" for number in sorted(_RECOMMENDATIONS)))

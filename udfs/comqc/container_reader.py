@@ -10,10 +10,13 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
 
 from udfs.array_types import Bools, Ints, Octets
 from udfs.comqc import container_layout
 from udfs.comqc.container_layout import CHDR, METH, PART, SECD, SECR, SMTH, TRAILER
+from udfs.comqc.variant_text import bstr_texts
+from udfs.stubs.arrow_primitives import guid_strings
 from udfs.stubs.column_cursors import AnyArray
 
 # The first 32 headers of a body are read for all bodies together, further ones while more than 32 bodies have them.
@@ -64,6 +67,15 @@ class CallTargets(NamedTuple):
     text_bytes: Ints
     partition: Octets
     has_partition: Bools
+
+
+class Deviations(NamedTuple):
+    """What bodies that are not rejected do not follow: one row for each body and recommendation, in this order."""
+
+    body: Ints
+    number: Ints  # of container_layout.DEVIATION_TEXTS
+    offset: Ints  # in the body, of the first place
+    places: Ints  # how many there are
 
 
 class RecordedCalls(NamedTuple):
@@ -308,8 +320,8 @@ def _check_headers(bodies: BodyColumn, chain: _HeaderChain) -> tuple[AnyArray, I
     return reason, resolved[setter], last_meth
 
 
-def read_recorded_calls(bodies: BodyColumn) -> tuple[RecordedCalls, BodyVerdicts]:
-    """Return the recorded method calls of all bodies, and the verdict on each body.
+def read_recorded_calls(bodies: BodyColumn) -> tuple[RecordedCalls, BodyVerdicts, Deviations]:
+    """Return the recorded method calls of all bodies, the verdict on each body, and what bodies do not follow.
 
     The bodies must be in row order in the buffer. Rejected bodies give no calls, bodies captured in part give their
     complete calls.
@@ -324,7 +336,8 @@ def read_recorded_calls(bodies: BodyColumn) -> tuple[RecordedCalls, BodyVerdicts
     verdict.reject(body, reason[bad[first]], at)
     _check_ends(bodies, rows, chain, verdict)
     verdict.truncated_at[verdict.reason != 0] = -1
-    return _collect_calls(bodies, chain, security, interface, verdict), verdict
+    calls = _collect_calls(bodies, chain, security, interface, verdict)
+    return calls, verdict, _find_deviations(bodies, rows[verdict.reason[rows] == 0], chain, security, interface)
 
 
 def _check_ends(bodies: BodyColumn, rows: Ints, chain: _HeaderChain, verdict: BodyVerdicts) -> None:
@@ -337,6 +350,63 @@ def _check_ends(bodies: BodyColumn, rows: Ints, chain: _HeaderChain, verdict: Bo
     if len(chain.body):
         hanging = np.isin(chain.kind[last], (SECD, SECR))
         verdict.reject(rows[hanging], container_layout.SECURITY_WITHOUT_METHOD, size[hanging])
+
+
+def _find_deviations(
+    bodies: BodyColumn, rows: Ints, chain: _HeaderChain, security: Ints, interface: Ints
+) -> Deviations:
+    """Find where bodies (``rows``, with a whole container header and not rejected) do not follow a recommendation."""
+    data, start, kind = bodies.data, bodies.start, chain.kind
+    follows = np.zeros(len(kind), np.bool_)  # another header of the same body
+    follows[1:] = chain.body[1:] == chain.body[:-1]
+    follows &= np.isin(chain.body, rows)
+
+    meth = np.flatnonzero(follows & (kind == METH))
+    earlier = interface[meth - 1]
+    known = (earlier >= 0) & (chain.body[earlier] == chain.body[meth])
+    meth, earlier = meth[known], earlier[known]
+    same = _read_octets(data, chain.at[meth] + 32, 16) == _read_octets(data, chain.at[earlier] + 32, 16)
+    behind_call = np.roll(kind >= METH, 1)
+    later = np.flatnonzero(follows & behind_call & ((kind == SECD) | (kind == SECR)))
+    original = _original_security_headers(data, chain, np.isin(chain.body, chain.body[later]))
+    repeated = (kind[later] == SECD) & (original[later] != later)
+    not_needed = (kind[later] == SECR) & (original[security[later]] == original[security[later - 1]])
+
+    target = rows[_target_string_differs(data, start[rows])]
+    found = [(target, np.full(len(target), container_layout.TARGET_STRING_DIFFERS), start[target] + 116)]
+    for which, number in (
+        (later[repeated], container_layout.SECURITY_REPEATED),
+        (later[not_needed], container_layout.REFERENCE_NOT_NEEDED),
+        (meth[same.all(axis=1)], container_layout.INTERFACE_REPEATED),
+    ):
+        found.append((chain.body[which], np.full(len(which), number), chain.at[which]))
+    body, numbers, at = (np.concatenate(part) for part in zip(*found, strict=True))
+    kinds = len(container_layout.DEVIATION_TEXTS)
+    order = np.lexsort((at, numbers, body))
+    keys, first, places = np.unique((body * kinds + numbers)[order], return_index=True, return_counts=True)
+    return Deviations(keys // kinds, keys % kinds, at[order][first] - start[keys // kinds], places)
+
+
+def _target_string_differs(data: Octets, container: Ints) -> Bools:
+    """Return whether the Target ID Strings of container headers are other UUIDs than the Target IDs, 2.2.2.1."""
+    texts = bstr_texts(data, container + 116, _read_uint32(data, container + 112) - 2)
+    named = pc.utf8_lower(pc.utf8_trim(texts, "{}"))
+    target = guid_strings(_read_octets(data, container + 96, 16))
+    differs = pc.and_(pc.not_equal(named, ""), pc.not_equal(named, target))
+    mask: Bools = differs.to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _original_security_headers(data: Octets, chain: _HeaderChain, which: Bools) -> Ints:
+    """Return for each header its index, but for SECDs of ``which`` that of the body's first one with the same data."""
+    original = np.arange(len(chain.body))
+    seen: dict[tuple[int, bytes], int] = {}
+    for header in np.flatnonzero(which & (chain.kind == SECD)).tolist():
+        begin = int(chain.at[header]) + container_layout.MIN_HEADER_BYTES[SECD]
+        size = int.from_bytes(data[begin - 8 : begin - 4].tobytes(), "little")
+        security_data = data[begin : begin + size].tobytes()
+        original[header] = seen.setdefault((int(chain.body[header]), security_data), header)
+    return original
 
 
 def _collect_calls(

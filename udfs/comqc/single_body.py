@@ -13,8 +13,10 @@ from uuid import UUID
 
 from udfs.comqc import container_layout
 from udfs.comqc.container_layout import CHDR, METH, PART, SECD, SECR, SMTH, TRAILER
+from udfs.comqc.declared_arguments import read_typed_call
+from udfs.comqc.declared_interfaces import NO_DECLARATIONS, Declarations, argument_names
 from udfs.comqc.security_data import read_security_data
-from udfs.comqc.single_invoke import read_invoke
+from udfs.comqc.single_invoke import ArgumentText, read_invoke
 from udfs.comqc.variant_text import variant_type_name
 
 BodyFields = dict[str, Any]
@@ -41,7 +43,8 @@ class _BodyTruncatedError(Exception):
 class _BodyReader:
     """Reads the headers of one body; holds the state that applies to the next method call, and the calls so far."""
 
-    def __init__(self, body: bytes, size: int) -> None:
+    def __init__(self, body: bytes, size: int, declarations: Declarations) -> None:
+        self.declarations = declarations
         self.body = body
         self.size = size
         self.target: BodyFields = {}
@@ -51,6 +54,14 @@ class _BodyReader:
         self.security_offset: int | None = None
         self.last_kind = CHDR
         self.calls: list[BodyFields] = []
+        self.deviations: dict[int, list[int]] = {}  # the offsets of each
+
+    def deviates(self, number: int, offset: int) -> None:
+        self.deviations.setdefault(number, []).append(offset)
+
+    def read_security_bytes(self, at: int) -> bytes:
+        begin = at + container_layout.MIN_HEADER_BYTES[SECD]
+        return self.body[begin : begin + self.read_uint32(begin - 8)]
 
     def read_uint32(self, at: int) -> int:
         return int(struct.unpack_from("<I", self.body, at)[0])
@@ -84,6 +95,8 @@ class _BodyReader:
         _require(
             length % 2 == 0 and _TARGET_STRING.fullmatch(text) is not None, container_layout.BAD_TARGET_STRING, 116
         )
+        if length > 2 and UUID(text[:-1]) != UUID(bytes_le=body[96:112]):
+            self.deviates(container_layout.TARGET_STRING_DIFFERS, 116)
         self.target = {"target_clsid": self.read_guid(96), "target_text": text[:-1]}
         return size
 
@@ -118,13 +131,18 @@ class _BodyReader:
         return at + size
 
     def apply_security(self, kind: int, at: int, size: int) -> None:
+        before = self.security_offset
         if kind == SECD:
             _require(self.read_uint32(at + 8) <= size - 16, container_layout.BAD_SECURITY_DATA_SIZE, at)
+            if self.read_security_bytes(at) in map(self.read_security_bytes, self.security_offsets):
+                self.deviates(container_layout.SECURITY_REPEATED, at)
             self.security_offsets.append(at)
             self.security_offset = at
         else:
             _require(self.read_uint32(at + 8) in self.security_offsets, container_layout.BAD_REFERENCE_OFFSET, at)
             self.security_offset = self.read_uint32(at + 8)
+            if self.read_security_bytes(self.security_offset) == self.read_security_bytes(before or 0):
+                self.deviates(container_layout.REFERENCE_NOT_NEEDED, at)
 
     def read_method(self, kind: int, at: int, size: int) -> None:
         _require(kind == METH or self.interface_id is not None, container_layout.FIRST_METHOD_WITHOUT_INTERFACE, at)
@@ -134,10 +152,11 @@ class _BodyReader:
         _require(length <= size - container_layout.MIN_HEADER_BYTES[kind], container_layout.BAD_MARSHALED_SIZE, at)
         _require(reserved == 1, container_layout.BAD_RESERVED, at)
         if kind == METH:
+            if self.interface_id == self.read_guid(at + 32):
+                self.deviates(container_layout.INTERFACE_REPEATED, at)
             self.interface_id = self.read_guid(at + 32)
         begin = at + container_layout.MIN_HEADER_BYTES[kind]
-        data_at = (self.security_offset or 0) + container_layout.MIN_HEADER_BYTES[SECD]
-        security_data = self.body[data_at : data_at + self.read_uint32(data_at - 8)]
+        security_data = self.read_security_bytes(self.security_offset or 0)
         security = read_security_data(security_data)
         security_errors = [tuple(each.values()) for each in security.pop("errors")]
         call: BodyFields = {
@@ -161,8 +180,33 @@ class _BodyReader:
         }
         if call["is_dispatch"] and opnum == container_layout.IDISPATCH_INVOKE_OPNUM:
             call |= _invoke_values(call["marshaled"])
+        self.apply_declarations(call)
         call["errors"] += security_errors
         self.calls.append(call)
+
+    def apply_declarations(self, call: BodyFields) -> None:
+        """Name a call and its arguments, and read the arguments if it is no dispatch call."""
+        if call["is_dispatch"]:
+            interface, number = self.declarations.classes.get(call["target_clsid"]), call.get("dispatch_id")
+        else:
+            interface, number = self.declarations.interfaces.get(call["interface_id"]), call["opnum"]
+        call |= {"interface_name": interface and interface.name, "method": None, "argument_names": None}
+        method = None if interface is None or number is None else interface.methods.get(number)
+        if method is None:
+            return
+        call["method"] = method.name
+        if not call["is_dispatch"]:
+            arguments, error = read_typed_call(call["marshaled"], method)
+            call["argument_names"] = [parameter.name for parameter in method.parameters]
+            call["arguments"] = _argument_fields(arguments)
+            call["errors"] += [] if error is None else [(error.code, error.field, error.offset)]
+        elif call["arguments"] is not None:
+            named = call["named_dispatch_ids"] or ()
+            call["argument_names"] = argument_names(method, len(call["arguments"]), named)
+
+
+def _argument_fields(arguments: list[ArgumentText | None]) -> list[tuple[int | None, str | None, str | None]]:
+    return [(each[0], variant_type_name(each[0]), each[1]) if each else (None, None, None) for each in arguments]
 
 
 def _require(holds: bool, reason: int, offset: int) -> None:  # noqa: FBT001  (the rule)
@@ -177,23 +221,21 @@ def _invoke_values(marshaled: bytes) -> BodyFields:
         "dispatch_id": invoke.dispatch_id,
         "dispatch_flags": invoke.flags,
         "named_dispatch_ids": invoke.named_dispatch_ids,
-        "arguments": None
-        if invoke.arguments is None
-        else [
-            (each[0], variant_type_name(each[0]), each[1]) if each else (None, None, None) for each in invoke.arguments
-        ],
+        "arguments": None if invoke.arguments is None else _argument_fields(invoke.arguments),
         "errors": [] if error is None else [(error.code, error.field, error.offset)],
     }
 
 
-def decode_body(body: bytes, body_bytes: int | None = None) -> BodyFields:
-    """Decode one body: returns ``comqc_rejected``, ``rejected_offset``, ``errors`` and ``calls`` as ``decode_bodies``.
+def decode_body(body: bytes, body_bytes: int | None = None, declarations: Declarations = NO_DECLARATIONS) -> BodyFields:
+    """Decode one body: returns the columns of ``decode_bodies`` by name.
 
-    Errors are (code, field, offset), arguments (vt, vt_name, value). ``body_bytes`` is the declared size of a body that
-    was captured in part.
+    Deviations are (rule, offset, places), errors (code, field, offset), arguments (vt, vt_name, value). ``body_bytes``
+    is the declared size of a body that was captured in part, ``declarations`` are the methods that are known.
     """
-    message = _BodyReader(body, max(len(body), body_bytes or 0))
-    out: BodyFields = {"comqc_rejected": None, "rejected_offset": None, "errors": [], "calls": []}
+    message = _BodyReader(body, max(len(body), body_bytes or 0), declarations)
+    out: BodyFields = {
+        "comqc_rejected": None, "rejected_offset": None, "comqc_deviations": None, "errors": [], "calls": [],
+    }  # fmt: skip
     try:
         at = message.read_container_header()
         while at < message.size:
@@ -206,5 +248,9 @@ def decode_body(body: bytes, body_bytes: int | None = None) -> BodyFields:
         out["comqc_rejected"] = container_layout.REJECTION_TEXTS[rejected.reason]
         out["rejected_offset"] = rejected.offset
         return out
+    out["comqc_deviations"] = [
+        (container_layout.DEVIATION_TEXTS[number], offsets[0], len(offsets))
+        for number, offsets in sorted(message.deviations.items())
+    ]
     out["calls"] = [call | {"partition_id": message.partition} for call in message.calls]
     return out

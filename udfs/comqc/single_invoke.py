@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,12 +19,16 @@ import pyarrow.compute as pc
 
 from udfs.comqc import variant_text
 from udfs.comqc.variant_text import VALUE_SIZES, VT_ARRAY, VT_BYREF, VT_DECIMAL, VT_VARIANT
-from udfs.errors import DecodeError, MalformedError, TruncatedError, UnsupportedError
+from udfs.errors import DecodeError, MalformedError, UnsupportedError
+from udfs.stubs.single_cursor import StubCursor
 
 _MAX_DEPTH: Final = 8  # nesting of VARIANTs in arrays; applications have one or two levels
 _SF_HAVEIID: Final = 0x800D
 _OBJECT_TYPES: Final = (variant_text.VT_DISPATCH, variant_text.VT_UNKNOWN)
 _OBJECT_HEADER_BYTES: Final = 32
+_CUSTOM_OBJREF: Final = b"MEOW\4\0\0\0"  # [MS-DCOM] 2.2.18.6
+_OBJREF_BYTES: Final = 48  # of an OBJREF_CUSTOM before its object data
+_RECORD_INFO: Final = struct.Struct("<16sI16sII")  # RecordInfoData, 2.2.31
 # Element type of a SAFEARRAY without FADF_HAVEVARTYPE, by sfType, and the element size in bytes, 2.2.30.8.
 _DEFAULT_ELEMENTS: Final = {0x10: (0x11, 1), 0x02: (0x02, 2), 0x03: (0x03, 4), 0x14: (0x14, 8)}
 _SMALL_ARRAY: Final = 4096  # elements up to which Python lists are faster
@@ -48,25 +53,8 @@ class InvokeParameters:
     _found: dict[int, ArgumentText] = field(default_factory=dict)
 
 
-class _InvokeCursor:
+class InvokeCursor(StubCursor):
     """A read position in the Marshaled Data; a read past its end raises TruncatedError."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.position = 0
-
-    def align(self, to: int) -> None:
-        self.position += -self.position % to
-
-    def read_bytes(self, size: int, name: str) -> bytes:
-        if size > len(self.data) - self.position:
-            raise TruncatedError(name, self.position)
-        self.position += size
-        return self.data[self.position - size : self.position]
-
-    def read_uint(self, size: int, name: str) -> int:
-        self.align(size)
-        return int.from_bytes(self.read_bytes(size, name), "little")
 
     def check_count(self, expected: int, name: str) -> None:
         """Read a max_count and check that it is ``expected``, the value of size_is."""
@@ -76,6 +64,7 @@ class _InvokeCursor:
             raise MalformedError(f"{name}.max_count", at)
 
     def read_uint32s(self, count: int, name: str, code: str = "I") -> tuple[int, ...]:
+        """Read ``count`` numbers of 32 bits; ``code`` "i" for signed ones."""
         return struct.unpack(f"<{count}{code}", self.read_bytes(4 * count, name))
 
 
@@ -83,7 +72,7 @@ def read_invoke(data: bytes) -> InvokeParameters:
     """Decode the parameters of one call; values before an error are kept, bytes behind the parameters are ignored."""
     out = InvokeParameters()
     try:
-        _read_parameters(_InvokeCursor(data), out)
+        _read_parameters(InvokeCursor(data), out)
     except DecodeError as error:
         out.error = error
     if out.arguments is not None:
@@ -92,7 +81,7 @@ def read_invoke(data: bytes) -> InvokeParameters:
     return out
 
 
-def _read_parameters(cursor: _InvokeCursor, out: InvokeParameters) -> None:
+def _read_parameters(cursor: InvokeCursor, out: InvokeParameters) -> None:
     out.dispatch_id = int.from_bytes(cursor.read_bytes(4, "dispIdMember"), "little", signed=True)
     cursor.read_bytes(16, "riid")  # must be zero; not checked, a one-way call has no response
     cursor.read_uint(4, "lcid")
@@ -131,7 +120,7 @@ def _read_parameters(cursor: _InvokeCursor, out: InvokeParameters) -> None:
             out._found[place] = read_variant(cursor, "rgVarRef", 0)  # noqa: SLF001
 
 
-def read_variant(cursor: _InvokeCursor, name: str, depth: int) -> ArgumentText:
+def read_variant(cursor: InvokeCursor, name: str, depth: int) -> ArgumentText:
     """Read a VARIANT, 2.2.29.1; returns its type and its value as text."""
     cursor.align(8)
     start = cursor.position
@@ -150,12 +139,31 @@ def read_variant(cursor: _InvokeCursor, name: str, depth: int) -> ArgumentText:
     return vt, _scalar_text(cursor, name, vt, start + size, depth)
 
 
-def _scalar_text(cursor: _InvokeCursor, name: str, vt: int, end: int, depth: int) -> str | None:
+def read_automation_value(cursor: InvokeCursor, name: str, vt: int, store: Callable[[ArgumentText], None]) -> None:
+    """Read a parameter of a method that is no dispatch call, of a type that is not a number of 1 to 8 bytes.
+
+    ``vt`` is its declared type, ``store`` gets its type and text. A persisted object does not say where it ends, and
+    neither does an array of objects: UnsupportedError after its CLSID.
+    """
+    if vt in _OBJECT_TYPES:
+        clsid = _read_object_header(cursor, name)
+        store((vt, clsid and _to_json({"clsid": clsid})))
+        if clsid is not None:
+            raise UnsupportedError(f"{name}.object", cursor.position)
+    elif vt & VT_ARRAY:
+        store((vt, _safearray_text(cursor, name, vt, None, 0)))
+    elif vt == VT_VARIANT:
+        store(read_variant(cursor, name, 0) if cursor.read_uint(4, name) else (vt, None))
+    else:  # VT_BSTR, VT_DECIMAL
+        store((vt, _scalar_text(cursor, name, vt, 0, 0)))
+
+
+def _scalar_text(cursor: InvokeCursor, name: str, vt: int, end: int, depth: int) -> str | None:
     kind, field_name = vt & ~VT_BYREF, f"{name}.value"
     if kind in _OBJECT_TYPES:
         return _object_text(cursor, name, end)
     if kind == variant_text.VT_RECORD:
-        return _opaque_text(cursor, name, end) if cursor.read_uint(4, field_name) else None
+        return _to_json(_read_record(cursor, field_name, end)) if cursor.read_uint(4, field_name) else None
     if kind == variant_text.VT_BSTR:
         return _read_bstr(cursor, name) if cursor.read_uint(4, field_name) else None
     if kind == VT_VARIANT and vt & VT_BYREF:
@@ -181,7 +189,7 @@ def _scalar_text(cursor: _InvokeCursor, name: str, vt: int, end: int, depth: int
     return texts[0]
 
 
-def _read_bstr(cursor: _InvokeCursor, name: str) -> str | None:
+def _read_bstr(cursor: InvokeCursor, name: str) -> str | None:
     """Read a FLAGGED_WORD_BLOB, 2.2.23.1."""
     cursor.align(4)
     at = cursor.position
@@ -195,17 +203,28 @@ def _read_bstr(cursor: _InvokeCursor, name: str) -> str | None:
     return None if null else variant_text.bstr_text(raw[:size])
 
 
-def _skip_to_end(cursor: _InvokeCursor, name: str, end: int) -> int:
-    """Skip data without a length of its own, up to ``end`` as given by clSize (D26); returns the bytes skipped."""
+def _skip_to_end(cursor: InvokeCursor, name: str, end: int | None) -> int:
+    """Skip data without a length of its own, up to ``end`` as given by clSize (D26); returns the bytes skipped.
+
+    UnsupportedError without an ``end``: nothing says where the next value begins.
+    """
     start = cursor.position
+    if end is None:
+        raise UnsupportedError(name, start)
     if end < start:
         raise MalformedError(f"{name}.clSize", start)
     cursor.read_bytes(end - start, name)
     return end - start
 
 
-def _object_text(cursor: _InvokeCursor, name: str, end: int) -> str | None:
+def _object_text(cursor: InvokeCursor, name: str, end: int) -> str | None:
     """Return CLSID and size of a persisted object, [MC-COMQC] 2.2.6.1.5, as JSON; None for a NULL pointer."""
+    clsid = _read_object_header(cursor, name)
+    return clsid and _to_json({"clsid": clsid, "bytes": _skip_to_end(cursor, f"{name}.object", end)})
+
+
+def _read_object_header(cursor: InvokeCursor, name: str) -> str | None:
+    """Read a pointer to a persisted object, and its header; returns the CLSID, None for a NULL pointer."""
     if not cursor.read_uint(4, f"{name}.value"):
         return None
     cursor.read_bytes(4, f"{name}.object.Reserved1")
@@ -216,14 +235,52 @@ def _object_text(cursor: _InvokeCursor, name: str, end: int) -> str | None:
     cursor.read_bytes(4, f"{name}.object.Reserved2")
     clsid = variant_text.guid_text(cursor.read_bytes(16, f"{name}.object.ObjectID"))
     cursor.read_bytes(4, f"{name}.object.Padding")
-    return _to_json({"clsid": clsid, "bytes": _skip_to_end(cursor, f"{name}.object", end)})
+    return clsid
 
 
-def _opaque_text(cursor: _InvokeCursor, name: str, end: int) -> str:
-    return _to_json({"bytes": _skip_to_end(cursor, f"{name}.value", end)})
+def _read_record(cursor: InvokeCursor, name: str, end: int | None) -> dict[str, Any]:
+    """Read a BRECORD behind its pointer, 2.2.28.2.1, up to ``end``: what says its type, and its fields as hex.
+
+    pRecord is the last of it, with its size twice before it; this finds it whatever the form of pRecInfo, for
+    [MC-COMQC] does not say whether that is an object reference. Without it the result has the number of bytes only.
+    """
+    start = cursor.position
+    cursor.read_uint(4, f"{name}.fFlags")
+    size = cursor.read_uint(4, f"{name}.clSize")
+    has_info = cursor.read_uint(4, f"{name}.pRecInfo")
+    has_fields = cursor.read_uint(4, f"{name}.pRecord")
+    begin = cursor.position
+    pointees = bytes(cursor.data[begin : begin + _skip_to_end(cursor, name, end)])
+    prefix = 2 * size.to_bytes(4, "little")  # max_count, and the prefix that counts itself
+    last = len(pointees) - 4 - size
+    places = (place for place in range(max(last - 7, 0), last + 1) if (begin + place) % 4 == 0)
+    found = next((place for place in places if size >= 4 and pointees.startswith(prefix, place)), None)
+    record, info_bytes = _record_type(pointees[:found]) if has_info else ({}, 0)
+    if has_fields and found is not None:
+        cursor.position = begin + found + 4 + size
+        return record | {"fields": pointees[found + 8 : found + 4 + size].hex()}
+    if has_fields or info_bytes is None:
+        return record | {"bytes": cursor.position - start}
+    cursor.position = begin + info_bytes
+    return record | {"fields": None}
 
 
-def _safearray_text(cursor: _InvokeCursor, name: str, vt: int, end: int, depth: int) -> str | None:
+def _record_type(info: bytes) -> tuple[dict[str, Any], int | None]:
+    """Return what pRecInfo says of a record's type, and its size in bytes, None if it does not say that.
+
+    It is an MInterfacePointer or a persisted object; nothing is said of others.
+    """
+    data, size = info[8:], int.from_bytes(info[:4], "little")
+    if info[:4] == info[4:8] and data.startswith(_CUSTOM_OBJREF) and len(data) >= _OBJREF_BYTES + _RECORD_INFO.size:
+        library, major, guid, minor, _ = _RECORD_INFO.unpack_from(data, _OBJREF_BYTES)
+        texts = {"type": variant_text.guid_text(guid), "library": variant_text.guid_text(library)}
+        return texts | {"version": f"{major}.{minor}"}, 8 + size if size <= len(data) else None
+    if len(info) >= _OBJECT_HEADER_BYTES and info[4:8] == _OBJECT_HEADER_BYTES.to_bytes(4, "little"):
+        return {"clsid": variant_text.guid_text(info[12:28])}, None
+    return {}, None
+
+
+def _safearray_text(cursor: InvokeCursor, name: str, vt: int, end: int | None, depth: int) -> str | None:
     """Read a SAFEARRAY behind two pointers (three if by reference), 2.2.30.10, as JSON; None for a NULL pointer."""
     name = f"{name}.array"
     for _ in range(3 if vt & VT_BYREF else 2):
@@ -245,7 +302,12 @@ def _safearray_text(cursor: _InvokeCursor, name: str, vt: int, end: int, depth: 
         cursor.read_bytes(16, f"{name}.iid")
     bounds = struct.unpack(f"<{2 * dimensions}I", cursor.read_bytes(8 * dimensions, f"{name}.rgsabound"))
     element = locks >> 16 if features & _FADF_HAVEVARTYPE else vt & 0x0FFF
-    if kind in (*_OBJECT_TYPES, _SF_HAVEIID, variant_text.VT_RECORD):
+    if kind == variant_text.VT_RECORD:
+        cursor.check_count(count, name)  # one BRECORD has the fields of all elements, 2.2.30.6
+        if count != 1 or not cursor.read_uint(4, name):
+            return _to_json({"bytes": _skip_to_end(cursor, name, end)})
+        return _to_json({"sizes": list(bounds[-2::-2])} | _read_record(cursor, name, end))
+    if kind in (*_OBJECT_TYPES, _SF_HAVEIID):
         return _to_json({"elements": count, "bytes": _skip_to_end(cursor, name, end)})
     if kind in _DEFAULT_ELEMENTS and not data and not count:
         found: Any = []  # numbers are behind a unique pointer, which may be NULL (2.2.30.8); others behind a [ref] one
@@ -266,13 +328,13 @@ def _safearray_text(cursor: _InvokeCursor, name: str, vt: int, end: int, depth: 
     return _to_json({"sizes": list(bounds[-2::-2]), "lower_bounds": lower[::-1], "elements": found})
 
 
-def _referent_json(cursor: _InvokeCursor, name: str, kind: int, depth: int) -> Any:  # noqa: ANN401  (of JSON)
+def _referent_json(cursor: InvokeCursor, name: str, kind: int, depth: int) -> Any:  # noqa: ANN401  (of JSON)
     if kind == variant_text.VT_BSTR:
         return _read_bstr(cursor, name)
     return _variant_json(read_variant(cursor, name, depth + 1))
 
 
-def _fixed_size_elements_json(cursor: _InvokeCursor, name: str, count: int, kind: int, element: int) -> _JsonText:
+def _fixed_size_elements_json(cursor: InvokeCursor, name: str, count: int, kind: int, element: int) -> _JsonText:
     """Read array elements of fixed size, all at once: applications pass large data as octet arrays."""
     default, width = _DEFAULT_ELEMENTS[kind]
     if VALUE_SIZES.get(element) != width:

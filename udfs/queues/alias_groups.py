@@ -75,7 +75,8 @@ def _evidence_table(rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=ALIAS_EVIDENCE_SCHEMA)
 
 
-def _is_address(host: str) -> bool:
+def is_address(host: str) -> bool:
+    """Return whether the host of a queue name is an IP address."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -189,7 +190,7 @@ def _canonical_rank(queue: str, paths: Mapping[str, datetime]) -> tuple[int, dat
     host, separator, _ = queue.partition("\\")
     if not separator or "=" in host or _is_guid(host):
         return 3, latest, queue
-    return 2 if _is_address(host) else 1, latest, queue
+    return 2 if is_address(host) else 1, latest, queue
 
 
 def _is_guid(text: str) -> bool:

@@ -37,6 +37,7 @@ class NdrType(Enum):
     VARIANTS = "variants"  # a conformant array of PROPVARIANT at top level, [MS-MQMQ] 2.2.13
     TRANSFER_1 = "transfer_1"  # CACTransferBufferV1, [MS-MQMP] 2.2.3.2
     TRANSFER_2 = "transfer_2"  # CACTransferBufferV2, [MS-MQMP] 2.2.3.3
+    AUTOMATION = "automation"  # BSTR, VARIANT and others of [MS-OAUT] 2.2: of COM+ calls only, udfs/comqc reads them
     REST = "rest"  # all octets before the return value, not decoded; in a request the whole stub
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
@@ -149,7 +149,8 @@ def check_end_of_stub(cursors: ColumnCursors) -> None:
     cursors.fail((left > 0) & (left != (cursors.start - cursors.position) % 4), MALFORMED_CODE, "end of stub")
 
 
-PARAMETER_READERS: Final[dict[NdrType, Callable[[ColumnCursors, Parameter], None]]] = {
+ColumnReader = Callable[[ColumnCursors, Parameter], None]
+PARAMETER_READERS: Final[dict[NdrType, ColumnReader]] = {
     NdrType.OCTETS: ndr_types.skip_octets,
     NdrType.QUEUE_FORMAT: ndr_types.read_queue_format,
     NdrType.READ_DESC: ndr_types.read_remote_read_desc,
@@ -168,10 +169,16 @@ PARAMETER_READERS: Final[dict[NdrType, Callable[[ColumnCursors, Parameter], None
 }
 
 
-def read_parameters(cursors: ColumnCursors, params: tuple[Parameter, ...]) -> None:
-    """Read the parameters of all stubs in IDL order, and check that no octets are left."""
+def read_parameters(
+    cursors: ColumnCursors, params: tuple[Parameter, ...], further_readers: Mapping[NdrType, ColumnReader] | None = None
+) -> None:
+    """Read the parameters of all stubs in IDL order, and check that no octets are left.
+
+    ``further_readers`` are those of types that ``PARAMETER_READERS`` does not have.
+    """
+    readers = {**PARAMETER_READERS, **(further_readers or {})}
     for param in params:
-        PARAMETER_READERS.get(param.ndr_type, ndr_types.read_primitive)(cursors, param)
+        readers.get(param.ndr_type, ndr_types.read_primitive)(cursors, param)
     check_end_of_stub(cursors)
     live: Bools = np.zeros(cursors.out.rows, np.bool_)
     live[cursors.rows[cursors.live]] = True

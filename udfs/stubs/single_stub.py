@@ -6,7 +6,7 @@ It shares only the declarations of ``idl.py`` with the column decoder, so that t
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from udfs.errors import DecodeError, MalformedError, TruncatedError
@@ -301,7 +301,8 @@ def _skip_rest(cursor: StubCursor, param: Parameter, _: StubValues) -> None:
         raise MalformedError(param.name, cursor.position)
 
 
-_PARAMETER_READERS: Final[dict[NdrType, Callable[[StubCursor, Parameter, StubValues], None]]] = {
+SingleReader = Callable[[StubCursor, Parameter, StubValues], None]
+_PARAMETER_READERS: Final[dict[NdrType, SingleReader]] = {
     NdrType.OCTETS: _skip_octets,
     NdrType.QUEUE_FORMAT: _read_queue_format,
     NdrType.READ_DESC: _read_remote_read_desc,
@@ -320,9 +321,19 @@ _PARAMETER_READERS: Final[dict[NdrType, Callable[[StubCursor, Parameter, StubVal
 }
 
 
-def _read_parameters(cursor: StubCursor, params: tuple[Parameter, ...], out: StubValues) -> None:
+def read_parameters(
+    cursor: StubCursor,
+    params: tuple[Parameter, ...],
+    out: StubValues,
+    further_readers: Mapping[NdrType, SingleReader] | None = None,
+) -> None:
+    """Read the parameters of one stub into ``out`` by column, and check that no octets are left; raises DecodeError.
+
+    ``further_readers`` are those of types that the stubs of MSMQ do not have.
+    """
+    readers = {**_PARAMETER_READERS, **(further_readers or {})}
     for param in params:
-        structure = _PARAMETER_READERS.get(param.ndr_type)
+        structure = readers.get(param.ndr_type)
         if structure:
             structure(cursor, param, out)
             continue
@@ -343,7 +354,7 @@ def _read_stub(
 ) -> tuple[StubValues, DecodeError | None, tuple[str, int] | None]:
     out: StubValues = {}
     try:
-        _read_parameters(cursor, params, out)
+        read_parameters(cursor, params, out)
     except DecodeError as error:
         return out, error, cursor.missing_padding
     return out, None, cursor.missing_padding

@@ -1,4 +1,4 @@
-"""The table of conformance rules: those of the fact sheet on RPC interfaces, section 4.7, and on packets (T). Data only.
+"""The table of conformance rules: those of the fact sheet on RPC interfaces, section 4.7, on packets (T), and on queued components (K). Data only.
 
 Columns: the rule's id; its source; its level (M MUST, S SHOULD, D derived from the text); the party that it binds (C
 client, S server, B either); what must be readable (H headers and lengths, S stubs, P message packets); the rule with its
@@ -221,4 +221,9 @@ T30 | MQMQ 2.2.19.1 | M | S | P | BaseHeader: VersionNumber 0x10, Signature LIOR
 T31 | MQMQ 2.2.19.1 | M | S | P | BaseHeader.Flags: TR only with DH | TR without DH
 T32 | MQMQ 2.2.19.2 | S | S | P | a message with Properties.Flags other than 0 names an administration queue (a MUST that Windows does not keep) | AQ = 0, and no MultiQueueFormatHeader
 T33 | MQMQ 2.2.19.3 | M | S | P | PrivacyLevel in {0, 1, 3, 5}; EncryptionAlgorithm RC2 or RC4 at levels 1 and 3, AES at level 5 | otherwise (2 is read as 3: a warning)
+K01 | 3.1.5, 2.2, 2.2.1, 2.2.2, 2.2.2.1, 2.2.3, 2.2.4, 2.2.5, 2.2.6 | M | C | P | the body of a message with the marker of COM+ queued components has the format of 2.2, otherwise servers reject it | otherwise
+K02 | 2.2.4, 2.2.5 | S | C | P | a security header is sent for new security properties only: a reference for those of an earlier call, nothing for those of the call before | otherwise
+K03 | 2.2.6 | S | C | P | no Interface ID in the header of a call on the interface of the call before | otherwise
+K04 | 2.2.2.1 | S | C | P | the Target ID String is the text of the Target ID | otherwise
+K05 | 2.1 | S | C | P | the queue's name is computer\\PRIVATE$\\application or computer\\application, with the lower-case name of the computer without its domain and the name of the COM+ application | otherwise
 """

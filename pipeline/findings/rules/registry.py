@@ -21,7 +21,7 @@ from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM2_NAME, QMCOMM_NAME, QMMGMT
 RequiredEvidence = Literal["headers", "request", "answer", "ok", "complete"]
 Severity = Literal["error", "warning", "info"]
 
-_DOCUMENTS: Final = {"Q": "MS-MQQP", "R": "MS-MQRR", "M": "MS-MQMR", "C": "MS-MQMP"}
+_DOCUMENTS: Final = {"Q": "MS-MQQP", "R": "MS-MQRR", "M": "MS-MQMR", "C": "MS-MQMP", "K": "MC-COMQC"}
 _SECTION_OF_METHOD: Final = "method"
 _METHOD_SECTIONS: Final = {
     **{(QM2QM_NAME, opnum): f"MS-MQQP 3.1.4.{opnum + 1}" for opnum in range(11)},

@@ -16,6 +16,7 @@ IDISPATCH = bytes.fromhex("0004020000000000c000000000000046")
 CLSID = UUID("0d1e2f30-4152-6374-8596-a7b8c9dae0f1")
 IID = UUID("11223344-5566-7788-99aa-bbccddeeff00")
 PARTITION = UUID("41e90f3e-56c1-4633-81c3-6e8bac8bdd70")
+RECORD_TYPE, RECORD_LIBRARY = UUID(int=0x1234), UUID(int=0x5678)
 USER = 0x72657355  # referent id of what is marshaled by the user
 
 
@@ -191,6 +192,26 @@ def safearray(
 def persisted_object(size: int = 32, stream: bytes = b"persisted state!") -> Writer:
     """Return a writer of a persisted object, [MC-COMQC] 2.2.6.1.5."""
     return lambda ndr: ndr.put("III", 0xDEAD, size, 3).raw(CLSID.bytes_le).put("I", 0xBEEF).raw(stream)
+
+
+def custom_objref(ndr: Ndr) -> None:
+    """Write what the pRecInfo of a record points to: an object reference with library and type, version 1.2."""
+    info = RECORD_LIBRARY.bytes_le + struct.pack("<I", 1) + RECORD_TYPE.bytes_le + struct.pack("<II", 2, 0x409)
+    objref = b"MEOW" + struct.pack("<I", 4) + bytes(32) + struct.pack("<II", 0, len(info)) + info
+    ndr.put("II", len(objref), len(objref)).raw(objref)
+
+
+def brecord(fields: bytes | None, info: Writer = custom_objref) -> Writer:
+    """Return a writer of a BRECORD behind its pointer, 2.2.28.2.1; ``info`` writes what pRecInfo points to."""
+
+    def write(ndr: Ndr) -> None:
+        size = 0 if fields is None else len(fields) + 4
+        ndr.put("IIII", int(size > 0), size, USER, USER if size else 0)
+        info(ndr)
+        if fields is not None:
+            ndr.put("II", size, size).raw(fields)
+
+    return write
 
 
 def invoke(

@@ -16,7 +16,8 @@ from peer.comqc import (
     IDISPATCH,
     IID,
     PARTITION,
-    Ndr,
+    RECORD_LIBRARY,
+    RECORD_TYPE,
     Writer,
     bstr,
     numbers_of,
@@ -81,11 +82,6 @@ def array_of(kind: int, *elements: Writer | None, bounds: list[tuple[int, int]] 
     return value(0x2000 | kind, body=body, pointers=2)
 
 
-def record(ndr: Ndr) -> None:
-    """Write a record, which is known by its size only."""
-    ndr.put("IIII", 0, 8, comqc.USER, comqc.USER).raw(bytes(24))
-
-
 STRUCTURES: list[Argument] = [
     (array(0x03, 3, "i", 1, -2, 3), "VT_ARRAY|VT_I4", "[1,-2,3]"),
     (array(0x11, 0x10, "B", 0, 255), "VT_ARRAY|VT_UI1", "[0,255]"),
@@ -102,7 +98,8 @@ STRUCTURES: list[Argument] = [
     (value(0x0D, body=persisted_object(stream=b"state of a cart."), pointers=1), "VT_UNKNOWN",
      f'{{"clsid":"{CLSID}","bytes":16}}'),
     (value(9, "I", 0), "VT_DISPATCH", None),  # Nothing
-    (value(0x24, body=record, pointers=1), "VT_RECORD", '{"bytes":40}'),
+    (value(0x24, body=comqc.brecord(bytes(range(10))), pointers=1), "VT_RECORD",
+     f'{{"type":"{RECORD_TYPE}","library":"{RECORD_LIBRARY}","version":"1.2","fields":"00010203040506070809"}}'),
 ]  # fmt: skip
 REFERENCES: list[Argument] = [
     (value(0x4003, "i", 5, pointers=1), "VT_BYREF|VT_I4", "5"),
