@@ -173,13 +173,13 @@ def pointed(*writers: Writer | None) -> Writer:
 
 def safearray(
     kind: int, elements: Sequence[object], *, write: Writer, features: int = 0, element: int = 0,
-    bounds: list[tuple[int, int]] | None = None,
+    bounds: list[tuple[int, int]] | None = None, width: int = 0,
 ) -> Writer:  # fmt: skip
     """Write a SAFEARRAY behind its pointers; ``write`` writes what follows the max_count of its elements."""
 
     def put(ndr: Ndr) -> None:
         dims = bounds or [(len(elements), 0)]
-        ndr.put("IHHIII", len(dims), len(dims), features, 0, element << 16 | 7, kind)
+        ndr.put("IHHIII", len(dims), len(dims), features, width, element << 16 | 7, kind)
         ndr.put("II", len(elements), 0x20008)
         for pair in dims:
             ndr.put("Ii", *pair)
