@@ -31,6 +31,9 @@ WHOLE = [
     "08-endpoint-mapper.pcap",
     "09-transactions-and-moves.pcapng",
     "10-many-clients.pcap.gz",
+    "11-queued-components.pcap",
+    "12-lookups.pcap",
+    "13-kinds-of-messages.pcapng",
 ]
 CLIENT = [
     "call_key", "protocol", "opnum", "connection_id", "requested_at", "responded_at", "clocks", "queue",

@@ -17,7 +17,10 @@ from comqc.helpers import (
     invoke,
     message,
     method,
+    numbers_of,
     part,
+    persisted_object,
+    pointed,
     safearray,
     secd,
     secr,
@@ -25,7 +28,7 @@ from comqc.helpers import (
     value,
     variant,
 )  # fmt: skip
-from comqc.test_dispatch import SCALARS, _nested, _numbers, _object, _pointed
+from comqc.test_dispatch import SCALARS, _nested
 from udfs.comqc.body_decoder import decode_bodies
 
 ONE = method(b"12345678", iid=IID, opnum=3)
@@ -33,9 +36,9 @@ STRINGS = [bstr("a"), None, bstr("bcd")]
 ARGUMENTS = [
     *(value(vt, form, *numbers) for vt, _, form, numbers, _ in SCALARS),
     string("Hi"), string(None), string("é"), string(b"abc"), _nested(2),
-    value(9, body=_object(), pointers=1),
-    value(0x2003, body=safearray(3, (1, 2), write=_numbers("i", 1, 2)), pointers=2),
-    value(0x2008, body=safearray(8, STRINGS, features=0x100, write=_pointed(*STRINGS)), pointers=2),
+    value(9, body=persisted_object(), pointers=1),
+    value(0x2003, body=safearray(3, (1, 2), write=numbers_of("i", 1, 2)), pointers=2),
+    value(0x2008, body=safearray(8, STRINGS, features=0x100, write=pointed(*STRINGS)), pointers=2),
 ]  # fmt: skip
 REFERENCES = [
     value(0x4003, "i", 5, pointers=1), string("out", vt=0x4008, pointers=2), value(0x4005, "d", 1.5, pointers=1),
@@ -153,7 +156,7 @@ def test_work_grows_with_the_bytes_and_not_faster():
     _grows_with(lambda n: message(chdr(), secd(), *[ONE, secr(200)] * n, ONE), bytes_for_one=20)
     _grows_with(lambda n: message(chdr(), secd(), method(invoke([value(3, "i", 1)] * n))), bytes_for_one=20)
     _grows_with(lambda n: message(chdr(), *[secd()] * n, ONE), bytes_for_one=20)
-    elements = lambda n: safearray(0x10, bytes(n), features=0x80, element=0x11, write=_numbers("B", *bytes(n)))  # noqa: E731
+    elements = lambda n: safearray(0x10, bytes(n), features=0x80, element=0x11, write=numbers_of("B", *bytes(n)))  # noqa: E731
     _grows_with(
         lambda n: message(chdr(), secd(), method(invoke([value(0x2011, body=elements(16 * n), pointers=2)]))),
         bytes_for_one=20,

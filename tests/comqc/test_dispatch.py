@@ -2,11 +2,27 @@
 
 import json
 import struct
-from uuid import UUID
 
 import pytest
 
-from comqc.helpers import CLSID, USER, Ndr, bstr, call, invoke, safearray, string, value, variant
+from comqc.helpers import (
+    CLSID,
+    RECORD_LIBRARY,
+    RECORD_TYPE,
+    USER,
+    Ndr,
+    brecord,
+    bstr,
+    call,
+    invoke,
+    numbers_of,
+    persisted_object,
+    pointed,
+    safearray,
+    string,
+    value,
+    variant,
+)
 
 # message-packets.md 6.9: Invoke(dispid 1, method, lcid 0x409, f("Hi", 42)), checked there with another NDR decoder.
 ILLUSTRATION = bytes.fromhex(
@@ -120,10 +136,6 @@ def test_a_call_without_arguments():
     assert _arguments() == []
 
 
-def _numbers(form, *numbers):
-    return lambda ndr: ndr.put(form * len(numbers), *numbers)
-
-
 @pytest.mark.parametrize(
     ("vt", "kind", "features", "element", "form", "numbers", "shown"),
     [
@@ -142,7 +154,7 @@ def _numbers(form, *numbers):
     ],
 )
 def test_an_array_of_numbers(vt, kind, features, element, form, numbers, shown):
-    body = safearray(kind, numbers, features=features, element=element, write=_numbers(form, *numbers))
+    body = safearray(kind, numbers, features=features, element=element, write=numbers_of(form, *numbers))
     arguments = _arguments(string("before"), value(vt, body=body, pointers=2), value(2, "h", 5))
     assert arguments[1][2] == shown
     assert (arguments[0][2], arguments[2][2]) == ("before", "5")
@@ -156,7 +168,7 @@ def test_an_array_of_numbers(vt, kind, features, element, form, numbers, shown):
 def test_a_long_array_of_numbers(kind, element, form):
     numbers = [number % 251 - (100 if form.islower() else 0) for number in range(5000)]
     numbers = [number - 26 if form == "b" else number for number in numbers]
-    body = safearray(kind, numbers, features=0x80, element=element, write=_numbers(form, *numbers))
+    body = safearray(kind, numbers, features=0x80, element=element, write=numbers_of(form, *numbers))
     shown = _arguments(value(0x2000 | element, body=body, pointers=2))[0][2]
     assert json.loads(shown) == numbers
 
@@ -164,12 +176,12 @@ def test_a_long_array_of_numbers(kind, element, form):
 def test_an_array_of_more_dimensions_or_another_first_index():
     """[MS-OAUT] 2.2.30.10: bounds are in reverse order; the sizes of [0:5][0:2][0:10] are 6, 3, 11."""
     bounds = [(11, 0), (3, 0), (6, 0)]
-    body = safearray(0x10, bytes(198), features=0x80, element=0x11, bounds=bounds, write=_numbers("B", *bytes(198)))
+    body = safearray(0x10, bytes(198), features=0x80, element=0x11, bounds=bounds, write=numbers_of("B", *bytes(198)))
     elements = ",".join(["0"] * 198)
     assert _arguments(value(0x2011, body=body, pointers=2))[0][2] == (
         f'{{"sizes":[6,3,11],"lower_bounds":[0,0,0],"elements":[{elements}]}}'
     )
-    body = safearray(3, (1, 2), bounds=[(2, -1)], write=_numbers("i", 1, 2))
+    body = safearray(3, (1, 2), bounds=[(2, -1)], write=numbers_of("i", 1, 2))
     assert _arguments(value(0x2003, body=body, pointers=2))[0][2] == (
         '{"sizes":[2],"lower_bounds":[-1],"elements":[1,2]}'
     )
@@ -193,28 +205,18 @@ def test_an_empty_array_of_numbers_may_stand_behind_a_null_pointer():
     assert shown == ["[]"] * 5 + ["7"]
 
 
-def _pointed(*writers):
-    def write(ndr):
-        ndr.put("I" * len(writers), *[0 if each is None else USER for each in writers])
-        for each in writers:
-            if each is not None:
-                each(ndr)
-
-    return write
-
-
 def test_an_array_of_strings():
     items = [bstr("a"), None, bstr('quote " and ü'), bstr(None)]
-    body = safearray(8, items, features=0x100, write=_pointed(*items))
+    body = safearray(8, items, features=0x100, write=pointed(*items))
     assert _arguments(value(0x2008, body=body, pointers=2))[0] == (
         0x2008, "VT_ARRAY|VT_BSTR", '["a",null,"quote \\" and ü",null]',
     )  # fmt: skip
 
 
 def test_an_array_of_variants_says_their_types():
-    inner = value(0x2002, body=safearray(2, (1, 2), features=0x80, element=2, write=_numbers("h", 1, 2)), pointers=2)
+    inner = value(0x2002, body=safearray(2, (1, 2), features=0x80, element=2, write=numbers_of("h", 1, 2)), pointers=2)
     items = [value(3, "i", 1), string("x"), inner, value(6, "q", 5), value(0), None]
-    body = safearray(0xC, items, features=0x880, element=0xC, write=_pointed(*items))
+    body = safearray(0xC, items, features=0x880, element=0xC, write=pointed(*items))
     assert _arguments(value(0x200C, body=body, pointers=2), value(3, "i", 7)) == [
         (0x200C, "VT_ARRAY|VT_VARIANT",
          '[{"VT_I4":1},{"VT_BSTR":"x"},{"VT_ARRAY|VT_I2":[1,2]},{"VT_CY":"0.0005"},{"VT_EMPTY":null},null]'),
@@ -228,50 +230,24 @@ def test_a_variant_by_reference():
     assert _arguments(value(0), references=[(0, by_reference)]) == [(0x400C, "VT_BYREF|VT_VARIANT", '{"VT_I4":5}')]
 
 
-def _object(size=32, stream=b"persisted state!"):
-    return lambda ndr: ndr.put("III", 0xDEAD, size, 3).raw(CLSID.bytes_le).put("I", 0xBEEF).raw(stream)
-
-
 @pytest.mark.parametrize(("vt", "name"), [(9, "VT_DISPATCH"), (0xD, "VT_UNKNOWN")])
 def test_a_persisted_object_is_recognised(vt, name):
     """[MC-COMQC] 2.2.6.1.5; only clSize gives its length (D26)."""
     shown = f'{{"clsid":"{CLSID}","bytes":16}}'
-    arguments = _arguments(value(3, "i", 1), value(vt, body=_object(), pointers=1), string("after"))
+    arguments = _arguments(value(3, "i", 1), value(vt, body=persisted_object(), pointers=1), string("after"))
     assert arguments == [(3, "VT_I4", "1"), (vt, name, shown), (8, "VT_BSTR", "after")]
-    by_reference = value(vt | 0x4000, body=_object(), pointers=2)
+    by_reference = value(vt | 0x4000, body=persisted_object(), pointers=2)
     # Behind two pointers the header stands at 28: what clSize rounds up to counts as the object's.
     shown = f'{{"clsid":"{CLSID}","bytes":20}}'
     only = call(invoke([value(0)], references=[(0, by_reference)], tail=bytes(16)))
     assert only["arguments"] == [(vt | 0x4000, f"VT_BYREF|{name}", shown)]
 
 
-TYPE, LIBRARY = UUID(int=0x1234), UUID(int=0x5678)
-RECORD_INFO = LIBRARY.bytes_le + struct.pack("<I", 1) + TYPE.bytes_le + struct.pack("<II", 2, 0x409)
-OBJREF = b"MEOW" + struct.pack("<I", 4) + bytes(32) + struct.pack("<II", 0, len(RECORD_INFO)) + RECORD_INFO
-
-
-def _record(fields, info):
-    """Return a writer of a BRECORD behind its pointer, 2.2.28.2.1; ``info`` writes what pRecInfo points to."""
-
-    def write(ndr):
-        size = 0 if fields is None else len(fields) + 4
-        ndr.put("IIII", int(size > 0), size, USER, USER if size else 0)
-        info(ndr)
-        if size:
-            ndr.put("II", size, size).raw(fields)
-
-    return write
-
-
-def _custom_objref(ndr):
-    ndr.put("II", len(OBJREF), len(OBJREF)).raw(OBJREF)
-
-
 @pytest.mark.parametrize("fields", [b"", b"abcde", bytes(range(16))])
 def test_a_record_shows_its_type_and_its_fields(fields):
-    record = value(0x24, body=_record(fields, _custom_objref), pointers=1)
-    shown = {"type": str(TYPE), "library": str(LIBRARY), "version": "1.2", "fields": fields.hex()}
-    persisted = value(0x24, body=_record(fields, _object()), pointers=1)
+    record = value(0x24, body=brecord(fields), pointers=1)
+    shown = {"type": str(RECORD_TYPE), "library": str(RECORD_LIBRARY), "version": "1.2", "fields": fields.hex()}
+    persisted = value(0x24, body=brecord(fields, persisted_object()), pointers=1)
     arguments = _arguments(record, persisted, string("after"))
     assert [json.loads(text) for _, _, text in arguments[:2]] == [shown, {"clsid": str(CLSID), "fields": fields.hex()}]
     assert arguments[2] == (8, "VT_BSTR", "after")
@@ -280,14 +256,17 @@ def test_a_record_shows_its_type_and_its_fields(fields):
 def test_a_record_without_fields_and_an_array_of_records():
     def elements(ndr):
         ndr.put("I", USER)
-        _record(b"12345678", _custom_objref)(ndr)
+        brecord(b"12345678")(ndr)
 
     array = safearray(0x24, [0], features=0x20, bounds=[(2, 0)], write=elements)
     arguments = _arguments(
-        value(0x24, body=_record(None, _custom_objref), pointers=1), value(0x2024, body=array, pointers=2), string("z")
+        value(0x24, body=brecord(None), pointers=1), value(0x2024, body=array, pointers=2), string("z")
     )
     texts = [json.loads(text) for _, _, text in arguments[:2]]
-    assert [(text["type"], text["fields"]) for text in texts] == [(str(TYPE), None), (str(TYPE), b"12345678".hex())]
+    assert [(text["type"], text["fields"]) for text in texts] == [
+        (str(RECORD_TYPE), None),
+        (str(RECORD_TYPE), b"12345678".hex()),
+    ]
     assert (texts[1]["sizes"], arguments[2]) == ([2], (8, "VT_BSTR", "z"))
 
 
@@ -315,7 +294,7 @@ def _nested(depth):
     if not depth:
         return value(3, "i", 1)
     inner = _nested(depth - 1)
-    return value(0x200C, body=safearray(0xC, [inner], features=0x880, element=0xC, write=_pointed(inner)), pointers=2)
+    return value(0x200C, body=safearray(0xC, [inner], features=0x880, element=0xC, write=pointed(inner)), pointers=2)
 
 
 def test_nesting_is_bounded():
@@ -359,7 +338,7 @@ def test_no_count_is_believed(tail, error):
          ("truncated", "rgvarg.bstr", 92)),
         (value(0xE, "QQ", 29 << 16, 0), ("malformed", "rgvarg.value", 80)),
         (value(0xE, "QQ", 1 << 24, 0), ("malformed", "rgvarg.value", 80)),
-        (value(9, body=_object(size=40), pointers=1), ("malformed", "rgvarg.object.Size", 84)),
+        (value(9, body=persisted_object(size=40), pointers=1), ("malformed", "rgvarg.object.Size", 84)),
         (value(0x2003, body=safearray(0xA, (), write=lambda ndr: ndr), pointers=2),
          ("malformed", "rgvarg.array.sfType", 100)),
     ],

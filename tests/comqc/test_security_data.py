@@ -9,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comqc.helpers import IID, both, chdr, message, method, secd, secr
+from comqc.helpers import security_collection as collection
+from comqc.helpers import security_data as extension
+from comqc.helpers import security_property as prop
 from udfs.comqc.security_data import read_security_data
 
 ANNA = bytes.fromhex(
@@ -18,29 +21,12 @@ SID = ANNA + struct.pack("<I", 1001)
 SID_TEXT = "S-1-5-21-2127521184-1604012920-1887927527-1001"
 
 
-def prop(kind, data):
-    padded = data + bytes(-len(data) % 4)
-    return struct.pack("<2H", kind, len(padded)) + padded
-
-
-def collection(kind, *properties):
-    return struct.pack("<2H", kind, len(properties)) + b"".join(properties)
-
-
-def extension(*collections, versions=(1, 1)):
-    return struct.pack("<4H", *versions, 0, len(collections)) + b"".join(collections)
-
-
-def number(kind, value):
-    return prop(kind, struct.pack("<I", value))
-
-
-CHAIN = collection(0x0A01, number(0x0B10, 4))
+CHAIN = collection(0x0A01, prop(0x0B10, 4))
 CALLER = collection(
-    0x0A02, prop(0x0B01, SID), prop(0x0B02, "CORP\\anna\0".encode("utf-16-le")), number(0x0B03, 0x0A),
-    number(0x0B04, 6), number(0x0B05, 3),
+    0x0A02, prop(0x0B01, SID), prop(0x0B02, "CORP\\anna\0".encode("utf-16-le")), prop(0x0B03, 0x0A),
+    prop(0x0B04, 6), prop(0x0B05, 3),
 )  # fmt: skip
-EARLIER = collection(0x0A02, prop(0x0B06, SID), prop(0x0B07, "batch\0".encode("utf-16-le")), number(0x0B99, 1))
+EARLIER = collection(0x0A02, prop(0x0B06, SID), prop(0x0B07, "batch\0".encode("utf-16-le")), prop(0x0B99, 1))
 NOBODY = dict.fromkeys(
     ("sid", "name", "authentication_service", "authentication_level", "impersonation_level", "application_sid",
      "application_name")

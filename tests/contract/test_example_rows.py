@@ -9,19 +9,16 @@ import pytest
 
 import example_rows
 from collector.snapshot_files import queue, write
-from comqc.helpers import CLSID, MARKER, chdr, invoke, message, method, part, secd, string, value
-from messages.building import Packet
+from peer.comqc import CLSID
 from pipeline.bronze import ingest_snapshots
 from pipeline.bronze.input_files import list_files
 from pipeline.lake.lake import Lake
-from pipeline.silver.decode import INPUT_COLUMNS, decode_calls
+from sample.reading import silver_of
 from schemas import catalog
 from schemas.bronze import QUARANTINE
 from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 from schemas.comqc import COMQC_CALLS
-from silver.test_silver import batch, received
 from udfs.comqc.declared_interfaces import Declarations, DeclaredInterface, DeclaredMethod, DeclaredParameter
-from udfs.keys import key
 
 
 def test_every_column_of_every_table_has_an_example():
@@ -30,12 +27,9 @@ def test_every_column_of_every_table_has_an_example():
 
 
 def test_a_recorded_call():
-    arguments = invoke([string("order 4711"), value(3, "i", 42)])
-    body = message(chdr(), part(), secd(), method(arguments))
-    call = received(key("a call"), Packet(body=body, extension=MARKER).bytes())
-    submit = DeclaredMethod("Submit", (DeclaredParameter("quantity"), DeclaredParameter("order")))
-    declarations = Declarations({}, {str(CLSID): DeclaredInterface("Orders.Desk", {1: submit})})
-    rows = decode_calls(batch(call).select(INPUT_COLUMNS), declarations=declarations)[str(COMQC_CALLS)]
+    set_status = DeclaredMethod("SetStatus", (DeclaredParameter("status"),))
+    declarations = Declarations({}, {str(CLSID): DeclaredInterface("Billing.Invoice", {12: set_status})})
+    rows = silver_of("11-queued-components.pcap", declarations=declarations)[str(COMQC_CALLS)]
     example_rows.check({COMQC_CALLS: rows})
 
 

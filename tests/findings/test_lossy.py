@@ -13,7 +13,8 @@ from pipeline.findings import evaluate
 SHORT = ("01-remoteread-ndr.pcap", "03-qm2qm-dependent-client.pcap", "04-qmmgmt.pcapng",
          "09-transactions-and-moves.pcapng")  # fmt: skip
 LONG = ("02-remoteread-ndr64-multiplexed.pcap", "05-sealed-ntlm.pcap", "06-mid-stream.pcap",
-        "07-faults-cancels-groups.pcap", "10-many-clients.pcap.gz")  # fmt: skip
+        "07-faults-cancels-groups.pcap", "10-many-clients.pcap.gz", "11-queued-components.pcap", "12-lookups.pcap",
+        "13-kinds-of-messages.pcapng")  # fmt: skip
 
 
 def some(rng, size):

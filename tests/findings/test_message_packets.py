@@ -53,9 +53,9 @@ VIOLATIONS = [
     ("T25", {"queues": (ORDERS, (1, {}), NONE)}),
     ("T27", {"kind": 0x0002, "receive": 60}),
     ("T27", {"kind": 0x4000, "acknowledge": 1, "queues": (ORDERS, ORDERS, NONE)}),
-    ("T27", {"kind": 0x8000, "user": 1 << 8}),
-    ("T27", {"kind": 0xC004, "user": 1 << 9}),
-    ("T27", {"kind": 0xC000, "algorithms": (1, 0x8004, RC4)}),
+    ("T27", {"kind": 0x8000, "user": 1 << 8, "correlation": bytes(range(20))}),
+    ("T27", {"kind": 0xC004, "user": 1 << 9, "correlation": bytes(range(20))}),
+    ("T27", {"kind": 0xC000, "algorithms": (1, 0x8004, RC4), "correlation": bytes(range(20))}),
     ("T30", {"packet_size": 200}),
     ("T31", {"flags": TRACED}),
     ("T32", {"acknowledge": 4}),
@@ -147,16 +147,19 @@ def test_messages_come_to_journals_subqueues_and_dead_letter_queues_later(protoc
 def test_dead_letters_are_no_acknowledgements(protocol):
     """Their class is that of a negative acknowledgement, and all else is of the message."""
     letter = Packet(kind=0x8002, receive=60, user=1 << 8)
-    assert set(findings(letter, protocol)) == {"T27"}
     for queue in ("srv1\\system$;deadletter", "srv1\\system$;deadxact", None):
         assert findings(letter, protocol, queue=queue) == {}
     letter.correlation = bytes(range(20))
-    assert set(findings(letter, protocol, queue=None)) == {"T27"}
+    for queue in (READ, None):
+        assert set(findings(letter, protocol, queue=queue)) == {"T27"}
 
 
 def test_dead_letters_in_a_queue_that_the_sender_named():
     letter = Packet(kind=0x8002, receive=60, trailing=trailing(dead_letter="srv1\\private$\\dead"))
     assert findings(letter, "RemoteRead", queue="srv1\\private$\\dead") == {}
+    letter.trailing = b""
+    assert set(findings(letter, "RemoteRead", queue="srv1\\private$\\dead")) == {"T27"}
+    assert findings(letter, "qm2qm", queue="srv1\\private$\\dead") == {}  # which cannot name that queue
 
 
 def test_severities():

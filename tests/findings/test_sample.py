@@ -23,6 +23,9 @@ ERRORS = {
     "08-endpoint-mapper.pcap": "",
     "09-transactions-and-moves.pcapng": "R57 R58 R64 R67 R69 R69",
     "10-many-clients.pcap.gz": "R14 R14",
+    "11-queued-components.pcap": "K01 K01",
+    "12-lookups.pcap": "Q06 R19 R22 R22 R22 R23 R24 R26",
+    "13-kinds-of-messages.pcapng": "",
 }
 
 

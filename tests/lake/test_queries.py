@@ -61,7 +61,9 @@ def twice(monkeypatch):
 def test_what_runs_ask_has_one_answer(spark, project, tmp_path, twice, parts):
     """Runs over sample and estate, with more of them each time, ask all that the layers ask of what changed."""
     lake = Lake(spark, str(tmp_path / "lake"))
-    *some, many = sample_captures()
+    some = sample_captures()
+    many = next(path for path in some if path.name.startswith("10-"))
+    some.remove(many)
     content = plain(many)
     files = [tmp_path / f"{number}.pcap" for number in range(parts + 1)]
     for file, piece in zip(files, cut(content, evenly(content, parts + 1)), strict=True):

@@ -19,6 +19,9 @@ CAPTURES = {
     "03-qm2qm-dependent-client.pcap": 4,
     "09-transactions-and-moves.pcapng": 4,
     "10-many-clients.pcap.gz": 20,
+    "11-queued-components.pcap": 27,
+    "12-lookups.pcap": 20,
+    "13-kinds-of-messages.pcapng": 18,
 }
 
 
@@ -41,6 +44,6 @@ def test_every_message_of_the_sample_is_read_to_its_last_byte(name):
         sections = list(zip(*cut, strict=True)) if cut[0] is not None else None
         assert row == single(packet, protocol, sections)
         values, _ = row
-        assert values["destination_queue"].startswith("srv1\\")
+        assert values["destination_queue"].startswith(("srv1\\", "far\\", "direct=http://srv1/"))
         assert values["body_complete"] is (sections is None or sections[0][0] == 0)
         assert sum(values["header_sizes"].values()) == len(packet)

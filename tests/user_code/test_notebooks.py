@@ -86,10 +86,22 @@ class TestOnTheDemosLake:
             run(STUCK, spark, **places, queue="growing")
             assert "24 messages" in capsys.readouterr().out
 
-    def test_com_plus_calls_where_there_are_none(self, spark, places, capsys):
+    def test_com_plus_calls(self, spark, places, capsys):
         output = run(COMQC, spark, **places)
-        assert capsys.readouterr().out.startswith("0 calls in 0 sightings")
-        assert all(rows == [] for rows in output.tables)
+        assert capsys.readouterr().out.splitlines() == [
+            "35 calls in 30 sightings of messages with recorded calls",
+            "2 of them violate the format: see comqc_rejected",
+        ]
+        methods, arguments, retried, fates = output.tables
+        assert methods[0]["calls"] == 21  # of the message that went through the retry queues
+        assert len(methods) == 8
+        assert {"VT_I4", "VT_BSTR", "VT_ARRAY|VT_VARIANT", "VT_BYREF|VT_VARIANT"} <= {
+            row["vt_name"] for row in arguments
+        }
+        assert retried[0]["label"] == "never played"
+        assert {queue.rpartition("billing")[2] for queue in retried[0]["queues"]} >= {"", "_0", "_4", "_deadqueue"}
+        assert "poison" in {row["loss_risk"] for row in fates}
+        assert len(output.figures) == 1
 
     def test_quality(self, spark, places):
         output = run(QUALITY, spark, **places)

@@ -85,13 +85,15 @@ def _is_dead_letter(history: AssociationHistory, read: CapturedCall) -> bool:
     """Tell whether a message with the class of a negative acknowledgement may be a dead letter.
 
     A dead letter has such a class too, and keeps all other values of the message. It is in a dead-letter queue: one of
-    the queue manager, or one that the message names. A message of an unknown queue that correlates with no other is not
-    known to be an acknowledgement.
+    the queue manager, or one that the message names, which only RemoteRead returns. Where neither is known, a message
+    that correlates with no other is not known to be an acknowledgement.
     """
     queue = _queue_read(history, read)
-    if queue is None:
+    if queue is not None and DEAD_LETTER_QUEUE_PATTERN.search(queue) is not None:
+        return True
+    if queue is None or read.method[0] != REMOTE_READ_NAME:
         return read["correlation_id"] is None
-    return read["dead_letter_queue"] is not None or DEAD_LETTER_QUEUE_PATTERN.search(queue) is not None
+    return read["dead_letter_queue"] is not None
 
 
 @association_rule("T27", "request and response were captured completely; the message is in no dead-letter queue")

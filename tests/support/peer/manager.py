@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -54,11 +56,12 @@ class Manager:
     delay_s: float = 0.0  # how long each management question waits for its answer
     unknown_properties: frozenset[int] = frozenset()  # of queues: an older manager's lack (rule M19)
     ended_transactional: dict[int, Attempt] = field(default_factory=dict)  # by lookup id
+    clock: Callable[[], float] = time.time
 
     def add(self, path: str, *, transactional: bool = False, outgoing: bool = False) -> Queue:
         """Create a queue, named as `private$\\orders`; an outgoing one by its whole direct name."""
         name = path if outgoing else f"{self.name}\\{path}"
-        queue = Queue(name, f"DIRECT=OS:{name}", transactional, outgoing)
+        queue = Queue(name, f"DIRECT=OS:{name}", transactional, outgoing, clock=self.clock)
         self.queues[name.lower()] = queue
         return queue
 
@@ -75,6 +78,8 @@ class Manager:
         protocol, _, rest = asked.value.partition(":")
         if protocol.upper() not in {"OS", "TCP"}:
             return None
+        if rest.lower() in self.queues:  # also a system queue, such as a dead-letter queue
+            return self.queues[rest.lower()]
         path, _, sub = rest.partition(";")
         found = self.queues.get(path.lower())
         if found is None:  # by address or another name of this machine
@@ -87,7 +92,7 @@ class Manager:
         key = f"{parent.name};{sub}".lower()
         if key not in self.queues:
             self.queues[key] = Queue(f"{parent.name};{sub}", f"{parent.format_name};{sub}", parent.transactional,
-                                     parent=parent, subqueue=sub)  # fmt: skip
+                                     parent=parent, subqueue=sub, clock=self.clock)  # fmt: skip
         return self.queues[key]
 
     def open(self, queue: Queue, access: int, share: int) -> OpenQueue:

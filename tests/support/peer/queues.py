@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from peer.packets import Message
@@ -113,12 +114,13 @@ class Queue:
     state: str | None = None  # as reported, where it is not what follows from the rest
     transfer: OutgoingTransfer | None = None
     reported_name: str | None = None  # FORMATNAME, where it is not the name it is opened by
+    clock: Callable[[], float] = time.time
     moments: itertools.count[int] = field(default_factory=lambda: itertools.count(0x0001_0000_0000_0005))
 
     def put(self, message: Message, *, lookup_id: int | None = None) -> StoredMessage:
         """Add a message; a waiting reader may get it at once."""
         number = lookup_id if lookup_id is not None else next((self.parent or self).moments)
-        stored = StoredMessage(message, number, int(time.time()))
+        stored = StoredMessage(message, number, int(self.clock()))
         self.messages.append(stored)
         self.messages.sort(key=lambda item: item.place)
         self.serve()

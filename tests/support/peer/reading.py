@@ -45,8 +45,9 @@ class RemoteReader:
         return self
 
     def start_arguments(
-        self, action: int = RECEIVE, *, timeout: int = 0, cursor: int = 0, lookup: int = 0, max_body: int = FOUR_MIB
-    ) -> dict[str, Any]:
+        self, action: int = RECEIVE, *, timeout: int = 0, cursor: int = 0, lookup: int = 0, max_body: int = FOUR_MIB,
+        max_compound: int = FOUR_MIB,
+    ) -> dict[str, Any]:  # fmt: skip
         """Arguments of R_StartReceive with the next request id."""
         request, self.next_request = self.next_request, self.next_request + 1
         return {
@@ -57,7 +58,7 @@ class RemoteReader:
             "ulTimeout": timeout,
             "dwRequestId": request,
             "dwMaxBodySize": max_body,
-            "dwMaxCompoundMessageSize": FOUR_MIB,
+            "dwMaxCompoundMessageSize": max_compound,
         }
 
     async def start(self, action: int = RECEIVE, **options: Any) -> tuple[int, dict[str, Any]]:

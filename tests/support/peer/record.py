@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import datetime as dt
 import gzip
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from peer import scenarios_edges, scenarios_reading
+from peer import scenarios_edges, scenarios_messages, scenarios_reading
 from peer.netns import Tcpdump, Wire
 from peer.server import ServerThread, standard_manager
 from peer.world import World
@@ -52,14 +54,21 @@ SAMPLES = (
     Sample("08-endpoint-mapper", scenarios_edges.endpoint_mapper),
     Sample("09-transactions-and-moves", scenarios_edges.transactions, "pcapng"),
     Sample("10-many-clients", scenarios_edges.many_clients, "pcap.gz", nanoseconds=True),
+    Sample("11-queued-components", scenarios_messages.queued_components),
+    Sample("12-lookups", scenarios_messages.lookups, nanoseconds=True),
+    Sample("13-kinds-of-messages", scenarios_messages.kinds_of_messages, "pcapng"),
 )
 
 
-def record(sample: Sample, wire: Wire, work: Path, out: Path, truths: Path) -> str:
-    """Play one scenario on the wire and write capture and truth; returns a line with the result."""
+def record(sample: Sample, wire: Wire, work: Path, out: Path, truths: Path, shift: int = 0) -> str:
+    """Play one scenario on the wire and write capture and truth; returns a line with the result.
+
+    ``shift`` is how many seconds the clocks of the queue manager and of the recorder are ahead.
+    """
     raw = work / f"{sample.name}.pcap"
     dump = Tcpdump(wire, raw, *(["--time-stamp-precision=nano"] if sample.nanoseconds else []))
-    server = ServerThread(standard_manager(dict(PORTS)), wire.server_address, wire.into(wire.server))
+    manager = standard_manager(dict(PORTS), lambda: time.time() + shift)
+    server = ServerThread(manager, wire.server_address, wire.into(wire.server))
     truth = truths / f"{sample.name}.truth.json"
     done = threading.Event()
     failure: list[BaseException] = []
@@ -97,6 +106,11 @@ def record(sample: Sample, wire: Wire, work: Path, out: Path, truths: Path) -> s
         stop()
     if failure:
         raise RuntimeError(f"{sample.name}: {failure[0]}") from failure[0]
+    if shift:
+        moved = raw.with_suffix(".moved")
+        form = "nsecpcap" if sample.nanoseconds else "pcap"
+        subprocess.run(["editcap", "-F", form, "-t", str(shift), str(raw), str(moved)], check=True)
+        raw = moved
     finish(raw, sample, out)
     return f"{sample.file}: {(out / sample.file).stat().st_size} bytes"
 
@@ -125,6 +139,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--truth", type=Path, default=Path("tests/sample/truth"), help="folder of what really happened (%(default)s)"
     )
+    parser.add_argument(
+        "--begin", type=dt.datetime.fromisoformat, help="set the clocks of all that is recorded: 2026-11-21T05:22:45Z"
+    )
     parser.add_argument("names", nargs="*", help="only samples whose name begins with one of these")
     options = parser.parse_args(argv)
     if lacking := missing_programs():
@@ -139,11 +156,12 @@ def main(argv: list[str] | None = None) -> int:
     except subprocess.CalledProcessError as error:
         print(f"peer.record: cannot make network namespaces: {error.stderr.strip()}", file=sys.stderr)
         return 2
+    shift = 0 if options.begin is None else round(options.begin.timestamp() - time.time())
     try:
         with tempfile.TemporaryDirectory() as work:
             for sample in SAMPLES:
                 if not options.names or sample.name.startswith(tuple(options.names)):
-                    print(record(sample, wire, Path(work), options.out, options.truth), flush=True)
+                    print(record(sample, wire, Path(work), options.out, options.truth, shift), flush=True)
     finally:
         wire.remove()
     return 0

@@ -163,7 +163,7 @@ class RemoteRead:
             if unit != NO_TRANSACTION:
                 stored.transaction = unit
                 self.manager.transactions[unit].append(held)
-        parts = stored.message.sections(args["dwMaxBodySize"], opened.queue.subqueue)
+        parts = stored.message.sections(args["dwMaxBodySize"], opened.queue.subqueue, args["dwMaxCompoundMessageSize"])
         sections = [
             {"SectionBufferType": kind, "SectionSizeAlloc": size, "SectionSize": len(data), "pSectionBuffer": data}
             for kind, size, data in parts

@@ -8,6 +8,7 @@ import contextlib
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
@@ -130,9 +131,9 @@ def messages(count: int, *, sizes: tuple[int, ...], start: int = 1, transactiona
         )
 
 
-def standard_manager(ports: dict[str, int] | None = None) -> Manager:
+def standard_manager(ports: dict[str, int] | None = None, clock: Callable[[], float] = time.time) -> Manager:
     """Return a manager with the queues of the scenarios and of `python -m peer.server`."""
-    manager = Manager(ports=ports or {"remoteread": 0, "qm2qm": 0, "epm": 0})
+    manager = Manager(ports=ports or {"remoteread": 0, "qm2qm": 0, "epm": 0}, clock=clock)
     orders = manager.add("private$\\orders")
     large = manager.add("private$\\large")
     ledger = manager.add("private$\\ledger", transactional=True)

@@ -177,6 +177,7 @@ class Ledger:
     calls: list[CallTruth] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
     binds: list[dict[str, Any]] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)  # what senders say, in scenarios about messages
 
     def connect(self, client: tuple[str, int], server: tuple[str, int]) -> tuple[int, ConnectionTruth]:
         item = ConnectionTruth(client[:2], server[:2])
@@ -219,6 +220,7 @@ class Ledger:
             "calls": calls,
             "attempts": attempts,
             "attempts_by_outcome": dict(sorted(outcomes.items())),
+            **({"messages": self.messages} if self.messages else {}),
         }
 
     def write(self, path: Path, name: str, about: str) -> None:

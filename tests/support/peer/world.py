@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +47,23 @@ class World:
                 manager.queues[f"{manager.name}\\{queue}".lower()].put(message)
 
         await self.do(work)
+
+    async def send(self, queue: str, message: Message, **told: Any) -> None:
+        """Add a message to a queue of this machine, and to the truth what its sender says of it."""
+        said = {
+            "queue": f"{self.server.manager.name}\\{queue}".lower(),
+            "number": message.number,
+            "label": message.label,
+            "class": message.message_class,
+            "body_bytes": len(message.body),
+            "body_sha256": hashlib.sha256(message.body).hexdigest(),
+            "signed": bool(message.signature),
+            "encrypted": bool(message.session_key),
+            "is_srmp": message.envelope is not None,
+            **told,
+        }
+        await self.do(lambda manager: manager.ledger.messages.append(said))
+        await self.put(queue, message)
 
     async def record(self) -> None:
         """Start the recorder now, instead of before the first connection."""
