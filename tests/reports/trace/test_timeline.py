@@ -201,7 +201,8 @@ def test_the_sender_is_who_the_packet_says():
     said = {"sender_id": "S-1-5-21-7", "sender_certificate_bytes": 900, "signed": True, "authenticated": False,
             "sender_address": "10.0.0.9"}  # fmt: skip
     call = {"sighting_key": "s-m", "interface_id": "i", "opnum": 3, "is_dispatch": False, "call_index": 0,
-            "target_clsid": "c", "caller_sid": "S-1-5-21-7", "caller_name": "CORP\\anna"}  # fmt: skip
+            "target_clsid": "c", "method": None, "caller_sid": "S-1-5-21-7",
+            "caller_name": "CORP\\anna"}  # fmt: skip
     other = call | {"caller_sid": "S-1-5-21-8", "caller_name": "CORP\\carl"}
     rows = TraceRows(messages=[message(**said), message("n")], comqc=[other, call])
     full, unknown = build_timelines(rows, ["m", "n"])
