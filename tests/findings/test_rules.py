@@ -30,6 +30,7 @@ from findings.exchanges import (
     rr_cancel,
     rr_end,
     rr_enlist,
+    rr_open,
     rr_start,
     rr_tx,
     session,
@@ -251,6 +252,17 @@ SOURCES = [
 @pytest.mark.parametrize(("source", "rule", "story"), SOURCES)
 def test_the_section_is_that_of_the_calls_method_where_the_text_says_it_there(source, rule, story):
     assert {row["source"] for row in rows(story) if row["rule_id"] == rule} == {source}
+
+
+def test_a_new_client_that_asks_for_the_port_is_worth_a_note():
+    """R65; one of 2003 has to ask."""
+    asked = rr(0, 0.1, None, returned_port=2103)
+    new, old = (Story(remote(asked, first=rr_open(version_major=major, version_minor=1))) for major in (6, 5))
+    (found,) = (row for row in rows(new) if row["rule_id"] == "R65")
+    assert (found["severity"], found["subject"], found["actual"]) == (
+        "info", "client 10.0.0.2", "asked by a client of version 6.1",
+    )  # fmt: skip
+    assert "R65" not in broken(old)
 
 
 BY_TAPS = {"request_tap": 0, "request_ahead_us": 0, "response_tap": 0, "response_ahead_us": 0}

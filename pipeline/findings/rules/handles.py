@@ -35,6 +35,7 @@ from udfs.dcerpc.interfaces import QM2QM_NAME, QMCOMM_NAME, REMOTE_READ_NAME
 _METHODS_BY_NUMBER: Final = (*QM2QM_READS, (QM2QM_NAME, 4), (QM2QM_NAME, 5), (QM2QM_NAME, 6))
 _METHODS_BY_CONTEXT: Final = tuple((REMOTE_READ_NAME, opnum) for opnum in (4, 5, 6, 7, 8, 9, 10, 13, 14, 15))
 _XP, _2003 = (5, 1), (5, 2)  # server versions
+_VISTA: Final = 6  # major version
 _PRIVACY_LEVEL: Final = 6
 _CLOSED_BY_FIN: Final = "the association was captured completely, and every connection of it ended with FIN"
 _NOT_OPENED_BY_OTHERS: Final = "no other captured association opened it"
@@ -353,6 +354,17 @@ def port_returned_for_unsupported_protocol(history: AssociationHistory) -> Itera
     for call in history.calls_of((QM2QM_NAME, 7)) if version is not None and version >= _XP else ():
         if call.response_decoded and call["port_type"] in (2, 3) and call["returned_port"]:
             yield Violation(call, f"port {call['returned_port']} for dwPortType {call['port_type']}")
+
+
+@association_rule("R65", "an open of the same association says the client's version")
+def port_asked_by_new_client(history: AssociationHistory) -> Iterator[Violation]:
+    """A client of Windows Vista or later asks for the port, which it has from the endpoint mapper."""
+    asked = next((call for call in history.calls_of((REMOTE_READ_NAME, 0)) if call.request_decoded), None)
+    opens = (call for call in history.calls_of((REMOTE_READ_NAME, 2)) if call.request_decoded)
+    new = next((call for call in opens if (call["version_major"] or 0) >= _VISTA), None)
+    if asked is not None and new is not None:
+        actual = f"asked by a client of version {new['version_major']}.{new['version_minor']}"
+        yield Violation(asked, actual, (asked, new), severity="info", by_server=False)
 
 
 def _version_queries(history: AssociationHistory, call: CapturedCall) -> Iterator[CapturedCall]:

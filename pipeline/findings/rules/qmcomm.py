@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from heapq import heappop, heappush
+from typing import Final, TypeAlias
 
 from pipeline.attempts.opens.queue_opens import share_modes_conflict
 from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall, ServerHistory, clock_slack_us
@@ -18,7 +20,7 @@ from pipeline.findings.rules.registry import (
     server_rule,
     violation_of_either,
 )
-from udfs.codes import PEEK_ACCESS, RECEIVE_ACCESS, result_name
+from udfs.codes import DENY_SHARE, PEEK_ACCESS, RECEIVE_ACCESS, result_name
 from udfs.dcerpc.interfaces import QMCOMM_NAME, REMOTE_READ_NAME
 
 _UNOPENABLE_PREFIXES: Final = ("DL=", "MULTICAST=", "DIRECT=HTTP")
@@ -108,6 +110,9 @@ def registry_not_queried_first(history: AssociationHistory) -> Iterator[Violatio
         yield Violation(first, "no R_QMQueryQMRegistryInternal before")
 
 
+_Mode: TypeAlias = tuple[int | None, int | None]
+
+
 @dataclass(frozen=True, slots=True)
 class _QueueOpening:
     """An opening of a queue: from its response until the first event that may have closed it."""
@@ -117,9 +122,12 @@ class _QueueOpening:
     open_until: int
 
     @property
-    def mode(self) -> tuple[int | None, int | None]:
-        """Access and share mode of the open."""
-        return self.call["access"], self.call["share_mode"]
+    def mode(self) -> _Mode:
+        """What of access and share mode forbids other opens, or is forbidden by them."""
+        access, share_mode = self.call["access"], self.call["share_mode"]
+        if access is None or share_mode is None:
+            return None, None
+        return access & (RECEIVE_ACCESS | PEEK_ACCESS), DENY_SHARE if share_mode == DENY_SHARE else 0
 
     def certainly_overlaps(self, later: _QueueOpening) -> bool:
         """Tell whether the queue was certainly open, by this opening, before and after a later one."""
@@ -140,7 +148,8 @@ def _queue_openings(
         if not call.response_decoded or call.failed or handle is None or opened_at is None:
             continue
         association = server.association_of(call)
-        ends = [at for at in closes[association.name, handle] if at > opened_at]
+        place = bisect_right(closes[association.name, handle], opened_at)
+        ends = closes[association.name, handle][place : place + 1]
         if association.ended_at is not None:
             ends.append(association.ended_at)
         yield _QueueOpening(call, opened_at, min(ends, default=server.lossless_until(call)))
@@ -158,16 +167,17 @@ def _conflicting_openings(openings: Iterable[_QueueOpening]) -> Iterator[Violati
         if opening.call["queue"] is not None:
             by_queue[opening.call["queue"]].append(opening)
     for same_queue in by_queue.values():
-        earlier: list[_QueueOpening] = []
+        earlier: defaultdict[_Mode, list[tuple[int, str, _QueueOpening]]] = defaultdict(list)  # heaps, by their ends
         for opening in same_queue:
-            call = opening.call
-            earlier = [each for each in earlier if each.open_until > call.started_at]
-            for each in earlier:
-                if each.certainly_overlaps(opening) and share_modes_conflict(each.mode, opening.mode):
-                    actual = f"the queue is open with dwShareMode {each.call['share_mode']}"
-                    yield Violation(call, actual, (each.call, call))
-                    break
-            earlier.append(opening)
+            conflicting = [held for mode, held in earlier.items() if share_modes_conflict(mode, opening.mode)]
+            for held in conflicting:
+                while held and held[0][0] <= opening.call.started_at:
+                    heappop(held)
+            found = (each for held in conflicting for *_, each in held if each.certainly_overlaps(opening))
+            if (holder := next(found, None)) is not None:
+                actual = f"the queue is open with dwShareMode {holder.call['share_mode']}"
+                yield Violation(opening.call, actual, (holder.call, opening.call))
+            heappush(earlier[opening.mode], (opening.open_until, opening.call["call_key"], opening))
 
 
 @server_rule("R08", _BOTH_OPENINGS)
