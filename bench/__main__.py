@@ -18,7 +18,7 @@ from bench.traffic import generate_captures
 
 MIN_BOUNDED_BYTES = 200_000_000  # smaller captures have no bounds: Delta's fixed cost per commit dominates their time
 SMALL_CAPTURE_BYTES = 500_000_000  # smaller captures are measured twice as often
-PARTS = ("decoders", "sealed", "gold", "findings", "spark", "captures", "runs", "files", "collector")
+PARTS = ("decoders", "sealed", "gold", "findings", "spark", "captures", "runs", "files", "collector", "slopes")
 TSHARK_FIELDS = (
     "frame.number",
     "tcp.stream",
@@ -287,6 +287,10 @@ def main() -> None:
             measures += measure_findings(arguments.rows, arguments.repeat)
         if queues and "collector" in arguments.only:
             measures += collector.measure(Path(folder) / "collector", queues, 100)
+        if "slopes" in arguments.only:
+            from bench import slopes  # noqa: PLC0415 (the tests' own exchanges)
+
+            measures += slopes.measure()
     print(format_report(measures))
     facts: list[dict[str, Any]] = [
         {"name": m.name, "value": round(m.value, 3), "unit": m.unit, "floor": m.floor, "goal": m.goal, "met": m.verdict}
