@@ -158,10 +158,10 @@ def remote_read_time_out_not_kept(history: AssociationHistory) -> Iterator[Viola
     yield from _time_out_violations(history, REMOTE_READ_READS)
 
 
-def _reads_left_pending(
+def _read_left_pending(
     history: AssociationHistory, close: CapturedCall, waiting: ConcurrentReads, key: object
-) -> Iterator[CapturedCall]:
-    """Yield the reads with a key that were still pending well after a close was answered."""
+) -> CapturedCall | None:
+    """Return the newest read with a key that was still pending well after a close was answered."""
     until = close.responded_at or close.started_at
     for read in waiting.started_before(key, close.started_at):
         if read.responded_at is not None:
@@ -169,7 +169,8 @@ def _reads_left_pending(
         else:
             late = history.has_packets_after(until) and not _abandoned(read)
         if read.request_decoded and late:
-            yield read
+            return read
+    return None
 
 
 @complete_association_rule("Q38")
@@ -181,7 +182,8 @@ def reads_pending_after_session_close(history: AssociationHistory) -> Iterator[V
         if not close.succeeded or lifetime is None:
             continue
         for number in {lifetime.open_call["queue_handle"], lifetime.open_call["open_context"]}:
-            for read in _reads_left_pending(history, close, waiting, number):
+            read = _read_left_pending(history, close, waiting, number)
+            if read is not None:
                 yield Violation(close, f"read {read['request_id']} is pending", (read, close))
 
 
@@ -190,9 +192,9 @@ def reads_pending_after_context_close(history: AssociationHistory) -> Iterator[V
     """A read is pending well after its context was closed."""
     waiting = ConcurrentReads.by_key(history.calls_of(*REMOTE_READ_READS), lambda call: call["context_handle"])
     for close in history.calls_of((REMOTE_READ_NAME, 3)):
-        if close.succeeded:
-            for read in _reads_left_pending(history, close, waiting, close["context_handle"]):
-                yield Violation(close, f"read {read['request_id']} is pending", (read, close))
+        read = _read_left_pending(history, close, waiting, close["context_handle"]) if close.succeeded else None
+        if read is not None:
+            yield Violation(close, f"read {read['request_id']} is pending", (read, close))
 
 
 def _cancels_with_reads(
