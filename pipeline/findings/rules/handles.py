@@ -388,18 +388,17 @@ def read_method_for_other_version(history: AssociationHistory) -> Iterator[Viola
     The first is a SHOULD and is reported once per connection.
     """
     version, reported = history.server.version, set()
-    first_answers: dict[str, CapturedCall | None] = {}  # by client
+    first_answers: dict[tuple[str, str | None], CapturedCall] = {}  # by client and connection, and of any connection
+    for answer in sorted(history.server.calls_of((QM2QM_NAME, 8)), key=_ended_at):
+        for connection in (answer["connection_id"], None) if answer.responded_at is not None else ():
+            first_answers.setdefault((answer["client_address"], connection), answer)
     for call in history.calls_of(*QM2QM_READS) if version is not None else ():
         is_old_method = call.method == (QM2QM_NAME, 0)
         if version is None or not call.request_decoded or is_old_method == (version < _XP):
             continue
         if is_old_method:
-            client = call["client_address"]
-            if client not in first_answers:
-                answered = (each for each in _version_queries(history, call) if each.responded_at is not None)
-                first_answers[client] = min(answered, key=_ended_at, default=None)
-            first = first_answers[client]
-            known = first is not None and _ended_at(first) + clock_slack_us(first, call) < call.started_at
+            answers = (first_answers.get((call["client_address"], name)) for name in (call["connection_id"], None))
+            known = any(each and _ended_at(each) + clock_slack_us(each, call) < call.started_at for each in answers)
             if not known or call["connection_id"] in reported:
                 continue
             reported.add(call["connection_id"])
