@@ -11,11 +11,7 @@ from jobs import alerts, ask, check_quality, export_packets, forget, publish_das
 from pipeline.lake.lake import Lake
 from pipeline.lake.settings import spark_conf
 from schemas import catalog
-from schemas.bronze import CONNECTIONS, RPC_CALLS
-from schemas.messages import MESSAGES
-from schemas.queue_snapshots import QUEUE_SNAPSHOTS
-from schemas.receive_attempts import RECEIVE_ATTEMPTS
-from schemas.remote_read_calls import REMOTE_READ_CALLS
+from schemas.bronze import RPC_CALLS
 
 pytestmark = pytest.mark.spark
 
@@ -81,9 +77,9 @@ def test_jobs_that_only_read_make_no_lake(spark, project, tmp_path, capsys, monk
     assert sorted(tmp_path.rglob("*")) == [empty]
 
 
-def test_maintenance_between_runs_makes_no_run_compute_anything_again(spark, place, project, request, capsys):
+@pytest.mark.long
+def test_maintenance_between_runs_makes_no_run_compute_anything_again(spark, place, project, capsys):
     lake = Lake(spark, str(place))
-    every = request.config.getoption("--long")  # VACUUM takes seconds for each table: else what most others are made of
     tables = [table for table in catalog.ALL_TABLES if lake.exists(table)]
     settings = {
         "spark.databricks.delta.retentionDurationCheck.enabled": "false",
@@ -92,15 +88,7 @@ def test_maintenance_between_runs_makes_no_run_compute_anything_again(spark, pla
     with spark_conf(spark, settings):
         for table in tables:
             spark.sql(f"OPTIMIZE {lake.sql_name(table)}")
-            if every or table in (
-                RPC_CALLS,
-                CONNECTIONS,
-                REMOTE_READ_CALLS,
-                MESSAGES,
-                QUEUE_SNAPSHOTS,
-                RECEIVE_ATTEMPTS,
-            ):
-                spark.sql(f"VACUUM {lake.sql_name(table)} RETAIN 0 HOURS")
+            spark.sql(f"VACUUM {lake.sql_name(table)} RETAIN 0 HOURS")
     rows_before = {path for table in tables for path in Path(lake.path(table)).glob("*.parquet")}
     capsys.readouterr()
     assert run_all.main(arguments(project, place)) == 0

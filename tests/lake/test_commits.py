@@ -13,6 +13,7 @@ def told_by_delta(lake, count):
     return commits.describe_history(lake.spark, lake.sql_name(QUARANTINE), count)
 
 
+@pytest.mark.long
 def test_a_log_tells_what_delta_tells(lake):
     for write in writes(lake):
         write()

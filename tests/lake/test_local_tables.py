@@ -74,6 +74,7 @@ def test_what_is_taken_out_is_what_delete_takes_out(both, seed):
     assert (log_of(both.lakes[0]) / "_last_checkpoint").exists()
 
 
+@pytest.mark.long
 def test_tables_with_marks_go_on_as_others_do(both):
     both(lambda lake: lake.append(QUARANTINE, rows(lake.spark, *map(str, range(50)))))
     both(lambda lake: lake.delete(QUARANTINE, "quarantine_key < '3'"))

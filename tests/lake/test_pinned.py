@@ -47,6 +47,7 @@ def is_pinned(frame):
     return relation.location().getClass().getSimpleName() == "TahoeBatchFileIndex"
 
 
+@pytest.mark.long
 def test_a_log_tells_the_files_that_delta_lists_and_they_hold_the_rows(lake):
     known, vectors = None, 0
     for write in writes(lake):

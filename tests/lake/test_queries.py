@@ -57,7 +57,8 @@ def twice(monkeypatch):
     return asked
 
 
-@pytest.mark.parametrize("parts", [1, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("parts", [1, 4])
 def test_what_runs_ask_has_one_answer(spark, project, tmp_path, twice, parts):
     """Runs over sample and estate, with more of them each time, ask all that the layers ask of what changed."""
     lake = Lake(spark, str(tmp_path / "lake"))

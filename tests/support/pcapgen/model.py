@@ -414,6 +414,7 @@ class ExpectedRows:
                         "reason": reason,
                         "auth_type": bound.auth.kind if bound.auth else None,
                         "auth_level": bound.auth.level if bound.auth else None,
+                        **dict.fromkeys(("auth_principal", "auth_workstation", "auth_service")),  # no real tokens
                         "max_xmit_frag": bound.xmit,
                         "max_recv_frag": bound.recv,
                         "association_group_id": bound.group,
