@@ -208,11 +208,14 @@ class _RetentionRun:
             self.lake.delete_values(SNAPSHOT_FILES, "path", missing, dates=None)
 
     def _remove_quality_results(self) -> None:
-        """Delete older quality results, and the values that later ones quote: these may be of older rows."""
+        """Delete older quality results, and the values and keys that later ones quote: these may be of older rows."""
         self._delete(QUALITY_RESULTS, f"run_at < {self.cutoff.timestamp_sql}")
         if self.dry_run:
             return
         provenance = self.lake.provenance_json(QUALITY_RESULTS)
-        quoting = "observed IS NOT NULL AND NOT success"
+        unexpected = "(NOT success OR coalesce(unexpected, 0) > 0)"
+        quoting = f"{unexpected} AND (observed IS NOT NULL OR failed_keys IS NOT NULL)"
         if self.lake.read(QUALITY_RESULTS).where(quoting).limit(1).count():
-            self.lake.update(QUALITY_RESULTS, {"observed": "NULL"}, quoting, provenance=provenance)
+            self.lake.update(
+                QUALITY_RESULTS, dict.fromkeys(("observed", "failed_keys"), "NULL"), quoting, provenance=provenance
+            )
