@@ -135,7 +135,8 @@ class _ActionsUpdate:
         for first in range(0, len(wanted), ACTIONS_PER_QUERY):
             reports |= self._read_reports(wanted[first : first + ACTIONS_PER_QUERY])
         for row in action_rows(actions, reports, self.max_gap):
-            if max(row["responded_at"] or _ALL, row["requested_at"] or _ALL) >= since:
+            times = (at for at in (row["responded_at"], row["requested_at"]) if at is not None)
+            if max(times, default=_ALL) >= since:
                 yield {**row, "queue": canonical_queue_name(row["queue"], canonical)}
 
     def _read_calls(self, since: int) -> list[RowDict]:

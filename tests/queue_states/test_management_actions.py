@@ -185,6 +185,14 @@ def test_any_number_of_runs_in_any_order_equals_one_of_everything(events, run_of
     _check_equals_recomputation(runs, [event for event in events if event not in gone])
 
 
+def test_an_action_at_time_zero_stays():
+    """Of unanswered requests whose packets have the time 0."""
+    runs, events = Runs(), [action(0, "PAUSE", answered=False, key=key) for key in ("one", "two")]
+    for event in events:
+        runs.run(event)
+    _check_equals_recomputation(runs, events)
+
+
 def _check_equals_recomputation(runs, events):
     whole = Runs()
     whole.run(*events)
