@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from schemas.receive_attempts import EVIDENCE
-from schemas.table import BIGINT, BOOLEAN, DOUBLE, INT, STRING, TIMESTAMP, UINT64, Column, Table, run_columns
-
-_MANAGER = Column(
-    "queue_manager", STRING, "configured name of the queue manager, if one is known for its address, else the address"
+from schemas.table import (
+    BIGINT,
+    BOOLEAN,
+    DOUBLE,
+    INT,
+    NAMED_QUEUE_MANAGER,
+    STRING,
+    TIMESTAMP,
+    UINT64,
+    Column,
+    Table,
+    run_columns,
 )
 
 EOD_TRANSFERS = Table(
@@ -19,7 +27,7 @@ EOD_TRANSFERS = Table(
         Column("snapshot_id", STRING, "silver.queue_snapshots"),
         Column("queue", STRING, "canonical normal form of the queue"),
         Column("queue_format_name", STRING, "its format name as asked, part of its identity"),
-        _MANAGER,
+        NAMED_QUEUE_MANAGER,
         Column("source", STRING, "wire or collector"),
         Column("observed_at", TIMESTAMP, "time of the answer, UTC"),
         Column("sequence_id", UINT64, "sequence of the next message, else of those not acknowledged ([MS-MQMQ] 2.2.5)"),
@@ -70,7 +78,7 @@ EOD_SOURCES = Table(
         Column("snapshot_id", STRING, "silver.queue_snapshots"),
         Column("queue", STRING, "canonical normal form of the incoming queue"),
         Column("queue_format_name", STRING, "its format name as asked"),
-        _MANAGER,
+        NAMED_QUEUE_MANAGER,
         Column("source", STRING, "wire or collector"),
         Column("observed_at", TIMESTAMP, "time of the answer, UTC"),
         Column("sender_queue_manager", STRING, "GUID of the sender's queue manager, lower case"),

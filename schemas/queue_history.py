@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from schemas.receive_attempts import EVIDENCE
 from schemas.table import (
     BIGINT,
     BOOLEAN,
     ENDPOINT_COLUMNS,
     INT,
+    NAMED_QUEUE_MANAGER,
     STRING,
     TIMESTAMP,
     UINT64,
     Column,
     Table,
     run_columns,
+)
+
+_INTERVAL: Final = (
+    Column("valid_from", TIMESTAMP, "beginning of the interval, UTC"),
+    Column("valid_to", TIMESTAMP, "end of the interval, UTC; no longer part of it"),
 )
 
 QUEUE_HISTORY = Table(
@@ -25,15 +33,10 @@ QUEUE_HISTORY = Table(
     event_date_columns=("valid_from", "valid_to"),
     columns=(
         Column("interval_key", STRING, "key of queue_manager, queue, queue_format_name and valid_from"),
-        Column(
-            "queue_manager",
-            STRING,
-            "configured name of the queue manager, if one is known for its address, else the address",
-        ),
+        NAMED_QUEUE_MANAGER,
         Column("queue", STRING, "canonical normal form of the queue"),
         Column("queue_format_name", STRING, "its format name as asked, part of an outgoing queue's identity"),
-        Column("valid_from", TIMESTAMP, "beginning of the interval, UTC"),
-        Column("valid_to", TIMESTAMP, "end of the interval, UTC; no longer part of it"),
+        *_INTERVAL,
         Column("state", STRING, "state as reported, upper case; UNKNOWN when the last report has expired"),
         Column("message_count", BIGINT, "messages in the queue, as last reported"),
         Column("bytes", BIGINT, "bytes of these messages, as last reported"),
@@ -77,13 +80,8 @@ MACHINE_HISTORY = Table(
     event_date_columns=("valid_from", "valid_to"),
     columns=(
         Column("interval_key", STRING, "key of queue_manager and valid_from"),
-        Column(
-            "queue_manager",
-            STRING,
-            "configured name of the queue manager, if one is known for its address, else the address",
-        ),
-        Column("valid_from", TIMESTAMP, "beginning of the interval, UTC"),
-        Column("valid_to", TIMESTAMP, "end of the interval, UTC; no longer part of it"),
+        NAMED_QUEUE_MANAGER,
+        *_INTERVAL,
         Column(
             "state",
             STRING,
@@ -126,11 +124,7 @@ MANAGEMENT_ACTIONS = Table(
             "case; null when it cannot be read",
         ),
         Column("object_type", STRING, "machine, queue, session; null when it cannot be read"),
-        Column(
-            "queue_manager",
-            STRING,
-            "configured name of the queue manager, if one is known for its address, else the address",
-        ),
+        NAMED_QUEUE_MANAGER,
         Column("queue", STRING, "canonical normal form of the queue; null for machines, and when not known"),
         Column("queue_format_name", STRING, "its format name as sent, part of an outgoing queue's identity"),
         Column("connection_id", STRING, "bronze.connections"),

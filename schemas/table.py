@@ -133,6 +133,9 @@ ENDPOINT_COLUMNS = (
     Column("server_port", INT, "TCP port of the server"),
 )
 
+NAMED_QUEUE_MANAGER = Column(
+    "queue_manager", STRING, "configured name of the queue manager, if one is known for its address, else the address"
+)
 CLIENT_IDENTITY = (
     Column(
         "principal",

@@ -10,22 +10,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
-from pipeline.lake.incremental import IncrementalUpdate
 from pipeline.lake.lake import Lake
 from pipeline.queues.management_actions import ManagementAction, StateReport, action_rows
-from pipeline.queues.queue_managers import names_table, with_machine_sql
+from pipeline.queues.named_update import NamedUpdate, begin_named_update
+from pipeline.queues.queue_managers import with_machine_sql
 from pipeline.queues.queue_rows import QueueSettings, to_gold_table
 from pipeline.silver import queue_aliases
 from pipeline.silver.queue_aliases import AliasIndex
 from schemas.bronze import RPC_CALLS
 from schemas.calls import MANAGEMENT_CALLS
 from schemas.queue_aliases import QUEUE_ALIASES
-from schemas.queue_history import MANAGEMENT_ACTIONS, QUEUE_HISTORY
+from schemas.queue_history import MANAGEMENT_ACTIONS
 from schemas.queue_snapshots import MACHINE_SNAPSHOTS, QUEUE_SNAPSHOTS
 from schemas.table import Table
 from udfs.call_results import QMMGMT_SUCCEEDED_SQL
@@ -65,28 +64,14 @@ def update(lake: Lake, settings: QueueSettings, run_id: str) -> int:
     """Update the actions; return how many rows are written."""
     provenance = {"max_gap_us": settings.max_gap_us, "actions": CODE_VERSION}
     inputs = (*_CHANGES, QUEUE_ALIASES)
-    step = IncrementalUpdate.begin(lake, MANAGEMENT_ACTIONS, inputs, provenance, QUEUE_HISTORY)
-    step.provenance_now["names"] = step.provenance_of(QUEUE_HISTORY).get("names") or {}
+    step = begin_named_update(lake, MANAGEMENT_ACTIONS, inputs, provenance)
     if not step.exists(MANAGEMENT_CALLS) or step.is_current():
         return 0
     return _ActionsUpdate(step, settings.max_gap_us, run_id).run()
 
 
-@dataclass(slots=True)
-class _ActionsUpdate:
+class _ActionsUpdate(NamedUpdate):
     """One update of the actions."""
-
-    step: IncrementalUpdate
-    max_gap: int
-    run_id: str
-
-    @property
-    def lake(self) -> Lake:
-        return self.step.lake
-
-    @property
-    def names(self) -> pa.Table:
-        return names_table(self.step.provenance_now["names"])
 
     def run(self) -> int:
         """Recompute the actions that changes of the inputs affect, or all, and replace those that differ."""

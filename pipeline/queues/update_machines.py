@@ -6,7 +6,6 @@ The names of queue managers are those of gold.queue_history, which is updated be
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -14,13 +13,13 @@ from typing import Final
 import pyarrow as pa
 
 from pipeline.lake.concurrency import run_concurrently
-from pipeline.lake.incremental import IncrementalUpdate, query_at_most
+from pipeline.lake.incremental import query_at_most
 from pipeline.lake.lake import Lake
 from pipeline.lake.settings import fixed_row_batches
 from pipeline.queues import machine_rows
-from pipeline.queues.queue_managers import names_table
+from pipeline.queues.named_update import NamedUpdate, begin_named_update
 from pipeline.queues.queue_rows import QueueSettings, from_gold_table, to_gold_table
-from schemas.queue_history import MACHINE_HISTORY, QUEUE_HISTORY
+from schemas.queue_history import MACHINE_HISTORY
 from schemas.table import Table
 from udfs.rows import RowDict
 
@@ -40,28 +39,14 @@ GROUP BY changed.machine"""
 def update(lake: Lake, settings: QueueSettings, run_id: str) -> int:
     """Update the histories of queue managers; return how many rows are written."""
     provenance = {"max_gap_us": settings.max_gap_us, "machines": CODE_VERSION}
-    step = IncrementalUpdate.begin(lake, MACHINE_HISTORY, machine_rows.EVENT_TABLES, provenance, QUEUE_HISTORY)
-    step.provenance_now["names"] = step.provenance_of(QUEUE_HISTORY).get("names") or {}
+    step = begin_named_update(lake, MACHINE_HISTORY, machine_rows.EVENT_TABLES, provenance)
     if not step.exists(*machine_rows.EVENT_TABLES) or step.is_current():
         return 0
     return _MachinesUpdate(step, settings.max_gap_us, run_id).run()
 
 
-@dataclass(slots=True)
-class _MachinesUpdate:
+class _MachinesUpdate(NamedUpdate):
     """One update of the histories of queue managers."""
-
-    step: IncrementalUpdate
-    max_gap: int
-    run_id: str
-
-    @property
-    def lake(self) -> Lake:
-        return self.step.lake
-
-    @property
-    def names(self) -> pa.Table:
-        return names_table(self.step.provenance_now["names"])
 
     def run(self) -> int:
         """Recompute what changes of the inputs affect, or all rows."""
