@@ -83,7 +83,7 @@ QUEUE_OPENS = Table(
             "blocked_by",
             STRINGS,
             "of an open refused with MQ_ERROR_SHARING_VIOLATION: call_key of the opens that held the queue then and "
-            "whose access and share mode explain it; null where none was seen",
+            "whose access and share mode explain it, the first 100; null where none was seen",
         ),
         Column("blocks", STRINGS, "call_key of the refused opens that this one blocked, as far as seen; else empty"),
         Column(

@@ -107,6 +107,12 @@ def test_a_sharing_violation_names_the_opens_that_held_the_queue_then():
     assert not any(made[name].blocks for name in ("gone", "peeker", "elsewhere", "later"))
 
 
+def test_the_first_hundred_opens_that_held_the_queue_are_named():
+    holders = [mode(opened(n / 1000, name=f"{n:03}", handle=f"{n:040x}")) for n in range(150)]
+    made = found(*holders, close(0.5, handle=f"{7:040x}"), refused(4))
+    assert blockers(made["refused"]) == [f"{n:03}" for n in range(101) if n != 7]
+
+
 def test_who_holds_the_queue_is_unknown_where_its_open_was_not_captured():
     each = found(refused(4))["refused"]
     assert (blockers(each), each.missing, each.confidence) == ([], {"no_open"}, "partial")

@@ -8,14 +8,15 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import pyarrow as pa
 
-from jobs import ingest_captures, run_all
+from jobs import alerts, ask, export_packets, forget, ingest_captures, publish_dashboards, run_all, trace_message
 from pipeline.lake.concurrency import run_concurrently
 from pipeline.lake.lake import Lake
 from schemas import bronze, catalog
@@ -43,6 +44,17 @@ _MAIN = {BRONZE: ingest_captures.main, ALL: run_all.main}
 def run(lake: Lake, *captures: Path, job: str = ALL) -> None:
     """Run a job in this process."""
     assert _MAIN[job](["--lake", lake.root, "--captures", *map(str, captures)]) == 0
+
+
+def reading_jobs(root: Path, out: Path, call_key: str = "k") -> Iterator[tuple[ModuleType, list[str]]]:
+    """Yield each job that only reads a lake, but `run_all --dry-run`, with its arguments."""
+    lake = ["--lake", str(root)]
+    yield ask, [*lake, "10", "not_known"]
+    yield alerts, [*lake, "--fail-on", "never"]
+    yield trace_message, [*lake, "--label", "no such label"]
+    yield export_packets, [*lake, "--call", call_key, "--out", str(out / "packets.pcapng")]
+    yield publish_dashboards, [*lake, "--out", str(out / "pages")]
+    yield forget, [*lake, "--before", "2020-01-01", "--dry-run"]
 
 
 def progress_files(root: Path) -> set[str]:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs import alerts, ask, check_quality, export_packets, forget, publish_dashboards, run_all, trace_message
+from end_to_end.lakes import reading_jobs
+from jobs import check_quality, run_all
 from pipeline.lake.lake import Lake
 from pipeline.lake.settings import spark_conf
 from schemas import catalog
-from schemas.bronze import RPC_CALLS
 
 pytestmark = pytest.mark.spark
 
@@ -30,38 +30,14 @@ def arguments(project, folder):
     return ["--captures", *(str(project / "data" / "sample" / name) for name in CAPTURES), "--lake", str(folder)]
 
 
-def files(folder):
-    """Return all files and folders below a folder, with their sizes and times."""
-    return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(folder.rglob("*"))}
-
-
-def reading_jobs(project, place, out, key="k"):
-    """Yield each job that only reads, with its arguments."""
-    lake = ["--lake", str(place)]
-    yield ask, [*lake, "10", "not_known"]
-    yield alerts, [*lake, "--fail-on", "never"]
-    yield trace_message, [*lake, "--label", "no such label"]
-    yield export_packets, [*lake, "--call", key, "--out", str(out / "packets.pcapng")]
-    yield publish_dashboards, [*lake, "--out", str(out / "pages")]
-    yield forget, [*lake, "--before", "2020-01-01", "--dry-run"]
-    yield run_all, [*arguments(project, place), "--dry-run"]
-
-
-def test_jobs_that_only_read_make_nothing_in_a_lake(spark, place, project, tmp_path, capsys):
-    key = Lake(spark, str(place)).read(RPC_CALLS).first()["call_key"]
-    before = files(place)
-    for job, given in reading_jobs(project, place, tmp_path, key):
-        assert job.main(given) == 0, capsys.readouterr().err
-        assert files(place) == before, job.JOB
-
-
 def test_jobs_that_only_read_make_no_lake(spark, project, tmp_path, capsys, monkeypatch):
     nowhere, empty = tmp_path / "nowhere", tmp_path / "empty"
     empty.mkdir()
     for lake in (nowhere, empty):
-        jobs = dict(reading_jobs(project, lake, tmp_path))
-        assert jobs.pop(run_all)
-        for job, given in [*jobs.items(), (check_quality, ["--lake", str(lake), "--docs", str(tmp_path / "docs")])]:
+        for job, given in [
+            *reading_jobs(lake, tmp_path),
+            (check_quality, ["--lake", str(lake), "--docs", str(tmp_path / "docs")]),
+        ]:
             assert job.main(given) == 2, job.JOB
             streams = capsys.readouterr()
             assert streams.out == ""

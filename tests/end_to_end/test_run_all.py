@@ -9,12 +9,14 @@ import sys
 import threading
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import example_rows
+from end_to_end.lakes import reading_jobs
 from jobs import export_packets, ingest_captures, publish_dashboards, run_all, trace_message
 from pipeline.bronze.capture_tasks import build_read_tasks
 from pipeline.bronze.ingest_captures import BRONZE_TABLES
@@ -104,6 +106,17 @@ def test_what_an_administrator_did_stands_beside_the_states_it_changed(lake):
         ("CONNECTED", "wire", 5), ("DISCONNECTED", "operations", 5), ("CONNECTED", "operations", 5),
         ("CONNECTED", "operations", None),
     ]  # fmt: skip
+
+
+def test_jobs_that_only_read_make_nothing_in_a_lake(lake, captures, tmp_path, capsys):
+    def files():
+        return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in Path(lake.root).rglob("*")}
+
+    before, key = files(), lake.read(RPC_CALLS).first()["call_key"]
+    dry_run = (run_all, ["--lake", lake.root, "--captures", str(captures), "--dry-run"])
+    for job, given in [*reading_jobs(Path(lake.root), tmp_path, key), dry_run]:
+        assert job.main(given) == 0, capsys.readouterr().err
+        assert files() == before, job.JOB
 
 
 def test_running_again_changes_no_table(lake, captures, capsys):

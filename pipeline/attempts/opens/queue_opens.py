@@ -19,7 +19,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from heapq import heappop, heappush, merge
+from itertools import islice
+from typing import Final, NamedTuple, TypeAlias
 
 from pipeline.attempts.associations import RpcConnection
 from pipeline.attempts.calls import OPEN_ROLES, CallRole, DecodedCall
@@ -114,7 +116,17 @@ def _place(call: DecodedCall | None) -> tuple[str | None, int | None]:
     return (None, None) if call is None else (call.call_key, call.captured_response_at)
 
 
-def share_modes_conflict(held: tuple[int | None, int | None], asked: tuple[int | None, int | None]) -> bool:
+SharingMode: TypeAlias = tuple[int | None, int | None]
+
+
+def sharing_mode(access: int | None, share_mode: int | None) -> SharingMode:
+    """Return what of an open's access and share mode forbids other opens, or is forbidden by them: few values."""
+    if access is None or share_mode is None:
+        return None, None
+    return access & _READS, DENY_SHARE if share_mode == DENY_SHARE else 0
+
+
+def share_modes_conflict(held: SharingMode, asked: SharingMode) -> bool:
     """Return whether an open forbids another one of the same queue ([MS-MQDMPR] 3.1.7.1.5, R08).
 
     Both are pairs of access and share mode; one that is not known, or that reads nothing, forbids nothing.
@@ -293,21 +305,49 @@ def _find_blockers(opens: Iterable[QueueOpen], canonical: Callable[[str | None],
     for same_queue in by_queue.values():
         if not any(each.is_sharing_violation for each in same_queue):
             continue
-        holders: list[QueueOpen] = []
+        holders = _Holders()
         for each in same_queue:
-            holders = [holder for holder in holders if holder.until is None or holder.until > each.call.at]
+            holders.forget_ended(each.call.at)
             if each.is_sharing_violation:
                 _note_blockers(each, holders)
             elif each.holds_queue:
-                holders.append(each)
+                holders.add(each)
 
 
-def _note_blockers(refused: QueueOpen, holders: Iterable[QueueOpen]) -> None:
-    asked = refused.call.access, refused.call.share_mode
-    for holder in holders:
-        if share_modes_conflict((holder.call.access, holder.call.share_mode), asked):
-            refused.blocked_by.append(holder)
-            refused.used_calls.append(holder.call)
-            holder.blocks.append(refused)
+class _Holders:
+    """The opens that hold a queue, in order of time."""
+
+    def __init__(self) -> None:
+        self._by_mode: defaultdict[SharingMode, dict[int, QueueOpen]] = defaultdict(dict)
+        self._ends: list[tuple[int, int, SharingMode]] = []
+        self._added = 0
+
+    def add(self, holder: QueueOpen) -> None:
+        self._added += 1
+        mode = sharing_mode(holder.call.access, holder.call.share_mode)
+        self._by_mode[mode][self._added] = holder
+        if holder.until is not None:
+            heappush(self._ends, (holder.until, self._added, mode))
+
+    def forget_ended(self, at: int) -> None:
+        while self._ends and self._ends[0][0] <= at:
+            _, number, mode = heappop(self._ends)
+            del self._by_mode[mode][number]
+
+    def blocking(self, asked: DecodedCall) -> list[QueueOpen]:
+        """Return those that forbid an open: the first ``_MAX_BLOCKERS``."""
+        asking = sharing_mode(asked.access, asked.share_mode)
+        conflicting = (held for mode, held in self._by_mode.items() if share_modes_conflict(mode, asking))
+        return [holder for _, holder in islice(merge(*(held.items() for held in conflicting)), _MAX_BLOCKERS)]
+
+
+_MAX_BLOCKERS: Final = 100
+
+
+def _note_blockers(refused: QueueOpen, holders: _Holders) -> None:
+    for holder in holders.blocking(refused.call):
+        refused.blocked_by.append(holder)
+        refused.used_calls.append(holder.call)
+        holder.blocks.append(refused)
     if all(holder.ended_by == "unknown" for holder in refused.blocked_by):  # or there is none
         refused.missing |= {"no_open"}.union(*(holder.missing for holder in refused.blocked_by))

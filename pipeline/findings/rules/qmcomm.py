@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Final, TypeAlias
+from typing import Final
 
-from pipeline.attempts.opens.queue_opens import share_modes_conflict
+from pipeline.attempts.opens.queue_opens import SharingMode, share_modes_conflict, sharing_mode
 from pipeline.findings.rules.call_history import AssociationHistory, CapturedCall, ServerHistory, clock_slack_us
 from pipeline.findings.rules.qm2qm import ACCESS_DENIED, is_valid_port
 from pipeline.findings.rules.registry import (
@@ -20,7 +20,7 @@ from pipeline.findings.rules.registry import (
     server_rule,
     violation_of_either,
 )
-from udfs.codes import DENY_SHARE, PEEK_ACCESS, RECEIVE_ACCESS, result_name
+from udfs.codes import PEEK_ACCESS, RECEIVE_ACCESS, result_name
 from udfs.dcerpc.interfaces import QMCOMM_NAME, REMOTE_READ_NAME
 
 _UNOPENABLE_PREFIXES: Final = ("DL=", "MULTICAST=", "DIRECT=HTTP")
@@ -110,9 +110,6 @@ def registry_not_queried_first(history: AssociationHistory) -> Iterator[Violatio
         yield Violation(first, "no R_QMQueryQMRegistryInternal before")
 
 
-_Mode: TypeAlias = tuple[int | None, int | None]
-
-
 @dataclass(frozen=True, slots=True)
 class _QueueOpening:
     """An opening of a queue: from its response until the first event that may have closed it."""
@@ -122,12 +119,9 @@ class _QueueOpening:
     open_until: int
 
     @property
-    def mode(self) -> _Mode:
-        """What of access and share mode forbids other opens, or is forbidden by them."""
-        access, share_mode = self.call["access"], self.call["share_mode"]
-        if access is None or share_mode is None:
-            return None, None
-        return access & (RECEIVE_ACCESS | PEEK_ACCESS), DENY_SHARE if share_mode == DENY_SHARE else 0
+    def mode(self) -> SharingMode:
+        """What of access and share mode counts for other opens."""
+        return sharing_mode(self.call["access"], self.call["share_mode"])
 
     def certainly_overlaps(self, later: _QueueOpening) -> bool:
         """Tell whether the queue was certainly open, by this opening, before and after a later one."""
@@ -167,7 +161,9 @@ def _conflicting_openings(openings: Iterable[_QueueOpening]) -> Iterator[Violati
         if opening.call["queue"] is not None:
             by_queue[opening.call["queue"]].append(opening)
     for same_queue in by_queue.values():
-        earlier: defaultdict[_Mode, list[tuple[int, str, _QueueOpening]]] = defaultdict(list)  # heaps, by their ends
+        earlier: defaultdict[SharingMode, list[tuple[int, str, _QueueOpening]]] = defaultdict(
+            list
+        )  # heaps, by their ends
         for opening in same_queue:
             conflicting = [held for mode, held in earlier.items() if share_modes_conflict(mode, opening.mode)]
             for held in conflicting:
