@@ -24,10 +24,10 @@ MILLION = 1_000_000
 CaseResult = dict[str, Any]
 
 
-def _ethernet_frame(client: int, sequence: int, flags: int, data: bytes = b"") -> bytes:
-    """Return an Ethernet frame to port 2103; ``client`` holds address and port, checksums are 0."""
+def _ethernet_frame(client: int, sequence: int, flags: int, data: bytes = b"", port: int = 2103) -> bytes:
+    """Return an Ethernet frame to a port; ``client`` holds address and port, checksums are 0."""
     addresses = struct.pack(">BBHBBH", 10, 1, client >> 16, 10, 2, 1)
-    tcp = struct.pack(">HHIIBBHHH", client & 0xFFFF, 2103, sequence & 0xFFFFFFFF, 1, 0x50, flags, 8192, 0, 0)
+    tcp = struct.pack(">HHIIBBHHH", client & 0xFFFF, port, sequence & 0xFFFFFFFF, 1, 0x50, flags, 8192, 0, 0)
     ip = struct.pack(">BBHHHBBH", 0x45, 0, 40 + len(data), 0, 0, 64, 6, 0) + addresses
     return bytes(12) + b"\x08\x00" + ip + tcp + data
 
@@ -43,6 +43,71 @@ def _pcap(frames: Iterator[bytes]) -> bytes:
 def half_open_connections(count: int) -> bytes:
     """A SYN from each of ``count`` clients, without answers."""
     return _pcap(_ethernet_frame(number + 1024, number, SYN) for number in range(count))
+
+
+def plausible_first_bytes(count: int) -> bytes:
+    """A packet without SYN from each of ``count`` clients, whose payload begins like a request that continues."""
+    begin = build_pdu(0, 1, struct.pack("<IHH", 1400, 0, 7) + bytes(1400))[:24]
+    return _pcap(_ethernet_frame(number + 1024, number, ACK | PUSH, begin, port=5000) for number in range(count))
+
+
+def plausible_first_bytes_packed(count: int) -> bytes:
+    """The same, compressed: a small file of many connections."""
+    return gzip.compress(plausible_first_bytes(count), mtime=0)
+
+
+def _one_connection(pdus: Iterator[bytes], *, syn: bool) -> bytes:
+    """Return a capture of one connection whose client sends PDUs, joined to packets of at most 64,000 bytes."""
+
+    def frames() -> Iterator[bytes]:
+        if syn:
+            yield _ethernet_frame(1024, 99, SYN)
+        at, waiting = 100, b""
+        for pdu in pdus:
+            if len(waiting) + len(pdu) > 64_000:
+                yield _ethernet_frame(1024, at, ACK | PUSH, waiting)
+                at, waiting = at + len(waiting), b""
+            waiting += pdu
+        yield _ethernet_frame(1024, at, ACK | PUSH, waiting)
+
+    return _pcap(frames())
+
+
+def calls_without_bind(count: int) -> bytes:
+    """One connection without SYN and bind, with ``count`` requests that are not answered."""
+    return _one_connection((build_pdu(0, n, struct.pack("<IHH", 0, 0, 7)) for n in range(count)), syn=False)
+
+
+def _bind(call_id: int, contexts: int) -> bytes:
+    items = b"".join(struct.pack("<HBx", number, 1) + REMOTE_READ + NDR for number in range(contexts))
+    return build_pdu(11, call_id, struct.pack("<HHIB3x", 5840, 5840, 0, contexts) + items)
+
+
+def large_binds(count: int) -> bytes:
+    """One connection whose client sends binds of 255 contexts, ``count`` contexts together."""
+    return _one_connection((_bind(number, 255) for number in range(count // 255)), syn=True)
+
+
+def auth3_behind_binds(count: int) -> bytes:
+    """One connection with 4,096 binds, and ``count`` auth3 PDUs behind them."""
+    token = b"NTLMSSP\0" + struct.pack("<I", 3) + bytes(8)
+
+    def pdus() -> Iterator[bytes]:
+        yield from (_bind(number, 1) for number in range(4096))
+        yield from (build_pdu(16, number % 5000, bytes(4), token=token) for number in range(count))
+
+    return _one_connection(pdus(), syn=True)
+
+
+def calls_behind_binds(count: int) -> bytes:
+    """The same with requests of the same size in the place of the auth3 PDUs, for comparison."""
+    token = b"NTLMSSP\0" + struct.pack("<I", 3) + bytes(4)
+
+    def pdus() -> Iterator[bytes]:
+        yield from (_bind(number, 1) for number in range(4096))
+        yield from (build_pdu(0, n, struct.pack("<IHH", 0, 0, 7), token=token) for n in range(count))
+
+    return _one_connection(pdus(), syn=True)
 
 
 def _rpc_stream(count: int) -> bytes:
@@ -172,6 +237,12 @@ def _capture_case(make: Callable[[int], bytes]) -> Callable[[int], CaseResult]:
 CASES: dict[str, Callable[[int], CaseResult]] = {
     "floor": _read_empty_capture,
     "half_open": _capture_case(half_open_connections),
+    "first_bytes": _capture_case(plausible_first_bytes),
+    "first_bytes_packed": _capture_case(plausible_first_bytes_packed),
+    "calls_without_bind": _capture_case(calls_without_bind),
+    "large_binds": _capture_case(large_binds),
+    "auth3": _capture_case(auth3_behind_binds),
+    "calls_behind_binds": _capture_case(calls_behind_binds),
     "one_byte_segments": _capture_case(one_byte_segments),
     "one_byte_backwards": _capture_case(reversed_one_byte_segments),
     "bomb": _capture_case(gzip_bomb),

@@ -102,7 +102,8 @@ class RpcAssociation:
     side), ``unretained_offsets`` has those of unfinished calls as (1 for a response, 0 for others; stream offset).
     """
 
-    binds: list[BindExchange] = field(default_factory=list)
+    binds: list[BindExchange] = field(default_factory=list)  # by stream offset
+    binds_by_call_id: dict[int, list[BindExchange]] = field(default_factory=dict)
     unanswered_binds: deque[BindExchange] = field(default_factory=lambda: deque(maxlen=MAX_UNANSWERED_BINDS))
     contexts: dict[int, list[BoundContext]] = field(default_factory=dict)
     unbound_call_shapes: dict[int, set[CallShape]] = field(default_factory=dict)
@@ -117,6 +118,7 @@ class RpcAssociation:
     retained_bytes: int = 0
     dropped_bytes: Counter[tuple[int, int]] = field(default_factory=Counter)
     unretained_offsets: set[tuple[int, int]] = field(default_factory=set)
+    token_count: int = 0
     handshake_check: tuple[int, bool] = (0, False)  # cache of has_handshake: number of tokens, result
 
     @property
@@ -133,9 +135,9 @@ class RpcAssociation:
         if len(self.binds) >= MAX_BINDS_PER_CONNECTION:
             raise MalformedBindError
         bind = BindExchange(offset, sequence, call_id, elements, time, number, xmit, receive, group, *auth)
-        if token is not None:
-            bind.tokens.append(token)
+        self._add_token(bind, token)
         self.binds.append(bind)
+        self.binds_by_call_id.setdefault(call_id, []).append(bind)
         self.unanswered_binds.append(bind)
         self.is_begin_seen |= body[2] == BIND
         for element in elements:
@@ -170,8 +172,7 @@ class RpcAssociation:
             self.group_id = group or self.group_id
         if bind is None:
             return
-        if token is not None:
-            bind.tokens.append(token)
+        self._add_token(bind, token)
         bind.results = results
         bind.max_xmit_frag, bind.max_recv_frag = xmit, receive
         bind.group_id, bind.secondary_address = group, address
@@ -203,23 +204,31 @@ class RpcAssociation:
         elif before.is_unanswered:
             before.refused = True
 
-    def add_auth3_token(self, call_id: int, token: HandshakeToken) -> None:
+    def add_auth3_token(self, call_id: int, offset: int, token: HandshakeToken) -> bool:
         """Add the token of an auth3 PDU to the last bind before it with the same call id, else to the last bind.
 
-        Without any bind the token is dropped.
+        ``offset``: of the PDU, in the client's stream. Returns whether there was room. Without any bind the token is
+        dropped.
         """
-        candidates = [each for each in self.binds if each.call_id == call_id] or self.binds[-1:]
-        before = [each for each in candidates if (token.sequence - each.sequence) & 0xFFFFFFFF < 1 << 31]
-        bind = next(reversed(before or candidates), None)
-        if bind is not None and len(bind.tokens) < MAX_TOKENS_PER_BIND:
+        candidates = self.binds_by_call_id.get(call_id) or self.binds[-1:]
+        if not candidates:
+            return True
+        bind = candidates[bisect_right(candidates, offset, key=lambda each: each.stream_offset) - 1]
+        if len(bind.tokens) >= MAX_TOKENS_PER_BIND:
+            return False
+        self._add_token(bind, token)
+        return True
+
+    def _add_token(self, bind: BindExchange, token: HandshakeToken | None) -> None:
+        if token is not None:
             bind.tokens.append(token)
+            self.token_count += 1
 
     @property
     def has_handshake(self) -> bool:
         """Whether the tokens contain a handshake from which session keys can be derived."""
-        count = sum(len(one.tokens) for one in self.binds)
-        if count != self.handshake_check[0]:
-            self.handshake_check = count, has_usable_handshake([token for one in self.binds for token in one.tokens])
+        if self.token_count != self.handshake_check[0]:
+            self.handshake_check = self.token_count, has_usable_handshake([token for one in self.binds for token in one.tokens])
         return self.handshake_check[1]
 
     def _pop_answered_bind(self, call_id: int) -> BindExchange | None:

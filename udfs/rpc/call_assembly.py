@@ -457,7 +457,7 @@ def _process_binds(header: _Headers, streams: BlockStreams, connections: list[Tc
                 elif types is BIND_ANSWER_TYPES:
                     association.add_bind_answer(int(ptype[index]), body, order, trailer, call_id, token)
                 elif token is not None:
-                    association.add_auth3_token(call_id, token)
+                    association.add_auth3_token(call_id, offset, token)
             except MalformedBindError:
                 time, number, where = header.time[index], header.number[index], header.file_offset[index]
                 association.add_malformed_bind(
