@@ -466,6 +466,12 @@ PENDING = Table(
         Column("runs", ArrayType(_RUN), "runs of bytes that go to quarantine if the connection stays unrecognised"),
         Column("dropped_bytes", ArrayType(_DROPPED), "bytes of calls without a bind that were too many to be kept"),
         Column("merge_digest", STRING, "digest of what the last merge changed in its finished calls; null if nothing"),
+        Column(
+            "over_limit",
+            STRING,
+            "too_many_at_once: more than 32 rows of its endpoints are at one time or have the same bytes, and it was "
+            "not compared with all of them; null if it was",
+        ),
         *run_columns("bronze", "last_packet_at"),
     ),
 )

@@ -142,7 +142,7 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
     },
     QUARANTINE: {"reason": copy_column, "sample": null_column, "source_path": _SNAPSHOT_FILE},
     PENDING: {
-        **dict.fromkeys(("kind", "waits_for", "counted", "evidence"), copy_column),
+        **dict.fromkeys(("kind", "waits_for", "counted", "evidence", "over_limit"), copy_column),
         "learned_interfaces": copy_column,  # interfaces
         "counted_server": _ADDRESS,
         **dict.fromkeys(("call_keys", "quarantine_keys"), _KEYS),

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from udfs.capture.overlapping_captures import MAX_AT_ONCE, nearest_before
 from udfs.capture.tap_clocks import set_clocks, to_time, to_us
 from udfs.capture.taps import ConnectionTaps
 from udfs.keys import key
@@ -127,8 +128,9 @@ def _group_by_call(rows: list[RowDict], max_skew_us: int) -> list[list[RowDict]]
         for members in by_byte.values():
             ordered = sorted(members)
             for place, (later, other) in enumerate(ordered):
-                before = (index for at, index in ordered[:place][::-1] if later - at <= max_skew_us)
-                same = next((index for index in before if not _have_other_bytes(rows[index], rows[other])), None)
+                before = (ordered[earlier] for earlier in range(place - 1, max(place - 1 - MAX_AT_ONCE, -1), -1))
+                near = (index for at, index in before if later - at <= max_skew_us)
+                same = next((index for index in near if not _have_other_bytes(rows[index], rows[other])), None)
                 if same is not None:
                     parent[root(other)] = root(same)
         for index, other in _pairs_with_lost_start(rows, half):
@@ -162,9 +164,9 @@ def _pairs_with_lost_start(rows: list[RowDict], half: str) -> Iterator[tuple[int
             name = (*(row[column] for column in _FOUR_TUPLE_COLUMNS), row["call_id"])
             (whole if best == WHOLE else some)[name].append(index)
     for name, indexes in some.items():
+        begins = sorted((rows[index][f"{half}_sequence"], index) for index in whole.get(name, ()))
         for other in indexes:
-            for index in whole.get(name, ()):
-                ahead = (rows[other][f"{half}_sequence"] - rows[index][f"{half}_sequence"]) & 0xFFFFFFFF
+            for ahead, (_, index) in nearest_before(begins, rows[other][f"{half}_sequence"]):
                 if 0 < ahead < _stream_span(rows[index], half):
                     yield index, other
 

@@ -35,10 +35,12 @@ from udfs.capture.capture_reader import endpoint_texts, infer_contexts, is_msmq_
 from udfs.capture.capture_scan import CaptureScan
 from udfs.capture.open_connections import PENDING_SCHEMA, SIDE_STRUCT, packet_count_column
 from udfs.capture.overlapping_captures import (
+    Captured,
     CapturedSegment,
-    captured_spans,
     conversations,
+    find_overlaps,
     group_simultaneous,
+    nearest_before,
     overlay_segments,
     pairs_of_taps,
     side_by_side_pairs,
@@ -96,9 +98,10 @@ PRESENTATION_CONTEXTS_SCHEMA: Final = pa.schema(
 PENDING_CHANGES_SCHEMA: Final = pa.schema(
     [PENDING_SCHEMA.field(name) for name in (
         "pending_key", "event_date", "connection_id", "call_keys", "calls_made", "quarantine_keys", "counted",
-        "counted_server", "merge_digest",
+        "counted_server", "merge_digest", "over_limit",
     )]
 )  # fmt: skip
+TOO_MANY_AT_ONCE: Final = "too_many_at_once"
 PACKET_COUNT_COLUMNS: Final = ("packets_used", "packets_other", "packets_binary_protocol")
 PACKET_COUNTS_SCHEMA: Final = pa.schema(
     [
@@ -144,7 +147,8 @@ class _Remainder:
     row: RowDict
     connection: TcpConnection = field(default_factory=lambda: _NO_CONNECTION)
     group: int = 0  # number of the group of overlapping remainders
-    tap: int = 0  # number of the tap, in its four-tuple
+    tap: int = 0  # number of the tap, in its conversation
+    is_over_limit: bool = False  # it is not compared with all that overlap it
 
 
 @dataclass(slots=True)
@@ -260,27 +264,30 @@ def _build_blocks(remainders: Iterable[_Remainder], max_clock_skew_ns: int) -> l
 
 def _groups_of_four_tuple(remainders: Sequence[_Remainder], max_clock_skew_ns: int) -> Iterator[_RemainderGroup]:
     """Yield the remainders of a four-tuple, those that overlap as one, and set their taps."""
-    spans = [captured_spans(remainder.row) for remainder in remainders]
-    numbers = conversations([remainder.row for remainder in remainders], spans, max_clock_skew_ns)
-    for number in sorted(set(numbers)):
-        places = [place for place, other in enumerate(numbers) if other == number]
-        members, rows = [remainders[place] for place in places], [remainders[place].row for place in places]
-        captured = [spans[place] for place in places]
-        pairs = side_by_side_pairs(rows, captured)
-        taps = assign_taps(rows, captured, pairs)
-        for remainder, tap in zip(members, taps, strict=True):
-            remainder.tap = tap
-        tunnel, is_first = tunnel_identifier(rows[0]), True
-        for indexes in group_simultaneous(len(rows), [*pairs, *pairs_of_taps(captured, taps)]):
-            together = [rows[index] for index in indexes]
-            if len(together) == 1:
-                parts = [CapturedSegment(segment, together[0]["capture_id"]) for segment in together[0]["segments"]]
-            else:
-                parts = overlay_segments(together)
-            yield _RemainderGroup(
-                [members[index] for index in indexes], parts, tunnel, is_replay=number > 0 and is_first
-            )
-            is_first = False
+    captured = [Captured(remainder.row) for remainder in remainders]
+    overlaps = find_overlaps(captured)
+    numbers = conversations(captured, overlaps, max_clock_skew_ns)
+    pairs = side_by_side_pairs(captured, overlaps, numbers)
+    taps = assign_taps(captured, numbers, pairs)
+    for index, (remainder, tap) in enumerate(zip(remainders, taps, strict=True)):
+        remainder.tap, remainder.is_over_limit = tap, index in overlaps.over_limit
+    groups = group_simultaneous(len(captured), [*pairs, *pairs_of_taps(captured, overlaps, numbers, taps)])
+    groups.sort(key=lambda indexes: numbers[indexes[0]])
+    first_of = {numbers[index]: index for index in range(len(numbers) - 1, -1, -1)}
+    for indexes in groups:
+        number = numbers[indexes[0]]
+        first = first_of[number]
+        rows = [remainders[index].row for index in indexes]
+        if len(rows) == 1:
+            parts = [CapturedSegment(segment, rows[0]["capture_id"]) for segment in rows[0]["segments"]]
+        else:
+            parts = overlay_segments(rows)
+        yield _RemainderGroup(
+            [remainders[index] for index in indexes],
+            parts,
+            tunnel_identifier(remainders[first].row),
+            is_replay=number > 0 and first in indexes,
+        )
 
 
 @lru_cache(maxsize=65536)
@@ -449,11 +456,13 @@ def _drop_repeated_requests(
                     finished[connection_id(connection)].append((one["sequence"], one["size"], row["capture_id"]))
     if not finished:
         return calls
+    for begins in finished.values():
+        begins.sort()
 
     def is_there(name: str, sequence: int, packet: int) -> bool:
         return any(
-            0 <= sequence_difference(sequence - first) < size and capture_id != packet_numbers.captures[packet]
-            for first, size, capture_id in finished.get(name, ())
+            ahead < size and capture_id != packet_numbers.captures[packet]
+            for ahead, (_, size, capture_id) in nearest_before(finished.get(name, ()), sequence)
         )
 
     kept = []
@@ -717,6 +726,7 @@ def _pending_changes(
                     "counted": packet_count_column(remainder.connection, is_msmq=index in msmq_indexes),
                     "counted_server": four_tuple(remainder.connection)[2],
                     "merge_digest": digest[capture_id, remainder.row["connection_id"]],
+                    "over_limit": TOO_MANY_AT_ONCE if remainder.is_over_limit else None,
                 }
             )
     return pa.RecordBatch.from_pylist(rows, PENDING_CHANGES_SCHEMA)

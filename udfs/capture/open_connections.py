@@ -117,6 +117,7 @@ PENDING_SCHEMA: Final = pa.schema(
         ("runs", pa.list_(BYTE_RUN_STRUCT)),
         ("dropped_bytes", pa.list_(DROPPED_BYTES_STRUCT)),
         ("merge_digest", pa.string()),
+        ("over_limit", pa.string()),
         ("event_date", pa.date32()),
     ]
 )
@@ -367,6 +368,7 @@ def _pending_row(
         ],
         "calls_made": None,
         "merge_digest": None,
+        "over_limit": None,
         "event_date": None if last_time == NO_TIME else last_time // _DAY_NS,
     }
 

@@ -7,11 +7,14 @@ which captures overlap.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import count, starmap
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, starmap
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, TypeVar
 
 from udfs.dcerpc.pdu_headers import read_frag_length, walk_pdus
 from udfs.files.capture_file import BUFFER_PADDING_BYTES, NO_TIME
@@ -22,7 +25,11 @@ from udfs.tcp.tunnels import NO_IDENTIFIER
 
 _AFTER_SYN: Final = range(1, MAX_SEQUENCE_JUMP)  # bytes; a connection that comes later has larger numbers
 _MAX_REPEATED_BYTES: Final = 64 << 10  # bytes; more is not sent again at once
+MAX_AT_ONCE: Final = 32  # remainders of a four-tuple at the same time or bytes, that are compared with each other
 WHOLE_PDU: Final = 0x8000  # flag of segments in a remainder: they belong to a PDU that is complete
+
+
+_Begin = TypeVar("_Begin", bound=tuple[Any, ...])  # a sequence number, and what begins there
 
 
 class CapturedSegment(NamedTuple):
@@ -32,156 +39,13 @@ class CapturedSegment(NamedTuple):
     capture_id: str
 
 
-def conversations(rows: Sequence[RowDict], spans: Sequence[tuple[Span, Span]], max_clock_skew_ns: int) -> list[int]:
-    """Return the number of the conversation that each remainder of a four-tuple belongs to, from 0.
-
-    ``rows`` are rows of ``bronze.pending``, sorted by time; ``spans`` their ``captured_spans``. Most have one. A replay
-    has the same numbers and bytes as another, at times that differ by more than clocks do; a connection with the same
-    numbers may have other bytes. Two tenants have tunnels with different identifiers, and numbers that do not fit.
-    """
-    replays: dict[int, set[int]] = defaultdict(set)
-    for side in (0, 1):
-        for earlier, later in _pairs_with_common_bytes(spans, side):
-            two = rows[earlier], rows[later]
-            if _is_seen_again(two, (spans[earlier], spans[later])) and (
-                _clock_difference(*two) > max_clock_skew_ns or _have_other_bytes(*two)
-            ):
-                replays[later].add(earlier)
-    several_tunnels = len({row["tunnel_identifier"] for row in rows}) > 1
-    found: list[int] = []
-    for index in range(len(rows)):
-        others = {found[earlier] for earlier in replays[index]}
-        if several_tunnels:
-            others |= {found[earlier] for earlier in range(index) if _are_tenants(rows, spans, earlier, index)}
-        found.append(next(number for number in count() if number not in others))
-    return found
-
-
-def tunnel_identifier(row: RowDict) -> int:
-    """Return the identifier of the tunnel that tells a remainder's connection from others of its four-tuple."""
-    return NO_IDENTIFIER if row["tunnel_identifier"] is None else int(row["tunnel_identifier"])
-
-
-def _are_tenants(rows: Sequence[RowDict], spans: Sequence[tuple[Span, Span]], one: int, two: int) -> bool:
-    """Whether two remainders are of different tunnels, and their numbers do not show one connection."""
-    if rows[one]["tunnel_identifier"] == rows[two]["tunnel_identifier"]:
-        return False
-    known = all(
-        span.begin is not None and other.begin is not None for span, other in zip(spans[one], spans[two], strict=True)
-    )
-    return not (known and _may_be_one_connection(spans[one], spans[two]))
-
-
-def _have_other_bytes(one: RowDict, two: RowDict) -> bool:
-    """Whether a good part of the packets that two remainders kept of the same places is not equal.
-
-    A single one of many may have been damaged on its way to one of the machines.
-    """
-    kept = [{(s["side"], s["sequence"]): s["data"] for s in row["segments"] if s["data"]} for row in (one, two)]
-    common = kept[0].keys() & kept[1].keys()
-    sizes = {place: min(len(kept[0][place]), len(kept[1][place])) for place in common}
-    other = sum(kept[0][place][:size] != kept[1][place][:size] for place, size in sizes.items())
-    return bool(other) and 4 * other >= len(common)
-
-
-def _clock_difference(one: RowDict, two: RowDict) -> int:
-    """Return by how much the times of two remainders with common bytes differ, in ns; 0 if that is not known."""
-    if NO_TIME in (row[name] for row in (one, two) for name in ("first_time_ns", "last_time_ns")):
-        return 0
-    apart = max(one["first_time_ns"] - two["last_time_ns"], two["first_time_ns"] - one["last_time_ns"], 0)
-    return min(map(abs, _time_differences(one, two)), default=apart)
-
-
-def _time_differences(one: RowDict, two: RowDict) -> list[int]:
-    """Return by how much later each packet that both remainders kept is in the second one, in ns."""
-    times: tuple[dict[Any, int], dict[Any, int]] = ({}, {})
-    for row, found in zip((one, two), times, strict=True):
-        for segment in row["segments"]:
-            if segment["flags"] & SYN or segment["data"]:  # the time of others is that of their end
-                place = segment["side"], segment["sequence"], segment["flags"] & SYN
-                found[place] = min(segment["time_ns"], found.get(place, segment["time_ns"]))
-    return [times[1][place] - times[0][place] for place in times[0].keys() & times[1].keys()]
-
-
-def side_by_side_pairs(rows: Sequence[RowDict], spans: Sequence[tuple[Span, Span]]) -> list[tuple[int, int]]:
-    """Return the pairs of remainders of a four-tuple, as indexes, that overlap in one connection.
-
-    ``rows`` are rows of ``bronze.pending``, sorted by time; ``spans`` their ``captured_spans``.
-    """
-    return [
-        (earlier, later)
-        for earlier, later in sorted(set(_candidate_pairs(rows, spans)))  # their times and their bytes may overlap
-        if _do_overlap(rows[earlier], rows[later], spans[earlier], spans[later])
-    ]
-
-
-def group_simultaneous(count_of_rows: int, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """Group the indexes of the remainders of a four-tuple that overlap; ``pairs`` as ``side_by_side_pairs``."""
-    parent = list(range(count_of_rows))
-
-    def root(index: int) -> int:
-        while parent[index] != index:
-            index = parent[index]
-        return index
-
-    for earlier, later in pairs:
-        parent[root(later)] = root(earlier)
-    found: dict[int, list[int]] = defaultdict(list)
-    for index in range(count_of_rows):
-        found[root(index)].append(index)
-    return list(found.values())
-
-
-def pairs_of_taps(spans: Sequence[tuple[Span, Span]], taps: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the pairs of remainders of different taps, as indexes, that have common bytes of any direction.
-
-    ``taps`` are the numbers of their taps, one for each. Common bytes of one tap were sent again.
-    """
-    return [
-        (one, two)
-        for side in (0, 1)
-        for one, two in _pairs_with_common_bytes(spans, side)
-        if taps[one] != taps[two] and _may_be_one_connection(spans[one], spans[two])
-    ]
-
-
-def _candidate_pairs(rows: Sequence[RowDict], spans: Sequence[tuple[Span, Span]]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of row indexes that may belong together: their times overlap, or their bytes.
-
-    For a connection that spans thousands of files these are neighbours only, not all pairs.
-    """
-    current: list[int] = []
-    for later, row in enumerate(rows):
-        current = [earlier for earlier in current if rows[earlier]["last_time_ns"] > row["first_time_ns"]]
-        yield from ((earlier, later) for earlier in current)
-        current.append(later)
-    for side in (0, 1):
-        yield from _pairs_with_common_bytes(spans, side)
-
-
-def _pairs_with_common_bytes(spans: Sequence[tuple[Span, Span]], side: int) -> Iterator[tuple[int, int]]:
-    """Yield pairs of indexes whose ranges of one direction overlap; the smaller index first."""
-    begins = sorted((low, index) for index, both in enumerate(spans) if (low := both[side].low) is not None)
-    for place, (low, index) in enumerate(begins):
-        for step in range(1, len(begins)):
-            other_low, other = begins[(place + step) % len(begins)]  # sequence numbers wrap around
-            if (other_low - low) & 0xFFFFFFFF >= spans[index][side].size:
-                break
-            yield min(index, other), max(index, other)
-
-
 class Span(NamedTuple):
     """What a capture has of one direction of a connection."""
 
     syn: int | None
     low: int | None  # sequence number of the first byte
     size: int  # bytes from the first to the last one
-    pieces: tuple[tuple[int, int], ...] = ()  # what it has in between, relative to the first byte, in any order
-
-    def add_to(self, captured: IntervalSet, ahead: int = 0) -> int:
-        """Add the bytes that it has to a set; return how many were not in it. ``ahead`` is added to their offsets."""
-        added = (captured.add(low + ahead, high + ahead) for low, high in self.pieces)
-        return sum(end - start for parts in added for start, end in parts)
+    pieces: tuple[tuple[int, int], ...] = ()  # what it has in between, relative to the first byte, in order, disjoint
 
     @property
     def begin(self) -> int | None:
@@ -194,6 +58,226 @@ class Span(NamedTuple):
         return self.begin if self.low is None else self.low + self.size
 
 
+@dataclass(frozen=True)
+class Captured:
+    """A remainder, and what is compared of it: computed once, because it is compared with many others."""
+
+    row: RowDict
+
+    @cached_property
+    def spans(self) -> tuple[Span, Span]:
+        """The range of sequence numbers of both directions."""
+        return _captured_span(self.row, 0), _captured_span(self.row, 1)
+
+    @cached_property
+    def size(self) -> int:
+        """The number of bytes of both directions, each once."""
+        return sum(high - low for span in self.spans for low, high in span.pieces)
+
+    @cached_property
+    def packets(self) -> dict[tuple[int, int], bytes]:
+        """The bytes that it kept of packets, by side and sequence number."""
+        return {(s["side"], s["sequence"]): s["data"] for s in self.row["segments"] if s["data"]}
+
+    @cached_property
+    def times(self) -> dict[tuple[int, int, int], int]:
+        """The earliest time of each packet that it kept, in ns, by side, sequence number and SYN."""
+        found: dict[tuple[int, int, int], int] = {}
+        for segment in self.row["segments"]:
+            if segment["flags"] & SYN or segment["data"]:  # the time of others is that of their end
+                place = segment["side"], segment["sequence"], segment["flags"] & SYN
+                found[place] = min(segment["time_ns"], found.get(place, segment["time_ns"]))
+        return found
+
+
+Pair = tuple[int, int]  # indexes of two remainders of a four-tuple, the earlier one first
+
+
+class Overlaps(NamedTuple):
+    """The pairs of remainders of a four-tuple whose times overlap, and those whose bytes of any direction do.
+
+    A remainder is ``over_limit`` if more than ``MAX_AT_ONCE`` others, which are earlier, are at the same time or the
+    same bytes: it is not compared with all of them.
+    """
+
+    in_time: set[Pair]
+    in_bytes: set[Pair]
+    over_limit: set[int]
+
+
+def find_overlaps(captured: Sequence[Captured]) -> Overlaps:
+    """Find the remainders that may belong together; ``captured`` are those of a four-tuple, sorted by time."""
+    over_limit: set[int] = set()
+    times = [(one.row["first_time_ns"], one.row["last_time_ns"], index) for index, one in enumerate(captured)]
+    in_time = set(_sweep(times, over_limit))
+    in_bytes: set[Pair] = set()
+    for side in (0, 1):
+        spans = ((one.spans[side], index) for index, one in enumerate(captured))
+        ranges = sorted((span.low, span.low + span.size, index) for span, index in spans if span.low is not None)
+        # Sequence numbers wrap around: in the second turn all ranges that contain a number are known.
+        turns = [(low + turn, high + turn, index) for turn in (0, 1 << 32) for low, high, index in ranges]
+        in_bytes |= set(_sweep(turns, over_limit))
+    return Overlaps(in_time, in_bytes, over_limit)
+
+
+def _sweep(ranges: Iterable[tuple[int, int, int]], over_limit: set[int]) -> Iterator[Pair]:
+    """Yield the pairs of indexes of ranges that overlap: (beginning, end, index), sorted.
+
+    Where more than ``MAX_AT_ONCE`` ranges overlap, those with the largest indexes are added to ``over_limit``, and the
+    ranges behind are not compared with them.
+    """
+    current: list[tuple[int, int]] = []
+    for begin, end, index in ranges:
+        current = [other for other in current if other[0] > begin]
+        yield from ((min(index, other), max(index, other)) for _, other in current if other != index)
+        if index in over_limit:
+            continue
+        current.append((end, index))
+        if len(current) > MAX_AT_ONCE:
+            last = max(current, key=itemgetter(1))
+            current.remove(last)
+            over_limit.add(last[1])
+
+
+def nearest_before(begins: Sequence[_Begin], sequence: int) -> Iterator[tuple[int, _Begin]]:
+    """Yield up to ``MAX_AT_ONCE`` of ``begins`` at a sequence number or before it, the nearest first, with distances.
+
+    ``begins`` are sorted. Sequence numbers wrap around.
+    """
+    place = bisect_right(begins, sequence, key=itemgetter(0))
+    for step in range(1, min(len(begins), MAX_AT_ONCE) + 1):
+        begin = begins[place - step]
+        yield (sequence - begin[0]) & 0xFFFFFFFF, begin
+
+
+def conversations(captured: Sequence[Captured], overlaps: Overlaps, max_clock_skew_ns: int) -> list[int]:
+    """Return the number of the conversation that each remainder of a four-tuple belongs to, from 0.
+
+    ``captured`` are sorted by time, ``overlaps`` their ``find_overlaps``. Most have one conversation. A replay has the
+    same numbers and bytes as another, at times that differ by more than clocks do; a connection with the same numbers
+    may have other bytes. Two tenants have tunnels with different identifiers, and numbers that do not fit.
+    """
+    replays: dict[int, set[int]] = defaultdict(set)
+    for earlier, later in overlaps.in_bytes:
+        two = captured[earlier], captured[later]
+        if _is_seen_again(*two) and (_clock_difference(*two) > max_clock_skew_ns or _have_other_bytes(*two)):
+            replays[later].add(earlier)
+    tunnels = [one.row["tunnel_identifier"] for one in captured]
+    nearby = _nearby_in_other_tunnels(tunnels, overlaps)
+    found: list[int] = []
+    of_tunnel: dict[int | None, list[int]] = defaultdict(list)  # numbers of conversations, sorted
+    unused = 0
+    for index, tunnel in enumerate(tunnels):
+        fitting = {other for other in nearby[index] if _is_same_tenant(captured[other], captured[index])}
+        others = {found[other] for other in replays[index] | (nearby[index] - fitting)}
+        possible = {found[other] for other in fitting}.union(of_tunnel[tunnel][: len(others) + 1]) - others
+        is_alone = not possible or (index in overlaps.over_limit and replays[index])
+        number = unused if is_alone else min(possible)
+        unused += number == unused
+        found.append(number)
+        place = bisect_left(of_tunnel[tunnel], number)
+        if of_tunnel[tunnel][place : place + 1] != [number]:
+            of_tunnel[tunnel].insert(place, number)
+    return found
+
+
+def _nearby_in_other_tunnels(tunnels: Sequence[int | None], overlaps: Overlaps) -> dict[int, set[int]]:
+    """Return, for each remainder, those before it that came through another tunnel and may show its connection."""
+    nearby: dict[int, set[int]] = defaultdict(set)
+    if len(set(tunnels)) > 1:
+        last = (
+            (earlier, later) for later in range(len(tunnels)) for earlier in range(max(later - MAX_AT_ONCE, 0), later)
+        )
+        for earlier, later in chain(overlaps.in_time, overlaps.in_bytes, last):
+            if tunnels[earlier] != tunnels[later]:
+                nearby[later].add(earlier)
+    return nearby
+
+
+def tunnel_identifier(row: RowDict) -> int:
+    """Return the identifier of the tunnel that tells a remainder's connection from others of its four-tuple."""
+    return NO_IDENTIFIER if row["tunnel_identifier"] is None else int(row["tunnel_identifier"])
+
+
+def _is_same_tenant(one: Captured, two: Captured) -> bool:
+    """Whether the numbers of two remainders of different tunnels show one connection."""
+    known = all(
+        span.begin is not None and other.begin is not None for span, other in zip(one.spans, two.spans, strict=True)
+    )
+    return known and _may_be_one_connection(one, two)
+
+
+def _have_other_bytes(one: Captured, two: Captured) -> bool:
+    """Whether a good part of the packets that two remainders kept of the same places is not equal.
+
+    A single one of many may have been damaged on its way to one of the machines.
+    """
+    common = one.packets.keys() & two.packets.keys()
+    sizes = {place: min(len(one.packets[place]), len(two.packets[place])) for place in common}
+    other = sum(one.packets[place][:size] != two.packets[place][:size] for place, size in sizes.items())
+    return bool(other) and 4 * other >= len(common)
+
+
+def _clock_difference(one: Captured, two: Captured) -> int:
+    """Return by how much the times of two remainders with common bytes differ, in ns; 0 if that is not known."""
+    rows = one.row, two.row
+    if NO_TIME in (row[name] for row in rows for name in ("first_time_ns", "last_time_ns")):
+        return 0
+    apart = max(rows[0]["first_time_ns"] - rows[1]["last_time_ns"], rows[1]["first_time_ns"] - rows[0]["last_time_ns"])
+    return min(map(abs, _time_differences(one, two)), default=max(apart, 0))
+
+
+def _time_differences(one: Captured, two: Captured) -> list[int]:
+    """Return by how much later each packet that both remainders kept is in the second one, in ns."""
+    return [two.times[place] - one.times[place] for place in one.times.keys() & two.times.keys()]
+
+
+def side_by_side_pairs(captured: Sequence[Captured], overlaps: Overlaps, numbers: Sequence[int]) -> list[Pair]:
+    """Return the pairs of remainders of a four-tuple that overlap in one conversation, sorted.
+
+    ``captured`` are sorted by time, ``overlaps`` their ``find_overlaps``, ``numbers`` their ``conversations``.
+    """
+    return [
+        (earlier, later)
+        for earlier, later in sorted(overlaps.in_time | overlaps.in_bytes)
+        if numbers[earlier] == numbers[later] and _do_overlap(captured[earlier], captured[later])
+    ]
+
+
+def group_simultaneous(count_of_rows: int, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """Group the indexes of the remainders of a four-tuple that overlap; ``pairs`` as ``side_by_side_pairs``."""
+    parent = list(range(count_of_rows))
+
+    def root(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = parent[parent[index]]
+            index = parent[index]
+        return index
+
+    for earlier, later in pairs:
+        parent[root(later)] = root(earlier)
+    found: dict[int, list[int]] = defaultdict(list)
+    for index in range(count_of_rows):
+        found[root(index)].append(index)
+    return list(found.values())
+
+
+def pairs_of_taps(
+    captured: Sequence[Captured], overlaps: Overlaps, numbers: Sequence[int], taps: Sequence[int]
+) -> list[Pair]:
+    """Return the pairs of remainders of one conversation and different taps that have common bytes of any direction.
+
+    ``taps`` are the numbers of their taps, one for each. Common bytes of one tap were sent again.
+    """
+    return [
+        (one, two)
+        for one, two in sorted(overlaps.in_bytes)
+        if numbers[one] == numbers[two]
+        and taps[one] != taps[two]
+        and _may_be_one_connection(captured[one], captured[two])
+    ]
+
+
 def is_payload(segment: RowDict) -> bool:
     """Whether a segment stands for payload: it has data, or stands for bytes that were framed or skipped before."""
     return bool(segment["data"]) or bool(segment["flags"] & (FRAMED_BEFORE | SKIPPED_BEFORE))
@@ -204,55 +288,51 @@ def captured_size(segment: RowDict) -> int:
     return int(segment["size"] if segment["data"] is None else len(segment["data"]))
 
 
-def captured_spans(row: RowDict) -> tuple[Span, Span]:
-    """Return the range of sequence numbers of both directions of a remainder."""
-    found = []
-    for side in (0, 1):
-        own = [segment for segment in row["segments"] if segment["side"] == side]
-        syn = next((segment["sequence"] for segment in own if segment["flags"] & SYN), None)
-        body = [segment for segment in own if is_payload(segment)]
-        if not body:
-            found.append(Span(syn, None, 0))
-            continue
-        lead = body[0]["sequence"]
-        places = [(sequence_difference(segment["sequence"] - lead), segment) for segment in body]
-        low = min(place for place, _ in places)
-        high = max(place + segment["size"] for place, segment in places)
-        pieces = tuple((place - low, place - low + captured_size(segment)) for place, segment in places)
-        found.append(Span(syn, (lead + low) & 0xFFFFFFFF, high - low, pieces))
-    return found[0], found[1]
+def _captured_span(row: RowDict, side: int) -> Span:
+    own = [segment for segment in row["segments"] if segment["side"] == side]
+    syn = next((segment["sequence"] for segment in own if segment["flags"] & SYN), None)
+    body = [segment for segment in own if is_payload(segment)]
+    if not body:
+        return Span(syn, None, 0)
+    lead = body[0]["sequence"]
+    places = [(sequence_difference(segment["sequence"] - lead), segment) for segment in body]
+    low = min(place for place, _ in places)
+    high = max(place + segment["size"] for place, segment in places)
+    pieces = IntervalSet()
+    for place, segment in places:
+        pieces.add(place - low, place - low + captured_size(segment))
+    return Span(syn, (lead + low) & 0xFFFFFFFF, high - low, tuple(pieces))
 
 
-def _do_overlap(one: RowDict, two: RowDict, spans: tuple[Span, Span], others: tuple[Span, Span]) -> bool:
+def _do_overlap(one: Captured, two: Captured) -> bool:
     """Whether two remainders overlap: in time with fitting numbers, or with common bytes of both directions."""
-    if one["capture_id"] == two["capture_id"] or not _may_be_one_connection(spans, others):
+    if one.row["capture_id"] == two.row["capture_id"] or not _may_be_one_connection(one, two):
         return False
-    at_once = one["first_time_ns"] < two["last_time_ns"] and two["first_time_ns"] < one["last_time_ns"]
-    return at_once or _is_seen_again((one, two), (spans, others))
+    at_once = one.row["first_time_ns"] < two.row["last_time_ns"] and two.row["first_time_ns"] < one.row["last_time_ns"]
+    return at_once or _is_seen_again(one, two)
 
 
-def _is_seen_again(rows: tuple[RowDict, RowDict], spans: tuple[tuple[Span, Span], tuple[Span, Span]]) -> bool:
-    """Whether two remainders, the earlier one first, have so much in common that both captures saw it sent.
+def _is_seen_again(earlier: Captured, later: Captured) -> bool:
+    """Whether two remainders have so much in common that both captures saw it sent.
 
     Nobody sends a SYN after the bytes that follow it. Bytes from the end of a file may be sent again in the next file.
     But this is never a SYN with all that follows; it is only little data, less than half of what either file has, not
     in both directions; and packets do not all come equally later.
     """
-    if not _may_be_one_connection(*spans):
+    if not _may_be_one_connection(earlier, later):
         return False
-    earlier, later = rows
-    directions = list(zip(*spans, strict=True))
-    if earlier["last_time_ns"] <= later["first_time_ns"] and any(starmap(_has_bytes_after_syn, directions)):
+    directions = list(zip(earlier.spans, later.spans, strict=True))
+    in_turn = earlier.row["last_time_ns"] <= later.row["first_time_ns"]
+    if in_turn and any(starmap(_has_bytes_after_syn, directions)):
         return True
     common = list(starmap(_common_bytes, directions))
     if not all(common):
         return False
     if any(span.syn is not None and other.syn is not None for span, other in directions):
         return True
-    half = min(sum(span.add_to(IntervalSet()) for span in each) for each in spans) // 2
-    if sum(common) <= min(half, _MAX_REPEATED_BYTES):
+    if sum(common) <= min(min(earlier.size, later.size) // 2, _MAX_REPEATED_BYTES):
         return False
-    differences = _time_differences(*rows)
+    differences = _time_differences(earlier, later)
     return not differences or max(differences) - min(differences) <= min(map(abs, differences)) // 8
 
 
@@ -261,9 +341,9 @@ def _has_bytes_after_syn(span: Span, other: Span) -> bool:
     return span.low is not None and other.syn is not None and sequence_difference(span.low - other.syn) in _AFTER_SYN
 
 
-def _may_be_one_connection(spans: tuple[Span, Span], others: tuple[Span, Span]) -> bool:
+def _may_be_one_connection(one: Captured, two: Captured) -> bool:
     """Whether the sequence numbers of two remainders fit one connection."""
-    for span, other in zip(spans, others, strict=True):
+    for span, other in zip(one.spans, two.spans, strict=True):
         if span.syn is not None and other.syn is not None and span.syn != other.syn:
             return False
         if span.low is not None and other.low is not None:
@@ -280,9 +360,15 @@ def _common_bytes(span: Span, other: Span) -> int:
     ahead = sequence_difference(other.low - span.low)
     if not -other.size < ahead < span.size:
         return 0
-    either = IntervalSet()
-    span.add_to(either)
-    return other.add_to(IntervalSet()) - other.add_to(either, ahead)
+    found = place = 0
+    for low, high in other.pieces:
+        while place < len(span.pieces) and span.pieces[place][1] <= low + ahead:
+            place += 1
+        at = place
+        while at < len(span.pieces) and span.pieces[at][0] < high + ahead:
+            found += min(high + ahead, span.pieces[at][1]) - max(low + ahead, span.pieces[at][0])
+            at += 1
+    return found
 
 
 def overlay_segments(rows: Sequence[RowDict]) -> list[CapturedSegment]:
@@ -375,11 +461,14 @@ def _flag_joined_pdus(body: list[CapturedSegment], lead: int) -> list[CapturedSe
     whole = IntervalSet()
     index = 0
     while index < len(pieces):
-        begin, data = pieces[index]
+        begin, first = pieces[index]
+        end, parts = begin + len(first), [first]
         index += 1
-        while index < len(pieces) and pieces[index][0] == begin + len(data):
-            data += pieces[index][1]
+        while index < len(pieces) and pieces[index][0] == end:
+            parts.append(pieces[index][1])
+            end += len(parts[-1])
             index += 1
+        data = b"".join(parts)
         found: list[int] = []
         walk_pdus(data + bytes(BUFFER_PADDING_BYTES), 0, len(data), found)
         if found:
@@ -458,14 +547,19 @@ class IntervalSet:
         first = bisect_right(self._ends, start)
         return first < len(self._starts) and self._starts[first] < end
 
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Yield the intervals in order."""
+        return zip(self._starts, self._ends, strict=True)
+
     def split(self, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
         """Yield the parts of an interval in order, each with a flag: whether it is in the set."""
-        for low, high in zip(self._starts, self._ends, strict=True):
-            low, high = max(low, start), min(high, end)  # noqa: PLW2901
-            if low < high:
-                if start < low:
-                    yield start, low, False
-                yield low, high, True
-                start = high
+        place = bisect_right(self._ends, start)
+        while place < len(self._starts) and self._starts[place] < end:
+            low, high = max(self._starts[place], start), min(self._ends[place], end)
+            if start < low:
+                yield start, low, False
+            yield low, high, True
+            start = high
+            place += 1
         if start < end:
             yield start, end, False

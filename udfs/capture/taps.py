@@ -10,10 +10,18 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
-from typing import Final, NamedTuple
+from itertools import accumulate, islice
+from typing import NamedTuple
 
-from udfs.capture.overlapping_captures import IntervalSet, Span, captured_size, is_payload
+from udfs.capture.overlapping_captures import (
+    MAX_AT_ONCE,
+    Captured,
+    IntervalSet,
+    Pair,
+    Span,
+    captured_size,
+    is_payload,
+)
 from udfs.capture.tap_clocks import to_us
 from udfs.dcerpc.pdu_headers import HEADER_BYTES, read_frag_length
 from udfs.files.capture_file import NO_TIME
@@ -21,15 +29,11 @@ from udfs.rows import RowDict
 from udfs.rpc.call_schema import GIVEN_UP_COLUMNS, HALVES, IN_PART, NOT_SEEN, WHOLE, has_whole_half
 from udfs.tcp.connections import MAX_SEQUENCE_JUMP, sequence_difference
 
-_MOST_COMPARED: Final = 32  # captures before each one that may be of its tap
 
+def assign_taps(captured: Sequence[Captured], numbers: Sequence[int], side_by_side: Iterable[Pair]) -> list[int]:
+    """Return the number of the tap that each capture of a connection belongs to, from 0 in each conversation.
 
-def assign_taps(
-    rows: Sequence[RowDict], spans: Sequence[tuple[Span, Span]], side_by_side: Iterable[tuple[int, int]]
-) -> list[int]:
-    """Return the number of the tap that each capture of a connection belongs to, from 0.
-
-    ``rows`` are remainders (``bronze.pending``) in the order of time, ``spans`` what they have of both directions;
+    ``captured`` are remainders of a four-tuple in the order of time, ``numbers`` those of their conversations;
     ``side_by_side`` are the pairs of indexes of those that overlap, which are of different taps. The others are of one
     tap, first those whose end and beginning are nearest, in bytes, then in time: a file of a ring begins where the one
     before it ends.
@@ -38,29 +42,47 @@ def assign_taps(
     for one, two in side_by_side:
         overlapping[one].add(two)
         overlapping[two].add(one)
-    if not overlapping:
-        return [0] * len(rows)
-    candidates = [
-        (
-            _distance(spans[earlier], spans[later]),
-            abs(rows[later]["first_time_ns"] - rows[earlier]["last_time_ns"]),
-            earlier,
-            later,
-        )
-        for later in range(len(spans))
-        for earlier in range(max(later - _MOST_COMPARED, 0), later)
-        if earlier not in overlapping[later]
-    ]
-    taps = [{index} for index in range(len(spans))]  # by capture: the captures of its tap so far
+    by_conversation: dict[int, list[int]] = defaultdict(list)
+    for index, number in enumerate(numbers):
+        by_conversation[number].append(index)
+    taps = [0] * len(captured)
+    for indexes in by_conversation.values():
+        if any(index in overlapping for index in indexes):
+            _assign_taps_of_conversation(captured, indexes, overlapping, taps)
+    return taps
+
+
+def _assign_taps_of_conversation(
+    captured: Sequence[Captured], indexes: Sequence[int], overlapping: Mapping[int, set[int]], taps: list[int]
+) -> None:
+    candidates = []
+    for place, later in enumerate(indexes):
+        beside = overlapping.get(later, ())
+        before = (indexes[earlier] for earlier in range(place - 1, -1, -1) if indexes[earlier] not in beside)
+        for earlier in islice(before, MAX_AT_ONCE):
+            apart = captured[later].row["first_time_ns"] - captured[earlier].row["last_time_ns"]
+            candidates.append((_distance(captured[earlier].spans, captured[later].spans), abs(apart), earlier, later))
+    parent = {index: index for index in indexes}
+    others = {index: set(overlapping.get(index, ())) for index in indexes}  # of each tap: the taps it overlaps
+
+    def tap_of(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = parent[parent[index]]
+            index = parent[index]
+        return index
+
     for _, _, earlier, later in sorted(candidates):
-        tap, rest = taps[earlier], taps[later]
-        if any(overlapping[index] & rest for index in tap):
+        one, two = sorted((tap_of(earlier), tap_of(later)), key=lambda tap: len(others[tap]))
+        if one == two or one in others[two]:
             continue
-        tap |= rest
-        for index in rest:
-            taps[index] = tap
-    numbers: dict[int, int] = {}
-    return [numbers.setdefault(min(tap), len(numbers)) for tap in taps]
+        parent[one] = two
+        for other in others[one]:
+            others[other].remove(one)
+            others[other].add(two)
+        others[two] |= others.pop(one)
+    found: dict[int, int] = {}
+    for index in indexes:
+        taps[index] = found.setdefault(tap_of(index), len(found))
 
 
 def _distance(earlier: tuple[Span, Span], later: tuple[Span, Span]) -> int:

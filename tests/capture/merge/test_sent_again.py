@@ -78,8 +78,10 @@ def test_a_connection_of_many_files_is_compared_with_its_neighbours_only(monkeyp
     compared = []
     whether = overlapping_captures._do_overlap
     monkeypatch.setattr(overlapping_captures, "_do_overlap", lambda *two: compared.append(two) or whether(*two))
-    spans = [overlapping_captures.captured_spans(row) for row in rows]
-    pairs = overlapping_captures.side_by_side_pairs(rows, spans)
+    captured = [overlapping_captures.Captured(row) for row in rows]
+    overlaps = overlapping_captures.find_overlaps(captured)
+    numbers = overlapping_captures.conversations(captured, overlaps, 0)
+    pairs = overlapping_captures.side_by_side_pairs(captured, overlaps, numbers)
     assert len(overlapping_captures.group_simultaneous(len(rows), pairs)) == len(rows) == len(records)
     assert len(compared) < len(rows)
 
