@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
@@ -26,13 +26,14 @@ from typing import Any, NoReturn, TextIO
 
 from jobs.command_line.failure_report import report_lines, summarize_exception
 from jobs.command_line.java_process import JAVA
-from jobs.config import Config, ConfigError
+from jobs.config import Config, ConfigError, FileAccess
 from pipeline.bronze.input_files import ledger_path
 from pipeline.bronze.ledger_entries import DateRange, ReprocessSelector
 from pipeline.lake.errors import SchemaError
 from pipeline.lake.local_paths import local_path
 
 LAKE_HELP = "folder of the Delta tables; if lake.catalog names a catalog, the folder of the runs' working files"
+_UMASKS: Mapping[FileAccess, int] = {"owner": 0o077, "group_read": 0o027, "group_write": 0o007, "all_read": 0o022}
 _CAPTURE_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -283,6 +284,8 @@ def run_job(
             config = Config.load(arguments.conf, arguments.overrides)
             job_run = JobRun(job, arguments, config, run_id, datetime.now(UTC))
             with job_run.exit_stack:
+                previous_umask = os.umask(_UMASKS[config.privacy.file_access])  # Java and its workers have it too
+                job_run.exit_stack.callback(os.umask, previous_umask)
                 outcome = run(job_run)
         except SystemExit as stop:  # from argparse, which has already printed the help or the error
             return int(stop.code or 0)

@@ -31,6 +31,7 @@ class ByteSize(int):
 
 
 RedactableField = Literal["labels", "queues", "hosts", "addresses", "senders"]
+FileAccess = Literal["owner", "group_read", "group_write", "all_read"]
 DiscoverySources = Literal["active", "private"]
 AuthenticationMethod = Literal["none", "ntlm", "kerberos"]
 TunnelKind = Literal["vxlan", "vxlan_gpe", "geneve"]
@@ -378,7 +379,7 @@ class QualityConfig:
 
 @dataclass(frozen=True, slots=True)
 class PrivacyConfig:
-    """Redaction of names."""
+    """Redaction of names, and who may read the files that jobs write."""
 
     redact: tuple[RedactableField, ...] = setting_field(
         (),
@@ -387,8 +388,14 @@ class PrivacyConfig:
     )
     scratch_folder: Path | None = setting_field(
         None,
-        "folder for the working files of a redacting run, which are removed when it ends. All workers must reach it. "
-        "null: the system's folder for temporary files",
+        "folder for temporary files and for the working files of a redacting run, which are removed when it ends. All "
+        "workers must reach it. null: the folder that SPARK_LOCAL_DIRS names, else the system's folder for temporary "
+        "files",
+    )
+    file_access: FileAccess = setting_field(
+        "owner",
+        "owner, group_read, group_write or all_read: who but their owner may use the files that a job writes, of the "
+        "lake and all others (docs/guides/privacy.md)",
     )
 
 

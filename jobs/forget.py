@@ -56,6 +56,7 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
         cli.log_progress("erasing deleted rows, old versions, change data and logs")
         tables = erasure.erase_history(lake)
         erasure.remove_leftover_files(lake)
+        redaction.remove_left_scratch_lakes(job_run, lake)
         outcome.summary_fields |= {
             "before": cutoff.first_kept_date.isoformat(),
             "tables_erased": tables,

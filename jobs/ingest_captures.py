@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from jobs import cli, redaction
 from jobs.command_line.parsers import build_parser
+from jobs.command_line.private_folder import PRIVATE_FOLDER
 from jobs.config import Config, ConfigError
 from jobs.key_file import load_keys
 from jobs.lake_access import lake_lease, open_lake
@@ -35,10 +35,11 @@ def list_captures(job_run: cli.JobRun, lake_root: str, outcome: cli.Outcome) -> 
         raise ConfigError("no captures: --captures takes files, folders, patterns or - for standard input")
     limit = job_run.config.capture.spool_bytes
     try:
-        if getattr(job_run.arguments, "dry_run", False):  # writes nothing to the lake
-            folder = Path(job_run.exit_stack.enter_context(tempfile.TemporaryDirectory()))
-        else:
-            folder = redaction.create_private_spool(job_run, lake_root) or Path(lake_root) / "_spool"
+        folder = Path(lake_root) / "_spool"
+        only_for_the_run = job_run.config.privacy.redact or job_run.arguments.dry_run
+        if only_for_the_run and any(map(is_pipe, uris)):
+            subfolder = PRIVATE_FOLDER.subfolder(job_run.config.privacy.scratch_folder, "spool")
+            folder = job_run.exit_stack.enter_context(subfolder)
         named = [str(spool_pipe(uri, folder, limit)) if is_pipe(uri) else uri for uri in uris]
         files = list_files(named, outcome.report_unreadable)
     except InputError as error:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from jobs import cli
+from jobs.command_line.private_folder import remove_left_folders
 from jobs.config import ConfigError
 from jobs.session import check_single_installation, get_spark_session
 from pipeline.lake.lake import Lake
@@ -16,10 +17,12 @@ from schemas.collected_snapshots import SNAPSHOT_FILES, SNAPSHOTS_RAW
 
 
 def open_lake(job_run: cli.JobRun) -> Lake:
-    """Return the lake named by the arguments and settings, with a Spark session."""
+    """Return the lake named by the arguments and settings, with a Spark session. Removes what killed runs left."""
     check_single_installation()
-    config = job_run.config.lake
-    return Lake(get_spark_session(job_run.job), job_run.arguments.lake, catalog=config.catalog, prefix=config.prefix)
+    config, scratch_folder = job_run.config.lake, job_run.config.privacy.scratch_folder
+    remove_left_folders(scratch_folder)
+    spark = get_spark_session(job_run.job, scratch_folder=scratch_folder)
+    return Lake(spark, job_run.arguments.lake, catalog=config.catalog, prefix=config.prefix)
 
 
 def open_lake_with_data(job_run: cli.JobRun) -> Lake:

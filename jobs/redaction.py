@@ -1,4 +1,4 @@
-"""Redaction in jobs that read input (``privacy.redact``): the key of the pseudonyms, and the private working files.
+"""Redaction in jobs that read input (``privacy.redact``): the key of the pseudonyms, and the scratch lake.
 
 The key is text of at least 16 bytes, best from a random source (``openssl rand -hex 32``). It is the content of
 ``--redact-key FILE``, of the file named by MSMQ_REDACT_KEY_FILE, or the text of MSMQ_REDACT_KEY. It is not a setting
@@ -9,27 +9,23 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from jobs import cli
 from jobs.command_line.parsers import REDACT_KEY_FILE_VARIABLE, REDACT_KEY_VARIABLE
+from jobs.command_line.private_folder import PRIVATE_FOLDER, remove_left_subfolders
 from jobs.config import Config, ConfigError
 from jobs.key_file import read_secret
 from pipeline.bronze.input_files import InputFile
 from pipeline.lake.lake import Lake
-from pipeline.lake.lease import process_start_time
 from pipeline.privacy.redaction import (
     Pseudonymizer,
     RedactionError,
     RedactionRun,
     mark_redacted,
-    private_folder,
     require_unredacted,
 )
 
@@ -59,29 +55,14 @@ def load_pseudonymizer(job_run: cli.JobRun) -> Pseudonymizer | None:
     return Pseudonymizer(kinds, key)
 
 
-def create_private_spool(job_run: cli.JobRun, root: str) -> Path | None:
-    """Create the folder in which a redacting run spools standard input; None if nothing is redacted.
-
-    The folder is removed when the run ends. Folders of processes that were killed are removed first.
-    """
-    if not job_run.config.privacy.redact:
-        return None
-    scratch = scratch_folder_path(job_run, root)
-    for spool in scratch.parent.glob(f"{scratch.name}.spool-*"):
-        pid = spool.name.rpartition("-")[2]
-        if pid.isdecimal() and process_start_time(int(pid)) is None:  # that process has ended
-            shutil.rmtree(spool, ignore_errors=True)
-    try:
-        spool = scratch.with_name(f"{scratch.name}.spool-{os.getpid()}")
-        return job_run.exit_stack.enter_context(private_folder(spool))
-    except RedactionError as error:
-        raise ConfigError(str(error)) from error
+def scratch_lake_name(lake: Lake) -> str:
+    """Return the name of the folder of a lake's scratch lake in private folders."""
+    return f"lake-{hashlib.sha256(lake.root.encode()).hexdigest()[:16]}"
 
 
-def scratch_folder_path(job_run: cli.JobRun, root: str) -> Path:
-    """Return the path of the scratch lake's folder; it is different for each lake and user."""
-    folder = job_run.config.privacy.scratch_folder or tempfile.gettempdir()
-    return Path(folder) / f"msmq-{os.getuid()}-{hashlib.sha256(str(root).encode()).hexdigest()[:16]}"
+def remove_left_scratch_lakes(job_run: cli.JobRun, lake: Lake) -> None:
+    """Remove the scratch lakes that killed runs on a lake left. The caller holds its lease."""
+    remove_left_subfolders(job_run.config.privacy.scratch_folder, scratch_lake_name(lake))
 
 
 @contextmanager
@@ -97,8 +78,9 @@ def open_scratch_lake(
         if pseudonymizer is None:
             yield None
             return
-        with private_folder(scratch_folder_path(job_run, lake.root)) as folder:
-            yield RedactionRun.create(lake, folder / "lake", pseudonymizer, [file.path for file in snapshots])
+        remove_left_scratch_lakes(job_run, lake)
+        with PRIVATE_FOLDER.subfolder(job_run.config.privacy.scratch_folder, scratch_lake_name(lake)) as folder:
+            yield RedactionRun.create(lake, folder, pseudonymizer, [file.path for file in snapshots])
 
 
 @contextmanager

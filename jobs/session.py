@@ -31,6 +31,7 @@ from pyspark.sql import SparkSession
 from jobs import code_archive
 from jobs.code_archive import PACKAGES
 from jobs.command_line.java_process import JAVA
+from jobs.command_line.private_folder import LOCAL_FOLDERS_VARIABLE, PRIVATE_FOLDER
 from jobs.config import ConfigError
 from jobs.python_daemon import reduce_garbage_collection
 from pipeline.lake.codegen import CODEGEN_OFF_SETTINGS
@@ -60,7 +61,8 @@ LAUNCHER_VARIABLES = (
 
 # Environment variables that configure other Sparks and Hadoops: left by a profile, they would break a local session.
 OTHER_SPARKS = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_")  # prefixes
-KEPT_VARIABLES = ("SPARK_LOCAL_DIRS",)  # where Spark's temporary files are
+KEPT_VARIABLES = (LOCAL_FOLDERS_VARIABLE,)  # where Spark's temporary files are
+_MAX_SOCKET_FOLDER = 60  # characters: a socket's path has at most 103 on some systems, and its name has 42
 
 # Java classes that PySpark looks up by name for each call, with their most used members.
 CACHED_JAVA_MEMBERS: Mapping[str, tuple[str, ...]] = {
@@ -74,6 +76,8 @@ CACHED_JAVA_MEMBERS: Mapping[str, tuple[str, ...]] = {
     "SimplePythonFunction": (),
     "SparkSession": ("setActiveSession",),
 }
+
+_HADOOP_UMASK = "spark.hadoop.fs.permissions.umask-mode"  # Hadoop sets permissions, whatever the process's umask is
 
 # Settings that Delta needs, and settings that make small lakes on few cores fast. The local session and the properties
 # file of spark-submit share them.
@@ -105,6 +109,7 @@ SPARK_SETTINGS: Mapping[str, str] = {
     "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
     "spark.python.unix.domain.socket.enabled": "true",  # 10 to 30 % faster than TCP between Java and Python
     **{f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in DISTINCT_VALUED_COLUMNS},
+    _HADOOP_UMASK: "077",  # of the files of a lake; the local session has that of the process
     "spark.hadoop.fs.defaultFS": "file:///",  # a path is one of this machine, whatever HADOOP_CONF_DIR says
     "spark.driver.memory": "2g",
     "spark.ui.enabled": "false",
@@ -125,11 +130,14 @@ LOCAL_SPARK_SETTINGS: Mapping[str, str] = {
 }
 
 
-def get_spark_session(app_name: str, overrides: Mapping[str, str] | None = None) -> SparkSession:
+def get_spark_session(
+    app_name: str, overrides: Mapping[str, str] | None = None, *, scratch_folder: Path | None = None
+) -> SparkSession:
     """Return the Spark session: the existing one, or a local one if this process was started as plain Python.
 
-    ``overrides`` replace local settings (for tests). They do not apply to a session that a launcher has set up. A Spark
-    Connect session also receives the project's code.
+    ``overrides`` replace local settings (for tests). They do not apply to a session that a launcher has set up. The
+    temporary files of a local session are in the process's private folder in ``scratch_folder``. A Spark Connect
+    session also receives the project's code.
     """
     builder = SparkSession.builder.appName(app_name)
     if started_as_plain_python():
@@ -137,6 +145,8 @@ def get_spark_session(app_name: str, overrides: Mapping[str, str] | None = None)
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         set_local_environment()
         settings = {"spark.app.name": app_name, **local_spark_settings(), **(overrides or {})}
+        settings |= _temporary_file_settings(PRIVATE_FOLDER.path(scratch_folder), settings)
+        settings[_HADOOP_UMASK] = f"{_umask():03o}"
         for name, value in settings.items():
             builder = builder.config(name, value)
         with _keep_interrupt_handler():
@@ -159,6 +169,25 @@ def set_local_environment() -> None:
     home = Path(pyspark.__file__).parent
     if (home / "bin" / "spark-submit").exists():  # else PySpark belongs to a Spark beside it, and looks there
         os.environ["SPARK_HOME"] = str(home)
+
+
+def _umask() -> int:
+    """Return the umask of this process, which only setting one tells."""
+    current = os.umask(0o077)
+    os.umask(current)
+    return current
+
+
+def _temporary_file_settings(folder: Path, settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings by which Spark, Java and its Python workers have their temporary files in a folder."""
+    options = f'{settings["spark.driver.extraJavaOptions"]} "-Djava.io.tmpdir={folder}"'
+    sockets = len(str(folder)) <= _MAX_SOCKET_FOLDER
+    return {
+        "spark.local.dir": str(folder),
+        "spark.driver.extraJavaOptions": options,
+        "spark.executorEnv.TMPDIR": str(folder),
+        **({} if sockets else {"spark.python.unix.domain.socket.enabled": "false"}),
+    }
 
 
 @contextmanager
@@ -188,7 +217,10 @@ def start_java(settings: Mapping[str, str]) -> None:
     java, conf = find_java(), SparkConf().setAll(list(settings.items()))
     if SparkContext._gateway is None:  # noqa: SLF001 - the process stays when a session is stopped
         try:
-            gateway = launch_gateway(conf, {"stdout": JAVA.output, "stderr": JAVA.output})  # type: ignore[no-untyped-call]
+            with _without_variable(LOCAL_FOLDERS_VARIABLE):  # it would replace spark.local.dir
+                gateway = launch_gateway(  # type: ignore[no-untyped-call]
+                    conf, {"stdout": JAVA.output, "stderr": JAVA.output, "pass_fds": PRIVATE_FOLDER.locks}
+                )
         except PySparkRuntimeError as error:
             raise ConfigError(
                 f"Spark did not start with {java}: it needs Java 17 or later. {'; '.join(JAVA.last_lines(3))}"
@@ -197,6 +229,17 @@ def start_java(settings: Mapping[str, str]) -> None:
         logging.getLogger().addFilter(lambda _: False)  # py4j logs there, with tracebacks, what it also raises
         SparkContext(conf=conf, gateway=gateway)
         JAVA.skip_output()
+
+
+@contextmanager
+def _without_variable(name: str) -> Iterator[None]:
+    """Remove an environment variable within the block."""
+    value = os.environ.pop(name, None)
+    try:
+        yield
+    finally:
+        if value is not None:
+            os.environ[name] = value
 
 
 def cache_java_members(spark: SparkSession) -> None:

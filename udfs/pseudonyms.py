@@ -36,13 +36,13 @@ _BY_GUID: Final = re.compile(
     rf"(?:(?:public|private|machine|connector)=)?{_GUID}(?:\\[0-9a-f]{{1,10}})?", re.IGNORECASE
 )
 _LIST: Final = re.compile(rf"(dl={_GUID})@?(.*)", re.IGNORECASE | re.DOTALL)
-_MULTICAST: Final = re.compile(r"(multicast=)([^:]+)(:.*)?", re.IGNORECASE | re.DOTALL)
-_WEB: Final = re.compile(r"((?:direct=)?https?://)(\[[^\]]*\]|[^/:;]*)(:[0-9]+)?(.*)", re.IGNORECASE | re.DOTALL)
-_DIRECT: Final = re.compile(r"((?:direct=)?(?:[a-z]+:)?)(.*)", re.IGNORECASE | re.DOTALL)
-_PROTOCOL: Final = re.compile(r"(?:direct=)?(?:os|tcp|ipx|spx):|direct=", re.IGNORECASE)
-# An entry of NEXTHOPS ([MS-MQMQ] 2.3.12.12): IP=10.0.0.7:1801.
-_HOP: Final = re.compile(r"(IP=|IPX=)?(\[[^\]]*\]|[^\\/=:\[\]]+)(:[0-9]+)", re.IGNORECASE)
-_NUMBER: Final = re.compile(r"[-+0-9.eE:TZ ]*")  # numbers and times as JSON has them
+_MULTICAST: Final = re.compile(r"(multicast=)(.*?)(:[0-9]{1,5})?", re.IGNORECASE | re.DOTALL)
+_WEB: Final = re.compile(r"((?:direct=)?https?://)(\[[^\]]*\]|[^/:;]*)(:[0-9]{1,5})?(.*)", re.IGNORECASE | re.DOTALL)
+_DIRECT: Final = re.compile(r"((?:direct=)?(?:os|tcp|ipx|spx):|direct=)(.*)", re.IGNORECASE | re.DOTALL)
+# An entry of NEXTHOPS ([MS-MQMQ] 2.3.12.12): IP=10.0.0.7:1801, IPv6=fe80::1, FOREIGN=<GUID>.
+_HOP: Final = re.compile(r"(IP=|IPv6=|IPX=|FOREIGN=)(.*)", re.IGNORECASE | re.DOTALL)
+_HOST_AND_PORT: Final = re.compile(r"(\[[^\]]*\]|[^\\/=:\[\]]+)(:[0-9]{1,5})", re.IGNORECASE)
+_KEPT_JSON_NAMES: Final = frozenset({"vt", "value"})  # of PROPVARIANTs
 
 
 class Pseudonymizer:
@@ -135,10 +135,7 @@ class Pseudonymizer:
         suffix = semicolon + self._queue_part_or_suffix(suffix, semicolon)
         if _BY_GUID.fullmatch(base):
             return base + suffix
-        kind, rest = "", base
-        if _PROTOCOL.match(base):
-            direct = _DIRECT.fullmatch(base)
-            kind, rest = direct.groups() if direct is not None else (kind, rest)
+        kind, rest = direct.groups() if (direct := _DIRECT.fullmatch(base)) else ("", base)
         host, separator, path = rest.partition("\\")
         if not separator and not kind:
             return self.queue_part(rest) + suffix  # a bare name: of a subqueue, or of a queue without a host
@@ -149,6 +146,8 @@ class Pseudonymizer:
 
     def _multicast_address(self, text: str) -> str:
         """Return the pseudonym of a multicast address, in 239.0.0.0/8 ([MS-MQMQ] 2.1.5 has IPv4 only)."""
+        if _parse_address(text) is None:
+            return self.host_name(text)
         if KIND_ADDRESSES not in self.kinds:
             return text
         digest = bytes.fromhex(self._digest(KIND_ADDRESSES, text))
@@ -156,15 +155,30 @@ class Pseudonymizer:
 
     def any_text(self, text: str) -> str:
         """Return the pseudonym of a text of unknown kind; its form decides: address, next hop, queue or machine."""
-        if _parse_address(text) is not None:
-            return self.address(text)
         if hop := _HOP.fullmatch(text):
-            return (hop[1] or "") + self._host_before_port(hop[2]) + hop[3]
-        if _NUMBER.fullmatch(text) or _IS_GUID.fullmatch(text):
-            return text
+            return hop[1] + self._next_hop(hop[2])
+        if _parse_address(text) is not None or _HOST_AND_PORT.fullmatch(text):
+            return self._next_hop(text)
+        if text.startswith("\\\\") and "\\" not in text[2:]:  # a machine, in CONNECTION_HISTORY
+            return f"\\\\{self.host_name(text)}"
         if "\\" in text or "=" in text or ":" in text:
             return self.queue_name(text)
         return self.host_name(text)
+
+    def _next_hop(self, text: str) -> str:
+        """Return the pseudonym of a host or an address, maybe with a port."""
+        if _parse_address(text) is not None:
+            return self.address(text)
+        if place := _HOST_AND_PORT.fullmatch(text):
+            return self._host_before_port(place[1]) + place[2]
+        return self.host_name(text)
+
+    def known_text(self, text: str, known: Callable[[str], object]) -> str:
+        """Return a text that is ``known``, of a vocabulary or of a form, as it is; a pseudonym of any other one.
+
+        Whatever the kinds: nobody knows what such a text is.
+        """
+        return text if not text or known(text) else f"other-{self._digest('other', text)[:_PSEUDONYM_DIGITS]}"
 
     def snapshot_path(self, path: str) -> str:
         """Return the pseudonym of a snapshot file's path; the folder stays. File names contain machine names."""
@@ -178,7 +192,7 @@ class Pseudonymizer:
         return f"[{pseudonym}]" if ":" in pseudonym else pseudonym
 
     def json_text(self, text: str) -> str:
-        """Return JSON text with all strings replaced and field names unchanged; "null" for invalid JSON."""
+        """Return JSON text of PROPVARIANTs with all strings replaced, other field names too; "null" for no JSON."""
         try:
             return json.dumps(self._json_value(json.loads(text)), separators=(",", ":"))
         except (ValueError, RecursionError):
@@ -189,7 +203,12 @@ class Pseudonymizer:
             return self.any_text(value)
         if isinstance(value, list):
             return [self._json_value(each) for each in value]
-        return {name: self._json_value(each) for name, each in value.items()} if isinstance(value, dict) else value
+        if isinstance(value, dict):
+            return {
+                self.known_text(name, _KEPT_JSON_NAMES.__contains__): self._json_value(each)
+                for name, each in value.items()
+            }
+        return value
 
 
 def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -7,12 +7,12 @@ is redacted: all of them hold names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.silver.decode import ROW_PER_CALL_TABLES, ROWS_PER_RESPONSE_TABLES
 from schemas.bronze import CAPTURE_FILES, CONNECTIONS, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
@@ -25,6 +25,13 @@ from schemas.remote_read_calls import REMOTE_READ_CALLS
 from schemas.table import Table
 from udfs.errors import remove_failure_values
 from udfs.keys import key
+from udfs.properties.property_names import (
+    MACHINE_ACTIONS,
+    PROPERTY_TEXTS,
+    QUEUE_ACTIONS,
+    property_column_name,
+    property_name,
+)
 from udfs.pseudonyms import Pseudonymizer, replace_distinct
 
 ColumnRedactor = Callable[[Pseudonymizer, pa.Array], pa.Array]
@@ -44,7 +51,10 @@ REDACTED_SILVER_TABLES: Final = (*ROWS_PER_RESPONSE_TABLES, *ROW_PER_CALL_TABLES
 
 
 def copy_column(_pseudonyms: Pseudonymizer, array: pa.Array) -> pa.Array:
-    """Keep a column: codes, names of methods, GUIDs, the given paths of captures."""
+    """Keep a column with texts that this program makes: names of codes, hex digits and GUIDs; and paths of captures.
+
+    No text that a capture or a snapshot file contains may be in it (``tests/privacy/redaction/test_planted.py``).
+    """
     return array
 
 
@@ -58,19 +68,37 @@ def _redact_texts(redactor: TextRedactor) -> ColumnRedactor:
     return lambda pseudonyms, array: replace_distinct(array, partial(redactor, pseudonyms))
 
 
-def _redact_nested(redactor: TextRedactor, fields: tuple[str, ...] = ()) -> ColumnRedactor:
+def _redact_nested(redactor: TextRedactor | None = None, **fields: TextRedactor) -> ColumnRedactor:
     """Return a redactor for lists of texts, or for ``fields`` of structs in lists: texts or lists of texts."""
 
-    def redacted(pseudonyms: Pseudonymizer, value: Any) -> Any:  # noqa: ANN401 - whatever the column holds
-        if isinstance(value, str):
-            return redactor(pseudonyms, value)
+    def redacted(pseudonyms: Pseudonymizer, value: Any, by: TextRedactor | None) -> Any:  # noqa: ANN401 - of the column
+        if isinstance(value, str) and by is not None:
+            return by(pseudonyms, value)
         if isinstance(value, list):
-            return [redacted(pseudonyms, each) for each in value]
+            return [redacted(pseudonyms, each, by) for each in value]
         if isinstance(value, dict):
-            return {name: redacted(pseudonyms, each) if name in fields else each for name, each in value.items()}
+            return {name: redacted(pseudonyms, each, fields.get(name)) for name, each in value.items()}
         return value
 
-    return lambda pseudonyms, array: pa.array([redacted(pseudonyms, value) for value in array.to_pylist()], array.type)
+    return lambda pseudonyms, array: pa.array(
+        [redacted(pseudonyms, value, redactor) for value in array.to_pylist()], array.type
+    )
+
+
+def _keep_known(known: Callable[[str], object]) -> TextRedactor:
+    """Return a redactor that keeps the texts of a vocabulary, or of a form, and replaces others by pseudonyms."""
+    return lambda pseudonyms, text: pseudonyms.known_text(text, known)
+
+
+def _keep_words(texts: Iterable[str]) -> TextRedactor:
+    """Return a redactor that keeps texts of a vocabulary, which is in upper case, however they are written."""
+    words = frozenset(texts)
+    return _keep_known(lambda text: text.upper() in words)
+
+
+def _redact_version(pseudonyms: Pseudonymizer, text: str) -> str:
+    """Redact the version of a system and of Message Queuing, word by word: other words and addresses are replaced."""
+    return _WORD.sub(lambda word: pseudonyms.known_text(word[0], _VERSION_WORD.fullmatch), text)
 
 
 def _null_values(_pseudonyms: Pseudonymizer, array: pa.Array) -> pa.Array:
@@ -82,6 +110,17 @@ def _null_values(_pseudonyms: Pseudonymizer, array: pa.Array) -> pa.Array:
     rows = [None if row is None else [without_value(each) for each in row] for row in array.to_pylist()]
     return pa.array(rows, array.type)
 
+
+_WORD: Final = re.compile(r"[^\s,;()]+")
+# As PROPID_MGMT_MSMQ_TYPE has them: "Windows 2000 Server, MSMQ 3.0". Four numbers would be an address.
+_VERSION_WORD: Final = re.compile(
+    r"microsoft|windows|nt|xp|vista|server|workstation|professional|datacenter|standard|enterprise|edition|r2|msmq|"
+    r"message|queuing|independent|dependent|client|version|build|service|pack|sp[0-9]|[0-9]{1,5}(\.[0-9]{1,5}){0,2}",
+    re.IGNORECASE,
+)
+_PORT: Final = re.compile(r"[0-9]{1,5}")
+_COLLECTOR_VERSION: Final = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){0,2}")
+_SNAPSHOT_ERROR: Final = re.compile(r"timeout|refused|unauthenticated|cut|malformed|fault:0x[0-9A-F]{8}")
 
 _KEY: Final = _redact_texts(Pseudonymizer.row_key)
 _KEYS: Final = _redact_nested(Pseudonymizer.row_key)
@@ -115,16 +154,17 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
         ),
         "resume": null_column,  # it holds addresses: a capture that has grown is read from its beginning
         "servers": _redact_nested(Pseudonymizer.address),
-        "server_connections": _redact_nested(Pseudonymizer.address, ("server_address",)),
+        "server_connections": _redact_nested(server_address=Pseudonymizer.address),
         **dict.fromkeys(("learned_endpoints", "reread_endpoints"), null_column),  # captures of one run show them
-        "tunnels": _redact_nested(Pseudonymizer.address, ("source", "destination")),
+        "tunnels": _redact_nested(source=Pseudonymizer.address, destination=Pseudonymizer.address),
         "packets_not_read": copy_column,
     },
     CONNECTIONS: dict.fromkeys(("kind", "closed_by"), copy_column),
     RPC_BINDS: {
         **dict.fromkeys(
-            ("interface_version", "transfer_syntaxes_offered", "result", "secondary_address"), copy_column
-        ),  # secondary_address is a port, or the name of a pipe
+            ("interface_version", "transfer_syntaxes_offered", "result"), copy_column
+        ),
+        "secondary_address": _redact_texts(_keep_known(_PORT.fullmatch)),  # else the name of a pipe, or any text
         "handshake": null_column,
         "auth_principal": _SENDER,
         "auth_workstation": _MACHINE,
@@ -151,7 +191,8 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
     SNAPSHOTS_RAW: {
         "format_name": _NAME,
         "properties": _null_values,
-        "collector_version": copy_column,
+        "error": _redact_texts(_keep_known(_SNAPSHOT_ERROR.fullmatch)),
+        "collector_version": _redact_texts(_keep_known(_COLLECTOR_VERSION.fullmatch)),
         "source_path": _SNAPSHOT_FILE,
     },
     SNAPSHOT_FILES: {"path": _SNAPSHOT_FILE},
@@ -160,7 +201,7 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
         "packet": null_column,
     },
     CLIENT_CALLS: {"remote_queue_name": _NAME, "client_name": _MACHINE},
-    MANAGEMENT_CALLS: {"action": copy_column},
+    MANAGEMENT_CALLS: {"action": _redact_texts(_keep_words(MACHINE_ACTIONS | QUEUE_ACTIONS))},
     MESSAGES: {
         **dict.fromkeys(
             ("seen_in", "source_queue_manager", "message_id", "delivery", "class_name", "correlation_id",
@@ -191,32 +232,42 @@ _TABLE_COLUMNS: Final[Mapping[Table, Mapping[str, ColumnRedactor]]] = {
         **dict.fromkeys(("target_text", "marshaled", "security_data"), null_column),
         **dict.fromkeys(("caller_sid", "caller_name"), _SENDER),
         "callers": _redact_nested(
-            Pseudonymizer.sender_name, ("sid", "name", "application_sid", "application_name")
+            **dict.fromkeys(("sid", "name", "application_sid", "application_name"), Pseudonymizer.sender_name)
         ),
         "arguments": _null_values,
     },
     PROPERTIES: {
         **dict.fromkeys(("property_name", "vt_name", "state"), copy_column),
-        # by _redact_property_values
-        **dict.fromkeys(("value_text", "value_texts", "value_json", "value_binary"), copy_column),
+        **dict.fromkeys(("value_text", "value_texts", "value_json"), null_column),  # filled by _redact_property_values
+        "value_binary": null_column,  # silver.queue_snapshots has what it says, as numbers
     },
     QUEUE_SNAPSHOTS: {
-        **dict.fromkeys(("type", "location", "xact", "foreign", "state"), copy_column),
+        **{
+            property_column_name("queue", number): _redact_texts(_keep_words(texts))
+            for (kind, number), texts in PROPERTY_TEXTS.items()
+            if kind == "queue"
+        },
         **dict.fromkeys(("pathname", "formatname"), _NAME),
         "nexthops": _TEXTS,
-        "eod_source_info": _redact_nested(Pseudonymizer.queue_name, ("sender_format_name",)),
-        "connection_history": _redact_nested(Pseudonymizer.any_text, ("addresses",)),
+        "eod_source_info": _redact_nested(
+            sender_format_name=Pseudonymizer.queue_name,
+            sender_queue_manager=Pseudonymizer.host_name,  # of the wire a GUID, of a snapshot file any text
+        ),
+        "connection_history": _redact_nested(addresses=Pseudonymizer.any_text),
         "subqueue_names": _redact_nested(Pseudonymizer.queue_part),
     },
     MACHINE_SNAPSHOTS: {
-        **dict.fromkeys(("connected", "type"), copy_column),
+        "connected": _redact_texts(_keep_words(PROPERTY_TEXTS["machine", 4])),
+        "type": _redact_texts(_redact_version),
         **dict.fromkeys(("activequeues", "privateq"), _redact_nested(Pseudonymizer.queue_name)),
         "dsserver": _MACHINE,
     },
 }  # fmt: skip
 
-# Properties whose texts hold names. Those of _UNREDACTED_PROPERTIES hold codes and are kept, unknown ones are emptied.
+# How the texts of properties are redacted; those of others are emptied.
 _PROPERTY_REDACTORS: Final[Mapping[str, TextRedactor]] = {
+    **{property_name(kind, number): _keep_words(texts) for (kind, number), texts in PROPERTY_TEXTS.items()},
+    "PROPID_MGMT_MSMQ_TYPE": _redact_version,
     **dict.fromkeys(
         ("PROPID_MGMT_QUEUE_PATHNAME", "PROPID_MGMT_QUEUE_FORMATNAME", "PROPID_MGMT_MSMQ_ACTIVEQUEUES",
          "PROPID_MGMT_MSMQ_PRIVATEQ"),
@@ -229,11 +280,6 @@ _PROPERTY_REDACTORS: Final[Mapping[str, TextRedactor]] = {
         Pseudonymizer.any_text,
     ),
 }  # fmt: skip
-_UNREDACTED_PROPERTIES: Final = frozenset(
-    {f"PROPID_MGMT_QUEUE_{name}" for name in ("TYPE", "LOCATION", "XACT", "FOREIGN", "STATE")}
-    | {f"PROPID_MGMT_QUEUE_EOD_{name}" for name in ("LAST_ACK", "FIRST_NON_ACK", "LAST_NON_ACK", "NEXT_SEQ")}
-    | {"PROPID_MGMT_MSMQ_CONNECTED", "PROPID_MGMT_MSMQ_TYPE"}
-)
 
 
 def column_redactor(table: Table, column: str) -> ColumnRedactor | None:
@@ -277,9 +323,7 @@ def _redact_property_values(rows: pa.RecordBatch, pseudonyms: Pseudonymizer) -> 
             for name, value in zip(names, rows.column(column).to_pylist(), strict=True)
         ]
         redacted[column] = pa.array(values, rows.column(column).type)
-    octets = rows.column("value_binary")
-    kept = pc.is_in(rows.column("property_name"), pa.array(sorted(_UNREDACTED_PROPERTIES)))
-    return {**redacted, "value_binary": pc.if_else(kept, octets, pa.nulls(len(octets), octets.type))}
+    return redacted
 
 
 def _redact_property_value(
@@ -290,7 +334,7 @@ def _redact_property_value(
 ) -> Any:  # noqa: ANN401
     redactor = _PROPERTY_REDACTORS.get(name or "")
     if redactor is None:
-        return value if name in _UNREDACTED_PROPERTIES else None
+        return None
     if isinstance(value, list):
         return [None if each is None else redactor(pseudonyms, each) for each in value]
     if isinstance(value, str):

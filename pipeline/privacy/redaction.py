@@ -1,9 +1,9 @@
 """Redaction: a run works in a scratch lake, and publishes its rows to the lake with pseudonyms in place of names.
 
 Captures are full of names, and only reading and decoding finds them. Both are done by the usual code, in a scratch
-lake: a folder outside the lake that only this user may read and that is removed when the run ends. It starts with the
-lake's ledgers, so that nothing is read twice. Rows of bronze, and of the silver tables that come from single calls, are
-then written to the lake as ``redacted_columns`` says. All other tables are computed from these.
+lake: a folder that only this user may read and that is removed when the run ends. It starts with the lake's ledgers, so
+that nothing is read twice. Rows of bronze, and of the silver tables that come from single calls, are then written to
+the lake as ``redacted_columns`` says. All other tables are computed from these.
 
 Stubs and unfinished calls are not kept, so that a run sees no bytes of another one. Calls that a run's captures do not
 finish stay unfinished, keys do not decrypt calls of earlier runs, and a capture that has grown is read again from its
@@ -15,9 +15,7 @@ The ledgers are written last. A run that was killed is repeated, and replaces th
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -48,7 +46,7 @@ from udfs.pseudonyms import Pseudonymizer
 
 # Jobs make pseudonyms, and may not import udfs.
 __all__ = [
-    "Pseudonymizer", "RedactionError", "RedactionRun", "is_redacted", "mark_redacted", "private_folder",
+    "Pseudonymizer", "RedactionError", "RedactionRun", "is_redacted", "mark_redacted",
     "require_unredacted",
 ]  # fmt: skip
 
@@ -61,7 +59,7 @@ _MARKER_FILE: Final = "_redaction.json"
 
 
 class RedactionError(Exception):
-    """The lake is redacted in another way, or the scratch folder cannot be made. The message says what to do."""
+    """The lake is redacted in another way. The message says what to do."""
 
 
 def is_redacted(lake: Lake) -> bool:
@@ -101,22 +99,6 @@ def mark_redacted(lake: Lake, pseudonyms: Pseudonymizer) -> None:
     temporary = marker.with_name(f".{_MARKER_FILE}")
     temporary.write_text(json.dumps(wanted), encoding="utf-8")
     temporary.replace(marker)
-
-
-@contextmanager
-def private_folder(folder: Path) -> Iterator[Path]:
-    """Make an empty folder that only this user may read, and remove it at the end. RedactionError if that fails."""
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        folder.mkdir(mode=0o700, parents=True)
-    except OSError as error:
-        raise RedactionError(
-            f"{folder}: {error.strerror}; set privacy.scratch_folder to a folder of your own"
-        ) from error
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(slots=True)

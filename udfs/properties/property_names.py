@@ -1,4 +1,4 @@
-"""Names of management properties, PROPVARIANT types and connection states, by number."""
+"""Names of management properties, PROPVARIANT types and connection states, by number; the texts of properties."""
 
 from __future__ import annotations
 
@@ -44,6 +44,24 @@ QUEUE_PROPERTY_NAMES: Final = {
     26: "SUBQUEUE_COUNT",
     27: "SUBQUEUE_NAMES",
 }
+
+# The texts that properties have, by object type and number, [MS-MQMQ] 2.3.11 and 2.3.12, [MS-MQMR] 3.1.4.1: in upper
+# case, for letter case does not matter.
+_YES_OR_NO: Final = frozenset({"YES", "NO", "UNKNOWN"})
+PROPERTY_TEXTS: Final = {
+    ("machine", 4): frozenset({"CONNECTED", "DISCONNECTED"}),
+    ("queue", 3): frozenset({"PUBLIC", "PRIVATE", "MACHINE", "CONNECTOR", "MULTICAST"}),
+    ("queue", 4): frozenset({"LOCAL", "REMOTE"}),
+    ("queue", 5): _YES_OR_NO,
+    ("queue", 6): _YES_OR_NO,
+    ("queue", 11): frozenset(
+        {"LOCAL CONNECTION", "INACTIVE", "WAITING", "NEED VALIDATION", "ONHOLD", "CONNECTED", "DISCONNECTING",
+         "DISCONNECTED", "LOCKED"}
+    ),
+}  # fmt: skip
+# Actions of R_QMMgmtAction, [MS-MQMR] 3.1.4.2, likewise.
+MACHINE_ACTIONS: Final = frozenset({"CONNECT", "DISCONNECT", "TIDY"})
+QUEUE_ACTIONS: Final = frozenset({"PAUSE", "RESUME", "EOD_RESEND"})
 
 _NAMES_BY_OBJECT_TYPE: Final = {
     "machine": ("PROPID_MGMT_MSMQ_", MACHINE_PROPERTY_NAMES),

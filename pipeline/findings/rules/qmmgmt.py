@@ -17,7 +17,13 @@ from pipeline.findings.rules.call_history import AssociationHistory, CapturedCal
 from pipeline.findings.rules.registry import Violation, association_rule, call_rule, violation_of_either
 from udfs.codes import AUTH_LEVEL_NONE
 from udfs.dcerpc.interfaces import QMMGMT_NAME
-from udfs.properties.property_names import MACHINE_PROPERTY_NAMES, QUEUE_PROPERTY_NAMES
+from udfs.properties.property_names import (
+    MACHINE_ACTIONS,
+    MACHINE_PROPERTY_NAMES,
+    PROPERTY_TEXTS,
+    QUEUE_ACTIONS,
+    QUEUE_PROPERTY_NAMES,
+)
 from udfs.stubs.idl import Method, NdrType, Parameter
 from udfs.stubs.qmmgmt import METHODS
 from udfs.stubs.single_propvariant import EMPTY_TYPES, PropVariant
@@ -38,17 +44,6 @@ _QUEUE_TYPES: Final = {
     12: (0x101F,), **dict.fromkeys(_SEQUENCE_IDS, (65,)), 14: (3,), 21: (3,), 24: (0x100C,), 25: (0x100C,),
     27: (0x101F, 0x100C),
 }  # fmt: skip
-_ALLOWED_TEXTS: Final = {
-    ("machine", 4): {"CONNECTED", "DISCONNECTED"},
-    ("queue", 3): {"PUBLIC", "PRIVATE", "MACHINE", "CONNECTOR", "MULTICAST"},
-    ("queue", 4): {"LOCAL", "REMOTE"},
-    ("queue", 5): {"YES", "NO", "UNKNOWN"},
-    ("queue", 6): {"YES", "NO", "UNKNOWN"},
-    ("queue", 11): {"LOCAL CONNECTION", "INACTIVE", "WAITING", "NEED VALIDATION", "ONHOLD", "CONNECTED",
-                    "DISCONNECTING", "DISCONNECTED", "LOCKED"},
-}  # fmt: skip
-_MACHINE_ACTIONS: Final = {"CONNECT", "DISCONNECT", "TIDY"}
-_QUEUE_ACTIONS: Final = {"PAUSE", "RESUME", "EOD_RESEND"}
 _BEFORE_VISTA: Final = re.compile(r"\b(?:Windows\s+2000|5\.[012])\b")
 _VISTA_PROPERTIES: Final = (25, 26, 27)
 _MINUTE_US: Final = 60_000_000
@@ -144,7 +139,7 @@ def property_value_type_invalid(call: CapturedCall) -> str | None:
 def property_text_invalid(call: CapturedCall) -> str | None:
     """A text is none of those that its property allows."""
     for number, value in returned_properties(call):
-        domain = _ALLOWED_TEXTS.get((call["object_type"], number))
+        domain = PROPERTY_TEXTS.get((call["object_type"], number))
         if domain and isinstance(value.value, str) and value.value.upper() not in domain:
             return f"property {number} is {value.value!r}"
     return None
@@ -163,7 +158,7 @@ def action_invalid(call: CapturedCall) -> str | None:
     """The action is none of the six that exist."""
     action = call["action"]
     return (
-        f"action {action!r}" if action is not None and action.upper() not in _MACHINE_ACTIONS | _QUEUE_ACTIONS else None
+        f"action {action!r}" if action is not None and action.upper() not in MACHINE_ACTIONS | QUEUE_ACTIONS else None
     )
 
 
@@ -178,7 +173,7 @@ def invalid_action_accepted(call: CapturedCall) -> str | None:
 def action_for_other_object_type(call: CapturedCall) -> Violation | None:
     """A queue's action was used on a machine, or a machine's on a queue."""
     action, kind = (call["action"] or "").upper(), call["object_type"]
-    wrong = (action in _MACHINE_ACTIONS and kind == "queue") or (action in _QUEUE_ACTIONS and kind == "machine")
+    wrong = (action in MACHINE_ACTIONS and kind == "queue") or (action in QUEUE_ACTIONS and kind == "machine")
     return violation_of_either(call, f"{action} of a {kind}") if wrong else None
 
 

@@ -4,6 +4,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pipeline.collector import client
+from pipeline.collector.round import COLLECTOR_VERSION
 from pipeline.privacy import redacted_columns
 from pipeline.privacy.redacted_columns import (
     REDACTED_BRONZE_TABLES,
@@ -13,16 +15,18 @@ from pipeline.privacy.redacted_columns import (
     redact_rows,
 )
 from schemas import catalog
-from schemas.bronze import CAPTURE_FILES, PENDING, QUARANTINE, RPC_CALLS
+from schemas.bronze import CAPTURE_FILES, PENDING, QUARANTINE, RPC_BINDS, RPC_CALLS
+from schemas.calls import MANAGEMENT_CALLS
 from schemas.collected_snapshots import SNAPSHOTS_RAW
 from schemas.comqc import COMQC_CALLS
 from schemas.hosts import HOSTS
 from schemas.messages import MESSAGES
 from schemas.queue_aliases import QUEUE_ALIASES
-from schemas.queue_snapshots import PROPERTIES
+from schemas.queue_snapshots import MACHINE_SNAPSHOTS, PROPERTIES, QUEUE_SNAPSHOTS
 from udfs.keys import key
 from udfs.pseudonyms import PSEUDONYM_KINDS, Pseudonymizer
 
+COLLECTOR_ERRORS = [getattr(client, name) for name in dir(client) if name.endswith("_CODE")]
 BY = Pseudonymizer(PSEUDONYM_KINDS, b"a key of the tests")
 
 
@@ -102,7 +106,10 @@ def test_keys_agree_over_tables():
     ("name", "column", "value", "told"),
     [
         ("PROPID_MGMT_QUEUE_PATHNAME", "value_text", r"srv1\private$\q", BY.queue_name(r"srv1\private$\q")),
-        ("PROPID_MGMT_QUEUE_STATE", "value_text", "CONNECTED", "CONNECTED"),
+        ("PROPID_MGMT_QUEUE_STATE", "value_text", "Connected", "Connected"),
+        ("PROPID_MGMT_QUEUE_STATE", "value_text", "srv1", BY.known_text("srv1", str.isspace)),
+        ("PROPID_MGMT_MSMQ_TYPE", "value_text", "Windows Server 2008, MSMQ 5.0", "Windows Server 2008, MSMQ 5.0"),
+        ("PROPID_MGMT_MSMQ_TYPE", "value_text", "MSMQ 10.0.0.7", f"MSMQ {BY.known_text('10.0.0.7', str.isspace)}"),
         (
             "PROPID_MGMT_MSMQ_PRIVATEQ",
             "value_texts",
@@ -111,13 +118,32 @@ def test_keys_agree_over_tables():
         ),
         ("PROPID_MGMT_MSMQ_DSSERVER", "value_text", r"\\dc1", BY.host_name("dc1")),
         ("PROPID_MGMT_QUEUE_CONNECTION_HISTORY", "value_json", '["10.0.0.7"]', f'["{BY.address("10.0.0.7")}"]'),
-        ("PROPID_MGMT_QUEUE_EOD_NEXT_SEQ", "value_binary", b"\1", b"\1"),
+        ("PROPID_MGMT_QUEUE_EOD_NEXT_SEQ", "value_binary", b"\1" * 16, None),
         ("0x00000400", "value_text", "whatever", None),
         ("0x00000400", "value_binary", b"whatever", None),
     ],
 )
 def test_what_a_text_is_hangs_on_the_property(name, column, value, told):
     assert redacted(PROPERTIES, property_name=name, **{column: value})[column] == told
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "kept", "replaced"),
+    [
+        (RPC_BINDS, "secondary_address", ["2103", ""], ["\\PIPE\\srv1", "1 2103", "2103 "]),
+        (SNAPSHOTS_RAW, "error", [*COLLECTOR_ERRORS, "fault:0x1C010003"], ["srv1", "fault:0xsrv1", "cut\n"]),
+        (SNAPSHOTS_RAW, "collector_version", [COLLECTOR_VERSION, "1.20.3"], ["10.0.0.7", "srv1", "1.0-srv1"]),
+        (MANAGEMENT_CALLS, "action", ["PAUSE", "eod_resend"], ["PAUSE srv1", "srv1"]),
+        (QUEUE_SNAPSHOTS, "state", ["LOCAL CONNECTION", "Locked"], ["srv1"]),
+        (QUEUE_SNAPSHOTS, "foreign", ["Unknown"], ["MULTICAST"]),
+        (MACHINE_SNAPSHOTS, "connected", ["DISCONNECTED"], ["WAITING"]),
+    ],
+)
+def test_only_known_words_and_forms_are_kept(table, column, kept, replaced):
+    for text in kept:
+        assert redacted(table, **{column: text})[column] == text
+    for text in replaced:
+        assert redacted(table, **{column: text})[column] == BY.known_text(text, lambda _: False)
 
 
 def test_addresses_in_lists_agree_with_those_of_connections():

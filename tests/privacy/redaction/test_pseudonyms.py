@@ -132,14 +132,29 @@ def test_the_key_is_not_shown():
 
 
 def test_texts_of_unknown_form_in_json():
-    value = [{"vt": 4127, "value": ["10.0.0.7", "IP=10.0.0.7:1801", "srv1", r"OS:srv1\q", "12.5", GUID, None, 7, True]}]
+    value = [{"vt": 4127, "value": ["10.0.0.7", "IP=10.0.0.7:1801", "srv1", r"OS:srv1\q", GUID, None, 7, True]}]
     told = json.loads(ALL.json_text(json.dumps(value)))[0]
     assert told["vt"] == 4127
     assert told["value"][0] == ALL.address("10.0.0.7")
     assert told["value"][1] == f"IP=[{ALL.address('10.0.0.7')}]:1801"
     assert told["value"][2] == ALL.host_name("srv1")
     assert told["value"][3] == ALL.queue_name(r"OS:srv1\q")
-    assert told["value"][4:] == ["12.5", GUID, None, 7, True]
+    assert told["value"][4:] == [GUID, None, 7, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("IPv6=fe80::1", f"IPv6={ALL.address('fe80::1')}"),
+        (f"FOREIGN={GUID}", f"FOREIGN={GUID}"),
+        (r"\\srv1", rf"\\{ALL.host_name('srv1')}"),
+        ("srv1:1801", f"{ALL.host_name('srv1')}:1801"),
+        ("2024", ALL.host_name("2024")),
+        ("7T1E-4.0Z", ALL.host_name("7T1E-4.0Z")),
+    ],
+)
+def test_next_hops_and_addresses_of_histories(text, told):
+    assert ALL.any_text(text) == told
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 100_000, '"\\ud800"x'])
