@@ -10,6 +10,7 @@ from jobs import cli
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake_with_data
+from jobs.output_files import check_outputs, replace_file
 from pipeline.privacy.redaction import is_redacted
 from pipeline.reports.packet_export import plan_export, write_packets
 
@@ -25,8 +26,10 @@ def run(job_run: cli.JobRun) -> cli.Outcome:
     if not found.intervals_by_path:
         raise ConfigError(f"no such call in {job_run.arguments.lake}: {', '.join(found.call_keys_not_found)}")
     capture = job_run.config.capture
+    target = Path(job_run.arguments.out)
+    check_outputs(job_run, lake, [target])
     try:
-        with Path(job_run.arguments.out).open("wb") as out:
+        with replace_file(target) as out:
             packets = write_packets(
                 found.intervals_by_path, out, capture.max_expansion, int(capture.max_expanded_bytes)
             )
