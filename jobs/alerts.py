@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from jobs import cli, redaction
+from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.config import Config, ConfigError
 from jobs.lake_access import open_lake_with_data
-from jobs.output_files import check_outputs, replace_file
 from pipeline.alerts.conditions import CONDITIONS, Thresholds
 from pipeline.alerts.episodes import SEVERITY_ORDER
 from pipeline.alerts.update import current_alerts

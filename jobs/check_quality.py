@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobs import cli
+from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import lake_lease, open_lake_with_data
-from jobs.output_files import check_outputs, replace_file
 from pipeline.lake.lake import Lake
 from pipeline.quality.check import CheckOptions, CheckResult, check_suites
 from pipeline.quality.results_page import render_results

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobs import cli
+from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake_with_data
-from jobs.output_files import check_outputs, replace_file
 from pipeline.privacy.redaction import is_redacted
 from pipeline.reports.packet_export import plan_export, write_packets
 

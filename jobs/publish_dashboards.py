@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from jobs import cli
+from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.command_line.parsers import build_parser
 from jobs.config import ConfigError
 from jobs.lake_access import open_lake_with_data
-from jobs.output_files import check_outputs, replace_file
 from pipeline.dashboards.dashboard_data import MAX_DATASET_ROWS
 from pipeline.dashboards.databricks import dashboard_json
 from pipeline.dashboards.html_page import PageError, page_code_digest, render_page

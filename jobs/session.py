@@ -31,8 +31,8 @@ from pyspark.sql import SparkSession
 from jobs import code_archive
 from jobs.code_archive import PACKAGES
 from jobs.command_line.java_process import JAVA
+from jobs.command_line.pinned_jars import invalid_jars, pinned_jars
 from jobs.config import ConfigError
-from jobs.pinned_jars import invalid_jars, pinned_jars
 from jobs.python_daemon import reduce_garbage_collection
 from pipeline.lake.codegen import CODEGEN_OFF_SETTINGS
 from pipeline.lake.parquet_options import DISTINCT_VALUED_COLUMNS, GROUP_BYTES, MAX_ROW_GROUP_ROWS, STUB_COLUMNS

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from jobs.pinned_jars import invalid_jars, pinned_jars
+from jobs.command_line.pinned_jars import invalid_jars, pinned_jars
 
 ROOT = Path(__file__).resolve().parents[1]
 JAR_FOLDER = ROOT / ".cache" / "jars"

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from jobs import cli, forget
+from jobs.command_line.output_files import check_outputs, replace_file
 from jobs.config import Config, ConfigError
-from jobs.output_files import check_outputs, replace_file
 from schemas.bronze import CAPTURE_FILES
 
 

@@ -13,10 +13,10 @@ from typing import Any, BinaryIO, Final
 
 from jobs import cli
 from jobs.config import ConfigError
+from pipeline.bronze.input_files import file_identity
 from pipeline.lake.lake import Lake
 from schemas.bronze import CAPTURE_FILES
 from schemas.collected_snapshots import SNAPSHOT_FILES
-from udfs.files.filesystems import is_remote, unescape_path
 
 _PART_SUFFIX: Final = ".msmq-part"
 _OPTIONS_WITH_INPUTS: Final = ("conf", "keys", "redact_key")
@@ -71,22 +71,13 @@ def check_outputs(job_run: cli.JobRun, lake: Lake, paths: Iterable[Path]) -> Non
         below = target.relative_to(root).parts if target.is_relative_to(root) else ()
         if below and (below[0] in _LAYERS or below[0].startswith("_")):
             raise ConfigError(f"{path}: lies among the tables of the lake; choose another place")
-        if target.is_file() and (identity := _identity(target)) is not None:
+        if target.is_file() and (identity := file_identity(str(target))) is not None:
             existing[identity] = path
     if not existing:
         return
     for used in chain(_named_files(job_run), _ledger_files(lake)):
-        if (written := existing.get(_identity(used))) is not None:  # type: ignore[arg-type]
+        if (identity := file_identity(str(used))) is not None and (written := existing.get(identity)) is not None:
             raise ConfigError(f"{written}: is {used}, which jobs read; choose another name")
-
-
-def _identity(path: str | Path) -> tuple[int, int] | None:
-    """Return what is equal for all names of a file; None if there is none."""
-    try:
-        found = Path(path).stat()
-    except (OSError, ValueError):
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _named_files(job_run: cli.JobRun) -> Iterator[str | Path]:
@@ -100,8 +91,7 @@ def _named_files(job_run: cli.JobRun) -> Iterator[str | Path]:
 
 
 def _ledger_files(lake: Lake) -> Iterator[str]:
-    """Yield the local files that were read into the lake."""
+    """Yield the files that were read into the lake."""
     for ledger in (CAPTURE_FILES, SNAPSHOT_FILES):
         if lake.exists(ledger):
-            paths = lake.read(ledger).select("path").toArrow().column("path").to_pylist()
-            yield from (unescape_path(path) for path in paths if not is_remote(path))
+            yield from lake.read(ledger).select("path").toArrow().column("path").to_pylist()
